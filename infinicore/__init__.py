@@ -1,0 +1,84 @@
+"""infinicore: a CPU-first deep-learning framework whose every kernel is Python compiled by Numba.
+
+Names are loaded on first use: importing the package takes a few milliseconds and imports neither
+Numba nor anything optional.
+"""
+
+import importlib as _importlib
+import os as _os
+import sys as _sys
+from importlib.util import find_spec as _find_spec
+from types import ModuleType as _ModuleType
+
+__version__ = "0.1.0"
+
+# A bare checkout (not installed): `kernels/` and `distributed/` lie beside this folder.
+_beside = _os.path.dirname(_os.path.abspath(__path__[0]))
+if all(_os.path.exists(_os.path.join(_beside, f)) for f in ("setup.py", "kernels/__init__.py")):
+    __path__.append(_beside)
+
+_DTYPES = (
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 "
+    "float8_e4m3 float8_e5m2 float16 bfloat16 float32 float64"
+).split()
+_ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32"}
+_ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
+_NAMES = {
+    "tensor": ["Size", "Tensor"],
+    "creation": (
+        "arange empty empty_like eye from_blob from_list from_torch full full_like linspace ones ones_like "
+        "strided_empty strided_from_blob tensor zeros zeros_like"
+    ).split(),
+    "interop.numpy": ["from_numpy"],
+    "interop.dlpack": ["from_dlpack"],
+    "context": (
+        "Stream get_device get_device_count get_num_threads get_stream set_device set_num_threads "
+        "sync_device sync_stream"
+    ).split(),
+    "device": ["device"],
+    "dtype": ["DType", "dtype", "promote_types"],
+    "device_event": ["DeviceEvent"],
+    "graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
+    "printing": ["printoptions", "set_printoptions"],
+    "random": ["Generator", "manual_seed", "rand", "randint", "randn"],
+}
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = ("kernels", "nn", "models", "lm", "io", "perf", "info", "interop", "context", "config")
+
+
+class _Package(_ModuleType):
+    """Keeps `infinicore.tensor`, `.device` and `.dtype` the functions, not the modules that define them."""
+
+    def __setattr__(self, name, value):
+        if not (name in _WHERE and isinstance(value, _ModuleType)):
+            super().__setattr__(name, value)
+
+
+_sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name):
+    if name in _WHERE:
+        value = getattr(_importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    elif name in _DTYPES or name in _ALIASES:
+        from .dtype import dtype
+
+        value = dtype(_ALIASES.get(name, name))
+    elif name.startswith("_"):
+        raise AttributeError(f"module 'infinicore' has no attribute {name!r}")
+    elif _find_spec(f"{__name__}.{name}") is not None:
+        return _importlib.import_module(f"{__name__}.{name}")
+    else:
+        from .tensor import FUNCTIONS
+
+        if name not in FUNCTIONS:
+            raise AttributeError(f"module 'infinicore' has no attribute {name!r}")
+        value = FUNCTIONS[name]
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    from .tensor import FUNCTIONS
+
+    return sorted({*globals(), *_WHERE, *_DTYPES, *_MODULES, *FUNCTIONS})

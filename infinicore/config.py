@@ -1,0 +1,129 @@
+"""Every `INFINICORE_*` environment switch, in one table.
+
+`get(name)` reads a switch, typed and checked; `check()` refuses unknown names, because a switch with a
+typing error would otherwise do nothing in silence. Three switches are read inside `infinicore.kernels`,
+which imports nothing above itself; their rows here are their documentation.
+`docs/configuration.md` shows the table (`python -m infinicore.config` writes it; a test compares).
+"""
+
+import os
+from dataclasses import dataclass
+
+PREFIX = "INFINICORE_"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Switch:
+    """One environment variable: what it accepts, its default, its meaning, and the file that reads it.
+
+    `kind` is `str`, `int` or `float`; `choices` lists the legal values of a string, if they are few;
+    `least` is the smallest legal number. A default of None means: decided by the reader.
+    """
+
+    name: str
+    kind: type
+    default: object
+    meaning: str
+    read_by: str
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+
+    def accepts(self):
+        """The legal values, in words."""
+        if self.choices:
+            return " or ".join(f"`{c}`" for c in self.choices)
+        if self.kind is str:
+            return "a path"
+        words = "an integer" if self.kind is int else "a number"
+        return words if self.least is None else f"{words} of at least {self.least}"
+
+    def parse(self, text):
+        """The typed value of `text`; ValueError with the legal values otherwise."""
+        error = ValueError(f"`{self.name}` must be {self.accepts()}, got {text!r}")
+        if self.choices and text not in self.choices:
+            raise error
+        try:
+            value = self.kind(text)
+        except ValueError:
+            raise error from None
+        if self.least is not None and value < self.least:
+            raise error
+        return value
+
+
+_ROWS = (
+    Switch(
+        name="INFINICORE_CEXT",
+        kind=str,
+        default="auto",
+        choices=("auto", "require", "off"),
+        meaning="the core: compiled if it was built (`auto`), an error if it was not (`require`), in Python (`off`);"
+        " while installing: what to build",
+        read_by="infinicore/core/__init__.py, setup.py",
+    ),
+    Switch(
+        name="INFINICORE_ISA",
+        kind=str,
+        default="auto",
+        choices=("auto", "avx512", "avx2", "portable"),
+        meaning="a smaller instruction set than this CPU's (`avx512` leaves out the bfloat16 and int8 dot products)",
+        read_by="kernels/isa.py",
+    ),
+    Switch(
+        name="INFINICORE_NUM_THREADS",
+        kind=int,
+        default=None,
+        least=1,
+        meaning="threads that kernels use; default: every CPU that the process may use (affinity and cgroup quota)",
+        read_by="kernels/threads.py",
+    ),
+    Switch(
+        name="INFINICORE_CACHE_DIR",
+        kind=str,
+        default=None,
+        meaning="where compiled kernels are kept; default: `infinicore` in the user's cache folder",
+        read_by="kernels/cache.py",
+    ),
+    Switch(
+        name="INFINICORE_TEST_DATA",
+        kind=str,
+        default=None,
+        meaning="a folder with `models/` and `data/` for the tests that need real weights;"
+        " default: `shared` beside the checkout; without either they skip",
+        read_by="tests/conftest.py",
+    ),
+)
+
+SWITCHES = {row.name: row for row in _ROWS}
+
+
+def get(name):
+    """The value of a switch: typed, checked, its default where the variable is unset or empty."""
+    row = SWITCHES[name]
+    text = os.environ.get(name)
+    return row.parse(text) if text else row.default
+
+
+def check(environ=None):
+    """Raise ValueError for a name that starts with `INFINICORE_` and is no switch, naming the closest one."""
+    for name in os.environ if environ is None else environ:
+        if name.startswith(PREFIX) and name not in SWITCHES:
+            import difflib
+
+            close = difflib.get_close_matches(name, SWITCHES, n=1, cutoff=0.0)[0]
+            raise ValueError(
+                f"`{name}` is not a switch of infinicore; did you mean `{close}`? (all: {', '.join(SWITCHES)})"
+            )
+
+
+def table():
+    """The switches as a Markdown table."""
+    lines = ["| variable | accepts | default | meaning |", "|---|---|---|---|"]
+    for row in SWITCHES.values():
+        default = "" if row.default is None else f"`{row.default}`"
+        lines.append(f"| `{row.name}` | {row.accepts()} | {default} | {row.meaning} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())  # noqa: T201

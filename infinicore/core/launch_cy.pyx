@@ -1,0 +1,221 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Launches: fill the argument block, call the kernel's address without the GIL, or record.
+
+`launch_py.py` is the twin of this file for the uncompiled life.
+"""
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
+
+from infinicore.core.tensor_cy cimport Storage, TensorBase, allocate
+
+ctypedef int64_t (*kernel_t)(int64_t*, int64_t, int64_t) noexcept nogil
+ctypedef int64_t (*driver_t)(int64_t, int64_t, int64_t, int64_t) noexcept nogil
+
+cdef int64_t _driver = 0
+cdef int64_t _threads = 1
+cdef list _recording = None
+cdef object _load_driver = None
+cdef type _tensor = TensorBase
+
+SERIAL = 65536  # elementwise launches below this many elements never leave the calling thread
+
+
+def is_compiled():
+    """Whether this module runs as compiled code."""
+    return True
+
+
+def configure(load_driver, type tensor):
+    """Name the function that loads the driver, and the class of tensors."""
+    global _load_driver, _tensor
+    _load_driver = load_driver
+    _tensor = tensor
+
+
+def set_threads(int64_t count):
+    global _threads
+    _threads = count
+
+
+def threads():
+    return _threads
+
+
+def record_into(records):
+    """Append launches to the list `records` too; None ends recording."""
+    global _recording
+    _recording = records
+
+
+def recording():
+    """The list that launches are appended to, or None."""
+    return _recording
+
+
+cdef int64_t _parts(int64_t n, int64_t grain):
+    global _driver
+    cdef int64_t parts = 1
+    if _threads > 1 and grain > 0 and n >= 2 * grain:
+        parts = n // grain
+        if parts > _threads:
+            parts = _threads
+        if parts > 1 and _driver == 0:
+            _driver = _load_driver()
+    return parts
+
+
+cdef int64_t _run(int64_t kernel, int64_t* args, int64_t n, int64_t parts) noexcept:
+    cdef int64_t status
+    with nogil:
+        if parts > 1:
+            status = (<driver_t>_driver)(kernel, <int64_t>args, n, parts)
+        else:
+            status = (<kernel_t>kernel)(args, 0, n)
+    return status
+
+
+def call(int64_t kernel, int64_t args, int64_t lo, int64_t hi):
+    """Call a kernel on a block that is already in memory."""
+    cdef int64_t status
+    with nogil:
+        status = (<kernel_t>kernel)(<int64_t*>args, lo, hi)
+    return status
+
+
+def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
+    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
+    cdef int64_t small[96]
+    cdef int64_t* block = small
+    cdef Py_ssize_t i, count = len(args)
+    cdef int64_t parts, status
+    if n <= 0:
+        return 0
+    parts = _parts(n, grain)
+    if count > 96:
+        block = <int64_t*>malloc(count * sizeof(int64_t))
+        if block == NULL:
+            raise MemoryError("no memory for an argument block")
+    try:
+        for i in range(count):
+            block[i] = args[i]
+        status = _run(kernel, block, n, parts)
+    finally:
+        if block != small:
+            free(block)
+    if _recording is not None:
+        _recording.append((kernel, tuple(args), n, parts, keep, errors))
+    return status
+
+
+cdef class Entry:
+    """An elementwise kernel for one dtype: its address and the dtype of its result."""
+    cdef int64_t kernel
+    cdef object result
+    cdef int64_t itemsize
+
+    def __init__(self, kernel, result):
+        self.kernel = kernel
+        self.result = result
+        self.itemsize = result.itemsize
+
+
+cdef inline TensorBase _output(TensorBase a, Entry entry, object out):
+    """The result tensor of the fast path, or None if `out` needs the slow one."""
+    cdef TensorBase o
+    cdef Storage storage
+    if out is None:
+        storage = allocate(a.numel_ * entry.itemsize)
+        o = <TensorBase>_tensor.__new__(_tensor)
+        o.storage = storage
+        o.address = storage.address
+        o.dtype = entry.result
+        o.device = a.device
+        o.shape_ = a.shape_
+        o.strides_ = a.strides_
+        o.numel_ = a.numel_
+        o.contiguous_ = True
+        return o
+    if type(out) is not _tensor:
+        return None
+    o = <TensorBase>out
+    if o.dtype is not entry.result or not o.contiguous_:
+        return None
+    if o.shape_ is not a.shape_ and o.shape_ != a.shape_:
+        return None
+    return o
+
+
+cdef inline bint _overlaps(TensorBase a, TensorBase o, int64_t nbytes_out):
+    """Whether `o` overlaps `a` other than exactly."""
+    if a.address == o.address:
+        return a.dtype is not o.dtype
+    return a.address < o.address + nbytes_out and o.address < a.address + a.numel_ * a.dtype.itemsize
+
+
+def make_unary(dict kernels, slow, str name, str doc):
+    """`function(input, *, out=None)` with a fast path for small contiguous tensors."""
+    def function(input, *, out=None):
+        cdef TensorBase a, o
+        cdef Entry entry
+        cdef int64_t block[5]
+        if type(input) is _tensor and _recording is None:
+            a = <TensorBase>input
+            if a.contiguous_ and 0 < a.numel_ < 65536:
+                entry = kernels.get(a.dtype)
+                if entry is not None:
+                    o = _output(a, entry, out)
+                    if o is not None and (out is None or not _overlaps(a, o, a.numel_ * entry.itemsize)):
+                        block[0] = 1
+                        block[1] = a.address
+                        block[2] = o.address
+                        block[3] = a.numel_
+                        block[4] = 1
+                        _call_dense(entry.kernel, block, 2, a.numel_)
+                        return o
+        return slow((input,), out)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+def make_binary(dict kernels, slow, str name, str doc):
+    """`function(input, other, *, out=None)` with a fast path for small contiguous tensors of one dtype."""
+    def function(input, other, *, out=None):
+        cdef TensorBase a, b, o
+        cdef Entry entry
+        cdef int64_t block[8]
+        if type(input) is _tensor and type(other) is _tensor and _recording is None:
+            a = <TensorBase>input
+            b = <TensorBase>other
+            if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and 0 < a.numel_ < 65536
+                    and (a.shape_ is b.shape_ or a.shape_ == b.shape_)):
+                entry = kernels.get(a.dtype)
+                if entry is not None:
+                    o = _output(a, entry, out)
+                    if o is not None and (out is None or not (
+                            _overlaps(a, o, a.numel_ * entry.itemsize)
+                            or _overlaps(b, o, a.numel_ * entry.itemsize))):
+                        block[0] = 1
+                        block[1] = a.address
+                        block[2] = b.address
+                        block[3] = o.address
+                        block[4] = a.numel_
+                        _call_dense(entry.kernel, block, 3, a.numel_)
+                        return o
+        return slow((input, other), out)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+cdef inline void _call_dense(int64_t kernel, int64_t* block, int operands, int64_t n) noexcept:
+    """Finish a dense block (all steps 1) and call."""
+    cdef int64_t full[12]
+    cdef int i
+    for i in range(operands + 2):
+        full[i] = block[i]
+    for i in range(operands):
+        full[operands + 2 + i] = 1
+    with nogil:
+        (<kernel_t>kernel)(full, 0, n)

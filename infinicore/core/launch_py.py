@@ -1,0 +1,103 @@
+"""Launches for the uncompiled life, by ctypes: the twin of `launch_cy.pyx`.
+
+Slower per call (some microseconds), the same results; graphs replay at the same speed, because the
+loop over records is a compiled kernel in both lives.
+"""
+
+import ctypes
+
+_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
+
+_state = {"driver": None, "threads": 1, "recording": None, "load_driver": None}
+_functions = {}  # address -> ctypes function
+
+
+def is_compiled():
+    """Whether this module runs as compiled code."""
+    return False
+
+
+def configure(load_driver, tensor):
+    """Name the function that loads the driver, and the class of tensors."""
+    _state["load_driver"] = load_driver
+
+
+def set_threads(count):
+    _state["threads"] = count
+
+
+def threads():
+    return _state["threads"]
+
+
+def record_into(records):
+    """Append launches to the list `records` too; None ends recording."""
+    _state["recording"] = records
+
+
+def recording():
+    """The list that launches are appended to, or None."""
+    return _state["recording"]
+
+
+def _function(kernel):
+    function = _functions.get(kernel)
+    if function is None:
+        function = _functions[kernel] = _KERNEL(kernel)
+    return function
+
+
+def call(kernel, args, lo, hi):
+    """Call a kernel on a block that is already in memory."""
+    return _function(kernel)(args, lo, hi)
+
+
+def launch(kernel, args, n, grain, keep, errors):
+    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
+    if n <= 0:
+        return 0
+    parts = 1
+    if _state["threads"] > 1 and grain > 0 and n >= 2 * grain:
+        parts = min(n // grain, _state["threads"])
+        if parts > 1 and _state["driver"] is None:
+            _state["driver"] = _DRIVER(_state["load_driver"]())
+    block = (ctypes.c_int64 * len(args))(*args)
+    address = ctypes.addressof(block)
+    if parts > 1:
+        status = _state["driver"](kernel, address, n, parts)
+    else:
+        status = _function(kernel)(address, 0, n)
+    if _state["recording"] is not None:
+        _state["recording"].append((kernel, tuple(args), n, parts, keep, errors))
+    return status
+
+
+class Entry:
+    """An elementwise kernel for one dtype (used by the compiled fast path only)."""
+
+    def __init__(self, kernel, result):
+        self.kernel = kernel
+        self.result = result
+
+
+def make_unary(kernels, slow, name, doc):
+    """`function(input, *, out=None)`."""
+
+    def function(input, *, out=None):
+        return slow((input,), out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+def make_binary(kernels, slow, name, doc):
+    """`function(input, other, *, out=None)`."""
+
+    def function(input, other, *, out=None):
+        return slow((input, other), out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function

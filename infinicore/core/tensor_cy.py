@@ -1,0 +1,124 @@
+"""Memory and the base of `Tensor`: blocks, the pool that recycles them, storage, layout.
+
+Plain Python; `tensor_cy.pxd` turns the classes into C structs in the compiled life.
+"""
+
+import mmap
+
+import numpy as np
+
+HUGE_PAGE = 2 << 20  # blocks of at least two of these are mapped on huge-page boundaries
+POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse
+
+
+def is_compiled():
+    """Whether this module runs as compiled code."""
+    return __file__.endswith((".so", ".pyd"))
+
+
+class Block:
+    """A piece of memory: address, size, and the Python object that owns it."""
+
+    def __init__(self, address, size, owner):
+        self.address = address
+        self.size = size
+        self.owner = owner
+
+
+_free = {}  # size -> list of free blocks of that size
+_stats = {"cached": 0, "in_use": 0, "peak": 0}
+
+
+def _size_class(nbytes):
+    """Sizes are rounded to 256 bytes, above 4 KB to an eighth of a power of two."""
+    if nbytes <= 4096:
+        return (nbytes + 255) & ~255 if nbytes else 256
+    shift = (nbytes - 1).bit_length() - 3
+    return ((nbytes + (1 << shift) - 1) >> shift) << shift
+
+
+def _new_block(size):
+    """Fresh memory, 64-byte aligned; large blocks on huge pages where the system has them."""
+    try:
+        if size >= 2 * HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            pages = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages.madvise(mmap.MADV_HUGEPAGE)
+            owner = np.frombuffer(pages, np.uint8)
+            boundary = HUGE_PAGE
+        else:
+            owner = np.empty(size + 64, np.uint8)
+            boundary = 64
+    except (MemoryError, OSError, ValueError, OverflowError):
+        raise MemoryError(f"a tensor of {size} bytes does not fit into memory") from None
+    address = owner.ctypes.data
+    return Block((address + boundary - 1) // boundary * boundary, size, owner)
+
+
+def take_block(nbytes):
+    """A block of at least `nbytes`, recycled if one of its size class is free."""
+    size = _size_class(nbytes)
+    free = _free.get(size)
+    if free:
+        _stats["cached"] -= size
+        return free.pop()
+    return _new_block(size)
+
+
+def give_block(block):
+    """Return a block to the pool, or to the system when the pool is full."""
+    size = block.size
+    if _stats["cached"] + size > POOL_LIMIT:
+        return
+    _stats["cached"] += size
+    free = _free.get(size)
+    if free is None:
+        _free[size] = [block]
+    else:
+        free.append(block)
+
+
+def trim():
+    """Give all free blocks back to the system; returns their bytes."""
+    released = _stats["cached"]
+    _free.clear()
+    _stats["cached"] = 0
+    return released
+
+
+def cached_bytes():
+    """Bytes that the pool keeps for reuse."""
+    return _stats["cached"]
+
+
+class Storage:
+    """Memory that tensors share: a block of the pool, or foreign memory that `owner` keeps alive."""
+
+    def __init__(self, address, nbytes, block, owner):
+        self.address = address
+        self.nbytes = nbytes
+        self.block = block
+        self.owner = owner
+
+    def __del__(self):
+        if self.block is not None:
+            give_block(self.block)
+
+
+def allocate(nbytes):
+    """New storage of `nbytes`, uninitialised."""
+    block = take_block(nbytes)
+    return Storage(block.address, nbytes, block, None)
+
+
+class TensorBase:
+    """Storage, dtype and layout of a tensor. `shape_` and `strides_` are plain tuples."""
+
+    def set_layout(self, storage, address, dtype, device, shape, strides, numel, contiguous):
+        self.storage = storage
+        self.address = address
+        self.dtype = dtype
+        self.device = device
+        self.shape_ = shape
+        self.strides_ = strides
+        self.numel_ = numel
+        self.contiguous_ = contiguous

@@ -1,0 +1,145 @@
+"""Data types and their promotion."""
+
+import functools
+
+import numpy as np
+
+
+class DType:
+    """A data type of tensors, such as `infinicore.float32`. Two are equal only if identical."""
+
+    __slots__ = ("name", "itemsize", "kind", "rank", "bits")
+
+    def __init__(self, name, itemsize, kind, rank):
+        self.name = name
+        self.itemsize = itemsize  # bytes
+        self.kind = kind  # "b" bool, "i" signed, "u" unsigned, "f" floating, "s" storage only
+        self.rank = rank
+        self.bits = itemsize * 8
+
+    @property
+    def is_floating_point(self):
+        return self.kind in "fs"
+
+    @property
+    def is_signed(self):
+        return self.kind in "ifs"
+
+    @property
+    def numpy(self):
+        """The NumPy dtype (of `ml_dtypes` for bfloat16 and float8)."""
+        return _numpy_dtype(self.name)
+
+    def __repr__(self):
+        return f"infinicore.{self.name}"
+
+    def __reduce__(self):
+        return dtype, (self.name,)
+
+
+_TABLE = {}
+for _rank, (_name, _size, _kind) in enumerate(
+    [
+        ("bool", 1, "b"),
+        ("uint8", 1, "u"),
+        ("int8", 1, "i"),
+        ("uint16", 2, "u"),
+        ("int16", 2, "i"),
+        ("uint32", 4, "u"),
+        ("int32", 4, "i"),
+        ("uint64", 8, "u"),
+        ("int64", 8, "i"),
+        ("float8_e4m3", 1, "s"),
+        ("float8_e5m2", 1, "s"),
+        ("float16", 2, "f"),
+        ("bfloat16", 2, "f"),
+        ("float32", 4, "f"),
+        ("float64", 8, "f"),
+    ]
+):
+    _TABLE[_name] = DType(_name, _size, _kind, _rank)
+
+bool_ = _TABLE["bool"]
+uint8, uint16, uint32, uint64 = (_TABLE[f"uint{n}"] for n in (8, 16, 32, 64))
+int8, int16, int32, int64 = (_TABLE[f"int{n}"] for n in (8, 16, 32, 64))
+float16, bfloat16, float32, float64 = (_TABLE[n] for n in ("float16", "bfloat16", "float32", "float64"))
+float8_e4m3, float8_e5m2 = _TABLE["float8_e4m3"], _TABLE["float8_e5m2"]
+
+_ALIASES = {
+    "half": float16,
+    "float": float32,
+    "double": float64,
+    "short": int16,
+    "int": int32,
+    "long": int64,
+    "float8": float8_e4m3,
+    "float8_e4m3fn": float8_e4m3,
+    "bool_": bool_,
+}
+
+
+@functools.cache
+def _numpy_dtype(name):
+    special = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
+    if name in special:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, special[name]))
+    return np.dtype(name)
+
+
+def dtype(value):
+    """The `DType` for a name, a NumPy or torch dtype, a Python type, or a `DType`."""
+    if type(value) is DType:
+        return value
+    if isinstance(value, type) and value in (float, int, bool):
+        return {float: float32, int: int64, bool: bool_}[value]
+    if isinstance(value, str):
+        name = value
+    elif type(value).__module__ == "torch":
+        name = str(value).removeprefix("torch.")
+    else:
+        try:
+            name = np.dtype(value).name
+        except TypeError:
+            raise TypeError(f"`dtype` must name a data type, got {value!r}") from None
+    found = _TABLE.get(name) or _ALIASES.get(name)
+    if found is None:
+        raise TypeError(f"`dtype` must be one of {', '.join(_TABLE)}, got {name!r}")
+    return found
+
+
+@functools.cache
+def promote_types(a, b):
+    """The dtype that a result of both has, by PyTorch's rules."""
+    if a is b:
+        return a
+    if "s" in (a.kind, b.kind):
+        raise TypeError(f"{a} and {b} do not mix: float8 is for storage, cast it to another dtype first")
+    if a.kind == "f" or b.kind == "f":
+        if a.kind != b.kind:
+            return a if a.kind == "f" else b
+        if {a, b} == {float16, bfloat16}:
+            return float32
+        return a if a.rank > b.rank else b
+    if "b" in (a.kind, b.kind):
+        return b if a.kind == "b" else a
+    if a.kind == b.kind:
+        return a if a.itemsize > b.itemsize else b
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    if unsigned.itemsize == 8:
+        raise TypeError(f"{a} and {b} have no common integer type, cast one of them first")
+    return _TABLE[f"int{unsigned.itemsize * 16}"]
+
+
+def scalar_type(value, other):
+    """The dtype of an operation between a Python number and a tensor of dtype `other`."""
+    if isinstance(value, bool) or type(value) is np.bool_:
+        return other
+    if isinstance(value, (int, np.integer)):
+        return int64 if other.kind == "b" else other
+    if isinstance(value, (float, np.floating)):
+        return other if other.kind in "fs" else float32
+    raise TypeError(f"an operand must be a tensor or a real number, got {type(value).__name__}")

@@ -1,0 +1,137 @@
+"""What this installation runs on: the core's life, versions, CPU, threads and cache. Bug reports start with it.
+
+`collect()` gives the facts as plain data, `report(facts)` as text; also `python -m infinicore.info`.
+"""
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+REQUIRED = ("numba", "llvmlite", "numpy", "ml_dtypes", "tokenizers", "jinja2")
+OPTIONAL = ("torch", "transformers", "safetensors", "llama-cpp-python", "mpi4py", "numba-cuda", "cython")
+
+
+def _version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_model():
+    """The CPU's name as the system gives it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _core():
+    from . import core
+
+    return {"compiled": core.compiled(), "modules": dict(core.REASONS)}
+
+
+def _cpu():
+    from .kernels import isa
+
+    return {
+        "model": _cpu_model(),
+        "llvm_name": isa.cpu_name(),
+        "isa": isa.forced(),
+        "vector_bits": 8 * isa.vector_bytes(),
+        "fma": isa.has_fma(),
+        "bfloat16_dot": isa.has_bf16_dot(),
+        "int8_dot": isa.has_int8_dot(),
+        "features": sorted(isa.features()),
+    }
+
+
+def _threads():
+    from .kernels import threads
+
+    return {"available": threads.available_cpus(), "default": threads.default_threads()}
+
+
+def _cache():
+    from . import cache
+    from .kernels import cache as files
+
+    found = cache.entries()
+    machine = files.directory().name
+    return {
+        "path": str(files.root()),
+        "machine": machine,
+        "entries": len(found),
+        "bytes": sum(entry.nbytes for entry in found),
+        "entries_of_this_machine": sum(entry.machine == machine for entry in found),
+    }
+
+
+def collect():
+    """The facts, as a dict of plain values that `json.dumps` takes."""
+    from . import __version__, config
+
+    return {
+        "infinicore": __version__,
+        "path": str(Path(__file__).parent),
+        "core": _core(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: _version(name) for name in REQUIRED},
+        "optional": {name: _version(name) for name in OPTIONAL},
+        "cpu": _cpu(),
+        "threads": _threads(),
+        "cache": _cache(),
+        "switches": {name: os.environ[name] for name in config.SWITCHES if name in os.environ},
+    }
+
+
+def _core_lines(core):
+    reasons = core["modules"]
+    if core["compiled"]:
+        yield "core", f"compiled ({', '.join(reasons)})"
+        return
+    yield "core", "Python"
+    for name, reason in reasons.items():
+        yield "", f"{name}: {reason}"
+
+
+def _rows(facts):
+    yield "infinicore", f"{facts['infinicore']} in {facts['path']}"
+    yield from _core_lines(facts["core"])
+    yield "python", f"{facts['python']} on {facts['platform']}"
+    yield "versions", ", ".join(f"{name} {number or 'missing'}" for name, number in facts["versions"].items())
+    have = [f"{name} {number}" for name, number in facts["optional"].items() if number]
+    yield "optional", ", ".join(have) or "none"
+    cpu = facts["cpu"]
+    extras = [name for name in ("fma", "bfloat16_dot", "int8_dot") if cpu[name]]
+    forced = "" if cpu["isa"] == "auto" else f", forced to {cpu['isa']}"
+    yield "cpu", f"{cpu['model']} (LLVM: {cpu['llvm_name']}{forced})"
+    yield "vectors", ", ".join([f"{cpu['vector_bits']} bits", *extras])
+    yield "features", " ".join(cpu["features"])
+    threads = facts["threads"]
+    yield "threads", f"{threads['default']} by default, {threads['available']} available"
+    cache = facts["cache"]
+    size = f"{cache['bytes'] / 1e6:.1f} MB"
+    yield "cache", f"{cache['path']}: {cache['entries']} kernels, {size}"
+    yield "", f"this machine: {cache['machine']}, {cache['entries_of_this_machine']} kernels"
+    for name, value in facts["switches"].items():
+        yield "switch", f"{name}={value}"
+
+
+def report(facts):
+    """The facts as lines of text."""
+    return "\n".join(f"{label:<12}{text}" for label, text in _rows(facts))
+
+
+if __name__ == "__main__":
+    from .cli import main
+
+    sys.exit(main(["info", *sys.argv[1:]]))

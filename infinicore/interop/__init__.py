@@ -1,0 +1,1 @@
+"""Exchange of tensors with NumPy, torch and everything that speaks DLPack."""

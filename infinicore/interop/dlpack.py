@@ -1,0 +1,122 @@
+"""DLPack, version 0.8 of its C structures, in ctypes: tensors to and from any library without a copy."""
+
+import ctypes
+
+from .. import dispatch
+from ..core import layout
+from ..dtype import dtype as to_dtype
+from .numpy import wrap
+
+_CPU = 1
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_BFLOAT = 4
+_NAMES = {(0, n): f"int{n}" for n in (8, 16, 32, 64)} | {(1, n): f"uint{n}" for n in (8, 16, 32, 64)}
+_NAMES |= {(2, n): f"float{n}" for n in (16, 32, 64)} | {(4, 16): "bfloat16", (6, 8): "bool"}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _DELETER)]
+
+_api = ctypes.pythonapi
+_api.PyCapsule_New.restype = ctypes.py_object
+_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+_exported = {}  # address of the structure -> everything it points to
+_USED = ctypes.c_char_p(b"used_dltensor")
+
+
+@_DELETER
+def _release(managed):
+    _exported.pop(ctypes.addressof(managed.contents), None)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _capsule_gone(capsule):
+    """Free an export that nobody consumed (a consumer renames the capsule)."""
+    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+    valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+    if valid(capsule, b"dltensor"):
+        _exported.pop(get(capsule, b"dltensor"), None)
+
+
+def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=None):
+    """A capsule for `__dlpack__`; `copy=True` exports a copy."""
+    if dl_device not in (None, (_CPU, 0)):
+        raise BufferError(f"`dl_device` must be (1, 0), the CPU, got {dl_device}")
+    if tensor.dtype.kind == "s":
+        raise BufferError(f"{tensor.dtype} cannot be exported through DLPack, cast it first")
+    if copy:
+        tensor = tensor.clone()
+    n = max(1, tensor.ndim)
+    shape, strides = (ctypes.c_int64 * n)(*tensor.shape_), (ctypes.c_int64 * n)(*tensor.strides_)
+    managed = _Managed()
+    own = managed.tensor
+    own.data = tensor.address if tensor.numel_ else None
+    own.device_type, own.device_id, own.ndim = _CPU, 0, tensor.ndim
+    own.code = _BFLOAT if tensor.dtype.name == "bfloat16" else _CODES[tensor.dtype.kind]
+    own.bits, own.lanes = tensor.dtype.bits, 1
+    own.shape, own.strides = shape, strides
+    managed.deleter = _release
+    address = ctypes.addressof(managed)
+    _exported[address] = (managed, tensor, shape, strides)
+    return _api.PyCapsule_New(address, b"dltensor", ctypes.cast(_capsule_gone, ctypes.c_void_p))
+
+
+class _Import:
+    """Owner of imported memory: calls the exporter's deleter in the end."""
+
+    def __init__(self, managed):
+        self.managed = managed
+
+    def __del__(self):
+        if self.managed.contents.deleter:
+            self.managed.contents.deleter(self.managed)
+
+
+def from_dlpack(source):
+    """A tensor of the memory of any object with `__dlpack__` on the CPU."""
+    if not hasattr(source, "__dlpack__"):
+        raise TypeError(f"`source` must have `__dlpack__`, got {type(source).__name__}")
+    device = source.__dlpack_device__()
+    if int(device[0]) != _CPU:
+        raise NotImplementedError(f"`source` is on DLPack device {tuple(map(int, device))}, move it to the CPU first")
+    capsule = source.__dlpack__()
+    if not _api.PyCapsule_IsValid(capsule, b"dltensor"):
+        raise BufferError("`source` gave a DLPack capsule that is used up or of a newer version")
+    managed = ctypes.cast(_api.PyCapsule_GetPointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))
+    _api.PyCapsule_SetName(capsule, _USED)
+    owner = _Import(managed)
+    other = managed.contents.tensor
+    name = _NAMES.get((other.code, other.bits)) if other.lanes == 1 else None
+    if name is None:
+        raise TypeError(f"`source` has DLPack type code {other.code} of {other.bits} bits, which tensors do not have")
+    shape = tuple(other.shape[i] for i in range(other.ndim))
+    strides = layout.contiguous_strides(shape)
+    if other.strides:
+        strides = tuple(other.strides[i] for i in range(other.ndim))
+    if layout.count(shape) == 0:
+        return dispatch.empty(shape, to_dtype(name))
+    return wrap(other.data + other.byte_offset, shape, strides, to_dtype(name), owner)

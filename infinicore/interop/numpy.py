@@ -1,0 +1,70 @@
+"""NumPy arrays to tensors and back, sharing memory where that is possible."""
+
+import numpy as np
+
+from .. import dispatch
+from ..core.tensor_cy import Storage
+from ..device import CPU, usable
+from ..dtype import dtype as to_dtype
+from ..tensor import Tensor
+
+_TYPESTR = {"bfloat16": "<u2", "float8_e4m3": "|u1", "float8_e5m2": "|u1"}
+
+
+class _Memory:
+    """The array interface of a tensor; NumPy holds on to it as the base of its array."""
+
+    def __init__(self, tensor, dtype):
+        self.storage = tensor.storage
+        size = tensor.dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tensor.shape_,
+            "strides": tuple(s * size for s in tensor.strides_),
+            "typestr": _TYPESTR.get(tensor.dtype.name) or dtype.str,
+            "data": (tensor.address, False),
+        }
+
+
+def to_numpy(tensor):
+    """An array of the same memory."""
+    target = tensor.dtype.numpy
+    if tensor.numel_ == 0:
+        return np.empty(tensor.shape_, target)
+    array = np.asarray(_Memory(tensor, target))
+    return array if array.dtype == target else array.view(target)
+
+
+def from_numpy(array, *, dtype=None, device=None):
+    """A tensor of the array's memory, or of a copy where its dtype, byte order or alignment demands one.
+
+    Raises TypeError for anything but a NumPy array, or a dtype that tensors do not have.
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"`array` must be a NumPy array, got {type(array).__name__}; use `infinicore.tensor`")
+    usable(device)
+    own = to_dtype(array.dtype)
+    wanted = own if dtype is None else to_dtype(dtype)
+    array = array.astype(own.numpy, copy=False)  # the machine's byte order
+    size = own.itemsize
+    shareable = array.flags.aligned and array.flags.writeable and all(s % size == 0 for s in array.strides)
+    if not shareable:
+        array = np.array(array, order="C")
+    if array.size == 0:
+        return dispatch.empty(array.shape, wanted)
+    result = wrap(array.ctypes.data, array.shape, tuple(s // size for s in array.strides), own, array)
+    return result if wanted is own else dispatch.cast(result, wanted)
+
+
+def wrap(address, shape, strides, dtype, owner):
+    """A tensor of foreign memory that `owner` keeps alive."""
+    from ..core import layout
+
+    shape, strides = tuple(shape), tuple(strides)
+    low, high = layout.extent(shape, strides)
+    first = address + low * dtype.itemsize
+    storage = Storage(first, (high - low + 1) * dtype.itemsize, None, owner)
+    t = Tensor.__new__(Tensor)
+    contiguous = layout.is_contiguous(shape, strides)
+    t.set_layout(storage, address, dtype, CPU, shape, strides, layout.count(shape), contiguous)
+    return t

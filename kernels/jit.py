@@ -1,0 +1,128 @@
+"""JIT policy: how kernel source becomes machine code, in this one file.
+
+A kernel is a Python function `kernel(args, lo, hi)` that does the slice [lo, hi) of its work; `args`
+points to its argument block of int64 (addresses, sizes, strides, bits of scalars). It returns 0, or
+an error code. Numba compiles it to an object file that needs nothing of Numba at run time, so a warm
+start loads code through llvmlite in about a millisecond and never imports Numba.
+
+Helpers that kernels call are decorated with `@inline`. Flags: no fast-math (NaN and infinity keep
+their meaning; the vector library asks for `fma` and reassociated sums where it wants them), NumPy's
+error model (no exceptions in kernels), no reference counting (kernels see raw addresses only).
+"""
+
+import functools
+import importlib.util
+import os
+import re
+import sys
+import threading
+
+import llvmlite.binding as llvm
+
+from . import cache, isa
+
+_FLAGS = {"error_model": "numpy", "boundscheck": False}
+_lock = threading.RLock()
+_engines = []  # an execution engine owns the code it loaded
+on_compile = None  # called with a kernel's name before it is compiled: progress for waiting users
+
+
+def inline(function):
+    """Decorate a helper that kernels (and users' own Numba code) call."""
+    import numba
+
+    return numba.njit(**_FLAGS)(function)
+
+
+def parallel(function):
+    """Decorate the one function that runs a kernel on several threads (`cpu/driver.py`)."""
+    import numba
+
+    return numba.njit(parallel=True, **_FLAGS)(function)
+
+
+@functools.cache
+def _target_machine():
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine()
+
+
+def _load(symbol, code):
+    """The address of `symbol` in object code, which stays loaded for the life of the process."""
+    machine = _target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _engines.append(engine)
+    return engine.get_function_address(symbol)
+
+
+@functools.cache
+def _configure_numba():
+    """Apply a forced instruction set before Numba builds its code generator."""
+    if isa.forced() != "auto":
+        import numba
+
+        numba.config.CPU_NAME = isa.cpu_name()
+        numba.config.CPU_FEATURES = isa.feature_string()
+
+
+def _import_source(name, path, source):
+    """Run rendered source as a module of its own, named so that tracebacks show the text."""
+    import linecache
+
+    module_name = "infinicore_rendered." + re.sub(r"\W", "_", name)
+    spec = importlib.util.spec_from_loader(module_name, loader=None)
+    module = importlib.util.module_from_spec(spec)
+    linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def _compile(name, path, source):
+    """Compile rendered source; (symbol, object code)."""
+    _configure_numba()
+    from numba import types
+    from numba.core.ccallback import CFunc
+    from numba.core.compiler_lock import global_compiler_lock
+
+    from .cpu import simd
+
+    kernel = _import_source(path.stem, path.with_suffix(".py"), source).kernel
+    if kernel.__code__.co_argcount == 3:
+        arguments = (simd.Pointer(types.int64), types.int64, types.int64)
+    else:  # the driver: plain integers
+        arguments = (types.int64,) * kernel.__code__.co_argcount
+    with global_compiler_lock:
+        result = CFunc(kernel, (arguments, types.int64), {}, dict(_FLAGS))._compile_uncached()
+        library = result.library
+        library.enable_object_caching()
+        symbol = result.fndesc.llvm_cfunc_wrapper_name
+        library.get_pointer_to_function(symbol)
+        return symbol, library._get_compiled_object()
+
+
+def load_kernel(name, source):
+    """The address of the kernel with this rendered source: from the disk cache, or compiled now."""
+    with _lock:
+        path = cache.path_of(name, source)
+        entry = cache.read(path)
+        if entry is None:
+            if on_compile is not None:
+                on_compile(name)
+            entry = _compile(name, path, source)
+            cache.write(path, *entry, source)
+        return _load(*entry)
+
+
+def assembly(name, source):
+    """The machine code of a kernel as text (for tests and for reading)."""
+    symbol, code = _compile(name, cache.path_of(name, source), source)
+    import subprocess
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".o") as file:
+        file.write(code)
+        file.flush()
+        return subprocess.run(["objdump", "-d", file.name], capture_output=True, text=True, check=True).stdout

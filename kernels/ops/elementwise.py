@@ -1,0 +1,231 @@
+"""Elementwise operators. The rule is the definition: real Python, rendered into the vector loop."""
+
+import numpy as np
+
+from .. import scalar_math as m
+from ..registry import ALL, FLOATS, elementwise
+
+NUMBERS = tuple(d for d in ALL if d != "bool")
+_erf = m.erf
+
+
+@elementwise(ref=np.add, dtypes=ALL)
+def add(input, other):
+    """Sum of two tensors, element by element."""
+    return input + other
+
+
+@elementwise(ref=np.subtract, dtypes=NUMBERS)
+def sub(input, other):
+    """Difference of two tensors."""
+    return input - other
+
+
+@elementwise(ref=np.multiply, dtypes=ALL)
+def mul(input, other):
+    """Product of two tensors."""
+    return input * other
+
+
+@elementwise(ref=np.true_divide, dtypes=ALL, result="float")
+def div(input, other):
+    """Quotient of two tensors; integers are divided as float32."""
+    return input / other
+
+
+@elementwise(ref=np.negative, dtypes=NUMBERS)
+def neg(input):
+    """Each element negated."""
+    return -input
+
+
+@elementwise(ref=np.abs, dtypes=NUMBERS)
+def abs_(input):
+    """Absolute value."""
+    return m.abs(input)
+
+
+@elementwise(ref=np.exp, dtypes=ALL, result="float", domain=(-5, 5))
+def exp(input):
+    """Exponential."""
+    return m.exp(input)
+
+
+@elementwise(ref=np.log, dtypes=ALL, result="float", domain=(0.01, 8))
+def log(input):
+    """Natural logarithm; NaN below 0."""
+    return m.log(input)
+
+
+@elementwise(ref=np.sqrt, dtypes=ALL, result="float", domain=(0, 8))
+def sqrt(input):
+    """Square root."""
+    return m.sqrt(input)
+
+
+@elementwise(ref=lambda x: 1 / np.sqrt(x), dtypes=ALL, result="float", domain=(0.05, 8))
+def rsqrt(input):
+    """Reciprocal of the square root."""
+    return 1.0 / m.sqrt(input)
+
+
+@elementwise(ref=np.reciprocal, dtypes=FLOATS, domain=(0.1, 8))
+def reciprocal(input):
+    """1 / input."""
+    return 1.0 / input
+
+
+@elementwise(ref=np.sin, dtypes=ALL, result="float")
+def sin(input):
+    """Sine of radians."""
+    return m.sin(input)
+
+
+@elementwise(ref=np.cos, dtypes=ALL, result="float")
+def cos(input):
+    """Cosine of radians."""
+    return m.cos(input)
+
+
+@elementwise(ref=np.tanh, dtypes=ALL, result="float")
+def tanh(input):
+    """Hyperbolic tangent."""
+    return m.tanh(input)
+
+
+@elementwise(ref=_erf, dtypes=ALL, result="float")
+def erf(input):
+    """Error function."""
+    return m.erf(input)
+
+
+@elementwise(ref=m.sigmoid, dtypes=ALL, result="float")
+def sigmoid(input):
+    """Logistic function 1 / (1 + exp(-x))."""
+    return m.sigmoid(input)
+
+
+@elementwise(ref=lambda x: np.maximum(x, 0), dtypes=NUMBERS)
+def relu(input):
+    """max(x, 0)."""
+    return m.maximum(input, 0)
+
+
+@elementwise(ref=lambda x: x * m.sigmoid(x))
+def silu(input):
+    """x * sigmoid(x) (Elfwing et al., arXiv 1702.03118)."""
+    return input / (1.0 + m.exp(-input))
+
+
+@elementwise(ref=lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), tolerance={"bfloat16": (2e-2, 2e-2)})
+def gelu(input):
+    """x * Phi(x), with the error function (Hendrycks and Gimpel, arXiv 1606.08415)."""
+    return 0.5 * input * (1.0 + m.erf(input * 0.7071067811865476))
+
+
+@elementwise(ref=lambda x: 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3))))
+def gelu_tanh(input):
+    """GELU in its tanh approximation."""
+    return 0.5 * input * (1.0 + m.tanh(0.7978845608028654 * (input + 0.044715 * input * input * input)))
+
+
+@elementwise(ref=lambda x, y: x * (y * m.sigmoid(y)))
+def swiglu(input, other):
+    """input * silu(other): the gate is the second argument."""
+    return input * (other / (1.0 + m.exp(-other)))
+
+
+@elementwise(ref=np.floor)
+def floor(input):
+    """Largest integer not above."""
+    return m.floor(input)
+
+
+@elementwise(ref=np.ceil)
+def ceil(input):
+    """Smallest integer not below."""
+    return m.ceil(input)
+
+
+@elementwise(ref=np.rint)
+def round_(input):
+    """Nearest integer, ties to even."""
+    return m.round(input)
+
+
+@elementwise(ref=np.maximum, dtypes=NUMBERS)
+def maximum(input, other):
+    """The larger of two elements; NaN if either is."""
+    return m.maximum(input, other)
+
+
+@elementwise(ref=np.minimum, dtypes=NUMBERS)
+def minimum(input, other):
+    """The smaller of two elements; NaN if either is."""
+    return m.minimum(input, other)
+
+
+@elementwise(ref=np.where, dtypes=ALL)
+def where(condition, input, other):
+    """`input` where the bool tensor `condition` is true, else `other`."""
+    return m.where(condition, input, other)
+
+
+@elementwise(ref=np.equal, dtypes=ALL, result="bool")
+def eq(input, other):
+    """Where the elements are equal."""
+    return input == other
+
+
+@elementwise(ref=np.not_equal, dtypes=ALL, result="bool")
+def ne(input, other):
+    """Where the elements differ."""
+    return input != other
+
+
+@elementwise(ref=np.less, dtypes=ALL, result="bool")
+def lt(input, other):
+    """Where input < other."""
+    return input < other
+
+
+@elementwise(ref=np.less_equal, dtypes=ALL, result="bool")
+def le(input, other):
+    """Where input <= other."""
+    return input <= other
+
+
+@elementwise(ref=np.greater, dtypes=ALL, result="bool")
+def gt(input, other):
+    """Where input > other."""
+    return input > other
+
+
+@elementwise(ref=np.greater_equal, dtypes=ALL, result="bool")
+def ge(input, other):
+    """Where input >= other."""
+    return input >= other
+
+
+@elementwise(ref=np.logical_and, dtypes=("bool",), result="bool")
+def logical_and(input, other):
+    """Where both bool elements are true."""
+    return input & other
+
+
+@elementwise(ref=np.logical_or, dtypes=("bool",), result="bool")
+def logical_or(input, other):
+    """Where either bool element is true."""
+    return input | other
+
+
+@elementwise(ref=np.logical_not, dtypes=("bool",), result="bool")
+def logical_not(input):
+    """Where the bool element is false."""
+    return ~input
+
+
+@elementwise(ref=lambda x: x, dtypes=ALL, result="given")
+def cast(input):
+    """Each element as another dtype; floats become integers by truncation."""
+    return input

@@ -1,0 +1,106 @@
+"""The op table: what an operator is, and the decorators that declare one.
+
+One op is one paragraph in `kernels/ops/<family>.py`. Everything else (the public function, `out=`,
+Tensor methods, tests over dtypes and layouts, the reference page, benchmarks) follows from its row.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+ALL = (*FLOATS, *INTEGERS, "bool")
+
+OPS: dict[str, "Op"] = {}
+
+# (rtol, atol) against a float64 reference, where a paragraph names no other
+TOLERANCE = {
+    "float32": (1e-5, 1e-5),
+    "float64": (1e-12, 1e-12),
+    "bfloat16": (1e-2, 1e-2),
+    "float16": (1e-3, 1e-3),
+}
+
+
+@dataclass(kw_only=True, slots=True, frozen=True, eq=False)
+class Op:
+    """One row of the table.
+
+    `family` is "elementwise" (a scalar rule, rendered) or "kernel" (a paragraph that launches
+    hand-written kernels). `ref` computes the same in float64 NumPy. `samples(rng)` yields
+    (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the result dtype of an
+    elementwise op: "same", "bool", or "float" (integers become float32).
+    """
+
+    name: str
+    family: str
+    function: Callable
+    dtypes: tuple[str, ...]
+    ref: Callable | None = None
+    domain: tuple[float, float] = (-4.0, 4.0)
+    samples: Callable | None = None
+    tolerance: dict = field(default_factory=dict)
+    result: str = "same"
+    outputs: tuple[str, ...] = ("out",)
+
+    @property
+    def doc(self):
+        return inspect.getdoc(self.function)
+
+    @property
+    def parameters(self):
+        """Names of the inputs, without the hidden `call`."""
+        names = list(inspect.signature(self.function).parameters)
+        return tuple(names[1:] if self.family == "kernel" else names)
+
+    def tolerance_for(self, dtype):
+        """(rtol, atol) for a dtype name."""
+        return self.tolerance.get(dtype, TOLERANCE.get(dtype, (0.0, 0.0)))
+
+
+def _add(op):
+    if op.name in OPS:
+        raise ValueError(f"op `{op.name}` is declared twice")
+    OPS[op.name] = op
+    return op
+
+
+def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolerance=None):
+    """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
+
+    def declare(rule):
+        return _add(
+            Op(
+                name=rule.__name__.rstrip("_"),
+                family="elementwise",
+                function=rule,
+                dtypes=tuple(dtypes),
+                ref=ref,
+                domain=domain,
+                result=result,
+                tolerance=tolerance or {},
+            )
+        )
+
+    return declare
+
+
+def op(*, dtypes=FLOATS, ref=None, samples=None, tolerance=None, outputs=("out",)):
+    """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
+
+    def declare(function):
+        return _add(
+            Op(
+                name=function.__name__.rstrip("_"),
+                family="kernel",
+                function=function,
+                dtypes=tuple(dtypes),
+                ref=ref,
+                samples=samples,
+                tolerance=tolerance or {},
+                outputs=tuple(outputs),
+            )
+        )
+
+    return declare

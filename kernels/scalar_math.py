@@ -1,0 +1,16 @@
+"""The names of `cpu/vmath.py` for plain Python and NumPy: what a rule means outside of a kernel."""
+
+import math
+
+import numpy as np
+
+exp, log, sqrt, sin, cos, tanh = np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh
+abs, floor, ceil, trunc, round = np.abs, np.floor, np.ceil, np.trunc, np.rint
+maximum, minimum, where = np.maximum, np.minimum, np.where
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def sigmoid(x):
+    """1 / (1 + exp(-x)) without overflow warnings."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, small) / (1.0 + small)
