@@ -7,6 +7,7 @@ dtype, and hands everything else to `elementwise` below. Every other op runs its
 
 import functools
 import inspect
+import os
 import struct
 
 from . import kernels
@@ -15,7 +16,7 @@ from .core import layout, memory
 from .core.tensor_cy import TensorBase
 from .device import CPU
 from .dtype import DType, bool_, dtype, float32, int64, promote_types, scalar_type
-from .kernels import jit, render
+from .kernels import jit, render, threads
 
 _GRAIN_ELEMENTS = 32768  # an elementwise slice of this many takes some 10 us: worth a thread
 _new = None  # the Tensor class, set by tensor.py
@@ -24,13 +25,16 @@ _new = None  # the Tensor class, set by tensor.py
 def set_tensor_class(cls):
     global _new
     _new = cls
-    core_launch.configure(_load_driver, cls)
+    core_launch.configure(threads.driver, cls)
+    core_launch.set_threads(threads.default_threads())
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
 
 
-def _load_driver():
-    from .kernels import threads
-
-    return threads.driver()
+def _after_fork():
+    """A child runs serially: OpenMP's workers do not survive a fork."""
+    threads.forked = True
+    core_launch.set_threads(1)
 
 
 # ---- tensors -----------------------------------------------------------------------------------
@@ -179,11 +183,16 @@ def elementwise(op, inputs, out, result=None):
     layouts = [layout.expand_strides(x.shape_, x.strides_, shape) for x in operands]
     layouts.append(target.strides_)
     sizes, steps = layout.collapse(shape, layouts)
-    if len(sizes) > 24:
-        raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
-    block = [len(sizes), *(x.address for x in operands), target.address, *sizes]
-    for own in steps:
-        block.extend(own)
+    block = [x.address for x in operands]
+    block.append(target.address)
+    if len(sizes) > 1 or any(own[0] != 1 for own in steps):
+        if len(sizes) > 24:
+            raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
+        items = [x.dtype.itemsize for x in operands]
+        block = [address, len(block), len(sizes), *block, *items, target.dtype.itemsize, *sizes]
+        for own in steps:
+            block.extend(own)
+        address = kernels.kernel("elementwise.walk")
     core_launch.launch(address, block, layout.count(shape), _GRAIN_ELEMENTS, (operands, target), None)
     if final is not target:
         copy_into(final, target)

@@ -3,9 +3,12 @@
 `collect()` gives the facts as plain data, `report(facts)` as text; also `python -m infinicore.info`.
 """
 
+import argparse
+import json
 import os
 import platform
 import sys
+import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -115,7 +118,8 @@ def _rows(facts):
     forced = "" if cpu["isa"] == "auto" else f", forced to {cpu['isa']}"
     yield "cpu", f"{cpu['model']} (LLVM: {cpu['llvm_name']}{forced})"
     yield "vectors", ", ".join([f"{cpu['vector_bits']} bits", *extras])
-    yield "features", " ".join(cpu["features"])
+    for number, line in enumerate(textwrap.wrap(" ".join(cpu["features"]), 96)):
+        yield "" if number else "features", line
     threads = facts["threads"]
     yield "threads", f"{threads['default']} by default, {threads['available']} available"
     cache = facts["cache"]
@@ -131,7 +135,23 @@ def report(facts):
     return "\n".join(f"{label:<12}{text}" for label, text in _rows(facts))
 
 
-if __name__ == "__main__":
-    from .cli import main
+def main(argv):
+    """`infinicore info`: print the facts as text, or with `--json` as one object."""
+    parser = argparse.ArgumentParser(prog="python -m infinicore.info", description="What infinicore runs on here.")
+    add_arguments(parser)
+    show(parser.parse_args(argv))
 
-    sys.exit(main(["info", *sys.argv[1:]]))
+
+def add_arguments(parser):
+    """The arguments of `infinicore info`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def show(arguments):
+    """Print the facts."""
+    facts = collect()
+    sys.stdout.write((json.dumps(facts, indent=2) if arguments.json else report(facts)) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

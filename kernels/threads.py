@@ -11,6 +11,8 @@ import os
 
 from . import jit
 
+forked = False  # whether this process is the child of one that may have had workers
+
 _STUB = '''"""Rendered from the driver `{name}`."""
 
 from infinicore.kernels.cpu import driver
@@ -75,4 +77,6 @@ def driver():
 
 def limit():
     """The most threads that a launch can use in this process."""
+    if forked:
+        return 1
     return max(default_threads(), available_cpus())

@@ -158,7 +158,7 @@ def make_unary(dict kernels, slow, str name, str doc):
     def function(input, *, out=None):
         cdef TensorBase a, o
         cdef Entry entry
-        cdef int64_t block[5]
+        cdef int64_t block[2]
         if type(input) is _tensor and _recording is None:
             a = <TensorBase>input
             if a.contiguous_ and 0 < a.numel_ < 65536:
@@ -166,12 +166,9 @@ def make_unary(dict kernels, slow, str name, str doc):
                 if entry is not None:
                     o = _output(a, entry, out)
                     if o is not None and (out is None or not _overlaps(a, o, a.numel_ * entry.itemsize)):
-                        block[0] = 1
-                        block[1] = a.address
-                        block[2] = o.address
-                        block[3] = a.numel_
-                        block[4] = 1
-                        _call_dense(entry.kernel, block, 2, a.numel_)
+                        block[0] = a.address
+                        block[1] = o.address
+                        _run(entry.kernel, block, a.numel_, 1)
                         return o
         return slow((input,), out)
     function.__name__ = function.__qualname__ = name
@@ -184,7 +181,7 @@ def make_binary(dict kernels, slow, str name, str doc):
     def function(input, other, *, out=None):
         cdef TensorBase a, b, o
         cdef Entry entry
-        cdef int64_t block[8]
+        cdef int64_t block[3]
         if type(input) is _tensor and type(other) is _tensor and _recording is None:
             a = <TensorBase>input
             b = <TensorBase>other
@@ -196,26 +193,12 @@ def make_binary(dict kernels, slow, str name, str doc):
                     if o is not None and (out is None or not (
                             _overlaps(a, o, a.numel_ * entry.itemsize)
                             or _overlaps(b, o, a.numel_ * entry.itemsize))):
-                        block[0] = 1
-                        block[1] = a.address
-                        block[2] = b.address
-                        block[3] = o.address
-                        block[4] = a.numel_
-                        _call_dense(entry.kernel, block, 3, a.numel_)
+                        block[0] = a.address
+                        block[1] = b.address
+                        block[2] = o.address
+                        _run(entry.kernel, block, a.numel_, 1)
                         return o
         return slow((input, other), out)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
-
-
-cdef inline void _call_dense(int64_t kernel, int64_t* block, int operands, int64_t n) noexcept:
-    """Finish a dense block (all steps 1) and call."""
-    cdef int64_t full[12]
-    cdef int i
-    for i in range(operands + 2):
-        full[i] = block[i]
-    for i in range(operands):
-        full[operands + 2 + i] = 1
-    with nogil:
-        (<kernel_t>kernel)(full, 0, n)

@@ -1,0 +1,174 @@
+"""`infinicore generate`: write on from a prompt with a Hugging Face checkpoint."""
+
+import json
+import sys
+import time
+
+from . import progress
+
+EPILOG = """Without --prompt, the prompt is read from standard input. What is not given follows the checkpoint's
+generation_config.json. Exit status: 0, 2 for input that cannot be used (one sentence on standard error),
+130 after an interrupt."""
+
+
+def add_model_arguments(parser):
+    """What every command takes that runs a model."""
+    parser.add_argument("--model", required=True, metavar="DIR", help="folder with config.json, tokenizer.json, *.safetensors")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to write at most")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0: always the most likely token")
+    parser.add_argument("--top-k", type=int, metavar="K", help="choose among the K most likely tokens; 0: all")
+    parser.add_argument("--top-p", type=float, metavar="P", help="choose among the most likely tokens that hold P together")
+    parser.add_argument("--min-p", type=float, metavar="P", help="leave out tokens below P times the most likely one")
+    parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid what was there already")
+    parser.add_argument("--seed", type=int, metavar="S", help="repeat the same choices")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
+    parser.add_argument("--cache", choices=("static", "paged"), default="static", help="how keys and values are kept")
+
+
+def add_arguments(parser):
+    """Add the options of `infinicore generate`."""
+    import argparse
+
+    add_model_arguments(parser)
+    parser.epilog = EPILOG
+    parser.add_argument("--prompt", metavar="TEXT", help="default: standard input")
+    switch = argparse.BooleanOptionalAction
+    parser.add_argument("--stream", action=switch, default=True, help="print text as it comes, or all at the end")
+    parser.add_argument("--stats", action=switch, default=None, help="speed and memory at the end; default: without --json")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+
+
+def options(arguments):
+    """The options of `infinicore.lm.generate` that were given."""
+    names = "max_new_tokens temperature top_k top_p min_p repetition_penalty seed stop".split()
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def load(arguments):
+    """The model, with progress on standard error; threads are set first."""
+    import infinicore
+
+    if arguments.threads is not None:
+        if arguments.threads < 1:
+            raise ValueError(f"`--threads` must be at least 1, got {arguments.threads}")
+        infinicore.set_num_threads(arguments.threads)
+    progress.show_compilation()
+    with progress.Line("loading weights") as line:
+        return infinicore.models.from_pretrained(arguments.model, dtype=arguments.dtype, progress=line.update)
+
+
+def peak_memory_bytes():
+    """The most memory that this process has held (resident)."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):  # of this program alone; ru_maxrss remembers what started it
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def report(figures):
+    """The line of speeds and memory."""
+    return (
+        f"prompt {figures['prompt_tokens']} tokens, {figures['prefill_tokens_per_s']:.1f} tokens/s; "
+        f"new {figures['new_tokens']} tokens, {figures['decode_tokens_per_s']:.1f} tokens/s; "
+        f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB"
+    )
+
+
+def warm_up(model, prompt, cache):
+    """Compile or load the kernels that this prompt needs, so that speeds are those of the model."""
+    ids = model.generate(prompt, max_new_tokens=1).completion.prompt_ids
+    model.generate(ids[: min(len(ids), 32)], max_new_tokens=3, temperature=0, ignore_eos=True, cache=cache).finish()
+
+
+def guarded(function):
+    """Run a command; what the user can set right is one sentence and status 2, an interrupt ends quietly."""
+
+    def run(arguments):
+        try:
+            return function(arguments)
+        except KeyboardInterrupt:
+            progress.clear()
+            return 130
+        except BrokenPipeError:
+            raise
+        except (ValueError, TypeError, NotImplementedError, OSError, MemoryError, OverflowError) as error:
+            if getattr(arguments, "traceback", False):
+                raise
+            progress.clear()
+            print(f"infinicore: error: {_sentence(error)}", file=sys.stderr)
+            return 2
+
+    run.__doc__ = function.__doc__
+    return run
+
+
+def _sentence(error):
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(text.split())
+
+
+@guarded
+def run(arguments):
+    """Generate; returns the exit status."""
+    prompt = arguments.prompt
+    if prompt is None:
+        prompt = sys.stdin.buffer.read().decode("utf-8")
+    if not prompt:
+        raise ValueError("the prompt is empty: pass --prompt or text on standard input")
+    model = load(arguments)
+    given = options(arguments) | {"cache": arguments.cache}
+    generation = model.generate(prompt, **given)
+    warm_up(model, generation.completion.prompt_ids, arguments.cache)
+    progress.clear()
+    status = _write(generation, stream=arguments.stream and not arguments.json, quiet=arguments.json)
+    figures = generation.figures()
+    if arguments.json and not status:
+        print(json.dumps(_result(generation, figures)))
+    if arguments.stats or (arguments.stats is None and not arguments.json):
+        print(report(figures), file=sys.stderr)
+    return status
+
+
+def _write(generation, stream, quiet):
+    """Run to the end, printing the text; the exit status."""
+    out = sys.stdout
+    shown = time.perf_counter()
+    status = 0
+    try:
+        for token in generation:
+            if stream and token.text:
+                out.write(token.text)
+                now = time.perf_counter()
+                if now - shown > 0.02:  # a flush costs a system call; the eye sees 50 a second
+                    out.flush()
+                    shown = now
+    except KeyboardInterrupt:
+        status = 130
+    if not quiet:
+        if not stream:
+            out.write(generation.completion.text)
+        out.write("\n")
+        out.flush()
+    return status
+
+
+def _result(generation, figures):
+    completion = generation.completion
+    return {
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason,
+        **figures,
+        "peak_memory_bytes": peak_memory_bytes(),
+    }

@@ -1,0 +1,5 @@
+"""Files of tensors: safetensors."""
+
+from .safetensors import SafetensorsFile, load_file, save_file
+
+__all__ = ["SafetensorsFile", "load_file", "save_file"]

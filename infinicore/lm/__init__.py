@@ -1,0 +1,23 @@
+"""Text generation with language models: tokenizers, sampling, caches, streams of tokens, chat."""
+
+from ..models.cache import PagedCache, StaticCache
+from .conversation import Conversation
+from .generate import Completion, Generation, Token, generate
+from .runner import Runner
+from .sampler import SamplingParams
+from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of
+
+__all__ = [
+    "Completion",
+    "Conversation",
+    "Generation",
+    "PagedCache",
+    "Runner",
+    "SamplingParams",
+    "StaticCache",
+    "StreamDecoder",
+    "Token",
+    "Tokenizer",
+    "generate",
+    "tokenizer_of",
+]

@@ -1,0 +1,59 @@
+"""A conversation with a model: messages, the chat template, and a cache that keeps what was said."""
+
+from . import chat
+from .generate import generate, prepare_sampler
+from .runner import Runner
+from .tokenizer import load_config, tokenizer_of
+
+
+class Conversation:
+    """`say(text)` returns the answer as a `Generation`; `keep(generation)` notes it as the assistant's turn.
+
+    `system` is an optional first message, `context` how many tokens the conversation may grow to, `cache` and the
+    other options those of `infinicore.lm.generate`. Turns that are already in the cache are not computed again.
+    `template` is the checkpoint's chat template; without one (None), messages are written one after another.
+    """
+
+    def __init__(self, model, *, system=None, context=4096, cache="static", **options):
+        self.model, self.options = model, options
+        self.tokenizer = tokenizer_of(model)
+        if self.tokenizer is None:
+            raise ValueError(f"a conversation needs a tokenizer, and {model.path} has no tokenizer.json")
+        self.template = chat.load_template(model.path, load_config(model.path))
+        self._system = [] if system is None else [{"role": "system", "content": system}]
+        self.context = min(context, model.config.context)
+        sampler = prepare_sampler(model, 1, options)
+        self._runner = Runner(model, max_length=self.context, cache=cache, sampler=sampler)
+        self.reset()
+
+    def reset(self):
+        """Forget everything but the system message."""
+        self.messages = list(self._system)
+
+    def prompt_ids(self):
+        """The token ids of the conversation so far, ready for the assistant's answer."""
+        if self.template is None:
+            return self.tokenizer.encode(chat.concatenate(self.messages))
+        special = {
+            key: self.tokenizer.special_text(key) or "" for key in ("bos_token", "eos_token", "unk_token", "pad_token")
+        }
+        text = chat.render(self.template, self.messages, special=special)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def say(self, text):
+        """Add the user's message and begin the answer. ValueError if the conversation has grown too long."""
+        self.messages.append({"role": "user", "content": text})
+        try:
+            ids = self.prompt_ids()
+            if len(ids) >= self.context:
+                raise ValueError(
+                    f"the conversation has {len(ids)} tokens and the context {self.context}; start over with reset"
+                )
+            return generate(self.model, ids, runner=self._runner, **self.options)
+        except BaseException:
+            self.messages.pop()
+            raise
+
+    def keep(self, generation):
+        """Note what the assistant said."""
+        self.messages.append({"role": "assistant", "content": generation.completion.text})

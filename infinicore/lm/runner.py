@@ -1,0 +1,138 @@
+"""Runs a model over a cache: prompts in chunks, then one token per sequence and step from a recorded graph."""
+
+import infinicore
+
+from ..models.cache import PagedCache, StaticCache
+from ..models.step import Step, build, indices
+
+CACHES = {"static": StaticCache, "paged": PagedCache}
+
+
+def make_cache(model, kind, sequences, max_length):
+    """A cache for `sequences` of up to `max_length` tokens; `kind` is "static" or "paged"."""
+    if kind not in CACHES:
+        raise ValueError(f"`cache` must be one of {', '.join(map(repr, CACHES))}, got {kind!r}")
+    return CACHES[kind](model.config, model.dtype, sequences=sequences, max_length=max_length)
+
+
+class Runner:
+    """`prefill(prompts)` and then `step()` as often as wanted; each leaves the chosen tokens in `tokens`.
+
+    `choose(logits, rows, out)` writes token ids [R] into `out` from logits [R, vocabulary] of the sequences `rows`;
+    it is recorded with the step. What the cache holds from an earlier prompt and the next one begins with is kept.
+    """
+
+    def __init__(self, model, *, sequences=1, max_length, cache="static", choose, chunk=512):
+        self.model, self.choose, self.chunk = model, choose, chunk
+        self.cache = make_cache(model, cache, sequences, max_length)
+        self.held = [[] for _ in range(sequences)]  # the tokens stored, per sequence
+        self._ids = infinicore.zeros((sequences,), dtype=infinicore.int64)
+        self._positions, self._totals, self._slots = (infinicore.zeros((sequences,), dtype=infinicore.int64) for _ in "pts")
+        self.tokens = memoryview(self._ids.numpy())
+        self._views = [memoryview(t.numpy()) for t in (self._positions, self._totals, self._slots)]
+        self._graph = None
+        self._active = 0
+
+    def prefill(self, prompts, progress=None):
+        """Run the prompts (lists of ids, one per sequence) and choose the first token of each.
+
+        `progress(done, total)` is called with tokens. Returns how many tokens had to be computed.
+        """
+        for sequence, prompt in enumerate(prompts):
+            kept = _common(self.held[sequence], prompt)
+            self.cache.truncate(sequence, kept)
+            del self.held[sequence][kept:]
+        total = sum(len(prompt) - len(held) for prompt, held in zip(prompts, self.held))
+        done = 0
+        while done < total:
+            done += self._prefill_chunk(prompts)
+            if progress is not None:
+                progress(done, total)
+        self._active = 0
+        return total
+
+    def _prefill_chunk(self, prompts):
+        """Run the next tokens of the prompts, at most `chunk`; choose where a prompt ends."""
+        sequences, chunks, ending, room = [], [], [], self.chunk
+        for sequence, prompt in enumerate(prompts):
+            first = len(self.held[sequence])
+            piece = prompt[first : first + room]
+            if not piece:
+                continue
+            if first + len(piece) == len(prompt):
+                ending.append(len(sequences))
+            sequences.append(sequence)
+            chunks.append(piece)
+            room -= len(piece)
+        lengths = [len(prompts[sequence]) for sequence in sequences]
+        step = build(self.cache, self.model.rotary, sequences, chunks, rows=ending, lengths=lengths)
+        if ending:
+            rows = [sequences[i] for i in ending]
+            ids = infinicore.zeros((len(rows),), dtype=infinicore.int64)
+            self.choose(self.model.logits(step), rows, ids)
+            for sequence, token in zip(rows, ids.tolist()):
+                self.tokens[sequence] = token
+        else:
+            self.model.model(step)
+        for sequence, piece in zip(sequences, chunks):
+            self.held[sequence] += piece
+        return sum(map(len, chunks))
+
+    def step(self, sequences):
+        """Feed the tokens last chosen for `sequences` and choose the next; the others stand still."""
+        if len(sequences) != self._active:
+            self._stand_still()
+            self._active = len(sequences)
+        positions, totals, slots = self._views
+        cache = self.cache
+        for sequence in sequences:
+            position = cache.lengths[sequence]
+            cache.grow(sequence, position + 1)
+            cache.lengths[sequence] = position + 1
+            self.held[sequence].append(self.tokens[sequence])
+            positions[sequence], totals[sequence] = position, position + 1
+            slots[sequence] = cache.slot(sequence, position)
+        if self._graph is None:
+            self._record()
+        else:
+            self._graph.run()
+
+    def _stand_still(self):
+        """Let a step compute something harmless for every sequence, and store it nowhere."""
+        positions, totals, slots = self._views
+        for sequence, length in enumerate(self.cache.lengths):
+            positions[sequence], totals[sequence] = max(0, length - 1), max(1, length)
+            slots[sequence] = -1
+
+    def _record(self):
+        """Run one step and record it: every address in it stays the same from now on."""
+        count = len(self.held)
+        sine, cosine = self.model.rotary.ensure(self.cache.capacity)
+        step = Step(
+            token_ids=self._ids,
+            positions=self._positions,
+            sine=sine,
+            cosine=cosine,
+            query_starts=indices(range(count + 1)),
+            totals=self._totals,
+            block_tables=self.cache.block_tables,
+            slots=self._slots,
+            rows=None,
+            cache=self.cache,
+            longest_query=1,
+            longest_total=self.cache.capacity,
+        )
+        infinicore.start_graph_recording()
+        try:
+            self.choose(self.model.logits(step), range(count), self._ids)
+        finally:
+            self._graph = infinicore.stop_graph_recording()
+
+
+def _common(held, prompt):
+    """How many tokens of a prompt are stored already; its last one always runs, for its logits."""
+    limit = min(len(held), len(prompt) - 1)
+    for i in range(limit):
+        if held[i] != prompt[i]:
+            return i
+    return limit

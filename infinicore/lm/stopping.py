@@ -1,0 +1,49 @@
+"""Stop strings: text is held back exactly as long as it may be the beginning of one."""
+
+
+def _overlap(text, stop):
+    """The length of the longest end of `text` that begins `stop`, shorter than `stop` itself."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+class StopStrings:
+    """`push(text)` returns what may be shown now and whether a stop string has come; none of it is ever shown.
+
+    The earliest occurrence counts, whichever of the strings it is and however tokens cut it.
+    """
+
+    def __init__(self, strings=()):
+        self.strings = tuple(strings)
+        self._held = ""
+
+    def push(self, text):
+        """(text to show, stopped). After a stop, the rest is dropped."""
+        if not self.strings:
+            return text, False
+        text = self._held + text
+        found = [at for at in (text.find(stop) for stop in self.strings) if at >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)], True
+        keep = max(_overlap(text, stop) for stop in self.strings)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], False
+
+    def flush(self):
+        """What was held back and has not become a stop string."""
+        text, self._held = self._held, ""
+        return text
+
+
+def check(stop):
+    """A tuple of stop strings from a string, a sequence of them or None; ValueError for an empty one."""
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for string in strings:
+        if not isinstance(string, str):
+            raise TypeError(f"`stop` must be a string or a list of strings, got {string!r}")
+        if not string:
+            raise ValueError("`stop` must not contain an empty string, which would stop before the first token")
+    return strings

@@ -1,0 +1,115 @@
+"""Text to token ids and back: a Hugging Face tokenizer.json, and decoding while tokens arrive."""
+
+from pathlib import Path
+
+from ..models.checkpoint import read_json
+
+_REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are not (yet) UTF-8
+
+
+class Tokenizer:
+    """A tokenizer.json, read by the package `tokenizers`, with the settings beside it.
+
+    `config` is the tokenizer_config.json as a dict. Raises FileNotFoundError or ValueError for a missing or
+    damaged file.
+    """
+
+    def __init__(self, path, config=None):
+        import tokenizers
+
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no tokenizer {path}, so prompts can only be token ids")
+        try:
+            self._backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises plain Exception
+            raise ValueError(f"{path} is no tokenizer that can be read: {str(error)[:200]}") from None
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.path, self.config = path, config or {}
+        self.bos_token_id = self._special("bos_token")
+        self.eos_token_id = self._special("eos_token")
+
+    def _special(self, key):
+        text = self.special_text(key)
+        return None if text is None else self._backend.token_to_id(text)
+
+    def special_text(self, key):
+        """The text of a special token that tokenizer_config.json names ("bos_token", "eos_token", ...), or None."""
+        value = self.config.get(key)
+        if isinstance(value, dict):
+            value = value.get("content")
+        return value if isinstance(value, str) else None
+
+    def __len__(self):
+        return self._backend.get_vocab_size()
+
+    def encode(self, text, add_special_tokens=True):
+        """Token ids of a text. Special tokens are added where the tokenizer says; not wanted after a chat template."""
+        ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        wanted = self.config.get("add_bos_token")
+        if add_special_tokens and wanted is not None and self.bos_token_id is not None:
+            # tokenizer_config.json has the last word over the template inside tokenizer.json.
+            if wanted and ids[:1] != [self.bos_token_id]:
+                ids.insert(0, self.bos_token_id)
+            elif not wanted and ids[:1] == [self.bos_token_id] and not text.startswith(self.special_text("bos_token")):
+                del ids[0]
+        return ids
+
+    def decode(self, ids, skip_special_tokens=True):
+        """The text of token ids."""
+        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+class StreamDecoder:
+    """Decodes ids one at a time: `push(id)` returns the new text, which never ends inside a character.
+
+    What one token spells depends on those before it (spaces, bytes of one character), so the last few tokens
+    are decoded together and the text known before is cut off the front.
+    """
+
+    _LONGEST = 16  # bytes that never become a character must not be collected for ever
+
+    def __init__(self, tokenizer, prompt_ids=()):
+        self._decode = tokenizer.decode
+        self._ids = list(prompt_ids[-5:])  # the context that says whether a space precedes the first token
+        self._known = self._decode(self._ids) if self._ids else ""
+        self._fresh = 0
+
+    def push(self, token_id):
+        """The text that this token completes; "" while a character is incomplete."""
+        self._ids.append(token_id)
+        self._fresh += 1
+        text = self._decode(self._ids)
+        if text.endswith(_REPLACEMENT) and self._fresh < self._LONGEST:
+            return ""
+        return self._take(text)
+
+    def flush(self):
+        """What is left at the end: an incomplete character is shown as U+FFFD, as the tokenizer decodes it."""
+        return self._take(self._decode(self._ids)) if self._fresh else ""
+
+    def _take(self, text):
+        new = text[len(self._known) :]
+        # The tokens of this piece are the context of the next, unless they spell nothing (special tokens).
+        ids = self._ids[-max(self._fresh, 1) :]
+        known = self._decode(ids)
+        if not known and len(self._ids) <= self._LONGEST:
+            ids, known = self._ids, text
+        self._ids, self._known, self._fresh = ids, known, 0
+        return new
+
+
+def tokenizer_of(model):
+    """The tokenizer of a model from `from_pretrained`, read once; None if its folder has no tokenizer.json."""
+    if "_tokenizer" not in model.__dict__:
+        folder = model.path
+        path = None if folder is None else Path(folder) / "tokenizer.json"
+        model._tokenizer = Tokenizer(path, load_config(folder)) if path is not None and path.is_file() else None
+    return model._tokenizer
+
+
+def load_config(folder):
+    """The tokenizer_config.json of a folder; {} if there is none."""
+    path = Path(folder) / "tokenizer_config.json"
+    return read_json(path, "tokenizer config") if path.is_file() else {}

@@ -1,0 +1,127 @@
+"""Where keys and values of past tokens lie: blocks of tokens, and a table of blocks for each sequence.
+
+A static cache is the case of one block per sequence, as long as the sequence may grow; a paged cache has many
+small blocks and hands them out as sequences grow. Kernels see no difference.
+"""
+
+import numpy as np
+
+import infinicore
+
+
+class BlockCache:
+    """Keys and values of every layer: [blocks, heads, block size, head dim] each.
+
+    `lengths[i]` counts the tokens stored of sequence i, `tables[i]` names its blocks in order (`block_tables` is the
+    same as a tensor).
+    """
+
+    def __init__(self, config, dtype, *, sequences, blocks, block_size, width):
+        for name, value in (("sequences", sequences), ("blocks", blocks), ("block_size", block_size)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` must be a positive integer, got {value!r}")
+        shape = (blocks, config.num_key_value_heads, block_size, config.head_dim)
+        self._keys = [infinicore.empty(shape, dtype=dtype) for _ in range(config.num_hidden_layers)]
+        self._values = [infinicore.empty(shape, dtype=dtype) for _ in range(config.num_hidden_layers)]
+        self.block_size = block_size
+        self.block_tables = infinicore.zeros((sequences, width), dtype=infinicore.int64)
+        self.tables = self.block_tables.numpy()  # the same memory: a recorded step sees new blocks
+        self.lengths = [0] * sequences
+
+    def keys(self, layer):
+        return self._keys[layer]
+
+    def values(self, layer):
+        return self._values[layer]
+
+    @property
+    def nbytes(self):
+        """Bytes of all keys and values."""
+        return sum(tensor.nbytes for tensor in (*self._keys, *self._values))
+
+    @property
+    def capacity(self):
+        """The longest that one sequence can become."""
+        return self.tables.shape[1] * self.block_size
+
+    def grow(self, sequence, length):
+        """Make room for `length` tokens of a sequence; ValueError if there is none."""
+        if length > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} tokens of a sequence, and it needs {length}")
+
+    def slots(self, sequence, first, stop):
+        """Where the tokens [first, stop) of a sequence lie: block * block size + offset."""
+        blocks, offsets = np.divmod(np.arange(first, stop), self.block_size)
+        return self.tables[sequence, blocks] * self.block_size + offsets
+
+    def slot(self, sequence, position):
+        """Where one token lies."""
+        block, offset = divmod(position, self.block_size)
+        return int(self.tables[sequence, block]) * self.block_size + offset
+
+    def truncate(self, sequence, length):
+        """Forget the tokens of a sequence from `length` on."""
+        if not 0 <= length <= self.lengths[sequence]:
+            raise ValueError(f"`length` {length} must lie between 0 and the {self.lengths[sequence]} tokens stored")
+        self.lengths[sequence] = length
+
+
+class StaticCache(BlockCache):
+    """One block of `max_length` tokens per sequence."""
+
+    def __init__(self, config, dtype, *, sequences=1, max_length):
+        super().__init__(config, dtype, sequences=sequences, blocks=sequences, block_size=max_length, width=1)
+        self.tables[:, 0] = np.arange(sequences)
+
+
+class PagedCache(BlockCache):
+    """Blocks of `block_size` tokens from one pool, taken as sequences grow and given back when they shrink."""
+
+    def __init__(self, config, dtype, *, sequences=1, max_length, blocks=None, block_size=64):
+        width = -(-max_length // block_size) if block_size else 0
+        blocks = sequences * width if blocks is None else blocks
+        super().__init__(config, dtype, sequences=sequences, blocks=blocks, block_size=block_size, width=width)
+        self._free = list(range(blocks - 1, -1, -1))
+        self._held = [0] * sequences
+
+    def grow(self, sequence, length):
+        super().grow(sequence, length)
+        needed = -(-length // self.block_size)
+        if needed - self._held[sequence] > len(self._free):
+            raise ValueError(
+                f"the cache has {len(self._free)} free blocks of {self.block_size} tokens, and a sequence needs "
+                f"{needed - self._held[sequence]} more"
+            )
+        while self._held[sequence] < needed:
+            self.tables[sequence, self._held[sequence]] = self._free.pop()
+            self._held[sequence] += 1
+
+    def truncate(self, sequence, length):
+        super().truncate(sequence, length)
+        kept = -(-length // self.block_size)
+        while self._held[sequence] > kept:
+            self._held[sequence] -= 1
+            self._free.append(int(self.tables[sequence, self._held[sequence]]))
+
+
+class ScratchCache:
+    """One layer's room, shared by all layers, for a forward pass that keeps nothing."""
+
+    def __init__(self, sequences, width, heads, head_dim, dtype):
+        shape = (sequences, heads, width, head_dim)
+        self._keys, self._values = infinicore.empty(shape, dtype=dtype), infinicore.empty(shape, dtype=dtype)
+        self.block_size = width
+        self.tables = np.arange(sequences)[:, None]
+        self.lengths = [0] * sequences
+
+    def keys(self, layer):
+        return self._keys
+
+    def values(self, layer):
+        return self._values
+
+    def grow(self, sequence, length):
+        pass
+
+    def slots(self, sequence, first, stop):
+        return sequence * self.block_size + np.arange(first, stop)

@@ -1,0 +1,109 @@
+"""One forward pass over packed tokens: the index tensors that kernels read.
+
+Sequences of different lengths lie one behind the other, without padding. All index tensors are int64; a recorded
+step reads them by address, so a decode loop updates them in place and replays.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+import infinicore
+from infinicore import Tensor
+
+
+@dataclass(kw_only=True, slots=True)
+class Step:
+    """T tokens of B sequences.
+
+    `token_ids`, `slots` [T]: what to compute, and where its key and value go in the cache (block * block size +
+    offset). `positions` [T]: rows of the rotary tables `sine` and `cosine`. `query_starts` [B + 1]: where each
+    sequence begins among the T. `totals` [B]: its length including these tokens. `block_tables` [B, blocks]: its
+    blocks in the cache, in order. `rows` [R]: the tokens whose logits are wanted; None: all. `cache` has
+    `keys(layer)` and `values(layer)`, [blocks, heads, block size, head dim].
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    sine: Tensor
+    cosine: Tensor
+    query_starts: Tensor
+    totals: Tensor
+    block_tables: Tensor
+    slots: Tensor
+    rows: Tensor | None
+    cache: object
+    longest_query: int
+    longest_total: int
+
+
+def indices(values):
+    """An int64 tensor of integers."""
+    return infinicore.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+
+
+def build(cache, rotary, sequences, chunks, *, rows=None, lengths=None):
+    """The `Step` that appends `chunks[i]` (token ids) to sequence `sequences[i]` of a cache.
+
+    The cache makes room and counts the tokens as stored. `rows`: the chunks whose last token gets logits; None: all
+    tokens of all chunks.
+    `lengths`: how long each sequence will be when its prompt is complete, for rotary rules that depend on it.
+    """
+    sizes = [len(chunk) for chunk in chunks]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    positions, slots, totals = [], [], []
+    for sequence, size in zip(sequences, sizes):
+        first = cache.lengths[sequence]
+        cache.grow(sequence, first + size)
+        positions.append(np.arange(first, first + size))
+        slots.append(cache.slots(sequence, first, first + size))
+        totals.append(first + size)
+        cache.lengths[sequence] = first + size
+    positions = np.concatenate(positions)
+    table_rows, sine, cosine = rotary.for_positions(positions, sizes, lengths or totals)
+    return Step(
+        token_ids=indices(np.concatenate([np.asarray(chunk, np.int64) for chunk in chunks])),
+        positions=indices(table_rows),
+        sine=sine,
+        cosine=cosine,
+        query_starts=indices(starts),
+        totals=indices(totals),
+        block_tables=indices(cache.tables[list(sequences)]),
+        slots=indices(np.concatenate(slots)),
+        rows=None if rows is None else indices([starts[i + 1] - 1 for i in rows]),
+        cache=cache,
+        longest_query=max(sizes),
+        longest_total=max(totals),
+    )
+
+
+class RotaryTables:
+    """Sine and cosine of every position in a model's dtype: [positions, head_dim / 2], made as far as needed."""
+
+    def __init__(self, config, dtype):
+        self.config, self.dtype = config, dtype
+        self.length = 0
+        self.sine = self.cosine = None
+
+    def ensure(self, length):
+        """Make the tables at least this long; returns them. Longer ones are new tensors."""
+        from . import rope
+
+        if length > self.length:
+            self.length = max(256, 1 << (length - 1).bit_length())
+            self.sine, self.cosine = self._tensors(*rope.rows(self.config, np.arange(self.length)))
+        return self.sine, self.cosine
+
+    def _tensors(self, *arrays):
+        return [infinicore.from_numpy(array).to(self.dtype) for array in arrays]
+
+    def for_positions(self, positions, sizes, lengths):
+        """(rows, sine, cosine) for packed tokens: `sizes[i]` of them belong to a sequence of length `lengths[i]`."""
+        if self.config.type != "dynamic" or max(lengths) <= self.config.max_position_embeddings:
+            return positions, *self.ensure(int(positions.max()) + 1)
+        from . import rope
+
+        parts = np.split(positions, np.cumsum(sizes)[:-1])
+        made = [rope.rows(self.config, part, length) for part, length in zip(parts, lengths)]
+        tables = self._tensors(*(np.concatenate(arrays) for arrays in zip(*made)))
+        return np.arange(len(positions)), *tables

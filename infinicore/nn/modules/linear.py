@@ -1,0 +1,88 @@
+"""Fully connected layers."""
+
+import infinicore
+
+from .. import functional as F
+from .. import init
+from ..module import Module
+from ..parameter import Parameter
+
+
+class Linear(Module):
+    """`y = alpha * x @ weight.T + bias`: [..., in_features] to [..., out_features].
+
+    `weight` is [out_features, in_features], `bias` [out_features] or None (the default), both filled as in
+    PyTorch; `alpha` is an attribute, 1.0 at first.
+    """
+
+    def __init__(self, in_features, out_features, bias=False, device=None, dtype=None):
+        super().__init__()
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
+        self.in_features, self.out_features, self.alpha = in_features, out_features, 1.0
+        options = {"dtype": dtype or infinicore.float32, "device": device}
+        self.weight = Parameter(infinicore.empty((out_features, in_features), **options))
+        self.bias = Parameter(infinicore.empty((out_features,), **options)) if bias else None
+        if init.wanted():
+            self.reset_parameters()
+
+    def reset_parameters(self):
+        """Fill weight and bias uniformly from +-1 / sqrt(in_features)."""
+        bound = 1.0 / max(1, self.in_features) ** 0.5
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input):
+        return F.linear(input, self.weight, self.bias, alpha=self.alpha)
+
+    def extra_repr(self):
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class PackedLinear(Module):
+    """Several `Linear`s over the same input as one: their weights are row ranges of one tensor.
+
+    The parts are children with names of their own, so `state_dict()` shows them apart (`q_proj.weight`, ...), while
+    `packed(x)` runs one matrix product for all of them: [..., in_features] to [..., sum of out_features].
+    """
+
+    def __init__(self, in_features, parts, bias=False, device=None, dtype=None):
+        super().__init__()
+        self._part_names = tuple(parts)
+        self.in_features = in_features
+        for name, out_features in parts.items():
+            with init.skipped():
+                self.add_module(name, Linear(in_features, 0, bias=bias, device=device, dtype=dtype))
+            self._modules[name].out_features = out_features
+        total = sum(parts.values())
+        options = {"dtype": dtype or infinicore.float32, "device": device}
+        weight = infinicore.empty((total, in_features), **options)
+        self._attach(weight, infinicore.empty((total,), **options) if bias else None)
+        if init.wanted():
+            for name in self._part_names:
+                self._modules[name].reset_parameters()
+
+    def _attach(self, weight, bias):
+        self._weight, self._bias = weight, bias
+        first = 0
+        for name in self._part_names:
+            part = self._modules[name]
+            part.weight = Parameter(weight.narrow(0, first, part.out_features))
+            if bias is not None:
+                part.bias = Parameter(bias.narrow(0, first, part.out_features))
+            first += part.out_features
+
+    def _replace_tensors(self, fn, done):
+        # The pack first, then the views of it: converted one by one they would lose their common memory.
+        self._attach(fn(self._weight), None if self._bias is None else fn(self._bias))
+        for name in self._part_names:
+            for parameter in self._modules[name].parameters():
+                done[id(parameter)] = (parameter, parameter)
+
+    def packed(self, input, out=None):
+        """The outputs of all parts, one after another along the last dim."""
+        return infinicore.linear(input, self._weight, self._bias, out=out)
+
+    forward = packed

@@ -1,0 +1,209 @@
+"""Checkpoints for the generation cases: random weights of a known shape, and their GGUF twin.
+
+Written tensor by tensor, so that 2.2 GB of weights need little memory. The GGUF file (version 3,
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) lets llama.cpp run the same weights: its
+LLaMA keeps the rows of the query and key projections in rotated pairs, and has no tokenizer here.
+"""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+
+_SAFETENSORS = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
+_GGUF_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
+_GGUF_UINT32, _GGUF_FLOAT32, _GGUF_STRING = 4, 6, 8
+_ALIGNMENT = 32
+
+
+def bfloat16_bits(x):
+    """float32 values (finite) as the bits of bfloat16, rounded to nearest even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def config_of(model):
+    """The `config.json` of a `suites.Model`."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": model.hidden,
+        "intermediate_size": model.intermediate,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.hidden // model.heads,
+        "vocab_size": model.vocabulary,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "torch_dtype": model.dtype,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+def _shapes(model):
+    """Tensor names and shapes, in the order of the file."""
+    kv = model.hidden * model.kv_heads // model.heads
+    yield "model.embed_tokens.weight", (model.vocabulary, model.hidden)
+    for i in range(model.layers):
+        at = f"model.layers.{i}."
+        yield at + "input_layernorm.weight", (model.hidden,)
+        yield at + "self_attn.q_proj.weight", (model.hidden, model.hidden)
+        yield at + "self_attn.k_proj.weight", (kv, model.hidden)
+        yield at + "self_attn.v_proj.weight", (kv, model.hidden)
+        yield at + "self_attn.o_proj.weight", (model.hidden, model.hidden)
+        yield at + "post_attention_layernorm.weight", (model.hidden,)
+        yield at + "mlp.gate_proj.weight", (model.intermediate, model.hidden)
+        yield at + "mlp.up_proj.weight", (model.intermediate, model.hidden)
+        yield at + "mlp.down_proj.weight", (model.hidden, model.intermediate)
+    yield "model.norm.weight", (model.hidden,)
+    yield "lm_head.weight", (model.vocabulary, model.hidden)
+
+
+def write_random(model, folder):
+    """Write a checkpoint of `model` (a `suites.Model`) with normal weights of scale 0.02 into `folder`.
+
+    Does nothing if `folder` holds a checkpoint of this shape; ValueError if it holds another one.
+    """
+    folder = Path(folder)
+    config = config_of(model)
+    if (folder / "config.json").exists():
+        found = json.loads((folder / "config.json").read_text())
+        wrong = next((k for k in config if found.get(k) != config[k]), None)
+        if wrong is not None:
+            raise ValueError(
+                f"`model_dir` {folder} holds a checkpoint with {wrong}={found.get(wrong)!r}, but {model.name} "
+                f"needs {config[wrong]!r}; name another folder"
+            )
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    code, itemsize = ("BF16", 2) if model.dtype == "bfloat16" else ("F32", 4)
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in _shapes(model):
+        start, end = end, end + int(np.prod(shape)) * itemsize
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    rng = np.random.default_rng(0)
+    partial = folder / "model.safetensors.partial"
+    with partial.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, shape in _shapes(model):
+            values = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+            values += np.float32(len(shape) == 1)  # a norm's weight is near 1
+            (bfloat16_bits(values) if code == "BF16" else values).tofile(file)
+    os.replace(partial, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    return folder
+
+
+def _read_safetensors(path):
+    """(name, dtype code, array of its bits) for each tensor, mapped and not read."""
+    with open(path, "rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(length))
+    data = np.memmap(path, np.uint8, "r", offset=8 + length)
+    for name, row in header.items():
+        if name != "__metadata__":
+            start, stop = row["data_offsets"]
+            yield name, row["dtype"], data[start:stop].view(_SAFETENSORS[row["dtype"]]).reshape(row["shape"])
+
+
+_GGUF_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_GGUF_TOP = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+
+
+def _gguf_name(name):
+    if name in _GGUF_TOP:
+        return _GGUF_TOP[name]
+    _, _, layer, rest = name.split(".", 3)
+    return f"blk.{layer}.{_GGUF_NAMES[rest.removesuffix('.weight')]}.weight"
+
+
+def _rotated_pairs(weight, heads):
+    """Rows of a projection from halves (i, i + D/2), as Hugging Face rotates, to pairs (2i, 2i + 1)."""
+    rows, width = weight.shape
+    return np.ascontiguousarray(weight.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2)).reshape(rows, width)
+
+
+def _string(text):
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _metadata(config):
+    """The key-value section for a LLaMA without a tokenizer."""
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    integers = {
+        "llama.context_length": config["max_position_embeddings"],
+        "llama.embedding_length": config["hidden_size"],
+        "llama.block_count": config["num_hidden_layers"],
+        "llama.feed_forward_length": config["intermediate_size"],
+        "llama.rope.dimension_count": head_dim,
+        "llama.attention.head_count": config["num_attention_heads"],
+        "llama.attention.head_count_kv": config["num_key_value_heads"],
+        "llama.vocab_size": config["vocab_size"],
+        "general.alignment": _ALIGNMENT,
+    }
+    floats = {
+        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "llama.rope.freq_base": config.get("rope_theta", 10000.0),
+    }
+    strings = {"general.architecture": "llama", "tokenizer.ggml.model": "none"}
+    out = [_string(k) + struct.pack("<I", _GGUF_STRING) + _string(v) for k, v in strings.items()]
+    out += [_string(k) + struct.pack("<II", _GGUF_UINT32, v) for k, v in integers.items()]
+    out += [_string(k) + struct.pack("<If", _GGUF_FLOAT32, v) for k, v in floats.items()]
+    return len(out), b"".join(out)
+
+
+def write_gguf(folder, path):
+    """Write the LLaMA checkpoint in `folder` (config.json, model.safetensors) as a GGUF file at `path`."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    tensors = list(_read_safetensors(Path(folder) / "model.safetensors"))
+    count, metadata = _metadata(config)
+    infos, offset = [], 0
+    for name, code, array in tensors:
+        if array.ndim == 1:
+            code = "F32"  # llama.cpp keeps vectors in float32
+        nbytes = array.size * (4 if code == "F32" else 2)
+        shape = struct.pack(f"<I{array.ndim}Q", array.ndim, *array.shape[::-1])
+        infos.append(_string(_gguf_name(name)) + shape + struct.pack("<IQ", _GGUF_TYPE[code], offset))
+        offset += nbytes + -nbytes % _ALIGNMENT
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), count) + metadata + b"".join(infos)
+    partial = f"{path}.partial"
+    with open(partial, "wb") as file:
+        file.write(head + bytes(-len(head) % _ALIGNMENT))
+        for name, code, array in tensors:
+            if array.ndim == 1 and code == "BF16":
+                array = (array.astype(np.uint32) << 16).view(np.float32)
+            elif array.ndim == 1:
+                array = array.astype(np.float32)
+            part = _gguf_name(name).split(".")[-2]
+            if part in heads:
+                array = _rotated_pairs(array, heads[part])
+            np.ascontiguousarray(array).tofile(file)
+            file.write(bytes(-array.nbytes % _ALIGNMENT))
+    os.replace(partial, path)

@@ -1,0 +1,262 @@
+"""`infinicore perf compare`: ours and the installed peers in turn, on the same inputs, and the ratios.
+
+Each side is a process (`worker.py`). A case is prepared on all of its sides, each finds how often it
+repeats a call to fill a turn, and then they take turns for several rounds; the medians are compared.
+The machine's limit for the case is measured in the same rounds. A ratio above 1 means that ours is
+faster (or smaller, for memory) than the peer it is taken against.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import peers
+from .process import Workers
+from .suites import Skip
+
+_TURN_S, _QUICK_TURN_S = 0.1, 0.01
+_ROUNDS, _QUICK_ROUNDS = 7, 3
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Options:
+    """How to compare: `threads` of every side; the peer `against` which ratios are (default: the fastest)."""
+
+    threads: int
+    quick: bool = False
+    against: str | None = None
+    model_dir: str | None = None
+
+    @property
+    def turn_s(self):
+        return _QUICK_TURN_S if self.quick else _TURN_S
+
+    def rounds(self, case):
+        return case.rounds or (_QUICK_ROUNDS if self.quick else _ROUNDS)
+
+
+def installed(names):
+    """(those of `names` that can be imported, those that cannot)."""
+    have = [name for name in names if importlib.util.find_spec(peers.MODULES[name])]
+    return have, [name for name in names if name not in have]
+
+
+def versions():
+    """Versions of the libraries that take part."""
+    found = {}
+    for name in ("numba", *peers.DISTRIBUTIONS.values()):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def machine():
+    """The CPU in words."""
+    from ..kernels import isa, threads
+
+    name = isa.cpu_name()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = f"{line.split(':', 1)[1].strip()} ({name})"
+                break
+    return f"{name}, {threads.available_cpus()} CPUs"
+
+
+class _Side:
+    """One participant of a case: its worker's slot, how often it repeats, what it measured."""
+
+    def __init__(self, name, worker, slot="case"):
+        self.name, self.worker, self.slot = name, worker, slot
+        self.repetitions, self.measured = 1, []
+
+    def calibrate(self, turn_s):
+        """Choose the repetitions that fill a turn, from a warm call."""
+        self.measure(1)
+        self.repetitions = max(1, min(1_000_000, int(turn_s / max(self.measure(1), 1e-9))))
+        self.worker.pause()
+
+    def measure(self, repetitions):
+        reply = self.worker.ask("measure", slot=self.slot, repetitions=repetitions)
+        if "value" not in reply:
+            raise RuntimeError(f"{self.name} failed: {reply['error']}")
+        return reply["value"]
+
+    def turn(self):
+        """One turn, while the other sides are stopped."""
+        if self.repetitions > 1:
+            self.measure(1)  # wakes this side's threads and fills its caches
+        self.measured.append(self.measure(self.repetitions))
+        self.worker.pause()
+
+    def save(self, path):
+        """Its result as an array, or None if it has none."""
+        reply = self.worker.ask("result", slot=self.slot, path=str(path))
+        return np.load(path) if reply.get("ok") else None
+
+    @property
+    def median(self):
+        return statistics.median(self.measured)
+
+
+def _files(case, have, folder):
+    """The files that a case of the suite `generate` needs, made in `folder` before anything is measured."""
+    if case.suite != "generate":
+        return {}
+    from . import generation
+
+    name = case.options["model"]
+    path = generation.find_checkpoint(name, folder)
+    gguf = generation.make_gguf(name, path, folder) if "llama.cpp" in have else None
+    return {"checkpoint": path, "gguf": gguf}
+
+
+def _prepare(case, options, workers, folder):
+    """The sides that can run the case, and notes on those that cannot."""
+    have, missing = installed(case.peers)
+    notes = [f"{name} is not installed" for name in missing]
+    try:
+        files = _files(case, have, folder)
+    except Skip as reason:
+        return [], [f"skipped: {reason}"]
+    about = {"suite": case.suite, "name": case.name, "dtype": case.dtype, "quick": options.quick, **files}
+    sides = []
+    for name in ("ours", *have):
+        worker = workers.get(name, case.group)
+        reply = worker.ask("prepare", slot="case", **about)
+        worker.pause()
+        if reply.get("ok"):
+            sides.append(_Side(name, worker))
+        else:
+            notes.append(f"{name}: {reply['skip']}" if "skip" in reply else f"{name} failed: {reply['error']}")
+    return sides, notes
+
+
+def _limit(case, workers):
+    """The limit of the case as one more side, and how much of it one call of ours needs."""
+    if case.limit is None:
+        return None, 0.0
+    worker = workers.get("ours", case.group)
+    reply = worker.ask("limit", slot="limit", kind=case.limit, dtype=case.dtype, nbytes=case.limit_bytes)
+    if "ok" not in reply:
+        raise RuntimeError(f"the limit {case.limit!r} cannot be measured: {reply['error']}")
+    worker.pause()
+    return _Side("limit", worker, "limit"), case.limit_work / reply["amount"]
+
+
+def _take_turns(case, sides, options, notes):
+    """Measure all sides for several rounds, each round in another order; the sides that lasted."""
+    lasting = list(sides)
+
+    def attempt(step, side):
+        try:
+            step(side)
+        except RuntimeError as failure:
+            notes.append(str(failure))
+            lasting.remove(side)
+
+    if case.repeat:
+        for side in sides:
+            attempt(lambda side: side.calibrate(options.turn_s), side)
+    for i in range(options.rounds(case)):
+        k = i % max(1, len(lasting))
+        for side in lasting[k:] + lasting[:k]:
+            attempt(_Side.turn, side)
+    return lasting
+
+
+def _error(case, sides):
+    """(largest difference of ours from a peer relative to the peer's largest value or None, note or None)."""
+    if len(sides) < 2 or sides[0].name != "ours":
+        return None, None
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = [side.save(Path(folder, f"{i}.npy")) for i, side in enumerate(sides)]
+    ours, worst = arrays[0], None
+    for side, theirs in zip(sides[1:], arrays[1:]):
+        if ours is None or theirs is None:
+            continue
+        if ours.shape != theirs.shape:
+            return None, f"RESULTS DIFFER: ours has another number of elements than {side.name}"
+        scale = float(np.max(np.abs(theirs), initial=0.0)) or 1.0
+        error = float(np.max(np.abs(ours - theirs), initial=0.0)) / scale
+        if not error <= case.allowed_error:  # also when it is NaN
+            return error, f"RESULTS DIFFER from {side.name} by {error:.1e} (allowed {case.allowed_error:.0e})"
+        worst = error if worst is None else max(worst, error)
+    return worst, None
+
+
+def ratio_of(case, ours, theirs):
+    """How many times ours is better: above 1 means faster, or smaller for memory."""
+    return ours / theirs if case.higher_is_better else theirs / ours
+
+
+def _row(case, sides, limit, share, options):
+    """The report's row from what was measured."""
+    values = {side.name: case.value(side.median) for side in sides}
+    ours = values.pop("ours", None)
+    best = max if case.higher_is_better else min
+    against = options.against if options.against in values else best(values, key=values.get, default=None)
+    limit_s = limit.median * share if limit else None
+    return {
+        "suite": case.suite,
+        "case": case.name,
+        "dtype": case.dtype,
+        "threads": options.threads,
+        "unit": case.unit,
+        "ours": ours,
+        "peers": values,
+        "against": against,
+        "ratio": ratio_of(case, ours, values[against]) if ours and against else None,
+        "limit": case.value(limit_s) if limit else None,
+        "limit_fraction": ratio_of(case, ours, case.value(limit_s)) if ours and limit else None,
+    }
+
+
+def run_case(case, options, workers, folder=None):
+    """Measure one case; its row, with `error` (relative difference of the results) and `notes`."""
+    sides, notes = _prepare(case, options, workers, folder)
+    limit, share = _limit(case, workers) if sides else (None, 0.0)
+    lasting = _take_turns(case, [*filter(None, [limit]), *sides], options, notes)
+    limit, sides = limit if limit in lasting else None, [side for side in lasting if side is not limit]
+    error, difference = _error(case, sides)
+    for side in sides:
+        side.worker.ask("release")
+    row = _row(case, sides, limit, share, options)
+    return {**row, "error": error, "notes": [*filter(None, [difference]), *notes]}
+
+
+def compare(cases, options, on_row=lambda row: None):
+    """Measure `cases`; the rows, each also given to `on_row` when it is done."""
+    about = {"machine": machine(), "versions": versions()}
+    rows, workers = [], Workers(options.threads)
+    with tempfile.TemporaryDirectory(prefix="infinicore-perf-") as temporary:
+        folder = options.model_dir or temporary
+        try:
+            for case in cases:
+                rows.append({**run_case(case, options, workers, folder), **about})
+                on_row(rows[-1])
+        finally:
+            workers.close()
+    return rows
+
+
+def failed(row):
+    """Whether ours broke or its result differed from a peer's."""
+    return any(note.startswith(("ours failed", "RESULTS DIFFER")) for note in row["notes"])
+
+
+def write_json(rows, path):
+    """Write rows to `path`: to a temporary name beside it, which is then renamed."""
+    path = Path(path)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".partial", delete=False) as file:
+        json.dump(rows, file, indent=1)
+        file.write("\n")
+    os.replace(file.name, path)

@@ -1,0 +1,122 @@
+"""The machine's limits, measured with kernels of our own: multiply-add peak and read bandwidth.
+
+They are launched through the same driver and on the same threads as every other kernel, and a report
+measures them in turn with the cases, because the clock and the neighbours of a machine change.
+"""
+
+import ctypes
+import time
+
+import numpy as np
+
+from ..kernels import isa, kernel, threads
+
+_CHAINS = 12  # of `kernels/cpu/probe.py`
+_BLOCK_BYTES = 1024
+_ROUNDS = 200_000  # 12 multiply-adds each: about 0.7 ms
+DEFAULT_READ_BYTES = 256 << 20  # far beyond every cache
+_LEAST_READ_BYTES = 64 << 10
+_LEAST_BYTES_PER_THREAD = 256 << 10  # 3 us of reading: with less, starting a thread costs more than it brings
+
+
+class _Launch:
+    """A kernel on `parts` threads over [0, n)."""
+
+    def __init__(self, name, args, n, parts):
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
+        self._drive = kind(threads.driver())
+        self._args = np.array(args, np.int64)
+        self._call = (kernel(name), self._args.ctypes.data, n, parts)
+
+    def seconds(self):
+        start = time.perf_counter()
+        self._drive(*self._call)
+        return time.perf_counter() - start
+
+
+def _aligned(nbytes):
+    """A buffer of random bytes that starts on a page."""
+    raw = np.empty(nbytes + 4096, np.uint8)
+    start = -raw.ctypes.data % 4096
+    return raw[start : start + nbytes]
+
+
+class FmaPeak:
+    """Multiply-adds in registers, on every thread: `amount` FLOPs per call.
+
+    `dtype` is what is multiplied: bfloat16 uses the dot instruction where the CPU has it; otherwise it
+    and float16 are widened and multiplied as float32, which is then their peak as well.
+    """
+
+    unit = "GFLOP/s"
+
+    def __init__(self, dtype):
+        lanes, parts = isa.lanes(), threads.default_threads()
+        name, self.per_round = "probe.fma_f32", 2 * lanes
+        if dtype == "float64":
+            name, self.per_round = "probe.fma_f64", lanes
+        elif dtype == "bfloat16" and isa.has_bf16_dot():
+            name, self.per_round = "probe.dot_bf16_f32", 4 * lanes
+        self.amount = float(self.per_round * _CHAINS * _ROUNDS * parts)
+        rng = np.random.default_rng(0)
+        # Factor and addend in (0.25, 0.75): the chains stay near 1, far from denormals and infinity.
+        kind = np.float64 if dtype == "float64" else np.float32
+        count = 14 * isa.vector_bytes() // np.dtype(kind).itemsize
+        self._operands = (rng.random(count) / 2 + 0.25).astype(kind)
+        self._out = np.zeros(parts * isa.vector_bytes(), np.uint8)
+        args = (self._operands.ctypes.data, self._out.ctypes.data, _ROUNDS)
+        self._launch = _Launch(name, args, parts, parts)
+        self._launch.seconds()
+
+    def measure(self, repetitions):
+        """Seconds of one call: the fastest of `repetitions`, since a limit is what can be reached."""
+        return min(self._launch.seconds() for _ in range(repetitions))
+
+
+class ReadBandwidth:
+    """Reading a buffer of `nbytes` on every thread: `amount` bytes per call.
+
+    A buffer that fits a cache gives the cache's bandwidth: take the size of the case's data.
+    """
+
+    unit = "GB/s"
+
+    def __init__(self, nbytes=DEFAULT_READ_BYTES):
+        parts = max(1, min(threads.default_threads(), int(nbytes) // _LEAST_BYTES_PER_THREAD))
+        blocks = max(int(nbytes), _LEAST_READ_BYTES) // _BLOCK_BYTES
+        self.amount = float(blocks * _BLOCK_BYTES)
+        self._buffer = _aligned(blocks * _BLOCK_BYTES)
+        self._buffer.view(np.uint64)[:] = np.random.default_rng(0).integers(0, 2**63, blocks * _BLOCK_BYTES // 8)
+        self._sums = np.zeros(blocks, np.int64)
+        args = (self._buffer.ctypes.data, self._sums.ctypes.data)
+        self._launch = _Launch("probe.read", args, blocks, parts)
+        self._launch.seconds()
+
+    def measure(self, repetitions):
+        """Seconds of one call: the fastest of `repetitions`."""
+        return min(self._launch.seconds() for _ in range(repetitions))
+
+    def checksum(self):
+        """The sum of the buffer's uint32 values modulo 2^32, as the kernel found it."""
+        return int(self._sums.sum()) % 2**32
+
+    def expected_checksum(self):
+        """The same by NumPy."""
+        return int(self._buffer.view(np.uint32).sum(dtype=np.uint64)) % 2**32
+
+
+def prepare(kind, dtype, nbytes):
+    """The limit that a case names: "fma" or "read"."""
+    return FmaPeak(dtype) if kind == "fma" else ReadBandwidth(nbytes)
+
+
+def table():
+    """All limits of this machine: rows of (name, value, unit), for `infinicore perf limits`."""
+    rows = []
+    for dtype in ("float32", "float64", "bfloat16"):
+        peak = FmaPeak(dtype)
+        rows.append((f"multiply-add peak, {dtype}", peak.amount / peak.measure(30) / 1e9, peak.unit))
+    for mib in (1, 16, DEFAULT_READ_BYTES >> 20):
+        read = ReadBandwidth(mib << 20)
+        rows.append((f"read bandwidth, {mib} MiB", read.amount / read.measure(10) / 1e9, read.unit))
+    return rows

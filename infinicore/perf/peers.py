@@ -1,0 +1,254 @@
+"""What each side calls for a case of the suites `kernels` and `dispatch`: one table per side.
+
+A row is the statement that is timed, as text over the case's inputs by name, so that a reader can
+judge whether a comparison is fair: every side gets contiguous inputs in its favourite layout, `out=`
+where each side has it, and its fastest spelling that we know. `timeit` runs the statement, without a
+Python call around it.
+"""
+
+import subprocess
+import timeit
+from dataclasses import dataclass
+
+import numpy as np
+
+from .process import python
+
+MODULES = {
+    "ours": "infinicore",
+    "numpy": "numpy",
+    "torch": "torch",
+    "transformers": "transformers",
+    "llama.cpp": "llama_cpp",
+}
+DISTRIBUTIONS = {**{name: name for name in ("numpy", "torch", "transformers")}, "llama.cpp": "llama-cpp-python"}
+_REPLAYED = 100  # operations in a recorded graph
+
+
+@dataclass(slots=True, frozen=True)
+class Call:
+    """A timed statement: `text` is run, after `setup` once; `result` is the expression of its value.
+
+    With `calls` operations in one run of the statement, the time is divided by that.
+    """
+
+    text: str
+    setup: str = ""
+    result: str = ""
+    calls: int = 1
+
+
+NUMPY = {
+    "matmul": Call("np.matmul(a, b, out=out)"),
+    "linear": Call("np.matmul(x, weight_t, out=out)", setup="weight_t = weight.T"),
+    "add": Call("np.add(x, y, out=out)"),
+    "mul": Call("np.multiply(x, y, out=out)"),
+    "exp": Call("np.exp(x, out=out)"),
+    "tanh": Call("np.tanh(x, out=out)"),
+    "where": Call("np.where(mask, x, y)"),
+    "sum": Call("np.sum(x)"),
+    "mean": Call("np.mean(x)"),
+    "max": Call("np.max(x)"),
+    "argmax": Call("np.argmax(x)"),
+    "cat": Call("np.concatenate((x, y))"),
+    "add_new": Call("np.add(x, y)"),
+    "graph": Call(
+        "for _ in repeat: np.add(x, y, out=out)",
+        setup=f"repeat = range({_REPLAYED}); out = np.add(x, y)",
+        result="out",
+        calls=_REPLAYED,
+    ),
+}
+
+TORCH = {
+    "matmul": Call("torch.matmul(a, b, out=out)"),
+    "linear": Call("F.linear(x, weight)"),
+    "add": Call("torch.add(x, y, out=out)"),
+    "mul": Call("torch.mul(x, y, out=out)"),
+    "exp": Call("torch.exp(x, out=out)"),
+    "tanh": Call("torch.tanh(x, out=out)"),
+    "sigmoid": Call("torch.sigmoid(x, out=out)"),
+    "silu": Call("F.silu(x)"),
+    "gelu": Call("F.gelu(x)"),
+    "swiglu": Call("x * F.silu(y)"),
+    "where": Call("torch.where(mask, x, y)"),
+    "cast": Call("x.to(target)", setup="target = getattr(torch, target)"),
+    "sum": Call("torch.sum(x)"),
+    "mean": Call("torch.mean(x)"),
+    "max": Call("torch.max(x)"),
+    "argmax": Call("torch.argmax(x)"),
+    "softmax": Call("torch.softmax(x, -1)"),
+    "causal_softmax": Call(
+        "torch.softmax(x + mask, -1)",
+        setup="mask = torch.full(x.shape, -torch.inf, dtype=x.dtype).triu(1 + x.shape[1] - x.shape[0])",
+    ),
+    "rms_norm": Call("F.rms_norm(x, (n,), weight, 1e-5)"),
+    "add_rms_norm": Call("F.rms_norm(torch.add(x, y, out=total), (n,), weight, 1e-5)", setup="total = x + y"),
+    "layer_norm": Call("F.layer_norm(x, (n,), weight, bias, 1e-5)"),
+    "embedding": Call("F.embedding(index, weight)"),
+    "cat": Call("torch.cat((x, y))"),
+    # the rotation as model code writes it: x * cos + rotate_half(x) * sin
+    "rope": Call(
+        "x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin",
+        setup="half = x.shape[-1] // 2; wide = torch.cat((angle, angle), -1).float()[:, None]; "
+        "cos = wide.cos().to(x.dtype); sin = wide.sin().to(x.dtype)",
+    ),
+    "attention_prefill": Call(
+        "F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)",
+        setup="q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))",
+        result="_.transpose(1, 2)",
+    ),
+    # The query heads of a group as rows of one head: 2.4 (float32) and 17 (bfloat16) times as fast as
+    # enable_gqa=True with torch 2.13 on two Zen 4 cores.
+    "attention_decode": Call(
+        "F.scaled_dot_product_attention(q, k, v, scale=scale)",
+        setup="q = q.view(groups); k, v = (t.transpose(1, 2).contiguous() for t in (k, v))",
+    ),
+    "add_new": Call("torch.add(x, y)"),
+    "graph": Call(
+        "for _ in repeat: torch.add(x, y, out=out)",
+        setup=f"repeat = range({_REPLAYED}); out = torch.add(x, y)",
+        result="out",
+        calls=_REPLAYED,
+    ),
+}
+
+_RECORD = f"""
+out = infinicore.add(x, y)
+infinicore.start_graph_recording()
+for _ in range({_REPLAYED}):
+    infinicore.add(x, y, out=out)
+graph = infinicore.stop_graph_recording()
+"""
+
+OURS = {
+    "matmul": Call("infinicore.matmul(a, b, out=out)"),
+    "linear": Call("infinicore.linear(x, weight)"),
+    "add": Call("infinicore.add(x, y, out=out)"),
+    "mul": Call("infinicore.mul(x, y, out=out)"),
+    "exp": Call("infinicore.exp(x, out=out)"),
+    "tanh": Call("infinicore.tanh(x, out=out)"),
+    "sigmoid": Call("infinicore.sigmoid(x, out=out)"),
+    "silu": Call("infinicore.silu(x)"),
+    "gelu": Call("infinicore.gelu(x)"),
+    "swiglu": Call("infinicore.swiglu(x, y)"),
+    "where": Call("infinicore.where(mask, x, y)"),
+    "cast": Call("x.to(target)", setup="target = getattr(infinicore, target)"),
+    "sum": Call("infinicore.sum(x)"),
+    "mean": Call("infinicore.mean(x)"),
+    "max": Call("infinicore.max(x)"),
+    "argmax": Call("infinicore.argmax(x)"),
+    "softmax": Call("infinicore.softmax(x, -1)"),
+    "causal_softmax": Call("infinicore.causal_softmax(x)"),
+    "rms_norm": Call("infinicore.rms_norm(x, weight, 1e-5)"),
+    "add_rms_norm": Call("infinicore.add_rms_norm(x, y, weight, 1e-5)", result="_[0]"),
+    "layer_norm": Call("infinicore.layer_norm(x, weight, bias, 1e-5)"),
+    "embedding": Call("infinicore.embedding(index, weight)"),
+    "cat": Call("infinicore.cat([x, y])"),
+    "rope": Call(
+        "infinicore.rope(x, positions, sin, cos)",
+        setup="positions = infinicore.arange(x.shape[1]); sin = infinicore.sin(angle); cos = infinicore.cos(angle)",
+    ),
+    "attention_prefill": Call("infinicore.mha(q, k, v, scale=scale, is_causal=True)"),
+    "attention_decode": Call("infinicore.mha(q, k, v, scale=scale)"),
+    "add_new": Call("infinicore.add(x, y)"),
+    "graph": Call("graph.run()", setup=_RECORD, result="out", calls=_REPLAYED),
+}
+
+
+class Timed:
+    """A statement over a case's inputs, ready to run: `measure` times it, `result` gives its value."""
+
+    def __init__(self, call, names, to_array):
+        self._to_array = to_array
+        names.setdefault("out", None)
+        exec(call.setup, names)
+        if call.text.startswith("for "):
+            exec(call.text, names)
+            names["_"] = names["out"]
+        else:
+            names["_"] = eval(call.text, names)
+        if names["out"] is None:  # the first result, which the timed runs write into where they have `out=`
+            names["out"] = names["_"]
+        self._names, self._call = names, call
+        self._timer = timeit.Timer(call.text, globals=names)
+
+    def measure(self, repetitions):
+        """Seconds of one operation, as the mean of `repetitions` runs of the statement."""
+        return self._timer.timeit(repetitions) / repetitions / self._call.calls
+
+    def result(self):
+        """The value as a NumPy array."""
+        value = eval(self._call.result, self._names) if self._call.result else self._names["_"]
+        return self._to_array(value)
+
+
+_FIRST_ADD = {
+    "ours": "import infinicore as m; m.add(m.ones(64), m.ones(64))",
+    "numpy": "import numpy as m; m.add(m.ones(64), m.ones(64))",
+    "torch": "import torch as m; m.add(m.ones(64), m.ones(64))",
+}
+
+
+class NewProcess:
+    """The time that a statement takes in a new Python process, without the start of the interpreter."""
+
+    def __init__(self, side, statement):
+        code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+        self._command = python(code, with_ours=side == "ours")
+        self.measure(1)  # warms file and kernel caches
+
+    def measure(self, repetitions):
+        """Seconds of the statement, the least of `repetitions` processes."""
+        return min(
+            float(subprocess.run(self._command, capture_output=True, check=True, text=True).stdout)
+            for _ in range(repetitions)
+        )
+
+    def result(self):
+        """None: there is nothing to compare."""
+        return None
+
+
+def _numpy(case):
+    names = {"np": np, **case.options, **case.arrays()}
+    return Timed(NUMPY[case.op], names, np.asarray)
+
+
+def _torch(case):
+    import torch
+    import torch.nn.functional as F
+
+    torch.set_grad_enabled(False)
+
+    def tensor(array):
+        value = torch.from_numpy(array)
+        return value.to(getattr(torch, case.dtype)) if value.is_floating_point() else value
+
+    names = {"torch": torch, "F": F, **case.options}
+    names.update({name: tensor(array) for name, array in case.arrays().items()})
+    return Timed(TORCH[case.op], names, lambda value: value.double().numpy())
+
+
+def _ours(case):
+    import infinicore
+
+    def tensor(array):
+        value = infinicore.from_numpy(array)
+        return value.to(getattr(infinicore, case.dtype)) if array.dtype == np.float32 else value
+
+    names = {"infinicore": infinicore, **case.options}
+    names.update({name: tensor(array) for name, array in case.arrays().items()})
+    return Timed(OURS[case.op], names, lambda value: np.asarray(value.numpy(), np.float64))
+
+
+_SIDES = {"ours": _ours, "numpy": _numpy, "torch": _torch}
+
+
+def prepare(side, case):
+    """The case, ready to be measured on `side` in this process; it has been run once."""
+    if case.op == "import":
+        return NewProcess(side, f"import {MODULES[side]}")
+    if case.op == "first_add":
+        return NewProcess(side, _FIRST_ADD[side])
+    return _SIDES[side](case)

@@ -1,0 +1,103 @@
+"""One side of a comparison, in a process of its own (started by `process.Worker`).
+
+Two OpenMP runtimes that spin in one process spoil both measurements, so each library gets a process
+that stays alive and takes its turns. Commands come as JSON lines on stdin, one answer line each:
+
+    {"do": "prepare", "slot": ..., "case": {...}}     {"ok": true}
+    {"do": "limit", "slot": ..., "kind": ..., ...}    {"ok": true, "amount": per call}
+    {"do": "measure", "slot": ..., "repetitions": n}  {"value": seconds (or bytes) of one call}
+    {"do": "result", "slot": ..., "path": file}       {"ok": true}: the result is saved as .npy
+    {"do": "release"}                                 {"ok": true}: prepared cases are dropped
+
+A case that cannot be run here is answered by {"skip": reason}, an exception by {"error": its text}.
+End of input ends the process.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+
+from . import limits, peers, suites
+
+_RESULT_SIZE = 1 << 16  # values of a result that are compared
+
+
+def _prepare(side, slots, message):
+    (case,) = (
+        c
+        for c in suites.cases(quick=message["quick"], suites=[message["suite"]], dtypes=[message["dtype"]])
+        if c.name == message["name"]
+    )
+    if case.suite == "generate":
+        from . import generation
+
+        slots[message["slot"]] = generation.prepare(side, case, message)
+    else:
+        slots[message["slot"]] = peers.prepare(side, case)
+    return {"ok": True}
+
+
+def _limit(side, slots, message):
+    limit = slots[message["slot"]] = limits.prepare(message["kind"], message["dtype"], message["nbytes"])
+    return {"ok": True, "amount": limit.amount}
+
+
+def _measure(side, slots, message):
+    return {"value": slots[message["slot"]].measure(message["repetitions"])}
+
+
+def _result(side, slots, message):
+    result = slots[message["slot"]].result()
+    if result is None:
+        return {"skip": "no result"}
+    flat = np.ravel(np.asarray(result, np.float64))
+    np.save(message["path"], flat[:: max(1, flat.size // _RESULT_SIZE)])
+    return {"ok": True}
+
+
+def _release(side, slots, message):
+    slots.clear()
+    gc.collect()
+    return {"ok": True}
+
+
+_COMMANDS = {"prepare": _prepare, "limit": _limit, "measure": _measure, "result": _result, "release": _release}
+
+
+def serve(side, lines, answer):
+    """Answer each command of `lines` by `answer(reply)`."""
+    slots = {}
+    for line in lines:
+        message = json.loads(line)
+        try:
+            reply = _COMMANDS[message["do"]](side, slots, message)
+        except suites.Skip as reason:
+            reply = {"skip": str(reason)}
+        except Exception as error:  # whatever a library raises is that side's answer
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        answer(reply)
+
+
+def _die_with_parent():
+    """On Linux: end when the parent does, even while stopped by `Worker.pause`."""
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(side):
+    """Serve stdin; answers go to the original stdout, prints of libraries to stderr."""
+    _die_with_parent()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(reply):
+        out.write(json.dumps(reply) + "\n")
+        out.flush()
+
+    serve(side, sys.stdin, answer)

@@ -1,0 +1,96 @@
+"""Graphs, events, devices, streams, seeds."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+
+
+def test_results_are_valid_right_after_recording_and_follow_their_inputs():
+    x, w = ic.randn(300), ic.randn(300)
+    ic.start_graph_recording()
+    assert ic.is_graph_recording()
+    y = ic.exp(x) * w + 1.0
+    graph = ic.stop_graph_recording()
+    np.testing.assert_allclose(y.numpy(), np.exp(x.numpy()) * w.numpy() + 1, rtol=1e-5, atol=1e-6)
+    for _ in range(3):
+        x.copy_(ic.randn(300))
+        graph.run()
+        np.testing.assert_allclose(y.numpy(), np.exp(x.numpy()) * w.numpy() + 1, rtol=1e-5, atol=1e-6)
+    assert len(graph) == 3
+
+
+def test_a_graph_owns_its_memory():
+    x = ic.ones(5000)
+    ic.start_graph_recording()
+    y = (x + 1) * 2
+    graph = ic.stop_graph_recording()
+    del x
+    for _ in range(10):
+        ic.zeros(5000)
+    graph.run()
+    assert y.tolist() == [4.0] * 5000
+
+
+def test_parallel_launches_replay():
+    ic.set_num_threads(2)
+    x = ic.randn(1 << 18)
+    ic.start_graph_recording()
+    y = x * 2.0
+    graph = ic.stop_graph_recording()
+    x.copy_(ic.randn(1 << 18))
+    graph.run()
+    np.testing.assert_array_equal(y.numpy(), x.numpy() * 2)
+
+
+def test_recording_is_not_nested_and_must_have_begun():
+    with pytest.raises(ValueError, match="start_graph_recording"):
+        ic.stop_graph_recording()
+    ic.start_graph_recording()
+    try:
+        with pytest.raises(ValueError, match="already"):
+            ic.start_graph_recording()
+        with pytest.raises(NotImplementedError, match="graph"):
+            ic.arange(3)[[0, 1]]
+    finally:
+        ic.stop_graph_recording()
+
+
+def test_events():
+    a, b = ic.DeviceEvent(enable_timing=True), ic.DeviceEvent(enable_timing=True)
+    assert not a.is_recorded
+    with pytest.raises(RuntimeError, match="record"):
+        a.elapsed_time(b)
+    a.record()
+    b.record()
+    assert a.elapsed_time(b) >= 0 and a.query() and a.is_recorded
+    with pytest.raises(RuntimeError, match="enable_timing"):
+        ic.DeviceEvent().elapsed_time(a)
+
+
+def test_devices():
+    assert ic.device("cpu") == ic.device() and ic.device("cuda:1").index == 1
+    assert repr(ic.device("cuda")) == "device(type='cuda', index=0)" and str(ic.device("cuda:2")) == "cuda:2"
+    assert len({ic.device("cpu"), ic.device("cpu", 0)}) == 1
+    for bad in [("cuda:0", 1), ("gpu",), ("cuda:x",)]:
+        with pytest.raises(ValueError, match="type"):
+            ic.device(*bad)
+    ic.set_device("cpu")
+    ic.sync_device()
+    ic.sync_stream()
+    assert ic.get_device_count("cpu") == 1 and ic.get_stream().device == ic.get_device()
+    with pytest.raises(NotImplementedError):
+        ic.set_device("cuda")
+
+
+def test_seeds_repeat():
+    ic.manual_seed(7)
+    a = ic.randn(5).tolist()
+    ic.manual_seed(7)
+    assert ic.randn(5).tolist() == a
+    g = ic.Generator(3)
+    b = ic.rand(4, generator=g).tolist()
+    assert ic.rand(4, generator=ic.Generator(3)).tolist() == b and all(0 <= v < 1 for v in b)
+    assert set(ic.randint(0, 3, (100,)).tolist()) == {0, 1, 2}
+    with pytest.raises(ValueError, match="seed"):
+        ic.manual_seed(-1)
