@@ -140,7 +140,7 @@ def _result_types(op, inputs):
     for x in inputs:
         if not isinstance(x, TensorBase):
             common = scalar_type(x, common)
-    if common.kind == "s" and op.result != "given":
+    if common.kind == "s":
         raise TypeError(f"`{op.name}` does not compute in {common}, cast it to another dtype first")
     if op.result == "bool":
         return common, bool_
@@ -169,9 +169,7 @@ def elementwise(op, inputs, out, result=None):
             raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {getattr(mask, 'dtype', type(mask).__name__)}")
         if not any(isinstance(x, TensorBase) for x in inputs):
             inputs = (scalar(inputs[0], dtype(type(inputs[0]))), *inputs[1:])
-    compute, output = _result_types(op, inputs)
-    if result is not None:
-        output = compute = result
+    compute, output = _result_types(op, inputs) if result is None else (result, result)
     operands = [x if isinstance(x, TensorBase) else scalar(x, _scalar_dtype(compute)) for x in inputs]
     if mask is not None:
         operands.insert(0, mask)

@@ -1,0 +1,185 @@
+"""Every elementwise op of the table: values, dtypes, layouts, special values, `out=`."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+from infinicore.kernels import OPS
+
+ELEMENTWISE = [op for op in OPS.values() if op.family == "elementwise" and op.result != "given"]
+SIZES = [1, 3, 17, 257, 1000]
+CHECKED = ("float32", "float64", "bfloat16", "float16", "int32", "int64", "uint8", "bool")
+CASES = [(op, dtype) for op in ELEMENTWISE for dtype in op.dtypes if dtype in CHECKED]
+
+
+def draw(rng, op, dtype, shape):
+    """Arrays for the inputs of an op, in its domain."""
+    low, high = op.domain
+    arrays = []
+    for name in op.parameters:
+        kind = "bool" if name == "condition" else dtype
+        if kind == "bool":
+            arrays.append(rng.integers(0, 2, shape).astype(bool))
+        elif kind.startswith(("int", "uint")):
+            lowest = max(int(np.ceil(low)), 0 if kind[0] == "u" or low >= 0 else -100)
+            arrays.append(rng.integers(max(lowest, 1) if op.name in ("div", "log") else lowest, 5, shape).astype(kind))
+        else:
+            arrays.append(np.asarray(rng.uniform(low, high, shape)).astype(ic.dtype(kind).numpy))
+    return arrays
+
+
+def exact(op, arrays, result):
+    """The reference in float64 (integers and bools as they are)."""
+    wide = [a if a.dtype.kind in "iub" and a.dtype.name in ("bool", "int32", "int64", "uint8") else a.astype(np.float64) for a in arrays]
+    if op.result == "float":
+        wide = [a.astype(np.float64) for a in wide]
+    with np.errstate(all="ignore"):
+        return op.ref(*wide)
+
+
+def check(op, dtype, result, expected):
+    rtol, atol = op.tolerance_for(result.dtype.name)
+    ours = result.numpy()
+    if result.dtype.is_floating_point:
+        np.testing.assert_allclose(ours.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol)
+    else:
+        np.testing.assert_array_equal(ours, expected.astype(ours.dtype))
+
+
+@pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
+def test_values_sizes_and_layouts(op, dtype, rng):
+    function = getattr(ic, op.name)
+    for size in SIZES:
+        arrays = draw(rng, op, dtype, size)
+        check(op, dtype, function(*map(ic.from_numpy, arrays)), exact(op, arrays, dtype))
+    for make in (
+        lambda s: draw(rng, op, dtype, s)[0:],  # contiguous
+        lambda s: [a.T for a in draw(rng, op, dtype, s[::-1])],  # transposed
+        lambda s: [a[1::2, ::3] for a in draw(rng, op, dtype, (2 * s[0] + 1, 3 * s[1]))],  # strided
+        lambda s: [np.broadcast_to(a, s) for a in draw(rng, op, dtype, (1, s[1]))],  # stride 0, outer
+        lambda s: [np.broadcast_to(a, s) for a in draw(rng, op, dtype, (s[0], 1))],  # stride 0, inner
+        lambda s: [a[::-1, ::-1] for a in draw(rng, op, dtype, s)],  # negative strides
+    ):
+        arrays = make((5, 300))
+        arrays[-1] = np.ascontiguousarray(arrays[-1]) if len(arrays) > 1 else arrays[-1]
+        check(op, dtype, function(*map(strided, arrays)), exact(op, arrays, dtype))
+    for shape in ((), (0,), (3, 0, 2)):
+        arrays = draw(rng, op, dtype, shape)
+        result = function(*map(ic.from_numpy, arrays))
+        assert result.shape == shape
+        check(op, dtype, result, np.asarray(exact(op, arrays, dtype)))
+
+
+def strided(array):
+    """A tensor with the strides of `array`, also where NumPy forbids writing."""
+    steps = tuple(s // array.itemsize for s in array.strides)
+    t = ic.strided_from_blob(array.ctypes.data, array.shape, steps, dtype=ic.dtype(array.dtype))
+    t.storage.owner = array
+    return t
+
+
+@pytest.mark.parametrize("op", [op for op in ELEMENTWISE if "float32" in op.dtypes], ids=lambda op: op.name)
+def test_out_may_alias_inputs_exactly_or_partially(op, rng):
+    if op.result == "bool":
+        pytest.skip("the result has another dtype")
+    function = getattr(ic, op.name)
+    arrays = draw(rng, op, "float32", 500)
+    expected = exact(op, arrays, "float32")
+    for j, array in enumerate(arrays):
+        if array.dtype == bool:
+            continue
+        tensors = [ic.tensor(a) for a in arrays]
+        assert function(*tensors, out=tensors[j]) is tensors[j]
+        check(op, "float32", tensors[j], expected)
+        tensors = [ic.tensor(a) for a in arrays]
+        memory = ic.zeros(501)
+        memory[:500] = tensors[j]
+        tensors[j] = memory[:500]
+        check(op, "float32", function(*tensors, out=memory[1:]), expected)
+    padded = ic.zeros(500, 2)
+    check(op, "float32", function(*map(ic.tensor, arrays), out=padded[:, 1]), expected)
+    assert padded[:, 0].tolist() == [0] * 500
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["add", "mul", "exp", "log", "tanh", "erf", "sigmoid", "silu", "sqrt", "maximum", "lt", "sin", "abs"])
+def test_nan_and_infinity(name, dtype):
+    op = OPS[name]
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 6e4, -6e4])
+    arrays = [values] if len(op.parameters) == 1 else [np.repeat(values, 9), np.tile(values, 9)]
+    with np.errstate(all="ignore"):
+        rounded = [a.astype(ic.dtype(dtype).numpy) for a in arrays]
+        expected = op.ref(*[a.astype(np.float64) for a in rounded])
+        expected = np.asarray(expected).astype(ic.dtype(dtype).numpy if op.result != "bool" else bool)
+    if name == "silu":
+        expected[2] = np.nan  # -inf * 0
+    ours = getattr(ic, name)(*map(ic.from_numpy, rounded)).numpy()
+    if op.result == "bool":
+        np.testing.assert_array_equal(ours, expected)
+    else:
+        rtol, atol = op.tolerance_for(dtype)
+        np.testing.assert_allclose(ours.astype("f8"), expected.astype("f8"), rtol=max(rtol, 1e-5), atol=atol)
+
+
+FLOATING = ["float16", "bfloat16", "float32", "float64", "float8_e4m3", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("source", [*FLOATING, "int32", "uint8", "bool"])
+@pytest.mark.parametrize("target", [*FLOATING, "int64", "int8", "bool"])
+def test_cast(source, target, rng):
+    values = rng.uniform(0, 100, 133)
+    values[::7] = 0
+    if source in FLOATING and target in FLOATING:
+        values[1::7] *= -1e-3
+    array = values.astype(ic.dtype(source).numpy)
+    ours = ic.cast(ic.from_numpy(array), target).numpy()
+    expected = array.astype(np.float32 if array.dtype != np.float64 else np.float64).astype(ic.dtype(target).numpy)
+    np.testing.assert_array_equal(ours.view(f"u{ours.itemsize}"), expected.view(f"u{ours.itemsize}"))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3", "float8_e5m2"])
+def test_rounding_of_small_floats_is_that_of_ml_dtypes(name, rng):
+    target = ic.dtype(name).numpy
+    bits = rng.integers(0, 1 << 32, 200000, dtype=np.uint32)
+    bits = bits[~np.isnan(bits.view(np.float32))]
+    edges = np.arange(0, 1 << (8 * target.itemsize), dtype=f"u{target.itemsize}").view(target).astype(np.float32)
+    values = np.concatenate([bits.view(np.float32), edges, edges * np.float32(1.03), np.float32([0, -0.0, 448, 464, 465, 480, 57344, 61440])])
+    with np.errstate(all="ignore"):
+        expected = values.astype(target)
+    ours = ic.cast(ic.from_numpy(values), name).numpy()
+    nan = np.isnan(values)
+    np.testing.assert_array_equal(np.isnan(ours.astype("f4")), np.isnan(expected.astype("f4")))
+    np.testing.assert_array_equal(ours[~nan].view(f"u{target.itemsize}"), expected[~nan].view(f"u{target.itemsize}"))
+    wide = ic.cast(ic.from_numpy(expected), "float32").numpy()
+    np.testing.assert_array_equal(wide, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "call, error",
+    [
+        (lambda: ic.add(ic.ones(2), ic.ones(3)), ValueError),
+        (lambda: ic.add(ic.ones(2), "a"), TypeError),
+        (lambda: ic.exp(3.0), TypeError),
+        (lambda: ic.exp(ic.ones(2, dtype="float8_e4m3")), TypeError),
+        (lambda: ic.add(ic.ones(2), ic.ones(2), out=ic.ones(3)), ValueError),
+        (lambda: ic.add(ic.ones(2), ic.ones(2), out=ic.ones(2, dtype="int32")), TypeError),
+        (lambda: ic.add(ic.ones(2), ic.ones(2), out=ic.ones(1).expand(2)), ValueError),
+        (lambda: ic.where(ic.ones(2), ic.ones(2), ic.ones(2)), TypeError),
+        (lambda: ic.sub(ic.ones(2, dtype="bool"), ic.ones(2, dtype="bool")), TypeError),
+    ],
+)
+def test_wrong_arguments(call, error):
+    with pytest.raises(error) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_many_dims_and_many_threads(rng):
+    ic.set_num_threads(2)
+    a = rng.standard_normal((2, 3, 1, 4, 5, 1, 7, 2)).astype("f4")
+    b = rng.standard_normal((3, 6, 1, 5, 3, 1, 1)).astype("f4")
+    np.testing.assert_array_equal((ic.from_numpy(a) + ic.from_numpy(b)).numpy(), a + b)
+    big = rng.standard_normal((700, 301)).astype("f4")
+    t = ic.from_numpy(big)
+    np.testing.assert_array_equal((t.T + t.T[:1]).numpy(), big.T + big.T[:1])
+    np.testing.assert_array_equal((t * t[:, :1]).numpy(), big * big[:, :1])

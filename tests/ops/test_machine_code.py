@@ -1,0 +1,74 @@
+"""What kernels compile to: vector code of the width that the CPU has, and no scalar calls of libm."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from infinicore.kernels import OPS, isa, jit, render
+
+CANONICAL = ["add", "exp", "silu", "tanh", "sigmoid", "erf", "gelu", "maximum", "log", "where"]
+REGISTER = {64: "zmm", 32: "ymm", 16: "xmm"}
+pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", CANONICAL)
+def test_elementwise_kernels_are_vector_code(name, storage):
+    op = OPS[name]
+    inputs = ["bool" if p == "condition" else storage for p in op.parameters]
+    text = jit.assembly(name, render.elementwise(op, inputs, storage, storage))
+    assert REGISTER[isa.vector_bytes()] in text
+    assert not re.search(r"call.*<(expf|logf|tanhf|erff|fmaf)", text)
+    # nothing of Numba's run time: no reference counts, no interpreter
+    assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
+
+
+WIDTHS = """
+import numpy as np, infinicore as ic
+from infinicore.kernels import isa, jit, render, OPS
+assert isa.vector_bytes() == {width}, isa.vector_bytes()
+text = jit.assembly("exp", render.elementwise(OPS["exp"], ["float32"], "float32", "float32"))
+assert "{register}" in text and not any(r in text for r in {wider})
+"""
+
+
+@pytest.mark.parametrize("choice, width, register, wider", [("avx512", 64, "zmm", []), ("avx2", 32, "ymm", ["zmm"]), ("portable", 16, "xmm", ["zmm", "ymm"])])
+def test_a_forced_instruction_set_is_obeyed(choice, width, register, wider, monkeypatch):
+    if isa.vector_bytes() < width:
+        pytest.skip("this CPU is narrower")
+    monkeypatch.setenv("INFINICORE_ISA", choice)
+    code = WIDTHS.format(width=width, register=register, wider=wider)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_instruction_set_is_refused(monkeypatch):
+    monkeypatch.setenv("INFINICORE_ISA", "sse9")
+    done = subprocess.run([sys.executable, "-c", "import infinicore as ic; ic.ones(3) + 1"], capture_output=True, text=True)
+    assert done.returncode != 0 and "`INFINICORE_ISA` must be one of" in done.stderr
+
+
+def test_a_second_process_compiles_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("INFINICORE_CACHE_DIR", str(tmp_path))
+    code = "import sys, infinicore as ic; from infinicore.kernels import jit; seen = []; jit.on_compile = seen.append; ic.exp(ic.ones(3)); print(len(seen), 'numba' in sys.modules)"
+    outputs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert outputs[0].split()[0] != "0"
+    assert outputs[1].split() == ["0", "False"]
+
+
+def test_a_damaged_entry_is_compiled_again_and_a_full_disk_only_warns(tmp_path, monkeypatch):
+    monkeypatch.setenv("INFINICORE_CACHE_DIR", str(tmp_path))
+    code = "import infinicore as ic; print(ic.exp(ic.zeros(3)).tolist())"
+    run = lambda: subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)  # noqa: E731
+    run()
+    for entry in tmp_path.glob("*/*.o"):
+        entry.write_bytes(entry.read_bytes()[:-20])
+    assert run().stdout.strip() == "[1.0, 1.0, 1.0]"
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("INFINICORE_CACHE_DIR", str(blocked))
+    done = run()
+    assert done.stdout.strip() == "[1.0, 1.0, 1.0]"
+    assert done.stderr.count("compiled kernels cannot be stored") == 1
