@@ -375,6 +375,10 @@ class Call:
         """Workspace: a uint8 tensor. Pass it in `keep`."""
         return empty((nbytes,), _U8)
 
+    def elementwise(self, name, *inputs, out=None):
+        """Run an elementwise op as a part of this one."""
+        return elementwise(kernels.OPS[name], inputs, out)
+
     @staticmethod
     def float_bits(value):
         """The bits of a float64, for an argument block."""

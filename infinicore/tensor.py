@@ -574,7 +574,7 @@ def _reflected(function):
 
 
 def _attach_operators():
-    for symbol, name in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div")):
+    for symbol, name in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div"), ("pow", "pow")):
         function = FUNCTIONS[name]
         setattr(Tensor, f"__{symbol}__", _operator(function))
         setattr(Tensor, f"__r{symbol}__", _reflected(function))

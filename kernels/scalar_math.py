@@ -6,6 +6,7 @@ import numpy as np
 
 exp, log, sqrt, sin, cos, tanh = np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh
 abs, floor, ceil, trunc, round = np.abs, np.floor, np.ceil, np.trunc, np.rint
+pow = np.power
 maximum, minimum, where = np.maximum, np.minimum, np.where
 erf = np.vectorize(math.erf, otypes=[np.float64])
 

@@ -18,7 +18,10 @@ cdef list _recording = None
 cdef object _load_driver = None
 cdef type _tensor = TensorBase
 
-SERIAL = 65536  # elementwise launches below this many elements never leave the calling thread
+cdef enum:
+    SERIAL_LIMIT = 65536  # elementwise launches below this many elements never leave the calling thread
+
+SERIAL = SERIAL_LIMIT
 
 
 def is_compiled():
@@ -161,7 +164,7 @@ def make_unary(dict kernels, slow, str name, str doc):
         cdef int64_t block[2]
         if type(input) is _tensor and _recording is None:
             a = <TensorBase>input
-            if a.contiguous_ and 0 < a.numel_ < 65536:
+            if a.contiguous_ and 0 < a.numel_ < SERIAL_LIMIT:
                 entry = kernels.get(a.dtype)
                 if entry is not None:
                     o = _output(a, entry, out)
@@ -185,7 +188,7 @@ def make_binary(dict kernels, slow, str name, str doc):
         if type(input) is _tensor and type(other) is _tensor and _recording is None:
             a = <TensorBase>input
             b = <TensorBase>other
-            if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and 0 < a.numel_ < 65536
+            if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and 0 < a.numel_ < SERIAL_LIMIT
                     and (a.shape_ is b.shape_ or a.shape_ == b.shape_)):
                 entry = kernels.get(a.dtype)
                 if entry is not None:

@@ -6,10 +6,13 @@ loop over records is a compiled kernel in both lives.
 
 import ctypes
 
+from infinicore.core import tensor_cy
+
+SERIAL = 65536  # elementwise launches below this many elements never leave the calling thread
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
-_state = {"driver": None, "threads": 1, "recording": None, "load_driver": None}
+_state = {"driver": None, "threads": 1, "recording": None, "load_driver": None, "tensor": None}
 _functions = {}  # address -> ctypes function
 
 
@@ -21,6 +24,7 @@ def is_compiled():
 def configure(load_driver, tensor):
     """Name the function that loads the driver, and the class of tensors."""
     _state["load_driver"] = load_driver
+    _state["tensor"] = tensor
 
 
 def set_threads(count):
@@ -74,17 +78,38 @@ def launch(kernel, args, n, grain, keep, errors):
 
 
 class Entry:
-    """An elementwise kernel for one dtype (used by the compiled fast path only)."""
+    """An elementwise kernel for one dtype: its function and the dtype of its result."""
 
     def __init__(self, kernel, result):
-        self.kernel = kernel
+        self.function = _function(kernel)
         self.result = result
 
 
+def _dense(entry, inputs):
+    """Run a kernel on contiguous tensors of one shape."""
+    first = inputs[0]
+    storage = tensor_cy.allocate(first.numel_ * entry.result.itemsize)
+    out = _state["tensor"]()
+    out.set_layout(
+        storage, storage.address, entry.result, first.device, first.shape_, first.strides_, first.numel_, True
+    )
+    block = (ctypes.c_int64 * (len(inputs) + 1))(*[x.address for x in inputs], out.address)
+    entry.function(ctypes.addressof(block), 0, first.numel_)
+    return out
+
+
+def _plain(x, tensor):
+    return type(x) is tensor and x.contiguous_ and 0 < x.numel_ < SERIAL and _state["recording"] is None
+
+
 def make_unary(kernels, slow, name, doc):
-    """`function(input, *, out=None)`."""
+    """`function(input, *, out=None)` with a fast path for small contiguous tensors."""
 
     def function(input, *, out=None):
+        if out is None and _plain(input, _state["tensor"]):
+            entry = kernels.get(input.dtype)
+            if entry is not None:
+                return _dense(entry, (input,))
         return slow((input,), out)
 
     function.__name__ = function.__qualname__ = name
@@ -93,9 +118,15 @@ def make_unary(kernels, slow, name, doc):
 
 
 def make_binary(kernels, slow, name, doc):
-    """`function(input, other, *, out=None)`."""
+    """`function(input, other, *, out=None)` with a fast path for small contiguous tensors of one dtype."""
 
     def function(input, other, *, out=None):
+        tensor = _state["tensor"]
+        if out is None and type(other) is tensor and _plain(input, tensor):
+            if input.dtype is other.dtype and other.contiguous_ and input.shape_ == other.shape_:
+                entry = kernels.get(input.dtype)
+                if entry is not None:
+                    return _dense(entry, (input, other))
         return slow((input, other), out)
 
     function.__name__ = function.__qualname__ = name

@@ -62,6 +62,25 @@ def libm(typingctx, name, x):
     return x(name, x), codegen
 
 
+@intrinsic
+def pow(typingctx, x, y):
+    """x ** y on every lane, by the C library."""
+    if not (isinstance(x, Vector) and x == y and x.dtype in (F32, F64)):
+        return None
+    name = "powf" if x.dtype == F32 else "pow"
+
+    def codegen(context, builder, sig, args):
+        element = args[0].type.element
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(element, [element] * 2), name)
+        out = ir.Constant(args[0].type, ir.Undefined)
+        for i in range(x.lanes):
+            at = ir.Constant(ir.IntType(32), i)
+            out = builder.insert_element(out, builder.call(function, [builder.extract_element(a, at) for a in args]), at)
+        return out
+
+    return x(x, y), codegen
+
+
 def _function(name, float32=None, float64=None):
     """Make `name(x)`: one implementation per type, the C library where there is none."""
 

@@ -135,6 +135,18 @@ def swiglu(input, other):
     return input * (other / (1.0 + m.exp(-other)))
 
 
+@elementwise(ref=np.power, dtypes=ALL, result="float", domain=(0.1, 4), tolerance={"float32": (1e-5, 1e-5)})
+def pow_(input, other):
+    """input ** other; integers are computed as float32."""
+    return m.pow(input, other)
+
+
+@elementwise(ref=np.square, dtypes=NUMBERS)
+def square(input):
+    """input * input."""
+    return input * input
+
+
 @elementwise(ref=np.floor)
 def floor(input):
     """Largest integer not above."""
