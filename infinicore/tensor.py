@@ -573,23 +573,27 @@ def _reflected(function):
     return backward
 
 
-def _attach_operators():
-    for symbol, name in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div"), ("pow", "pow")):
+def _operators():
+    """Special methods by name, from the functions that they call."""
+    found = {}
+    arithmetic = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
+    for symbol, name in arithmetic.items():
         function = FUNCTIONS[name]
-        setattr(Tensor, f"__{symbol}__", _operator(function))
-        setattr(Tensor, f"__r{symbol}__", _reflected(function))
-        setattr(Tensor, f"__i{symbol}__", lambda self, other, f=function: f(self, other, out=self))
+        found[f"__{symbol}__"] = _operator(function)
+        if symbol != "matmul":
+            found[f"__r{symbol}__"] = _reflected(function)
+            found[f"__i{symbol}__"] = lambda self, other, f=function: f(self, other, out=self)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        setattr(Tensor, f"__{name}__", _operator(FUNCTIONS[name]))
+        found[f"__{name}__"] = _operator(FUNCTIONS[name])
     for symbol, name in (("and", "logical_and"), ("or", "logical_or")):
-        setattr(Tensor, f"__{symbol}__", _operator(FUNCTIONS[name]))
-    Tensor.__neg__ = lambda self: FUNCTIONS["neg"](self)
-    Tensor.__abs__ = lambda self: FUNCTIONS["abs"](self)
-    Tensor.__invert__ = lambda self: FUNCTIONS["logical_not"](self)
-    if "matmul" in FUNCTIONS:
-        Tensor.__matmul__ = lambda self, other: FUNCTIONS["matmul"](self, other)
-    Tensor.__hash__ = object.__hash__
+        found[f"__{symbol}__"] = _operator(FUNCTIONS[name])
+    for symbol, name in (("neg", "neg"), ("abs", "abs"), ("invert", "logical_not")):
+        found[f"__{symbol}__"] = lambda self, f=FUNCTIONS[name]: f(self)
+    return found
 
 
 _attach()
-_attach_operators()
+_OPERATORS = _operators()
+for _name, _value in _OPERATORS.items():
+    setattr(Tensor, _name, _value)
+Tensor.__hash__ = object.__hash__  # identity; `__eq__` compares elements

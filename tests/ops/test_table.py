@@ -12,14 +12,16 @@ CASES = [(op, dtype) for op in SAMPLED for dtype in op.dtypes if dtype in ("floa
 
 def as_dtype(value, dtype):
     """Float arrays rounded to a dtype; everything else as it is."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return value.astype(ic.dtype(dtype).numpy)
+    if isinstance(value, (np.ndarray, np.floating)) and value.dtype.kind == "f":
+        return np.asarray(value).astype(ic.dtype(dtype).numpy)
     if isinstance(value, (list, tuple)):
         return type(value)(as_dtype(v, dtype) for v in value)
     return value
 
 
 def mapped(value, function):
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
     if isinstance(value, np.ndarray):
         return function(value)
     if isinstance(value, (list, tuple)):
@@ -33,7 +35,7 @@ def to_float64(array):
 
 def transposed(array):
     """The same values as a tensor in column-major order (its strides are permuted)."""
-    return ic.from_numpy(np.asfortranarray(array))
+    return ic.from_numpy(np.array(array, order="F"))
 
 
 def padded(array):
@@ -70,7 +72,7 @@ def test_values_in_every_layout(op, dtype, rng):
         exact = [mapped(a, to_float64) for a in args]
         with np.errstate(all="ignore"):
             expected = op.ref(*exact, **{k: mapped(v, to_float64) for k, v in kwargs.items()})
-        for make in (ic.from_numpy, transposed, padded):
+        for make in (ic.from_numpy, transposed, padded) if op.outputs else (ic.from_numpy,):  # in place: no gaps
             tensors = [mapped(a, lambda v: make(v.copy())) for a in args]
             options = {k: mapped(v, lambda w: make(w.copy())) for k, v in kwargs.items()}
             compare(op, dtype, function(*tensors, **options), expected)
@@ -78,8 +80,8 @@ def test_values_in_every_layout(op, dtype, rng):
 
 @pytest.mark.parametrize("op", SAMPLED, ids=lambda op: op.name)
 def test_out_is_written_also_when_it_overlaps(op, rng):
-    if "float32" not in op.dtypes:
-        pytest.skip("no float32")
+    if "float32" not in op.dtypes or not op.outputs:
+        pytest.skip("no float32, or in place")
     function = getattr(ic, op.name)
     for args, kwargs in list(op.samples(rng))[-2:]:
         args = [as_dtype(a, "float32") for a in args]

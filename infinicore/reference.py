@@ -1,0 +1,171 @@
+"""What follows from the op table on paper: type stubs for editors and mypy, and the page of operators.
+
+`python -m infinicore.reference` writes `infinicore/__init__.pyi`, `infinicore/tensor.pyi` and
+`docs/operators.md` of a checkout; `--check` only says whether they are up to date.
+"""
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import infinicore
+from infinicore.kernels import OPS
+
+ROOT = Path(infinicore.__file__).parent
+_HEADER = "# Written by `python -m infinicore.reference`; do not edit.\n"
+
+_RETURNS = {
+    "numel": "int", "dim": "int", "ndim": "int", "element_size": "int", "nbytes": "int", "data_ptr": "int",
+    "is_contiguous": "bool", "is_floating_point": "bool", "is_pinned": "bool", "shape": "Size", "strides": "tuple[int, ...]",
+    "size": "Any", "stride": "Any", "numpy": "np.ndarray", "tolist": "Any", "item": "Any", "debug": "None",
+    "split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]", "unbind": "tuple[Tensor, ...]",
+    "__len__": "int", "__iter__": "Iterator[Tensor]", "__bool__": "bool", "__float__": "float", "__int__": "int",
+    "__index__": "int", "__array__": "np.ndarray", "__dlpack__": "Any", "__dlpack_device__": "tuple[int, int]",
+    "__setitem__": "None", "__hash__": "int", "__repr__": "str",
+}  # fmt: skip
+_HIDDEN = {"__reduce__", "__deepcopy__", "__module__", "__doc__", "__slots__", "__hash__", "__repr__"}
+
+
+def _annotation(parameter, tensors):
+    """The type of a parameter: by its default value, else a tensor (or a number beside one)."""
+    default = parameter.default
+    if default is parameter.empty:
+        return tensors
+    if default is None:
+        return "Any"
+    return type(default).__name__
+
+
+def _signature(function, tensors="Any", drop=0, method=False):
+    parts, star = (["self"] if method else []), False
+    for p in list(inspect.signature(function).parameters.values())[drop:]:
+        if p.kind is p.VAR_POSITIONAL:
+            parts.append(f"*{p.name}: Any")
+            star = True
+            continue
+        if p.kind is p.VAR_KEYWORD:
+            parts.append(f"**{p.name}: Any")
+            continue
+        if p.kind is p.KEYWORD_ONLY and not star:
+            parts.append("*")
+            star = True
+        text = f"{p.name}: {_annotation(p, tensors)}"
+        parts.append(text if p.default is p.empty else text + " = ...")
+    return ", ".join(parts)
+
+
+def _op_signature(op, method=False):
+    """(parameters, result) of the public function or method of an op."""
+    elementwise = op.family == "elementwise"
+    names = list(inspect.signature(op.function).parameters.values())[0 if elementwise else 1 :]
+    parts = []
+    star = False
+    for i, p in enumerate(names):
+        if method and i == 0:
+            parts.append("self")
+            continue
+        if p.kind is p.KEYWORD_ONLY and not star:
+            parts.append("*")
+            star = True
+        tensor = "Tensor" if i == 0 or (elementwise and p.name == "condition") else "Tensor | float" if elementwise else "Any"
+        text = f"{p.name}: {_annotation(p, tensor)}"
+        parts.append(text if p.default is p.empty else text + " = ...")
+    if op.result == "given":
+        parts.append("dtype: Any")
+    outputs = op.outputs
+    parts += ["*"] if outputs and not star else []
+    parts += [f"{name}: Any = ..." for name in outputs]
+    return ", ".join(parts), "Tensor" if len(outputs) == 1 else "Any"
+
+
+def _finish(lines, header):
+    """Join lines; `int`, `float` and `bool` are also names of dtypes and methods, so types are spelled out."""
+    text = re.sub(r"([:>|] |\[)(int|float|bool|tuple)\b", r"\1builtins.\2", "\n".join(lines))
+    return f"{_HEADER}\nimport builtins\n{header}\n{text}\n"
+
+
+def package_stub():
+    """Text of `infinicore/__init__.pyi`."""
+    lines = []
+    for module, names in infinicore._NAMES.items():
+        makes_tensors = module in ("creation", "random") or module.startswith("interop")
+        for name in names:
+            function = getattr(infinicore, name)
+            if makes_tensors and inspect.isfunction(function) and name != "manual_seed":
+                lines.append(f"def {name}({_signature(function)}) -> Tensor: ...")
+            else:
+                lines.append(f"from .{module} import {name} as {name}")
+    lines += [f"from . import {name} as {name}" for name in infinicore._MODULES]
+    lines += ["", "__version__: str"]
+    lines += [f"{name}: DType" for name in (*infinicore._DTYPES, *infinicore._ALIASES)]
+    for name, op in sorted(OPS.items()):
+        parameters, result = _op_signature(op)
+        lines.append(f"def {name}({parameters}) -> {result}: ...")
+    return _finish(lines, "from typing import Any\n")
+
+
+def tensor_stub():
+    """Text of `infinicore/tensor.pyi`."""
+    from infinicore.tensor import _OPERATORS, Tensor
+
+    lines = ["class Size(tuple[int, ...]):"]
+    lines += ["    def numel(self) -> int: ...\n", "class Tensor:", "    dtype: DType", "    device: Device", "    address: int"]
+    methods = {}
+    for name, value in vars(Tensor).items():
+        op = OPS.get(name)
+        if name in _HIDDEN or name in _OPERATORS or (name.startswith("_") and not name.startswith("__")):
+            continue
+        if isinstance(value, property):
+            methods[name] = ["@property", f"def {name}(self) -> {_RETURNS.get(name, 'Tensor')}: ..."]
+        elif op is not None:
+            parameters, result = _op_signature(op, method=True)
+            methods[name] = [f"def {name}({parameters}) -> {result}: ..."]
+        elif callable(value):
+            parameters = _signature(value, drop=1, method=True)
+            methods[name] = [f"def {name}({parameters}) -> {_RETURNS.get(name, 'Tensor')}: ..."]
+    for name in sorted(methods):
+        lines += ["    " + line for line in methods[name]]
+    for name in sorted(_OPERATORS):
+        unary = name in ("__neg__", "__abs__", "__invert__")
+        ignore = "  # type: ignore[override]" if name in ("__eq__", "__ne__") else ""
+        lines.append(f"    def {name}(self{'' if unary else ', other: Any'}) -> Tensor: ...{ignore}")
+    imports = "from collections.abc import Iterator\nfrom typing import Any\n\nimport numpy as np\n"
+    return _finish(lines, imports + "\nfrom .device import Device\nfrom .dtype import DType\n")
+
+
+def operators_page():
+    """Text of `docs/operators.md`."""
+    lines = ["# Operators", "", "Written by `python -m infinicore.reference` from the op table in `kernels/ops`.", ""]
+    lines += ["Each is a function `infinicore.<name>`; those whose first input is a tensor are methods of `Tensor` too.", ""]
+    families = {}
+    for op in OPS.values():
+        families.setdefault(op.function.__module__.rpartition(".")[2], []).append(op)
+    for family in sorted(families):
+        lines += [f"## {family.strip('_')}", ""]
+        for op in sorted(families[family], key=lambda op: op.name):
+            parameters, _ = _op_signature(op)
+            plain = ", ".join(p.partition(":")[0] + ("" if "= ..." not in p else "=…") for p in parameters.split(", ") if p.strip())
+            lines += [f"### `{op.name}({plain})`", "", op.doc or "", "", f"dtypes: {', '.join(op.dtypes)}", ""]
+    return "\n".join(lines)
+
+
+def files():
+    """Path and text of everything written here."""
+    docs = ROOT.parent / "docs" / "operators.md"
+    return {ROOT / "__init__.pyi": package_stub(), ROOT / "tensor.pyi": tensor_stub(), docs: operators_page()}
+
+
+def main(arguments):
+    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path.name} is out of date, run `python -m infinicore.reference`")
+        return 1 if stale else 0
+    for path, text in files().items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""Type stubs and the page of operators are those that the op table gives."""
+
+import subprocess
+import sys
+
+import pytest
+
+from infinicore import reference
+
+
+def test_stubs_and_operator_page_are_up_to_date():
+    for path, text in reference.files().items():
+        assert path.read_text() == text, f"run `python -m infinicore.reference`: {path.name} is stale"
+
+
+def test_mypy_reads_the_stubs(tmp_path):
+    pytest.importorskip("mypy")
+    user = tmp_path / "user.py"
+    user.write_text(
+        "import infinicore as ic\n"
+        "x = ic.ones(2, 3, dtype=ic.bfloat16)\n"
+        "reveal_type(x.exp())\n"
+        "reveal_type(ic.add(x, 2.0))\n"
+        "reveal_type(x.shape)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), str(user)],
+        capture_output=True,
+        text=True,
+        cwd=reference.ROOT.parent,
+    )
+    assert done.stdout.count("infinicore.tensor.Tensor") == 2, done.stdout
+    assert "infinicore.tensor.Size" in done.stdout
