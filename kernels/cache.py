@@ -3,7 +3,7 @@
 An entry is `<name>-<key>.o`: a JSON header line (symbol, digest) and the object code; beside it lies
 the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
 llvmlite, so code for another machine is never loaded; the key covers the source text and the
-library of kernel helpers. Entries are written to a temporary name and renamed: many processes may
+helpers that it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes may
 share the directory. A damaged entry is dropped and compiled again.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import tempfile
 import warnings
@@ -42,19 +43,54 @@ def directory():
     return root() / f"{isa.cpu_name()}-{digest}"
 
 
+_HERE = Path(__file__).parent
+_IMPORT = re.compile(r"^\s*from (\.+[\w.]*|infinicore\.kernels[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
+
+
+def _imported(text, package):
+    """Files of `kernels/` that a source text imports; `package` is the folder that it lies in."""
+    found = set()
+    for module, names in _IMPORT.findall(text):
+        dots = len(module) - len(module.lstrip("."))
+        if dots:
+            folder, rest = package if dots == 1 else package.parent, module.lstrip(".")
+        else:
+            folder, rest = _HERE, module.removeprefix("infinicore.kernels").lstrip(".")
+        base = folder.joinpath(*rest.split(".")) if rest else folder
+        if base.with_suffix(".py").exists():
+            found.add(base.with_suffix(".py"))
+            continue
+        for name in re.findall(r"\w+", names):
+            path = base / f"{name}.py"
+            if path.exists():
+                found.add(path)
+    return found
+
+
 @functools.cache
-def library_digest():
-    """A digest of the kernel helpers, which are compiled into every kernel."""
+def _helper(path):
+    """(digest of a file of kernel helpers, files that it imports)."""
+    data = path.read_bytes()
+    return hashlib.sha256(path.name.encode() + data).digest(), _imported(data.decode(), path.parent)
+
+
+def library_digest(source):
+    """A digest of every helper that this kernel source is compiled with, directly or through others."""
+    seen, todo = set(), list(_imported(source, _HERE)) + [_HERE / "jit.py", _HERE / "isa.py"]
+    while todo:
+        path = todo.pop()
+        if path not in seen:
+            seen.add(path)
+            todo += _helper(path)[1] if path.parent.name == "cpu" else ()
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for path in sorted([*(here / "cpu").glob("*.py"), here / "jit.py", here / "isa.py"]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(seen):
+        digest.update(_helper(path)[0])
     return digest.hexdigest()
 
 
 def path_of(name, source):
     """Where the kernel `name` with this source text lies."""
-    key = hashlib.sha256((library_digest() + source).encode()).hexdigest()[:20]
+    key = hashlib.sha256((library_digest(source) + source).encode()).hexdigest()[:20]
     return directory() / f"{name}-{key}.o"
 
 
