@@ -1,0 +1,84 @@
+"""Fixtures and switches of all tests.
+
+Real weights and texts come from `INFINICORE_TEST_DATA`, else from a folder `shared` beside the checkout;
+a test that needs them skips where neither exists. Tests marked `slow` run with `--slow`.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+# Before torch loads libgomp: workers that spin without end make two OpenMP runtimes in one process crawl.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+import pytest
+
+import infinicore  # noqa: F401  found now: its parts are found beside it, whatever the path says later
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# transformers asks whether a package `kernels` exists: the checkout's folder of that name must not answer.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked `slow` too")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--slow"):
+        return
+    skip = pytest.mark.skip(reason="slow: run with --slow")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
+
+
+def pytest_report_header():
+    from infinicore import core
+
+    life = "compiled" if core.compiled() else "Python"
+    return f"infinicore: core {life}; test data: {test_data_folder() or 'none'}"
+
+
+def test_data_folder():
+    """The folder with `models/` and `data/`, or None."""
+    given = os.environ.get("INFINICORE_TEST_DATA")
+    folder = Path(given) if given else ROOT.parent / "shared"
+    return folder if folder.is_dir() else None
+
+
+test_data_folder.__test__ = False
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The checkout's top folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def test_data():
+    """The folder with `models/` and `data/`; skips without one."""
+    folder = test_data_folder()
+    if folder is None:
+        pytest.skip("no test data: set INFINICORE_TEST_DATA, or put `shared` beside the checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stories(test_data):
+    """A trained Llama of 260 thousand parameters as a Hugging Face folder; skips without it."""
+    folder = test_data / "models" / "stories260K"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} does not exist")
+    return folder
+
+
+@pytest.fixture
+def rng():
+    """A seeded NumPy generator."""
+    return np.random.default_rng(0)

@@ -1,0 +1,87 @@
+"""Tokenizers, and decoding while tokens arrive."""
+
+import json
+
+import pytest
+
+from infinicore.lm import StreamDecoder, Tokenizer
+
+tokenizers = pytest.importorskip("tokenizers")
+
+TEXTS = ["Once upon a time", " leading and  double", "Zoë—“日本語” 🙂👩‍👩‍👧!", "a\nb\tc", "naïve café"]
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory):
+    """A tokenizer of single bytes with a few merges, as in Llama 3 and Qwen."""
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    vocabulary = {character: i for i, character in enumerate(sorted(alphabet))}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens(["<|end|>"])
+    path = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
+    backend.save(str(path))
+    return Tokenizer(path)
+
+
+def stream(tokenizer, ids, prompt=()):
+    decoder = StreamDecoder(tokenizer, prompt)
+    pieces = [decoder.push(i) for i in ids]
+    return [*pieces, decoder.flush()]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_bytes(byte_level, text):
+    ids = byte_level.encode(text)
+    pieces = stream(byte_level, ids)
+    assert "".join(pieces) == text == byte_level.decode(ids)
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_incomplete_at_the_end(byte_level):
+    ids = byte_level.encode("a🙂")[:-1]
+    pieces = stream(byte_level, ids)
+    assert pieces[0] == "a" and pieces[1:-1] == ["", "", ""]
+    assert "".join(pieces) == byte_level.decode(ids)
+
+
+def test_bytes_that_never_become_text_do_not_stall(byte_level):
+    first = byte_level.encode("é")[0]
+    pieces = stream(byte_level, [first] * 40 + byte_level.encode(" x"))
+    assert any(pieces[:30]) and pieces[-2].endswith("x")
+
+
+def test_special_tokens_are_skipped(byte_level):
+    ids = [*byte_level.encode("a"), 256, *byte_level.encode(" b")]
+    assert "".join(stream(byte_level, ids)) == "a b"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_sentencepiece(stories, text):
+    tokenizer = Tokenizer(stories / "tokenizer.json", json.loads((stories / "tokenizer_config.json").read_text()))
+    ids = tokenizer.encode(text)
+    assert ids[0] == tokenizer.bos_token_id == 1 and tokenizer.eos_token_id == 2
+    for cut in range(1, len(ids)):
+        before = tokenizer.decode(ids[:cut])
+        if not before.endswith("\ufffd"):  # not inside a character
+            assert before + "".join(stream(tokenizer, ids[cut:], ids[:cut])) == tokenizer.decode(ids)
+    assert "".join(stream(tokenizer, ids[1:], ids[:1])) == tokenizer.decode(ids)
+
+
+def test_bos_follows_the_config(stories):
+    path = stories / "tokenizer.json"
+    names = {"bos_token": {"content": "<s>"}, "eos_token": "</s>"}
+    assert Tokenizer(path, names).encode("a")[0] == 1
+    without = Tokenizer(path, {**names, "add_bos_token": False})
+    assert without.encode("a") == Tokenizer(path, names).encode("a")[1:]
+    assert without.special_text("bos_token") == "<s>"
+    assert Tokenizer(path, names).encode("a", add_special_tokens=False)[0] != 1
+
+
+def test_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        Tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        Tokenizer(tmp_path / "tokenizer.json")

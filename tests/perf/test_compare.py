@@ -1,0 +1,200 @@
+"""The comparison: its table of cases, how figures and ratios come from what was measured, and one small run.
+
+No test asserts a time.
+"""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from infinicore import cli
+from infinicore.perf import compare, limits, peers, process, report, suites
+
+KEYS = {
+    "suite", "case", "dtype", "threads", "unit", "ours", "peers", "ratio", "limit", "limit_fraction",
+    "against", "error", "notes", "machine", "versions",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_cases_are_complete(quick):
+    cases = suites.cases(quick=quick)
+    assert {case.suite for case in cases} == set(suites.SUITES)
+    assert len({(case.suite, case.name, case.dtype) for case in cases}) == len(cases)
+    for case in cases:
+        assert case.peers and case.work > 0
+        assert case.limit in (None, "fma", "read") and (case.limit is None or case.limit_work > 0)
+        if case.suite == "generate" or case.op in ("import", "first_add"):
+            continue
+        tables = {"numpy": peers.NUMPY, "torch": peers.TORCH}
+        assert case.op in peers.OURS
+        for name in case.peers:
+            assert case.op in tables[name], (name, case.op)
+
+
+def test_inputs_are_the_same_everywhere_and_not_zeros():
+    first = suites.cases(quick=True, suites=["kernels"], match="where")[0]
+    again = suites.cases(quick=True, suites=["kernels"], match="where")[0]
+    for name, array in first.arrays().items():
+        assert np.array_equal(array, again.arrays()[name])
+        assert np.count_nonzero(array) > array.size // 4
+    assert not np.array_equal(first.arrays()["x"], first.arrays()["y"])
+
+
+@pytest.mark.parametrize(
+    "unit, work, measured, value, higher",
+    [
+        ("GFLOP/s", 4e9, 2.0, 2.0, True),
+        ("GB/s", 1e9, 0.5, 2.0, True),
+        ("tokens/s", 64, 2.0, 32.0, True),
+        ("us", 1, 3e-6, 3.0, False),
+        ("ms", 1, 3e-3, 3.0, False),
+        ("s", 1, 3.0, 3.0, False),
+        ("MB", 1, 5e6, 5.0, False),
+    ],
+)
+def test_units(unit, work, measured, value, higher):
+    case = suites.Case(suite="kernels", name="x", op="add", dtype="float32", unit=unit, work=work)
+    assert case.value(measured) == pytest.approx(value)
+    assert case.higher_is_better is higher
+    # Twice as fast is 2, whatever the unit's direction.
+    assert compare.ratio_of(case, case.value(measured / 2), case.value(measured)) == pytest.approx(2)
+
+
+def test_row_is_computed_from_the_medians():
+    case = suites.Case(
+        suite="kernels", name="x", op="add", dtype="float32", unit="us", limit="read", limit_work=1, limit_bytes=1
+    )
+    measured = {"ours": [1e-6, 9e-6, 2e-6], "numpy": [4e-6] * 3, "torch": [3e-6] * 3}
+    sides = []
+    for name, seconds in measured.items():
+        sides.append(compare._Side(name, None))
+        sides[-1].measured = seconds
+    limit = compare._Side("limit", None)
+    limit.measured = [2e-6]
+    row = compare._row(case, sides, limit, 0.5, compare.Options(threads=1))
+    assert row["ours"] == pytest.approx(2) and row["peers"] == pytest.approx({"numpy": 4, "torch": 3})
+    assert row["against"] == "torch" and row["ratio"] == pytest.approx(1.5)
+    assert row["limit"] == pytest.approx(1) and row["limit_fraction"] == pytest.approx(0.5)
+    row = compare._row(case, sides, None, 0, compare.Options(threads=1, against="numpy"))
+    assert row["against"] == "numpy" and row["ratio"] == pytest.approx(2)
+    row = compare._row(case, sides[:1], None, 0, compare.Options(threads=1))
+    assert row["ratio"] is None and row["against"] is None
+
+
+def test_quick_run(tmp_path, capsys):
+    """Ours and NumPy in processes of their own, end to end, through the command."""
+    path, table = tmp_path / "rows.json", tmp_path / "rows.md"
+    words = ["--quick", "--suite", "kernels", "--suite", "dispatch", "--case", "add 6", "--dtype", "float32"]
+    status = cli.main(["perf", "compare", *words, "--threads", "1", "--json", str(path), "--markdown", str(table)])
+    rows = json.loads(path.read_text())
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert {(row["suite"], row["case"]) for row in rows} == {
+        ("kernels", "add 65536"), ("dispatch", "add 64"), ("dispatch", "add 64 out="),
+        ("dispatch", "graph replay, per add 64"),
+    }  # fmt: skip
+    for row in rows:
+        assert set(row) == KEYS and row["threads"] == 1
+        assert row["ours"] > 0 and row["peers"]["numpy"] > 0
+        theirs = row["peers"][row["against"]]
+        expected = row["ours"] / theirs if row["unit"] == "GB/s" else theirs / row["ours"]
+        assert row["ratio"] == pytest.approx(expected)
+        assert 0 <= row["error"] < 1e-4
+        assert row["case"] in printed and row["case"] in table.read_text()
+    (kernel,) = (row for row in rows if row["suite"] == "kernels")
+    assert kernel["limit_fraction"] == pytest.approx(kernel["ours"] / kernel["limit"])
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_missing_peer_is_a_note(monkeypatch):
+    monkeypatch.setitem(peers.MODULES, "torch", "no_such_library_here")
+    (case,) = suites.cases(quick=True, suites=["dispatch"], match="out=")
+    (row,) = compare.compare([case], compare.Options(threads=1, quick=True))
+    assert "torch is not installed" in row["notes"]
+    assert set(row["peers"]) == {"numpy"} and not compare.failed(row)
+
+
+def test_different_results_are_a_failure(tmp_path):
+    class Fixed:
+        def __init__(self, name, values):
+            self.name, self.values = name, np.asarray(values, np.float64)
+
+        def save(self, path):
+            return self.values
+
+    case = suites.Case(suite="kernels", name="x", op="add", dtype="float32", unit="us")
+    error, note = compare._error(case, [Fixed("ours", [1, 2]), Fixed("numpy", [1, 2.00001])])
+    assert error == pytest.approx(5e-6, rel=1e-3) and note is None
+    for wrong in ([1, 2.5], [1, np.nan], [1]):
+        _, note = compare._error(case, [Fixed("ours", wrong), Fixed("numpy", [1, 2])])
+        assert note.startswith("RESULTS DIFFER") and compare.failed({"notes": [note]})
+
+
+def test_a_worker_that_dies_or_errs_says_so():
+    worker = process.Worker("numpy", 1)
+    reply = worker.ask("measure", slot="nothing here", repetitions=1)
+    assert "KeyError" in reply["error"]
+    worker.pause()
+    worker._process.kill()
+    worker._process.wait()
+    assert "its process ended" in worker.ask("release")["error"]
+    assert not worker.alive
+    worker.close()
+
+
+def test_limits():
+    read = limits.ReadBandwidth(1 << 20)
+    assert read.amount == 1 << 20 and read.measure(2) > 0
+    assert read.checksum() == read.expected_checksum()
+    for dtype in ("float32", "float64", "bfloat16"):
+        peak = limits.FmaPeak(dtype)
+        assert peak.measure(1) > 0 and peak.amount > 0
+        assert np.isfinite(peak.results()).all() and (peak.results() != 0).all()
+
+
+def test_bad_arguments(tmp_path, capsys):
+    for words, complaint in (
+        (["--case", "no such case"], "no case of"),
+        (["--against", "matlab"], "`--against` must be one of"),
+        (["--threads", "0"], "`--threads` must be between"),
+        (["--json", str(tmp_path / "absent" / "rows.json")], "does not exist"),
+    ):
+        assert cli.main(["perf", "compare", "--quick", *words]) == 1
+        assert complaint in capsys.readouterr().err
+
+
+def test_list_and_table(tmp_path, capsys):
+    assert cli.main(["perf", "compare", "--list", "--suite", "generate"]) == 0
+    assert "TinyLlama-1.1B decode 64 after 512" in capsys.readouterr().out
+    row = dict.fromkeys(KEYS) | {
+        "suite": "kernels", "case": "matmul 8", "dtype": "float32", "threads": 2, "unit": "GFLOP/s", "ours": 12.345,
+        "peers": {"torch": 10.0}, "against": "torch", "ratio": 1.2345, "notes": ["numpy is not installed"],
+        "machine": "CPU", "versions": {"numba": "0"},
+    }  # fmt: skip
+    compare.write_json([row], tmp_path / "rows.json")
+    assert cli.main(["perf", "table", str(tmp_path / "rows.json")]) == 0
+    text = capsys.readouterr().out
+    assert "| matmul 8 | float32 | GFLOP/s | 12.3 | 10.0 | 1.23 x torch | - | - |" in text
+    assert "numpy is not installed" in text
+    assert report.markdown([]) == ""
+
+
+def test_generate_skips_without_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("INFINICORE_TEST_DATA", str(tmp_path))
+    (case,) = suites.cases(quick=True, suites=["generate"], match="prefill")
+    (row,) = compare.compare([case], compare.Options(threads=1, quick=True))
+    assert row["ours"] is None and row["notes"][0].startswith("skipped: there is no models/stories260K")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
+def test_generate_agrees_with_transformers(stories):
+    cases = suites.cases(quick=True, suites=["generate"])
+    rows = compare.compare(cases, compare.Options(threads=1, quick=True))
+    for row in rows:
+        assert row["ours"] > 0 and row["peers"]["transformers"] > 0, row["notes"]
+        assert not compare.failed(row), row["notes"]
+    assert rows[0]["error"] < 1e-4 and rows[1]["error"] == 0  # logits, and every token

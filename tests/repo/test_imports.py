@@ -1,0 +1,151 @@
+"""Imports go one way, and `import infinicore` stays light.
+
+Every import statement counts, inside of functions too: importing late saves time, it does not turn a
+dependency round.
+"""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+# From the bottom to the top. A module imports from its own layer and from those below it.
+LAYERS = (
+    ("config",),
+    ("kernels",),
+    ("core",),
+    ("dtype", "device"),
+    ("dispatch",),
+    ("size", "tensor", "creation", "ops", "graph", "context", "device_event", "random", "printing", "interop"),
+    ("nn",),
+    ("io",),
+    ("models",),
+    ("lm",),
+    ("cache",),
+    ("info", "reference"),
+    ("perf",),
+    ("cli", "__main__"),
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+ROOTS = {"infinicore": "infinicore", "infinicore.kernels": "kernels", "infinicore.distributed": "distributed"}
+FOREIGN_NEVER = {"torch", "transformers", "safetensors", "mpi4py"}  # at import of a module; perf and interop ask later
+
+
+def _modules(root):
+    """(dotted name, path) of every module."""
+    for package, folder in ROOTS.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            yield ".".join([package, *(p for p in parts if p != "__init__")]), path
+
+
+def _imports(name, path, known):
+    """(dotted target, line, whether at top level) of every import of our own, resolved to modules."""
+    tree = ast.parse(path.read_text())
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*base, *([node.module] if node.module else [])])
+            targets = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            yield target, node.lineno, id(node) in top
+
+
+def _layer(name):
+    """`infinicore.nn.modules.linear` -> "nn"; None for the package itself, whose names are lazy."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "infinicore" and len(parts) > 1 else None
+
+
+def _own_imports(root):
+    modules = dict(_modules(root))
+    for name, path in modules.items():
+        for target, line, at_top in _imports(name, path, modules):
+            if target.split(".")[0] == "infinicore":
+                yield name, target, f"{path.relative_to(root)}:{line} imports {target}", at_top
+
+
+def test_every_module_has_a_layer(root):
+    names = {_layer(name) for name, _ in _modules(root)} - {None, "distributed"}
+    assert names <= set(RANK), "put the new part into LAYERS, above what it imports"
+
+
+def test_imports_go_one_way(root):
+    wrong = []
+    for name, target, where, _ in _own_imports(root):
+        source, wanted = _layer(name), _layer(target)
+        if source is None or wanted is None:
+            continue  # the package's public names are below
+        if source == "distributed" or wanted == "distributed" or RANK[wanted] > RANK[source]:
+            wrong.append(where)
+    assert not wrong
+
+
+def test_only_the_top_uses_the_public_names(root):
+    """`from infinicore import x` inside of the package goes through everything: parts name what they need."""
+    wrong = [
+        where
+        for name, target, where, _ in _own_imports(root)
+        if target == "infinicore" and _layer(name) is not None and RANK[_layer(name)] <= RANK["tensor"]
+    ]
+    assert not wrong
+
+
+def test_no_cycles_among_modules(root):
+    """Top-level imports form no cycle, whatever the layer."""
+    graph = {}
+    for name, target, _, at_top in _own_imports(root):
+        if at_top and target != name and _layer(target) is not None:
+            graph.setdefault(name, set()).add(target)
+    done, path = set(), []
+
+    def walk(name):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            path.append(name)
+            for target in sorted(graph.get(name, ())):
+                walk(target)
+            path.pop()
+            done.add(name)
+
+    for name in sorted(graph):
+        walk(name)
+
+
+def test_optional_libraries_are_imported_late(root):
+    wrong = []
+    for name, path in _modules(root):
+        for target, line, at_top in _imports(name, path, {}):
+            if at_top and target.split(".")[0] in FOREIGN_NEVER:
+                wrong.append(f"{path.relative_to(root)}:{line} imports {target}")
+    assert not wrong
+
+
+def _loaded_after(code):
+    script = f"import sys\n{code}\nprint(' '.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+HEAVY = {"numba", "torch", "transformers", "mpi4py", "tokenizers", "jinja2", "fastapi", "flask", "starlette", "scipy"}
+
+
+@pytest.mark.parametrize("code", ["import infinicore", "import infinicore.cli", "from infinicore import Tensor"])
+def test_import_is_light(code):
+    assert not _loaded_after(code) & HEAVY
+
+
+def test_kernels_are_no_top_level_package(root):
+    """`kernels` and `distributed` belong to other people, also where this checkout comes first on the path."""
+    for name in ("kernels", "distributed"):
+        done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=root, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "ModuleNotFoundError" in done.stderr or "import it by that name" in done.stderr

@@ -1,0 +1,58 @@
+"""README's commands, run as they stand there in a copy of the checkout."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+SKIPPED = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "*.so", "__pycache__", ".*_cache")
+
+
+def _commands(root):
+    """The shell commands in README's fenced blocks, one per line."""
+    blocks = re.findall(r"```bash\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def _run(command, folder, **environment):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "PYTHONPATH"))}
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=clean | environment, text=True, capture_output=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def copy(root, tmp_path_factory):
+    return shutil.copytree(root, tmp_path_factory.mktemp("readme") / "checkout", ignore=SKIPPED)
+
+
+def test_readme_has_two_commands(root):
+    generate, tests = _commands(root)
+    assert "infinicore generate --model DIR" in generate
+    assert tests.endswith("-m pytest -q")
+
+
+@pytest.mark.slow
+def test_generate_command(root, copy, stories):
+    command = _commands(root)[0].replace("DIR", str(stories)).replace("install", "install -qq")
+    text = _run(command + " --temperature 0 --max-new-tokens 30", copy)
+    assert "there was a little girl" in text
+
+
+@pytest.mark.slow
+def test_tests_command(root, copy):
+    """The installation and the collection of all tests; .ci/run runs the command whole."""
+    command = _commands(root)[1].replace("install", "install -qq")
+    assert "tests collected" in _run(command, copy, PYTEST_ADDOPTS="--collect-only")
+
+
+@pytest.mark.slow
+def test_python_example(root, stories):
+    """The Python block runs as it stands, with DIR replaced."""
+    code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL).group(1)
+    assert _run(f"{sys.executable} - <<'PY'\n{code.replace('DIR', str(stories))}\nPY", root)
