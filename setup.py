@@ -15,6 +15,8 @@ from setuptools import Extension, find_packages, setup
 # Compiled modules, all under infinicore/core (a `cimport` between mapped folders does not work).
 CYTHON_MODULES = ["infinicore.core.layout_cy", "infinicore.core.tensor_cy", "infinicore.core.launch_cy"]
 
+FLAGS = ["-O3", "-g0"] if os.name == "posix" else []
+
 # `kernels/` and `distributed/` lie at the top, but are only ever importable below `infinicore`.
 ROOTS = {
     "infinicore": "infinicore",
@@ -52,15 +54,18 @@ def extensions():
     for name in CYTHON_MODULES:
         base = name.replace(".", "/")
         source = next(path for path in (base + ".pyx", base + ".py") if os.path.exists(path))
-        found.append(Extension(name, [source], optional=mode == "auto"))
+        found.append(Extension(name, [source], extra_compile_args=FLAGS))
     # C files go to build/, so that the source folders hold only what people write.
-    return cythonize(found, build_dir="build/cython", language_level=3, exclude_failures=mode == "auto")
+    found = cythonize(found, build_dir="build/cython", language_level=3, exclude_failures=mode == "auto")
+    for extension in found:  # `cythonize` makes new objects and forgets this attribute
+        extension.optional = mode == "auto"
+    return found
 
 
 setup(
     version=read_version(),
     packages=packages(),
     package_dir=ROOTS,
-    package_data={"infinicore": ["py.typed"], "infinicore.core": ["*.pxd", "*.pyx"]},
+    package_data={"infinicore": ["py.typed", "*.pyi"], "infinicore.core": ["*.pxd", "*.pyx"]},
     ext_modules=extensions(),
 )

@@ -3,10 +3,14 @@
 Where kernels lie and how they are written is `kernels/cache.py`. The command is `infinicore cache`.
 """
 
+import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from .dtype import dtype as as_dtype
 from .kernels import cache as _files
+from .kernels import jit as _jit
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -42,3 +46,83 @@ def entries():
 def clear():
     """Delete every compiled kernel; returns how many there were, and their size in bytes."""
     return _files.clear()
+
+
+# One layer each with what a family adds: attention biases, a norm of queries and keys, a head of its own.
+_SIZES = {
+    "vocab_size": 640,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
+_MODELS = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"]},
+}
+CHECKPOINT_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def warm(dtype, report=None):
+    """Compile the kernels that text generation needs with weights of `dtype`; the names of those that were missing.
+
+    Small random checkpoints of every family and checkpoint dtype are written, loaded and run, with a long prompt, a
+    short one, a batch, greedy and sampled. `report(name, count)` is called before each compilation.
+    """
+    names = []
+
+    def note(name):
+        names.append(name)
+        if report is not None:
+            report(name, len(names))
+
+    before, _jit.on_compile = _jit.on_compile, note
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for family, config in _MODELS.items():
+                for stored in CHECKPOINT_DTYPES if family == "llama" else (dtype,):
+                    _run(_write(Path(folder), family, _SIZES | config, stored), dtype)
+        _start_threads()
+    finally:
+        _jit.on_compile = before
+    return names
+
+
+def _write(folder, family, config, dtype):
+    """A random checkpoint in `folder`; returns it."""
+    from .io import save_file
+    from .models.registry import CausalLM, configs
+
+    model = CausalLM(configs.parse("config.json", config, family), dtype=as_dtype(dtype))
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = dict(model.state_dict())
+    if config.get("tie_word_embeddings"):
+        del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def _run(folder, dtype):
+    """Load a checkpoint, and generate in the ways that differ in kernels."""
+    from .models import from_pretrained
+
+    model = from_pretrained(folder, dtype=dtype)
+    long = [1 + i % 600 for i in range(70)]
+    for cache in ("static", "paged"):
+        for prompt in (long, [1], [long[:3], long]):
+            model.generate(prompt, max_new_tokens=3, temperature=0, cache=cache, ignore_eos=True).finish()
+    sampling = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 0}
+    model.generate(long, max_new_tokens=3, ignore_eos=True, **sampling).finish()
+
+
+def _start_threads():
+    """The parallel driver and the parallel replay of graphs, which small models never reach."""
+    from .kernels import threads
+
+    threads.driver()
+    threads.load_driver("replay", "args, lo, hi")
+    threads.load_driver("replay_serial", "args, lo, hi")

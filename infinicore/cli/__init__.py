@@ -48,18 +48,30 @@ def main(argv=None):
 
 
 def _run(module, arguments):
+    """Run a command: what the user can set right is one sentence and status 2; an interrupt ends quietly."""
     from .. import config
+    from . import progress
 
     try:
         config.check()
         return module.run(arguments) or 0
     except KeyboardInterrupt:
+        progress.clear()
         return 130
     except BrokenPipeError:  # the reader (`| head`) has gone; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ValueError, TypeError, NotImplementedError, OSError, ImportError) as error:
+    except (ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, OverflowError) as error:
         if arguments.traceback:
             raise
-        print(f"infinicore: error: {error}", file=sys.stderr)
-        return 1
+        progress.clear()
+        print(f"infinicore: error: {_sentence(error)}", file=sys.stderr)
+        return 2
+
+
+def _sentence(error):
+    """An error as one line."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(text.split())

@@ -13,15 +13,21 @@ generation_config.json. Exit status: 0, 2 for input that cannot be used (one sen
 
 def add_model_arguments(parser):
     """What every command takes that runs a model."""
-    parser.add_argument("--model", required=True, metavar="DIR", help="folder with config.json, tokenizer.json, *.safetensors")
+    parser.add_argument(
+        "--model", required=True, metavar="DIR", help="folder with config.json, tokenizer.json, *.safetensors"
+    )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to write at most")
     parser.add_argument("--temperature", type=float, metavar="T", help="0: always the most likely token")
     parser.add_argument("--top-k", type=int, metavar="K", help="choose among the K most likely tokens; 0: all")
-    parser.add_argument("--top-p", type=float, metavar="P", help="choose among the most likely tokens that hold P together")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="choose among the most likely tokens that hold P together"
+    )
     parser.add_argument("--min-p", type=float, metavar="P", help="leave out tokens below P times the most likely one")
     parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid what was there already")
     parser.add_argument("--seed", type=int, metavar="S", help="repeat the same choices")
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
+    parser.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
     parser.add_argument("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
     parser.add_argument("--cache", choices=("static", "paged"), default="static", help="how keys and values are kept")
@@ -36,7 +42,9 @@ def add_arguments(parser):
     parser.add_argument("--prompt", metavar="TEXT", help="default: standard input")
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--stream", action=switch, default=True, help="print text as it comes, or all at the end")
-    parser.add_argument("--stats", action=switch, default=None, help="speed and memory at the end; default: without --json")
+    parser.add_argument(
+        "--stats", action=switch, default=None, help="speed and memory at the end; default: without --json"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
 
 

@@ -74,7 +74,7 @@ def render(template, messages, *, special=None, add_generation_prompt=True, **va
         )
     except jinja2.exceptions.TemplateError as error:
         raise ValueError(f"the chat template refuses these messages: {error}") from None
-    except (TypeError, RecursionError, OverflowError) as error:
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"the chat template fails: {error}") from None
 
 

@@ -1,8 +1,9 @@
 """A conversation with a model: messages, the chat template, and a cache that keeps what was said."""
 
 from . import chat
-from .generate import generate, prepare_sampler
+from .generate import generate
 from .runner import Runner
+from .sampler import Sampler, resolve
 from .tokenizer import load_config, tokenizer_of
 
 
@@ -22,7 +23,7 @@ class Conversation:
         self.template = chat.load_template(model.path, load_config(model.path))
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.context = min(context, model.config.context)
-        sampler = prepare_sampler(model, 1, options)
+        sampler = Sampler(resolve(model.generation_config, options), 1, model.config.vocab_size)
         self._runner = Runner(model, max_length=self.context, cache=cache, sampler=sampler)
         self.reset()
 

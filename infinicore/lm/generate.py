@@ -1,5 +1,6 @@
 """Text generation: prompts in, a stream of tokens with their text out."""
 
+import collections
 import time
 from dataclasses import dataclass
 
@@ -54,17 +55,21 @@ class Generation:
         self.prefill_seconds = self.decode_seconds = 0.0
         self._decoders = [StreamDecoder(tokenizer, ids) if tokenizer else None for ids in prompts]
         self._stops = [stopping.StopStrings(stop_strings) for _ in prompts]
-        self._tokens = self._run()
+        self._active = None  # the prompts that go on; None before the first step
+        self._ready = collections.deque()
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        return next(self._tokens)
+        if not self._ready:
+            self._advance()
+        return self._ready.popleft()
 
     def close(self):
         """Stop generating."""
-        self._tokens.close()
+        self._active = []
+        self._ready.clear()
 
     @property
     def completion(self):
@@ -91,21 +96,22 @@ class Generation:
             "decode_tokens_per_s": decoded / self.decode_seconds if decoded > 0 and self.decode_seconds else 0.0,
         }
 
-    def _run(self):
-        runner, clock = self.runner, time.perf_counter
-        active = list(range(len(self.completions)))
-        began = clock()
-        runner.prefill([c.prompt_ids for c in self.completions])
-        self.prefill_seconds = clock() - began
-        while True:
-            tokens = [self._take(index, runner.tokens[index]) for index in active]
-            yield from tokens
-            active = [token.index for token in tokens if token.finish_reason is None]
-            if not active:
-                return
-            began = clock()
-            runner.step(active)
-            self.decode_seconds += clock() - began
+    def _advance(self):
+        """Make the next token of every prompt that goes on."""
+        runner, began = self.runner, time.perf_counter()
+        if self._active is None:
+            self._active = list(range(len(self.completions)))
+            runner.prefill([c.prompt_ids for c in self.completions])
+            self.prefill_seconds = time.perf_counter() - began
+        elif self._active:
+            runner.step(self._active)
+            self.decode_seconds += time.perf_counter() - began
+        else:
+            raise StopIteration
+        for index in self._active:
+            self._ready.append(self._take(index, runner.tokens[index]))
+        if any(token.finish_reason for token in self._ready):
+            self._active = [token.index for token in self._ready if token.finish_reason is None]
 
     def _take(self, index, token_id):
         """Note a token and find the text that it adds and whether it is the last."""
@@ -162,28 +168,29 @@ def generate(
     follows the checkpoint's generation_config.json, else greedy decoding of 256 tokens. Ends at an end-of-text token
     (unless `ignore_eos`), at one of `stop_token_ids`, before one of the `stop` strings, after `max_new_tokens`, or
     when the model's context is full. `cache` is "static" or "paged"; `chunk` tokens of a prompt are run at a time.
+    A `runner` (of an earlier call's length and sampling) keeps its cache: what the prompts share is not run again.
     Raises ValueError or TypeError for what cannot be done, before anything is computed.
     """
     given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     params = resolve(model.generation_config, given | {"repetition_penalty": repetition_penalty})
+    context = model.config.context if runner is None else min(model.config.context, runner.cache.capacity)
     tokenizer = tokenizer_of(model)
     strings = stopping.check(stop)
     if strings and tokenizer is None:
         raise ValueError("`stop` needs a tokenizer, and the checkpoint has no tokenizer.json")
     prompts = [_encode(model, tokenizer, one, add_special_tokens) for one in _as_batch(prompt)]
-    context = model.config.context
     for ids in prompts:
         if len(ids) >= context:
-            raise ValueError(f"`prompt` has {len(ids)} tokens, but the model's context of {context} must also hold new ones")
+            raise ValueError(
+                f"`prompt` has {len(ids)} tokens, but the model's context of {context} must also hold new ones"
+            )
     limits = [min(_new_tokens(model, max_new_tokens, len(ids)), context - len(ids)) for ids in prompts]
     if not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"`chunk` must be a positive integer, got {chunk!r}")
-    sampler = Sampler(params, len(prompts), model.config.vocab_size)
     if runner is None:
         longest = max(len(ids) + limit for ids, limit in zip(prompts, limits))
-        runner = Runner(
-            model, sequences=len(prompts), max_length=longest, cache=cache, choose=sampler.choose, chunk=chunk
-        )
+        sampler = Sampler(params, len(prompts), model.config.vocab_size)
+        runner = Runner(model, sequences=len(prompts), max_length=longest, cache=cache, sampler=sampler, chunk=chunk)
     stop_ids = _stop_ids(model, stop_token_ids, ignore_eos)
     return Generation(model, prompts, limits, tokenizer, stop_ids, strings, runner)
 
@@ -237,5 +244,7 @@ def _stop_ids(model, given, ignore_eos):
     ids = [given] if isinstance(given, int) else list(given or ())
     check_ids(ids, model.config.vocab_size, "stop_token_ids")
     if not ignore_eos:
-        ids += token_ids("generation_config.json", model.generation_config, "eos_token_id") or model.config.eos_token_ids
+        ids += (
+            token_ids("generation_config.json", model.generation_config, "eos_token_id") or model.config.eos_token_ids
+        )
     return ids

@@ -18,16 +18,18 @@ def make_cache(model, kind, sequences, max_length):
 class Runner:
     """`prefill(prompts)` and then `step()` as often as wanted; each leaves the chosen tokens in `tokens`.
 
-    `choose(logits, rows, out)` writes token ids [R] into `out` from logits [R, vocabulary] of the sequences `rows`;
-    it is recorded with the step. What the cache holds from an earlier prompt and the next one begins with is kept.
+    `sampler` chooses them; it is recorded with the step. What the cache holds from an earlier prompt and the next one
+    begins with is not computed again.
     """
 
-    def __init__(self, model, *, sequences=1, max_length, cache="static", choose, chunk=512):
-        self.model, self.choose, self.chunk = model, choose, chunk
+    def __init__(self, model, *, sequences=1, max_length, cache="static", sampler, chunk=512):
+        self.model, self.sampler, self.chunk = model, sampler, chunk
         self.cache = make_cache(model, cache, sequences, max_length)
         self.held = [[] for _ in range(sequences)]  # the tokens stored, per sequence
         self._ids = infinicore.zeros((sequences,), dtype=infinicore.int64)
-        self._positions, self._totals, self._slots = (infinicore.zeros((sequences,), dtype=infinicore.int64) for _ in "pts")
+        self._positions, self._totals, self._slots = (
+            infinicore.zeros((sequences,), dtype=infinicore.int64) for _ in "pts"
+        )
         self.tokens = memoryview(self._ids.numpy())
         self._views = [memoryview(t.numpy()) for t in (self._positions, self._totals, self._slots)]
         self._graph = None
@@ -38,6 +40,7 @@ class Runner:
 
         `progress(done, total)` is called with tokens. Returns how many tokens had to be computed.
         """
+        self.sampler.begin(prompts)
         for sequence, prompt in enumerate(prompts):
             kept = _common(self.held[sequence], prompt)
             self.cache.truncate(sequence, kept)
@@ -69,7 +72,8 @@ class Runner:
         if ending:
             rows = [sequences[i] for i in ending]
             ids = infinicore.zeros((len(rows),), dtype=infinicore.int64)
-            self.choose(self.model.logits(step), rows, ids)
+            self.sampler.draw()
+            self.sampler.choose(self.model.logits(step), rows, ids)
             for sequence, token in zip(rows, ids.tolist()):
                 self.tokens[sequence] = token
         else:
@@ -92,6 +96,7 @@ class Runner:
             self.held[sequence].append(self.tokens[sequence])
             positions[sequence], totals[sequence] = position, position + 1
             slots[sequence] = cache.slot(sequence, position)
+        self.sampler.draw()
         if self._graph is None:
             self._record()
         else:
@@ -124,7 +129,7 @@ class Runner:
         )
         infinicore.start_graph_recording()
         try:
-            self.choose(self.model.logits(step), range(count), self._ids)
+            self.sampler.choose(self.model.logits(step), range(count), self._ids)
         finally:
             self._graph = infinicore.stop_graph_recording()
 

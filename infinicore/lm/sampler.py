@@ -1,7 +1,10 @@
 """How the next token is chosen: parameters, checked, and their defaults from generation_config.json."""
 
 import math
+import random
 from dataclasses import dataclass
+
+import infinicore
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -63,3 +66,31 @@ def resolve(defaults, given):
     if chosen.get("top_k") == -1:  # how some configs write "all tokens"
         chosen["top_k"] = 0
     return SamplingParams(**chosen, seed=given.get("seed"))
+
+
+class Sampler:
+    """Chooses tokens for a batch with common `SamplingParams`; its state lies in tensors that a graph can read.
+
+    `begin(prompts)` starts over, `draw()` provides the random numbers of one step, `choose` turns logits into ids.
+    """
+
+    def __init__(self, params, sequences, vocab_size):
+        self.params = params
+        self._uniforms = infinicore.zeros((sequences,), dtype=infinicore.float32)
+        self._values = memoryview(self._uniforms.numpy())
+        self._generators = [
+            random.Random(None if params.seed is None else params.seed + index) for index in range(sequences)
+        ]
+
+    def begin(self, prompts):
+        """Forget what earlier prompts held."""
+
+    def draw(self):
+        """New random numbers, one per sequence."""
+        if not self.params.greedy:
+            for index, generator in enumerate(self._generators):
+                self._values[index] = generator.random()
+
+    def choose(self, logits, rows, out):
+        """Write token ids [R] (int64) into `out`, for logits [R, vocabulary] of the sequences `rows`."""
+        infinicore.argmax(logits, -1, out=out)

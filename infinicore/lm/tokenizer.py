@@ -72,8 +72,12 @@ class StreamDecoder:
 
     def __init__(self, tokenizer, prompt_ids=()):
         self._decode = tokenizer.decode
-        self._ids = list(prompt_ids[-5:])  # the context that says whether a space precedes the first token
-        self._known = self._decode(self._ids) if self._ids else ""
+        self._ids, self._known = [], ""
+        for size in (5, 9, 17, 33):  # the context that says whether a space precedes the first token
+            self._ids = list(prompt_ids[-size:])
+            self._known = self._decode(self._ids) if self._ids else ""
+            if not self._known.startswith(_REPLACEMENT):  # else it begins inside a character
+                break
         self._fresh = 0
 
     def push(self, token_id):

@@ -9,22 +9,26 @@ import numpy as np
 import infinicore
 
 
+def _check_sizes(**sizes):
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer, got {value!r}")
+
+
 class BlockCache:
     """Keys and values of every layer: [blocks, heads, block size, head dim] each.
 
-    `lengths[i]` counts the tokens stored of sequence i, `tables[i]` names its blocks in order (`block_tables` is the
-    same as a tensor).
+    `capacity` is the longest that a sequence can become. `lengths[i]` counts the tokens stored of sequence i,
+    `tables[i]` names its blocks in order (`block_tables` is the same as a tensor).
     """
 
-    def __init__(self, config, dtype, *, sequences, blocks, block_size, width):
-        for name, value in (("sequences", sequences), ("blocks", blocks), ("block_size", block_size)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer, got {value!r}")
+    def __init__(self, config, dtype, *, sequences, blocks, block_size, max_length):
+        _check_sizes(max_length=max_length, sequences=sequences, blocks=blocks, block_size=block_size)
         shape = (blocks, config.num_key_value_heads, block_size, config.head_dim)
         self._keys = [infinicore.empty(shape, dtype=dtype) for _ in range(config.num_hidden_layers)]
         self._values = [infinicore.empty(shape, dtype=dtype) for _ in range(config.num_hidden_layers)]
-        self.block_size = block_size
-        self.block_tables = infinicore.zeros((sequences, width), dtype=infinicore.int64)
+        self.block_size, self.capacity = block_size, max_length
+        self.block_tables = infinicore.zeros((sequences, -(-max_length // block_size)), dtype=infinicore.int64)
         self.tables = self.block_tables.numpy()  # the same memory: a recorded step sees new blocks
         self.lengths = [0] * sequences
 
@@ -38,11 +42,6 @@ class BlockCache:
     def nbytes(self):
         """Bytes of all keys and values."""
         return sum(tensor.nbytes for tensor in (*self._keys, *self._values))
-
-    @property
-    def capacity(self):
-        """The longest that one sequence can become."""
-        return self.tables.shape[1] * self.block_size
 
     def grow(self, sequence, length):
         """Make room for `length` tokens of a sequence; ValueError if there is none."""
@@ -70,7 +69,9 @@ class StaticCache(BlockCache):
     """One block of `max_length` tokens per sequence."""
 
     def __init__(self, config, dtype, *, sequences=1, max_length):
-        super().__init__(config, dtype, sequences=sequences, blocks=sequences, block_size=max_length, width=1)
+        super().__init__(
+            config, dtype, sequences=sequences, blocks=sequences, block_size=max_length, max_length=max_length
+        )
         self.tables[:, 0] = np.arange(sequences)
 
 
@@ -78,9 +79,11 @@ class PagedCache(BlockCache):
     """Blocks of `block_size` tokens from one pool, taken as sequences grow and given back when they shrink."""
 
     def __init__(self, config, dtype, *, sequences=1, max_length, blocks=None, block_size=64):
-        width = -(-max_length // block_size) if block_size else 0
-        blocks = sequences * width if blocks is None else blocks
-        super().__init__(config, dtype, sequences=sequences, blocks=blocks, block_size=block_size, width=width)
+        _check_sizes(max_length=max_length, sequences=sequences, block_size=block_size)
+        blocks = sequences * -(-max_length // block_size) if blocks is None else blocks
+        super().__init__(
+            config, dtype, sequences=sequences, blocks=blocks, block_size=block_size, max_length=max_length
+        )
         self._free = list(range(blocks - 1, -1, -1))
         self._held = [0] * sequences
 

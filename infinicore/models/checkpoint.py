@@ -73,8 +73,9 @@ class Checkpoint:
     def resolve(self, expected, canonical, ignored_suffixes, ignored=()):
         """Map each expected name to the checkpoint's own name for it, after checking every tensor.
 
-        `expected` maps names to shapes; `canonical(name)` is the expected spelling of a checkpoint's name. Raises ValueError with the first names and the count for missing and
-        unexpected tensors, and for a tensor of the wrong shape or dtype.
+        `expected` maps names to shapes; `canonical(name)` is the expected spelling of a checkpoint's name. Raises
+        ValueError with the first names and the count for missing and unexpected tensors, and for a tensor of the
+        wrong shape or dtype.
         """
         found, unexpected = {}, []
         for name in self.where:

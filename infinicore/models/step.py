@@ -52,9 +52,10 @@ def build(cache, rotary, sequences, chunks, *, rows=None, lengths=None):
     sizes = [len(chunk) for chunk in chunks]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     positions, slots, totals = [], [], []
+    for sequence, size in zip(sequences, sizes):  # all of them first: a cache without room stays as it was
+        cache.grow(sequence, cache.lengths[sequence] + size)
     for sequence, size in zip(sequences, sizes):
         first = cache.lengths[sequence]
-        cache.grow(sequence, first + size)
         positions.append(np.arange(first, first + size))
         slots.append(cache.slots(sequence, first, first + size))
         totals.append(first + size)
@@ -78,10 +79,14 @@ def build(cache, rotary, sequences, chunks, *, rows=None, lengths=None):
 
 
 class RotaryTables:
-    """Sine and cosine of every position in a model's dtype: [positions, head_dim / 2], made as far as needed."""
+    """Sine and cosine of every position: [positions, head_dim / 2], made as far as needed.
+
+    They are float32 beside 16-bit weights: a position of a few thousands has no exact angle in 8 bits.
+    """
 
     def __init__(self, config, dtype):
-        self.config, self.dtype = config, dtype
+        self.config = config
+        self.dtype = dtype if dtype is infinicore.float64 else infinicore.float32
         self.length = 0
         self.sine = self.cosine = None
 

@@ -14,7 +14,7 @@ class RopeAlgo(enum.IntEnum):
 
 def linear(input, weight, bias=None, *, alpha=1.0, out=None):
     """`alpha * input @ weight.T + bias`: input [..., K], weight [N, K], bias [N] or None; [..., N]."""
-    return infinicore.linear(input, weight, bias, alpha, out=out)
+    return infinicore.linear(input, weight, bias, alpha=alpha, out=out)
 
 
 def _check_normalized(input, normalized_shape):

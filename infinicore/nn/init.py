@@ -27,7 +27,9 @@ def wanted():
 
 def _check(tensor):
     if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
-        raise TypeError(f"`tensor` must be a floating-point Tensor, got {getattr(tensor, 'dtype', type(tensor).__name__)}")
+        raise TypeError(
+            f"`tensor` must be a floating-point Tensor, got {getattr(tensor, 'dtype', type(tensor).__name__)}"
+        )
 
 
 def uniform_(tensor, a=0.0, b=1.0):
@@ -69,7 +71,9 @@ def ones_(tensor):
 def _fans(tensor):
     """(inputs, outputs) of a weight [out, in, ...]."""
     if tensor.ndim < 2:
-        raise ValueError(f"`tensor` must have at least 2 dims to count inputs and outputs, got shape {tuple(tensor.shape)}")
+        raise ValueError(
+            f"`tensor` must have at least 2 dims to count inputs and outputs, got shape {tuple(tensor.shape)}"
+        )
     field = math.prod(tensor.shape[2:])
     return tensor.shape[1] * field, tensor.shape[0] * field
 

@@ -275,7 +275,9 @@ class Module:
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         if strict and (missing or unexpected):
-            parts = [f"lacks {_some(missing)}"] * bool(missing) + [f"has unexpected {_some(unexpected)}"] * bool(unexpected)
+            parts = [f"lacks {_some(missing)}"] * bool(missing) + [f"has unexpected {_some(unexpected)}"] * bool(
+                unexpected
+            )
             raise ValueError(f"`state_dict` {' and '.join(parts)}; pass strict=False to load what matches")
         for name, value in state_dict.items():
             if name in own:

@@ -80,8 +80,8 @@ class _Side:
 
     def calibrate(self, turn_s):
         """Choose the repetitions that fill a turn, from a warm call."""
-        self.measure(1)
-        self.repetitions = max(1, min(1_000_000, int(turn_s / max(self.measure(1), 1e-9))))
+        if self.measure(1) < turn_s:
+            self.repetitions = max(1, min(1_000_000, int(turn_s / max(self.measure(1), 1e-9))))
         self.worker.pause()
 
     def measure(self, repetitions):

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import config
 from . import checkpoint, suites
-from .process import python
+from .process import python, python_with_ours
 from .suites import Skip
 
 MODELS = {model.name: model for model in (suites.STORIES, suites.TINYLLAMA)}
@@ -140,15 +140,15 @@ class LlamaCpp:
         return self._logits().copy()
 
 
-_SIDES = {"ours": Ours, "transformers": Transformers, "llama.cpp": LlamaCpp}
+SIDES = {"ours": Ours, "transformers": Transformers, "llama.cpp": LlamaCpp}
 _loaded = {}  # the model of this process, by path: its cases share it
 
 
-def _model(side, case, message):
-    path = message["checkpoint"]
+def _model(side, case, files):
+    path = files["checkpoint"]
     if path not in _loaded:
         length = case.options["prompt"] + case.options["steps"] + 1
-        _loaded[path] = _SIDES[side](path, message["gguf"], case.dtype, length)
+        _loaded[path] = SIDES[side](path, files["gguf"], case.dtype, length)
     return _loaded[path]
 
 
@@ -192,22 +192,42 @@ class Decode:
         return np.asarray(self.tokens) if self.compared else None
 
 
-class Memory:
-    """Peak resident bytes of this process, which has loaded the model and generated with it."""
+def peak_bytes():
+    """The most memory that this process has had resident."""
+    try:
+        # of this program alone, while ru_maxrss begins with the parent's at the fork
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    except OSError:
+        import resource
 
-    def __init__(self, model, case):
-        Decode(model, case).measure(1)
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _run(command, environment=None):
+    """The number that a new process prints last."""
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:]
+        raise RuntimeError(": ".join([f"the new process ended with status {done.returncode}", *last]))
+    return float(done.stdout.split()[-1])
+
+
+class Memory:
+    """Peak resident bytes of a new process that loads the model and generates with it."""
+
+    def __init__(self, side, case, files):
+        length = case.options["prompt"] + case.options["steps"] + 1
+        self._command = python_with_ours(
+            f"from infinicore.perf import generation as g; "
+            f"m = g.SIDES[{side!r}]({files['checkpoint']!r}, {files['gguf']!r}, {case.dtype!r}, {length}); "
+            f"m.start({prompt_of(case)}); m.steps({case.options['steps']}); print(g.peak_bytes())"
+        )
+        _run(self._command)  # fills the kernel cache: compiling takes memory too
 
     def measure(self, repetitions):
         """Bytes."""
-        try:
-            # of this program alone, while ru_maxrss begins with the parent's at the fork
-            status = Path("/proc/self/status").read_text()
-            return 1024 * int(status.split("VmHWM:")[1].split()[0])
-        except OSError:
-            import resource
-
-            return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return _run(self._command)
 
     def result(self):
         """None: there is nothing to compare."""
@@ -215,7 +235,7 @@ class Memory:
 
 
 _FIRST_TOKEN = {
-    "ours": "import infinicore.models as m; next(m.from_pretrained({path!r}).generate({prompt}, max_new_tokens=1))",
+    "ours": "import infinicore.models as m; next(m.from_pretrained({path!r}).generate({prompt}, max_new_tokens=1, temperature=0.0))",
     "transformers": (
         "import torch, transformers as m; "
         "model = m.AutoModelForCausalLM.from_pretrained({path!r}, dtype=torch.{dtype}, attn_implementation='sdpa'); "
@@ -234,37 +254,32 @@ class FirstToken:
     A cold start finds no kernel compiled: an empty cache folder for ours, which no peer has.
     """
 
-    def __init__(self, side, case, message):
+    def __init__(self, side, case, files):
         statement = _FIRST_TOKEN[side].format(
-            path=message["checkpoint"],
-            gguf=message["gguf"],
+            path=files["checkpoint"],
+            gguf=files["gguf"],
             dtype=case.dtype,
             prompt=prompt_of(case),
             length=case.options["prompt"] + case.options["steps"],
             threads=os.environ["OMP_NUM_THREADS"],
         )
         code = f"import time; t = time.perf_counter(); {statement}; print('\\n', time.perf_counter() - t)"
-        self._command, self._cold = python(code, with_ours=side == "ours"), case.options.get("cold", False)
+        self._command, self._cold = python(code, find_ours=side == "ours"), case.options.get("cold", False)
         if not self._cold:
             self.measure(1)  # fills the kernel cache and the page cache
 
     def measure(self, repetitions):
         """Seconds in a new process."""
         with tempfile.TemporaryDirectory() as empty:
-            environment = {**os.environ, "INFINICORE_CACHE_DIR": empty} if self._cold else None
-            done = subprocess.run(self._command, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            raise RuntimeError(done.stderr.strip().splitlines()[-1])
-        return float(done.stdout.split()[-1])
+            return _run(self._command, {**os.environ, "INFINICORE_CACHE_DIR": empty} if self._cold else None)
 
     def result(self):
         """None: there is nothing to compare."""
         return None
 
 
-def prepare(side, case, message):
-    """The case, ready to be measured on `side`; `message` has the paths `checkpoint` and `gguf`."""
-    if case.op == "first_token":
-        return FirstToken(side, case, message)
-    model = _model(side, case, message)
-    return {"prefill": Prefill, "decode": Decode, "memory": Memory}[case.op](model, case)
+def prepare(side, case, files):
+    """The case, ready to be measured on `side`; `files` has the paths `checkpoint` and `gguf`."""
+    if case.op in ("memory", "first_token"):
+        return {"memory": Memory, "first_token": FirstToken}[case.op](side, case, files)
+    return {"prefill": Prefill, "decode": Decode}[case.op](_model(side, case, files), case)

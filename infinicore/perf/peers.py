@@ -142,7 +142,7 @@ OURS = {
     "causal_softmax": Call("infinicore.causal_softmax(x)"),
     "rms_norm": Call("infinicore.rms_norm(x, weight, 1e-5)"),
     "add_rms_norm": Call("infinicore.add_rms_norm(x, y, weight, 1e-5)", result="_[0]"),
-    "layer_norm": Call("infinicore.layer_norm(x, weight, bias, 1e-5)"),
+    "layer_norm": Call("infinicore.layer_norm(x, (n,), weight, bias, 1e-5)"),
     "embedding": Call("infinicore.embedding(index, weight)"),
     "cat": Call("infinicore.cat([x, y])"),
     "rope": Call(
@@ -195,7 +195,7 @@ class NewProcess:
 
     def __init__(self, side, statement):
         code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
-        self._command = python(code, with_ours=side == "ours")
+        self._command = python(code, find_ours=side == "ours")
         self.measure(1)  # warms file and kernel caches
 
     def measure(self, repetitions):

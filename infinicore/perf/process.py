@@ -19,19 +19,25 @@ _THREAD_VARIABLES = (
 
 
 _ROOT = str(Path(__file__).resolve().parents[2])
-# A checkout that is not installed is on `sys.path` only while `infinicore` is imported: transformers
-# looks for a package called `kernels`, and would find our folder of that name.
-_CHECKOUT = Path(_ROOT, "setup.py").exists()
+_CHECKOUT = Path(_ROOT, "setup.py").exists()  # one that may not be installed
 _FIND = f"import sys; sys.path.insert(0, {_ROOT!r}); " if _CHECKOUT else ""
 _FORGET = f"import os; sys.path[:] = [p for p in sys.path if os.path.realpath(p) != {_ROOT!r}]; " if _CHECKOUT else ""
 
 
-def python(code, with_ours=False):
+def python(code, find_ours=False):
     """The command that runs `code` in a new interpreter, without the current folder on its path.
 
-    `with_ours`: so that this very `infinicore` can be imported, installed or not.
+    `find_ours`: this very `infinicore` can be imported, installed or not.
     """
-    return [sys.executable, "-P", "-c", (_FIND if with_ours else "") + code]
+    return [sys.executable, "-P", "-c", (_FIND if find_ours else "") + code]
+
+
+def python_with_ours(code):
+    """The same with `infinicore` imported, and its checkout not on the path.
+
+    transformers looks for a package called `kernels`, and would find our folder of that name.
+    """
+    return python(f"import infinicore; {_FORGET}{code}", find_ours=True)
 
 
 class Worker:
@@ -42,7 +48,7 @@ class Worker:
         environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self._process = subprocess.Popen(
-            python(f"import infinicore; {_FORGET}from infinicore.perf import worker; worker.main({side!r})", True),
+            python_with_ours(f"from infinicore.perf import worker; worker.main({side!r})"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

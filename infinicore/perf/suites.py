@@ -274,6 +274,7 @@ def _model_cases(model, prompt, steps):
     common = {
         "suite": "generate", "dtype": model.dtype, "group": model.name, "peers": LLM,
         "options": {"model": model.name, "prompt": prompt, "steps": steps},
+        "rounds": None if model is STORIES else 3,  # a turn of the large model takes seconds
         # bfloat16 activations round after every operation of every layer
         "tolerance": 0.1 if model.dtype == "bfloat16" else 1e-3,
     }  # fmt: skip
@@ -285,14 +286,11 @@ def _model_cases(model, prompt, steps):
         name=f"{model.name} decode {steps} after {prompt}", op="decode", unit="tokens/s", work=steps, limit="read",
         limit_work=steps * weights, limit_bytes=weights, **common,
     )  # fmt: skip
-    yield Case(name=f"{model.name} peak memory", op="memory", unit="MB", repeat=False, rounds=1, **common)
-    yield Case(
-        name=f"{model.name} first token, warm start", op="first_token", unit="s", repeat=False, rounds=1, **common
-    )
+    common = {**common, "repeat": False, "rounds": 1}
+    yield Case(name=f"{model.name} peak memory", op="memory", unit="MB", **common)
+    yield Case(name=f"{model.name} first token, warm start", op="first_token", unit="s", **common)
     common = {**common, "options": {**common["options"], "cold": True}}
-    yield Case(
-        name=f"{model.name} first token, cold start", op="first_token", unit="s", repeat=False, rounds=1, **common
-    )
+    yield Case(name=f"{model.name} first token, cold start", op="first_token", unit="s", **common)
 
 
 def _generate(quick):

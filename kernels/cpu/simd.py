@@ -657,6 +657,8 @@ def _reduction(name, float_name, integer_name, identity=None):
         if not isinstance(v, Vector):
             return None
         target = float_name if is_float(v.dtype) else integer_name
+        if target in ("smax", "smin") and not getattr(v.dtype, "signed", False):
+            target = "u" + target[1:]
 
         def codegen(context, builder, sig, args):
             element = element_type(v.dtype)
@@ -678,7 +680,9 @@ def _reduction(name, float_name, integer_name, identity=None):
 reduce_add = _reduction("reduce_add", "fadd", "add", -0.0)
 reduce_max = _reduction("reduce_max", "fmaximum", "smax")
 reduce_min = _reduction("reduce_min", "fminimum", "smin")
+reduce_mul = _reduction("reduce_mul", "fmul", "mul", 1.0)
 reduce_or = _reduction("reduce_or", None, "or")
+reduce_and = _reduction("reduce_and", None, "and")
 
 
 @lower_cast(Vector, Vector)

@@ -30,11 +30,21 @@ class Attention(nn.PackedLinear):
         value = packed.narrow(1, heads + shared, shared)
         if config.qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
-        query = infinicore.rope(query, step.positions, step.sine, step.cosine)
-        key = infinicore.rope(key, step.positions, step.sine, step.cosine)
+        infinicore.rope_qk(query, key, step.positions, step.sine, step.cosine)  # in place
         keys, values = step.cache.keys(self.layer), step.cache.values(self.layer)
         infinicore.paged_caching(keys, values, key, value, step.slots)
-        attended = infinicore.attend(query, keys, values, step, self.scale, self.window)
+        attended = infinicore.cached_attention(
+            query,
+            keys,
+            values,
+            step.query_starts,
+            step.totals,
+            step.block_tables,
+            self.scale,
+            window=self.window,
+            max_seqlen_q=step.longest_query,
+            max_kv_len=step.longest_total,
+        )
         return self.o_proj(attended.view(-1, heads * dim))
 
 

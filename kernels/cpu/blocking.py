@@ -1,0 +1,108 @@
+"""Sizes of the blocked matrix product: register tiles, panels, cache blocks, and the cut into tiles.
+
+Plain Python, which both kernels and the ops that launch them read: no Numba here.
+"""
+
+import functools
+from dataclasses import dataclass
+
+from .. import isa
+
+LANES = isa.lanes()
+_WIDE_FILE = isa.vector_bytes() == 64 or "neon" in isa.features()  # 32 vector registers, else 16
+
+# A register tile of sums: 14 x 2 vectors leave room for 2 vectors of B and one of A among 32.
+ROWS = 14 if _WIDE_FILE else 6 if LANES == 8 else 4
+SHORT_ROWS = 4 if _WIDE_FILE else 3 if LANES == 8 else 2  # of the tile for the last rows of a matrix
+VECTORS = 2
+
+# Cache blocks. A long k pays most: sums stay in registers and C is touched once (K = 2048 in one
+# piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache.
+_K_BYTES = 8192  # of one row of a panel block
+_A_BYTES = 512 << 10
+_B_BYTES = 4 << 20
+
+_PARALLEL_WORK = 3 << 20  # multiply-adds x 2 of float32 that take some 30 us: worth a thread
+
+
+def pairs(dtype):
+    """Whether a dtype (by name) is multiplied as bfloat16 pairs."""
+    return dtype == "bfloat16" and isa.has_bf16_dot()
+
+
+def lanes(dtype):
+    """Sums of products of a dtype in one vector register."""
+    return LANES // 2 if dtype == "float64" else LANES
+
+
+def across(dtype):
+    """Columns of a register tile, and of a panel of B."""
+    return VECTORS * lanes(dtype)
+
+
+def panel_bytes(dtype):
+    """Bytes of a panel's element: a float32 or float64, or a pair of bfloat16."""
+    return 8 if dtype == "float64" else 4
+
+
+def _up(value, unit):
+    return -(-value // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a product is cut: `items` tiles over all matrices of the batch, blocks within a tile."""
+
+    grid: tuple[int, int]
+    tile: tuple[int, int]
+    mc: int
+    kc: int
+    nc: int
+    b_offset: int  # of the block of B in a thread's slice of the scratch; A lies at 0
+    part_offset: int  # of the float32 partial sums; 0 when they live in C
+    slice_bytes: int
+    slices: int
+    items_per_slice: int
+    items: int
+    grain: int
+
+
+def _grid(m, n, k, threads, columns):
+    """The grid of at most `threads` tiles that finishes first: products, plus packing of A and B."""
+    best = None
+    for grid_m in range(1, threads + 1):
+        tile_m = _up(-(-m // grid_m), ROWS)
+        tile_n = _up(-(-n // (threads // grid_m)), columns)
+        cost = tile_m * tile_n + 8 * (tile_m * (1 + tile_n // 1024) + tile_n)  # packing one costs as much as 8 products
+        if best is None or cost < best[0]:
+            best = cost, tile_m, tile_n
+    return best[1:]
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(m, n, k, batch, threads, dtype, packed=False):
+    """The `Plan` of a batch of products [m, k] x [k, n]; `packed` when B comes in panels."""
+    columns, pair, size = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype)
+    work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // pair
+    if batch >= 2 * threads or work < 2 * _PARALLEL_WORK:
+        tile_m, tile_n = _up(m, ROWS), _up(n, columns)
+    else:
+        tile_m, tile_n = _grid(m, n, k, threads, columns)
+    grid = -(-m // tile_m), -(-n // tile_n)
+    steps = max(1, -(-k // pair))
+    blocks = -(-steps * size // _K_BYTES)
+    steps = _up(-(-steps // blocks), lanes(dtype))
+    mc = min(tile_m, max(1, _A_BYTES // (steps * size * ROWS)) * ROWS)
+    nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
+    nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
+    b_offset = _up(mc * steps * size + 64, 64)
+    end = b_offset if packed else b_offset + _up(nc * (steps + 1) * size, 64)
+    part_offset = end if blocks > 1 and dtype in ("float16", "bfloat16") else 0
+    slice_bytes = end + (tile_m * nc * 4 if part_offset else 0)
+    items = grid[0] * grid[1] * batch
+    slices = min(threads, items)
+    return Plan(
+        grid=grid, tile=(tile_m, tile_n), mc=mc, kc=steps * pair, nc=nc, b_offset=b_offset, part_offset=part_offset,
+        slice_bytes=_up(slice_bytes, 64), slices=slices, items_per_slice=-(-items // threads), items=items,
+        grain=-(-_PARALLEL_WORK * grid[0] * grid[1] // max(1, work)),
+    )

@@ -1,0 +1,356 @@
+"""Register-blocked products: the innermost loops of GEMM and of the skinny products, as vector IR.
+
+A micro-kernel keeps a tile of sums in registers over the whole loop over k, so it must know the tile
+at compile time: sizes are literal arguments of module-level `@intrinsic`s, which the disk cache can
+store (a closure could not be found again). `blocking.py` has the sizes.
+
+Panels hold what the loop reads, in the order it reads it. Their elements are float32 or float64, or
+an int32 that holds a bfloat16 pair (k, k + 1) where the CPU multiplies such pairs (`vdpbf16ps`:
+twice the float32 rate; it takes subnormals as zero).
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .. import isa
+from . import lowp
+from .blocking import LANES
+from .simd import (
+    I32,
+    I64,
+    Pointer,
+    _first_lanes,
+    _from_memory,
+    _literal,
+    _vector_load,
+    call_llvm,
+    element_type,
+    memory_type,
+    splat,
+)
+
+HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
+
+
+class _BFloat(ir.types.Type):
+    """LLVM's `bfloat`, which llvmlite lacks; only the signature of the dot product mentions it."""
+
+    null = "0.0"
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BFloat)
+
+    def __hash__(self):
+        return hash(_BFloat)
+
+
+# ---- what a dtype is multiplied as (at compile time) --------------------------------------------
+
+
+def is_pair(dtype):
+    """Whether `dtype` is multiplied as bfloat16 pairs."""
+    return dtype == lowp.bfloat16 and BF16_DOT
+
+
+def sum_type(dtype):
+    """The type of sums of products of `dtype`."""
+    return types.float64 if dtype == types.float64 else types.float32
+
+
+def panel_type(dtype):
+    """The type of the elements of panels of `dtype`."""
+    return types.int32 if is_pair(dtype) else sum_type(dtype)
+
+
+def lanes_of(dtype):
+    """Sums of products of `dtype` in one vector register."""
+    return LANES // 2 if dtype == types.float64 else LANES
+
+
+def _typed_pointer(name, kind_of):
+    @intrinsic
+    def function(typingctx, address, T):
+        """The pointer at an integer address to elements of the type that `T` is multiplied as."""
+        if not isinstance(T, types.NumberClass):
+            return None
+
+        def codegen(context, builder, sig, args):
+            return context.cast(builder, args[0], sig.args[0], types.int64)
+
+        return Pointer(kind_of(T.instance_type))(address, T), codegen
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+panel_ptr = _typed_pointer("panel_ptr", panel_type)
+sum_ptr = _typed_pointer("sum_ptr", sum_type)
+
+
+def _constant(name, value_of):
+    @intrinsic
+    def function(typingctx, T):
+        """A constant that follows from how `T` is multiplied."""
+        if not isinstance(T, types.NumberClass):
+            return None
+        return types.int64(T), lambda context, builder, sig, args: ir.Constant(I64, value_of(T.instance_type))
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+lanes = _constant("lanes", lanes_of)
+depth = _constant("depth", lambda dtype: 2 if is_pair(dtype) else 1)  # elements of k in a panel element
+itemsize = _constant("itemsize", lambda dtype: dtype.bitwidth // 8)
+
+
+# ---- LLVM IR ------------------------------------------------------------------------------------
+
+
+def _read(builder, address, kind, align, offset=0):
+    """Load a `kind` from an integer address plus `offset` bytes."""
+    where = builder.inttoptr(builder.add(address, ir.Constant(I64, offset)), kind.as_pointer())
+    value = builder.load(where)
+    value.align = align
+    return value
+
+
+def _write(builder, value, address, align, offset=0):
+    where = builder.inttoptr(builder.add(address, ir.Constant(I64, offset)), value.type.as_pointer())
+    builder.store(value, where).align = align
+
+
+def _multiply_add(builder, a, b, total):
+    """`total + a * b`; int32 vectors are bfloat16 pairs and add two products to each lane."""
+    if isinstance(a.type.element, ir.IntType):
+        pairs = ir.VectorType(_BFloat(), 2 * a.type.count)
+        kind = ir.FunctionType(total.type, [total.type, pairs, pairs])
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * a.type.count}"
+        dot = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(dot, [total, builder.bitcast(a, pairs), builder.bitcast(b, pairs)])
+    if HAS_FMA:
+        return call_llvm(builder, "llvm.fma", total.type, [a, b, total])
+    return builder.fadd(total, builder.fmul(a, b))
+
+
+def _sum_loop(builder, steps, pointers, strides, totals, body):
+    """`for _ in range(steps)`: `totals = body(pointers, totals)`, then advance the pointers by `strides`."""
+    entry = builder.block
+    loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
+    builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
+    builder.position_at_end(loop)
+    carried = []
+    for start in [ir.Constant(I64, 0), *pointers, *totals]:
+        phi = builder.phi(start.type)
+        phi.add_incoming(start, entry)
+        carried.append(phi)
+    count, at, sums = carried[0], carried[1 : 1 + len(pointers)], carried[1 + len(pointers) :]
+    new = body(at, sums)
+    count_next = builder.add(count, ir.Constant(I64, 1))
+    at_next = [builder.add(p, ir.Constant(I64, s)) for p, s in zip(at, strides)]
+    for phi, value in zip(carried, [count_next, *at_next, *new]):
+        phi.add_incoming(value, builder.block)
+    last = builder.block
+    builder.cbranch(builder.icmp_signed("<", count_next, steps), loop, done)
+    builder.position_at_end(done)
+    results = []
+    for before, after in zip([*pointers, *totals], [*at_next, *new]):
+        phi = builder.phi(before.type)
+        phi.add_incoming(before, entry)
+        phi.add_incoming(after, last)
+        results.append(phi)
+    return results[: len(pointers)], results[len(pointers) :]
+
+
+@intrinsic(prefer_literal=True)
+def tile_product(typingctx, a, b, tile, steps, T, rows, panel_rows, vectors):
+    """tile[rows, vectors * lanes] = sum over `steps` of the outer products of panels `a` and `b`.
+
+    `a` is [steps, panel_rows] and `b` is [steps, vectors * lanes]; the last three are literals.
+    """
+    literals = [_literal(v) for v in (rows, panel_rows, vectors)]
+    if None in literals or not isinstance(T, types.NumberClass):
+        return None
+    height, a_width, across = literals
+    dtype = T.instance_type
+    count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        one = element_type(panel_type(dtype))
+        vector = ir.VectorType(one, count)
+        total = ir.VectorType(element_type(sum_type(dtype)), count)
+
+        def body(at, sums):
+            right = [_read(builder, at[1], vector, size, j * count * size) for j in range(across)]
+            new = []
+            for i in range(height):
+                left = splat(builder, _read(builder, at[0], one, size, i * size), count)
+                for j in range(across):
+                    new.append(_multiply_add(builder, left, right[j], sums[i * across + j]))
+            return new
+
+        steps = context.cast(builder, args[3], sig.args[3], types.int64)
+        zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
+        strides = [a_width * size, across * count * size]
+        _, sums = _sum_loop(builder, steps, args[:2], strides, zeros, body)
+        for index, value in enumerate(sums):
+            _write(builder, value, args[2], size, index * count * size)
+        return context.get_dummy_value()
+
+    return types.void(a, b, tile, steps, T, rows, panel_rows, vectors), codegen
+
+
+# ---- transposing into panels --------------------------------------------------------------------
+
+
+def _shuffle(builder, a, b, picks):
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(picks)), picks))
+
+
+def _interleave(builder, a, b, width):
+    """Elements of a and b in turn: from the lower and from the upper half of each `width` elements."""
+    count, half = a.type.count, width // 2
+    for start in (0, half):
+        chosen = [base + start + e for base in range(0, count, width) for e in range(half)]
+        yield _shuffle(builder, a, b, [e + source for e in chosen for source in (0, count)])
+
+
+def _every_other(builder, a, b, width):
+    """The even, and the odd, blocks of `width` elements of a followed by b."""
+    count = a.type.count
+    for odd in (0, width):
+        yield _shuffle(builder, a, b, [s + e for s in range(odd, 2 * count, 2 * width) for e in range(width)])
+
+
+def _transpose(builder, rows):
+    """Transpose n vectors of n elements, with one shuffle instruction per vector and stage."""
+    n = len(rows)
+    width = 128 // int(str(rows[0].type.element).strip("i").replace("float", "32").replace("double", "64"))
+    squares = []
+    for q in range(0, n, width):  # squares within the 128-bit lanes, by perfect shuffles
+        square, half = rows[q : q + width], width // 2
+        for _ in range(half.bit_length()):
+            square = [v for i in range(half) for v in _interleave(builder, square[i], square[i + half], width)]
+        squares.append(square)
+    columns = [None] * n
+    for c in range(width):  # then the lanes themselves
+        lanes = [square[c] for square in squares]
+        for _ in range(len(squares).bit_length() - 1):
+            pairs = [list(_every_other(builder, a, b, width)) for a, b in zip(lanes[::2], lanes[1::2])]
+            lanes = [p[0] for p in pairs] + [p[1] for p in pairs]
+        columns[c::width] = lanes
+    return columns
+
+
+@intrinsic
+def transpose_block(typingctx, panel, width, x, stride, valid, T):
+    """panel[k, i] = x[min(i, valid - 1), k] for a square of as many elements as a register has lanes.
+
+    The rows of `panel` are `width` elements apart, those of `x` are `stride`. Lanes of rows beyond
+    `valid` repeat the last row: they end in sums that nobody reads.
+    """
+    if not isinstance(T, types.NumberClass):
+        return None
+    dtype = T.instance_type
+    n, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        panel, x = args[0], args[2]
+        width, stride, valid = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 3, 4))
+        kind = ir.VectorType(I32 if is_pair(dtype) else memory_type(dtype), n)
+        item = dtype.bitwidth // 8
+        step = builder.mul(stride, ir.Constant(I64, item))
+        last = builder.sub(valid, ir.Constant(I64, 1))
+        rows = []
+        for i in range(n):
+            row = ir.Constant(I64, i)
+            row = builder.select(builder.icmp_signed("<", row, last), row, last)
+            bits = _read(builder, builder.add(x, builder.mul(row, step)), kind, item)
+            rows.append(bits if is_pair(dtype) else _from_memory(builder, dtype, bits))
+        step = builder.mul(width, ir.Constant(I64, size))
+        for column in _transpose(builder, rows):
+            _write(builder, column, panel, size)
+            panel = builder.add(panel, step)
+        return context.get_dummy_value()
+
+    return types.void(panel, width, x, stride, valid, T), codegen
+
+
+# ---- products of rows with rows -----------------------------------------------------------------
+
+
+@intrinsic(prefer_literal=True)
+def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, fresh, T, rows, tokens, unroll):
+    """Add the products of `rows` rows of `w` with `tokens` rows of `x`, over k contiguous elements, to `sums`.
+
+    `sums` is [rows, tokens] vectors whose lanes are partial sums, zero before if `fresh`. The last three
+    are literals: `unroll` vectors of k at a time have sums of their own. Rows of `w` from `w_valid` on
+    (of `x` from `x_valid` on) repeat the last one.
+    """
+    literals = [_literal(v) for v in (rows, tokens, unroll)]
+    if None in literals or not isinstance(T, types.NumberClass):
+        return None
+    height, across, times = literals
+    dtype = T.instance_type
+    pair, item = is_pair(dtype), dtype.bitwidth // 8
+    count = lanes_of(dtype) * (2 if pair else 1)  # elements of k in one vector
+    total = ir.VectorType(element_type(sum_type(dtype)), lanes_of(dtype))
+    size = sum_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        def integer(index):
+            return context.cast(builder, args[index], sig.args[index], types.int64)
+
+        def pointers(base, stride, valid, many):
+            stride, last = builder.mul(stride, ir.Constant(I64, item)), builder.sub(valid, ir.Constant(I64, 1))
+            for i in range(many):
+                row = ir.Constant(I64, i)
+                row = builder.select(builder.icmp_signed("<", row, last), row, last)
+                yield builder.add(base, builder.mul(row, stride))
+
+        def vector(address, offset=0, mask=None):
+            address = builder.add(address, ir.Constant(I64, offset))
+            bits = _vector_load(context, builder, address, dtype, None, count, mask)
+            return builder.bitcast(bits, ir.VectorType(I32, count // 2)) if pair else _from_memory(builder, dtype, bits)
+
+        def products(values, sums):
+            terms = [(a, b) for a in values[:height] for b in values[height:]]
+            return [_multiply_add(builder, a, b, value) for (a, b), value in zip(terms, sums)]
+
+        def body(at, sums):
+            new, many = [], height * across
+            for u in range(len(sums) // many):
+                offset = u * count * item
+                new += products([vector(p, offset) for p in at], sums[u * many : (u + 1) * many])
+            return new
+
+        def tail(at, sums):
+            mask = _first_lanes(builder, k, count)
+            return products([vector(p, 0, mask) for p in at], sums)
+
+        k = integer(6)
+        at = [*pointers(args[0], integer(1), integer(2), height), *pointers(args[3], integer(4), integer(5), across)]
+        zeros = [ir.Constant(total, [0.0] * lanes_of(dtype))] * (height * across)
+        values = [_read(builder, args[7], total, size, i * lanes_of(dtype) * size) for i in range(len(zeros))]
+        values = [builder.select(args[8], zero, value) for zero, value in zip(zeros, values)]
+        for many in (times, 1) if times > 1 else (1,):
+            steps = builder.sdiv(k, ir.Constant(I64, many * count))
+            starts = values + zeros * (many - 1)
+            at, parts = _sum_loop(builder, steps, at, [many * count * item] * len(at), starts, body)
+            values = parts[: len(values)]
+            for u in range(1, many):
+                values = [builder.fadd(a, b) for a, b in zip(values, parts[u * len(values) :])]
+            k = builder.sub(k, builder.mul(steps, ir.Constant(I64, many * count)))
+        rest = builder.zext(builder.icmp_signed(">", k, ir.Constant(I64, 0)), I64)
+        _, values = _sum_loop(builder, rest, at, [0] * len(at), values, tail)
+        for i, value in enumerate(values):
+            _write(builder, value, args[7], size, i * lanes_of(dtype) * size)
+        return context.get_dummy_value()
+
+    sig = types.void(w, w_stride, w_valid, x, x_stride, x_valid, k, sums, fresh, T, rows, tokens, unroll)
+    return sig, codegen

@@ -1,0 +1,159 @@
+"""Kernels that measure the machine's limits: multiply-add peak and read bandwidth.
+
+`infinicore perf` reports every speed as a fraction of one of these, so they do nothing else: the
+peaks are chains of multiply-adds in registers, the bandwidth is one load and one addition per vector
+(software prefetching adds nothing: 36.1 GB/s with and without, two Zen 4 cores, 256 MB).
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .. import isa, jit
+from .simd import Vector, fill, fma, load, ptr, reduce_add, store, vload, vstore
+
+LANES = isa.lanes()
+HALF = LANES // 2  # float64 values in a register
+FMA = isa.has_fma()
+
+# Twelve chains hide a latency of 4 to 6 cycles at two multiply-adds per cycle, and leave room for
+# the two operands in the 16 registers of AVX2.
+CHAINS = 12
+
+BLOCK_BYTES = 1024  # what one unit of `read` covers
+WORDS = BLOCK_BYTES // 4
+
+
+class _BFloat(ir.Type):
+    """LLVM's `bfloat`, which llvmlite does not name."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BFloat)
+
+    def __hash__(self):
+        return hash(_BFloat)
+
+
+@intrinsic
+def dot_bf16(typingctx, total, a, b):
+    """`total` plus the products of 32 bfloat16 pairs, summed by twos into 16 float32 lanes.
+
+    `a` and `b` are Vector(uint32, 16): two bfloat16 values in each lane. AVX512-BF16 only.
+    """
+    if not isinstance(total, Vector) or total.lanes != 16:
+        return None
+
+    def codegen(context, builder, sig, args):
+        pairs = ir.VectorType(_BFloat(), 32)
+        kind = ir.FunctionType(args[0].type, [args[0].type, pairs, pairs])
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, [args[0], builder.bitcast(args[1], pairs), builder.bitcast(args[2], pairs)])
+
+    return total(total, a, b), codegen
+
+
+@jit.inline
+def _multiply_add(c, a, b):
+    if FMA:
+        return fma(c, a, b)
+    return c * a + b  # without the instruction, `fma` would be a library call
+
+
+@jit.inline
+def _dot(c, a, b):
+    return dot_bf16(c, a, b)
+
+
+@jit.inline
+def _chains(step, c, a, b, steps):
+    """`steps` rounds of twelve independent chains, summed so that none can be dropped.
+
+    The chains start from twelve different vectors: equal ones would be merged into one chain.
+    """
+    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = c
+    for _ in range(steps):
+        c0, c1, c2, c3 = step(c0, a, b), step(c1, a, b), step(c2, a, b), step(c3, a, b)
+        c4, c5, c6, c7 = step(c4, a, b), step(c5, a, b), step(c6, a, b), step(c7, a, b)
+        c8, c9, c10, c11 = step(c8, a, b), step(c9, a, b), step(c10, a, b), step(c11, a, b)
+    return ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)) + ((c8 + c9) + (c10 + c11))
+
+
+@jit.inline
+def _four(p):
+    return vload(p, 0, LANES), vload(p, LANES, LANES), vload(p, 2 * LANES, LANES), vload(p, 3 * LANES, LANES)
+
+
+@jit.inline
+def _four_f64(p):
+    return vload(p, 0, HALF), vload(p, HALF, HALF), vload(p, 2 * HALF, HALF), vload(p, 3 * HALF, HALF)
+
+
+@jit.inline
+def fma_f32(args, lo, hi):
+    """`hi - lo` times `args[2]` rounds of float32 chains.
+
+    `args`: address of 14 registers of operands (12 starts, factor, addend); of one register of
+    results per unit; rounds.
+    """
+    p = ptr(load(args, 0), types.float32)
+    out = ptr(load(args, 1), types.float32)
+    starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
+    a = vload(p, CHAINS * LANES, LANES)
+    b = vload(p, (CHAINS + 1) * LANES, LANES)
+    for i in range(lo, hi):
+        vstore(out, i * LANES, _chains(_multiply_add, starts, a, b, load(args, 2)))
+    return 0
+
+
+@jit.inline
+def fma_f64(args, lo, hi):
+    """As `fma_f32`, in float64."""
+    p = ptr(load(args, 0), types.float64)
+    out = ptr(load(args, 1), types.float64)
+    starts = _four_f64(p) + _four_f64(p + 4 * HALF) + _four_f64(p + 8 * HALF)
+    a = vload(p, CHAINS * HALF, HALF)
+    b = vload(p, (CHAINS + 1) * HALF, HALF)
+    for i in range(lo, hi):
+        vstore(out, i * HALF, _chains(_multiply_add, starts, a, b, load(args, 2)))
+    return 0
+
+
+@jit.inline
+def dot_bf16_f32(args, lo, hi):
+    """As `fma_f32`, with 32 bfloat16 products per instruction; the operands are pairs of bfloat16."""
+    p = ptr(load(args, 0), types.float32)
+    pairs = ptr(load(args, 0), types.uint32)
+    out = ptr(load(args, 1), types.float32)
+    starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
+    a = vload(pairs, CHAINS * LANES, LANES)
+    b = vload(pairs, (CHAINS + 1) * LANES, LANES)
+    for i in range(lo, hi):
+        vstore(out, i * LANES, _chains(_dot, starts, a, b, load(args, 2)))
+    return 0
+
+
+@jit.inline
+def read(args, lo, hi):
+    """Read blocks [lo, hi) of `BLOCK_BYTES` bytes at `args[0]`, as uint32.
+
+    `args[1]` is the address of one int64 per block: the sum of the slice (modulo 2^32) goes to
+    element `lo`, which nobody else writes.
+    """
+    out = ptr(load(args, 1), types.int64)
+    s0 = fill(0, types.uint32, LANES)
+    s1, s2, s3 = s0, s0, s0
+    p = ptr(load(args, 0), types.uint32) + lo * WORDS
+    for _ in range(lo, hi):
+        for j in range(0, WORDS, 4 * LANES):
+            s0 = s0 + vload(p, j, LANES)
+            s1 = s1 + vload(p, j + LANES, LANES)
+            s2 = s2 + vload(p, j + 2 * LANES, LANES)
+            s3 = s3 + vload(p, j + 3 * LANES, LANES)
+        p = p + WORDS
+    store(out, lo, types.int64(reduce_add((s0 + s1) + (s2 + s3))))
+    return 0

@@ -1,0 +1,96 @@
+"""What paragraphs share: checks of inputs, and tensors seen as rows of memory."""
+
+import operator
+
+
+def check(call, x, name):
+    """Refuse what is no tensor, or has a dtype that the op does not take."""
+    if not hasattr(x, "strides_"):
+        raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor, got {type(x).__name__}")
+    if x.dtype.name not in call.op.dtypes:
+        raise TypeError(f"`{name}` of `{call.op.name}` must be one of {', '.join(call.op.dtypes)}, got {x.dtype.name}")
+
+
+def check_index(call, x, name):
+    """Refuse what is no tensor of integers."""
+    if not hasattr(x, "strides_"):
+        raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor, got {type(x).__name__}")
+    if x.dtype.name not in ("int32", "int64"):
+        raise TypeError(f"`{name}` of `{call.op.name}` must be int32 or int64, got {x.dtype.name}: cast it first")
+
+
+def check_factor(call, factor, name, x, shape):
+    """Refuse a weight, bias or table that does not have `shape`, or does not go with the dtype of x.
+
+    A factor of another dtype is right where both are computed as float32.
+    """
+    if not hasattr(factor, "strides_"):
+        raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor, got {type(factor).__name__}")
+    if factor.dtype is not x.dtype:
+        narrow = ("float32", "bfloat16", "float16")
+        if factor.dtype.name not in narrow or x.dtype.name not in narrow:
+            raise TypeError(
+                f"`{name}` of `{call.op.name}` has dtype {factor.dtype.name}, which does not go with "
+                f"{x.dtype.name}: cast it to {x.dtype.name}"
+            )
+    if factor.shape_ != shape:
+        raise ValueError(f"`{name}` of `{call.op.name}` must have shape {shape}, got {factor.shape_}")
+
+
+def check_dim(dim, ndim, name="dim"):
+    """`dim` counted from the front."""
+    limit = ndim or 1
+    try:
+        dim = operator.index(dim)
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer, got {dim!r}") from None
+    if not -limit <= dim < limit:
+        raise IndexError(f"`{name}` must be between {-limit} and {limit - 1} for a tensor of {ndim} dims, got {dim}")
+    return dim + limit if dim < 0 else dim
+
+
+def product(sizes):
+    """Number of elements of a shape."""
+    n = 1
+    for size in sizes:
+        n *= size
+    return n
+
+
+def rows(x, first):
+    """`x` as rows of memory: (x or a contiguous copy, number of rows, row length, row stride).
+
+    A row holds the dims from `first` on and is contiguous; the dims before it step evenly.
+    """
+    shape = x.shape_
+    if x.contiguous_:
+        length = product(shape[first:])
+        return x, product(shape[:first]), length, length
+    strides = x.strides_
+    length = 1
+    for d in range(len(shape) - 1, first - 1, -1):
+        if shape[d] != 1 and strides[d] != length:
+            return rows(x.contiguous(), first)
+        length *= shape[d]
+    count, stride = 1, 0
+    for d in range(first - 1, -1, -1):
+        if shape[d] != 1:
+            if count == 1:
+                stride = strides[d]
+            elif strides[d] != stride * count:
+                return rows(x.contiguous(), first)
+            count *= shape[d]
+    return x, count, length, stride
+
+
+def merged(sizes, strides):
+    """[(size, stride), ...] with neighbours joined that step evenly, and without sizes of 1."""
+    groups = []
+    for size, stride in zip(sizes, strides):
+        if size == 1:
+            continue
+        if groups and groups[-1][1] == size * stride:
+            groups[-1] = (groups[-1][0] * size, stride)
+        else:
+            groups.append((size, stride))
+    return groups

@@ -1,0 +1,154 @@
+"""Copies: between layouts, and of several tensors into one."""
+
+import numpy as np
+
+from ..registry import ALL, op
+from ._layout import check, check_dim
+
+_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_UNIT = 32768  # bytes of one unit of work
+_GRAIN = 262144  # bytes of a slice: 10 us
+_STORABLE = (*ALL, "float8_e4m3", "float8_e5m2")
+
+
+def _collapse(shape, y_strides, x_strides):
+    """[size, destination stride, source stride] of merged dims, by falling destination stride."""
+    dims = [[n, y, x] for n, y, x in zip(shape, y_strides, x_strides) if n != 1]
+    dims.sort(key=lambda d: -abs(d[1]))
+    out = []
+    for size, y, x in dims:
+        if out and out[-1][1] == y * size and out[-1][2] == x * size:
+            out[-1] = [out[-1][0] * size, y, x]
+        else:
+            out.append([size, y, x])
+    return out or [[1, 1, 1]]
+
+
+def _choose(dims, itemsize):
+    """(kernel, dims of the row, units per row, elements per unit, bytes of a unit); pops from `dims`."""
+    row = dims.pop()
+    size, y_stride, x_stride = row
+    if y_stride == 1 and x_stride != 1 and size >= 8:
+        other = next((d for d in dims if d[2] == 1 and d[0] >= 8), None)
+        if other is not None:
+            dims.remove(other)
+            side = 8 if itemsize == 8 else 16
+            return f"transpose_{side}", row, other, -(-other[0] // side), side, side * size * itemsize
+    step = max(64, _UNIT // itemsize)
+    kernel = "rows" if y_stride == 1 and x_stride == 1 else "strided"
+    return kernel, row, [1, 0, 0], -(-size // step), step, min(size, step) * itemsize
+
+
+def copy_into(call, destination, source):
+    """Copy between tensors of one shape and dtype, at any strides; they must not overlap.
+
+    `call` needs only `launch`: also for the copies that are no op of their own.
+    """
+    if not destination.numel_:
+        return
+    itemsize = destination.dtype.itemsize
+    if destination.contiguous_ and source.contiguous_:
+        dims = [[destination.numel_, 1, 1]]
+    else:
+        dims = _collapse(destination.shape_, destination.strides_, source.strides_)
+    kernel, row, other, units, step, nbytes = _choose(dims, itemsize)
+    args = [destination.address, source.address, *row, units, step, other[1], other[2], other[0], len(dims)]
+    n = units
+    for k in range(3):
+        for d in dims:
+            args.append(d[k])
+    for d in dims:
+        n *= d[0]
+    grain = max(1, _GRAIN // nbytes)
+    call.launch(f"copy.{kernel}", {"E": _UNSIGNED[itemsize]}, args, n, grain, (destination, source))
+
+
+def _rearrange_samples(rng):
+    x = rng.standard_normal((3, 17, 40))
+    yield (x,), {}
+    yield (x.transpose(2, 0, 1),), {}
+    yield (x[:, ::2, 1:],), {}
+    yield (np.broadcast_to(x[:, :1], (3, 5, 40)),), {}
+    yield (rng.standard_normal((257, 33)).T,), {}
+    yield (np.array(1.0),), {}
+
+
+@op(dtypes=_STORABLE, ref=lambda input: np.array(input), samples=_rearrange_samples)
+def rearrange(call, input):
+    """A row-major copy of a tensor with any strides."""
+    check(call, input, "input")
+    y = call.out(input.shape_, input.dtype)
+    copy_into(call, y, input)
+    return y
+
+
+def _same(call, tensors):
+    """The tensors as a list, after checks of what `cat` and `stack` share."""
+    if hasattr(tensors, "strides_"):
+        raise TypeError(f"`tensors` of `{call.op.name}` must be a list of tensors, got one tensor: put it in a list")
+    tensors = list(tensors)
+    if not tensors:
+        raise ValueError(f"`tensors` of `{call.op.name}` must hold at least one tensor, got none")
+    for x in tensors:
+        check(call, x, "tensors")
+        if x.dtype is not tensors[0].dtype:
+            raise TypeError(
+                f"`tensors` of `{call.op.name}` must have one dtype, got {tensors[0].dtype.name} and {x.dtype.name}: "
+                f"cast them to one"
+            )
+    return tensors
+
+
+def _cat_ref(tensors, dim=0):
+    return np.concatenate(tensors, dim)
+
+
+def _cat_samples(rng):
+    yield ([rng.standard_normal((n, 17)) for n in (1, 3, 257)],), {}
+    yield ([rng.standard_normal((3, n, 5)) for n in (1, 0, 17)],), {"dim": 1}
+    yield ([rng.standard_normal((3, n)) for n in (64, 3)],), {"dim": -1}
+
+
+@op(dtypes=_STORABLE, ref=_cat_ref, samples=_cat_samples)
+def cat(call, tensors, dim=0):
+    """The tensors of a sequence joined along `dim`; they have one dtype, and equal sizes of all other dims.
+
+    Tensors of shape (0,) are left out, as in PyTorch.
+    """
+    tensors = _same(call, tensors)
+    parts = [x for x in tensors if x.shape_ != (0,)] or tensors[:1]
+    shape = parts[0].shape_
+    if not shape:
+        raise ValueError("`tensors` of `cat` must have at least one dim, got a 0-dim tensor: use `stack`")
+    dim = check_dim(dim, len(shape))
+    for x in parts:
+        if x.shape_[:dim] != shape[:dim] or x.shape_[dim + 1 :] != shape[dim + 1 :]:
+            raise ValueError(f"`tensors` of `cat` must agree in all dims but {dim}, got {shape} and {x.shape_}")
+    total = sum(x.shape_[dim] for x in parts)
+    y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype)
+    start = 0
+    for x in parts:
+        copy_into(call, y.narrow(dim, start, x.shape_[dim]), x)
+        start += x.shape_[dim]
+    return y
+
+
+def _stack_samples(rng):
+    yield ([rng.standard_normal((3, 17)) for _ in range(3)],), {}
+    yield ([rng.standard_normal((3, 17)) for _ in range(2)],), {"dim": -1}
+    yield ([rng.standard_normal(()) for _ in range(2)],), {}
+
+
+@op(dtypes=_STORABLE, ref=lambda tensors, dim=0: np.stack(tensors, dim), samples=_stack_samples)
+def stack(call, tensors, dim=0):
+    """Tensors of one shape and dtype joined along a new dim."""
+    tensors = _same(call, tensors)
+    shape = tensors[0].shape_
+    for x in tensors:
+        if x.shape_ != shape:
+            raise ValueError(f"`tensors` of `stack` must have one shape, got {shape} and {x.shape_}")
+    dim = check_dim(dim, len(shape) + 1)
+    y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype)
+    for i, x in enumerate(tensors):
+        copy_into(call, y.select(dim, i), x)
+    return y

@@ -1,0 +1,164 @@
+"""Caches of keys and values: writing new tokens into them, and attention that does so first."""
+
+import operator
+
+import numpy as np
+
+from ..registry import op
+from ._attention import TOLERANCE, attend, check, groups, index, pick, reference, same, scale_of
+
+_CACHE_DTYPES = ("float32", "float64", "bfloat16", "float16")
+_GRAIN_BYTES = 256 << 10  # copied in some 30 us
+_SLOT_ERROR = {1: "`slot_mapping` of `paged_caching` must stay below the {} slots of the cache, and names one beyond"}
+_PAST_ERROR = {1: "`past_kv_lengths` of `kv_caching` must leave room for {} tokens within the {} of the cache, and do not"}
+
+
+def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, past, errors, count):
+    """Launch the copy of `count` tokens. Dims are (sequence, token, head) of k and v, (block, head, token) of caches."""
+    head = dims[2]
+    args = [
+        k.address, *pick(k, *dims), k.strides_[-1], v.address, *pick(v, *dims), v.strides_[-1],
+        k_cache.address, *pick(k_cache, *cache_dims), k_cache.strides_[-1],
+        v_cache.address, *pick(v_cache, *cache_dims), v_cache.strides_[-1],
+        1 if cache_dims[0] is None else k_cache.shape_[cache_dims[0]], k_cache.shape_[cache_dims[2]],
+        k.shape_[head], k.shape_[-1], v.shape_[-1], tokens,
+        *((0, 0, 0) if places is None else (places.address, places.dtype.itemsize, places.strides_[0])), past,
+    ]  # fmt: skip
+    nbytes = k.shape_[head] * (k.shape_[-1] + v.shape_[-1]) * k.dtype.itemsize
+    grain = max(1, _GRAIN_BYTES // max(1, nbytes))
+    keep = (k_cache, v_cache, k, v, places)
+    call.launch("kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors)
+
+
+def _check_write(call, k_cache, v_cache, k, v, ndim):
+    """Tensors of one dtype, sizes of heads that agree, caches that can be written."""
+    for name, x, dims in (("k_cache", k_cache, 4), ("v_cache", v_cache, 4), ("k", k, ndim), ("v", v, ndim)):
+        if not hasattr(x, "strides_") or x.dtype.name not in call.op.dtypes:
+            got = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor of {', '.join(call.op.dtypes)}, got {got}")
+        if x.dtype is not k_cache.dtype:
+            raise TypeError(f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, `k_cache` has {k_cache.dtype.name}: convert it with `.to()`")
+        if len(x.shape_) != dims:
+            raise ValueError(f"`{name}` of `{call.op.name}` must have {dims} dims, got shape {x.shape_}")
+        if x is k_cache or x is v_cache:
+            check_writable(call, name, x)
+    same(call, "caches of one number of blocks, heads and tokens", k_cache.shape_[:3], v_cache.shape_[:3])
+    same(call, "`k` and `v` of one number of tokens and heads", k.shape_[:-1], v.shape_[:-1])
+    same(call, "`k_cache` and `k` of one number of heads", k_cache.shape_[1], k.shape_[1])
+    same(call, "`k_cache` and `k` of one head size", k_cache.shape_[3], k.shape_[-1])
+    same(call, "`v_cache` and `v` of one head size", v_cache.shape_[3], v.shape_[-1])
+
+
+def check_writable(call, name, x):
+    """Refuse a cache whose elements share memory."""
+    if 0 in x.strides_ and any(stride == 0 and size > 1 for size, stride in zip(x.shape_, x.strides_)):
+        raise ValueError(f"`{name}` of `{call.op.name}` has strides {x.strides_}: its elements share memory, so call `.clone()` on it first")
+
+
+def _kv_caching_ref(k_cache, v_cache, k, v, past_kv_lengths):
+    k_cache, v_cache = k_cache.copy(), v_cache.copy()
+    for b, past in enumerate(past_kv_lengths):
+        k_cache[b, :, past : past + k.shape[2]] = k[b]
+        v_cache[b, :, past : past + k.shape[2]] = v[b]
+    return k_cache, v_cache
+
+
+def _kv_caching_samples(rng):
+    shapes = (2, 3, 20, 24), (2, 3, 20, 24), (2, 3, 5, 24), (2, 3, 5, 24)
+    yield (*(rng.standard_normal(s) for s in shapes), np.array([0, 15])), {}
+
+
+@op(dtypes=_CACHE_DTYPES, ref=_kv_caching_ref, samples=_kv_caching_samples)
+def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths):
+    """Store k, v [B, Hkv, S, D] in caches [B, Hkv, max length, D], in place; returns (k_cache, v_cache).
+
+    Sequence b goes to the places past_kv_lengths[b] (int32 or int64 [B]) and on; ValueError where it does not fit.
+    """
+    _check_write(call, k_cache, v_cache, k, v, 4)
+    same(call, "caches and `k` of one batch", k_cache.shape_[0], k.shape_[0])
+    index(call, "past_kv_lengths", past_kv_lengths, k.shape_[0])
+    tokens = k.shape_[2]
+    errors = {1: _PAST_ERROR[1].format(tokens, k_cache.shape_[2])}
+    _write(
+        call, k_cache, v_cache, (0, 1, 2), k, v, (0, 2, 1), tokens=tokens, places=past_kv_lengths, past=0,
+        errors=errors, count=k.shape_[0] * tokens,
+    )  # fmt: skip
+    return k_cache, v_cache
+
+
+def _paged_caching_ref(k_cache, v_cache, k, v, slot_mapping):
+    k_cache, v_cache = k_cache.copy(), v_cache.copy()
+    for token, slot in enumerate(slot_mapping):
+        if slot >= 0:
+            block, offset = divmod(int(slot), k_cache.shape[2])
+            k_cache[block, :, offset], v_cache[block, :, offset] = k[token], v[token]
+    return k_cache, v_cache
+
+
+def _paged_caching_samples(rng):
+    shapes = (6, 2, 8, 40), (6, 2, 8, 24), (5, 2, 40), (5, 2, 24)
+    yield (*(rng.standard_normal(s) for s in shapes), np.array([47, -1, 0, 9, 33])), {}
+
+
+@op(dtypes=_CACHE_DTYPES, ref=_paged_caching_ref, samples=_paged_caching_samples)
+def paged_caching(call, k_cache, v_cache, k, v, slot_mapping):
+    """Store k [T, Hkv, D], v [T, Hkv, Dv] in paged caches, in place; returns (k_cache, v_cache).
+
+    Caches are [num_blocks, Hkv, block_size, D] and [..., Dv] of any strides. slot_mapping [T] (int64 or int32)
+    is block * block_size + offset; negative slots are padding and skipped. ValueError for a slot beyond the cache.
+    """
+    _check_write(call, k_cache, v_cache, k, v, 3)
+    index(call, "slot_mapping", slot_mapping, k.shape_[0])
+    if k_cache.shape_[2] == 0:
+        raise ValueError(f"`k_cache` of `paged_caching` needs blocks of at least one token, got shape {k_cache.shape_}")
+    errors = {1: _SLOT_ERROR[1].format(k_cache.shape_[0] * k_cache.shape_[2])}
+    _write(
+        call, k_cache, v_cache, (0, 1, 2), k, v, (None, 0, 1), tokens=0, places=slot_mapping, past=0,
+        errors=errors, count=k.shape_[0],
+    )  # fmt: skip
+    return k_cache, v_cache
+
+
+def _attention_ref(q, k, v, k_cache, v_cache, pos):
+    keys, values = (np.concatenate([x[:, :pos], y], 1).swapaxes(0, 1) for x, y in ((k_cache, k), (v_cache, v)))
+    return reference(q.swapaxes(0, 1), keys, values, q.shape[-1] ** -0.5, 1)
+
+
+def _attention_samples(rng):
+    for q_len, pos in ((7, 0), (1, 30), (20, 12)):
+        shapes = (8, q_len, 64), (2, q_len, 64), (2, q_len, 64), (2, 40, 64), (2, 40, 64)
+        yield (*(rng.standard_normal(s) for s in shapes), pos), {}
+
+
+@op(dtypes=_CACHE_DTYPES, ref=_attention_ref, samples=_attention_samples, tolerance=TOLERANCE)
+def attention(call, q, k, v, k_cache, v_cache, pos):
+    """Store k, v at places `pos` ... of the caches, then causal attention over all that they hold -> [S, H, D].
+
+    q [H, S, D], k, v [Hkv, S, D], caches [Hkv, max length, D] (written in place). Scores are scaled by 1/sqrt(D);
+    the last query sees the last key. ValueError where `pos` + S exceeds the caches.
+    """
+    q, k, v = check(call, (3, 3, 3), q=q, k=k, v=v)
+    pos = operator.index(pos)
+    heads, tokens, size = q.shape_
+    kv_heads, room = k.shape_[0], k_cache.shape_[1] if len(k_cache.shape_) > 1 else 0
+    groups(call, heads, kv_heads)
+    for name, x, shape in (("v", v, k.shape_), ("v_cache", v_cache, k_cache.shape_), ("k_cache", k_cache, (kv_heads, room, size))):
+        if x.dtype is not q.dtype or x.shape_ != shape:
+            raise ValueError(f"`{name}` of `attention` must be {q.dtype.name} of shape {shape}, got {x.dtype.name} {x.shape_}")
+    same(call, "`q` and `k` of one number of tokens and head size", (tokens, size), k.shape_[1:])
+    check_writable(call, "k_cache", k_cache)
+    check_writable(call, "v_cache", v_cache)
+    if pos < 0 or pos + tokens > room:
+        raise ValueError(f"`pos` of `attention` must leave room for {tokens} tokens in caches of {room}, got {pos}: use longer caches")
+    out = call.out((tokens, heads, size), q.dtype)
+    _write(
+        call, k_cache, v_cache, (None, 0, 1), k, v, (None, 1, 0), tokens=max(1, tokens), places=None, past=pos,
+        errors=None, count=tokens,
+    )  # fmt: skip
+    _, k_cache, v_cache = check(call, (3, 3, 3), q=q, k_cache=k_cache, v_cache=v_cache)
+    attend(
+        call, q, pick(q, None, 1, 0), out, pick(out, None, 0, 1), k_cache, pick(k_cache, None, 1, 0),
+        v_cache, pick(v_cache, None, 1, 0), blocks=1, block_size=room, heads=heads, kv_heads=kv_heads, num_seqs=1,
+        q_len=tokens, kv_len=pos + tokens, scale=scale_of(None, size), causal=1,
+    )  # fmt: skip
+    return out

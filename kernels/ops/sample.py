@@ -1,0 +1,179 @@
+"""The next token from logits."""
+
+import numpy as np
+
+from ..registry import op
+from ._layout import check, rows
+
+_SPLIT = 65536  # logits from which rows go to several threads: 20 us of sampling
+_ERRORS = {1: "`logits` must have no NaN and at least one value above -inf in each row: the model's output is broken"}
+
+
+def _random_sample_ref(logits, random_val, topp, topk, temperature):
+    if random_val == 0 or topp == 0 or topk == 1 or temperature == 0:
+        return np.argmax(logits).astype(np.int32)
+    order = np.argsort(-logits, kind="stable")
+    mass = np.cumsum(np.exp((logits[order] - logits.max()) / temperature))
+    k = min(topk, logits.size) if topk > 0 else logits.size
+    limit = random_val * min(mass[k - 1], topp * mass[-1])
+    return order[np.argmax(mass >= limit)].astype(np.int32)
+
+
+def _random_sample_samples(rng):
+    for size in (1, 3, 17, 257, 5000):
+        for topp, topk, temperature in ((0.8, 3, 0.5), (1.0, 0, 1.0), (0.3, 1000, 2.0), (0.9, 1, 1.0), (0.5, 5, 0.0)):
+            yield (rng.standard_normal(size) * 3, float(rng.uniform()), topp, topk, temperature), {}
+
+
+def _float32(logits):
+    return logits if logits.dtype.name == "float32" else logits.to(dtype="float32")
+
+
+def _greedy(call, x, y, num_rows, stride, size):
+    """The first of the largest logits of each row."""
+    types = {"T": x.dtype.name, "O": y.dtype.name}
+    args = [x.address, stride, size, y.address]
+    call.launch("sample.greedy", types, args, num_rows, max(1, _SPLIT // size), (x, y), _ERRORS)
+
+
+@op(ref=_random_sample_ref, samples=_random_sample_samples)
+def random_sample(call, logits, random_val, topp, topk, temperature):
+    """One token id as a 0-dim int32 tensor, drawn from `logits` [V] by the number `random_val` in [0, 1].
+
+    The most likely token (the first of equals) if `random_val` or `topp` or `temperature` is 0 or `topk`
+    is 1. Otherwise tokens are taken from the most likely one downwards until their mass
+    sum(exp((logit - max) / temperature)) reaches `random_val` times the smaller of the mass of the
+    `topk` first (all for `topk` <= 0) and `topp` times the whole mass. Logits are compared as float32.
+    """
+    check(call, logits, "logits")
+    if len(logits.shape_) != 1 or not logits.numel_:
+        raise ValueError(f"`logits` of `random_sample` must be [V] with V >= 1, got shape {logits.shape_}")
+    for name, value, limit in (
+        ("random_val", random_val, 1.0),
+        ("topp", topp, None),
+        ("temperature", temperature, None),
+    ):
+        if not value >= 0 or (limit is not None and value > limit):
+            words = "from 0 to 1" if limit else "at least 0"
+            raise ValueError(f"`{name}` of `random_sample` must be {words}, got {value!r}")
+    logits = logits.contiguous()
+    y = call.out((), "int32")
+    if random_val == 0 or topp == 0 or topk == 1 or temperature == 0:
+        _greedy(call, logits, y, 1, 0, logits.numel_)
+        return y
+    x = _float32(logits)
+    scratch = call.scratch(16 * x.numel_)
+    args = [x.address, y.address, x.numel_, scratch.address, int(topk)]
+    args += [call.float_bits(random_val), call.float_bits(topp), call.float_bits(temperature)]
+    call.launch("sample.random_sample", {}, args, 1, 1, (x, y, scratch), _ERRORS)
+    return y
+
+
+def _sample_row(logits, random, temperature, top_k, top_p, min_p, penalty, history):
+    """One row of `sample_tokens`, after the definitions."""
+    logits = logits.copy()
+    seen = np.unique(history[(history >= 0) & (history < logits.size)])
+    logits[seen] = np.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
+    if temperature <= 0:
+        return np.argmax(logits)
+    weights = np.exp((logits - logits.max()) / temperature)
+    order = np.argsort(-logits, kind="stable")
+    keep = np.ones(logits.size, bool)
+    if 0 < top_k < logits.size:
+        keep = logits >= logits[order[top_k - 1]]
+    weights = np.where(keep, weights, 0)
+    before = np.concatenate([[0], np.cumsum(weights[order])[:-1]])
+    if top_p < 1:
+        keep[order[1:]] &= before[1:] < top_p * weights.sum()
+    keep &= weights >= min(min_p, 1)
+    weights = np.where(keep, weights, 0)
+    mass = np.cumsum(weights[order])
+    return order[np.argmax(mass > random * mass[-1])]
+
+
+def _sample_tokens_ref(
+    logits,
+    random_val=None,
+    temperature=None,
+    top_k=None,
+    top_p=None,
+    min_p=None,
+    repetition_penalty=None,
+    history=None,
+):
+    out = []
+    for i, row in enumerate(logits):
+        given = (random_val, temperature, top_k, top_p, min_p, repetition_penalty)
+        values = [d if v is None else v[i] for v, d in zip(given, (0, 0, 0, 1, 0, 1))]
+        out.append(_sample_row(row, *values, np.zeros(0, int) if history is None else history[i]))
+    return np.array(out, np.int64)
+
+
+_FLOAT64 = ("random_val", "temperature", "top_p", "min_p", "repetition_penalty")
+
+
+def _per_row(call, name, values, num_rows):
+    """The address of a tensor with a value per row, and what keeps it alive; 0 for None."""
+    if values is None:
+        return 0, None
+    dtype = "float64" if name in _FLOAT64 else "int64"
+    if not hasattr(values, "strides_") or values.dtype.name != dtype or values.shape_ != (num_rows,):
+        got = f"{values.dtype.name} {values.shape_}" if hasattr(values, "strides_") else type(values).__name__
+        raise ValueError(f"`{name}` of `sample_tokens` must be a {dtype} tensor of shape ({num_rows},), got {got}")
+    values = values.contiguous()
+    return values.address, values
+
+
+@op(ref=_sample_tokens_ref)
+def sample_tokens(
+    call,
+    logits,
+    random_val=None,
+    temperature=None,
+    top_k=None,
+    top_p=None,
+    min_p=None,
+    repetition_penalty=None,
+    history=None,
+):
+    """One token id per row of `logits` [B, V]: int64 [B].
+
+    Each option is a tensor [B] with a value per row (float64; `top_k` int64), or None. In this order:
+    logits of the tokens in `history` (int64 [B, L], negative ids are padding) are divided by
+    `repetition_penalty` where positive, else multiplied; `temperature` 0 (and None) takes the most likely
+    token, the first of equals; others divide the logits; `top_k` > 0 keeps the k most likely tokens and
+    those equal to the last; `top_p` keeps the most likely ones up to the one with which their
+    probability reaches it; `min_p` those with that share of the greatest probability. `random_val` in
+    [0, 1) draws from what is left, ordered from the most likely token. Logits are compared as float32.
+    The tensors are read when the launch runs, so a recorded graph follows their values.
+    """
+    check(call, logits, "logits")
+    if len(logits.shape_) != 2 or not logits.shape_[1]:
+        raise ValueError(f"`logits` of `sample_tokens` must be [B, V] with V >= 1, got shape {logits.shape_}")
+    num_rows, size = logits.shape_
+    y = call.out((num_rows,), "int64")
+    if temperature is None and repetition_penalty is None:
+        x, _, _, stride = rows(logits, 1)
+        _greedy(call, x, y, num_rows, stride, size)
+        return y
+    x, _, _, stride = rows(_float32(logits), 1)
+    slots = max(1, min(call.threads, num_rows)) if num_rows * size >= _SPLIT else 1
+    scratch = call.scratch(16 * size * slots)
+    args = [x.address, stride, num_rows, size, y.address, scratch.address, slots]
+    keep = [x, y, scratch]
+    given = {"random_val": random_val, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    given |= {"min_p": min_p, "repetition_penalty": repetition_penalty}
+    for name, values in given.items():
+        address, tensor = _per_row(call, name, values, num_rows)
+        args.append(address)
+        keep.append(tensor)
+    if history is None:
+        args += [0, 0, 0]
+    else:
+        if not hasattr(history, "strides_") or history.dtype.name != "int64" or history.shape_[:-1] != (num_rows,):
+            raise ValueError(f"`history` of `sample_tokens` must be an int64 tensor [{num_rows}, L], got {history!r}")
+        table, _, length, step = rows(history, 1)
+        args += [table.address, step, length]
+        keep.append(table)
+    call.launch("sample.sample_tokens", {}, args, slots, 1, tuple(keep), _ERRORS)
+    return y

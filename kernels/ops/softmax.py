@@ -1,0 +1,113 @@
+"""Softmax, its logarithm, and the softmax of causal attention."""
+
+import numpy as np
+
+from .. import isa
+from ..registry import op
+from ._layout import check, check_dim, product, rows
+
+_GRAIN = 32768  # elements: 11 us for float32
+_COLUMNS = 2 * isa.lanes()  # PAIR of cpu/softmax.py
+
+
+def _softmax_ref(input, dim=-1):
+    e = np.exp(input - input.max(dim, keepdims=True))
+    return e / e.sum(dim, keepdims=True)
+
+
+def _log_softmax_ref(input, dim=-1):
+    shifted = input - input.max(dim, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(dim, keepdims=True))
+
+
+def _samples(rng):
+    for size in (1, 3, 17, 257, 1024):
+        yield (rng.standard_normal((5, size)) * 4,), {}
+    yield (rng.standard_normal((2, 5000)) * 4,), {"dim": 1}
+    yield (rng.standard_normal((3, 17, 5)) * 4,), {"dim": 1}
+    yield (rng.standard_normal((33, 70)) * 4,), {"dim": 0}
+    yield (rng.standard_normal((4, 3, 1)),), {"dim": -2}
+    yield (np.array(2.0),), {}
+
+
+def _rows_kernel(call, input, first, name, period=0):
+    """Launch a kernel over rows that begin at dim `first`."""
+    x, count, size, stride = rows(input, first)
+    y = call.out(input.shape_, input.dtype, overlap="same")
+    types = {"T": x.dtype.name}
+    if name == "log_softmax":
+        types["C"] = "float64" if x.dtype.itemsize == 8 else "float32"
+    elif x.dtype.itemsize == 2:
+        name = "softmax_narrow"
+    args = [x.address, y.address, size, stride, size, period]
+    if size:
+        call.launch(f"softmax.{name}", types, args, count, max(1, _GRAIN // size), (x, y))
+    return y
+
+
+def _columns_kernel(call, input, dim, logarithm):
+    """Launch the kernel over a dim that has others behind it."""
+    shape = input.shape_
+    inner = product(shape[dim + 1 :])
+    x, outer, _, outer_stride = rows(input, dim)  # the dim itself is contiguous with those behind it
+    y = call.out(shape, input.dtype, overlap="same")
+    blocks = -(-inner // _COLUMNS)
+    args = [x.address, y.address, shape[dim], inner, blocks]
+    args += [outer_stride, inner, shape[dim] * inner, inner, int(logarithm)]
+    grain = max(1, _GRAIN // (_COLUMNS * shape[dim] or 1))
+    call.launch("softmax.columns", {"T": x.dtype.name}, args, outer * blocks, grain, (x, y))
+    return y
+
+
+def _along(call, input, dim, name):
+    check(call, input, "input")
+    dim = check_dim(dim, len(input.shape_))
+    if product(input.shape_[dim + 1 :]) == 1:
+        return _rows_kernel(call, input, dim, name)
+    return _columns_kernel(call, input, dim, name == "log_softmax")
+
+
+_TOLERANCE = {"bfloat16": (1e-2, 1e-6), "float16": (2e-3, 1e-6)}
+
+
+@op(ref=_softmax_ref, samples=_samples, tolerance=_TOLERANCE)
+def softmax(call, input, dim=-1):
+    """exp(input) / sum(exp(input)) along `dim`; a slice with a NaN, or of -inf only, gives NaN.
+
+    The result has the shape and dtype of `input`, which it may overwrite.
+    """
+    return _along(call, input, dim, "softmax")
+
+
+@op(ref=_log_softmax_ref, samples=_samples)
+def log_softmax(call, input, dim=-1):
+    """log(softmax(input, dim)), without the loss of small probabilities; `out` may be `input`."""
+    return _along(call, input, dim, "log_softmax")
+
+
+def _causal_softmax_ref(input):
+    num_rows, num_columns = input.shape[-2:]
+    hidden = np.triu(np.ones((num_rows, num_columns), bool), num_columns - num_rows + 1)
+    return _softmax_ref(np.where(hidden, -np.inf, input))
+
+
+def _causal_samples(rng):
+    for shape in ((1, 1), (3, 3), (3, 17), (17, 257), (2, 5, 64), (2, 3, 4, 33)):
+        yield (rng.standard_normal(shape) * 4,), {}
+
+
+@op(ref=_causal_softmax_ref, samples=_causal_samples, tolerance=_TOLERANCE)
+def causal_softmax(call, input):
+    """Softmax of [..., S, T] (T >= S) along T, where row i sees columns j <= T - S + i and the rest is 0.
+
+    The result has the shape and dtype of `input`, which it may overwrite.
+    """
+    check(call, input, "input")
+    shape = input.shape_
+    if len(shape) < 2:
+        raise ValueError(f"`input` of `causal_softmax` must have at least two dims, [..., S, T], got shape {shape}")
+    if shape[-1] < shape[-2]:
+        raise ValueError(
+            f"`input` of `causal_softmax` must be [..., S, T] with T >= S, got S = {shape[-2]} and T = {shape[-1]}"
+        )
+    return _rows_kernel(call, input, len(shape) - 1, "softmax", period=shape[-2])
