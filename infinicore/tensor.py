@@ -13,6 +13,7 @@ from .core import launch, layout
 from .core.tensor_cy import TensorBase
 from .device import Device, usable
 from .dtype import DType, dtype
+from .indexing import basic_index, numpy_index
 
 
 class Size(tuple):
@@ -281,16 +282,16 @@ class Tensor(TensorBase):
     # ---- indexing ----
 
     def __getitem__(self, index):
-        basic = _basic_index(self, index)
+        basic = basic_index(self.shape_, self.strides_, index)
         if basic is not None:
             return dispatch.view(self, *basic)
         from .interop.numpy import from_numpy
 
         _refuse_recording("indexing with tensors or lists")
-        return from_numpy(np.ascontiguousarray(self.numpy()[_numpy_index(index)]))
+        return from_numpy(np.ascontiguousarray(self.numpy()[numpy_index(index)]))
 
     def __setitem__(self, index, value):
-        basic = _basic_index(self, index)
+        basic = basic_index(self.shape_, self.strides_, index)
         if basic is not None:
             target = dispatch.view(self, *basic)
             if not isinstance(value, TensorBase):
@@ -299,7 +300,7 @@ class Tensor(TensorBase):
             return
         _refuse_recording("assignment to an index of tensors or lists")
         dispatch.writable(self, "self")
-        self.numpy()[_numpy_index(index)] = value.numpy() if isinstance(value, Tensor) else value
+        self.numpy()[numpy_index(index)] = value.numpy() if isinstance(value, Tensor) else value
 
     # ---- copies and conversions ----
 
@@ -350,34 +351,6 @@ class Tensor(TensorBase):
     def cpu(self):
         """On the CPU."""
         return self
-
-    def float(self):
-        """As float32."""
-        return self.to("float32")
-
-    def double(self):
-        """As float64."""
-        return self.to("float64")
-
-    def half(self):
-        """As float16."""
-        return self.to("float16")
-
-    def bfloat16(self):
-        """As bfloat16."""
-        return self.to("bfloat16")
-
-    def long(self):
-        """As int64."""
-        return self.to("int64")
-
-    def int(self):
-        """As int32."""
-        return self.to("int32")
-
-    def bool(self):
-        """As bool."""
-        return self.to("bool")
 
     def numpy(self):
         """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
@@ -466,57 +439,6 @@ def _refuse_recording(what):
         raise NotImplementedError(f"{what} cannot be recorded in a graph, use slices or `infinicore.embedding`")
 
 
-def _basic_index(x, index):
-    """(shape, strides, offset) of a view by ints, slices, None and `...`; None for other indices."""
-    items = index if type(index) is tuple else (index,)
-    used = 0
-    for item in items:
-        if isinstance(item, (bool, np.bool_)):
-            return None
-        if item is None or item is Ellipsis:
-            continue
-        if not isinstance(item, (int, slice, np.integer)):
-            return None
-        used += 1
-    if used > len(x.shape_):
-        raise IndexError(f"`index` names {used} dims, but the tensor has {len(x.shape_)}")
-    shape, strides, offset, d, dots = [], [], 0, 0, False
-    for item in items:
-        if item is None:
-            shape.append(1)
-            strides.append(0)
-        elif item is Ellipsis:
-            if dots:
-                raise IndexError("`index` may hold one `...` only")
-            dots = True
-            skip = len(x.shape_) - used
-            shape += x.shape_[d : d + skip]
-            strides += x.strides_[d : d + skip]
-            d += skip
-        elif isinstance(item, slice):
-            start, stop, step = item.indices(x.shape_[d])
-            length = len(range(start, stop, step))
-            shape.append(length)
-            strides.append(x.strides_[d] * step)
-            offset += start * x.strides_[d] if length else 0
-            d += 1
-        else:
-            size, i = x.shape_[d], int(item)
-            if not -size <= i < size:
-                raise IndexError(f"`index` {i} is out of range for dim {d} of size {size}")
-            offset += (i + size if i < 0 else i) * x.strides_[d]
-            d += 1
-    shape += x.shape_[d:]
-    strides += x.strides_[d:]
-    return tuple(shape), tuple(strides), offset
-
-
-def _numpy_index(index):
-    if isinstance(index, tuple):
-        return tuple(_numpy_index(i) for i in index)
-    return index.numpy() if isinstance(index, Tensor) else index
-
-
 dispatch.set_tensor_class(Tensor)
 
 # ---- methods from the op table ------------------------------------------------------------------
@@ -592,6 +514,17 @@ def _operators():
     return found
 
 
+def _conversion(name, target):
+    def method(self):
+        return self.to(target)
+
+    method.__name__ = name
+    method.__doc__ = f"As {target!r}."
+    return method
+
+
+for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool"):
+    setattr(Tensor, _name, _conversion(_name, dtype(_name)))
 _attach()
 _OPERATORS = _operators()
 for _name, _value in _OPERATORS.items():
