@@ -10,9 +10,9 @@ their meaning; the vector library asks for `fma` and reassociated sums where it 
 error model (no exceptions in kernels), no reference counting (kernels see raw addresses only).
 """
 
+import ctypes
 import functools
 import importlib.util
-import os
 import re
 import sys
 import threading
@@ -31,7 +31,8 @@ def inline(function):
     """Decorate a helper that kernels (and users' own Numba code) call."""
     import numba
 
-    return numba.njit(**_FLAGS)(function)
+    # Without entry points for Python and C, which only kernels themselves need, a helper compiles faster.
+    return numba.njit(**_FLAGS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
 def parallel(function):
@@ -41,10 +42,21 @@ def parallel(function):
     return numba.njit(parallel=True, **_FLAGS)(function)
 
 
+# What a compiled function refers to on the path that raises a Python exception. Kernels never take it
+# (they return error codes), and without Numba loaded these names would stay unresolved.
+_EXCEPTION_SYMBOLS = (
+    "NRT_Free numba_do_raise numba_gil_ensure numba_gil_release numba_runtime_build_excinfo_struct numba_unpickle"
+).split()
+
+
 @functools.cache
 def _target_machine():
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
+    for name in _EXCEPTION_SYMBOLS:
+        if llvm.address_of_symbol(name) is None:
+            llvm.add_symbol(name, abort)
     return llvm.Target.from_default_triple().create_target_machine()
 
 

@@ -17,7 +17,19 @@ from numba import types
 
 from .. import jit
 from . import attention_block as at
-from .attention_block import FEW, KEY_BYTES, KEYS, LANES, PANEL, QUERY_BYTES, ROWS, SUM_BYTES, TILE, VALUE_BYTES, VECTORS
+from .attention_block import (
+    FEW,
+    KEY_BYTES,
+    KEYS,
+    LANES,
+    PANEL,
+    QUERY_BYTES,
+    ROWS,
+    SUM_BYTES,
+    TILE,
+    VALUE_BYTES,
+    VECTORS,
+)
 from .attention_tiles import (
     INF,
     bias_tile,
@@ -174,17 +186,17 @@ def write_row(args, seq, q_start, row, kv_head, sums, total, T):
 
 
 @jit.inline
-def load_queries(args, seq, kv_head, first_row, rows, q_start, queries, stride, T):
-    """Query rows, widened and scaled, padded with zeros to whole registers."""
+def load_queries(args, seq, kv_head, first_row, rows, padded, q_start, queries, stride, T):
+    """Query rows as words, padded with zeros to whole registers and to `padded` rows."""
     q, group, size = ptr(load(args, at.Q), T), load(args, at.GROUP), load(args, at.SIZE_QK)
-    scale = bitcast(load(args, at.SCALE), F64) * LOG2E
-    for r in range(rows):
-        token = (first_row + r) // group
-        head = kv_head * group + (first_row + r - token * group)
-        row, words = q + row_offset(args, at.Q_SEQ, seq, q_start + token, head), queries + r * stride
-        copy_row(words, row, size)
-        for i in range(0, size, LANES):
-            vstore(words, i, vload(words, i, LANES) * scale)
+    for r in range(padded):
+        words = queries + r * stride
+        if r < rows:
+            token = (first_row + r) // group
+            head = kv_head * group + (first_row + r - token * group)
+            copy_row(words, q + row_offset(args, at.Q_SEQ, seq, q_start + token, head), size)
+        else:
+            clear_row(words, stride)
 
 
 @jit.inline
@@ -192,20 +204,21 @@ def score_run(queries, query_stride, keys, key_stride, size, count, scores, rows
     """Scores of `count` keys that lie evenly, for all rows: four at a time, or one."""
     if rows == 1:
         for j in range(0, count, LANES):
-            dot_tile(queries, query_stride, keys + j * key_stride, key_stride, size, count - j, scores + j, STREAM_ROW, 1)
+            k, s = keys + j * key_stride, scores + j
+            dot_tile(queries, query_stride, k, key_stride, size, count - j, s, STREAM_ROW, 1)
         return
     for j in range(0, count, LANES // 4):
         for r in range(0, rows, 4):
-            q, s = queries + r * query_stride, scores + (r * STREAM_ROW + j)
-            dot_tile(q, query_stride, keys + j * key_stride, key_stride, size, count - j, s, STREAM_ROW, 4)
+            q, k, s = queries + r * query_stride, keys + j * key_stride, scores + (r * STREAM_ROW + j)
+            dot_tile(q, query_stride, k, key_stride, size, count - j, s, STREAM_ROW, 4)
 
 
 @jit.inline
-def softmax_row(scores, count, j, first, end, position, slope, tops, totals, decay, r, T):
+def softmax_row(scores, count, scale, j, first, end, position, slope, tops, totals, decay, r, T):
     """Online softmax of row `r` for the keys j ... + count, of which it sees [first, end)."""
     top = fill(-INF, T, LANES)
     for i in range(0, count, LANES):
-        x = vload(scores, i, LANES)
+        x = vload(scores, i, LANES) * scale
         key = ramp(j + i, I32, LANES)
         if slope != 0.0:
             x = x - convert(vabs(key - position), T) * slope
@@ -231,10 +244,11 @@ def weigh_run(weights, values, value_stride, count, decay, sums, sums_stride, si
     """sums = decay * sums + weights * values for `count` keys that lie evenly: four rows at a time, or one."""
     whole = size // PANEL * PANEL
     if rows == 1:
+        w, d = weights, decay
         for i in range(0, whole, PANEL):
-            value_tile(weights, STREAM_ROW, 1, values + i, value_stride, count, None, decay, sums + i, sums_stride, 1, VECTORS)
+            value_tile(w, 0, 1, values + i, value_stride, count, None, d, sums + i, 0, 1, VECTORS)
         for i in range(whole, size, PANEL):
-            value_tile(weights, STREAM_ROW, 1, values + i, value_stride, count, size - i, decay, sums + i, sums_stride, 1, VECTORS)
+            value_tile(w, 0, 1, values + i, value_stride, count, size - i, d, sums + i, 0, 1, VECTORS)
         return
     for r in range(0, rows, 4):
         w, d, s = weights + r * STREAM_ROW, decay + r, sums + r * sums_stride
@@ -251,15 +265,15 @@ def attend_rows(args, seq, kv_head, first_row, rows, T):
     size_qk, size_v, group = load(args, at.SIZE_QK), load(args, at.SIZE_V), load(args, at.GROUP)
     k = ptr(load(args, at.K), T) + kv_head * load(args, at.K_HEAD)
     v = ptr(load(args, at.V), T) + kv_head * load(args, at.V_HEAD)
-    q_stride = (size_qk + LANES - 1) // LANES * LANES
+    q_stride = (size_qk + LANES * depth(T) - 1) // (LANES * depth(T)) * LANES
     sums_stride = (size_v + PANEL - 1) // PANEL * PANEL
-    queries, sums = sum_ptr(stack(QUERY_BYTES), T), sum_ptr(stack(SUM_BYTES), T)
+    scale = bitcast(load(args, at.SCALE), F64) * LOG2E
+    queries, sums = panel_ptr(stack(QUERY_BYTES), T), sum_ptr(stack(SUM_BYTES), T)
     weights, totals = sum_ptr(stack(FEW_SCORE_BYTES), T), sum_ptr(stack(FEW_TOTAL_BYTES), T)
     tops, decay, ones = sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
     v_at, v_count = ptr(stack(STREAM_OFFSET_BYTES), I64), ptr(stack(STREAM_OFFSET_BYTES), I64)
     padded = rows if rows == 1 else (rows + 3) // 4 * 4
-    load_queries(args, seq, kv_head, first_row, rows, q_start, queries, q_stride, T)
-    clear(queries + rows * q_stride, (padded - rows) * q_stride, T)
+    load_queries(args, seq, kv_head, first_row, rows, padded, q_start, queries, q_stride, T)
     clear(sums, padded * sums_stride, T)
     clear(totals, rows * LANES, T)
     for r in range(padded):
@@ -287,7 +301,7 @@ def attend_rows(args, seq, kv_head, first_row, rows, T):
             slope = row_slope(args, kv_head * group + (first_row + r - token * group))
             scores = weights + r * STREAM_ROW
             softmax_row(
-                scores, count, j, row_first, min(row_end, j + count), position, slope, tops, totals, decay, r, T
+                scores, count, scale, j, row_first, min(row_end, j + count), position, slope, tops, totals, decay, r, T
             )  # fmt: skip
         done = 0
         for i in range(runs):
@@ -381,7 +395,8 @@ def attend_tile(args, seq, kv_head, first_row, rows, T):
     room = min(KEY_BYTES // (word_bytes * key_stride), VALUE_BYTES // (word_bytes * value_stride))
     num_keys = min(KEYS, room // ROWS * ROWS)
 
-    queries, keys, values = panel_ptr(stack(QUERY_BYTES), T), panel_ptr(stack(KEY_BYTES), T), panel_ptr(stack(VALUE_BYTES), T)
+    queries, keys = panel_ptr(stack(QUERY_BYTES), T), panel_ptr(stack(KEY_BYTES), T)
+    values = panel_ptr(stack(VALUE_BYTES), T)
     score_address = stack(SCORE_BYTES)
     scores, weights = sum_ptr(score_address, T), panel_ptr(score_address, T)
     sums, tops, totals = sum_ptr(stack(SUM_BYTES), T), sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T)

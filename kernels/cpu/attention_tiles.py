@@ -26,7 +26,6 @@ from .simd import (
     _vector_load,
     address,
     bitcast,
-    compute_type,
     convert,
     element_type,
     fill,
@@ -114,8 +113,9 @@ def score_tile(typingctx, keys, key_stride, queries, query_stride, steps, scale,
 
 @intrinsic(prefer_literal=True)
 def value_tile(
-    typingctx, weights, row_stride, key_stride, values, value_stride, steps, valid, decay, out, out_stride, rows, vectors
-):
+    typingctx, weights, row_stride, key_stride, values, value_stride, steps, valid, decay, out, out_stride,
+    rows, vectors,
+):  # fmt: skip
     """out[i, :] = decay[i] * out[i, :] + sum over k < steps of weights[i, k] * values[k, :].
 
     `rows` query rows and `vectors` registers of value elements (literals), of which `valid` exist
@@ -169,14 +169,16 @@ def value_tile(
 def dot_tile(typingctx, queries, query_stride, keys, key_stride, size, count, scores, score_stride, rows):
     """scores[i, j] = queries[i] . keys[j] for `rows` query rows (a literal) and LANES / rows keys.
 
-    Query rows are padded with zeros to whole registers. Only the first `count` keys exist; the others repeat
-    the last of them. One register of partial sums per pair, then a tree that adds and transposes at once: 3
-    instructions per pair in place of 8 for a sum across lanes.
+    Query rows are words, padded with zeros to whole registers; `size` counts elements. Only the first
+    `count` keys exist; the others repeat the last of them. One register of partial sums per pair, then a tree
+    that adds and transposes at once: 3 instructions per pair in place of 8 for a sum across lanes.
     """
     height = _literal(rows)
     if not isinstance(keys, Pointer) or height is None:
         return None
-    across, sums = LANES // height, queries.dtype
+    across, sums = LANES // height, scores.dtype
+    pair = queries.dtype == INT32
+    elements = 2 * LANES if pair else LANES  # in a register of words
 
     def codegen(context, builder, sig, args):
         query_stride, key_stride, size, count, score_stride = _integers(context, builder, sig, args, 1, 3, 4, 5, 7)
@@ -190,25 +192,27 @@ def dot_tile(typingctx, queries, query_stride, keys, key_stride, size, count, sc
         for slot in sum(slots, []):
             builder.store(ir.Constant(total, [0.0] * LANES), slot)
 
-        def step(at, mask):
+        def step(register, mask):
+            at, first = (builder.mul(register, ir.Constant(I64, n)) for n in (elements, LANES))
             right = []
             for start in starts:
-                bits = _vector_load(context, builder, args[2], keys.dtype, builder.add(start, at), LANES, mask)
-                right.append(_from_memory(builder, keys.dtype, bits))
+                bits = _vector_load(context, builder, args[2], keys.dtype, builder.add(start, at), elements, mask)
+                if pair:
+                    right.append(builder.bitcast(bits, ir.VectorType(I32, LANES)))
+                else:
+                    right.append(_from_memory(builder, keys.dtype, bits))
             for i in range(height):
-                index = builder.add(builder.mul(query_stride, ir.Constant(I64, i)), at)
-                left = _vector_load(context, builder, args[0], sums, index, LANES)
+                index = builder.add(builder.mul(query_stride, ir.Constant(I64, i)), first)
+                left = _vector_load(context, builder, args[0], queries.dtype, index, LANES)
                 for slot, key in zip(slots[i], right):
                     builder.store(_multiply_add(builder, left, key, builder.load(slot)), slot)
 
-        lanes = ir.Constant(I64, LANES)
-        whole = builder.udiv(size, lanes)
+        whole = builder.udiv(size, ir.Constant(I64, elements))
         with cgutils.for_range(builder, whole) as loop:
-            step(builder.mul(loop.index, lanes), None)
-        done = builder.mul(whole, lanes)
-        rest = builder.sub(size, done)
+            step(loop.index, None)
+        rest = builder.sub(size, builder.mul(whole, ir.Constant(I64, elements)))
         with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I64, 0))):
-            step(done, _first_lanes(builder, rest, LANES))
+            step(whole, _first_lanes(builder, rest, elements))
         level, bit = [builder.load(slot) for slot in sum(slots, [])], 1
         while bit < LANES:
             level = [_add_across(builder, a, b, bit) for a, b in zip(level[::2], level[1::2])]

@@ -10,6 +10,8 @@ from numba import types
 from numba.core.datamodel.models import PrimitiveModel
 from numba.extending import register_model
 
+from .. import isa
+
 
 class StorageFloat(types.Number):
     """A floating-point format of 8 or 16 bits that is stored as an integer and computed as float32."""
@@ -49,30 +51,51 @@ def constant(value, element, number):
     return ir.Constant(kind, number)
 
 
+# name: exponent bias, bits of mantissa, code of NaN, code of overflow, and the float32 bits from which on
+# a magnitude overflows (halfway beyond the largest value; e4m3fn has no infinity, so it becomes NaN)
+_FORMATS = {
+    "ic_float16": (15, 10, 0x7E00, 0x7C00, 0x477FF000),
+    "ic_float8_e5m2": (15, 2, 0x7F, 0x7C, 0x47700000),
+    "ic_float8_e4m3": (7, 3, 0x7F, 0x7F, 0x43E80001),
+}
+
+
+def _has_float16():
+    """Whether the CPU converts float16; else LLVM would call a function that processes do not have."""
+    return "f16c" in isa.features() or "neon" in isa.features()
+
+
 def widen(builder, dtype, bits):
     """LLVM IR for `dtype` bits (scalar or vector of integers) -> float32."""
-    if dtype is float16 or dtype == float16:
-        return builder.fpext(builder.bitcast(bits, _like(bits, F16)), _like(bits, F32))
     if dtype == bfloat16:
         wide = builder.zext(bits, _like(bits, I32))
         return builder.bitcast(builder.shl(wide, constant(bits, I32, 16)), _like(bits, F32))
-    if dtype == float8_e5m2:  # the upper byte of a float16
-        half = builder.shl(builder.zext(bits, _like(bits, I16)), constant(bits, I16, 8))
-        return builder.fpext(builder.bitcast(half, _like(bits, F16)), _like(bits, F32))
-    # e4m3fn: exponent bias 7. Placed into float16 (bias 15) the value is 2^-8 of the right one, and
-    # subnormals come out right; 0x7f is the only NaN.
-    wide = builder.zext(bits, _like(bits, I16))
-    sign = builder.shl(builder.and_(wide, constant(bits, I16, 0x80)), constant(bits, I16, 8))
-    rest = builder.shl(builder.and_(wide, constant(bits, I16, 0x7F)), constant(bits, I16, 7))
-    half = builder.bitcast(builder.or_(sign, rest), _like(bits, F16))
-    value = builder.fmul(builder.fpext(half, _like(bits, F32)), constant(bits, F32, 256.0))
-    nan = builder.icmp_unsigned("==", builder.and_(bits, constant(bits, I8, 0x7F)), constant(bits, I8, 0x7F))
-    return builder.select(nan, constant(bits, F32, float("nan")), value)
+    if dtype == float16 and _has_float16():
+        return builder.fpext(builder.bitcast(bits, _like(bits, F16)), _like(bits, F32))
+    # Exponent and mantissa are moved to their places in a float32, and a product corrects the bias;
+    # it also turns subnormals into normal numbers.
+    bias, mantissa, nan_code, top_code, _ = _FORMATS[dtype.name]
+
+    def c(number):
+        return constant(bits, I32, number)
+
+    wide = builder.zext(bits, _like(bits, I32))
+    magnitude = builder.and_(wide, c((1 << (dtype.bitwidth - 1)) - 1))
+    sign = builder.shl(builder.lshr(wide, c(dtype.bitwidth - 1)), c(31))
+    placed = builder.bitcast(builder.shl(magnitude, c(23 - mantissa)), _like(bits, F32))
+    value = builder.fmul(placed, constant(bits, F32, 2.0 ** (127 - bias)))
+    code = builder.or_(builder.bitcast(value, _like(bits, I32)), sign)
+    nan = builder.icmp_unsigned(">" if top_code != nan_code else ">=", magnitude, c(top_code))
+    if top_code != nan_code:
+        infinite = builder.icmp_unsigned("==", magnitude, c(top_code))
+        code = builder.select(infinite, builder.or_(sign, c(0x7F800000)), code)
+    code = builder.select(nan, builder.or_(sign, c(0x7FC00000)), code)
+    return builder.bitcast(code, _like(bits, F32))
 
 
 def narrow(builder, dtype, value):
     """LLVM IR for float32 (scalar or vector) -> `dtype` bits, rounded to nearest even."""
-    if dtype == float16:
+    if dtype == float16 and _has_float16():
         return builder.bitcast(builder.fptrunc(value, _like(value, F16)), _like(value, I16))
     bits = builder.bitcast(value, _like(value, I32))
 
@@ -85,24 +108,22 @@ def narrow(builder, dtype, value):
         rounded = builder.add(bits, builder.add(odd, c(0x7FFF)))
         rounded = builder.select(nan, builder.or_(bits, c(0x400000)), rounded)
         return builder.trunc(builder.lshr(rounded, c(16)), _like(value, I16))
-    sign = builder.and_(builder.lshr(bits, c(24)), c(0x80))
+    bias, mantissa, nan_code, top_code, top = _FORMATS[dtype.name]
+    smallest = 2.0 ** (1 - bias)
+    width = dtype.bitwidth
+    sign = builder.shl(builder.lshr(bits, c(31)), c(width - 1))
     magnitude = builder.and_(bits, c(0x7FFFFFFF))
-    if dtype == float8_e5m2:
-        bias, mantissa, smallest, nan_code, top, top_code = 15, 2, 2.0**-14, 0x7F, 0x47700000, 0x7C
-    else:
-        bias, mantissa, smallest, nan_code, top, top_code = 7, 3, 2.0**-6, 0x7F, 0x43E80001, 0x7F
     shift = 23 - mantissa
     odd = builder.and_(builder.lshr(magnitude, c(shift)), c(1))
     rounded = builder.add(magnitude, builder.add(odd, c((1 << (shift - 1)) - 1)))
     normal = builder.sub(builder.lshr(rounded, c(shift)), c((127 - bias) << mantissa))
     # Subnormals: adding 2^(23 - mantissa) * smallest leaves the rounded mantissa in the low bits.
-    magic = smallest * 2.0 ** (23 - mantissa)
+    magic = constant(value, F32, smallest * 2.0 ** (23 - mantissa))
     absolute = builder.bitcast(magnitude, _like(value, F32))
-    sub_bits = builder.bitcast(builder.fadd(absolute, constant(value, F32, magic)), _like(value, I32))
-    magic_bits = builder.bitcast(constant(value, F32, magic), _like(value, I32))
-    subnormal = builder.sub(sub_bits, magic_bits)
+    shifted = builder.bitcast(builder.fadd(absolute, magic), _like(value, I32))
+    subnormal = builder.sub(shifted, builder.bitcast(magic, _like(value, I32)))
     small = builder.fcmp_ordered("<", absolute, constant(value, F32, smallest))
     code = builder.select(small, subnormal, normal)
     code = builder.select(builder.icmp_unsigned(">=", magnitude, c(top)), c(top_code), code)
     code = builder.select(nan, c(nan_code), code)
-    return builder.trunc(builder.or_(code, sign), _like(value, I8))
+    return builder.trunc(builder.or_(code, sign), _like(value, ir.IntType(width)))

@@ -29,7 +29,8 @@ def check(call, dims, **tensors):
         dtype = dtype or x.dtype
         if x.dtype is not dtype:
             raise TypeError(
-                f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, the others have {dtype.name}: convert it with `.to()`"
+                f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, the tensors before it {dtype.name}: "
+                "convert it with `.to()`"
             )
         strides = x.strides_
         if len(strides) != ndim:
@@ -58,7 +59,7 @@ def index(call, name, x, *shape):
 
 def groups(call, heads, kv_heads):
     if kv_heads == 0 or heads % kv_heads:
-        raise ValueError(f"`{call.op.name}` needs query heads in equal groups per key/value head, got {heads} and {kv_heads}")
+        raise ValueError(f"`{call.op.name}` needs a multiple of the {kv_heads} key/value heads in `q`, got {heads}")
     return heads // kv_heads
 
 
@@ -91,8 +92,9 @@ def attend(
     """
     group = groups(call, heads, kv_heads)
     size_qk, size_v = q.shape_[-1], v.shape_[-1]
-    if max(size_qk, size_v) > block.MAX_SIZE // max(4, q.dtype.itemsize):
-        raise ValueError(f"`{call.op.name}` takes head sizes up to {block.MAX_SIZE // max(4, q.dtype.itemsize)}, got {size_qk} and {size_v}")
+    largest = block.MAX_SIZE // max(4, q.dtype.itemsize)
+    if max(size_qk, size_v) > largest:
+        raise ValueError(f"`{call.op.name}` takes head sizes up to {largest}, got {size_qk} and {size_v}")
     if longest_q is None:
         longest_q = q_len if starts is None else 1 if q_len <= num_seqs else q_len
     tile = block.tile_rows(size_qk, size_v, q.dtype.itemsize) if longest_q * group > block.FEW else 0
@@ -131,9 +133,9 @@ class _Errors:
     def get(self, code):
         op, (starts, lens, table), room, last, tokens = self.words
         return {
-            block.BAD_LENGTH: f"`{lens}` of `{op}` must lie between 0 and the {room} keys that fit, and holds a length outside",
-            block.BAD_BLOCK: f"`{table}` of `{op}` must name blocks from 0 to {last}, and holds another number within a sequence",
-            block.BAD_Q_STARTS: f"`{starts}` of `{op}` must rise from 0 to at most the {tokens} query tokens, and does not",
+            block.BAD_LENGTH: f"`{lens}` of `{op}` must hold lengths from 0 to {room}, the keys that fit, and does not",
+            block.BAD_BLOCK: f"`{table}` of `{op}` must name blocks from 0 to {last} for all keys, and does not",
+            block.BAD_Q_STARTS: f"`{starts}` of `{op}` must rise from 0 to at most {tokens}, the tokens, and does not",
             block.BAD_KV_STARTS: f"`{lens}` of `{op}` must rise from 0, and does not",
         }.get(code)
 

@@ -13,7 +13,6 @@ import numpy as np
 from ..registry import op
 from ._attention import TOLERANCE, attend, check, gather, index, pick, reference, same, scale_of
 
-
 # ---- dense -------------------------------------------------------------------------------------
 
 
@@ -23,7 +22,8 @@ def _mha_ref(q, k, v, alibi_slopes=None, scale=1.0, is_causal=False):
 
 
 def _mha_samples(rng):
-    for q_len, keys, heads, kv_heads, size, size_v in ((17, 17, 2, 1, 8, 8), (3, 257, 4, 2, 64, 64), (40, 70, 3, 3, 33, 65)):
+    sizes = (17, 17, 2, 1, 8, 8), (3, 257, 4, 2, 64, 64), (40, 70, 3, 3, 33, 65)
+    for q_len, keys, heads, kv_heads, size, size_v in sizes:
         shapes = (2, q_len, heads, size), (2, keys, kv_heads, size), (2, keys, kv_heads, size_v)
         yield tuple(rng.standard_normal(s) for s in shapes), {"scale": size**-0.5, "is_causal": True}
     yield tuple(rng.standard_normal((1, 100, 2, 80)) for _ in range(3)), {"scale": 0.1}
@@ -49,7 +49,7 @@ def mha(call, q, k, v, alibi_slopes=None, scale=1.0, is_causal=False):
     return out
 
 
-def _flash_ref(query, key, value, total_kv_len, attn_mask=None, dropout_p=0, is_causal=False, scale=None, enable_gqa=False):
+def _flash_ref(query, key, value, total_kv_len, is_causal=False, scale=None, **options):
     rows = []
     for q, k, v, n in zip(query, key, value, total_kv_len):
         q, k, v = (x.swapaxes(0, 1) for x in (q, k, v))
@@ -162,9 +162,12 @@ def _paged_ref(q, k_cache, v_cache, block_tables, cache_lens, alibi_slopes=None,
 
 def _paged_samples(rng):
     for heads, kv_heads, size, size_v, block_size in ((8, 2, 64, 64, 16), (2, 2, 40, 24, 5)):
-        caches = rng.standard_normal((24, kv_heads, block_size, size)), rng.standard_normal((24, kv_heads, block_size, size_v))
-        table = rng.permutation(24).reshape(3, 8)
-        yield (rng.standard_normal((3, heads, size)), *caches, table, np.array([1, 8 * block_size, 3 * block_size + 2])), {"scale": 0.15}
+        q, *caches = (
+            rng.standard_normal(s)
+            for s in ((3, heads, size), (24, kv_heads, block_size, size), (24, kv_heads, block_size, size_v))
+        )
+        table, lens = rng.permutation(24).reshape(3, 8), np.array([1, 8 * block_size, 3 * block_size + 2])
+        yield (q, *caches, table, lens), {"scale": 0.15}
 
 
 @op(ref=_paged_ref, samples=_paged_samples, tolerance=TOLERANCE)
@@ -224,13 +227,14 @@ def paged_attention_prefill(
     sequence sees the keys up to total - query tokens + i.
     """
     return _cached(
-        call, q, k_cache, v_cache, cu_seqlens_q, history_lens, block_tables, scale, True, None, alibi_slopes, None, None,
-        ("cu_seqlens_q", "history_lens", "block_tables"),
+        call, q, k_cache, v_cache, cu_seqlens_q, history_lens, block_tables, scale, True, None, alibi_slopes,
+        None, None, ("cu_seqlens_q", "history_lens", "block_tables"),
     )  # fmt: skip
 
 
 def _cached_ref(q, k, v, starts, lens, tables=None, scale=None, causal=True, window=None, alibi_slopes=None, **hints):
-    return _prefill_ref(q, k, v, tables, lens, starts, alibi_slopes, scale_of(scale, q.shape[-1]), window or 0, int(causal))
+    scale = scale_of(scale, q.shape[-1])
+    return _prefill_ref(q, k, v, tables, lens, starts, alibi_slopes, scale, window or 0, int(causal))
 
 
 def _cached_samples(rng):
@@ -272,7 +276,10 @@ def _cached(
     if tables is not None:
         index(call, names[2], tables, batch, None)
     elif batch > k.shape_[0]:
-        raise ValueError(f"`{call.op.name}` without block tables needs a block per sequence, got {k.shape_[0]} blocks and {batch} sequences")
+        raise ValueError(
+            f"`k_cache` of `{call.op.name}` needs a block for each of the {batch} sequences, got {k.shape_[0]} blocks: "
+            "pass `block_tables`, or a larger cache"
+        )
     if window is not None and window < 1:
         raise ValueError(f"`window` of `{call.op.name}` must be at least 1 or None, got {window}")
     out = call.out((total, heads, v.shape_[3]), q.dtype)

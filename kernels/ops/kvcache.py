@@ -9,12 +9,10 @@ from ._attention import TOLERANCE, attend, check, groups, index, pick, reference
 
 _CACHE_DTYPES = ("float32", "float64", "bfloat16", "float16")
 _GRAIN_BYTES = 256 << 10  # copied in some 30 us
-_SLOT_ERROR = {1: "`slot_mapping` of `paged_caching` must stay below the {} slots of the cache, and names one beyond"}
-_PAST_ERROR = {1: "`past_kv_lengths` of `kv_caching` must leave room for {} tokens within the {} of the cache, and do not"}
 
 
 def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, past, errors, count):
-    """Launch the copy of `count` tokens. Dims are (sequence, token, head) of k and v, (block, head, token) of caches."""
+    """Launch the copy of `count` tokens. Dims: (sequence, token, head) of k and v, (block, head, token) of caches."""
     head = dims[2]
     args = [
         k.address, *pick(k, *dims), k.strides_[-1], v.address, *pick(v, *dims), v.strides_[-1],
@@ -37,7 +35,10 @@ def _check_write(call, k_cache, v_cache, k, v, ndim):
             got = getattr(x, "dtype", type(x).__name__)
             raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor of {', '.join(call.op.dtypes)}, got {got}")
         if x.dtype is not k_cache.dtype:
-            raise TypeError(f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, `k_cache` has {k_cache.dtype.name}: convert it with `.to()`")
+            raise TypeError(
+                f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, `k_cache` has {k_cache.dtype.name}: "
+                "convert it with `.to()`"
+            )
         if len(x.shape_) != dims:
             raise ValueError(f"`{name}` of `{call.op.name}` must have {dims} dims, got shape {x.shape_}")
         if x is k_cache or x is v_cache:
@@ -52,7 +53,10 @@ def _check_write(call, k_cache, v_cache, k, v, ndim):
 def check_writable(call, name, x):
     """Refuse a cache whose elements share memory."""
     if 0 in x.strides_ and any(stride == 0 and size > 1 for size, stride in zip(x.shape_, x.strides_)):
-        raise ValueError(f"`{name}` of `{call.op.name}` has strides {x.strides_}: its elements share memory, so call `.clone()` on it first")
+        raise ValueError(
+            f"`{name}` of `{call.op.name}` has strides {x.strides_}: its elements share memory, "
+            "so call `.clone()` on it first"
+        )
 
 
 def _kv_caching_ref(k_cache, v_cache, k, v, past_kv_lengths):
@@ -68,7 +72,7 @@ def _kv_caching_samples(rng):
     yield (*(rng.standard_normal(s) for s in shapes), np.array([0, 15])), {}
 
 
-@op(dtypes=_CACHE_DTYPES, ref=_kv_caching_ref, samples=_kv_caching_samples)
+@op(dtypes=_CACHE_DTYPES, ref=_kv_caching_ref, samples=_kv_caching_samples, outputs=())
 def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths):
     """Store k, v [B, Hkv, S, D] in caches [B, Hkv, max length, D], in place; returns (k_cache, v_cache).
 
@@ -78,7 +82,8 @@ def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths):
     same(call, "caches and `k` of one batch", k_cache.shape_[0], k.shape_[0])
     index(call, "past_kv_lengths", past_kv_lengths, k.shape_[0])
     tokens = k.shape_[2]
-    errors = {1: _PAST_ERROR[1].format(tokens, k_cache.shape_[2])}
+    room = k_cache.shape_[2]
+    errors = {1: f"`past_kv_lengths` of `kv_caching` must leave room for {tokens} tokens of {room}, and does not"}
     _write(
         call, k_cache, v_cache, (0, 1, 2), k, v, (0, 2, 1), tokens=tokens, places=past_kv_lengths, past=0,
         errors=errors, count=k.shape_[0] * tokens,
@@ -100,7 +105,7 @@ def _paged_caching_samples(rng):
     yield (*(rng.standard_normal(s) for s in shapes), np.array([47, -1, 0, 9, 33])), {}
 
 
-@op(dtypes=_CACHE_DTYPES, ref=_paged_caching_ref, samples=_paged_caching_samples)
+@op(dtypes=_CACHE_DTYPES, ref=_paged_caching_ref, samples=_paged_caching_samples, outputs=())
 def paged_caching(call, k_cache, v_cache, k, v, slot_mapping):
     """Store k [T, Hkv, D], v [T, Hkv, Dv] in paged caches, in place; returns (k_cache, v_cache).
 
@@ -111,7 +116,8 @@ def paged_caching(call, k_cache, v_cache, k, v, slot_mapping):
     index(call, "slot_mapping", slot_mapping, k.shape_[0])
     if k_cache.shape_[2] == 0:
         raise ValueError(f"`k_cache` of `paged_caching` needs blocks of at least one token, got shape {k_cache.shape_}")
-    errors = {1: _SLOT_ERROR[1].format(k_cache.shape_[0] * k_cache.shape_[2])}
+    room = k_cache.shape_[0] * k_cache.shape_[2]
+    errors = {1: f"`slot_mapping` of `paged_caching` must stay below {room}, the slots of the cache, and does not"}
     _write(
         call, k_cache, v_cache, (0, 1, 2), k, v, (None, 0, 1), tokens=0, places=slot_mapping, past=0,
         errors=errors, count=k.shape_[0],
@@ -142,14 +148,19 @@ def attention(call, q, k, v, k_cache, v_cache, pos):
     heads, tokens, size = q.shape_
     kv_heads, room = k.shape_[0], k_cache.shape_[1] if len(k_cache.shape_) > 1 else 0
     groups(call, heads, kv_heads)
-    for name, x, shape in (("v", v, k.shape_), ("v_cache", v_cache, k_cache.shape_), ("k_cache", k_cache, (kv_heads, room, size))):
+    cache = kv_heads, room, size
+    for name, x, shape in (("v", v, k.shape_), ("k_cache", k_cache, cache), ("v_cache", v_cache, cache)):
         if x.dtype is not q.dtype or x.shape_ != shape:
-            raise ValueError(f"`{name}` of `attention` must be {q.dtype.name} of shape {shape}, got {x.dtype.name} {x.shape_}")
+            want, got = f"{q.dtype.name} of shape {shape}", f"{x.dtype.name} {x.shape_}"
+            raise ValueError(f"`{name}` of `attention` must be {want}, got {got}")
     same(call, "`q` and `k` of one number of tokens and head size", (tokens, size), k.shape_[1:])
     check_writable(call, "k_cache", k_cache)
     check_writable(call, "v_cache", v_cache)
     if pos < 0 or pos + tokens > room:
-        raise ValueError(f"`pos` of `attention` must leave room for {tokens} tokens in caches of {room}, got {pos}: use longer caches")
+        raise ValueError(
+            f"`pos` of `attention` must leave room for {tokens} tokens in caches of {room}, got {pos}: "
+            "use longer caches"
+        )
     out = call.out((tokens, heads, size), q.dtype)
     _write(
         call, k_cache, v_cache, (None, 0, 1), k, v, (None, 1, 0), tokens=max(1, tokens), places=None, past=pos,
