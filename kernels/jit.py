@@ -11,6 +11,7 @@ error model (no exceptions in kernels), no reference counting (kernels see raw a
 """
 
 import ctypes
+import ctypes.util
 import functools
 import importlib.util
 import re
@@ -57,6 +58,9 @@ def _target_machine():
     for name in _EXCEPTION_SYMBOLS:
         if llvm.address_of_symbol(name) is None:
             llvm.add_symbol(name, abort)
+    libm = ctypes.util.find_library("m")  # functions without a polynomial of ours, such as `pow`
+    if libm is not None and llvm.address_of_symbol("powf") is None:
+        llvm.load_library_permanently(libm)
     return llvm.Target.from_default_triple().create_target_machine()
 
 

@@ -71,10 +71,15 @@ def _compare(arguments):
     )
     print(f"{compare.machine()}; {options.threads} threads a side; medians of turns taken alternately")
     print("ratio: how many times ours is faster than the named peer (for MB: smaller)")
-    show = report.Table(cases)
-    rows = compare.compare(cases, options, on_row=lambda row: print(show.lines(row), flush=True))
-    if arguments.json:
-        compare.write_json(rows, arguments.json)
+    show, rows = report.Table(cases), []
+
+    def on_row(row):
+        print(show.lines(row), flush=True)
+        rows.append(row)
+        if arguments.json:  # after each row: an interrupted run keeps what it measured
+            compare.write_json(rows, arguments.json)
+
+    compare.compare(cases, options, on_row)
     if arguments.markdown:
         Path(arguments.markdown).write_text(report.markdown(rows))
     return int(any(map(compare.failed, rows)))
@@ -91,4 +96,9 @@ def _limits(arguments):
 def _table(arguments):
     from ..perf import report
 
-    print(report.markdown(json.loads(Path(arguments.file).read_text())), end="")
+    try:
+        rows = json.loads(Path(arguments.file).read_text())
+        text = report.markdown(rows)
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        raise ValueError(f"`{arguments.file}` is not a file of rows: give what `compare --json` wrote") from None
+    print(text, end="")

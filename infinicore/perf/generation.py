@@ -141,7 +141,7 @@ class LlamaCpp:
 
 
 SIDES = {"ours": Ours, "transformers": Transformers, "llama.cpp": LlamaCpp}
-_loaded = {}  # the model of this process, by path: its cases share it
+_loaded: dict = {}  # the model of this process, by path: its cases share it
 
 
 def _model(side, case, files):
@@ -235,7 +235,10 @@ class Memory:
 
 
 _FIRST_TOKEN = {
-    "ours": "import infinicore.models as m; next(m.from_pretrained({path!r}).generate({prompt}, max_new_tokens=1, temperature=0.0))",
+    "ours": (
+        "import infinicore.models as m; model = m.from_pretrained({path!r}); "
+        "next(model.generate({prompt}, max_new_tokens=1, temperature=0.0))"
+    ),
     "transformers": (
         "import torch, transformers as m; "
         "model = m.AutoModelForCausalLM.from_pretrained({path!r}, dtype=torch.{dtype}, attn_implementation='sdpa'); "

@@ -14,23 +14,30 @@ from ..kernels import isa, kernel, threads
 _CHAINS = 12  # of `kernels/cpu/probe.py`
 _BLOCK_BYTES = 1024
 _ROUNDS = 200_000  # 12 multiply-adds each: about 0.7 ms
-DEFAULT_READ_BYTES = 256 << 20  # far beyond every cache
+DEFAULT_READ_BYTES = 256 << 20
+_MOST_READ_BYTES = 512 << 20  # far beyond every cache: more reads no slower
 _LEAST_READ_BYTES = 64 << 10
 _LEAST_BYTES_PER_THREAD = 256 << 10  # 3 us of reading: with less, starting a thread costs more than it brings
+
+
+def _function(address, count):
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(address)
 
 
 class _Launch:
     """A kernel on `parts` threads over [0, n)."""
 
     def __init__(self, name, args, n, parts):
-        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
-        self._drive = kind(threads.driver())
         self._args = np.array(args, np.int64)
-        self._call = (kernel(name), self._args.ctypes.data, n, parts)
+        address, block = kernel(name), self._args.ctypes.data
+        if parts == 1:  # as every launch of one part: the driver would wait for its idle threads
+            self._function, self._call = _function(address, 3), (block, 0, n)
+        else:
+            self._function, self._call = _function(threads.driver(), 4), (address, block, n, parts)
 
     def seconds(self):
         start = time.perf_counter()
-        self._drive(*self._call)
+        self._function(*self._call)
         return time.perf_counter() - start
 
 
@@ -81,7 +88,7 @@ class FmaPeak:
 
 
 class ReadBandwidth:
-    """Reading a buffer of `nbytes` on every thread: `amount` bytes per call.
+    """Reading a buffer of `nbytes` (64 KiB to 512 MiB) on every thread: `amount` bytes per call.
 
     A buffer that fits a cache gives the cache's bandwidth: take the size of the case's data.
     """
@@ -90,7 +97,7 @@ class ReadBandwidth:
 
     def __init__(self, nbytes=DEFAULT_READ_BYTES):
         parts = max(1, min(threads.default_threads(), int(nbytes) // _LEAST_BYTES_PER_THREAD))
-        blocks = max(int(nbytes), _LEAST_READ_BYTES) // _BLOCK_BYTES
+        blocks = min(max(int(nbytes), _LEAST_READ_BYTES), _MOST_READ_BYTES) // _BLOCK_BYTES
         self.amount = float(blocks * _BLOCK_BYTES)
         self._buffer = _aligned(blocks * _BLOCK_BYTES)
         self._buffer.view(np.uint64)[:] = np.random.default_rng(0).integers(0, 2**63, blocks * _BLOCK_BYTES // 8)

@@ -5,17 +5,15 @@ peaks are chains of multiply-adds in registers, the bandwidth is one load and on
 (software prefetching adds nothing: 36.1 GB/s with and without, two Zen 4 cores, 256 MB).
 """
 
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .. import isa, jit
-from .simd import Vector, fill, fma, load, ptr, reduce_add, store, vload, vstore
+from .microkernel import _multiply_add
+from .simd import Vector, fill, load, ptr, reduce_add, store, vload, vstore
 
 LANES = isa.lanes()
 HALF = LANES // 2  # float64 values in a register
-FMA = isa.has_fma()
 
 # Twelve chains hide a latency of 4 to 6 cycles at two multiply-adds per cycle, and leave room for
 # the two operands in the 16 registers of AVX2.
@@ -25,61 +23,34 @@ BLOCK_BYTES = 1024  # what one unit of `read` covers
 WORDS = BLOCK_BYTES // 4
 
 
-class _BFloat(ir.Type):
-    """LLVM's `bfloat`, which llvmlite does not name."""
-
-    def _to_string(self):
-        return "bfloat"
-
-    def __eq__(self, other):
-        return isinstance(other, _BFloat)
-
-    def __hash__(self):
-        return hash(_BFloat)
-
-
 @intrinsic
-def dot_bf16(typingctx, total, a, b):
-    """`total` plus the products of 32 bfloat16 pairs, summed by twos into 16 float32 lanes.
-
-    `a` and `b` are Vector(uint32, 16): two bfloat16 values in each lane. AVX512-BF16 only.
-    """
-    if not isinstance(total, Vector) or total.lanes != 16:
+def multiply_add(typingctx, total, a, b):
+    """`total + a * b`, as the products of matrices do it; uint32 lanes are pairs of bfloat16."""
+    if not isinstance(total, Vector):
         return None
 
     def codegen(context, builder, sig, args):
-        pairs = ir.VectorType(_BFloat(), 32)
-        kind = ir.FunctionType(args[0].type, [args[0].type, pairs, pairs])
-        name = "llvm.x86.avx512bf16.dpbf16ps.512"
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.call(function, [args[0], builder.bitcast(args[1], pairs), builder.bitcast(args[2], pairs)])
+        return _multiply_add(builder, args[1], args[2], args[0])
 
     return total(total, a, b), codegen
 
 
 @jit.inline
-def _multiply_add(c, a, b):
-    if FMA:
-        return fma(c, a, b)
-    return c * a + b  # without the instruction, `fma` would be a library call
-
-
-@jit.inline
-def _dot(c, a, b):
-    return dot_bf16(c, a, b)
-
-
-@jit.inline
-def _chains(step, c, a, b, steps):
+def _chains(c, a, b, steps):
     """`steps` rounds of twelve independent chains, summed so that none can be dropped.
 
     The chains start from twelve different vectors: equal ones would be merged into one chain.
     """
     c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = c
     for _ in range(steps):
-        c0, c1, c2, c3 = step(c0, a, b), step(c1, a, b), step(c2, a, b), step(c3, a, b)
-        c4, c5, c6, c7 = step(c4, a, b), step(c5, a, b), step(c6, a, b), step(c7, a, b)
-        c8, c9, c10, c11 = step(c8, a, b), step(c9, a, b), step(c10, a, b), step(c11, a, b)
+        c0, c1, c2, c3 = multiply_add(c0, a, b), multiply_add(c1, a, b), multiply_add(c2, a, b), multiply_add(c3, a, b)
+        c4, c5, c6, c7 = multiply_add(c4, a, b), multiply_add(c5, a, b), multiply_add(c6, a, b), multiply_add(c7, a, b)
+        c8, c9, c10, c11 = (
+            multiply_add(c8, a, b),
+            multiply_add(c9, a, b),
+            multiply_add(c10, a, b),
+            multiply_add(c11, a, b),
+        )
     return ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)) + ((c8 + c9) + (c10 + c11))
 
 
@@ -106,7 +77,7 @@ def fma_f32(args, lo, hi):
     a = vload(p, CHAINS * LANES, LANES)
     b = vload(p, (CHAINS + 1) * LANES, LANES)
     for i in range(lo, hi):
-        vstore(out, i * LANES, _chains(_multiply_add, starts, a, b, load(args, 2)))
+        vstore(out, i * LANES, _chains(starts, a, b, load(args, 2)))
     return 0
 
 
@@ -119,7 +90,7 @@ def fma_f64(args, lo, hi):
     a = vload(p, CHAINS * HALF, HALF)
     b = vload(p, (CHAINS + 1) * HALF, HALF)
     for i in range(lo, hi):
-        vstore(out, i * HALF, _chains(_multiply_add, starts, a, b, load(args, 2)))
+        vstore(out, i * HALF, _chains(starts, a, b, load(args, 2)))
     return 0
 
 
@@ -133,7 +104,7 @@ def dot_bf16_f32(args, lo, hi):
     a = vload(pairs, CHAINS * LANES, LANES)
     b = vload(pairs, (CHAINS + 1) * LANES, LANES)
     for i in range(lo, hi):
-        vstore(out, i * LANES, _chains(_dot, starts, a, b, load(args, 2)))
+        vstore(out, i * LANES, _chains(starts, a, b, load(args, 2)))
     return 0
 
 

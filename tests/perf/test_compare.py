@@ -162,7 +162,7 @@ def test_bad_arguments(tmp_path, capsys):
         (["--threads", "0"], "`--threads` must be between"),
         (["--json", str(tmp_path / "absent" / "rows.json")], "does not exist"),
     ):
-        assert cli.main(["perf", "compare", "--quick", *words]) == 1
+        assert cli.main(["perf", "compare", "--quick", *words]) == 2
         assert complaint in capsys.readouterr().err
 
 
@@ -180,6 +180,9 @@ def test_list_and_table(tmp_path, capsys):
     assert "| matmul 8 | float32 | GFLOP/s | 12.3 | 10.0 | 1.23 x torch | - | - |" in text
     assert "numpy is not installed" in text
     assert report.markdown([]) == ""
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    assert cli.main(["perf", "table", str(tmp_path / "other.json")]) == 2
+    assert "is not a file of rows" in capsys.readouterr().err
 
 
 def test_generate_skips_without_data(tmp_path, monkeypatch):
