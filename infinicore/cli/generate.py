@@ -39,7 +39,7 @@ def add_arguments(parser):
 
     add_model_arguments(parser)
     parser.epilog = EPILOG
-    parser.add_argument("--prompt", metavar="TEXT", help="default: standard input")
+    parser.add_argument("--prompt", metavar="TEXT", help="default: standard input, without its last newline")
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--stream", action=switch, default=True, help="print text as it comes, or all at the end")
     parser.add_argument(
@@ -91,10 +91,13 @@ def report(figures):
     )
 
 
-def warm_up(model, prompt, cache):
+def warm_up(model, ids, given):
     """Compile or load the kernels that this prompt needs, so that speeds are those of the model."""
-    ids = model.generate(prompt, max_new_tokens=1).completion.prompt_ids
-    model.generate(ids[: min(len(ids), 32)], max_new_tokens=3, temperature=0, ignore_eos=True, cache=cache).finish()
+    size = sum(parameter.numel() for parameter in model.parameters())
+    # More than 16 rows run other kernels than few; a small model affords the prompt's own length (1e9 / size: 20 ms).
+    ids = ids[: max(17, min(512, 10**9 // size))]
+    given = {name: value for name, value in given.items() if name not in ("stop", "seed")}
+    model.generate(ids, **given | {"max_new_tokens": 2}, ignore_eos=True).finish()
 
 
 def guarded(function):
@@ -129,15 +132,13 @@ def _sentence(error):
 @guarded
 def run(arguments):
     """Generate; returns the exit status."""
-    prompt = arguments.prompt
-    if prompt is None:
-        prompt = sys.stdin.buffer.read().decode("utf-8")
+    prompt = _standard_input() if arguments.prompt is None else arguments.prompt
     if not prompt:
         raise ValueError("the prompt is empty: pass --prompt or text on standard input")
     model = load(arguments)
     given = options(arguments) | {"cache": arguments.cache}
     generation = model.generate(prompt, **given)
-    warm_up(model, generation.completion.prompt_ids, arguments.cache)
+    warm_up(model, generation.completion.prompt_ids, given)
     progress.clear()
     status = _write(generation, stream=arguments.stream and not arguments.json, quiet=arguments.json)
     figures = generation.figures()
@@ -148,9 +149,19 @@ def run(arguments):
     return status
 
 
+def _standard_input():
+    """The text on standard input, without the newline that ends its last line."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the prompt on standard input is not UTF-8 text (byte {error.start})") from None
+
+
 def _write(generation, stream, quiet):
     """Run to the end, printing the text; the exit status."""
     out = sys.stdout
+    if hasattr(out, "reconfigure"):
+        out.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     shown = time.perf_counter()
     status = 0
     try:

@@ -5,6 +5,8 @@ import functools
 import json
 from pathlib import Path
 
+from ..models.checkpoint import read_json
+
 
 def load_template(folder, tokenizer_config):
     """The chat template of a checkpoint folder, or None: chat_template.jinja, else tokenizer_config.json's."""
@@ -12,8 +14,9 @@ def load_template(folder, tokenizer_config):
     for name in ("chat_template.jinja", "chat_template.json"):
         path = folder / name
         if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            return text if name.endswith(".jinja") else json.loads(text).get("chat_template")
+            if name.endswith(".json"):
+                return read_json(path, "chat template").get("chat_template")
+            return path.read_text(encoding="utf-8")
     template = tokenizer_config.get("chat_template")
     if isinstance(template, list):  # several, by name
         named = {row.get("name"): row.get("template") for row in template if isinstance(row, dict)}

@@ -23,7 +23,7 @@ class Conversation:
         self.template = chat.load_template(model.path, load_config(model.path))
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.context = min(context, model.config.context)
-        sampler = Sampler(resolve(model.generation_config, options), 1, model.config.vocab_size)
+        sampler = Sampler(resolve(model.generation_config, options), 1, self.context)
         self._runner = Runner(model, max_length=self.context, cache=cache, sampler=sampler)
         self.reset()
 

@@ -189,8 +189,10 @@ def generate(
         raise ValueError(f"`chunk` must be a positive integer, got {chunk!r}")
     if runner is None:
         longest = max(len(ids) + limit for ids, limit in zip(prompts, limits))
-        sampler = Sampler(params, len(prompts), model.config.vocab_size)
+        sampler = Sampler(params, len(prompts), longest)
         runner = Runner(model, sequences=len(prompts), max_length=longest, cache=cache, sampler=sampler, chunk=chunk)
+    elif len(prompts) != len(runner.held):
+        raise ValueError(f"`runner` runs {len(runner.held)} sequences, but `prompt` has {len(prompts)}")
     stop_ids = _stop_ids(model, stop_token_ids, ignore_eos)
     return Generation(model, prompts, limits, tokenizer, stop_ids, strings, runner)
 

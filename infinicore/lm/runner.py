@@ -72,7 +72,7 @@ class Runner:
         if ending:
             rows = [sequences[i] for i in ending]
             ids = infinicore.zeros((len(rows),), dtype=infinicore.int64)
-            self.sampler.draw()
+            self.sampler.draw(rows)
             self.sampler.choose(self.model.logits(step), rows, ids)
             for sequence, token in zip(rows, ids.tolist()):
                 self.tokens[sequence] = token
@@ -87,20 +87,32 @@ class Runner:
         if len(sequences) != self._active:
             self._stand_still()
             self._active = len(sequences)
+        self.sampler.draw(sequences)
+        try:
+            for sequence in sequences:
+                self._feed(sequence)
+            if self._graph is None:
+                self._record()
+            else:
+                self._graph.run()
+        except BaseException:
+            # An interrupt: what may not have been computed must not count as stored.
+            for sequence in sequences:
+                del self.held[sequence][self.cache.lengths[sequence] - 1 :]
+                self.cache.truncate(sequence, len(self.held[sequence]))
+            raise
+
+    def _feed(self, sequence):
+        """Point the inputs of a step at the last token of a sequence, and count it as stored."""
+        cache, token = self.cache, self.tokens[sequence]
+        position = len(self.held[sequence])
+        cache.grow(sequence, position + 1)
+        cache.lengths[sequence] = position + 1
+        self.held[sequence].append(token)
+        self.sampler.note(sequence, token)
         positions, totals, slots = self._views
-        cache = self.cache
-        for sequence in sequences:
-            position = cache.lengths[sequence]
-            cache.grow(sequence, position + 1)
-            cache.lengths[sequence] = position + 1
-            self.held[sequence].append(self.tokens[sequence])
-            positions[sequence], totals[sequence] = position, position + 1
-            slots[sequence] = cache.slot(sequence, position)
-        self.sampler.draw()
-        if self._graph is None:
-            self._record()
-        else:
-            self._graph.run()
+        positions[sequence], totals[sequence] = position, position + 1
+        slots[sequence] = cache.slot(sequence, position)
 
     def _stand_still(self):
         """Let a step compute something harmless for every sequence, and store it nowhere."""

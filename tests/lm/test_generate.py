@@ -90,7 +90,7 @@ def test_stop_token_ids(tiny):
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.9, "min_p": 0.01}]
+    "options", [{"temperature": 1}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.9, "min_p": 0.01}]
 )
 @pytest.mark.parametrize("cache", ["static", "paged"])
 def test_seeds_repeat_exactly(tiny, options, cache):
@@ -143,7 +143,7 @@ def test_repetition_penalty(tiny, penalty):
 def test_runner_keeps_what_prompts_share(tiny):
     from infinicore.lm.sampler import Sampler, SamplingParams
 
-    runner = lm.Runner(tiny, max_length=40, cache="paged", sampler=Sampler(SamplingParams(), 1, 60))
+    runner = lm.Runner(tiny, max_length=40, cache="paged", sampler=Sampler(SamplingParams(), 1, 40))
     first = lm.generate(tiny, [1, 2, 3, 4], max_new_tokens=5, ignore_eos=True, runner=runner).finish()[0].token_ids
     longer = [1, 2, 3, 4, *first[:3], 8]
     assert runner.prefill([longer]) == 1

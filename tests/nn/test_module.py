@@ -197,3 +197,15 @@ def test_initialisation():
     assert abs(nn.init.kaiming_uniform_(w).numpy()).max() <= (6 / 60) ** 0.5
     with pytest.raises(ValueError, match="2 dims"):
         nn.init.xavier_uniform_(infinicore.empty(3))
+
+
+def test_packed_linear_notices_new_parameters(rng):
+    packed = nn.PackedLinear(6, {"a": 3, "b": 5})
+    x = infinicore.from_numpy(rng.standard_normal((4, 6)).astype(np.float32))
+    packed.b.weight = nn.Parameter(infinicore.zeros(5, 6))
+    assert (packed(x).numpy()[:, 3:] == 0).all() and packed(x).numpy()[:, :3].any()
+    packed.b.weight.fill_(1.0)  # part of the pack again
+    assert packed(x).numpy()[:, 3:].all()
+    other = copy.deepcopy(packed)
+    other.a.weight.fill_(0.0)
+    assert (other(x).numpy()[:, :3] == 0).all() and packed(x).numpy()[:, :3].any()

@@ -65,6 +65,7 @@ class PackedLinear(Module):
                 self._modules[name].reset_parameters()
 
     def _attach(self, weight, bias):
+        """Make the parameters of the parts views of the pack."""
         self._weight, self._bias = weight, bias
         first = 0
         for name in self._part_names:
@@ -73,9 +74,25 @@ class PackedLinear(Module):
             if bias is not None:
                 part.bias = Parameter(bias.narrow(0, first, part.out_features))
             first += part.out_features
+        self._addresses = self._parameter_addresses()
+
+    def _parameter_addresses(self):
+        parts = [self._modules[name] for name in self._part_names]
+        return [p.address for part in parts for p in (part.weight, part.bias) if p is not None]
+
+    def _pack_again(self):
+        """Bring parameters that were assigned to the parts (or copied with the module) into one tensor."""
+        parts = [self._modules[name] for name in self._part_names]
+        biased = [part.bias is not None for part in parts]
+        if any(biased) != all(biased):
+            raise ValueError(f"the parts {', '.join(self._part_names)} must all have a bias, or none of them")
+        bias = infinicore.cat([part.bias for part in parts]) if all(biased) else None
+        self._attach(infinicore.cat([part.weight for part in parts]), bias)
 
     def _replace_tensors(self, fn, done):
         # The pack first, then the views of it: converted one by one they would lose their common memory.
+        if self._parameter_addresses() != self._addresses:
+            self._pack_again()
         self._attach(fn(self._weight), None if self._bias is None else fn(self._bias))
         for name in self._part_names:
             for parameter in self._modules[name].parameters():
@@ -83,6 +100,8 @@ class PackedLinear(Module):
 
     def packed(self, input, out=None):
         """The outputs of all parts, one after another along the last dim."""
+        if self._parameter_addresses() != self._addresses:
+            self._pack_again()
         return infinicore.linear(input, self._weight, self._bias, out=out)
 
     forward = packed
