@@ -1,3 +1,5 @@
+cimport cython
+
 cdef class Block:
     cdef public long long address
     cdef public long long size
@@ -9,8 +11,9 @@ cdef class Storage:
     cdef public Block block
     cdef public object owner
 
-cdef dict _free
-cdef dict _stats
+cdef list _small
+cdef dict _large
+cdef long long _cached
 
 cdef class TensorBase:
     cdef object __weakref__
@@ -25,6 +28,14 @@ cdef class TensorBase:
     cpdef set_layout(self, Storage storage, long long address, object dtype, object device,
                      tuple shape, tuple strides, long long numel, bint contiguous)
 
+@cython.locals(shift=cython.int)
+cdef long long _size_class(long long nbytes)
+
+@cython.locals(size="long long", free=list)
 cpdef Block take_block(long long nbytes)
+
+@cython.locals(size="long long", free=list)
 cpdef give_block(Block block)
+
+@cython.locals(block=Block, storage=Storage)
 cpdef Storage allocate(long long nbytes)

@@ -25,8 +25,9 @@ class Block:
         self.owner = owner
 
 
-_free = {}  # size -> list of free blocks of that size
-_stats = {"cached": 0, "in_use": 0, "peak": 0}
+_small = [[] for _ in range(17)]  # free blocks of up to 4096 bytes, by multiples of 256
+_large = {}  # size -> free blocks
+_cached = 0  # bytes of all free blocks
 
 
 def _size_class(nbytes):
@@ -56,38 +57,46 @@ def _new_block(size):
 
 def take_block(nbytes):
     """A block of at least `nbytes`, recycled if one of its size class is free."""
+    global _cached
     size = _size_class(nbytes)
-    free = _free.get(size)
+    free = _small[size >> 8] if size <= 4096 else _large.get(size)
     if free:
-        _stats["cached"] -= size
+        _cached -= size
         return free.pop()
     return _new_block(size)
 
 
 def give_block(block):
     """Return a block to the pool, or to the system when the pool is full."""
+    global _cached
     size = block.size
-    if _stats["cached"] + size > POOL_LIMIT:
+    if _cached + size > POOL_LIMIT:
         return
-    _stats["cached"] += size
-    free = _free.get(size)
+    _cached += size
+    if size <= 4096:
+        _small[size >> 8].append(block)
+        return
+    free = _large.get(size)
     if free is None:
-        _free[size] = [block]
+        _large[size] = [block]
     else:
         free.append(block)
 
 
 def trim():
     """Give all free blocks back to the system; returns their bytes."""
-    released = _stats["cached"]
-    _free.clear()
-    _stats["cached"] = 0
+    global _cached
+    released = _cached
+    for free in _small:
+        free.clear()
+    _large.clear()
+    _cached = 0
     return released
 
 
 def cached_bytes():
     """Bytes that the pool keeps for reuse."""
-    return _stats["cached"]
+    return _cached
 
 
 class Storage:
@@ -99,15 +108,24 @@ class Storage:
         self.block = block
         self.owner = owner
 
-    def __del__(self):
+    def __dealloc__(self):
         if self.block is not None:
             give_block(self.block)
+
+
+if not is_compiled():
+    Storage.__del__ = Storage.__dealloc__  # what Cython calls by itself
 
 
 def allocate(nbytes):
     """New storage of `nbytes`, uninitialised."""
     block = take_block(nbytes)
-    return Storage(block.address, nbytes, block, None)
+    storage = Storage.__new__(Storage)  # past `__init__`, whose argument parsing costs 0.1 us
+    storage.address = block.address
+    storage.nbytes = nbytes
+    storage.block = block
+    storage.owner = None
+    return storage
 
 
 class TensorBase:
