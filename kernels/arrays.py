@@ -1,0 +1,116 @@
+"""Kernels as plain Numba functions on NumPy arrays: for users' own `@njit` code, and for trying them out.
+
+    from numba import njit
+    from infinicore.kernels import arrays
+
+    @njit
+    def scores(x, weight, out):
+        arrays.rms_norm(x, weight, 1e-6, out)
+        arrays.softmax(out, out)
+
+They run the code of `kernels/cpu/` serially, on C-contiguous float32 or float64 arrays; anything else does not
+compile. The caller splits the work and gives the output. `out` may be the input.
+"""
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from . import jit
+from .cpu import elementwise, gemv, norm, softmax as _softmax, vmath
+from .cpu.simd import bitcast, ptr, stack, store, vload, vload_first, vstore, vstore_first
+
+INT64 = types.int64
+LANES = elementwise.LANES
+
+
+@intrinsic
+def kind_of(typingctx, array):
+    """The element type of an array, as the value that kernels take as `T`."""
+    if not isinstance(array, types.Array):
+        return None
+    if array.layout != "C" or array.dtype not in (types.float32, types.float64):
+        raise TypingError(f"kernels on arrays take C-contiguous float32 or float64, got {array}")
+    return types.NumberClass(array.dtype)(array), lambda context, builder, sig, args: context.get_dummy_value()
+
+
+@intrinsic
+def address_of(typingctx, array):
+    """The address of an array's first element."""
+
+    def codegen(context, builder, sig, args):
+        return builder.ptrtoint(context.make_array(array)(context, builder, args[0]).data, ir.IntType(64))
+
+    return types.int64(array), codegen
+
+
+@jit.inline
+def _block(address, *values):
+    """The argument block at an address (of the caller's stack), filled."""
+    block = ptr(address, INT64)
+    for i, value in enumerate(values):
+        store(block, i, value)
+    return block
+
+
+def _public(function):
+    """Compile with an entry point for Python, which `jit.inline` leaves out."""
+    return numba.njit(error_model="numpy")(function)
+
+
+@_public
+def rms_norm(x, weight, eps, out):
+    """out = x / sqrt(mean(x^2) + eps) * weight for the rows of x [N, D], weight [D], out [N, D]."""
+    if x.shape != out.shape or weight.shape[0] != x.shape[1]:
+        raise ValueError("`rms_norm` needs `out` of the shape of `x`, and `weight` of the size of its rows")
+    n, d = x.shape
+    bits = bitcast(float(eps), INT64)
+    block = _block(stack(64), address_of(x), address_of(weight), address_of(out), d, d, d, bits)
+    norm.rms_norm(block, 0, n, kind_of(x), kind_of(weight))
+
+
+@_public
+def softmax(x, out):
+    """out = softmax of each row of x [N, D]."""
+    if x.shape != out.shape:
+        raise ValueError("`softmax` needs `out` of the shape of `x`")
+    n, d = x.shape
+    _softmax.softmax(_block(stack(64), address_of(x), address_of(out), d, d, d, 0), 0, n, kind_of(x))
+
+
+@_public
+def linear(x, weight, out):
+    """out = x weight^T for x [M, K], weight [N, K], out [M, N]: reads the weight once, best for few rows."""
+    m, k = x.shape
+    n = weight.shape[0]
+    if weight.shape[1] != k or out.shape[0] != m or out.shape[1] != n:
+        raise ValueError("`linear` needs x [M, K], weight [N, K] and out [M, N]")
+    one = bitcast(1.0, INT64)
+    block = _block(stack(256), address_of(weight), address_of(x), address_of(out), 0, one, n, m, k, k, k, 1, n, 1, 0)
+    for i in range(14, 27):  # no batch
+        store(block, i, 0)
+    gemv.dot_rows(block, 0, (n + gemv.GROUP - 1) // gemv.GROUP, kind_of(x))
+
+
+def _map(name, function):
+    @_public
+    def apply(x, out):
+        if x.size != out.size:
+            raise ValueError("`out` needs the size of `x`")
+        source, target = ptr(address_of(x), kind_of(x)), ptr(address_of(out), kind_of(out))
+        i, n = 0, x.size
+        while i + LANES <= n:
+            vstore(target, i, function(vload(source, i, LANES)))
+            i += LANES
+        if i < n:
+            vstore_first(target, i, function(vload_first(source, i, LANES, n - i)), n - i)
+
+    apply.__doc__ = f"out = {name} of each element of x; arrays of one size and type."
+    return apply
+
+
+exp, log, tanh, erf, sigmoid, sin, cos = (
+    _map(f.__name__, f) for f in (vmath.exp, vmath.log, vmath.tanh, vmath.erf, vmath.sigmoid, vmath.sin, vmath.cos)
+)
