@@ -5,7 +5,7 @@ import numpy as np
 from . import dispatch
 from .core import layout
 from .device import usable
-from .dtype import DType, bool_, float32, int64
+from .dtype import bool_, float32, int64
 from .dtype import dtype as to_dtype
 from .interop.numpy import from_numpy, wrap
 from .tensor import Tensor
@@ -102,7 +102,9 @@ def tensor(data, *, dtype=None, device=None):
     try:
         array = np.array(data)
     except ValueError:
-        raise ValueError("`data` must be rectangular: every nested sequence of one depth needs the same length") from None
+        raise ValueError(
+            "`data` must be rectangular: every nested sequence of one depth needs the same length"
+        ) from None
     if array.dtype == object:
         raise ValueError("`data` must hold numbers in a rectangular arrangement")
     if dtype is None and not isinstance(data, np.ndarray) and array.dtype == np.float64:

@@ -15,7 +15,7 @@ from .core import launch as core_launch
 from .core import layout, memory
 from .core.tensor_cy import TensorBase
 from .device import CPU
-from .dtype import DType, bool_, dtype, float32, int64, promote_types, scalar_type
+from .dtype import DType, bool_, dtype, float32, promote_types, scalar_type
 from .kernels import jit, render, threads
 
 _GRAIN_ELEMENTS = 32768  # an elementwise slice of this many takes some 10 us: worth a thread
@@ -101,7 +101,10 @@ def writable(out, name="out"):
     """Refuse an output whose elements share memory (stride 0)."""
     for size, stride in zip(out.shape_, out.strides_):
         if stride == 0 and size > 1:
-            raise ValueError(f"`{name}` has shape {out.shape_} and strides {out.strides_}: its elements share memory, so call `.clone()` on it first")
+            raise ValueError(
+                f"`{name}` has shape {out.shape_} and strides {out.strides_}: its elements share memory, "
+                "so call `.clone()` on it first"
+            )
 
 
 def raise_for(status, errors, name):
@@ -166,7 +169,9 @@ def elementwise(op, inputs, out, result=None):
     if op.parameters[0] == "condition":
         mask, inputs = inputs[0], inputs[1:]
         if not isinstance(mask, TensorBase) or mask.dtype is not bool_:
-            raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {getattr(mask, 'dtype', type(mask).__name__)}")
+            raise TypeError(
+                f"`condition` of `{op.name}` must be a bool tensor, got {getattr(mask, 'dtype', type(mask).__name__)}"
+            )
         if not any(isinstance(x, TensorBase) for x in inputs):
             inputs = (scalar(inputs[0], dtype(type(inputs[0]))), *inputs[1:])
     compute, output = _result_types(op, inputs) if result is None else (result, result)
@@ -279,6 +284,7 @@ def contiguous_copy(x):
 def make_elementwise(op):
     """The public function of an elementwise op."""
     if op.result == "given":
+
         def cast_function(input, dtype, *, out=None):
             return elementwise(op, (input,), out, result=_as_dtype(dtype))
 

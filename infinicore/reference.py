@@ -17,7 +17,8 @@ _HEADER = "# Written by `python -m infinicore.reference`; do not edit.\n"
 
 _RETURNS = {
     "numel": "int", "dim": "int", "ndim": "int", "element_size": "int", "nbytes": "int", "data_ptr": "int",
-    "is_contiguous": "bool", "is_floating_point": "bool", "is_pinned": "bool", "shape": "Size", "strides": "tuple[int, ...]",
+    "is_contiguous": "bool", "is_floating_point": "bool", "is_pinned": "bool",
+    "shape": "Size", "strides": "tuple[int, ...]",
     "size": "Any", "stride": "Any", "numpy": "np.ndarray", "tolist": "Any", "item": "Any", "debug": "None",
     "split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]", "unbind": "tuple[Tensor, ...]",
     "__len__": "int", "__iter__": "Iterator[Tensor]", "__bool__": "bool", "__float__": "float", "__int__": "int",
@@ -68,7 +69,13 @@ def _op_signature(op, method=False):
         if p.kind is p.KEYWORD_ONLY and not star:
             parts.append("*")
             star = True
-        tensor = "Tensor" if i == 0 or (elementwise and p.name == "condition") else "Tensor | float" if elementwise else "Any"
+        tensor = (
+            "Tensor"
+            if i == 0 or (elementwise and p.name == "condition")
+            else "Tensor | float"
+            if elementwise
+            else "Any"
+        )
         text = f"{p.name}: {_annotation(p, tensor)}"
         parts.append(text if p.default is p.empty else text + " = ...")
     if op.result == "given":
@@ -110,7 +117,13 @@ def tensor_stub():
     from infinicore.tensor import _OPERATORS, Tensor
 
     lines = ["class Size(tuple[int, ...]):"]
-    lines += ["    def numel(self) -> int: ...\n", "class Tensor:", "    dtype: DType", "    device: Device", "    address: int"]
+    lines += [
+        "    def numel(self) -> int: ...\n",
+        "class Tensor:",
+        "    dtype: DType",
+        "    device: Device",
+        "    address: int",
+    ]
     methods = {}
     for name, value in vars(Tensor).items():
         op = OPS.get(name)
@@ -137,7 +150,10 @@ def tensor_stub():
 def operators_page():
     """Text of `docs/operators.md`."""
     lines = ["# Operators", "", "Written by `python -m infinicore.reference` from the op table in `kernels/ops`.", ""]
-    lines += ["Each is a function `infinicore.<name>`; those whose first input is a tensor are methods of `Tensor` too.", ""]
+    lines += [
+        "Each is a function `infinicore.<name>`; those whose first input is a tensor are methods of `Tensor` too.",
+        "",
+    ]
     families = {}
     for op in OPS.values():
         families.setdefault(op.function.__module__.rpartition(".")[2], []).append(op)
@@ -145,7 +161,9 @@ def operators_page():
         lines += [f"## {family.strip('_')}", ""]
         for op in sorted(families[family], key=lambda op: op.name):
             parameters, _ = _op_signature(op)
-            plain = ", ".join(p.partition(":")[0] + ("" if "= ..." not in p else "=…") for p in parameters.split(", ") if p.strip())
+            plain = ", ".join(
+                p.partition(":")[0] + ("" if "= ..." not in p else "=…") for p in parameters.split(", ") if p.strip()
+            )
             lines += [f"### `{op.name}({plain})`", "", op.doc or "", "", f"dtypes: {', '.join(op.dtypes)}", ""]
     return "\n".join(lines)
 

@@ -247,9 +247,7 @@ class Tensor(TensorBase):
         """Sizes of 1 shown as larger ones, without a copy; -1 keeps a size."""
         wanted = _sizes(sizes)
         pad = len(wanted) - self.ndim
-        target = tuple(
-            self.shape_[i - pad] if size == -1 and i >= pad else size for i, size in enumerate(wanted)
-        )
+        target = tuple(self.shape_[i - pad] if size == -1 and i >= pad else size for i, size in enumerate(wanted))
         target = layout.checked_shape(target, "sizes")
         return dispatch.view(self, target, layout.expand_strides(self.shape_, self.strides_, target))
 
@@ -331,7 +329,9 @@ class Tensor(TensorBase):
     def to(self, *args, dtype=None, device=None, copy=False):
         """On another device, or as another dtype (in either order, or by name)."""
         for arg in args:
-            if isinstance(arg, Device) or (isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "mlu", "npu", "musa")):
+            if isinstance(arg, Device) or (
+                isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "mlu", "npu", "musa")
+            ):
                 device = arg
             elif isinstance(arg, Tensor):
                 dtype, device = arg.dtype, arg.device
@@ -412,7 +412,7 @@ class Tensor(TensorBase):
     def debug(self, filename=None):
         """Print the tensor, or write its raw bytes in row-major order to a file."""
         if filename is None:
-            print(self)
+            print(self)  # noqa: T201
             return
         with open(filename, "wb") as file:
             file.write(self.contiguous().view(-1).numpy().tobytes())

@@ -19,7 +19,8 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from . import jit
-from .cpu import elementwise, gemv, norm, softmax as _softmax, vmath
+from .cpu import elementwise, gemv, norm, vmath
+from .cpu import softmax as _softmax
 from .cpu.simd import bitcast, ptr, stack, store, vload, vload_first, vstore, vstore_first
 
 INT64 = types.int64

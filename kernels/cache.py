@@ -2,9 +2,9 @@
 
 An entry is `<name>-<key>.o`: a JSON header line (symbol, digest) and the object code; beside it lies
 the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
-llvmlite, so code for another machine is never loaded; the key covers the source text and the
-helpers that it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes may
-share the directory. A damaged entry is dropped and compiled again.
+llvmlite, so code for another machine is never loaded; the key covers the source text and the helpers that
+it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes
+may share the directory. A damaged entry is dropped and compiled again.
 """
 
 import functools

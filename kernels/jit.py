@@ -15,7 +15,6 @@ import ctypes.util
 import functools
 import importlib.util
 import re
-import sys
 import threading
 
 import llvmlite.binding as llvm
@@ -134,7 +133,7 @@ def load_kernel(name, source):
 
 def assembly(name, source):
     """The machine code of a kernel as text (for tests and for reading)."""
-    symbol, code = _compile(name, cache.path_of(name, source), source)
+    _, code = _compile(name, cache.path_of(name, source), source)
     import subprocess
     import tempfile
 

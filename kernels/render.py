@@ -50,9 +50,7 @@ def stub(kernel, parameters):
     what = ", ".join(f"{k}={v}" for k, v in parameters.items()) or "all types"
     bindings = "".join(f"{k} = {_value(v)}\n" for k, v in parameters.items())
     arguments = "".join(f", {k}" for k in parameters)
-    return _STUB.format(
-        kernel=kernel, what=what, file=file, function=function, bindings=bindings, arguments=arguments
-    )
+    return _STUB.format(kernel=kernel, what=what, file=file, function=function, bindings=bindings, arguments=arguments)
 
 
 _ELEMENTWISE = '''"""Rendered from the elementwise op `{name}`: ({inputs}) -> {output}."""

@@ -102,6 +102,10 @@ def _plain(x, tensor):
     return type(x) is tensor and x.contiguous_ and 0 < x.numel_ < SERIAL and _state["recording"] is None
 
 
+def _alike(a, b):
+    return a.dtype is b.dtype and b.contiguous_ and a.shape_ == b.shape_
+
+
 def make_unary(kernels, slow, name, doc):
     """`function(input, *, out=None)` with a fast path for small contiguous tensors."""
 
@@ -122,11 +126,10 @@ def make_binary(kernels, slow, name, doc):
 
     def function(input, other, *, out=None):
         tensor = _state["tensor"]
-        if out is None and type(other) is tensor and _plain(input, tensor):
-            if input.dtype is other.dtype and other.contiguous_ and input.shape_ == other.shape_:
-                entry = kernels.get(input.dtype)
-                if entry is not None:
-                    return _dense(entry, (input, other))
+        if out is None and type(other) is tensor and _plain(input, tensor) and _alike(input, other):
+            entry = kernels.get(input.dtype)
+            if entry is not None:
+                return _dense(entry, (input, other))
         return slow((input, other), out)
 
     function.__name__ = function.__qualname__ = name

@@ -75,7 +75,8 @@ def matmul(args, lo, hi, T):
     that belongs to the first tile, and thus to the thread.
     """
     M, N, K, a_stride, a_k = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 9)
-    b_k, b_stride, c_stride, grid_m, grid_n = load(args, 10), load(args, 11), load(args, 12), load(args, 13), load(args, 14)
+    b_k, b_stride, c_stride = load(args, 10), load(args, 11), load(args, 12)
+    grid_m, grid_n = load(args, 13), load(args, 14)
     mc, kc, nc, packed, part_offset = load(args, 17), load(args, 18), load(args, 19), load(args, 23), load(args, 25)
     scratch = load(args, 20) + lo // load(args, 22) * load(args, 21)
     a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, 24), T)
@@ -99,18 +100,19 @@ def matmul(args, lo, hi, T):
                     b = ptr(load(args, 1), T) + (b_offset + j * b_stride + p * b_k)
                     pack_panels(panels, b_panel, b, columns, k, b_stride, b_k, across, T)
                 for i in range(i_start, i_stop, mc):
-                    rows, c_at, last = min(mc, i_stop - i), c_offset + i * c_stride + j, p + k >= K
-                    pack_panels(a_block, steps * height, a + (i * a_stride + p * a_k), rows, k, a_stride, a_k, height, T)
+                    rows, c_at, at = min(mc, i_stop - i), c_offset + i * c_stride + j, i * a_stride + p * a_k
+                    pack_panels(a_block, (steps + 1) * height, a + at, rows, k, a_stride, a_k, height, T)
                     part, part_stride = sum_ptr(load(args, 2), T) + c_at, c_stride
                     if part_offset:
                         part, part_stride = sum_ptr(scratch + part_offset, T) + (i - i_start) * nc, nc
-                    block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j, rows, columns, p == 0, last, T)
+                    ends = p == 0, p + k >= K
+                    block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j, rows, columns, ends, T)
     return 0
 
 
 @jit.inline
-def block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j_start, rows, columns, first, last, T):
-    """The product of a packed block of A and a packed block of B, added to the partial sums."""
+def block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j_start, rows, columns, ends, T):
+    """The product of a packed block of A and one of B, added to the partial sums; `ends`: first, last in k."""
     across = VECTORS * lanes(T)
     tile = sum_ptr(stack(TILE_BYTES), T)
     c, c_stride = ptr(load(args, 2), T) + c_at, load(args, 12)
@@ -120,14 +122,14 @@ def block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j_star
         i = 0
         while i < rows:
             height = min(ROWS, rows - i)
-            a = a_block + (i // ROWS * steps * ROWS + i % ROWS)
+            a = a_block + (i // ROWS * (steps + 1) * ROWS + i % ROWS)
             if (height + SHORT_ROWS - 1) // SHORT_ROWS * SHORT_ROWS + i % ROWS < ROWS:
                 height = min(SHORT_ROWS, height)
                 tile_product(a, b, tile, steps, T, SHORT_ROWS, ROWS, VECTORS)
             else:
                 tile_product(a, b, tile, steps, T, ROWS, ROWS, VECTORS)
             at, to = part + (i * part_stride + j), c + (i * c_stride + j)
-            finish(tile, at, part_stride, to, c_stride, bias + j, biased, alpha, height, width, first, last)
+            finish(tile, at, part_stride, to, c_stride, bias + j, biased, alpha, height, width, ends[0], ends[1])
             i += height
 
 

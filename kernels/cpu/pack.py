@@ -4,14 +4,17 @@ A panel covers `width` rows of A (or columns of B) and all k of the block, as [k
 one another. Types widen on the way (float16 -> float32), bfloat16 stays in pairs (see microkernel.py).
 """
 
+import os
+
 from numba import types
 from numba.extending import overload
 
 from .. import jit
 from .blocking import VECTORS
-from .microkernel import depth, is_pair, lanes, lanes_of, panel_ptr, transpose_block
+from .microkernel import depth, fetch, is_pair, lanes, lanes_of, panel_ptr, transpose_block
 from .simd import address, convert, load, ptr, store, vload, vload_first, vstore
 
+K_GROUP = int(os.environ.get('KG','8'))
 U16, U32, I32 = types.uint16, types.uint32, types.int32
 
 
@@ -64,32 +67,35 @@ def _load_units(x, index, step, whole, valid):
 def pack_panels(panels, panel_stride, x, total, k, stride, k_stride, width, T):
     """Pack x[i, p] = x[i * stride + p * k_stride] for i < total, p < k into panels of `width` rows.
 
-    Panels are `panel_stride` elements apart. Rows beyond `total` become zero or repeats; `k` is padded
-    with zeros to whole pairs. Up to a vector's lanes are written past the last panel.
+    Panels are `panel_stride` elements apart: beside their own they need space to fill up the last vector.
+    Rows beyond `total` become zero or repeats; `k` is padded with zeros to whole pairs.
     """
     count, pair = lanes(T), depth(T)
     groups = (width + count - 1) // count
     whole = k // (count * pair) * (count * pair) if k_stride == 1 else 0
+    if stride == 1:  # rows of k are contiguous: a few of them at a time, across the panels
+        for first in range(0, k, K_GROUP):
+            for start in range(0, total, width):
+                panel, valid = panels + start // width * panel_stride, min(width, total - start)
+                for p in range(first, min(k, first + K_GROUP), pair):
+                    for g in range(groups):
+                        at = p * k_stride + start + g * count
+                        fetch(x, at + K_GROUP * k_stride)
+                        units = load_units(x, at, k_stride, p + 1 < k, max(0, valid - g * count))
+                        vstore(panel, p // pair * width + g * count, units)
+        return
     for start in range(0, total, width):
-        panel = panels + start // width * panel_stride
-        valid = min(width, total - start)
-        base = x + start * stride
+        panel, valid, base = panels + start // width * panel_stride, min(width, total - start), x + start * stride
         for p in range(0, whole, count * pair):
             # The last group of a row of the panel may overlap the next row, so groups go backwards.
             for g in range(groups - 1, -1, -1):
                 if g * count < valid:
                     block = panel + (p // pair * width + g * count)
                     transpose_block(block, width, base + (g * count * stride + p), stride, valid - g * count, T)
-        if stride == 1:
-            for p in range(whole, k, pair):
-                for g in range(groups):
-                    units = load_units(base, p * k_stride + g * count, k_stride, p + 1 < k, max(0, valid - g * count))
-                    vstore(panel, p // pair * width + g * count, units)
-        else:
-            for p in range(whole, k, pair):
-                for i in range(valid):
-                    unit = load_unit(base, i * stride + p * k_stride, k_stride, p + 1 < k)
-                    store(panel, p // pair * width + i, unit)
+        for p in range(whole, k, pair):
+            for i in range(valid):
+                unit = load_unit(base, i * stride + p * k_stride, k_stride, p + 1 < k)
+                store(panel, p // pair * width + i, unit)
 
 
 @jit.inline

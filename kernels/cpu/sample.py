@@ -13,7 +13,7 @@ import math
 from numba import types
 
 from .. import isa, jit
-from .argmax import greater, larger, max_lanes, row_best
+from .argmax import find, greater, larger, max_lanes, row_best
 from .simd import (
     bitcast,
     convert,
@@ -35,10 +35,12 @@ from .softmax import exp_below, row_max
 LANES = isa.lanes()
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 DIGITS = 256
-HISTOGRAM_BYTES = 8 * DIGITS
+HISTOGRAM_BYTES = 8 * DIGITS + 8
 CHUNK_BYTES = 4 * LANES
 LIKELY = 1e-7  # weight from which a token is collected at first; about 16 nats below the top
 BY_COUNT, AT_LEAST, ABOVE = 0, 1, 2
+INF = math.inf
+CONTRACT = 16  # where the arguments say whose rules hold
 NO_TOKEN = 1  # error: NaN among the logits, or all are -inf
 
 
@@ -57,7 +59,7 @@ def penalize(x, y, size, history, length, penalty):
         token = load(history, i)
         if 0 <= token < size:
             v = load(x, token)
-            store(y, token, v / penalty if v > 0 else v * penalty)
+            store(y, token, (v / penalty if v > 0 else v * penalty) + 0.0)
 
 
 @jit.inline
@@ -92,11 +94,12 @@ def locate(keys, weights, n, target, mode, counts, masses):
     """Where the running count or mass crosses `target`, from the largest key downwards.
 
     Returns (key, mass of larger keys, their count, tokens with this key, their mass); the smallest key
-    where nothing crosses.
+    where nothing crosses. counts[DIGITS] is the width of a digit, 8: LLVM, if it knew the number of rounds,
+    would unroll them, which takes a second.
     """
     prefix, base_mass, base_count, ties, ties_mass = 0, 0.0, 0, 0, 0.0
-    for level in range(4):
-        shift = 24 - 8 * level
+    shift = 24
+    while shift >= 0:
         for digit in range(DIGITS):
             store(counts, digit, 0)
             store(masses, digit, 0.0)
@@ -119,6 +122,7 @@ def locate(keys, weights, n, target, mode, counts, masses):
                     break
             digit -= 1
         prefix = prefix * 256 + chosen
+        shift -= load(counts, DIGITS)
     return prefix - 0x80000000, base_mass, base_count, ties, ties_mass
 
 
@@ -145,68 +149,56 @@ def token_at(keys, ids, n, key, position):
 
 
 @jit.inline
-def draw(keys, weights, ids, n, target, mode, counts, masses):
-    """The token at which the running mass crosses `target`."""
-    key, base_mass, _, ties, ties_mass = locate(keys, weights, n, target, mode, counts, masses)
-    return token_at(keys, ids, n, key, ties_needed(target, base_mass, ties, ties_mass, mode))
+def mass_above(weights, n, least):
+    """The mass of tokens whose weight is at least `least`."""
+    above, least = 0.0, F32(least)
+    for i in range(n):
+        if load(weights, i) >= least:
+            above += load(weights, i)
+    return above
 
 
 @jit.inline
-def choose_by_contract(keys, weights, ids, n, mass, total, size, top_k, top_p, random, counts, masses):
-    """The first token, from the most likely one, with running mass >= random * min(top_k's, top_p * total).
+def choose(found, size, options, contract, counts, masses):
+    """One token, or -1 if the answer is not among the collected ones.
 
-    -1 if the answer is not among the collected tokens.
+    Three stages narrow the running mass, each with one crossing: `top_k`, `top_p`, the draw. By the
+    contract of `random_sample`, the mass of exactly `top_k` tokens and `top_p` times the whole mass are
+    limits side by side; otherwise ties of the last token stay, and `top_p` is of the mass that is left
+    and reaches to the token with which it is crossed.
     """
+    keys, weights, ids, n, mass, total = found
+    top_k, top_p, min_p, random = options
     limit = total
-    if 0 < top_k < size:
-        if top_k > n:
+    for stage in range(3):
+        mode, target = BY_COUNT, float(top_k)
+        if stage == 0 and not 0 < top_k < size:
+            continue
+        if stage == 1:
+            if contract:
+                limit = min(limit, top_p * total)
+            if contract or top_p >= 1.0:
+                continue
+            mode, target = AT_LEAST, top_p * limit
+        if stage == 2:
+            if min_p > 0.0:
+                if min_p <= LIKELY and n < size:
+                    return -1
+                limit = min(limit, mass_above(weights, n, min(min_p, 1.0)))
+            # without a contract below the limit, whatever the order of summation
+            mode, target = (AT_LEAST, random * limit) if contract else (ABOVE, min(random, 1.0 - 1e-10) * limit)
+        if n < size and target >= (float(n + 1) if mode == BY_COUNT else mass):
             return -1
-        _, base_mass, base_count, ties, ties_mass = locate(keys, weights, n, float(top_k), BY_COUNT, counts, masses)
-        limit = base_mass + (top_k - base_count) * (ties_mass / ties)
-    target = random * min(limit, top_p * total)
-    if target > mass and n < size:
-        return -1
-    return draw(keys, weights, ids, n, target, AT_LEAST, counts, masses)
-
-
-@jit.inline
-def choose(keys, weights, ids, n, mass, total, size, top_k, top_p, min_p, random, counts, masses):
-    """One token by `top_k` (ties of the last one stay), `top_p` (with the token that crosses it) and `min_p`.
-
-    -1 if the answer is not among the collected tokens.
-    """
-    kept = total
-    if 0 < top_k < size:
-        if top_k > n:
-            return -1
-        _, base_mass, _, _, ties_mass = locate(keys, weights, n, float(top_k), BY_COUNT, counts, masses)
-        kept = base_mass + ties_mass
-    limit = kept
-    if top_p < 1.0:
-        target = top_p * kept
-        if target > mass and n < size:
-            return -1
-        _, base_mass, _, ties, ties_mass = locate(keys, weights, n, target, AT_LEAST, counts, masses)
-        needed = ties_needed(target, base_mass, ties, ties_mass, AT_LEAST)
-        limit = min(kept, base_mass + needed * (ties_mass / ties))
-    if min_p > 0.0:
-        if min_p <= LIKELY and n < size:
-            return -1
-        above = 0.0
-        for i in range(n):
-            if load(weights, i) >= F32(min(min_p, 1.0)):
-                above += load(weights, i)
-        limit = min(limit, above)
-    target = min(random, 1.0 - 1e-10) * limit  # below the limit, whatever the order of summation
-    if target >= mass and n < size:
-        return -1
-    return draw(keys, weights, ids, n, target, ABOVE, counts, masses)
-
-
-@jit.inline
-def number(args, index, row, default):
-    """Element `row` of the float64 array at an argument, or `default` where the argument is 0."""
-    return default if load(args, index) == 0 else load(ptr(load(args, index), F64), row)
+        key, base_mass, base_count, ties, ties_mass = locate(keys, weights, n, target, mode, counts, masses)
+        if stage == 2:
+            return token_at(keys, ids, n, key, ties_needed(target, base_mass, ties, ties_mass, mode))
+        needed = ties
+        if stage == 1:
+            needed = ties_needed(target, base_mass, ties, ties_mass, mode)
+        elif contract:
+            needed = top_k - base_count
+        limit = min(limit, base_mass + needed * (ties_mass / ties))
+    return -1
 
 
 @jit.inline
@@ -222,73 +214,72 @@ def greedy(args, lo, hi, T, O):
 
 
 @jit.inline
-def workspace(address, size):
-    """(float32 logits, keys, weights, ids): four arrays of `size` one behind the other."""
-    return (
-        ptr(address, F32),
-        ptr(address + 4 * size, I32),
-        ptr(address + 8 * size, F32),
-        ptr(address + 12 * size, I32),
+def number(args, index, row, default):
+    """An option of a row: from its array, or `default` without one, or by the contract the value itself."""
+    if load(args, CONTRACT) != 0:
+        return bitcast(load(args, index), F64)
+    return default if load(args, index) == 0 else load(ptr(load(args, index), F64), row)
+
+
+@jit.inline
+def whole_number(args, index, row):
+    """As `number` for an int64 with default 0."""
+    if load(args, CONTRACT) != 0 or load(args, index) == 0:
+        return load(args, index)
+    return load(ptr(load(args, index), I64), row)
+
+
+@jit.inline
+def sample_row(args, row, x, space):
+    """The token of one row, or -1 where there is none."""
+    size, contract = load(args, 3), load(args, CONTRACT) != 0
+    buffer, keys = ptr(space, F32), ptr(space + 4 * size, I32)
+    weights, ids = ptr(space + 8 * size, F32), ptr(space + 12 * size, I32)
+    counts, masses = ptr(stack(HISTOGRAM_BYTES), I64), ptr(stack(HISTOGRAM_BYTES), F64)
+    store(counts, DIGITS, 8)
+    copy_row(x, buffer, size)
+    penalty = number(args, 12, row, 1.0)
+    if penalty != 1.0 and load(args, 13) != 0:
+        history = ptr(load(args, 13), I64) + row * load(args, 14)
+        penalize(x, buffer, size, history, load(args, 15), penalty)
+    top = row_max(buffer, size, F32)
+    temperature = number(args, 8, row, 0.0)
+    if temperature <= 0.0 and top == top:
+        return find(buffer, size, top)
+    if not top > -INF:
+        return -1
+    options = (
+        whole_number(args, 9, row),
+        number(args, 10, row, 1.0),
+        number(args, 11, row, 0.0),
+        number(args, 7, row, 0.0),
     )
+    token, cutoff = -1, LIKELY
+    while token < 0:
+        n, mass, total = collect(buffer, size, top, 1.0 / temperature, cutoff, keys, weights, ids)
+        token = choose((keys, weights, ids, n, mass, total), size, options, contract, counts, masses)
+        cutoff = -0.5  # once more, with all tokens
+    return token
 
 
 @jit.inline
 def sample_tokens(args, lo, hi):
     """Slots [lo, hi); each has its part of the rows and its own workspace.
 
-    args: 0 logits (float32), 1 row stride, 2 rows, 3 size, 4 tokens (int64), 5 workspace, 6 slots, then
-    arrays with a value per row, or 0: 7 random, 8 temperature, 9 top_k (int64), 10 top_p, 11 min_p, 12
-    penalty; 13 history (int64), 14 its row stride, 15 its length.
+    args: 0 logits (float32), 1 row stride, 2 rows, 3 size, 4 tokens, 5 workspace (16 bytes times size per
+    slot), 6 slots, then arrays with a value per row, or 0: 7 random, 8 temperature, 9 top_k (int64),
+    10 top_p, 11 min_p, 12 penalty; 13 history (int64), 14 its row stride, 15 its length; 16 whether the
+    contract of `random_sample` rules: then 7-12 are the values themselves, and tokens are int32, not int64.
     """
     num_rows, size, slots = load(args, 2), load(args, 3), load(args, 6)
-    tokens = ptr(load(args, 4), I64)
-    counts, masses = ptr(stack(HISTOGRAM_BYTES), I64), ptr(stack(HISTOGRAM_BYTES), F64)
     for slot in range(lo, hi):
-        buffer, keys, weights, ids = workspace(load(args, 5) + 16 * size * slot, size)
+        space = load(args, 5) + 16 * size * slot
         for row in range(slot * num_rows // slots, (slot + 1) * num_rows // slots):
-            x = ptr(load(args, 0), F32) + row * load(args, 1)
-            copy_row(x, buffer, size)
-            penalty = number(args, 12, row, 1.0)
-            if penalty != 1.0 and load(args, 13) != 0:
-                history = ptr(load(args, 13), I64) + row * load(args, 14)
-                penalize(x, buffer, size, history, load(args, 15), penalty)
-            temperature = number(args, 8, row, 0.0)
-            if temperature <= 0.0:
-                top, token = row_best(buffer, size, larger, max_lanes, greater, F32)
-                if top != top:
-                    return NO_TOKEN
-                store(tokens, row, token)
-                continue
-            top = row_max(buffer, size, F32)
-            if not top > -math.inf:
+            token = sample_row(args, row, ptr(load(args, 0), F32) + row * load(args, 1), space)
+            if token < 0:
                 return NO_TOKEN
-            top_k = 0 if load(args, 9) == 0 else load(ptr(load(args, 9), I64), row)
-            top_p, min_p, random = number(args, 10, row, 1.0), number(args, 11, row, 0.0), number(args, 7, row, 0.0)
-            token, cutoff = -1, LIKELY
-            while token < 0:
-                n, mass, total = collect(buffer, size, top, 1.0 / temperature, cutoff, keys, weights, ids)
-                token = choose(keys, weights, ids, n, mass, total, size, top_k, top_p, min_p, random, counts, masses)
-                cutoff = -0.5  # once more, with all tokens
-            store(tokens, row, token)
-    return 0
-
-
-@jit.inline
-def random_sample(args, lo, hi):
-    """args: logits (float32), result (int32), size, workspace, top_k, bits of random, top_p, temperature."""
-    x, result, size = ptr(load(args, 0), F32), ptr(load(args, 1), I32), load(args, 2)
-    buffer, keys, weights, ids = workspace(load(args, 3), size)
-    top_k, random, top_p = load(args, 4), bitcast(load(args, 5), F64), bitcast(load(args, 6), F64)
-    temperature = bitcast(load(args, 7), F64)
-    counts, masses = ptr(stack(HISTOGRAM_BYTES), I64), ptr(stack(HISTOGRAM_BYTES), F64)
-    copy_row(x, buffer, size)
-    top = row_max(buffer, size, F32)
-    if not top > -math.inf:
-        return NO_TOKEN
-    token, cutoff = -1, LIKELY
-    while token < 0:
-        n, mass, total = collect(buffer, size, top, 1.0 / temperature, cutoff, keys, weights, ids)
-        token = choose_by_contract(keys, weights, ids, n, mass, total, size, top_k, top_p, random, counts, masses)
-        cutoff = -0.5
-    store(result, 0, token)
+            if load(args, CONTRACT) != 0:
+                store(ptr(load(args, 4), I32), row, token)
+            else:
+                store(ptr(load(args, 4), I64), row, token)
     return 0

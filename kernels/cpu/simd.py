@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.core.datamodel.models import PrimitiveModel
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, lower_cast, register_model, type_callable
+from numba.extending import intrinsic, lower_builtin, lower_cast, register_model
 
 from . import lowp
 
@@ -218,9 +218,7 @@ def _vector_load(context, builder, p, dtype, index, lanes, mask=None, fill=0):
     align = ir.Constant(I32, _element_bytes(dtype))
     passthru = ir.Constant(kind, [fill] * lanes)
     function = ir.FunctionType(kind, [where.type, I32, mask.type, kind])
-    return builder.call(
-        cgutils.get_or_insert_function(builder.module, function, name), [where, align, mask, passthru]
-    )
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), [where, align, mask, passthru])
 
 
 def _vector_store(context, builder, p, dtype, index, value, mask=None):
@@ -231,9 +229,7 @@ def _vector_store(context, builder, p, dtype, index, value, mask=None):
     name = f"llvm.masked.store.{_suffix(value.type)}.p0"
     align = ir.Constant(I32, _element_bytes(dtype))
     function = ir.FunctionType(ir.VoidType(), [value.type, where.type, I32, mask.type])
-    builder.call(
-        cgutils.get_or_insert_function(builder.module, function, name), [value, where, align, mask]
-    )
+    builder.call(cgutils.get_or_insert_function(builder.module, function, name), [value, where, align, mask])
 
 
 def _first_lanes(builder, count, lanes):
@@ -266,9 +262,7 @@ def vload_first(typingctx, p, index, lanes, valid):
     def codegen(context, builder, sig, args):
         index = context.cast(builder, args[1], sig.args[1], types.int64)
         mask = _first_lanes(builder, context.cast(builder, args[3], sig.args[3], types.int64), count)
-        return _from_memory(
-            builder, p.dtype, _vector_load(context, builder, args[0], p.dtype, index, count, mask)
-        )
+        return _from_memory(builder, p.dtype, _vector_load(context, builder, args[0], p.dtype, index, count, mask))
 
     return Vector(compute_type(p.dtype), count)(p, index, lanes, valid), codegen
 
@@ -361,7 +355,9 @@ def _convert(context, builder, value, source, target):
     goal = lowp._like(value, element_type(target))
     if isinstance(target, types.Boolean):
         zero = ir.Constant(value.type, None)
-        return builder.fcmp_unordered("une", value, zero) if is_float(source) else builder.icmp_signed("!=", value, zero)
+        return (
+            builder.fcmp_unordered("une", value, zero) if is_float(source) else builder.icmp_signed("!=", value, zero)
+        )
     if isinstance(source, types.Boolean):
         return builder.uitofp(value, goal) if is_float(target) else builder.zext(value, goal)
     if is_float(source) and is_float(target):
@@ -459,7 +455,14 @@ _ARITHMETIC = {
     operator.lshift: (None, "shl"),
     operator.rshift: (None, "ashr"),
 }
-_COMPARE = {operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==", operator.ne: "!="}
+_COMPARE = {
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
 
 
 def _binary_types(args):

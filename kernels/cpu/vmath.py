@@ -75,7 +75,9 @@ def pow(typingctx, x, y):
         out = ir.Constant(args[0].type, ir.Undefined)
         for i in range(x.lanes):
             at = ir.Constant(ir.IntType(32), i)
-            out = builder.insert_element(out, builder.call(function, [builder.extract_element(a, at) for a in args]), at)
+            out = builder.insert_element(
+                out, builder.call(function, [builder.extract_element(a, at) for a in args]), at
+            )
         return out
 
     return x(x, y), codegen

@@ -15,6 +15,7 @@ from ..registry import FLOATS, INTEGERS, op
 SKINNY = 16  # rows of A (columns of B) up to which B (A) is read as it lies, by dot products
 FEW = 4  # the same where B lies in rows of N, by sums of rows
 _GRAIN_BYTES = 1 << 20  # of a matrix: some 30 us of reading
+_WORTH_COPYING = 1 << 16  # elements of the larger matrix
 _BATCH = 27  # where the batch dims begin in an argument block
 
 
@@ -71,9 +72,9 @@ def _run(call, p, keep):
         _dot_rows(call, p, keep)
     elif p.n <= SKINNY and p.a_k == 1 and p.b_k == 1:
         _dot_rows(call, p, keep, swapped=True)
-    elif p.m <= FEW and p.b_stride == 1:
+    elif p.k and p.m <= FEW and p.b_stride == 1:
         _add_rows(call, p, keep)
-    elif p.n <= FEW and p.a_stride == 1:
+    elif p.k and p.n <= FEW and p.a_stride == 1:
         _add_rows(call, p, keep, swapped=True)
     else:
         _blocked(call, p, keep)
@@ -142,20 +143,29 @@ def _alpha_bits(call, name, alpha, dtype):
     return int(alpha)
 
 
-def _broadcast(input, other, a, b):
-    """The common shape of the batch dims `a` and `b`."""
+def _broadcast(shape_a, shape_b):
+    """The common batch dims of two shapes."""
+    a, b = shape_a[:-2], shape_b[:-2]
+    if a == b or not b:
+        return a
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     if any(s != t and s != 1 and t != 1 for s, t in zip(a, b)):
-        shapes = f"{tuple(input.shape)} and {tuple(other.shape)}"
-        raise ValueError(f"`matmul` needs batch sizes that broadcast, got {shapes}")
+        raise ValueError(f"`matmul` needs batch sizes that broadcast, got {shape_a} and {shape_b}")
     return tuple(t if s == 1 else s for s, t in zip(a, b))
 
 
-def _batch_strides(x, batch):
-    """Strides of the batch dims of `x`, 0 where it is broadcast."""
-    own = [0 if size == 1 else stride for size, stride in zip(x.shape[:-2], x.strides[:-2])]
-    return [0] * (len(batch) - len(own)) + own
+def _batch(batch, a, b, matrix):
+    """(size, strides of A, B, C) of each batch dim; stride 0 where A or B is broadcast."""
+    strides = []
+    for x in (a, b):
+        own = [0 if size == 1 else stride for size, stride in zip(x.shape[:-2], x.strides[:-2])]
+        strides.append([0] * (len(batch) - len(own)) + own)
+    dims = []
+    for size, stride_a, stride_b in zip(batch[::-1], strides[0][::-1], strides[1][::-1]):
+        dims.append((size, stride_a, stride_b, matrix))
+        matrix *= size
+    return dims[::-1]
 
 
 def _samples(rng):
@@ -181,35 +191,43 @@ def matmul(call, input, other, *, alpha=1.0):
     ValueError for sizes that do not match, TypeError for dtypes that differ.
     """
     _check_dtypes("matmul", ("input", input), ("other", other))
-    if not input.ndim or not other.ndim:
-        shapes = f"{tuple(input.shape)} and {tuple(other.shape)}"
-        raise ValueError(f"`matmul` needs tensors of at least one dim, got {shapes}; use `mul`")
-    a = input.unsqueeze(0) if input.ndim == 1 else input
-    b = other.unsqueeze(1) if other.ndim == 1 else other
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    if k != b.shape[-2]:
-        raise ValueError(f"`matmul` needs matching inner sizes, got {tuple(input.shape)} and {tuple(other.shape)}")
-    batch = _broadcast(input, other, tuple(a.shape[:-2]), tuple(b.shape[:-2]))
-    y = call.out((*batch, *((m,) if input.ndim > 1 else ()), *((n,) if other.ndim > 1 else ())), input.dtype)
+    shape_a, shape_b = tuple(input.shape), tuple(other.shape)
+    if not shape_a or not shape_b:
+        raise ValueError(f"`matmul` needs tensors of at least one dim, got shapes {shape_a} and {shape_b}; use `mul`")
+    m, k = (shape_a if len(shape_a) > 1 else (1, *shape_a))[-2:]
+    n = shape_b[-1] if len(shape_b) > 1 else 1
+    if k != (shape_b[-2] if len(shape_b) > 1 else shape_b[0]):
+        raise ValueError(f"`matmul` needs matching inner sizes, got {shape_a} and {shape_b}")
+    batch = _broadcast(shape_a, shape_b)
+    y = call.out(batch + shape_a[-2:-1] + (shape_b[-1:] if len(shape_b) > 1 else ()), input.dtype)
     bits = _alpha_bits(call, "matmul", alpha, input.dtype)
     if y.numel() == 0:
         return y
-    if m <= SKINNY and a.strides[-1] != 1:  # a skinny side is cheap to copy, and then the kernel may be skinny too
-        a = a.contiguous()
-    if n <= SKINNY and b.strides[-2] != 1 and a.strides[-1] == 1 and m > FEW:
-        b = b.transpose(-1, -2).contiguous().transpose(-1, -2)
-    if b.ndim == 2 and a.ndim > 2 and not _foldable(a):
-        a = a.contiguous()
-    c_strides = [m * n] * len(batch)
-    for i in range(len(batch) - 1, 0, -1):
-        c_strides[i - 1] = c_strides[i] * batch[i]
+    input, other = _prepared(input, other, m, n, k)
+    a_stride, a_k = (0, *input.strides)[-2:]
+    b_k, b_stride = other.strides[-2:] if len(shape_b) > 1 else (other.strides[0], 1)
     p = _Product(
-        input.dtype.name, a.address, b.address, y.address, m, n, k, *a.strides[-2:], *b.strides[-2:], alpha=bits,
-        batch=list(zip(batch, _batch_strides(a, batch), _batch_strides(b, batch), c_strides)),
+        input.dtype.name, input.address, other.address, y.address, m, n, k, a_stride, a_k, b_k, b_stride,
+        batch=_batch(batch, input, other, m * n) if batch else [], alpha=bits,
     )  # fmt: skip
     p.fold()
-    _run(call, p, (a, b, y))
+    _run(call, p, (input, other, y))
     return y
+
+
+def _prepared(a, b, m, n, k):
+    """A and B, copied where a copy of the smaller one lets the product read the larger one once."""
+    large = k * max(m, n) >= _WORTH_COPYING
+    if large and m <= SKINNY and a.strides[-1] != 1:
+        a = a.contiguous()
+    if large and m > FEW and n <= SKINNY and a.strides[-1] == 1:
+        if b.ndim == 1:
+            b = b.contiguous()
+        elif b.strides[-2] != 1:
+            b = b.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if b.ndim <= 2 < a.ndim and not _foldable(a):
+        a = a.contiguous()
+    return a, b
 
 
 def _foldable(x):
@@ -243,10 +261,11 @@ def _linear_product(call, name, input, bias, n, k, alpha):
     x = input
     if not (x.is_contiguous() or (x.strides[-1] == 1 and _foldable(x))):
         x = x.contiguous()
-    m = y.numel() // n
-    strides = [stride for size, stride in zip(x.shape[:-1], x.strides[:-1]) if size != 1]
+    stride = k
+    if not x.is_contiguous():
+        stride = next((step for size, step in zip(x.shape[-2::-1], x.strides[-2::-1]) if size != 1), k)
     p = _Product(
-        input.dtype.name, x.address, 0, y.address, m, n, k, strides[-1] if strides else k, 1, 1, k,
+        input.dtype.name, x.address, 0, y.address, y.numel() // n, n, k, stride, 1, 1, k,
         bias=0 if bias is None else bias.address, alpha=call.float_bits(float(alpha)),
     )  # fmt: skip
     return y, p, (x, bias, y)

@@ -76,7 +76,7 @@ class _Reduction:
         (num_rows, row_stride), (length, stride) = _two(reduced, (1, 0))
         bits = call.float_bits(self.identity) if types["A"] in FLOATS else int(self.identity)
         args = [x.address, y.address, outer, inner, outer_stride, inner_stride, num_rows, length, row_stride, stride]
-        args += [bits, whole, call.float_bits(divisor or 1.0)]
+        args += [bits, whole, call.float_bits(1.0 if divisor is None else divisor)]
         n = outer * inner if kind == "inner" else outer * -(-inner // _WIDE)
         grain = max(1, _CHUNK // max(1, num_rows * length * (1 if kind == "inner" else min(inner, _WIDE))))
         call.launch(f"reduce.{name or self.name}_{kind}", types, args, n, grain, (x, y))

@@ -63,9 +63,10 @@ def random_sample(call, logits, random_val, topp, topk, temperature):
         return y
     x = _float32(logits)
     scratch = call.scratch(16 * x.numel_)
-    args = [x.address, y.address, x.numel_, scratch.address, int(topk)]
-    args += [call.float_bits(random_val), call.float_bits(topp), call.float_bits(temperature)]
-    call.launch("sample.random_sample", {}, args, 1, 1, (x, y, scratch), _ERRORS)
+    bits = call.float_bits
+    args = [x.address, 0, 1, x.numel_, y.address, scratch.address, 1, bits(random_val), bits(temperature)]
+    args += [int(topk), bits(topp), bits(0.0), bits(1.0), 0, 0, 0, 1]
+    call.launch("sample.sample_tokens", {}, args, 1, 1, (x, y, scratch), _ERRORS)
     return y
 
 
@@ -168,12 +169,12 @@ def sample_tokens(
         args.append(address)
         keep.append(tensor)
     if history is None:
-        args += [0, 0, 0]
+        args += [0, 0, 0, 0]
     else:
         if not hasattr(history, "strides_") or history.dtype.name != "int64" or history.shape_[:-1] != (num_rows,):
             raise ValueError(f"`history` of `sample_tokens` must be an int64 tensor [{num_rows}, L], got {history!r}")
         table, _, length, step = rows(history, 1)
-        args += [table.address, step, length]
+        args += [table.address, step, length, 0]
         keep.append(table)
     call.launch("sample.sample_tokens", {}, args, slots, 1, tuple(keep), _ERRORS)
     return y

@@ -22,7 +22,14 @@ def test_numpy_round_trip_of_every_dtype(name):
 
 def test_layouts_are_kept_and_impossible_ones_copied():
     base = np.arange(24.0).reshape(4, 6)
-    for array in (base.T, base[::2, ::-1], base[1:, 2:], np.broadcast_to(base[0], (3, 6)), base.astype(">f8"), np.array(3.0)):
+    for array in (
+        base.T,
+        base[::2, ::-1],
+        base[1:, 2:],
+        np.broadcast_to(base[0], (3, 6)),
+        base.astype(">f8"),
+        np.array(3.0),
+    ):
         np.testing.assert_array_equal(ic.from_numpy(array).numpy(), array)
     record = np.zeros(3, dtype=[("a", "i1"), ("b", "<f4")])
     record["b"] = [1, 2, 3]

@@ -34,7 +34,9 @@ def test_broadcast_shapes(a, b):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-@pytest.mark.parametrize("target", [(24,), (4, 6), (6, 4), (2, 12), (2, 3, 4), (3, 2, 4), (1, 24), (24, 1), (2, 3, 2, 2)])
+@pytest.mark.parametrize(
+    "target", [(24,), (4, 6), (6, 4), (2, 12), (2, 3, 4), (3, 2, 4), (1, 24), (24, 1), (2, 3, 2, 2)]
+)
 def test_view_strides_show_the_right_elements_or_refuse(order, target):
     base = np.arange(24).reshape(2, 3, 4).transpose(order)
     strides = layout.view_strides(base.shape, strides_of(base), target)
@@ -50,7 +52,10 @@ def test_collapse_keeps_every_element(seed):
     rng = np.random.default_rng(seed)
     shape = tuple(rng.integers(1, 4, rng.integers(0, 5)))
     order = rng.permutation(len(shape))
-    arrays = [np.arange(np.prod(shape, dtype=int)).reshape([shape[d] for d in order]).transpose(np.argsort(order)) for _ in range(2)]
+    arrays = [
+        np.arange(np.prod(shape, dtype=int)).reshape([shape[d] for d in order]).transpose(np.argsort(order))
+        for _ in range(2)
+    ]
     arrays[1] = np.ascontiguousarray(arrays[0])
     sizes, steps = layout.collapse(shape, [strides_of(a) for a in arrays])
     assert np.prod(sizes) == np.prod(shape, dtype=int)

@@ -22,9 +22,22 @@ def same(tensor, array):
 
 @pytest.mark.parametrize(
     "index",
-    [0, -1, slice(1, None), (slice(None), 1), (..., 2), (0, ..., slice(None, None, 2)), None, (slice(None), None, 0),
-     (slice(None, None, -1), slice(2, 0, -1)), (1, 2, 3), (slice(5, 9),), (np.int64(1), slice(0, 2)), ()],
-)  # fmt: skip
+    [
+        0,
+        -1,
+        slice(1, None),
+        (slice(None), 1),
+        (..., 2),
+        (0, ..., slice(None, None, 2)),
+        None,
+        (slice(None), None, 0),
+        (slice(None, None, -1), slice(2, 0, -1)),
+        (1, 2, 3),
+        (slice(5, 9),),
+        (np.int64(1), slice(0, 2)),
+        (),
+    ],
+)
 def test_basic_indexing_is_a_view(index):
     t = x()
     view = t[index]
@@ -92,8 +105,19 @@ def test_view_that_needs_a_copy_is_refused_and_reshape_copies():
     same(x().T.reshape(24), X.T.reshape(24))
 
 
-@pytest.mark.parametrize("call", [lambda t: t.view(5, 5), lambda t: t.view(-1, -1), lambda t: t.narrow(0, 1, 2), lambda t: t.permute(0, 0, 1),
-                                  lambda t: t.as_strided((9,), (3,)), lambda t: t.expand(2, 5, 4), lambda t: t.split(0), lambda t: t.item()])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: t.view(5, 5),
+        lambda t: t.view(-1, -1),
+        lambda t: t.narrow(0, 1, 2),
+        lambda t: t.permute(0, 0, 1),
+        lambda t: t.as_strided((9,), (3,)),
+        lambda t: t.expand(2, 5, 4),
+        lambda t: t.split(0),
+        lambda t: t.item(),
+    ],
+)
 def test_bad_views_raise_value_errors(call):
     with pytest.raises(ValueError):
         call(x())
@@ -109,9 +133,19 @@ def test_shape_is_a_size_that_equals_lists_and_tuples():
 def test_operators_follow_numpy():
     t, s = x(), 0.5
     for ours, theirs in [
-        (t + 1, X + 1), (1 - t, 1 - X), (t * t, X * X), (s / (t + 1), np.float32(s) / (X + 1)), (-t, -X), (abs(-t), X),
-        (t == 3, X == 3), (t != t.T.T, X != X), (t < 5, X < 5), (t >= 5, X >= 5), ((t > 2) & (t < 9), (X > 2) & (X < 9)), (~(t > 2), X <= 2),
-    ]:  # fmt: skip
+        (t + 1, X + 1),
+        (1 - t, 1 - X),
+        (t * t, X * X),
+        (s / (t + 1), np.float32(s) / (X + 1)),
+        (-t, -X),
+        (abs(-t), X),
+        (t == 3, X == 3),
+        (t != t.T.T, X != X),
+        (t < 5, X < 5),
+        (t >= 5, X >= 5),
+        ((t > 2) & (t < 9), (X > 2) & (X < 9)),
+        (~(t > 2), X <= 2),
+    ]:
         same(ours, theirs)
     t += 1
     t *= 2.0
@@ -120,9 +154,16 @@ def test_operators_follow_numpy():
 
 @pytest.mark.parametrize(
     "a, b, result",
-    [("int32", "float32", "float32"), ("bfloat16", "float16", "float32"), ("uint8", "int8", "int16"), ("bool", "int64", "int64"),
-     ("float32", "float64", "float64"), ("int64", "bfloat16", "bfloat16"), ("int16", "int32", "int32")],
-)  # fmt: skip
+    [
+        ("int32", "float32", "float32"),
+        ("bfloat16", "float16", "float32"),
+        ("uint8", "int8", "int16"),
+        ("bool", "int64", "int64"),
+        ("float32", "float64", "float64"),
+        ("int64", "bfloat16", "bfloat16"),
+        ("int16", "int32", "int32"),
+    ],
+)
 def test_promotion(a, b, result):
     one, two = ic.ones(3, dtype=a), ic.ones(3, dtype=b)
     assert (one + two).dtype is ic.dtype(result) and (two + one).dtype is ic.dtype(result)
@@ -170,8 +211,17 @@ def test_creation():
     assert ic.zeros_like(x()).shape == [2, 3, 4]
 
 
-@pytest.mark.parametrize("call", [lambda: ic.zeros(-1), lambda: ic.tensor([[1], [1, 2]]), lambda: ic.from_list([]), lambda: ic.arange(0, 3, 0),
-                                  lambda: ic.empty(2, dtype="float32", device="tpu"), lambda: ic.from_blob(0, (3,))])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ic.zeros(-1),
+        lambda: ic.tensor([[1], [1, 2]]),
+        lambda: ic.from_list([]),
+        lambda: ic.arange(0, 3, 0),
+        lambda: ic.empty(2, dtype="float32", device="tpu"),
+        lambda: ic.from_blob(0, (3,)),
+    ],
+)
 def test_bad_creation_is_a_value_error(call):
     with pytest.raises(ValueError):
         call()

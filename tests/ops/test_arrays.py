@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from infinicore.kernels import arrays
 from numba import njit
 from numba.core.errors import TypingError
-
-from infinicore.kernels import arrays
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-5), (np.float64, 1e-12)])

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from infinicore.kernels import OPS
 
 import infinicore as ic
-from infinicore.kernels import OPS
 
 ELEMENTWISE = [op for op in OPS.values() if op.family == "elementwise" and op.result != "given"]
 SIZES = [1, 3, 17, 257, 1000]
@@ -30,7 +30,10 @@ def draw(rng, op, dtype, shape):
 
 def exact(op, arrays, result):
     """The reference in float64 (integers and bools as they are)."""
-    wide = [a if a.dtype.kind in "iub" and a.dtype.name in ("bool", "int32", "int64", "uint8") else a.astype(np.float64) for a in arrays]
+    wide = [
+        a if a.dtype.kind in "iub" and a.dtype.name in ("bool", "int32", "int64", "uint8") else a.astype(np.float64)
+        for a in arrays
+    ]
     if op.result == "float":
         wide = [a.astype(np.float64) for a in wide]
     with np.errstate(all="ignore"):
@@ -102,7 +105,9 @@ def test_out_may_alias_inputs_exactly_or_partially(op, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["add", "mul", "exp", "log", "tanh", "erf", "sigmoid", "silu", "sqrt", "maximum", "lt", "sin", "abs"])
+@pytest.mark.parametrize(
+    "name", ["add", "mul", "exp", "log", "tanh", "erf", "sigmoid", "silu", "sqrt", "maximum", "lt", "sin", "abs"]
+)
 def test_nan_and_infinity(name, dtype):
     op = OPS[name]
     values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 6e4, -6e4])
@@ -143,7 +148,14 @@ def test_rounding_of_small_floats_is_that_of_ml_dtypes(name, rng):
     bits = rng.integers(0, 1 << 32, 200000, dtype=np.uint32)
     bits = bits[~np.isnan(bits.view(np.float32))]
     edges = np.arange(0, 1 << (8 * target.itemsize), dtype=f"u{target.itemsize}").view(target).astype(np.float32)
-    values = np.concatenate([bits.view(np.float32), edges, edges * np.float32(1.03), np.float32([0, -0.0, 448, 464, 465, 480, 57344, 61440])])
+    values = np.concatenate(
+        [
+            bits.view(np.float32),
+            edges,
+            edges * np.float32(1.03),
+            np.float32([0, -0.0, 448, 464, 465, 480, 57344, 61440]),
+        ]
+    )
     with np.errstate(all="ignore"):
         expected = values.astype(target)
     ours = ic.cast(ic.from_numpy(values), name).numpy()

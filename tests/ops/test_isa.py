@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from infinicore.kernels import isa
 
 HERE = Path(__file__).parent
@@ -19,7 +18,18 @@ CHOSEN = "(values and (float32 or bfloat16 or float16)) and not prod"
 def test_the_table_on(choice, width):
     if isa.vector_bytes() < width:
         pytest.skip("this CPU is narrower")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CHOSEN, *[str(HERE / f) for f in FILES]]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        CHOSEN,
+        *[str(HERE / f) for f in FILES],
+    ]
     done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout

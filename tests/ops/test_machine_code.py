@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from infinicore.kernels import OPS, isa, jit, render
 
 CANONICAL = ["add", "exp", "silu", "tanh", "sigmoid", "erf", "gelu", "maximum", "log", "where"]
@@ -35,7 +34,10 @@ assert "{register}" in text and not any(r in text for r in {wider})
 """
 
 
-@pytest.mark.parametrize("choice, width, register, wider", [("avx512", 64, "zmm", []), ("avx2", 32, "ymm", ["zmm"]), ("portable", 16, "xmm", ["zmm", "ymm"])])
+@pytest.mark.parametrize(
+    "choice, width, register, wider",
+    [("avx512", 64, "zmm", []), ("avx2", 32, "ymm", ["zmm"]), ("portable", 16, "xmm", ["zmm", "ymm"])],
+)
 def test_a_forced_instruction_set_is_obeyed(choice, width, register, wider, monkeypatch):
     if isa.vector_bytes() < width:
         pytest.skip("this CPU is narrower")
@@ -46,14 +48,22 @@ def test_a_forced_instruction_set_is_obeyed(choice, width, register, wider, monk
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch):
     monkeypatch.setenv("INFINICORE_ISA", "sse9")
-    done = subprocess.run([sys.executable, "-c", "import infinicore as ic; ic.ones(3) + 1"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import infinicore as ic; ic.ones(3) + 1"], capture_output=True, text=True
+    )
     assert done.returncode != 0 and "`INFINICORE_ISA` must be one of" in done.stderr
 
 
 def test_a_second_process_compiles_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("INFINICORE_CACHE_DIR", str(tmp_path))
-    code = "import sys, infinicore as ic; from infinicore.kernels import jit; seen = []; jit.on_compile = seen.append; ic.exp(ic.ones(3)); print(len(seen), 'numba' in sys.modules)"
-    outputs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    code = (
+        "import sys, infinicore as ic; from infinicore.kernels import jit; seen = []; jit.on_compile = seen.append; "
+        "ic.exp(ic.ones(3)); print(len(seen), 'numba' in sys.modules)"
+    )
+    outputs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
     assert outputs[0].split()[0] != "0"
     assert outputs[1].split() == ["0", "False"]
 
@@ -61,7 +71,9 @@ def test_a_second_process_compiles_nothing(tmp_path, monkeypatch):
 def test_a_damaged_entry_is_compiled_again_and_a_full_disk_only_warns(tmp_path, monkeypatch):
     monkeypatch.setenv("INFINICORE_CACHE_DIR", str(tmp_path))
     code = "import infinicore as ic; print(ic.exp(ic.zeros(3)).tolist())"
-    run = lambda: subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)  # noqa: E731
+    run = lambda: subprocess.run(
+        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True
+    )
     run()
     for entry in tmp_path.glob("*/*.o"):
         entry.write_bytes(entry.read_bytes()[:-20])

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from infinicore.kernels import OPS
 
 import infinicore as ic
-from infinicore.kernels import OPS
 
 SAMPLED = [op for op in OPS.values() if op.family == "kernel" and op.samples is not None]
 CASES = [(op, dtype) for op in SAMPLED for dtype in op.dtypes if dtype in ("float32", "float64", "bfloat16", "float16")]
@@ -30,7 +30,11 @@ def mapped(value, function):
 
 
 def to_float64(array):
-    return array if array.dtype.kind in "iub" and array.dtype.name in ("bool", "int32", "int64") else array.astype(np.float64)
+    return (
+        array
+        if array.dtype.kind in "iub" and array.dtype.name in ("bool", "int32", "int64")
+        else array.astype(np.float64)
+    )
 
 
 def transposed(array):
@@ -88,7 +92,7 @@ def test_out_is_written_also_when_it_overlaps(op, rng):
     for args, kwargs in list(op.samples(rng))[-2:]:
         args = [as_dtype(a, "float32") for a in args]
         kwargs = {k: as_dtype(v, "float32") for k, v in kwargs.items()}
-        make = lambda a: mapped(a, lambda v: ic.from_numpy(v.copy()))  # noqa: E731
+        make = lambda a: mapped(a, lambda v: ic.from_numpy(v.copy()))
         plain = function(*map(make, args), **{k: make(v) for k, v in kwargs.items()})
         if isinstance(plain, tuple):
             continue

@@ -7,7 +7,15 @@ import pytest
 
 import infinicore as ic
 
-RANGES = {"exp": (-100, 88.7), "log": None, "sin": (-1e4, 1e4), "cos": (-1e4, 1e4), "tanh": (-12, 12), "erf": (-5, 5), "sigmoid": (-80, 30)}
+RANGES = {
+    "exp": (-100, 88.7),
+    "log": None,
+    "sin": (-1e4, 1e4),
+    "cos": (-1e4, 1e4),
+    "tanh": (-12, 12),
+    "erf": (-5, 5),
+    "sigmoid": (-80, 30),
+}
 REFERENCE = {
     "erf": np.vectorize(math.erf),
     "sigmoid": lambda x: np.where(x > 0, 1, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x))),

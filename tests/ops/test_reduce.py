@@ -1,0 +1,186 @@
+"""Reductions: layouts, integers, special values, ties, long reductions in chunks, empty ones, bad input."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def normal(rng):
+    """Standard normal tensors of any shape."""
+    return lambda *shape, dtype="float32": ic.from_numpy(rng.standard_normal(shape)).to(ic.dtype(dtype))
+
+
+def wide(x):
+    return x.to(ic.float64).numpy()
+
+
+def close(result, expected, tolerance=1e-5):
+    np.testing.assert_allclose(wide(result), expected, rtol=tolerance, atol=tolerance)
+
+
+DIMS = [None, 0, 1, 2, -1, (0, 1), (1, 2), (0, 2), (0, 1, 2), (-1, 0), ()]
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_every_dim_of_any_layout(dim, normal):
+    x = normal(9, 70, 130)
+    axes = None if dim in (None, ()) else dim
+    views = (x, x.permute(2, 0, 1), x[::2, :, 3:100:5], x[:1].expand(4, 70, 130), x[:, :1], x[:, :, :1])
+    for view in views:
+        for keepdim in (False, True):
+            close(ic.sum(view, dim, keepdim), wide(view).sum(axes, keepdims=keepdim), 1e-4)
+            close(ic.mean(view, dim, keepdim), wide(view).mean(axes, keepdims=keepdim))
+            close(ic.amax(view, dim, keepdim), wide(view).max(axes, keepdims=keepdim))
+            close(ic.amin(view, dim, keepdim), wide(view).min(axes, keepdims=keepdim))
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1, -1])
+def test_positions_in_any_layout(dim, normal, rng):
+    x = ic.from_numpy(rng.integers(-5, 5, (9, 70, 130)).astype(np.float32))  # many ties
+    for view in (x, x.permute(2, 0, 1), x[::2, :, 3:100:5], x[:1].expand(4, 70, 130), x[:, :1], x[:, :, :1]):
+        for function, oracle in ((ic.argmax, np.argmax), (ic.argmin, np.argmin)):
+            got = function(view, dim, True)
+            assert got.dtype is ic.int64
+            np.testing.assert_array_equal(got.numpy(), oracle(view.numpy(), dim, keepdims=True))
+        if dim is not None:
+            values, indices = ic.max(view, dim)
+            np.testing.assert_array_equal(values.numpy(), view.numpy().max(dim))
+            np.testing.assert_array_equal(indices.numpy(), view.numpy().argmax(dim))
+            np.testing.assert_array_equal(ic.min(view, dim)[1].numpy(), view.numpy().argmin(dim))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"])
+def test_integers(dtype, rng):
+    info = np.iinfo(dtype) if dtype != "bool" else None
+    low, high = (info.min, info.max) if info else (0, 1)
+    array = rng.integers(low, high, (37, 129), endpoint=True, dtype=dtype if info else np.int8).astype(dtype)
+    x = ic.from_numpy(array)
+    for dim in (None, 0, 1):
+        total = ic.sum(x, dim)
+        assert total.dtype is ic.int64
+        np.testing.assert_array_equal(total.numpy(), array.sum(dim).astype(np.int64))
+        np.testing.assert_array_equal(ic.amax(x, dim).numpy(), array.max(dim))
+        np.testing.assert_array_equal(ic.amin(x, dim).numpy(), array.min(dim))
+        np.testing.assert_array_equal(ic.argmax(x, dim).numpy(), array.argmax(dim))
+        np.testing.assert_array_equal(ic.argmin(x, dim).numpy(), array.argmin(dim))
+        np.testing.assert_array_equal(ic.any(x, dim).numpy(), array.any(dim))
+        np.testing.assert_array_equal(ic.all(x[:, ::2], dim).numpy(), array[:, ::2].all(dim))
+    assert ic.max(x).dtype is x.dtype and ic.any(x).dtype is ic.bool
+    with pytest.raises(TypeError, match=r"`mean`"):
+        ic.mean(x)
+    close(ic.mean(x, dtype=ic.float64), array.astype(np.float64).mean(), 1e-12)
+
+
+def test_long_reductions(rng):
+    """Split into chunks for the threads: all elements, few long rows, few columns."""
+    for shape, dim in (((1_000_003,), None), ((3, 400_001), 1), ((600_001, 2), 0), ((2, 131_073, 3), (0, 1))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        array[(shape[0] // 2,) + (0,) * (len(shape) - 1)] = 100
+        x = ic.from_numpy(array)
+        exact = array.astype(np.float64)
+        np.testing.assert_allclose(wide(ic.sum(x, dim)), exact.sum(dim), atol=2e-3)
+        close(ic.mean(x, dim), exact.mean(dim), 1e-6)
+        close(ic.amax(x, dim), exact.max(dim), 0)
+        close(ic.amin(x, dim), exact.min(dim), 0)
+        if not isinstance(dim, tuple):
+            np.testing.assert_array_equal(ic.argmax(x, dim).numpy(), exact.argmax(dim))
+            np.testing.assert_array_equal(ic.argmin(x, dim).numpy(), exact.argmin(dim))
+
+
+def test_sums_of_sixteen_bits_round_once(normal):
+    x = ic.full((100_000,), 1.0, dtype=ic.bfloat16)
+    assert ic.sum(x).item() == 99840  # bfloat16 of 100000; bfloat16 additions would stop at 256
+    assert ic.mean(x).item() == 1
+
+
+def test_accuracy_of_a_million_terms(rng):
+    array = rng.uniform(0, 1, 1 << 22).astype(np.float32)
+    exact = array.astype(np.float64).sum()
+    assert abs(ic.sum(ic.from_numpy(array)).item() - exact) < 1e-6 * exact
+    rows = array.reshape(4, -1)
+    close(ic.sum(ic.from_numpy(rows), 1), rows.astype(np.float64).sum(1), 1e-6)
+    close(ic.sum(ic.from_numpy(rows.T.copy()), 0), rows.astype(np.float64).sum(1), 1e-6)
+
+
+def test_nan_is_the_maximum_and_the_minimum():
+    for size in (1, 5, 70, 3000):
+        for at in {0, size // 2, size - 1}:
+            array = np.arange(size, dtype=np.float32)
+            array[at:] = np.where(np.arange(size - at) % 2, array[at:], NAN)
+            for x in (ic.from_numpy(array), ic.from_numpy(array).to(ic.bfloat16)):
+                assert np.isnan(ic.max(x).item()) and np.isnan(ic.amin(x).item())
+                assert ic.argmax(x).item() == at and ic.argmin(x).item() == at
+                column = x.view(size, 1).expand(size, 3)
+                assert ic.argmax(column, 0).tolist() == [at] * 3 and np.isnan(wide(ic.min(column, 0)[0])).all()
+
+
+def test_infinities():
+    x = ic.tensor([[-INF, -INF], [INF, -INF], [1.0, INF]])
+    assert ic.amax(x, 1).tolist() == [-INF, INF, INF]
+    assert ic.argmax(x, 1).tolist() == [0, 0, 1]
+    assert ic.argmin(x, 0).tolist() == [0, 0]
+    assert np.isnan(ic.sum(x).item())
+    assert ic.any(ic.tensor([0.0, NAN])).item() and not ic.any(ic.tensor([0.0, -0.0])).item()
+
+
+def test_nothing():
+    x = ic.empty(3, 0, 2)
+    assert ic.sum(x).item() == 0 and ic.prod(x).item() == 1
+    assert ic.sum(x, 1).tolist() == [[0, 0]] * 3
+    assert np.isnan(wide(ic.mean(x, 1))).all() and np.isnan(ic.mean(x).item())
+    assert not ic.any(x).item() and ic.all(x).item()
+    assert ic.sum(x, 0).shape == (0, 2)
+    assert ic.amax(x, 0).shape == (0, 2) and ic.argmax(x, 2).shape == (3, 0)
+    for function in (ic.amax, ic.max, ic.argmax):
+        with pytest.raises(ValueError, match=r"at least one element along `dim` 1, got shape \(3, 0, 2\)"):
+            function(x, 1)
+        with pytest.raises(ValueError, match=r"at least one element"):
+            function(x)
+
+
+def test_scalars():
+    x = ic.tensor(2.5)
+    for dim in (None, 0, -1):
+        assert ic.sum(x, dim).item() == 2.5 and ic.argmax(x, dim).item() == 0
+        assert ic.sum(x, dim).shape == ()
+    assert ic.var(x, unbiased=False).item() == 0 and np.isnan(ic.var(x).item())
+
+
+def test_variance(normal):
+    x = normal(6, 50, 7) + 100
+    for view in (x, x.permute(2, 1, 0), x[:, ::3]):
+        for dim in (None, 0, 1, (0, 2)):
+            close(ic.var(view, dim), wide(view).var(dim, ddof=1), 1e-4)
+            close(ic.var(view, dim, unbiased=False, keepdim=True), wide(view).var(dim, keepdims=True), 1e-4)
+
+
+def test_outputs(normal):
+    x = normal(5, 6)
+    values, indices = ic.empty(5), ic.empty(5, dtype=ic.int64)
+    result = ic.max(x, 1, out=(values, indices))
+    assert result[0] is values and result[1] is indices
+    np.testing.assert_array_equal(values.numpy(), x.numpy().max(1))
+    np.testing.assert_array_equal(indices.numpy(), x.numpy().argmax(1))
+    expected = x.numpy().sum(0)
+    ic.sum(x, 0, out=x[0])  # overlaps its input
+    np.testing.assert_allclose(x.numpy()[0], expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"`out`"):
+        ic.sum(x, 0, out=ic.empty(5))
+
+
+def test_bad_input(normal):
+    x = normal(3, 4)
+    with pytest.raises(IndexError, match=r"`dim`"):
+        ic.sum(x, 2)
+    with pytest.raises(ValueError, match=r"twice"):
+        ic.sum(x, (0, -2))
+    with pytest.raises(TypeError, match=r"`dim`"):
+        ic.argmax(x, (0, 1))
+    with pytest.raises(TypeError, match=r"`maximum`"):
+        ic.max(x, x)
+    with pytest.raises(TypeError, match=r"`input`"):
+        ic.sum([1, 2])
