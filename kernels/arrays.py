@@ -12,7 +12,6 @@ They run the code of `kernels/cpu/` serially, on C-contiguous float32 or float64
 compile. The caller splits the work and gives the output. `out` may be the input.
 """
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core.errors import TypingError
@@ -56,12 +55,7 @@ def _block(address, *values):
     return block
 
 
-def _public(function):
-    """Compile with an entry point for Python, which `jit.inline` leaves out."""
-    return numba.njit(error_model="numpy")(function)
-
-
-@_public
+@jit.public
 def rms_norm(x, weight, eps, out):
     """out = x / sqrt(mean(x^2) + eps) * weight for the rows of x [N, D], weight [D], out [N, D]."""
     if x.shape != out.shape or weight.shape[0] != x.shape[1]:
@@ -72,7 +66,7 @@ def rms_norm(x, weight, eps, out):
     norm.rms_norm(block, 0, n, kind_of(x), kind_of(weight))
 
 
-@_public
+@jit.public
 def softmax(x, out):
     """out = softmax of each row of x [N, D]."""
     if x.shape != out.shape:
@@ -81,7 +75,7 @@ def softmax(x, out):
     _softmax.softmax(_block(stack(64), address_of(x), address_of(out), d, d, d, 0), 0, n, kind_of(x))
 
 
-@_public
+@jit.public
 def linear(x, weight, out):
     """out = x weight^T for x [M, K], weight [N, K], out [M, N]: reads the weight once, best for few rows."""
     m, k = x.shape
@@ -96,7 +90,7 @@ def linear(x, weight, out):
 
 
 def _map(name, function):
-    @_public
+    @jit.public
     def apply(x, out):
         if x.size != out.size:
             raise ValueError("`out` needs the size of `x`")

@@ -35,6 +35,13 @@ def inline(function):
     return numba.njit(**_FLAGS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
+def public(function):
+    """Decorate a function on arrays (`arrays.py`) that Python calls as well."""
+    import numba
+
+    return numba.njit(**_FLAGS)(function)
+
+
 def parallel(function):
     """Decorate the one function that runs a kernel on several threads (`cpu/driver.py`)."""
     import numba
