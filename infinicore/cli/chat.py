@@ -15,7 +15,6 @@ def add_arguments(parser):
     parser.epilog = HELP
 
 
-@generate.guarded
 def run(arguments):
     """Talk until the input ends; returns the exit status."""
     from ..lm import Conversation

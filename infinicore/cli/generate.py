@@ -100,36 +100,6 @@ def warm_up(model, ids, given):
     model.generate(ids, **given | {"max_new_tokens": 2}, ignore_eos=True).finish()
 
 
-def guarded(function):
-    """Run a command; what the user can set right is one sentence and status 2, an interrupt ends quietly."""
-
-    def run(arguments):
-        try:
-            return function(arguments)
-        except KeyboardInterrupt:
-            progress.clear()
-            return 130
-        except BrokenPipeError:
-            raise
-        except (ValueError, TypeError, NotImplementedError, OSError, MemoryError, OverflowError) as error:
-            if getattr(arguments, "traceback", False):
-                raise
-            progress.clear()
-            print(f"infinicore: error: {_sentence(error)}", file=sys.stderr)
-            return 2
-
-    run.__doc__ = function.__doc__
-    return run
-
-
-def _sentence(error):
-    text = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror:
-        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return " ".join(text.split())
-
-
-@guarded
 def run(arguments):
     """Generate; returns the exit status."""
     prompt = _standard_input() if arguments.prompt is None else arguments.prompt

@@ -6,16 +6,16 @@ run without them. `REASONS` says per module which life it is in and why.
 
 import importlib
 import importlib.util
-import os
 import sys
 from pathlib import Path
+
+from .. import config
 
 MODULES = ("layout_cy", "tensor_cy", "launch_cy")
 _PYTHON_FILE = {"launch_cy": "launch_py"}  # function pointers cannot be called from pure Python mode
 
-_mode = os.environ.get("INFINICORE_CEXT", "auto")
-if _mode not in ("auto", "require", "off"):
-    raise ValueError(f"`INFINICORE_CEXT` must be auto, require or off, got {_mode!r}")
+config.check()
+_mode = config.get("INFINICORE_CEXT")
 
 REASONS = {}
 

@@ -1,11 +1,13 @@
 """Matrix products: `matmul`, `linear`, and `linear_packed` with weights packed once.
 
 A product C[M, N] = alpha A[M, K] B[K, N] + bias[N] goes to one of three kernels: blocked (`cpu/gemm.py`),
-or, where A or B is skinny, one that reads the other matrix exactly once (`cpu/gemv.py`).
+or, where A or B is skinny, one that reads the other matrix exactly once (`cpu/gemv.py`). The choice and
+the argument block, but for addresses, depend on the layout alone and are kept.
 """
 
+import functools
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,112 +16,102 @@ from ..registry import FLOATS, INTEGERS, op
 
 SKINNY = 16  # rows of A (columns of B) up to which B (A) is read as it lies, by dot products
 FEW = 4  # the same where B lies in rows of N, by sums of rows
-_GRAIN_BYTES = 1 << 20  # of a matrix: some 30 us of reading
 _WORTH_COPYING = 1 << 16  # elements of the larger matrix
-_BATCH = 27  # where the batch dims begin in an argument block
+_GRAIN_BYTES = 1 << 20  # of a matrix: some 30 us of reading
+_ADDRESSES = 5  # of the argument block: A, B, C, bias and alpha come first
+_SCRATCH = 20  # where the blocked product wants the address of its scratch
+_BATCH = 27  # where the batch dims begin
 
 
-@dataclass(slots=True)
-class _Product:
-    """Addresses, sizes and strides (in elements) of a product. `c` is row-major and contiguous."""
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What to launch for a layout; `rest` is the argument block behind the addresses."""
 
-    dtype: str
-    a: int
-    b: int
-    c: int
-    m: int
-    n: int
-    k: int
-    a_stride: int
-    a_k: int
-    b_k: int
-    b_stride: int
-    batch: list = field(default_factory=list)  # (size, strides of A, of B, of C), outermost first
-    bias: int = 0
-    alpha: int = 0  # bits of a float64; a plain integer for integers
-
-    def fold(self):
-        """Turn batch dims that share one B into more rows of A; drop dims of size 1."""
-        self.batch = [d for d in self.batch if d[0] != 1]
-        while self.batch:
-            size, a, b, _ = self.batch[-1]
-            if b != 0 or (a != self.m * self.a_stride and self.m != 1):
-                break
-            self.a_stride = a if self.m == 1 else self.a_stride
-            self.m *= size
-            self.batch.pop()
-
-    def matrices(self):
-        """How many products the batch holds."""
-        count = 1
-        for size, *_ in self.batch:
-            count *= size
-        return count
-
-    def block(self, *values):
-        """An argument block of `values`, with the batch at its place."""
-        dims = [v for d in self.batch for v in d]
-        return [*values, *[0] * (_BATCH - 1 - len(values)), len(self.batch), *dims]
+    kernel: str
+    swapped: bool  # B comes first
+    rest: tuple[int, ...]
+    items: int
+    grain: int
+    scratch: int = 0
 
 
-def _run(call, p, keep):
-    """Launch the product with the kernel that suits it."""
-    if p.dtype in INTEGERS:
-        args = p.block(p.a, p.b, p.c, 0, p.alpha, p.m, p.n, p.k, p.a_stride, p.a_k, p.b_k, p.b_stride, p.n)
-        grain = 1 + (1 << 17) // (p.n * p.k + 1)
-        call.launch("gemm.integer_rows", {"T": p.dtype}, args, n=p.m * p.matrices(), grain=grain, keep=keep)
-    elif p.m <= SKINNY and p.a_k == 1 and p.b_k == 1:
-        _dot_rows(call, p, keep)
-    elif p.n <= SKINNY and p.a_k == 1 and p.b_k == 1:
-        _dot_rows(call, p, keep, swapped=True)
-    elif p.k and p.m <= FEW and p.b_stride == 1:
-        _add_rows(call, p, keep)
-    elif p.k and p.n <= FEW and p.a_stride == 1:
-        _add_rows(call, p, keep, swapped=True)
-    else:
-        _blocked(call, p, keep)
+def _rest(values, batch):
+    """`values`, padded, and the dims of the batch at their place."""
+    padding = (0,) * (_BATCH - 1 - _ADDRESSES - len(values))
+    return (*values, *padding, len(batch), *itertools.chain.from_iterable(batch))
 
 
-def _swap(p):
-    """The transposed product: B' A' with the roles of A and B exchanged."""
-    return replace(
-        p, a=p.b, b=p.a, m=p.n, n=p.m, a_stride=p.b_stride, a_k=p.b_k, b_k=p.a_k, b_stride=p.a_stride,
-        batch=[(size, b, a, c) for size, a, b, c in p.batch],
-    )  # fmt: skip
+def _fold(m, a_stride, batch):
+    """(m, a_stride, batch) with dims that share one B turned into rows of A, and without dims of size 1."""
+    batch = [dim for dim in batch if dim[0] != 1]
+    while batch:
+        size, a, b, _ = batch[-1]
+        if b != 0 or (a != m * a_stride and m != 1):
+            break
+        a_stride = a if m == 1 else a_stride
+        m *= size
+        batch.pop()
+    return m, a_stride, batch
 
 
-def _dot_rows(call, p, keep, swapped=False):
-    along, step, bias = (1, p.n, (1, 0)) if not swapped else (p.n, 1, (0, 1))
-    p = p if not swapped else _swap(p)
-    q = replace(p, batch=[(size, b, a, c) for size, a, b, c in p.batch])
-    args = q.block(p.b, p.a, p.c, p.bias, p.alpha, p.n, p.m, p.k, p.b_stride, p.a_stride, along, step, *bias)
-    blocks = -(-p.n // 8)
-    grain = 1 + _GRAIN_BYTES // (p.k * (8 if p.dtype == "float64" else 4) * (8 + p.m) + 64)
-    call.launch("gemv.dot_rows", {"T": p.dtype}, args, n=blocks * p.matrices(), grain=grain, keep=keep)
+@functools.lru_cache(maxsize=4096)
+def _launch_for(dtype, m, n, k, a_stride, a_k, b_k, b_stride, batch, threads, panel=0):
+    """The `_Launch` of a layout. Strides are in elements, C is row-major and contiguous.
+
+    `batch` holds (size, strides of A, of B, of C), outermost first; `panel` is the size of a panel when B is packed.
+    """
+    m, a_stride, batch = _fold(m, a_stride, batch)
+    matrices = 1
+    for size, *_ in batch:
+        matrices *= size
+    if dtype in INTEGERS:
+        rest = _rest((m, n, k, a_stride, a_k, b_k, b_stride, n), batch)
+        return _Launch("gemm.integer_rows", False, rest, m * matrices, 1 + (1 << 17) // (n * k + 1))
+    if not panel:
+        swapped_batch = [(size, b, a, c) for size, a, b, c in batch]
+        if a_k == 1 and b_k == 1:
+            if m <= SKINNY:
+                return _dot_rows(dtype, n, m, k, b_stride, a_stride, (1, n, 1, 0), swapped_batch, matrices, True)
+            if n <= SKINNY:
+                return _dot_rows(dtype, m, n, k, a_stride, b_stride, (n, 1, 0, 1), batch, matrices, False)
+        if k and m <= FEW and b_stride == 1:
+            return _add_rows(dtype, m, n, k, a_stride, a_k, b_k, (1, n), (1, 0), batch, matrices, threads, False)
+        if k and n <= FEW and a_stride == 1:
+            return _add_rows(dtype, n, m, k, b_stride, b_k, a_k, (n, 1), (0, 1), swapped_batch, matrices, threads, True)
+    plan = blocking.plan(m, n, k, matrices, threads, dtype, panel != 0)
+    blocks = (*plan.grid, *plan.tile, plan.mc, plan.kc, plan.nc, 0, plan.slice_bytes, plan.items_per_slice)
+    values = (m, n, k, a_stride, a_k, b_k, b_stride, n, *blocks, panel, plan.b_offset, plan.part_offset)
+    return _Launch("gemm.matmul", False, _rest(values, batch), plan.items, plan.grain, plan.slices * plan.slice_bytes)
 
 
-def _add_rows(call, p, keep, swapped=False):
-    along, step, bias = (1, p.n, (1, 0)) if not swapped else (p.n, 1, (0, 1))
-    p = p if not swapped else _swap(p)
-    widest = 512 if p.dtype == "float64" else 1024
-    even = 2 * call.threads  # chunks per thread come out even
-    chunk = min(widest, -(-p.n // (even * -(-p.n // (even * widest)))))
+def _dot_rows(dtype, rows, tokens, k, w_stride, x_stride, strides, batch, matrices, swapped):
+    """Rows of the large matrix times a few rows; `strides` of the result and of the bias along both."""
+    rest = _rest((rows, tokens, k, w_stride, x_stride, *strides), batch)
+    grain = 1 + _GRAIN_BYTES // (k * (8 if dtype == "float64" else 4) * (8 + tokens) + 64)
+    return _Launch("gemv.dot_rows", swapped, rest, -(-rows // 8) * matrices, grain)
+
+
+def _add_rows(dtype, tokens, columns, k, x_stride, x_k, b_k, strides, bias, batch, matrices, threads, swapped):
+    """A few rows times a matrix whose columns are neighbours, in chunks of columns that come out even."""
+    item, widest = (8, 512) if dtype == "float64" else (4, 1024)
+    even = 2 * threads
+    chunk = min(widest, -(-columns // (even * -(-columns // (even * widest)))))
     chunk = max(64, -(-chunk // 64) * 64)
-    args = p.block(p.a, p.b, p.c, p.bias, p.alpha, p.m, p.n, p.k, p.a_stride, p.a_k, p.b_k, along, step, chunk, *bias)
-    chunks = -(-p.n // chunk)
-    grain = 1 + _GRAIN_BYTES // (p.k * chunk * (8 if p.dtype == "float64" else 4) * (1 + p.m) // 2 + 64)
-    call.launch("gemv.add_rows", {"T": p.dtype}, args, n=chunks * p.matrices(), grain=grain, keep=keep)
+    rest = _rest((tokens, columns, k, x_stride, x_k, b_k, *strides, chunk, *bias), batch)
+    grain = 1 + _GRAIN_BYTES // (k * chunk * item * (1 + tokens) // 2 + 64)
+    return _Launch("gemv.add_rows", swapped, rest, -(-columns // chunk) * matrices, grain)
 
 
-def _blocked(call, p, keep, panel=0):
-    plan = blocking.plan(p.m, p.n, p.k, p.matrices(), call.threads, p.dtype, panel != 0)
-    scratch = call.scratch(plan.slices * plan.slice_bytes)
-    args = p.block(
-        p.a, p.b, p.c, p.bias, p.alpha, p.m, p.n, p.k, p.a_stride, p.a_k, p.b_k, p.b_stride, p.n,
-        *plan.grid, *plan.tile, plan.mc, plan.kc, plan.nc, scratch.address, plan.slice_bytes, plan.items_per_slice,
-        panel, plan.b_offset, plan.part_offset,
-    )  # fmt: skip
-    call.launch("gemm.matmul", {"T": p.dtype}, args, n=plan.items, grain=plan.grain, keep=(*keep, scratch))
+def _run(call, launch, dtype, a, b, y, bias, alpha):
+    """Fill in the addresses and launch."""
+    first, second = (b, a) if launch.swapped else (a, b)
+    args = [first.address, second.address, y.address, bias.address if bias is not None else 0, alpha, *launch.rest]
+    scratch = None
+    if launch.scratch:
+        scratch = call.scratch(launch.scratch)
+        args[_SCRATCH] = scratch.address
+    keep = (a, b, y, bias, scratch)
+    call.launch(launch.kernel, {"T": dtype.name}, args, n=launch.items, grain=launch.grain, keep=keep)
 
 
 # ---- matmul ------------------------------------------------------------------------------------
@@ -162,10 +154,10 @@ def _batch(batch, a, b, matrix):
         own = [0 if size == 1 else stride for size, stride in zip(x.shape[:-2], x.strides[:-2])]
         strides.append([0] * (len(batch) - len(own)) + own)
     dims = []
-    for size, stride_a, stride_b in zip(batch[::-1], strides[0][::-1], strides[1][::-1]):
+    for size, stride_a, stride_b in zip(reversed(batch), reversed(strides[0]), reversed(strides[1])):
         dims.append((size, stride_a, stride_b, matrix))
         matrix *= size
-    return dims[::-1]
+    return tuple(dims[::-1])
 
 
 def _samples(rng):
@@ -206,12 +198,9 @@ def matmul(call, input, other, *, alpha=1.0):
     input, other = _prepared(input, other, m, n, k)
     a_stride, a_k = (0, *input.strides)[-2:]
     b_k, b_stride = other.strides[-2:] if len(shape_b) > 1 else (other.strides[0], 1)
-    p = _Product(
-        input.dtype.name, input.address, other.address, y.address, m, n, k, a_stride, a_k, b_k, b_stride,
-        batch=_batch(batch, input, other, m * n) if batch else [], alpha=bits,
-    )  # fmt: skip
-    p.fold()
-    _run(call, p, (input, other, y))
+    dims = _batch(batch, input, other, m * n) if batch else ()
+    launch = _launch_for(y.dtype.name, m, n, k, a_stride, a_k, b_k, b_stride, dims, call.threads)
+    _run(call, launch, y.dtype, input, other, y, None, bits)
     return y
 
 
@@ -249,26 +238,28 @@ def _linear_ref(input, weight, bias=0.0, alpha=1.0):
     return alpha * np.matmul(input, weight.T) + (0.0 if bias is None else bias)
 
 
-def _linear_product(call, name, input, bias, n, k, alpha):
-    """(result, product without its weight, tensors to keep) of a linear layer; None for an empty result."""
+def _linear(call, name, input, weight, weight_strides, bias, alpha, panel=0):
+    """The body of `linear`: `weight` has an address, a shape, and strides unless it is packed."""
+    shape, (n, k) = tuple(input.shape), weight.shape
+    if not shape or shape[-1] != k:
+        raise ValueError(f"`{name}` needs `input` [..., K] and `weight` [N, K], got {shape} and {tuple(weight.shape)}")
     if bias is not None:
         if tuple(bias.shape) != (n,):
             raise ValueError(f"`bias` of `{name}` must have shape ({n},), got {tuple(bias.shape)}")
-        bias = bias if bias.strides[0] == 1 else bias.contiguous()
-    y = call.out((*input.shape[:-1], n), input.dtype)
-    if y.numel() == 0:
-        return y, None, ()
-    x = input
-    if not (x.is_contiguous() or (x.strides[-1] == 1 and _foldable(x))):
-        x = x.contiguous()
+        bias = bias.contiguous()
+    y = call.out((*shape[:-1], n), input.dtype)
+    count = y.numel()
+    if count == 0:
+        return y
     stride = k
-    if not x.is_contiguous():
-        stride = next((step for size, step in zip(x.shape[-2::-1], x.strides[-2::-1]) if size != 1), k)
-    p = _Product(
-        input.dtype.name, x.address, 0, y.address, y.numel() // n, n, k, stride, 1, 1, k,
-        bias=0 if bias is None else bias.address, alpha=call.float_bits(float(alpha)),
-    )  # fmt: skip
-    return y, p, (x, bias, y)
+    if not input.is_contiguous():
+        if input.strides[-1] == 1 and _foldable(input):
+            stride = next((step for size, step in zip(shape[-2::-1], input.strides[-2::-1]) if size != 1), k)
+        else:
+            input = input.contiguous()
+    launch = _launch_for(y.dtype.name, count // n, n, k, stride, 1, *weight_strides, (), call.threads, panel)
+    _run(call, launch, y.dtype, input, weight, y, bias, call.float_bits(float(alpha)))
+    return y
 
 
 @op(ref=_linear_ref, samples=_linear_samples, tolerance=_TOLERANCE)
@@ -278,14 +269,10 @@ def linear(call, input, weight, bias=None, *, alpha=1.0):
     Raises ValueError for sizes that do not match, TypeError for dtypes that differ.
     """
     _check_dtypes("linear", ("input", input), ("weight", weight), ("bias", bias))
-    if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
+    if weight.ndim != 2:
         shapes = f"{tuple(input.shape)} and {tuple(weight.shape)}"
         raise ValueError(f"`linear` needs `input` [..., K] and `weight` [N, K], got {shapes}")
-    y, p, keep = _linear_product(call, "linear", input, bias, *weight.shape, alpha)
-    if p is not None:
-        p.b, (p.b_stride, p.b_k) = weight.address, weight.strides
-        _run(call, p, (*keep, weight))
-    return y
+    return _linear(call, "linear", input, weight, weight.strides[::-1], bias, alpha)
 
 
 class PackedWeight:
@@ -293,6 +280,7 @@ class PackedWeight:
 
     def __init__(self, data, shape, dtype, panel):
         self.data = data  # uint8 tensor
+        self.address = data.address
         self.shape = shape
         self.dtype = dtype
         self.panel = panel  # elements of one panel
@@ -326,11 +314,4 @@ def linear_packed(call, input, weight, bias=None, *, alpha=1.0):
     if not isinstance(weight, PackedWeight):
         raise TypeError(f"`weight` must come from `pack_weight`, got {type(weight).__name__}; use `linear` for tensors")
     _check_dtypes("linear_packed", ("input", input), ("weight", weight), ("bias", bias))
-    if not input.ndim or input.shape[-1] != weight.shape[1]:
-        shapes = f"{tuple(input.shape)} and {weight.shape}"
-        raise ValueError(f"`linear_packed` needs `input` [..., K] and `weight` [N, K], got {shapes}")
-    y, p, keep = _linear_product(call, "linear_packed", input, bias, *weight.shape, alpha)
-    if p is not None:
-        p.b = weight.data.address
-        _blocked(call, p, (*keep, weight.data), weight.panel)
-    return y
+    return _linear(call, "linear_packed", input, weight, (0, 0), bias, alpha, weight.panel)
