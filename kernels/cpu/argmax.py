@@ -13,20 +13,17 @@ Kernels over contiguous rows and over a strided dim have the same arguments:
 from numba import types
 
 from .. import isa, jit
+from .reduce import larger, max_lanes, min_lanes, smaller
 from .simd import (
     fill,
     load,
     ptr,
     ramp,
-    reduce_max,
-    reduce_min,
     reduce_or,
     select,
     store,
     vload,
     vload_first,
-    vmax,
-    vmin,
     vstore_first,
 )
 
@@ -124,26 +121,6 @@ def outer(args, lo, hi, better, T):
             vstore_first(values, a * kept + column, best, left)
         vstore_first(indices, a * kept + column, where, left)
     return 0
-
-
-@jit.inline
-def larger(a, b):
-    return vmax(a, b)
-
-
-@jit.inline
-def smaller(a, b):
-    return vmin(a, b)
-
-
-@jit.inline
-def max_lanes(v):
-    return reduce_max(v)
-
-
-@jit.inline
-def min_lanes(v):
-    return reduce_min(v)
 
 
 @jit.inline

@@ -1,12 +1,20 @@
 """Sizes of the blocked matrix product: register tiles, panels, cache blocks, and the cut into tiles.
 
 Plain Python, which both kernels and the ops that launch them read: no Numba here.
+
+The argument block of a product starts with the addresses of A, B, C and the bias (0: none) and alpha (the
+bits of a float64), then come M, N, K, strides and sizes of the kernel's own, at `BATCH` the number of
+batch dims and behind it the size of each and its strides in A, B and C.
 """
 
 import functools
 from dataclasses import dataclass
 
 from .. import isa
+
+ADDRESSES = 5  # how many of the arguments the layout does not determine
+SCRATCH = 20  # where the blocked product has the address of its scratch
+BATCH = 26
 
 LANES = isa.lanes()
 _WIDE_FILE = isa.vector_bytes() == 64 or "neon" in isa.features()  # 32 vector registers, else 16
@@ -16,11 +24,15 @@ ROWS = 14 if _WIDE_FILE else 6 if LANES == 8 else 4
 SHORT_ROWS = 4 if _WIDE_FILE else 3 if LANES == 8 else 2  # of the tile for the last rows of a matrix
 VECTORS = 2
 
+# Dot products: 8 rows with 2 vectors, 4 with 4; half as many rows where registers are few.
+PAIR_ROWS, QUAD_ROWS = (8, 4) if _WIDE_FILE else (4, 2)
+
 # Cache blocks. A long k pays most: sums stay in registers and C is touched once (K = 2048 in one
 # piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache.
 _K_BYTES = 8192  # of one row of a panel block
 _A_BYTES = 512 << 10
 _B_BYTES = 4 << 20
+_PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
 
 _PARALLEL_WORK = 3 << 20  # multiply-adds x 2 of float32 that take some 30 us: worth a thread
 
@@ -88,21 +100,32 @@ def plan(m, n, k, batch, threads, dtype, packed=False):
         tile_m, tile_n = _up(m, ROWS), _up(n, columns)
     else:
         tile_m, tile_n = _grid(m, n, k, threads, columns)
-    grid = -(-m // tile_m), -(-n // tile_n)
     steps = max(1, -(-k // pair))
     blocks = -(-steps * size // _K_BYTES)
+    partial = blocks > 1 and dtype in ("float16", "bfloat16")  # others sum in C
+    if partial:
+        tile_m = min(tile_m, _up(_PART_ROWS, ROWS))
+    grid = -(-m // tile_m), -(-n // tile_n)
     steps = _up(-(-steps // blocks), lanes(dtype))
     mc = min(tile_m, max(1, _A_BYTES // (steps * size * ROWS)) * ROWS)
     nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
     b_offset = _up(mc * (steps + 1) * size, 64)
     end = b_offset if packed else b_offset + _up(nc * steps * size, 64)
-    part_offset = end if blocks > 1 and dtype in ("float16", "bfloat16") else 0
-    slice_bytes = end + (tile_m * nc * 4 if part_offset else 0)
+    slice_bytes = end + (tile_m * nc * 4 if partial else 0)
     items = grid[0] * grid[1] * batch
     slices = min(threads, items)
     return Plan(
-        grid=grid, tile=(tile_m, tile_n), mc=mc, kc=steps * pair, nc=nc, b_offset=b_offset, part_offset=part_offset,
-        slice_bytes=_up(slice_bytes, 64), slices=slices, items_per_slice=-(-items // threads), items=items,
+        grid=grid,
+        tile=(tile_m, tile_n),
+        mc=mc,
+        kc=steps * pair,
+        nc=nc,
+        b_offset=b_offset,
+        part_offset=end if partial else 0,
+        slice_bytes=_up(slice_bytes, 64),
+        slices=slices,
+        items_per_slice=-(-items // threads),
+        items=items,
         grain=-(-_PARALLEL_WORK * grid[0] * grid[1] // max(1, work)),
     )

@@ -95,15 +95,25 @@ def advance(args, counters, y_at, x_at):
 
 @jit.inline
 def walk(args, lo, hi, part, E):
-    """Run `part` on units [lo, hi)."""
+    """Run `part` on units [lo, hi). Rows of one unit go in runs along the last outer dim."""
     y, x = ptr(load(args, 0), E), ptr(load(args, 1), E)
-    units = load(args, 5)
+    units, last = load(args, 5), load(args, DIMS - 1) - 1
     counters = ptr(stack(COUNTERS_BYTES), I64)
     row = lo // units
     unit = lo - row * units
     y_at, x_at = start_at(args, row, counters)
-    for _ in range(lo, hi):
-        part(args, y + y_at, x + x_at, unit, E)
+    todo = hi - lo
+    while todo > 0:
+        run, y_step, x_step = 1, 0, 0
+        if units == 1 and last >= 0:
+            digit = load(counters, last)
+            run = min(todo, load(args, DIMS + last) - digit)
+            y_step, x_step = load(args, DIMS + 2 * last + 1), load(args, DIMS + 3 * last + 2)
+            store(counters, last, digit + run - 1)
+        for k in range(run):
+            part(args, y + (y_at + k * y_step), x + (x_at + k * x_step), unit, E)
+        y_at, x_at = y_at + (run - 1) * y_step, x_at + (run - 1) * x_step
+        todo -= run
         unit += 1
         if unit == units:
             unit = 0

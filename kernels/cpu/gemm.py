@@ -9,13 +9,12 @@ from numba import types
 from numba.extending import overload
 
 from .. import jit
-from .blocking import LANES, ROWS, SHORT_ROWS, VECTORS
+from .blocking import BATCH, LANES, ROWS, SHORT_ROWS, VECTORS
 from .microkernel import depth, lanes, lanes_of, panel_ptr, sum_ptr, tile_product
 from .pack import pack_panels
 from .simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
 
 TILE_BYTES = ROWS * VECTORS * 64
-BATCH = 27  # where (size, strides in A, B and C) of each batch dimension begin in the argument block
 
 
 def finish(tile, part, part_stride, c, c_stride, bias, biased, alpha, height, width, first, last):
@@ -58,8 +57,8 @@ def _finish(tile, part, part_stride, c, c_stride, bias, biased, alpha, height, w
 def batch_offsets(args, index):
     """Element offsets of matrix `index` of the batch in A, B and C."""
     a = b = c = 0
-    for d in range(load(args, BATCH - 1) - 1, -1, -1):
-        at = BATCH + 4 * d
+    for d in range(load(args, BATCH) - 1, -1, -1):
+        at = BATCH + 1 + 4 * d
         rest = index // load(args, at)
         i = index - rest * load(args, at)
         a, b, c = a + i * load(args, at + 1), b + i * load(args, at + 2), c + i * load(args, at + 3)

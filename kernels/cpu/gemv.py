@@ -8,6 +8,7 @@ from numba import types
 from numba.extending import overload
 
 from .. import jit
+from .blocking import PAIR_ROWS, QUAD_ROWS
 from .gemm import batch_offsets
 from .microkernel import dot_tile, fetch, itemsize, lanes, lanes_of, sum_ptr, sum_type
 from .simd import bitcast, fill, load, ptr, reduce_add, stack, store, vload, vload_first, vstore
@@ -32,8 +33,8 @@ def _add_up(sums, index):
 def dot_rows(args, lo, hi, T):
     """out[n, m] = alpha * (w[n] . x[m]) + bias for groups [lo, hi) of 8 rows of all matrices of a batch."""
     rows, tokens, k, w_stride, x_stride = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 9)
-    # A single row of x stays in the first-level cache beside short rows of w, and one sequential stream
-    # reads fastest (bfloat16, K = 4096: 33 GB/s a core; 29 with groups of 8). Otherwise x is read once for 4 or 8 rows.
+    # One short row of x stays in the first-level cache while w streams through it, and a single stream reads
+    # fastest (bfloat16, K = 4096: 33 GB/s a core, 29 by groups). Otherwise x is read once per group of rows.
     stream = tokens == 1 and k * itemsize(T) <= STREAM_BYTES
     groups, count, sums = (rows + GROUP - 1) // GROUP, lanes(T), sum_ptr(stack(SUM_BYTES), T)
     for item in range(lo, hi):
@@ -49,12 +50,14 @@ def dot_rows(args, lo, hi, T):
                 for i in range(height):
                     dot_tile(w + i * w_stride, w_stride, 1, x, x_stride, 1, k, sums + 2 * i * count, T, 1, 1, 4)
             elif width <= 2:
-                dot_tile(w, w_stride, height, x, x_stride, width, k, sums, T, GROUP, 2, 1)
+                for i in range(0, height, PAIR_ROWS):
+                    low, at = w + i * w_stride, sums + 2 * i * count
+                    dot_tile(low, w_stride, height - i, x, x_stride, width, k, at, T, PAIR_ROWS, 2, 1)
             else:
                 across = 4
-                for i in range(0, height, 4):
+                for i in range(0, height, QUAD_ROWS):
                     low, at = w + i * w_stride, sums + 4 * i * count
-                    dot_tile(low, w_stride, height - i, x, x_stride, width, k, at, T, 4, 4, 1)
+                    dot_tile(low, w_stride, height - i, x, x_stride, width, k, at, T, QUAD_ROWS, 4, 1)
             store_dots(args, sums, across, out, n, m, height, width, T)
     return 0
 
@@ -71,9 +74,8 @@ def store_dots(args, sums, across, offset, n, m, height, width, T):
             store(out, (n + i) * load(args, 10) + (m + j) * load(args, 11), value)
 
 
-ADD_TOKENS = 4
-K_GROUP = 4
-SUMS_BYTES = ADD_TOKENS * 4096  # a chunk of columns: 1024 sums in float32, 512 in float64
+K_GROUP = 4  # rows of B at a time: one load and one store of a sum for four products
+ADD_BYTES = 4 * 4096  # sums of 4 rows of x with a chunk of 1024 columns (512 in float64)
 
 
 def add_products(sums, b, b_k, x, x_k, k, width, fresh):
@@ -87,14 +89,14 @@ def _add_products(sums, b, b_k, x, x_k, k, width, fresh):
 
     def implementation(sums, b, b_k, x, x_k, k, width, fresh):
         zero = fill(0.0, kind, count)
-        if k == 4:  # four rows at a time: one load and one store of a sum for four products
+        if k == K_GROUP:
             b1, b2, b3 = b + b_k, b + 2 * b_k, b + 3 * b_k
             x0, x1, x2, x3 = load(x, 0), load(x, x_k), load(x, 2 * x_k), load(x, 3 * x_k)
             for j in range(0, width, count):
                 n = width - j
                 total = zero if fresh else vload(sums, j, count)
                 if n >= count:
-                    for i in range(8, 12):  # the rows after the next
+                    for i in range(8, 12):  # two groups ahead
                         fetch(b, i * b_k + j)
                     total = total + vload(b, j, count) * x0
                     total = total + vload(b1, j, count) * x1
@@ -122,7 +124,7 @@ def add_rows(args, lo, hi, T):
     tokens, columns, k, chunk = load(args, 5), load(args, 6), load(args, 7), load(args, 13)
     out_step, out_stride, biased = load(args, 11), load(args, 12), load(args, 3) != 0
     x_k, b_k, alpha = load(args, 9), load(args, 10), bitcast(load(args, 4), types.float64)
-    sums = sum_ptr(stack(SUMS_BYTES), T)
+    sums = sum_ptr(stack(ADD_BYTES), T)
     chunks = (columns + chunk - 1) // chunk
     for item in range(lo, hi):
         matrix = item // chunks

@@ -28,7 +28,6 @@ from .simd import (
     _vector_load,
     call_llvm,
     element_type,
-    memory_type,
     splat,
 )
 
@@ -114,7 +113,7 @@ itemsize = _constant("itemsize", lambda dtype: dtype.bitwidth // 8)
 # ---- LLVM IR ------------------------------------------------------------------------------------
 
 
-def _read(builder, address, kind, align, offset=0):
+def read(builder, address, kind, align, offset=0):
     """Load a `kind` from an integer address plus `offset` bytes."""
     where = builder.inttoptr(builder.add(address, ir.Constant(I64, offset)), kind.as_pointer())
     value = builder.load(where)
@@ -122,7 +121,7 @@ def _read(builder, address, kind, align, offset=0):
     return value
 
 
-def _write(builder, value, address, align, offset=0):
+def write(builder, value, address, align, offset=0):
     where = builder.inttoptr(builder.add(address, ir.Constant(I64, offset)), value.type.as_pointer())
     builder.store(value, where).align = align
 
@@ -169,7 +168,7 @@ def _sum_loop(builder, steps, pointers, strides, totals, body):
     return results[: len(pointers)], results[len(pointers) :]
 
 
-def _prefetch(builder, address, offset=0):
+def prefetch_line(builder, address, offset=0):
     """Ask for a cache line, which need not exist, into the second-level cache.
 
     Many rows a power of two apart fall into the same few lines of the first-level cache, where the
@@ -187,7 +186,7 @@ def fetch(typingctx, p, index):
 
     def codegen(context, builder, sig, args):
         index = context.cast(builder, args[1], sig.args[1], types.int64)
-        _prefetch(builder, builder.add(args[0], builder.mul(index, ir.Constant(I64, p.dtype.bitwidth // 8))))
+        prefetch_line(builder, builder.add(args[0], builder.mul(index, ir.Constant(I64, p.dtype.bitwidth // 8))))
         return context.get_dummy_value()
 
     return types.void(p, index), codegen
@@ -212,10 +211,10 @@ def tile_product(typingctx, a, b, tile, steps, T, rows, panel_rows, vectors):
         total = ir.VectorType(element_type(sum_type(dtype)), count)
 
         def body(at, sums):
-            right = [_read(builder, at[1], vector, size, j * count * size) for j in range(across)]
+            right = [read(builder, at[1], vector, size, j * count * size) for j in range(across)]
             new = []
             for i in range(height):
-                left = splat(builder, _read(builder, at[0], one, size, i * size), count)
+                left = splat(builder, read(builder, at[0], one, size, i * size), count)
                 for j in range(across):
                     new.append(_multiply_add(builder, left, right[j], sums[i * across + j]))
             return new
@@ -225,88 +224,10 @@ def tile_product(typingctx, a, b, tile, steps, T, rows, panel_rows, vectors):
         strides = [a_width * size, across * count * size]
         _, sums = _sum_loop(builder, steps, args[:2], strides, zeros, body)
         for index, value in enumerate(sums):
-            _write(builder, value, args[2], size, index * count * size)
+            write(builder, value, args[2], size, index * count * size)
         return context.get_dummy_value()
 
     return types.void(a, b, tile, steps, T, rows, panel_rows, vectors), codegen
-
-
-# ---- transposing into panels --------------------------------------------------------------------
-
-
-def _shuffle(builder, a, b, picks):
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(picks)), picks))
-
-
-def _interleave(builder, a, b, width):
-    """Elements of a and b in turn: from the lower and from the upper half of each `width` elements."""
-    count, half = a.type.count, width // 2
-    for start in (0, half):
-        chosen = [base + start + e for base in range(0, count, width) for e in range(half)]
-        yield _shuffle(builder, a, b, [e + source for e in chosen for source in (0, count)])
-
-
-def _every_other(builder, a, b, width):
-    """The even, and the odd, blocks of `width` elements of a followed by b."""
-    count = a.type.count
-    for odd in (0, width):
-        yield _shuffle(builder, a, b, [s + e for s in range(odd, 2 * count, 2 * width) for e in range(width)])
-
-
-def _transpose(builder, rows):
-    """Transpose n vectors of n elements, with one shuffle instruction per vector and stage."""
-    n = len(rows)
-    width = 128 // int(str(rows[0].type.element).strip("i").replace("float", "32").replace("double", "64"))
-    squares = []
-    for q in range(0, n, width):  # squares within the 128-bit lanes, by perfect shuffles
-        square, half = rows[q : q + width], width // 2
-        for _ in range(half.bit_length()):
-            square = [v for i in range(half) for v in _interleave(builder, square[i], square[i + half], width)]
-        squares.append(square)
-    columns = [None] * n
-    for c in range(width):  # then the lanes themselves
-        lanes = [square[c] for square in squares]
-        for _ in range(len(squares).bit_length() - 1):
-            pairs = [list(_every_other(builder, a, b, width)) for a, b in zip(lanes[::2], lanes[1::2])]
-            lanes = [p[0] for p in pairs] + [p[1] for p in pairs]
-        columns[c::width] = lanes
-    return columns
-
-
-@intrinsic
-def transpose_block(typingctx, panel, width, x, stride, valid, T):
-    """panel[k, i] = x[min(i, valid - 1), k] for a square of as many elements as a register has lanes.
-
-    The rows of `panel` are `width` elements apart, those of `x` are `stride`. Lanes of rows beyond
-    `valid` repeat the last row: they end in sums that nobody reads.
-    """
-    if not isinstance(T, types.NumberClass):
-        return None
-    dtype = T.instance_type
-    n, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
-
-    def codegen(context, builder, sig, args):
-        panel, x = args[0], args[2]
-        width, stride, valid = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 3, 4))
-        kind = ir.VectorType(I32 if is_pair(dtype) else memory_type(dtype), n)
-        item = dtype.bitwidth // 8
-        step = builder.mul(stride, ir.Constant(I64, item))
-        last = builder.sub(valid, ir.Constant(I64, 1))
-        rows = []
-        for i in range(n):
-            row = ir.Constant(I64, i)
-            row = builder.select(builder.icmp_signed("<", row, last), row, last)
-            row = builder.add(x, builder.mul(row, step))
-            _prefetch(builder, row, PREFETCH_BYTES)
-            bits = _read(builder, row, kind, item)
-            rows.append(bits if is_pair(dtype) else _from_memory(builder, dtype, bits))
-        step = builder.mul(width, ir.Constant(I64, size))
-        for column in _transpose(builder, rows):
-            _write(builder, column, panel, size)
-            panel = builder.add(panel, step)
-        return context.get_dummy_value()
-
-    return types.void(panel, width, x, stride, valid, T), codegen
 
 
 # ---- products of rows with rows -----------------------------------------------------------------
@@ -355,7 +276,7 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
             for u in range(len(sums) // many):
                 offset = u * count * item
                 for p in at[:height]:
-                    _prefetch(builder, p, offset + PREFETCH_BYTES)
+                    prefetch_line(builder, p, offset + PREFETCH_BYTES)
                 new += products([vector(p, offset) for p in at], sums[u * many : (u + 1) * many])
             return new
 
@@ -377,7 +298,7 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
         rest = builder.zext(builder.icmp_signed(">", k, ir.Constant(I64, 0)), I64)
         _, values = _sum_loop(builder, rest, at, [0] * len(at), values, tail)
         for i, value in enumerate(values):
-            _write(builder, value, args[7], size, i * lanes_of(dtype) * size)
+            write(builder, value, args[7], size, i * lanes_of(dtype) * size)
         return context.get_dummy_value()
 
     sig = types.void(w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, rows, tokens, unroll)

@@ -4,18 +4,116 @@ A panel covers `width` rows of A (or columns of B) and all k of the block, as [k
 one another. Types widen on the way (float16 -> float32), bfloat16 stays in pairs (see microkernel.py).
 """
 
-import os
-
+from llvmlite import ir
 from numba import types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 from .. import jit
 from .blocking import VECTORS
-from .microkernel import depth, fetch, is_pair, lanes, lanes_of, panel_ptr, transpose_block
-from .simd import address, convert, load, ptr, store, vload, vload_first, vstore
+from .microkernel import (
+    PREFETCH_BYTES,
+    depth,
+    fetch,
+    is_pair,
+    lanes,
+    lanes_of,
+    panel_ptr,
+    panel_type,
+    prefetch_line,
+    read,
+    write,
+)
+from .simd import (
+    I32,
+    I64,
+    _from_memory,
+    address,
+    convert,
+    load,
+    memory_type,
+    ptr,
+    store,
+    vload,
+    vload_first,
+    vstore,
+)
 
-K_GROUP = int(os.environ.get('KG','8'))
-U16, U32, I32 = types.uint16, types.uint32, types.int32
+K_GROUP = 4  # rows of k
+U16, U32, INT32 = types.uint16, types.uint32, types.int32
+
+
+def _shuffle(builder, a, b, picks):
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(picks)), picks))
+
+
+def _interleave(builder, a, b, width):
+    """Elements of a and b in turn: from the lower and from the upper half of each `width` elements."""
+    count, half = a.type.count, width // 2
+    for start in (0, half):
+        chosen = [base + start + e for base in range(0, count, width) for e in range(half)]
+        yield _shuffle(builder, a, b, [e + source for e in chosen for source in (0, count)])
+
+
+def _every_other(builder, a, b, width):
+    """The even, and the odd, blocks of `width` elements of a followed by b."""
+    count = a.type.count
+    for odd in (0, width):
+        yield _shuffle(builder, a, b, [s + e for s in range(odd, 2 * count, 2 * width) for e in range(width)])
+
+
+def _transpose(builder, rows):
+    """Transpose n vectors of n elements, with one shuffle instruction per vector and stage."""
+    n, width = len(rows), 2 if isinstance(rows[0].type.element, ir.DoubleType) else 4
+    squares = []
+    for q in range(0, n, width):  # squares within the 128-bit lanes, by perfect shuffles
+        square, half = rows[q : q + width], width // 2
+        for _ in range(half.bit_length()):
+            square = [v for i in range(half) for v in _interleave(builder, square[i], square[i + half], width)]
+        squares.append(square)
+    columns = [None] * n
+    for c in range(width):  # then the lanes themselves
+        lanes = [square[c] for square in squares]
+        for _ in range(len(squares).bit_length() - 1):
+            pairs = [list(_every_other(builder, a, b, width)) for a, b in zip(lanes[::2], lanes[1::2])]
+            lanes = [p[0] for p in pairs] + [p[1] for p in pairs]
+        columns[c::width] = lanes
+    return columns
+
+
+@intrinsic
+def transpose_block(typingctx, panel, width, x, stride, valid, T):
+    """panel[k, i] = x[min(i, valid - 1), k] for a square of as many elements as a register has lanes.
+
+    The rows of `panel` are `width` elements apart, those of `x` are `stride`. Lanes of rows beyond
+    `valid` repeat the last row: they end in sums that nobody reads.
+    """
+    if not isinstance(T, types.NumberClass):
+        return None
+    dtype = T.instance_type
+    n, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        panel, x = args[0], args[2]
+        width, stride, valid = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 3, 4))
+        kind = ir.VectorType(I32 if is_pair(dtype) else memory_type(dtype), n)
+        item = dtype.bitwidth // 8
+        step = builder.mul(stride, ir.Constant(I64, item))
+        last = builder.sub(valid, ir.Constant(I64, 1))
+        rows = []
+        for i in range(n):
+            row = ir.Constant(I64, i)
+            row = builder.select(builder.icmp_signed("<", row, last), row, last)
+            row = builder.add(x, builder.mul(row, step))
+            prefetch_line(builder, row, PREFETCH_BYTES)
+            bits = read(builder, row, kind, item)
+            rows.append(bits if is_pair(dtype) else _from_memory(builder, dtype, bits))
+        step = builder.mul(width, ir.Constant(I64, size))
+        for column in _transpose(builder, rows):
+            write(builder, column, panel, size)
+            panel = builder.add(panel, step)
+        return context.get_dummy_value()
+
+    return types.void(panel, width, x, stride, valid, T), codegen
 
 
 def load_unit(x, index, step, whole):
@@ -32,7 +130,7 @@ def _load_unit(x, index, step, whole):
         bits = ptr(address(x), U16)
         low = U32(load(bits, index))
         high = U32(load(bits, index + step)) if whole else U32(0)
-        return I32(low | (high << U32(16)))
+        return INT32(low | (high << U32(16)))
 
     return pair
 
@@ -56,8 +154,8 @@ def _load_units(x, index, step, whole, valid):
 
     def pair(x, index, step, whole, valid):
         bits = ptr(address(x), U16)
-        low = convert(vload_first(bits, index, count, valid), I32)
-        high = convert(vload_first(bits, index + step, count, valid if whole else 0), I32)
+        low = convert(vload_first(bits, index, count, valid), INT32)
+        high = convert(vload_first(bits, index + step, count, valid if whole else 0), INT32)
         return low | (high << 16)
 
     return pair
@@ -81,6 +179,7 @@ def pack_panels(panels, panel_stride, x, total, k, stride, k_stride, width, T):
                     for g in range(groups):
                         at = p * k_stride + start + g * count
                         fetch(x, at + K_GROUP * k_stride)
+                        fetch(x, at + (K_GROUP + pair - 1) * k_stride)
                         units = load_units(x, at, k_stride, p + 1 < k, max(0, valid - g * count))
                         vstore(panel, p // pair * width + g * count, units)
         return

@@ -17,6 +17,7 @@ from numba import types
 from numba.extending import overload
 
 from .. import isa, jit
+from .shuffle import largest, smallest
 from .simd import (
     bitcast,
     convert,
@@ -27,16 +28,12 @@ from .simd import (
     ramp,
     reduce_add,
     reduce_and,
-    reduce_max,
-    reduce_min,
     reduce_mul,
     reduce_or,
     select,
     store,
     vload,
     vload_first,
-    vmax,
-    vmin,
     vstore_first,
 )
 
@@ -59,17 +56,20 @@ def _identity(args, index, A):
 
 
 @jit.inline
-def fold_row(x, size, start, combine, T, A):
+def fold_row(x, size, start, combine, absorb, T, A):
     """`size` contiguous elements combined into the lanes of a vector that begins as `start`."""
     total = fill(start, A, WIDE)
     i = 0
-    while i + WIDE <= size:
+    while i + 2 * WIDE <= size:
         block = fill(start, A, WIDE)
-        stop = min(size - WIDE, i + (BLOCK - 1) * WIDE)
+        stop = min(size - 2 * WIDE, i + (BLOCK - 2) * WIDE)
         while i <= stop:
-            block = combine(block, convert(vload(x, i, WIDE), A))
-            i += WIDE
+            block = absorb(block, convert(vload(x, i, WIDE), A), convert(vload(x, i + WIDE, WIDE), A))
+            i += 2 * WIDE
         total = combine(total, block)
+    if i + WIDE <= size:
+        total = combine(total, convert(vload(x, i, WIDE), A))
+        i += WIDE
     if i < size:
         left = size - i
         v = convert(vload_first(x, i, WIDE, left), A)
@@ -78,8 +78,34 @@ def fold_row(x, size, start, combine, T, A):
 
 
 @jit.inline
-def inner(args, lo, hi, combine, across, finish, T, A, O):
-    """Results [lo, hi), each from contiguous rows of x; `across` combines lanes."""
+def fold_columns(x, count, stride, left, start, combine, absorb, T, A):
+    """`count` rows of WIDE neighbouring columns, of which `left` exist."""
+    total = fill(start, A, WIDE)
+    i = 0
+    if left >= WIDE:
+        while i + 2 <= count:
+            block = fill(start, A, WIDE)
+            stop = min(count - 2, i + BLOCK - 2)
+            while i <= stop:
+                a, b = vload(x, i * stride, WIDE), vload(x, (i + 1) * stride, WIDE)
+                block = absorb(block, convert(a, A), convert(b, A))
+                i += 2
+            total = combine(total, block)
+    while i < count:
+        block = fill(start, A, WIDE)
+        for k in range(i, min(count, i + BLOCK)):
+            block = combine(block, convert(vload_first(x, k * stride, WIDE, left), A))
+        total = combine(total, block)
+        i += BLOCK
+    return total
+
+
+@jit.inline
+def inner(args, lo, hi, combine, absorb, across, finish, T, A, O):
+    """Results [lo, hi), each from contiguous rows of x.
+
+    `combine` joins two vectors, `absorb` a vector and two of x, `across` lanes.
+    """
     x, y, start = ptr(load(args, 0), T), ptr(load(args, 1), O), identity(args, 10, A)
     kept, kept_outer, kept_inner = load(args, 3), load(args, 4), load(args, 5)
     rows, length, row_stride = load(args, 6), load(args, 7), load(args, 8)
@@ -88,15 +114,15 @@ def inner(args, lo, hi, combine, across, finish, T, A, O):
         a = index // kept
         at = x + (a * kept_outer + (index - a * kept) * kept_inner)
         count = min(length, whole - a * length)
-        total = fold_row(at, count, start, combine, T, A)
+        total = fold_row(at, count, start, combine, absorb, T, A)
         for row in range(1, rows):
-            total = combine(total, fold_row(at + row * row_stride, count, start, combine, T, A))
+            total = combine(total, fold_row(at + row * row_stride, count, start, combine, absorb, T, A))
         store(y, index, finish(across(total), divisor))
     return 0
 
 
 @jit.inline
-def outer(args, lo, hi, combine, across, finish, T, A, O):
+def outer(args, lo, hi, combine, absorb, finish, T, A, O):
     """Blocks [lo, hi) of WIDE neighbouring results; x has unit stride along the inner kept dim."""
     x, y, start = ptr(load(args, 0), T), ptr(load(args, 1), O), identity(args, 10, A)
     kept, kept_outer = load(args, 3), load(args, 4)
@@ -111,19 +137,8 @@ def outer(args, lo, hi, combine, across, finish, T, A, O):
         count = min(length, whole - a * length)
         total = fill(start, A, WIDE)
         for row in range(rows):
-            i = 0
-            while i < count:
-                block = fill(start, A, WIDE)
-                stop = min(count, i + BLOCK)
-                if left >= WIDE:
-                    for k in range(i, stop):
-                        block = combine(block, convert(vload(at, row * row_stride + k * stride, WIDE), A))
-                else:
-                    for k in range(i, stop):
-                        v = vload_first(at, row * row_stride + k * stride, WIDE, left)
-                        block = combine(block, convert(v, A))
-                total = combine(total, block)
-                i = stop
+            part = fold_columns(at + row * row_stride, count, stride, left, start, combine, absorb, T, A)
+            total = combine(total, part)
         vstore_first(y, a * kept + column, convert(finish(total, divisor), O), left)
     return 0
 
@@ -137,18 +152,45 @@ def add(a, b):
 
 
 @jit.inline
+def add_two(total, a, b):
+    return total + a + b
+
+
+@jit.inline
 def multiply(a, b):
     return a * b
 
 
 @jit.inline
+def multiply_two(total, a, b):
+    return total * a * b
+
+
+@jit.inline
 def larger(a, b):
-    return vmax(a, b)
+    """The maximum, NaN if one is. `vmax` also orders -0 below 0, which doubles its instructions."""
+    return select(a != a, a, select(a > b, a, b))
+
+
+@jit.inline
+def larger_two(top, a, b):
+    """As `larger` of three, with one test for NaN: a comparison with a NaN in `top` leaves it there."""
+    best = select(a > b, a, b)
+    best = select(best > top, best, top)
+    return select((a != a) | (b != b), a + b, best)
 
 
 @jit.inline
 def smaller(a, b):
-    return vmin(a, b)
+    """The minimum, NaN if one is."""
+    return select(a != a, a, select(a < b, a, b))
+
+
+@jit.inline
+def smaller_two(top, a, b):
+    best = select(a < b, a, b)
+    best = select(best < top, best, top)
+    return select((a != a) | (b != b), a + b, best)
 
 
 @jit.inline
@@ -157,8 +199,18 @@ def either(a, b):
 
 
 @jit.inline
+def either_two(total, a, b):
+    return total | a | b
+
+
+@jit.inline
 def both(a, b):
     return a & b
+
+
+@jit.inline
+def both_two(total, a, b):
+    return total & a & b
 
 
 @jit.inline
@@ -173,12 +225,12 @@ def multiply_lanes(v):
 
 @jit.inline
 def max_lanes(v):
-    return reduce_max(v)
+    return largest(v)
 
 
 @jit.inline
 def min_lanes(v):
-    return reduce_min(v)
+    return smallest(v)
 
 
 @jit.inline
@@ -203,69 +255,69 @@ def divide(total, divisor):
 
 @jit.inline
 def sum_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, add, sum_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, add, add_two, sum_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def sum_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, add, sum_lanes, as_is, T, A, O)
+    return outer(args, lo, hi, add, add_two, as_is, T, A, O)
 
 
 @jit.inline
 def mean_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, add, sum_lanes, divide, T, A, O)
+    return inner(args, lo, hi, add, add_two, sum_lanes, divide, T, A, O)
 
 
 @jit.inline
 def mean_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, add, sum_lanes, divide, T, A, O)
+    return outer(args, lo, hi, add, add_two, divide, T, A, O)
 
 
 @jit.inline
 def prod_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, multiply, multiply_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, multiply, multiply_two, multiply_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def prod_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, multiply, multiply_lanes, as_is, T, A, O)
+    return outer(args, lo, hi, multiply, multiply_two, as_is, T, A, O)
 
 
 @jit.inline
 def max_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, larger, max_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, larger, larger_two, max_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def max_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, larger, max_lanes, as_is, T, A, O)
+    return outer(args, lo, hi, larger, larger_two, as_is, T, A, O)
 
 
 @jit.inline
 def min_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, smaller, min_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, smaller, smaller_two, min_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def min_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, smaller, min_lanes, as_is, T, A, O)
+    return outer(args, lo, hi, smaller, smaller_two, as_is, T, A, O)
 
 
 @jit.inline
 def any_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, either, any_lane, as_is, T, A, O)
+    return inner(args, lo, hi, either, either_two, any_lane, as_is, T, A, O)
 
 
 @jit.inline
 def any_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, either, any_lane, as_is, T, A, O)
+    return outer(args, lo, hi, either, either_two, as_is, T, A, O)
 
 
 @jit.inline
 def all_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, both, all_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, both, both_two, all_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def all_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, both, all_lanes, as_is, T, A, O)
+    return outer(args, lo, hi, both, both_two, as_is, T, A, O)

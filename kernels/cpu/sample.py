@@ -1,11 +1,12 @@
 """Choosing tokens from logits without sorting the vocabulary.
 
-A row's likely tokens (probability above 1e-7 of the most likely one; all of them where that does not
-suffice) are collected with their weights exp((logit - top) / temperature). Every limit, `top_k`,
-`top_p` and the draw itself, asks where a running count or mass, taken from the most likely token
-downwards, crosses a target. `locate` answers that by a radix descent: four histograms over the 8-bit
-digits of order-preserving keys of the logits, the later ones over ever fewer tokens, so nothing is
-sorted. Equal logits are ordered by token id. Masses are float64, weights float32.
+The likely tokens of a row are collected with their weights exp((logit - top) / temperature): those of
+weight 0.01 and more at first, and fewer are left out as long as the answer is not among them. Every
+limit, `top_k`, `top_p` and the draw itself, asks where a running count or mass, taken from the most
+likely token downwards, crosses a target. `locate` answers that by a histogram over equal steps of the
+logit, and within the bin where the target is crossed by a radix descent over the digits of
+order-preserving keys: nothing is sorted. Equal logits are ordered by token id. Masses are float64,
+weights float32.
 """
 
 import math
@@ -13,7 +14,8 @@ import math
 from numba import types
 
 from .. import isa, jit
-from .argmax import find, greater, larger, max_lanes, row_best
+from .argmax import find, greater, row_best
+from .reduce import larger, max_lanes
 from .simd import (
     bitcast,
     convert,
@@ -34,22 +36,25 @@ from .softmax import exp_below, row_max
 
 LANES = isa.lanes()
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
-DIGITS = 256
-HISTOGRAM_BYTES = 8 * DIGITS + 8
-CHUNK_BYTES = 4 * LANES
-LIKELY = 1e-7  # weight from which a token is collected at first; about 16 nats below the top
-BY_COUNT, AT_LEAST, ABOVE = 0, 1, 2
 INF = math.inf
+BINS = 1024  # of the histogram over logits
+DIGITS = 256  # of the histograms over keys
+BINS_BYTES, DIGITS_BYTES = 8 * (BINS + 1), 8 * (DIGITS + 1)
+ARRAYS_BYTES = 24  # of workspace per token: six arrays of 4-byte elements
+LARGEST = 3.4028234663852886e38
+CHUNK_BYTES = 4 * LANES
 CONTRACT = 16  # where the arguments say whose rules hold
+BY_COUNT, AT_LEAST, ABOVE = 0, 1, 2
 NO_TOKEN = 1  # error: NaN among the logits, or all are -inf
 
 
 @jit.inline
 def copy_row(x, y, size):
-    """y = x, and 0 for -0, so that equal logits have equal keys."""
+    """y = x, with 0 for -0, so that equal logits have equal keys, and a number for infinity."""
     for i in range(0, size, LANES):
         left = size - i
-        vstore_first(y, i, vload_first(x, i, LANES, left) + 0.0, left)
+        v = vload_first(x, i, LANES, left)
+        vstore_first(y, i, select(v > LARGEST, LARGEST, v) + 0.0, left)
 
 
 @jit.inline
@@ -63,67 +68,117 @@ def penalize(x, y, size, history, length, penalty):
 
 
 @jit.inline
-def collect(x, size, top, scale, cutoff, keys, weights, ids):
-    """Tokens of weight above `cutoff`: (how many, their mass, the mass of all tokens)."""
-    chunk_weights, chunk_keys = ptr(stack(CHUNK_BYTES), F32), ptr(stack(CHUNK_BYTES), I32)
-    total = fill(0.0, F64, LANES)
-    n, mass = 0, 0.0
-    for i in range(0, size, LANES):
-        left = size - i
-        v = vload_first(x, i, LANES, left)
-        w = select(v == top, 1.0, exp_below((v - top) * scale))
-        w = select(ramp(0, I64, LANES) < left, w, -1.0)
-        total = total + convert(select(w > 0.0, w, 0.0), F64)
-        if reduce_or(w > cutoff):
-            bits = bitcast(v, I32)
-            vstore(chunk_keys, 0, bits ^ ((bits >> 31) & 0x7FFFFFFF))
-            vstore(chunk_weights, 0, w)
-            for j in range(min(LANES, left)):
-                weight = load(chunk_weights, j)
-                if weight > cutoff:
-                    store(keys, n, load(chunk_keys, j))
-                    store(weights, n, weight)
-                    store(ids, n, i + j)
-                    mass += weight
-                    n += 1
-    return n, mass, reduce_add(total)
+def clear(histogram, size):
+    counts, masses = histogram
+    for i in range(size):
+        store(counts, i, 0)
+        store(masses, i, 0.0)
 
 
 @jit.inline
-def locate(keys, weights, n, target, mode, counts, masses):
-    """Where the running count or mass crosses `target`, from the largest key downwards.
+def put(histogram, at, weight):
+    counts, masses = histogram
+    store(counts, at, load(counts, at) + 1)
+    store(masses, at, load(masses, at) + weight)
 
-    Returns (key, mass of larger keys, their count, tokens with this key, their mass); the smallest key
-    where nothing crosses. counts[DIGITS] is the width of a digit, 8: LLVM, if it knew the number of rounds,
-    would unroll them, which takes a second.
+
+@jit.inline
+def collect(x, size, top, scale, cutoff, tokens, histogram):
+    """Tokens of weight above `cutoff` to the arrays of `tokens`, and to the histogram of their bins.
+
+    Returns (how many, the mass of all tokens).
     """
-    prefix, base_mass, base_count, ties, ties_mass = 0, 0.0, 0, 0, 0.0
+    values, weights, ids, bins = tokens
+    chunk_weights, chunk_values = ptr(stack(CHUNK_BYTES), F32), ptr(stack(CHUNK_BYTES), F32)
+    chunk_bins = ptr(stack(CHUNK_BYTES), I32)
+    total = fill(0.0, F64, LANES)
+    # bins are equal steps of the exponent, down to that of the cutoff; beyond -87 weights are 0
+    steps = (BINS - 1) / (-math.log(cutoff) if cutoff > 0.0 else 87.0)
+    clear(histogram, BINS)
+    n = 0
+    for i in range(0, size, LANES):
+        left = size - i
+        v = vload_first(x, i, LANES, left)
+        exponent = select(v == top, 0.0, (v - top) * scale)
+        w = select(ramp(0, I64, LANES) < left, exp_below(exponent), -1.0)
+        total = total + convert(select(w > 0.0, w, 0.0), F64)
+        if reduce_or(w > cutoff):
+            at = exponent * -steps
+            vstore(chunk_bins, 0, convert(select(at < BINS - 1.0, at, BINS - 1.0), I32))
+            vstore(chunk_values, 0, v)
+            vstore(chunk_weights, 0, w)
+            for j in range(min(LANES, left)):
+                # without a branch, which would be mispredicted: what is too light is overwritten
+                weight = load(chunk_weights, j)
+                likely = weight > cutoff
+                store(values, n, load(chunk_values, j))
+                store(weights, n, weight)
+                store(ids, n, i + j)
+                store(bins, n, load(chunk_bins, j))
+                put(histogram, I64(load(chunk_bins, j)) if likely else BINS, weight)
+                n += I64(likely)
+    return n, reduce_add(total)
+
+
+@jit.inline
+def crossing(histogram, first, step, size, base, target, mode):
+    """Where the running count or mass, from entry `first` on, crosses `target`: the last entry if nowhere.
+
+    Returns (entry, mass before it, count before it); `base` is what the running sums begin with.
+    """
+    counts, masses = histogram
+    mass, count = base
+    chosen, base_mass, base_count = first, mass, count
+    at = first
+    for _ in range(size):
+        found = load(counts, at)
+        if found > 0:
+            chosen, base_mass, base_count = at, mass, count
+            mass, count = mass + load(masses, at), count + found
+            reached = float(count) if mode == BY_COUNT else mass
+            if reached > target or (reached == target and mode != ABOVE):
+                break
+        at += step
+    return chosen, base_mass, base_count
+
+
+@jit.inline
+def key_of(value):
+    """An integer from 0 to 2^32 - 1 that orders as the float32 does."""
+    bits = I64(bitcast(value, I32))
+    return bits + 0x80000000 if bits >= 0 else -1 - bits
+
+
+@jit.inline
+def locate(tokens, n, target, mode, members, by_bin, by_digit):
+    """Where the running count or mass crosses `target`, from the largest logit downwards.
+
+    Returns (key, mass of larger keys, their count, tokens with this key, their mass, how many tokens
+    `members` lists: those of the crossed bin). The smallest key where nothing crosses. Element DIGITS of
+    the digits' counts is the width of a digit, 8: LLVM, if it knew the number of rounds, would unroll
+    them, which takes a second.
+    """
+    values, weights, _, bins = tokens
+    counts, masses = by_digit
+    chosen, mass, count = crossing(by_bin, 0, 1, BINS, (0.0, 0), target, mode)
+    num_members = 0
+    for i in range(n):
+        store(members, num_members, i)
+        num_members += I64(load(bins, i) == chosen)
+    prefix, ties, ties_mass = 0, 0, 0.0
     shift = 24
     while shift >= 0:
-        for digit in range(DIGITS):
-            store(counts, digit, 0)
-            store(masses, digit, 0.0)
-        for i in range(n):
-            key = I64(load(keys, i)) + 0x80000000
+        clear(by_digit, DIGITS)
+        for i in range(num_members):
+            at = load(members, i)
+            key = key_of(load(values, at))
             if key >> (shift + 8) == prefix:
-                digit = (key >> shift) & 0xFF
-                store(counts, digit, load(counts, digit) + 1)
-                store(masses, digit, load(masses, digit) + load(weights, i))
-        chosen, mass, count = 0, base_mass, base_count
-        digit = DIGITS - 1
-        while digit >= 0:
-            found = load(counts, digit)
-            if found > 0:
-                chosen, ties, ties_mass = digit, found, load(masses, digit)
-                base_mass, base_count = mass, count
-                mass, count = mass + ties_mass, count + found
-                reached = float(count) if mode == BY_COUNT else mass
-                if reached > target or (reached == target and mode != ABOVE):
-                    break
-            digit -= 1
+                put(by_digit, (key >> shift) & 0xFF, load(weights, at))
+        chosen, mass, count = crossing(by_digit, DIGITS - 1, -1, DIGITS, (mass, count), target, mode)
+        ties, ties_mass = load(counts, chosen), load(masses, chosen)
         prefix = prefix * 256 + chosen
         shift -= load(counts, DIGITS)
-    return prefix - 0x80000000, base_mass, base_count, ties, ties_mass
+    return prefix, mass, count, ties, ties_mass, num_members
 
 
 @jit.inline
@@ -138,14 +193,17 @@ def ties_needed(target, base_mass, ties, ties_mass, mode):
 
 
 @jit.inline
-def token_at(keys, ids, n, key, position):
-    """The token of the `position`-th (from 1) key that equals `key`."""
-    for i in range(n):
-        if load(keys, i) == key:
+def token_at(tokens, members, num_members, key, position):
+    """The token of the `position`-th (from 1) member whose key equals `key`."""
+    values, _, ids, _ = tokens
+    at = 0
+    for i in range(num_members):
+        at = load(members, i)
+        if key_of(load(values, at)) == key:
             position -= 1
             if position == 0:
-                return I64(load(ids, i))
-    return I64(load(ids, n - 1))
+                break
+    return I64(load(ids, at))
 
 
 @jit.inline
@@ -159,7 +217,16 @@ def mass_above(weights, n, least):
 
 
 @jit.inline
-def choose(found, size, options, contract, counts, masses):
+def total_mass(histogram):
+    """The mass in all bins."""
+    mass = 0.0
+    for i in range(BINS):
+        mass += load(histogram[1], i)
+    return mass
+
+
+@jit.inline
+def choose(tokens, found, size, options, contract, members, by_bin, by_digit):
     """One token, or -1 if the answer is not among the collected ones.
 
     Three stages narrow the running mass, each with one crossing: `top_k`, `top_p`, the draw. By the
@@ -167,7 +234,8 @@ def choose(found, size, options, contract, counts, masses):
     limits side by side; otherwise ties of the last token stay, and `top_p` is of the mass that is left
     and reaches to the token with which it is crossed.
     """
-    keys, weights, ids, n, mass, total = found
+    n, total, cutoff = found
+    mass = total_mass(by_bin)
     top_k, top_p, min_p, random = options
     limit = total
     for stage in range(3):
@@ -182,21 +250,23 @@ def choose(found, size, options, contract, counts, masses):
             mode, target = AT_LEAST, top_p * limit
         if stage == 2:
             if min_p > 0.0:
-                if min_p <= LIKELY and n < size:
+                if min_p <= cutoff and n < size:
                     return -1
-                limit = min(limit, mass_above(weights, n, min(min_p, 1.0)))
+                limit = min(limit, mass_above(tokens[1], n, min(min_p, 1.0)))
             # without a contract below the limit, whatever the order of summation
             mode, target = (AT_LEAST, random * limit) if contract else (ABOVE, min(random, 1.0 - 1e-10) * limit)
         if n < size and target >= (float(n + 1) if mode == BY_COUNT else mass):
             return -1
-        key, base_mass, base_count, ties, ties_mass = locate(keys, weights, n, target, mode, counts, masses)
-        if stage == 2:
-            return token_at(keys, ids, n, key, ties_needed(target, base_mass, ties, ties_mass, mode))
+        key, base_mass, base_count, ties, ties_mass, num_members = locate(
+            tokens, n, target, mode, members, by_bin, by_digit
+        )
         needed = ties
-        if stage == 1:
+        if stage > 0:
             needed = ties_needed(target, base_mass, ties, ties_mass, mode)
         elif contract:
             needed = top_k - base_count
+        if stage == 2:
+            return token_at(tokens, members, num_members, key, needed)
         limit = min(limit, base_mass + needed * (ties_mass / ties))
     return -1
 
@@ -233,10 +303,11 @@ def whole_number(args, index, row):
 def sample_row(args, row, x, space):
     """The token of one row, or -1 where there is none."""
     size, contract = load(args, 3), load(args, CONTRACT) != 0
-    buffer, keys = ptr(space, F32), ptr(space + 4 * size, I32)
-    weights, ids = ptr(space + 8 * size, F32), ptr(space + 12 * size, I32)
-    counts, masses = ptr(stack(HISTOGRAM_BYTES), I64), ptr(stack(HISTOGRAM_BYTES), F64)
-    store(counts, DIGITS, 8)
+    buffer, members, bins = ptr(space, F32), ptr(space + 4 * size, I32), ptr(space + 8 * size, I32)
+    tokens = (ptr(space + 12 * size, F32), ptr(space + 16 * size, F32), ptr(space + 20 * size, I32), bins)
+    by_bin = (ptr(stack(BINS_BYTES), I64), ptr(stack(BINS_BYTES), F64))
+    by_digit = (ptr(stack(DIGITS_BYTES), I64), ptr(stack(DIGITS_BYTES), F64))
+    store(by_digit[0], DIGITS, 8)
     copy_row(x, buffer, size)
     penalty = number(args, 12, row, 1.0)
     if penalty != 1.0 and load(args, 13) != 0:
@@ -254,11 +325,11 @@ def sample_row(args, row, x, space):
         number(args, 11, row, 0.0),
         number(args, 7, row, 0.0),
     )
-    token, cutoff = -1, LIKELY
+    token, cutoff = -1, 0.01
     while token < 0:
-        n, mass, total = collect(buffer, size, top, 1.0 / temperature, cutoff, keys, weights, ids)
-        token = choose((keys, weights, ids, n, mass, total), size, options, contract, counts, masses)
-        cutoff = -0.5  # once more, with all tokens
+        n, total = collect(buffer, size, top, 1.0 / temperature, cutoff, tokens, by_bin)
+        token = choose(tokens, (n, total, cutoff), size, options, contract, members, by_bin, by_digit)
+        cutoff = cutoff * 0.1 if cutoff > 1e-7 else -0.5  # again with more tokens, at last with all
     return token
 
 
@@ -266,14 +337,14 @@ def sample_row(args, row, x, space):
 def sample_tokens(args, lo, hi):
     """Slots [lo, hi); each has its part of the rows and its own workspace.
 
-    args: 0 logits (float32), 1 row stride, 2 rows, 3 size, 4 tokens, 5 workspace (16 bytes times size per
+    args: 0 logits (float32), 1 row stride, 2 rows, 3 size, 4 tokens, 5 workspace (24 bytes times size per
     slot), 6 slots, then arrays with a value per row, or 0: 7 random, 8 temperature, 9 top_k (int64),
     10 top_p, 11 min_p, 12 penalty; 13 history (int64), 14 its row stride, 15 its length; 16 whether the
     contract of `random_sample` rules: then 7-12 are the values themselves, and tokens are int32, not int64.
     """
     num_rows, size, slots = load(args, 2), load(args, 3), load(args, 6)
     for slot in range(lo, hi):
-        space = load(args, 5) + 16 * size * slot
+        space = load(args, 5) + ARRAYS_BYTES * size * slot
         for row in range(slot * num_rows // slots, (slot + 1) * num_rows // slots):
             token = sample_row(args, row, ptr(load(args, 0), F32) + row * load(args, 1), space)
             if token < 0:

@@ -1,10 +1,11 @@
-"""Permutations of lanes: halves, even and odd lanes, and square tiles transposed in registers."""
+"""Permutations of lanes: halves, even and odd lanes, folds, and square tiles transposed in registers."""
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .simd import I32, Pointer, Vector, _element_bytes, _gep, memory_type
+from .. import isa
+from .simd import I32, Pointer, Vector, _element_bytes, _gep, is_float, memory_type
 
 
 def _permute(builder, a, b, lanes):
@@ -47,6 +48,45 @@ def interleave(typingctx, a, b):
         return _permute(builder, *args, lanes)
 
     return Vector(a.dtype, 2 * a.lanes)(a, b), codegen
+
+
+def _across(name, doc, symbol):
+    """An intrinsic that folds a vector in halves to its largest or smallest lane."""
+
+    @intrinsic
+    def function(typingctx, v):
+        if not isinstance(v, Vector):
+            return None
+
+        def codegen(context, builder, sig, args):
+            (value,) = args
+            count, bad = v.lanes, None
+            floating = is_float(v.dtype)
+            signed = floating or getattr(v.dtype, "signed", False)
+            compare = builder.fcmp_ordered if floating else builder.icmp_signed if signed else builder.icmp_unsigned
+            while count > 1:
+                if floating and bad is None and count <= isa.lanes():  # one test of a register, not one per round
+                    mask = builder.bitcast(builder.fcmp_unordered("uno", value, value), ir.IntType(count))
+                    bad = builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, 0))
+                count //= 2
+                a = _permute(builder, value, value, range(count))
+                b = _permute(builder, value, value, range(count, 2 * count))
+                value = builder.select(compare(symbol, a, b), a, b)
+                if floating and bad is None:
+                    value = builder.select(builder.fcmp_unordered("uno", a, a), a, value)
+            value = builder.extract_element(value, ir.Constant(I32, 0))
+            return value if bad is None else builder.select(bad, ir.Constant(value.type, float("nan")), value)
+
+        return v.dtype(v), codegen
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+# `simd.reduce_max` also orders -0 below 0, for 50 instructions instead of 15.
+largest = _across("largest", "The largest lane, NaN if one is.", ">")
+smallest = _across("smallest", "The smallest lane, NaN if one is.", "<")
 
 
 @intrinsic(prefer_literal=True)

@@ -9,7 +9,8 @@ from numba import types
 from numba.extending import overload
 
 from .. import isa, jit
-from .shuffle import high, low
+from .reduce import larger
+from .shuffle import high, largest, low
 from .simd import (
     bitcast,
     fill,
@@ -19,12 +20,10 @@ from .simd import (
     ptr,
     ramp,
     reduce_add,
-    reduce_max,
     select,
     stack,
     vload,
     vload_first,
-    vmax,
     vstore,
     vstore_first,
 )
@@ -75,16 +74,16 @@ def row_max(x, size, T):
         wide = vload(x, 0, WIDE)
         i = WIDE
         while i + WIDE <= size:
-            wide = vmax(wide, vload(x, i, WIDE))
+            wide = larger(wide, vload(x, i, WIDE))
             i += WIDE
-        pair = vmax(low(wide), high(wide))
-        best = vmax(low(pair), high(pair))
+        pair = larger(low(wide), high(wide))
+        best = larger(low(pair), high(pair))
     while i < size:
         left = size - i
         v = select(ramp(0, I64, LANES) < left, vload_first(x, i, LANES, left), -INF)
-        best = vmax(best, v)
+        best = larger(best, v)
         i += LANES
-    return reduce_max(best)
+    return largest(best)
 
 
 @jit.inline
@@ -227,7 +226,7 @@ def columns(args, lo, hi, T):
         x_at, y_at = x + (outer * x_outer + column), y + (outer * y_outer + column)
         top = fill(-INF, T, PAIR)
         for i in range(size):
-            top = vmax(top, vload_first(x_at, i * x_stride, PAIR, left))
+            top = larger(top, vload_first(x_at, i * x_stride, PAIR, left))
         total = fill(0.0, T, PAIR)
         for i in range(size):
             total = total + exp_below(vload_first(x_at, i * x_stride, PAIR, left) - top)

@@ -1,9 +1,11 @@
 """Copies: between layouts, and of several tensors into one."""
 
+import functools
+
 import numpy as np
 
 from ..registry import ALL, op
-from ._layout import check, check_dim
+from ._layout import check, check_dim, product
 
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _UNIT = 32768  # bytes of one unit of work
@@ -24,19 +26,34 @@ def _collapse(shape, y_strides, x_strides):
     return out or [[1, 1, 1]]
 
 
-def _choose(dims, itemsize):
-    """(kernel, dims of the row, units per row, elements per unit, bytes of a unit); pops from `dims`."""
+@functools.lru_cache(maxsize=4096)
+def _plan(shape, y_strides, x_strides, itemsize):
+    """(kernel, arguments behind the addresses, units, grain) of a copy between two layouts."""
+    dims = _collapse(shape, y_strides, x_strides)
     row = dims.pop()
     size, y_stride, x_stride = row
+    other = None
     if y_stride == 1 and x_stride != 1 and size >= 8:
         other = next((d for d in dims if d[2] == 1 and d[0] >= 8), None)
-        if other is not None:
-            dims.remove(other)
-            side = 8 if itemsize == 8 else 16
-            return f"transpose_{side}", row, other, -(-other[0] // side), side, side * size * itemsize
-    step = max(64, _UNIT // itemsize)
-    kernel = "rows" if y_stride == 1 and x_stride == 1 else "strided"
-    return kernel, row, [1, 0, 0], -(-size // step), step, min(size, step) * itemsize
+    if other is not None:
+        dims.remove(other)
+        step = 8 if itemsize == 8 else 16
+        kernel, units, nbytes = f"transpose_{step}", -(-other[0] // step), step * size * itemsize
+    else:
+        other = [1, 0, 0]
+        step = max(64, _UNIT // itemsize)
+        kernel = "rows" if y_stride == 1 and x_stride == 1 else "strided"
+        units, nbytes = -(-size // step), min(size, step) * itemsize
+    args = [*row, units, step, other[1], other[2], other[0], len(dims)]
+    args += [d[k] for k in range(3) for d in dims]
+    return f"copy.{kernel}", args, units * product(d[0] for d in dims), max(1, _GRAIN // nbytes)
+
+
+def _copy(call, y_address, y_strides, x, keep):
+    """Write x to an address, with strides."""
+    kernel, args, n, grain = _plan(x.shape_, y_strides, x.strides_, x.dtype.itemsize)
+    types = {"E": _UNSIGNED[x.dtype.itemsize]}
+    call.launch(kernel, types, [y_address, x.address, *args], n, grain, keep)
 
 
 def copy_into(call, destination, source):
@@ -44,23 +61,8 @@ def copy_into(call, destination, source):
 
     `call` needs only `launch`: also for the copies that are no op of their own.
     """
-    if not destination.numel_:
-        return
-    itemsize = destination.dtype.itemsize
-    if destination.contiguous_ and source.contiguous_:
-        dims = [[destination.numel_, 1, 1]]
-    else:
-        dims = _collapse(destination.shape_, destination.strides_, source.strides_)
-    kernel, row, other, units, step, nbytes = _choose(dims, itemsize)
-    args = [destination.address, source.address, *row, units, step, other[1], other[2], other[0], len(dims)]
-    n = units
-    for k in range(3):
-        for d in dims:
-            args.append(d[k])
-    for d in dims:
-        n *= d[0]
-    grain = max(1, _GRAIN // nbytes)
-    call.launch(f"copy.{kernel}", {"E": _UNSIGNED[itemsize]}, args, n, grain, (destination, source))
+    if destination.numel_:
+        _copy(call, destination.address, destination.strides_, source, (destination, source))
 
 
 def _rearrange_samples(rng):
@@ -128,7 +130,8 @@ def cat(call, tensors, dim=0):
     y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype)
     start = 0
     for x in parts:
-        copy_into(call, y.narrow(dim, start, x.shape_[dim]), x)
+        if x.numel_:
+            _copy(call, y.address + start * y.strides_[dim] * y.dtype.itemsize, y.strides_, x, (y, x))
         start += x.shape_[dim]
     return y
 
@@ -149,6 +152,8 @@ def stack(call, tensors, dim=0):
             raise ValueError(f"`tensors` of `stack` must have one shape, got {shape} and {x.shape_}")
     dim = check_dim(dim, len(shape) + 1)
     y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype)
+    strides = y.strides_[:dim] + y.strides_[dim + 1 :]
     for i, x in enumerate(tensors):
-        copy_into(call, y.select(dim, i), x)
+        if x.numel_:
+            _copy(call, y.address + i * y.strides_[dim] * y.dtype.itemsize, strides, x, (y, x))
     return y

@@ -16,11 +16,9 @@ from ..registry import FLOATS, INTEGERS, op
 
 SKINNY = 16  # rows of A (columns of B) up to which B (A) is read as it lies, by dot products
 FEW = 4  # the same where B lies in rows of N, by sums of rows
+_NUMBERS = (*FLOATS, *INTEGERS)
 _WORTH_COPYING = 1 << 16  # elements of the larger matrix
 _GRAIN_BYTES = 1 << 20  # of a matrix: some 30 us of reading
-_ADDRESSES = 5  # of the argument block: A, B, C, bias and alpha come first
-_SCRATCH = 20  # where the blocked product wants the address of its scratch
-_BATCH = 27  # where the batch dims begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class _Launch:
 
 def _rest(values, batch):
     """`values`, padded, and the dims of the batch at their place."""
-    padding = (0,) * (_BATCH - 1 - _ADDRESSES - len(values))
+    padding = (0,) * (blocking.BATCH - blocking.ADDRESSES - len(values))
     return (*values, *padding, len(batch), *itertools.chain.from_iterable(batch))
 
 
@@ -109,7 +107,7 @@ def _run(call, launch, dtype, a, b, y, bias, alpha):
     scratch = None
     if launch.scratch:
         scratch = call.scratch(launch.scratch)
-        args[_SCRATCH] = scratch.address
+        args[blocking.SCRATCH] = scratch.address
     keep = (a, b, y, bias, scratch)
     call.launch(launch.kernel, {"T": dtype.name}, args, n=launch.items, grain=launch.grain, keep=keep)
 
@@ -117,12 +115,19 @@ def _run(call, launch, dtype, a, b, y, bias, alpha):
 # ---- matmul ------------------------------------------------------------------------------------
 
 
-def _check_dtypes(name, first, *others):
+def _check(name, dtypes, first, *others):
+    """Refuse operands that are no tensors, or of a dtype that `name` does not take, or of several dtypes."""
+    for label, x in (first, *others):
+        if x is not None and not hasattr(x, "address"):
+            raise TypeError(f"`{label}` of `{name}` must be a tensor, got {type(x).__name__}")
+    dtype = first[1].dtype
+    if dtype.name not in dtypes:
+        raise TypeError(f"`{name}` takes {', '.join(dtypes)}, got {dtype.name}; cast it with `.to()`")
     for label, x in others:
-        if x is not None and x.dtype is not first[1].dtype:
+        if x is not None and x.dtype is not dtype:
             raise TypeError(
-                f"`{name}` needs one dtype, got {first[1].dtype.name} for `{first[0]}` and {x.dtype.name} for "
-                f"`{label}`; cast one of them with `.to()`"
+                f"`{name}` needs one dtype, got {dtype.name} for `{first[0]}` and {x.dtype.name} for `{label}`; "
+                "cast one of them with `.to()`"
             )
 
 
@@ -174,7 +179,7 @@ def _matmul_ref(input, other, alpha=1.0):
     return alpha * np.matmul(input, other)
 
 
-@op(dtypes=(*FLOATS, *INTEGERS), ref=_matmul_ref, samples=_samples, tolerance=_TOLERANCE)
+@op(dtypes=_NUMBERS, ref=_matmul_ref, samples=_samples, tolerance=_TOLERANCE)
 def matmul(call, input, other, *, alpha=1.0):
     """Matrix product `alpha * input @ other` of [..., M, K] and [..., K, N] -> [..., M, N].
 
@@ -182,7 +187,7 @@ def matmul(call, input, other, *, alpha=1.0):
     lacks. 16-bit floats are summed in float32 and rounded once; integers wrap around. Raises
     ValueError for sizes that do not match, TypeError for dtypes that differ.
     """
-    _check_dtypes("matmul", ("input", input), ("other", other))
+    _check("matmul", _NUMBERS, ("input", input), ("other", other))
     shape_a, shape_b = tuple(input.shape), tuple(other.shape)
     if not shape_a or not shape_b:
         raise ValueError(f"`matmul` needs tensors of at least one dim, got shapes {shape_a} and {shape_b}; use `mul`")
@@ -268,7 +273,9 @@ def linear(call, input, weight, bias=None, *, alpha=1.0):
 
     Raises ValueError for sizes that do not match, TypeError for dtypes that differ.
     """
-    _check_dtypes("linear", ("input", input), ("weight", weight), ("bias", bias))
+    if isinstance(weight, PackedWeight):
+        raise TypeError("`weight` of `linear` must be a tensor, got a PackedWeight; use `linear_packed`")
+    _check("linear", FLOATS, ("input", input), ("weight", weight), ("bias", bias))
     if weight.ndim != 2:
         shapes = f"{tuple(input.shape)} and {tuple(weight.shape)}"
         raise ValueError(f"`linear` needs `input` [..., K] and `weight` [N, K], got {shapes}")
@@ -296,8 +303,9 @@ def pack_weight(call, weight):
     It saves packing in each call of many rows and reads as fast in calls of few. float16, and bfloat16 on
     CPUs without its dot product, are widened to float32: twice the memory.
     """
-    if weight.ndim != 2 or not weight.dtype.is_floating_point:
-        raise ValueError(f"`weight` must be a floating-point [N, K], got {weight.dtype.name} {tuple(weight.shape)}")
+    _check("pack_weight", FLOATS, ("weight", weight))
+    if weight.ndim != 2:
+        raise ValueError(f"`weight` must be [N, K], got shape {tuple(weight.shape)}")
     n, k = weight.shape
     dtype = weight.dtype.name
     panel = -(-k // (2 if blocking.pairs(dtype) else 1)) * blocking.across(dtype)
@@ -313,5 +321,5 @@ def linear_packed(call, input, weight, bias=None, *, alpha=1.0):
     """As `linear`, with the `PackedWeight` that `pack_weight` made of the weight [N, K]."""
     if not isinstance(weight, PackedWeight):
         raise TypeError(f"`weight` must come from `pack_weight`, got {type(weight).__name__}; use `linear` for tensors")
-    _check_dtypes("linear_packed", ("input", input), ("weight", weight), ("bias", bias))
+    _check("linear_packed", FLOATS, ("input", input), ("weight", weight), ("bias", bias))
     return _linear(call, "linear_packed", input, weight, (0, 0), bias, alpha, weight.panel)

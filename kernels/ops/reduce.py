@@ -1,5 +1,7 @@
 """Reductions over one dim, several, or all. Sums of 16-bit floats are taken in float32."""
 
+import functools
+
 import numpy as np
 
 from .. import isa
@@ -28,79 +30,88 @@ def _dims(dim, ndim):
     return (check_dim(dim, ndim),) if ndim else (check_dim(dim, 0),)[:0]
 
 
-def _result_shape(shape, dims, keepdim):
-    if keepdim:
-        return tuple(1 if d in dims else n for d, n in enumerate(shape))
-    return tuple(n for d, n in enumerate(shape) if d not in dims)
-
-
-def _plan(x, dims, max_reduced):
-    """(x or a copy, "inner" or "outer", merged kept dims, merged reduced dims), as (size, stride) pairs.
-
-    "inner": reduced elements are contiguous. "outer": neighbouring results are. At most two kept and
-    `max_reduced` reduced groups; what does not fit is copied so that it does.
-    """
-    shape, strides = x.shape_, x.strides_
-    others = [d for d in range(len(shape)) if d not in dims]
-    kept = merged([shape[d] for d in others], [strides[d] for d in others])
-    reduced = merged([shape[d] for d in dims], [strides[d] for d in dims])
-    if not reduced:
-        reduced = [(1, 1)]
-    if len(kept) <= 2 and len(reduced) <= max_reduced:
-        if reduced[-1][1] == 1:
-            return x, "inner", kept, reduced
-        if kept and kept[-1][1] == 1:
-            return x, "outer", kept, reduced
-    x = x.permute(*others, *dims).contiguous()
-    size = product(shape[d] for d in dims)
-    return x, "inner", [(product(shape[d] for d in others), size)], [(size, 1)]
-
-
-def _two(groups, default):
+def _two(groups):
     """Two (size, stride) pairs, outer and inner."""
-    missing = 2 - len(groups)
-    return [default] * missing + groups
+    return [(1, 0)] * (2 - len(groups)) + groups
+
+
+class _Layout:
+    """What a reduction of a layout over dims is for the kernels.
+
+    "inner": the reduced elements are contiguous; "outer": neighbouring results are. Kernels take at most
+    two merged kept dims and `max_reduced` reduced ones; where there are more, the tensor is copied in the
+    order `copy`. A long reduction with few results goes in `chunks` of `step`.
+    """
+
+    __slots__ = ("chunks", "copy", "count", "dims", "kept", "kind", "reduced", "result", "results", "step")
+
+    def __init__(self, shape, strides, dim, keepdim, max_reduced):
+        self.dims = dims = _dims(dim, len(shape))
+        others = [d for d in range(len(shape)) if d not in dims]
+        self.result = tuple(n if d in others else 1 for d, n in enumerate(shape) if keepdim or d in others)
+        self.count = product(shape[d] for d in dims)
+        self.results = product(self.result)
+        kept = merged([shape[d] for d in others], [strides[d] for d in others])
+        reduced = merged([shape[d] for d in dims], [strides[d] for d in dims]) or [(1, 1)]
+        self.copy = None
+        if len(kept) > 2 or len(reduced) > max_reduced:
+            self.kind = None
+        else:
+            self.kind = "inner" if reduced[-1][1] == 1 else "outer" if kept and kept[-1][1] == 1 else None
+        if self.kind is None:
+            self.copy, self.kind = (*others, *dims), "inner"
+            kept, reduced = merged([self.results], [self.count]), [(self.count, 1)]
+        self.kept, self.reduced = _two(kept), _two(reduced)
+        units = self.results if self.kind == "inner" else -(-self.results // _WIDE)
+        one_group = len(kept) <= 1 and len(reduced) == 1
+        self.step = max(1, _CHUNK // (self.results if self.kind == "outer" and self.results else 1))
+        long = one_group and units < 4 and self.count * self.results >= 4 * _CHUNK
+        self.chunks = -(-self.count // self.step) if long else 1
+
+
+_layout = functools.lru_cache(maxsize=4096)(_Layout)
+
+
+def _plan(x, dim, keepdim, max_reduced=2):
+    """(x, or a copy of it that kernels take, and its `_Layout`)."""
+    plan = _layout(x.shape_, x.strides_, tuple(dim) if isinstance(dim, list) else dim, keepdim, max_reduced)
+    return (x if plan.copy is None else x.permute(*plan.copy).contiguous()), plan
 
 
 # ---- sum, mean, product, maximum, minimum, any, all ----------------------------------------------
 
 
 class _Reduction:
-    """How a reduction's kernels are called: the file's function, the identity, dtypes of the sums."""
+    """A reduction of `cpu/reduce.py`: the name of its kernels and its identity."""
 
     def __init__(self, name, identity):
         self.name, self.identity = name, identity
 
-    def launch(self, call, x, y, kind, kept, reduced, types, whole=_WHOLE, divisor=None, name=None):
-        (outer, outer_stride), (inner, inner_stride) = _two(kept, (1, 0))
-        (num_rows, row_stride), (length, stride) = _two(reduced, (1, 0))
+    def launch(self, call, name, x, y, kind, kept, reduced, types, whole=_WHOLE, divisor=1.0):
+        ((outer, outer_stride), (inner, inner_stride)), ((num_rows, row_stride), (length, stride)) = kept, reduced
         bits = call.float_bits(self.identity) if types["A"] in FLOATS else int(self.identity)
         args = [x.address, y.address, outer, inner, outer_stride, inner_stride, num_rows, length, row_stride, stride]
-        args += [bits, whole, call.float_bits(1.0 if divisor is None else divisor)]
-        n = outer * inner if kind == "inner" else outer * -(-inner // _WIDE)
-        grain = max(1, _CHUNK // max(1, num_rows * length * (1 if kind == "inner" else min(inner, _WIDE))))
-        call.launch(f"reduce.{name or self.name}_{kind}", types, args, n, grain, (x, y))
+        args += [bits, whole, call.float_bits(divisor)]
+        n, width = (outer * inner, 1) if kind == "inner" else (outer * -(-inner // _WIDE), min(inner, _WIDE))
+        grain = max(1, _CHUNK // max(1, num_rows * length * width))
+        call.launch(f"reduce.{name}_{kind}", types, args, n, grain, (x, y))
 
-    def run(self, call, x, y, dims, types, divisor=None):
-        """Reduce `dims` of x into y; a long reduction with few results goes in chunks, for the threads."""
-        final = "mean" if divisor is not None else self.name
-        x, kind, kept, reduced = _plan(x, dims, 2)
-        results = product(n for n, _ in kept)
-        units = results if kind == "inner" else -(-results // _WIDE)
-        long = len(kept) <= 1 and len(reduced) == 1 and units < 4 and reduced[0][0] * results >= 4 * _CHUNK
-        if not long:
-            self.launch(call, x, y, kind, kept, reduced, types, divisor=divisor, name=final)
+    def run(self, call, x, plan, y, types, name=None, divisor=1.0):
+        """Reduce x into y by its plan; `name` and `divisor` belong to the last launch."""
+        name = name or self.name
+        if plan.chunks == 1:
+            self.launch(call, name, x, y, plan.kind, plan.kept, plan.reduced, types, divisor=divisor)
             return
-        (length, stride) = reduced[0]
-        step = max(1, _CHUNK // (results if kind == "outer" else 1))
-        chunks = -(-length // step)
-        partial = call.empty((chunks, results), types["A"])
-        first = {**types, "O": types["A"]}
-        groups = [(chunks, step * stride), *_two(kept, (1, 0))[1:]]
-        self.launch(call, x, partial, kind, groups, [(step, stride)], first, length)
-        second = {**types, "T": types["A"]}
-        kind, kept = ("inner", []) if results == 1 else ("outer", [(results, 1)])
-        self.launch(call, partial, y, kind, kept, [(chunks, results)], second, divisor=divisor, name=final)
+        length, stride = plan.reduced[1]
+        partial = call.empty((plan.chunks, plan.results), types["A"])
+        kept = [(plan.chunks, plan.step * stride), plan.kept[1]]
+        first, second = {**types, "O": types["A"]}, {**types, "T": types["A"]}
+        self.launch(call, self.name, x, partial, plan.kind, kept, _two([(plan.step, stride)]), first, length)
+        reduced = _two([(plan.chunks, plan.results)])
+        if plan.results == 1:
+            self.launch(call, name, partial, y, "inner", _two([]), reduced, second, divisor=divisor)
+        else:
+            self.launch(call, name, partial, y, "outer", _two([(plan.results, 1)]), reduced, second, divisor=divisor)
 
 
 _SUM, _PRODUCT = _Reduction("sum", 0.0), _Reduction("prod", 1.0)
@@ -134,14 +145,15 @@ def _accumulate(call, reduction, input, dim, keepdim, mean=False, dtype=None):
     if dtype is not None:
         input = input.to(dtype=dtype)
     check(call, input, "input")
-    shape = input.shape_
-    dims = _dims(dim, len(shape))
+    x, plan = _plan(input, dim, keepdim)
     floating = input.dtype.is_floating_point
-    result = input.dtype.name if floating else "int64"
-    y = call.out(_result_shape(shape, dims, keepdim), result)
-    types = {"T": input.dtype.name, "A": _compute(input.dtype) if floating else "int64", "O": result}
-    divisor = float(product(shape[d] for d in dims)) if mean else None
-    reduction.run(call, input, y, dims, types, divisor)
+    y = call.out(plan.result, input.dtype if floating else "int64")
+    kind = input.dtype.name
+    types = {"T": kind, "A": _compute(input.dtype), "O": kind} if floating else {"T": kind, "A": "int64", "O": "int64"}
+    if mean:
+        reduction.run(call, x, plan, y, types, "mean", float(plan.count))
+    else:
+        reduction.run(call, x, plan, y, types)
     return y
 
 
@@ -192,23 +204,26 @@ def prod(call, input, dim=None, keepdim=False, dtype=None):
     return _accumulate(call, _PRODUCT, input, dim, keepdim, dtype=dtype)
 
 
-def _need_elements(call, shape, dims):
-    if product(shape) == 0:
-        for d in dims:
-            if shape[d] == 0 and product(_result_shape(shape, dims, False)):
-                raise ValueError(f"`{call.op.name}` needs at least one element along `dim` {d}, got shape {shape}")
+def _need_elements(call, shape, plan):
+    if plan.count == 0 and plan.results:
+        d = next(d for d in plan.dims if shape[d] == 0)
+        raise ValueError(f"`{call.op.name}` needs at least one element along `dim` {d}, got shape {shape}")
 
 
 def _extreme(call, input, dim, keepdim, name, index):
     """amax or amin."""
     check(call, input, "input")
-    shape = input.shape_
-    dims = _dims(dim, len(shape))
-    _need_elements(call, shape, dims)
-    y = call.out(_result_shape(shape, dims, keepdim), input.dtype)
+    x, plan = _plan(input, dim, keepdim)
+    _need_elements(call, input.shape_, plan)
+    y = call.out(plan.result, input.dtype)
     types = {"T": _storage(input.dtype), "A": _compute(input.dtype), "O": _storage(input.dtype)}
-    _Reduction(name, _bounds(input.dtype)[index]).run(call, input, y, dims, types)
+    _extremes(name, input.dtype, index).run(call, x, plan, y, types)
     return y
+
+
+@functools.cache
+def _extremes(name, dtype, index):
+    return _Reduction(name, _bounds(dtype)[index])
 
 
 @op(dtypes=ALL, ref=_over(np.max), samples=_reduce_samples)
@@ -225,10 +240,10 @@ def amin(call, input, dim=None, keepdim=False):
 
 def _truth(call, reduction, input, dim, keepdim):
     check(call, input, "input")
-    dims = _dims(dim, len(input.shape_))
-    y = call.out(_result_shape(input.shape_, dims, keepdim), "bool")
+    x, plan = _plan(input, dim, keepdim)
+    y = call.out(plan.result, "bool")
     kind = input.dtype.name if input.dtype.is_floating_point else _UNSIGNED[input.dtype.itemsize]
-    reduction.run(call, input, y, dims, {"T": kind, "A": "bool", "O": "bool"})
+    reduction.run(call, x, plan, y, {"T": kind, "A": "bool", "O": "bool"})
     return y
 
 
@@ -252,36 +267,36 @@ def all_(call, input, dim=None, keepdim=False):
 # ---- positions ---------------------------------------------------------------------------------
 
 
-def _search(call, x, values, indices, dims, name):
-    """Positions (and values) of the maximum or minimum over one dim, or over all dims of a contiguous x."""
-    x, kind, kept, reduced = _plan(x, dims, 1)
-    (outer, outer_stride), (inner, inner_stride) = _two(kept, (1, 0))
-    ((length, stride),) = reduced
+def _search(call, x, plan, values, indices, name):
+    """Positions (and values) of the maximum or minimum by a plan with one reduced dim."""
+    (outer, outer_stride), (inner, inner_stride) = plan.kept
+    length, stride = plan.reduced[1]
     types = {"T": _storage(x.dtype)}
 
     def launch(source, values, indices, n, args):
-        grain = max(1, _CHUNK // max(1, args[3] * (1 if kind == "inner" else _PAIR)))
+        grain = max(1, _CHUNK // max(1, args[3] * (1 if plan.kind == "inner" else _PAIR)))
         block = [source.address, 0 if values is None else values.address, indices.address, *args]
-        call.launch(f"argmax.{name}_{kind}", types, block, n, grain, (source, values, indices, x))
+        call.launch(f"argmax.{name}_{plan.kind}", types, block, n, grain, (source, values, indices, x))
 
-    if kind == "inner" and outer * inner == 1 and length >= 4 * _CHUNK:
-        chunks = -(-length // _CHUNK)
-        best, where = call.empty((chunks,), x.dtype), call.empty((chunks,), "int64")
-        launch(x, best, where, chunks, [1, _CHUNK, 0, _CHUNK, 1, length, 0, 0])
-        launch(best, values, indices, 1, [1, 0, 0, chunks, 1, _WHOLE, where.address, _CHUNK])
+    if plan.chunks > 1 and plan.results == 1 and plan.kind == "inner":
+        best, where = call.empty((plan.chunks,), x.dtype), call.empty((plan.chunks,), "int64")
+        launch(x, best, where, plan.chunks, [1, plan.step, 0, plan.step, 1, length, 0, 0])
+        launch(best, values, indices, 1, [1, 0, 0, plan.chunks, 1, _WHOLE, where.address, plan.step])
         return
-    n = outer * inner if kind == "inner" else outer * -(-inner // _PAIR)
+    n = outer * inner if plan.kind == "inner" else outer * -(-inner // _PAIR)
     launch(x, values, indices, n, [inner, outer_stride, inner_stride, length, stride, _WHOLE, 0, 0])
 
 
 def _position(call, input, dim, keepdim, name):
     """argmax or argmin."""
     check(call, input, "input")
-    shape = input.shape_
-    dims = _dims(None if dim is None else check_dim(dim, len(shape)), len(shape))
-    _need_elements(call, shape, dims)
-    y = call.out(_result_shape(shape, dims, keepdim), "int64")
-    _search(call, input.contiguous() if dim is None else input, None, y, dims, name)
+    if dim is not None:
+        check_dim(dim, len(input.shape_))
+    # a position in the flattened tensor needs it flat
+    x, plan = _plan(input.contiguous() if dim is None else input, dim, keepdim, 1)
+    _need_elements(call, input.shape_, plan)
+    y = call.out(plan.result, "int64")
+    _search(call, x, plan, None, y, name)
     return y
 
 
@@ -321,12 +336,11 @@ def _value_and_position(call, input, dim, keepdim, name, index):
     if dim is None:
         return _extreme(call, input, None, keepdim, name, index)
     check(call, input, "input")
-    shape = input.shape_
-    dims = _dims(check_dim(dim, len(shape)), len(shape))
-    _need_elements(call, shape, dims)
-    result = _result_shape(shape, dims, keepdim)
-    values, indices = call.out(result, input.dtype), call.out(result, "int64", key="indices")
-    _search(call, input, values, indices, dims, f"arg{name}")
+    check_dim(dim, len(input.shape_))
+    x, plan = _plan(input, dim, keepdim, 1)
+    _need_elements(call, input.shape_, plan)
+    values, indices = call.out(plan.result, input.dtype), call.out(plan.result, "int64", key="indices")
+    _search(call, x, plan, values, indices, f"arg{name}")
     return values, indices
 
 
@@ -375,14 +389,16 @@ def var(call, input, dim=None, unbiased=True, keepdim=False):
     The sum is divided by the count less one if `unbiased`, else by the count.
     """
     check(call, input, "input")
-    shape = input.shape_
-    dims = _dims(dim, len(shape))
-    others = [d for d in range(len(shape)) if d not in dims]
-    x = input.permute(*others, *dims).contiguous() if dims else input
-    y = call.out(_result_shape(shape, dims, keepdim), input.dtype)
-    size = product(shape[d] for d in dims)
-    divisor = call.float_bits(float(max(0, size - bool(unbiased))))
-    args = [x.address, y.address, size, size, divisor]
-    grain = max(1, _CHUNK // (size or 1))
-    call.launch("norm.variance", {"T": x.dtype.name}, args, product(y.shape_), grain, (x, y))
+    x, plan = _plan(input, dim, keepdim, 1)
+    if plan.kind == "outer" or plan.kept[0][0] > 1:  # the kernel takes evenly spaced rows
+        others = [d for d in range(len(input.shape_)) if d not in plan.dims]
+        x = input.permute(*others, *plan.dims).contiguous()
+        stride = plan.count
+    else:
+        stride = plan.kept[1][1]
+    y = call.out(plan.result, input.dtype)
+    divisor = call.float_bits(float(max(0, plan.count - bool(unbiased))))
+    args = [x.address, y.address, plan.count, stride, divisor]
+    grain = max(1, _CHUNK // (plan.count or 1))
+    call.launch("norm.variance", {"T": x.dtype.name}, args, plan.results, grain, (x, y))
     return y

@@ -62,7 +62,7 @@ def random_sample(call, logits, random_val, topp, topk, temperature):
         _greedy(call, logits, y, 1, 0, logits.numel_)
         return y
     x = _float32(logits)
-    scratch = call.scratch(16 * x.numel_)
+    scratch = call.scratch(24 * x.numel_)
     bits = call.float_bits
     args = [x.address, 0, 1, x.numel_, y.address, scratch.address, 1, bits(random_val), bits(temperature)]
     args += [int(topk), bits(topp), bits(0.0), bits(1.0), 0, 0, 0, 1]
@@ -159,7 +159,7 @@ def sample_tokens(
         return y
     x, _, _, stride = rows(_float32(logits), 1)
     slots = max(1, min(call.threads, num_rows)) if num_rows * size >= _SPLIT else 1
-    scratch = call.scratch(16 * size * slots)
+    scratch = call.scratch(24 * size * slots)
     args = [x.address, stride, num_rows, size, y.address, scratch.address, slots]
     keep = [x, y, scratch]
     given = {"random_val": random_val, "temperature": temperature, "top_k": top_k, "top_p": top_p}
