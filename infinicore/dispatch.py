@@ -42,13 +42,13 @@ def _after_fork():
 
 
 def empty(shape, dtype, strides=None):
-    """A new uninitialised tensor of `shape` (a tuple)."""
+    """A new uninitialised tensor of `shape` (a tuple); `strides` are row-major, or a permutation of that."""
     numel = layout.count(shape)
     storage = memory.allocate(numel * dtype.itemsize)
     t = _new.__new__(_new)
-    if strides is None:
-        strides = layout.contiguous_strides(shape)
-    t.set_layout(storage, storage.address, dtype, CPU, shape, strides, numel, True)
+    row_major = layout.contiguous_strides(shape)
+    contiguous = strides is None or strides == row_major or layout.is_contiguous(shape, strides)
+    t.set_layout(storage, storage.address, dtype, CPU, shape, strides or row_major, numel, contiguous)
     return t
 
 
@@ -76,7 +76,7 @@ def _scalar(value, kind, dtype, _sign):
 def scalar(value, dtype):
     """A 0-dim tensor of a Python number; cached, so never write to it."""
     try:
-        sign = str(value)[0] == "-"  # 0.0 and -0.0 are equal as keys
+        sign = value == 0 and str(value)[0] == "-"  # 0.0 and -0.0 are equal as keys
         return _scalar(value, type(value), dtype, sign)
     except OverflowError:
         raise ValueError(f"the number {value!r} does not fit into {dtype}") from None
@@ -134,15 +134,17 @@ def elementwise_kernel(op, inputs, compute, output):
 
 
 def _result_types(op, inputs):
-    """(dtype to compute in, dtype of the result) for input tensors and numbers."""
-    tensors = [x for x in inputs if isinstance(x, TensorBase)]
-    strong = [x.dtype for x in tensors if x.shape_] or [x.dtype for x in tensors]
-    common = functools.reduce(promote_types, strong)
-    for x in tensors:
-        if not x.shape_ and _category(x.dtype) > _category(common):
-            common = promote_types(common, x.dtype)
+    """(dtype to compute in, dtype of the result) of inputs given as (dtype, shape, strides), or as types of numbers."""
+    tensors = [x for x in inputs if isinstance(x, tuple)]
+    if tensors:
+        common = functools.reduce(promote_types, [d for d, shape, _ in tensors if shape] or [d for d, *_ in tensors])
+    else:  # where(mask, 1.0, 0.0)
+        common = dtype(inputs[0])
+    for own, shape, _ in tensors:
+        if not shape and _category(own) > _category(common):
+            common = promote_types(common, own)
     for x in inputs:
-        if not isinstance(x, TensorBase):
+        if not isinstance(x, tuple):
             common = scalar_type(x, common)
     if common.kind == "s":
         raise TypeError(f"`{op.name}` does not compute in {common}, cast it to another dtype first")
@@ -159,48 +161,87 @@ def _category(d):
     return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)
 
 
+class _Plan:
+    """How an elementwise call runs: shape, dtype and strides of a new result, and the launch.
+
+    The argument block is `head`, the addresses of the operands, `tail`.
+    """
+
+    __slots__ = ("head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
+
+
+@functools.lru_cache(maxsize=8192)
+def _plan(op, inputs, result, target):
+    """The `_Plan` for inputs given as (dtype, shape, strides) or types of numbers.
+
+    `target` is (dtype, strides) of an output that exists; `result` forces the dtype (for `cast`).
+    """
+    values = inputs
+    if op.parameters[0] == "condition":
+        mask, values = inputs[0], inputs[1:]
+        if not isinstance(mask, tuple) or mask[0] is not bool_:
+            got = mask[0] if isinstance(mask, tuple) else mask.__name__
+            raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {got}")
+    plan = _Plan()
+    compute, plan.output = _result_types(op, values) if result is None else (result, result)
+    plan.numbers = _scalar_dtype(compute)
+    if compute is bool_ and op.name in ("add", "mul", "where"):
+        compute = _U8  # True + True is True: summed as bytes, stored as "not zero"
+    operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
+    plan.shape = shape = functools.reduce(layout.broadcast_shapes, [own for _, own, _ in operands])
+    plan.numel = layout.count(shape)
+    plan.strides = _new_strides(operands[0], shape)
+    written, strides = (plan.output, plan.strides) if target is None else target
+    plan.kernel = elementwise_kernel(op, tuple(d for d, *_ in operands), compute, written)
+    layouts = [layout.expand_strides(own, steps, shape) for _, own, steps in operands]
+    sizes, steps = layout.collapse(shape, [*layouts, strides])
+    plan.head, plan.tail = [], []
+    if len(sizes) > 1 or any(own[0] != 1 for own in steps):
+        if len(sizes) > 24:
+            raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
+        plan.head = [plan.kernel, len(steps), len(sizes)]
+        plan.tail = [*(d.itemsize for d, *_ in operands), written.itemsize, *sizes, *(s for own in steps for s in own)]
+        plan.kernel = kernels.kernel("elementwise.walk")
+    return plan
+
+
+def _new_strides(first, shape):
+    """Strides of a new result: those of a permuted dense first operand keep their order, as in PyTorch."""
+    _, own, strides = first
+    if own == shape:
+        order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
+        permuted = tuple(shape[d] for d in order)
+        if layout.is_contiguous(permuted, tuple(strides[d] for d in order)):
+            out = [0] * len(shape)
+            for d, stride in zip(order, layout.contiguous_strides(permuted)):
+                out[d] = stride
+            return tuple(out)
+    return layout.contiguous_strides(shape)
+
+
 def elementwise(op, inputs, out, result=None):
     """Run an elementwise op on tensors and numbers, into `out` or a new tensor.
 
     `result` forces the dtype of the result (for `cast`).
     """
-    if not any(isinstance(x, TensorBase) for x in inputs):
+    tensors = [x for x in inputs if isinstance(x, TensorBase)]
+    if not tensors:
         raise TypeError(f"`{op.name}` needs a tensor, got {', '.join(type(x).__name__ for x in inputs)}")
-    mask = None
-    if op.parameters[0] == "condition":
-        mask, inputs = inputs[0], inputs[1:]
-        if not isinstance(mask, TensorBase) or mask.dtype is not bool_:
-            raise TypeError(
-                f"`condition` of `{op.name}` must be a bool tensor, got {getattr(mask, 'dtype', type(mask).__name__)}"
-            )
-        if not any(isinstance(x, TensorBase) for x in inputs):
-            inputs = (scalar(inputs[0], dtype(type(inputs[0]))), *inputs[1:])
-    compute, output = _result_types(op, inputs) if result is None else (result, result)
-    operands = [x if isinstance(x, TensorBase) else scalar(x, _scalar_dtype(compute)) for x in inputs]
-    if mask is not None:
-        operands.insert(0, mask)
-    if compute is bool_ and op.name in ("add", "mul", "where"):
-        compute = _U8  # True + True is True: summed as bytes, stored as "not zero"
-    shape = functools.reduce(layout.broadcast_shapes, [x.shape_ for x in operands])
-    target, final = _elementwise_output(op, operands, shape, output, out)
-    address = elementwise_kernel(op, tuple(x.dtype for x in operands), compute, target.dtype)
-    layouts = [layout.expand_strides(x.shape_, x.strides_, shape) for x in operands]
-    layouts.append(target.strides_)
-    sizes, steps = layout.collapse(shape, layouts)
-    block = [x.address for x in operands]
-    block.append(target.address)
-    if len(sizes) > 1 or any(own[0] != 1 for own in steps):
-        if len(sizes) > 24:
-            raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
-        items = [x.dtype.itemsize for x in operands]
-        block = [address, len(block), len(sizes), *block, *items, target.dtype.itemsize, *sizes]
-        for own in steps:
-            block.extend(own)
-        address = kernels.kernel("elementwise.walk")
-    core_launch.launch(address, block, layout.count(shape), _GRAIN_ELEMENTS, (operands, target), None)
-    if final is not target:
-        copy_into(final, target)
-    return final
+    signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
+    plan = _plan(op, signature, result, None)
+    if out is None:
+        target = out = empty(plan.shape, plan.output, plan.strides)
+    else:
+        target = _checked_output(op, tensors, plan, out)
+        plan = _plan(op, signature, result, (target.dtype, target.strides_))
+    operands = inputs
+    if len(tensors) < len(inputs):
+        operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers) for x in inputs]
+    block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
+    core_launch.launch(plan.kernel, block, plan.numel, _GRAIN_ELEMENTS, (operands, target), None)
+    if out is not target:
+        copy_into(out, target)
+    return out
 
 
 _U8 = dtype("uint8")
@@ -211,39 +252,19 @@ def _scalar_dtype(compute):
     return float32 if compute.kind in "fs" and compute.itemsize < 4 else compute
 
 
-def _elementwise_output(op, operands, shape, output, out):
-    """(tensor to write, tensor to return): they differ when `out` overlaps an input partially."""
-    if out is None:
-        if len(shape) > 1 and not operands[0].contiguous_:
-            return (_like_layout(operands[0], shape, output),) * 2
-        return (empty(shape, output),) * 2
+def _checked_output(op, tensors, plan, out):
+    """The tensor to write for the caller's `out`: itself, or a temporary where it overlaps an input partially."""
     if not isinstance(out, TensorBase):
         raise TypeError(f"`out` must be a tensor, got {type(out).__name__}")
-    if out.shape_ != shape:
-        raise ValueError(f"`out` has shape {out.shape_}, but the result of `{op.name}` has shape {shape}")
-    if out.dtype is not output and (out.dtype.kind in "iub") and output.kind == "f":
-        raise TypeError(f"`out` has dtype {out.dtype}, which cannot hold the result of `{op.name}` in {output}")
+    if out.shape_ != plan.shape:
+        raise ValueError(f"`out` has shape {out.shape_}, but the result of `{op.name}` has shape {plan.shape}")
+    if out.dtype is not plan.output and out.dtype.kind in "iub" and plan.output.kind == "f":
+        raise TypeError(f"`out` has dtype {out.dtype}, which cannot hold the result of `{op.name}` in {plan.output}")
     writable(out)
-    for x in operands:
-        how = overlap(x, out)
-        if how == "partial" and (x.numel_ > 1 or out.numel_ > 1):
-            return empty(shape, output), out
-    return out, out
-
-
-def _like_layout(x, shape, output):
-    """A new tensor that keeps the dim order of a permuted dense input, as PyTorch does."""
-    if x.shape_ != shape:
-        return empty(shape, output)
-    order = sorted(range(len(shape)), key=lambda d: -abs(x.strides_[d]))
-    permuted = tuple(shape[d] for d in order)
-    if not layout.is_contiguous(permuted, tuple(x.strides_[d] for d in order)):
-        return empty(shape, output)
-    t = empty(permuted, output)
-    strides = [0] * len(shape)
-    for d, stride in zip(order, t.strides_):
-        strides[d] = stride
-    return view(t, shape, tuple(strides))
+    for x in tensors:
+        if (x.numel_ > 1 or out.numel_ > 1) and overlap(x, out) == "partial":
+            return empty(plan.shape, plan.output)
+    return out
 
 
 def cast(x, target, out=None):

@@ -134,12 +134,12 @@ def promote_types(a, b):
     return _TABLE[f"int{unsigned.itemsize * 16}"]
 
 
-def scalar_type(value, other):
-    """The dtype of an operation between a Python number and a tensor of dtype `other`."""
-    if isinstance(value, bool) or type(value) is np.bool_:
+def scalar_type(kind, other):
+    """The dtype of an operation between a number of Python type `kind` and a tensor of dtype `other`."""
+    if issubclass(kind, (bool, np.bool_)):
         return other
-    if isinstance(value, (int, np.integer)):
+    if issubclass(kind, (int, np.integer)):
         return int64 if other.kind == "b" else other
-    if isinstance(value, (float, np.floating)):
+    if issubclass(kind, (float, np.floating)):
         return other if other.kind in "fs" else float32
-    raise TypeError(f"an operand must be a tensor or a real number, got {type(value).__name__}")
+    raise TypeError(f"an operand must be a tensor or a real number, got {kind.__name__}")

@@ -2,7 +2,7 @@
 
 A rendered elementwise kernel only knows contiguous operands: one vector loop over memory. `walk` brings
 every other layout to it. It goes through the collapsed iteration space row by row; where an operand of a
-row is not contiguous, tile by tile: strided elements are gathered into a tile of 256 on the stack, scalars
+row is not contiguous, tile by tile: strided elements are gathered into a tile of 1024 on the stack, scalars
 (stride 0) fill theirs once per row, and the kernel is called on tiles. So the arithmetic of an op is
 compiled once, in 0.1 s, for all layouts, and broadcasting costs an L1 hit.
 """
@@ -14,7 +14,7 @@ from .driver import call_kernel
 from .simd import load, ptr, stack, store
 
 LANES = isa.lanes()
-TILE = 256
+TILE = 1024  # 4 KB of float32: a few operands fit into the first-level cache
 MAX_OPERANDS = 8
 MAX_DIMS = 24
 TILES_BYTES = MAX_OPERANDS * TILE * 8
