@@ -108,13 +108,11 @@ class Storage:
         self.block = block
         self.owner = owner
 
-    def __dealloc__(self):
+    def __del__(self):
+        # Not Cython's `__dealloc__`: the garbage collector may have cleared the block by then, and the pool
+        # would hold freed memory. A finaliser runs before anything is cleared.
         if self.block is not None:
             give_block(self.block)
-
-
-if not is_compiled():
-    Storage.__del__ = Storage.__dealloc__  # what Cython calls by itself
 
 
 def allocate(nbytes):

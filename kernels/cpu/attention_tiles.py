@@ -14,30 +14,10 @@ from numba.extending import intrinsic, overload
 from .. import jit
 from .attention_block import LANES
 from .lowp import bfloat16
+from .memory import first_lanes, from_memory, gep, vector_load
 from .microkernel import _multiply_add
-from .simd import (
-    I32,
-    I64,
-    Pointer,
-    _first_lanes,
-    _from_memory,
-    _gep,
-    _literal,
-    _vector_load,
-    address,
-    bitcast,
-    convert,
-    element_type,
-    fill,
-    load,
-    muladd,
-    ptr,
-    select,
-    splat,
-    vload,
-    vload_first,
-    vstore,
-)
+from .simd import address, bitcast, convert, fill, load, muladd, ptr, select, vload, vload_first, vstore
+from .vector import I32, I64, Pointer, element_type, literal_of, splat
 from .vmath import exp
 
 PAIRS = 2 * LANES  # bfloat16 elements in a register
@@ -65,7 +45,7 @@ def _products(builder, rows, vectors, steps, total, left_at, right_at):
 
 
 def _scalar(context, builder, pointer, dtype, index):
-    value = builder.load(_gep(context, builder, pointer, dtype, index))
+    value = builder.load(gep(context, builder, pointer, dtype, index))
     value.align = dtype.bitwidth // 8
     return value
 
@@ -81,7 +61,7 @@ def score_tile(typingctx, keys, key_stride, queries, query_stride, steps, scale,
     `rows` keys against `vectors` registers of query rows (literals); the scores' rows are
     `query_stride` apart, like those of the transposed queries.
     """
-    height, across = _literal(rows), _literal(vectors)
+    height, across = literal_of(rows), literal_of(vectors)
     if not isinstance(keys, Pointer) or height is None or across is None:
         return None
 
@@ -95,7 +75,7 @@ def score_tile(typingctx, keys, key_stride, queries, query_stride, steps, scale,
 
         def query(j, k):
             at = builder.add(builder.mul(k, query_stride), ir.Constant(I64, j * LANES))
-            return _vector_load(context, builder, args[2], word, at, LANES)
+            return vector_load(context, builder, args[2], word, at, LANES)
 
         total = ir.VectorType(element_type(sums), LANES)
         found = _products(builder, height, across, steps, total, key, query)
@@ -103,7 +83,7 @@ def score_tile(typingctx, keys, key_stride, queries, query_stride, steps, scale,
         for i in range(height):
             for j in range(across):
                 at = builder.add(builder.mul(query_stride, ir.Constant(I64, i)), ir.Constant(I64, j * LANES))
-                where = _gep(context, builder, args[6], sums, at, LANES)
+                where = gep(context, builder, args[6], sums, at, LANES)
                 builder.store(builder.fmul(found[i][j], factor), where).align = sums.bitwidth // 8
         return context.get_dummy_value()
 
@@ -121,20 +101,18 @@ def value_tile(
     `rows` query rows and `vectors` registers of value elements (literals), of which `valid` exist
     (None: all). The strides of `weights` are those of its rows and its keys.
     """
-    height, across = _literal(rows), _literal(vectors)
+    height, across = literal_of(rows), literal_of(vectors)
     if not isinstance(values, Pointer) or height is None or across is None:
         return None
 
     def codegen(context, builder, sig, args):
-        row_stride, key_stride, value_stride, steps, out_stride = _integers(
-            context, builder, sig, args, 1, 2, 4, 5, 9
-        )
+        row_stride, key_stride, value_stride, steps, out_stride = _integers(context, builder, sig, args, 1, 2, 4, 5, 9)
         word, sums = weights.dtype, out.dtype
         masks = [None] * across
         if not isinstance(valid, types.NoneType):
             (count,) = _integers(context, builder, sig, args, 6)
             masks = [
-                _first_lanes(builder, builder.sub(count, ir.Constant(I64, j * LANES)), LANES) for j in range(across)
+                first_lanes(builder, builder.sub(count, ir.Constant(I64, j * LANES)), LANES) for j in range(across)
             ]
         starts = [builder.mul(row_stride, ir.Constant(I64, i)) for i in range(height)]
 
@@ -144,8 +122,8 @@ def value_tile(
 
         def value(j, k):
             at = builder.add(builder.mul(k, value_stride), ir.Constant(I64, j * LANES))
-            bits = _vector_load(context, builder, args[3], values.dtype, at, LANES, masks[j])
-            return _from_memory(builder, values.dtype, bits)
+            bits = vector_load(context, builder, args[3], values.dtype, at, LANES, masks[j])
+            return from_memory(builder, values.dtype, bits)
 
         total = ir.VectorType(element_type(sums), LANES)
         found = _products(builder, height, across, steps, total, weight, value)
@@ -153,7 +131,7 @@ def value_tile(
             factor = splat(builder, _scalar(context, builder, args[7], sums, ir.Constant(I64, i)), LANES)
             for j in range(across):
                 at = builder.add(builder.mul(out_stride, ir.Constant(I64, i)), ir.Constant(I64, j * LANES))
-                where = _gep(context, builder, args[8], sums, at, LANES)
+                where = gep(context, builder, args[8], sums, at, LANES)
                 before = builder.load(where)
                 before.align = sums.bitwidth // 8
                 after = builder.fadd(builder.fmul(before, factor), found[i][j])
@@ -173,7 +151,7 @@ def dot_tile(typingctx, queries, query_stride, keys, key_stride, size, count, sc
     `count` keys exist; the others repeat the last of them. One register of partial sums per pair, then a tree
     that adds and transposes at once: 3 instructions per pair in place of 8 for a sum across lanes.
     """
-    height = _literal(rows)
+    height = literal_of(rows)
     if not isinstance(keys, Pointer) or height is None:
         return None
     across, sums = LANES // height, scores.dtype
@@ -196,14 +174,14 @@ def dot_tile(typingctx, queries, query_stride, keys, key_stride, size, count, sc
             at, first = (builder.mul(register, ir.Constant(I64, n)) for n in (elements, LANES))
             right = []
             for start in starts:
-                bits = _vector_load(context, builder, args[2], keys.dtype, builder.add(start, at), elements, mask)
+                bits = vector_load(context, builder, args[2], keys.dtype, builder.add(start, at), elements, mask)
                 if pair:
                     right.append(builder.bitcast(bits, ir.VectorType(I32, LANES)))
                 else:
-                    right.append(_from_memory(builder, keys.dtype, bits))
+                    right.append(from_memory(builder, keys.dtype, bits))
             for i in range(height):
                 index = builder.add(builder.mul(query_stride, ir.Constant(I64, i)), first)
-                left = _vector_load(context, builder, args[0], queries.dtype, index, LANES)
+                left = vector_load(context, builder, args[0], queries.dtype, index, LANES)
                 for slot, key in zip(slots[i], right):
                     builder.store(_multiply_add(builder, left, key, builder.load(slot)), slot)
 
@@ -212,7 +190,7 @@ def dot_tile(typingctx, queries, query_stride, keys, key_stride, size, count, sc
             step(loop.index, None)
         rest = builder.sub(size, builder.mul(whole, ir.Constant(I64, elements)))
         with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I64, 0))):
-            step(whole, _first_lanes(builder, rest, elements))
+            step(whole, first_lanes(builder, rest, elements))
         level, bit = [builder.load(slot) for slot in sum(slots, [])], 1
         while bit < LANES:
             level = [_add_across(builder, a, b, bit) for a, b in zip(level[::2], level[1::2])]
@@ -220,7 +198,7 @@ def dot_tile(typingctx, queries, query_stride, keys, key_stride, size, count, sc
         for i in range(height):
             picks = ir.Constant(ir.VectorType(I32, across), list(range(i * across, (i + 1) * across)))
             part = builder.shuffle_vector(level[0], level[0], picks)
-            where = _gep(context, builder, args[6], sums, builder.mul(score_stride, ir.Constant(I64, i)), across)
+            where = gep(context, builder, args[6], sums, builder.mul(score_stride, ir.Constant(I64, i)), across)
             builder.store(part, where).align = sums.bitwidth // 8
         return context.get_dummy_value()
 

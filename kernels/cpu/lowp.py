@@ -36,7 +36,7 @@ I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 F16, F32 = ir.HalfType(), ir.FloatType()
 
 
-def _like(value, element):
+def like(value, element):
     """The LLVM type `element`, as a vector when `value` is one."""
     if isinstance(value.type, ir.VectorType):
         return ir.VectorType(element, value.type.count)
@@ -45,7 +45,7 @@ def _like(value, element):
 
 def constant(value, element, number):
     """A constant of type `element`, splatted over the lanes of `value`."""
-    kind = _like(value, element)
+    kind = like(value, element)
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [number] * kind.count)
     return ir.Constant(kind, number)
@@ -68,10 +68,10 @@ def _has_float16():
 def widen(builder, dtype, bits):
     """LLVM IR for `dtype` bits (scalar or vector of integers) -> float32."""
     if dtype == bfloat16:
-        wide = builder.zext(bits, _like(bits, I32))
-        return builder.bitcast(builder.shl(wide, constant(bits, I32, 16)), _like(bits, F32))
+        wide = builder.zext(bits, like(bits, I32))
+        return builder.bitcast(builder.shl(wide, constant(bits, I32, 16)), like(bits, F32))
     if dtype == float16 and _has_float16():
-        return builder.fpext(builder.bitcast(bits, _like(bits, F16)), _like(bits, F32))
+        return builder.fpext(builder.bitcast(bits, like(bits, F16)), like(bits, F32))
     # Exponent and mantissa are moved to their places in a float32, and a product corrects the bias;
     # it also turns subnormals into normal numbers.
     bias, mantissa, nan_code, top_code, _ = _FORMATS[dtype.name]
@@ -79,25 +79,25 @@ def widen(builder, dtype, bits):
     def c(number):
         return constant(bits, I32, number)
 
-    wide = builder.zext(bits, _like(bits, I32))
+    wide = builder.zext(bits, like(bits, I32))
     magnitude = builder.and_(wide, c((1 << (dtype.bitwidth - 1)) - 1))
     sign = builder.shl(builder.lshr(wide, c(dtype.bitwidth - 1)), c(31))
-    placed = builder.bitcast(builder.shl(magnitude, c(23 - mantissa)), _like(bits, F32))
+    placed = builder.bitcast(builder.shl(magnitude, c(23 - mantissa)), like(bits, F32))
     value = builder.fmul(placed, constant(bits, F32, 2.0 ** (127 - bias)))
-    code = builder.or_(builder.bitcast(value, _like(bits, I32)), sign)
+    code = builder.or_(builder.bitcast(value, like(bits, I32)), sign)
     nan = builder.icmp_unsigned(">" if top_code != nan_code else ">=", magnitude, c(top_code))
     if top_code != nan_code:
         infinite = builder.icmp_unsigned("==", magnitude, c(top_code))
         code = builder.select(infinite, builder.or_(sign, c(0x7F800000)), code)
     code = builder.select(nan, builder.or_(sign, c(0x7FC00000)), code)
-    return builder.bitcast(code, _like(bits, F32))
+    return builder.bitcast(code, like(bits, F32))
 
 
 def narrow(builder, dtype, value):
     """LLVM IR for float32 (scalar or vector) -> `dtype` bits, rounded to nearest even."""
     if dtype == float16 and _has_float16():
-        return builder.bitcast(builder.fptrunc(value, _like(value, F16)), _like(value, I16))
-    bits = builder.bitcast(value, _like(value, I32))
+        return builder.bitcast(builder.fptrunc(value, like(value, F16)), like(value, I16))
+    bits = builder.bitcast(value, like(value, I32))
 
     def c(number):
         return constant(value, I32, number)
@@ -107,7 +107,7 @@ def narrow(builder, dtype, value):
         odd = builder.and_(builder.lshr(bits, c(16)), c(1))
         rounded = builder.add(bits, builder.add(odd, c(0x7FFF)))
         rounded = builder.select(nan, builder.or_(bits, c(0x400000)), rounded)
-        return builder.trunc(builder.lshr(rounded, c(16)), _like(value, I16))
+        return builder.trunc(builder.lshr(rounded, c(16)), like(value, I16))
     bias, mantissa, nan_code, top_code, top = _FORMATS[dtype.name]
     smallest = 2.0 ** (1 - bias)
     width = dtype.bitwidth
@@ -119,11 +119,11 @@ def narrow(builder, dtype, value):
     normal = builder.sub(builder.lshr(rounded, c(shift)), c((127 - bias) << mantissa))
     # Subnormals: adding 2^(23 - mantissa) * smallest leaves the rounded mantissa in the low bits.
     magic = constant(value, F32, smallest * 2.0 ** (23 - mantissa))
-    absolute = builder.bitcast(magnitude, _like(value, F32))
-    shifted = builder.bitcast(builder.fadd(absolute, magic), _like(value, I32))
-    subnormal = builder.sub(shifted, builder.bitcast(magic, _like(value, I32)))
+    absolute = builder.bitcast(magnitude, like(value, F32))
+    shifted = builder.bitcast(builder.fadd(absolute, magic), like(value, I32))
+    subnormal = builder.sub(shifted, builder.bitcast(magic, like(value, I32)))
     small = builder.fcmp_ordered("<", absolute, constant(value, F32, smallest))
     code = builder.select(small, subnormal, normal)
     code = builder.select(builder.icmp_unsigned(">=", magnitude, c(top)), c(top_code), code)
     code = builder.select(nan, c(nan_code), code)
-    return builder.trunc(builder.or_(code, sign), _like(value, ir.IntType(width)))
+    return builder.trunc(builder.or_(code, sign), like(value, ir.IntType(width)))

@@ -17,19 +17,8 @@ from numba.extending import intrinsic
 from .. import isa
 from . import lowp
 from .blocking import LANES
-from .simd import (
-    I8,
-    I32,
-    I64,
-    Pointer,
-    _first_lanes,
-    _from_memory,
-    _literal,
-    _vector_load,
-    call_llvm,
-    element_type,
-    splat,
-)
+from .memory import first_lanes, from_memory, vector_load
+from .vector import I8, I32, I64, Pointer, call_llvm, element_type, literal_of, splat
 
 PREFETCH_BYTES = 1024  # how far ahead rows of a matrix are asked for
 HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
@@ -198,7 +187,7 @@ def tile_product(typingctx, a, b, tile, steps, T, rows, panel_rows, vectors):
 
     `a` is [steps, panel_rows] and `b` is [steps, vectors * lanes]; the last three are literals.
     """
-    literals = [_literal(v) for v in (rows, panel_rows, vectors)]
+    literals = [literal_of(v) for v in (rows, panel_rows, vectors)]
     if None in literals or not isinstance(T, types.NumberClass):
         return None
     height, a_width, across = literals
@@ -241,7 +230,7 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
     literals: `unroll` vectors of k at a time have sums of their own. Rows of `w` from `w_valid` on (of `x`
     from `x_valid` on) repeat the last one.
     """
-    literals = [_literal(v) for v in (rows, tokens, unroll)]
+    literals = [literal_of(v) for v in (rows, tokens, unroll)]
     if None in literals or not isinstance(T, types.NumberClass):
         return None
     height, across, times = literals
@@ -264,8 +253,8 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
 
         def vector(address, offset=0, mask=None):
             address = builder.add(address, ir.Constant(I64, offset))
-            bits = _vector_load(context, builder, address, dtype, None, count, mask)
-            return builder.bitcast(bits, ir.VectorType(I32, count // 2)) if pair else _from_memory(builder, dtype, bits)
+            bits = vector_load(context, builder, address, dtype, None, count, mask)
+            return builder.bitcast(bits, ir.VectorType(I32, count // 2)) if pair else from_memory(builder, dtype, bits)
 
         def products(values, sums):
             terms = [(a, b) for a in values[:height] for b in values[height:]]
@@ -281,7 +270,7 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
             return new
 
         def tail(at, sums):
-            mask = _first_lanes(builder, k, count)
+            mask = first_lanes(builder, k, count)
             return products([vector(p, 0, mask) for p in at], sums)
 
         k = integer(6)

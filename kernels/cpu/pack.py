@@ -10,6 +10,7 @@ from numba.extending import intrinsic, overload
 
 from .. import jit
 from .blocking import VECTORS
+from .memory import from_memory
 from .microkernel import (
     PREFETCH_BYTES,
     depth,
@@ -23,20 +24,8 @@ from .microkernel import (
     read,
     write,
 )
-from .simd import (
-    I32,
-    I64,
-    _from_memory,
-    address,
-    convert,
-    load,
-    memory_type,
-    ptr,
-    store,
-    vload,
-    vload_first,
-    vstore,
-)
+from .simd import address, convert, load, ptr, store, vload, vload_first, vstore
+from .vector import I32, I64, memory_type
 
 K_GROUP = 4  # rows of k
 U16, U32, INT32 = types.uint16, types.uint32, types.int32
@@ -106,7 +95,7 @@ def transpose_block(typingctx, panel, width, x, stride, valid, T):
             row = builder.add(x, builder.mul(row, step))
             prefetch_line(builder, row, PREFETCH_BYTES)
             bits = read(builder, row, kind, item)
-            rows.append(bits if is_pair(dtype) else _from_memory(builder, dtype, bits))
+            rows.append(bits if is_pair(dtype) else from_memory(builder, dtype, bits))
         step = builder.mul(width, ir.Constant(I64, size))
         for column in _transpose(builder, rows):
             write(builder, column, panel, size)

@@ -5,7 +5,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from .. import isa
-from .simd import I32, Pointer, Vector, _element_bytes, _gep, is_float, memory_type
+from .memory import element_bytes, gep
+from .vector import I32, Pointer, Vector, is_float, memory_type
 
 
 def _permute(builder, a, b, lanes):
@@ -105,7 +106,7 @@ def transpose_tile(typingctx, target, target_stride, source, source_stride, size
         i64 = ir.IntType(64)
 
         def row(base, stride, i):
-            at = _gep(context, builder, base, dtype, builder.mul(stride, ir.Constant(i64, i)))
+            at = gep(context, builder, base, dtype, builder.mul(stride, ir.Constant(i64, i)))
             return builder.bitcast(at, kind.as_pointer())
 
         target_stride = context.cast(builder, args[1], sig.args[1], types.int64)
@@ -113,7 +114,7 @@ def transpose_tile(typingctx, target, target_stride, source, source_stride, size
         rows = []
         for i in range(count):
             value = builder.load(row(args[2], source_stride, i))
-            value.align = _element_bytes(dtype)
+            value.align = element_bytes(dtype)
             rows.append(value)
         bit = 1
         while bit < count:
@@ -126,7 +127,7 @@ def transpose_tile(typingctx, target, target_stride, source, source_stride, size
                     rows[i + bit] = _permute(builder, a, b, upper)
             bit *= 2
         for i in range(count):
-            builder.store(rows[i], row(args[0], target_stride, i)).align = _element_bytes(dtype)
+            builder.store(rows[i], row(args[0], target_stride, i)).align = element_bytes(dtype)
         return context.get_dummy_value()
 
     plain = [types.unliteral(t) for t in (target, target_stride, source, source_stride)]

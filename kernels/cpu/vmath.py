@@ -16,7 +16,7 @@ from .simd import (
     Vector,
     bitcast,
     convert,
-    fma,
+    muladd,
     reduce_or,
     select,
     vabs,
@@ -110,14 +110,14 @@ def _function(name, float32=None, float64=None):
 def _exp_f32(x):
     # Outside of this range the result is 0 or infinity; NaN compares false and passes through.
     x = select(x > 89.0, 89.0, select(x < -104.0, -104.0, x))
-    shifted = fma(x, LOG2E, MAGIC_F32)
+    shifted = muladd(x, LOG2E, MAGIC_F32)
     k = shifted - MAGIC_F32
-    r = fma(k, -LN2_LO_F32, fma(k, -LN2_HI_F32, x))
-    p = fma(r, 0.001389383228, 0.008363130306)
-    p = fma(p, r, 0.04166694278)
-    p = fma(p, r, 0.1666657742)
-    p = fma(p, r, 0.4999999942)
-    p = fma(p, r * r, r) + 1.0
+    r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, x))
+    p = muladd(r, 0.001389383228, 0.008363130306)
+    p = muladd(p, r, 0.04166694278)
+    p = muladd(p, r, 0.1666657742)
+    p = muladd(p, r, 0.4999999942)
+    p = muladd(p, r * r, r) + 1.0
     # 2^k in two factors: k reaches 128 and -150, beyond what one exponent field holds.
     n = bitcast(shifted, I32) - MAGIC_F32_BITS
     half = n >> 1
@@ -127,20 +127,20 @@ def _exp_f32(x):
 
 def _exp_f64(x):
     x = select(x > 710.0, 710.0, select(x < -746.0, -746.0, x))
-    shifted = fma(x, LOG2E, MAGIC_F64)
+    shifted = muladd(x, LOG2E, MAGIC_F64)
     k = shifted - MAGIC_F64
-    r = fma(k, -LN2_LO_F64, fma(k, -LN2_HI_F64, x))
-    p = fma(r, 2.181355233194213e-09, 2.51175620009538e-08)
-    p = fma(p, r, 2.7554870327406144e-07)
-    p = fma(p, r, 2.755722391696784e-06)
-    p = fma(p, r, 2.4801589551053862e-05)
-    p = fma(p, r, 0.00019841269902901438)
-    p = fma(p, r, 0.0013888888888036318)
-    p = fma(p, r, 0.008333333333315644)
-    p = fma(p, r, 0.04166666666666786)
-    p = fma(p, r, 0.16666666666666688)
-    p = fma(p, r, 0.4999999999999998)
-    p = fma(p, r * r, r) + 1.0
+    r = muladd(k, -LN2_LO_F64, muladd(k, -LN2_HI_F64, x))
+    p = muladd(r, 2.181355233194213e-09, 2.51175620009538e-08)
+    p = muladd(p, r, 2.7554870327406144e-07)
+    p = muladd(p, r, 2.755722391696784e-06)
+    p = muladd(p, r, 2.4801589551053862e-05)
+    p = muladd(p, r, 0.00019841269902901438)
+    p = muladd(p, r, 0.0013888888888036318)
+    p = muladd(p, r, 0.008333333333315644)
+    p = muladd(p, r, 0.04166666666666786)
+    p = muladd(p, r, 0.16666666666666688)
+    p = muladd(p, r, 0.4999999999999998)
+    p = muladd(p, r * r, r) + 1.0
     n = bitcast(shifted, I64) - MAGIC_F64_BITS
     half = n >> 1
     p = p * bitcast((half + 1023) << 52, F64)
@@ -163,11 +163,11 @@ def _sigmoid(x):
 def _tanh_f32(x):
     a = vabs(x)
     z = x * x
-    p = fma(z, -0.006088718509, 0.02099087512)
-    p = fma(p, z, -0.05384935066)
-    p = fma(p, z, 0.1333275732)
-    p = fma(p, z, -0.3333332879)
-    small = fma(p * z, x, x)
+    p = muladd(z, -0.006088718509, 0.02099087512)
+    p = muladd(p, z, -0.05384935066)
+    p = muladd(p, z, 0.1333275732)
+    p = muladd(p, z, -0.3333332879)
+    small = muladd(p * z, x, x)
     large = 1.0 - 2.0 / (exp(a + a) + 1.0)
     return select(a < 0.625, small, select(x < 0.0, -large, large))
 
@@ -188,13 +188,13 @@ def _log_f32(x):
     m = bitcast((shifted & 0x007FFFFF) + 0x3F3504F3, F32)
     s = (m - 1.0) / (m + 1.0)
     z = s * s
-    p = fma(z, 0.1166821646, 0.142753019)
-    p = fma(p, z, 0.2000006186)
-    p = fma(p, z, 0.3333333328)
+    p = muladd(z, 0.1166821646, 0.142753019)
+    p = muladd(p, z, 0.2000006186)
+    p = muladd(p, z, 0.3333333328)
     # log m = 2 atanh s = f - s (f - 2 z p) with f = m - 1: keeps the leading term exact
     f = m - 1.0
-    y = fma(k, LN2_LO_F32, -(s * (f - 2.0 * z * p))) + f
-    y = fma(k, LN2_HI_F32, y)
+    y = muladd(k, LN2_LO_F32, -(s * (f - 2.0 * z * p))) + f
+    y = muladd(k, LN2_HI_F32, y)
     y = select(x == INF, INF, y)
     y = select(x == 0.0, -INF, y)
     return select((x < 0.0) | (x != x), NAN, y)
@@ -211,22 +211,22 @@ def _reduce_pi(x):
     """x = k pi/2 + r with |r| <= pi/4, in float64: exact enough for |x| < 2^27."""
     wide = convert(x, F64)
     k = vround(wide * 0.6366197723675814)
-    r = fma(k, -6.123233995736766e-17, fma(k, -1.5707963267948966, wide))
+    r = muladd(k, -6.123233995736766e-17, muladd(k, -1.5707963267948966, wide))
     return convert(k, I32), convert(r, F32)
 
 
 @jit.inline
 def _sin_poly(r):
     z = r * r
-    p = fma(z, -0.0001958600976, 0.008332738605)
-    return fma(fma(p, z, -0.166666646) * z, r, r)
+    p = muladd(z, -0.0001958600976, 0.008332738605)
+    return muladd(muladd(p, z, -0.166666646) * z, r, r)
 
 
 @jit.inline
 def _cos_poly(r):
     z = r * r
-    p = fma(z, 2.454626658e-05, -0.001388829465)
-    return fma(fma(p, z, 0.04166666461), z * z, fma(z, -0.5, 1.0))
+    p = muladd(z, 2.454626658e-05, -0.001388829465)
+    return muladd(muladd(p, z, 0.04166666461), z * z, muladd(z, -0.5, 1.0))
 
 
 def _sin_f32(x):
@@ -255,22 +255,22 @@ cos = _function("cos", _cos_f32)
 def _erf_f32(x):
     a = vabs(x)
     z = x * x
-    p = fma(z, 7.847259136e-05, -0.0008008189326)
-    p = fma(p, z, 0.00518809889)
-    p = fma(p, z, -0.0268536911)
-    p = fma(p, z, 0.1128358225)
-    p = fma(p, z, -0.3761262557)
-    small = fma(p, z, 1.128379166) * x
+    p = muladd(z, 7.847259136e-05, -0.0008008189326)
+    p = muladd(p, z, 0.00518809889)
+    p = muladd(p, z, -0.0268536911)
+    p = muladd(p, z, 0.1128358225)
+    p = muladd(p, z, -0.3761262557)
+    small = muladd(p, z, 1.128379166) * x
     # erfc(a) = exp(-q(a)) on [1, 4); beyond, erf is 1 in float32
     t = select(a > 4.0, 4.0, a)
-    q = fma(t, -1.614061611e-06, 4.559062259e-05)
-    q = fma(q, t, -0.0005927695391)
-    q = fma(q, t, 0.004740222348)
-    q = fma(q, t, -0.02636471738)
-    q = fma(q, t, 0.1099782452)
-    q = fma(q, t, 0.6319370936)
-    q = fma(q, t, 1.130166676)
-    q = fma(q, t, -0.000303212987)
+    q = muladd(t, -1.614061611e-06, 4.559062259e-05)
+    q = muladd(q, t, -0.0005927695391)
+    q = muladd(q, t, 0.004740222348)
+    q = muladd(q, t, -0.02636471738)
+    q = muladd(q, t, 0.1099782452)
+    q = muladd(q, t, 0.6319370936)
+    q = muladd(q, t, 1.130166676)
+    q = muladd(q, t, -0.000303212987)
     large = 1.0 - exp(-q)
     return select(a < 1.0, small, select(x < 0.0, -large, large))
 

@@ -1,6 +1,7 @@
 """Tensor: creation, views, indexing, operators, copies, printing, against NumPy."""
 
 import copy
+import gc
 import pickle
 
 import numpy as np
@@ -262,3 +263,16 @@ def test_memory_is_recycled_and_released():
     assert memory.cached_bytes() > 0
     memory.trim()
     assert memory.cached_bytes() == 0
+
+
+def test_memory_of_tensors_in_cycles_is_not_freed_twice():
+    class Node:
+        pass
+
+    for i in range(50):
+        for size in range(1, 60000, 6000):
+            node = Node()
+            node.itself, node.tensor = node, ic.ones(size)
+        gc.collect()
+        tensors = [ic.full((size,), float(i)) for size in range(1, 60000, 6000)]
+        assert all((t.numpy() == i).all() for t in tensors)

@@ -1,0 +1,241 @@
+"""Pointers, loads and stores of kernels; part of `simd.py`, which has the documentation."""
+
+import operator
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin
+
+from . import lowp
+from .vector import (
+    I8,
+    I32,
+    I64,
+    Pointer,
+    Vector,
+    compute_type,
+    literal_of,
+    memory_type,
+    splat,
+    suffix,
+)
+
+
+@intrinsic
+def ptr(typingctx, address, T):
+    """The pointer at an integer `address` to elements of type `T`."""
+    if not isinstance(T, types.NumberClass):
+        return None
+
+    def codegen(context, builder, sig, args):
+        return context.cast(builder, args[0], sig.args[0], types.int64)
+
+    return Pointer(T.instance_type)(address, T), codegen
+
+
+@intrinsic
+def address(typingctx, p):
+    """The integer address of a pointer."""
+    return types.int64(p), lambda context, builder, sig, args: args[0]
+
+
+@infer_global(operator.add)
+class _PointerAdd(AbstractTemplate):
+    def generic(self, args, kws):
+        if len(args) == 2 and isinstance(args[0], Pointer) and isinstance(args[1], types.Integer):
+            return signature(args[0], args[0], types.int64)
+
+
+@lower_builtin(operator.add, Pointer, types.Integer)
+def _pointer_add(context, builder, sig, args):
+    size = element_bytes(sig.args[0].dtype)
+    return builder.add(args[0], builder.mul(args[1], ir.Constant(I64, size)))
+
+
+def element_bytes(dtype):
+    return 1 if isinstance(dtype, types.Boolean) else dtype.bitwidth // 8
+
+
+def gep(context, builder, pointer, dtype, index=None, lanes=None):
+    """The typed LLVM pointer to element `index`, or to a vector that starts there."""
+    kind = memory_type(dtype)
+    base = builder.inttoptr(pointer, kind.as_pointer())
+    if index is not None:
+        base = builder.gep(base, [index])
+    return builder.bitcast(base, ir.VectorType(kind, lanes).as_pointer()) if lanes else base
+
+
+def from_memory(builder, dtype, value):
+    """Memory bits -> register value."""
+    if isinstance(dtype, types.Boolean):
+        zero = ir.Constant(value.type, None)
+        return builder.icmp_unsigned("!=", value, zero)
+    if isinstance(dtype, lowp.StorageFloat):
+        return lowp.widen(builder, dtype, value)
+    return value
+
+
+def to_memory(builder, dtype, value):
+    """Register value -> memory bits."""
+    if isinstance(dtype, types.Boolean):
+        kind = ir.VectorType(I8, value.type.count) if isinstance(value.type, ir.VectorType) else I8
+        return builder.zext(value, kind)
+    if isinstance(dtype, lowp.StorageFloat):
+        return lowp.narrow(builder, dtype, value)
+    return value
+
+
+@intrinsic
+def load(typingctx, p, index):
+    """Element `index`, widened to its compute type."""
+    if not isinstance(p, Pointer):
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        value = builder.load(gep(context, builder, args[0], p.dtype, index))
+        value.align = element_bytes(p.dtype)
+        return from_memory(builder, p.dtype, value)
+
+    return compute_type(p.dtype)(p, index), codegen
+
+
+@intrinsic
+def store(typingctx, p, index, value):
+    """Store a scalar as element `index`."""
+    if not isinstance(p, Pointer):
+        return None
+    wanted = compute_type(p.dtype)
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        value = context.cast(builder, args[2], sig.args[2], wanted)
+        out = builder.store(to_memory(builder, p.dtype, value), gep(context, builder, args[0], p.dtype, index))
+        out.align = element_bytes(p.dtype)
+        return context.get_dummy_value()
+
+    return types.void(p, index, value), codegen
+
+
+def vector_load(context, builder, p, dtype, index, lanes, mask=None, fill=0):
+    where = gep(context, builder, p, dtype, index, lanes)
+    kind = ir.VectorType(memory_type(dtype), lanes)
+    if mask is None:
+        value = builder.load(where)
+        value.align = element_bytes(dtype)
+        return value
+    name = f"llvm.masked.load.{suffix(kind)}.p0"
+    align = ir.Constant(I32, element_bytes(dtype))
+    passthru = ir.Constant(kind, [fill] * lanes)
+    function = ir.FunctionType(kind, [where.type, I32, mask.type, kind])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), [where, align, mask, passthru])
+
+
+def vector_store(context, builder, p, dtype, index, value, mask=None):
+    where = gep(context, builder, p, dtype, index, value.type.count)
+    if mask is None:
+        builder.store(value, where).align = element_bytes(dtype)
+        return
+    name = f"llvm.masked.store.{suffix(value.type)}.p0"
+    align = ir.Constant(I32, element_bytes(dtype))
+    function = ir.FunctionType(ir.VoidType(), [value.type, where.type, I32, mask.type])
+    builder.call(cgutils.get_or_insert_function(builder.module, function, name), [value, where, align, mask])
+
+
+def first_lanes(builder, count, lanes):
+    """The mask of the first `count` lanes."""
+    ramp = ir.Constant(ir.VectorType(I64, lanes), list(range(lanes)))
+    return builder.icmp_signed("<", ramp, splat(builder, count, lanes))
+
+
+@intrinsic(prefer_literal=True)
+def vload(typingctx, p, index, lanes):
+    """`lanes` elements from element `index` on, widened to their compute type."""
+    count = literal_of(lanes)
+    if not isinstance(p, Pointer) or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        return from_memory(builder, p.dtype, vector_load(context, builder, args[0], p.dtype, index, count))
+
+    return Vector(compute_type(p.dtype), count)(p, index, lanes), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vload_first(typingctx, p, index, lanes, valid):
+    """As `vload`, but only the first `valid` lanes are read; the others are zero."""
+    count = literal_of(lanes)
+    if not isinstance(p, Pointer) or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        mask = first_lanes(builder, context.cast(builder, args[3], sig.args[3], types.int64), count)
+        return from_memory(builder, p.dtype, vector_load(context, builder, args[0], p.dtype, index, count, mask))
+
+    return Vector(compute_type(p.dtype), count)(p, index, lanes, valid), codegen
+
+
+@intrinsic
+def vstore(typingctx, p, index, value):
+    """Store the lanes of a vector from element `index` on (rounding to a storage type)."""
+    if not isinstance(p, Pointer) or not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        bits = to_memory(builder, p.dtype, args[2])
+        vector_store(context, builder, args[0], p.dtype, index, bits)
+        return context.get_dummy_value()
+
+    return types.void(p, index, value), codegen
+
+
+@intrinsic
+def vstore_first(typingctx, p, index, value, valid):
+    """As `vstore`, for the first `valid` lanes only."""
+    if not isinstance(p, Pointer) or not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        mask = first_lanes(builder, context.cast(builder, args[3], sig.args[3], types.int64), value.lanes)
+        bits = to_memory(builder, p.dtype, args[2])
+        vector_store(context, builder, args[0], p.dtype, index, bits, mask)
+        return context.get_dummy_value()
+
+    return types.void(p, index, value, valid), codegen
+
+
+@intrinsic(prefer_literal=True)
+def stack(typingctx, nbytes):
+    """The address of `nbytes` (a literal) of 64-byte aligned scratch on the stack of the kernel."""
+    size = literal_of(nbytes)
+    if size is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        with builder.goto_entry_block():
+            slot = builder.alloca(ir.ArrayType(I8, size))
+            slot.align = 64
+        return builder.ptrtoint(slot, I64)
+
+    return types.int64(nbytes), codegen
+
+
+@intrinsic
+def prefetch(typingctx, p, index):
+    """Ask for the cache line of element `index` (read, all levels)."""
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        where = builder.bitcast(gep(context, builder, args[0], p.dtype, index), I8.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [where, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(p, index), codegen
