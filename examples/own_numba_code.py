@@ -1,9 +1,8 @@
 """Kernels as plain Numba functions: call them on NumPy arrays, from Python or from your own @njit code."""
 
 import numpy as np
-from numba import njit
-
 from infinicore.kernels import arrays
+from numba import njit
 
 
 @njit

@@ -7,7 +7,7 @@ from .core import layout
 from .device import usable
 from .dtype import bool_, float32, int64
 from .dtype import dtype as to_dtype
-from .interop.numpy import from_numpy, wrap
+from .interop.numpy import from_numpy
 from .tensor import Tensor
 
 
@@ -157,7 +157,7 @@ def strided_from_blob(data_ptr, size, strides, *, dtype=None, device=None):
         return dispatch.empty(shape, wanted)
     if not isinstance(data_ptr, int) or data_ptr <= 0:
         raise ValueError(f"`data_ptr` must be an address, got {data_ptr!r}")
-    return wrap(data_ptr, shape, strides, wanted, None)
+    return dispatch.wrap(data_ptr, shape, strides, wanted, None)
 
 
 def from_torch(tensor):
@@ -169,4 +169,4 @@ def from_torch(tensor):
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.numel() == 0:
         return dispatch.empty(tuple(tensor.shape), to_dtype(tensor.dtype))
-    return wrap(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), to_dtype(tensor.dtype), tensor)
+    return dispatch.wrap(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), to_dtype(tensor.dtype), tensor)

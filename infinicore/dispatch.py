@@ -61,6 +61,17 @@ def view(x, shape, strides, offset=0):
     return t
 
 
+def wrap(address, shape, strides, dtype, owner):
+    """A tensor of foreign memory that `owner` keeps alive."""
+    shape, strides = tuple(shape), tuple(strides)
+    low, high = layout.extent(shape, strides)
+    storage = memory.Storage(address + low * dtype.itemsize, (high - low + 1) * dtype.itemsize, None, owner)
+    t = _new.__new__(_new)
+    contiguous = layout.is_contiguous(shape, strides)
+    t.set_layout(storage, address, dtype, CPU, shape, strides, layout.count(shape), contiguous)
+    return t
+
+
 @functools.lru_cache(maxsize=1024)
 def _scalar(value, kind, dtype, _sign):
     t = empty((), dtype)

@@ -14,6 +14,9 @@ from .core.tensor_cy import TensorBase
 from .device import Device, usable
 from .dtype import DType, dtype
 from .indexing import basic_index, numpy_index
+from .interop.dlpack import to_dlpack
+from .interop.numpy import from_numpy, to_numpy
+from .printing import format_tensor
 
 
 class Size(tuple):
@@ -283,8 +286,6 @@ class Tensor(TensorBase):
         basic = basic_index(self.shape_, self.strides_, index)
         if basic is not None:
             return dispatch.view(self, *basic)
-        from .interop.numpy import from_numpy
-
         _refuse_recording("indexing with tensors or lists")
         return from_numpy(np.ascontiguousarray(self.numpy()[numpy_index(index)]))
 
@@ -293,7 +294,11 @@ class Tensor(TensorBase):
         if basic is not None:
             target = dispatch.view(self, *basic)
             if not isinstance(value, TensorBase):
-                value = dispatch.scalar(value, self.dtype) if np.isscalar(value) else _as_tensor(value, self.dtype)
+                value = (
+                    dispatch.scalar(value, self.dtype)
+                    if np.isscalar(value)
+                    else from_numpy(np.asarray(value).astype(self.dtype.numpy))
+                )
             dispatch.copy_into(target, value)
             return
         _refuse_recording("assignment to an index of tensors or lists")
@@ -354,8 +359,6 @@ class Tensor(TensorBase):
 
     def numpy(self):
         """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
-        from .interop.numpy import to_numpy
-
         return to_numpy(self)
 
     def __array__(self, dtype=None, copy=None):
@@ -391,13 +394,9 @@ class Tensor(TensorBase):
         return int(self.item())
 
     def __repr__(self):
-        from .printing import format_tensor
-
         return format_tensor(self)
 
     def __dlpack__(self, **options):
-        from .interop.dlpack import to_dlpack
-
         return to_dlpack(self, **options)
 
     def __dlpack_device__(self):
@@ -426,12 +425,6 @@ def _rebuild(data, dtype, shape):
 
 def _dtype(value):
     return value if type(value) is DType else dtype(value)
-
-
-def _as_tensor(value, dtype):
-    from .creation import tensor
-
-    return tensor(value, dtype=dtype)
 
 
 def _refuse_recording(what):

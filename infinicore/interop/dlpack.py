@@ -5,7 +5,6 @@ import ctypes
 from .. import dispatch
 from ..core import layout
 from ..dtype import dtype as to_dtype
-from .numpy import wrap
 
 _CPU = 1
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -119,4 +118,4 @@ def from_dlpack(source):
         strides = tuple(other.strides[i] for i in range(other.ndim))
     if layout.count(shape) == 0:
         return dispatch.empty(shape, to_dtype(name))
-    return wrap(other.data + other.byte_offset, shape, strides, to_dtype(name), owner)
+    return dispatch.wrap(other.data + other.byte_offset, shape, strides, to_dtype(name), owner)

@@ -3,10 +3,8 @@
 import numpy as np
 
 from .. import dispatch
-from ..core.tensor_cy import Storage
-from ..device import CPU, usable
+from ..device import usable
 from ..dtype import dtype as to_dtype
-from ..tensor import Tensor
 
 _TYPESTR = {"bfloat16": "<u2", "float8_e4m3": "|u1", "float8_e5m2": "|u1"}
 
@@ -52,19 +50,5 @@ def from_numpy(array, *, dtype=None, device=None):
         array = np.array(array, order="C")
     if array.size == 0:
         return dispatch.empty(array.shape, wanted)
-    result = wrap(array.ctypes.data, array.shape, tuple(s // size for s in array.strides), own, array)
+    result = dispatch.wrap(array.ctypes.data, array.shape, tuple(s // size for s in array.strides), own, array)
     return result if wanted is own else dispatch.cast(result, wanted)
-
-
-def wrap(address, shape, strides, dtype, owner):
-    """A tensor of foreign memory that `owner` keeps alive."""
-    from ..core import layout
-
-    shape, strides = tuple(shape), tuple(strides)
-    low, high = layout.extent(shape, strides)
-    first = address + low * dtype.itemsize
-    storage = Storage(first, (high - low + 1) * dtype.itemsize, None, owner)
-    t = Tensor.__new__(Tensor)
-    contiguous = layout.is_contiguous(shape, strides)
-    t.set_layout(storage, address, dtype, CPU, shape, strides, layout.count(shape), contiguous)
-    return t
