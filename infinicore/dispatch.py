@@ -6,6 +6,7 @@ dtype, and hands everything else to `elementwise` below. Every other op runs its
 """
 
 import functools
+import importlib
 import inspect
 import os
 import struct
@@ -32,6 +33,13 @@ def set_tensor_class(cls):
         os.register_at_fork(after_in_child=_after_fork)
 
 
+def _blank():
+    """A tensor without memory. The class lies above this file and is loaded by name, if nobody has yet."""
+    if _new is None:
+        importlib.import_module("infinicore.tensor")
+    return _new.__new__(_new)
+
+
 def _after_fork():
     """A child runs serially: OpenMP's workers do not survive a fork."""
     threads.forked = True
@@ -45,7 +53,7 @@ def empty(shape, dtype, strides=None):
     """A new uninitialised tensor of `shape` (a tuple); `strides` are row-major, or a permutation of that."""
     numel = layout.count(shape)
     storage = memory.allocate(numel * dtype.itemsize)
-    t = _new.__new__(_new)
+    t = _blank()
     row_major = layout.contiguous_strides(shape)
     contiguous = strides is None or strides == row_major or layout.is_contiguous(shape, strides)
     t.set_layout(storage, storage.address, dtype, CPU, shape, strides or row_major, numel, contiguous)
@@ -54,7 +62,7 @@ def empty(shape, dtype, strides=None):
 
 def view(x, shape, strides, offset=0):
     """The same memory with another layout; `offset` in elements."""
-    t = _new.__new__(_new)
+    t = _blank()
     contiguous = layout.is_contiguous(shape, strides)
     address = x.address + offset * x.dtype.itemsize
     t.set_layout(x.storage, address, x.dtype, x.device, shape, strides, layout.count(shape), contiguous)
@@ -66,7 +74,7 @@ def wrap(address, shape, strides, dtype, owner):
     shape, strides = tuple(shape), tuple(strides)
     low, high = layout.extent(shape, strides)
     storage = memory.Storage(address + low * dtype.itemsize, (high - low + 1) * dtype.itemsize, None, owner)
-    t = _new.__new__(_new)
+    t = _blank()
     contiguous = layout.is_contiguous(shape, strides)
     t.set_layout(storage, address, dtype, CPU, shape, strides, layout.count(shape), contiguous)
     return t
