@@ -1,7 +1,7 @@
 """The current device, its streams and synchronisation, threads."""
 
-from .core import launch
 from .device import CPU, TYPES, device, usable
+from .dispatch import core_launch as launch  # by way of dispatch, which sets the thread count of the start
 
 _current = CPU
 

@@ -95,9 +95,11 @@ def advance(args, counters, y_at, x_at):
 
 @jit.inline
 def walk(args, lo, hi, part, E):
-    """Run `part` on units [lo, hi). Rows of one unit go in runs along the last outer dim."""
+    """Run `part` on units [lo, hi); where rows are one unit, on runs of them along the last outer dim."""
     y, x = ptr(load(args, 0), E), ptr(load(args, 1), E)
     units, last = load(args, 5), load(args, DIMS - 1) - 1
+    # in registers: behind a store, the compiler would load arguments again
+    shape = (load(args, 2), load(args, 3), load(args, 4), load(args, 6), load(args, 7), load(args, 9))
     counters = ptr(stack(COUNTERS_BYTES), I64)
     row = lo // units
     unit = lo - row * units
@@ -110,8 +112,7 @@ def walk(args, lo, hi, part, E):
             run = min(todo, load(args, DIMS + last) - digit)
             y_step, x_step = load(args, DIMS + 2 * last + 1), load(args, DIMS + 3 * last + 2)
             store(counters, last, digit + run - 1)
-        for k in range(run):
-            part(args, y + (y_at + k * y_step), x + (x_at + k * x_step), unit, E)
+        part(shape, y + y_at, x + x_at, unit, run, y_step, x_step, E)
         y_at, x_at = y_at + (run - 1) * y_step, x_at + (run - 1) * x_step
         todo -= run
         unit += 1
@@ -122,22 +123,27 @@ def walk(args, lo, hi, part, E):
 
 
 @jit.inline
-def part_of_row(args, y, x, unit, E):
-    start = unit * load(args, 6)
-    copy_row(y + start, x + start, min(load(args, 2) - start, load(args, 6)))
+def part_of_rows(shape, y, x, unit, run, y_step, x_step, E):
+    length, _, _, step, _, _ = shape
+    start = unit * step
+    size = min(length - start, step)
+    for k in range(run):
+        copy_row(y + (start + k * y_step), x + (start + k * x_step), size)
 
 
 @jit.inline
-def part_of_strided_row(args, y, x, unit, E):
-    start, y_stride, x_stride = unit * load(args, 6), load(args, 3), load(args, 4)
-    count = min(load(args, 2) - start, load(args, 6))
-    copy_strided(y + start * y_stride, y_stride, x + start * x_stride, x_stride, count, E)
+def part_of_strided_rows(shape, y, x, unit, run, y_step, x_step, E):
+    length, y_stride, x_stride, step, _, _ = shape
+    start = unit * step
+    y, x, size = y + start * y_stride, x + start * x_stride, min(length - start, step)
+    for k in range(run):
+        copy_strided(y + k * y_step, y_stride, x + k * x_step, x_stride, size, E)
 
 
 @jit.inline
-def transposed_strip(args, y, x, unit, tile, side, E):
+def transposed_strip(shape, y, x, unit, tile, side, E):
     """Rows [unit * side, ...) of the destination: y[i, j] = x[j, i], contiguous along j, i."""
-    columns, x_stride, y_stride, rows = load(args, 2), load(args, 4), load(args, 7), load(args, 9)
+    columns, _, x_stride, _, y_stride, rows = shape
     first = unit * side
     last = min(first + side, rows)
     j = 0
@@ -161,25 +167,27 @@ def tile_16(y, y_stride, x, x_stride):
 
 
 @jit.inline
-def strip_8(args, y, x, unit, E):
-    transposed_strip(args, y, x, unit, tile_8, 8, E)
+def strip_8(shape, y, x, unit, run, y_step, x_step, E):
+    for k in range(run):
+        transposed_strip(shape, y + k * y_step, x + k * x_step, unit, tile_8, 8, E)
 
 
 @jit.inline
-def strip_16(args, y, x, unit, E):
-    transposed_strip(args, y, x, unit, tile_16, 16, E)
+def strip_16(shape, y, x, unit, run, y_step, x_step, E):
+    for k in range(run):
+        transposed_strip(shape, y + k * y_step, x + k * x_step, unit, tile_16, 16, E)
 
 
 @jit.inline
 def rows(args, lo, hi, E):
     """Rows that are contiguous on both sides."""
-    return walk(args, lo, hi, part_of_row, E)
+    return walk(args, lo, hi, part_of_rows, E)
 
 
 @jit.inline
 def strided(args, lo, hi, E):
     """Rows at any strides."""
-    return walk(args, lo, hi, part_of_strided_row, E)
+    return walk(args, lo, hi, part_of_strided_rows, E)
 
 
 @jit.inline

@@ -1,12 +1,11 @@
 """Choosing tokens from logits without sorting the vocabulary.
 
-The likely tokens of a row are collected with their weights exp((logit - top) / temperature): those of
-weight 0.01 and more at first, and fewer are left out as long as the answer is not among them. Every
-limit, `top_k`, `top_p` and the draw itself, asks where a running count or mass, taken from the most
-likely token downwards, crosses a target. `locate` answers that by a histogram over equal steps of the
-logit, and within the bin where the target is crossed by a radix descent over the digits of
-order-preserving keys: nothing is sorted. Equal logits are ordered by token id. Masses are float64,
-weights float32.
+The likely tokens of a row are collected with their weights exp((logit - top) / temperature): at first
+those above 0.01, and again with a lower bound as long as the answer is not among them. Every limit,
+`top_k`, `top_p` and the draw itself, asks where a running count or mass, taken from the most likely
+token downwards, crosses a target. `locate` answers that by a histogram over equal steps of the logit,
+and within the bin where the target is crossed by a radix descent over the digits of order-preserving
+keys. Equal logits are ordered by token id. Masses are float64, weights float32.
 """
 
 import math

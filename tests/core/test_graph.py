@@ -1,9 +1,15 @@
 """Graphs, events, devices, streams, seeds."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import infinicore as ic
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_results_are_valid_right_after_recording_and_follow_their_inputs():
@@ -94,3 +100,11 @@ def test_seeds_repeat():
     assert set(ic.randint(0, 3, (100,)).tolist()) == {0, 1, 2}
     with pytest.raises(ValueError, match="seed"):
         ic.manual_seed(-1)
+
+
+def test_a_thread_count_set_first_thing_is_kept():
+    code = "import infinicore as ic; ic.set_num_threads(1); ic.ones(3) + 1; print(ic.get_num_threads())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "1"
+    with pytest.raises(ValueError, match="count"):
+        ic.set_num_threads(0)
