@@ -28,9 +28,6 @@ def set_tensor_class(cls):
     global _new
     _new = cls
     core_launch.configure(threads.driver, cls)
-    core_launch.set_threads(threads.default_threads())
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork)
 
 
 def _blank():
@@ -44,6 +41,11 @@ def _after_fork():
     """A child runs serially: OpenMP's workers do not survive a fork."""
     threads.forked = True
     core_launch.set_threads(1)
+
+
+core_launch.set_threads(threads.default_threads())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 # ---- tensors -----------------------------------------------------------------------------------
