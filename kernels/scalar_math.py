@@ -11,6 +11,11 @@ maximum, minimum, where = np.maximum, np.minimum, np.where
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
+def normal_cdf(x):
+    """The standard normal distribution function."""
+    return 0.5 + 0.5 * erf(np.multiply(x, 0.7071067811865476))
+
+
 def sigmoid(x):
     """1 / (1 + exp(-x)) without overflow warnings."""
     small = np.exp(-np.abs(x))

@@ -278,6 +278,31 @@ def _erf_f32(x):
 erf = _function("erf", _erf_f32)
 
 
+def _normal_cdf_f32(x):
+    # x R(x^2) with a rational R fitted to (Phi(x) - 1/2) / x on |x| < 5.54, where Phi is 0 or 1 in float32
+    t = select(x > 5.54, 5.54, select(x < -5.54, -5.54, x))
+    z = t * t
+    p = muladd(z, 2.26507351e-08, 6.29500517e-06)
+    p = muladd(p, z, 0.000166412207)
+    p = muladd(p, z, 0.00466233525)
+    p = muladd(p, z, 0.03365886)
+    p = muladd(p, z, 0.398942273)
+    q = muladd(z, 1.19036812e-06, 7.26563367e-05)
+    q = muladd(q, z, 0.00187111774)
+    q = muladd(q, z, 0.0285269474)
+    q = muladd(q, z, 0.251036621)
+    q = muladd(q, z, 1.0)
+    y = muladd(t, p / q, 0.5)
+    return select(x > 5.54, 1.0, select(x < -5.54, 0.0, y))
+
+
+def _normal_cdf_f64(x):
+    return 0.5 + 0.5 * erf(x * 0.7071067811865476)
+
+
+normal_cdf = _function("normal_cdf", _normal_cdf_f32, _normal_cdf_f64)
+
+
 # ---- names that rules use for the plain operations -----------------------------------------------
 
 

@@ -119,8 +119,8 @@ def silu(input):
 
 @elementwise(ref=lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), tolerance={"bfloat16": (2e-2, 2e-2)})
 def gelu(input):
-    """x * Phi(x), with the error function (Hendrycks and Gimpel, arXiv 1606.08415)."""
-    return 0.5 * input * (1.0 + m.erf(input * 0.7071067811865476))
+    """x * Phi(x), Phi the normal distribution function (Hendrycks and Gimpel, arXiv 1606.08415)."""
+    return input * m.normal_cdf(input)
 
 
 @elementwise(ref=lambda x: 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3))))
