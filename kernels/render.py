@@ -11,6 +11,8 @@ import functools
 import inspect
 import textwrap
 
+from .cpu.formats import FORMATS
+
 _TYPES = {
     "float32": "types.float32",
     "float64": "types.float64",
@@ -40,15 +42,17 @@ def type_expression(dtype):
     return _TYPES[dtype]
 
 
-def _value(value):
+def _value(name, value):
+    if name == "F":
+        return f"lowp.quantized({FORMATS[value].name!r})"
     return _TYPES[value] if isinstance(value, str) else repr(value)
 
 
 def stub(kernel, parameters):
-    """Source of a hand-written kernel; `parameters` maps names to dtype names, ints or bools."""
+    """Source of a hand-written kernel; `parameters` maps names to dtype names, ints or bools, and F to a format."""
     file, function = kernel.split(".")
     what = ", ".join(f"{k}={v}" for k, v in parameters.items()) or "all types"
-    bindings = "".join(f"{k} = {_value(v)}\n" for k, v in parameters.items())
+    bindings = "".join(f"{k} = {_value(k, v)}\n" for k, v in parameters.items())
     arguments = "".join(f", {k}" for k in parameters)
     return _STUB.format(kernel=kernel, what=what, file=file, function=function, bindings=bindings, arguments=arguments)
 

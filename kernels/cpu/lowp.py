@@ -5,6 +5,8 @@ and every load widens to float32 (every store rounds to nearest even). `simd.py`
 scalars and for vectors. float8 follows the OCP 8-bit formats: e4m3fn (no infinity) and e5m2.
 """
 
+import functools
+
 from llvmlite import ir
 from numba import types
 from numba.core.datamodel.models import PrimitiveModel
@@ -31,6 +33,17 @@ float16 = StorageFloat("ic_float16", 16)
 bfloat16 = StorageFloat("ic_bfloat16", 16)
 float8_e4m3 = StorageFloat("ic_float8_e4m3", 8)
 float8_e5m2 = StorageFloat("ic_float8_e5m2", 8)
+
+
+class QuantizedFormat(types.Number):
+    """A format of quantised weights (a name in `formats.FORMATS`), as a type parameter of kernels."""
+
+
+@functools.cache
+def quantized(name):
+    """The `QuantizedFormat` of a name."""
+    return QuantizedFormat(name)
+
 
 I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 F16, F32 = ir.HalfType(), ir.FloatType()
