@@ -33,20 +33,13 @@ Parameters, one record for each scale of a row (LANES rows side by side in each 
 
 from dataclasses import dataclass
 
-from .. import isa
 from .blocking import LANES
 
 UNIT = 32  # elements of k
 QUADS = UNIT // 4
 SUPER = 256  # elements of k in a record of "super" parameters
 
-# Rows of register tiles of sums. A tile that reads a panel as it lies is one vector wide; one that reads expanded bytes
-# takes two panels, and for each vector a sum in int32 and one in float32, unless the format has one scale per row.
-_WIDE_FILE = isa.vector_bytes() == 64 or "neon" in isa.features()  # 32 vector registers, else 16
-STREAM_ROWS = 8
-PRODUCT_ROWS, FLAT_ROWS = (7, 14) if _WIDE_FILE else (3, 6)
-PRODUCT_PANELS = 2
-PRODUCT_UNITS = 64  # units that are expanded at a time: 64 KB of bytes, in the second-level cache
+TILE_ROWS = 8  # activations that a register tile multiplies with a panel
 
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # llama.cpp's non-linear grid
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # OCP MX FP4, twice the values

@@ -1,7 +1,8 @@
 """Products with quantised weights: out[M, N] = x[M, K] W[N, K]^T + bias; `formats.py` says how W lies.
 
-`quantize_rows` makes integers of the activations, tile by tile. `stream` multiplies few rows with panels as they lie,
-which it reads once, at the rate of memory; `product` expands pairs of panels to bytes, in the cache, for all rows.
+`quantize_rows` makes integers of the activations, in tiles of 8 rows, and `stream` multiplies them with each panel as
+it lies: it comes from memory once, at the rate of memory for few rows, and is unpacked in registers for each tile. That
+costs little beside 8 rows of products (661 of 681 GOP/s that a panel expanded to bytes first gave, with 512 rows).
 `stream_floats` multiplies activations that stay as they are, laid out by `spread_rows`.
 """
 
@@ -11,8 +12,8 @@ from numba.extending import intrinsic, overload
 from .. import jit
 from . import lowp
 from .blocking import LANES
-from .formats import FLAT_ROWS, PRODUCT_PANELS, PRODUCT_ROWS, PRODUCT_UNITS, QUADS, STREAM_ROWS, SUPER, UNIT
-from .quant_tile import expand_unit, flat_tile, float_tile, format_of, integer_tile
+from .formats import QUADS, SUPER, TILE_ROWS, UNIT
+from .quant_tile import flat_tile, float_tile, format_of, integer_tile
 from .simd import (
     address,
     bitcast,
@@ -35,12 +36,11 @@ from .simd import (
 from .vector import I64
 
 F16, F32, F64, I8, I32, U8 = lowp.float16, types.float32, types.float64, types.int8, types.int32, types.uint8
-STREAM_UNITS = 32  # units whose parameters are decoded at a time: they stay in the first-level cache
+SCALED_UNITS = 32  # units whose parameters are decoded at a time: they stay in the first-level cache
 PART_BYTES = 4 * UNIT  # a unit of a row as float32
 ROW = 4 * LANES  # bytes of an int32 or float32 of each row of a panel
-SCALES_BYTES = STREAM_UNITS * 2 * ROW
-TOTALS_BYTES = STREAM_ROWS * ROW
-FLAT_BYTES = FLAT_ROWS * PRODUCT_PANELS * ROW
+SCALES_BYTES = SCALED_UNITS * 2 * ROW
+TOTALS_BYTES = TILE_ROWS * ROW
 SMALLEST = 1e-30  # activations below, over 127, have no scale whose inverse is finite
 
 
@@ -60,18 +60,16 @@ groups_of = _trait("groups_of", lambda form: form.groups)
 zero_of = _trait("zero_of", lambda form: form.zero)
 has_min = _trait("has_min", lambda form: form.has_min)
 is_flat = _trait("is_flat", lambda form: form.flat)
-is_bytes = _trait("is_bytes", lambda form: form.bits == 8)
 unit_bytes = _trait("unit_bytes", lambda form: form.unit_bytes)
-record_bytes = _trait("record_bytes", lambda form: form.record())
 
 
 # ---- activations -------------------------------------------------------------------------------
 
 
 @jit.inline
-def height_of(rows, full):
-    """Rows of the tile that takes `rows` rows, where tiles have at most `full`: 1, 2, 4 or `full`."""
-    return rows if rows <= 2 else 4 if rows <= 4 < full else full
+def height_of(rows):
+    """Rows of the tile that takes `rows` rows: 1, 2, 4 or 8. What it has beyond repeats the last row."""
+    return rows if rows <= 2 else 4 if rows <= 4 else TILE_ROWS
 
 
 @jit.inline
@@ -124,19 +122,17 @@ def quantize_rows(args, lo, hi, F, T):
     A scale is the largest magnitude of its unit (of its row, for flat formats) over 127. NaN and infinity make the
     scale NaN or infinite, and thus every result of the row NaN.
     """
-    stride, rows, k_size, units, full, order = (
-        load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 5), load(args, 9),
-    )
+    stride, rows, k_size, units, order = load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 8)
     part, bytes_, groups = ptr(stack(PART_BYTES), F32), ptr(stack(UNIT), I8), groups_of(F)
     for tile in range(lo, hi):
-        valid_rows = min(full, rows - tile * full)
-        height = height_of(valid_rows, full)
-        quads = ptr(load(args, 6) + tile * full * units * UNIT, I32)
+        valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
+        height = height_of(valid_rows)
+        quads = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT, I32)
         per_row = 1 if is_flat(F) else units
-        scales = ptr(load(args, 7) + tile * full * per_row * 4, F32)
-        fixes = load(args, 8) + tile * full * per_row * groups * 4
+        scales = ptr(load(args, 6) + tile * TILE_ROWS * per_row * 4, F32)
+        fixes = load(args, 7) + tile * TILE_ROWS * per_row * groups * 4
         for i in range(height):
-            x = ptr(load(args, 0), T) + (tile * full + min(i, valid_rows - 1)) * stride
+            x = ptr(load(args, 0), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
             bits, whole = I32(0), 0
             if is_flat(F):
                 for unit in range(units):
@@ -170,16 +166,14 @@ def quantize_rows(args, lo, hi, F, T):
 @jit.inline
 def spread_rows(args, lo, hi, T):
     """Tiles [lo, hi) of the rows of x as float32 [k, rows of the tile], for `float_tile`."""
-    stride, rows, k_size, units, full, order = (
-        load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 5), load(args, 9),
-    )
+    stride, rows, k_size, units, order = load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 8)
     part = ptr(stack(PART_BYTES), F32)
     for tile in range(lo, hi):
-        valid_rows = min(full, rows - tile * full)
-        height = height_of(valid_rows, full)
-        to = ptr(load(args, 6) + tile * full * units * UNIT * 4, F32)
+        valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
+        height = height_of(valid_rows)
+        to = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT * 4, F32)
         for i in range(height):
-            x = ptr(load(args, 0), T) + (tile * full + min(i, valid_rows - 1)) * stride
+            x = ptr(load(args, 0), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
             for unit in range(units):
                 read_unit_of_row(x, unit * UNIT, k_size - unit * UNIT, order, part)
                 for k in range(UNIT):
@@ -260,83 +254,70 @@ def clear(totals, vectors):
 
 
 @jit.inline
-def finish(args, totals, panels, panel, first_row, rows, T):
-    """Totals [rows, panels * LANES], plus the bias, to their place in the result."""
-    columns, stride = load(args, 7), load(args, 11)
-    out, bias = ptr(load(args, 4), T), ptr(load(args, 5), T)
-    for j in range(panels):
-        column = (panel + j) * LANES
-        valid = columns - column
-        if valid > 0:
-            for i in range(rows):
-                value = vload(totals, (i * panels + j) * LANES, LANES)
-                if load(args, 5) != 0:
-                    value = value + convert(vload_first(bias, column, LANES, valid), F32)
-                at = (first_row + i) * stride + column
-                if valid >= LANES:
-                    vstore(out, at, value)
-                else:
-                    vstore_first(out, at, value, valid)
-
-
-@jit.inline
-def scale_flat(args, totals, panels, panel, first_row, rows):
-    """Totals of a flat format, int32 as yet, times the scales of rows and of weights."""
-    integers, scales = ptr(address(totals), I32), ptr(load(args, 1), F32) + first_row
-    for j in range(panels):
-        panel_at = load(args, 3) + min(panel + j, (load(args, 7) - 1) // LANES) * load(args, 9)
-        weights = vload(ptr(panel_at + load(args, 8) * QUADS * ROW, F32), 0, LANES)
-        for i in range(rows):
-            at = (i * panels + j) * LANES
-            vstore(totals, at, convert(vload(integers, at, LANES), F32) * (weights * load(scales, i)))
+def finish(args, totals, panel, first_row, rows, T):
+    """Totals [rows, LANES], plus the bias, to their place in the result."""
+    columns, stride, column = load(args, 7), load(args, 11), panel * LANES
+    out, bias, valid = ptr(load(args, 4), T), ptr(load(args, 5), T), columns - column
+    for i in range(rows):
+        value = vload(totals, i * LANES, LANES)
+        if load(args, 5) != 0:
+            value = value + convert(vload_first(bias, column, LANES, valid), F32)
+        at = (first_row + i) * stride + column
+        if valid >= LANES:
+            vstore(out, at, value)
+        else:
+            vstore_first(out, at, value, valid)
 
 
 @jit.inline
 def stream(args, lo, hi, F, T):
-    """Panels [lo, hi) times all rows, tile by tile (one, for up to 8 rows), straight from the planes."""
-    rows, units, shift, full = load(args, 6), load(args, 8), load(args, 10), load(args, 12)
+    """Panels [lo, hi) times all rows, in tiles of 8 rows, straight from the planes."""
+    rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
     s_at, m_at, totals_at = stack(SCALES_BYTES), stack(SCALES_BYTES), stack(TOTALS_BYTES)
     s, m, totals, groups = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32), groups_of(F)
     for panel in range(lo, hi):
         planes = load(args, 3) + panel * load(args, 9)
-        for row in range(0, rows, full):
-            valid_rows = min(full, rows - row)
-            height = height_of(valid_rows, full)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
             clear(totals, height)
-            for first in range(0, units, STREAM_UNITS):
-                many = min(STREAM_UNITS, units - first)
+            for first in range(0, units, SCALED_UNITS):
+                many = min(SCALED_UNITS, units - first)
                 read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
                 w, done = planes + first * unit_bytes(F), row * units + first * height
-                x, scales, fixes = load(args, 0) + done * UNIT, load(args, 1) + done * 4, load(args, 2) + done * groups * 4
+                x, scales, fixes = (
+                    load(args, 0) + done * UNIT,
+                    load(args, 1) + done * 4,
+                    load(args, 2) + done * groups * 4,
+                )
                 if height == 1:
-                    integer_tile(x, scales, fixes, w, 0, s_at, m_at, 0, totals_at, many, F, 1, 1, 0)
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 1)
                 elif height == 2:
-                    integer_tile(x, scales, fixes, w, 0, s_at, m_at, 0, totals_at, many, F, 2, 1, 0)
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 2)
                 elif height == 4:
-                    integer_tile(x, scales, fixes, w, 0, s_at, m_at, 0, totals_at, many, F, 4, 1, 0)
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 4)
                 else:
-                    integer_tile(x, scales, fixes, w, 0, s_at, m_at, 0, totals_at, many, F, STREAM_ROWS, 1, 0)
-            finish(args, totals, 1, panel, row, valid_rows, T)
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+            finish(args, totals, panel, row, valid_rows, T)
     return 0
 
 
 @jit.inline
 def stream_floats(args, lo, hi, F, T):
     """As `stream`, with activations of float32 that `spread_rows` laid out."""
-    rows, units, shift, full = load(args, 6), load(args, 8), load(args, 10), load(args, 12)
+    rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
     s_at, m_at, totals_at = stack(SCALES_BYTES), stack(SCALES_BYTES), stack(TOTALS_BYTES)
     s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
     for panel in range(lo, hi):
         planes = load(args, 3) + panel * load(args, 9)
-        for row in range(0, rows, full):
-            valid_rows = min(full, rows - row)
-            height = height_of(valid_rows, full)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
             clear(totals, height)
-            for first in range(0, units, STREAM_UNITS):
-                many = min(STREAM_UNITS, units - first)
+            for first in range(0, units, SCALED_UNITS):
+                many = min(SCALED_UNITS, units - first)
                 read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
-                x = load(args, 0) + (row * units + first * height) * UNIT * 4
-                w = planes + first * unit_bytes(F)
+                x, w = load(args, 0) + (row * units + first * height) * UNIT * 4, planes + first * unit_bytes(F)
                 if height == 1:
                     float_tile(x, w, s_at, m_at, totals_at, many, F, 1)
                 elif height == 2:
@@ -344,59 +325,8 @@ def stream_floats(args, lo, hi, F, T):
                 elif height == 4:
                     float_tile(x, w, s_at, m_at, totals_at, many, F, 4)
                 else:
-                    float_tile(x, w, s_at, m_at, totals_at, many, F, STREAM_ROWS)
-            finish(args, totals, 1, panel, row, valid_rows, T)
-    return 0
-
-
-@jit.inline
-def expand(planes, panel_bytes, units, first, many, shift, scratch, F):
-    """Scales, minimums and (but for 8 bits) bytes of some units of a pair of panels to the scratch of `product`."""
-    groups = groups_of(F)
-    for j in range(PRODUCT_PANELS):
-        panel, apart = planes + j * panel_bytes, PRODUCT_UNITS * groups * ROW
-        s, m = scratch + j * apart, scratch + (PRODUCT_PANELS + j) * apart
-        read_parameters(F, panel + units * unit_bytes(F), first, many, shift, ptr(s, F32), ptr(m, F32))
-        if not is_bytes(F):
-            bytes_at = scratch + 2 * PRODUCT_PANELS * apart + j * PRODUCT_UNITS * QUADS * ROW
-            for u in range(many):
-                expand_unit(bytes_at + u * QUADS * ROW, panel + (first + u) * unit_bytes(F), F)
-
-
-@jit.inline
-def product(args, lo, hi, F, T):
-    """Pairs [lo, hi) of panels times all rows: units are expanded to bytes once, for all tiles of rows."""
-    rows, units, panel_bytes = load(args, 6), load(args, 8), load(args, 9)
-    last_panel, groups, full, two = (load(args, 7) - 1) // LANES, groups_of(F), PRODUCT_ROWS, PRODUCT_PANELS
-    scratch = load(args, 13) + lo // load(args, 15) * load(args, 14)
-    apart = PRODUCT_UNITS * groups * ROW
-    s, m, bytes_at = scratch, scratch + two * apart, scratch + 2 * two * apart
-    for item in range(lo, hi):
-        planes = load(args, 3) + item * two * panel_bytes
-        distance = panel_bytes if item * two < last_panel else 0
-        for first in range(0, units, PRODUCT_UNITS):
-            many = min(PRODUCT_UNITS, units - first)
-            expand(planes, distance, units, first, many, load(args, 10), scratch, F)
-            w, w_apart = bytes_at, PRODUCT_UNITS * QUADS * ROW
-            if is_bytes(F):
-                w, w_apart = planes + first * unit_bytes(F), distance
-            for row in range(0, rows, full):
-                valid_rows = min(full, rows - row)
-                height = height_of(valid_rows, full)
-                at, done = scratch + load(args, 16) + row * two * ROW, row * units + first * height
-                if first == 0:
-                    clear(ptr(at, F32), height * two)
-                x, scales, fixes = load(args, 0) + done * UNIT, load(args, 1) + done * 4, load(args, 2) + done * groups * 4
-                if height == 1:
-                    integer_tile(x, scales, fixes, w, w_apart, s, m, apart, at, many, F, 1, PRODUCT_PANELS, 1)
-                elif height == 2:
-                    integer_tile(x, scales, fixes, w, w_apart, s, m, apart, at, many, F, 2, PRODUCT_PANELS, 1)
-                elif height == 4:
-                    integer_tile(x, scales, fixes, w, w_apart, s, m, apart, at, many, F, 4, PRODUCT_PANELS, 1)
-                else:
-                    integer_tile(x, scales, fixes, w, w_apart, s, m, apart, at, many, F, PRODUCT_ROWS, PRODUCT_PANELS, 1)
-                if first + many == units:
-                    finish(args, ptr(at, F32), PRODUCT_PANELS, item * two, row, valid_rows, T)
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+            finish(args, totals, panel, row, valid_rows, T)
     return 0
 
 
@@ -404,64 +334,32 @@ def product(args, lo, hi, F, T):
 
 
 @jit.inline
-def scale_flat(args, totals, panels, panel, first_row, rows):
-    """Sums of a flat format, int32 as yet, times the scales of rows and of weights."""
-    integers, scales = ptr(address(totals), I32), ptr(load(args, 1), F32) + first_row
-    for j in range(panels):
-        panel_at = load(args, 3) + min(panel + j, (load(args, 7) - 1) // LANES) * load(args, 9)
-        weights = vload(ptr(panel_at + load(args, 8) * QUADS * ROW, F32), 0, LANES)
-        for i in range(rows):
-            at = (i * panels + j) * LANES
-            vstore(totals, at, convert(vload(integers, at, LANES), F32) * (weights * load(scales, i)))
-
-
-@jit.inline
 def stream_flat(args, lo, hi, T):
-    """As `stream`, for a format with one scale per row."""
-    rows, units, full = load(args, 6), load(args, 8), load(args, 12)
+    """As `stream`, for bytes with one scale per row: sums are integers until the end."""
+    rows, units = load(args, 6), load(args, 8)
     at = stack(TOTALS_BYTES)
-    totals = ptr(at, F32)
+    totals, integers = ptr(at, F32), ptr(at, I32)
     for panel in range(lo, hi):
         w = load(args, 3) + panel * load(args, 9)
-        for row in range(0, rows, full):
-            valid_rows = min(full, rows - row)
-            height = height_of(valid_rows, full)
-            x, fixes = load(args, 0) + row * units * UNIT, load(args, 2) + row * 4
+        weights = vload(ptr(w + units * QUADS * ROW, F32), 0, LANES)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
+            x, fixes, scales = (
+                load(args, 0) + row * units * UNIT,
+                load(args, 2) + row * 4,
+                ptr(load(args, 1), F32) + row,
+            )
             if height == 1:
-                flat_tile(x, fixes, w, 0, at, units, 1, 1, 1)
+                flat_tile(x, fixes, w, at, units, 1)
             elif height == 2:
-                flat_tile(x, fixes, w, 0, at, units, 1, 2, 1)
+                flat_tile(x, fixes, w, at, units, 2)
             elif height == 4:
-                flat_tile(x, fixes, w, 0, at, units, 1, 4, 1)
+                flat_tile(x, fixes, w, at, units, 4)
             else:
-                flat_tile(x, fixes, w, 0, at, units, 1, STREAM_ROWS, 1)
-            scale_flat(args, totals, 1, panel, row, valid_rows)
-            finish(args, totals, 1, panel, row, valid_rows, T)
-    return 0
-
-
-@jit.inline
-def product_flat(args, lo, hi, T):
-    """As `product`, for a format with one scale per row."""
-    rows, units, panel_bytes = load(args, 6), load(args, 8), load(args, 9)
-    last_panel, full, two = (load(args, 7) - 1) // LANES, FLAT_ROWS, PRODUCT_PANELS
-    at = stack(FLAT_BYTES)
-    totals = ptr(at, F32)
-    for item in range(lo, hi):
-        w = load(args, 3) + item * two * panel_bytes
-        apart = panel_bytes if item * two < last_panel else 0
-        for row in range(0, rows, full):
-            valid_rows = min(full, rows - row)
-            height = height_of(valid_rows, full)
-            x, fixes = load(args, 0) + row * units * UNIT, load(args, 2) + row * 4
-            if height == 1:
-                flat_tile(x, fixes, w, apart, at, units, 0, 1, PRODUCT_PANELS)
-            elif height == 2:
-                flat_tile(x, fixes, w, apart, at, units, 0, 2, PRODUCT_PANELS)
-            elif height == 4:
-                flat_tile(x, fixes, w, apart, at, units, 0, 4, PRODUCT_PANELS)
-            else:
-                flat_tile(x, fixes, w, apart, at, units, 0, FLAT_ROWS, PRODUCT_PANELS)
-            scale_flat(args, totals, PRODUCT_PANELS, item * two, row, valid_rows)
-            finish(args, totals, PRODUCT_PANELS, item * two, row, valid_rows, T)
+                flat_tile(x, fixes, w, at, units, TILE_ROWS)
+            for i in range(valid_rows):
+                value = convert(vload(integers, i * LANES, LANES), F32) * (weights * load(scales, i))
+                vstore(totals, i * LANES, value)
+            finish(args, totals, panel, row, valid_rows, T)
     return 0

@@ -18,10 +18,10 @@ from . import lowp
 from .blocking import LANES
 from .formats import FORMATS, QUADS, UNIT
 from .microkernel import HAS_FMA, _sum_loop, prefetch_line, read, write
-from .vector import I8, I32, I64, call_llvm, literal_of, splat
+from .vector import I8, I32, call_llvm, literal_of, splat
 
 I16, F32 = ir.IntType(16), ir.FloatType()
-AHEAD = 2048  # bytes that a streamed weight is asked for in advance
+AHEAD = 4096  # bytes that a streamed weight is asked for in advance
 INT8_DOT = isa.has_int8_dot()
 _NAMES = isa.features()
 _BYTES = 4 * LANES
@@ -117,20 +117,6 @@ def unit_quads(builder, form, base, offset=0):
     return quads
 
 
-@intrinsic
-def expand_unit(typingctx, bytes_, planes, F):
-    """Write the 8 quads of the unit at `planes` as whole bytes to the address `bytes_`."""
-    if not isinstance(F, types.NumberClass):
-        return None
-
-    def codegen(context, builder, sig, args):
-        for i, quad in enumerate(unit_quads(builder, format_of(F), args[1])):
-            write(builder, quad, args[0], 4, i * _BYTES)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, F), codegen
-
-
 # ---- tiles -------------------------------------------------------------------------------------
 
 
@@ -144,114 +130,81 @@ def _splat_at(builder, base, kind, offset):
     return splat(builder, read(builder, base, kind, 4, offset), LANES)
 
 
-def _strides(builder, base, stride, many):
-    return [builder.add(base, builder.mul(stride, ir.Constant(I64, j))) for j in range(many)]
-
-
 def _ask_for(builder, base, nbytes):
     for line in range(0, nbytes, 64):
         prefetch_line(builder, base, AHEAD + line)
 
 
 @intrinsic(prefer_literal=True)
-def integer_tile(typingctx, x, x_scales, corrections, w, w_stride, s, m, s_stride, totals, units, F, rows, vectors, whole):
-    """totals[rows, vectors * LANES] += activations times `vectors` panels of weights, over `units` units.
+def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F, rows):
+    """totals[rows, LANES] += activations times one panel of weights, over `units` units; `rows` is a literal.
 
-    The first nine are addresses, or distances in bytes between panels; `s` and `m` have the scales and minimums of the
-    weights as float32 [unit, groups, LANES]. Literals: `whole` says that planes are expanded to bytes already.
+    Before `units` stand addresses; `s` and `m` have the weight's scales and minimums as float32 [unit, groups, LANES].
     """
-    literals = [literal_of(v) for v in (rows, vectors, whole)]
-    if None in literals or not isinstance(F, types.NumberClass):
+    height = literal_of(rows)
+    if height is None or not isinstance(F, types.NumberClass):
         return None
-    height, across, bytes_already = literals
     form = format_of(F)
-    groups = UNIT // form.group
-    stored = FORMATS["q8_0"] if bytes_already else form
-    small = form.bits < 8 and form.table is None
+    groups, small = form.groups, form.bits < 8 and form.table is None
+
+    def add_group(builder, at, group, quads, sums):
+        """The sums with the products of one group added."""
+        at_x, at_scales, at_corrections, _, at_s, at_m = at
+        kind = F32 if form.has_min else I32
+        fixes = [_splat_at(builder, at_corrections, kind, 4 * (group * height + i)) for i in range(height)]
+        parts = [_everywhere(_INTS, 0)] * height if form.has_min else list(fixes)
+        for quad in range(group * QUADS // groups, (group + 1) * QUADS // groups):
+            for i in range(height):
+                four = _splat_at(builder, at_x, I32, 4 * (quad * height + i))
+                parts[i] = dot_bytes(builder, parts[i], quads[quad], four, small)
+        scale = read(builder, at_s, _FLOATS, 4, group * _BYTES)
+        least = read(builder, at_m, _FLOATS, 4, group * _BYTES) if form.has_min else None
+        for i, total in enumerate(sums):
+            scales = builder.fmul(scale, _splat_at(builder, at_scales, F32, 4 * i))
+            total = _fma(builder, builder.sitofp(parts[i], _FLOATS), scales, total)
+            yield _fma(builder, least, fixes[i], total) if form.has_min else total
 
     def codegen(context, builder, sig, args):
-        x, x_scales, corrections, w, w_stride, s, m, s_stride, totals, units = args[:10]
-        panels, scales = _strides(builder, w, w_stride, across), _strides(builder, s, s_stride, across)
-        minimums = _strides(builder, m, s_stride, across) if form.has_min else []
-
         def body(at, sums):
-            at_x, at_scales, at_corrections = at[:3]
-            at_w, at_s, at_m = at[3 : 3 + across], at[3 + across : 3 + 2 * across], at[3 + 2 * across :]
-            if not bytes_already:
-                for panel in at_w:
-                    _ask_for(builder, panel, form.unit_bytes)
-            quads = [unit_quads(builder, stored, panel) for panel in at_w]
-            sums = list(sums)
+            _ask_for(builder, at[3], form.unit_bytes)
+            quads = unit_quads(builder, form, at[3])
             for group in range(groups):
-                first = [_splat_at(builder, at_corrections, F32 if form.has_min else I32, 4 * (group * height + i)) for i in range(height)]
-                parts = [_everywhere(_INTS, 0) if form.has_min else first[i // across] for i in range(height * across)]
-                for quad in range(group * QUADS // groups, (group + 1) * QUADS // groups):
-                    for i in range(height):
-                        four = _splat_at(builder, at_x, I32, 4 * (quad * height + i))
-                        for j in range(across):
-                            at_part = i * across + j
-                            parts[at_part] = dot_bytes(builder, parts[at_part], quads[j][quad], four, small)
-                scale = [read(builder, at, _FLOATS, 4, group * _BYTES) for at in at_s]
-                least = [read(builder, at, _FLOATS, 4, group * _BYTES) for at in at_m]
-                for i in range(height):
-                    row_scale = _splat_at(builder, at_scales, F32, 4 * i)
-                    for j in range(across):
-                        at_part = i * across + j
-                        value = builder.sitofp(parts[at_part], _FLOATS)
-                        total = _fma(builder, value, builder.fmul(scale[j], row_scale), sums[at_part])
-                        sums[at_part] = _fma(builder, least[j], first[i], total) if form.has_min else total
+                sums = list(add_group(builder, at, group, quads, sums))
             return sums
 
-        starts = [read(builder, totals, _FLOATS, 4, i * _BYTES) for i in range(height * across)]
-        pointers = [x, x_scales, corrections, *panels, *scales, *minimums]
-        unit_bytes = stored.unit_bytes
-        strides = [UNIT * height, 4 * height, 4 * height * groups, *[unit_bytes] * across]
-        strides += [groups * _BYTES] * (len(scales) + len(minimums))
-        _, sums = _sum_loop(builder, units, pointers, strides, starts, body)
+        strides = [UNIT * height, 4 * height, 4 * height * groups, form.unit_bytes, groups * _BYTES, groups * _BYTES]
+        starts = [read(builder, args[6], _FLOATS, 4, i * _BYTES) for i in range(height)]
+        _, sums = _sum_loop(builder, args[7], args[:6], strides, starts, body)
         for i, value in enumerate(sums):
-            write(builder, value, totals, 4, i * _BYTES)
+            write(builder, value, args[6], 4, i * _BYTES)
         return context.get_dummy_value()
 
-    sig = types.void(*[types.int64] * 10, F, rows, vectors, whole)
-    return sig, codegen
+    return types.void(*[types.int64] * 8, F, rows), codegen
 
 
 @intrinsic(prefer_literal=True)
-def flat_tile(typingctx, x, corrections, w, w_stride, totals, units, ahead, rows, vectors):
-    """totals[rows, vectors * LANES] (int32) = corrections[rows] + activations times panels of bytes: one group in all.
-
-    For weights with one scale per row and activations with one scale per row; exact up to 65536 of k. With the
-    literal `ahead`, weights are asked for in advance.
-    """
-    literals = [literal_of(v) for v in (rows, vectors, ahead)]
-    if None in literals:
+def flat_tile(typingctx, x, corrections, w, totals, units, rows):
+    """totals[rows, LANES] (int32) = corrections[rows] + activations times a panel of bytes: one group in all."""
+    height = literal_of(rows)
+    if height is None:
         return None
-    height, across, stream = literals
 
     def codegen(context, builder, sig, args):
-        x, corrections, w, w_stride, totals, units = args[:6]
-
         def body(at, sums):
-            sums = list(sums)
-            for j, panel in enumerate(at[1:]):
-                if stream:
-                    _ask_for(builder, panel, QUADS * _BYTES)
+            _ask_for(builder, at[1], QUADS * _BYTES)
             for quad in range(QUADS):
-                right = [read(builder, panel, _INTS, 4, quad * _BYTES) for panel in at[1:]]
-                for i in range(height):
-                    four = _splat_at(builder, at[0], I32, 4 * (quad * height + i))
-                    for j in range(across):
-                        sums[i * across + j] = dot_bytes(builder, sums[i * across + j], right[j], four, False)
+                right = read(builder, at[1], _INTS, 4, quad * _BYTES)
+                four = [_splat_at(builder, at[0], I32, 4 * (quad * height + i)) for i in range(height)]
+                sums = [dot_bytes(builder, total, right, x, False) for total, x in zip(sums, four)]
             return sums
 
-        first = [_splat_at(builder, corrections, I32, 4 * (i // across)) for i in range(height * across)]
-        strides = [UNIT * height, *[QUADS * _BYTES] * across]
-        _, sums = _sum_loop(builder, units, [x, *_strides(builder, w, w_stride, across)], strides, first, body)
+        first = [_splat_at(builder, args[1], I32, 4 * i) for i in range(height)]
+        _, sums = _sum_loop(builder, args[4], [args[0], args[2]], [UNIT * height, QUADS * _BYTES], first, body)
         for i, value in enumerate(sums):
-            write(builder, value, totals, 4, i * _BYTES)
+            write(builder, value, args[3], 4, i * _BYTES)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6, ahead, rows, vectors), codegen
+    return types.void(*[types.int64] * 5, rows), codegen
 
 
 @intrinsic(prefer_literal=True)

@@ -7,17 +7,7 @@ scale per row), and multiplied as integers of 8 bits: sums of a group are exact,
 
 import functools
 
-from ..cpu.formats import (
-    FLAT_ROWS,
-    FORMATS,
-    LANES,
-    PRODUCT_PANELS,
-    PRODUCT_ROWS,
-    PRODUCT_UNITS,
-    QUADS,
-    STREAM_ROWS,
-    UNIT,
-)
+from ..cpu.formats import FORMATS, LANES, TILE_ROWS, UNIT
 from ..registry import op
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -57,79 +47,56 @@ def _alike(name, *fields):
 class _Activations:
     """The rows of an input as one kind of weight wants them; made when first asked for, then shared."""
 
-    def __init__(self, call, input, rows, k, stride):
-        self.call, self.input, self.rows, self.k, self.stride = call, input, rows, k, stride
-        self.units = -(-k // UNIT)
+    def __init__(self, call, input, rows, k):
+        self.call, self.input, self.rows, self.k = call, input, rows, k
+        self.units, self.padded = -(-k // UNIT), -(-rows // TILE_ROWS) * TILE_ROWS
         self.made = {}
 
-    def _launch(self, kernel, parameters, tile, sizes, order):
-        """Run a kernel that lays out rows in tiles of `tile`; (addresses, memory to keep) of its results."""
-        buffers = [self.call.scratch(max(1, size)) for size in sizes]
-        addresses = [b.address for b in buffers] + [0] * (3 - len(buffers))
-        args = [self.input.address, self.stride, self.rows, self.k, self.units, tile, *addresses]
+    def _launch(self, kernel, parameters, sizes, order):
+        """Run a kernel that lays out rows in tiles; (addresses, memory to keep) of its three results."""
+        buffers = [self.call.scratch(size) if size else None for size in sizes]
+        addresses = [buffer.address if buffer is not None else 0 for buffer in buffers]
+        args = [self.input.address, self.k, self.rows, self.k, self.units, *addresses]
         args.append(order.address if order is not None else 0)
-        grain = 1 + _GRAIN_ELEMENTS // (min(tile, self.rows) * self.k + 1)
-        keep = (self.input, *buffers, order)
-        self.call.launch(kernel, parameters, args, n=-(-self.rows // tile), grain=grain, keep=keep)
+        grain = 1 + _GRAIN_ELEMENTS // (min(TILE_ROWS, self.rows) * self.k + 1)
+        keep, parameters = (self.input, *buffers, order), parameters | {"T": self.input.dtype.name}
+        self.call.launch(f"quant_gemm.{kernel}", parameters, args, n=self.padded // TILE_ROWS, grain=grain, keep=keep)
         return addresses, keep
 
-    def floats(self, order, tile):
-        key = ("float", id(order))
-        if key not in self.made:
-            size = -(-self.rows // tile) * tile * self.units * UNIT * 4
-            self.made[key] = self._launch("quant_gemm.spread_rows", {"T": self.input.dtype.name}, tile, [size], order)
-        return self.made[key]
-
-    def integers(self, weight, tile):
-        name = _alike(weight.format.name, "flat", "zero", "groups", "has_min")
+    def for_weight(self, weight, floats):
+        name = "float" if floats else _alike(weight.format.name, "flat", "zero", "groups", "has_min")
         key = (name, id(weight.order))
         if key not in self.made:
-            form, rows = FORMATS[name], -(-self.rows // tile) * tile
-            scales = rows * 4 * (1 if form.flat else self.units)
-            sizes = [rows * self.units * UNIT, scales, scales * form.groups]
-            parameters = {"F": name, "T": self.input.dtype.name}
-            self.made[key] = self._launch("quant_gemm.quantize_rows", parameters, tile, sizes, weight.order)
+            size = self.padded * self.units * UNIT
+            if floats:
+                self.made[key] = self._launch("spread_rows", {}, [4 * size, 0, 0], weight.order)
+            else:
+                scales = 4 * self.padded * (1 if weight.format.flat else self.units)
+                sizes = [size, scales, scales * weight.format.groups]
+                self.made[key] = self._launch("quantize_rows", {"F": name}, sizes, weight.order)
         return self.made[key]
 
 
-def _multiply(call, activations, weight, y, column, bias, floats):
+def _multiply(activations, weight, y, column, bias, floats):
     """Launch the product of the activations with one weight, into the columns of `y` from `column` on."""
-    form, rows, dtype = weight.format, activations.rows, y.dtype
-    n, k = weight.shape
-    item, panels, units = dtype.itemsize, -(-n // LANES), activations.units
-    few = rows <= STREAM_ROWS
-    tile = STREAM_ROWS if few or floats else FLAT_ROWS if form.flat else PRODUCT_ROWS
-    inputs, kept = activations.floats(weight.order, tile) if floats else activations.integers(weight, tile)
+    form, rows, item = weight.format, activations.rows, y.dtype.itemsize
+    n, units = weight.shape[0], activations.units
+    inputs, kept = activations.for_weight(weight, floats)
     args = [*inputs, weight.address, y.address + column * item, bias.address + column * item if bias is not None else 0]
-    args += [rows, n, units, weight.panel_bytes, weight.shift, y.shape[-1], tile]
-    keep, parameters = (*kept, weight.data, y, bias), {"T": dtype.name}
-    items, grain = panels, 1 + _GRAIN_BYTES // weight.panel_bytes
+    args += [rows, n, units, weight.panel_bytes, weight.shift, y.shape[-1]]
+    parameters = {"T": y.dtype.name}
     if floats:
-        kernel, parameters = "stream_floats", {"F": _alike(form.name, *_FIELDS, "zero", "float8")} | parameters
-    elif form.flat:
-        kernel = "stream_flat" if few else "product_flat"
+        kernel, fields = "stream_floats", ("bits", "group", "parameters", "table", "zero", "float8")
     else:
-        kernel, parameters = "stream" if few else "product", {"F": _alike(form.name, *_FIELDS)} | parameters
-    if not few and not floats:
-        items = -(-panels // PRODUCT_PANELS)
-        grain = 1 + _GRAIN_WORK // (2 * rows * units * UNIT * PRODUCT_PANELS * LANES)
-    if kernel == "product":
-        scratch, more = _product_scratch(call, form, -(-rows // tile) * tile, items)
-        args += [scratch.address, *more]
-        keep += (scratch,)
-    call.launch(f"quant_gemm.{kernel}", parameters, args, n=items, grain=grain, keep=keep)
-
-
-_FIELDS = ("bits", "group", "parameters", "table")
-
-
-def _product_scratch(call, form, rows, items):
-    """Workspace for every thread: scales, minimums and bytes of a pair of panels, and sums of all rows."""
-    unit = 4 * LANES * PRODUCT_PANELS * (2 * form.groups + (0 if form.bits == 8 else QUADS))
-    totals = PRODUCT_UNITS * unit
-    size = -(-(totals + rows * PRODUCT_PANELS * LANES * 4) // 64) * 64
-    scratch = call.scratch(size * min(call.threads, items))
-    return scratch, (size, -(-items // call.threads), totals)
+        kernel, fields = "stream", ("bits", "group", "parameters", "table")
+    if form.flat and not floats:
+        kernel = "stream_flat"
+    else:
+        parameters = {"F": _alike(form.name, *fields)} | parameters
+    work = 2 * rows * units * UNIT * LANES * (4 if floats else 1)
+    grain = 1 + min(_GRAIN_BYTES // weight.panel_bytes, _GRAIN_WORK // work)
+    keep = (*kept, weight.data, y, bias)
+    activations.call.launch(f"quant_gemm.{kernel}", parameters, args, n=-(-n // LANES), grain=grain, keep=keep)
 
 
 def _checked(input, weight, bias, activations):
@@ -149,9 +116,13 @@ def _checked(input, weight, bias, activations):
     shape = tuple(input.shape)
     for w in weights:
         if not shape or shape[-1] != w.shape[1]:
-            raise ValueError(f"`linear_quantized` needs `input` [..., K] and `weight` [N, K], got {shape} and {w.shape}")
+            raise ValueError(
+                f"`linear_quantized` needs `input` [..., K] and `weight` [N, K], got {shape} and {w.shape}"
+            )
         if w.format.flat and w.shape[1] > _FLAT_K:
-            raise ValueError(f"`weight` of one scale per row may have K of {_FLAT_K} at most, got {w.shape[1]}; use int4")
+            raise ValueError(
+                f"`weight` of one scale per row may have K of {_FLAT_K} at most, got {w.shape[1]}; use int4"
+            )
     n = sum(w.shape[0] for w in weights)
     if bias is not None:
         if tuple(bias.shape) != (n,):
@@ -176,10 +147,9 @@ def linear_quantized(call, input, weight, bias=None, *, activations="int8"):
         return y
     input = input.contiguous()
     bias = bias.contiguous() if bias is not None else None
-    k = shape[-1]
-    laid_out, column = _Activations(call, input, y.numel() // n, k, k), 0
+    laid_out, column = _Activations(call, input, y.numel() // n, shape[-1]), 0
     for w in weights:
         if w.shape[0]:
-            _multiply(call, laid_out, w, y, column, bias, activations == "float" or w.format.float8 is not None)
+            _multiply(laid_out, w, y, column, bias, activations == "float" or w.format.float8 is not None)
         column += w.shape[0]
     return y
