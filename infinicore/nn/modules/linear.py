@@ -12,8 +12,10 @@ class Linear(Module):
     """`y = alpha * x @ weight.T + bias`: [..., in_features] to [..., out_features].
 
     `weight` is [out_features, in_features], `bias` [out_features] or None (the default), both filled as in
-    PyTorch; `alpha` is an attribute, 1.0 at first.
+    PyTorch; `alpha` is an attribute, 1.0 at first. With `set_quantized`, `quantized` takes the place of `weight`.
     """
+
+    quantized, activations = None, "int8"
 
     def __init__(self, in_features, out_features, bias=False, device=None, dtype=None):
         super().__init__()
@@ -34,18 +36,33 @@ class Linear(Module):
         if self.bias is not None:
             init.uniform_(self.bias, -bound, bound)
 
+    def set_quantized(self, weight, activations="int8"):
+        """Multiply with a `QuantizedWeight` [out_features, in_features] from now on, and drop `weight`.
+
+        `activations` is that of `linear_quantized`.
+        """
+        if weight.shape != (self.out_features, self.in_features):
+            raise ValueError(f"`weight` has shape {weight.shape}, expected {(self.out_features, self.in_features)}")
+        if self.alpha != 1.0:
+            raise NotImplementedError(f"`alpha` of a quantised Linear must be 1.0, got {self.alpha}")
+        self.quantized, self.activations, self.weight = weight, activations, None
+
     def forward(self, input):
+        if self.quantized is not None:
+            return infinicore.linear_quantized(input, self.quantized, self.bias, activations=self.activations)
         return F.linear(input, self.weight, self.bias, alpha=self.alpha)
 
     def extra_repr(self):
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return sizes if self.quantized is None else f"{sizes}, {self.quantized.format.name}"
 
 
 class PackedLinear(Module):
     """Several `Linear`s over the same input as one: their weights are row ranges of one tensor.
 
     The parts are children with names of their own, so `state_dict()` shows them apart (`q_proj.weight`, ...), while
-    `packed(x)` runs one matrix product for all of them: [..., in_features] to [..., sum of out_features].
+    `packed(x)` runs one matrix product for all of them: [..., in_features] to [..., sum of out_features]. Parts may be
+    quantised (`Linear.set_quantized`), each in its own format.
     """
 
     def __init__(self, in_features, parts, bias=False, device=None, dtype=None):
@@ -64,44 +81,59 @@ class PackedLinear(Module):
             for name in self._part_names:
                 self._modules[name].reset_parameters()
 
+    @property
+    def _parts(self):
+        return [self._modules[name] for name in self._part_names]
+
     def _attach(self, weight, bias):
-        """Make the parameters of the parts views of the pack."""
+        """Make the parameters of the parts views of the pack; `weight` is None once a part is quantised."""
         self._weight, self._bias = weight, bias
         first = 0
-        for name in self._part_names:
-            part = self._modules[name]
-            part.weight = Parameter(weight.narrow(0, first, part.out_features))
+        for part in self._parts:
+            if weight is not None:
+                part.weight = Parameter(weight.narrow(0, first, part.out_features))
             if bias is not None:
                 part.bias = Parameter(bias.narrow(0, first, part.out_features))
             first += part.out_features
         self._addresses = self._parameter_addresses()
 
     def _parameter_addresses(self):
-        parts = [self._modules[name] for name in self._part_names]
-        return [p.address for part in parts for p in (part.weight, part.bias) if p is not None]
+        return [p.address for part in self._parts for p in (part.weight, part.bias) if p is not None]
 
     def _pack_again(self):
         """Bring parameters that were assigned to the parts (or copied with the module) into one tensor."""
-        parts = [self._modules[name] for name in self._part_names]
+        parts = self._parts
         biased = [part.bias is not None for part in parts]
         if any(biased) != all(biased):
             raise ValueError(f"the parts {', '.join(self._part_names)} must all have a bias, or none of them")
         bias = infinicore.cat([part.bias for part in parts]) if all(biased) else None
-        self._attach(infinicore.cat([part.weight for part in parts]), bias)
+        plain = all(part.quantized is None for part in parts)
+        self._attach(infinicore.cat([part.weight for part in parts]) if plain else None, bias)
 
     def _replace_tensors(self, fn, done):
         # The pack first, then the views of it: converted one by one they would lose their common memory.
         if self._parameter_addresses() != self._addresses:
             self._pack_again()
-        self._attach(fn(self._weight), None if self._bias is None else fn(self._bias))
-        for name in self._part_names:
-            for parameter in self._modules[name].parameters():
+        if self._weight is None:  # some are quantised, the others on their own
+            for part in self._parts:
+                part._replace_tensors(fn, done)
+            self._pack_again()
+        else:
+            self._attach(fn(self._weight), None if self._bias is None else fn(self._bias))
+        for part in self._parts:
+            for parameter in part.parameters():
                 done[id(parameter)] = (parameter, parameter)
 
     def packed(self, input, out=None):
         """The outputs of all parts, one after another along the last dim."""
         if self._parameter_addresses() != self._addresses:
             self._pack_again()
-        return infinicore.linear(input, self._weight, self._bias, out=out)
+        if self._weight is not None:
+            return infinicore.linear(input, self._weight, self._bias, out=out)
+        parts = self._parts
+        if all(part.quantized is not None for part in parts):
+            weights, activations = [part.quantized for part in parts], parts[0].activations
+            return infinicore.linear_quantized(input, weights, self._bias, activations=activations, out=out)
+        return infinicore.cat([part(input) for part in parts], dim=-1, out=out)
 
     forward = packed
