@@ -47,6 +47,14 @@ class Linear(Module):
             raise NotImplementedError(f"`alpha` of a quantised Linear must be 1.0, got {self.alpha}")
         self.quantized, self.activations, self.weight = weight, activations, None
 
+    def state_dict(self, *, destination=None, prefix="", keep_vars=False):
+        """As of every module; NotImplementedError for a quantised weight, which is no tensor."""
+        if self.quantized is not None:
+            raise NotImplementedError(
+                f"`{prefix}weight` is quantised and has no place in a state_dict: use the checkpoint, or `infinicore quantize`"
+            )
+        return super().state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+
     def forward(self, input):
         if self.quantized is not None:
             return infinicore.linear_quantized(input, self.quantized, self.bias, activations=self.activations)
