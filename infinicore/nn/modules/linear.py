@@ -51,7 +51,7 @@ class Linear(Module):
         """As of every module; NotImplementedError for a quantised weight, which is no tensor."""
         if self.quantized is not None:
             raise NotImplementedError(
-                f"`{prefix}weight` is quantised and has no place in a state_dict: use the checkpoint, or `infinicore quantize`"
+                f"`{prefix}weight` is quantised, which a state_dict cannot hold: see `infinicore quantize`"
             )
         return super().state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
 
