@@ -207,52 +207,66 @@ def flat_tile(typingctx, x, corrections, w, totals, units, rows):
     return types.void(*[types.int64] * 5, rows), codegen
 
 
+def _unit_floats(builder, form, base):
+    """Yield (k, value(q) - zero as float32) for the 32 elements of a unit, one row of the panel in each lane."""
+    if form.planes == (4,) and LANES == 16:  # a table in one register, which looks at 4 bits of each lane
+        table = form.table or range(16)
+        entries = ir.Constant(_FLOATS, [float(v - form.zero) for v in table])
+        for i in range(4):
+            vector = read(builder, base, _INTS, 4, i * _BYTES)
+            for nibble in range(8):
+                index = builder.lshr(vector, _everywhere(_INTS, 4 * nibble)) if nibble else vector
+                value = _call(builder, "llvm.x86.avx512.permvar.sf.512", _FLOATS, [entries, index])
+                yield 4 * (i + 4 * (nibble % 2)) + nibble // 2, value
+        return
+    for i, quad in enumerate(unit_quads(builder, form, base)):
+        for byte in range(4):
+            bits = builder.lshr(quad, _everywhere(_INTS, 8 * byte)) if byte else quad
+            if form.float8 is not None:
+                small = builder.trunc(bits, ir.VectorType(I8, LANES))
+                yield 4 * i + byte, lowp.widen(builder, getattr(lowp, form.float8), small)
+                continue
+            value = builder.and_(bits, _everywhere(_INTS, 255)) if byte < 3 else bits
+            yield 4 * i + byte, builder.sitofp(builder.sub(value, _everywhere(_INTS, form.zero)), _FLOATS)
+
+
 @intrinsic(prefer_literal=True)
 def float_tile(typingctx, x, w, s, m, totals, units, F, rows):
     """totals[rows, LANES] += activations (float32 [unit, 32, rows]) times one panel of weights, over `units` units.
 
-    The weight's integers, or small floats, are converted in registers: for few rows, and any activations.
+    The weight's integers, or small floats, become float32 in registers. `rows` is a literal.
     """
     height = literal_of(rows)
     if height is None or not isinstance(F, types.NumberClass):
         return None
     form = format_of(F)
-    groups = UNIT // form.group
-
-    def value_of(builder, quad, byte):
-        """Byte `byte` of each lane as the float that it stands for, without zero point and scale."""
-        bits = builder.lshr(quad, _everywhere(_INTS, 8 * byte)) if byte else quad
-        if form.float8:
-            small = builder.trunc(bits, ir.VectorType(I8, LANES))
-            return lowp.widen(builder, getattr(lowp, form.float8), small)
-        value = builder.and_(bits, _everywhere(_INTS, 255)) if byte < 3 else bits
-        return builder.sitofp(builder.sub(value, _everywhere(_INTS, form.zero)), _FLOATS)
+    groups = form.groups
+    ways = max(1, 4 // height)  # sums of a row side by side: each waits 4 cycles for the one before
 
     def codegen(context, builder, sig, args):
-        x, w, s, m, totals, units = args[:6]
-
         def body(at, sums):
-            at_x, at_w, at_s = at[:3]
-            _ask_for(builder, at_w, form.unit_bytes)
-            quads, sums = unit_quads(builder, form, at_w), list(sums)
-            for group in range(groups):
-                scale = read(builder, at_s, _FLOATS, 4, group * _BYTES)
-                least = read(builder, at[3], _FLOATS, 4, group * _BYTES) if form.has_min else None
-                for quad in range(group * QUADS // groups, (group + 1) * QUADS // groups):
-                    for byte in range(4):
-                        value = builder.fmul(value_of(builder, quads[quad], byte), scale)
-                        value = builder.fadd(value, least) if form.has_min else value
-                        for i in range(height):
-                            one = _splat_at(builder, at_x, F32, 4 * ((4 * quad + byte) * height + i))
-                            sums[i] = _fma(builder, value, one, sums[i])
+            _ask_for(builder, at[1], form.unit_bytes)
+            scale = [read(builder, at[2], _FLOATS, 4, group * _BYTES) for group in range(groups)]
+            least = [read(builder, at[3], _FLOATS, 4, group * _BYTES) for group in range(groups) if form.has_min]
+            parts = {}
+            for k, value in _unit_floats(builder, form, at[1]):
+                group = k // form.group
+                if form.has_min:
+                    value = _fma(builder, value, scale[group], least[group])
+                for i in range(height):
+                    one = _splat_at(builder, at[0], F32, 4 * (k * height + i))
+                    key = (group, i, k % ways)
+                    parts[key] = _fma(builder, value, one, parts[key]) if key in parts else builder.fmul(value, one)
+            for (group, i, _), part in parts.items():
+                new = builder.fadd(part, sums[i]) if form.has_min else _fma(builder, part, scale[group], sums[i])
+                sums = [*sums[:i], new, *sums[i + 1 :]]
             return sums
 
-        starts = [read(builder, totals, _FLOATS, 4, i * _BYTES) for i in range(height)]
-        pointers = [x, w, s] + ([m] if form.has_min else [])
-        strides = [4 * UNIT * height, form.unit_bytes] + [groups * _BYTES] * (len(pointers) - 2)
-        _, sums = _sum_loop(builder, units, pointers, strides, starts, body)
+        starts = [read(builder, args[4], _FLOATS, 4, i * _BYTES) for i in range(height)]
+        strides = [4 * UNIT * height, form.unit_bytes, groups * _BYTES, groups * _BYTES]
+        _, sums = _sum_loop(builder, args[5], args[:4], strides, starts, body)
         for i, value in enumerate(sums):
-            write(builder, value, totals, 4, i * _BYTES)
+            write(builder, value, args[4], 4, i * _BYTES)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6, F, rows), codegen
