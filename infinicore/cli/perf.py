@@ -1,27 +1,45 @@
-"""`infinicore perf compare | limits | table`: speed against other libraries and against the machine."""
+"""`infinicore perf compare | scaling | limits | table`: speed against other libraries and against the machine."""
 
-import json
 import os
+import shlex
+import sys
 from pathlib import Path
 
 
 def add_arguments(parser):
     """The arguments of `infinicore perf`."""
+    from ..perf.suites import SUITES
+
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     compare = actions.add_parser("compare", help="measure ours and the installed peers in turn, and print the ratios")
-    compare.add_argument("--suite", action="append", choices=("kernels", "dispatch", "generate"), help="default: all")
-    compare.add_argument("--case", metavar="TEXT", help="only the cases with this text in their name")
-    compare.add_argument("--dtype", action="append", help="only the cases of this dtype (may be repeated)")
-    compare.add_argument("--threads", type=int, help="threads of every side (default: 2, or what is available)")
-    compare.add_argument("--quick", action="store_true", help="small sizes and few rounds, without the 1.1B model")
-    compare.add_argument("--against", metavar="PEER", help="the peer that ratios are against (default: the fastest)")
-    compare.add_argument("--model-dir", metavar="DIR", help="keep the 1.1B checkpoint (4.4 GB) here, and reuse it")
-    compare.add_argument("--json", metavar="FILE", help="write the rows here")
-    compare.add_argument("--markdown", metavar="FILE", help="write the rows here as Markdown tables")
-    compare.add_argument("--list", action="store_true", help="print the names of the cases and stop")
-    actions.add_parser("limits", help="measure the machine: multiply-add peak and read bandwidth")
+    compare.add_argument("--suite", action="append", choices=tuple(SUITES), help="default: all but scaling")
+    scaling = actions.add_parser("scaling", help="the same for one kind of work in many sizes, with plots")
+    for measured in (compare, scaling):
+        _add_measuring(measured)
+    actions.add_parser("limits", help="measure the machine: multiply-add peaks and read bandwidth")
     table = actions.add_parser("table", help="print the rows of a JSON file as Markdown")
     table.add_argument("file", help="what `compare --json` wrote")
+    _add_report(table)
+
+
+def _add_measuring(parser):
+    parser.add_argument("--threads", type=int, help="threads of every side (default: 2, or what is available)")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds, without the large models")
+    parser.add_argument("--peer", metavar="NAME", help="the peer that ratios are against (default: the fastest)")
+    parser.add_argument("--model-dir", metavar="DIR", help="keep the checkpoints (9 GB) here, and reuse them")
+    parser.add_argument("--json", metavar="FILE", help="write the rows here")
+    parser.add_argument("--markdown", metavar="FILE", help="write the rows here as Markdown tables")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
+    _add_report(parser)
+
+
+def _add_report(parser):
+    parser.add_argument(
+        "--case", action="append", metavar="TEXT", help="only the cases with this text in their name (may be repeated)"
+    )
+    parser.add_argument("--dtype", action="append", help="only the cases of this dtype (may be repeated)")
+    parser.add_argument("--against", metavar="FILE", help="show what moved since an earlier run (its --json file)")
+    parser.add_argument("--plots", metavar="DIR", help="draw the rows of `scaling` as PNG files and an HTML page here")
 
 
 def add_parser(subparsers):
@@ -34,7 +52,8 @@ def add_parser(subparsers):
 
 def run(arguments):
     """Do `infinicore perf ACTION`; exit status 1 if a case of ours failed or its result differed from a peer's."""
-    return {"compare": _compare, "limits": _limits, "table": _table}[arguments.action](arguments)
+    actions = {"compare": _compare, "scaling": _compare, "limits": _limits, "table": _table}
+    return actions[arguments.action](arguments)
 
 
 def _threads(given):
@@ -48,17 +67,30 @@ def _threads(given):
     return given
 
 
-def _compare(arguments):
-    from ..perf import compare, report, suites
+def _moves(path):
+    """What moved since the run in the file `path`, or None without one."""
+    from ..perf import moves, report
 
-    if arguments.against is not None and arguments.against not in report.PEER_ORDER:
-        raise ValueError(f"`--against` must be one of {', '.join(report.PEER_ORDER)}, got {arguments.against!r}")
-    for path in filter(None, (arguments.json, arguments.markdown)):
+    if path is None:
+        return None
+    if path in report.PEER_ORDER:
+        raise ValueError(f"`--against` must name the JSON file of an earlier run, got {path!r}: use `--peer`")
+    return moves.Moves(moves.read_rows(path))
+
+
+def _compare(arguments):
+    from ..perf import compare, plots, report, suites
+
+    if arguments.peer is not None and arguments.peer not in report.PEER_ORDER:
+        raise ValueError(f"`--peer` must be one of {', '.join(report.PEER_ORDER)}, got {arguments.peer!r}")
+    for path in filter(None, (arguments.json, arguments.markdown, arguments.plots)):
         if not Path(path).absolute().parent.is_dir():  # before an hour of measuring, not after
             raise ValueError(f"the folder of `{path}` does not exist; make it first")
-    cases = suites.cases(
-        quick=arguments.quick, suites=arguments.suite or suites.SUITES, match=arguments.case, dtypes=arguments.dtype
-    )
+    moved = _moves(arguments.against)
+    chosen = ("scaling",) if arguments.action == "scaling" else arguments.suite or suites.USUAL
+    cases = suites.cases(quick=arguments.quick, suites=chosen, match=arguments.case, dtypes=arguments.dtype)
+    if arguments.plots:
+        plots.check(cases)
     if arguments.list:
         for case in cases:
             print(f"{case.suite:<10}{case.dtype:<10}{case.name}")
@@ -66,12 +98,12 @@ def _compare(arguments):
     options = compare.Options(
         threads=_threads(arguments.threads),
         quick=arguments.quick,
-        against=arguments.against,
+        peer=arguments.peer,
         model_dir=arguments.model_dir,
     )
     print(f"{compare.machine()}; {options.threads} threads a side; medians of turns taken alternately")
     print("ratio: how many times ours is faster than the named peer (for MB: smaller)")
-    show, rows = report.Table(cases), []
+    show, rows = report.Table(cases, moved), []
 
     def on_row(row):
         print(show.lines(row), flush=True)
@@ -79,9 +111,14 @@ def _compare(arguments):
         if arguments.json:  # after each row: an interrupted run keeps what it measured
             compare.write_json(rows, arguments.json)
 
-    compare.compare(cases, options, on_row)
+    compare.compare(cases, options, on_row, shlex.join(["infinicore", *sys.argv[1:]]))
+    print(f"\n{report.means(rows)}")
+    if moved:
+        print(f"\n{moved.summary(rows)}")
     if arguments.markdown:
-        Path(arguments.markdown).write_text(report.markdown(rows))
+        Path(arguments.markdown).write_text(report.markdown(rows, moved))
+    if arguments.plots:
+        print("\n".join(map(str, plots.write(rows, arguments.plots))))
     return int(any(map(compare.failed, rows)))
 
 
@@ -94,11 +131,16 @@ def _limits(arguments):
 
 
 def _table(arguments):
-    from ..perf import report
+    from ..perf import moves, plots, report, suites
 
+    moved, rows = _moves(arguments.against), moves.read_rows(arguments.file)
+    rows = [row for row in rows if suites.chosen(row["case"], row["dtype"], arguments.case, arguments.dtype)]
     try:
-        rows = json.loads(Path(arguments.file).read_text())
-        text = report.markdown(rows)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        text = report.markdown(rows, moved)
+    except (KeyError, TypeError):
         raise ValueError(f"`{arguments.file}` is not a file of rows: give what `compare --json` wrote") from None
-    print(text, end="")
+    print(f"{text}\n{report.means(rows)}")
+    if moved:
+        print(f"\n{moved.summary(rows)}")
+    if arguments.plots:
+        print("\n".join(map(str, plots.write(rows, arguments.plots))))

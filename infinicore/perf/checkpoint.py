@@ -2,7 +2,7 @@
 
 Written tensor by tensor, so that 2.2 GB of weights need little memory. The GGUF file (version 3,
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) lets llama.cpp run the same weights: its
-LLaMA keeps the rows of the query and key projections in rotated pairs, and has no tokenizer here.
+LLaMA keeps the rows of the query and key projections in rotated pairs (its Qwen2 does not), and there is no tokenizer.
 """
 
 import json
@@ -16,6 +16,8 @@ _SAFETENSORS = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 _GGUF_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
 _GGUF_UINT32, _GGUF_FLOAT32, _GGUF_STRING = 4, 6, 8
 _ALIGNMENT = 32
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+_FAMILY_KEYS = {"llama": {"attention_bias": False, "mlp_bias": False}, "qwen2": {"use_sliding_window": False}}
 
 
 def bfloat16_bits(x):
@@ -25,10 +27,10 @@ def bfloat16_bits(x):
 
 
 def config_of(model):
-    """The `config.json` of a `suites.Model`."""
+    """The `config.json` of a `model_cases.Model`."""
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [_ARCHITECTURES[model.family]],
+        "model_type": model.family,
         "hidden_size": model.hidden,
         "intermediate_size": model.intermediate,
         "num_hidden_layers": model.layers,
@@ -36,16 +38,15 @@ def config_of(model):
         "num_key_value_heads": model.kv_heads,
         "head_dim": model.hidden // model.heads,
         "vocab_size": model.vocabulary,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
+        "max_position_embeddings": model.context,
+        "rms_norm_eps": model.eps,
+        "rope_theta": model.rope_theta,
         "hidden_act": "silu",
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": model.tied,
         "bos_token_id": 1,
         "eos_token_id": 2,
         "torch_dtype": model.dtype,
-        "attention_bias": False,
-        "mlp_bias": False,
+        **_FAMILY_KEYS[model.family],
     }
 
 
@@ -56,20 +57,22 @@ def _shapes(model):
     for i in range(model.layers):
         at = f"model.layers.{i}."
         yield at + "input_layernorm.weight", (model.hidden,)
-        yield at + "self_attn.q_proj.weight", (model.hidden, model.hidden)
-        yield at + "self_attn.k_proj.weight", (kv, model.hidden)
-        yield at + "self_attn.v_proj.weight", (kv, model.hidden)
+        for part, width in (("q", model.hidden), ("k", kv), ("v", kv)):
+            yield f"{at}self_attn.{part}_proj.weight", (width, model.hidden)
+            if model.bias:
+                yield f"{at}self_attn.{part}_proj.bias", (width,)
         yield at + "self_attn.o_proj.weight", (model.hidden, model.hidden)
         yield at + "post_attention_layernorm.weight", (model.hidden,)
         yield at + "mlp.gate_proj.weight", (model.intermediate, model.hidden)
         yield at + "mlp.up_proj.weight", (model.intermediate, model.hidden)
         yield at + "mlp.down_proj.weight", (model.hidden, model.intermediate)
     yield "model.norm.weight", (model.hidden,)
-    yield "lm_head.weight", (model.vocabulary, model.hidden)
+    if not model.tied:
+        yield "lm_head.weight", (model.vocabulary, model.hidden)
 
 
 def write_random(model, folder):
-    """Write a checkpoint of `model` (a `suites.Model`) with normal weights of scale 0.02 into `folder`.
+    """Write a checkpoint of `model` (a `model_cases.Model`) with normal weights of scale 0.02 into `folder`.
 
     Does nothing if `folder` holds a checkpoint of this shape; ValueError if it holds another one.
     """
@@ -96,9 +99,9 @@ def write_random(model, folder):
     partial = folder / "model.safetensors.partial"
     with partial.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for _, shape in _shapes(model):
+        for name, shape in _shapes(model):
             values = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
-            values += np.float32(len(shape) == 1)  # a norm's weight is near 1
+            values += np.float32("norm" in name)  # a norm's weight is near 1
             (bfloat16_bits(values) if code == "BF16" else values).tofile(file)
     os.replace(partial, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=1))
@@ -139,7 +142,8 @@ def _gguf_name(name):
     if name in _GGUF_TOP:
         return _GGUF_TOP[name]
     _, _, layer, rest = name.split(".", 3)
-    return f"blk.{layer}.{_GGUF_NAMES[rest.removesuffix('.weight')]}.weight"
+    part, kind = rest.rsplit(".", 1)
+    return f"blk.{layer}.{_GGUF_NAMES[part]}.{kind}"
 
 
 def _rotated_pairs(weight, heads):
@@ -154,24 +158,25 @@ def _string(text):
 
 
 def _metadata(config):
-    """The key-value section for a LLaMA without a tokenizer."""
+    """The key-value section for a model without a tokenizer."""
+    family = config["model_type"]
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     integers = {
-        "llama.context_length": config["max_position_embeddings"],
-        "llama.embedding_length": config["hidden_size"],
-        "llama.block_count": config["num_hidden_layers"],
-        "llama.feed_forward_length": config["intermediate_size"],
-        "llama.rope.dimension_count": head_dim,
-        "llama.attention.head_count": config["num_attention_heads"],
-        "llama.attention.head_count_kv": config["num_key_value_heads"],
-        "llama.vocab_size": config["vocab_size"],
+        f"{family}.context_length": config["max_position_embeddings"],
+        f"{family}.embedding_length": config["hidden_size"],
+        f"{family}.block_count": config["num_hidden_layers"],
+        f"{family}.feed_forward_length": config["intermediate_size"],
+        f"{family}.rope.dimension_count": head_dim,
+        f"{family}.attention.head_count": config["num_attention_heads"],
+        f"{family}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{family}.vocab_size": config["vocab_size"],
         "general.alignment": _ALIGNMENT,
     }
     floats = {
-        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "llama.rope.freq_base": config.get("rope_theta", 10000.0),
+        f"{family}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        f"{family}.rope.freq_base": config.get("rope_theta", 10000.0),
     }
-    strings = {"general.architecture": "llama", "tokenizer.ggml.model": "none"}
+    strings = {"general.architecture": family, "tokenizer.ggml.model": "none"}
     out = [_string(k) + struct.pack("<I", _GGUF_STRING) + _string(v) for k, v in strings.items()]
     out += [_string(k) + struct.pack("<II", _GGUF_UINT32, v) for k, v in integers.items()]
     out += [_string(k) + struct.pack("<If", _GGUF_FLOAT32, v) for k, v in floats.items()]
@@ -179,9 +184,11 @@ def _metadata(config):
 
 
 def write_gguf(folder, path):
-    """Write the LLaMA checkpoint in `folder` (config.json, model.safetensors) as a GGUF file at `path`."""
+    """Write the Llama or Qwen2 checkpoint in `folder` (config.json, model.safetensors) as a GGUF file at `path`."""
     config = json.loads((Path(folder) / "config.json").read_text())
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    heads = {}
+    if config["model_type"] == "llama":
+        heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     tensors = list(_read_safetensors(Path(folder) / "model.safetensors"))
     count, metadata = _metadata(config)
     infos, offset = [], 0

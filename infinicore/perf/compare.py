@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import statistics
 import tempfile
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from . import peers
+from .cases import Skip, times_better
 from .process import Workers
-from .suites import Skip
+from .suites import MODEL_OPS
 
 _TURN_S, _QUICK_TURN_S = 0.1, 0.01
 _ROUNDS, _QUICK_ROUNDS = 7, 3
@@ -28,11 +30,11 @@ _ROUNDS, _QUICK_ROUNDS = 7, 3
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Options:
-    """How to compare: `threads` of every side; the peer `against` which ratios are (default: the fastest)."""
+    """How to compare: `threads` of every side; the `peer` that ratios are against (default: the fastest)."""
 
     threads: int
     quick: bool = False
-    against: str | None = None
+    peer: str | None = None
     model_dir: str | None = None
 
     @property
@@ -51,10 +53,13 @@ def installed(names):
 
 def versions():
     """Versions of the libraries that take part."""
-    found = {}
+    found = {"python": platform.python_version()}
     for name in ("numba", *peers.DISTRIBUTIONS.values()):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
+    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    if blas.get("name"):  # what NumPy multiplies matrices with
+        found[blas["name"]] = blas.get("version", "unknown")
     return found
 
 
@@ -100,6 +105,8 @@ class _Side:
     def save(self, path):
         """Its result as an array, or None if it has none."""
         reply = self.worker.ask("result", slot=self.slot, path=str(path))
+        if "error" in reply:
+            raise RuntimeError(f"{self.name} failed: {reply['error']}")
         return np.load(path) if reply.get("ok") else None
 
     @property
@@ -108,15 +115,12 @@ class _Side:
 
 
 def _files(case, have, folder):
-    """The files that a case of the suite `generate` needs, made in `folder` before anything is measured."""
-    if case.suite != "generate":
-        return {}
+    """({side: path} of what a case of a model loads, made before anything is measured; notes)."""
+    if case.op not in MODEL_OPS:
+        return {}, []
     from . import generation
 
-    name = case.options["model"]
-    path = generation.find_checkpoint(name, folder)
-    gguf = generation.make_gguf(name, path, folder) if "llama.cpp" in have else None
-    return {"checkpoint": path, "gguf": gguf}
+    return generation.files(case, have, folder)
 
 
 def _prepare(case, options, workers, folder):
@@ -124,14 +128,19 @@ def _prepare(case, options, workers, folder):
     have, missing = installed(case.peers)
     notes = [f"{name} is not installed" for name in missing]
     try:
-        files = _files(case, have, folder)
+        files, more = _files(case, have, folder)
     except Skip as reason:
         return [], [f"skipped: {reason}"]
-    about = {"suite": case.suite, "name": case.name, "dtype": case.dtype, "quick": options.quick, **files}
+    except (OSError, RuntimeError, ValueError) as error:  # a full disk must not end the run
+        return [], [f"ours failed: its files cannot be made: {error}"]
+    notes += more
+    about = {"suite": case.suite, "name": case.name, "dtype": case.dtype, "quick": options.quick}
     sides = []
     for name in ("ours", *have):
-        worker = workers.get(name, case.group)
-        reply = worker.ask("prepare", slot="case", **about)
+        if case.op in MODEL_OPS and name not in files:
+            continue
+        worker = workers.get(name, case.group, case.threads or options.threads)
+        reply = worker.ask("prepare", slot="case", path=files.get(name), **about)
         worker.pause()
         if reply.get("ok"):
             sides.append(_Side(name, worker))
@@ -140,15 +149,16 @@ def _prepare(case, options, workers, folder):
     return sides, notes
 
 
-def _limit(case, workers):
-    """The limit of the case as one more side, and how much of it one call of ours needs."""
+def _limit(case, options, workers, notes):
+    """The limit of the case as one more side, and how much of it one call of ours needs; None if there is none."""
     if case.limit is None:
         return None, 0.0
-    worker = workers.get("ours", case.group)
+    worker = workers.get("ours", case.group, case.threads or options.threads)
     reply = worker.ask("limit", slot="limit", kind=case.limit, dtype=case.dtype, nbytes=case.limit_bytes)
-    if "ok" not in reply:
-        raise RuntimeError(f"the limit {case.limit!r} cannot be measured: {reply['error']}")
     worker.pause()
+    if "ok" not in reply:
+        notes.append(f"the limit {case.limit!r} cannot be measured: {reply['error']}")
+        return None, 0.0
     return _Side("limit", worker, "limit"), case.limit_work / reply["amount"]
 
 
@@ -175,7 +185,7 @@ def _take_turns(case, sides, options, notes):
 
 def _error(case, sides):
     """(largest difference of ours from a peer relative to the peer's largest value or None, note or None)."""
-    if len(sides) < 2 or sides[0].name != "ours":
+    if len(sides) < 2 or sides[0].name != "ours" or not case.compared:
         return None, None
     with tempfile.TemporaryDirectory() as folder:
         arrays = [side.save(Path(folder, f"{i}.npy")) for i, side in enumerate(sides)]
@@ -193,56 +203,70 @@ def _error(case, sides):
     return worst, None
 
 
-def ratio_of(case, ours, theirs):
-    """How many times ours is better: above 1 means faster, or smaller for memory."""
-    return ours / theirs if case.higher_is_better else theirs / ours
-
-
 def _row(case, sides, limit, share, options):
     """The report's row from what was measured."""
     values = {side.name: case.value(side.median) for side in sides}
     ours = values.pop("ours", None)
     best = max if case.higher_is_better else min
-    against = options.against if options.against in values else best(values, key=values.get, default=None)
+    against = options.peer if options.peer in values else best(values, key=values.get, default=None)
     limit_s = limit.median * share if limit else None
     return {
         "suite": case.suite,
         "case": case.name,
         "dtype": case.dtype,
-        "threads": options.threads,
+        "threads": case.threads or options.threads,
         "unit": case.unit,
         "ours": ours,
         "peers": values,
         "against": against,
-        "ratio": ratio_of(case, ours, values[against]) if ours and against else None,
+        "ratio": times_better(case.unit, ours, values[against]) if ours and against else None,
         "limit": case.value(limit_s) if limit else None,
-        "limit_fraction": ratio_of(case, ours, case.value(limit_s)) if ours and limit else None,
+        "limit_fraction": times_better(case.unit, ours, case.value(limit_s)) if ours and limit else None,
+        "series": case.series,
+        "x": case.x,
     }
 
 
 def run_case(case, options, workers, folder=None):
     """Measure one case; its row, with `error` (relative difference of the results) and `notes`."""
     sides, notes = _prepare(case, options, workers, folder)
-    limit, share = _limit(case, workers) if sides else (None, 0.0)
+    limit, share = _limit(case, options, workers, notes) if sides else (None, 0.0)
     lasting = _take_turns(case, [*filter(None, [limit]), *sides], options, notes)
     limit, sides = limit if limit in lasting else None, [side for side in lasting if side is not limit]
-    error, difference = _error(case, sides)
+    try:
+        error, difference = _error(case, sides)
+    except RuntimeError as failure:
+        error, difference = None, str(failure)
     for side in sides:
         side.worker.ask("release")
     row = _row(case, sides, limit, share, options)
     return {**row, "error": error, "notes": [*filter(None, [difference]), *notes]}
 
 
-def compare(cases, options, on_row=lambda row: None):
-    """Measure `cases`; the rows, each also given to `on_row` when it is done."""
-    about = {"machine": machine(), "versions": versions()}
-    rows, workers = [], Workers(options.threads)
+def _beside(case, row, rows):
+    """A note that sets ours against ours in the row that the case names as its base, if that was measured."""
+    base = next((r for r in rows if (r["suite"], r["case"], r["dtype"]) == (case.suite, *(case.base or ()))), None)
+    if base is None or row["ours"] is None or base["ours"] is None:
+        return []
+    name, dtype = case.base
+    return [f"{times_better(case.unit, row['ours'], base['ours']):.2f} x ours of `{name}`, {dtype}"]
+
+
+def compare(cases, options, on_row=lambda row: None, command=None):
+    """Measure `cases`; the rows, each also given to `on_row` when it is done.
+
+    A row is a dict: case, figures of each side, ratio, limit, notes; and `machine`, `versions` and the `command` line.
+    """
+    about = {"machine": machine(), "versions": versions(), "command": command}
+    rows, workers = [], Workers()
     with tempfile.TemporaryDirectory(prefix="infinicore-perf-") as temporary:
         folder = options.model_dir or temporary
         try:
             for case in cases:
-                rows.append({**run_case(case, options, workers, folder), **about})
-                on_row(rows[-1])
+                row = {**run_case(case, options, workers, folder), **about}
+                row["notes"] += _beside(case, row, rows)
+                rows.append(row)
+                on_row(row)
         finally:
             workers.close()
     return rows

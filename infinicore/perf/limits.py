@@ -52,18 +52,20 @@ class FmaPeak:
     """Multiply-adds in registers, on every thread: `amount` FLOPs per call.
 
     `dtype` is what is multiplied: bfloat16 uses the dot instruction where the CPU has it; otherwise it
-    and float16 are widened and multiplied as float32, which is then their peak as well.
+    and float16 are widened and multiplied as float32, which is then their peak as well. int8 uses the dot
+    instruction of bytes where the CPU has it (4 times the float32 rate), otherwise it is widened too.
     """
-
-    unit = "GFLOP/s"
 
     def __init__(self, dtype):
         lanes, parts = isa.lanes(), threads.default_threads()
         name, self.per_round = "probe.fma_f32", 2 * lanes
+        self.unit = "GOP/s" if dtype == "int8" else "GFLOP/s"
         if dtype == "float64":
             name, self.per_round = "probe.fma_f64", lanes
         elif dtype == "bfloat16" and isa.has_bf16_dot():
             name, self.per_round = "probe.dot_bf16_f32", 4 * lanes
+        elif dtype == "int8" and isa.has_int8_dot():
+            name, self.per_round = "probe.dot_i8_i32", 8 * lanes
         self.amount = float(self.per_round * _CHAINS * _ROUNDS * parts)
         rng = np.random.default_rng(0)
         # Factor and addend in (0.25, 0.75): the chains stay near 1, far from denormals and infinity.
@@ -73,6 +75,8 @@ class FmaPeak:
         if name == "probe.dot_bf16_f32":  # the upper half of a float32 is a bfloat16: twice, for a pair
             high = self._operands.view(np.uint32) >> 16
             self._operands = (high << 16 | high).view(np.float32)
+        if name == "probe.dot_i8_i32":
+            kind, self._operands = np.int32, rng.integers(1, 2**31, count, dtype=np.int32)
         self._out = np.zeros(parts * isa.vector_bytes() // self._operands.itemsize, kind)
         args = (self._operands.ctypes.data, self._out.ctypes.data, _ROUNDS)
         self._launch = _Launch(name, args, parts, parts)
@@ -120,14 +124,14 @@ class ReadBandwidth:
 
 
 def prepare(kind, dtype, nbytes):
-    """The limit that a case names: "fma" or "read"."""
-    return FmaPeak(dtype) if kind == "fma" else ReadBandwidth(nbytes)
+    """The limit that a case names: "fma", "int8" or "read"."""
+    return ReadBandwidth(nbytes) if kind == "read" else FmaPeak("int8" if kind == "int8" else dtype)
 
 
 def table():
     """All limits of this machine: rows of (name, value, unit), for `infinicore perf limits`."""
     rows = []
-    for dtype in ("float32", "float64", "bfloat16"):
+    for dtype in ("float32", "float64", "bfloat16", "int8"):
         peak = FmaPeak(dtype)
         rows.append((f"multiply-add peak, {dtype}", peak.amount / peak.measure(30) / 1e9, peak.unit))
     for mib in (1, 16, DEFAULT_READ_BYTES >> 20):

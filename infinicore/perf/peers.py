@@ -29,13 +29,14 @@ _REPLAYED = 100  # operations in a recorded graph
 class Call:
     """A timed statement: `text` is run, after `setup` once; `result` is the expression of its value.
 
-    With `calls` operations in one run of the statement, the time is divided by that.
+    With `calls` operations in one run of the statement (a number, or the case's option that has it), the time is
+    divided by that.
     """
 
     text: str
     setup: str = ""
     result: str = ""
-    calls: int = 1
+    calls: int | str = 1
 
 
 NUMPY = {
@@ -98,11 +99,14 @@ TORCH = {
         setup="q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))",
         result="_.transpose(1, 2)",
     ),
-    # The query heads of a group as rows of one head: 2.4 (float32) and 17 (bfloat16) times as fast as
-    # enable_gqa=True with torch 2.13 on two Zen 4 cores.
-    "attention_decode": Call(
-        "F.scaled_dot_product_attention(q, k, v, scale=scale)",
-        setup="q = q.view(groups); k, v = (t.transpose(1, 2).contiguous() for t in (k, v))",
+    # A loop over dense caches, and the query heads of a group as rows of one head: 2.4 (float32) and 17 (bfloat16)
+    # times as fast as enable_gqa=True with torch 2.13 on two Zen 4 cores.
+    "paged_attention": Call(
+        "for k, v in caches: out = F.scaled_dot_product_attention(q, k, v, scale=scale)",
+        setup="q, shape = q.view(groups), q.shape; "
+        "caches = [[x[t].transpose(1, 2).reshape(dense) for x in (k, v)] for t in tables]",
+        result="out.view(shape)",
+        calls="turns",
     ),
     "add_new": Call("torch.add(x, y)"),
     "graph": Call(
@@ -150,7 +154,12 @@ OURS = {
         setup="positions = infinicore.arange(x.shape[1]); sin = infinicore.sin(angle); cos = infinicore.cos(angle)",
     ),
     "attention_prefill": Call("infinicore.mha(q, k, v, scale=scale, is_causal=True)"),
-    "attention_decode": Call("infinicore.mha(q, k, v, scale=scale)"),
+    "paged_attention": Call(
+        "for table in tables: infinicore.paged_attention(q, k, v, table, lengths, scale=scale, out=out)",
+        setup="tables = [tables[i].contiguous() for i in range(turns)]; "
+        "lengths = infinicore.from_numpy(np.full(len(q), length)); out = infinicore.empty_like(q)",
+        calls="turns",
+    ),
     "add_new": Call("infinicore.add(x, y)"),
     "graph": Call("graph.run()", setup=_RECORD, result="out", calls=_REPLAYED),
 }
@@ -171,11 +180,13 @@ class Timed:
         if names["out"] is None:  # the first result, which the timed runs write into where they have `out=`
             names["out"] = names["_"]
         self._names, self._call = names, call
+        self._calls = names[call.calls] if isinstance(call.calls, str) else call.calls
         self._timer = timeit.Timer(call.text, globals=names)
 
     def measure(self, repetitions):
-        """Seconds of one operation, as the mean of `repetitions` runs of the statement."""
-        return self._timer.timeit(repetitions) / repetitions / self._call.calls
+        """Seconds of one operation, as the mean of `repetitions` of them (or of one run of the statement)."""
+        runs = max(1, repetitions // self._calls)
+        return self._timer.timeit(runs) / runs / self._calls
 
     def result(self):
         """The value as a NumPy array."""
@@ -237,7 +248,7 @@ def _ours(case):
         value = infinicore.from_numpy(array)
         return value.to(getattr(infinicore, case.dtype)) if array.dtype == np.float32 else value
 
-    names = {"infinicore": infinicore, **case.options}
+    names = {"infinicore": infinicore, "np": np, **case.options}
     names.update({name: tensor(array) for name, array in case.arrays().items()})
     return Timed(OURS[case.op], names, lambda value: np.asarray(value.numpy(), np.float64))
 

@@ -21,22 +21,22 @@ _THREAD_VARIABLES = (
 _ROOT = str(Path(__file__).resolve().parents[2])
 _CHECKOUT = Path(_ROOT, "setup.py").exists()  # one that may not be installed
 _FIND = f"import sys; sys.path.insert(0, {_ROOT!r}); " if _CHECKOUT else ""
-_FORGET = f"import os; sys.path[:] = [p for p in sys.path if os.path.realpath(p) != {_ROOT!r}]; " if _CHECKOUT else ""
+_FORGET = (
+    f"import os, sys; sys.path[:] = [p for p in sys.path if os.path.realpath(p) != {_ROOT!r}]; " if _CHECKOUT else ""
+)
 
 
 def python(code, find_ours=False):
     """The command that runs `code` in a new interpreter, without the current folder on its path.
 
-    `find_ours`: this very `infinicore` can be imported, installed or not.
+    `find_ours`: this very `infinicore` can be imported, installed or not; otherwise its checkout is not on the path
+    (transformers looks for a package called `kernels`, and would find our folder of that name).
     """
-    return [sys.executable, "-P", "-c", (_FIND if find_ours else "") + code]
+    return [sys.executable, "-P", "-c", (_FIND if find_ours else _FORGET) + code]
 
 
 def python_with_ours(code):
-    """The same with `infinicore` imported, and its checkout not on the path.
-
-    transformers looks for a package called `kernels`, and would find our folder of that name.
-    """
+    """The same with `infinicore` imported, and its checkout not on the path."""
     return python(f"import infinicore; {_FORGET}{code}", find_ours=True)
 
 
@@ -99,19 +99,19 @@ class Worker:
 
 
 class Workers:
-    """The processes of a run: one per side and group of cases, started when first asked for."""
+    """The processes of a run: one per side, group of cases and number of threads, started when first asked for."""
 
-    def __init__(self, threads):
-        self._threads, self._group, self._workers = threads, None, {}
+    def __init__(self):
+        self._group, self._workers = None, {}
 
-    def get(self, side, group):
-        """The worker of `side`; a new group ends the processes of the one before."""
-        if group != self._group:
+    def get(self, side, group, threads):
+        """The worker of `side`; a new group, or number of threads, ends the processes of the one before."""
+        if (group, threads) != self._group:
             self.close()
-            self._group = group
+            self._group = group, threads
         worker = self._workers.get(side)
         if worker is None or not worker.alive:
-            worker = self._workers[side] = Worker(side, self._threads)
+            worker = self._workers[side] = Worker(side, threads)
         return worker
 
     def close(self):

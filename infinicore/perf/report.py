@@ -1,4 +1,8 @@
-"""Rows of a comparison as a table for the terminal and as Markdown."""
+"""Rows of a comparison as a table for the terminal and as Markdown, and their means."""
+
+import statistics
+
+from .cases import times_better
 
 PEER_ORDER = ("numpy", "torch", "transformers", "llama.cpp")
 
@@ -12,6 +16,30 @@ def number(value):
     return f"{value:#.3g}".rstrip(".")
 
 
+def sides_used(rows):
+    """The peers that any of the rows has a figure of, in their order."""
+    return [name for name in PEER_ORDER if any(name in row["peers"] for row in rows)]
+
+
+def means(rows):
+    """A line per peer: geometric mean and least of how many times ours is better, over the rows that have both."""
+    lines = []
+    for peer in sides_used(rows):
+        ratios = {}
+        for row in rows:
+            ours, theirs = row["ours"], row["peers"].get(peer)
+            if ours and theirs:
+                label = f"{row['case']}, {row['dtype']}"
+                ratios[label] = times_better(row["unit"], ours, theirs)
+        if ratios:
+            least = min(ratios, key=ratios.get)
+            mean = statistics.geometric_mean(ratios.values())
+            lines.append(
+                f"geometric mean: {mean:.2f} x {peer} in {len(ratios)} rows, least {ratios[least]:.2f} ({least})"
+            )
+    return "\n".join(lines)
+
+
 def _percent(value):
     return "-" if value is None else f"{value:.0%}"
 
@@ -21,10 +49,13 @@ def _times(row):
 
 
 class Table:
-    """The terminal's table, row by row: a heading per suite, with the columns that its cases have."""
+    """The terminal's table, row by row: a heading per suite, with the columns that its cases have.
 
-    def __init__(self, cases):
-        self._cases, self._suite, self._peers = cases, None, ()
+    With `moves` (a `moves.Moves`), what moved since an earlier run is the last column.
+    """
+
+    def __init__(self, cases, moves=None):
+        self._cases, self._moves, self._suite, self._peers = cases, moves, None, ()
         self._width = 2 + max(len(case.name) for case in cases)
 
     def _heading(self, suite):
@@ -32,7 +63,8 @@ class Table:
         named = {name for case in self._cases if case.suite == suite for name in case.peers}
         self._peers = [name for name in PEER_ORDER if name in named]
         peers = "".join(f"{name:>14}" for name in self._peers)
-        return f"\n{suite:<{self._width}}{'dtype':<10}{'unit':<9}{'ours':>9}{peers}   {'ratio':<20}of the limit"
+        last = f"{'of the limit':<18}moved" if self._moves else "of the limit"
+        return f"\n{suite:<{self._width}}{'dtype':<10}{'unit':<9}{'ours':>9}{peers}   {'ratio':<22}{last}"
 
     def lines(self, row):
         """One row, under its heading if that is new, and its notes."""
@@ -40,25 +72,31 @@ class Table:
         peers = "".join(f"{number(row['peers'].get(name)):>14}" for name in self._peers)
         text = f"{row['case']:<{self._width}}{row['dtype']:<10}{row['unit']:<9}{number(row['ours']):>9}{peers}"
         limit = "-" if row["limit"] is None else f"{_percent(row['limit_fraction'])} of {number(row['limit'])}"
-        return "\n".join([*out, f"{text}   {_times(row):<20}{limit}", *(f"    {note}" for note in row["notes"])])
+        if self._moves:
+            limit = f"{limit:<18}{self._moves.text(row)}"
+        return "\n".join([*out, f"{text}   {_times(row):<22}{limit}", *(f"    {note}" for note in row["notes"])])
 
 
-def markdown(rows):
-    """The rows as Markdown: what was measured on, then one table per suite."""
+def markdown(rows, moves=None):
+    """The rows as Markdown: what was measured on, one table per suite; `moves` add a column of what moved."""
     if not rows:
         return ""
     first = rows[0]
     used = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
-    parts = [f"{first['machine']}; {first['threads']} threads; {used}."]
+    threads = " and ".join(str(count) for count in dict.fromkeys(row["threads"] for row in rows))
+    command = f" `{first['command']}`." if first.get("command") else ""
+    parts = [f"{first['machine']}; {threads} threads; {used}.{command}"]
     for suite in dict.fromkeys(row["suite"] for row in rows):
         part = [row for row in rows if row["suite"] == suite]
-        peers = [name for name in PEER_ORDER if any(name in row["peers"] for row in part)]
+        peers = sides_used(part)
         names = ["case", "dtype", "unit", "ours", *peers, "ratio", "limit", "of the limit"]
+        names += ["moved"] if moves else []
         lines = [f"### {suite}", "", f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
         for row in part:
             cells = [row["case"], row["dtype"], row["unit"], number(row["ours"])]
             cells += [number(row["peers"].get(name)) for name in peers]
             cells += [_times(row), number(row["limit"]), _percent(row["limit_fraction"])]
+            cells += [moves.text(row)] if moves else []
             lines.append(f"| {' | '.join(cells)} |")
         parts.append("\n".join(lines))
     notes = [f"- {row['case']} ({row['dtype']}): {note}" for row in rows for note in row["notes"]]

@@ -23,8 +23,10 @@ import sys
 import numpy as np
 
 from . import limits, peers, suites
+from .cases import Skip
 
 _RESULT_SIZE = 1 << 16  # values of a result that are compared
+_ERROR_LENGTH = 300
 
 
 def _prepare(side, slots, message):
@@ -33,10 +35,10 @@ def _prepare(side, slots, message):
         for c in suites.cases(quick=message["quick"], suites=[message["suite"]], dtypes=[message["dtype"]])
         if c.name == message["name"]
     )
-    if case.suite == "generate":
+    if case.op in suites.MODEL_OPS:
         from . import generation
 
-        slots[message["slot"]] = generation.prepare(side, case, message)
+        slots[message["slot"]] = generation.prepare(side, case, message["path"])
     else:
         slots[message["slot"]] = peers.prepare(side, case)
     return {"ok": True}
@@ -76,10 +78,11 @@ def serve(side, lines, answer):
         message = json.loads(line)
         try:
             reply = _COMMANDS[message["do"]](side, slots, message)
-        except suites.Skip as reason:
+        except Skip as reason:
             reply = {"skip": str(reason)}
         except Exception as error:  # whatever a library raises is that side's answer
-            reply = {"error": f"{type(error).__name__}: {error}"}
+            text = " ".join(str(error).split())  # one line, which becomes a note of the row
+            reply = {"error": f"{type(error).__name__}: {text}"[:_ERROR_LENGTH]}
         answer(reply)
 
 

@@ -5,7 +5,9 @@ peaks are chains of multiply-adds in registers, the bandwidth is one load and on
 (software prefetching adds nothing: 36.1 GB/s with and without, two Zen 4 cores, 256 MB).
 """
 
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .. import isa, jit
@@ -31,6 +33,23 @@ def multiply_add(typingctx, total, a, b):
 
     def codegen(context, builder, sig, args):
         return _multiply_add(builder, args[1], args[2], args[0])
+
+    return total(total, a, b), codegen
+
+
+@intrinsic
+def byte_dot(typingctx, total, a, b):
+    """`total` (int32 lanes) plus the products of 4 unsigned bytes of `a` with 4 signed bytes of `b` in each lane.
+
+    `vpdpbusd`: only where `isa.has_int8_dot()`.
+    """
+    if not isinstance(total, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * total.lanes}"
+        kind = ir.FunctionType(args[0].type, [args[0].type] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
     return total(total, a, b), codegen
 
@@ -105,6 +124,30 @@ def dot_bf16_f32(args, lo, hi):
     b = vload(pairs, (CHAINS + 1) * LANES, LANES)
     for i in range(lo, hi):
         vstore(out, i * LANES, _chains(starts, a, b, load(args, 2)))
+    return 0
+
+
+@jit.inline
+def _byte_chains(c, a, b, steps):
+    """As `_chains`, of `byte_dot`."""
+    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = c
+    for _ in range(steps):
+        c0, c1, c2, c3 = byte_dot(c0, a, b), byte_dot(c1, a, b), byte_dot(c2, a, b), byte_dot(c3, a, b)
+        c4, c5, c6, c7 = byte_dot(c4, a, b), byte_dot(c5, a, b), byte_dot(c6, a, b), byte_dot(c7, a, b)
+        c8, c9, c10, c11 = byte_dot(c8, a, b), byte_dot(c9, a, b), byte_dot(c10, a, b), byte_dot(c11, a, b)
+    return ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)) + ((c8 + c9) + (c10 + c11))
+
+
+@jit.inline
+def dot_i8_i32(args, lo, hi):
+    """As `fma_f32`, with 64 products of bytes per instruction, summed in int32 (modulo 2^32)."""
+    p = ptr(load(args, 0), types.int32)
+    out = ptr(load(args, 1), types.int32)
+    starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
+    a = vload(p, CHAINS * LANES, LANES)
+    b = vload(p, (CHAINS + 1) * LANES, LANES)
+    for i in range(lo, hi):
+        vstore(out, i * LANES, _byte_chains(starts, a, b, load(args, 2)))
     return 0
 
 

@@ -1,0 +1,101 @@
+"""What a case of the comparison is: the inputs, how much work one call does, against whom, and which limit applies.
+
+Inputs come from one seeded generator, so that every process makes the same arrays, and none of them is zeros
+(zeros draw less power and flatter a kernel).
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+HIGHER_IS_BETTER = ("GFLOP/s", "GB/s", "tokens/s")
+NUMPY, TORCH = ("numpy",), ("torch",)
+BOTH = ("numpy", "torch")
+LLM = ("transformers", "llama.cpp")
+
+# how far two sides may differ, relative to the largest value of the result
+TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 4e-3}
+
+
+def times_better(unit, figure, other):
+    """How many times `figure` is better than `other`: above 1 means faster, or smaller for memory."""
+    return figure / other if unit in HIGHER_IS_BETTER else other / figure
+
+
+class Skip(Exception):
+    """A case that cannot be run here (a file or a package is absent)."""
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Input:
+    """One array: normal numbers, an integer `index` below `high`, a `permutation` of 0, 1, ..., or a `bool`."""
+
+    shape: tuple[int, ...]
+    kind: str = "normal"
+    high: int = 0
+    scale: float = 1.0
+
+    def make(self, rng):
+        if self.kind == "index":
+            return rng.integers(0, self.high, self.shape, dtype=np.int64)
+        if self.kind == "permutation":
+            return rng.permutation(np.prod(self.shape)).reshape(self.shape)
+        if self.kind == "bool":
+            return rng.random(self.shape) < 0.5
+        return rng.standard_normal(self.shape, dtype=np.float32) * np.float32(self.scale)
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Case:
+    """One row of the report.
+
+    `work` is what one call does, in the unit's terms: FLOPs, bytes, tokens, or 1 for a time. The least
+    time that the machine could need is `limit_work` (operations or bytes) at the rate that `limit` names:
+    "fma" (multiply-add peak of the dtype), "int8" (the same of bytes) or "read" (read bandwidth of a buffer of
+    `limit_bytes`). `group` names cases that share processes of their own.
+    """
+
+    suite: str
+    name: str
+    op: str
+    dtype: str
+    unit: str
+    work: float = 1.0
+    inputs: dict[str, Input] = field(default_factory=dict)
+    options: dict = field(default_factory=dict)
+    peers: tuple[str, ...] = BOTH
+    limit: str | None = None
+    limit_work: float = 0.0
+    limit_bytes: int = 0
+    group: str = "shared"
+    threads: int | None = None  # of every side; None: the run's number
+    tolerance: float | None = None
+    compared: bool = True  # False: the sides may rightly differ, and results are not compared
+    repeat: bool = True  # False: one call per turn, where repeating costs too much or means nothing
+    rounds: int | None = None  # turns of each side; None: the run's number
+    base: tuple[str, str] | None = None  # (name, dtype) of the row of the suite that ours is also set against
+    series: str | None = None  # the curve of the plots that this case is a point of, at `x`
+    x: float | None = None
+
+    @property
+    def higher_is_better(self):
+        return self.unit in HIGHER_IS_BETTER
+
+    @property
+    def allowed_error(self):
+        return TOLERANCE[self.dtype] if self.tolerance is None else self.tolerance
+
+    def value(self, measured):
+        """The figure of the report for one call that took `measured` seconds (or bytes, for MB)."""
+        scale = {"GFLOP/s": 1e-9, "GB/s": 1e-9, "tokens/s": 1.0}
+        if self.higher_is_better:
+            return self.work * scale[self.unit] / measured
+        return measured * {"us": 1e6, "ms": 1e3, "s": 1.0, "MB": 1e-6}[self.unit]
+
+    def arrays(self):
+        """Its inputs as NumPy arrays (float32, int64, bool), the same in every process."""
+        seed = int.from_bytes(hashlib.sha256(repr(self.inputs).encode()).digest()[:8], "little")
+        rng = np.random.default_rng(seed)
+        return {name: given.make(rng) for name, given in self.inputs.items()}
