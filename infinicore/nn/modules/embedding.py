@@ -53,8 +53,33 @@ class Embedding(Module):
         if self.padding_idx is not None:
             init.zeros_(self.weight[self.padding_idx])
 
+    @property
+    def dtype(self):
+        """The dtype of the rows that `forward` returns."""
+        return self._quantized[2] if self.weight is None else self.weight.dtype
+
+    def set_quantized(self, raw, kind):
+        """Take rows from raw blocks of a GGUF file from now on, and drop `weight`; `forward` returns its dtype.
+
+        `raw` (uint8) and `kind` are those of `gguf_embedding`; `raw` is kept as it is, also where it is a mapped file,
+        and only the rows that are asked for are read.
+        """
+        self._quantized = (raw, kind, self.dtype)
+        self.weight = None
+
+    def _replace_tensors(self, fn, done):
+        super()._replace_tensors(fn, done)
+        if self.weight is None:  # raw blocks stay; what they are expanded to changes
+            raw, kind, dtype = self._quantized
+            self._quantized = (raw, kind, fn(infinicore.empty((0,), dtype=dtype)).dtype)
+
     def forward(self, input):
+        if self.weight is None:
+            raw, kind, dtype = self._quantized
+            shape = (self.num_embeddings, self.embedding_dim)
+            return infinicore.gguf_embedding(input, raw, kind, shape, dtype.name)
         return F.embedding(input, self.weight)
 
     def extra_repr(self):
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        kind = f", {self._quantized[1]}" if self.weight is None else ""
+        return f"{self.num_embeddings}, {self.embedding_dim}{kind}"
