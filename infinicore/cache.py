@@ -1,6 +1,7 @@
-"""The cache of compiled kernels, seen from above: what lies in it, and how to fill it before it is needed.
+"""The cache of compiled kernels and repacked weights, seen from above: what lies in it, and how to fill it early.
 
-Where kernels lie and how they are written is `kernels/cache.py`. The command is `infinicore cache`.
+Where kernels lie and how they are written is `kernels/cache.py`, for weights `models/weight_cache.py`. The command is
+`infinicore cache`.
 """
 
 import json
@@ -43,9 +44,32 @@ def entries():
     return sorted(found, key=lambda entry: (entry.machine, entry.name))
 
 
+@dataclass(kw_only=True, slots=True, frozen=True)
+class WeightEntry:
+    """The repacked weights of a checkpoint: the file's name, its size in bytes, when it was written (Unix seconds)."""
+
+    name: str
+    path: Path
+    nbytes: int
+    time: float
+
+
+def weight_entries():
+    """The repacked weights on disk, sorted by name."""
+    return [
+        WeightEntry(name=path.stem, path=path, nbytes=nbytes, time=when)
+        for path, nbytes, when in _files.weight_entries()
+    ]
+
+
 def clear():
     """Delete every compiled kernel; returns how many there were, and their size in bytes."""
     return _files.clear()
+
+
+def clear_weights():
+    """Delete all repacked weights; returns how many files there were, and their size in bytes."""
+    return _files.clear_weights()
 
 
 # One layer each with what a family adds: attention biases, a norm of queries and keys, a head of its own.
@@ -120,9 +144,10 @@ def _run(folder, dtype):
 
 
 def _start_threads():
-    """The parallel driver and the parallel replay of graphs, which small models never reach."""
-    from .kernels import threads
+    """The parallel driver, the parallel replay of graphs and `first_touch`, which small models never reach."""
+    from .kernels import kernel, threads
 
     threads.driver()
     threads.load_driver("replay", "args, lo, hi")
     threads.load_driver("replay_serial", "args, lo, hi")
+    kernel("touch.pages")

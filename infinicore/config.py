@@ -65,8 +65,10 @@ _ROWS = (
         name="INFINICORE_ISA",
         kind=str,
         default="auto",
-        choices=("auto", "avx512", "avx2", "portable"),
-        meaning="a smaller instruction set than this CPU's (`avx512` leaves out the bfloat16 and int8 dot products)",
+        choices=("auto", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon"),
+        meaning="a smaller instruction set than this CPU's (`avx512` leaves out the bfloat16 and int8 dot products,"
+        " `avx512_bf16` and `avx512_vnni` keep one of them); `neon`: code for aarch64, which other machines can only"
+        " compile",
         read_by="kernels/isa.py",
     ),
     Switch(
@@ -78,10 +80,28 @@ _ROWS = (
         read_by="kernels/threads.py",
     ),
     Switch(
+        name="INFINICORE_DECODE_THREADS",
+        kind=int,
+        default=None,
+        least=1,
+        meaning="threads for steps of one token per sequence, which memory limits and not the cores; default: as many"
+        " as for prompts",
+        read_by="infinicore/lm/runner.py",
+    ),
+    Switch(
+        name="INFINICORE_WEIGHT_CACHE",
+        kind=str,
+        default="0",
+        choices=("0", "1"),
+        meaning="whether weights that loading repacks are kept on disk, beside the kernels, and mapped the next time",
+        read_by="infinicore/models/weight_cache.py",
+    ),
+    Switch(
         name="INFINICORE_CACHE_DIR",
         kind=str,
         default=None,
-        meaning="where compiled kernels are kept; default: `infinicore` in the user's cache folder",
+        meaning="where compiled kernels and repacked weights are kept; default: `infinicore` in the user's cache"
+        " folder",
         read_by="kernels/cache.py",
     ),
     Switch(

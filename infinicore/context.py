@@ -61,7 +61,26 @@ def set_num_threads(count):
         raise ValueError(f"`count` must be a positive integer, got {count!r}")
     from .kernels import threads
 
-    launch.set_threads(min(count, threads.limit()))
+    count = min(count, threads.limit())
+    launch.set_threads(count)
+    threads.set_team(count)
+
+
+class NumThreads:
+    """A `with` block that runs with another thread count, as often as wanted; None leaves the count as it is."""
+
+    def __init__(self, count):
+        self.count = count
+        self._before = None
+
+    def __enter__(self):
+        if self.count is not None:
+            self._before = get_num_threads()
+            set_num_threads(self.count)
+
+    def __exit__(self, *_):
+        if self.count is not None:
+            set_num_threads(self._before)
 
 
 def get_num_threads():

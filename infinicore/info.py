@@ -57,16 +57,28 @@ def _cpu():
 
 
 def _threads():
-    from .kernels import threads
+    from .kernels import machine, threads
 
-    return {"available": threads.available_cpus(), "default": threads.default_threads()}
+    return {
+        "available": threads.available_cpus(),
+        "default": threads.default_threads(),
+        "affinity": machine.affinity(),
+        "cgroup_quota": machine.cpu_quota(),
+    }
+
+
+def _memory():
+    from .kernels import machine
+
+    nodes = {str(number): list(cpus) for number, cpus in machine.numa_nodes().items()}
+    return {"numa_nodes": nodes, "huge_pages": machine.huge_pages()}
 
 
 def _cache():
     from . import cache
     from .kernels import cache as files
 
-    found = cache.entries()
+    found, weights = cache.entries(), cache.weight_entries()
     machine = files.directory().name
     return {
         "path": str(files.root()),
@@ -74,6 +86,8 @@ def _cache():
         "entries": len(found),
         "bytes": sum(entry.nbytes for entry in found),
         "entries_of_this_machine": sum(entry.machine == machine for entry in found),
+        "weights": len(weights),
+        "weight_bytes": sum(entry.nbytes for entry in weights),
     }
 
 
@@ -91,6 +105,7 @@ def collect():
         "optional": {name: _version(name) for name in OPTIONAL},
         "cpu": _cpu(),
         "threads": _threads(),
+        "memory": _memory(),
         "cache": _cache(),
         "switches": {name: os.environ[name] for name in config.SWITCHES if name in os.environ},
     }
@@ -104,6 +119,17 @@ def _core_lines(core):
     yield "core", "Python"
     for name, reason in reasons.items():
         yield "", f"{name}: {reason}"
+
+
+def _ranges(cpus):
+    """CPU numbers in words: "CPUs 0-3, 8"."""
+    runs = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return "CPUs " + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _rows(facts):
@@ -121,10 +147,17 @@ def _rows(facts):
     for number, line in enumerate(textwrap.wrap(" ".join(cpu["features"]), 96)):
         yield "" if number else "features", line
     threads = facts["threads"]
-    yield "threads", f"{threads['default']} by default, {threads['available']} available"
+    quota = threads["cgroup_quota"]
+    limits = f"affinity {threads['affinity']}, cgroup quota {'none' if quota is None else f'{quota:g}'}"
+    yield "threads", f"{threads['default']} by default, {threads['available']} available ({limits})"
+    nodes = facts["memory"]["numa_nodes"]
+    yield "numa", "; ".join(f"node {number}: {_ranges(cpus)}" for number, cpus in nodes.items())
+    yield "huge pages", facts["memory"]["huge_pages"] or "none"
     cache = facts["cache"]
     size = f"{cache['bytes'] / 1e6:.1f} MB"
     yield "cache", f"{cache['path']}: {cache['entries']} kernels, {size}"
+    if cache["weights"]:
+        yield "", f"{cache['weights']} repacked weights, {cache['weight_bytes'] / 1e9:.2f} GB"
     yield "", f"this machine: {cache['machine']}, {cache['entries_of_this_machine']} kernels"
     for name, value in facts["switches"].items():
         yield "switch", f"{name}={value}"

@@ -158,6 +158,37 @@ def entries():
     return found
 
 
+WEIGHTS_SUFFIX = ".weights"
+
+
+def weights_folder():
+    """Where repacked weights lie: beside the kernels, and written by what packs them."""
+    return root() / "weights"
+
+
+def weight_entries():
+    """The repacked weights: (path, bytes, seconds since the epoch)."""
+    found = []
+    for path in sorted(weights_folder().glob(f"[!.]*{WEIGHTS_SUFFIX}")):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.append((path, status.st_size, status.st_mtime))
+    return found
+
+
+def clear_weights():
+    """Delete all repacked weights; returns (entries, bytes) removed."""
+    count = size = 0
+    for path, nbytes, _ in weight_entries():
+        count, size = count + 1, size + nbytes
+        path.unlink(missing_ok=True)
+    for path in weights_folder().glob(f".*{WEIGHTS_SUFFIX}"):  # what a killed process has left
+        path.unlink(missing_ok=True)
+    return count, size
+
+
 def clear():
     """Delete every entry; returns (entries, bytes) removed."""
     count = size = 0

@@ -1,16 +1,23 @@
 """What this CPU can do, and the vector shapes that follow from it.
 
-`INFINICORE_ISA` forces a smaller set: `avx512` (without the bf16 dot), `avx2` or `portable`.
+`INFINICORE_ISA` forces a smaller set: `avx512` (without dot products; `avx512_bf16` and `avx512_vnni` leave one of
+them), `avx2` or `portable`; `neon` compiles for aarch64 anywhere (`jit.cross_assembly`), and runs only there.
 Importing this costs an import of `llvmlite.binding` and nothing of Numba.
 """
 
 import functools
 import os
+import platform
 
 import llvmlite.binding as llvm
 
-CHOICES = ("auto", "avx512", "avx2", "portable")
-_FORCED_CPU = {"avx512": "skylake-avx512", "avx2": "haswell", "portable": "x86-64"}
+CHOICES = ("auto", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon")
+_IS_ARM = platform.machine() in ("aarch64", "arm64")
+_IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+_PORTABLE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"))
+_NEON = frozenset(("fp-armv8", "neon"))
+_DOTS = frozenset(("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni"))
+_KEPT_DOTS = {"avx512": frozenset(), "avx512_bf16": {"avx512bf16"}, "avx512_vnni": {"avx512vnni"}}
 
 
 @functools.cache
@@ -22,30 +29,45 @@ def forced():
     return choice
 
 
+def is_foreign():
+    """Whether kernels are compiled for another machine than this one, to be read and not run."""
+    return forced() == "neon" and not _IS_ARM
+
+
 @functools.cache
 def cpu_name():
     """The LLVM name of the CPU that kernels are compiled for."""
-    return _FORCED_CPU.get(forced()) or llvm.get_host_cpu_name()
+    if forced() == "auto" or (forced() == "neon" and _IS_ARM):
+        return llvm.get_host_cpu_name()
+    if not _IS_X86 or forced() == "neon":
+        return "generic"
+    return {"avx2": "haswell", "portable": "x86-64"}.get(forced(), "skylake-avx512")
 
 
 @functools.cache
 def features():
     """The LLVM features of that CPU, as a frozen set of names."""
-    have = llvm.get_host_cpu_features()
-    names = {name for name, on in have.items() if on}
-    if forced() == "portable":
-        names = {n for n in names if n in ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")}
-    elif forced() == "avx2":
-        names = {n for n in names if "avx512" not in n and not n.startswith("amx")}
-    elif forced() == "avx512":
-        names -= {"avx512bf16", "avx512vnni", "avx512fp16"}
-    return frozenset(names)
+    names = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    choice = forced()
+    if choice == "auto" or (choice == "neon" and _IS_ARM):
+        return names
+    if choice == "neon":
+        return _NEON
+    if choice == "portable":
+        return names & _PORTABLE
+    if choice == "avx2":
+        return frozenset(n for n in names if "avx512" not in n and not n.startswith("amx")) - _DOTS
+    return names - (_DOTS - _KEPT_DOTS[choice])
 
 
 def feature_string():
-    """`features()` in LLVM's notation: what is on, and what the named CPU has but must stay off."""
+    """`features()` in LLVM's notation: what is on, and what the named CPU has but must stay off.
+
+    With foreign kernels: the least that this machine's code generator, which Numba begins with, can do without.
+    """
     host = llvm.get_host_cpu_features()
-    return ",".join(("+" if name in features() else "-") + name for name in sorted(host))
+    on = _PORTABLE if is_foreign() else features()
+    return ",".join(("+" if name in on else "-") + name for name in sorted(host))
 
 
 def vector_bytes():
@@ -72,4 +94,4 @@ def has_bf16_dot():
 
 def has_int8_dot():
     """`vpdpbusd`: products of 4 bytes, summed in int32."""
-    return "avx512vnni" in features()
+    return "avx512vnni" in features() or "avxvnni" in features()

@@ -1,4 +1,4 @@
-"""`infinicore cache list|clear|warm`: the compiled kernels on disk."""
+"""`infinicore cache list|clear|warm`: the compiled kernels and repacked weights on disk."""
 
 import json
 import sys
@@ -9,9 +9,10 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 def add_arguments(parser):
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="print every compiled kernel with its size and date")
+    listing = actions.add_parser("list", help="print every compiled kernel and repacked weights, with size and date")
     listing.add_argument("--json", action="store_true", help="print one JSON array")
-    actions.add_parser("clear", help="delete every compiled kernel")
+    clear = actions.add_parser("clear", help="delete compiled kernels and repacked weights")
+    clear.add_argument("what", nargs="?", choices=("kernels", "weights"), help="default: both")
     warm = actions.add_parser("warm", help="compile what text generation needs, so that no user waits for it")
     warm.add_argument("--dtype", nargs="+", choices=DTYPES, default=["float32", "bfloat16"], help="weights' dtypes")
 
@@ -21,15 +22,23 @@ def run(arguments):
 
 
 def _size(nbytes):
+    if nbytes >= 1e9:
+        return f"{nbytes / 1e9:.2f} GB"
     return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.1f} kB"
+
+
+def _line(entry):
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
+    return f"  {when}  {_size(entry.nbytes):>10}  {entry.name}"
 
 
 def _list(arguments):
     from .. import cache
 
-    found = cache.entries()
+    found, weights = cache.entries(), cache.weight_entries()
     if arguments.json:
         rows = [{"name": e.name, "machine": e.machine, "bytes": e.nbytes, "time": e.time} for e in found]
+        rows += [{"name": e.name, "machine": None, "bytes": e.nbytes, "time": e.time} for e in weights]
         print(json.dumps(rows, indent=2))
         return
     machine = None
@@ -38,16 +47,26 @@ def _list(arguments):
             machine = entry.machine
             mine = " (this machine)" if machine == cache.machine() else ""
             print(f"{entry.path.parent}{mine}")
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
-        print(f"  {when}  {_size(entry.nbytes):>10}  {entry.name}")
+        print(_line(entry))
+    if weights:
+        print(weights[0].path.parent)
+    for entry in weights:
+        print(_line(entry))
     print(f"{len(found)} kernels, {_size(sum(entry.nbytes for entry in found))}, in {cache.root()}")
+    if weights:
+        print(f"repacked weights: {len(weights)}, {_size(sum(entry.nbytes for entry in weights))}")
 
 
 def _clear(arguments):
     from .. import cache
 
-    count, nbytes = cache.clear()
-    print(f"deleted {count} kernels, {_size(nbytes)}, from {cache.root()}")
+    if arguments.what != "kernels":
+        count, nbytes = cache.clear_weights()
+        if count or arguments.what:
+            print(f"deleted {count} repacked weights, {_size(nbytes)}, from {cache.root()}")
+    if arguments.what != "weights":
+        count, nbytes = cache.clear()
+        print(f"deleted {count} kernels, {_size(nbytes)}, from {cache.root()}")
 
 
 def _warm(arguments):

@@ -1,6 +1,8 @@
 """Every kernel on the narrower instruction sets: the table's tests again, in processes of their own."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +35,39 @@ def test_the_table_on(choice, width):
     done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+DOTS = """
+import json
+import numpy as np, infinicore as ic
+from infinicore.kernels import isa, jit, render
+
+asked, load = {}, jit.load_kernel
+
+def note(name, source):
+    asked[name] = source
+    return load(name, source)
+
+jit.load_kernel = note
+rng = np.random.default_rng(0)
+a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((40, 100), (100, 30)))
+found = ic.matmul(ic.from_numpy(a).to(ic.bfloat16), ic.from_numpy(b).to(ic.bfloat16)).float().numpy()
+want = ic.from_numpy(a @ b).to(ic.bfloat16).float().numpy()  # sums of small integers are exact, and rounded once
+product = jit.assembly("product", render.stub("gemm.matmul", {"T": "bfloat16", "ACT": 0}))
+bytes_ = jit.assembly("bytes", render.stub("quant_gemm.stream", {"F": "q8_0", "T": "float32"}))
+print(json.dumps([isa.has_bf16_dot(), isa.has_int8_dot(), "vdpbf16ps" in product, "vpdpbusd" in bytes_,
+    bool((found == want).all())]))
+"""
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
+@pytest.mark.parametrize("choice", ["auto", "avx512", "avx512_bf16", "avx512_vnni"])
+def test_dot_products_are_left_out_one_by_one(choice):
+    have = isa.features()
+    if isa.forced() != "auto" or not {"avx512f", "avx512bf16", "avx512vnni"} <= have:
+        pytest.skip("this CPU has not both dot products")
+    command = [sys.executable, "-c", DOTS]
+    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    pairs, quads = choice in ("auto", "avx512_bf16"), choice in ("auto", "avx512_vnni")
+    assert json.loads(done.stdout) == [pairs, quads, pairs, quads, True]

@@ -1,0 +1,192 @@
+"""Thread counts, what the system grants, and where memory lies."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from infinicore.kernels import machine
+
+import infinicore
+from infinicore.context import NumThreads
+from infinicore.core import memory
+from infinicore.models import placement
+
+
+def write(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+V2, V1 = "sys/fs/cgroup/", "sys/fs/cgroup/cpu,cpuacct/"
+QUOTAS = {
+    "none": ({}, None),
+    "v2 without a limit": ({"proc/self/cgroup": "0::/\n", V2 + "cpu.max": "max 100000\n"}, None),
+    "v2": ({"proc/self/cgroup": "0::/\n", V2 + "cpu.max": "150000 100000\n"}, 1.5),
+    "v2, a parent's limit": (
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            V2 + "a/cpu.max": "200000 100000\n",
+            V2 + "a/b/cpu.max": "max 100000\n",
+        },
+        2.0,
+    ),
+    "v2, the group itself below its parent": (
+        {"proc/self/cgroup": "0::/a/b\n", V2 + "a/cpu.max": "400000 100000\n", V2 + "a/b/cpu.max": "300000 100000\n"},
+        3.0,
+    ),
+    "v2, a path that the container does not see": (
+        {"proc/self/cgroup": "0::/system.slice/x\n", V2 + "cpu.max": "50000 100000\n"},
+        0.5,
+    ),
+    "v1": (
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/docker/x\n1:name=systemd:/\n",
+            V1 + "docker/x/cpu.cfs_quota_us": "250000\n",
+            V1 + "docker/x/cpu.cfs_period_us": "50000\n",
+            V1 + "cpu.cfs_quota_us": "-1\n",
+            V1 + "cpu.cfs_period_us": "100000\n",
+        },
+        5.0,
+    ),
+    "v1 under the name cpu": (
+        {
+            "proc/self/cgroup": "4:cpu:/\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+        },
+        1.0,
+    ),
+    "v1 beside v2": (
+        {
+            "proc/self/cgroup": "1:cpu,cpuacct:/\n0::/\n",
+            V1 + "cpu.cfs_quota_us": "300000",
+            V1 + "cpu.cfs_period_us": "100000",
+            V2 + "unified/cpu.max": "200000 100000",
+        },
+        2.0,
+    ),
+    "nonsense": ({"proc/self/cgroup": "what\n", V2 + "cpu.max": "many\n", V1 + "cpu.cfs_quota_us": ""}, None),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+def test_cgroup_quota(case, tmp_path, monkeypatch):
+    files, expected = QUOTAS[case]
+    root = write(tmp_path, files)
+    assert machine.cpu_quota(root) == expected
+    monkeypatch.setattr(machine, "affinity", lambda: 4)
+    assert machine.available_cpus(root) == (4 if expected is None else min(4, max(1, int(expected))))
+
+
+def test_numa_nodes(tmp_path):
+    node = "sys/devices/system/node/"
+    files = {node + "node0/cpulist": "0-2,8\n", node + "node10/cpulist": "4-5\n", node + "node2/cpulist": "\n"}
+    assert machine.numa_nodes(write(tmp_path, files)) == {0: (0, 1, 2, 8), 10: (4, 5)}
+    assert list(machine.numa_nodes(str(tmp_path / "absent"))) == [0]
+    here = machine.numa_nodes()
+    assert sum(map(len, here.values())) >= machine.affinity()
+
+
+def test_huge_page_mode(tmp_path):
+    name = "sys/kernel/mm/transparent_hugepage/enabled"
+    assert machine.huge_pages(write(tmp_path, {name: "always [madvise] never\n"})) == "madvise"
+    assert machine.huge_pages(str(tmp_path / "absent")) is None
+
+
+def run(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+TEAM = """
+import os, infinicore as ic
+ic.set_num_threads(2)
+before = len(os.listdir("/proc/self/task"))
+x = ic.ones(1 << 20)
+two = len(os.listdir("/proc/self/task"))
+ic.set_num_threads(5)
+x.exp()
+five = len(os.listdir("/proc/self/task"))
+ic.set_num_threads(9)  # no more than at start
+import numba
+print(before, two - before, five - two, ic.get_num_threads(), numba.get_num_threads())
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
+def test_a_launch_wakes_as_many_workers_as_are_wanted():
+    most = max(5, machine.available_cpus())
+    words = run(TEAM, INFINICORE_NUM_THREADS="5").split()
+    assert words == [words[0], "1", "3", str(min(9, most)), str(min(9, most))]
+
+
+def test_a_thread_count_for_a_block():
+    before = infinicore.get_num_threads()
+    one, same = NumThreads(1), NumThreads(None)
+    for _ in range(2):
+        with one:
+            assert infinicore.get_num_threads() == 1
+        with same:
+            assert infinicore.get_num_threads() == before
+    with pytest.raises(KeyError), one:
+        raise KeyError
+    assert infinicore.get_num_threads() == before
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", [1, 300, 5000, 70_000, 3 << 20, 5 << 20])
+def test_memory_is_aligned(nbytes):
+    tensors = [infinicore.empty((nbytes,), dtype=infinicore.uint8) for _ in range(4)]
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in tensors)
+    if nbytes >= 2 * memory.HUGE_PAGE:
+        assert all(tensor.data_ptr() % memory.HUGE_PAGE == 0 for tensor in tensors)
+
+
+def huge_bytes(address):
+    """Bytes on huge pages of the mapping that holds an address."""
+    inside = False
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            head = line.split()[0]
+            if "-" in head:
+                start, _, stop = head.partition("-")
+                inside = int(start, 16) <= address < int(stop, 16)
+            elif inside and head == "AnonHugePages:":
+                return int(line.split()[1]) << 10
+    return 0
+
+
+@pytest.mark.skipif(machine.huge_pages() not in ("always", "madvise"), reason="no transparent huge pages here")
+def test_weights_lie_on_huge_pages():
+    memory.trim()
+    size = 64 << 20
+    weight = infinicore.empty((size,), dtype=infinicore.uint8)
+    assert placement.first_touch(weight)
+    assert huge_bytes(weight.data_ptr()) >= size // 2  # the rest where memory is too scattered
+
+
+def test_first_touch_leaves_small_and_strided_tensors_alone():
+    ones = infinicore.ones(1000)
+    assert not placement.first_touch(ones)
+    assert float(ones.sum()) == 1000
+    wide = infinicore.ones(2048, 2048).transpose(0, 1)
+    assert not placement.first_touch(wide)
+    assert float(wide.sum()) == 2048 * 2048
+
+
+def test_first_touch_reaches_every_page_and_nothing_else():
+    pages = placement.LEAST_BYTES // placement.PAGE + 3
+    area = infinicore.ones(pages + 1, placement.PAGE, dtype=infinicore.uint8)
+    part = area[:pages].view(-1)[: pages * placement.PAGE - 7]
+    assert placement.first_touch(part)
+    values = area.numpy()
+    assert (values[:pages, 0] == 0).all() and (values[:pages, 1:] == 1).all() and (values[pages] == 1).all()
