@@ -5,13 +5,13 @@ are checked before the first tensor is touched, and each problem is one sentence
 """
 
 import json
-import mmap
 import os
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 import numpy as np
+
+from .mapped import MappedFile
 
 # Header names of dtypes and ours. The narrower ones of newer writers (F4, F6, F8_E8M0) are not read.
 DTYPES = {
@@ -130,45 +130,20 @@ def _read_header(path, file, size):
     return entries, metadata
 
 
-class SafetensorsFile:
+class SafetensorsFile(MappedFile):
     """A memory-mapped file: `entries` (name to `Entry`), `metadata`, and the bytes of each tensor.
 
     Raises FileNotFoundError if there is no such file and ValueError if it is damaged.
     """
 
+    kind = "safetensors"
+
     def __init__(self, path):
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise FileNotFoundError(f"there is no safetensors file {self.path}")
+        super().__init__(path)
         with open(self.path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             self.entries, self.metadata = _read_header(self.path, file, size)
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        """Unmap the file, unless an array from `bytes_of` is still in use: then it goes with that."""
-        try:
-            self._map.close()
-        except BufferError:
-            pass
-
-    def entry(self, name):
-        """The `Entry` of a tensor; KeyError with the file's name if it has none."""
-        try:
-            return self.entries[name]
-        except KeyError:
-            raise KeyError(f"{self.path} has no tensor {name!r}") from None
-
-    def bytes_of(self, name):
-        """The bytes of a tensor as a read-only uint8 array on the mapped file (no copy)."""
-        entry = self.entry(name)
-        return np.frombuffer(self._map, np.uint8, entry.nbytes, entry.start)
+            self._map_file(file)
 
     def tensor(self, name):
         """A tensor with a copy of the data."""
@@ -179,16 +154,6 @@ class SafetensorsFile:
         if entry.nbytes:
             _bytes_view(tensor)[:] = self.bytes_of(name)
         return tensor
-
-    def release(self, name, first=0, nbytes=None):
-        """Tell the system that these bytes of a tensor are read: their pages leave the process's memory."""
-        entry = self.entry(name)
-        page = mmap.PAGESIZE
-        stop = entry.stop if nbytes is None else min(entry.stop, entry.start + first + nbytes)
-        # Outwards at the front, where everything is read already; inwards at the end.
-        start, stop = (entry.start + first) // page * page, stop // page * page
-        if stop > start and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def _bytes_view(tensor):
@@ -210,36 +175,72 @@ def load_file(path):
         return found
 
 
+class SafetensorsWriter:
+    """Writes a file tensor by tensor, in any order, for models that memory does not hold.
+
+    `entries` maps names to (dtype name, shape). The file appears under `path` when the `with` block ends, and not at
+    all if it fails: it is written under a temporary name. Raises TypeError for a dtype that the format has not.
+    """
+
+    def __init__(self, path, entries, metadata=None):
+        names = {ours: theirs for theirs, ours in DTYPES.items()}
+        header, offset = {}, 0
+        if metadata:
+            header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}
+        for name, (dtype, _) in entries.items():
+            if dtype not in names:
+                raise TypeError(f"`tensors[{name!r}]` has dtype {dtype}, which safetensors cannot hold")
+        # Widest elements first keeps every tensor aligned, as the format's writers do.
+        for name, (dtype, shape) in sorted(entries.items(), key=lambda item: (-ITEMSIZE[names[item[1][0]]], item[0])):
+            stop = offset + prod(shape) * ITEMSIZE[names[dtype]]
+            header[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [offset, stop]}
+            offset = stop
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self.path, self.nbytes = path, 8 + len(text) + offset
+        self._text, self._temporary, self._file = text, f"{path}.{os.getpid()}.tmp", None
+        header.pop("__metadata__", None)
+        self._places = {name: [8 + len(text) + at for at in row["data_offsets"]] for name, row in header.items()}
+        self._missing = {name: stop - start for name, (start, stop) in self._places.items()}
+
+    def __enter__(self):
+        self._file = open(self._temporary, "wb")
+        self._file.write(len(self._text).to_bytes(8, "little") + self._text)
+        self._file.truncate(self.nbytes)
+        return self
+
+    def write(self, name, tensor):
+        """Write all of a tensor."""
+        self.write_bytes(name, 0, _bytes_view(tensor.contiguous()) if tensor.numel() else b"")
+
+    def write_bytes(self, name, first, data):
+        """Write a part of a tensor, from byte `first` of it on: a uint8 array or bytes."""
+        start, stop = self._places[name]
+        if first + len(data) > stop - start:
+            raise ValueError(f"`data` of {first + len(data)} bytes for tensor {name!r} of {stop - start}")
+        self._file.seek(start + first)
+        self._file.write(data)
+        self._missing[name] -= len(data)
+
+    def __exit__(self, kind, *_):
+        try:
+            self._file.close()
+            if kind is None:
+                lost = [name for name, nbytes in self._missing.items() if nbytes]
+                if lost:
+                    raise ValueError(f"{self.path}: tensor {lost[0]!r} lacks {self._missing[lost[0]]} bytes")
+                os.replace(self._temporary, self.path)
+        finally:
+            if os.path.exists(self._temporary):
+                os.unlink(self._temporary)
+
+
 def save_file(tensors, path, metadata=None):
     """Write a dict of tensors to `path` (through a temporary name, so a reader never sees half a file).
 
     `metadata` maps texts to texts. Raises TypeError for a name or a value of another type.
     """
-    names = {ours: theirs for theirs, ours in DTYPES.items()}
-    header, chunks, offset = {}, [], 0
-    if metadata:
-        header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}
-    # Widest elements first keeps every tensor aligned, as the format's writers do.
-    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
-        if tensor.dtype.name not in names:
-            raise TypeError(f"`tensors[{name!r}]` has dtype {tensor.dtype.name}, which safetensors cannot hold")
-        tensor = tensor.contiguous()
-        nbytes = tensor.numel() * tensor.dtype.itemsize
-        offsets = [offset, offset + nbytes]
-        header[name] = {"dtype": names[tensor.dtype.name], "shape": list(tensor.shape), "data_offsets": offsets}
-        chunks.append(tensor)
-        offset += nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in chunks:
-                if tensor.numel():
-                    file.write(_bytes_view(tensor))
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+    entries = {name: (tensor.dtype.name, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    with SafetensorsWriter(path, entries, metadata) as writer:
+        for name, tensor in tensors.items():
+            writer.write(name, tensor)

@@ -1,29 +1,31 @@
-"""Text to token ids and back: a Hugging Face tokenizer.json, and decoding while tokens arrive."""
+"""Text to token ids and back: a tokenizer.json or the tokenizer of a GGUF file, and decoding while tokens arrive."""
 
 from pathlib import Path
 
+from ..io.gguf import GGUFFile
 from ..models.checkpoint import read_json
+from ..models.gguf import is_gguf
+from . import gguf_tokenizer
 
 _REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are not (yet) UTF-8
 
 
 class Tokenizer:
-    """A tokenizer.json, read by the package `tokenizers`, with the settings beside it.
+    """A tokenizer.json or a GGUF file, read by the package `tokenizers`, with the settings beside it.
 
-    `config` is the tokenizer_config.json as a dict. Raises FileNotFoundError or ValueError for a missing or
-    damaged file.
+    `config` is the tokenizer_config.json as a dict; a GGUF file has its own. Raises FileNotFoundError or ValueError
+    for a missing or damaged file.
     """
 
     def __init__(self, path, config=None):
-        import tokenizers
-
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"there is no tokenizer {path}, so prompts can only be token ids")
-        try:
-            self._backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the package raises plain Exception
-            raise ValueError(f"{path} is no tokenizer that can be read: {str(error)[:200]}") from None
+        if is_gguf(path):
+            with GGUFFile(path) as file:
+                self._backend, config = gguf_tokenizer.build(file), config or gguf_tokenizer.config(file)
+        else:
+            self._backend = _from_json(path)
         self._backend.no_truncation()
         self._backend.no_padding()
         self.path, self.config = path, config or {}
@@ -59,6 +61,15 @@ class Tokenizer:
     def decode(self, ids, skip_special_tokens=True):
         """The text of token ids."""
         return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+def _from_json(path):
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises plain Exception
+        raise ValueError(f"{path} is no tokenizer that can be read: {str(error)[:200]}") from None
 
 
 class StreamDecoder:
@@ -105,15 +116,24 @@ class StreamDecoder:
 
 
 def tokenizer_of(model):
-    """The tokenizer of a model from `from_pretrained`, read once; None if its folder has no tokenizer.json."""
+    """The tokenizer of a model from `from_pretrained`, read once; None if its folder or GGUF file has none."""
     if "_tokenizer" not in model.__dict__:
-        folder = model.path
-        path = None if folder is None else Path(folder) / "tokenizer.json"
-        model._tokenizer = Tokenizer(path, load_config(folder)) if path is not None and path.is_file() else None
+        model._tokenizer = None if model.path is None else _tokenizer_at(Path(model.path))
     return model._tokenizer
 
 
-def load_config(folder):
-    """The tokenizer_config.json of a folder; {} if there is none."""
-    path = Path(folder) / "tokenizer_config.json"
+def _tokenizer_at(path):
+    if is_gguf(path):
+        with GGUFFile(path) as file:
+            found = gguf_tokenizer.has_tokenizer(file)
+        return Tokenizer(path) if found else None
+    return Tokenizer(path / "tokenizer.json", load_config(path)) if (path / "tokenizer.json").is_file() else None
+
+
+def load_config(path):
+    """The tokenizer_config.json of a folder; {} if there is none. Of a GGUF file: what its metadata says of it."""
+    path = Path(path)
+    if is_gguf(path):
+        return gguf_tokenizer.load_config(path)
+    path = path / "tokenizer_config.json"
     return read_json(path, "tokenizer config") if path.is_file() else {}

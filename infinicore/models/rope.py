@@ -32,6 +32,7 @@ class RopeConfig:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    factors: tuple[float, ...] | None = None  # what each frequency is divided by, where a file lists them
 
     @property
     def context(self):
@@ -158,6 +159,8 @@ def inverse_frequencies(rope, length=None):
         frequencies = frequencies / np.float32(rope.factor)
     elif rope.type == "llama3":
         frequencies = _llama3(rope, frequencies)
+    if rope.factors is not None:
+        frequencies = frequencies / np.array(rope.factors, np.float32)
     return frequencies.astype(np.float32)
 
 

@@ -131,6 +131,9 @@ class PackedLinear(Module):
         for part in self._parts:
             for parameter in part.parameters():
                 done[id(parameter)] = (parameter, parameter)
+        for name, child in self._modules.items():  # of a subclass, beside the parts
+            if name not in self._part_names:
+                child._replace_tensors(fn, done)
 
     def packed(self, input, out=None):
         """The outputs of all parts, one after another along the last dim."""
