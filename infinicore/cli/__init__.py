@@ -10,8 +10,9 @@ import os
 import sys
 
 COMMANDS = {
-    "generate": "write text with a Hugging Face checkpoint",
+    "generate": "write text with a Hugging Face checkpoint or a GGUF file",
     "chat": "talk with a checkpoint, turn by turn",
+    "quantize": "write a checkpoint of 8-bit or 4-bit weights",
     "perf": "measure speed against the machine's limits and other libraries",
     "info": "say what this installation runs on",
     "cache": "list, delete or prepare compiled kernels",

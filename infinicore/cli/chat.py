@@ -1,4 +1,4 @@
-"""`infinicore chat`: a conversation with a Hugging Face checkpoint, by its chat template."""
+"""`infinicore chat`: a conversation with a model, by its chat template."""
 
 import sys
 

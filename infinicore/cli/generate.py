@@ -1,6 +1,8 @@
-"""`infinicore generate`: write on from a prompt with a Hugging Face checkpoint."""
+"""`infinicore generate`: write on from a prompt with a Hugging Face checkpoint or a GGUF file."""
 
 import json
+import math
+import os
 import sys
 import time
 
@@ -14,7 +16,10 @@ generation_config.json. Exit status: 0, 2 for input that cannot be used (one sen
 def add_model_arguments(parser):
     """What every command takes that runs a model."""
     parser.add_argument(
-        "--model", required=True, metavar="DIR", help="folder with config.json, tokenizer.json, *.safetensors"
+        "--model",
+        required=True,
+        metavar="PATH",
+        help="a GGUF file, or a folder with config.json, tokenizer.json, *.safetensors",
     )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to write at most")
     parser.add_argument("--temperature", type=float, metavar="T", help="0: always the most likely token")
@@ -29,8 +34,14 @@ def add_model_arguments(parser):
         "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
+    parser.add_argument("--quantize", choices=("int8", "int4"), help="quantise the weights of linear layers on loading")
     parser.add_argument("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
+    parser.add_argument("--decode-threads", type=int, metavar="N", help="for new tokens; default: as for the prompt")
+    parser.add_argument(
+        "--cache-weights", action="store_true", help="keep repacked weights on disk (INFINICORE_WEIGHT_CACHE=1)"
+    )
     parser.add_argument("--cache", choices=("static", "paged"), default="static", help="how keys and values are kept")
+    parser.add_argument("--kv-cache-dtype", choices=("int8",), help="store keys and values in a byte each")
 
 
 def add_arguments(parser):
@@ -51,6 +62,7 @@ def add_arguments(parser):
 def options(arguments):
     """The options of `infinicore.lm.generate` that were given."""
     names = "max_new_tokens temperature top_k top_p min_p repetition_penalty seed stop".split()
+    names += ["decode_threads", "kv_cache_dtype"]
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
 
 
@@ -62,9 +74,14 @@ def load(arguments):
         if arguments.threads < 1:
             raise ValueError(f"`--threads` must be at least 1, got {arguments.threads}")
         infinicore.set_num_threads(arguments.threads)
+    if arguments.decode_threads is not None and arguments.decode_threads < 1:
+        raise ValueError(f"`--decode-threads` must be at least 1, got {arguments.decode_threads}")
+    if arguments.cache_weights:
+        os.environ["INFINICORE_WEIGHT_CACHE"] = "1"
     progress.show_compilation()
     with progress.Line("loading weights") as line:
-        return infinicore.models.from_pretrained(arguments.model, dtype=arguments.dtype, progress=line.update)
+        chosen = {"dtype": arguments.dtype, "quantize": arguments.quantize}
+        return infinicore.models.from_pretrained(arguments.model, **chosen, progress=line.update)
 
 
 def peak_memory_bytes():
@@ -93,7 +110,8 @@ def report(figures):
 
 def warm_up(model, ids, given):
     """Compile or load the kernels that this prompt needs, so that speeds are those of the model."""
-    size = sum(parameter.numel() for parameter in model.parameters())
+    weights = [module.quantized for module in model.modules() if getattr(module, "quantized", None) is not None]
+    size = sum(parameter.numel() for parameter in model.parameters()) + sum(math.prod(w.shape) for w in weights)
     # More than 16 rows run other kernels than few; a small model affords the prompt's own length (1e9 / size: 20 ms).
     ids = ids[: max(17, min(512, 10**9 // size))]
     given = {name: value for name, value in given.items() if name not in ("stop", "seed")}

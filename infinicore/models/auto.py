@@ -1,62 +1,112 @@
-"""`from_pretrained`: a Hugging Face folder to a model that is ready to run."""
+"""`from_pretrained`: a Hugging Face folder or a GGUF file to a model that is ready to run."""
 
 from pathlib import Path
 
 from ..device import usable
 from ..dtype import dtype as as_dtype
+from ..io import GGUFFile
 from ..nn import init
-from .checkpoint import Checkpoint, read_json
+from . import gguf, quantized, repack
+from .checkpoint import Checkpoint, Copy, read_json
 from .registry import CausalLM, configs, family_of, names
 
 
 def load_config(path):
-    """The `DecoderConfig` of a folder's config.json."""
+    """The `DecoderConfig` of a folder's config.json, or of a GGUF file's metadata."""
+    if gguf.is_gguf(path):
+        with GGUFFile(path) as file:
+            return gguf.config_of(file)
     source = Path(path) / "config.json"
     table = read_json(source, "model config")
     return configs.parse(source, table, family_of(source, table))
 
 
-def from_pretrained(path, *, dtype=None, device=None, progress=None):
-    """Load a Hugging Face folder: config.json, model.safetensors (or shards with an index), generation_config.json.
+def from_pretrained(path, *, dtype=None, device=None, quantize=None, progress=None):
+    """Load a Hugging Face folder (config.json, model.safetensors or shards with an index, generation_config.json),
+    or a GGUF file (its name ends in .gguf, or it begins with that word).
 
-    `dtype` (default: the one config.json names) is what weights are converted to and computed in. `progress(done,
-    total)` is called with the bytes of weights read. Peak memory is the model and a few tens of megabytes.
-    Raises FileNotFoundError for a missing folder or file and ValueError, in one sentence with the file's name, for
-    anything in it that is damaged, of another shape, missing or left over.
+    `dtype` is what float weights are converted to and computed in. The default is the one that config.json names; of a
+    GGUF file that of its weights, or where they are quantised bfloat16 (float32 on a CPU without its dot product).
+    `progress(done, total)` is called with the bytes of weights read. Peak memory is the model and a few tens of
+    megabytes. Checkpoints quantised by AWQ, GPTQ, compressed-tensors, fp8 and mxfp4 stay quantised; `quantize` ("int8"
+    or "int4", see `quantize_weight`) quantises each linear layer that is stored as floats, the head included, while it
+    is read. Raises FileNotFoundError for a missing folder or file, ValueError, in one sentence with the file's name,
+    for anything in it that is damaged, of another shape, missing or left over, and NotImplementedError for what is
+    known but not supported.
     """
     usable(device)
     path = Path(path)
-    if not path.is_dir():
-        raise FileNotFoundError(f"there is no folder {path}")
-    config = load_config(path)
-    wanted = as_dtype(config.dtype if dtype is None else dtype)
-    if not wanted.is_floating_point:
+    wanted = None if dtype is None else as_dtype(dtype)
+    if wanted is not None and not wanted.is_floating_point:
         raise TypeError(f"`dtype` must be a floating-point dtype, got {wanted}")
-    generation = path / "generation_config.json"
-    generation_config = read_json(generation, "generation config") if generation.is_file() else {}
-    checkpoint = Checkpoint(path)
-    try:
-        model = _load(checkpoint, config, wanted, progress)
-    finally:
-        checkpoint.close()
+    quantized.check_format(quantize)
+    if gguf.is_gguf(path):
+        if quantize is not None:
+            raise NotImplementedError(
+                f"`quantize` is for Hugging Face folders, and {path} is a GGUF file: leave it out"
+            )
+        model, generation_config = gguf.load(path, wanted, progress), {}
+    else:
+        model, generation_config = _load_folder(path, wanted, quantize, progress)
     model.path, model.generation_config = path, generation_config
     return model.eval()
 
 
-def _load(checkpoint, config, dtype, progress):
+def _load_folder(path, dtype, quantize, progress):
+    """(model, generation_config) of a Hugging Face folder."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"there is no folder {path}")
+    config = load_config(path)
+    generation = path / "generation_config.json"
+    generation_config = read_json(generation, "generation config") if generation.is_file() else {}
+    checkpoint = Checkpoint(path)
+    try:
+        dtype = dtype or as_dtype(config.dtype)
+        return _load(checkpoint, config, dtype, quantize or config.quantize, progress), generation_config
+    finally:
+        checkpoint.close()
+
+
+def naming(checkpoint, config):
+    """(whether the head is the embedding, the model's spelling of a checkpoint's name, names to pass over)."""
     held = {names.canonical(name): name for name in checkpoint.where}
     tied = config.tie_word_embeddings and _is_tied(checkpoint, held)
-    canonical, ignored = names.canonical, (names.HEAD,) if tied else ()
+    canonical, ignored = names.canonical, {names.HEAD} if tied else set()
     if tied and names.EMBEDDING not in held:  # saved under the other name of the same tensor
 
         def canonical(name):
             return names.EMBEDDING if name == names.HEAD else names.canonical(name)
 
-    found = checkpoint.resolve(names.shapes(config, tied), canonical, names.IGNORED_SUFFIXES, ignored)
+    return tied, canonical, ignored
+
+
+def _load(checkpoint, config, dtype, quantize, progress):
+    tied, canonical, ignored = naming(checkpoint, config)
+    layout = repack.Layout(config.quantization, names.shapes(config, tied), checkpoint, canonical)
+    found = checkpoint.resolve(layout.expected, canonical, names.IGNORED_SUFFIXES, ignored | layout.ignored)
     with init.skipped():
         model = CausalLM(config, dtype=dtype, tied=tied)
-    checkpoint.load(found, model.state_dict(), progress)
+    jobs = _jobs(layout, found, model, quantize, tied)
+    key = repack.cache_key(checkpoint, config.quantization, quantize)
+    restored = repack.restore(key, model) if key else set()
+    checkpoint.load([job for job in jobs if getattr(job, "path", None) not in restored], progress)
+    if key and not restored:
+        repack.remember(key, model)
     return model
+
+
+def _jobs(layout, found, model, quantize, tied):
+    """What is to be done with each tensor of a checkpoint."""
+    jobs, state = list(layout.jobs(found, model)), model.state_dict()
+    for name, stored in found.items():
+        if quantize and repack.is_linear(name, state[name].shape):
+            path = name.removesuffix(".weight")
+            jobs.append(repack.Quantize(stored, quantize, path, model.get_submodule(path)))
+        else:
+            jobs.append(Copy(stored, state[name]))
+    if quantize and tied:
+        jobs.append(repack.Quantize(found[names.EMBEDDING], quantize, "lm_head", model.lm_head))
+    return jobs
 
 
 def _is_tied(checkpoint, held):

@@ -1,12 +1,23 @@
-"""Weights from a folder of safetensors files into a model: checked as a whole first, then copied one by one."""
+"""Weights from a folder of safetensors files into a model: checked as a whole first, then read one by one."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..io import SafetensorsFile
+from .placement import first_touch
 
-_PIECE = 32 << 20  # bytes copied at a time: memory holds the model and one piece
-_FLOATS = ("float32", "bfloat16", "float16", "float64")
+PIECE = 32 << 20  # bytes read at a time: memory holds the model and one piece
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a tensor of a checkpoint may be: one of `shapes` and of `dtypes`; it may be missing if `optional`."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...] = FLOATS
+    optional: bool = False
 
 
 def read_json(path, what):
@@ -29,8 +40,11 @@ def _shards(folder):
     single = folder / "model.safetensors"
     if single.is_file() or not index.is_file():
         if not single.is_file():
-            other = sorted(p.name for p in folder.glob("*.bin")) + sorted(p.name for p in folder.glob("*.gguf"))
-            hint = f"; {other[0]} is of a format that is not read, so convert it to safetensors" if other else ""
+            hint = ""
+            for other in sorted(folder.glob("*.bin")):
+                hint = f"; {other.name} is of a format that is not read, so convert it to safetensors"
+            for other in sorted(folder.glob("*.gguf")):
+                hint = f"; pass {other} itself"
             raise FileNotFoundError(f"{folder} has neither model.safetensors nor model.safetensors.index.json{hint}")
         return [single], None
     claim = read_json(index, "index").get("weight_map")
@@ -73,10 +87,11 @@ class Checkpoint:
     def resolve(self, expected, canonical, ignored_suffixes, ignored=()):
         """Map each expected name to the checkpoint's own name for it, after checking every tensor.
 
-        `expected` maps names to shapes; `canonical(name)` is the expected spelling of a checkpoint's name. Raises
-        ValueError with the first names and the count for missing and unexpected tensors, and for a tensor of the
-        wrong shape or dtype.
+        `expected` maps names to shapes of float tensors, or to a `Slot`; `canonical(name)` is the expected spelling of
+        a checkpoint's name. Raises ValueError with the first names and the count for missing and unexpected tensors,
+        and for a tensor of the wrong shape or dtype.
         """
+        slots = {name: s if isinstance(s, Slot) else Slot((tuple(s),)) for name, s in expected.items()}
         found, unexpected = {}, []
         for name in self.where:
             if name.endswith(ignored_suffixes) or canonical(name) in ignored:
@@ -85,57 +100,81 @@ class Checkpoint:
                 found[canonical(name)] = name
             else:
                 unexpected.append(name)
-        missing = [name for name in expected if name not in found]
+        missing = [name for name, slot in slots.items() if name not in found and not slot.optional]
         if missing:
             raise ValueError(f"{self.folder} lacks {_list(missing)} that its config.json asks for")
         if unexpected:
             raise ValueError(f"{self.folder} has {_list(unexpected)} that its config.json has no place for")
-        for name, shape in expected.items():
-            self._check(found[name], shape)
+        for name, slot in slots.items():
+            if name in found:
+                self._check(found[name], slot)
         return found
 
-    def _check(self, name, shape):
+    def _check(self, name, slot):
         file = self.where[name]
         entry = file.entries[name]
-        if entry.shape != tuple(shape):
+        if entry.shape not in slot.shapes:
+            wanted = " or ".join(str(list(shape)) for shape in dict.fromkeys(slot.shapes))
             raise ValueError(
-                f"{file.path}: tensor {name!r} has shape {list(entry.shape)}, and config.json asks for {list(shape)}"
+                f"{file.path}: tensor {name!r} has shape {list(entry.shape)}, and config.json asks for {wanted}"
             )
-        if entry.dtype not in _FLOATS:
+        if entry.dtype not in slot.dtypes:
+            kind = "weights" if slot.dtypes == FLOATS else "it"
             raise ValueError(
-                f"{file.path}: tensor {name!r} has dtype {entry.dtype}, and weights must be {', '.join(_FLOATS)}"
+                f"{file.path}: tensor {name!r} has dtype {entry.dtype}, and {kind} must be {', '.join(slot.dtypes)}"
             )
 
-    def load(self, found, parameters, progress=None):
-        """Copy tensors into `parameters` (name to Tensor), converting dtypes, in the order they lie in the files.
+    def load(self, jobs, progress=None):
+        """Run jobs in the order in which their tensors lie in the files.
 
-        Each byte is read once, and its page is released as soon as it is copied. `progress(done, total)` is
-        called with bytes.
+        A job has `names`, the tensors that it reads, and `run(checkpoint)`, which yields counts of bytes as they are
+        read; it is let go as soon as it is done. `progress(done, total)` is called with bytes.
         """
-        order = sorted(found.items(), key=lambda item: (str(self.where[item[1]].path), self._start(item[1])))
-        total = sum(self.where[name].entries[name].nbytes for _, name in order)
+        jobs = sorted(jobs, key=lambda job: self._place(job.names[0]), reverse=True)
+        total = sum(self.where[name].entries[name].nbytes for job in jobs for name in job.names)
         done = 0
-        for ours, name in order:
-            for nbytes in self._copy(name, parameters[ours]):
+        while jobs:
+            for nbytes in jobs.pop().run(self):
                 done += nbytes
                 if progress is not None:
                     progress(done, total)
 
-    def _copy(self, name, parameter):
-        """Copy one tensor in pieces; yields the bytes of each piece."""
+    def pieces(self, name, unit=1):
+        """(first row, bytes of some rows) of a tensor, piece by piece, in whole multiples of `unit` rows.
+
+        The pages of a piece leave memory when the next one is asked for.
+        """
         file = self.where[name]
         entry, data = file.entries[name], file.bytes_of(name)
-        row = entry.nbytes // max(1, entry.shape[0] if entry.shape else 1)
-        step = max(1, _PIECE // max(1, row))
-        for first in range(0, entry.shape[0] if entry.shape else 1, step):
-            part = parameter.narrow(0, first, min(step, entry.shape[0] - first)) if entry.shape else parameter
+        rows = entry.shape[0] if entry.shape else 1
+        row = entry.nbytes // max(1, rows)
+        step = max(1, PIECE // max(1, row * unit)) * unit
+        for first in range(0, rows, step):
             piece = data[first * row : (first + step) * row]
-            copy_bytes(part, piece, entry.dtype)
+            yield first, piece
             file.release(name, first * row, len(piece))
-            yield len(piece)
 
-    def _start(self, name):
-        return self.where[name].entries[name].start
+    def _place(self, name):
+        file = self.where[name]
+        return str(file.path), file.entries[name].start
+
+
+class Copy:
+    """A job for `Checkpoint.load`: copy one tensor into `parameter`, converting its dtype."""
+
+    def __init__(self, name, parameter):
+        self.names, self.parameter = [name], parameter
+
+    def run(self, checkpoint):
+        (name,) = self.names
+        entry = checkpoint.where[name].entries[name]
+        first_touch(self.parameter)
+        for first, piece in checkpoint.pieces(name):
+            part = self.parameter
+            if entry.shape:
+                part = part.narrow(0, first, len(piece) * entry.shape[0] // max(1, entry.nbytes))
+            copy_bytes(part, piece, entry.dtype)
+            yield len(piece)
 
 
 def _list(names):
@@ -145,9 +184,15 @@ def _list(names):
 
 def copy_bytes(tensor, data, dtype):
     """Copy `data` (uint8 array with elements of a dtype name) into a contiguous tensor, converting the dtype."""
+    source, _kept = as_tensor(data, tensor.shape, dtype)
+    tensor.copy_(source)
+
+
+def as_tensor(data, shape, dtype):
+    """(a tensor on the memory of a uint8 array, the array to keep alive meanwhile); `dtype` is a name."""
     import infinicore
 
     dtype = getattr(infinicore, dtype)
     if data.ctypes.data % dtype.itemsize:
         data = data.copy()  # kernels want elements at natural addresses
-    tensor.copy_(infinicore.from_blob(data.ctypes.data, tensor.shape, dtype=dtype))
+    return infinicore.from_blob(data.ctypes.data, shape, dtype=dtype), data

@@ -16,7 +16,7 @@ def family_of(source, config):
     """The family of a config.json (a dict), by its architecture, else by its model type; `source` names the file."""
     named = config.get("architectures")
     for name in named if isinstance(named, list) else ():
-        if name in ARCHITECTURES:
+        if isinstance(name, str) and name in ARCHITECTURES:
             return ARCHITECTURES[name][1]
     if not named:
         for model_type, family in ARCHITECTURES.values():

@@ -74,7 +74,7 @@ def test_rope_spellings():
         ({"torch_dtype": "int8"}, ValueError, "dtype"),
         ({"eos_token_id": "</s>"}, ValueError, "eos_token_id"),
         ({"hidden_act": "gelu"}, NotImplementedError, "hidden_act"),
-        ({"quantization_config": {"quant_method": "awq"}}, NotImplementedError, "awq"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, NotImplementedError, "aqlm"),
         ({"rope_scaling": {"type": "longrope", "factor": 2}}, NotImplementedError, "longrope"),
         ({"rope_scaling": {"type": "linear"}}, ValueError, "factor"),
         ({"rope_scaling": {"type": "linear", "factor": float("nan")}}, ValueError, "factor"),

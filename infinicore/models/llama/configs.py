@@ -6,7 +6,7 @@ and the values that its config.json may leave out (transformers' defaults).
 
 from dataclasses import dataclass
 
-from .. import rope
+from .. import quantized, rope
 
 _COMMON = {
     "vocab_size": 32000,
@@ -83,6 +83,8 @@ class DecoderConfig:
     dtype: str
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    quantization: quantized.Scheme | None = None  # how the checkpoint stores its linear layers
+    quantize: str | None = None  # what becomes of those that it stores as floats, unless the caller says otherwise
 
     @property
     def query_size(self):
@@ -178,10 +180,6 @@ def parse(source, config, family):
     """The `DecoderConfig` of a config.json (a dict) for one row of `FAMILY`; `source` names the file in errors."""
     row = FAMILY[family]
     table = row["defaults"] | config
-    if table.get("quantization_config"):
-        method = table["quantization_config"]
-        method = method.get("quant_method", method) if isinstance(method, dict) else method
-        raise NotImplementedError(f"{source}: checkpoints quantised by {method!r} are not supported; use the original")
     if table["hidden_act"] not in ("silu", "swish"):
         raise NotImplementedError(f"{source}: `hidden_act` {table['hidden_act']!r} is not supported, only 'silu'")
     heads, shared, head_dim = _heads(source, table)
@@ -215,4 +213,6 @@ def parse(source, config, family):
         dtype=_dtype(source, table),
         bos_token_id=next(iter(token_ids(source, table, "bos_token_id")), None),
         eos_token_ids=token_ids(source, table, "eos_token_id"),
+        quantization=quantized.parse(source, table),
+        quantize=quantized.format_of_rest(source, table),
     )
