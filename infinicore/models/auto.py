@@ -87,10 +87,11 @@ def _load(checkpoint, config, dtype, quantize, progress):
     with init.skipped():
         model = CausalLM(config, dtype=dtype, tied=tied)
     jobs = _jobs(layout, found, model, quantize, tied)
-    key = repack.cache_key(checkpoint, config.quantization, quantize)
-    restored = repack.restore(key, model) if key else set()
+    paths = [checkpoint.folder / "config.json", *(file.path for file in checkpoint.files)]
+    key = repack.cache_key(paths, config.quantization and config.quantization.method, quantize)
+    restored = repack.restore(key, model)
     checkpoint.load([job for job in jobs if getattr(job, "path", None) not in restored], progress)
-    if key and not restored:
+    if not restored:
         repack.remember(key, model)
     return model
 

@@ -2,6 +2,9 @@
 
 A static cache is the case of one block per sequence, as long as the sequence may grow; a paged cache has many
 small blocks and hands them out as sequences grow. Kernels see no difference.
+
+With the dtype int8, keys and values are stored as int8 and one float32 scale for each token and head, quantised as
+they are written (see `infinicore.paged_caching`): 1.06 bytes an element with heads of 64, instead of 2 or 4.
 """
 
 import numpy as np
@@ -16,7 +19,7 @@ def _check_sizes(**sizes):
 
 
 class BlockCache:
-    """Keys and values of every layer: [blocks, heads, block size, head dim] each.
+    """Keys and values of every layer: [blocks, heads, block size, head dim] each, of `dtype` (the model's, or int8).
 
     `capacity` is the longest that a sequence can become. `lengths[i]` counts the tokens stored of sequence i,
     `tables[i]` names its blocks in order (`block_tables` is the same as a tensor).
@@ -25,8 +28,15 @@ class BlockCache:
     def __init__(self, config, dtype, *, sequences, blocks, block_size, max_length):
         _check_sizes(max_length=max_length, sequences=sequences, blocks=blocks, block_size=block_size)
         shape = (blocks, config.num_key_value_heads, block_size, config.head_dim)
-        self._keys = [infinicore.empty(shape, dtype=dtype) for _ in range(config.num_hidden_layers)]
-        self._values = [infinicore.empty(shape, dtype=dtype) for _ in range(config.num_hidden_layers)]
+        # All layers in one piece, which lies on huge pages: one of its own for each layer's keys is often too small
+        # for them, and a single sequence is then read at 29 GB/s instead of 34.
+        layers = config.num_hidden_layers
+        both = infinicore.empty((2, layers, *shape), dtype=dtype)
+        self._keys, self._values = ([half[layer] for layer in range(layers)] for half in (both[0], both[1]))
+        self._scales = [{} for _ in range(layers)]
+        if both.dtype is infinicore.int8:
+            both = infinicore.empty((2, layers, *shape[:3]), dtype=infinicore.float32)
+            self._scales = [{"k_scales": both[0, layer], "v_scales": both[1, layer]} for layer in range(layers)]
         self.block_size, self.capacity = block_size, max_length
         self.block_tables = infinicore.zeros((sequences, -(-max_length // block_size)), dtype=infinicore.int64)
         self.tables = self.block_tables.numpy()  # the same memory: a recorded step sees new blocks
@@ -38,10 +48,15 @@ class BlockCache:
     def values(self, layer):
         return self._values[layer]
 
+    def scales(self, layer):
+        """`k_scales` and `v_scales` [blocks, heads, block size] of an int8 cache, by name; else nothing."""
+        return self._scales[layer]
+
     @property
     def nbytes(self):
-        """Bytes of all keys and values."""
-        return sum(tensor.nbytes for tensor in (*self._keys, *self._values))
+        """Bytes of all keys and values, with their scales."""
+        scales = [tensor for layer in self._scales for tensor in layer.values()]
+        return sum(tensor.nbytes for tensor in (*self._keys, *self._values, *scales))
 
     def grow(self, sequence, length):
         """Make room for `length` tokens of a sequence; ValueError if there is none."""
@@ -122,6 +137,9 @@ class ScratchCache:
 
     def values(self, layer):
         return self._values
+
+    def scales(self, layer):
+        return {}
 
     def grow(self, sequence, length):
         pass

@@ -16,6 +16,7 @@ from infinicore import nn
 from ..io.gguf import FLOATS, MAGIC, GGUFFile
 from ..kernels import isa
 from ..nn import init
+from . import repack
 from .registry import CausalLM, configs, names
 
 # `general.architecture`: (row of llama/configs.py, whether the rows of query and key lie in rotated pairs).
@@ -227,8 +228,16 @@ def load(path, dtype=None, progress=None):
     found = _resolve(file, config)
     with init.skipped():
         model = CausalLM(config, dtype=dtype or getattr(infinicore, config.dtype), tied=config.tie_word_embeddings)
-    _Loader(file, model).load(found, progress)
+    key = repack.cache_key([file.path], "gguf" if _has_blocks(file) else None)
+    restored = repack.restore(key, model)
+    _Loader(file, model, restored).load(found, progress)
+    if not restored:
+        repack.remember(key, model)
     return model
+
+
+def _has_blocks(file):
+    return any(entry.kind not in FLOATS for entry in file.entries.values())
 
 
 def _resolve(file, config):
@@ -261,10 +270,10 @@ def _more(items):
 
 
 class _Loader:
-    """Brings tensors of a file into a model, one after another in the file's order."""
+    """Brings tensors of a file into a model, one after another in the file's order; `restored` layers have theirs."""
 
-    def __init__(self, file, model):
-        self.file, self.model, self.config = file, model, model.config
+    def __init__(self, file, model, restored):
+        self.file, self.model, self.config, self.restored = file, model, model.config, restored
         self.paired = ARCHITECTURES[file.metadata["general.architecture"]][1]
 
     def load(self, found, progress):
@@ -285,15 +294,21 @@ class _Loader:
             raw = self.file.raw(theirs)
             module.set_quantized(raw, entry.kind)
             if self.config.tie_word_embeddings:
-                self.model.lm_head.set_quantized(infinicore.gguf_pack(raw, entry.kind, entry.shape))
+                self._pack("lm_head", theirs)
         elif entry.kind not in FLOATS and isinstance(module, nn.Linear) and kind == "weight":
-            raw, rows = self.file.raw(theirs), self._row_order(path, entry.shape[0])
-            module.set_quantized(infinicore.gguf_pack(raw, entry.kind, entry.shape, rows))
+            self._pack(path, theirs)
         elif isinstance(module, nn.RMSNorm):
             # float32 beside activations of 16 bits: the norm computes in float32 and rounds once.
             module.weight = nn.Parameter(self.file.tensor(theirs).to(_wide(self.model.dtype)))
         else:
             self._copy(getattr(module, kind), theirs, self._row_order(path, entry.shape[0]))
+
+    def _pack(self, path, theirs):
+        """The raw blocks of a tensor to panels of the layer `path`."""
+        if path not in self.restored:
+            raw, entry = self.file.raw(theirs), self.file.entries[theirs]
+            rows = self._row_order(path, entry.shape[0])
+            self.model.get_submodule(path).set_quantized(infinicore.gguf_pack(raw, entry.kind, entry.shape, rows))
 
     def _copy(self, parameter, theirs, rows):
         """A tensor into a parameter of floats, its rows in the order `rows`."""

@@ -125,17 +125,18 @@ def quantize_stored(checkpoint, name, format, group_size=32):
 # ---- repacked weights on disk ----------------------------------------------------------------------
 
 
-def cache_key(checkpoint, scheme, quantize):
-    """The key of a model's panels in the `weight_cache`, or None where it is off or nothing is quantised."""
-    if not weight_cache.enabled() or (scheme is None and quantize is None):
+def cache_key(paths, *formats):
+    """The key of a model's panels in the `weight_cache`, or None where it is off or no format is named."""
+    name = "-".join(filter(None, formats))
+    if not name or not weight_cache.enabled():
         return None
-    paths = [checkpoint.folder / "config.json", *(file.path for file in checkpoint.files)]
-    name = "-".join(part for part in (scheme and scheme.method, quantize) if part)
     return weight_cache.key(paths, format=name, version=_CACHE_VERSION)
 
 
 def restore(key, model):
-    """Set the layers of `model` from the cache; their paths, none if there is no entry."""
+    """Set the layers of `model` from the cache; their paths, none if there is no entry, or no key."""
+    if key is None:
+        return set()
     weights, orders, paths = weight_cache.load(key) or {}, {}, set()
     for name, data in weights.items():
         path, form, *shift = name.split(":")
@@ -162,7 +163,9 @@ def _order_of(data, k):
 
 
 def remember(key, model):
-    """Store the quantised layers of `model` in the cache."""
+    """Store the quantised layers of `model` in the cache, where it is on."""
+    if key is None:
+        return
     tensors = {}
     for path, module in model.named_modules():
         weight = getattr(module, "quantized", None)

@@ -152,6 +152,16 @@ def test_architectures_and_mixed_types(architecture, tied, tmp_path):
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+def test_packed_panels_are_kept_where_asked(tmp_path, monkeypatch):
+    path, _ = write_model(tmp_path, "Q4_0", tied=True, kinds={"attn_v": "Q8_0"})
+    wanted = logits(from_pretrained(path))
+    monkeypatch.setenv("INFINICORE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("INFINICORE_WEIGHT_CACHE", "1")
+    assert (logits(from_pretrained(path)) == wanted).all()
+    monkeypatch.setattr(ic, "gguf_pack", None)  # the second load packs nothing
+    assert (logits(from_pretrained(path)) == wanted).all()
+
+
 @pytest.mark.parametrize("kind", FLOATS)
 def test_float_weights(kind, tmp_path):
     path, twin = write_model(tmp_path, kind)

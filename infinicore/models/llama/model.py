@@ -32,7 +32,8 @@ class Attention(nn.PackedLinear):
             query, key = self.q_norm(query), self.k_norm(key)
         infinicore.rope_qk(query, key, step.positions, step.sine, step.cosine)  # in place
         keys, values = step.cache.keys(self.layer), step.cache.values(self.layer)
-        infinicore.paged_caching(keys, values, key, value, step.slots)
+        scales = step.cache.scales(self.layer)
+        infinicore.paged_caching(keys, values, key, value, step.slots, **scales)
         attended = infinicore.cached_attention(
             query,
             keys,
@@ -44,6 +45,7 @@ class Attention(nn.PackedLinear):
             window=self.window,
             max_seqlen_q=step.longest_query,
             max_kv_len=step.longest_total,
+            **scales,
         )
         return self.o_proj(attended.view(-1, heads * dim))
 
@@ -121,7 +123,7 @@ class CausalLM(nn.Module):
 
     @property
     def dtype(self):
-        return self.lm_head.weight.dtype
+        return self.model.embed_tokens.dtype
 
     def _apply(self, fn):
         super()._apply(fn)
