@@ -40,6 +40,7 @@ QUADS = UNIT // 4
 SUPER = 256  # elements of k in a record of "super" parameters
 
 TILE_ROWS = 8  # activations that a register tile multiplies with a panel
+EXPANDED_UNITS = 64  # units that `quant_expand.py` expands to floats at a time
 
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # llama.cpp's non-linear grid
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # OCP MX FP4, twice the values

@@ -39,7 +39,7 @@ F16, F32, F64, I8, I32, U8 = lowp.float16, types.float32, types.float64, types.i
 SCALED_UNITS = 32  # units whose parameters are decoded at a time: they stay in the first-level cache
 PART_BYTES = 4 * UNIT  # a unit of a row as float32
 ROW = 4 * LANES  # bytes of an int32 or float32 of each row of a panel
-SCALES_BYTES = SCALED_UNITS * 2 * ROW
+PARAMETERS_BYTES = SCALED_UNITS * 2 * ROW
 TOTALS_BYTES = TILE_ROWS * ROW
 SMALLEST = 1e-30  # activations below, over 127, have no scale whose inverse is finite
 
@@ -254,12 +254,12 @@ def clear(totals, vectors):
 
 
 @jit.inline
-def finish(args, totals, panel, first_row, rows, T):
-    """Totals [rows, LANES], plus the bias, to their place in the result."""
+def finish(args, totals, apart, panel, first_row, rows, T):
+    """Totals of a panel, rows `apart` elements from each other, plus the bias, to their place in the result."""
     columns, stride, column = load(args, 7), load(args, 11), panel * LANES
     out, bias, valid = ptr(load(args, 4), T), ptr(load(args, 5), T), columns - column
     for i in range(rows):
-        value = vload(totals, i * LANES, LANES)
+        value = vload(totals, i * apart, LANES)
         if load(args, 5) != 0:
             value = value + convert(vload_first(bias, column, LANES, valid), F32)
         at = (first_row + i) * stride + column
@@ -273,7 +273,7 @@ def finish(args, totals, panel, first_row, rows, T):
 def stream(args, lo, hi, F, T):
     """Panels [lo, hi) times all rows, in tiles of 8 rows, straight from the planes."""
     rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
-    s_at, m_at, totals_at = stack(SCALES_BYTES), stack(SCALES_BYTES), stack(TOTALS_BYTES)
+    s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals, groups = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32), groups_of(F)
     for panel in range(lo, hi):
         planes = load(args, 3) + panel * load(args, 9)
@@ -298,7 +298,7 @@ def stream(args, lo, hi, F, T):
                     integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 4)
                 else:
                     integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
-            finish(args, totals, panel, row, valid_rows, T)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0
 
 
@@ -306,7 +306,7 @@ def stream(args, lo, hi, F, T):
 def stream_floats(args, lo, hi, F, T):
     """As `stream`, with activations of float32 that `spread_rows` laid out."""
     rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
-    s_at, m_at, totals_at = stack(SCALES_BYTES), stack(SCALES_BYTES), stack(TOTALS_BYTES)
+    s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
     for panel in range(lo, hi):
         planes = load(args, 3) + panel * load(args, 9)
@@ -326,7 +326,7 @@ def stream_floats(args, lo, hi, F, T):
                     float_tile(x, w, s_at, m_at, totals_at, many, F, 4)
                 else:
                     float_tile(x, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
-            finish(args, totals, panel, row, valid_rows, T)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0
 
 
@@ -361,5 +361,5 @@ def stream_flat(args, lo, hi, T):
             for i in range(valid_rows):
                 value = convert(vload(integers, i * LANES, LANES), F32) * (weights * load(scales, i))
                 vstore(totals, i * LANES, value)
-            finish(args, totals, panel, row, valid_rows, T)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0

@@ -7,13 +7,16 @@ scale per row), and multiplied as integers of 8 bits: sums of a group are exact,
 
 import functools
 
-from ..cpu.formats import FORMATS, LANES, TILE_ROWS, UNIT
+from ..cpu import blocking
+from ..cpu.formats import EXPANDED_UNITS, FORMATS, LANES, TILE_ROWS, UNIT
 from ..registry import op
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _GRAIN_BYTES = 1 << 19  # of a weight: some 30 us of reading
 _GRAIN_WORK = 1 << 23  # products of integers x 2: some 30 us
 _GRAIN_ELEMENTS = 1 << 15  # activations that are quantised in some 30 us
+_FEW_ROWS = 16  # that multiply panels as they lie, where activations stay floats
+_FIELDS = ("bits", "group", "parameters", "table", "zero", "float8")  # that tell one format's floats from another's
 _FLAT_K = 1 << 17  # beyond, int32 could not hold the sum of a row
 
 
@@ -52,6 +55,21 @@ class _Activations:
         self.units, self.padded = -(-k // UNIT), -(-rows // TILE_ROWS) * TILE_ROWS
         self.made = {}
 
+    def packed(self, order):
+        """The rows as panels of the blocked product; (address, bytes of a panel, K), and memory to keep."""
+        key = ("packed", id(order))
+        if key not in self.made:
+            input, dtype = self.input if order is None else self.input.index_select(-1, order), self.input.dtype.name
+            steps = -(-self.k // (2 if blocking.pairs(dtype) else 1))
+            nbytes, tiles = (steps + LANES) * blocking.ROWS * 4, -(-self.rows // blocking.ROWS)
+            data = self.call.scratch(tiles * nbytes)
+            args = [input.address, self.k, self.rows, self.k, data.address, nbytes]
+            grain = 1 + _GRAIN_ELEMENTS // (blocking.ROWS * self.k)
+            keep = (input, data)
+            self.call.launch("quant_expand.pack_rows", {"T": dtype}, args, n=tiles, grain=grain, keep=keep)
+            self.made[key] = (data.address, nbytes, self.k), keep
+        return self.made[key]
+
     def _launch(self, kernel, parameters, sizes, order):
         """Run a kernel that lays out rows in tiles; (addresses, memory to keep) of its three results."""
         buffers = [self.call.scratch(size) if size else None for size in sizes]
@@ -80,13 +98,15 @@ class _Activations:
 def _multiply(activations, weight, y, column, bias, floats):
     """Launch the product of the activations with one weight, into the columns of `y` from `column` on."""
     form, rows, item = weight.format, activations.rows, y.dtype.itemsize
-    n, units = weight.shape[0], activations.units
-    inputs, kept = activations.for_weight(weight, floats)
+    n, units, many = weight.shape[0], activations.units, floats and activations.rows > _FEW_ROWS
+    inputs, kept = activations.packed(weight.order) if many else activations.for_weight(weight, floats)
     args = [*inputs, weight.address, y.address + column * item, bias.address + column * item if bias is not None else 0]
     args += [rows, n, units, weight.panel_bytes, weight.shift, y.shape[-1]]
     parameters = {"T": y.dtype.name}
+    if many:
+        return _multiply_expanded(activations.call, form, args, (*kept, weight.data, y, bias), y.dtype.name)
     if floats:
-        kernel, fields = "stream_floats", ("bits", "group", "parameters", "table", "zero", "float8")
+        kernel, fields = "stream_floats", _FIELDS
     else:
         kernel, fields = "stream", ("bits", "group", "parameters", "table")
     if form.flat and not floats:
@@ -97,6 +117,19 @@ def _multiply(activations, weight, y, column, bias, floats):
     grain = 1 + min(_GRAIN_BYTES // weight.panel_bytes, _GRAIN_WORK // work)
     keep = (*kept, weight.data, y, bias)
     activations.call.launch(f"quant_gemm.{kernel}", parameters, args, n=-(-n // LANES), grain=grain, keep=keep)
+
+
+def _multiply_expanded(call, form, args, keep, dtype):
+    """Launch `quant_expand.expanded`: pairs of panels times all rows."""
+    rows, n, k = args[6], args[7], args[2]
+    items, size = -(-n // blocking.across(dtype)), blocking.across(dtype) * 4
+    panel = EXPANDED_UNITS * UNIT // (2 if blocking.pairs(dtype) else 1) * size
+    slice_bytes = panel + rows * size
+    scratch = call.scratch(slice_bytes * min(call.threads, items))
+    args = [*args, scratch.address, slice_bytes, -(-items // call.threads)]
+    grain = 1 + blocking.PARALLEL_WORK // (2 * rows * k * blocking.across(dtype))
+    parameters = {"F": _alike(form.name, *_FIELDS), "T": dtype}
+    call.launch("quant_expand.expanded", parameters, args, n=items, grain=grain, keep=(*keep, scratch))
 
 
 def _checked(input, weight, bias, activations):
