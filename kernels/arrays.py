@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 from . import jit
 from .cpu import elementwise, gemv, norm, vmath
 from .cpu import softmax as _softmax
+from .cpu.blocking import BATCH
 from .cpu.simd import bitcast, ptr, stack, store, vload, vload_first, vstore, vstore_first
 
 INT64 = types.int64
@@ -83,10 +84,10 @@ def linear(x, weight, out):
     if weight.shape[1] != k or out.shape[0] != m or out.shape[1] != n:
         raise ValueError("`linear` needs x [M, K], weight [N, K] and out [M, N]")
     one = bitcast(1.0, INT64)
-    block = _block(stack(256), address_of(weight), address_of(x), address_of(out), 0, one, n, m, k, k, k, 1, n, 1, 0)
-    for i in range(14, 27):  # no batch
+    block = _block(stack(256), address_of(weight), address_of(x), address_of(out), 0, one, n, m, k, k, k, 1, n)
+    for i in range(12, BATCH + 1):  # no residual, no batch
         store(block, i, 0)
-    gemv.dot_rows(block, 0, (n + gemv.GROUP - 1) // gemv.GROUP, kind_of(x))
+    gemv.dot_rows(block, 0, (n + gemv.GROUP - 1) // gemv.GROUP, kind_of(x), 0)
 
 
 def _map(name, function):

@@ -15,16 +15,19 @@ class Conversation:
     `template` is the checkpoint's chat template; without one (None), messages are written one after another.
     """
 
-    def __init__(self, model, *, system=None, context=4096, cache="static", **options):
+    def __init__(
+        self, model, *, system=None, context=4096, cache="static", decode_threads=None, kv_cache_dtype=None, **options
+    ):
         self.model, self.options = model, options
         self.tokenizer = tokenizer_of(model)
         if self.tokenizer is None:
-            raise ValueError(f"a conversation needs a tokenizer, and {model.path} has no tokenizer.json")
+            raise ValueError(f"a conversation needs a tokenizer, and {model.path} has no tokenizer")
         self.template = chat.load_template(model.path, load_config(model.path))
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.context = min(context, model.config.context)
         sampler = Sampler(resolve(model.generation_config, options), 1, self.context)
-        self._runner = Runner(model, max_length=self.context, cache=cache, sampler=sampler)
+        placing = dict(cache=cache, decode_threads=decode_threads, kv_cache_dtype=kv_cache_dtype)
+        self._runner = Runner(model, max_length=self.context, sampler=sampler, **placing)
         self.reset()
 
     def reset(self):

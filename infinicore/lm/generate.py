@@ -159,6 +159,8 @@ def generate(
     ignore_eos=False,
     cache="static",
     chunk=512,
+    decode_threads=None,
+    kv_cache_dtype=None,
     add_special_tokens=True,
     runner=None,
 ):
@@ -167,7 +169,9 @@ def generate(
     `prompt` is a text or token ids, or a list of either: a batch, whose tokens come interleaved. What is not given
     follows the checkpoint's generation_config.json, else greedy decoding of 256 tokens. Ends at an end-of-text token
     (unless `ignore_eos`), at one of `stop_token_ids`, before one of the `stop` strings, after `max_new_tokens`, or
-    when the model's context is full. `cache` is "static" or "paged"; `chunk` tokens of a prompt are run at a time.
+    when the model's context is full. `cache` is "static" or "paged", `kv_cache_dtype` None (the model's) or "int8":
+    keys and values of a byte each. `chunk` tokens of a prompt are run at a time, `decode_threads` (default: as many
+    as for prompts) threads compute the tokens that follow.
     A `runner` (of an earlier call's length and sampling) keeps its cache: what the prompts share is not run again.
     Raises ValueError or TypeError for what cannot be done, before anything is computed.
     """
@@ -177,7 +181,7 @@ def generate(
     tokenizer = tokenizer_of(model)
     strings = stopping.check(stop)
     if strings and tokenizer is None:
-        raise ValueError("`stop` needs a tokenizer, and the checkpoint has no tokenizer.json")
+        raise ValueError("`stop` needs a tokenizer, and the checkpoint has no tokenizer")
     prompts = [_encode(model, tokenizer, one, add_special_tokens) for one in _as_batch(prompt)]
     for ids in prompts:
         if len(ids) >= context:
@@ -190,7 +194,16 @@ def generate(
     if runner is None:
         longest = max(len(ids) + limit for ids, limit in zip(prompts, limits))
         sampler = Sampler(params, len(prompts), longest)
-        runner = Runner(model, sequences=len(prompts), max_length=longest, cache=cache, sampler=sampler, chunk=chunk)
+        runner = Runner(
+            model,
+            sequences=len(prompts),
+            max_length=longest,
+            cache=cache,
+            sampler=sampler,
+            chunk=chunk,
+            decode_threads=decode_threads,
+            kv_cache_dtype=kv_cache_dtype,
+        )
     elif len(prompts) != len(runner.held):
         raise ValueError(f"`runner` runs {len(runner.held)} sequences, but `prompt` has {len(prompts)}")
     stop_ids = _stop_ids(model, stop_token_ids, ignore_eos)
@@ -217,7 +230,7 @@ def _encode(model, tokenizer, prompt, add_special_tokens):
         if not prompt:
             raise ValueError("`prompt` is empty: give at least one character")
         if tokenizer is None:
-            raise ValueError("`prompt` must be token ids, because the checkpoint has no tokenizer.json")
+            raise ValueError("`prompt` must be token ids, because the checkpoint has no tokenizer")
         ids = tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
     else:
         ids = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)

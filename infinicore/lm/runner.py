@@ -2,29 +2,38 @@
 
 import infinicore
 
+from .. import config
+from ..context import NumThreads
 from ..models.cache import PagedCache, StaticCache
 from ..models.step import Step, build, indices
 
 CACHES = {"static": StaticCache, "paged": PagedCache}
 
 
-def make_cache(model, kind, sequences, max_length):
-    """A cache for `sequences` of up to `max_length` tokens; `kind` is "static" or "paged"."""
+def make_cache(model, kind, sequences, max_length, dtype=None):
+    """A cache for `sequences` of up to `max_length` tokens; `kind` is "static" or "paged", `dtype` None or "int8"."""
     if kind not in CACHES:
         raise ValueError(f"`cache` must be one of {', '.join(map(repr, CACHES))}, got {kind!r}")
-    return CACHES[kind](model.config, model.dtype, sequences=sequences, max_length=max_length)
+    if dtype is not None and dtype not in ("int8", infinicore.int8):
+        raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the dtype of the model, got {dtype!r}")
+    dtype = model.dtype if dtype is None else infinicore.int8
+    return CACHES[kind](model.config, dtype, sequences=sequences, max_length=max_length)
 
 
 class Runner:
     """`prefill(prompts)` and then `step()` as often as wanted; each leaves the chosen tokens in `tokens`.
 
-    `sampler` chooses them; it is recorded with the step. What the cache holds from an earlier prompt and the next one
-    begins with is not computed again.
+    `sampler` chooses them; it is recorded with the step. `decode_threads` (default: `INFINICORE_DECODE_THREADS`, else
+    as many as for prompts) is how many threads a step uses; `kv_cache_dtype` is that of `make_cache`. What the cache
+    holds from an earlier prompt and the next one begins with is not computed again.
     """
 
-    def __init__(self, model, *, sequences=1, max_length, cache="static", sampler, chunk=512):
+    def __init__(
+        self, model, *, sequences=1, max_length, cache="static", sampler, chunk=512, decode_threads=None,
+        kv_cache_dtype=None,
+    ):  # fmt: skip
         self.model, self.sampler, self.chunk = model, sampler, chunk
-        self.cache = make_cache(model, cache, sequences, max_length)
+        self.cache = make_cache(model, cache, sequences, max_length, kv_cache_dtype)
         self.held = [[] for _ in range(sequences)]  # the tokens stored, per sequence
         self._ids = infinicore.zeros((sequences,), dtype=infinicore.int64)
         self._positions, self._totals, self._slots = (
@@ -34,6 +43,10 @@ class Runner:
         self._views = [memoryview(t.numpy()) for t in (self._positions, self._totals, self._slots)]
         self._graph = None
         self._active = 0
+        given = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
+        if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+            raise ValueError(f"`decode_threads` must be a positive integer, got {given!r}")
+        self._decode_threads = NumThreads(given)
 
     def prefill(self, prompts, progress=None):
         """Run the prompts (lists of ids, one per sequence) and choose the first token of each.
@@ -91,10 +104,11 @@ class Runner:
         try:
             for sequence in sequences:
                 self._feed(sequence)
-            if self._graph is None:
-                self._record()
-            else:
-                self._graph.run()
+            with self._decode_threads:
+                if self._graph is None:
+                    self._record()
+                else:
+                    self._graph.run()
         except BaseException:
             # An interrupt: what may not have been computed must not count as stored.
             for sequence in sequences:

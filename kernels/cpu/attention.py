@@ -1,9 +1,10 @@
-"""Attention with online softmax, for prefill (tiles of query rows) and decode (few rows, streamed).
+"""Attention with online softmax: where its operands lie, and prefill, by tiles of query rows.
 
-One argument block says where queries, keys and values lie; dense batches, packed sequences of unequal
-lengths, static caches and paged caches are different blocks for the same code. Keys and values live in
-blocks of BLOCK_SIZE tokens: the block of token j of a sequence is the sequence itself (dense tensors,
-static caches), or what its row of the block table says at j // BLOCK_SIZE.
+`attention_decode.py` has the kernel for few query rows, which streams the keys. One argument block says where
+queries, keys and values lie; dense batches, packed sequences of unequal lengths, static caches and paged
+caches are different blocks for the same code. Keys and values live in blocks of BLOCK_SIZE tokens: the block
+of token j of a sequence is the sequence itself (dense tensors, static caches), or what its row of the block
+table says at j // BLOCK_SIZE.
 
 The query rows of a key/value head are all pairs (token, query head of its group), tokens first, so that
 keys and values are read once for the whole group. A unit of work is one tile of such rows. Lengths,
@@ -37,32 +38,23 @@ from .attention_tiles import (
     clear_row,
     copy_row,
     copy_two_rows,
-    dot_tile,
-    exp2_below,
     mask_tile,
     read_index,
+    row_scale,
     score_tile,
     softmax_tile,
     value_tile,
 )
-from .microkernel import depth, lanes, panel_ptr, sum_ptr
+from .microkernel import depth, itemsize, lanes, panel_ptr, sum_ptr
 from .shuffle import transpose_tile
 from .simd import (
     bitcast,
-    convert,
     fill,
-    lane,
     load,
     ptr,
-    ramp,
-    reduce_add,
-    reduce_max,
-    select,
     stack,
     store,
-    vabs,
     vload,
-    vmax,
     vstore,
     vstore_first,
 )
@@ -73,12 +65,7 @@ NO_WINDOW = 1 << 30
 LOG2E = 1.4426950408889634
 SCORE_BYTES = 8 * (KEYS + ROWS) * TILE
 ROW_BYTES = 8 * TILE  # one number for each row of a tile
-OFFSET_BYTES = 8 * (KEYS + 2)
-STREAM = 128  # keys that are scored, weighed and added at a time
-STREAM_ROW = STREAM + LANES  # a group of keys may end beyond the last
-FEW_SCORE_BYTES = 8 * FEW * STREAM_ROW
-STREAM_OFFSET_BYTES = 8 * STREAM
-FEW_TOTAL_BYTES = 8 * FEW * LANES
+TABLE_BYTES = 8 * KEYS  # one address for each key of a tile
 
 
 @jit.inline
@@ -122,7 +109,7 @@ def sequence(args, seq):
 
 @jit.inline
 def find_run(args, seq, token):
-    """(offset of the key, offset of the value, tokens that follow in its block) of a token; -1 tokens: error."""
+    """(block, place in it, tokens from there to its end) of a token; -1 tokens: error."""
     block, size = seq, load(args, at.BLOCK_SIZE)
     table = load(args, at.TABLE)
     if table != 0:
@@ -132,9 +119,27 @@ def find_run(args, seq, token):
         block = read_index(table, load(args, at.TABLE_BYTES), entry)
         if block < 0 or block >= load(args, at.NUM_BLOCKS):
             return 0, 0, -1
-    k = block * load(args, at.K_BLOCK) + token * load(args, at.K_TOKEN)
-    v = block * load(args, at.V_BLOCK) + token * load(args, at.V_TOKEN)
-    return k, v, size - token
+    return block, token, size - token
+
+
+@jit.inline
+def find_rows(args, first, kv_head, seq, token, count, nbytes, rows):
+    """The addresses of `count` keys from a token on, in elements of `nbytes`; an error code.
+
+    `first` is K, or V for values, or K_SCALE or V_SCALE for their factors.
+    """
+    base, step = load(args, first) + kv_head * load(args, first + 3) * nbytes, load(args, first + 2) * nbytes
+    done = 0
+    while done < count:
+        block, place, run = find_run(args, seq, token + done)
+        if run < 0:
+            return at.BAD_BLOCK
+        run = min(run, count - done)
+        row = base + block * load(args, first + 1) * nbytes + place * step
+        for i in range(run):
+            store(rows, done + i, row + i * step)
+        done += run
+    return 0
 
 
 @jit.inline
@@ -182,141 +187,6 @@ def write_row(args, seq, q_start, row, kv_head, sums, total, T):
         vstore_first(out, i, vload(sums, i, LANES) * factor, size - i)
 
 
-# ---- few rows ----------------------------------------------------------------------------------
-
-
-@jit.inline
-def load_queries(args, seq, kv_head, first_row, rows, padded, q_start, queries, stride, T):
-    """Query rows as words, padded with zeros to whole registers and to `padded` rows."""
-    q, group, size = ptr(load(args, at.Q), T), load(args, at.GROUP), load(args, at.SIZE_QK)
-    for r in range(padded):
-        words = queries + r * stride
-        if r < rows:
-            token = (first_row + r) // group
-            head = kv_head * group + (first_row + r - token * group)
-            copy_row(words, q + row_offset(args, at.Q_SEQ, seq, q_start + token, head), size)
-        else:
-            clear_row(words, stride)
-
-
-@jit.inline
-def score_run(queries, query_stride, keys, key_stride, size, count, scores, rows):
-    """Scores of `count` keys that lie evenly, for all rows: four at a time, or one."""
-    if rows == 1:
-        for j in range(0, count, LANES):
-            k, s = keys + j * key_stride, scores + j
-            dot_tile(queries, query_stride, k, key_stride, size, count - j, s, STREAM_ROW, 1)
-        return
-    for j in range(0, count, LANES // 4):
-        for r in range(0, rows, 4):
-            q, k, s = queries + r * query_stride, keys + j * key_stride, scores + (r * STREAM_ROW + j)
-            dot_tile(q, query_stride, k, key_stride, size, count - j, s, STREAM_ROW, 4)
-
-
-@jit.inline
-def softmax_row(scores, count, scale, j, first, end, position, slope, tops, totals, decay, r, T):
-    """Online softmax of row `r` for the keys j ... + count, of which it sees [first, end)."""
-    top = fill(-INF, T, LANES)
-    for i in range(0, count, LANES):
-        x = vload(scores, i, LANES) * scale
-        key = ramp(j + i, I32, LANES)
-        if slope != 0.0:
-            x = x - convert(vabs(key - position), T) * slope
-        x = select((key >= first) & (key < end), x, -INF)
-        top = vmax(top, x)
-        vstore(scores, i, x)
-    before = load(tops, r)
-    now = vmax(before, reduce_max(top))
-    store(tops, r, now)
-    base = now if now != -INF else 0.0
-    kept = exp2_below(fill(before - base, T, LANES))
-    store(decay, r, lane(kept, 0))
-    total = vload(totals, r * LANES, LANES) * kept
-    for i in range(0, count, LANES):
-        e = exp2_below(vload(scores, i, LANES) - base)
-        total = total + e
-        vstore(scores, i, e)
-    vstore(totals, r * LANES, total)
-
-
-@jit.inline
-def weigh_run(weights, values, value_stride, count, decay, sums, sums_stride, size, rows):
-    """sums = decay * sums + weights * values for `count` keys that lie evenly: four rows at a time, or one."""
-    whole = size // PANEL * PANEL
-    if rows == 1:
-        w, d = weights, decay
-        for i in range(0, whole, PANEL):
-            value_tile(w, 0, 1, values + i, value_stride, count, None, d, sums + i, 0, 1, VECTORS)
-        for i in range(whole, size, PANEL):
-            value_tile(w, 0, 1, values + i, value_stride, count, size - i, d, sums + i, 0, 1, VECTORS)
-        return
-    for r in range(0, rows, 4):
-        w, d, s = weights + r * STREAM_ROW, decay + r, sums + r * sums_stride
-        for i in range(0, whole, PANEL):
-            value_tile(w, STREAM_ROW, 1, values + i, value_stride, count, None, d, s + i, sums_stride, 4, VECTORS)
-        for i in range(whole, size, PANEL):
-            value_tile(w, STREAM_ROW, 1, values + i, value_stride, count, size - i, d, s + i, sums_stride, 4, VECTORS)
-
-
-@jit.inline
-def attend_rows(args, seq, kv_head, first_row, rows, T):
-    """Rows first_row ... + rows (at most FEW), streaming keys and values once for all of them."""
-    q_start, q_len, kv_start, kv_len, _ = sequence(args, seq)
-    size_qk, size_v, group = load(args, at.SIZE_QK), load(args, at.SIZE_V), load(args, at.GROUP)
-    k = ptr(load(args, at.K), T) + kv_head * load(args, at.K_HEAD)
-    v = ptr(load(args, at.V), T) + kv_head * load(args, at.V_HEAD)
-    q_stride = (size_qk + LANES * depth(T) - 1) // (LANES * depth(T)) * LANES
-    sums_stride = (size_v + PANEL - 1) // PANEL * PANEL
-    scale = bitcast(load(args, at.SCALE), F64) * LOG2E
-    queries, sums = panel_ptr(stack(QUERY_BYTES), T), sum_ptr(stack(SUM_BYTES), T)
-    weights, totals = sum_ptr(stack(FEW_SCORE_BYTES), T), sum_ptr(stack(FEW_TOTAL_BYTES), T)
-    tops, decay, ones = sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
-    v_at, v_count = ptr(stack(STREAM_OFFSET_BYTES), I64), ptr(stack(STREAM_OFFSET_BYTES), I64)
-    padded = rows if rows == 1 else (rows + 3) // 4 * 4
-    load_queries(args, seq, kv_head, first_row, rows, padded, q_start, queries, q_stride, T)
-    clear(sums, padded * sums_stride, T)
-    clear(totals, rows * LANES, T)
-    for r in range(padded):
-        store(tops, r, -INF)
-        store(decay, r, 1.0)
-        store(ones, r, 1.0)
-    _, first, _ = visible(args, first_row // group, q_len, kv_len)
-    _, _, end = visible(args, (first_row + rows - 1) // group, q_len, kv_len)
-
-    j = first
-    while j < end:
-        count, runs = 0, 0
-        while count < STREAM and j + count < end:
-            k_offset, v_offset, run = find_run(args, seq, kv_start + j + count)
-            if run < 0:
-                return at.BAD_BLOCK
-            run = min(run, STREAM - count, end - j - count)
-            score_run(queries, q_stride, k + k_offset, load(args, at.K_TOKEN), size_qk, run, weights + count, padded)
-            store(v_at, runs, v_offset)
-            store(v_count, runs, run)
-            count, runs = count + run, runs + 1
-        for r in range(rows):
-            token = (first_row + r) // group
-            position, row_first, row_end = visible(args, token, q_len, kv_len)
-            slope = row_slope(args, kv_head * group + (first_row + r - token * group))
-            scores = weights + r * STREAM_ROW
-            softmax_row(
-                scores, count, scale, j, row_first, min(row_end, j + count), position, slope, tops, totals, decay, r, T
-            )  # fmt: skip
-        done = 0
-        for i in range(runs):
-            weigh_run(
-                weights + done, v + load(v_at, i), load(args, at.V_TOKEN), load(v_count, i),
-                decay if i == 0 else ones, sums, sums_stride, size_v, padded,
-            )  # fmt: skip
-            done += load(v_count, i)
-        j += count
-    for r in range(rows):
-        total = reduce_add(vload(totals, r * LANES, LANES))
-        write_row(args, seq, q_start, first_row + r, kv_head, sums + r * sums_stride, total, T)
-    return 0
-
-
 # ---- tiles -------------------------------------------------------------------------------------
 
 
@@ -331,7 +201,7 @@ def load_query_tile(args, seq, kv_head, first_row, rows, q_start, width, queries
             head = kv_head * group + (row - token * group)
             if start + i < rows:
                 source = q + row_offset(args, at.Q_SEQ, seq, q_start + token, head)
-                copy_row(staging + i * stride, source, size)
+                copy_row(staging + i * stride, source, size, 1.0)
             else:
                 clear_row(staging + i * stride, stride)
         for i in range(0, stride, LANES):
@@ -351,40 +221,24 @@ def load_rows_info(args, kv_head, first_row, rows, q_len, kv_len, width, positio
 
 
 @jit.inline
-def find_tile(args, seq, token, count, k_at, v_at):
-    """Offsets of `count` keys and values from a token on; an error code."""
-    done = 0
-    while done < count:
-        k, v, run = find_run(args, seq, token + done)
-        if run < 0:
-            return at.BAD_BLOCK
-        k_token, v_token = load(args, at.K_TOKEN), load(args, at.V_TOKEN)
-        run = min(run, count - done)
-        for i in range(run):
-            store(k_at, done + i, k + i * k_token)
-            store(v_at, done + i, v + i * v_token)
-        done += run
-    return 0
-
-
-@jit.inline
-def load_tile(k, v, k_at, v_at, count, keys, key_stride, values, value_stride, size_qk, size_v):
+def load_tile(k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, value_stride, size_qk, size_v, C):
     """Copy keys and values into words."""
     for i in range(count):
-        copy_row(keys + i * key_stride, k + load(k_at, i), size_qk)
-    for i in range((count + 1) // 2):
-        odd = 2 * i + 1 == count
-        second = load(v_at, 2 * i) if odd else load(v_at, 2 * i + 1)
-        copy_two_rows(values, value_stride, i, v + load(v_at, 2 * i), v + second, 0 if odd else -1, size_v)
+        copy_row(keys + i * key_stride, ptr(load(k_at, i), C), size_qk, row_scale(k_scales, i, C))
+    for i in range(0, count, 2):
+        odd = i + 1 == count
+        other = i if odd else i + 1
+        copy_two_rows(
+            values, value_stride, i // 2, ptr(load(v_at, i), C), ptr(load(v_at, other), C), 0 if odd else -1, size_v,
+            row_scale(v_scales, i, C), row_scale(v_scales, other, C),
+        )  # fmt: skip
 
 
 @jit.inline
-def attend_tile(args, seq, kv_head, first_row, rows, T):
+def attend_tile(args, seq, kv_head, first_row, rows, T, C):
     """Rows first_row ... + rows (at most TILE_ROWS) as one tile against tiles of keys."""
     q_start, q_len, kv_start, kv_len, _ = sequence(args, seq)
     size_qk, size_v, group = load(args, at.SIZE_QK), load(args, at.SIZE_V), load(args, at.GROUP)
-    k = ptr(load(args, at.K), T) + kv_head * load(args, at.K_HEAD)
-    v = ptr(load(args, at.V), T) + kv_head * load(args, at.V_HEAD)
     scale = bitcast(load(args, at.SCALE), F64) * LOG2E
     causal, window = load(args, at.CAUSAL), load(args, at.WINDOW)
     words = (size_qk + depth(T) - 1) // depth(T)
@@ -401,7 +255,8 @@ def attend_tile(args, seq, kv_head, first_row, rows, T):
     scores, weights = sum_ptr(score_address, T), panel_ptr(score_address, T)
     sums, tops, totals = sum_ptr(stack(SUM_BYTES), T), sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
     decay, slopes, positions = sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T), ptr(stack(ROW_BYTES), I32)
-    k_at, v_at = ptr(stack(OFFSET_BYTES), I64), ptr(stack(OFFSET_BYTES), I64)
+    k_at, v_at = ptr(stack(TABLE_BYTES), I64), ptr(stack(TABLE_BYTES), I64)
+    k_scales, v_scales = ptr(stack(TABLE_BYTES), I64), ptr(stack(TABLE_BYTES), I64)
 
     load_query_tile(args, seq, kv_head, first_row, rows, q_start, width, queries, keys, key_stride, T)
     load_rows_info(args, kv_head, first_row, rows, q_len, kv_len, width, positions, slopes, T)
@@ -414,9 +269,16 @@ def attend_tile(args, seq, kv_head, first_row, rows, T):
 
     for j in range(first, end, num_keys):
         count = min(num_keys, end - j)
-        if find_tile(args, seq, kv_start + j, count, k_at, v_at) != 0:
-            return at.BAD_BLOCK
-        load_tile(k, v, k_at, v_at, count, keys, key_stride, values, value_stride, size_qk, size_v)
+        status = find_rows(args, at.K, kv_head, seq, kv_start + j, count, itemsize(C), k_at)
+        if status != 0:
+            return status
+        find_rows(args, at.V, kv_head, seq, kv_start + j, count, itemsize(C), v_at)
+        if load(args, at.K_SCALE) != 0:
+            find_rows(args, at.K_SCALE, kv_head, seq, kv_start + j, count, 4, k_scales)
+            find_rows(args, at.V_SCALE, kv_head, seq, kv_start + j, count, 4, v_scales)
+        load_tile(
+            k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, value_stride, size_qk, size_v, C
+        )  # fmt: skip
         for i in range(0, count, ROWS):
             for c in range(0, width, PANEL):
                 score_tile(
@@ -478,35 +340,18 @@ def find_unit(args, unit):
         return -1, 0, 0, 0, status
     _, q_len, _, _, status = sequence(args, seq)
     all_rows, first_row, part = q_len * load(args, at.GROUP), tile * tile_rows, load(args, at.PART)
-    if (part == 1 and all_rows > FEW) or (part == 2 and all_rows <= FEW):
+    if part == 2 and all_rows <= FEW:
         return -1, 0, 0, 0, status
     return seq, kv_head, first_row, min(tile_rows, all_rows - first_row), status
 
 
 @jit.inline
-def decode(args, lo, hi, T):
-    """Units [lo, hi), row by row: for few query rows per sequence, or head sizes beyond a tile's scratch."""
-    size = (max(load(args, at.SIZE_QK), load(args, at.SIZE_V)) + PANEL - 1) // PANEL * PANEL
-    step = max(1, min(FEW, QUERY_BYTES * lanes(T) // (4 * LANES * size) // 4 * 4))
-    for unit in range(lo, hi):
-        seq, kv_head, first_row, rows, status = find_unit(args, unit)
-        if status != 0:
-            return status
-        if seq >= 0:
-            for start in range(0, rows, step):
-                status = attend_rows(args, seq, kv_head, first_row + start, min(step, rows - start), T)
-                if status != 0:
-                    return status
-    return 0
-
-
-@jit.inline
-def prefill(args, lo, hi, T):
+def prefill(args, lo, hi, T, C):
     """Units [lo, hi), tile by tile."""
     for unit in range(lo, hi):
         seq, kv_head, first_row, rows, status = find_unit(args, unit)
         if status == 0 and seq >= 0:
-            status = attend_tile(args, seq, kv_head, first_row, rows, T)
+            status = attend_tile(args, seq, kv_head, first_row, rows, T, C)
         if status != 0:
             return status
     return 0

@@ -15,9 +15,9 @@ from .. import jit
 from .attention_block import LANES
 from .lowp import bfloat16
 from .memory import first_lanes, from_memory, gep, vector_load
-from .microkernel import _multiply_add
+from .microkernel import _BFloat, _multiply_add
 from .simd import address, bitcast, convert, fill, load, muladd, ptr, select, vload, vload_first, vstore
-from .vector import I32, I64, Pointer, element_type, literal_of, splat
+from .vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from .vmath import exp
 
 PAIRS = 2 * LANES  # bfloat16 elements in a register
@@ -143,79 +143,6 @@ def value_tile(
     return types.void(*plain, rows, vectors), codegen
 
 
-@intrinsic(prefer_literal=True)
-def dot_tile(typingctx, queries, query_stride, keys, key_stride, size, count, scores, score_stride, rows):
-    """scores[i, j] = queries[i] . keys[j] for `rows` query rows (a literal) and LANES / rows keys.
-
-    Query rows are words, padded with zeros to whole registers; `size` counts elements. Only the first
-    `count` keys exist; the others repeat the last of them. One register of partial sums per pair, then a tree
-    that adds and transposes at once: 3 instructions per pair in place of 8 for a sum across lanes.
-    """
-    height = literal_of(rows)
-    if not isinstance(keys, Pointer) or height is None:
-        return None
-    across, sums = LANES // height, scores.dtype
-    pair = queries.dtype == INT32
-    elements = 2 * LANES if pair else LANES  # in a register of words
-
-    def codegen(context, builder, sig, args):
-        query_stride, key_stride, size, count, score_stride = _integers(context, builder, sig, args, 1, 3, 4, 5, 7)
-        total = ir.VectorType(element_type(sums), LANES)
-        last, starts = builder.sub(count, ir.Constant(I64, 1)), []
-        for j in range(across):
-            row = ir.Constant(I64, j)
-            row = builder.select(builder.icmp_signed("<", row, last), row, last)
-            starts.append(builder.mul(row, key_stride))
-        slots = [[cgutils.alloca_once(builder, total) for _ in range(across)] for _ in range(height)]
-        for slot in sum(slots, []):
-            builder.store(ir.Constant(total, [0.0] * LANES), slot)
-
-        def step(register, mask):
-            at, first = (builder.mul(register, ir.Constant(I64, n)) for n in (elements, LANES))
-            right = []
-            for start in starts:
-                bits = vector_load(context, builder, args[2], keys.dtype, builder.add(start, at), elements, mask)
-                if pair:
-                    right.append(builder.bitcast(bits, ir.VectorType(I32, LANES)))
-                else:
-                    right.append(from_memory(builder, keys.dtype, bits))
-            for i in range(height):
-                index = builder.add(builder.mul(query_stride, ir.Constant(I64, i)), first)
-                left = vector_load(context, builder, args[0], queries.dtype, index, LANES)
-                for slot, key in zip(slots[i], right):
-                    builder.store(_multiply_add(builder, left, key, builder.load(slot)), slot)
-
-        whole = builder.udiv(size, ir.Constant(I64, elements))
-        with cgutils.for_range(builder, whole) as loop:
-            step(loop.index, None)
-        rest = builder.sub(size, builder.mul(whole, ir.Constant(I64, elements)))
-        with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I64, 0))):
-            step(whole, first_lanes(builder, rest, elements))
-        level, bit = [builder.load(slot) for slot in sum(slots, [])], 1
-        while bit < LANES:
-            level = [_add_across(builder, a, b, bit) for a, b in zip(level[::2], level[1::2])]
-            bit *= 2
-        for i in range(height):
-            picks = ir.Constant(ir.VectorType(I32, across), list(range(i * across, (i + 1) * across)))
-            part = builder.shuffle_vector(level[0], level[0], picks)
-            where = gep(context, builder, args[6], sums, builder.mul(score_stride, ir.Constant(I64, i)), across)
-            builder.store(part, where).align = sums.bitwidth // 8
-        return context.get_dummy_value()
-
-    plain = [types.unliteral(t) for t in (queries, query_stride, keys, key_stride, size, count, scores, score_stride)]
-    return types.void(*plain, rows), codegen
-
-
-def _add_across(builder, a, b, bit):
-    """Lane i: a[i] + a[i + bit] where `bit` of i is clear, b[i - bit] + b[i] where it is set."""
-    lower = [LANES + i - bit if i & bit else i for i in range(LANES)]
-    upper = [LANES + i if i & bit else i + bit for i in range(LANES)]
-    kind = ir.VectorType(I32, LANES)
-    return builder.fadd(
-        builder.shuffle_vector(a, b, ir.Constant(kind, lower)), builder.shuffle_vector(a, b, ir.Constant(kind, upper))
-    )
-
-
 # ---- softmax -----------------------------------------------------------------------------------
 
 
@@ -261,11 +188,7 @@ def _store_weights(weights, pair, stride, column, first, second):
         return rows
 
     def pairs(weights, pair, stride, column, first, second):
-        # Weights are finite and >= 0, or NaN: adding half of the last place rounds them (NaN stays
-        # NaN: the polynomial's are quiet, far from the carry).
-        low = (bitcast(first, INT32) + 0x8000) >> 16
-        high = (bitcast(second, INT32) + 0x8000) & -0x10000
-        vstore(weights, pair * stride + column, (low & 0xFFFF) | high)
+        vstore(weights, pair * stride + column, pair_words(first, second))
 
     return pairs
 
@@ -326,16 +249,60 @@ def bias_tile(scores, positions, slopes, first_key, keys, width, T):
 # ---- copies into words -------------------------------------------------------------------------
 
 
-def copy_row(words, source, size):
-    """`size` elements as words, padded with zeros to whole registers."""
+def to_bfloat16(builder, a, b):
+    """LLVM IR: the lanes of two float32 registers as bfloat16, by the instruction that comes with the dot product."""
+    kind = ir.VectorType(_BFloat(), 2 * a.type.count)
+    name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * a.type.count}"
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [a.type, a.type]), name)
+    return builder.bitcast(builder.call(function, [b, a]), ir.VectorType(ir.IntType(16), 2 * a.type.count))
+
+
+def _words(name, doc, order):
+    @intrinsic
+    def function(typingctx, a, b):
+        if not isinstance(a, Vector) or a != b or a.dtype != F32:
+            return None
+
+        def codegen(context, builder, sig, args):
+            both = to_bfloat16(builder, *args)
+            lanes = ir.Constant(ir.VectorType(I32, 2 * a.lanes), order(a.lanes))
+            return builder.bitcast(builder.shuffle_vector(both, both, lanes), ir.VectorType(I32, a.lanes))
+
+        return Vector(INT32, a.lanes)(a, b), codegen
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+as_words = _words("as_words", "Words (a[0], a[1]), (a[2], a[3]), ..., (b[0], b[1]), ...", lambda n: list(range(2 * n)))
+pair_words = _words(
+    "pair_words", "Words (a[0], b[0]), (a[1], b[1]), ...", lambda n: [i + k * n for i in range(n) for k in (0, 1)]
+)
+
+
+def row_scale(rows, i, C):
+    """What the elements of row `i` are multiples of: `rows` are the addresses of factors of int8 caches."""
+    raise NotImplementedError("`row_scale` is for jitted code")
+
+
+@overload(row_scale)
+def _row_scale(rows, i, C):
+    if C.instance_type == types.int8:
+        return lambda rows, i, C: load(ptr(load(rows, i), F32), 0)
+    return lambda rows, i, C: 1.0
+
+
+def copy_row(words, source, size, scale):
+    """`size` elements as words, padded with zeros to whole registers; int8 elements are multiplied by `scale`."""
     raise NotImplementedError("`copy_row` is for jitted code")
 
 
 @overload(copy_row)
-def _copy_row(words, source, size):
+def _copy_row(words, source, size, scale):
     if words.dtype == INT32 and source.dtype == bfloat16:
 
-        def pairs(words, source, size):
+        def pairs(words, source, size, scale):
             bits, out = ptr(address(source), U16), ptr(address(words), U16)
             i = 0
             while i + PAIRS <= size:
@@ -346,7 +313,35 @@ def _copy_row(words, source, size):
 
         return pairs
 
-    def widened(words, source, size):
+    if words.dtype == INT32:
+
+        def scaled_pairs(words, source, size, scale):
+            factor, i = F32(scale), 0
+            while i + PAIRS <= size:
+                a, b = vload(source, i, LANES), vload(source, i + LANES, LANES)
+                vstore(words, i // 2, as_words(convert(a, F32) * factor, convert(b, F32) * factor))
+                i += PAIRS
+            if i < size:
+                a, b = vload_first(source, i, LANES, size - i), vload_first(source, i + LANES, LANES, size - i - LANES)
+                vstore(words, i // 2, as_words(convert(a, F32) * factor, convert(b, F32) * factor))
+
+        return scaled_pairs
+
+    if source.dtype == types.int8:
+        dtype = words.dtype
+
+        def scaled(words, source, size, scale):
+            factor = dtype(scale)
+            i = 0
+            while i + LANES <= size:
+                vstore(words, i, convert(vload(source, i, LANES), dtype) * factor)
+                i += LANES
+            if i < size:
+                vstore(words, i, convert(vload_first(source, i, LANES, size - i), dtype) * factor)
+
+        return scaled
+
+    def widened(words, source, size, scale):
         i = 0
         while i + LANES <= size:
             vstore(words, i, vload(source, i, LANES))
@@ -357,16 +352,16 @@ def _copy_row(words, source, size):
     return widened
 
 
-def copy_two_rows(words, stride, pair, first, second, keep, size):
+def copy_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
     """Rows 2 * pair and 2 * pair + 1 of a tile of values; of the second, the bits of the mask `keep`."""
     raise NotImplementedError("`copy_two_rows` is for jitted code")
 
 
 @overload(copy_two_rows)
-def _copy_two_rows(words, stride, pair, first, second, keep, size):
+def _copy_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
     if words.dtype == INT32 and first.dtype == bfloat16:
 
-        def pairs(words, stride, pair, first, second, keep, size):
+        def pairs(words, stride, pair, first, second, keep, size, scale, second_scale):
             low, high = ptr(address(first), U16), ptr(address(second), U16)
             i = 0
             while i + LANES <= size:
@@ -380,9 +375,20 @@ def _copy_two_rows(words, stride, pair, first, second, keep, size):
 
         return pairs
 
-    def widened(words, stride, pair, first, second, keep, size):
-        copy_row(words + 2 * pair * stride, first, size)
-        copy_row(words + (2 * pair + 1) * stride, second, size)
+    if words.dtype == INT32:
+
+        def scaled_pairs(words, stride, pair, first, second, keep, size, scale, second_scale):
+            factor, second_factor = F32(scale), F32(second_scale)
+            for i in range(0, size, LANES):
+                a, b = vload_first(first, i, LANES, size - i), vload_first(second, i, LANES, size - i)
+                both = pair_words(convert(a, F32) * factor, convert(b, F32) * second_factor)
+                vstore(words, pair * stride + i, both & (keep | 0xFFFF))
+
+        return scaled_pairs
+
+    def widened(words, stride, pair, first, second, keep, size, scale, second_scale):
+        copy_row(words + 2 * pair * stride, first, size, scale)
+        copy_row(words + (2 * pair + 1) * stride, second, size, second_scale)
 
     return widened
 

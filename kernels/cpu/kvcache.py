@@ -1,15 +1,23 @@
 """Writing keys and values of new tokens into a cache of blocks [block, head, offset, element], any strides.
 
 One unit is one token. Its slot (block * BLOCK_SIZE + offset) comes from a slot mapping, where negative slots
-are padding, or from the number of tokens that its sequence has stored. Bits are copied, so kernels are
-compiled per element size (`T` is uint16, uint32 or uint64).
+are padding, or from the number of tokens that its sequence has stored. `write` copies bits, so it is compiled
+per element size (`T` is uint16, uint32 or uint64); `write_int8` stores int8 and one float32 factor for each token
+and head, the largest magnitude / 127 (symmetric rounding to nearest: an element is off by half a factor at most).
 """
+
+from numba import types
 
 from .. import isa, jit
 from .attention_tiles import read_index
-from .simd import load, ptr, store, vload, vstore
+from .shuffle import largest
+from .simd import convert, fill, lane, load, ptr, select, store, vabs, vload, vload_first, vround, vstore, vstore_first
+
+F32, INT8 = types.float32, types.int8
 
 LANES = 2 * isa.lanes()
+HALF = isa.lanes()  # float32 values in a register
+LEAST = 1e-30  # a smaller magnitude counts as this one: its reciprocal must not overflow
 
 # Entries of the argument block; strides are in elements.
 (
@@ -21,7 +29,9 @@ LANES = 2 * isa.lanes()
     TOKENS,  # of each sequence; 0: INDEX is a slot mapping
     INDEX, INDEX_BYTES, INDEX_STRIDE,  # slots, or tokens stored of each sequence; 0: all have stored PAST
     PAST,
-) = range(30)  # fmt: skip
+    K_SCALE, K_SCALE_BLOCK, K_SCALE_HEAD, K_SCALE_TOKEN,  # of `write_int8`
+    V_SCALE, V_SCALE_BLOCK, V_SCALE_HEAD, V_SCALE_TOKEN,
+) = range(38)  # fmt: skip
 
 BAD_SLOT = 1  # error code
 
@@ -84,4 +94,67 @@ def write(args, lo, hi, T):
                 v_to + head * load(args, V_CACHE_HEAD), load(args, V_CACHE_ELEMENT),
                 v_from + head * load(args, V_HEAD), load(args, V_ELEMENT), load(args, SIZE_V),
             )  # fmt: skip
+    return 0
+
+
+@jit.inline
+def larger(top, x):
+    """The larger of `top` and the magnitudes of `x`; NaN stays."""
+    x = vabs(convert(x, F32))
+    return select((x <= top) | (top != top), top, x)
+
+
+@jit.inline
+def quantize_elements(target, target_stride, source, source_stride, size):
+    """Store `size` elements as int8; returns their factor (infinite or NaN if an element is)."""
+    top, dense = fill(0.0, F32, HALF), target_stride == 1 and source_stride == 1
+    if dense:
+        for i in range(0, size, HALF):
+            top = larger(top, vload_first(source, i, HALF, size - i))
+    else:
+        for i in range(size):
+            top = larger(top, fill(F32(load(source, i * source_stride)), F32, HALF))
+    most = largest(top)
+    most = F32(LEAST) if most < LEAST else most
+    factor = F32(127.0) / most
+    if dense:
+        for i in range(0, size, HALF):
+            x = vround(convert(vload_first(source, i, HALF, size - i), F32) * factor)
+            vstore_first(target, i, convert(x, INT8), size - i)
+    else:
+        for i in range(size):
+            x = vround(fill(F32(load(source, i * source_stride)), F32, HALF) * factor)
+            store(target, i * target_stride, lane(convert(x, INT8), 0))
+    return most / F32(127.0)
+
+
+@jit.inline
+def write_int8(args, lo, hi, T):
+    """As `write`, for keys and values of the floating-point type `T` and caches of int8."""
+    k, v = ptr(load(args, K), T), ptr(load(args, V), T)
+    k_cache, v_cache = ptr(load(args, K_CACHE), INT8), ptr(load(args, V_CACHE), INT8)
+    k_scale, v_scale = ptr(load(args, K_SCALE), F32), ptr(load(args, V_SCALE), F32)
+    for unit in range(lo, hi):
+        seq, token, block, offset = find_slot(args, unit)
+        if block == -2:
+            return BAD_SLOT
+        if block == -1:
+            continue
+        k_from = k + (seq * load(args, K_SEQ) + token * load(args, K_TOKEN))
+        v_from = v + (seq * load(args, V_SEQ) + token * load(args, V_TOKEN))
+        k_to = k_cache + (block * load(args, K_CACHE_BLOCK) + offset * load(args, K_CACHE_TOKEN))
+        v_to = v_cache + (block * load(args, V_CACHE_BLOCK) + offset * load(args, V_CACHE_TOKEN))
+        k_at = block * load(args, K_SCALE_BLOCK) + offset * load(args, K_SCALE_TOKEN)
+        v_at = block * load(args, V_SCALE_BLOCK) + offset * load(args, V_SCALE_TOKEN)
+        for head in range(load(args, HEADS)):
+            factor = quantize_elements(
+                k_to + head * load(args, K_CACHE_HEAD), load(args, K_CACHE_ELEMENT),
+                k_from + head * load(args, K_HEAD), load(args, K_ELEMENT), load(args, SIZE_K),
+            )  # fmt: skip
+            store(k_scale, k_at + head * load(args, K_SCALE_HEAD), factor)
+            factor = quantize_elements(
+                v_to + head * load(args, V_CACHE_HEAD), load(args, V_CACHE_ELEMENT),
+                v_from + head * load(args, V_HEAD), load(args, V_ELEMENT), load(args, SIZE_V),
+            )  # fmt: skip
+            store(v_scale, v_at + head * load(args, V_SCALE_HEAD), factor)
     return 0

@@ -1,8 +1,8 @@
 """What the paragraphs of attention share: checks, the launch of its two kernels, and the reference.
 
 Every op describes where its tensors lie and launches `decode` (few query rows per sequence, keys and values
-streamed once for a whole group of heads) or `prefill` (tiles). Lengths, starts and block tables are read by
-the kernel, so a recorded call follows their new contents.
+streamed once for a whole group of heads, in equal shares for all threads) or `prefill` (tiles). Lengths, starts and
+block tables are read by the kernel, so a recorded call follows their new contents.
 """
 
 import math
@@ -14,20 +14,26 @@ from ..cpu import attention_block as block
 TOLERANCE = {"float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12), "bfloat16": (2e-2, 2e-2), "float16": (2e-3, 2e-3)}
 _INDEX_DTYPES = ("int32", "int64", "uint32")
 _GRAIN_NS = 30000
+_NS_PER_ELEMENT = 0.1  # of keys and values, streamed by one thread
 
 
 # ---- checks ------------------------------------------------------------------------------------
 
 
-def check(call, dims, **tensors):
-    """One floating dtype, the given dims; returns the tensors with a contiguous last dim."""
+def check(call, dims, scales=None, **tensors):
+    """One floating dtype, the given dims; returns the tensors with a contiguous last dim.
+
+    With `scales`, all but the first tensor are caches of int8.
+    """
     dtype, checked = None, []
     for (name, x), ndim in zip(tensors.items(), dims):
-        if not hasattr(x, "strides_") or x.dtype.name not in call.op.dtypes:
+        allowed = ("int8",) if scales is not None and dtype is not None else call.op.dtypes
+        if not hasattr(x, "strides_") or x.dtype.name not in allowed:
             got = getattr(x, "dtype", type(x).__name__)
-            raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor of {', '.join(call.op.dtypes)}, got {got}")
+            beside = " beside `k_scales` and `v_scales`" if allowed == ("int8",) else ""
+            raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor of {', '.join(allowed)}{beside}, got {got}")
         dtype = dtype or x.dtype
-        if x.dtype is not dtype:
+        if x.dtype is not dtype and scales is None:
             raise TypeError(
                 f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, the tensors before it {dtype.name}: "
                 "convert it with `.to()`"
@@ -37,6 +43,21 @@ def check(call, dims, **tensors):
             raise ValueError(f"`{name}` of `{call.op.name}` must have {ndim} dims, got shape {x.shape_}")
         checked.append(x if strides[-1] == 1 or x.shape_[-1] == 1 else x.contiguous())
     return checked
+
+
+def factors(call, k_cache, k_scales, v_scales):
+    """The factors of int8 caches, checked: float32, one for each token and head; None without."""
+    if k_scales is None and v_scales is None:
+        return None
+    for name, x in (("k_scales", k_scales), ("v_scales", v_scales)):
+        want = tuple(k_cache.shape_[:3])
+        if not hasattr(x, "strides_") or x.dtype.name != "float32" or x.shape_ != want:
+            got = f"{x.dtype.name} {x.shape_}" if hasattr(x, "strides_") else type(x).__name__
+            raise ValueError(
+                f"`{name}` of `{call.op.name}` must be float32 of shape {want}, a factor for each block, head and "
+                f"token of the cache, got {got}"
+            )
+    return k_scales, v_scales
 
 
 def same(call, what, a, b):
@@ -82,46 +103,72 @@ def _vector(x):
 
 def attend(
     call, q, q_strides, out, out_strides, k, k_strides, v, v_strides, *, blocks, block_size, heads, kv_heads, num_seqs,
-    q_len, scale, table=None, starts=None, lens=None, lens_are_starts=False, kv_len=0, causal=0, window=0, slopes=None,
-    longest_q=None, longest_kv=None, names=("", "", ""),
+    q_len, scale, scales=None, table=None, starts=None, lens=None, lens_are_starts=False, kv_len=0, causal=0, window=0,
+    slopes=None, longest_q=None, longest_kv=None, names=("", "", ""),
 ):  # fmt: skip
     """Fill the argument block and launch. Strides are (sequence or block, token, head).
 
-    `q_len` counts the tokens of each sequence, or of all with `starts`; `longest_q` and `longest_kv` are
-    only hints (which kernel, how many threads).
+    `q_len` counts the tokens of each sequence, or of all with `starts`; `scales` are the factors of int8 keys and
+    values. `longest_q` and `longest_kv` are only hints (which kernel, how many threads).
     """
     group = groups(call, heads, kv_heads)
     size_qk, size_v = q.shape_[-1], v.shape_[-1]
-    largest = block.MAX_SIZE // max(4, q.dtype.itemsize)
+    itemsize = q.dtype.itemsize
+    largest = block.MAX_SIZE // max(4, itemsize)
     if max(size_qk, size_v) > largest:
         raise ValueError(f"`{call.op.name}` takes head sizes up to {largest}, got {size_qk} and {size_v}")
     if longest_q is None:
         longest_q = q_len if starts is None else 1 if q_len <= num_seqs else q_len
-    tile = block.tile_rows(size_qk, size_v, q.dtype.itemsize) if longest_q * group > block.FEW else 0
-    rows = tile or block.FEW
-    tiles = num_seqs * -(-q_len * group // rows) if starts is None else q_len * group // rows + num_seqs + 1
+    tile = block.tile_rows(size_qk, size_v, itemsize) if longest_q * group > block.FEW else 0
+    mixed = tile and num_seqs > 1 and starts is not None and group <= block.FEW
     width = 1 if table is None else table.shape_[1]
+    room = block_size * width
+    keys = min(room, longest_kv or room) if kv_len == 0 else kv_len
     table_entries = (0, 0, 0, 0, 0) if table is None else (table.address, table.dtype.itemsize, *table.strides_, width)
     args = [
         q.address, *q_strides, out.address, *out_strides, k.address, *k_strides, v.address, *v_strides,
         blocks, block_size, *table_entries, *_vector(starts), q_len, *_vector(lens), lens_are_starts, kv_len,
-        num_seqs, group, size_qk, size_v, call.float_bits(scale), causal, window, *_slopes(call, slopes, heads),
-        rows, tiles, 0,
+        num_seqs, kv_heads, group, size_qk, size_v, call.float_bits(scale), causal, window,
+        *_slopes(call, slopes, heads), 0, 0, 0, *_factors(scales), 0, 0, 0,
     ]  # fmt: skip
-    room = block_size * width
-    keys = min(room, longest_kv or room) if kv_len == 0 else kv_len
     errors = None if starts is None and lens is None else _Errors(call.op.name, names, room, blocks - 1, q_len)
-    keep = (q, k, v, out, table, starts, lens, slopes)
-    cost = keys * (size_qk + size_v)
-    grain = int(_GRAIN_NS / (100 + cost * (0.1 + 0.0125 * min(rows, longest_q * group))))
-    mixed = tile and num_seqs > 1 and starts is not None and group <= block.FEW
+    keep = (q, k, v, out, table, starts, lens, slopes, scales)
+    types = {"T": q.dtype.name, "C": k.dtype.name}
     if tile:
-        args[block.PART] = 2 if mixed else 0
-        call.launch("attention.prefill", {"T": q.dtype.name}, args, tiles * kv_heads, max(1, grain), keep, errors)
+        tiles = num_seqs * -(-q_len * group // tile) if starts is None else q_len * group // tile + num_seqs + 1
+        args[block.TILE_ROWS], args[block.NUM_TILES], args[block.PART] = tile, tiles, 2 if mixed else 0
+        cost = keys * (size_qk + size_v) * (0.1 + 0.0125 * min(tile, longest_q * group))
+        grain = max(1, int(_GRAIN_NS / (100 + cost)))
+        call.launch("attention.prefill", types, args, tiles * kv_heads, grain, keep, errors)
     if mixed or not tile:
-        # A second launch for the sequences with few rows, such as those that decode beside a prompt.
+        # Beside a prompt, a second launch for the sequences with few rows, such as those that decode.
         args[block.PART] = 1 if mixed else 0
-        call.launch("attention.decode", {"T": q.dtype.name}, args, tiles * kv_heads, max(1, grain), keep, errors)
+        _stream(call, args, types, group * (1 if mixed else longest_q), num_seqs, keys, keep, errors)
+
+
+def _stream(call, args, types, rows, num_seqs, keys, keep, errors):
+    """Launch the kernels for few rows: shares of the keys for every thread, and a merge where there are several."""
+    itemsize = keep[0].dtype.itemsize  # of the queries
+    kv_heads, size_qk, size_v = args[block.KV_HEADS], args[block.SIZE_QK], args[block.SIZE_V]
+    width = block.few_width(rows, size_qk, size_v, itemsize)
+    items = max(1, num_seqs) * kv_heads * -(-rows // width)
+    work = items * (100 + keys * (size_qk + size_v) * _NS_PER_ELEMENT)
+    units = max(1, min(call.threads, int(work / _GRAIN_NS)))
+    args[block.UNITS] = units
+    if units > 1:
+        args[block.SLOT_BYTES] = block.slot_bytes(width, size_v, itemsize)
+        scratch = call.scratch(2 * units * args[block.SLOT_BYTES])
+        args[block.SCRATCH], keep = scratch.address, (*keep, scratch)
+    call.launch("attention_decode.decode", {**types, "WIDTH": width}, args, units, 1, keep, errors)
+    if units > 1:
+        call.launch("attention_decode.merge", {"T": types["T"], "WIDTH": width}, args, units, units, keep, errors)
+
+
+def _factors(scales):
+    """Addresses and strides (block, token, head) of the factors of int8 keys and values [block, head, token]."""
+    if scales is None:
+        return (0,) * 8
+    return tuple(entry for x in scales for entry in (x.address, *pick(x, 0, 2, 1)))
 
 
 class _Errors:

@@ -1,4 +1,6 @@
-"""Attention: dense batches, packed sequences, static and paged caches, all by the two kernels of `cpu/attention.py`.
+"""Attention: dense batches, packed sequences, static and paged caches, all by two kernels.
+
+`cpu/attention.py` has the one for prompts, `cpu/attention_decode.py` the one for few query rows.
 
 Query heads share key/value heads in equal groups: head h reads key/value head h // (H / Hkv). Scores are
 multiplied by `scale`. Rows that see no key are zero. Lengths and tables are read when the kernel runs: a
@@ -11,7 +13,7 @@ Dv head size of the values. Index tensors are int32 or int64.
 import numpy as np
 
 from ..registry import op
-from ._attention import TOLERANCE, attend, check, gather, index, pick, reference, same, scale_of
+from ._attention import TOLERANCE, attend, check, factors, gather, index, pick, reference, same, scale_of
 
 # ---- dense -------------------------------------------------------------------------------------
 
@@ -171,14 +173,18 @@ def _paged_samples(rng):
 
 
 @op(ref=_paged_ref, samples=_paged_samples, tolerance=TOLERANCE)
-def paged_attention(call, q, k_cache, v_cache, block_tables, cache_lens, alibi_slopes=None, scale=1.0):
+def paged_attention(
+    call, q, k_cache, v_cache, block_tables, cache_lens, alibi_slopes=None, scale=1.0, k_scales=None, v_scales=None
+):
     """One query token per sequence over a paged cache: q [B, H, D] -> [B, H, Dv].
 
     Caches [num_blocks, Hkv, block_size, D] and [..., Dv] of any strides, block_tables [B, blocks] and
     cache_lens [B], which counts the current token (its key is in the cache already). `alibi_slopes` [H]
-    float32 adds slope * (key position - query position). A length of 0 gives zeros.
+    float32 adds slope * (key position - query position). A length of 0 gives zeros. int8 caches need `k_scales`
+    and `v_scales`, see `cached_attention`.
     """
-    q, k, v = check(call, (3, 4, 4), q=q, k_cache=k_cache, v_cache=v_cache)
+    scales = factors(call, k_cache, k_scales, v_scales)
+    q, k, v = check(call, (3, 4, 4), scales, q=q, k_cache=k_cache, v_cache=v_cache)
     batch, heads, size = q.shape_
     _check_caches(call, k, v, 2, size)
     index(call, "block_tables", block_tables, batch, None)
@@ -187,7 +193,7 @@ def paged_attention(call, q, k_cache, v_cache, block_tables, cache_lens, alibi_s
     attend(
         call, q, pick(q, 0, None, 1), out, pick(out, 0, None, 1), k, pick(k, 0, 2, 1), v, pick(v, 0, 2, 1),
         blocks=k.shape_[0], block_size=k.shape_[2], heads=heads, kv_heads=k.shape_[1], num_seqs=batch, q_len=1,
-        table=block_tables, lens=cache_lens, scale=scale, causal=1, slopes=alibi_slopes,
+        table=block_tables, lens=cache_lens, scale=scale, scales=scales, causal=1, slopes=alibi_slopes,
         names=("", "cache_lens", "block_tables"),
     )  # fmt: skip
     return out
@@ -218,8 +224,9 @@ def _prefill_samples(rng):
 
 @op(ref=_prefill_ref, samples=_prefill_samples, tolerance=TOLERANCE)
 def paged_attention_prefill(
-    call, q, k_cache, v_cache, block_tables, history_lens, cu_seqlens_q, alibi_slopes=None, scale=1.0
-):
+    call, q, k_cache, v_cache, block_tables, history_lens, cu_seqlens_q, alibi_slopes=None, scale=1.0, k_scales=None,
+    v_scales=None,
+):  # fmt: skip
     """Causal attention of packed query tokens over a paged cache: q [T, H, D] -> [T, H, Dv].
 
     Caches as in `paged_attention`; they hold the keys of these tokens already. `history_lens` [B] is the total
@@ -228,7 +235,7 @@ def paged_attention_prefill(
     """
     return _cached(
         call, q, k_cache, v_cache, cu_seqlens_q, history_lens, block_tables, scale, True, None, alibi_slopes,
-        None, None, ("cu_seqlens_q", "history_lens", "block_tables"),
+        None, None, k_scales, v_scales, ("cu_seqlens_q", "history_lens", "block_tables"),
     )  # fmt: skip
 
 
@@ -247,7 +254,7 @@ def _cached_samples(rng):
 @op(ref=_cached_ref, samples=_cached_samples, tolerance=TOLERANCE)
 def cached_attention(
     call, q, k_cache, v_cache, cu_seqlens_q, kv_lens, block_tables=None, scale=None, causal=True, window=None,
-    alibi_slopes=None, max_seqlen_q=None, max_kv_len=None,
+    alibi_slopes=None, max_seqlen_q=None, max_kv_len=None, k_scales=None, v_scales=None,
 ):  # fmt: skip
     """Attention of packed query tokens over caches, for models: q [T, H, D] -> [T, H, Dv].
 
@@ -255,19 +262,22 @@ def cached_attention(
     block_tables[i] names, or, without tables, in block i (a static cache). kv_lens [B] counts its keys in all,
     cu_seqlens_q [B + 1] bounds its query tokens; tokens after the last bound are padding and give zeros. The
     last query sees the last key (`causal`), and with a `window` only the last `window` keys up to its own.
-    `scale` is 1/sqrt(D) by default. `max_seqlen_q` and `max_kv_len` are hints (which kernel, how many
-    threads); results do not depend on them.
+    `scale` is 1/sqrt(D) by default. Caches of int8, as `paged_caching` fills them, hold multiples of `k_scales` and
+    `v_scales` (float32 [blocks, Hkv, block_size]). `max_seqlen_q` and `max_kv_len` are hints (which kernel, how
+    many threads); results do not depend on them, except for rounding.
     """
     return _cached(
         call, q, k_cache, v_cache, cu_seqlens_q, kv_lens, block_tables, scale, causal, window, alibi_slopes,
-        max_seqlen_q, max_kv_len, ("cu_seqlens_q", "kv_lens", "block_tables"),
+        max_seqlen_q, max_kv_len, k_scales, v_scales, ("cu_seqlens_q", "kv_lens", "block_tables"),
     )  # fmt: skip
 
 
 def _cached(
-    call, q, k_cache, v_cache, starts, lens, tables, scale, causal, window, slopes, longest_q, longest_kv, names
+    call, q, k_cache, v_cache, starts, lens, tables, scale, causal, window, slopes, longest_q, longest_kv, k_scales,
+    v_scales, names,
 ):  # fmt: skip
-    q, k, v = check(call, (3, 4, 4), q=q, k_cache=k_cache, v_cache=v_cache)
+    scales = factors(call, k_cache, k_scales, v_scales)
+    q, k, v = check(call, (3, 4, 4), scales, q=q, k_cache=k_cache, v_cache=v_cache)
     total, heads, size = q.shape_
     _check_caches(call, k, v, 2, size)
     index(call, names[1], lens, None)
@@ -286,9 +296,8 @@ def _cached(
     attend(
         call, q, pick(q, None, 0, 1), out, pick(out, None, 0, 1), k, pick(k, 0, 2, 1), v, pick(v, 0, 2, 1),
         blocks=k.shape_[0], block_size=k.shape_[2], heads=heads, kv_heads=k.shape_[1], num_seqs=batch, q_len=total,
-        starts=starts, lens=lens, table=tables, scale=scale_of(scale, size), causal=int(bool(causal)),
-        window=min(window or 0, 1 << 30),
-        slopes=slopes, longest_q=longest_q, longest_kv=longest_kv, names=names,
+        starts=starts, lens=lens, table=tables, scale=scale_of(scale, size), scales=scales, causal=int(bool(causal)),
+        window=min(window or 0, 1 << 30), slopes=slopes, longest_q=longest_q, longest_kv=longest_kv, names=names,
     )  # fmt: skip
     return out
 

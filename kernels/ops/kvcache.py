@@ -5,13 +5,13 @@ import operator
 import numpy as np
 
 from ..registry import op
-from ._attention import TOLERANCE, attend, check, groups, index, pick, reference, same, scale_of
+from ._attention import TOLERANCE, attend, check, factors, groups, index, pick, reference, same, scale_of
 
 _CACHE_DTYPES = ("float32", "float64", "bfloat16", "float16")
 _GRAIN_BYTES = 256 << 10  # copied in some 30 us
 
 
-def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, past, errors, count):
+def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, past, errors, count, scales=None):
     """Launch the copy of `count` tokens. Dims: (sequence, token, head) of k and v, (block, head, token) of caches."""
     head = dims[2]
     args = [
@@ -21,22 +21,32 @@ def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, pa
         1 if cache_dims[0] is None else k_cache.shape_[cache_dims[0]], k_cache.shape_[cache_dims[2]],
         k.shape_[head], k.shape_[-1], v.shape_[-1], tokens,
         *((0, 0, 0) if places is None else (places.address, places.dtype.itemsize, places.strides_[0])), past,
+        *(entry for x in scales or () for entry in (x.address, *x.strides_)),
     ]  # fmt: skip
     nbytes = k.shape_[head] * (k.shape_[-1] + v.shape_[-1]) * k.dtype.itemsize
     grain = max(1, _GRAIN_BYTES // max(1, nbytes))
-    keep = (k_cache, v_cache, k, v, places)
-    call.launch("kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors)
+    keep = (k_cache, v_cache, k, v, places, scales)
+    if scales is None:
+        call.launch("kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors)
+    else:
+        call.launch("kvcache.write_int8", {"T": k.dtype.name}, args, count, max(1, grain // 4), keep, errors)
 
 
-def _check_write(call, k_cache, v_cache, k, v, ndim):
-    """Tensors of one dtype, sizes of heads that agree, caches that can be written."""
-    for name, x, dims in (("k_cache", k_cache, 4), ("v_cache", v_cache, 4), ("k", k, ndim), ("v", v, ndim)):
-        if not hasattr(x, "strides_") or x.dtype.name not in call.op.dtypes:
+def _check_write(call, k_cache, v_cache, k, v, ndim, k_scales=None, v_scales=None):
+    """Dtypes, sizes of heads that agree, caches that can be written; returns the factors of int8 caches, or None."""
+    scaled = k_scales is not None or v_scales is not None
+    caches = ("int8",) if scaled else call.op.dtypes, "k_cache", k_cache
+    new = call.op.dtypes, *(("k", k) if scaled else ("k_cache", k_cache))  # allowed dtypes, and whose they must be
+    tensors = ("k_cache", k_cache, 4), ("v_cache", v_cache, 4), ("k", k, ndim), ("v", v, ndim)
+    checks = [(*tensor, *rule) for tensor, rule in zip(tensors, (caches, caches, new, new))]
+    for name, x, dims, allowed, first_name, first in checks:
+        if not hasattr(x, "strides_") or x.dtype.name not in allowed:
             got = getattr(x, "dtype", type(x).__name__)
-            raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor of {', '.join(call.op.dtypes)}, got {got}")
-        if x.dtype is not k_cache.dtype:
+            beside = " beside `k_scales` and `v_scales`" if allowed == ("int8",) else ""
+            raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor of {', '.join(allowed)}{beside}, got {got}")
+        if x.dtype is not first.dtype:
             raise TypeError(
-                f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, `k_cache` has {k_cache.dtype.name}: "
+                f"`{name}` of `{call.op.name}` has dtype {x.dtype.name}, `{first_name}` has {first.dtype.name}: "
                 "convert it with `.to()`"
             )
         if len(x.shape_) != dims:
@@ -48,6 +58,10 @@ def _check_write(call, k_cache, v_cache, k, v, ndim):
     same(call, "`k_cache` and `k` of one number of heads", k_cache.shape_[1], k.shape_[1])
     same(call, "`k_cache` and `k` of one head size", k_cache.shape_[3], k.shape_[-1])
     same(call, "`v_cache` and `v` of one head size", v_cache.shape_[3], v.shape_[-1])
+    scales = factors(call, k_cache, k_scales, v_scales)
+    for name, x in zip(("k_scales", "v_scales"), scales or ()):
+        check_writable(call, name, x)
+    return scales
 
 
 def check_writable(call, name, x):
@@ -73,12 +87,13 @@ def _kv_caching_samples(rng):
 
 
 @op(dtypes=_CACHE_DTYPES, ref=_kv_caching_ref, samples=_kv_caching_samples, outputs=())
-def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths):
+def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths, k_scales=None, v_scales=None):
     """Store k, v [B, Hkv, S, D] in caches [B, Hkv, max length, D], in place; returns (k_cache, v_cache).
 
     Sequence b goes to the places past_kv_lengths[b] (int32 or int64 [B]) and on; ValueError where it does not fit.
+    int8 caches with `k_scales` and `v_scales` [B, Hkv, max length] as in `paged_caching`.
     """
-    _check_write(call, k_cache, v_cache, k, v, 4)
+    scales = _check_write(call, k_cache, v_cache, k, v, 4, k_scales, v_scales)
     same(call, "caches and `k` of one batch", k_cache.shape_[0], k.shape_[0])
     index(call, "past_kv_lengths", past_kv_lengths, k.shape_[0])
     tokens = k.shape_[2]
@@ -86,7 +101,7 @@ def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths):
     errors = {1: f"`past_kv_lengths` of `kv_caching` must leave room for {tokens} tokens of {room}, and does not"}
     _write(
         call, k_cache, v_cache, (0, 1, 2), k, v, (0, 2, 1), tokens=tokens, places=past_kv_lengths, past=0,
-        errors=errors, count=k.shape_[0] * tokens,
+        errors=errors, count=k.shape_[0] * tokens, scales=scales,
     )  # fmt: skip
     return k_cache, v_cache
 
@@ -106,13 +121,15 @@ def _paged_caching_samples(rng):
 
 
 @op(dtypes=_CACHE_DTYPES, ref=_paged_caching_ref, samples=_paged_caching_samples, outputs=())
-def paged_caching(call, k_cache, v_cache, k, v, slot_mapping):
+def paged_caching(call, k_cache, v_cache, k, v, slot_mapping, k_scales=None, v_scales=None):
     """Store k [T, Hkv, D], v [T, Hkv, Dv] in paged caches, in place; returns (k_cache, v_cache).
 
     Caches are [num_blocks, Hkv, block_size, D] and [..., Dv] of any strides. slot_mapping [T] (int64 or int32)
     is block * block_size + offset; negative slots are padding and skipped. ValueError for a slot beyond the cache.
+    With `k_scales` and `v_scales` (float32 [num_blocks, Hkv, block_size], written too) the caches are int8: the
+    scale of a token and head is its largest magnitude / 127, and elements are multiples of it, off by half of it.
     """
-    _check_write(call, k_cache, v_cache, k, v, 3)
+    scales = _check_write(call, k_cache, v_cache, k, v, 3, k_scales, v_scales)
     index(call, "slot_mapping", slot_mapping, k.shape_[0])
     if k_cache.shape_[2] == 0:
         raise ValueError(f"`k_cache` of `paged_caching` needs blocks of at least one token, got shape {k_cache.shape_}")
@@ -120,7 +137,7 @@ def paged_caching(call, k_cache, v_cache, k, v, slot_mapping):
     errors = {1: f"`slot_mapping` of `paged_caching` must stay below {room}, the slots of the cache, and does not"}
     _write(
         call, k_cache, v_cache, (0, 1, 2), k, v, (None, 0, 1), tokens=0, places=slot_mapping, past=0,
-        errors=errors, count=k.shape_[0],
+        errors=errors, count=k.shape_[0], scales=scales,
     )  # fmt: skip
     return k_cache, v_cache
 

@@ -47,6 +47,30 @@ def greedy(model, ids, count):
     return ids[-count:]
 
 
+def test_decoding_has_its_own_thread_count(tiny, monkeypatch):
+    prompt = [3, 1, 4, 1, 5]
+    expected = greedy(tiny, prompt, 6)
+    before = infinicore.get_num_threads()
+    seen = []
+    choose = lm.sampler.Sampler.choose
+    monkeypatch.setattr(
+        lm.sampler.Sampler, "choose", lambda self, *a: (seen.append(infinicore.get_num_threads()), choose(self, *a))
+    )
+    try:
+        infinicore.set_num_threads(2)
+        prompts = infinicore.get_num_threads()
+        for environment, given in (("1", None), ("2", 1)):
+            monkeypatch.setenv("INFINICORE_DECODE_THREADS", environment)
+            generation = tiny.generate(prompt, max_new_tokens=6, ignore_eos=True, decode_threads=given)
+            assert [token.token_id for token in generation] == expected
+        assert seen == [prompts, 1] * 2  # of the prompt, and of the one step that is recorded
+        assert infinicore.get_num_threads() == prompts
+        with pytest.raises(ValueError, match="`decode_threads` must be a positive integer, got 0"):
+            tiny.generate(prompt, decode_threads=0)
+    finally:
+        infinicore.set_num_threads(before)
+
+
 @pytest.mark.parametrize("cache", ["static", "paged"])
 @pytest.mark.parametrize("chunk", [1, 4, 512])
 def test_greedy_equals_whole_passes(tiny, cache, chunk):
