@@ -20,7 +20,6 @@ from .dtype import DType, bool_, dtype, float32, promote_types, scalar_type
 from .kernels import jit, render, threads
 from .kernels.ops.copy import copy_into as copy_elements
 
-_GRAIN_ELEMENTS = 32768  # an elementwise slice of this many takes some 10 us: worth a thread
 _new = None  # the Tensor class, set by tensor.py
 
 
@@ -259,7 +258,7 @@ def elementwise(op, inputs, out, result=None):
     if len(tensors) < len(inputs):
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers) for x in inputs]
     block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
-    core_launch.launch(plan.kernel, block, plan.numel, _GRAIN_ELEMENTS, (operands, target), None)
+    core_launch.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, (operands, target), None)
     if out is not target:
         copy_into(out, target)
     return out

@@ -19,9 +19,9 @@ cdef object _load_driver = None
 cdef type _tensor = TensorBase
 
 cdef enum:
-    SERIAL_LIMIT = 65536  # elementwise launches below this many elements never leave the calling thread
+    GRAIN = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
 
-SERIAL = SERIAL_LIMIT
+GRAIN_ELEMENTS = GRAIN
 
 
 def is_compiled():
@@ -157,21 +157,21 @@ cdef inline bint _overlaps(TensorBase a, TensorBase o, int64_t nbytes_out):
 
 
 def make_unary(dict kernels, slow, str name, str doc):
-    """`function(input, *, out=None)` with a fast path for small contiguous tensors."""
+    """`function(input, *, out=None)` with a fast path for contiguous tensors."""
     def function(input, *, out=None):
         cdef TensorBase a, o
         cdef Entry entry
         cdef int64_t block[2]
         if type(input) is _tensor and _recording is None:
             a = <TensorBase>input
-            if a.contiguous_ and 0 < a.numel_ < SERIAL_LIMIT:
+            if a.contiguous_ and a.numel_ > 0:
                 entry = kernels.get(a.dtype)
                 if entry is not None:
                     o = _output(a, entry, out)
                     if o is not None and (out is None or not _overlaps(a, o, a.numel_ * entry.itemsize)):
                         block[0] = a.address
                         block[1] = o.address
-                        _run(entry.kernel, block, a.numel_, 1)
+                        _run(entry.kernel, block, a.numel_, _parts(a.numel_, GRAIN))
                         return o
         return slow((input,), out)
     function.__name__ = function.__qualname__ = name
@@ -180,7 +180,7 @@ def make_unary(dict kernels, slow, str name, str doc):
 
 
 def make_binary(dict kernels, slow, str name, str doc):
-    """`function(input, other, *, out=None)` with a fast path for small contiguous tensors of one dtype."""
+    """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype."""
     def function(input, other, *, out=None):
         cdef TensorBase a, b, o
         cdef Entry entry
@@ -188,7 +188,7 @@ def make_binary(dict kernels, slow, str name, str doc):
         if type(input) is _tensor and type(other) is _tensor and _recording is None:
             a = <TensorBase>input
             b = <TensorBase>other
-            if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and 0 < a.numel_ < SERIAL_LIMIT
+            if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and a.numel_ > 0
                     and (a.shape_ is b.shape_ or a.shape_ == b.shape_)):
                 entry = kernels.get(a.dtype)
                 if entry is not None:
@@ -199,7 +199,7 @@ def make_binary(dict kernels, slow, str name, str doc):
                         block[0] = a.address
                         block[1] = b.address
                         block[2] = o.address
-                        _run(entry.kernel, block, a.numel_, 1)
+                        _run(entry.kernel, block, a.numel_, _parts(a.numel_, GRAIN))
                         return o
         return slow((input, other), out)
     function.__name__ = function.__qualname__ = name

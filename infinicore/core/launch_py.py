@@ -8,7 +8,7 @@ import ctypes
 
 from infinicore.core import tensor_cy
 
-SERIAL = 65536  # elementwise launches below this many elements never leave the calling thread
+GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
@@ -57,21 +57,28 @@ def call(kernel, args, lo, hi):
     return _function(kernel)(args, lo, hi)
 
 
-def launch(kernel, args, n, grain, keep, errors):
-    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
-    if n <= 0:
-        return 0
+def _parts(n, grain):
     parts = 1
     if _state["threads"] > 1 and grain > 0 and n >= 2 * grain:
         parts = min(n // grain, _state["threads"])
         if parts > 1 and _state["driver"] is None:
             _state["driver"] = _DRIVER(_state["load_driver"]())
-    block = (ctypes.c_int64 * len(args))(*args)
-    address = ctypes.addressof(block)
+    return parts
+
+
+def _run(kernel, args, n, parts):
     if parts > 1:
-        status = _state["driver"](kernel, address, n, parts)
-    else:
-        status = _function(kernel)(address, 0, n)
+        return _state["driver"](kernel, args, n, parts)
+    return _function(kernel)(args, 0, n)
+
+
+def launch(kernel, args, n, grain, keep, errors):
+    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
+    if n <= 0:
+        return 0
+    parts = _parts(n, grain)
+    block = (ctypes.c_int64 * len(args))(*args)
+    status = _run(kernel, ctypes.addressof(block), n, parts)
     if _state["recording"] is not None:
         _state["recording"].append((kernel, tuple(args), n, parts, keep, errors))
     return status
@@ -81,7 +88,7 @@ class Entry:
     """An elementwise kernel for one dtype: its function and the dtype of its result."""
 
     def __init__(self, kernel, result):
-        self.function = _function(kernel)
+        self.kernel = kernel
         self.result = result
 
 
@@ -94,12 +101,12 @@ def _dense(entry, inputs):
         storage, storage.address, entry.result, first.device, first.shape_, first.strides_, first.numel_, True
     )
     block = (ctypes.c_int64 * (len(inputs) + 1))(*[x.address for x in inputs], out.address)
-    entry.function(ctypes.addressof(block), 0, first.numel_)
+    _run(entry.kernel, ctypes.addressof(block), first.numel_, _parts(first.numel_, GRAIN_ELEMENTS))
     return out
 
 
 def _plain(x, tensor):
-    return type(x) is tensor and x.contiguous_ and 0 < x.numel_ < SERIAL and _state["recording"] is None
+    return type(x) is tensor and x.contiguous_ and x.numel_ > 0 and _state["recording"] is None
 
 
 def _alike(a, b):
@@ -107,7 +114,7 @@ def _alike(a, b):
 
 
 def make_unary(kernels, slow, name, doc):
-    """`function(input, *, out=None)` with a fast path for small contiguous tensors."""
+    """`function(input, *, out=None)` with a fast path for contiguous tensors."""
 
     def function(input, *, out=None):
         if out is None and _plain(input, _state["tensor"]):
@@ -122,7 +129,7 @@ def make_unary(kernels, slow, name, doc):
 
 
 def make_binary(kernels, slow, name, doc):
-    """`function(input, other, *, out=None)` with a fast path for small contiguous tensors of one dtype."""
+    """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype."""
 
     def function(input, other, *, out=None):
         tensor = _state["tensor"]

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from .. import isa
 
-ADDRESSES = 5  # how many of the arguments the layout does not determine
-SCRATCH = 20  # where the blocked product has the address of its scratch
-BATCH = 26
+ADDRESSES = 5  # how many of the arguments the layout does not determine, but for the two below
+SCRATCH, SLICE_BYTES, SLICE_ITEMS = 20, 21, 22  # address of the scratch, its bytes and items of work per thread
+RESIDUAL = 26  # the address of what is added to the result (0: nothing), with the strides of C
+SPLITS, SPLIT_K, PARTS = 27, 28, 29  # parts that k is cut into (0: none), their length, their sums in the scratch
+BATCH = 30
 
 LANES = isa.lanes()
 _WIDE_FILE = isa.vector_bytes() == 64 or "neon" in isa.features()  # 32 vector registers, else 16
@@ -27,6 +29,12 @@ VECTORS = 2
 # Dot products: 8 rows with 2 vectors, 4 with 4; half as many rows where registers are few.
 PAIR_ROWS, QUAD_ROWS = (8, 4) if _WIDE_FILE else (4, 2)
 
+# Products of a weight with 2 to 128 rows of x (skinny.py): rows of the weight in a tile, by rows of x.
+DOT_TILES = {2: 6, 4: 6} if _WIDE_FILE else {2: 4, 4: 2}
+MOST_DOTS = 64 if _WIDE_FILE else 16  # rows of x by dot products, unless they fill lanes
+LEAST_LANES, MOST_LANES = 13, 128  # rows of x as lanes
+LINE = 64  # bytes of each row of the weight at a time
+
 # Cache blocks. A long k pays most: sums stay in registers and C is touched once (K = 2048 in one
 # piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache.
 _K_BYTES = 8192  # of one row of a panel block
@@ -34,7 +42,7 @@ _A_BYTES = 512 << 10
 _B_BYTES = 4 << 20
 _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
 
-_PARALLEL_WORK = 3 << 20  # multiply-adds x 2 of float32 that take some 30 us: worth a thread
+PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: worth a thread
 
 
 def pairs(dtype):
@@ -50,6 +58,16 @@ def lanes(dtype):
 def across(dtype):
     """Columns of a register tile, and of a panel of B."""
     return VECTORS * lanes(dtype)
+
+
+def lane_width(m, dtype):
+    """Rows of x in a panel of lanes (skinny.py): two vectors, or two halves; 0 where m rows leave lanes unused.
+
+    bfloat16 with 16, 24 and 32 rows: 360, 320 and 425 GFLOP/s by lanes, 340, 360 and 370 by dot products.
+    """
+    full = lanes(dtype)
+    width = VECTORS * (full // 2 if m <= full and full >= 8 else full)
+    return width if LEAST_LANES <= m <= MOST_LANES and 10 * m >= 9 * (-(-m // width) * width) else 0
 
 
 def panel_bytes(dtype):
@@ -91,12 +109,22 @@ def _grid(m, n, k, threads, columns):
     return best[1:]
 
 
+def split_length(m, n, k):
+    """The length of the parts of a long k, where C is too small to keep threads busy; 0: do not cut it.
+
+    It does not depend on the number of threads, so that results do not either.
+    """
+    if k < 8192 or k < 32 * max(m, n) or m * n > 1 << 16 or (min(m, n) <= 16 and max(m, n) > 64):
+        return 0
+    return _up(-(-k // min(16, k // 4096)), 64)
+
+
 @functools.lru_cache(maxsize=4096)
 def plan(m, n, k, batch, threads, dtype, packed=False):
     """The `Plan` of a batch of products [m, k] x [k, n]; `packed` when B comes in panels."""
     columns, pair, size = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype)
     work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // pair
-    if batch >= 2 * threads or work < 2 * _PARALLEL_WORK:
+    if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
         tile_m, tile_n = _up(m, ROWS), _up(n, columns)
     else:
         tile_m, tile_n = _grid(m, n, k, threads, columns)
@@ -127,5 +155,5 @@ def plan(m, n, k, batch, threads, dtype, packed=False):
         slices=slices,
         items_per_slice=-(-items // threads),
         items=items,
-        grain=-(-_PARALLEL_WORK * grid[0] * grid[1] // max(1, work)),
+        grain=-(-PARALLEL_WORK * grid[0] * grid[1] // max(1, work)),
     )

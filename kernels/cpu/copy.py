@@ -200,3 +200,28 @@ def transpose_8(args, lo, hi, E):
 def transpose_16(args, lo, hi, E):
     """Strips of 16 rows of a transposition."""
     return walk(args, lo, hi, strip_16, E)
+
+
+@jit.inline
+def joined(args, lo, hi, E):
+    """Units [lo, hi) of rows that consist of pieces, one from each of several contiguous sources.
+
+    Arguments: 0 destination, 1 its elements, 2 elements of a row, 3 of a unit, 4 the number of sources, and
+    from 5 on the address of each, where its piece begins in a row, and its length. One launch for all sources saves
+    one wake-up of the threads for each (two of 2 MB: 60 us, not 68).
+    """
+    y, total, width, step = ptr(load(args, 0), E), load(args, 1), load(args, 2), load(args, 3)
+    at, stop = lo * step, min(total, hi * step)
+    row = at // width
+    column, part = at - row * width, 0
+    while load(args, 6 + 3 * part) + load(args, 7 + 3 * part) <= column:
+        part += 1
+    while at < stop:
+        start, length = load(args, 6 + 3 * part), load(args, 7 + 3 * part)
+        within = column - start
+        size = min(length - within, stop - at)
+        copy_row(y + at, ptr(load(args, 5 + 3 * part), E) + (row * length + within), size)
+        at, column, part = at + size, column + size, part + 1
+        if column == width:
+            row, column, part = row + 1, 0, 0
+    return 0

@@ -9,7 +9,21 @@ from numba import types
 from numba.extending import overload
 
 from .. import jit
-from .blocking import BATCH, LANES, ROWS, SHORT_ROWS, VECTORS
+from .blocking import (
+    BATCH,
+    LANES,
+    PARTS,
+    RESIDUAL,
+    ROWS,
+    SCRATCH,
+    SHORT_ROWS,
+    SLICE_BYTES,
+    SLICE_ITEMS,
+    SPLIT_K,
+    SPLITS,
+    VECTORS,
+)
+from .epilogue import finish_row
 from .microkernel import depth, lanes, lanes_of, panel_ptr, sum_ptr, tile_product
 from .pack import pack_panels
 from .simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
@@ -17,36 +31,28 @@ from .simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_
 TILE_BYTES = ROWS * VECTORS * 64
 
 
-def finish(tile, part, part_stride, c, c_stride, bias, biased, alpha, height, width, first, last):
-    """Add a tile of sums to the partial sums; after the last block of k, scale, add the bias and store."""
-    raise NotImplementedError("`finish` is for jitted code")
+def add_parts(tile, part, part_stride, height, width, first, last):
+    """Add the partial sums, which begin with the `first` block of k, to a tile of sums.
+
+    The sum is kept in the tile after the `last` block, else in the partial sums.
+    """
+    raise NotImplementedError("`add_parts` is for jitted code")
 
 
-@overload(finish)
-def _finish(tile, part, part_stride, c, c_stride, bias, biased, alpha, height, width, first, last):
-    count = lanes_of(c.dtype)
+@overload(add_parts)
+def _add_parts(tile, part, part_stride, height, width, first, last):
+    count = lanes_of(tile.dtype)
     across = VECTORS * count
 
-    def implementation(tile, part, part_stride, c, c_stride, bias, biased, alpha, height, width, first, last):
+    def implementation(tile, part, part_stride, height, width, first, last):
         for i in range(height):
             for j in range(0, width, count):
                 valid = width - j
                 value = vload(tile, i * across + j, count)
                 if not first:
-                    if valid >= count:
-                        value = value + vload(part, i * part_stride + j, count)
-                    else:
-                        value = value + vload_first(part, i * part_stride + j, count, valid)
+                    value = value + vload_first(part, i * part_stride + j, count, valid)
                 if last:
-                    value = value * alpha
-                    if biased:
-                        value = value + vload_first(bias, j, count, valid)
-                    if valid >= count:
-                        vstore(c, i * c_stride + j, value)
-                    else:
-                        vstore_first(c, i * c_stride + j, value, valid)
-                elif valid >= count:
-                    vstore(part, i * part_stride + j, value)
+                    vstore(tile, i * across + j, value)
                 else:
                     vstore_first(part, i * part_stride + j, value, valid)
 
@@ -67,8 +73,8 @@ def batch_offsets(args, index):
 
 
 @jit.inline
-def matmul(args, lo, hi, T):
-    """Tiles [lo, hi) of C[M, N] = alpha A[M, K] B[K, N] + bias[N]; columns of C are contiguous.
+def matmul(args, lo, hi, T, ACT):
+    """Tiles [lo, hi) of C[M, N] = residual + activation(alpha A[M, K] B[K, N] + bias[N]); columns of C are contiguous.
 
     Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed in turn, into the slice of the scratch
     that belongs to the first tile, and thus to the thread.
@@ -77,10 +83,15 @@ def matmul(args, lo, hi, T):
     b_k, b_stride, c_stride = load(args, 10), load(args, 11), load(args, 12)
     grid_m, grid_n = load(args, 13), load(args, 14)
     mc, kc, nc, packed, part_offset = load(args, 17), load(args, 18), load(args, 19), load(args, 23), load(args, 25)
-    scratch = load(args, 20) + lo // load(args, 22) * load(args, 21)
+    scratch = load(args, SCRATCH) + lo // load(args, SLICE_ITEMS) * load(args, SLICE_BYTES)
     a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, 24), T)
     across, pair, height = VECTORS * lanes(T), depth(T), types.int64(ROWS)
-    for item in range(lo, hi):
+    splits = max(1, load(args, SPLITS))
+    length = load(args, SPLIT_K) if splits > 1 else K
+    for unit in range(lo, hi):
+        item, split = unit // splits, unit % splits
+        p_start = split * length
+        p_stop = min(K, p_start + length)
         matrix = item // (grid_m * grid_n)
         i_tile = (item - matrix * grid_m * grid_n) // grid_n
         i_start, j_start = i_tile * load(args, 15), (item - (matrix * grid_m + i_tile) * grid_n) * load(args, 16)
@@ -89,8 +100,8 @@ def matmul(args, lo, hi, T):
         a = ptr(load(args, 0), T) + a_offset
         for j in range(j_start, j_stop, nc):
             columns = min(nc, j_stop - j)
-            for p in range(0, max(K, 1), kc):  # also once when K is 0: the bias alone
-                k = min(kc, K - p)
+            for p in range(p_start, max(p_stop, 1), kc):  # also once when K is 0: the bias alone
+                k = min(kc, p_stop - p)
                 steps = (k + pair - 1) // pair
                 if packed:
                     panels, b_panel = panel_ptr(load(args, 1), T) + (j // across * packed + p // pair * across), packed
@@ -102,20 +113,29 @@ def matmul(args, lo, hi, T):
                     rows, c_at, at = min(mc, i_stop - i), c_offset + i * c_stride + j, i * a_stride + p * a_k
                     pack_panels(a_block, (steps + 1) * height, a + at, rows, k, a_stride, a_k, height, T)
                     part, part_stride = sum_ptr(load(args, 2), T) + c_at, c_stride
-                    if part_offset:
+                    if splits > 1:
+                        part = sum_ptr(load(args, SCRATCH) + load(args, PARTS), T) + ((split * M + i) * N + j)
+                        part_stride = N
+                    elif part_offset:
                         part, part_stride = sum_ptr(scratch + part_offset, T) + (i - i_start) * nc, nc
-                    ends = p == 0, p + k >= K
-                    block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j, rows, columns, ends, T)
+                    ends = p == p_start, p + k >= p_stop and splits == 1
+                    where = part, part_stride, c_at, j
+                    block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT)
     return 0
 
 
 @jit.inline
-def block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j_start, rows, columns, ends, T):
-    """The product of a packed block of A and one of B, added to the partial sums; `ends`: first, last in k."""
+def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT):
+    """The product of a packed block of A and one of B, added to the partial sums.
+
+    `where`: the partial sums and their stride, the place in C, its first column; `ends`: first, last in k.
+    """
+    part, part_stride, c_at, j_start = where
     across = VECTORS * lanes(T)
     tile = sum_ptr(stack(TILE_BYTES), T)
-    c, c_stride = ptr(load(args, 2), T) + c_at, load(args, 12)
-    bias, biased, alpha = ptr(load(args, 3), T) + j_start, load(args, 3) != 0, bitcast(load(args, 4), types.float64)
+    c, residual, c_stride = ptr(load(args, 2), T) + c_at, ptr(load(args, RESIDUAL), T) + c_at, load(args, 12)
+    bias, alpha = ptr(load(args, 3), T) + j_start, bitcast(load(args, 4), types.float64)
+    given = load(args, 3) != 0, load(args, RESIDUAL) != 0
     for j in range(0, columns, across):
         b, width = panels + j // across * b_panel, min(across, columns - j)
         i = 0
@@ -127,9 +147,45 @@ def block(args, a_block, panels, b_panel, steps, part, part_stride, c_at, j_star
                 tile_product(a, b, tile, steps, T, SHORT_ROWS, ROWS, VECTORS)
             else:
                 tile_product(a, b, tile, steps, T, ROWS, ROWS, VECTORS)
-            at, to = part + (i * part_stride + j), c + (i * c_stride + j)
-            finish(tile, at, part_stride, to, c_stride, bias + j, biased, alpha, height, width, ends[0], ends[1])
+            if not (ends[0] and ends[1]):
+                add_parts(tile, part + (i * part_stride + j), part_stride, height, width, ends[0], ends[1])
+            if ends[1]:
+                for r in range(height):
+                    at = (i + r) * c_stride + j
+                    finish_row(c + at, tile + r * across, bias + j, residual + at, alpha, given, width, ACT)
             i += height
+
+
+def add_row(total, part, width):
+    """total[j] += part[j] for j < width."""
+    raise NotImplementedError("`add_row` is for jitted code")
+
+
+@overload(add_row)
+def _add_row(total, part, width):
+    count = lanes_of(total.dtype)
+
+    def implementation(total, part, width):
+        for j in range(0, width, count):
+            value = vload_first(total, j, count, width - j) + vload_first(part, j, count, width - j)
+            vstore_first(total, j, value, width - j)
+
+    return implementation
+
+
+@jit.inline
+def join_parts(args, lo, hi, T, ACT):
+    """Rows [lo, hi) of C from the sums of the parts of k; arguments as of `matmul`."""
+    M, N, alpha = load(args, 5), load(args, 6), bitcast(load(args, 4), types.float64)
+    given = load(args, 3) != 0, load(args, RESIDUAL) != 0
+    parts = sum_ptr(load(args, SCRATCH) + load(args, PARTS), T)
+    for i in range(lo, hi):
+        total = parts + i * N
+        for split in range(1, load(args, SPLITS)):
+            add_row(total, parts + (split * M + i) * N, N)
+        c, residual = ptr(load(args, 2), T) + i * N, ptr(load(args, RESIDUAL), T) + i * N
+        finish_row(c, total, ptr(load(args, 3), T), residual, alpha, given, N, ACT)
+    return 0
 
 
 @jit.inline

@@ -21,6 +21,9 @@ from .memory import first_lanes, from_memory, vector_load
 from .vector import I8, I32, I64, Pointer, call_llvm, element_type, literal_of, splat
 
 PREFETCH_BYTES = 1024  # how far ahead rows of a matrix are asked for
+# A row that is read alone is one stream, which the hardware follows: asking for every fourth line far ahead gives
+# 95 % of the memory's rate, and 84 % of the third-level cache's; every line at 1024: 87 and 75 %, none: 77 and 84 %.
+STREAM_BYTES = 4096
 HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
 
 
@@ -264,8 +267,8 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
             new, many = [], height * across
             for u in range(len(sums) // many):
                 offset = u * count * item
-                for p in at[:height]:
-                    prefetch_line(builder, p, offset + PREFETCH_BYTES)
+                for p in at[:height] if u == 0 or height > 1 else ():
+                    prefetch_line(builder, p, offset + (PREFETCH_BYTES if height > 1 else STREAM_BYTES))
                 new += products([vector(p, offset) for p in at], sums[u * many : (u + 1) * many])
             return new
 

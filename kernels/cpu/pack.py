@@ -70,15 +70,13 @@ def _transpose(builder, rows):
 
 
 @intrinsic
-def transpose_block(typingctx, panel, width, x, stride, valid, T):
+def transpose_block(typingctx, panel, width, x, stride, valid):
     """panel[k, i] = x[min(i, valid - 1), k] for a square of as many elements as a register has lanes.
 
     The rows of `panel` are `width` elements apart, those of `x` are `stride`. Lanes of rows beyond
     `valid` repeat the last row: they end in sums that nobody reads.
     """
-    if not isinstance(T, types.NumberClass):
-        return None
-    dtype = T.instance_type
+    dtype = x.dtype
     n, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
 
     def codegen(context, builder, sig, args):
@@ -102,7 +100,7 @@ def transpose_block(typingctx, panel, width, x, stride, valid, T):
             panel = builder.add(panel, step)
         return context.get_dummy_value()
 
-    return types.void(panel, width, x, stride, valid, T), codegen
+    return types.void(panel, width, x, stride, valid), codegen
 
 
 def load_unit(x, index, step, whole):
@@ -179,7 +177,7 @@ def pack_panels(panels, panel_stride, x, total, k, stride, k_stride, width, T):
             for g in range(groups - 1, -1, -1):
                 if g * count < valid:
                     block = panel + (p // pair * width + g * count)
-                    transpose_block(block, width, base + (g * count * stride + p), stride, valid - g * count, T)
+                    transpose_block(block, width, base + (g * count * stride + p), stride, valid - g * count)
         for p in range(whole, k, pair):
             for i in range(valid):
                 unit = load_unit(base, i * stride + p * k_stride, k_stride, p + 1 < k)

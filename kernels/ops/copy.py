@@ -10,6 +10,7 @@ from ._layout import check, check_dim, product
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _UNIT = 32768  # bytes of one unit of work
 _GRAIN = 262144  # bytes of a slice: 10 us
+_PIECE = 256  # bytes of a tensor in each row from which tensors are joined in one launch
 _STORABLE = (*ALL, "float8_e4m3", "float8_e5m2")
 
 
@@ -101,6 +102,17 @@ def _same(call, tensors):
     return tensors
 
 
+def _join(call, y, parts, inner, dim):
+    """Join contiguous tensors in one launch: rows of y consist of a piece of each."""
+    width, step = y.shape_[dim] * inner, max(64, _UNIT // y.dtype.itemsize)
+    args, start = [y.address, y.numel_, width, step, len(parts)], 0
+    for x in parts:
+        args += [x.address, start, x.shape_[dim] * inner]
+        start += x.shape_[dim] * inner
+    n, grain = -(-y.numel_ // step), _GRAIN // _UNIT
+    call.launch("copy.joined", {"E": _UNSIGNED[y.dtype.itemsize]}, args, n, grain, (y, *parts))
+
+
 def _cat_ref(tensors, dim=0):
     return np.concatenate(tensors, dim)
 
@@ -109,6 +121,8 @@ def _cat_samples(rng):
     yield ([rng.standard_normal((n, 17)) for n in (1, 3, 257)],), {}
     yield ([rng.standard_normal((3, n, 5)) for n in (1, 0, 17)],), {"dim": 1}
     yield ([rng.standard_normal((3, n)) for n in (64, 3)],), {"dim": -1}
+    yield ([rng.standard_normal((5, n, 40)) for n in (300, 70, 129)],), {"dim": 1}
+    yield ([rng.standard_normal(n) for n in (40000, 300, 9000)],), {}
 
 
 @op(dtypes=_STORABLE, ref=_cat_ref, samples=_cat_samples)
@@ -128,6 +142,9 @@ def cat(call, tensors, dim=0):
             raise ValueError(f"`tensors` of `cat` must agree in all dims but {dim}, got {shape} and {x.shape_}")
     total = sum(x.shape_[dim] for x in parts)
     y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype)
+    if all(x.contiguous_ and x.numel_ * x.dtype.itemsize >= _PIECE * product(shape[:dim]) for x in parts):
+        _join(call, y, parts, product(shape[dim + 1 :]), dim)
+        return y
     start = 0
     for x in parts:
         if x.numel_:

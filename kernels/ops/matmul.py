@@ -1,106 +1,26 @@
 """Matrix products: `matmul`, `linear`, and `linear_packed` with weights packed once.
 
-A product C[M, N] = alpha A[M, K] B[K, N] + bias[N] goes to one of three kernels: blocked (`cpu/gemm.py`),
-or, where A or B is skinny, one that reads the other matrix exactly once (`cpu/gemv.py`). The choice and
-the argument block, but for addresses, depend on the layout alone and are kept.
+A product C[M, N] = residual + activation(alpha A[M, K] B[K, N] + bias[N]) goes to one of a few kernels: blocked
+(`cpu/gemm.py`), or, where A or B is skinny, one that reads the other matrix exactly once (`cpu/gemv.py`,
+`cpu/skinny.py`). The choice and the argument block, but for addresses, depend on the layout alone and are kept.
 """
 
-import functools
 import itertools
-from dataclasses import dataclass
+import struct
 
 import numpy as np
 
 from ..cpu import blocking
 from ..registry import FLOATS, INTEGERS, op
+from ._products import FEW, KEPT, SKINNY, byte_launch, launch_for
 
-SKINNY = 16  # rows of A (columns of B) up to which B (A) is read as it lies, by dot products
-FEW = 4  # the same where B lies in rows of N, by sums of rows
 _NUMBERS = (*FLOATS, *INTEGERS)
 _WORTH_COPYING = 1 << 16  # elements of the larger matrix
-_GRAIN_BYTES = 1 << 20  # of a matrix: some 30 us of reading
+_ACTIVATIONS = {None: 0, "relu": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}  # by the numbers of cpu/epilogue.py
+_ONE = struct.unpack("q", struct.pack("d", 1.0))[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """What to launch for a layout; `rest` is the argument block behind the addresses."""
-
-    kernel: str
-    swapped: bool  # B comes first
-    rest: tuple[int, ...]
-    items: int
-    grain: int
-    scratch: int = 0
-
-
-def _rest(values, batch):
-    """`values`, padded, and the dims of the batch at their place."""
-    padding = (0,) * (blocking.BATCH - blocking.ADDRESSES - len(values))
-    return (*values, *padding, len(batch), *itertools.chain.from_iterable(batch))
-
-
-def _fold(m, a_stride, batch):
-    """(m, a_stride, batch) with dims that share one B turned into rows of A, and without dims of size 1."""
-    batch = [dim for dim in batch if dim[0] != 1]
-    while batch:
-        size, a, b, _ = batch[-1]
-        if b != 0 or (a != m * a_stride and m != 1):
-            break
-        a_stride = a if m == 1 else a_stride
-        m *= size
-        batch.pop()
-    return m, a_stride, batch
-
-
-@functools.lru_cache(maxsize=4096)
-def _launch_for(dtype, m, n, k, a_stride, a_k, b_k, b_stride, batch, threads, panel=0):
-    """The `_Launch` of a layout. Strides are in elements, C is row-major and contiguous.
-
-    `batch` holds (size, strides of A, of B, of C), outermost first; `panel` is the size of a panel when B is packed.
-    """
-    m, a_stride, batch = _fold(m, a_stride, batch)
-    matrices = 1
-    for size, *_ in batch:
-        matrices *= size
-    if dtype in INTEGERS:
-        rest = _rest((m, n, k, a_stride, a_k, b_k, b_stride, n), batch)
-        return _Launch("gemm.integer_rows", False, rest, m * matrices, 1 + (1 << 17) // (n * k + 1))
-    if not panel:
-        swapped_batch = [(size, b, a, c) for size, a, b, c in batch]
-        if a_k == 1 and b_k == 1:
-            if m <= SKINNY:
-                return _dot_rows(dtype, n, m, k, b_stride, a_stride, (1, n, 1, 0), swapped_batch, matrices, True)
-            if n <= SKINNY:
-                return _dot_rows(dtype, m, n, k, a_stride, b_stride, (n, 1, 0, 1), batch, matrices, False)
-        if k and m <= FEW and b_stride == 1:
-            return _add_rows(dtype, m, n, k, a_stride, a_k, b_k, (1, n), (1, 0), batch, matrices, threads, False)
-        if k and n <= FEW and a_stride == 1:
-            return _add_rows(dtype, n, m, k, b_stride, b_k, a_k, (n, 1), (0, 1), swapped_batch, matrices, threads, True)
-    plan = blocking.plan(m, n, k, matrices, threads, dtype, panel != 0)
-    blocks = (*plan.grid, *plan.tile, plan.mc, plan.kc, plan.nc, 0, plan.slice_bytes, plan.items_per_slice)
-    values = (m, n, k, a_stride, a_k, b_k, b_stride, n, *blocks, panel, plan.b_offset, plan.part_offset)
-    return _Launch("gemm.matmul", False, _rest(values, batch), plan.items, plan.grain, plan.slices * plan.slice_bytes)
-
-
-def _dot_rows(dtype, rows, tokens, k, w_stride, x_stride, strides, batch, matrices, swapped):
-    """Rows of the large matrix times a few rows; `strides` of the result and of the bias along both."""
-    rest = _rest((rows, tokens, k, w_stride, x_stride, *strides), batch)
-    grain = 1 + _GRAIN_BYTES // (k * (8 if dtype == "float64" else 4) * (8 + tokens) + 64)
-    return _Launch("gemv.dot_rows", swapped, rest, -(-rows // 8) * matrices, grain)
-
-
-def _add_rows(dtype, tokens, columns, k, x_stride, x_k, b_k, strides, bias, batch, matrices, threads, swapped):
-    """A few rows times a matrix whose columns are neighbours, in chunks of columns that come out even."""
-    item, widest = (8, 512) if dtype == "float64" else (4, 1024)
-    even = 2 * threads
-    chunk = min(widest, -(-columns // (even * -(-columns // (even * widest)))))
-    chunk = max(64, -(-chunk // 64) * 64)
-    rest = _rest((tokens, columns, k, x_stride, x_k, b_k, *strides, chunk, *bias), batch)
-    grain = 1 + _GRAIN_BYTES // (k * chunk * item * (1 + tokens) // 2 + 64)
-    return _Launch("gemv.add_rows", swapped, rest, -(-columns // chunk) * matrices, grain)
-
-
-def _run(call, launch, dtype, a, b, y, bias, alpha):
+def _run(call, launch, dtype, a, b, y, bias, alpha, activation=0, residual=None):
     """Fill in the addresses and launch."""
     first, second = (b, a) if launch.swapped else (a, b)
     args = [first.address, second.address, y.address, bias.address if bias is not None else 0, alpha, *launch.rest]
@@ -108,8 +28,25 @@ def _run(call, launch, dtype, a, b, y, bias, alpha):
     if launch.scratch:
         scratch = call.scratch(launch.scratch)
         args[blocking.SCRATCH] = scratch.address
-    keep = (a, b, y, bias, scratch)
-    call.launch(launch.kernel, {"T": dtype.name}, args, n=launch.items, grain=launch.grain, keep=keep)
+    if residual is not None:
+        args[blocking.RESIDUAL] = residual.address
+    types = {"T": dtype.name}
+    if dtype.is_floating_point:
+        types["ACT"] = activation
+        types.update(launch.constants)
+    keep = a, b, y, bias, residual, scratch
+    call.launch(launch.kernel, types, args, launch.items, launch.grain, keep)
+    if launch.joined:
+        call.launch("gemm.join_parts", types, args, launch.joined, 1 + (1 << 20) // (y.numel() + 1), keep)
+
+
+_known = {}  # key of a call's layouts -> (shape of the result, Launch)
+
+
+def _remember(key, shape, launch):
+    if len(_known) >= KEPT:
+        _known.clear()
+    _known[key] = shape, launch
 
 
 # ---- matmul ------------------------------------------------------------------------------------
@@ -134,7 +71,7 @@ def _check(name, dtypes, first, *others):
 def _alpha_bits(call, name, alpha, dtype):
     """`alpha` for the argument block."""
     if dtype.is_floating_point:
-        return call.float_bits(float(alpha))
+        return _ONE if alpha == 1.0 else call.float_bits(float(alpha))
     if alpha != int(alpha) or abs(alpha) >= 2**63:
         raise ValueError(f"`alpha` of `{name}` must be a whole number of 64 bits for {dtype.name}, got {alpha}")
     return int(alpha)
@@ -187,6 +124,18 @@ def matmul(call, input, other, *, alpha=1.0):
     lacks. 16-bit floats are summed in float32 and rounded once; integers wrap around. Raises
     ValueError for sizes that do not match, TypeError for dtypes that differ.
     """
+    try:
+        key = input.dtype, input.shape_, input.strides_, other.dtype, other.shape_, other.strides_, call.threads
+        shape, launch = _known[key]
+    except (AttributeError, KeyError):
+        return _matmul(call, input, other, alpha)
+    y = call.out(shape, input.dtype)
+    _run(call, launch, y.dtype, input, other, y, None, _alpha_bits(call, "matmul", alpha, y.dtype))
+    return y
+
+
+def _matmul(call, input, other, alpha):
+    """The body of `matmul`; it remembers what there is to launch for operands that are used as they are."""
     _check("matmul", _NUMBERS, ("input", input), ("other", other))
     shape_a, shape_b = tuple(input.shape), tuple(other.shape)
     if not shape_a or not shape_b:
@@ -200,11 +149,15 @@ def matmul(call, input, other, *, alpha=1.0):
     bits = _alpha_bits(call, "matmul", alpha, input.dtype)
     if y.numel() == 0:
         return y
+    given = input, other
     input, other = _prepared(input, other, m, n, k)
     a_stride, a_k = (0, *input.strides)[-2:]
     b_k, b_stride = other.strides[-2:] if len(shape_b) > 1 else (other.strides[0], 1)
     dims = _batch(batch, input, other, m * n) if batch else ()
-    launch = _launch_for(y.dtype.name, m, n, k, a_stride, a_k, b_k, b_stride, dims, call.threads)
+    launch = launch_for(y.dtype.name, m, n, k, a_stride, a_k, b_k, b_stride, dims, call.threads)
+    if input is given[0] and other is given[1]:
+        layouts = input.dtype, input.shape_, input.strides_, other.dtype, other.shape_, other.strides_
+        _remember((*layouts, call.threads), y.shape_, launch)
     _run(call, launch, y.dtype, input, other, y, None, bits)
     return y
 
@@ -237,13 +190,36 @@ def _linear_samples(rng):
     for rows, k, n in [((5,), 48, 33), ((2, 20), 64, 40), ((), 31, 50), ((1,), 257, 5), ((40,), 30, 3)]:
         yield (rng.standard_normal((*rows, k)), rng.standard_normal((n, k)), rng.standard_normal(n)), {}
     yield (rng.standard_normal((30, 16)), rng.standard_normal((20, 16))), {"alpha": 2.0}
+    yield (rng.standard_normal((3, 16)), rng.standard_normal((20, 16))), {"activation": "silu"}
 
 
-def _linear_ref(input, weight, bias=0.0, alpha=1.0):
-    return alpha * np.matmul(input, weight.T) + (0.0 if bias is None else bias)
+def _silu(x):
+    return x / (1.0 + np.exp(-x))
 
 
-def _linear(call, name, input, weight, weight_strides, bias, alpha, panel=0):
+def _linear_ref(input, weight, bias=0.0, alpha=1.0, activation=None):
+    y = alpha * np.matmul(input, weight.T) + (0.0 if bias is None else bias)
+    return _silu(y) if activation == "silu" else y
+
+
+def _residual(name, residual, shape, dtype):
+    """The residual, row-major, of the shape and dtype of the result."""
+    if not hasattr(residual, "address") or tuple(residual.shape) != shape or residual.dtype is not dtype:
+        got = f"{tuple(residual.shape)} {residual.dtype}" if hasattr(residual, "address") else type(residual).__name__
+        raise ValueError(f"`residual` of `{name}` must be a {dtype.name} tensor of shape {shape}, got {got}")
+    return residual.contiguous()
+
+
+def _activation(name, activation):
+    """The number of an activation."""
+    number = _ACTIVATIONS.get(activation)
+    if number is None:
+        known = ", ".join(f"{a!r}" for a in _ACTIVATIONS)
+        raise ValueError(f"`activation` of `{name}` must be one of {known}, got {activation!r}")
+    return number
+
+
+def _linear(call, name, input, weight, weight_strides, bias, alpha, activation, residual, panel=0):
     """The body of `linear`: `weight` has an address, a shape, and strides unless it is packed."""
     shape, (n, k) = tuple(input.shape), weight.shape
     if not shape or shape[-1] != k:
@@ -252,34 +228,55 @@ def _linear(call, name, input, weight, weight_strides, bias, alpha, panel=0):
         if tuple(bias.shape) != (n,):
             raise ValueError(f"`bias` of `{name}` must have shape ({n},), got {tuple(bias.shape)}")
         bias = bias.contiguous()
+    number = _activation(name, activation)
+    if residual is not None:
+        residual = _residual(name, residual, (*shape[:-1], n), input.dtype)
     y = call.out((*shape[:-1], n), input.dtype)
     count = y.numel()
     if count == 0:
         return y
-    stride = k
+    stride, given = k, input
     if not input.is_contiguous():
         if input.strides[-1] == 1 and _foldable(input):
             stride = next((step for size, step in zip(shape[-2::-1], input.strides[-2::-1]) if size != 1), k)
         else:
             input = input.contiguous()
-    launch = _launch_for(y.dtype.name, count // n, n, k, stride, 1, *weight_strides, (), call.threads, panel)
-    _run(call, launch, y.dtype, input, weight, y, bias, call.float_bits(float(alpha)))
+    plain = bias is None and residual is None and not number
+    layout = count // n, n, k, stride, 1, *weight_strides
+    launch = launch_for(y.dtype.name, *layout, (), call.threads, panel, plain)
+    if plain and not panel and input is given:
+        key = input.dtype, input.shape_, input.strides_, weight.dtype, weight.shape_, weight.strides_, call.threads
+        _remember(("linear", *key), y.shape_, launch)
+    bits = _alpha_bits(call, name, alpha, y.dtype)
+    _run(call, launch, y.dtype, input, weight, y, bias, bits, number, residual)
     return y
 
 
 @op(ref=_linear_ref, samples=_linear_samples, tolerance=_TOLERANCE)
-def linear(call, input, weight, bias=None, *, alpha=1.0):
-    """`alpha * input @ weight.T + bias` for input [..., K], weight [N, K] and bias [N] -> [..., N].
+def linear(call, input, weight, bias=None, *, alpha=1.0, activation=None, residual=None):
+    """`residual + activation(alpha * input @ weight.T + bias)` for input [..., K], weight [N, K] -> [..., N].
 
-    Raises ValueError for sizes that do not match, TypeError for dtypes that differ.
+    `bias` is [N], `residual` has the shape of the result, and `activation` is None, "relu", "silu", "gelu" or
+    "gelu_tanh"; all are applied before the sum is rounded once. Raises ValueError for sizes that do not match and
+    for other activations, TypeError for dtypes that differ.
     """
+    if bias is None and activation is None and residual is None:
+        try:
+            key = input.dtype, input.shape_, input.strides_, weight.dtype, weight.shape_, weight.strides_, call.threads
+            shape, launch = _known["linear", *key]
+        except (AttributeError, KeyError):
+            pass
+        else:
+            y = call.out(shape, input.dtype)
+            _run(call, launch, y.dtype, input, weight, y, None, _alpha_bits(call, "linear", alpha, y.dtype))
+            return y
     if isinstance(weight, PackedWeight):
         raise TypeError("`weight` of `linear` must be a tensor, got a PackedWeight; use `linear_packed`")
     _check("linear", FLOATS, ("input", input), ("weight", weight), ("bias", bias))
     if weight.ndim != 2:
         shapes = f"{tuple(input.shape)} and {tuple(weight.shape)}"
         raise ValueError(f"`linear` needs `input` [..., K] and `weight` [N, K], got {shapes}")
-    return _linear(call, "linear", input, weight, weight.strides[::-1], bias, alpha)
+    return _linear(call, "linear", input, weight, weight.strides[::-1], bias, alpha, activation, residual)
 
 
 class PackedWeight:
@@ -317,9 +314,46 @@ def pack_weight(call, weight):
 
 
 @op()
-def linear_packed(call, input, weight, bias=None, *, alpha=1.0):
+def linear_packed(call, input, weight, bias=None, *, alpha=1.0, activation=None, residual=None):
     """As `linear`, with the `PackedWeight` that `pack_weight` made of the weight [N, K]."""
     if not isinstance(weight, PackedWeight):
         raise TypeError(f"`weight` must come from `pack_weight`, got {type(weight).__name__}; use `linear` for tensors")
     _check("linear_packed", FLOATS, ("input", input), ("weight", weight), ("bias", bias))
-    return _linear(call, "linear_packed", input, weight, (0, 0), bias, alpha, weight.panel)
+    return _linear(call, "linear_packed", input, weight, (0, 0), bias, alpha, activation, residual, weight.panel)
+
+
+# ---- products of int8 --------------------------------------------------------------------------
+
+
+def _byte_samples(rng):
+    for a, b in [((33, 70), (70, 65)), ((3, 1, 17, 20), (2, 20, 9)), ((5, 257), (257, 40))]:
+        yield (rng.integers(-128, 128, a, dtype=np.int8), rng.integers(-128, 128, b, dtype=np.int8)), {}
+
+
+def _byte_ref(input, other):
+    return np.matmul(input.astype(np.int64), other.astype(np.int64)).astype(np.int32)
+
+
+@op(dtypes=("int8",), ref=_byte_ref, samples=_byte_samples)
+def matmul_int8(call, input, other):
+    """Exact product of int8 matrices [..., M, K] and [..., K, N] -> int32 [..., M, N]; batch dims broadcast.
+
+    Sums wrap around from K = 131072 on, where they can leave 32 bits. Raises TypeError for other dtypes and
+    ValueError for sizes that do not match.
+    """
+    _check("matmul_int8", ("int8",), ("input", input), ("other", other))
+    shape_a, shape_b = tuple(input.shape), tuple(other.shape)
+    if len(shape_a) < 2 or len(shape_b) < 2 or shape_a[-1] != shape_b[-2]:
+        raise ValueError(f"`matmul_int8` needs [..., M, K] and [..., K, N], got {shape_a} and {shape_b}")
+    (m, k), n = shape_a[-2:], shape_b[-1]
+    batch = _broadcast(shape_a, shape_b)
+    y = call.out((*batch, m, n), "int32")
+    if y.numel() == 0:
+        return y
+    dims = _batch(batch, input, other, m * n) if batch else ()
+    launch = byte_launch(m, n, k, *input.strides[-2:], *other.strides[-2:], dims, call.threads)
+    args = [input.address, other.address, y.address, 0, 0, *launch.rest]
+    scratch = call.scratch(launch.scratch)
+    args[blocking.SCRATCH] = scratch.address
+    call.launch(launch.kernel, {}, args, launch.items, launch.grain, (input, other, y, scratch))
+    return y

@@ -12,7 +12,7 @@ from ..cpu.formats import EXPANDED_UNITS, FORMATS, LANES, TILE_ROWS, UNIT
 from ..registry import op
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_GRAIN_BYTES = 1 << 19  # of a weight: some 30 us of reading
+_GRAIN_BYTES = 1 << 17  # of a weight: some 8 us of reading
 _GRAIN_WORK = 1 << 23  # products of integers x 2: some 30 us
 _GRAIN_ELEMENTS = 1 << 15  # activations that are quantised in some 30 us
 _FEW_ROWS = 16  # that multiply panels as they lie, where activations stay floats

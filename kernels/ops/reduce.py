@@ -43,7 +43,7 @@ class _Layout:
     order `copy`. A long reduction with few results goes in `chunks` of `step`.
     """
 
-    __slots__ = ("chunks", "copy", "count", "dims", "kept", "kind", "reduced", "result", "results", "step")
+    __slots__ = ("chunks", "copy", "count", "dims", "kept", "kind", "launches", "reduced", "result", "results", "step")
 
     def __init__(self, shape, strides, dim, keepdim, max_reduced):
         self.dims = dims = _dims(dim, len(shape))
@@ -67,6 +67,7 @@ class _Layout:
         self.step = max(1, _CHUNK // (self.results if self.kind == "outer" and self.results else 1))
         long = one_group and units < 4 and self.count * self.results >= 4 * _CHUNK
         self.chunks = -(-self.count // self.step) if long else 1
+        self.launches = {}  # what a reduction of this layout launches, by its name and types
 
 
 _layout = functools.lru_cache(maxsize=4096)(_Layout)
@@ -87,31 +88,40 @@ class _Reduction:
     def __init__(self, name, identity):
         self.name, self.identity = name, identity
 
-    def launch(self, call, name, x, y, kind, kept, reduced, types, whole=_WHOLE, divisor=1.0):
+    def _launch(self, call, name, kind, kept, reduced, types, whole=_WHOLE, divisor=1.0):
+        """(kernel, types, arguments behind the addresses, units, grain)."""
         ((outer, outer_stride), (inner, inner_stride)), ((num_rows, row_stride), (length, stride)) = kept, reduced
         bits = call.float_bits(self.identity) if types["A"] in FLOATS else int(self.identity)
-        args = [x.address, y.address, outer, inner, outer_stride, inner_stride, num_rows, length, row_stride, stride]
+        args = [outer, inner, outer_stride, inner_stride, num_rows, length, row_stride, stride]
         args += [bits, whole, call.float_bits(divisor)]
         n, width = (outer * inner, 1) if kind == "inner" else (outer * -(-inner // _WIDE), min(inner, _WIDE))
-        grain = max(1, _CHUNK // max(1, num_rows * length * width))
-        call.launch(f"reduce.{name}_{kind}", types, args, n, grain, (x, y))
+        return f"reduce.{name}_{kind}", types, args, n, max(1, _CHUNK // max(1, num_rows * length * width))
+
+    def _launches(self, call, plan, types, name, divisor):
+        """The launches of a plan: one, or one for partial results and one for the whole."""
+        if plan.chunks == 1:
+            return (self._launch(call, name, plan.kind, plan.kept, plan.reduced, types, divisor=divisor),)
+        length, stride = plan.reduced[1]
+        kept, reduced = [(plan.chunks, plan.step * stride), plan.kept[1]], _two([(plan.step, stride)])
+        first = self._launch(call, self.name, plan.kind, kept, reduced, {**types, "O": types["A"]}, length)
+        reduced, kind = _two([(plan.chunks, plan.results)]), "inner" if plan.results == 1 else "outer"
+        kept, second = _two([] if plan.results == 1 else [(plan.results, 1)]), {**types, "T": types["A"]}
+        return first, self._launch(call, name, kind, kept, reduced, second, divisor=divisor)
 
     def run(self, call, x, plan, y, types, name=None, divisor=1.0):
         """Reduce x into y by its plan; `name` and `divisor` belong to the last launch."""
         name = name or self.name
-        if plan.chunks == 1:
-            self.launch(call, name, x, y, plan.kind, plan.kept, plan.reduced, types, divisor=divisor)
-            return
-        length, stride = plan.reduced[1]
-        partial = call.empty((plan.chunks, plan.results), types["A"])
-        kept = [(plan.chunks, plan.step * stride), plan.kept[1]]
-        first, second = {**types, "O": types["A"]}, {**types, "T": types["A"]}
-        self.launch(call, self.name, x, partial, plan.kind, kept, _two([(plan.step, stride)]), first, length)
-        reduced = _two([(plan.chunks, plan.results)])
-        if plan.results == 1:
-            self.launch(call, name, partial, y, "inner", _two([]), reduced, second, divisor=divisor)
-        else:
-            self.launch(call, name, partial, y, "outer", _two([(plan.results, 1)]), reduced, second, divisor=divisor)
+        key = self, name, types["T"], types["A"], types["O"]
+        launches = plan.launches.get(key)
+        if launches is None:
+            launches = plan.launches[key] = self._launches(call, plan, types, name, divisor)
+        if len(launches) == 2:
+            kernel, kinds, args, n, grain = launches[0]
+            partial = call.empty((plan.chunks, plan.results), types["A"])
+            call.launch(kernel, kinds, [x.address, partial.address, *args], n, grain, (x, partial))
+            x = partial
+        kernel, kinds, args, n, grain = launches[-1]
+        call.launch(kernel, kinds, [x.address, y.address, *args], n, grain, (x, y))
 
 
 _SUM, _PRODUCT = _Reduction("sum", 0.0), _Reduction("prod", 1.0)

@@ -25,6 +25,53 @@ def test_elementwise_kernels_are_vector_code(name, storage):
     assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
 
 
+# kernel, its constants, and the instruction that does its work: with the 512-bit dot products, and without
+PRODUCTS = [
+    ("gemm.matmul", {"T": "float32", "ACT": 0}, "vfmadd...ps"),
+    ("gemm.matmul", {"T": "float64", "ACT": 0}, "vfmadd...pd"),
+    ("gemm.matmul", {"T": "bfloat16", "ACT": 2}, "vdpbf16ps"),
+    ("gemv.dot_rows", {"T": "bfloat16", "ACT": 0}, "vdpbf16ps"),
+    ("gemv.add_rows", {"T": "float32", "ACT": 0}, "vfmadd...ps|vmulps"),
+    ("skinny.dot_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps"),
+    ("skinny.lane_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 14, "VECTORS": 2, "COUNT": 16}, "vdpbf16ps"),
+    ("skinny.lane_panels", {"T": "float32", "ACT": 3, "ROWS": 14, "VECTORS": 2, "COUNT": 16}, "vfmadd...ps"),
+    ("int8.matmul", {}, "vpdpbusd"),
+    ("reduce.sum_inner", {"T": "float32", "A": "float32", "O": "float32"}, "vaddps"),
+]
+
+
+@pytest.mark.skipif(not (isa.has_bf16_dot() and isa.has_int8_dot()), reason="the CPU has no dot products of 512 bits")
+@pytest.mark.parametrize("kernel, constants, instruction", PRODUCTS)
+def test_products_are_dot_instructions_on_whole_registers(kernel, constants, instruction):
+    text = jit.assembly(kernel, render.stub(kernel, constants))
+    lines = [line for line in text.splitlines() if re.search(rf"\b({instruction})\b", line)]
+    assert sum("zmm" in line for line in lines) >= 4
+    assert not re.search(r"call.*<(expf?|tanhf?|erff?|fmaf?)", text)
+    assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
+
+
+def innermost(text, instruction):
+    """The lines of the shortest loop that contains `instruction`."""
+    lines = [(int(found[1], 16), line) for line in text.splitlines() if (found := re.match(r"\s+([0-9a-f]+):", line))]
+    best = None
+    for address, line in lines:
+        jump = re.search(r"\tj\w+\s+([0-9a-f]+)", line)
+        if jump and (start := int(jump[1], 16)) < address:
+            body = [other for at, other in lines if start <= at <= address]
+            if any(instruction in other for other in body) and (best is None or len(body) < len(best)):
+                best = body
+    return best
+
+
+@pytest.mark.skipif(not isa.has_bf16_dot(), reason="the CPU has no dot product of bfloat16")
+@pytest.mark.parametrize("dtype, instruction", [("bfloat16", "vdpbf16ps"), ("float32", "vfmadd231ps")])
+def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, instruction):
+    constants = {"T": dtype, "ACT": 0, "ROWS": 14, "VECTORS": 2, "COUNT": 16}
+    loop = innermost(jit.assembly("lanes", render.stub("skinny.lane_panels", constants)), instruction)
+    assert sum(instruction in line for line in loop) == 4 * 28  # four elements of the panel, 14 x 2 sums
+    assert not any(re.search(r"zmm\d+,.*\((%rsp|%rbp)", line) for line in loop)  # nothing is spilled
+
+
 WIDTHS = """
 import numpy as np, infinicore as ic
 from infinicore.kernels import isa, jit, render, OPS

@@ -1,5 +1,6 @@
 """Matrix products against float64 NumPy: every kernel, dtype and layout, and what must not go wrong."""
 
+import math
 import os
 import subprocess
 import sys
@@ -84,6 +85,57 @@ def test_linear_and_packed_linear(rng, dtype):
             check(ic.linear(x, w), np.matmul(wide(x), wide(w).T), scale, dtype)
 
 
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
+
+
+# dot products, panels of them (2 to 12, 17, 50), panels of lanes (15, 16, 30, 64), blocked (70)
+ROWS = [1, 2, 3, 7, 12, 15, 16, 17, 30, 50, 64, 70]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_few_rows_times_a_weight_of_many(rng, dtype):
+    kind = getattr(ic, dtype)
+    for m in ROWS:
+        for n, k in ((65, 128), (100, 37), (64, 5), (131, 331)):
+            x, w = make(rng, (m, k), kind), make(rng, (n, k), kind)
+            exact, scale = wide(x) @ wide(w).T, abs(wide(x)) @ abs(wide(w)).T
+            check(ic.linear(x, w), exact, scale, dtype)
+            for layout in ("columns", "gaps"):
+                other = make(rng, (m, k), kind, layout)
+                check(ic.matmul(other, w.T), wide(other) @ wide(w).T, abs(wide(other)) @ abs(wide(w)).T, dtype)
+    x, w = make(rng, (3, 5, 40), kind), make(rng, (3, 70, 40), kind)
+    exact = np.matmul(wide(x), wide(w).swapaxes(1, 2))
+    check(ic.matmul(x, w.transpose(1, 2)), exact, np.matmul(abs(wide(x)), abs(wide(w)).swapaxes(1, 2)), dtype)
+
+
+EPILOGUES = [("float32", None), ("float32", "relu"), ("float32", "gelu_tanh"), ("bfloat16", "silu")]
+EPILOGUES += [("float64", "gelu")]
+
+
+@pytest.mark.parametrize("dtype, activation", EPILOGUES)
+def test_epilogues_are_applied_before_the_result_is_rounded(rng, dtype, activation):
+    kind, k = getattr(ic, dtype), 36
+    for m, n in ((1, 70), (3, 70), (16, 70), (90, 33), (2, 8)):
+        x, w, r = make(rng, (m, k), kind), make(rng, (n, k), kind), make(rng, (m, n), kind)
+        b = make(rng, (n,), kind)
+        y = ACTIVATIONS[activation](0.5 * wide(x) @ wide(w).T + wide(b))
+        scale = abs(wide(x)) @ abs(wide(w)).T + abs(wide(b)) + abs(wide(r))
+        check(ic.linear(x, w, b, alpha=0.5, activation=activation, residual=r), wide(r) + y, scale, dtype)
+        check(ic.linear(x, w.T.contiguous().T, b, alpha=0.5, activation=activation), y, scale, dtype)
+        packed = ic.linear_packed(x, ic.pack_weight(w), b, alpha=0.5, activation=activation, residual=r)
+        check(packed, wide(r) + y, scale, dtype)
+        turned = make(rng, (m, n), kind, "columns")
+        y = ACTIVATIONS[activation](wide(x) @ wide(w).T)
+        z = ic.linear(x, w, activation=activation, residual=turned)
+        check(z, wide(turned) + y, scale + abs(wide(turned)), dtype)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_long_k_is_summed_in_pieces(rng, dtype):
     kind = getattr(ic, dtype)
@@ -94,6 +146,26 @@ def test_a_long_k_is_summed_in_pieces(rng, dtype):
     check(ic.linear(a, b), exact, scale, dtype)
     check(ic.linear_packed(a, ic.pack_weight(b)), exact, scale, dtype)
     check(ic.linear(a[:2], b), exact[:2], scale[:2], dtype)
+    check(ic.linear(a, b, residual=ic.ones((30, 50), dtype=kind)), exact + 1, scale + 1, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_small_result_of_a_long_k_is_split_along_k(rng, dtype):
+    kind = getattr(ic, dtype)
+    for m, k, n in ((33, 9001, 40), (3, 40001, 5), (1, 8192, 1), (64, 16384, 64)):
+        assert blocking.split_length(m, n, k) % 64 == 0 < blocking.split_length(m, n, k) < k
+        a, b, bias = make(rng, (m, k), kind), make(rng, (n, k), kind), make(rng, (n,), kind)
+        exact, scale = wide(a) @ wide(b).T, abs(wide(a)) @ abs(wide(b)).T
+        check(ic.linear(a, b, bias, alpha=0.5), 0.5 * exact + wide(bias), scale, dtype)
+        check(ic.matmul(a, b.T.contiguous()), exact, scale, dtype)
+    before, results = ic.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            ic.set_num_threads(threads)
+            results.append(wide(ic.linear(a, b)))
+    finally:
+        ic.set_num_threads(before)
+    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -108,6 +180,25 @@ def test_nan_and_infinity_stay_where_they_belong(rng, dtype):
         for y in (ic.matmul(x[:rows], w), ic.linear(x[:rows], w.T.contiguous())):
             assert np.array_equal(np.isnan(wide(y)), np.isnan(exact[:rows]))
             assert np.array_equal(np.isinf(wide(y)), np.isinf(exact[:rows]))
+
+
+def test_int8_products_are_exact(rng):
+    shapes = [((33, 70), (70, 65)), ((1, 5), (5, 3)), ((3, 1, 17, 20), (2, 20, 9)), ((100, 257), (257, 300))]
+    for first, second in [*shapes, ((4, 0), (0, 3)), ((14, 4), (4, 32)), ((64, 4096), (4096, 64))]:
+        lowest = np.full(first, -128, np.int8), np.full(second, -128, np.int8)
+        random = rng.integers(-128, 128, first, dtype=np.int8), rng.integers(-128, 128, second, dtype=np.int8)
+        for a, b in (lowest, random):
+            exact = np.matmul(a.astype(np.int64), b.astype(np.int64))
+            x, w = ic.from_numpy(a), ic.from_numpy(b)
+            turned = [t.transpose(-1, -2).contiguous().transpose(-1, -2) for t in (x, w)]
+            for left in (x, turned[0]):
+                for right in (w, turned[1]):
+                    y = ic.matmul_int8(left, right)
+                    assert y.dtype is ic.int32 and np.array_equal(y.numpy(), exact)
+    with pytest.raises(TypeError, match="takes int8, got uint8"):
+        ic.matmul_int8(ic.zeros((2, 3), dtype=ic.uint8), w)
+    with pytest.raises(ValueError, match=r"got \(2, 3\) and \(4096, 64\)"):
+        ic.matmul_int8(ic.zeros((2, 3), dtype=ic.int8), w)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
@@ -165,6 +256,8 @@ def test_errors_name_the_argument_and_both_values():
         (ValueError, r"got \(3, 4\) and \(5, 6\)", lambda: ic.linear(z((3, 4)), z((5, 6)))),
         (ValueError, r"`bias` .* \(5,\), got \(3,\)", lambda: ic.linear(z((3, 4)), z((5, 4)), z(3))),
         (TypeError, "`bias`", lambda: ic.linear(z((3, 4)), z((5, 4)), z(5, dtype=ic.float64))),
+        (ValueError, "`activation` .*'gelu_tanh', got 'tanh'", lambda: ic.linear(z(4), z((5, 4)), activation="tanh")),
+        (ValueError, r"`residual` .*\(3, 5\), got \(5,\)", lambda: ic.linear(z((3, 4)), z((5, 4)), residual=z(5))),
         (TypeError, "must come from `pack_weight`", lambda: ic.linear_packed(z((3, 4)), z((5, 4)))),
         (ValueError, r"`weight` must be .* \(4,\)", lambda: ic.pack_weight(z(4))),
         (TypeError, "use `linear_packed`", lambda: ic.linear(z((3, 4)), ic.pack_weight(z((5, 4))))),
@@ -191,7 +284,7 @@ def test_plans_cover_the_product():
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_smaller_instruction_sets(isa):
-    chosen = "float32 or float64 or bfloat16" if isa == "portable" else "float"
+    chosen = "float32 or float64 or bfloat16 or int8" if isa == "portable" else "float or int8"
     command = [sys.executable, "-m", "pytest", "-q", __file__, "-p", "no:cacheprovider", "-k", chosen]
     done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": isa}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
