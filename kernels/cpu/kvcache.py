@@ -71,20 +71,25 @@ def find_slot(args, unit):
 
 
 @jit.inline
+def places(args, seq, token, block, offset, T, C):
+    """Where a token's key and value of `T` come from, and where in caches of `C` they go: the first head of each."""
+    k = ptr(load(args, K), T) + (seq * load(args, K_SEQ) + token * load(args, K_TOKEN))
+    v = ptr(load(args, V), T) + (seq * load(args, V_SEQ) + token * load(args, V_TOKEN))
+    k_cache = ptr(load(args, K_CACHE), C) + (block * load(args, K_CACHE_BLOCK) + offset * load(args, K_CACHE_TOKEN))
+    v_cache = ptr(load(args, V_CACHE), C) + (block * load(args, V_CACHE_BLOCK) + offset * load(args, V_CACHE_TOKEN))
+    return k, v, k_cache, v_cache
+
+
+@jit.inline
 def write(args, lo, hi, T):
     """Tokens [lo, hi): all heads of their keys and values."""
-    k, v = ptr(load(args, K), T), ptr(load(args, V), T)
-    k_cache, v_cache = ptr(load(args, K_CACHE), T), ptr(load(args, V_CACHE), T)
     for unit in range(lo, hi):
         seq, token, block, offset = find_slot(args, unit)
         if block == -2:
             return BAD_SLOT
         if block == -1:
             continue
-        k_from = k + (seq * load(args, K_SEQ) + token * load(args, K_TOKEN))
-        v_from = v + (seq * load(args, V_SEQ) + token * load(args, V_TOKEN))
-        k_to = k_cache + (block * load(args, K_CACHE_BLOCK) + offset * load(args, K_CACHE_TOKEN))
-        v_to = v_cache + (block * load(args, V_CACHE_BLOCK) + offset * load(args, V_CACHE_TOKEN))
+        k_from, v_from, k_to, v_to = places(args, seq, token, block, offset, T, T)
         for head in range(load(args, HEADS)):
             copy_elements(
                 k_to + head * load(args, K_CACHE_HEAD), load(args, K_CACHE_ELEMENT),
@@ -131,8 +136,6 @@ def quantize_elements(target, target_stride, source, source_stride, size):
 @jit.inline
 def write_int8(args, lo, hi, T):
     """As `write`, for keys and values of the floating-point type `T` and caches of int8."""
-    k, v = ptr(load(args, K), T), ptr(load(args, V), T)
-    k_cache, v_cache = ptr(load(args, K_CACHE), INT8), ptr(load(args, V_CACHE), INT8)
     k_scale, v_scale = ptr(load(args, K_SCALE), F32), ptr(load(args, V_SCALE), F32)
     for unit in range(lo, hi):
         seq, token, block, offset = find_slot(args, unit)
@@ -140,10 +143,7 @@ def write_int8(args, lo, hi, T):
             return BAD_SLOT
         if block == -1:
             continue
-        k_from = k + (seq * load(args, K_SEQ) + token * load(args, K_TOKEN))
-        v_from = v + (seq * load(args, V_SEQ) + token * load(args, V_TOKEN))
-        k_to = k_cache + (block * load(args, K_CACHE_BLOCK) + offset * load(args, K_CACHE_TOKEN))
-        v_to = v_cache + (block * load(args, V_CACHE_BLOCK) + offset * load(args, V_CACHE_TOKEN))
+        k_from, v_from, k_to, v_to = places(args, seq, token, block, offset, T, INT8)
         k_at = block * load(args, K_SCALE_BLOCK) + offset * load(args, K_SCALE_TOKEN)
         v_at = block * load(args, V_SCALE_BLOCK) + offset * load(args, V_SCALE_TOKEN)
         for head in range(load(args, HEADS)):

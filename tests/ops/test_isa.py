@@ -10,31 +10,17 @@ from pathlib import Path
 import pytest
 from infinicore.kernels import isa
 
+from . import narrower
+
 HERE = Path(__file__).parent
 FILES = ["test_table.py", "test_elementwise.py"]
 CHOSEN = "(values and (float32 or bfloat16 or float16)) and not prod"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice, width", [("avx512", 64), ("avx2", 32), ("portable", 16)])
+@narrower.CHOICES
 def test_the_table_on(choice, width):
-    if isa.vector_bytes() < width:
-        pytest.skip("this CPU is narrower")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        CHOSEN,
-        *[str(HERE / f) for f in FILES],
-    ]
-    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout
+    narrower.run(choice, width, CHOSEN, *[HERE / f for f in FILES])
 
 
 DOTS = """

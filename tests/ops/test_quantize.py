@@ -1,15 +1,12 @@
 """Quantising, packing the layouts of checkpoints, and back to floats: against NumPy, on every instruction set."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from infinicore.kernels import isa
 from infinicore.kernels.cpu.formats import FORMATS, LANES, UNIT
 
 import infinicore
+
+from . import narrower
 
 F32 = np.float32
 SHAPES = [(1, 32), (LANES, 64), (LANES + 3, 96), (40, 50), (33, 161)]
@@ -363,22 +360,6 @@ def test_layouts_that_do_not_fit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice, width", [("avx512", 64), ("avx2", 32), ("portable", 16)])
-def test_on(choice, width):
-    if isa.vector_bytes() < width:
-        pytest.skip("this CPU is narrower")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not test_on and not float64 and not 161",
-        __file__,
-    ]
-    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout
+@narrower.CHOICES
+def test_on_narrower_instruction_sets(choice, width):
+    narrower.run(choice, width, "not narrower and not float64 and not 161", __file__)

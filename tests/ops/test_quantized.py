@@ -1,17 +1,13 @@
 """Products with quantised weights of every format, against float64."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from infinicore.kernels import isa
 from infinicore.kernels.cpu.formats import FORMATS, UNIT
 from infinicore.kernels.ops.quantized import QuantizedWeight
 
 import infinicore as ic
 
+from . import narrower
 from .panels import random_weight
 
 ROWS = [1, 2, 3, 4, 7, 8, 9, 17, 33]
@@ -178,22 +174,6 @@ def test_layers(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice, width", [("avx512", 64), ("avx2", 32), ("portable", 16)])
+@narrower.CHOICES
 def test_on_narrower_instruction_sets(choice, width):
-    if isa.vector_bytes() < width:
-        pytest.skip("this CPU is narrower")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "format or int8 or extreme",
-        __file__,
-    ]
-    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout
+    narrower.run(choice, width, "format or int8 or extreme", __file__)

@@ -1,0 +1,20 @@
+"""Tests again on the narrower instruction sets, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from infinicore.kernels import isa
+
+CHOICES = pytest.mark.parametrize("choice, width", [("avx512", 64), ("avx2", 32), ("portable", 16)])
+
+
+def run(choice, width, chosen, *files):
+    """The tests of `files` that the expression `chosen` names must pass with `INFINICORE_ISA=choice`."""
+    if isa.vector_bytes() < width:
+        pytest.skip("this CPU is narrower")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *map(str, files)]
+    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
