@@ -47,7 +47,7 @@ def fold(m, a_stride, batch):
     return m, a_stride, batch
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=KEPT)
 def launch_for(dtype, m, n, k, a_stride, a_k, b_k, b_stride, batch, threads, panel=0, plain=True):
     """The `Launch` of a layout. Strides are in elements, C is row-major and contiguous.
 
