@@ -8,7 +8,7 @@ import mmap
 import numpy as np
 
 HUGE_PAGE = 2 << 20  # blocks of at least two of these are mapped on huge-page boundaries
-POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse
+_POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse
 
 
 def is_compiled():
@@ -43,9 +43,10 @@ def _new_block(size):
     try:
         if size >= 2 * HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
             pages = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            pages.madvise(mmap.MADV_HUGEPAGE)
             owner = np.frombuffer(pages, np.uint8)
             boundary = HUGE_PAGE
+            # Whole huge pages: a last one would take 2 MB for a few KB (136 MB for the 1.1B model in 4 bits).
+            pages.madvise(mmap.MADV_HUGEPAGE, -owner.ctypes.data % HUGE_PAGE, size // HUGE_PAGE * HUGE_PAGE)
         else:
             owner = np.empty(size + 64, np.uint8)
             boundary = 64
@@ -70,7 +71,7 @@ def give_block(block):
     """Return a block to the pool, or to the system when the pool is full."""
     global _cached
     size = block.size
-    if _cached + size > POOL_LIMIT:
+    if _cached + size > _POOL_LIMIT:
         return
     _cached += size
     if size <= 4096:
@@ -111,7 +112,7 @@ class Storage:
     def __del__(self):
         # Not Cython's `__dealloc__`: the garbage collector may have cleared the block by then, and the pool
         # would hold freed memory. A finaliser runs before anything is cleared.
-        if self.block is not None:
+        if self.block is not None and _POOL_LIMIT is not None:  # None: the interpreter goes down
             give_block(self.block)
 
 

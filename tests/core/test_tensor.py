@@ -3,12 +3,16 @@
 import copy
 import gc
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import infinicore as ic
 
+ROOT = Path(__file__).resolve().parents[2]
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 
@@ -276,3 +280,9 @@ def test_memory_of_tensors_in_cycles_is_not_freed_twice():
         gc.collect()
         tensors = [ic.full((size,), float(i)) for size in range(1, 60000, 6000)]
         assert all((t.numpy() == i).all() for t in tensors)
+
+
+def test_tensors_that_outlive_the_interpreter_leave_quietly():
+    code = "import builtins, infinicore as ic; builtins.kept = [ic.zeros((100,)), ic.zeros((1000, 1000))]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
