@@ -145,8 +145,10 @@ def quantize_rows(args, lo, hi, F, T):
                 top = bitcast(bits, F32)
                 inverse = F32(127.0) / top if top > SMALLEST else F32(0.0)
                 scale = F32(0.0) if top <= SMALLEST else top * F32(1 / 127)
-                first, second = quantize_unit(part, inverse, bytes_, 0), quantize_unit(part, inverse, bytes_, 1)
-                put_quads(bytes_, quads, unit, height, i)
+                to = bytes_ if height > 1 else ptr(address(quads) + unit * UNIT, I8)
+                first, second = quantize_unit(part, inverse, to, 0), quantize_unit(part, inverse, to, 1)
+                if height > 1:
+                    put_quads(bytes_, quads, unit, height, i)
                 if is_flat(F):
                     whole += first + second
                     store(scales, i, scale)
