@@ -15,6 +15,8 @@ def run(choice, width, chosen, *files):
     if isa.vector_bytes() < width:
         pytest.skip("this CPU is narrower")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *map(str, files)]
-    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
+    environment = {**os.environ, "INFINICORE_ISA": choice}
+    environment.pop("PYTEST_ADDOPTS", None)  # `--slow` would start these processes again in each of them, without end
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout

@@ -1,10 +1,7 @@
 """Decoding: few query rows over long caches, keys shared out among threads, every width of rows and instruction set."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +11,8 @@ from infinicore.kernels.ops._attention import reference
 
 import infinicore as ic
 from infinicore import dispatch
+
+from . import narrower
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13, "bfloat16": 2e-2, "float16": 2e-3}
 
@@ -278,14 +277,9 @@ def test_bad_int8_caches_name_the_argument(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice, width", [("avx512", 64), ("avx2", 32), ("portable", 16)])
+@narrower.CHOICES
 def test_decoding_on(choice, width):
-    if isa.vector_bytes() < width:
-        pytest.skip("this CPU is narrower")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": choice}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout
+    narrower.run(choice, width, "not decoding_on", __file__)
 
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")

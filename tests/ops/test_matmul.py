@@ -1,15 +1,14 @@
 """Matrix products against float64 NumPy: every kernel, dtype and layout, and what must not go wrong."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from infinicore.kernels.cpu import blocking
 
 import infinicore as ic
+
+from . import narrower
 
 # What the error may be, as a part of the sum of |a| |b|: the product's own rounding and the result's.
 BOUNDS = {"float32": 3e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 6e-3}
@@ -282,9 +281,7 @@ def test_plans_cover_the_product():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
-def test_smaller_instruction_sets(isa):
-    chosen = "float32 or float64 or bfloat16 or int8" if isa == "portable" else "float or int8"
-    command = [sys.executable, "-m", "pytest", "-q", __file__, "-p", "no:cacheprovider", "-k", chosen]
-    done = subprocess.run(command, env={**os.environ, "INFINICORE_ISA": isa}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:]
+@narrower.CHOICES
+def test_narrower_instruction_sets(choice, width):
+    chosen = "float32 or float64 or bfloat16 or int8" if choice == "portable" else "float or int8"
+    narrower.run(choice, width, f"({chosen}) and not narrower", __file__)
