@@ -45,7 +45,7 @@ def _new_block(size):
             pages = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             owner = np.frombuffer(pages, np.uint8)
             boundary = HUGE_PAGE
-            # Whole huge pages: a last one would take 2 MB for a few KB (136 MB for the 1.1B model in 4 bits).
+            # Whole huge pages: a last one would take 2 MB for a few KB (120 MB for the 1.1B model in 4 bits).
             pages.madvise(mmap.MADV_HUGEPAGE, -owner.ctypes.data % HUGE_PAGE, size // HUGE_PAGE * HUGE_PAGE)
         else:
             owner = np.empty(size + 64, np.uint8)
