@@ -16,7 +16,7 @@ from .. import jit
 from .attention_block import FEW_KEYS, FEW_ROWS, FEW_SUMS, LANES
 from .attention_tiles import INF, INT32, exp2_below, to_bfloat16
 from .memory import first_lanes, from_memory, gep, vector_load, vector_store
-from .microkernel import _multiply_add, prefetch_line, read
+from .microkernel import add_products_of, prefetch_line, read
 from .simd import convert, select, vabs, vload, vstore
 from .vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 
@@ -37,7 +37,7 @@ def _zeros(builder, kind, rows, columns):
 
 
 def _add_product(builder, slot, a, b):
-    builder.store(_multiply_add(builder, a, b, builder.load(slot)), slot)
+    builder.store(add_products_of(builder, a, b, builder.load(slot)), slot)
 
 
 def _row(builder, table, index):

@@ -15,7 +15,7 @@ from .. import jit
 from .attention_block import LANES
 from .lowp import bfloat16
 from .memory import first_lanes, from_memory, gep, vector_load
-from .microkernel import _BFloat, _multiply_add
+from .microkernel import _BFloat, add_products_of
 from .simd import address, bitcast, convert, fill, load, muladd, ptr, select, vload, vload_first, vstore
 from .vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from .vmath import exp
@@ -40,7 +40,7 @@ def _products(builder, rows, vectors, steps, total, left_at, right_at):
             left = splat(builder, left_at(i, loop.index), total.count)
             for j in range(vectors):
                 slot = slots[i][j]
-                builder.store(_multiply_add(builder, left, right[j], builder.load(slot)), slot)
+                builder.store(add_products_of(builder, left, right[j], builder.load(slot)), slot)
     return [[builder.load(slot) for slot in row] for row in slots]
 
 

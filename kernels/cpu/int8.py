@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from .. import jit
 from .blocking import LANES, ROWS, SCRATCH, SLICE_BYTES, SLICE_ITEMS, VECTORS
 from .gemm import batch_offsets
-from .microkernel import _sum_loop, read, write
+from .microkernel import read, sum_loop, write
 from .quant_tile import dot_bytes
 from .simd import address, convert, fill, load, ptr, stack, store, vload, vload_first, vstore_first
 from .vector import I32, literal_of, splat
@@ -47,7 +47,7 @@ def byte_tile(typingctx, a, b, starts, tile, steps, rows):
 
         steps = context.cast(builder, args[4], sig.args[4], types.int64)
         first = [read(builder, args[2], vector, 4, 4 * j * LANES) for j in range(VECTORS)] * height
-        _, sums = _sum_loop(builder, steps, args[:2], [4 * ROWS, 4 * ACROSS], first, body)
+        _, sums = sum_loop(builder, steps, args[:2], [4 * ROWS, 4 * ACROSS], first, body)
         for index, value in enumerate(sums):
             write(builder, value, args[3], 4, 4 * index * LANES)
         return context.get_dummy_value()
@@ -68,7 +68,7 @@ def column_sums(typingctx, b, starts, steps):
             return [dot_bytes(builder, s, ones, r, True) for s, r in zip(sums, right)]
 
         steps = context.cast(builder, args[2], sig.args[2], types.int64)
-        _, sums = _sum_loop(builder, steps, args[:1], [4 * ACROSS], [zero] * VECTORS, body)
+        _, sums = sum_loop(builder, steps, args[:1], [4 * ACROSS], [zero] * VECTORS, body)
         for j, value in enumerate(sums):
             value = builder.mul(value, ir.Constant(vector, [-128] * LANES))
             write(builder, value, args[1], 4, 4 * j * LANES)

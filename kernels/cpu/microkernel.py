@@ -118,7 +118,7 @@ def write(builder, value, address, align, offset=0):
     builder.store(value, where).align = align
 
 
-def _multiply_add(builder, a, b, total):
+def add_products_of(builder, a, b, total):
     """`total + a * b`; int32 vectors are bfloat16 pairs and add two products to each lane."""
     if isinstance(a.type.element, ir.IntType):
         pairs = ir.VectorType(_BFloat(), 2 * a.type.count)
@@ -131,7 +131,7 @@ def _multiply_add(builder, a, b, total):
     return builder.fadd(total, builder.fmul(a, b))
 
 
-def _sum_loop(builder, steps, pointers, strides, totals, body):
+def sum_loop(builder, steps, pointers, strides, totals, body):
     """`for _ in range(steps)`: `totals = body(pointers, totals)`, then advance the pointers by `strides` bytes."""
     entry = builder.block
     loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
@@ -208,13 +208,13 @@ def tile_product(typingctx, a, b, tile, steps, T, rows, panel_rows, vectors):
             for i in range(height):
                 left = splat(builder, read(builder, at[0], one, size, i * size), count)
                 for j in range(across):
-                    new.append(_multiply_add(builder, left, right[j], sums[i * across + j]))
+                    new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
             return new
 
         steps = context.cast(builder, args[3], sig.args[3], types.int64)
         zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
         strides = [a_width * size, across * count * size]
-        _, sums = _sum_loop(builder, steps, args[:2], strides, zeros, body)
+        _, sums = sum_loop(builder, steps, args[:2], strides, zeros, body)
         for index, value in enumerate(sums):
             write(builder, value, args[2], size, index * count * size)
         return context.get_dummy_value()
@@ -261,7 +261,7 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
 
         def products(values, sums):
             terms = [(a, b) for a in values[:height] for b in values[height:]]
-            return [_multiply_add(builder, a, b, value) for (a, b), value in zip(terms, sums)]
+            return [add_products_of(builder, a, b, value) for (a, b), value in zip(terms, sums)]
 
         def body(at, sums):
             new, many = [], height * across
@@ -282,13 +282,13 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
         for many in (times, 1) if times > 1 else (1,):
             steps = builder.sdiv(k, ir.Constant(I64, many * count))
             starts = values + zeros * (many - 1)
-            at, parts = _sum_loop(builder, steps, at, [many * count * item] * len(at), starts, body)
+            at, parts = sum_loop(builder, steps, at, [many * count * item] * len(at), starts, body)
             values = parts[: len(values)]
             for u in range(1, many):
                 values = [builder.fadd(a, b) for a, b in zip(values, parts[u * len(values) :])]
             k = builder.sub(k, builder.mul(steps, ir.Constant(I64, many * count)))
         rest = builder.zext(builder.icmp_signed(">", k, ir.Constant(I64, 0)), I64)
-        _, values = _sum_loop(builder, rest, at, [0] * len(at), values, tail)
+        _, values = sum_loop(builder, rest, at, [0] * len(at), values, tail)
         for i, value in enumerate(values):
             write(builder, value, args[7], size, i * lanes_of(dtype) * size)
         return context.get_dummy_value()

@@ -17,7 +17,7 @@ from .. import isa
 from . import lowp
 from .blocking import LANES
 from .formats import FORMATS, QUADS, UNIT
-from .microkernel import HAS_FMA, _sum_loop, prefetch_line, read, write
+from .microkernel import HAS_FMA, prefetch_line, read, sum_loop, write
 from .vector import I8, I32, call_llvm, literal_of, splat
 
 I16, F32 = ir.IntType(16), ir.FloatType()
@@ -174,7 +174,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
 
         strides = [UNIT * height, 4 * height, 4 * height * groups, form.unit_bytes, groups * _BYTES, groups * _BYTES]
         starts = [read(builder, args[6], FLOATS, 4, i * _BYTES) for i in range(height)]
-        _, sums = _sum_loop(builder, args[7], args[:6], strides, starts, body)
+        _, sums = sum_loop(builder, args[7], args[:6], strides, starts, body)
         for i, value in enumerate(sums):
             write(builder, value, args[6], 4, i * _BYTES)
         return context.get_dummy_value()
@@ -199,7 +199,7 @@ def flat_tile(typingctx, x, corrections, w, totals, units, rows):
             return sums
 
         first = [_splat_at(builder, args[1], I32, 4 * i) for i in range(height)]
-        _, sums = _sum_loop(builder, args[4], [args[0], args[2]], [UNIT * height, QUADS * _BYTES], first, body)
+        _, sums = sum_loop(builder, args[4], [args[0], args[2]], [UNIT * height, QUADS * _BYTES], first, body)
         for i, value in enumerate(sums):
             write(builder, value, args[3], 4, i * _BYTES)
         return context.get_dummy_value()
@@ -264,7 +264,7 @@ def float_tile(typingctx, x, w, s, m, totals, units, F, rows):
 
         starts = [read(builder, args[4], FLOATS, 4, i * _BYTES) for i in range(height)]
         strides = [4 * UNIT * height, form.unit_bytes, groups * _BYTES, groups * _BYTES]
-        _, sums = _sum_loop(builder, args[5], args[:4], strides, starts, body)
+        _, sums = sum_loop(builder, args[5], args[:4], strides, starts, body)
         for i, value in enumerate(sums):
             write(builder, value, args[4], 4, i * _BYTES)
         return context.get_dummy_value()

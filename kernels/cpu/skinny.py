@@ -20,8 +20,7 @@ from .epilogue import finish_row
 from .gemm import batch_offsets
 from .memory import first_lanes, from_memory, vector_load
 from .microkernel import (
-    _multiply_add,
-    _sum_loop,
+    add_products_of,
     depth,
     is_pair,
     lanes,
@@ -30,6 +29,7 @@ from .microkernel import (
     panel_type,
     prefetch_line,
     read,
+    sum_loop,
     sum_ptr,
     sum_type,
     write,
@@ -134,7 +134,7 @@ def dot_panel(typingctx, w, w_stride, w_valid, ahead, x, k, sums, T, rows, token
             for j in range(across):
                 right = read(builder, at[1], vector, size, j * count * size)
                 for i in range(height):
-                    new[i * across + j] = _multiply_add(builder, left[i], right, new[i * across + j])
+                    new[i * across + j] = add_products_of(builder, left[i], right, new[i * across + j])
             return new
 
         def body(at, sums):
@@ -149,9 +149,9 @@ def dot_panel(typingctx, w, w_stride, w_valid, ahead, x, k, sums, T, rows, token
         rest = builder.srem(k, _constant(many))
         zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
         strides = [many * item, across * count * size]
-        at, values = _sum_loop(builder, builder.sdiv(k, _constant(many)), [_constant(0), args[4]], strides, zeros, body)
+        at, values = sum_loop(builder, builder.sdiv(k, _constant(many)), [_constant(0), args[4]], strides, zeros, body)
         partial = builder.zext(builder.icmp_signed(">", rest, _constant(0)), I64)
-        _, values = _sum_loop(builder, partial, at, [0, 0], values, tail)
+        _, values = sum_loop(builder, partial, at, [0, 0], values, tail)
         for i, value in enumerate(values):
             write(builder, value, args[6], size, i * count * size)
         return context.get_dummy_value()
@@ -268,7 +268,7 @@ def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T
             for i in range(height):
                 left = splat(builder, read(builder, here, one, size, i * LINE + u * size), width)
                 for j in range(across):
-                    sums[i * across + j] = _multiply_add(builder, left, right[j], sums[i * across + j])
+                    sums[i * across + j] = add_products_of(builder, left, right[j], sums[i * across + j])
 
         copies = -(-height // units)
         row = args[0]
