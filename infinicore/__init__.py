@@ -39,10 +39,14 @@ _NAMES = {
     "device_event": ["DeviceEvent"],
     "graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "printing": ["printoptions", "set_printoptions"],
-    "random": ["Generator", "manual_seed", "rand", "randint", "randn"],
+    "random": ["Generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
+    "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
+    "amp": ["autocast"],
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("kernels", "nn", "models", "lm", "io", "perf", "info", "interop", "context", "config")
+_MODULES = (
+    "kernels nn models lm io perf info interop context config autograd amp optim data train"
+).split()  # fmt: skip
 
 
 class _Package(_ModuleType):

@@ -119,7 +119,8 @@ def warm(dtype, report=None):
 def _write(folder, family, config, dtype):
     """A random checkpoint in `folder`; returns it."""
     from .io import save_file
-    from .models.registry import CausalLM, configs
+    from .models.llama import configs
+    from .models.llama.model import CausalLM
 
     model = CausalLM(configs.parse("config.json", config, family), dtype=as_dtype(dtype))
     (folder / "config.json").write_text(json.dumps(config))

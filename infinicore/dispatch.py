@@ -1,13 +1,11 @@
-"""From a public call to kernels: promotion, broadcasting, `out=`, allocation, launching.
+"""From a call to kernels: promotion, broadcasting, `out=`, allocation, launching. Knows nothing of gradients.
 
-Small elementwise calls never get here: `core/launch` has a fast path for contiguous tensors of one
-dtype, and hands everything else to `elementwise` below. Every other op runs its paragraph of
-`kernels/ops` with a `Call`, which is all that a paragraph knows of tensors.
+`elementwise` runs elementwise ops of any dtypes and layouts. Every other op runs its paragraph of `kernels/ops` with a
+`Call`, which is all that a paragraph knows of tensors.
 """
 
 import functools
 import importlib
-import inspect
 import os
 import struct
 
@@ -259,6 +257,7 @@ def elementwise(op, inputs, out, result=None):
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers) for x in inputs]
     block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
     core_launch.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, (operands, target), None)
+    target.storage.version += 1
     if out is not target:
         copy_into(out, target)
     return out
@@ -300,6 +299,7 @@ def copy_into(destination, source):
     if destination.numel_ == 0:
         return
     writable(destination, "destination")
+    destination.storage.version += 1
     how = overlap(source, destination)
     if how == "same":
         return
@@ -324,48 +324,8 @@ def contiguous_copy(x):
     return t
 
 
-def make_elementwise(op):
-    """The public function of an elementwise op."""
-    if op.result == "given":
-
-        def cast_function(input, dtype, *, out=None):
-            return elementwise(op, (input,), out, result=_as_dtype(dtype))
-
-        cast_function.__name__ = cast_function.__qualname__ = op.name
-        cast_function.__doc__ = op.doc
-        return cast_function
-    table = {}  # dtype -> entry of the fast path, or None; filled by the first call per dtype
-
-    def slow(inputs, out):
-        result = elementwise(op, inputs, out)
-        key = getattr(inputs[0], "dtype", None)
-        if key is not None and key not in table:
-            table[key] = _fast_entry(op, key)
-        return result
-
-    if len(op.parameters) == 1:
-        return core_launch.make_unary(table, slow, op.name, op.doc)
-    if len(op.parameters) == 2:
-        return core_launch.make_binary(table, slow, op.name, op.doc)
-
-    def function(condition, input, other, *, out=None):
-        return elementwise(op, (condition, input, other), out)
-
-    function.__name__ = function.__qualname__ = op.name
-    function.__doc__ = op.doc
-    return function
-
-
-def _as_dtype(value):
+def as_dtype(value):
     return value if type(value) is DType else dtype(value)
-
-
-def _fast_entry(op, key):
-    """The kernel for operands of one dtype, if the fast path may call it."""
-    if key.kind in "bs" or (op.result == "float" and key.kind != "f") or key.name not in op.dtypes:
-        return None
-    output = bool_ if op.result == "bool" else key
-    return core_launch.Entry(elementwise_kernel(op, (key,) * len(op.parameters), key, output), output)
 
 
 # ---- every other op ----------------------------------------------------------------------------
@@ -374,13 +334,20 @@ def _fast_entry(op, key):
 class Call:
     """One call of an op, as its paragraph sees it."""
 
-    __slots__ = ("op", "given", "inputs", "_copies")
+    __slots__ = ("_copies", "given", "inputs", "op", "saved", "training")
 
-    def __init__(self, op, given, inputs):
+    def __init__(self, op, given, inputs, training=False):
         self.op = op
         self.given = given  # output name -> tensor passed by the caller
         self.inputs = inputs
+        self.training = training  # whether a gradient of this call will be wanted
+        self.saved = {}
         self._copies = []
+
+    def save(self, **values):
+        """Keep values that derivative rules ask for by name; nothing happens unless `training`."""
+        if self.training:
+            self.saved.update(values)
 
     @property
     def threads(self):
@@ -394,7 +361,7 @@ class Call:
         any other overlap goes through a temporary.
         """
         shape = tuple(shape)
-        dtype = _as_dtype(dtype)
+        dtype = as_dtype(dtype)
         given = self.given.get(key)
         if given is None:
             return empty(shape, dtype)
@@ -405,6 +372,7 @@ class Call:
         if given.dtype is not dtype:
             raise TypeError(f"`{key}` has dtype {given.dtype}, but the result of `{self.op.name}` has dtype {dtype}")
         writable(given, key)
+        given.storage.version += 1
         direct = given.contiguous_
         for x in self.inputs:
             how = globals()["overlap"](x, given)
@@ -416,9 +384,9 @@ class Call:
         self._copies.append((given, temporary))
         return temporary
 
-    def empty(self, shape, dtype):
-        """A new uninitialised tensor, for an intermediate result."""
-        return empty(tuple(shape), _as_dtype(dtype))
+    def empty(self, shape, dtype, strides=None):
+        """A new uninitialised tensor, for an intermediate result; `strides` are a permutation of row-major ones."""
+        return empty(tuple(shape), as_dtype(dtype), strides)
 
     def scratch(self, nbytes):
         """Workspace: a uint8 tensor. Pass it in `keep`."""
@@ -450,38 +418,3 @@ class Call:
         if isinstance(result, tuple):
             return tuple(swap.get(id(x), x) for x in result)
         return swap.get(id(result), result)
-
-
-def _tensors(values):
-    for x in values:
-        if isinstance(x, TensorBase):
-            yield x
-        elif isinstance(x, (list, tuple)):
-            yield from _tensors(x)
-
-
-def make_function(op):
-    """The public function of an op: its paragraph, with `out=` instead of `call`."""
-    if op.family == "elementwise":
-        return make_elementwise(op)
-    paragraph, outputs = op.function, op.outputs
-
-    def function(*args, **kwargs):
-        given = {}
-        for name in outputs:
-            value = kwargs.pop(name, None)
-            if value is not None:
-                given[name] = value
-        inputs = list(_tensors((*args, *kwargs.values()))) if given else ()
-        if isinstance(given.get("out"), (tuple, list)):
-            given.update(zip(outputs, given.pop("out")))
-        call = Call(op, given, inputs)
-        return call.finish(paragraph(call, *args, **kwargs))
-
-    signature = inspect.signature(paragraph)
-    parameters = list(signature.parameters.values())[1:]
-    extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in outputs]
-    function.__signature__ = signature.replace(parameters=[*parameters, *extra])
-    function.__name__ = function.__qualname__ = op.name
-    function.__doc__ = op.doc
-    return function

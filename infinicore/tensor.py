@@ -4,12 +4,12 @@ Methods that compute are attached from the op table at the end of the file; the 
 only change layouts, move data, or convert.
 """
 
-import operator
+import functools
 
 import numpy as np
 
-from . import dispatch, kernels
-from .core import launch, layout
+from . import derive, dispatch, functions, kernels
+from .core import launch, layout, node
 from .core.tensor_cy import TensorBase
 from .device import Device, usable
 from .dtype import DType, dtype
@@ -17,6 +17,8 @@ from .indexing import basic_index, numpy_index
 from .interop.dlpack import to_dlpack
 from .interop.numpy import from_numpy, to_numpy
 from .printing import format_tensor
+from .tensor_grad import Gradients, in_graph
+from .tensor_views import Views
 
 
 class Size(tuple):
@@ -40,14 +42,7 @@ class Size(tuple):
         return f"Size({list(self)})"
 
 
-def _sizes(args):
-    """The sizes of `f(2, 3)` or `f((2, 3))`."""
-    if len(args) == 1 and not isinstance(args[0], int) and hasattr(args[0], "__iter__"):
-        return tuple(operator.index(v) for v in args[0])
-    return tuple(operator.index(v) for v in args)
-
-
-class Tensor(TensorBase):
+class Tensor(Views, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -121,185 +116,29 @@ class Tensor(TensorBase):
             raise TypeError("a 0-dim tensor cannot be iterated over, use `.item()`")
         return (self[i] for i in range(self.shape_[0]))
 
-    # ---- views ----
-
-    def as_strided(self, size, stride, offset=0):
-        """The same memory with any layout (in elements); it must stay inside of the storage."""
-        shape, strides = layout.checked_shape(size), _sizes((stride,))
-        if len(shape) != len(strides):
-            raise ValueError(f"`size` {shape} and `stride` {strides} must have the same length")
-        low, high = layout.extent(shape, strides)
-        first = self.address + (offset + low) * self.dtype.itemsize
-        last = self.address + (offset + high + 1) * self.dtype.itemsize
-        begin = self.storage.address
-        if high >= low and not (begin <= first and last <= begin + self.storage.nbytes):
-            raise ValueError(
-                f"`size` {shape} with `stride` {strides} and `offset` {offset} reaches outside of the storage "
-                f"of {self.storage.nbytes} bytes"
-            )
-        return dispatch.view(self, shape, strides, offset)
-
-    def view(self, *shape):
-        """The same memory with another shape; one size may be -1. With a dtype: the bits as that dtype."""
-        if len(shape) == 1 and isinstance(shape[0], DType):
-            return self._view_dtype(shape[0])
-        target = layout.inferred_shape(_sizes(shape), self.numel_)
-        strides = layout.view_strides(self.shape_, self.strides_, target)
-        if strides is None:
-            raise ValueError(
-                f"`view` of shape {self.shape_} with strides {self.strides_} as {target} needs a copy, use `.reshape()`"
-            )
-        return dispatch.view(self, target, strides)
-
-    def _view_dtype(self, target):
-        if target.itemsize != self.dtype.itemsize:
-            raise ValueError(f"`view` as {target} needs elements of {self.dtype.itemsize} bytes, got {target.itemsize}")
-        t = dispatch.view(self, self.shape_, self.strides_)
-        t.dtype = target
-        return t
-
-    def reshape(self, *shape):
-        """As `view`, with a copy where it needs one."""
-        target = layout.inferred_shape(_sizes(shape), self.numel_)
-        strides = layout.view_strides(self.shape_, self.strides_, target)
-        if strides is None:
-            return dispatch.contiguous_copy(self).view(target)
-        return dispatch.view(self, target, strides)
-
-    def flatten(self, start_dim=0, end_dim=-1):
-        """Dims `start_dim` to `end_dim` merged into one."""
-        if not self.shape_:
-            return self.reshape(1)
-        a, b = layout.checked_dim(start_dim, self.ndim), layout.checked_dim(end_dim, self.ndim)
-        if a > b:
-            raise ValueError(f"`start_dim` {start_dim} must not lie behind `end_dim` {end_dim}")
-        return self.reshape(*self.shape_[:a], layout.count(self.shape_[a : b + 1]), *self.shape_[b + 1 :])
-
-    def permute(self, *dims):
-        """Dims in another order."""
-        order = [layout.checked_dim(d, self.ndim, "dims") for d in _sizes(dims)]
-        if sorted(order) != list(range(self.ndim)):
-            raise ValueError(f"`dims` must name each of the {self.ndim} dims once, got {_sizes(dims)}")
-        shape = tuple(self.shape_[d] for d in order)
-        return dispatch.view(self, shape, tuple(self.strides_[d] for d in order))
-
-    def transpose(self, dim0, dim1):
-        """Two dims swapped."""
-        order = list(range(self.ndim))
-        a, b = layout.checked_dim(dim0, self.ndim), layout.checked_dim(dim1, self.ndim)
-        if order:
-            order[a], order[b] = order[b], order[a]
-        return self.permute(order)
-
-    def t(self):
-        """A matrix transposed."""
-        if self.ndim > 2:
-            raise ValueError(f"`t` takes a tensor of at most 2 dims, got {self.ndim}; use `.transpose()`")
-        return self.transpose(0, 1) if self.ndim == 2 else self
-
-    @property
-    def T(self):
-        """All dims reversed."""
-        return self.permute(range(self.ndim - 1, -1, -1))
-
-    @property
-    def mT(self):
-        """The last two dims swapped."""
-        return self.transpose(-1, -2)
-
-    def squeeze(self, dim=None):
-        """Without the dims of size 1 (or without the one named, if its size is 1)."""
-        if dim is None:
-            drop = {d for d in range(self.ndim) if self.shape_[d] == 1}
-        else:
-            dims = (dim,) if isinstance(dim, int) else dim
-            named = {layout.checked_dim(d, self.ndim) for d in dims}
-            drop = {d for d in named if self.shape_ and self.shape_[d] == 1}
-        keep = [d for d in range(self.ndim) if d not in drop]
-        shape = tuple(self.shape_[d] for d in keep)
-        return dispatch.view(self, shape, tuple(self.strides_[d] for d in keep))
-
-    def unsqueeze(self, dim):
-        """With a dim of size 1 inserted before `dim`."""
-        d = layout.checked_dim(dim, self.ndim + 1)
-        step = self.shape_[d] * self.strides_[d] if d < self.ndim else 1
-        shape = (*self.shape_[:d], 1, *self.shape_[d:])
-        return dispatch.view(self, shape, (*self.strides_[:d], step, *self.strides_[d:]))
-
-    def narrow(self, dim, start, length):
-        """The `length` elements from `start` on along one dim."""
-        d = layout.checked_dim(dim, self.ndim)
-        size = self.shape_[d] if self.shape_ else 0
-        begin = start + size if start < 0 else start
-        if length < 0 or begin < 0 or begin + length > size:
-            raise ValueError(f"`start` {start} and `length` {length} do not fit dim {dim} of size {size}")
-        shape = (*self.shape_[:d], length, *self.shape_[d + 1 :])
-        return dispatch.view(self, shape, self.strides_, begin * self.strides_[d])
-
-    def select(self, dim, index):
-        """The slice at `index` of one dim, without that dim."""
-        d = layout.checked_dim(dim, self.ndim)
-        size = self.shape_[d] if self.shape_ else 0
-        if not -size <= index < size:
-            raise IndexError(f"`index` {index} is out of range for dim {dim} of size {size}")
-        begin = index + size if index < 0 else index
-        shape = self.shape_[:d] + self.shape_[d + 1 :]
-        return dispatch.view(self, shape, self.strides_[:d] + self.strides_[d + 1 :], begin * self.strides_[d])
-
-    def expand(self, *sizes):
-        """Sizes of 1 shown as larger ones, without a copy; -1 keeps a size."""
-        wanted = _sizes(sizes)
-        pad = len(wanted) - self.ndim
-        target = tuple(self.shape_[i - pad] if size == -1 and i >= pad else size for i, size in enumerate(wanted))
-        target = layout.checked_shape(target, "sizes")
-        return dispatch.view(self, target, layout.expand_strides(self.shape_, self.strides_, target))
-
-    def expand_as(self, other):
-        """Expanded to the shape of another tensor."""
-        return self.expand(other.shape_)
-
-    def split(self, sizes, dim=0):
-        """Pieces of `sizes` along `dim` (an int: pieces of that size, the last may be smaller)."""
-        total = self.size(dim)
-        if isinstance(sizes, int):
-            if sizes <= 0:
-                raise ValueError(f"`sizes` must be positive, got {sizes}")
-            sizes = [min(sizes, total - i) for i in range(0, total, sizes)] or [0]
-        if sum(sizes) != total:
-            raise ValueError(f"`sizes` {list(sizes)} must add up to {total}, the size of dim {dim}")
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        return tuple(self.narrow(dim, start, size) for start, size in zip(starts, sizes))
-
-    def chunk(self, chunks, dim=0):
-        """At most `chunks` pieces of equal size along `dim`."""
-        if chunks <= 0:
-            raise ValueError(f"`chunks` must be positive, got {chunks}")
-        return self.split(max(1, -(-self.size(dim) // chunks)), dim)
-
-    def unbind(self, dim=0):
-        """All slices along `dim`."""
-        return tuple(self.select(dim, i) for i in range(self.size(dim)))
-
     # ---- indexing ----
 
     def __getitem__(self, index):
         basic = basic_index(self.shape_, self.strides_, index)
         if basic is not None:
-            return dispatch.view(self, *basic)
+            back = functools.partial(_placed, self.shape_, index) if self.tracked else None
+            return derive.view(self, *basic, back)
         _refuse_recording("indexing with tensors or lists")
         return from_numpy(np.ascontiguousarray(self.numpy()[numpy_index(index)]))
 
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
         if basic is not None:
-            target = dispatch.view(self, *basic)
             if not isinstance(value, TensorBase):
                 value = (
                     dispatch.scalar(value, self.dtype)
                     if np.isscalar(value)
                     else from_numpy(np.asarray(value).astype(self.dtype.numpy))
                 )
-            dispatch.copy_into(target, value)
+            if in_graph(self, value):
+                self[index].copy_(value)
+            else:
+                dispatch.copy_into(dispatch.view(self, *basic), value)
             return
         _refuse_recording("assignment to an index of tensors or lists")
         dispatch.writable(self, "self")
@@ -309,23 +148,25 @@ class Tensor(TensorBase):
 
     def contiguous(self):
         """This tensor if it is contiguous, else a row-major copy."""
-        return self if self.contiguous_ else dispatch.contiguous_copy(self)
+        return self if self.contiguous_ else FUNCTIONS["rearrange"](self)
 
     def clone(self):
         """A row-major copy."""
-        return dispatch.contiguous_copy(self)
+        return FUNCTIONS["rearrange"](self)
 
     def copy_(self, source):
         """Write the elements of `source` (broadcast and cast as needed) into this tensor; returns it."""
         if not isinstance(source, TensorBase):
             raise TypeError(f"`source` must be a tensor, got {type(source).__name__}")
-        dispatch.copy_into(self, source)
+        if in_graph(self, source):
+            derive.write(self, source.to(self.dtype).expand(self.shape_), "copy_")
+        else:
+            dispatch.copy_into(self, source)
         return self
 
     def fill_(self, value):
         """Set every element; returns the tensor."""
-        dispatch.copy_into(self, dispatch.scalar(value, self.dtype))
-        return self
+        return self.copy_(dispatch.scalar(value, self.dtype))
 
     def zero_(self):
         """Set every element to 0; returns the tensor."""
@@ -347,7 +188,7 @@ class Tensor(TensorBase):
         target = self.dtype if dtype is None else _dtype(dtype)
         if target is self.dtype:
             return self.clone() if copy else self
-        return dispatch.cast(self, target)
+        return FUNCTIONS["cast"](self, target)
 
     def type_as(self, other):
         """As the dtype of another tensor."""
@@ -403,10 +244,13 @@ class Tensor(TensorBase):
         return (1, 0)
 
     def __reduce__(self):
-        return _rebuild, (self.contiguous().view(-1).numpy().view(np.uint8).tobytes(), self.dtype, self.shape_)
+        data = self.detach().contiguous().view(-1).numpy().view(np.uint8).tobytes()
+        return _rebuild, (data, self.dtype, self.shape_, self.tracked)
 
     def __deepcopy__(self, memo):
-        return self.clone()
+        if self.node is not None:
+            raise ValueError(f"a result of `{self.node.name}` cannot be copied deeply: call `.detach()` on it first")
+        return self.detach().clone().requires_grad_(self.tracked)
 
     def debug(self, filename=None):
         """Print the tensor, or write its raw bytes in row-major order to a file."""
@@ -417,10 +261,17 @@ class Tensor(TensorBase):
             file.write(self.contiguous().view(-1).numpy().tobytes())
 
 
-def _rebuild(data, dtype, shape):
+def _rebuild(data, dtype, shape, requires_grad=False):
     t = dispatch.empty(shape, dtype)
     t.view(-1).numpy().view(np.uint8)[:] = np.frombuffer(data, np.uint8)
-    return t
+    return t.requires_grad_(requires_grad)
+
+
+def _placed(shape, index, g):
+    """The gradient of a tensor of `shape` from that of `tensor[index]`: zeros elsewhere."""
+    full = dispatch.empty(shape, g.dtype).zero_()
+    full[index] = g
+    return full
 
 
 def _dtype(value):
@@ -433,10 +284,12 @@ def _refuse_recording(what):
 
 
 dispatch.set_tensor_class(Tensor)
+node.type_of_tensors = Tensor
 
 # ---- methods from the op table ------------------------------------------------------------------
 
-FUNCTIONS = {name: dispatch.make_function(op) for name, op in kernels.OPS.items()}
+FUNCTIONS = {name: functions.make_function(op) for name, op in kernels.OPS.items()}
+vars(derive.functions).update(FUNCTIONS, from_numpy=from_numpy)
 
 # Ops whose first input is a tensor become methods of that name, unless they belong to models.
 _NOT_METHODS = {"cat", "stack", "cast", "where", "embedding", "linear", "rope"}
@@ -450,9 +303,21 @@ def _method(function):
     return method
 
 
+def _into(self, function, args):
+    """Run a function with its result in `self`, which takes the place of the result in the graph."""
+    if not in_graph(self, *args):
+        return function(self, *args, out=self)
+    result = function(self, *args)
+    if result.shape_ != self.shape_:
+        raise ValueError(f"`self` has shape {self.shape_}, but the result of `{function.__name__}_` is {result.shape_}")
+    derive.keep_old(self, result)
+    derive.write(self, result.to(self.dtype), function.__name__ + "_")
+    return self
+
+
 def _in_place(function):
     def method(self, *args):
-        return function(self, *args, out=self)
+        return _into(self, function, args)
 
     method.__name__ = function.__name__ + "_"
     method.__doc__ = f"As `{function.__name__}`, into this tensor; returns it."
@@ -497,7 +362,7 @@ def _operators():
         found[f"__{symbol}__"] = _operator(function)
         if symbol != "matmul":
             found[f"__r{symbol}__"] = _reflected(function)
-            found[f"__i{symbol}__"] = lambda self, other, f=function: f(self, other, out=self)
+            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,))
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
     for symbol, name in (("and", "logical_and"), ("or", "logical_or")):

@@ -23,6 +23,19 @@ TOLERANCE = {
 }
 
 
+AMP = ("as_is", "lower", "float32", "promote")
+
+
+class Rule:
+    """A derivative: gradients of the inputs `names` by `function`, whose parameters say what it needs."""
+
+    __slots__ = ("function", "names", "parameters")
+
+    def __init__(self, names, function):
+        self.names, self.function = names, function
+        self.parameters = tuple(inspect.signature(function).parameters)
+
+
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False)
 class Op:
     """One row of the table.
@@ -30,7 +43,10 @@ class Op:
     `family` is "elementwise" (a scalar rule, rendered) or "kernel" (a paragraph that launches
     hand-written kernels). `ref` computes the same in float64 NumPy. `samples(rng)` yields
     (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the result dtype of an
-    elementwise op: "same", "bool", or "float" (integers become float32).
+    elementwise op: "same", "bool", or "float" (integers become float32). `gradients` maps inputs to
+    their derivative rules; `gradient=None` says that the result has no derivative, and `grad_samples` stand
+    in for `samples` where those have ties or kinks. `amp` is what autocast does to the inputs: "lower"
+    (products: the 16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
     """
 
     name: str
@@ -43,6 +59,23 @@ class Op:
     tolerance: dict = field(default_factory=dict)
     result: str = "same"
     outputs: tuple[str, ...] = ("out",)
+    gradients: dict[str, "Rule"] = field(default_factory=dict)
+    gradient: str | None = "rule"
+    grad_samples: Callable | None = None
+    amp: str = "as_is"
+
+    def grad(self, *names):
+        """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md)."""
+
+        def declare(function):
+            rule = Rule(tuple(names), function)
+            unknown = [name for name in names if name not in self.parameters]
+            if unknown or any(name in self.gradients for name in names):
+                raise ValueError(f"`{self.name}.grad` takes each of {self.parameters} once, got {names}")
+            self.gradients.update(dict.fromkeys(names, rule))
+            return rule
+
+        return declare
 
     @property
     def doc(self):
@@ -53,6 +86,12 @@ class Op:
         """Names of the inputs, without the hidden `call`."""
         names = list(inspect.signature(self.function).parameters)
         return tuple(names[1:] if self.family == "kernel" else names)
+
+    @property
+    def defaults(self):
+        """Default values of parameters that have one."""
+        parameters = inspect.signature(self.function).parameters
+        return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
     def tolerance_for(self, dtype):
         """(rtol, atol) for a dtype name."""
@@ -66,7 +105,7 @@ def _add(op):
     return op
 
 
-def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolerance=None):
+def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolerance=None, gradient="rule", amp="as_is"):
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
 
     def declare(rule):
@@ -80,13 +119,25 @@ def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolera
                 domain=domain,
                 result=result,
                 tolerance=tolerance or {},
+                gradient=None if result == "bool" else gradient,
+                amp=amp,
             )
         )
 
     return declare
 
 
-def op(*, dtypes=FLOATS, ref=None, samples=None, tolerance=None, outputs=("out",)):
+def op(
+    *,
+    dtypes=FLOATS,
+    ref=None,
+    samples=None,
+    tolerance=None,
+    outputs=("out",),
+    gradient="rule",
+    grad_samples=None,
+    amp="as_is",
+):
     """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
 
     def declare(function):
@@ -100,6 +151,9 @@ def op(*, dtypes=FLOATS, ref=None, samples=None, tolerance=None, outputs=("out",
                 samples=samples,
                 tolerance=tolerance or {},
                 outputs=tuple(outputs),
+                gradient=gradient,
+                grad_samples=grad_samples,
+                amp=amp,
             )
         )
 

@@ -18,7 +18,20 @@ cdef list _recording = None
 cdef object _load_driver = None
 cdef type _tensor = TensorBase
 
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+    #define INFINICORE_THREAD __declspec(thread)
+    #else
+    #define INFINICORE_THREAD __thread
+    #endif
+    static INFINICORE_THREAD int infinicore_mode = 1;
+    """
+    int infinicore_mode
+
 cdef enum:
+    GRAD = 1  # gradients are recorded
+    WATCH = 2  # autocast or a profiler looks at every call
     GRAIN = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
 
 GRAIN_ELEMENTS = GRAIN
@@ -43,6 +56,39 @@ def set_threads(int64_t count):
 
 def threads():
     return _threads
+
+
+def mode():
+    """Bits of this thread: 1 gradients are recorded, 2 every call is watched, 4 inference."""
+    return infinicore_mode
+
+
+def set_mode(int bits):
+    """Set the bits of this thread; returns those before."""
+    global infinicore_mode
+    cdef int before = infinicore_mode
+    infinicore_mode = bits
+    return before
+
+
+def tracked(values):
+    """Whether gradients flow through a tensor of `values`, or of a list in it."""
+    for x in values:
+        if isinstance(x, TensorBase):
+            if (<TensorBase>x).tracked:
+                return True
+        elif isinstance(x, (list, tuple)) and tracked(x):
+            return True
+    return False
+
+
+cdef inline bint _plain():
+    """Whether calls may take the fast path as far as the state of the thread goes."""
+    return _recording is None and not infinicore_mode & WATCH
+
+
+cdef inline bint _tracks(TensorBase a):
+    return a.tracked and infinicore_mode & GRAD
 
 
 def record_into(records):
@@ -144,8 +190,9 @@ cdef inline TensorBase _output(TensorBase a, Entry entry, object out):
     o = <TensorBase>out
     if o.dtype is not entry.result or not o.contiguous_:
         return None
-    if o.shape_ is not a.shape_ and o.shape_ != a.shape_:
+    if o.tracked or (o.shape_ is not a.shape_ and o.shape_ != a.shape_):
         return None
+    o.storage.version += 1
     return o
 
 
@@ -162,9 +209,9 @@ def make_unary(dict kernels, slow, str name, str doc):
         cdef TensorBase a, o
         cdef Entry entry
         cdef int64_t block[2]
-        if type(input) is _tensor and _recording is None:
+        if type(input) is _tensor and _plain():
             a = <TensorBase>input
-            if a.contiguous_ and a.numel_ > 0:
+            if a.contiguous_ and a.numel_ > 0 and not _tracks(a):
                 entry = kernels.get(a.dtype)
                 if entry is not None:
                     o = _output(a, entry, out)
@@ -185,11 +232,11 @@ def make_binary(dict kernels, slow, str name, str doc):
         cdef TensorBase a, b, o
         cdef Entry entry
         cdef int64_t block[3]
-        if type(input) is _tensor and type(other) is _tensor and _recording is None:
+        if type(input) is _tensor and type(other) is _tensor and _plain():
             a = <TensorBase>input
             b = <TensorBase>other
             if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and a.numel_ > 0
-                    and (a.shape_ is b.shape_ or a.shape_ == b.shape_)):
+                    and (a.shape_ is b.shape_ or a.shape_ == b.shape_) and not _tracks(a) and not _tracks(b)):
                 entry = kernels.get(a.dtype)
                 if entry is not None:
                     o = _output(a, entry, out)

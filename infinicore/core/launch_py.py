@@ -5,6 +5,7 @@ loop over records is a compiled kernel in both lives.
 """
 
 import ctypes
+import threading
 
 from infinicore.core import tensor_cy
 
@@ -13,6 +14,13 @@ _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctype
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
 _state = {"driver": None, "threads": 1, "recording": None, "load_driver": None, "tensor": None}
+
+
+class _Thread(threading.local):
+    mode = 1
+
+
+_thread = _Thread()
 _functions = {}  # address -> ctypes function
 
 
@@ -33,6 +41,28 @@ def set_threads(count):
 
 def threads():
     return _state["threads"]
+
+
+def mode():
+    """Bits of this thread: 1 gradients are recorded, 2 every call is watched, 4 inference."""
+    return _thread.mode
+
+
+def set_mode(bits):
+    """Set the bits of this thread; returns those before."""
+    before, _thread.mode = _thread.mode, bits
+    return before
+
+
+def tracked(values):
+    """Whether gradients flow through a tensor of `values`, or of a list in it."""
+    for x in values:
+        if isinstance(x, tensor_cy.TensorBase):
+            if x.tracked:
+                return True
+        elif isinstance(x, (list, tuple)) and tracked(x):
+            return True
+    return False
 
 
 def record_into(records):
@@ -106,11 +136,19 @@ def _dense(entry, inputs):
 
 
 def _plain(x, tensor):
-    return type(x) is tensor and x.contiguous_ and x.numel_ > 0 and _state["recording"] is None
+    mode = _thread.mode
+    return (
+        type(x) is tensor
+        and x.contiguous_
+        and x.numel_ > 0
+        and _state["recording"] is None
+        and not mode & 2
+        and not (x.tracked and mode & 1)
+    )
 
 
 def _alike(a, b):
-    return a.dtype is b.dtype and b.contiguous_ and a.shape_ == b.shape_
+    return a.dtype is b.dtype and b.contiguous_ and a.shape_ == b.shape_ and not (b.tracked and _thread.mode & 1)
 
 
 def make_unary(kernels, slow, name, doc):

@@ -10,10 +10,13 @@ cdef class Storage:
     cdef public long long nbytes
     cdef public Block block
     cdef public object owner
+    cdef public long long version
 
 cdef list _small
 cdef dict _large
 cdef long long _cached
+cdef long long _used
+cdef long long _peak
 
 cdef class TensorBase:
     cdef object __weakref__
@@ -25,6 +28,12 @@ cdef class TensorBase:
     cdef public tuple strides_
     cdef public long long numel_
     cdef public bint contiguous_
+    cdef public bint tracked
+    cdef public object gradient
+    cdef public object node
+    cdef public Py_ssize_t output
+    cdef public object base
+    cdef public object hooks
     cpdef set_layout(self, Storage storage, long long address, object dtype, object device,
                      tuple shape, tuple strides, long long numel, bint contiguous)
 

@@ -8,7 +8,7 @@ import mmap
 import numpy as np
 
 HUGE_PAGE = 2 << 20  # blocks of at least two of these are mapped on huge-page boundaries
-_POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse
+_POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse, or a quarter of the most that was in use
 
 
 def is_compiled():
@@ -28,6 +28,8 @@ class Block:
 _small = [[] for _ in range(17)]  # free blocks of up to 4096 bytes, by multiples of 256
 _large = {}  # size -> free blocks
 _cached = 0  # bytes of all free blocks
+_used = 0  # bytes of all blocks in use, and the most of them so far
+_peak = 0
 
 
 def _size_class(nbytes):
@@ -58,8 +60,11 @@ def _new_block(size):
 
 def take_block(nbytes):
     """A block of at least `nbytes`, recycled if one of its size class is free."""
-    global _cached
+    global _cached, _used, _peak
     size = _size_class(nbytes)
+    _used += size
+    if _used > _peak:
+        _peak = _used
     free = _small[size >> 8] if size <= 4096 else _large.get(size)
     if free:
         _cached -= size
@@ -69,9 +74,10 @@ def take_block(nbytes):
 
 def give_block(block):
     """Return a block to the pool, or to the system when the pool is full."""
-    global _cached
+    global _cached, _used
     size = block.size
-    if _cached + size > _POOL_LIMIT:
+    _used -= size
+    if _cached + size > _POOL_LIMIT and _cached + size > _peak // 4:
         return
     _cached += size
     if size <= 4096:
@@ -86,8 +92,9 @@ def give_block(block):
 
 def trim():
     """Give all free blocks back to the system; returns their bytes."""
-    global _cached
+    global _cached, _peak
     released = _cached
+    _peak = _used
     for free in _small:
         free.clear()
     _large.clear()
@@ -100,6 +107,15 @@ def cached_bytes():
     return _cached
 
 
+def used_bytes(reset_peak=False):
+    """(bytes of all tensors, the most of them since the start or the last reset)."""
+    global _peak
+    peak = _peak
+    if reset_peak:
+        _peak = _used
+    return _used, peak
+
+
 class Storage:
     """Memory that tensors share: a block of the pool, or foreign memory that `owner` keeps alive."""
 
@@ -108,6 +124,7 @@ class Storage:
         self.nbytes = nbytes
         self.block = block
         self.owner = owner
+        self.version = 0  # counts writes; a tensor saved for backward remembers it
 
     def __del__(self):
         # Not Cython's `__dealloc__`: the garbage collector may have cleared the block by then, and the pool
@@ -124,11 +141,17 @@ def allocate(nbytes):
     storage.nbytes = nbytes
     storage.block = block
     storage.owner = None
+    storage.version = 0
     return storage
 
 
 class TensorBase:
-    """Storage, dtype and layout of a tensor. `shape_` and `strides_` are plain tuples."""
+    """Storage, dtype and layout of a tensor, and its place in the graph of gradients.
+
+    `shape_` and `strides_` are plain tuples. `tracked` says that gradients flow here, `node` made it (None: a leaf) as
+    its result number `output`, `gradient` is `.grad`, `base` the tensor that this one is a view of, and `hooks` what
+    the user registered.
+    """
 
     def set_layout(self, storage, address, dtype, device, shape, strides, numel, contiguous):
         self.storage = storage
@@ -139,3 +162,10 @@ class TensorBase:
         self.strides_ = strides
         self.numel_ = numel
         self.contiguous_ = contiguous
+
+
+if not is_compiled():  # compiled, these are fields of the C struct
+    for _name, _value in (("tracked", False), ("output", 0)):
+        setattr(TensorBase, _name, _value)
+    for _name in ("gradient", "node", "base", "hooks"):
+        setattr(TensorBase, _name, None)

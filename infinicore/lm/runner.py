@@ -90,7 +90,7 @@ class Runner:
             for sequence, token in zip(rows, ids.tolist()):
                 self.tokens[sequence] = token
         else:
-            self.model.model(step)
+            self.model.decoder(step)
         for sequence, piece in zip(sequences, chunks):
             self.held[sequence] += piece
         return sum(map(len, chunks))

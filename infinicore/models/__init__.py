@@ -1,17 +1,26 @@
 """Language models: checkpoints in Hugging Face layout, decoders, and the caches they run over."""
 
-from .auto import from_pretrained, load_config
+from .auto import from_config, from_pretrained, load_config
 from .cache import PagedCache, StaticCache
+from .gpt2.configs import GPT2Config
+from .gpt2.model import GPT2
+from .language_model import LanguageModel
 from .llama.configs import DecoderConfig
 from .llama.model import CausalLM
 from .registry import ARCHITECTURES
+from .save import save_pretrained
 
 __all__ = [
     "ARCHITECTURES",
     "CausalLM",
     "DecoderConfig",
+    "GPT2",
+    "GPT2Config",
+    "LanguageModel",
     "PagedCache",
     "StaticCache",
+    "from_config",
     "from_pretrained",
     "load_config",
+    "save_pretrained",
 ]

@@ -1,4 +1,4 @@
-"""`from_pretrained`: a Hugging Face folder or a GGUF file to a model that is ready to run."""
+"""`from_pretrained`: a Hugging Face folder or a GGUF file to a model that is ready to run; `from_config`: a new one."""
 
 from pathlib import Path
 
@@ -7,18 +7,38 @@ from ..dtype import dtype as as_dtype
 from ..io import GGUFFile
 from ..nn import init
 from . import gguf, quantized, repack
-from .checkpoint import Checkpoint, Copy, read_json
-from .registry import CausalLM, configs, family_of, names
+from .checkpoint import Checkpoint, Copy, CopyTransposed, read_json
+from .registry import architecture_for, architecture_of
 
 
 def load_config(path):
-    """The `DecoderConfig` of a folder's config.json, or of a GGUF file's metadata."""
+    """The config of a folder's config.json, or of a GGUF file's metadata."""
     if gguf.is_gguf(path):
         with GGUFFile(path) as file:
             return gguf.config_of(file)
     source = Path(path) / "config.json"
     table = read_json(source, "model config")
-    return configs.parse(source, table, family_of(source, table))
+    return architecture_of(source, table).parse(source, table)
+
+
+def from_config(config, *, dtype=None, device=None):
+    """A new model in training mode, initialised as its architecture says, by the default random generator.
+
+    `config` is a dict as in config.json ("architectures" or "model_type" names the architecture), or the path of such
+    a file or of a folder with one. `dtype` is float32 unless given. Raises ValueError for what the architecture cannot
+    be, FileNotFoundError for a missing file.
+    """
+    usable(device)
+    source = "`config`"
+    if not isinstance(config, dict):
+        source = Path(config) / "config.json" if Path(config).is_dir() else Path(config)
+        config = read_json(source, "model config")
+    found = architecture_of(source, config)
+    wanted = as_dtype("float32" if dtype is None else dtype)
+    with init.skipped():
+        model = found.model(found.parse(source, config), dtype=wanted)
+    model.source_config = dict(config)
+    return model.init_weights().train()
 
 
 def from_pretrained(path, *, dtype=None, device=None, quantize=None, progress=None):
@@ -56,21 +76,24 @@ def _load_folder(path, dtype, quantize, progress):
     """(model, generation_config) of a Hugging Face folder."""
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder {path}")
-    config = load_config(path)
+    config, source_config = load_config(path), read_json(path / "config.json", "model config")
     generation = path / "generation_config.json"
     generation_config = read_json(generation, "generation config") if generation.is_file() else {}
     checkpoint = Checkpoint(path)
     try:
         dtype = dtype or as_dtype(config.dtype)
-        return _load(checkpoint, config, dtype, quantize or config.quantize, progress), generation_config
+        model = _load(checkpoint, config, dtype, quantize or config.quantize, progress)
+        model.source_config = source_config
+        return model, generation_config
     finally:
         checkpoint.close()
 
 
 def naming(checkpoint, config):
     """(whether the head is the embedding, the model's spelling of a checkpoint's name, names to pass over)."""
+    names = architecture_for(config).names
     held = {names.canonical(name): name for name in checkpoint.where}
-    tied = config.tie_word_embeddings and _is_tied(checkpoint, held)
+    tied = config.tie_word_embeddings and _is_tied(checkpoint, held, names)
     canonical, ignored = names.canonical, {names.HEAD} if tied else set()
     if tied and names.EMBEDDING not in held:  # saved under the other name of the same tensor
 
@@ -82,11 +105,15 @@ def naming(checkpoint, config):
 
 def _load(checkpoint, config, dtype, quantize, progress):
     tied, canonical, ignored = naming(checkpoint, config)
+    names = architecture_for(config).names
+    transposed = getattr(names, "TRANSPOSED", ())
+    if quantize and transposed:
+        raise NotImplementedError(f"{checkpoint.folder}: `quantize` is not supported for {config.model_type} models")
     layout = repack.Layout(config.quantization, names.shapes(config, tied), checkpoint, canonical)
     found = checkpoint.resolve(layout.expected, canonical, names.IGNORED_SUFFIXES, ignored | layout.ignored)
     with init.skipped():
-        model = CausalLM(config, dtype=dtype, tied=tied)
-    jobs = _jobs(layout, found, model, quantize, tied)
+        model = architecture_for(config).model(config, dtype=dtype, tied=tied)
+    jobs = _jobs(layout, found, model, quantize, tied, names)
     paths = [checkpoint.folder / "config.json", *(file.path for file in checkpoint.files)]
     key = repack.cache_key(paths, config.quantization and config.quantization.method, quantize)
     restored = repack.restore(key, model)
@@ -96,13 +123,15 @@ def _load(checkpoint, config, dtype, quantize, progress):
     return model
 
 
-def _jobs(layout, found, model, quantize, tied):
+def _jobs(layout, found, model, quantize, tied, names):
     """What is to be done with each tensor of a checkpoint."""
     jobs, state = list(layout.jobs(found, model)), model.state_dict()
     for name, stored in found.items():
         if quantize and repack.is_linear(name, state[name].shape):
             path = name.removesuffix(".weight")
             jobs.append(repack.Quantize(stored, quantize, path, model.get_submodule(path)))
+        elif name.endswith(getattr(names, "TRANSPOSED", ())):
+            jobs.append(CopyTransposed(stored, state[name]))
         else:
             jobs.append(Copy(stored, state[name]))
     if quantize and tied:
@@ -110,7 +139,7 @@ def _jobs(layout, found, model, quantize, tied):
     return jobs
 
 
-def _is_tied(checkpoint, held):
+def _is_tied(checkpoint, held, names):
     """Whether the head is the embedding: its own tensor may be left out, or be an equal copy."""
     if names.HEAD not in held or names.EMBEDDING not in held:
         return True

@@ -177,6 +177,21 @@ class Copy:
             yield len(piece)
 
 
+class CopyTransposed:
+    """A job for `Checkpoint.load`: copy a matrix stored as [in, out] into a `parameter` of [out, in]."""
+
+    def __init__(self, name, parameter):
+        self.names, self.parameter = [name], parameter
+
+    def run(self, checkpoint):
+        (name,) = self.names
+        entry = checkpoint.where[name].entries[name]
+        source, _kept = as_tensor(checkpoint.bytes_of(name), entry.shape, entry.dtype)
+        self.parameter.copy_(source.T)
+        checkpoint.where[name].release(name)
+        yield entry.nbytes
+
+
 def _list(names):
     kind = "tensor" if len(names) == 1 else f"{len(names)} tensors,"
     return f"{kind} {', '.join(repr(n) for n in names[:3])}" + (", ..." if len(names) > 3 else "")

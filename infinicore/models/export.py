@@ -16,7 +16,7 @@ from ..io.safetensors import SafetensorsWriter
 from . import quantized, repack
 from .auto import load_config, naming
 from .checkpoint import Checkpoint, read_json
-from .registry import names
+from .registry import architecture_for
 
 _COPIED = (".json", ".model", ".txt", ".jinja", ".tiktoken", ".md")  # tokenizer, settings, licence: not weights
 _INDEX = "model.safetensors.index.json"
@@ -67,6 +67,9 @@ def _umask():
 def _layers(checkpoint, config, format, group_size):
     """The checkpoint's names of the weights to quantise, after checking all tensors."""
     tied, canonical, ignored = naming(checkpoint, config)
+    names = architecture_for(config).names
+    if hasattr(names, "TRANSPOSED"):
+        raise NotImplementedError(f"{checkpoint.folder}: quantising {config.model_type} models is not supported")
     shapes = names.shapes(config, tied)
     found = checkpoint.resolve(shapes, canonical, names.IGNORED_SUFFIXES, ignored)
     layers = [name for name, shape in shapes.items() if repack.is_linear(name, shape) and name != names.HEAD]

@@ -17,7 +17,8 @@ from ..io.gguf import FLOATS, MAGIC, GGUFFile
 from ..kernels import isa
 from ..nn import init
 from . import repack
-from .registry import CausalLM, configs, names
+from .llama import configs, names
+from .llama.model import CausalLM
 
 # `general.architecture`: (row of llama/configs.py, whether the rows of query and key lie in rotated pairs).
 ARCHITECTURES = {"llama": ("llama", True), "qwen2": ("qwen2", False), "qwen3": ("qwen3", False)}

@@ -15,10 +15,30 @@ def add(input, other):
     return input + other
 
 
+@add.grad("input")
+def _(g):
+    return g
+
+
+@add.grad("other")
+def _(g):
+    return g
+
+
 @elementwise(ref=np.subtract, dtypes=NUMBERS)
 def sub(input, other):
     """Difference of two tensors."""
     return input - other
+
+
+@sub.grad("input")
+def _(g):
+    return g
+
+
+@sub.grad("other")
+def _(g):
+    return -g
 
 
 @elementwise(ref=np.multiply, dtypes=ALL)
@@ -27,10 +47,30 @@ def mul(input, other):
     return input * other
 
 
+@mul.grad("input")
+def _(g, other):
+    return g * other
+
+
+@mul.grad("other")
+def _(g, input):
+    return g * input
+
+
 @elementwise(ref=np.true_divide, dtypes=ALL, result="float")
 def div(input, other):
     """Quotient of two tensors; integers are divided as float32."""
     return input / other
+
+
+@div.grad("input")
+def _(g, other):
+    return g / other
+
+
+@div.grad("other")
+def _(g, other, out):
+    return -g * out / other
 
 
 @elementwise(ref=np.negative, dtypes=NUMBERS)
@@ -39,10 +79,20 @@ def neg(input):
     return -input
 
 
+@neg.grad("input")
+def _(g):
+    return -g
+
+
 @elementwise(ref=np.abs, dtypes=NUMBERS)
 def abs_(input):
     """Absolute value."""
     return m.abs(input)
+
+
+@abs_.grad("input")
+def _(g, input):
+    return m.where(input > 0, g, m.where(input < 0, -g, 0.0 * g))
 
 
 @elementwise(ref=np.exp, dtypes=ALL, result="float", domain=(-5, 5))
@@ -51,10 +101,20 @@ def exp(input):
     return m.exp(input)
 
 
+@exp.grad("input")
+def _(g, out):
+    return g * out
+
+
 @elementwise(ref=np.log, dtypes=ALL, result="float", domain=(0.01, 8))
 def log(input):
     """Natural logarithm; NaN below 0."""
     return m.log(input)
+
+
+@log.grad("input")
+def _(g, input):
+    return g / input
 
 
 @elementwise(ref=np.sqrt, dtypes=ALL, result="float", domain=(0, 8))
@@ -63,10 +123,20 @@ def sqrt(input):
     return m.sqrt(input)
 
 
+@sqrt.grad("input")
+def _(g, out):
+    return 0.5 * g / out
+
+
 @elementwise(ref=lambda x: 1 / np.sqrt(x), dtypes=ALL, result="float", domain=(0.05, 8))
 def rsqrt(input):
     """Reciprocal of the square root."""
     return 1.0 / m.sqrt(input)
+
+
+@rsqrt.grad("input")
+def _(g, out):
+    return -0.5 * g * (out * out * out)
 
 
 @elementwise(ref=np.reciprocal, dtypes=FLOATS, domain=(0.1, 8))
@@ -75,10 +145,20 @@ def reciprocal(input):
     return 1.0 / input
 
 
+@reciprocal.grad("input")
+def _(g, out):
+    return -g * (out * out)
+
+
 @elementwise(ref=np.sin, dtypes=ALL, result="float")
 def sin(input):
     """Sine of radians."""
     return m.sin(input)
+
+
+@sin.grad("input")
+def _(g, input):
+    return g * m.cos(input)
 
 
 @elementwise(ref=np.cos, dtypes=ALL, result="float")
@@ -87,10 +167,20 @@ def cos(input):
     return m.cos(input)
 
 
+@cos.grad("input")
+def _(g, input):
+    return -g * m.sin(input)
+
+
 @elementwise(ref=np.tanh, dtypes=ALL, result="float")
 def tanh(input):
     """Hyperbolic tangent."""
     return m.tanh(input)
+
+
+@tanh.grad("input")
+def _(g, out):
+    return g * (1.0 - out * out)
 
 
 @elementwise(ref=_erf, dtypes=ALL, result="float")
@@ -99,10 +189,20 @@ def erf(input):
     return m.erf(input)
 
 
+@erf.grad("input")
+def _(g, input):
+    return g * (1.1283791670955126 * m.exp(-(input * input)))
+
+
 @elementwise(ref=m.sigmoid, dtypes=ALL, result="float")
 def sigmoid(input):
     """Logistic function 1 / (1 + exp(-x))."""
     return m.sigmoid(input)
+
+
+@sigmoid.grad("input")
+def _(g, out):
+    return g * (out * (1.0 - out))
 
 
 @elementwise(ref=lambda x: np.maximum(x, 0), dtypes=NUMBERS)
@@ -111,10 +211,21 @@ def relu(input):
     return m.maximum(input, 0)
 
 
+@relu.grad("input")
+def _(g, out):
+    return m.where(out > 0, g, 0.0)
+
+
 @elementwise(ref=lambda x: x * m.sigmoid(x))
 def silu(input):
     """x * sigmoid(x) (Elfwing et al., arXiv 1702.03118)."""
     return input / (1.0 + m.exp(-input))
+
+
+@silu.grad("input")
+def _(g, input):
+    s = m.sigmoid(input)
+    return g * (s * (1.0 + input * (1.0 - s)))
 
 
 @elementwise(ref=lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), tolerance={"bfloat16": (2e-2, 2e-2)})
@@ -123,10 +234,23 @@ def gelu(input):
     return input * m.normal_cdf(input)
 
 
+@gelu.grad("input")
+def _(g, input):
+    return g * (m.normal_cdf(input) + input * (0.3989422804014327 * m.exp(-0.5 * input * input)))
+
+
 @elementwise(ref=lambda x: 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3))))
 def gelu_tanh(input):
     """GELU in its tanh approximation."""
     return 0.5 * input * (1.0 + m.tanh(0.7978845608028654 * (input + 0.044715 * input * input * input)))
+
+
+@gelu_tanh.grad("input")
+def _(g, input):
+    square = input * input
+    t = m.tanh(0.7978845608028654 * input * (1.0 + 0.044715 * square))
+    slope = 0.7978845608028654 * (1.0 + 0.134145 * square)
+    return g * (0.5 * (1.0 + t) + 0.5 * input * (1.0 - t * t) * slope)
 
 
 @elementwise(ref=lambda x, y: x * (y * m.sigmoid(y)))
@@ -135,10 +259,31 @@ def swiglu(input, other):
     return input * (other / (1.0 + m.exp(-other)))
 
 
+@swiglu.grad("input")
+def _(g, other):
+    return g * (other * m.sigmoid(other))
+
+
+@swiglu.grad("other")
+def _(g, input, other):
+    s = m.sigmoid(other)
+    return g * input * (s * (1.0 + other * (1.0 - s)))
+
+
 @elementwise(ref=np.power, dtypes=ALL, result="float", domain=(0.1, 4), tolerance={"float32": (1e-5, 1e-5)})
 def pow_(input, other):
     """input ** other; integers are computed as float32."""
     return m.pow(input, other)
+
+
+@pow_.grad("input")
+def _(g, input, other):
+    return m.where(other == 0.0, 0.0, g * other * m.pow(input, other - 1.0))
+
+
+@pow_.grad("other")
+def _(g, input, other, out):
+    return m.where((input == 0.0) & (other >= 0.0), 0.0, g * out * m.log(input))
 
 
 @elementwise(ref=np.square, dtypes=NUMBERS)
@@ -147,10 +292,20 @@ def square(input):
     return input * input
 
 
+@square.grad("input")
+def _(g, input):
+    return 2.0 * g * input
+
+
 @elementwise(ref=np.floor)
 def floor(input):
     """Largest integer not above."""
     return m.floor(input)
+
+
+@floor.grad("input")
+def _(g):
+    return 0.0 * g
 
 
 @elementwise(ref=np.ceil)
@@ -159,10 +314,20 @@ def ceil(input):
     return m.ceil(input)
 
 
+@ceil.grad("input")
+def _(g):
+    return 0.0 * g
+
+
 @elementwise(ref=np.rint)
 def round_(input):
     """Nearest integer, ties to even."""
     return m.round(input)
+
+
+@round_.grad("input")
+def _(g):
+    return 0.0 * g
 
 
 @elementwise(ref=np.maximum, dtypes=NUMBERS)
@@ -171,16 +336,46 @@ def maximum(input, other):
     return m.maximum(input, other)
 
 
+@maximum.grad("input")
+def _(g, input, other):
+    return m.where(input > other, g, m.where(input == other, 0.5 * g, 0.0))
+
+
+@maximum.grad("other")
+def _(g, input, other):
+    return m.where(other > input, g, m.where(input == other, 0.5 * g, 0.0))
+
+
 @elementwise(ref=np.minimum, dtypes=NUMBERS)
 def minimum(input, other):
     """The smaller of two elements; NaN if either is."""
     return m.minimum(input, other)
 
 
+@minimum.grad("input")
+def _(g, input, other):
+    return m.where(input < other, g, m.where(input == other, 0.5 * g, 0.0))
+
+
+@minimum.grad("other")
+def _(g, input, other):
+    return m.where(other < input, g, m.where(input == other, 0.5 * g, 0.0))
+
+
 @elementwise(ref=np.where, dtypes=ALL)
 def where(condition, input, other):
     """`input` where the bool tensor `condition` is true, else `other`."""
     return m.where(condition, input, other)
+
+
+@where.grad("input")
+def _(condition, g):
+    return m.where(condition, g, 0.0)
+
+
+@where.grad("other")
+def _(condition, g):
+    return m.where(condition, 0.0, g)
 
 
 @elementwise(ref=np.equal, dtypes=ALL, result="bool")
@@ -241,3 +436,8 @@ def logical_not(input):
 def cast(input):
     """Each element as another dtype; floats become integers by truncation."""
     return input
+
+
+@cast.grad("input")
+def _(g):
+    return g

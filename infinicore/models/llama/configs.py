@@ -21,6 +21,8 @@ _COMMON = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
     "attention_bias": False,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
     "mlp_bias": False,
     "sliding_window": None,
 }
@@ -81,6 +83,8 @@ class DecoderConfig:
     windows: tuple[int | None, ...]
     rope: rope.RopeConfig
     dtype: str
+    attention_dropout: float = 0.0
+    initializer_range: float = 0.02
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     quantization: quantized.Scheme | None = None  # how the checkpoint stores its linear layers
@@ -105,6 +109,14 @@ def _size(source, table, key, most=1 << 31):
     if type(value) is not int or not 1 <= value <= most:
         raise ValueError(f"{source}: `{key}` must be an integer from 1 to {most}, got {value!r}")
     return value
+
+
+def fraction(source, table, key):
+    """A number from 0 to 1."""
+    value = table[key]
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise ValueError(f"{source}: `{key}` must be a number from 0 to 1, got {value!r}")
+    return float(value)
 
 
 def _flag(source, table, key):
@@ -211,6 +223,8 @@ def parse(source, config, family):
         windows=_windows(source, table, row["windows"], layers),
         rope=rope.parse(source, table, head_dim, positions),
         dtype=_dtype(source, table),
+        attention_dropout=fraction(source, table, "attention_dropout"),
+        initializer_range=fraction(source, table, "initializer_range"),
         bos_token_id=next(iter(token_ids(source, table, "bos_token_id")), None),
         eos_token_ids=token_ids(source, table, "eos_token_id"),
         quantization=quantized.parse(source, table),

@@ -1,12 +1,11 @@
 """The decoder of Llama, Mistral, Qwen2 and Qwen3: one, with the switches of `DecoderConfig`."""
 
-import importlib
-
 import infinicore
 from infinicore import nn
 
-from ..batch import Batch
-from ..step import RotaryTables, build
+from ..language_model import LanguageModel
+from ..step import RotaryTables
+from ..training import Positions, visible
 
 
 class Attention(nn.PackedLinear):
@@ -49,6 +48,27 @@ class Attention(nn.PackedLinear):
         )
         return self.o_proj(attended.view(-1, heads * dim))
 
+    def attend(self, x, positions):
+        """The same for dense x [B, T, hidden size], differentiable."""
+        config = self.config
+        heads, shared, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        packed = self.packed(x).view(*x.shape[:2], heads + 2 * shared, dim)
+        query, key, value = packed.split([heads, shared, shared], dim=2)
+        if config.qk_norm:
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = positions.turn(query), positions.turn(key)
+        attended = nn.functional.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            attn_mask=visible(x.shape[1], self.window),
+            is_causal=True,
+            scale=self.scale,
+            dropout_p=config.attention_dropout if self.training else 0.0,
+            enable_gqa=heads != shared,
+        )
+        return self.o_proj(attended.transpose(1, 2).reshape(*x.shape[:2], heads * dim))
+
 
 class MLP(nn.PackedLinear):
     """`down(silu(gate(x)) * up(x))`; gate and up come from one product."""
@@ -77,6 +97,13 @@ class DecoderLayer(nn.Module):
         normed, residual = _add_norm(self.self_attn(normed, step), residual, self.post_attention_layernorm)
         return self.mlp(normed), residual
 
+    def attend(self, addend, residual, positions):
+        """The same for dense addends [B, T, hidden size], differentiable."""
+        normed, residual = _add_norm(addend, residual, self.input_layernorm)
+        attended = self.self_attn.attend(normed, positions)
+        normed, residual = _add_norm(attended, residual, self.post_attention_layernorm)
+        return self.mlp(normed), residual
+
 
 def _add_norm(addend, residual, norm):
     """(norm(addend + residual), addend + residual), the sum in one pass with the norm."""
@@ -103,23 +130,29 @@ class Decoder(nn.Module):
             residual = infinicore.embedding(step.rows, residual)
         return _add_norm(addend, residual, self.norm)[0]
 
+    def hidden(self, input_ids, rotary, run):
+        """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(layer, ...)` calls a layer."""
+        positions = Positions(rotary, input_ids.shape[1])
+        addend, residual = self.embed_tokens(input_ids), None
+        for layer in self.layers:
+            addend, residual = run(layer.attend, addend, residual, positions)
+        return _add_norm(addend, residual, self.norm)[0]
 
-class CausalLM(nn.Module):
-    """A decoder with a head: token ids to logits over the next token.
 
-    `model(input_ids)` takes ids [batch, sequence] (a Tensor, an array or lists, also of different lengths) and
-    returns logits [batch, sequence, vocabulary]; see `forward`. `generate` writes text.
-    """
+class CausalLM(LanguageModel):
+    """Llama, Mistral, Qwen2 or Qwen3 with a head; see `LanguageModel`."""
 
     def __init__(self, config, dtype=infinicore.float32, tied=None):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.model = Decoder(config, dtype)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, dtype=dtype)
         if config.tie_word_embeddings if tied is None else tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.rotary = RotaryTables(config.rope, dtype)
-        self.path, self.generation_config = None, {}
+
+    @property
+    def decoder(self):
+        return self.model
 
     @property
     def dtype(self):
@@ -129,26 +162,3 @@ class CausalLM(nn.Module):
         super()._apply(fn)
         self.rotary = RotaryTables(self.config.rope, self.dtype)
         return self
-
-    def logits(self, step):
-        """Logits [R, vocabulary] of a `Step`."""
-        return self.lm_head(self.model(step))
-
-    def forward(self, input_ids, attention_mask=None, cache=None):
-        """Logits [batch, sequence, vocabulary].
-
-        `attention_mask` [batch, sequence] marks the tokens that count (one run of ones per row, at either end);
-        lists of different lengths need none. Logits of the other places are zero. With a `cache` (see
-        `infinicore.lm`), the tokens follow those that it holds, and are stored in it.
-        Raises ValueError for ids outside the vocabulary, an empty row, or more tokens than the model's context.
-        """
-        batch = Batch(input_ids, attention_mask, self.config.vocab_size)
-        cache = batch.scratch_cache(self) if cache is None else cache
-        batch.check_room(cache, self.config.context)
-        step = build(cache, self.rotary, range(len(batch.rows)), batch.rows)
-        return batch.unpack(self.logits(step))
-
-    def generate(self, prompt, **options):
-        """Write on from a prompt, token by token: see `infinicore.lm.generate`."""
-        # By name: models lie below lm, which knows tokenizers and sampling.
-        return importlib.import_module("infinicore.lm").generate(self, prompt, **options)

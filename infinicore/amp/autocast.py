@@ -1,0 +1,101 @@
+"""Mixed precision: inputs of ops are cast by the policy in their rows of the table.
+
+Products and attention ("lower") run in the 16-bit dtype, which here means the CPU's bfloat16 dot product; losses and
+statistics ("float32") in float32; ops of several inputs ("promote") in the widest of theirs; all others as they are.
+"""
+
+import contextlib
+
+from .. import derive, functions
+from ..core.tensor_cy import TensorBase
+from ..device import usable
+from ..dtype import dtype as to_dtype
+from ..dtype import float32
+
+_LOWER = ("bfloat16", "float16")
+
+
+class autocast(contextlib.ContextDecorator):
+    """Run the ops inside in mixed precision; as torch.autocast.
+
+    `dtype` is bfloat16 or float16 (CPU default: bfloat16). Parameters keep their dtype: each is cast once per
+    outermost context and the copy used again (`cache_enabled`). Backward runs outside of the policy, in the dtypes that
+    the forward pass used. float64 tensors are left alone. `enabled=False` switches an outer autocast off.
+    """
+
+    in_backward = False
+
+    def __init__(self, device_type="cpu", dtype=None, enabled=True, cache_enabled=True):
+        usable(device_type)
+        self.dtype = to_dtype("bfloat16" if dtype is None else dtype)
+        if self.dtype.name not in _LOWER:
+            raise ValueError(f"`dtype` of autocast must be bfloat16 or float16, got {self.dtype}")
+        self.enabled, self.cache_enabled = enabled, cache_enabled
+        self._outer = []
+
+    def __enter__(self):
+        outer = next((w for w in functions.watchers() if isinstance(w, autocast)), None)
+        self._outer.append(outer)
+        if outer is not None:
+            functions.unwatch(outer)
+        self._cast_before = {} if outer is None or outer.dtype is not self.dtype else outer._cast_before
+        if self.enabled:
+            functions.watch(self)
+        return self
+
+    def __exit__(self, *error):
+        if self.enabled:
+            functions.unwatch(self)
+        outer = self._outer.pop()
+        if outer is not None:
+            functions.watch(outer)
+        else:
+            self._cast_before = {}
+
+    def around(self, op, run, args, kwargs):
+        """Cast the inputs of a call by the policy of its row, then run it."""
+        policy = op.amp
+        if policy == "as_is":
+            return run(*args, **kwargs)
+        target = self.dtype if policy == "lower" else float32 if policy == "float32" else _widest((args, kwargs))
+        args = [self._cast(x, target) for x in args]
+        return run(*args, **{name: self._cast(x, target) for name, x in kwargs.items()})
+
+    def _cast(self, x, target):
+        if isinstance(x, TensorBase):
+            if x.dtype is target or x.dtype.name not in ("float32", *_LOWER):
+                return x
+            if not (self.cache_enabled and x.tracked and x.node is None):
+                return derive.functions.cast(x, target)
+            known = self._cast_before.get((id(x), target))
+            if known is None or known[1] != x.storage.version:
+                known = x, x.storage.version, derive.functions.cast(x, target)  # x, so that its id stays taken
+                self._cast_before[id(x), target] = known
+            return known[2]
+        if isinstance(x, (list, tuple)):
+            return [self._cast(v, target) for v in x]
+        return x
+
+
+def _widest(values):
+    """float32 if a tensor of the call is, else the 16-bit dtype that all have, or float32 for two."""
+    found = {x.dtype for x in _tensors(values) if x.dtype.name in ("float32", *_LOWER)}
+    return found.pop() if len(found) == 1 else float32
+
+
+def _tensors(values):
+    for x in values.values() if isinstance(values, dict) else values:
+        if isinstance(x, TensorBase):
+            yield x
+        elif isinstance(x, (list, tuple, dict)):
+            yield from _tensors(x)
+
+
+def is_autocast_enabled(device_type="cpu"):
+    """Whether ops of this thread run in mixed precision."""
+    return any(isinstance(w, autocast) for w in functions.watchers())
+
+
+def get_autocast_dtype(device_type="cpu"):
+    """The 16-bit dtype of the autocast that is on, else the default."""
+    return next((w.dtype for w in functions.watchers() if isinstance(w, autocast)), to_dtype("bfloat16"))

@@ -1,0 +1,203 @@
+"""Backward: gradients flow from results to leaves, node by node, without recursion.
+
+A node is younger than the nodes that its inputs come from, so taking the youngest node that has a gradient is a
+topological order (a heap of orders, no counting of dependencies). Gradients are added in place only into memory that
+the engine allocated itself: rules may return their argument, a view of it, or one tensor twice.
+"""
+
+import heapq
+import sys
+
+from .. import derive, dispatch, functions
+from ..core import launch, node
+from ..core.node import GRAD
+from ..core.tensor_cy import TensorBase
+
+_F = derive.functions
+
+
+class _Sum:
+    """The gradients of a node's results so far, and which of them the engine may add to in place."""
+
+    __slots__ = ("gradients", "owned")
+
+    def __init__(self, count):
+        self.gradients, self.owned = [None] * count, [False] * count
+
+
+def _exclusive(t):
+    """Whether nobody but the caller's one variable, this function and the tensor itself refer to a gradient."""
+    # `t` here, the caller's variable, getrefcount's argument; `storage` the field and the argument
+    return t.base is None and sys.getrefcount(t) <= 3 and sys.getrefcount(t.storage) <= 2
+
+
+class Backward:
+    """One run of the engine."""
+
+    def __init__(self, create_graph, retain_graph, inputs=None):
+        self.create_graph, self.retain = create_graph, retain_graph
+        self.heap, self.sums = [], {}
+        self.inputs = None if inputs is None else {key(x) for x in inputs}
+        self.captured = {}  # key of an input -> its gradient
+        self.needed = None
+
+    def run(self, roots):
+        """Walk from `roots`, pairs of (tensor, gradient)."""
+        edges = [node.edge(x) for x, _ in roots]
+        if self.inputs is not None:
+            self.needed = _needed(edges, self.inputs)
+        before = launch.mode()
+        launch.set_mode(before | GRAD if self.create_graph else before & ~GRAD)
+        paused = [w for w in functions.watchers() if not w.in_backward]
+        for watcher in paused:
+            functions.unwatch(watcher)
+        try:
+            for to, (_, g) in zip(edges, roots):
+                self.send(to, g, False)
+            while self.heap:
+                self.step(heapq.heappop(self.heap)[1])
+        finally:
+            for watcher in paused:
+                functions.watch(watcher)
+            launch.set_mode(before)
+
+    def step(self, made):
+        """Run one node."""
+        total = self.sums.pop(made)
+        gradients = total.gradients
+        if made.prehooks:
+            for hook in list(made.prehooks.values()):
+                result = hook(tuple(gradients))
+                if result is not None:
+                    gradients = list(result) if isinstance(result, (tuple, list)) else [result]
+        for output, reference in (made.retained or {}).items():
+            kept = reference()
+            if kept is not None and gradients[output] is not None:
+                kept.gradient = gradients[output]
+        if self.inputs is not None:
+            for output, g in enumerate(gradients):
+                if (id(made), output) in self.inputs:
+                    self.captured[id(made), output] = g
+            if made not in self.needed:
+                return
+        del total
+        results = made.backward(gradients, self.into)
+        if made.hooks:
+            for hook in list(made.hooks.values()):
+                changed = hook(tuple(results), tuple(gradients))
+                results = results if changed is None else changed
+        if made.where is not None:
+            _check_finite(made, results)
+        if not self.retain:
+            made.release()
+        fresh = not made.prehooks and not made.hooks and not made.retained
+        del gradients
+        results = list(results)[::-1]
+        for to in made.edges:
+            g = results.pop()
+            if g is not None and to is not None:
+                self.send(to, g, fresh and not self.create_graph and _exclusive(g))
+
+    def send(self, to, g, owned):
+        """Add a gradient to what an edge leads to; `owned`: nobody else uses its memory."""
+        target, output = to
+        if output == -1:
+            if self.inputs is not None and (id(target), -1) not in self.inputs:
+                return
+            self.arrive(target, g, owned)
+            return
+        if self.needed is not None and target not in self.needed and (id(target), output) not in self.inputs:
+            return
+        total = self.sums.get(target)
+        if total is None:
+            total = self.sums[target] = _Sum(len(target.outputs))
+            heapq.heappush(self.heap, (-target.order, target))
+        held = total.gradients[output]
+        if held is None:
+            total.gradients[output], total.owned[output] = g, owned
+        else:
+            total.gradients[output], total.owned[output] = self.add(held, g, total.owned[output], owned)
+
+    def add(self, held, g, held_owned, g_owned):
+        """(sum, whether it is ours): in place where one of the two is."""
+        if not self.create_graph:
+            if held_owned and held.dtype is g.dtype and held.contiguous_:
+                return dispatch.elementwise(_ADD, (held, g), held), True
+            if g_owned and held.dtype is g.dtype and g.contiguous_:
+                return dispatch.elementwise(_ADD, (g, held), g), True
+        return _F.add(held, g), not self.create_graph
+
+    def into(self, to):
+        """For rules that add to a leaf's gradient themselves: (gradient buffer, True), or None."""
+        if to is None or to[1] != -1 or self.create_graph or self.inputs is not None:
+            return None
+        leaf = to[0]
+        held = leaf.gradient
+        if held is None or (leaf.hooks is not None and leaf.hooks.gradient) or held.tracked or not held.contiguous_:
+            return None
+        return held, True
+
+    def arrive(self, leaf, g, owned):
+        """A gradient has reached a leaf."""
+        hooks = leaf.hooks
+        if hooks is not None:
+            for hook in list(hooks.gradient.values()):
+                result = hook(g)
+                g, owned = (g, False) if result is None else (result, False)
+        if self.inputs is not None:
+            held = self.captured.get((id(leaf), -1))
+            self.captured[id(leaf), -1] = g if held is None else _F.add(held, g)
+            return
+        held = leaf.gradient
+        if held is None:
+            if self.create_graph or owned:
+                leaf.gradient = g
+            else:
+                leaf.gradient = dispatch.contiguous_copy(g)
+        elif held is not g:  # else the rule has added to it
+            if self.create_graph:
+                leaf.gradient = _F.add(held, g)
+            else:
+                leaf.gradient = dispatch.elementwise(_ADD, (held, g), held)
+        if hooks is not None:
+            for hook in list(hooks.accumulated.values()):
+                hook(leaf)
+
+
+_ADD = dispatch.kernels.OPS["add"]
+
+
+def key(x):
+    """What stands for a tensor's edge in sets (tensors compare by element)."""
+    target, output = node.edge(x)
+    return id(target), output
+
+
+def _needed(roots, inputs):
+    """The nodes on the way from `roots` to `inputs` (keys), among them nodes of inputs that lie on such a way."""
+    reached, stack = {}, [to[0] for to in roots if to is not None and to[1] != -1]
+    while stack:
+        made = stack.pop()
+        if made not in reached:
+            reached[made] = False
+            stack.extend(to[0] for to in made.edges if to is not None and to[1] != -1)
+    for made in sorted(reached, key=lambda n: n.order):
+        reached[made] = any(
+            to is not None and ((id(to[0]), to[1]) in inputs or (to[1] != -1 and reached[to[0]])) for to in made.edges
+        )
+    return {made for made, on_the_way in reached.items() if on_the_way}
+
+
+def _check_finite(made, results):
+    """For anomaly detection: refuse a NaN, and show where the node was made."""
+    for g in results:
+        if isinstance(g, TensorBase) and g.numel_ and bool(_F.any(_F.ne(g, g))):
+            lines = [f'  File "{f.filename}", line {f.lineno}, in {f.name}' for f in made.where]
+            place = next((f for f in reversed(made.where) if "infinicore" not in f.filename), made.where[-1])
+            note = "\n".join(lines)
+            error = ValueError(
+                f"the derivative of `{made.name}` gave NaN; it was called in {place.filename}, line {place.lineno}: "
+                f"{place.line}"
+            )
+            error.add_note("The call was made here:\n" + note)
+            raise error

@@ -1,0 +1,78 @@
+"""`backward` and `grad`: the arguments of a run of the engine."""
+
+from .. import dispatch
+from ..core.tensor_cy import TensorBase
+from .engine import Backward, key
+
+
+def _list(value, name):
+    values = [value] if isinstance(value, TensorBase) else list(value)
+    for x in values:
+        if not isinstance(x, TensorBase):
+            raise TypeError(f"`{name}` must hold tensors, got {type(x).__name__}")
+    return values
+
+
+def _roots(tensors, gradients):
+    """Pairs of (tensor, gradient at the start)."""
+    if gradients is None:
+        gradients = [None] * len(tensors)
+    gradients = [gradients] if isinstance(gradients, TensorBase) else list(gradients)
+    if len(gradients) != len(tensors):
+        raise ValueError(f"{len(tensors)} tensors need as many gradients to start from, got {len(gradients)}")
+    roots = []
+    for x, g in zip(tensors, gradients):
+        if not x.tracked:
+            raise ValueError(
+                f"a tensor of shape {x.shape_} does not require grad and has no graph: compute it from leaves with "
+                "requires_grad=True, outside of `no_grad`"
+            )
+        if g is None:
+            if x.numel_ != 1:
+                raise ValueError(f"a tensor of shape {x.shape_} needs `gradient`: only one element has a default, 1")
+            g = dispatch.empty(x.shape_, x.dtype).fill_(1)
+        elif g.shape_ != x.shape_:
+            raise ValueError(f"`gradient` must have the shape {x.shape_} of its tensor, got {g.shape_}")
+        roots.append((x, g))
+    return roots
+
+
+def backward(tensors, grad_tensors=None, retain_graph=None, create_graph=False, inputs=None):
+    """Add the derivative of the sum of `tensors` to `.grad` of the leaves that it depends on (or of `inputs` alone).
+
+    `grad_tensors` weighs their elements (default: 1, for tensors of one element). The graph is freed unless
+    `retain_graph` or `create_graph`. Raises ValueError for tensors without a graph, or one that was freed.
+    """
+    roots = _roots(_list(tensors, "tensors"), grad_tensors)
+    retain = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        Backward(create_graph, retain).run(roots)
+        return
+    inputs = _list(inputs, "inputs")
+    if not inputs:
+        raise ValueError("`inputs` must not be empty: leave it out to reach every leaf")
+    found = grad([x for x, _ in roots], inputs, [g for _, g in roots], retain, create_graph, allow_unused=True)
+    for x, g in zip(inputs, found):
+        if g is not None:
+            x.gradient = g if x.gradient is None else x.gradient + g
+
+
+def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=None):
+    """The derivatives of the sum of `outputs` with respect to `inputs`, as a tuple; `.grad` is not touched.
+
+    With `create_graph` the results are part of the graph, for derivatives of higher order. An input that `outputs` do
+    not depend on is a ValueError, or None with `allow_unused`.
+    """
+    roots = _roots(_list(outputs, "outputs"), grad_outputs)
+    inputs = _list(inputs, "inputs")
+    for i, x in enumerate(inputs):
+        if not x.tracked:
+            raise ValueError(f"`inputs[{i}]` of shape {x.shape_} does not require grad: call `.requires_grad_()` first")
+    run = Backward(create_graph, create_graph if retain_graph is None else retain_graph, inputs)
+    run.run(roots)
+    found = [run.captured.get(key(x)) for x in inputs]
+    if not allow_unused:
+        for i, g in enumerate(found):
+            if g is None:
+                raise ValueError(f"`outputs` do not depend on `inputs[{i}]`: pass allow_unused=True to get None for it")
+    return tuple(found)

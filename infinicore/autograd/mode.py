@@ -1,0 +1,73 @@
+"""Whether calls are recorded: switches of the thread, as context managers and decorators."""
+
+import contextlib
+
+from ..core import launch
+from ..core.node import GRAD, INFERENCE
+
+
+class _Switch(contextlib.ContextDecorator):
+    """Sets the bits `on` and clears the bits `off` of the thread's mode; nests, and restores what was before."""
+
+    on = off = 0
+
+    def __init__(self):
+        self._before = []
+
+    def __enter__(self):
+        self._before.append(launch.mode())
+        launch.set_mode(launch.mode() & ~self.off | self.on)
+        return self
+
+    def __exit__(self, *error):
+        # only the bits of this switch: a watcher that began inside may go on
+        bits = self.on | self.off
+        launch.set_mode(launch.mode() & ~bits | self._before.pop() & bits)
+
+    def _recreate_cm(self):
+        return self
+
+
+class no_grad(_Switch):
+    """Calls inside are not recorded: their results do not require gradients."""
+
+    off = GRAD
+
+
+class enable_grad(_Switch):
+    """Calls inside are recorded, also inside of `no_grad`."""
+
+    on, off = GRAD, INFERENCE
+
+
+class inference_mode(_Switch):
+    """As `no_grad`, for code that never asks for gradients; `mode=False` switches it off."""
+
+    def __init__(self, mode=True):
+        super().__init__()
+        self.on, self.off = (INFERENCE, GRAD) if mode else (GRAD, INFERENCE)
+
+
+class set_grad_enabled(_Switch):
+    """Record calls or not, from now on or as a context manager."""
+
+    def __init__(self, mode):
+        super().__init__()
+        self.on, self.off = (GRAD, 0) if mode else (0, GRAD)
+        self._at_first = launch.mode()
+        launch.set_mode(self._at_first & ~self.off | self.on)
+
+    def __enter__(self):
+        super().__enter__()
+        self._before[-1] = self._at_first
+        return self
+
+
+def is_grad_enabled():
+    """Whether calls of this thread are recorded."""
+    return bool(launch.mode() & GRAD)
+
+
+def is_inference_mode_enabled():
+    """Whether this thread is inside of `inference_mode`."""
+    return bool(launch.mode() & INFERENCE)

@@ -1,0 +1,164 @@
+"""The graph of gradients: nodes, the tensors that they save, and edges between them.
+
+Dispatch makes nodes while a program runs; `infinicore.autograd` walks them. A node is older than every node that uses
+its results, so decreasing `order` is an order to run them in, without counting dependencies first.
+"""
+
+import itertools
+import threading
+import traceback
+import weakref
+
+from . import launch
+
+_order = itertools.count()
+
+GRAD, WATCH, INFERENCE = 1, 2, 4  # bits of `launch.mode()`
+
+
+class _State(threading.local):
+    """What a thread does besides computing: hooks for saved tensors, and whether nodes note where they were made."""
+
+    def __init__(self):
+        self.saving = []  # (pack, unpack) pairs, the last one applies
+        self.trace = False
+
+
+state = _State()
+
+
+class Node:
+    """One recorded call. `edges` say where the gradient of each input goes: (node, its output), (leaf, -1) or None.
+
+    `name` is that of the op, `outputs` the (shape, dtype) of each result. `backward(gradients, into)` turns the
+    gradients of the results (None where nothing flows) into those of the edges.
+    """
+
+    __slots__ = ("__weakref__", "edges", "hooks", "name", "order", "outputs", "prehooks", "retained", "where")
+
+    def __init__(self, name, edges, outputs):
+        self.name, self.edges, self.outputs = name, edges, outputs
+        self.order = next(_order)
+        self.prehooks = self.hooks = self.retained = None
+        self.where = traceback.extract_stack()[:-3] if state.trace else None
+
+    def backward(self, gradients, into):
+        raise NotImplementedError(f"`{self.name}` has no derivative: compute it under `no_grad`, or detach its inputs")
+
+    def release(self):
+        """Drop what was saved: the node has run, and the graph is not retained."""
+
+    @property
+    def next_functions(self):
+        """The edges under PyTorch's name."""
+        return tuple((None, 0) if edge is None else (edge[0], max(edge[1], 0)) for edge in self.edges)
+
+    def register_hook(self, hook):
+        """Call `hook(grad_inputs, grad_outputs)` after this node ran; what it returns replaces grad_inputs."""
+        self.hooks = {} if self.hooks is None else self.hooks
+        return Handle(self.hooks, hook)
+
+    def register_prehook(self, hook):
+        """Call `hook(grad_outputs)` before this node runs; what it returns replaces them."""
+        self.prehooks = {} if self.prehooks is None else self.prehooks
+        return Handle(self.prehooks, hook)
+
+    def __repr__(self):
+        return f"<{self.name} backward>"
+
+
+class Handle:
+    """What registering a hook returns: `remove()` takes the hook back; it is a context manager too."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, hooks, hook):
+        if not callable(hook):
+            raise TypeError(f"`hook` must be callable, got {type(hook).__name__}")
+        self.id = next(Handle._numbers)
+        self._hooks = hooks
+        hooks[self.id] = hook
+
+    def remove(self):
+        """Take the hook back; doing it twice is no error."""
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.remove()
+
+
+class TensorHooks:
+    """What users hang on a tensor: hooks on its gradient, and after it was accumulated."""
+
+    __slots__ = ("accumulated", "gradient")
+
+    def __init__(self):
+        self.gradient, self.accumulated = {}, {}
+
+
+class Saved:
+    """A tensor kept for backward, by value or packed by the user's hooks, and its version when it was saved."""
+
+    __slots__ = ("node", "output", "unpack", "value", "version")
+
+    def __init__(self, value, node=None, output=0):
+        self.node, self.output = (None if node is None else weakref.ref(node)), output
+        self.version, self.unpack = value.storage.version, None
+        if state.saving:
+            pack, self.unpack = state.saving[-1]
+            before = launch.set_mode(launch.mode() & ~GRAD)
+            try:
+                value = pack(value)
+            finally:
+                launch.set_mode(before)
+        self.value = value
+
+    def get(self, name):
+        """The tensor; ValueError if it was written to since."""
+        value = self.value
+        if self.unpack is not None:
+            value = self.unpack(value)
+        elif value.storage.version != self.version:
+            raise ValueError(
+                f"a tensor of shape {value.shape_} that `{name}` saved for backward was changed in place since "
+                f"(version {value.storage.version}, saved at {self.version}): use an operation out of place, or clone it"
+            )
+        if self.node is not None and launch.mode() & GRAD:  # a result, needed with its place in the graph
+            value = alias(value)
+            value.node, value.output, value.tracked = self.node(), self.output, True
+        return value
+
+
+def alias(x):
+    """Another tensor of the same memory, outside of the graph."""
+    t = type_of_tensors.__new__(type_of_tensors)
+    t.set_layout(x.storage, x.address, x.dtype, x.device, x.shape_, x.strides_, x.numel_, x.contiguous_)
+    return t
+
+
+type_of_tensors = None  # the Tensor class, set by tensor.py
+
+
+def edge(x):
+    """Where the gradient of a tensor goes: (node, output), (leaf, -1), or None."""
+    if not x.tracked:
+        return None
+    node = x.node
+    if node is None:
+        return x, -1
+    if x.base is not None and node.base_node is not x.base.node:
+        node = renew_view(x)
+    return node, x.output
+
+
+def attach(x, node, output=0):
+    """Make `x` the result number `output` of a node."""
+    x.node, x.output, x.tracked = node, output, True
+
+
+def renew_view(x):
+    """Give a view whose base was written to since a node that comes from the base as it is now; set by `derive`."""
+    raise NotImplementedError

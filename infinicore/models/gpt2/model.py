@@ -1,0 +1,163 @@
+"""GPT-2 (Radford et al., 2019): learned positions, layer norm before each block, a head that is the embedding."""
+
+import infinicore
+from infinicore import nn
+
+from ..language_model import LanguageModel
+from ..step import indices
+
+
+class LearnedPositions:
+    """In place of rotary tables: positions are rows of an embedding, so there is nothing to turn."""
+
+    def ensure(self, length):
+        return None, None
+
+    def for_positions(self, positions, sizes, lengths):
+        return positions, None, None
+
+
+class Attention(nn.Module):
+    """Multi-head attention; query, key and value come from one product."""
+
+    def __init__(self, config, layer, dtype):
+        super().__init__()
+        size = config.hidden_size
+        self.c_attn = nn.Linear(size, 3 * size, bias=True, dtype=dtype)
+        self.c_proj = nn.Linear(size, size, bias=True, dtype=dtype)
+        self.config, self.layer = config, layer
+
+    def forward(self, x, step):
+        config = self.config
+        heads, dim = config.num_attention_heads, config.head_dim
+        query, key, value = (part.view(-1, heads, dim) for part in self.c_attn(x).chunk(3, dim=-1))
+        keys, values, scales = step.cache.keys(self.layer), step.cache.values(self.layer), step.cache.scales(self.layer)
+        infinicore.paged_caching(keys, values, key, value, step.slots, **scales)
+        attended = infinicore.cached_attention(
+            query,
+            keys,
+            values,
+            step.query_starts,
+            step.totals,
+            step.block_tables,
+            max_seqlen_q=step.longest_query,
+            max_kv_len=step.longest_total,
+            **scales,
+        )
+        return self.c_proj(attended.view(-1, heads * dim))
+
+    def attend(self, x):
+        """The same for dense x [B, T, hidden size], differentiable, without the projection of the result."""
+        config = self.config
+        heads, dim = config.num_attention_heads, config.head_dim
+        query, key, value = self.c_attn(x).view(*x.shape[:2], 3, heads, dim).unbind(2)
+        attended = nn.functional.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            is_causal=True,
+            dropout_p=config.attention_dropout if self.training else 0.0,
+        )
+        return attended.transpose(1, 2).reshape(*x.shape[:2], heads * dim)
+
+
+class MLP(nn.Module):
+    """`c_proj(gelu(c_fc(x)))`."""
+
+    def __init__(self, config, dtype):
+        super().__init__()
+        self.c_fc = nn.Linear(config.hidden_size, config.intermediate_size, bias=True, dtype=dtype)
+        self.c_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=True, dtype=dtype)
+        self.activation = config.activation
+
+    def inner(self, x):
+        """What the last projection is applied to."""
+        return infinicore.linear(x, self.c_fc.weight, self.c_fc.bias, activation=self.activation)
+
+    def forward(self, x):
+        return self.c_proj(self.inner(x))
+
+
+class Block(nn.Module):
+    """Attention and MLP, each after a normalisation and added to what came in."""
+
+    def __init__(self, config, layer, dtype):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, dtype=dtype)
+        self.attn = Attention(config, layer, dtype)
+        self.ln_2 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, dtype=dtype)
+        self.mlp = MLP(config, dtype)
+        self.dropout = config.residual_dropout
+
+    def forward(self, x, step):
+        x = x + self.attn(self.ln_1(x), step)
+        return x + self.mlp(self.ln_2(x))
+
+    def attend(self, x):
+        """The same for dense x [B, T, hidden size], differentiable."""
+        x = self._add(x, self.attn.attend(self.ln_1(x)), self.attn.c_proj)
+        return self._add(x, self.mlp.inner(self.ln_2(x)), self.mlp.c_proj)
+
+    def _add(self, x, inner, projection):
+        """x + dropout(projection(inner)); without dropout, the product adds x itself."""
+        if self.training and self.dropout:
+            return x + nn.functional.dropout(projection(inner), self.dropout)
+        return infinicore.linear(inner, projection.weight, projection.bias, residual=x)
+
+
+class Transformer(nn.Module):
+    """Embeddings, blocks, last normalisation: a `Step` of T tokens to hidden states [R, hidden size]."""
+
+    def __init__(self, config, dtype):
+        super().__init__()
+        self.wte = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        self.wpe = nn.Embedding(config.n_positions, config.hidden_size, dtype=dtype)
+        self.h = nn.ModuleList(Block(config, layer, dtype) for layer in range(config.num_hidden_layers))
+        self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, dtype=dtype)
+        self.dropout = config.embedding_dropout
+
+    def forward(self, step):
+        x = self.wte(step.token_ids) + self.wpe(step.positions)
+        for block in self.h:
+            x = block(x, step)
+        if step.rows is not None:
+            x = infinicore.embedding(step.rows, x)
+        return self.ln_f(x)
+
+    def hidden(self, input_ids, rotary, run):
+        """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(block, ...)` calls a block."""
+        x = self.wte(input_ids) + self.wpe(indices(range(input_ids.shape[1])))
+        if self.training and self.dropout:
+            x = nn.functional.dropout(x, self.dropout)
+        for block in self.h:
+            x = run(block.attend, x)
+        return self.ln_f(x)
+
+
+class GPT2(LanguageModel):
+    """GPT-2 with a head; see `LanguageModel`."""
+
+    def __init__(self, config, dtype=infinicore.float32, tied=None):
+        super().__init__(config)
+        self.transformer = Transformer(config, dtype)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, dtype=dtype)
+        if config.tie_word_embeddings if tied is None else tied:
+            self.lm_head.weight = self.transformer.wte.weight
+        self.rotary = LearnedPositions()
+
+    @property
+    def decoder(self):
+        return self.transformer
+
+    @property
+    def dtype(self):
+        return self.transformer.wte.dtype
+
+    def init_weights(self):
+        """Normal numbers of `initializer_range`; those that write to the residual stream divided by sqrt(2 layers)."""
+        super().init_weights()
+        config = self.config
+        for name, parameter in self.named_parameters():
+            if name.endswith("c_proj.weight"):
+                nn.init.normal_(parameter, 0.0, config.initializer_range / (2 * config.num_hidden_layers) ** 0.5)
+        return self

@@ -1,0 +1,101 @@
+"""A decoder with a head: logits and losses over dense batches, logits over packed steps, text."""
+
+import importlib
+
+import numpy as np
+
+import infinicore
+from infinicore import nn
+
+from ..autograd import checkpoint, is_grad_enabled, no_grad
+from . import training
+from .batch import Batch
+from .step import build
+
+IGNORED = -100  # the label of places that a loss passes over
+
+
+def _call(function, *args):
+    return function(*args)
+
+
+class LanguageModel(nn.Module):
+    """Base of the models: a subclass has `decoder`, `lm_head`, `rotary` (its positions) and `dtype`.
+
+    `model(input_ids)` takes ids [batch, sequence] (a Tensor, an array or lists, also of different lengths) and
+    returns logits [batch, sequence, vocabulary]; see `forward`. In training mode, they are differentiable; in
+    evaluation mode, they come from the kernels of inference. `generate` writes text. `gradient_checkpointing = True`
+    computes each layer again in backward instead of keeping its activations.
+    """
+
+    gradient_checkpointing = False
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.path, self.generation_config = None, {}
+
+    def init_weights(self):
+        """Fill all parameters as the architecture does before training: see `from_config`."""
+        std = self.config.initializer_range
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)) and module.weight is not None:
+                nn.init.normal_(module.weight, 0.0, std)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)
+        return self
+
+    @no_grad()
+    def logits(self, step):
+        """Logits [R, vocabulary] of a `Step`."""
+        return self.lm_head(self.decoder(step))
+
+    def hidden(self, ids):
+        """Hidden states [batch, sequence, hidden size] before the head, differentiable; ids are an int64 Tensor."""
+        if ids.shape[1] > self.config.context:
+            raise ValueError(f"`input_ids` has {ids.shape[1]} tokens a sequence; the context is {self.config.context}")
+        run = checkpoint if self.gradient_checkpointing and self.training else _call
+        return self.decoder.hidden(ids, self.rotary, run)
+
+    def forward(self, input_ids, attention_mask=None, cache=None, labels=None):
+        """Logits [batch, sequence, vocabulary], or with `labels` the mean loss of predicting each next label.
+
+        `attention_mask` [batch, sequence] marks the tokens that count (one run of ones per row, at either end; in
+        training at the beginning); lists of different lengths need none. Logits of the other places are zero. With a
+        `cache` (see `infinicore.lm`), the tokens follow those that it holds, and are stored in it. `labels` are shaped
+        like `input_ids`, usually the same ids: place i is predicted from the places before it; -100 is passed over.
+        Raises ValueError for ids outside the vocabulary, an empty row, or more tokens than the model's context.
+        """
+        if labels is not None or (self.training and cache is None and is_grad_enabled()):
+            ids, mask = training.dense(input_ids, attention_mask, self.config.vocab_size)
+            if labels is None:
+                return self.lm_head(self.hidden(ids))
+            targets = training.targets_of(labels, mask, tuple(ids.shape))
+            shifted = np.full(targets.shape, IGNORED)
+            shifted[:, :-1] = targets[:, 1:]
+            return self.loss(ids, infinicore.from_numpy(shifted))
+        return self._infer(input_ids, attention_mask, cache)
+
+    def loss(self, input_ids, targets):
+        """Mean cross entropy of predicting `targets` [B, T] (int64 Tensor; -100 is passed over) at each of `input_ids`.
+
+        Logits are never held for all places at once.
+        """
+        hidden = self.hidden(input_ids)
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        if self.lm_head.quantized is not None:
+            raise NotImplementedError("a quantised model cannot be trained: load it without `quantize`")
+        return infinicore.linear_cross_entropy(rows, self.lm_head.weight, targets.reshape(-1), IGNORED)
+
+    @no_grad()
+    def _infer(self, input_ids, attention_mask, cache):
+        batch = Batch(input_ids, attention_mask, self.config.vocab_size)
+        cache = batch.scratch_cache(self) if cache is None else cache
+        batch.check_room(cache, self.config.context)
+        step = build(cache, self.rotary, range(len(batch.rows)), batch.rows)
+        return batch.unpack(self.logits(step))
+
+    def generate(self, prompt, **options):
+        """Write on from a prompt, token by token: see `infinicore.lm.generate`."""
+        # By name: models lie below lm, which knows tokenizers and sampling.
+        return importlib.import_module("infinicore.lm").generate(self, prompt, **options)
