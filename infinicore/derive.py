@@ -16,6 +16,7 @@ from .core import launch as core_launch
 from .core import layout, node
 from .core.node import GRAD, Node, Saved, attach, edge
 from .core.tensor_cy import TensorBase
+from .kernels import scalar_math
 from .kernels.ops import elementwise as _rules
 from .kernels.registry import FLOATS, Op
 
@@ -166,10 +167,22 @@ def _gradient_op(op, name):
 
 
 class _TensorMath:
-    """The names of `cpu/vmath.py` on tensors: what a rule means when its own derivative is wanted."""
+    """The names of `cpu/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
 
     def __getattr__(self, name):
-        return getattr(functions, name)
+        on_tensors, on_numbers = getattr(functions, name, None), getattr(scalar_math, name)
+
+        def function(*args):
+            return (on_tensors if any(isinstance(x, TensorBase) for x in args) else on_numbers)(*args)
+
+        return function
+
+    @staticmethod
+    def where(condition, input, other):
+        if isinstance(condition, TensorBase):
+            return functions.where(condition, input, other)
+        chosen, left = (input, other) if condition else (other, input)
+        return chosen if isinstance(chosen, TensorBase) else left * 0.0 + chosen
 
     @staticmethod
     def normal_cdf(x):

@@ -27,12 +27,12 @@ class _Frame:
     def unpack(self, number):
         if launch.mode() & GRAD:
             raise NotImplementedError("gradients of gradients through `checkpoint` are not supported: leave it out")
-        if self.again is None:
+        if self.again is None or number not in self.again:  # also when a retained graph is walked again
             self.run_again()
         if number not in self.again:
             raise ValueError(
-                f"`function` of `checkpoint` saved {self.count} tensors at first, and {len(self.again)} when it ran "
-                "again: it must do the same each time"
+                f"`function` of `checkpoint` saved {self.count} tensors at first, and only {len(self.again)} when it "
+                "ran again: it must do the same each time"
             )
         return self.again.pop(number)
 

@@ -283,7 +283,8 @@ def _(g, input, other):
 
 @pow_.grad("other")
 def _(g, input, other, out):
-    return m.where((input == 0.0) & (other >= 0.0), 0.0, g * out * m.log(input))
+    slope = g * out * m.log(input)
+    return m.where(input == 0.0, m.where(other >= 0.0, 0.0, slope), slope)
 
 
 @elementwise(ref=np.square, dtypes=NUMBERS)

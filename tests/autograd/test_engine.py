@@ -1,0 +1,270 @@
+"""The engine: values, accumulation, aliasing, graphs that are freed or kept, long chains, errors."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+from infinicore import autograd
+from infinicore.core import memory
+
+
+def leaf(*shape, dtype="float64", seed=0):
+    rng = np.random.default_rng(seed)
+    return ic.from_numpy(rng.uniform(0.5, 1.5, shape)).to(dtype).requires_grad_()
+
+
+def test_backward_adds_to_leaves():
+    x = leaf(3, 4)
+    (x * x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * x.detach().numpy())
+    (x * x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 4 * x.detach().numpy())
+    x.grad = None
+    y = x * 2
+    y.backward(ic.ones(3, 4, dtype="float64") * 3)
+    np.testing.assert_array_equal(x.grad.numpy(), np.full((3, 4), 6.0))
+    assert y.grad is None and not y.is_leaf and x.is_leaf and y.requires_grad
+
+
+def test_gradients_share_no_memory():
+    a, b = leaf(4), leaf(4, seed=1)
+    total = a + b
+    total.sum().backward()
+    assert a.grad.data_ptr() != b.grad.data_ptr()
+    (a + b).sum().backward()
+    np.testing.assert_array_equal(a.grad.numpy(), np.full(4, 2.0))
+    np.testing.assert_array_equal(b.grad.numpy(), np.full(4, 2.0))
+    c = leaf(4)
+    seed = ic.ones(4, dtype="float64")
+    (c + 0.0).backward(seed)
+    c.grad.add_(1.0)
+    np.testing.assert_array_equal(seed.numpy(), np.ones(4))
+    d = leaf(2, 3)
+    (d.T + d.T + d.reshape(3, 2)).sum().backward()
+    np.testing.assert_array_equal(d.grad.numpy(), np.full((2, 3), 3.0))
+
+
+def test_a_result_used_many_times():
+    x = leaf(5)
+    y = x * 3
+    z = y * y + y + y.exp() + y
+    z.sum().backward()
+    v = 3 * x.detach().numpy()
+    np.testing.assert_allclose(x.grad.numpy(), 3 * (2 * v + 2 + np.exp(v)))
+
+
+def test_broadcasting_is_summed_and_dtypes_are_kept():
+    x, b = leaf(3, 4, dtype="float32"), leaf(4, seed=2, dtype="bfloat16")
+    scale = leaf(3, 1, seed=3, dtype="float64")
+    y = (x + b) * scale
+    assert y.dtype is ic.float64
+    y.sum().backward()
+    assert (x.grad.dtype, b.grad.dtype, scale.grad.dtype) == (ic.float32, ic.bfloat16, ic.float64)
+    np.testing.assert_allclose(x.grad.numpy(), np.broadcast_to(scale.detach().numpy(), (3, 4)), rtol=1e-6)
+    assert b.grad.shape == (4,) and scale.grad.shape == (3, 1)
+
+
+def test_grad_leaves_dot_grad_alone():
+    x, w, unused = leaf(3), leaf(3, seed=1), leaf(2)
+    y = (x * w).sum()
+    gx, gw = autograd.grad(y, [x, w], retain_graph=True)
+    np.testing.assert_array_equal(gx.numpy(), w.detach().numpy())
+    np.testing.assert_array_equal(gw.numpy(), x.detach().numpy())
+    assert x.grad is None and w.grad is None
+    with pytest.raises(ValueError, match=r"do not depend on `inputs\[1\]`"):
+        autograd.grad(y, [x, unused], retain_graph=True)
+    assert autograd.grad(y, [x, unused], allow_unused=True)[1] is None
+    middle = x * 2
+    (g,) = autograd.grad((middle * middle).sum(), [middle])
+    np.testing.assert_allclose(g.numpy(), 4 * x.detach().numpy())
+
+
+def test_grad_goes_only_where_it_is_asked_to():
+    calls = []
+
+    class Noted(autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            calls.append(1)
+            return g
+
+    x, w = leaf(3), leaf(3)
+    autograd.grad((Noted.apply(x) * w).sum(), [w])
+    assert not calls
+
+
+def test_higher_derivatives():
+    x = leaf(4)
+    y = (x**3).sum()
+    (first,) = autograd.grad(y, [x], create_graph=True)
+    (second,) = autograd.grad(first.sum(), [x], create_graph=True)
+    (third,) = autograd.grad(second.sum(), [x])
+    v = x.detach().numpy()
+    np.testing.assert_allclose(first.detach().numpy(), 3 * v**2)
+    np.testing.assert_allclose(second.detach().numpy(), 6 * v)
+    np.testing.assert_allclose(third.numpy(), np.full(4, 6.0))
+
+
+def test_a_freed_graph_and_a_kept_one():
+    x = leaf(3)
+    y = (x.exp() * x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    with pytest.raises(ValueError, match="retain_graph=True"):
+        y.backward()
+
+
+def test_what_was_saved_is_freed_during_backward():
+    held = []
+
+    class Note(autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            held.append(memory.used_bytes()[0])
+            return g
+
+    x = leaf(1 << 17)
+    y = Note.apply(x)
+    for _ in range(8):
+        y = y.exp() * 1e-3  # each exp keeps its result, a megabyte
+    before = memory.used_bytes()[0]
+    y.sum().backward()
+    assert before - held[0] > 5 << 20
+
+
+def test_a_chain_of_a_hundred_thousand_operations():
+    x = leaf(1)
+    y = x
+    for _ in range(100_000):
+        y = y + 1.0
+    y.backward()
+    assert x.grad.item() == 1.0
+    del y
+    gc.collect()
+
+
+def test_modes():
+    x = leaf(2)
+    with ic.no_grad():
+        assert not (x * 2).requires_grad and not ic.is_grad_enabled()
+        with ic.enable_grad():
+            assert (x * 2).requires_grad
+    with ic.inference_mode():
+        assert not (x * 2).requires_grad and autograd.is_inference_mode_enabled()
+    with ic.set_grad_enabled(False):
+        assert not (x * 2).requires_grad
+    ic.set_grad_enabled(False)
+    assert not ic.is_grad_enabled()
+    ic.set_grad_enabled(True)
+
+    @ic.no_grad()
+    def doubled(v):
+        return v * 2
+
+    assert not doubled(x).requires_grad and ic.is_grad_enabled()
+    with pytest.raises(KeyError), ic.no_grad():
+        raise KeyError
+    assert ic.is_grad_enabled()
+
+
+def test_errors_name_the_fix():
+    with pytest.raises(ValueError, match="does not require grad"):
+        ic.ones(3).sum().backward()
+    with pytest.raises(ValueError, match="needs `gradient`"):
+        (leaf(3) * 2).backward()
+    with pytest.raises(ValueError, match="must have the shape"):
+        (leaf(3) * 2).backward(ic.ones(4, dtype="float64"))
+    with pytest.raises(TypeError, match="floating-point"):
+        ic.arange(3).requires_grad_()
+    with pytest.raises(ValueError, match="turned off"):
+        (leaf(3) * 2).requires_grad_(False)
+    with pytest.raises(ValueError, match="records no gradients"):
+        ic.exp(leaf(3), out=ic.zeros(3, dtype="float64"))
+    with pytest.raises(ValueError, match="must have shape"):
+        leaf(3).grad = ic.ones(4)
+
+
+def test_no_derivative_is_an_error_in_backward_not_a_wrong_answer():
+    x = leaf(2, 3)
+    assert not x.argmax(1).requires_grad and not (x > 1).requires_grad
+    values = x.detach() > 1
+    assert not values.requires_grad
+
+
+def test_tensor_hooks_and_retain_grad():
+    x = leaf(3)
+    seen = []
+    handle = x.register_hook(lambda g: seen.append(g.numpy().copy()) or g * 2)
+    y = x * 3
+    y.retain_grad()
+    removed = y.register_hook(lambda g: g * 10)
+    y.register_hook(lambda g: None)
+    y.sum().backward()
+    np.testing.assert_array_equal(y.grad.numpy(), np.full(3, 10.0))
+    np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 60.0))
+    np.testing.assert_array_equal(seen[0], np.full(3, 30.0))
+    handle.remove()
+    removed.remove()
+    x.grad = None
+    (x * 3).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 3.0))
+
+
+def test_hooks_after_accumulation():
+    x, order = leaf(3), []
+    x.register_post_accumulate_grad_hook(lambda t: order.append(t.grad.numpy().sum()))
+    (x * 2).sum().backward()
+    (x * 2).sum().backward()
+    assert order == [6.0, 12.0]
+    with pytest.raises(ValueError, match="leaf"):
+        (x * 2).register_post_accumulate_grad_hook(lambda t: None)
+
+
+def test_node_hooks():
+    x = leaf(3)
+    y = x * 3
+    y.grad_fn.register_prehook(lambda grads: (grads[0] * 2,))
+    y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] + 1,))
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 7.0))
+    assert y.grad_fn.next_functions[0][0] is x
+
+
+def test_saved_tensor_hooks():
+    x = leaf(3)
+    packed = []
+    with autograd.saved_tensors_hooks(lambda t: packed.append(t.shape) or t.numpy().copy(), ic.from_numpy):
+        y = (x * x).exp().sum()
+    assert len(packed) == 3
+    y.backward()
+    v = x.detach().numpy()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * v * np.exp(v * v))
+
+
+def test_anomaly_detection_names_the_operation_and_the_line():
+    x = ic.zeros(2).requires_grad_()
+    with autograd.detect_anomaly():
+        y = (x.sqrt() * 0.0).sum()  # 0 / 0 in backward
+        with pytest.raises(ValueError, match=r"derivative of `sqrt` gave NaN.*test_engine"):
+            y.backward()
+
+
+def test_threads_have_modes_of_their_own():
+    import threading
+
+    found = []
+    with ic.no_grad():
+        thread = threading.Thread(target=lambda: found.append(ic.is_grad_enabled()))
+        thread.start()
+        thread.join()
+    assert found == [True]

@@ -1,0 +1,158 @@
+"""Views and in-place operations in the graph; version counters."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+from infinicore import autograd
+
+torch = pytest.importorskip("torch")
+
+
+def both(function, *shapes):
+    """The gradients of `function` here and in torch, on the same numbers."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    ours = [ic.from_numpy(a.copy()).requires_grad_() for a in arrays]
+    theirs = [torch.from_numpy(a.copy()).requires_grad_() for a in arrays]
+    one, two = function(*ours), function(*theirs)
+    np.testing.assert_allclose(one.detach().numpy(), two.detach().numpy(), rtol=1e-12)
+    weight = rng.standard_normal(tuple(two.shape))
+    one.backward(ic.from_numpy(weight))
+    two.backward(torch.from_numpy(weight))
+    for x, y in zip(ours, theirs):
+        expected = np.zeros(y.shape) if y.grad is None else y.grad.numpy()
+        np.testing.assert_allclose(x.grad.numpy() if x.grad is not None else 0 * expected, expected, rtol=1e-12)
+
+
+VIEWS = {
+    "reshape": lambda x: x.reshape(6, 4).T.reshape(-1)[3:19],
+    "permute": lambda x: x.permute(2, 0, 1) * x.permute(2, 0, 1),
+    "steps": lambda x: x[:, 1:4:2, ::2],
+    "select": lambda x: x[1, :, -1] + x[0, :, 0],
+    "newaxis": lambda x: x[None, :, None, 1] * 2,
+    "expand": lambda x: x[:, :1].expand(2, 5, 4),
+    "squeeze": lambda x: x[:1].squeeze(0).unsqueeze(-1).squeeze(),
+    "split": lambda x: x.split([1, 2], 1)[1] * x.chunk(3, 1)[0],
+    "unbind": lambda x: x.unbind(1)[2] + x.unbind(1)[0],
+    "narrow": lambda x: x.narrow(1, 1, 2).narrow(2, 0, 3),
+    "flatten": lambda x: x.flatten(1).unflatten(1, (4, 3)),
+    "movedim": lambda x: x.movedim(0, -1).mT,
+    "overlapping": lambda x: x.as_strided((5, 3), (2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(name):
+    both(VIEWS[name], (2, 3, 4))
+    x = ic.from_numpy(np.random.default_rng(1).standard_normal((2, 3, 4))).requires_grad_()
+    assert autograd.gradcheck(VIEWS[name], (x,))
+    assert autograd.gradgradcheck(lambda t: VIEWS[name](t * t), (x,))
+
+
+def _chain(x):
+    y = x * 2
+    y += x
+    y.mul_(x)
+    y /= 3.0
+    return y
+
+
+def _rows(x, v):
+    y = x * 1
+    y[1] = v * v
+    y[0, ::2] = 5.0
+    return y * y
+
+
+def _view_of_result(x):
+    y = x * 2
+    z = y[1]
+    z.mul_(x[0])
+    return y * z
+
+
+def _view_after_write(x):
+    y = x * 2
+    z = y[1]
+    y.mul_(3.0)
+    return z * z
+
+
+def _base_without_graph(x):
+    buffer = x.detach().clone()
+    buffer[1] = x[0] * 2
+    return buffer * 3
+
+
+def _copied(x, v):
+    y = x * 1
+    y.copy_(v)
+    return y * y
+
+
+def _zeroed(x):
+    y = x * 3
+    y[0].zero_()
+    return y * x
+
+
+IN_PLACE = {
+    "chain": (_chain, (3, 4)),
+    "rows": (_rows, (3, 4), (4,)),
+    "view of a result": (_view_of_result, (3, 4)),
+    "view after a write": (_view_after_write, (3, 4)),
+    "base without graph": (_base_without_graph, (3, 4)),
+    "copied": (_copied, (3, 4), (4,)),
+    "zeroed": (_zeroed, (3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(name):
+    function, *shapes = IN_PLACE[name]
+    both(function, *shapes)
+
+
+def test_a_leaf_is_not_overwritten():
+    x = ic.ones(3).requires_grad_()
+    with pytest.raises(ValueError, match="leaf"):
+        x.add_(1)
+    with pytest.raises(ValueError, match="leaf"):
+        x[0] = 1
+    with pytest.raises(ValueError, match="leaf"):
+        x.zero_()
+    with ic.no_grad():
+        x.add_(1)
+    assert x.tolist() == [2, 2, 2] and x.is_leaf
+    x.detach().fill_(0)
+    assert x.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda y: y.detach().add_(1),
+        lambda y: y.detach().zero_(),
+        lambda y: y.detach().__setitem__(0, 1.0),
+        lambda y: ic.exp(y.detach(), out=y.detach()),
+        lambda y: y.detach().copy_(ic.ones(3)),
+        lambda y: ic.sum(ic.ones(3, 2), 1, out=y.detach()),
+    ],
+)
+def test_damage_to_a_saved_tensor_is_noticed(damage):
+    x = ic.ones(3).requires_grad_()
+    y = x.exp()
+    z = (y * y).sum()
+    damage(y)
+    with pytest.raises(ValueError, match="changed in place"):
+        z.backward()
+
+
+def test_versions():
+    x = ic.zeros(4)
+    before = x._version
+    x.add_(1)
+    x[1:].mul_(2)
+    x.numpy()
+    assert x._version == before + 2 and x[1:]._version == x._version and x.detach()._version == x._version
