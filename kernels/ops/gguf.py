@@ -91,7 +91,7 @@ def _dequantize(call, y, raw, kind, index, checked, n, errors=None):
     return y
 
 
-@op(dtypes=FLOATS)
+@op(dtypes=FLOATS, gradient=None)
 def gguf_dequantize(call, raw, kind, shape, dtype="float32"):
     """The values [N, K] of raw blocks of a GGUF file, equal to the reference's bit for bit in float32.
 
@@ -103,7 +103,7 @@ def gguf_dequantize(call, raw, kind, shape, dtype="float32"):
     return _dequantize(call, y, raw, kind, None, checked, checked[1])
 
 
-@op(dtypes=FLOATS)
+@op(dtypes=FLOATS, gradient=None)
 def gguf_embedding(call, indices, raw, kind, shape, dtype="float32"):
     """Rows of raw blocks [V, D] of a GGUF file by `indices` (any shape, int32 or int64): indices.shape + [D].
 
@@ -117,7 +117,7 @@ def gguf_embedding(call, indices, raw, kind, shape, dtype="float32"):
     return _dequantize(call, y, raw, kind, indices.contiguous(), checked, indices.numel_, errors)
 
 
-@op(dtypes=("uint8",), outputs=())
+@op(dtypes=("uint8",), outputs=(), gradient=None)
 def gguf_pack(call, raw, kind, shape, rows=None):
     """Raw blocks [N, K] of a GGUF file as a `QuantizedWeight` for `linear_quantized`; nothing is lost or rounded.
 

@@ -86,7 +86,7 @@ def _kv_caching_samples(rng):
     yield (*(rng.standard_normal(s) for s in shapes), np.array([0, 15])), {}
 
 
-@op(dtypes=_CACHE_DTYPES, ref=_kv_caching_ref, samples=_kv_caching_samples, outputs=())
+@op(dtypes=_CACHE_DTYPES, ref=_kv_caching_ref, samples=_kv_caching_samples, outputs=(), gradient="missing")
 def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths, k_scales=None, v_scales=None):
     """Store k, v [B, Hkv, S, D] in caches [B, Hkv, max length, D], in place; returns (k_cache, v_cache).
 
@@ -120,7 +120,7 @@ def _paged_caching_samples(rng):
     yield (*(rng.standard_normal(s) for s in shapes), np.array([47, -1, 0, 9, 33])), {}
 
 
-@op(dtypes=_CACHE_DTYPES, ref=_paged_caching_ref, samples=_paged_caching_samples, outputs=())
+@op(dtypes=_CACHE_DTYPES, ref=_paged_caching_ref, samples=_paged_caching_samples, outputs=(), gradient="missing")
 def paged_caching(call, k_cache, v_cache, k, v, slot_mapping, k_scales=None, v_scales=None):
     """Store k [T, Hkv, D], v [T, Hkv, Dv] in paged caches, in place; returns (k_cache, v_cache).
 
@@ -153,7 +153,7 @@ def _attention_samples(rng):
         yield (*(rng.standard_normal(s) for s in shapes), pos), {}
 
 
-@op(dtypes=_CACHE_DTYPES, ref=_attention_ref, samples=_attention_samples, tolerance=TOLERANCE)
+@op(dtypes=_CACHE_DTYPES, ref=_attention_ref, samples=_attention_samples, tolerance=TOLERANCE, gradient="missing")
 def attention(call, q, k, v, k_cache, v_cache, pos):
     """Store k, v at places `pos` ... of the caches, then causal attention over all that they hold -> [S, H, D].
 

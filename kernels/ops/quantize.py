@@ -55,7 +55,7 @@ def _grain(k, panels=1):
 # ---- floats ------------------------------------------------------------------------------------
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def quantize_weight(call, weight, format="int8", *, group_size=32, into=None, first=0):
     """The `QuantizedWeight` of a float weight [N, K], for `linear_quantized`; `weight` itself is no longer needed.
 
@@ -105,7 +105,7 @@ def _target(call, into, first, shape, format, shift):
     return into
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def empty_quantized(call, shape, format="int8", *, group_size=32):
     """A `QuantizedWeight` of `shape` [N, K] for "int8" or "int4", to be filled by `quantize_weight(..., into=it)`."""
     if format not in ("int8", "int4"):
@@ -114,7 +114,7 @@ def empty_quantized(call, shape, format="int8", *, group_size=32):
     return empty_weight(call, tuple(shape), format, shift)
 
 
-@op()
+@op(gradient=None)
 def dequantize_weight(call, weight, dtype="float32"):
     """The float weight [N, K] of a `QuantizedWeight` in any format, columns in the order of the inputs.
 
@@ -175,7 +175,7 @@ def _scale_shape(call, scales, wanted):
         raise ValueError(f"`scales` of `{call.op.name}` must have shape {shapes}, got {list(scales.shape)}")
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def pack_int8(call, weight, scales):
     """The "int8" `QuantizedWeight` of int8 [N, K] and scales, one for each row ([N, 1]) or for all ([1, 1])."""
     _check(call, weight=(weight, ("int8",), 2), scales=(scales, _SCALES, 2))
@@ -186,7 +186,7 @@ def pack_int8(call, weight, scales):
     return _pack_rows(call, weight, empty_weight(call, (n, k), "int8", _PER_ROW), scales, strides, 1, 128, "scales")
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def pack_float8(call, weight, scales):
     """The `QuantizedWeight` of float8 [N, K] (e4m3 or e5m2) and its scales: w = scale * weight.
 
@@ -207,7 +207,7 @@ def pack_float8(call, weight, scales):
     return _pack_rows(call, weight, target, scales, strides, shared, 0, "scales")
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def pack_mxfp4(call, blocks, scales):
     """The "mxfp4" `QuantizedWeight` of nibbles uint8 [N, K / 2] (low one first) and exponents uint8 [N, K / 32].
 
@@ -222,7 +222,7 @@ def pack_mxfp4(call, blocks, scales):
     return _pack_rows(call, blocks, empty_weight(call, (n, k), "mxfp4"), scales, (k // UNIT, 1), 1, 0, "scales")
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def pack_groups(call, weight, scales, *, bits=4, group_size=128):
     """The `QuantizedWeight` of words along rows, int32 [N, K / per] with per = 32 / bits and the first element in the
     low bits, and scales [N, groups].
@@ -272,7 +272,7 @@ def _pack_columns(call, kernel, parameters, qweight, qzeros, scales, target, has
     return target
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def pack_gptq(call, qweight, qzeros, scales, *, bits=4, group_size=128, order=None, zero_offset=1):
     """The `QuantizedWeight` of a GPTQ layer: qweight int32 [K / per, N], qzeros int32 [groups, N / per], scales
     [groups, N], with per = 32 / bits.
@@ -307,7 +307,7 @@ def _check_order(call, order, k):
         raise ValueError(f"`order` of `{call.op.name}` must be a contiguous permutation of 0 to {k - 1}")
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def pack_awq(call, qweight, qzeros, scales, *, group_size=128):
     """The `QuantizedWeight` of an AWQ layer (version "gemm"): qweight int32 [K, N / 8], qzeros int32 [groups, N / 8],
     scales [groups, N].
@@ -332,7 +332,7 @@ def _check_format(call, weight, format):
         raise TypeError(f"`weight` of `{call.op.name}` must be a QuantizedWeight of format {format!r}, got {got}")
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def unpack_int8(call, weight):
     """(int8 [N, K], float32 scales [N, 1]) of an "int8" `QuantizedWeight`: what `pack_int8` takes."""
     _check_format(call, weight, "int8")
@@ -343,7 +343,7 @@ def unpack_int8(call, weight):
     return rows, scales
 
 
-@op(outputs=())
+@op(outputs=(), gradient=None)
 def unpack_gptq(call, weight):
     """(qweight int32 [K / 8, N], scales float16 [groups, N]) of an "int4" `QuantizedWeight`: what `pack_gptq` takes,
     with zeros of 8. Raises ValueError where N or K is no multiple of 8.

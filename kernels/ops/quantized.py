@@ -165,7 +165,7 @@ def _checked(input, weight, bias, activations):
     return weights, n
 
 
-@op(dtypes=_DTYPES)
+@op(dtypes=_DTYPES, gradient="missing")
 def linear_quantized(call, input, weight, bias=None, *, activations="int8"):
     """`input @ weight.T + bias` for input [..., K] and a `QuantizedWeight` [N, K] -> [..., N].
 

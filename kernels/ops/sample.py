@@ -36,7 +36,7 @@ def _greedy(call, x, y, num_rows, stride, size):
     call.launch("sample.greedy", types, args, num_rows, max(1, _SPLIT // size), (x, y), _ERRORS)
 
 
-@op(ref=_random_sample_ref, samples=_random_sample_samples)
+@op(ref=_random_sample_ref, samples=_random_sample_samples, gradient=None)
 def random_sample(call, logits, random_val, topp, topk, temperature):
     """One token id as a 0-dim int32 tensor, drawn from `logits` [V] by the number `random_val` in [0, 1].
 
@@ -125,7 +125,7 @@ def _per_row(call, name, values, num_rows):
     return values.address, values
 
 
-@op(ref=_sample_tokens_ref)
+@op(ref=_sample_tokens_ref, gradient=None)
 def sample_tokens(
     call,
     logits,

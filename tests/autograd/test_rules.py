@@ -1,0 +1,139 @@
+"""Every derivative of the op table against finite differences in float64, along random directions.
+
+The derivative of sum(w * f(x + t v)) by t is <gradient, v>: two calls and one backward for inputs of any size. The
+same is done to the derivative itself, where the row's rule is made of operations that have one.
+"""
+
+import numpy as np
+import pytest
+from infinicore.kernels import OPS
+from infinicore.kernels.registry import AMP
+
+import infinicore as ic
+from infinicore import autograd
+
+RULES = [op for op in OPS.values() if op.gradients and "float64" in op.dtypes]
+ELEMENTWISE = [op for op in RULES if op.family == "elementwise" and op.result != "given"]
+SAMPLED = [op for op in RULES if op.family == "kernel" and (op.grad_samples or op.samples)]
+
+
+def test_every_row_says_whether_it_has_a_derivative():
+    silent = [op.name for op in OPS.values() if op.gradient == "rule" and not op.gradients]
+    assert not silent, f"neither a rule nor gradient=None: {silent}"
+    contrary = [op.name for op in OPS.values() if op.gradient is None and op.gradients]
+    assert not contrary, contrary
+
+
+def test_every_row_has_a_policy_for_mixed_precision():
+    assert all(op.amp in AMP for op in OPS.values())
+    assert {OPS[name].amp for name in ("matmul", "linear")} == {"lower"}
+    assert OPS["cross_entropy"].amp == "float32"
+
+
+def test_every_rule_is_tried():
+    tried = {op.name for op in (*ELEMENTWISE, *SAMPLED, OPS["cast"])}
+    # rules of backward rows are those of second derivatives, which their ops' own tests reach
+    untried = [op.name for op in RULES if op.name not in tried and not op.name.endswith("_backward")]
+    assert not untried, f"a rule without samples: {untried}"
+
+
+def tensors_of(value):
+    """A sample with its float arrays as float64 tensors that require grad."""
+    if isinstance(value, (np.ndarray, np.floating)):
+        t = ic.from_numpy(np.array(value))
+        return t.requires_grad_() if t.dtype is ic.float64 else t
+    if isinstance(value, (list, tuple)) and any(isinstance(v, np.ndarray) for v in value):
+        return [tensors_of(v) for v in value]
+    return value
+
+
+def leaves(values):
+    for x in values:
+        if isinstance(x, ic.Tensor) and x.requires_grad:
+            yield x
+        elif isinstance(x, list):
+            yield from leaves(x)
+
+
+def floats(result):
+    results = result if isinstance(result, tuple) else (result,)
+    return [y for y in results if y.dtype.is_floating_point]
+
+
+def along(function, inputs, rng, eps=1e-6):
+    """(derivative by backward, by finite differences) of a random combination of the results, in a random direction."""
+    results = floats(function())
+    weights = [ic.from_numpy(rng.standard_normal(tuple(y.shape))) for y in results]
+    pairs = [(y, w) for y, w in zip(results, weights) if y.requires_grad]
+    found = autograd.grad([y for y, _ in pairs], inputs, [w for _, w in pairs], allow_unused=True)
+    directions = [rng.standard_normal(tuple(x.shape)) for x in inputs]
+    analytic = sum(float(np.vdot(g.numpy(), v)) for g, v in zip(found, directions) if g is not None)
+    sides = []
+    for step in (eps, -2 * eps):
+        for x, v in zip(inputs, directions):
+            x.detach().add_(ic.from_numpy(np.asarray(v * step)))
+        results = floats(function())
+        sides.append(sum(float(np.vdot(y.numpy(), w.numpy())) for y, w in zip(results, weights)))
+    for x, v in zip(inputs, directions):
+        x.detach().add_(ic.from_numpy(np.asarray(v * eps)))
+    return analytic, (sides[0] - sides[1]) / (2 * eps)
+
+
+def check(function, inputs, rng, order=1):
+    analytic, numeric = along(function, inputs, rng)
+    np.testing.assert_allclose(analytic, numeric, rtol=2e-5, atol=2e-5)
+    if order == 1:
+        return
+
+    def first():
+        results = [y for y in floats(function()) if y.requires_grad]
+        # squares, so that the derivative depends on the result as well
+        total = sum(((y * y).sum() for y in results[1:]), (results[0] * results[0]).sum())
+        return tuple(g for g in autograd.grad(total, inputs, create_graph=True, allow_unused=True) if g is not None)
+
+    try:
+        analytic, numeric = along(first, inputs, rng)
+    except NotImplementedError:
+        return
+    np.testing.assert_allclose(analytic, numeric, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+def test_elementwise(op, rng):
+    low, high = op.domain
+    arrays = []
+    for name in op.parameters:
+        shape = (3, 17) if not arrays else (17,)  # broadcast
+        if name == "condition":
+            arrays.append(ic.from_numpy(rng.integers(0, 2, (3, 17)).astype(bool)))
+        else:
+            # numbers such as the slope of a leaky ReLU have no derivative
+            arrays.append(ic.from_numpy(rng.uniform(low, high, shape)).requires_grad_(name in op.gradients))
+    inputs = [x for x in arrays if x.requires_grad]
+    check(lambda: getattr(ic, op.name)(*arrays), inputs, rng, order=2)
+    results = autograd.grad(getattr(ic, op.name)(*arrays).sum(), inputs)
+    assert all(g.shape == x.shape for g, x in zip(results, inputs))
+
+
+@pytest.mark.parametrize("op", SAMPLED, ids=lambda op: op.name)
+def test_rows(op, rng):
+    tried = 0
+    for args, kwargs in (op.grad_samples or op.samples)(rng):
+        args = [tensors_of(a) for a in args]
+        kwargs = {name: tensors_of(v) for name, v in kwargs.items()}
+        inputs = [x for x in leaves([*args, *kwargs.values()]) if x.numel()]
+        for name, x in zip(op.parameters, args):
+            if isinstance(x, ic.Tensor) and x.requires_grad and name not in op.gradients:
+                x.requires_grad_(False)
+                inputs = [y for y in inputs if y is not x]
+        for name, x in kwargs.items():
+            if isinstance(x, ic.Tensor) and x.requires_grad and name not in op.gradients:
+                x.requires_grad_(False)
+                inputs = [y for y in inputs if y is not x]
+        if not inputs:
+            continue
+        small = sum(x.numel() for x in inputs) < 5000
+        function = getattr(ic, op.name)
+        check(lambda f=function, a=args, k=kwargs: f(*a, **k), inputs, rng, order=2 if small and tried < 2 else 1)
+        tried += 1
+    assert tried
