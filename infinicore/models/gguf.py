@@ -315,7 +315,7 @@ class _Loader:
         """A tensor into a parameter of floats, its rows in the order `rows`."""
         floats = self.file.entries[theirs].kind in FLOATS
         values = self.file.floats(theirs) if floats else self.file.tensor(theirs)
-        parameter.copy_(values if rows is None else infinicore.index_select(values, 0, rows))
+        parameter.detach().copy_(values if rows is None else infinicore.index_select(values, 0, rows))
 
     def _row_order(self, path, count):
         """Row r of the model is row order[r] of the file; None: the same.

@@ -43,6 +43,8 @@ class LanguageModel(nn.Module):
                 nn.init.normal_(module.weight, 0.0, std)
                 if getattr(module, "bias", None) is not None:
                     nn.init.zeros_(module.bias)
+            elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+                module.reset_parameters()
         return self
 
     @no_grad()
@@ -85,7 +87,7 @@ class LanguageModel(nn.Module):
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.lm_head.quantized is not None:
             raise NotImplementedError("a quantised model cannot be trained: load it without `quantize`")
-        return infinicore.linear_cross_entropy(rows, self.lm_head.weight, targets.reshape(-1), IGNORED)
+        return infinicore.linear_cross_entropy(rows, self.lm_head.weight, targets.reshape(-1), ignore_index=IGNORED)
 
     @no_grad()
     def _infer(self, input_ids, attention_mask, cache):

@@ -1,8 +1,8 @@
 """Checkpoints of a training run: model, optimizer and everything else that the next step depends on.
 
-A checkpoint is a folder `step-00000100` with model.safetensors, optimizer.safetensors and state.json. It is written
-under a temporary name and renamed when all of it is on disk, so a run that is killed, or a disk that fills up, leaves
-the one before intact.
+A checkpoint is a folder `step-00000100` with model.safetensors, optimizer.safetensors and state.json, which has the
+sizes and CRC-32 sums of the other two. It is written under a temporary name and renamed when all of it is on disk, so a
+run that is killed, or a disk that fills up, leaves the one before intact.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -43,15 +44,19 @@ def latest(folder):
 
 def _split(value, path, tensors):
     """`value` with its tensors taken out into `tensors` and named in their place: what JSON can hold."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, Tensor):
         tensors[path] = value.detach().contiguous()
         return {"tensor": path}
     if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, (str, int)):  # of a list of pairs, so that numbers stay numbers
+                raise TypeError(f"{path!r} has the key {key!r} and cannot be saved: keys must be texts or integers")
         return {"dict": [[key, _split(v, f"{path}.{key}", tensors)] for key, v in value.items()]}
     if isinstance(value, (list, tuple)):
-        return {"list": [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]}
-    if isinstance(value, np.generic):
-        value = value.item()
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     raise TypeError(
@@ -65,33 +70,41 @@ def _join(node, tensors):
         return tensors[value]
     if kind == "dict":
         return {key: _join(v, tensors) for key, v in value}
-    if kind == "list":
-        return [_join(v, tensors) for v in value]
+    if kind in ("list", "tuple"):
+        return {"list": list, "tuple": tuple}[kind](_join(v, tensors) for v in value)
     return value
 
 
-def _sync(folder):
-    """Make sure that what was written survives a power cut, before the rename that makes it count."""
-    for path in [*folder.iterdir(), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _sync(path):
+    """Have a file or folder survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sum(path):
+    """[size, CRC-32] of a file."""
+    size = crc = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return [size, crc]
 
 
 @no_grad()
 def save_checkpoint(folder, step, model, optimizer=None, *, keep=3, **parts):
     """Write a checkpoint of `step` into `folder`; returns its path.
 
-    `parts` are objects with `state_dict()` (scheduler, scaler, data loader) or values that JSON can hold. The state of
-    the default random generator is always saved. Afterwards only the newest `keep` checkpoints stay (None: all).
-    Raises OSError where writing fails: older checkpoints are as they were then.
+    `parts` are objects with `state_dict()` (scheduler, scaler, data loader) or values of tensors, numbers and texts.
+    The state of the default random generator is always saved. A folder holds the checkpoints of one run: those of later
+    steps, from before the run went back, are deleted afterwards, and of the others all but the newest `keep` (None:
+    all stay). Raises OSError where writing fails: older checkpoints are then as they were.
     """
     if keep is not None and keep < 1:
         raise ValueError(f"`keep` must be at least 1, or None to keep all checkpoints, got {keep}")
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{_PREFIX}{step:08d}"
     tensors = {}
     states = {name: p.state_dict() if hasattr(p, "state_dict") else p for name, p in parts.items() if p is not None}
@@ -104,27 +117,42 @@ def save_checkpoint(folder, step, model, optimizer=None, *, keep=3, **parts):
         "parts": _split(states, "state", tensors),
         "infinicore": infinicore.__version__,
     }
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
+    weights = {name: tensor.detach().contiguous() for name, tensor in _unshared(model).items()}
     try:
-        save_file({k: v.detach().contiguous() for k, v in _unshared(model).items()}, temporary / "model.safetensors")
-        save_file(tensors, temporary / "optimizer.safetensors")
-        (temporary / "state.json").write_text(json.dumps(state))
-        _sync(temporary)
-        temporary.chmod(0o755)
-        if target.exists():  # the same step again, after a resume
-            shutil.rmtree(target)
-        os.rename(temporary, target)
+        _write(folder, target, state, {"model.safetensors": weights, "optimizer.safetensors": tensors})
     except OSError as error:
         raise OSError(
             f"the checkpoint of step {step} could not be written to {folder} ({error.strerror or error}): free space "
-            "there, older checkpoints are intact"
+            "there or choose another folder; older checkpoints are intact"
         ) from error
+    own = checkpoints(folder)
+    past = [path for number, path in own if number <= step]
+    for path in [path for number, path in own if number > step] + ([] if keep is None else past[:-keep]):
+        shutil.rmtree(path, ignore_errors=True)
+    return target
+
+
+def _write(folder, target, state, files):
+    """Write all files of a checkpoint under a temporary name, then rename the folder to `target`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f".{_PREFIX}*"):  # of a run that was killed while it wrote
+        shutil.rmtree(left, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
+    try:
+        for name, tensors in files.items():
+            save_file(tensors, temporary / name)
+        state["files"] = {name: _sum(temporary / name) for name in files}
+        (temporary / "state.json").write_text(json.dumps(state))
+        for path in [*temporary.iterdir(), temporary]:
+            _sync(path)
+        temporary.chmod(0o755)
+        if target.exists():  # the same step again: two renames, so that it is gone for microseconds only
+            os.rename(target, folder / f".{target.name}.old")
+        os.rename(temporary, target)
+        _sync(folder)
+        shutil.rmtree(folder / f".{target.name}.old", ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    if keep is not None:
-        for _, path in checkpoints(folder)[:-keep]:
-            shutil.rmtree(path, ignore_errors=True)
-    return target
 
 
 def _unshared(model):
@@ -141,14 +169,14 @@ def _unshared(model):
 
 @no_grad()
 def load_checkpoint(path, model, optimizer=None, **parts):
-    """Bring a run back to a checkpoint (a path of `save_checkpoint`, or a folder of them: the newest); returns its step.
+    """Bring a run back to a checkpoint, a path of `save_checkpoint`, or a folder of them: the newest. Returns its step.
 
     `parts` are the objects whose states were saved under the same names; values come back from `checkpoint_values`.
-    Raises FileNotFoundError where there is none, ValueError with the file's name for one that is damaged or belongs to
-    another model.
+    Raises FileNotFoundError where there is none, ValueError with the file's name for one that is damaged (and names the
+    newest older one) or that belongs to another model: the run is as it was then.
     """
     path, state, tensors = _read(path)
-    weights = _load_tensors(path / "model.safetensors")
+    weights = _load_tensors(path, state, "model.safetensors")
     own = _unshared(model)
     missing, extra = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     if missing or extra:
@@ -158,18 +186,19 @@ def load_checkpoint(path, model, optimizer=None, **parts):
         if weights[name].shape != tensor.shape or weights[name].dtype is not tensor.dtype:
             raise ValueError(
                 f"{path / 'model.safetensors'}: {name!r} is {weights[name].dtype} of shape "
-                f"{tuple(weights[name].shape)}, the model's is {tensor.dtype} of shape {tuple(tensor.shape)}"
+                f"{tuple(weights[name].shape)}, the model's is {tensor.dtype} of shape {tuple(tensor.shape)}: "
+                "it belongs to another model"
             )
     states = _join(state["parts"], tensors)
-    wanted = {**parts, **({} if optimizer is None else {"optimizer": optimizer})}
-    for name, part in wanted.items():
-        if part is not None and name not in states:
+    # The optimizer first: it refuses a state that does not fit.
+    wanted = {name: p for name, p in {"optimizer": optimizer, **parts}.items() if p is not None}
+    for name in wanted:
+        if name not in states:
             raise ValueError(f"{path} holds no state of `{name}`: it was saved without one")
+    for name, part in wanted.items():
+        part.load_state_dict(states[name])
     for name, tensor in own.items():
         tensor.copy_(weights[name])
-    for name, part in wanted.items():
-        if part is not None:
-            part.load_state_dict(states[name])
     set_rng_state(state["random"])
     return state["step"]
 
@@ -181,33 +210,39 @@ def checkpoint_values(path):
 
 
 def _read(path):
+    """(path of the checkpoint, its state, the tensors of the state)."""
     path = Path(path)
     if not (path / "state.json").is_file():
         newest = latest(path) if path.is_dir() else None
         if newest is None:
             raise FileNotFoundError(f"there is no checkpoint in {path}")
         path = newest
-    source = path / "state.json"
-    with _naming(source):
-        state = json.loads(source.read_text())
+    with _naming(path, "state.json"):
+        state = json.loads((path / "state.json").read_text())
         if state["version"] != _VERSION:
             raise ValueError(f"version {state['version']} is not {_VERSION}")
-        tensors = _load_tensors(path / "optimizer.safetensors")
+        for key in ("step", "random", "parts", "files"):
+            state[key]
+    tensors = _load_tensors(path, state, "optimizer.safetensors")
+    with _naming(path, "state.json"):
         _join(state["parts"], tensors)
-        return path, state, tensors
+    return path, state, tensors
 
 
-def _load_tensors(source):
-    with _naming(source):
-        return load_file(source)
+def _load_tensors(path, state, name):
+    with _naming(path, name):
+        if _sum(path / name) != state["files"][name]:
+            raise ValueError("its size or checksum is not what was written")
+        return load_file(path / name)
 
 
 @contextlib.contextmanager
-def _naming(source):
-    """Turn whatever damage does into one sentence with the file's name."""
+def _naming(path, name):
+    """Turn whatever damage does into one sentence with the file's name and a way out."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, EOFError, FileNotFoundError) as error:
-        if isinstance(error, ValueError) and str(source.parent) in str(error):
-            raise
-        raise ValueError(f"{source} is damaged ({error}): use an older checkpoint") from error
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, FileNotFoundError) as error:
+        older = [other for _, other in checkpoints(path.parent) if other.name < path.name]
+        way = f"delete {path.name} and {older[-1]} is the newest" if older else "there is no older checkpoint"
+        what = str(error).strip()[:200] or type(error).__name__
+        raise ValueError(f"{path / name} is damaged ({what}): {way}") from error

@@ -1,9 +1,14 @@
 """Where a NaN comes from."""
 
+import math
+
 import infinicore
+from infinicore import nn
 
 from ..autograd import no_grad
 from ..core.tensor_cy import TensorBase
+
+_ADVICE = "lower the learning rate, clip gradients, or look at the data (the last checkpoint is from before)"
 
 
 def _bad(value):
@@ -11,28 +16,47 @@ def _bad(value):
     if isinstance(value, TensorBase):
         if not value.dtype.is_floating_point or not value.numel():
             return False
-        value = value.detach()
-        return not bool(infinicore.all(infinicore.abs(value) < float("inf")))
+        return not bool(infinicore.all(infinicore.abs(value.detach()) < float("inf")))
     if isinstance(value, (list, tuple)):
         return any(map(_bad, value))
     return False
 
 
+def bad_parameter(model):
+    """The name of the first parameter that holds NaN or infinity, or None."""
+    found = {name: p for name, p in model.named_parameters() if p.dtype.is_floating_point and p.numel()}
+    # One pass over all of them: 124 million numbers take as long as reading them.
+    if not found or math.isfinite(nn.utils.get_total_norm([p.detach() for p in found.values()], math.inf).item()):
+        return None
+    return next((name for name, p in found.items() if _bad(p)), None)
+
+
 @no_grad()
 def first_bad_module(model, run):
-    """Run `run()` once more and name the first module whose result is not finite though its input is, or None."""
-    found, handles = [], []
+    """Run `run()` once more: words for the place where numbers first are not finite, or None.
 
-    def look(path):
+    A forward hook tells of each module that is called; what a model computes between two of them is named by both.
+    """
+    found, before, handles = [], [], []
+
+    def look(path, module):
+        name = f"`{path}` ({type(module).__name__})" if path else f"the model ({type(module).__name__})"
+
         def hook(module, args, output):
-            if not found and _bad(output) and not _bad(args):
-                found.append(f"`{path or 'the model'}` ({type(module).__name__})")
+            if found:
+                return
+            if _bad(args):
+                after = f", after {before[-1]}" if before else ""
+                found.append(f"the input of {name}{after} is the first to hold NaN or infinity")
+            elif _bad(output):
+                found.append(f"the first module whose result holds NaN or infinity is {name}")
+            before.append(name)
 
         return hook
 
     try:
         for path, module in model.named_modules():
-            handles.append(module.register_forward_hook(look(path)))
+            handles.append(module.register_forward_hook(look(path, module)))
         run()
     finally:
         for handle in handles:
@@ -40,16 +64,20 @@ def first_bad_module(model, run):
     return found[0] if found else None
 
 
-def explain(model, run, step, value):
-    """The sentence for a loss that is not finite at `step`."""
-    for name, parameter in model.named_parameters():
-        if _bad(parameter):
-            where = f"parameter `{name}` holds NaN or infinity, from an earlier step"
-            break
+def explain(model, run, step, value, batch=None):
+    """The sentence for a loss that is not finite at `step`; `run()` computes it again, from `batch`."""
+    name = bad_parameter(model)
+    if name is not None:
+        where = f"parameter `{name}` holds NaN or infinity, from an earlier step"
+    elif _bad(batch):
+        where = "the batch itself holds NaN or infinity"
     else:
-        module = first_bad_module(model, run)
-        where = f"the first module with such a result is {module}" if module else "every module's result is finite"
-    return (
-        f"the loss is {value} at step {step}; {where}: lower the learning rate, clip gradients, or look at the data "
-        "(the last checkpoint is from before)"
-    )
+        where = first_bad_module(model, run) or "the results of all modules are finite, so it is the loss itself"
+    return f"the loss is {value} at step {step}; {where}: {_ADVICE}"
+
+
+def bad_gradient(model, step, loss, norm):
+    """The sentence for gradients at `step` whose norm is not finite, though the loss is."""
+    name = next((name for name, p in model.named_parameters() if p.grad is not None and _bad(p.grad)), None)
+    where = f"that of `{name}` holds NaN or infinity" if name else "each is finite, but their squares overflow"
+    return f"the norm of the gradients is {norm} at step {step}, where the loss is {loss:.6g}; {where}: {_ADVICE}"

@@ -1,11 +1,13 @@
-"""What a run reports: rows of numbers as JSON lines and CSV, a picture of the loss, TensorBoard events, a line to watch."""
+"""What a run reports: rows as JSON lines and CSV, a picture of the loss, TensorBoard events, a line to watch."""
 
 import csv
 import json
 import math
 import os
+import shutil
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -29,17 +31,17 @@ class Record:
                 except json.JSONDecodeError:  # the line that a kill cut off
                     continue
                 if row["step"] <= resumed_from:
-                    self.rows.append(row)
-        self._write(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+                    self.rows.append({name: _number(value) for name, value in row.items()})
+        self._write(self.path, "".join(map(_line, self.rows)))
         if tensorboard:
-            self._events = _tensorboard(folder)
+            self._events = _tensorboard(folder, resumed_from)
 
     def add(self, row):
         """Append a row: a dict of numbers with "step"."""
         self.rows.append(row)
         if self.path is not None:
             with self.path.open("a") as file:
-                file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
+                file.write(_line(row))
         if self._events is not None:
             for name, value in row.items():
                 if name != "step":
@@ -83,20 +85,30 @@ class Record:
         os.replace(temporary, path)
 
 
-def _plain(value):
-    """JSON has no NaN."""
-    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+def _line(row):
+    """A row as a line of JSON, which has no NaN."""
+    finite = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    return json.dumps(finite) + "\n"
 
 
-def _tensorboard(folder):
-    try:
+def _number(value):
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def _tensorboard(folder, resumed_from):
+    """A writer of events into `folder`/tensorboard, or None where no package for it is installed."""
+    if find_spec("tensorboardX") is not None:
         from tensorboardX import SummaryWriter
-    except ImportError:
+    elif (
+        find_spec("tensorboard") is not None and find_spec("torch") is not None
+    ):  # asked first: torch loads for seconds
         try:
             from torch.utils.tensorboard import SummaryWriter
-        except Exception:  # not installed, in whatever way it says so
+        except ImportError:
             return None
-    return SummaryWriter(str(folder / "tensorboard"))
+    else:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=resumed_from + 1 if resumed_from else None)
 
 
 class Watch:
@@ -116,7 +128,7 @@ class Watch:
         text = f"step {step}/{self.steps}  " + "  ".join(f"{name} {_short(v)}" for name, v in figures.items())
         if self._live:
             filled = 20 * step // max(1, self.steps)
-            text = f"[{'#' * filled}{'.' * (20 - filled)}] {text}"
+            text = f"[{'#' * filled}{'.' * (20 - filled)}] {text}"[: shutil.get_terminal_size().columns - 1]
             sys.stderr.write("\r" + text.ljust(self._width))
             self._width = len(text)
         else:

@@ -2,6 +2,8 @@
 
 import contextlib
 import math
+import signal
+import threading
 import time
 
 import infinicore
@@ -10,9 +12,10 @@ from infinicore import nn
 from ..amp import GradScaler, autocast
 from ..autograd import no_grad
 from ..models import LanguageModel
+from ..optim.lr_scheduler import ReduceLROnPlateau
 from ..random import fork_rng
-from .checkpoint import checkpoint_values, latest, load_checkpoint, save_checkpoint
-from .diagnose import explain
+from .checkpoint import latest, load_checkpoint, save_checkpoint
+from .diagnose import bad_gradient, bad_parameter, explain
 from .record import Record, Watch
 
 
@@ -48,16 +51,48 @@ class _Data:
         self.loader.load_state_dict(state)
 
 
+@contextlib.contextmanager
+def _interrupts():
+    """Yields a list: the first SIGINT or SIGTERM is put there, for the loop to see between two steps.
+
+    A second one is a KeyboardInterrupt at once. Handlers that a program has set are left alone.
+    """
+    caught, before = [], {}
+
+    def note(number, frame):
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    if threading.current_thread() is threading.main_thread():  # the only one that may set handlers, and gets signals
+        for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            if signal.getsignal(number) is usual:
+                before[number] = signal.signal(number, note)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_numbers(**values):
+    for name, value in values.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f"`{name}` must be a positive integer, got {value!r}")
+
+
 class Trainer:
     """Trains `model` on batches of `train_data` (a `DataLoader`) for `steps` steps of `optimizer`, or for `epochs`.
 
-    A step takes `accumulate` batches; their losses are averaged. `loss(model, batch)` gives the loss of a batch (default:
-    `default_loss`). `clip` bounds the norm of all gradients. `amp` ("bfloat16", "float16" or None) runs forward passes
-    under autocast, float16 with a `GradScaler`. Every `eval_every` steps `eval_data` is evaluated in evaluation mode;
-    `patience` evaluations without a new least loss end the run. With a `folder`, rows go to log.jsonl (log.csv and
-    loss.png at the end), and checkpoints are written every `save_every` steps and at the end, of which the newest
-    `keep` stay; `fit` continues from the newest one. What follows is bit for bit what an unbroken run gives.
-    `callbacks` are called as `callback(trainer, row)` with each row that is logged.
+    A step takes `accumulate` batches, whose losses are averaged; `loss(model, batch)` gives one (`default_loss`).
+    `clip` bounds the norm of all gradients. `amp` ("bfloat16", "float16" or None) runs forward passes under autocast,
+    float16 with a `GradScaler`. Every `eval_every` steps and at the end `eval_data` is evaluated in evaluation mode;
+    `patience` evaluations without a new least loss end the run. `scheduler` steps with the optimizer, a
+    `ReduceLROnPlateau` with each evaluation. With a `folder`, rows go to log.jsonl (log.csv and loss.png at the end),
+    and checkpoints are written every `save_every` steps, at the end, and on an interrupt or SIGTERM; the newest `keep`
+    stay, and `fit` continues from the newest one. What follows is bit for bit what an unbroken run gives.
+    `callbacks` are called as `callback(trainer, row)` with each row that is logged; `trainer.stopped = True` in one
+    ends the run after the step.
     """
 
     def __init__(
@@ -85,15 +120,21 @@ class Trainer:
     ):
         if (steps is None) == (epochs is None):
             raise ValueError(f"give either `steps` or `epochs`, got {steps} and {epochs}")
-        for name, value in (("accumulate", accumulate), ("log_every", log_every)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer, got {value!r}")
+        _check_numbers(steps=steps, accumulate=accumulate, eval_every=eval_every, patience=patience)
+        _check_numbers(save_every=save_every, keep=keep, log_every=log_every)
+        if accumulate is None or log_every is None:
+            raise ValueError(f"`accumulate` and `log_every` must be integers, got {accumulate} and {log_every}")
+        if clip is not None and not clip > 0:
+            raise ValueError(f"`clip` must be above 0, or None for no clipping, got {clip}")
+        if amp is not None and infinicore.dtype(amp) not in (infinicore.bfloat16, infinicore.float16):
+            raise ValueError(f"`amp` must be 'bfloat16', 'float16' or None, got {amp!r}")
         if save_every is not None and folder is None:
             raise ValueError(f"`save_every` is {save_every}, but there is no `folder` to save checkpoints in")
         if eval_every is not None and eval_data is None:
             raise ValueError(f"`eval_every` is {eval_every}, but there is no `eval_data`")
-        if patience is not None and eval_every is None:
-            raise ValueError(f"`patience` is {patience}, but nothing is evaluated: give `eval_every`")
+        for name, value in (("patience", patience), ("scheduler", isinstance(scheduler, ReduceLROnPlateau) or None)):
+            if value is not None and eval_every is None:
+                raise ValueError(f"`{name}` looks at evaluations, but nothing is evaluated: give `eval_every`")
         if steps is None:
             steps = math.ceil(epochs * len(train_data) / accumulate)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
@@ -105,7 +146,9 @@ class Trainer:
         self.save_every, self.keep, self.log_every = save_every, keep, log_every
         self.progress, self.callbacks = progress, tuple(callbacks)
         self.step, self.best, self.since_best, self.stopped = 0, math.inf, 0, False
-        self.record, self._peak_flops = None, None
+        self._window = []  # losses since the last row
+        self._saved = None  # the step of the newest checkpoint
+        self.record, self._peak_flops, self._length = None, None, None
 
     # ---- parts of a step ----
 
@@ -124,25 +167,43 @@ class Trainer:
             loss = self._forward(batch)
             value = loss.item()
             if not math.isfinite(value):
-                raise ValueError(explain(self.model, lambda b=batch: self._forward(b), self.step + 1, value))
+                again = lambda b=batch: self._forward(b)
+                raise ValueError(explain(self.model, again, self.step + 1, value, batch))
             total += value / self.accumulate
-            count += _size(batch)
+            count += self._size(batch)
             loss = loss / self.accumulate if self.accumulate > 1 else loss
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-        norm = None
-        if self.clip is not None:
-            if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip).item()
+        norm = None if self.clip is None else self._clip(total)
         if self.scaler is None:
             self.optimizer.step()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        if self.scheduler is not None:
+        if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
         self.optimizer.zero_grad()
         return total, norm, count
+
+    def _clip(self, loss):
+        """Bound the norm of the gradients; returns it."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
+        if math.isfinite(norm):
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, norm)
+        elif self.scaler is None:  # which leaves such a step out
+            raise ValueError(bad_gradient(self.model, self.step + 1, loss, norm))
+        return norm
+
+    def _size(self, batch):
+        """Tokens of a batch of ids, else samples."""
+        first = batch[0] if isinstance(batch, (tuple, list)) else batch
+        if not hasattr(first, "shape") or not first.shape:
+            return 1
+        if isinstance(self.model, LanguageModel) and first.ndim == 2:
+            self._length = first.shape[1]
+            return first.numel()
+        return first.shape[0]
 
     @no_grad()
     def evaluate(self):
@@ -168,44 +229,56 @@ class Trainer:
     def fit(self, resume=True):
         """Run to the last step; returns the rows of the log.
 
-        With a folder that holds checkpoints the run goes on from the newest (`resume=False`: starts anew). An interrupt
-        saves a checkpoint before it is passed on. Raises ValueError for a loss that is not finite, and says where it
-        comes from.
+        With a folder that holds checkpoints the run goes on from the newest (`resume=False`: from where the trainer is,
+        a new one at step 0; later checkpoints are deleted when the first one is saved). An interrupt or SIGTERM lets
+        the step end and saves a checkpoint, then raises KeyboardInterrupt, or SystemExit with 143. Raises ValueError
+        for a loss that is not finite, and says where it comes from.
         """
         if resume and self.folder is not None and latest(self.folder) is not None:
             self.load(self.folder)
         self.record = Record(self.folder, resumed_from=self.step)
         watch = Watch(self.steps, self.progress)
         self.model.train()
-        began, seen, window = time.perf_counter(), 0, []
+        self.optimizer.zero_grad()  # of a step that was broken off
         try:
-            while self.step < self.steps and not self.stopped:
-                loss, norm, count = self.train_step()
-                self.step += 1
-                seen += count
-                window.append(loss)
-                last = self.step == self.steps
-                if self.step % self.log_every == 0 or last:
-                    elapsed = time.perf_counter() - began
-                    row = self._row(sum(window) / len(window), norm, seen / elapsed)
-                    self._log(row, watch, last)
-                    began, seen, window = time.perf_counter(), 0, []
-                if self.eval_every is not None and (self.step % self.eval_every == 0 or last):
-                    paused = time.perf_counter()
-                    self._evaluated(self.evaluate(), watch)
-                    began += time.perf_counter() - paused
-                if self.save_every is not None and (self.step % self.save_every == 0 or last or self.stopped):
-                    paused = time.perf_counter()
+            with _interrupts() as caught:
+                self._run(watch, caught)
+                if caught and self.folder is not None:
                     self.save()
-                    began += time.perf_counter() - paused
-        except KeyboardInterrupt:
-            if self.save_every is not None:
-                self.save()
-            raise
-        finally:
             watch.close()
             self.record.close()
+        except BaseException:
+            watch.close()
+            with contextlib.suppress(OSError):  # the disk is full: that error is on its way already
+                self.record.close()
+            raise
+        if caught:
+            raise KeyboardInterrupt if caught[0] == signal.SIGINT else SystemExit(128 + caught[0])
         return self.record.rows
+
+    def _run(self, watch, caught):
+        """Steps until the end, or until `caught` holds a signal."""
+        began, seen = time.perf_counter(), 0
+        while self.step < self.steps and not self.stopped and not caught:
+            loss, norm, count = self.train_step()
+            self.step += 1
+            seen += count
+            self._window.append(loss)
+            last = self.step == self.steps
+            if self.step % self.log_every == 0 or last:
+                rate = seen / (time.perf_counter() - began)
+                row = self._row(sum(self._window) / len(self._window), norm, rate)
+                self._window = []
+                self._log(row, watch, last)
+                began, seen = time.perf_counter(), 0
+            paused = time.perf_counter()
+            if self.eval_every is not None and (self.step % self.eval_every == 0 or last):
+                self._evaluated(self.evaluate(), watch)
+            if self.folder is not None:
+                due = self.save_every is not None and self.step % self.save_every == 0
+                if due or last or self.stopped:
+                    self.save()
+            began += time.perf_counter() - paused
 
     def _row(self, loss, norm, rate):
         row = {"step": self.step, "loss": loss, "lr": float(self.optimizer.param_groups[0]["lr"])}
@@ -213,7 +286,7 @@ class Trainer:
             row["grad_norm"] = norm
         if isinstance(self.model, LanguageModel):
             row["tokens_per_s"] = rate
-            row["mfu"] = rate * flops_per_token(self.model) / self.peak_flops()
+            row["mfu"] = rate * flops_per_token(self.model, self._length) / self.peak_flops()
         else:
             row["samples_per_s"] = rate
         return row
@@ -229,8 +302,13 @@ class Trainer:
             self.best, self.since_best = loss, 0
         else:
             self.since_best += 1
-            self.stopped = self.patience is not None and self.since_best >= self.patience
+            self.stopped = self.stopped or self._is_late()
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(loss)
         self._log({"step": self.step, "eval_loss": loss}, watch, True)
+
+    def _is_late(self):
+        return self.patience is not None and self.since_best >= self.patience
 
     def peak_flops(self):
         """FLOP/s of the largest product of this machine in the dtype of the run, measured once: what MFU refers to."""
@@ -247,35 +325,53 @@ class Trainer:
 
     # ---- checkpoints ----
 
+    def state_dict(self):
+        """What the trainer itself knows of the run, for its checkpoints."""
+        return {"best": self.best, "since_best": self.since_best, "window": list(self._window)}
+
+    def load_state_dict(self, state):
+        """Take over what `state_dict` returned."""
+        self.best, self.since_best, self._window = state["best"], state["since_best"], list(state["window"])
+        self.stopped = self._is_late()
+
     def _parts(self):
-        found = {"data": self.data, "scheduler": self.scheduler, "scaler": self.scaler}
+        found = {"data": self.data, "scheduler": self.scheduler, "scaler": self.scaler, "trainer": self}
         return {name: part for name, part in found.items() if part is not None}
 
     def save(self):
-        """Write a checkpoint of this moment into `folder`; returns its path."""
-        values = {"best": str(self.best), "since_best": self.since_best, "stopped": self.stopped}
-        return save_checkpoint(
-            self.folder, self.step, self.model, self.optimizer, keep=self.keep, trainer=values, **self._parts()
-        )
+        """Write a checkpoint of this moment into `folder`; returns its path.
+
+        Raises ValueError where a parameter is not finite: what was saved before is worth more.
+        """
+        if self.folder is None:
+            raise ValueError("there is no `folder` to save checkpoints in: give one to the Trainer")
+        if self._saved is not None and self._saved[0] == self.step and self._saved[1].exists():
+            return self._saved[1]
+        found = bad_parameter(self.model)
+        if found is not None:
+            raise ValueError(
+                f"parameter `{found}` holds NaN or infinity after step {self.step}, so no checkpoint of it is written: "
+                "lower the learning rate or clip gradients, and continue from the last one"
+            )
+        path = save_checkpoint(self.folder, self.step, self.model, self.optimizer, keep=self.keep, **self._parts())
+        self._saved = self.step, path
+        return path
 
     def load(self, path):
-        """Go back (or ahead) to a checkpoint."""
+        """Go back (or ahead) to a checkpoint; `fit(resume=False)` goes on from there."""
+        self._saved = None
         self.step = load_checkpoint(path, self.model, self.optimizer, **self._parts())
-        values = checkpoint_values(path)["trainer"]
-        self.best, self.since_best, self.stopped = float(values["best"]), values["since_best"], values["stopped"]
 
 
-def _size(batch):
-    """Tokens of a batch of ids, else samples."""
-    first = batch[0] if isinstance(batch, (tuple, list)) else batch
-    if not hasattr(first, "shape") or not first.shape:
-        return 1
-    return first.numel() if not first.dtype.is_floating_point and first.ndim == 2 else first.shape[0]
+def flops_per_token(model, sequence_length=None):
+    """Operations of a training step for each token: 6 for each weight of a product, and attention's 12 L H D T.
 
-
-def flops_per_token(model):
-    """Operations of a training step for each token: 6 for each parameter in products, and attention's 12 L d T."""
+    The embeddings are looked up, so only the head counts, tied or not (Chowdhery et al., arXiv 2204.02311, appendix B).
+    """
     config = model.config
-    weights = sum(p.numel() for p in model.parameters() if p.ndim >= 2)
-    context = min(config.context, 1024)
-    return 6 * weights + 12 * config.num_hidden_layers * config.hidden_size * context
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    weights = sum(p.numel() for p in model.parameters() if p.ndim >= 2 and id(p) not in tables)
+    if id(model.lm_head.weight) in tables:
+        weights += model.lm_head.weight.numel()
+    length = config.context if sequence_length is None else sequence_length
+    return 6 * weights + 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * length
