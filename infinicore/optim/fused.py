@@ -1,0 +1,287 @@
+"""Optimizers whose rule is elementwise: one launch for all parameters of one dtype, over a table of addresses.
+
+The table (`kernels/cpu/optim_table.py`) is built when a parameter, a state or a dtype changes; between such changes a
+step writes the addresses of the gradients into it and launches. States of parameters lie in flat buffers, of which
+the tensors in `optimizer.state` are views.
+"""
+
+import array
+import struct
+
+import numpy as np
+
+from .. import kernels
+from ..core import launch as core_launch
+from ..dispatch import contiguous_copy, copy_into, empty, view
+from ..dtype import float32
+from ..kernels.cpu import optim_table as layout
+from .optimizer import Optimizer, zeros
+
+_GRAIN = 2  # units of a launch: 32 Ki elements, some 20 us of AdamW
+_NUMBERS = 10  # float64 of a group
+_ONE = struct.unpack("q", struct.pack("d", 1.0))[0]  # the bits of 1.0
+STATES = (layout.FIRST, layout.SECOND, layout.THIRD)
+
+
+class _Launch:
+    """The table of all parameters with the same dtypes, and its launch."""
+
+    def __init__(self, kernel, dtypes, rows):
+        values, copies, gradients, states = dtypes
+        self.kernel = kernels.kernel(kernel, W=values.name, C=copies.name, G=gradients.name, S=states.name)
+        self.gradients = gradients
+        self.table = array.array("q", bytes(8 * layout.ROW * len(rows)))
+        self.params = [p for p, _ in rows]
+        self.addresses = [p.address for p in self.params]
+        self.fresh = []  # rows whose first state has no value yet
+        self.steps = None
+        padded = [-(-p.numel_ // layout.ALIGN) * layout.ALIGN for p in self.params]
+        self.units = -(-sum(padded) // layout.UNIT)
+        self.args = [self.table.buffer_info()[0], len(rows), _ONE]
+        for i, (p, columns) in enumerate(rows):
+            for column, value in columns.items():
+                self.table[i * layout.ROW + column] = value
+            self.table[i * layout.ROW + layout.COUNT] = p.numel_
+            if columns.get(layout.FRESH):
+                self.fresh.append(i)
+
+    def take(self):
+        """Write the addresses of the gradients into the table.
+
+        The gradients to keep until the launch; None if a dtype or a parameter changed and the plan must be made anew.
+        """
+        table, dtype, at, keep, resting = self.table, self.gradients, layout.GRADIENT, [], 0
+        for p, address in zip(self.params, self.addresses):
+            g = p.gradient
+            if p.address != address:
+                return None
+            if g is None:
+                table[at] = 0
+                resting += 1
+            else:
+                if g.dtype is not dtype or g.shape_ != p.shape_:
+                    return None
+                if not g.contiguous_:
+                    g = contiguous_copy(g)
+                table[at] = g.address
+                keep.append(g)
+            at += layout.ROW
+        self.resting = resting
+        return keep
+
+    def count(self):
+        """Count a step for the parameters that have a gradient."""
+        if not self.resting:
+            np.add(self.steps, 1, out=self.steps)
+        else:
+            active = np.frombuffer(self.table, np.int64).reshape(-1, layout.ROW)[:, layout.GRADIENT] != 0
+            np.add(self.steps, active, out=self.steps)
+
+    def run(self, factor, keep):
+        if self.resting == len(self.params):
+            return
+        if self.steps is not None:
+            self.count()
+        self.args[2] = factor
+        core_launch.launch(self.kernel, self.args, self.units, _GRAIN, keep, None)
+        if self.fresh:
+            table = self.table
+            for i in self.fresh:
+                if table[i * layout.ROW + layout.GRADIENT]:
+                    table[i * layout.ROW + layout.FRESH] = 0
+            self.fresh = [i for i in self.fresh if table[i * layout.ROW + layout.FRESH]]
+        for p in self.params:
+            p.storage.version += 1
+
+
+class Fused(Optimizer):
+    """The base of elementwise optimizers: `kernel`, `counts`, `_slots` and `_numbers` say what their rule takes.
+
+    With `master_weights`, 16-bit parameters have a float32 copy ("master" in their state) that steps update and the
+    parameter is rounded from; their states are float32 too. A parameter that something else wrote to begins a new copy.
+    """
+
+    kernel = None  # name of the kernel
+    counts = True  # whether states have a `step`
+    starts_fresh = False  # whether the first state begins as the first gradient, not as zeros
+    takes_grad_scale = True
+
+    def __init__(self, params, defaults, master_weights=False):
+        self.master_weights = bool(master_weights)
+        super().__init__(params, defaults)
+
+    def _reset(self):
+        super()._reset()
+        self._changed()
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "master_weights": self.master_weights}
+
+    def _changed(self):
+        self._launches = None  # made by the next step
+
+    def _slots(self, group):
+        """Names of the states of a group, in the order of the rule's three; None where one is not used."""
+        raise NotImplementedError(f"`{type(self).__name__}` must implement `_slots`")
+
+    def _numbers(self, group):
+        """The numbers of a group, as the kernel takes them."""
+        raise NotImplementedError(f"`{type(self).__name__}` must implement `_numbers`")
+
+    def _initial(self, group, name):
+        """The value that a state begins with."""
+        return 0.0
+
+    def _has_master(self, p):
+        return self.master_weights and p.dtype.itemsize == 2
+
+    def _state_dtype(self, p):
+        return float32 if self._has_master(p) else p.dtype
+
+    # ---- states ----
+
+    def _flat(self, params, dtype, value):
+        """Tensors like `params` in one buffer, each on a cache line."""
+        starts, total = [], 0
+        for p in params:
+            starts.append(total)
+            total += -(-p.numel_ // layout.ALIGN) * layout.ALIGN
+        flat = zeros((total,), dtype, value)
+        return [
+            view(flat, p.shape_, _row_major(p.shape_), start if p.numel_ else 0) for p, start in zip(params, starts)
+        ]
+
+    def _make_states(self, wanted):
+        """Create the states that are missing; `wanted` has (group, parameter)."""
+        missing = {}  # (name, dtype, value) -> parameters
+        for group, p in wanted:
+            own = self.state.get(p, {})
+            dtype = self._state_dtype(p)
+            for name in self._slots(group):
+                if name is not None and own.get(name) is None:
+                    missing.setdefault((name, dtype, self._initial(group, name)), []).append(p)
+            if self._has_master(p) and "master" not in own:
+                missing.setdefault(("master", float32, 0.0), []).append(p)
+        for (name, dtype, value), params in missing.items():
+            for p, tensor in zip(params, self._flat(params, dtype, value)):
+                if name == "master":
+                    copy_into(tensor, p)
+                self.state[p][name] = tensor
+
+    def _share_steps(self, params):
+        """Put the step counts of parameters next to each other; a NumPy array of them."""
+        flat = zeros((len(params),), float32)
+        counts = flat.numpy()
+        for i, p in enumerate(params):
+            own = self.state[p]
+            if "step" in own:
+                counts[i] = float(own["step"])
+            self.state[p] = {"step": view(flat, (), (), i), **{k: v for k, v in own.items() if k != "step"}}
+        return counts
+
+    # ---- steps ----
+
+    def _plan(self):
+        """Make the tables: of all parameters that have a gradient, or had one."""
+        wanted = [(g, p) for g in self.param_groups for p in g["params"] if p.gradient is not None or self.state.get(p)]
+        fresh = [self.state.get(p, {}).get(self._slots(g)[0]) is None for g, p in wanted] if self.starts_fresh else ()
+        self._make_states(wanted)
+        self._block = array.array("d", bytes(8 * _NUMBERS * len(self.param_groups)))
+        self._last = [None] * len(self.param_groups)
+        self._lists = [(g["params"], len(g["params"])) for g in self.param_groups]
+        active = {id(p) for _, p in wanted}
+        self._waiting = [p for g in self.param_groups for p in g["params"] if id(p) not in active]
+        self._masters, self._strided = [], []
+        numbers = {id(g): self._block.buffer_info()[0] + 8 * _NUMBERS * i for i, g in enumerate(self.param_groups)}
+        tables = {}
+        for i, (group, p) in enumerate(wanted):
+            own = self.state.get(p, {})
+            columns = {layout.GROUP: numbers[id(group)], layout.FRESH: int(bool(fresh) and fresh[i])}
+            slots = self._slots(group)
+            for column, name in zip(STATES, slots):
+                if name is not None:
+                    own[name] = own[name].contiguous()
+                    columns[column] = own[name].address
+            target = p
+            if not p.contiguous_:
+                target = empty(p.shape_, p.dtype)
+                self._strided.append((p, target))
+            if self._has_master(p):
+                columns[layout.VALUES], columns[layout.COPY] = own["master"].address, target.address
+                self._masters.append([p, own["master"], p.storage.version])
+                values = float32
+            else:
+                columns[layout.VALUES] = target.address
+                values = p.dtype
+            gradient = p.dtype if p.gradient is None else p.gradient.dtype
+            tables.setdefault((values, p.dtype, gradient, self._state_dtype(p)), []).append((p, columns))
+        launches = []
+        for dtypes, rows in tables.items():
+            steps = None
+            if self.counts:
+                steps = self._share_steps([p for p, _ in rows])
+                for p, columns in rows:
+                    columns[layout.STEP] = self.state[p]["step"].address
+            launch = _Launch(self.kernel, dtypes, rows)
+            launch.steps = steps
+            launches.append(launch)
+        self._launches = launches
+
+    def _current(self):
+        """Whether the tables still fit: the lists of parameters, and no gradient where there was none before."""
+        if self._launches is None:
+            return False
+        for group, (params, count) in zip(self.param_groups, self._lists):
+            if group["params"] is not params or len(params) != count:
+                return False
+        return not any(p.gradient is not None for p in self._waiting)
+
+    def _write_numbers(self):
+        """Bring the numbers of the groups up to date; False if a group needs other states than before."""
+        for i, group in enumerate(self.param_groups):
+            numbers = self._numbers(group)
+            if numbers != self._last[i]:
+                before = self._last[i]
+                if before is not None and self._slots(group) != self._slots_before[i]:
+                    return False
+                self._block[i * _NUMBERS : i * _NUMBERS + len(numbers)] = array.array("d", numbers)
+                self._last[i] = numbers
+        return True
+
+    def _prepare(self):
+        """(launch, gradients) of a step; plans again where something changed."""
+        for _ in range(2):
+            if not self._current():
+                self._plan()
+                self._slots_before = [self._slots(group) for group in self.param_groups]
+            if self._write_numbers():
+                work = [(launch, launch.take()) for launch in self._launches]
+                if all(keep is not None for _, keep in work):
+                    return work
+            self._launches = None
+        raise RuntimeError("gradients changed their dtype or shape while a step was prepared")
+
+    def _step(self):
+        if core_launch.recording() is not None:
+            raise NotImplementedError("an optimizer's step cannot be recorded in a graph: take it after the replay")
+        work = self._prepare()
+        for entry in self._masters:
+            if entry[0].storage.version != entry[2]:
+                copy_into(entry[1], entry[0])
+        for p, dense in self._strided:
+            copy_into(dense, p)
+        factor = _ONE if self.grad_scale is None else struct.unpack("q", struct.pack("d", self._scale()))[0]
+        for launch, keep in work:
+            launch.run(factor, keep)
+        for p, dense in self._strided:
+            copy_into(p, dense)
+        for entry in self._masters:
+            entry[2] = entry[0].storage.version
+
+
+def _row_major(shape):
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))

@@ -1,0 +1,63 @@
+"""RMSprop (Hinton's lecture 6 of 2012; centered: Graves, arXiv 1308.0850), with eps outside of the root."""
+
+from .fused import Fused
+from .optimizer import check_lr, check_not_negative, check_unsupported
+
+
+class RMSprop(Fused):
+    """p -= lr * g / (sqrt(v) + eps), where v is the running mean of g^2 with decay `alpha`.
+
+    `centered` takes the square of the running mean of g from v. With `momentum`, p -= lr * buffer, where the buffer is
+    momentum * buffer + g / (sqrt(v) + eps). `weight_decay` adds weight_decay * p to the gradient. `foreach` is
+    PyTorch's and changes nothing here.
+    """
+
+    kernel = "optim.rmsprop"
+
+    def __init__(
+        self,
+        params,
+        lr=1e-2,
+        alpha=0.99,
+        eps=1e-8,
+        weight_decay=0,
+        momentum=0,
+        centered=False,
+        capturable=False,
+        foreach=None,
+        maximize=False,
+        differentiable=False,
+        *,
+        master_weights=False,
+    ):
+        check_lr(lr)
+        check_not_negative(eps=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha)
+        check_unsupported(capturable=capturable, differentiable=differentiable)
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "alpha": alpha,
+            "eps": eps,
+            "centered": centered,
+            "weight_decay": weight_decay,
+            "capturable": capturable,
+            "foreach": foreach,
+            "maximize": maximize,
+            "differentiable": differentiable,
+        }
+        super().__init__(params, defaults, master_weights)
+
+    def _slots(self, group):
+        buffer = "momentum_buffer" if group["momentum"] > 0 else None
+        return ("square_avg", buffer, "grad_avg" if group["centered"] else None)
+
+    def _numbers(self, group):
+        return (
+            float(group["lr"]),
+            group["alpha"],
+            group["eps"],
+            group["weight_decay"],
+            group["momentum"],
+            1.0 if group["centered"] else 0.0,
+            -1.0 if group["maximize"] else 1.0,
+        )

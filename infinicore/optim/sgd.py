@@ -1,0 +1,60 @@
+"""Stochastic gradient descent with momentum (Sutskever et al., ICML 2013), as PyTorch has it."""
+
+from .fused import Fused
+from .optimizer import check_lr, check_not_negative, check_unsupported
+
+
+class SGD(Fused):
+    """p -= lr * d, where d is the gradient g + weight_decay * p, or with momentum its buffer.
+
+    The buffer is momentum * buffer + (1 - dampening) * d and begins as d; with `nesterov`, d + momentum * buffer is
+    taken. `maximize` turns the sign of the gradient. `foreach` and `fused` are PyTorch's and change nothing here.
+    """
+
+    kernel = "optim.sgd"
+    counts = False
+    starts_fresh = True
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        momentum=0,
+        dampening=0,
+        weight_decay=0,
+        nesterov=False,
+        *,
+        maximize=False,
+        foreach=None,
+        differentiable=False,
+        fused=None,
+        master_weights=False,
+    ):
+        check_lr(lr)
+        check_not_negative(momentum=momentum, weight_decay=weight_decay)
+        check_unsupported(differentiable=differentiable)
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError(
+                f"`nesterov` needs a `momentum` above 0 and a `dampening` of 0, got {momentum} and {dampening}"
+            )
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
+        super().__init__(params, defaults, master_weights)
+
+    def _slots(self, group):
+        return ("momentum_buffer" if group["momentum"] else None, None, None)
+
+    def _numbers(self, group):
+        sign = -1.0 if group["maximize"] else 1.0
+        nesterov = 1.0 if group["nesterov"] else 0.0
+        decay = group["weight_decay"]
+        return (float(group["lr"]), group["momentum"], group["dampening"], decay, nesterov, sign)
