@@ -4,6 +4,9 @@ import numpy as np
 
 from .. import scalar_math as m
 from ..registry import FLOATS, INTEGERS, op
+from ._layout import check, rows
+
+_GRAIN = 16384  # elements of a half: 10 us for float32
 
 
 def _halves(rng):
@@ -29,6 +32,50 @@ def silu_and_mul(call, input):
     return call.elementwise("swiglu", input.narrow(-1, half, half), input.narrow(-1, 0, half), out=out)
 
 
+@silu_and_mul.grad("input")
+def _(f, g, input, create_graph):
+    if not create_graph:
+        return f.silu_and_mul_backward(g, input)
+    half = input.shape[-1] // 2
+    gate, value = input.narrow(-1, 0, half), input.narrow(-1, half, half)
+    s = f.sigmoid(gate)
+    return f.cat([g * value * s * (gate * (1.0 - s) + 1.0), g * gate * s], -1)
+
+
+def _silu_and_mul_backward(g, input):
+    gate, value = np.split(input, 2, axis=-1)
+    s = m.sigmoid(gate)
+    return np.concatenate([g * value * s * (1 + gate * (1 - s)), g * gate * s], -1)
+
+
+def _gradient_and_halves(rng):
+    for (x,), _ in _halves(rng):
+        yield (rng.standard_normal((*x.shape[:-1], x.shape[-1] // 2)), x), {}
+
+
+@op(dtypes=FLOATS, ref=_silu_and_mul_backward, samples=_gradient_and_halves, gradient=None)
+def silu_and_mul_backward(call, g, input):
+    """The gradient of `input` [..., 2 d] of `silu_and_mul` for the gradient `g` [..., d] of its result.
+
+    One pass writes both halves; the result may overwrite `input`.
+    """
+    check(call, g, "g")
+    check(call, input, "input")
+    shape = input.shape_
+    if not shape or g.shape_ != (*shape[:-1], shape[-1] // 2) or shape[-1] % 2 or g.dtype is not input.dtype:
+        raise ValueError(
+            f"`g` of `silu_and_mul_backward` must be [..., d] for `input` [..., 2 d] of its dtype, got {g.shape_} "
+            f"{g.dtype.name} and {shape} {input.dtype.name}"
+        )
+    g, count, half, g_stride = rows(g, len(shape) - 1)
+    x, _, _, x_stride = rows(input, len(shape) - 1)
+    dx = call.out(shape, input.dtype, overlap="same")
+    args = [g.address, x.address, dx.address, half, g_stride, x_stride]
+    grain = max(1, _GRAIN // (half or 1))
+    call.launch("activation_grad.silu_and_mul", {"T": x.dtype.name}, args, count, grain, (g, x, dx))
+    return dx
+
+
 def _limits(rng):
     for size in (1, 3, 17, 257):
         yield (rng.uniform(-4, 4, size),), {"min": -1.5, "max": 2.0}
@@ -47,3 +94,12 @@ def clamp(call, input, min=None, max=None):
     if min is not None:
         input = call.elementwise("maximum", input, min, out=out)
     return input if max is None else call.elementwise("minimum", input, max, out=out)
+
+
+@clamp.grad("input")
+def _(f, g, input, min, max):
+    inside = None if min is None else f.ge(input, min)
+    if max is not None:
+        below = f.le(input, max)
+        inside = below if inside is None else f.logical_and(inside, below)
+    return f.where(inside, g, 0.0)

@@ -2,10 +2,104 @@
 
 import numpy as np
 
+from .. import isa
 from ..registry import op
 from ._layout import check, check_factor, rows
 
 _GRAIN = 65536  # elements: 8 us for float32
+_COLUMNS = 2 * isa.lanes()  # PAIR of cpu/norm_grad.py
+_CHUNKS = 16  # at most, of the rows whose sums are the gradients of weight and bias
+_CHUNK = 16384  # elements of a chunk at least, and _CHUNK_ROWS rows: its own sums are written once and read once
+_CHUNK_ROWS = 32
+
+
+# ---- what the backward passes share --------------------------------------------------------------
+
+
+def _same_as(call, g, input, name="g"):
+    """Refuse a gradient that does not have the shape and dtype of the tensor that it belongs to."""
+    check(call, g, name)
+    if g.shape_ != input.shape_ or g.dtype is not input.dtype:
+        raise ValueError(
+            f"`{name}` of `{call.op.name}` must have the shape and dtype of `input`, {input.shape_} "
+            f"{input.dtype.name}, got {g.shape_} {g.dtype.name}"
+        )
+
+
+def _backward(call, g, input, dims, eps, weight, bias=None, residual=None, center=False):
+    """(gradient of the input, of the weight, of the bias) of a norm over the last `dims` dims.
+
+    The sums over rows are taken in chunks that the shape alone determines, and joined in their order.
+    """
+    _same_as(call, g, input)
+    shape = input.shape_
+    last = shape[len(shape) - dims :]
+    first = len(shape) - dims
+    x, count, size, x_stride = rows(input, first)
+    g, _, _, g_stride = rows(g, first)
+    for name, factor in (("weight", weight), ("bias", bias)):
+        if factor is not None:
+            check_factor(call, factor, name, input, last)
+    if weight is not None:
+        weight = weight.contiguous()
+    residual_address = residual_stride = 0
+    if residual is not None:
+        _same_as(call, residual, input, "g_residual")
+        residual, _, _, residual_stride = rows(residual, first)
+        residual_address = residual.address
+    dx = call.out(shape, input.dtype, overlap="same")
+    dw = None if weight is None else call.out(last, weight.dtype, key="dw")
+    db = None if bias is None else call.out(last, bias.dtype, key="db")
+    chunk = max(_CHUNK_ROWS, -(-count // _CHUNKS), _CHUNK // (size or 1))
+    chunks = max(1, -(-count // chunk))
+    compute = "float64" if input.dtype.name == "float64" else "float32"
+    sums = [f for f in (dw, db) if f is not None]
+    direct = chunks == 1 and all(f.dtype.name == compute for f in sums)
+    partial = None if direct or not sums else call.empty((len(sums), chunks, size), compute)
+    addresses = {id(f): f.address for f in sums}
+    if partial is not None:
+        itemsize = partial.dtype.itemsize
+        addresses = {id(f): partial.address + k * chunks * size * itemsize for k, f in enumerate(sums)}
+    dw_address, db_address = addresses.get(id(dw), 0), addresses.get(id(db), 0)
+    types = {"T": input.dtype.name, "W": (input if weight is None else weight).dtype.name, "C": compute}
+    types |= {"CENTER": center, "WEIGHT": weight is not None, "DW": dw is not None, "DB": db is not None}
+    types |= {"ADD": residual is not None}
+    args = [g.address, x.address, 0 if weight is None else weight.address, dx.address, dw_address, db_address]
+    args += [size, size, g_stride, x_stride, residual_stride, count, chunk, call.float_bits(eps), residual_address]
+    grain = max(1, _CHUNK // (chunk * size or 1))
+    call.launch("norm_grad.backward", types, args, chunks, grain, (g, x, weight, dx, residual, dw, db, partial))
+    if partial is not None:
+        args = [dw_address, db_address, size, chunks, size, *(0 if f is None else f.address for f in (dw, db))]
+        types = {"C": compute, "W": compute if dw is None else dw.dtype.name, "B": compute}
+        types["B"] = types["W"] if db is None else db.dtype.name
+        grain = max(1, _GRAIN // (_COLUMNS * chunks * len(sums)))
+        call.launch("norm_grad.join", types, args, -(-size // _COLUMNS), grain, (partial, dw, db))
+    return dx, dw, db
+
+
+def _formula(f, g, input, dims, eps, weight, center):
+    """(gradients of input, weight, bias) out of differentiable ops, for derivatives of derivatives."""
+    axes = tuple(range(len(input.shape_) - dims, len(input.shape_)))
+    leading = tuple(range(len(input.shape_) - dims))
+    d = input - f.mean(input, axes, True) if center else input
+    scale = f.rsqrt(f.mean(d * d, axes, True) + eps)
+    x_hat = d * scale
+    h = g if weight is None else g * weight
+    dx = h - x_hat * f.mean(h * x_hat, axes, True)
+    if center:
+        dx = dx - f.mean(h, axes, True)
+    dw, db = g * x_hat, g
+    if leading:
+        dw, db = f.sum(dw, leading), f.sum(db, leading)
+    return dx * scale, dw, db
+
+
+def _wanted(need, **gradients):
+    """The gradients whose names are in `need`, None for the others."""
+    return tuple(gradient if name in need else None for name, gradient in gradients.items())
+
+
+# ---- norms ---------------------------------------------------------------------------------------
 
 
 def _rms_norm_ref(input, weight, eps=1e-5):
@@ -40,6 +134,49 @@ def rms_norm(call, input, weight, eps=1e-5):
     return y
 
 
+@rms_norm.grad("input", "weight")
+def _(f, g, input, weight, eps, need, create_graph):
+    if create_graph:
+        dx, dw, _ = _formula(f, g, input, 1, eps, weight, False)
+    else:
+        dx, dw = f.rms_norm_backward(g, input, weight, eps)
+    return _wanted(need, input=dx, weight=dw)
+
+
+def _rms_backward_ref(g, input, weight, eps=1e-5, g_residual=0.0):
+    scale = 1 / np.sqrt(np.mean(input**2, axis=-1, keepdims=True) + eps)
+    x_hat, h = input * scale, g * weight
+    dx = scale * (h - x_hat * np.mean(h * x_hat, axis=-1, keepdims=True)) + g_residual
+    return dx, (g * x_hat).reshape(-1, input.shape[-1]).sum(0)
+
+
+def _rms_backward_samples(rng):
+    for size in (1, 3, 17, 257, 1024):
+        yield (rng.standard_normal((5, size)), rng.standard_normal((5, size)), rng.standard_normal(size)), {}
+    args = (rng.standard_normal((2, 3, 64)), rng.standard_normal((2, 3, 64)), rng.standard_normal(64))
+    yield args, {"eps": 1e-6, "g_residual": rng.standard_normal((2, 3, 64))}
+
+
+@op(
+    ref=_rms_backward_ref,
+    samples=_rms_backward_samples,
+    outputs=("out", "dw"),
+    gradient=None,
+    tolerance={"bfloat16": (2e-2, 2e-2), "float16": (3e-3, 3e-3)},
+)
+def rms_norm_backward(call, g, input, weight, eps=1e-5, g_residual=None):
+    """(gradient of `input`, gradient of `weight`) of `rms_norm` for the gradient `g` of its result.
+
+    `g`, `input` [..., D] of one shape and dtype, `weight` [D]. `g_residual`, of the shape of `input`, is added to the
+    first: the other way of the gradient in `add_rms_norm`. The second is summed in float32 (float64 for float64),
+    the same way for any number of threads.
+    """
+    check(call, input, "input")
+    if not input.shape_:
+        raise ValueError("`input` of `rms_norm_backward` must have at least one dim, got a 0-dim tensor")
+    return _backward(call, g, input, 1, eps, weight, residual=g_residual)[:2]
+
+
 def _add_rms_norm_ref(a, b, weight, epsilon=1e-5):
     return _rms_norm_ref(a + b, weight, epsilon), a + b
 
@@ -53,6 +190,7 @@ def _add_rms_norm_samples(rng):
     ref=_add_rms_norm_ref,
     samples=_add_rms_norm_samples,
     outputs=("out", "residual"),
+    amp="promote",
     tolerance={"bfloat16": (2e-2, 1e-2), "float16": (3e-3, 1e-3)},
 )
 def add_rms_norm(call, a, b, weight, epsilon=1e-5):
@@ -86,6 +224,18 @@ def add_rms_norm(call, a, b, weight, epsilon=1e-5):
     keep = (first, second, weight, y, total)
     call.launch("norm.add_rms_norm", types, args, count, max(1, _GRAIN // (size or 1)), keep)
     return y, total
+
+
+@add_rms_norm.grad("a", "b", "weight")
+def _(f, g, g_residual, residual, weight, epsilon, need, create_graph):
+    if g is None:
+        return _wanted(need, a=g_residual, b=g_residual, weight=None)
+    if create_graph:
+        dx, dw, _ = _formula(f, g, residual, 1, epsilon, weight, False)
+        dx = dx if g_residual is None else dx + g_residual
+    else:
+        dx, dw = f.rms_norm_backward(g, residual, weight, epsilon, g_residual)
+    return _wanted(need, a=dx, b=dx, weight=dw)
 
 
 def _layer_norm_ref(input, normalized_shape, weight=None, bias=None, eps=1e-5):
@@ -132,3 +282,52 @@ def layer_norm(call, input, normalized_shape, weight=None, bias=None, eps=1e-5):
     types = {n: input.dtype.name if f is None else f.dtype.name for n, f in zip(names, (x, weight, bias))}
     call.launch("norm.layer_norm", types, args, count, max(1, _GRAIN // (size or 1)), (x, weight, bias, y))
     return y
+
+
+@layer_norm.grad("input", "weight", "bias")
+def _(f, g, input, normalized_shape, weight, bias, eps, need, create_graph):
+    if create_graph:
+        dims = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
+        gradients = _formula(f, g, input, dims, eps, weight, True)
+    else:
+        gradients = f.layer_norm_backward(g, input, normalized_shape, weight, bias if "bias" in need else None, eps)
+    return _wanted(need, input=gradients[0], weight=gradients[1], bias=gradients[2])
+
+
+def _layer_backward_ref(g, input, normalized_shape, weight, bias, eps=1e-5):
+    axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
+    leading = tuple(range(axes[0]))
+    d = input - input.mean(axes, keepdims=True)
+    scale = 1 / np.sqrt((d**2).mean(axes, keepdims=True) + eps)
+    x_hat, h = d * scale, g * weight
+    dx = scale * (h - h.mean(axes, keepdims=True) - x_hat * (h * x_hat).mean(axes, keepdims=True))
+    return dx, (g * x_hat).sum(leading), g.sum(leading)
+
+
+def _layer_backward_samples(rng):
+    for shape, dims in (((5, 1), 1), ((5, 3), 1), ((5, 17), 1), ((5, 257), 1), ((5, 1024), 1), ((2, 4, 3, 64), 2)):
+        last = shape[-dims:]
+        yield (rng.standard_normal(shape), rng.standard_normal(shape) + 3, last, *rng.standard_normal((2, *last))), {}
+
+
+@op(
+    ref=_layer_backward_ref,
+    samples=_layer_backward_samples,
+    outputs=("out", "dw", "db"),
+    gradient=None,
+    tolerance={"bfloat16": (2e-2, 2e-2), "float16": (3e-3, 3e-3)},
+)
+def layer_norm_backward(call, g, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """(gradient of `input`, of `weight`, of `bias`) of `layer_norm` for the gradient `g` of its result.
+
+    `g` and `input` have one shape and dtype. The gradient of `weight` or `bias` is None where that is None; `bias`
+    says only that its gradient is wanted, and in which dtype. Sums over rows are float32 (float64 for float64), and
+    the same for any number of threads.
+    """
+    check(call, input, "input")
+    last = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not last or input.shape_[-len(last) :] != last:
+        raise ValueError(
+            f"`normalized_shape` of `layer_norm_backward` must be the last dims of `input` {input.shape_}, got {last}"
+        )
+    return _backward(call, g, input, len(last), eps, weight, bias, center=True)

@@ -67,6 +67,35 @@ def _along(call, input, dim, name):
     return _columns_kernel(call, input, dim, name == "log_softmax")
 
 
+def _backward(call, g, out, dim, logarithm):
+    """The gradient of the input from that of the result and the result."""
+    check(call, g, "g")
+    check(call, out, "result")
+    if g.shape_ != out.shape_ or g.dtype is not out.dtype:
+        raise ValueError(
+            f"`g` of `{call.op.name}` must have the shape and dtype of `result`, {out.shape_} {out.dtype.name}, got "
+            f"{g.shape_} {g.dtype.name}"
+        )
+    shape = out.shape_
+    dim = check_dim(dim, len(shape))
+    inner = product(shape[dim + 1 :])
+    g, outer, _, g_stride = rows(g, dim)
+    y, _, _, y_stride = rows(out, dim)
+    dx = call.out(shape, out.dtype, overlap="same")
+    types = {"T": y.dtype.name, "LOGARITHM": logarithm}
+    size = shape[dim] if shape else 1
+    args = [g.address, y.address, dx.address, size]
+    if inner == 1:
+        args += [g_stride, y_stride]
+        call.launch("softmax_grad.rows", types, args, outer, max(1, _GRAIN // (size or 1)), (g, y, dx))
+    else:
+        blocks = -(-inner // _COLUMNS)
+        args += [inner, blocks, g_stride, y_stride]
+        grain = max(1, _GRAIN // (_COLUMNS * size or 1))
+        call.launch("softmax_grad.columns", types, args, outer * blocks, grain, (g, y, dx))
+    return dx
+
+
 _TOLERANCE = {"bfloat16": (1e-2, 1e-6), "float16": (2e-3, 1e-6)}
 
 
@@ -79,10 +108,65 @@ def softmax(call, input, dim=-1):
     return _along(call, input, dim, "softmax")
 
 
+@softmax.grad("input")
+def _(f, g, out, dim, create_graph):
+    if create_graph:
+        return out * (g - f.sum(g * out, dim, True))
+    return f.softmax_backward(g, out, dim)
+
+
+def _backward_samples(rng):
+    for (x,), options in _samples(rng):
+        yield (rng.standard_normal(x.shape), np.asarray(_softmax_ref(x, **options))), options
+
+
+def _log_backward_samples(rng):
+    for (x,), options in _samples(rng):
+        yield (rng.standard_normal(x.shape), np.asarray(_log_softmax_ref(x, **options))), options
+
+
+_BACKWARD_TOLERANCE = {"bfloat16": (2e-2, 1e-3), "float16": (4e-3, 1e-4)}
+
+
+@op(
+    ref=lambda g, result, dim=-1: result * (g - (g * result).sum(dim, keepdims=True)),
+    samples=_backward_samples,
+    gradient=None,
+    tolerance=_BACKWARD_TOLERANCE,
+)
+def softmax_backward(call, g, result, dim=-1):
+    """result * (g - sum(g * result)) along `dim`: the gradient of the input of a softmax, causal or not.
+
+    `g`, the gradient of `result`, has its shape and dtype, and the gradient too; it may overwrite either.
+    """
+    return _backward(call, g, result, dim, False)
+
+
 @op(ref=_log_softmax_ref, samples=_samples)
 def log_softmax(call, input, dim=-1):
     """log(softmax(input, dim)), without the loss of small probabilities; `out` may be `input`."""
     return _along(call, input, dim, "log_softmax")
+
+
+@log_softmax.grad("input")
+def _(f, g, out, dim, create_graph):
+    if create_graph:
+        return g - f.exp(out) * f.sum(g, dim, True)
+    return f.log_softmax_backward(g, out, dim)
+
+
+@op(
+    ref=lambda g, result, dim=-1: g - np.exp(result) * g.sum(dim, keepdims=True),
+    samples=_log_backward_samples,
+    gradient=None,
+    tolerance={"bfloat16": (2e-2, 2e-2), "float16": (4e-3, 4e-3)},
+)
+def log_softmax_backward(call, g, result, dim=-1):
+    """g - exp(result) * sum(g) along `dim`: the gradient of the input of `log_softmax`.
+
+    `g`, the gradient of `result`, has its shape and dtype, and the gradient too; it may overwrite either.
+    """
+    return _backward(call, g, result, dim, True)
 
 
 def _causal_softmax_ref(input):
@@ -111,3 +195,10 @@ def causal_softmax(call, input):
             f"`input` of `causal_softmax` must be [..., S, T] with T >= S, got S = {shape[-2]} and T = {shape[-1]}"
         )
     return _rows_kernel(call, input, len(shape) - 1, "softmax", period=shape[-2])
+
+
+@causal_softmax.grad("input")
+def _(f, g, out, create_graph):
+    if create_graph:
+        return out * (g - f.sum(g * out, -1, True))
+    return f.softmax_backward(g, out, -1)
