@@ -133,7 +133,8 @@ def keep_old(x, result):
 
 def write(x, source, name):
     """Overwrite `x` by `source`, whose shape and dtype it has, so that gradients follow: the core of in-place ops."""
-    if (x.tracked and x.node is None and x.base is None) or (x.base is not None and x.base.tracked and x.base.node is None):
+    root = x if x.base is None else x.base
+    if root.tracked and root.node is None:
         raise ValueError(
             f"`{name}` in place on a leaf of shape {x.shape_} that requires grad would lose its gradient: "
             "use it under `no_grad`, or on a copy"
@@ -275,7 +276,7 @@ def fit(g, shape, dtype):
 
 
 class OpNode(Node):
-    """A recorded call of a row: `saved` maps names to what the rules need, `slots` says for which input each edge is."""
+    """A recorded call of a row: `saved` maps names to what the rules need, `slots` has the input of each edge."""
 
     __slots__ = ("op", "rules", "saved", "slots")
 
@@ -289,7 +290,13 @@ class OpNode(Node):
         slots = [name for name, _, _ in self.slots]
         values["g"], values["f"], values["need"] = gradients[0], functions, set(slots)
         values["create_graph"] = bool(core_launch.mode() & GRAD)
-        values["into"] = lambda name: into(self.edges[slots.index(name)]) if name in slots else None
+        offered = {}
+
+        def place(name):
+            offered[name] = into(self.edges[slots.index(name)]) if name in slots else None
+            return offered[name]
+
+        values["into"] = place
         found = {}
         for rule in self.rules:
             result = rule.function(*[values[p] for p in rule.parameters])
@@ -301,7 +308,10 @@ class OpNode(Node):
             g = found.get(name)
             if position is not None and g is not None:
                 g = g[position]
-            results.append(None if g is None else _checked(self.name, name, g, *meta))
+            if g is None or (offered.get(name) is not None and g is offered[name][0]):
+                results.append(g)  # float32, where what the gradient goes to is wider than the input
+            else:
+                results.append(_checked(self.name, name, g, *meta))
         return results
 
     def release(self):

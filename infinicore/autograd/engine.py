@@ -12,6 +12,7 @@ from .. import derive, dispatch, functions
 from ..core import launch, node
 from ..core.node import GRAD
 from ..core.tensor_cy import TensorBase
+from ..dtype import float32
 
 _F = derive.functions
 
@@ -40,6 +41,7 @@ class Backward:
         self.inputs = None if inputs is None else {key(x) for x in inputs}
         self.captured = {}  # key of an input -> its gradient
         self.needed = None
+        self.lent = set()  # ids of leaves whose gradient a rule may be adding to
 
     def run(self, roots):
         """Walk from `roots`, pairs of (tensor, gradient)."""
@@ -128,13 +130,24 @@ class Backward:
         return _F.add(held, g), not self.create_graph
 
     def into(self, to):
-        """For rules that add to a leaf's gradient themselves: (gradient buffer, True), or None."""
-        if to is None or to[1] != -1 or self.create_graph or self.inputs is not None:
+        """For rules that write gradients themselves: (memory, whether to add to it), or None.
+
+        A leaf's gradient so far, to add to; or new float32 memory where a 16-bit input was cast from float32.
+        """
+        if to is None or self.create_graph:
+            return None
+        if to[1] != -1:
+            made = to[0]
+            if made.name == "cast" and made.outputs[0][1].itemsize == 2 and made.wanted[0][2] is float32:
+                return dispatch.empty(made.outputs[0][0], float32), False
+            return None
+        if self.inputs is not None:
             return None
         leaf = to[0]
         held = leaf.gradient
         if held is None or (leaf.hooks is not None and leaf.hooks.gradient) or held.tracked or not held.contiguous_:
             return None
+        self.lent.add(id(leaf))
         return held, True
 
     def arrive(self, leaf, g, owned):
@@ -148,13 +161,14 @@ class Backward:
             held = self.captured.get((id(leaf), -1))
             self.captured[id(leaf), -1] = g if held is None else _F.add(held, g)
             return
-        held = leaf.gradient
+        held, lent = leaf.gradient, id(leaf) in self.lent
+        self.lent.discard(id(leaf))
         if held is None:
             if self.create_graph or owned:
                 leaf.gradient = g
             else:
                 leaf.gradient = dispatch.contiguous_copy(g)
-        elif held is not g:  # else the rule has added to it
+        elif not (lent and held is g):  # else the rule has added to it
             if self.create_graph:
                 leaf.gradient = _F.add(held, g)
             else:

@@ -73,21 +73,40 @@ def take_block(nbytes):
 
 
 def give_block(block):
-    """Return a block to the pool, or to the system when the pool is full."""
+    """Return a block to the pool; what was not asked for the longest goes to the system when the pool is full."""
     global _cached, _used
     size = block.size
     _used -= size
-    if _cached + size > _POOL_LIMIT and _cached + size > _peak // 4:
+    if size <= 4096:
+        if _cached + size <= _POOL_LIMIT:
+            _cached += size
+            _small[size >> 8].append(block)
+        return
+    limit = max(_POOL_LIMIT, _peak // 4)
+    if size > limit:
+        return
+    while _cached + size > limit and _large:
+        _evict()
+    if _cached + size > limit:
         return
     _cached += size
-    if size <= 4096:
-        _small[size >> 8].append(block)
-        return
-    free = _large.get(size)
+    free = _large.pop(size, None)
     if free is None:
-        _large[size] = [block]
-    else:
-        free.append(block)
+        free = []
+    free.append(block)
+    _large[size] = free  # last in the order of eviction
+
+
+def _evict():
+    """Give one block of the size that was returned the longest ago back to the system."""
+    global _cached
+    size = next(iter(_large))
+    free = _large[size]
+    if free:
+        free.pop()
+        _cached -= size
+    if not free:
+        del _large[size]
 
 
 def trim():

@@ -46,6 +46,13 @@ def test_gradients_share_no_memory():
     np.testing.assert_array_equal(d.grad.numpy(), np.full((2, 3), 3.0))
 
 
+def test_a_gradient_may_be_the_seed_of_the_next_backward():
+    x = leaf(3)
+    (x * 2).sum().backward()
+    (x + 0.0).backward(x.grad)
+    np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 4.0))
+
+
 def test_a_result_used_many_times():
     x = leaf(5)
     y = x * 3
