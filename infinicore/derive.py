@@ -383,7 +383,8 @@ class Recorder:
             made.saved = {name: _saved(values[name]) for name in names if name in values}
             for i, name in enumerate(op.outputs):
                 if name in names and i < len(results):
-                    made.saved[name] = Saved(node.alias(results[i]), made, i)
+                    floating = results[i].dtype.is_floating_point
+                    made.saved[name] = Saved(node.alias(results[i]), made if floating else None, i)
         for i, y in enumerate(results):
             if y.dtype.is_floating_point:
                 attach(y, made, i)

@@ -388,6 +388,11 @@ class Call:
         """A new uninitialised tensor, for an intermediate result; `strides` are a permutation of row-major ones."""
         return empty(tuple(shape), as_dtype(dtype), strides)
 
+    @staticmethod
+    def view(x, shape, strides, offset=0):
+        """The memory of a new tensor with another layout; `offset` in elements."""
+        return view(x, shape, strides, offset)
+
     def scratch(self, nbytes):
         """Workspace: a uint8 tensor. Pass it in `keep`."""
         return empty((nbytes,), _U8)
@@ -402,8 +407,8 @@ class Call:
         return struct.unpack("q", struct.pack("d", value))[0]
 
     def launch(self, kernel, parameters, args, n, grain, keep, errors=None):
-        """Run a kernel over [0, n); in slices of at least `grain` when there are threads for it."""
-        address = kernels.kernel(kernel, **parameters)
+        """Run a kernel (a name or an address) over [0, n), in slices of at least `grain` if threads are free."""
+        address = kernel if type(kernel) is int else kernels.kernel(kernel, **parameters)
         status = core_launch.launch(address, args, n, grain, keep, errors)
         if status:
             raise_for(status, errors, self.op.name)

@@ -1,6 +1,8 @@
-"""Indices: which are views, and of what layout."""
+"""Indices: which are views, and of what layout; and what the others are to the ops `index` and `index_put`."""
 
 import numpy as np
+
+from .core.tensor_cy import TensorBase
 
 
 def basic_index(sizes, steps, index):
@@ -48,8 +50,53 @@ def basic_index(sizes, steps, index):
     return tuple(shape), tuple(strides), offset
 
 
-def numpy_index(index):
-    """An index with tensors as the NumPy arrays of their memory."""
-    if isinstance(index, tuple):
-        return tuple(numpy_index(i) for i in index)
-    return index.numpy() if hasattr(index, "numpy") else index
+def _as_tensor(item, from_numpy):
+    """An index of one or several dims as a tensor: of a tensor, an array, a list or a number."""
+    if isinstance(item, TensorBase):
+        return item
+    array = np.asarray(item)
+    if array.size == 0 and isinstance(item, (list, tuple)):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise IndexError(f"`index` must be of integers, bools, slices, None and `...`, got {array.dtype.name}")
+    return from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def advanced_index(x, index, from_numpy):
+    """(view, indices) such that `infinicore.index(view, indices)` is `x[index]`, under the rules of NumPy.
+
+    The view takes care of slices, None and `...`; `indices` holds a tensor or None for each dim of the view, where a
+    mask stands for as many dims as it has. Integers beside tensors are 0-dim tensors. `from_numpy` makes a tensor of an
+    array.
+    """
+    items = [
+        item
+        if item is None or item is Ellipsis or isinstance(item, (slice, bool, np.bool_))
+        else _as_tensor(item, from_numpy)
+        for item in (index if isinstance(index, tuple) else (index,))
+    ]
+    used = 0
+    for item in items:
+        if isinstance(item, TensorBase):
+            used += len(item.shape_) if item.dtype.kind == "b" and item.shape_ else item.dtype.kind != "b"
+        else:
+            used += isinstance(item, slice)
+    if used > len(x.shape_):
+        raise IndexError(f"`index` names {used} dims, but the tensor has {len(x.shape_)}")
+    if sum(item is Ellipsis for item in items) > 1:
+        raise IndexError("`index` may hold one `...` only")
+    basic, indices = [], []
+    for item in items:
+        if item is Ellipsis:
+            basic += [slice(None)] * (len(x.shape_) - used)
+            indices += [None] * (len(x.shape_) - used)
+        elif item is None or isinstance(item, slice):
+            basic.append(item)
+            indices.append(None)
+        elif isinstance(item, (bool, np.bool_)) or (item.dtype.kind == "b" and not item.shape_):
+            basic.append(None)  # True and False are masks of a dim of size 1
+            indices.append(_as_tensor([bool(item)], from_numpy))
+        else:
+            basic += [slice(None)] * (len(item.shape_) if item.dtype.kind == "b" else 1)
+            indices.append(item)
+    return (x if all(b == slice(None) for b in basic) else x[tuple(basic)]), tuple(indices)

@@ -13,7 +13,7 @@ from .core import launch, layout, node
 from .core.tensor_cy import TensorBase
 from .device import Device, usable
 from .dtype import DType, dtype
-from .indexing import basic_index, numpy_index
+from .indexing import advanced_index, basic_index
 from .interop.dlpack import to_dlpack
 from .interop.numpy import from_numpy, to_numpy
 from .printing import format_tensor
@@ -124,7 +124,7 @@ class Tensor(Views, Gradients, TensorBase):
             back = functools.partial(_placed, self.shape_, index) if self.tracked else None
             return derive.view(self, *basic, back)
         _refuse_recording("indexing with tensors or lists")
-        return from_numpy(np.ascontiguousarray(self.numpy()[numpy_index(index)]))
+        return FUNCTIONS["index"](*advanced_index(self, index, from_numpy))
 
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
@@ -142,7 +142,14 @@ class Tensor(Views, Gradients, TensorBase):
             return
         _refuse_recording("assignment to an index of tensors or lists")
         dispatch.writable(self, "self")
-        self.numpy()[numpy_index(index)] = value.numpy() if isinstance(value, Tensor) else value
+        if not isinstance(value, TensorBase) and not np.isscalar(value):
+            value = from_numpy(np.asarray(value))
+        value = value.to(self.dtype) if isinstance(value, TensorBase) else value
+        view, indices = advanced_index(self, index, from_numpy)
+        if in_graph(self, value):
+            view.copy_(FUNCTIONS["index_put"](view, indices, value))
+        else:
+            FUNCTIONS["index_put"](view, indices, value, out=view)
 
     # ---- copies and conversions ----
 

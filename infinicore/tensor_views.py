@@ -47,6 +47,9 @@ def _joined(shape, dtype, dim, sizes, gradients):
             for n, g in zip(sizes, gradients)
         ]
         return derive.functions.cat(parts, dim)
+    full = _neighbours(shape, dim, gradients)
+    if full is not None:
+        return full
     full, start = dispatch.empty(shape, dtype), 0
     for size, g in zip(sizes, gradients):
         part = full.narrow(dim, start, size)
@@ -56,6 +59,21 @@ def _joined(shape, dtype, dim, sizes, gradients):
         else:
             part.copy_(g)
     return full
+
+
+def _neighbours(shape, dim, gradients):
+    """The whole that gradients are pieces of already, as those of attention over a packed projection are; or None."""
+    first, strides = gradients[0], layout.contiguous_strides(shape)
+    if first is None:
+        return None
+    address = first.address
+    for g in gradients:
+        if g is None or g.storage is not first.storage or g.address != address or g.dtype is not first.dtype:
+            return None
+        if any(n > 1 and step != own for n, step, own in zip(g.shape_, g.strides_, strides)):
+            return None
+        address += g.shape_[dim] * strides[dim] * g.dtype.itemsize
+    return dispatch.view(first, shape, strides)
 
 
 def _stacked(shape, dtype, dim, gradients):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 exp, log, sqrt, sin, cos, tanh = np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh
+expm1, log1p = np.expm1, np.log1p
 abs, floor, ceil, trunc, round = np.abs, np.floor, np.ceil, np.trunc, np.rint
 pow = np.power
 maximum, minimum, where = np.maximum, np.minimum, np.where

@@ -103,7 +103,9 @@ def _grid(m, n, k, threads, columns):
     for grid_m in range(1, threads + 1):
         tile_m = _up(-(-m // grid_m), ROWS)
         tile_n = _up(-(-n // (threads // grid_m)), columns)
-        cost = tile_m * tile_n + 8 * (tile_m * (1 + tile_n // 1024) + tile_n)  # packing one costs as much as 8 products
+        rows = min(m, tile_m)
+        rows = rows // ROWS * ROWS + _up(rows % ROWS, SHORT_ROWS)  # of the largest tile, as they are multiplied
+        cost = rows * tile_n + 8 * (tile_m * (1 + tile_n // 1024) + tile_n)  # packing one costs as much as 8 products
         if best is None or cost < best[0]:
             best = cost, tile_m, tile_n
     return best[1:]
@@ -120,8 +122,12 @@ def split_length(m, n, k):
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(m, n, k, batch, threads, dtype, packed=False):
-    """The `Plan` of a batch of products [m, k] x [k, n]; `packed` when B comes in panels."""
+def plan(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
+    """The `Plan` of a batch of products [m, k] x [k, n]; `packed` when B comes in panels.
+
+    `own_sums` says that partial sums cannot lie in C: it is of 16 bits, or holds what the product is added to.
+    """
+    own_sums = dtype in ("float16", "bfloat16") if own_sums is None else own_sums
     columns, pair, size = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype)
     work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // pair
     if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
@@ -130,7 +136,7 @@ def plan(m, n, k, batch, threads, dtype, packed=False):
         tile_m, tile_n = _grid(m, n, k, threads, columns)
     steps = max(1, -(-k // pair))
     blocks = -(-steps * size // _K_BYTES)
-    partial = blocks > 1 and dtype in ("float16", "bfloat16")  # others sum in C
+    partial = blocks > 1 and own_sums
     if partial:
         tile_m = min(tile_m, _up(_PART_ROWS, ROWS))
     grid = -(-m // tile_m), -(-n // tile_n)

@@ -73,11 +73,11 @@ def batch_offsets(args, index):
 
 
 @jit.inline
-def matmul(args, lo, hi, T, ACT):
+def matmul(args, lo, hi, T, ACT, R):
     """Tiles [lo, hi) of C[M, N] = residual + activation(alpha A[M, K] B[K, N] + bias[N]); columns of C are contiguous.
 
-    Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed in turn, into the slice of the scratch
-    that belongs to the first tile, and thus to the thread.
+    C and the residual (which may be C) are of type R. Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed
+    in turn, into the slice of the scratch that belongs to the first tile, and thus to the thread.
     """
     M, N, K, a_stride, a_k = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 9)
     b_k, b_stride, c_stride = load(args, 10), load(args, 11), load(args, 12)
@@ -120,12 +120,12 @@ def matmul(args, lo, hi, T, ACT):
                         part, part_stride = sum_ptr(scratch + part_offset, T) + (i - i_start) * nc, nc
                     ends = p == p_start, p + k >= p_stop and splits == 1
                     where = part, part_stride, c_at, j
-                    block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT)
+                    block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R)
     return 0
 
 
 @jit.inline
-def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT):
+def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
     """The product of a packed block of A and one of B, added to the partial sums.
 
     `where`: the partial sums and their stride, the place in C, its first column; `ends`: first, last in k.
@@ -133,7 +133,7 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
     part, part_stride, c_at, j_start = where
     across = VECTORS * lanes(T)
     tile = sum_ptr(stack(TILE_BYTES), T)
-    c, residual, c_stride = ptr(load(args, 2), T) + c_at, ptr(load(args, RESIDUAL), T) + c_at, load(args, 12)
+    c, residual, c_stride = ptr(load(args, 2), R) + c_at, ptr(load(args, RESIDUAL), R) + c_at, load(args, 12)
     bias, alpha = ptr(load(args, 3), T) + j_start, bitcast(load(args, 4), types.float64)
     given = load(args, 3) != 0, load(args, RESIDUAL) != 0
     for j in range(0, columns, across):
@@ -174,7 +174,7 @@ def _add_row(total, part, width):
 
 
 @jit.inline
-def join_parts(args, lo, hi, T, ACT):
+def join_parts(args, lo, hi, T, ACT, R):
     """Rows [lo, hi) of C from the sums of the parts of k; arguments as of `matmul`."""
     M, N, alpha = load(args, 5), load(args, 6), bitcast(load(args, 4), types.float64)
     given = load(args, 3) != 0, load(args, RESIDUAL) != 0
@@ -183,7 +183,7 @@ def join_parts(args, lo, hi, T, ACT):
         total = parts + i * N
         for split in range(1, load(args, SPLITS)):
             add_row(total, parts + (split * M + i) * N, N)
-        c, residual = ptr(load(args, 2), T) + i * N, ptr(load(args, RESIDUAL), T) + i * N
+        c, residual = ptr(load(args, 2), R) + i * N, ptr(load(args, RESIDUAL), R) + i * N
         finish_row(c, total, ptr(load(args, 3), T), residual, alpha, given, N, ACT)
     return 0
 

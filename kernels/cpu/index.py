@@ -4,7 +4,7 @@ from numba import types
 
 from .. import isa, jit
 from .copy import copy_row
-from .simd import fill, load, ptr, vstore_first
+from .simd import fill, load, ptr, store, vstore_first
 
 LANES = isa.lanes()
 I64 = types.int64
@@ -28,6 +28,17 @@ def gather_rows(args, lo, hi, E, I):
     y, x, index, step = ptr(load(args, 0), E), ptr(load(args, 1), E), ptr(load(args, 2), I), load(args, 3)
     count, length, row_stride, outer_stride = load(args, 4), load(args, 5), load(args, 6), load(args, 7)
     first, end, others_are_zero = load(args, 8), load(args, 9), load(args, 10) != 0
+    if length == 1:  # a call per element would cost more than the element
+        for unit in range(lo, hi):
+            outer = unit // count
+            row = I64(load(index, (unit - outer * count) * step))
+            if first <= row < end:
+                store(y, unit, load(x, outer * outer_stride + (row - first) * row_stride))
+            elif others_are_zero:
+                store(y, unit, E(0))
+            else:
+                return OUT_OF_RANGE
+        return 0
     for unit in range(lo, hi):
         outer = unit // count
         row = I64(load(index, (unit - outer * count) * step))

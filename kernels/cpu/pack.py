@@ -141,6 +141,9 @@ def _load_units(x, index, step, whole, valid):
 
     def pair(x, index, step, whole, valid):
         bits = ptr(address(x), U16)
+        if valid >= count and whole:
+            low, high = vload(bits, index, count), vload(bits, index + step, count)
+            return convert(low, INT32) | (convert(high, INT32) << 16)
         low = convert(vload_first(bits, index, count, valid), INT32)
         high = convert(vload_first(bits, index + step, count, valid if whole else 0), INT32)
         return low | (high << 16)
@@ -161,13 +164,15 @@ def pack_panels(panels, panel_stride, x, total, k, stride, k_stride, width, T):
     if stride == 1:  # rows of k are contiguous: a few of them at a time, across the panels
         for first in range(0, k, K_GROUP):
             for start in range(0, total, width):
-                panel, valid = panels + start // width * panel_stride, min(width, total - start)
+                panel, left = panels + start // width * panel_stride, total - start
                 for p in range(first, min(k, first + K_GROUP), pair):
                     for g in range(groups):
                         at = p * k_stride + start + g * count
                         fetch(x, at + K_GROUP * k_stride)
-                        fetch(x, at + (K_GROUP + pair - 1) * k_stride)
-                        units = load_units(x, at, k_stride, p + 1 < k, max(0, valid - g * count))
+                        if pair > 1:
+                            fetch(x, at + (K_GROUP + 1) * k_stride)
+                        # Lanes beyond the panel are overwritten by its next row.
+                        units = load_units(x, at, k_stride, p + 1 < k, max(0, left - g * count))
                         vstore(panel, p // pair * width + g * count, units)
         return
     for start in range(0, total, width):

@@ -1,4 +1,4 @@
-"""Reductions: sum, mean, product, maximum, minimum, any, all.
+"""Reductions: sum, sum of squares, mean, product, maximum, minimum, any, all.
 
 The result's dims are merged to at most two (`kept`), the reduced ones to at most two (`reduced`).
 `inner` kernels take the elements of one result from contiguous memory; `outer` kernels take WIDE
@@ -56,29 +56,30 @@ def _identity(args, index, A):
 
 
 @jit.inline
-def fold_row(x, size, start, combine, absorb, T, A):
-    """`size` contiguous elements combined into the lanes of a vector that begins as `start`."""
+def fold_row(x, size, start, each, combine, absorb, T, A):
+    """`size` contiguous elements, changed by `each`, combined into the lanes of a vector that begins as `start`."""
     total = fill(start, A, WIDE)
     i = 0
     while i + 2 * WIDE <= size:
         block = fill(start, A, WIDE)
         stop = min(size - 2 * WIDE, i + (BLOCK - 2) * WIDE)
         while i <= stop:
-            block = absorb(block, convert(vload(x, i, WIDE), A), convert(vload(x, i + WIDE, WIDE), A))
+            a, b = convert(vload(x, i, WIDE), A), convert(vload(x, i + WIDE, WIDE), A)
+            block = absorb(block, each(a), each(b))
             i += 2 * WIDE
         total = combine(total, block)
     if i + WIDE <= size:
-        total = combine(total, convert(vload(x, i, WIDE), A))
+        total = combine(total, each(convert(vload(x, i, WIDE), A)))
         i += WIDE
     if i < size:
         left = size - i
-        v = convert(vload_first(x, i, WIDE, left), A)
+        v = each(convert(vload_first(x, i, WIDE, left), A))
         total = combine(total, select(ramp(0, I64, WIDE) < left, v, fill(start, A, WIDE)))
     return total
 
 
 @jit.inline
-def fold_columns(x, count, stride, left, start, combine, absorb, T, A):
+def fold_columns(x, count, stride, left, start, each, combine, absorb, T, A):
     """`count` rows of WIDE neighbouring columns, of which `left` exist."""
     total = fill(start, A, WIDE)
     i = 0
@@ -88,23 +89,23 @@ def fold_columns(x, count, stride, left, start, combine, absorb, T, A):
             stop = min(count - 2, i + BLOCK - 2)
             while i <= stop:
                 a, b = vload(x, i * stride, WIDE), vload(x, (i + 1) * stride, WIDE)
-                block = absorb(block, convert(a, A), convert(b, A))
+                block = absorb(block, each(convert(a, A)), each(convert(b, A)))
                 i += 2
             total = combine(total, block)
     while i < count:
         block = fill(start, A, WIDE)
         for k in range(i, min(count, i + BLOCK)):
-            block = combine(block, convert(vload_first(x, k * stride, WIDE, left), A))
+            block = combine(block, each(convert(vload_first(x, k * stride, WIDE, left), A)))
         total = combine(total, block)
         i += BLOCK
     return total
 
 
 @jit.inline
-def inner(args, lo, hi, combine, absorb, across, finish, T, A, O):
+def inner(args, lo, hi, each, combine, absorb, across, finish, T, A, O):
     """Results [lo, hi), each from contiguous rows of x.
 
-    `combine` joins two vectors, `absorb` a vector and two of x, `across` lanes.
+    `each` changes elements, `combine` joins two vectors, `absorb` a vector and two of x, `across` lanes.
     """
     x, y, start = ptr(load(args, 0), T), ptr(load(args, 1), O), identity(args, 10, A)
     kept, kept_outer, kept_inner = load(args, 3), load(args, 4), load(args, 5)
@@ -114,15 +115,16 @@ def inner(args, lo, hi, combine, absorb, across, finish, T, A, O):
         a = index // kept
         at = x + (a * kept_outer + (index - a * kept) * kept_inner)
         count = min(length, whole - a * length)
-        total = fold_row(at, count, start, combine, absorb, T, A)
+        total = fold_row(at, count, start, each, combine, absorb, T, A)
         for row in range(1, rows):
-            total = combine(total, fold_row(at + row * row_stride, count, start, combine, absorb, T, A))
+            part = fold_row(at + row * row_stride, count, start, each, combine, absorb, T, A)
+            total = combine(total, part)
         store(y, index, finish(across(total), divisor))
     return 0
 
 
 @jit.inline
-def outer(args, lo, hi, combine, absorb, finish, T, A, O):
+def outer(args, lo, hi, each, combine, absorb, finish, T, A, O):
     """Blocks [lo, hi) of WIDE neighbouring results; x has unit stride along the inner kept dim."""
     x, y, start = ptr(load(args, 0), T), ptr(load(args, 1), O), identity(args, 10, A)
     kept, kept_outer = load(args, 3), load(args, 4)
@@ -137,13 +139,23 @@ def outer(args, lo, hi, combine, absorb, finish, T, A, O):
         count = min(length, whole - a * length)
         total = fill(start, A, WIDE)
         for row in range(rows):
-            part = fold_columns(at + row * row_stride, count, stride, left, start, combine, absorb, T, A)
+            part = fold_columns(at + row * row_stride, count, stride, left, start, each, combine, absorb, T, A)
             total = combine(total, part)
         vstore_first(y, a * kept + column, convert(finish(total, divisor), O), left)
     return 0
 
 
 # ---- what reductions differ in -----------------------------------------------------------------
+
+
+@jit.inline
+def plain(v):
+    return v
+
+
+@jit.inline
+def squared(v):
+    return v * v
 
 
 @jit.inline
@@ -255,69 +267,79 @@ def divide(total, divisor):
 
 @jit.inline
 def sum_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, add, add_two, sum_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, plain, add, add_two, sum_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def sum_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, add, add_two, as_is, T, A, O)
+    return outer(args, lo, hi, plain, add, add_two, as_is, T, A, O)
+
+
+@jit.inline
+def squares_inner(args, lo, hi, T, A, O):
+    return inner(args, lo, hi, squared, add, add_two, sum_lanes, as_is, T, A, O)
+
+
+@jit.inline
+def squares_outer(args, lo, hi, T, A, O):
+    return outer(args, lo, hi, squared, add, add_two, as_is, T, A, O)
 
 
 @jit.inline
 def mean_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, add, add_two, sum_lanes, divide, T, A, O)
+    return inner(args, lo, hi, plain, add, add_two, sum_lanes, divide, T, A, O)
 
 
 @jit.inline
 def mean_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, add, add_two, divide, T, A, O)
+    return outer(args, lo, hi, plain, add, add_two, divide, T, A, O)
 
 
 @jit.inline
 def prod_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, multiply, multiply_two, multiply_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, plain, multiply, multiply_two, multiply_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def prod_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, multiply, multiply_two, as_is, T, A, O)
+    return outer(args, lo, hi, plain, multiply, multiply_two, as_is, T, A, O)
 
 
 @jit.inline
 def max_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, larger, larger_two, max_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, plain, larger, larger_two, max_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def max_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, larger, larger_two, as_is, T, A, O)
+    return outer(args, lo, hi, plain, larger, larger_two, as_is, T, A, O)
 
 
 @jit.inline
 def min_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, smaller, smaller_two, min_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, plain, smaller, smaller_two, min_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def min_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, smaller, smaller_two, as_is, T, A, O)
+    return outer(args, lo, hi, plain, smaller, smaller_two, as_is, T, A, O)
 
 
 @jit.inline
 def any_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, either, either_two, any_lane, as_is, T, A, O)
+    return inner(args, lo, hi, plain, either, either_two, any_lane, as_is, T, A, O)
 
 
 @jit.inline
 def any_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, either, either_two, as_is, T, A, O)
+    return outer(args, lo, hi, plain, either, either_two, as_is, T, A, O)
 
 
 @jit.inline
 def all_inner(args, lo, hi, T, A, O):
-    return inner(args, lo, hi, both, both_two, all_lanes, as_is, T, A, O)
+    return inner(args, lo, hi, plain, both, both_two, all_lanes, as_is, T, A, O)
 
 
 @jit.inline
 def all_outer(args, lo, hi, T, A, O):
-    return outer(args, lo, hi, both, both_two, as_is, T, A, O)
+    return outer(args, lo, hi, plain, both, both_two, as_is, T, A, O)

@@ -150,6 +150,27 @@ def _exp_f64(x):
 exp = _function("exp", _exp_f32, _exp_f64)
 
 
+def _expm1_f32(x):
+    # As exp, but 1 is taken off before the scaling: 2^k (p + 1 - 2^-k), p = exp(r) - 1. Without it, k = 0 is p itself.
+    x = select(x > 89.0, 89.0, select(x < -104.0, -104.0, x))
+    shifted = muladd(x, LOG2E, MAGIC_F32)
+    k = shifted - MAGIC_F32
+    r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, x))
+    p = muladd(r, 0.001389383228, 0.008363130306)
+    p = muladd(p, r, 0.04166694278)
+    p = muladd(p, r, 0.1666657742)
+    p = muladd(p, r, 0.4999999942)
+    p = muladd(p, r * r, r)
+    n = bitcast(shifted, I32) - MAGIC_F32_BITS
+    half = n >> 1
+    first = bitcast((half + 127) << 23, F32)
+    second = bitcast((n - half + 127) << 23, F32)
+    return (p * first + (first - bitcast((half - n + 127) << 23, F32))) * second
+
+
+expm1 = _function("expm1", _expm1_f32)
+
+
 def sigmoid(x):
     """1 / (1 + exp(-x))."""
     raise NotImplementedError("`sigmoid` is for jitted code")
@@ -201,6 +222,17 @@ def _log_f32(x):
 
 
 log = _function("log", _log_f32)
+
+
+def _log1p_f32(x):
+    # log(u) of the rounded u = 1 + x, times the share of x that the rounding kept (Kahan)
+    u = 1.0 + x
+    d = u - 1.0
+    y = log(u) * (x / select(d == 0.0, 1.0, d))
+    return select(d == 0.0, x, select(u == INF, INF, y))
+
+
+log1p = _function("log1p", _log1p_f32)
 
 
 # ---- sine and cosine ---------------------------------------------------------------------------

@@ -197,6 +197,35 @@ def scale_of(scale, size):
     return 1.0 / math.sqrt(size) if scale is None else float(scale)
 
 
+# ---- gradients of gradients --------------------------------------------------------------------
+
+
+def formula(f, g, query, key, value, attn_mask, is_causal, scale):
+    """The gradients of query, key and value by differentiable ops; arguments of `scaled_dot_product_attention`."""
+    batch, heads, num_rows, size = query.shape_
+    _, kv_heads, num_keys, size_v = value.shape_
+    shape = batch, kv_heads, heads // kv_heads, num_rows
+    q, grad, k, v = query.reshape(*shape, size), g.reshape(*shape, size_v), key.unsqueeze(2), value.unsqueeze(2)
+    scores = f.matmul(q, k.transpose(-1, -2)) * scale
+    visible = None
+    if is_causal:
+        visible = f.from_numpy(np.tri(num_rows, num_keys, dtype=bool))
+    if attn_mask is not None:
+        mask = attn_mask.expand(batch, heads, num_rows, num_keys).reshape(*shape, num_keys)
+        if attn_mask.dtype.name != "bool":
+            scores, mask = scores + mask, mask != float("-inf")
+        visible = mask if visible is None else f.where(visible, mask, False)
+    if visible is not None:
+        scores = f.where(visible, scores, -3e4 if query.dtype.name == "float16" else -1e30)
+    probs = f.softmax(scores, -1)
+    if visible is not None:
+        probs = f.where(visible, probs, 0.0)
+    products = f.matmul(grad, v.transpose(-1, -2))
+    ds = probs * (products - f.sum(probs * products, -1, True)) * scale
+    dk, dv = f.matmul(ds.transpose(-1, -2), q), f.matmul(probs.transpose(-1, -2), grad)
+    return f.matmul(ds, k).reshape(query.shape_), f.sum(dk, 2), f.sum(dv, 2)
+
+
 # ---- references for tests ----------------------------------------------------------------------
 
 

@@ -1,9 +1,13 @@
-"""What to launch for a matrix product of a layout: the kernel, and its argument block but for the addresses."""
+"""What matrix products share: what to launch for a layout (the kernel, and its argument block but for the addresses),
+checks, and products that are added to a gradient.
+"""
 
 import functools
 import itertools
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, field
 
+from .. import kernel
 from ..cpu import blocking
 from ..registry import INTEGERS
 
@@ -24,8 +28,28 @@ class Launch:
     items: int
     grain: int
     scratch: int = 0
-    constants: tuple[tuple[str, int], ...] = ()
+    constants: tuple[tuple[str, int | str], ...] = ()
     joined: int = 0  # rows that a second launch adds up from parts of k
+    compiled: dict[int, int] = field(default_factory=dict)  # activation -> address of the kernel
+
+
+def run(call, launch, dtype, addresses, alpha, keep, activation=0, residual=0):
+    """Launch a product of `dtype` (a name): `addresses` of A, B, C and the bias (0: none), `alpha` as bits."""
+    a, b, *others = addresses
+    args = [b, a, *others, alpha, *launch.rest] if launch.swapped else [a, b, *others, alpha, *launch.rest]
+    if launch.scratch:
+        scratch = call.scratch(launch.scratch)
+        args[blocking.SCRATCH] = scratch.address
+        keep = (*keep, scratch)
+    args[blocking.RESIDUAL] = residual
+    compiled = launch.compiled.get(activation)
+    if compiled is None:
+        types = {"T": dtype} if dtype in INTEGERS else {"T": dtype, "ACT": activation, **dict(launch.constants)}
+        compiled = launch.compiled[activation] = kernel(launch.kernel, **types)
+    call.launch(compiled, None, args, launch.items, launch.grain, keep)
+    if launch.joined:
+        types, grain = {"T": dtype, "ACT": activation, **dict(launch.constants)}, 1 + (1 << 20) // (args[5] * args[6])
+        call.launch("gemm.join_parts", types, args, launch.joined, grain, keep)
 
 
 def _rest(values, batch):
@@ -48,12 +72,17 @@ def fold(m, a_stride, batch):
 
 
 @functools.lru_cache(maxsize=KEPT)
-def launch_for(dtype, m, n, k, a_stride, a_k, b_k, b_stride, batch, threads, panel=0, plain=True):
+def launch_for(
+    dtype, m, n, k, a_stride, a_k, b_k, b_stride, batch, threads, panel=0, plain=True, result=None, add=False
+):
     """The `Launch` of a layout. Strides are in elements, C is row-major and contiguous.
 
     `batch` holds (size, strides of A, of B, of C), outermost first; `panel` is the size of a panel when B is packed;
-    `plain` says that there is nothing to add or apply to the product.
+    `plain` says that there is nothing to add or apply to the product; `result` is the dtype of C, if it is another
+    than that of A and B; `add` says that the product is added to C.
     """
+    result = result or dtype
+    own_sums = add or result in ("float16", "bfloat16")
     m, a_stride, batch = fold(m, a_stride, batch)
     matrices = 1
     for size, *_ in batch:
@@ -63,8 +92,8 @@ def launch_for(dtype, m, n, k, a_stride, a_k, b_k, b_stride, batch, threads, pan
         return Launch("gemm.integer_rows", False, rest, m * matrices, 1 + (1 << 17) // (n * k + 1))
     length = blocking.split_length(m, n, k) if matrices == 1 and not panel else 0
     if length:
-        return _split(dtype, m, n, k, length, (a_stride, a_k, b_k, b_stride), threads)
-    if not panel:
+        return _split(dtype, m, n, k, length, (a_stride, a_k, b_k, b_stride), threads, result)
+    if not panel and result == dtype:
         swapped_batch = [(size, b, a, c) for size, a, b, c in batch]
         if b_k == 1 and k and m > 1 and n >= _WIDE:
             width = blocking.lane_width(m, dtype)
@@ -80,13 +109,14 @@ def launch_for(dtype, m, n, k, a_stride, a_k, b_k, b_stride, batch, threads, pan
             return _add_rows(dtype, m, n, k, a_stride, a_k, b_k, (1, n), batch, matrices, threads, False)
         if k and n <= FEW and a_stride == 1 and plain:
             return _add_rows(dtype, n, m, k, b_stride, b_k, a_k, (n, 1), swapped_batch, matrices, threads, True)
-    plan = blocking.plan(m, n, k, matrices, threads, dtype, panel != 0)
+    plan = blocking.plan(m, n, k, matrices, threads, dtype, panel != 0, own_sums)
     blocks = (*plan.grid, *plan.tile, plan.mc, plan.kc, plan.nc, 0, plan.slice_bytes, plan.items_per_slice)
     values = (m, n, k, a_stride, a_k, b_k, b_stride, n, *blocks, panel, plan.b_offset, plan.part_offset)
-    return Launch("gemm.matmul", False, _rest(values, batch), plan.items, plan.grain, plan.slices * plan.slice_bytes)
+    scratch, constants = plan.slices * plan.slice_bytes, (("R", result),)
+    return Launch("gemm.matmul", False, _rest(values, batch), plan.items, plan.grain, scratch, constants)
 
 
-def _split(dtype, m, n, k, length, strides, threads):
+def _split(dtype, m, n, k, length, strides, threads, result):
     """A small C with a long k, which is cut into parts; their sums are added up by a second launch."""
     splits = -(-k // length)
     plan = blocking.plan(m, n, length, splits, threads, dtype)  # parts are to a plan what matrices of a batch are
@@ -94,7 +124,8 @@ def _split(dtype, m, n, k, length, strides, threads):
     blocks = (*plan.grid, *plan.tile, plan.mc, plan.kc, plan.nc, 0, plan.slice_bytes, plan.items_per_slice)
     values = (m, n, k, *strides, n, *blocks, 0, plan.b_offset, plan.part_offset, 0, splits, length, parts)
     scratch = parts + splits * m * n * (8 if dtype == "float64" else 4) + 64
-    return Launch("gemm.matmul", False, _rest(values, ()), plan.items, plan.grain, scratch, joined=m)
+    rest, constants = _rest(values, ()), (("R", result),)
+    return Launch("gemm.matmul", False, rest, plan.items, plan.grain, scratch, constants, joined=m)
 
 
 def _dot_rows(dtype, rows, tokens, k, w_stride, x_stride, strides, batch, matrices, swapped):
@@ -158,3 +189,66 @@ def byte_launch(m, n, k, a_stride, a_k, b_k, b_stride, batch, threads):
     rest = _rest((*values, slice_bytes, -(-items // threads)), batch)
     grain = -(-4 * blocking.PARALLEL_WORK // (2 * m * columns * k + 1))
     return Launch("int8.matmul", False, rest, items, grain, min(threads, items) * slice_bytes)
+
+
+# ---- calls ----------------------------------------------------------------------------------------
+
+_ONE = struct.unpack("q", struct.pack("d", 1.0))[0]
+known = {}  # key of a call's layouts -> (shape of the result, its dtype, Launch)
+
+
+def remember(key, shape, dtype, launch):
+    """Keep what there is to launch for a call of these layouts."""
+    if len(known) >= KEPT:
+        known.clear()
+    known[key] = shape, dtype, launch
+
+
+def run_tensors(call, launch, a, b, y, bias, alpha, activation=0, residual=None):
+    """Fill in the addresses and launch."""
+    addresses = a.address, b.address, y.address, 0 if bias is None else bias.address
+    added = 0 if residual is None else residual.address
+    run(call, launch, a.dtype.name, addresses, alpha, (a, b, y, bias, residual), activation, added)
+
+
+# 16-bit results round once; before, a sum of k products rounds as sqrt(k) float32 additions.
+TOLERANCE = {"float32": (1e-5, 1e-4), "float64": (1e-12, 1e-12), "bfloat16": (1e-2, 4e-2), "float16": (2e-3, 4e-3)}
+
+
+def check(name, dtypes, first, *others):
+    """Refuse operands that are no tensors, or of a dtype that `name` does not take, or of several dtypes."""
+    for label, x in (first, *others):
+        if x is not None and not hasattr(x, "address"):
+            raise TypeError(f"`{label}` of `{name}` must be a tensor, got {type(x).__name__}")
+    dtype = first[1].dtype
+    if dtype.name not in dtypes:
+        raise TypeError(f"`{name}` takes {', '.join(dtypes)}, got {dtype.name}; cast it with `.to()`")
+    for label, x in others:
+        if x is not None and x.dtype is not dtype:
+            raise TypeError(
+                f"`{name}` needs one dtype, got {dtype.name} for `{first[0]}` and {x.dtype.name} for `{label}`; "
+                "cast one of them with `.to()`"
+            )
+
+
+def alpha_bits(call, name, alpha, dtype):
+    """`alpha` for the argument block."""
+    if dtype.is_floating_point:
+        return _ONE if alpha == 1.0 else call.float_bits(float(alpha))
+    if alpha != int(alpha) or abs(alpha) >= 2**63:
+        raise ValueError(f"`alpha` of `{name}` must be a whole number of 64 bits for {dtype.name}, got {alpha}")
+    return int(alpha)
+
+
+def foldable(x):
+    """Whether all dims of `x` but the last merge into one of rows."""
+    rows = [(size, stride) for size, stride in zip(x.shape[:-1], x.strides[:-1]) if size != 1]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(rows))
+
+
+def product(f, a, b, alpha, place):
+    """`alpha a @ b`, written or added into `place`, a pair (tensor, accumulate), if that is given and fits."""
+    target, accumulate = place or (None, False)
+    if target is None or (target.dtype is not a.dtype and (target.dtype.name != "float32" or a.dtype.itemsize != 2)):
+        return f.matmul(a, b, alpha=alpha)
+    return f.matmul(a, b, alpha=alpha, out=target, out_dtype=target.dtype, accumulate=accumulate)

@@ -13,7 +13,7 @@ Dv head size of the values. Index tensors are int32 or int64.
 import numpy as np
 
 from ..registry import op
-from ._attention import TOLERANCE, attend, check, factors, gather, index, pick, reference, same, scale_of
+from ._attention import TOLERANCE, attend, check, factors, formula, gather, index, pick, reference, same, scale_of
 
 # ---- dense -------------------------------------------------------------------------------------
 
@@ -31,7 +31,12 @@ def _mha_samples(rng):
     yield tuple(rng.standard_normal((1, 100, 2, 80)) for _ in range(3)), {"scale": 0.1}
 
 
-@op(ref=_mha_ref, samples=_mha_samples, tolerance=TOLERANCE)
+def _mha_grad_samples(rng):
+    yield tuple(rng.standard_normal(s) for s in ((2, 5, 4, 3), (2, 5, 2, 3), (2, 5, 2, 2))), {"is_causal": True}
+    yield tuple(rng.standard_normal(s) for s in ((1, 3, 2, 4), (1, 6, 2, 4), (1, 6, 2, 5))), {"scale": 0.6}
+
+
+@op(ref=_mha_ref, samples=_mha_samples, grad_samples=_mha_grad_samples, tolerance=TOLERANCE, amp="lower")
 def mha(call, q, k, v, alibi_slopes=None, scale=1.0, is_causal=False):
     """Attention of q [B, S, H, D] over k [B, L, Hkv, D] and v [B, L, Hkv, Dv] -> [B, S, H, Dv].
 
@@ -51,6 +56,26 @@ def mha(call, q, k, v, alibi_slopes=None, scale=1.0, is_causal=False):
     return out
 
 
+@mha.grad("q", "k", "v")
+def _(f, g, q, k, v, alibi_slopes, scale, is_causal, out, create_graph):
+    if alibi_slopes is not None or (is_causal and q.shape_[1] != k.shape_[1]):
+        raise NotImplementedError(
+            f"`mha` with `alibi_slopes`, or `is_causal` with {q.shape_[1]} queries and {k.shape_[1]} keys, has no "
+            "derivative: use `scaled_dot_product_attention` with `attn_mask`"
+        )
+    turned = [x.transpose(1, 2) for x in (g, q, k, v, out)]
+    return tuple(x.transpose(1, 2) for x in _gradients(f, *turned, None, is_causal, scale, create_graph))
+
+
+def _gradients(f, g, query, key, value, out, mask, is_causal, scale, create_graph):
+    """The gradients of tensors [B, H, S, D], of results whose log-sum-exp was not kept."""
+    if create_graph:
+        return formula(f, g, query, key, value, mask, is_causal, scale)
+    return f.scaled_dot_product_attention_backward(
+        g, query, key, value, out, attn_mask=mask, is_causal=is_causal, scale=scale
+    )
+
+
 def _flash_ref(query, key, value, total_kv_len, is_causal=False, scale=None, **options):
     rows = []
     for q, k, v, n in zip(query, key, value, total_kv_len):
@@ -65,7 +90,7 @@ def _flash_samples(rng):
         yield (*(rng.standard_normal(s) for s in shapes), np.array([50, 23])), {"is_causal": causal, "enable_gqa": True}
 
 
-@op(ref=_flash_ref, samples=_flash_samples, tolerance=TOLERANCE)
+@op(ref=_flash_ref, samples=_flash_samples, tolerance=TOLERANCE, amp="lower")
 def flash_attention(
     call, query, key, value, total_kv_len, attn_mask=None, dropout_p=0, is_causal=False, scale=None, enable_gqa=False
 ):
@@ -92,6 +117,13 @@ def flash_attention(
     return out
 
 
+@flash_attention.grad("query", "key", "value")
+def _(f, g, query, key, value, total_kv_len, is_causal, scale, out, create_graph):
+    visible = np.arange(key.shape_[2]) < total_kv_len.numpy().reshape(-1, 1, 1, 1)
+    scale = scale_of(scale, query.shape_[3])
+    return _gradients(f, g, query, key, value, out, f.from_numpy(visible), is_causal, scale, create_graph)
+
+
 # ---- packed sequences --------------------------------------------------------------------------
 
 
@@ -116,7 +148,7 @@ def _varlen_samples(rng):
     yield (*paged, starts_q, starts_k, table, 30, 50), {"scale": 0.125}
 
 
-@op(ref=_varlen_ref, samples=_varlen_samples, tolerance=TOLERANCE)
+@op(ref=_varlen_ref, samples=_varlen_samples, tolerance=TOLERANCE, gradient="missing", amp="lower")
 def mha_varlen(
     call, q, k, v, cum_seqlens_q, cum_seqlens_k, block_table, max_seqlen_q, max_seqlen_k, alibi_slopes=None, scale=1.0
 ):
@@ -172,7 +204,7 @@ def _paged_samples(rng):
         yield (q, *caches, table, lens), {"scale": 0.15}
 
 
-@op(ref=_paged_ref, samples=_paged_samples, tolerance=TOLERANCE)
+@op(ref=_paged_ref, samples=_paged_samples, tolerance=TOLERANCE, gradient="missing")
 def paged_attention(
     call, q, k_cache, v_cache, block_tables, cache_lens, alibi_slopes=None, scale=1.0, k_scales=None, v_scales=None
 ):
@@ -222,7 +254,7 @@ def _prefill_samples(rng):
     yield (rng.standard_normal((36, 4, 64)), *caches, table, np.array([5, 60, 33]), starts), {"scale": 0.125}
 
 
-@op(ref=_prefill_ref, samples=_prefill_samples, tolerance=TOLERANCE)
+@op(ref=_prefill_ref, samples=_prefill_samples, tolerance=TOLERANCE, gradient="missing")
 def paged_attention_prefill(
     call, q, k_cache, v_cache, block_tables, history_lens, cu_seqlens_q, alibi_slopes=None, scale=1.0, k_scales=None,
     v_scales=None,
@@ -251,7 +283,7 @@ def _cached_samples(rng):
     yield (rng.standard_normal((30, 6, 32)), *caches, starts, lens), {"causal": False, "scale": 0.3}
 
 
-@op(ref=_cached_ref, samples=_cached_samples, tolerance=TOLERANCE)
+@op(ref=_cached_ref, samples=_cached_samples, tolerance=TOLERANCE, gradient="missing")
 def cached_attention(
     call, q, k_cache, v_cache, cu_seqlens_q, kv_lens, block_tables=None, scale=None, causal=True, window=None,
     alibi_slopes=None, max_seqlen_q=None, max_kv_len=None, k_scales=None, v_scales=None,
@@ -317,7 +349,7 @@ def _kvcache_samples(rng):
         yield (rng.standard_normal((2, q_len, 8, 64)), *caches, lens, table), {"scale": 0.125}
 
 
-@op(ref=_kvcache_ref, samples=_kvcache_samples, tolerance=TOLERANCE)
+@op(ref=_kvcache_ref, samples=_kvcache_samples, tolerance=TOLERANCE, gradient="missing")
 def mha_kvcache(call, q, k_cache, v_cache, seqlens_k, block_table, alibi_slopes=None, scale=1.0):
     """Causal attention of q [B, S, H, D] over a paged cache -> [B, S, H, Dv].
 

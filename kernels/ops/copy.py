@@ -66,6 +66,21 @@ def copy_into(call, destination, source):
         _copy(call, destination.address, destination.strides_, source, (destination, source))
 
 
+def fill(call, y, value):
+    """Set every element of a contiguous tensor to a Python number."""
+    bits = np.asarray(value).astype(y.dtype.numpy).tobytes()
+    args = [y.address, int.from_bytes(bits, "little", signed=True)]
+    if y.numel_:
+        call.launch("array.filled", {"E": _UNSIGNED[y.dtype.itemsize]}, args, y.numel_, _GRAIN // len(bits), (y,))
+
+
+def copy_part(call, y, starts, x):
+    """Write x to the part of y that begins at the indices `starts`."""
+    if x.numel_:
+        offset = sum(start * stride for start, stride in zip(starts, y.strides_))
+        _copy(call, y.address + offset * y.dtype.itemsize, y.strides_, x, (y, x))
+
+
 def _rearrange_samples(rng):
     x = rng.standard_normal((3, 17, 40))
     yield (x,), {}
@@ -83,6 +98,11 @@ def rearrange(call, input):
     y = call.out(input.shape_, input.dtype)
     copy_into(call, y, input)
     return y
+
+
+@rearrange.grad("input")
+def _(g):
+    return g
 
 
 def _same(call, tensors):
@@ -125,7 +145,7 @@ def _cat_samples(rng):
     yield ([rng.standard_normal(n) for n in (40000, 300, 9000)],), {}
 
 
-@op(dtypes=_STORABLE, ref=_cat_ref, samples=_cat_samples)
+@op(dtypes=_STORABLE, ref=_cat_ref, samples=_cat_samples, amp="promote")
 def cat(call, tensors, dim=0):
     """The tensors of a sequence joined along `dim`; they have one dtype, and equal sizes of all other dims.
 
@@ -153,13 +173,23 @@ def cat(call, tensors, dim=0):
     return y
 
 
+@cat.grad("tensors")
+def _(g, tensors, dim):
+    parts, start, d = [], 0, check_dim(dim, g.ndim)
+    for x in tensors:
+        length = 0 if x.shape_ == (0,) else x.shape_[d]
+        parts.append(x if x.shape_ == (0,) else g.narrow(d, start, length))
+        start += length
+    return parts
+
+
 def _stack_samples(rng):
     yield ([rng.standard_normal((3, 17)) for _ in range(3)],), {}
     yield ([rng.standard_normal((3, 17)) for _ in range(2)],), {"dim": -1}
     yield ([rng.standard_normal(()) for _ in range(2)],), {}
 
 
-@op(dtypes=_STORABLE, ref=lambda tensors, dim=0: np.stack(tensors, dim), samples=_stack_samples)
+@op(dtypes=_STORABLE, ref=lambda tensors, dim=0: np.stack(tensors, dim), samples=_stack_samples, amp="promote")
 def stack(call, tensors, dim=0):
     """Tensors of one shape and dtype joined along a new dim."""
     tensors = _same(call, tensors)
@@ -174,3 +204,8 @@ def stack(call, tensors, dim=0):
         if x.numel_:
             _copy(call, y.address + i * y.strides_[dim] * y.dtype.itemsize, strides, x, (y, x))
     return y
+
+
+@stack.grad("tensors")
+def _(g, dim):
+    return list(g.unbind(dim))

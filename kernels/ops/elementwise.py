@@ -241,16 +241,16 @@ def _(g, input):
 
 @elementwise(ref=lambda x: 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3))))
 def gelu_tanh(input):
-    """GELU in its tanh approximation."""
-    return 0.5 * input * (1.0 + m.tanh(0.7978845608028654 * (input + 0.044715 * input * input * input)))
+    """GELU in its tanh approximation, with 1 + tanh(u) as 2 sigmoid(2 u): half the time, and nothing cancels."""
+    return input / (1.0 + m.exp(-1.5957691216057308 * (input + 0.044715 * input * input * input)))
 
 
 @gelu_tanh.grad("input")
 def _(g, input):
     square = input * input
-    t = m.tanh(0.7978845608028654 * input * (1.0 + 0.044715 * square))
-    slope = 0.7978845608028654 * (1.0 + 0.134145 * square)
-    return g * (0.5 * (1.0 + t) + 0.5 * input * (1.0 - t * t) * slope)
+    s = m.sigmoid(1.5957691216057308 * input * (1.0 + 0.044715 * square))
+    slope = 1.5957691216057308 * (1.0 + 0.134145 * square)
+    return g * (s + input * (s * (1.0 - s)) * slope)
 
 
 @elementwise(ref=lambda x, y: x * (y * m.sigmoid(y)))

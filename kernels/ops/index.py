@@ -1,23 +1,50 @@
-"""Rows by index."""
+"""Rows by index, and their derivatives: rows added up by index."""
 
 import numpy as np
 
-from ..registry import ALL, op
+from .. import isa
+from ..registry import ALL, FLOATS, INTEGERS, op
 from ._layout import check, check_dim, check_index, product, rows
+from .copy import copy_into, fill
 
+_COLUMNS = 4 * isa.lanes()  # COLUMNS of cpu/scatter.py
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _GRAIN = 131072  # bytes: some 10 us
 
 
-def _gather(call, x, indices, y, outer, length, strides, valid, zeros=0, errors=None):
+def _flat(indices):
+    """The indices with even steps, and the step."""
+    if len(indices.shape_) == 1:
+        return indices, indices.strides_[0]
+    return indices.contiguous(), 1
+
+
+def gather_rows(call, x, indices, y, outer, length, strides, valid, zeros=0, errors=None):
     """Rows of x to y: `strides` are (row, outer) in x, `valid` the range of indices."""
-    indices = indices if len(indices.shape_) == 1 else indices.contiguous()
-    step = indices.strides_[0] if len(indices.shape_) == 1 else 1
+    indices, step = _flat(indices)
     count = indices.numel_
     args = [y.address, x.address, indices.address, step, count, length, *strides, *valid, zeros]
     types = {"E": _UNSIGNED[x.dtype.itemsize], "I": indices.dtype.name}
     grain = max(1, _GRAIN // (length * x.dtype.itemsize or 1))
     call.launch("index.gather_rows", types, args, outer * count, grain, (y, x, indices), errors)
+    return y
+
+
+def add_rows(call, y, x, indices, outer, count, length, scale=1, errors=None):
+    """y[o, indices[n]] += scale * x[o, n] for contiguous y [outer, count, length] and x; returns y."""
+    indices, step = _flat(indices)
+    number = indices.numel_
+    first, following = call.scratch(4 * count), call.scratch(4 * number)
+    keep, types = (y, x, indices, first, following), {"I": indices.dtype.name}
+    block = [indices.address, step, number, count, first.address, following.address]
+    call.launch("scatter.chain", types, block, 1, 1, keep, errors)
+    floating, blocks = y.dtype.is_floating_point, -(-length // _COLUMNS)
+    args = [y.address, x.address, indices.address, step, number, first.address, following.address]
+    args += [length, length, count * length, length, number * length, blocks]
+    args.append(call.float_bits(float(scale)) if floating else int(scale))
+    types = {"T": y.dtype.name, "A": "float64" if floating else "int64", **types}
+    grain = max(1, _GRAIN // (4 * _COLUMNS * number or 1))
+    call.launch("scatter.add_rows", types, args, outer * blocks, grain, keep)
     return y
 
 
@@ -44,8 +71,59 @@ def embedding(call, indices, weight):
     check_index(call, indices, "indices")
     table, count, length, stride = _table(call, weight)
     y = call.out((*indices.shape_, length), weight.dtype)
+    call.save(rows=count)
     errors = {1: f"`indices` of `embedding` must be from 0 to {count - 1}, the rows of `weight`: check the token ids"}
-    return _gather(call, table, indices, y, 1, length, (stride, 0), (0, count), errors=errors)
+    return gather_rows(call, table, indices, y, 1, length, (stride, 0), (0, count), errors=errors)
+
+
+@embedding.grad("weight")
+def _(f, g, indices, rows, into):
+    buffer = into("weight")
+    if buffer is None:
+        return f.embedding_backward(g, indices, rows)
+    return f.embedding_backward(g, indices, rows, accumulate=buffer[1], out=buffer[0])
+
+
+def _embedding_backward_ref(grad, indices, rows, accumulate=False):
+    y = np.zeros((rows, grad.shape[-1]))
+    np.add.at(y, indices, grad)
+    return y
+
+
+def _embedding_backward_samples(rng):
+    for size in (1, 17, 257):
+        yield (rng.standard_normal((2, 5, size)), rng.integers(0, 7, (2, 5)), 7), {}
+    yield (rng.standard_normal((40, 64)), rng.integers(0, 3, 40).astype(np.int32), 11), {}
+
+
+@op(ref=_embedding_backward_ref, samples=_embedding_backward_samples, tolerance={"float32": (1e-5, 1e-5)})
+def embedding_backward(call, grad, indices, rows, accumulate=False):
+    """The gradient of the table of an `embedding` with `rows` rows: [rows, D], the rows of `grad` added up by index.
+
+    With `accumulate` they are added to `out`. Equal indices are added in their order, in float32 at least, and
+    rounded once, so the result does not depend on the number of threads.
+    """
+    check(call, grad, "grad")
+    check_index(call, indices, "indices")
+    if grad.shape_[:-1] != indices.shape_ or not grad.shape_:
+        raise ValueError(
+            f"`grad` of `embedding_backward` must be [*indices.shape, D], got {grad.shape_} for {indices.shape_}"
+        )
+    length = grad.shape_[-1]
+    y = call.out((rows, length), grad.dtype)
+    if not accumulate:
+        fill(call, y, 0)
+    elif call.given.get("out") is None:
+        raise ValueError("`accumulate` of `embedding_backward` needs the tensor to add to: pass it as `out`")
+    elif call.given["out"] is not y:
+        copy_into(call, y, call.given["out"])
+    errors = {1: f"`indices` of `embedding_backward` must be from 0 to {rows - 1}: check the token ids"}
+    return add_rows(call, y, grad.contiguous(), indices, 1, rows, length, errors=errors)
+
+
+@embedding_backward.grad("grad")
+def _(f, g, indices):
+    return f.embedding(indices, g)
 
 
 def _vocab_ref(indices, weight, vocab_start, vocab_end):
@@ -71,7 +149,14 @@ def vocab_parallel_embedding(call, indices, weight, vocab_start, vocab_end):
             f"{vocab_start} to {vocab_end}"
         )
     y = call.out((*indices.shape_, length), weight.dtype)
-    return _gather(call, table, indices, y, 1, length, (stride, 0), (vocab_start, vocab_end), zeros=1)
+    return gather_rows(call, table, indices, y, 1, length, (stride, 0), (vocab_start, vocab_end), zeros=1)
+
+
+@vocab_parallel_embedding.grad("weight")
+def _(f, g, indices, vocab_start, vocab_end):
+    valid = f.logical_and(f.ge(indices, vocab_start), f.lt(indices, vocab_end))
+    rows_, own = f.where(valid, f.sub(indices, vocab_start), 0), valid.unsqueeze(-1)
+    return f.embedding_backward(f.masked_fill(g, f.logical_not(own), 0.0), rows_, vocab_end - vocab_start)
 
 
 def _select_samples(rng):
@@ -95,5 +180,95 @@ def index_select(call, input, dim, index):
     x, outer, _, stride = rows(input, dim)
     length = product(shape[dim + 1 :])
     y = call.out((*shape[:dim], index.numel_, *shape[dim + 1 :]), input.dtype)
+    call.save(size=shape[dim])
     errors = {1: f"`index` of `index_select` must be from 0 to {shape[dim] - 1} for `input` {shape}, `dim` {dim}"}
-    return _gather(call, x, index, y, outer, length, (length, stride), (0, shape[dim]), errors=errors)
+    return gather_rows(call, x, index, y, outer, length, (length, stride), (0, shape[dim]), errors=errors)
+
+
+@index_select.grad("input")
+def _(f, g, dim, index, size):
+    return f.index_select_backward(g, dim, index, size)
+
+
+def _index_select_backward_ref(grad, dim, index, size):
+    y = np.zeros((*grad.shape[:dim], size, *grad.shape[dim + 1 :])) if dim >= 0 else np.zeros((*grad.shape[:-1], size))
+    np.add.at(np.moveaxis(y, dim, 0), index, np.moveaxis(grad, dim, 0))
+    return y
+
+
+def _index_select_backward_samples(rng):
+    yield (rng.standard_normal((7, 3)), 0, rng.integers(0, 5, 7), 5), {}
+    yield (rng.standard_normal((2, 3, 17)), 1, rng.integers(0, 5, 3).astype(np.int32), 5), {}
+    yield (rng.standard_normal((3, 9)), -1, rng.integers(0, 6, 9), 6), {}
+
+
+@op(ref=_index_select_backward_ref, samples=_index_select_backward_samples)
+def index_select_backward(call, grad, dim, index, size):
+    """The gradient of `index_select` from a dim of `size`: the slices of `grad` along `dim` added up by `index`."""
+    check(call, grad, "grad")
+    check_index(call, index, "index")
+    shape = grad.shape_
+    dim = check_dim(dim, len(shape))
+    y = call.out((*shape[:dim], size, *shape[dim + 1 :]), grad.dtype)
+    fill(call, y, 0)
+    errors = {1: f"`index` of `index_select_backward` must be from 0 to {size - 1}"}
+    return add_rows(
+        call, y, grad.contiguous(), index, product(shape[:dim]), size, product(shape[dim + 1 :]), errors=errors
+    )
+
+
+@index_select_backward.grad("grad")
+def _(f, g, dim, index):
+    return f.index_select(g, dim, index)
+
+
+def _index_add_ref(input, dim, index, source, alpha=1):
+    y = input.copy()
+    np.add.at(np.moveaxis(y, dim, 0), index, alpha * np.moveaxis(source, dim, 0))
+    return y
+
+
+def _index_add_samples(rng):
+    yield (rng.standard_normal((5, 3)), 0, rng.integers(0, 5, 7), rng.standard_normal((7, 3))), {}
+    yield (rng.standard_normal((2, 5, 17)), 1, rng.integers(0, 5, 3), rng.standard_normal((2, 3, 17))), {"alpha": -0.5}
+    yield (rng.standard_normal((3, 6)), -1, rng.integers(0, 6, 9), rng.standard_normal((3, 9))), {"alpha": 2}
+
+
+@op(dtypes=(*FLOATS, *INTEGERS), ref=_index_add_ref, samples=_index_add_samples, amp="promote")
+def index_add(call, input, dim, index, source, alpha=1):
+    """`input` with `alpha` times the slices of `source` along `dim` added where `index` [K] (int32 or int64) says.
+
+    `source` has the shape and dtype of `input`, with K slices. Raises ValueError for an index outside of the dim. Equal
+    indices are added in their order and rounded once; `out` may be `input`.
+    """
+    check(call, input, "input")
+    check(call, source, "source")
+    check_index(call, index, "index")
+    shape = input.shape_
+    dim = check_dim(dim, len(shape))
+    if source.dtype is not input.dtype:
+        raise TypeError(f"`source` of `index_add` must be {input.dtype.name} as `input`, got {source.dtype.name}")
+    if not shape or len(index.shape_) > 1 or source.shape_ != (*shape[:dim], index.numel_, *shape[dim + 1 :]):
+        raise ValueError(
+            f"`source` of `index_add` must have the shape of `input` {shape}, with {index.numel_} slices along dim "
+            f"{dim}, got {source.shape_} and `index` {index.shape_}"
+        )
+    x = source.contiguous()
+    y = call.out(shape, input.dtype, overlap="same")
+    if y.address == source.address:
+        x = source.clone()
+    if y.address != input.address or y.strides_ != input.strides_:
+        copy_into(call, y, input)
+    errors = {1: f"`index` of `index_add` must be from 0 to {shape[dim] - 1} for `input` {shape}, `dim` {dim}"}
+    return add_rows(call, y, x, index, product(shape[:dim]), shape[dim], product(shape[dim + 1 :]), alpha, errors)
+
+
+@index_add.grad("input")
+def _(g):
+    return g
+
+
+@index_add.grad("source")
+def _(f, g, dim, index, alpha):
+    y = f.index_select(g, dim, index)
+    return y if alpha == 1 else f.mul(y, alpha)

@@ -11,14 +11,14 @@ from ._layout import check, check_dim, merged, product
 _WIDE = 4 * isa.lanes()  # WIDE of cpu/reduce.py
 _PAIR = 2 * isa.lanes()  # PAIR of cpu/argmax.py
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_CHUNK = 65536  # elements of a slice of a long reduction: 3 us
+CHUNK = 65536  # elements of a slice of a long reduction: 3 us
 _WHOLE = 1 << 62  # "not in chunks"
 
 
 # ---- layouts -----------------------------------------------------------------------------------
 
 
-def _dims(dim, ndim):
+def reduced_dims(dim, ndim):
     """The reduced dims of `dim` (None, an int or a sequence), sorted; None and () mean all."""
     if dim is None:
         return tuple(range(ndim))
@@ -46,7 +46,7 @@ class _Layout:
     __slots__ = ("chunks", "copy", "count", "dims", "kept", "kind", "launches", "reduced", "result", "results", "step")
 
     def __init__(self, shape, strides, dim, keepdim, max_reduced):
-        self.dims = dims = _dims(dim, len(shape))
+        self.dims = dims = reduced_dims(dim, len(shape))
         others = [d for d in range(len(shape)) if d not in dims]
         self.result = tuple(n if d in others else 1 for d, n in enumerate(shape) if keepdim or d in others)
         self.count = product(shape[d] for d in dims)
@@ -64,8 +64,8 @@ class _Layout:
         self.kept, self.reduced = _two(kept), _two(reduced)
         units = self.results if self.kind == "inner" else -(-self.results // _WIDE)
         one_group = len(kept) <= 1 and len(reduced) == 1
-        self.step = max(1, _CHUNK // (self.results if self.kind == "outer" and self.results else 1))
-        long = one_group and units < 4 and self.count * self.results >= 4 * _CHUNK
+        self.step = max(1, CHUNK // (self.results if self.kind == "outer" and self.results else 1))
+        long = one_group and units < 4 and self.count * self.results >= 4 * CHUNK
         self.chunks = -(-self.count // self.step) if long else 1
         self.launches = {}  # what a reduction of this layout launches, by its name and types
 
@@ -73,7 +73,7 @@ class _Layout:
 _layout = functools.lru_cache(maxsize=4096)(_Layout)
 
 
-def _plan(x, dim, keepdim, max_reduced=2):
+def plan_of(x, dim, keepdim, max_reduced=2):
     """(x, or a copy of it that kernels take, and its `_Layout`)."""
     plan = _layout(x.shape_, x.strides_, tuple(dim) if isinstance(dim, list) else dim, keepdim, max_reduced)
     return (x if plan.copy is None else x.permute(*plan.copy).contiguous()), plan
@@ -82,11 +82,11 @@ def _plan(x, dim, keepdim, max_reduced=2):
 # ---- sum, mean, product, maximum, minimum, any, all ----------------------------------------------
 
 
-class _Reduction:
-    """A reduction of `cpu/reduce.py`: the name of its kernels and its identity."""
+class Reduction:
+    """A reduction of `cpu/reduce.py`: the names of its kernels and of those that join partial results; its identity."""
 
-    def __init__(self, name, identity):
-        self.name, self.identity = name, identity
+    def __init__(self, name, identity, join=None):
+        self.name, self.identity, self.join = name, identity, join or name
 
     def _launch(self, call, name, kind, kept, reduced, types, whole=_WHOLE, divisor=1.0):
         """(kernel, types, arguments behind the addresses, units, grain)."""
@@ -95,7 +95,7 @@ class _Reduction:
         args = [outer, inner, outer_stride, inner_stride, num_rows, length, row_stride, stride]
         args += [bits, whole, call.float_bits(divisor)]
         n, width = (outer * inner, 1) if kind == "inner" else (outer * -(-inner // _WIDE), min(inner, _WIDE))
-        return f"reduce.{name}_{kind}", types, args, n, max(1, _CHUNK // max(1, num_rows * length * width))
+        return f"reduce.{name}_{kind}", types, args, n, max(1, CHUNK // max(1, num_rows * length * width))
 
     def _launches(self, call, plan, types, name, divisor):
         """The launches of a plan: one, or one for partial results and one for the whole."""
@@ -106,6 +106,7 @@ class _Reduction:
         first = self._launch(call, self.name, plan.kind, kept, reduced, {**types, "O": types["A"]}, length)
         reduced, kind = _two([(plan.chunks, plan.results)]), "inner" if plan.results == 1 else "outer"
         kept, second = _two([] if plan.results == 1 else [(plan.results, 1)]), {**types, "T": types["A"]}
+        name = self.join if name == self.name else name
         return first, self._launch(call, name, kind, kept, reduced, second, divisor=divisor)
 
     def run(self, call, x, plan, y, types, name=None, divisor=1.0):
@@ -124,8 +125,8 @@ class _Reduction:
         call.launch(kernel, kinds, [x.address, y.address, *args], n, grain, (x, y))
 
 
-_SUM, _PRODUCT = _Reduction("sum", 0.0), _Reduction("prod", 1.0)
-_ANY, _ALL = _Reduction("any", 0), _Reduction("all", 1)
+_SUM, _PRODUCT = Reduction("sum", 0.0), Reduction("prod", 1.0)
+_ANY, _ALL = Reduction("any", 0), Reduction("all", 1)
 
 
 def _bounds(dtype):
@@ -145,21 +146,21 @@ def _storage(dtype):
     return "uint8" if dtype.name == "bool" else dtype.name
 
 
-def _compute(dtype):
+def compute_type(dtype):
     """The type that values of a dtype are computed in."""
     return "float32" if dtype.is_floating_point and dtype.itemsize < 4 else _storage(dtype)
 
 
 def _accumulate(call, reduction, input, dim, keepdim, mean=False, dtype=None):
     """Sum, mean or product."""
+    call.save(input_shape=getattr(input, "shape_", None), input_dtype=getattr(input, "dtype", None))
     if dtype is not None:
         input = input.to(dtype=dtype)
     check(call, input, "input")
-    x, plan = _plan(input, dim, keepdim)
+    x, plan = plan_of(input, dim, keepdim)
     floating = input.dtype.is_floating_point
     y = call.out(plan.result, input.dtype if floating else "int64")
-    kind = input.dtype.name
-    types = {"T": kind, "A": _compute(input.dtype), "O": kind} if floating else {"T": kind, "A": "int64", "O": "int64"}
+    types = {"T": input.dtype.name, "A": compute_type(input.dtype) if floating else "int64", "O": y.dtype.name}
     if mean:
         reduction.run(call, x, plan, y, types, "mean", float(plan.count))
     else:
@@ -167,7 +168,7 @@ def _accumulate(call, reduction, input, dim, keepdim, mean=False, dtype=None):
     return y
 
 
-def _reduce_samples(rng):
+def reduce_samples(rng):
     for size in (1, 3, 17, 257):
         yield (rng.uniform(0.5, 2, (4, size)),), {"dim": -1}
         yield (rng.uniform(0.5, 2, (size, 5)),), {"dim": 0, "keepdim": True}
@@ -186,10 +187,10 @@ def _over(function):
     return ref
 
 
-_SUM_TOLERANCE = {"float32": (1e-5, 1e-5), "bfloat16": (1e-2, 1e-2), "float16": (2e-3, 2e-3)}
+SUM_TOLERANCE = {"float32": (1e-5, 1e-5), "bfloat16": (1e-2, 1e-2), "float16": (2e-3, 2e-3)}
 
 
-@op(dtypes=ALL, ref=_over(np.sum), samples=_reduce_samples, tolerance=_SUM_TOLERANCE)
+@op(dtypes=ALL, ref=_over(np.sum), samples=reduce_samples, tolerance=SUM_TOLERANCE, amp="float32")
 def sum_(call, input, dim=None, keepdim=False, dtype=None):
     """Sum over `dim` (an int, several, or None for all); integers and bools sum to int64.
 
@@ -199,7 +200,20 @@ def sum_(call, input, dim=None, keepdim=False, dtype=None):
     return _accumulate(call, _SUM, input, dim, keepdim, dtype=dtype)
 
 
-@op(ref=_over(np.mean), samples=_reduce_samples, tolerance=_SUM_TOLERANCE)
+def restored(g, shape, dim, keepdim):
+    """A result of a reduction of `shape` over `dim` with the reduced dims again, of size 1."""
+    if not keepdim:
+        for d in reduced_dims(dim, len(shape)):
+            g = g.unsqueeze(d)
+    return g
+
+
+@sum_.grad("input")
+def _(g, input_shape, input_dtype, dim, keepdim):
+    return restored(g, input_shape, dim, keepdim).expand(input_shape).to(dtype=input_dtype)
+
+
+@op(ref=_over(np.mean), samples=reduce_samples, tolerance=SUM_TOLERANCE, amp="float32")
 def mean(call, input, dim=None, keepdim=False, dtype=None):
     """Mean over `dim` (an int, several, or None for all) of a floating-point tensor; NaN of nothing.
 
@@ -208,13 +222,48 @@ def mean(call, input, dim=None, keepdim=False, dtype=None):
     return _accumulate(call, _SUM, input, dim, keepdim, mean=True, dtype=dtype)
 
 
-@op(dtypes=ALL, ref=_over(np.prod), samples=_reduce_samples, tolerance=_SUM_TOLERANCE)
+@mean.grad("input")
+def _(f, g, input_shape, input_dtype, dim, keepdim):
+    count = product(input_shape[d] for d in reduced_dims(dim, len(input_shape)))
+    g = f.mul(g, 1.0 / count) if count else g
+    return restored(g, input_shape, dim, keepdim).expand(input_shape).to(dtype=input_dtype)
+
+
+@op(dtypes=ALL, ref=_over(np.prod), samples=reduce_samples, tolerance=SUM_TOLERANCE, amp="float32")
 def prod(call, input, dim=None, keepdim=False, dtype=None):
     """Product over `dim`, under the rules of `sum`; the product of nothing is 1."""
     return _accumulate(call, _PRODUCT, input, dim, keepdim, dtype=dtype)
 
 
-def _need_elements(call, shape, plan):
+def _others(f, x):
+    """For each element the product of the others along the last dim, of any order of derivative: n^2 products."""
+    n = x.shape_[-1]
+    zero = f.eq(x, 0.0)
+    ones = f.logical_or(zero, f.logical_not(zero)).unsqueeze(-1).expand(*x.shape_, n)
+    own = f.tril(f.triu(ones))
+    return f.prod(f.masked_fill(x.unsqueeze(-2).expand(*x.shape_, n), own, 1.0), -1)
+
+
+@prod.grad("input")
+def _(f, g, input, dim, keepdim, dtype, create_graph):
+    x = input if dtype is None else input.to(dtype=dtype)
+    shape, dims = x.shape_, reduced_dims(dim, len(x.shape_))
+    g = restored(g, shape, dim, keepdim)
+    if create_graph:
+        order = [*(d for d in range(len(shape)) if d not in dims), *dims]
+        moved = x.permute(order)
+        others = _others(f, moved.reshape(*moved.shape_[: len(shape) - len(dims)], -1)).reshape(moved.shape_)
+        back = [order.index(d) for d in range(len(shape))]
+        return f.mul(g, others.permute(back)).to(dtype=input.dtype)
+    zero = f.eq(x, 0.0)
+    zeros, rest = f.sum(zero, dims, True), f.where(zero, 1.0, x)
+    product_of_rest = f.prod(rest, dims, True)
+    elsewhere = f.div(f.where(f.eq(zeros, 0), product_of_rest, 0.0), rest)  # 0 where a zero is among the others
+    there = f.where(f.eq(zeros, 1), product_of_rest, 0.0)
+    return f.mul(g, f.where(zero, there, elsewhere)).to(dtype=input.dtype)
+
+
+def need_elements(call, shape, plan):
     if plan.count == 0 and plan.results:
         d = next(d for d in plan.dims if shape[d] == 0)
         raise ValueError(f"`{call.op.name}` needs at least one element along `dim` {d}, got shape {shape}")
@@ -223,34 +272,52 @@ def _need_elements(call, shape, plan):
 def _extreme(call, input, dim, keepdim, name, index):
     """amax or amin."""
     check(call, input, "input")
-    x, plan = _plan(input, dim, keepdim)
-    _need_elements(call, input.shape_, plan)
+    x, plan = plan_of(input, dim, keepdim)
+    need_elements(call, input.shape_, plan)
     y = call.out(plan.result, input.dtype)
-    types = {"T": _storage(input.dtype), "A": _compute(input.dtype), "O": _storage(input.dtype)}
+    types = {"T": _storage(input.dtype), "A": compute_type(input.dtype), "O": _storage(input.dtype)}
     _extremes(name, input.dtype, index).run(call, x, plan, y, types)
     return y
 
 
 @functools.cache
 def _extremes(name, dtype, index):
-    return _Reduction(name, _bounds(dtype)[index])
+    return Reduction(name, _bounds(dtype)[index])
 
 
-@op(dtypes=ALL, ref=_over(np.max), samples=_reduce_samples)
+@op(dtypes=ALL, ref=_over(np.max), samples=reduce_samples)
 def amax(call, input, dim=None, keepdim=False):
     """Maximum over `dim` (an int, several, or None for all); NaN if one element is."""
     return _extreme(call, input, dim, keepdim, "max", 0)
 
 
-@op(dtypes=ALL, ref=_over(np.min), samples=_reduce_samples)
+def shared(f, g, input, out, dim, keepdim):
+    """The gradient of an extreme value: shared evenly by the elements that equal it."""
+    g, out = restored(g, input.shape_, dim, keepdim), restored(out, input.shape_, dim, keepdim)
+    equal = f.eq(input, out)
+    count = f.sum(equal, reduced_dims(dim, len(input.shape_)), True)
+    return f.where(equal, f.div(g, count.to(dtype=g.dtype)), 0.0)
+
+
+@amax.grad("input")
+def _(f, g, input, out, dim, keepdim):
+    return shared(f, g, input, out, dim, keepdim)
+
+
+@op(dtypes=ALL, ref=_over(np.min), samples=reduce_samples)
 def amin(call, input, dim=None, keepdim=False):
     """Minimum over `dim` (an int, several, or None for all); NaN if one element is."""
     return _extreme(call, input, dim, keepdim, "min", 1)
 
 
+@amin.grad("input")
+def _(f, g, input, out, dim, keepdim):
+    return shared(f, g, input, out, dim, keepdim)
+
+
 def _truth(call, reduction, input, dim, keepdim):
     check(call, input, "input")
-    x, plan = _plan(input, dim, keepdim)
+    x, plan = plan_of(input, dim, keepdim)
     y = call.out(plan.result, "bool")
     kind = input.dtype.name if input.dtype.is_floating_point else _UNSIGNED[input.dtype.itemsize]
     reduction.run(call, x, plan, y, {"T": kind, "A": "bool", "O": "bool"})
@@ -258,17 +325,17 @@ def _truth(call, reduction, input, dim, keepdim):
 
 
 def _truth_samples(rng):
-    for args, options in _reduce_samples(rng):
+    for args, options in reduce_samples(rng):
         yield (np.asarray(args[0] > 1.2, dtype=np.float64),), options
 
 
-@op(dtypes=ALL, ref=_over(np.any), samples=_truth_samples)
+@op(dtypes=ALL, ref=_over(np.any), samples=_truth_samples, gradient=None)
 def any_(call, input, dim=None, keepdim=False):
     """Whether any element over `dim` is not zero (NaN is not); False of nothing."""
     return _truth(call, _ANY, input, dim, keepdim)
 
 
-@op(dtypes=ALL, ref=_over(np.all), samples=_truth_samples)
+@op(dtypes=ALL, ref=_over(np.all), samples=_truth_samples, gradient=None)
 def all_(call, input, dim=None, keepdim=False):
     """Whether all elements over `dim` are not zero; True of nothing."""
     return _truth(call, _ALL, input, dim, keepdim)
@@ -284,7 +351,7 @@ def _search(call, x, plan, values, indices, name):
     types = {"T": _storage(x.dtype)}
 
     def launch(source, values, indices, n, args):
-        grain = max(1, _CHUNK // max(1, args[3] * (1 if plan.kind == "inner" else _PAIR)))
+        grain = max(1, CHUNK // max(1, args[3] * (1 if plan.kind == "inner" else _PAIR)))
         block = [source.address, 0 if values is None else values.address, indices.address, *args]
         call.launch(f"argmax.{name}_{plan.kind}", types, block, n, grain, (source, values, indices, x))
 
@@ -303,8 +370,8 @@ def _position(call, input, dim, keepdim, name):
     if dim is not None:
         check_dim(dim, len(input.shape_))
     # a position in the flattened tensor needs it flat
-    x, plan = _plan(input.contiguous() if dim is None else input, dim, keepdim, 1)
-    _need_elements(call, input.shape_, plan)
+    x, plan = plan_of(input.contiguous() if dim is None else input, dim, keepdim, 1)
+    need_elements(call, input.shape_, plan)
     y = call.out(plan.result, "int64")
     _search(call, x, plan, None, y, name)
     return y
@@ -318,13 +385,19 @@ def _position_ref(function):
 
 
 def _position_samples(rng):
-    for args, options in _reduce_samples(rng):
+    for args, options in reduce_samples(rng):
         if not isinstance(options.get("dim"), tuple):
             # values with ties, exact in every float
             yield (np.asarray(np.round(args[0] * 8 + rng.integers(-8, 8, args[0].shape))),), options
 
 
-@op(dtypes=ALL, ref=_position_ref(np.argmax), samples=_position_samples)
+def _distinct_samples(rng):
+    for args, options in reduce_samples(rng):
+        if not isinstance(options.get("dim"), tuple):
+            yield args, options
+
+
+@op(dtypes=ALL, ref=_position_ref(np.argmax), samples=_position_samples, gradient=None)
 def argmax(call, input, dim=None, keepdim=False):
     """int64 position of the maximum along `dim`, or in the flattened tensor; the first of equal ones.
 
@@ -333,7 +406,7 @@ def argmax(call, input, dim=None, keepdim=False):
     return _position(call, input, dim, keepdim, "argmax")
 
 
-@op(dtypes=ALL, ref=_position_ref(np.argmin), samples=_position_samples)
+@op(dtypes=ALL, ref=_position_ref(np.argmin), samples=_position_samples, gradient=None)
 def argmin(call, input, dim=None, keepdim=False):
     """int64 position of the minimum, under the rules of `argmax`."""
     return _position(call, input, dim, keepdim, "argmin")
@@ -344,14 +417,25 @@ def _value_and_position(call, input, dim, keepdim, name, index):
     if hasattr(dim, "strides_"):
         raise TypeError(f"`dim` of `{name}` must be an integer, got a tensor: `{name}imum` compares two tensors")
     if dim is None:
+        call.save(kept=input, where=None, input_shape=None)
         return _extreme(call, input, None, keepdim, name, index)
     check(call, input, "input")
     check_dim(dim, len(input.shape_))
-    x, plan = _plan(input, dim, keepdim, 1)
-    _need_elements(call, input.shape_, plan)
+    x, plan = plan_of(input, dim, keepdim, 1)
+    need_elements(call, input.shape_, plan)
     values, indices = call.out(plan.result, input.dtype), call.out(plan.result, "int64", key="indices")
+    call.save(kept=None, where=indices, input_shape=input.shape_)
     _search(call, x, plan, values, indices, f"arg{name}")
     return values, indices
+
+
+def _value_gradient(f, g, kept, out, dim, keepdim, where, shape):
+    """The gradient of max or min: to the element that the index `where` names, or shared among equal ones."""
+    if dim is None:
+        return shared(f, g, kept, out, None, keepdim)
+    if not shape:
+        return g
+    return f.gather_backward(restored(g, shape, dim, keepdim), dim, restored(where, shape, dim, keepdim), shape)
 
 
 def _pair_ref(value, position):
@@ -362,7 +446,13 @@ def _pair_ref(value, position):
     return ref
 
 
-@op(dtypes=ALL, ref=_pair_ref(np.max, np.argmax), samples=_position_samples, outputs=("out", "indices"))
+@op(
+    dtypes=ALL,
+    ref=_pair_ref(np.max, np.argmax),
+    samples=_position_samples,
+    grad_samples=_distinct_samples,
+    outputs=("out", "indices"),
+)
 def max_(call, input, dim=None, keepdim=False):
     """The maximum of all elements, or along `dim` a pair (values, int64 indices of the first ones).
 
@@ -371,44 +461,23 @@ def max_(call, input, dim=None, keepdim=False):
     return _value_and_position(call, input, dim, keepdim, "max", 0)
 
 
-@op(dtypes=ALL, ref=_pair_ref(np.min, np.argmin), samples=_position_samples, outputs=("out", "indices"))
+@max_.grad("input")
+def _(f, g, kept, out, dim, keepdim, where, input_shape):
+    return _value_gradient(f, g, kept, out, dim, keepdim, where, input_shape)
+
+
+@op(
+    dtypes=ALL,
+    ref=_pair_ref(np.min, np.argmin),
+    samples=_position_samples,
+    grad_samples=_distinct_samples,
+    outputs=("out", "indices"),
+)
 def min_(call, input, dim=None, keepdim=False):
     """The minimum, under the rules of `max`."""
     return _value_and_position(call, input, dim, keepdim, "min", 1)
 
 
-# ---- variance ----------------------------------------------------------------------------------
-
-
-def _var_ref(input, dim=None, unbiased=True, keepdim=False):
-    with np.errstate(all="ignore"):
-        return np.var(input, axis=dim, ddof=int(unbiased), keepdims=keepdim)
-
-
-def _var_samples(rng):
-    for shape, dim in (((4, 3), -1), ((257, 5), 0), ((3, 17, 7), None), ((3, 5, 7), (0, 2))):
-        options = {} if dim is None else {"dim": dim}
-        yield (rng.standard_normal(shape) + 2,), options
-        yield (rng.standard_normal(shape) + 2,), {**options, "unbiased": False, "keepdim": True}
-
-
-@op(ref=_var_ref, samples=_var_samples, tolerance={"bfloat16": (2e-2, 1e-2)})
-def var(call, input, dim=None, unbiased=True, keepdim=False):
-    """Variance over `dim` (an int, several, or None for all): squares about the mean, summed.
-
-    The sum is divided by the count less one if `unbiased`, else by the count.
-    """
-    check(call, input, "input")
-    x, plan = _plan(input, dim, keepdim, 1)
-    if plan.kind == "outer" or plan.kept[0][0] > 1:  # the kernel takes evenly spaced rows
-        others = [d for d in range(len(input.shape_)) if d not in plan.dims]
-        x = input.permute(*others, *plan.dims).contiguous()
-        stride = plan.count
-    else:
-        stride = plan.kept[1][1]
-    y = call.out(plan.result, input.dtype)
-    divisor = call.float_bits(float(max(0, plan.count - bool(unbiased))))
-    args = [x.address, y.address, plan.count, stride, divisor]
-    grain = max(1, _CHUNK // (plan.count or 1))
-    call.launch("norm.variance", {"T": x.dtype.name}, args, plan.results, grain, (x, y))
-    return y
+@min_.grad("input")
+def _(f, g, kept, out, dim, keepdim, where, input_shape):
+    return _value_gradient(f, g, kept, out, dim, keepdim, where, input_shape)

@@ -72,8 +72,8 @@ def _check(call, x, name, pos_ids, sin_table, cos_table, algo):
         raise ValueError(f"`algo` of `{call.op.name}` must be 0 (GPT_J, pairs) or 1 (GPT_NEOX, halves), got {algo!r}")
 
 
-def _launch(call, pairs, pos_ids, sin_table, cos_table, algo):
-    """Rotate (input, output) pairs that share their tokens."""
+def _launch(call, pairs, pos_ids, sin_table, cos_table, algo, sign=1):
+    """Rotate (input, output) pairs that share their tokens; by the negative angles if `sign` is -1."""
     x = pairs[0][0]
     size = x.shape_[-1]
     batches, tokens = x.shape_[0] if len(x.shape_) == 4 else 1, x.shape_[-3]
@@ -81,7 +81,7 @@ def _launch(call, pairs, pos_ids, sin_table, cos_table, algo):
     num_rows, half = sin.shape_
     pos_batch, pos_token = pos_ids.strides_ if len(pos_ids.shape_) == 2 else (0, pos_ids.strides_[0])
     args = [len(pairs), tokens, size, half, pos_ids.address, pos_batch, pos_token]
-    args += [sin.address, cos.address, num_rows, sin.strides_[0], cos.strides_[0]]
+    args += [sin.address, cos.address, num_rows, sin.strides_[0], cos.strides_[0], sign]
     heads = 0
     for source, target in pairs:
         heads += source.shape_[-2]
@@ -110,6 +110,31 @@ def rope(call, x, pos_ids, sin_table, cos_table, algo=1):
     return y
 
 
+@rope.grad("x")
+def _(f, g, pos_ids, sin_table, cos_table, algo):
+    return f.rope_backward(g, pos_ids, sin_table, cos_table, algo)
+
+
+def _rope_backward_ref(grad, pos_ids, sin_table, cos_table, algo=1):
+    return _rope_ref(grad, pos_ids, -sin_table, cos_table, algo)
+
+
+@op(ref=_rope_backward_ref, samples=_rope_samples)
+def rope_backward(call, grad, pos_ids, sin_table, cos_table, algo=1):
+    """The gradient of `rope`: pairs turned back, by the negative angles; `out` may be `grad`."""
+    check_index(call, pos_ids, "pos_ids")
+    _check(call, grad, "grad", pos_ids, sin_table, cos_table, algo)
+    source = _unit_heads(grad)
+    y = call.out(grad.shape_, grad.dtype, overlap="same")
+    _launch(call, [(source, y)], pos_ids, sin_table, cos_table, algo, -1)
+    return y
+
+
+@rope_backward.grad("grad")
+def _(f, g, pos_ids, sin_table, cos_table, algo):
+    return f.rope(g, pos_ids, sin_table, cos_table, algo)
+
+
 def _rope_qk_ref(q, k, pos_ids, sin_table, cos_table, algo=1):
     return tuple(_rope_ref(x, pos_ids, sin_table, cos_table, algo) for x in (q, k))
 
@@ -121,12 +146,12 @@ def _rope_qk_samples(rng):
         yield (q, k, ids, *_tables(rng, 31, 32)), {"algo": algo}
 
 
-@op(ref=_rope_qk_ref, samples=_rope_qk_samples, outputs=())
+@op(ref=_rope_qk_ref, samples=_rope_qk_samples, outputs=(), gradient="missing")
 def rope_qk(call, q, k, pos_ids, sin_table, cos_table, algo=1):
     """`rope` of queries and keys in place, in one launch; returns (q, k).
 
     `q` [S, H, D] and `k` [S, Hkv, D] (or both with a batch dim) of one dtype, with contiguous heads; the
-    rest as for `rope`.
+    rest as for `rope`, which programs that want gradients call instead.
     """
     check_index(call, pos_ids, "pos_ids")
     for name, x in (("q", q), ("k", k)):

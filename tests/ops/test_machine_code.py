@@ -27,9 +27,9 @@ def test_elementwise_kernels_are_vector_code(name, storage):
 
 # kernel, its constants, and the instruction that does its work: with the 512-bit dot products, and without
 PRODUCTS = [
-    ("gemm.matmul", {"T": "float32", "ACT": 0}, "vfmadd...ps"),
-    ("gemm.matmul", {"T": "float64", "ACT": 0}, "vfmadd...pd"),
-    ("gemm.matmul", {"T": "bfloat16", "ACT": 2}, "vdpbf16ps"),
+    ("gemm.matmul", {"T": "float32", "ACT": 0, "R": "float32"}, "vfmadd...ps"),
+    ("gemm.matmul", {"T": "float64", "ACT": 0, "R": "float64"}, "vfmadd...pd"),
+    ("gemm.matmul", {"T": "bfloat16", "ACT": 2, "R": "float32"}, "vdpbf16ps"),
     ("gemv.dot_rows", {"T": "bfloat16", "ACT": 0}, "vdpbf16ps"),
     ("gemv.add_rows", {"T": "float32", "ACT": 0}, "vfmadd...ps|vmulps"),
     ("skinny.dot_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps"),

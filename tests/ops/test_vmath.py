@@ -10,6 +10,8 @@ import infinicore as ic
 RANGES = {
     "exp": (-100, 88.7),
     "log": None,
+    "expm1": (-20, 88.7),
+    "log1p": None,
     "sin": (-1e4, 1e4),
     "cos": (-1e4, 1e4),
     "tanh": (-12, 12),

@@ -1,0 +1,362 @@
+"""Parts of tensors moved, repeated, masked or padded."""
+
+import operator
+
+import numpy as np
+
+from ..registry import ALL, op
+from ._layout import check, check_dim, check_index, product, rows
+from .copy import copy_into, copy_part, fill
+from .index import add_rows, gather_rows
+
+_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_GRAIN = 262144  # bytes of a slice: 10 us
+
+
+# ---- masks -------------------------------------------------------------------------------------
+
+
+def _mask_samples(rng):
+    for shape, mask in (((5, 17), (5, 17)), ((3, 5, 7), (5, 1)), ((3, 5), (1, 5)), ((257,), ())):
+        yield (rng.standard_normal(shape), np.asarray(rng.uniform(size=mask) < 0.4), -2.5), {}
+    yield (rng.standard_normal((4, 6)), rng.uniform(size=(4, 6)) < 0.5, np.array(1.5)), {}
+
+
+@op(dtypes=ALL, ref=lambda input, mask, value: np.where(mask, value, input), samples=_mask_samples)
+def masked_fill(call, input, mask, value):
+    """`input` with `value` (a number or a 0-dim tensor) where the bool tensor `mask`, which broadcasts, is true.
+
+    The result has the shape and dtype of `input`, which it may overwrite.
+    """
+    check(call, input, "input")
+    if not hasattr(mask, "strides_") or mask.dtype.name != "bool":
+        got = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"`mask` of `masked_fill` must be a bool tensor, got {got}")
+    if hasattr(value, "strides_"):
+        if value.shape_:
+            raise ValueError(f"`value` of `masked_fill` must be a number or a 0-dim tensor, got shape {value.shape_}")
+        value = value.to(dtype=input.dtype)
+    elif not input.dtype.is_floating_point:
+        if isinstance(value, float) and not value.is_integer():
+            raise TypeError(f"`value` of `masked_fill` is {value}, which {input.dtype.name} cannot hold: cast `input`")
+        value = bool(value) if input.dtype.name == "bool" else int(value)
+    shape = input.shape_
+    behind = shape[len(shape) - len(mask.shape_) :] if len(mask.shape_) <= len(shape) else ()
+    if len(behind) != len(mask.shape_) or any(m not in (1, n) for m, n in zip(mask.shape_, behind)):
+        raise ValueError(f"`mask` of `masked_fill` must broadcast to the shape of `input` {shape}, got {mask.shape_}")
+    y = call.out(shape, input.dtype, overlap="same")
+    call.elementwise("where", mask, value, input, out=y)
+    return y
+
+
+@masked_fill.grad("input")
+def _(f, g, mask):
+    return f.masked_fill(g, mask, 0.0)
+
+
+@masked_fill.grad("value")
+def _(f, g, mask, value):
+    return f.sum(f.where(mask, g, 0.0)).to(dtype=value.dtype)
+
+
+def _triangle_samples(rng):
+    for shape in ((1, 1), (3, 17), (17, 3), (2, 33, 40)):
+        for diagonal in (0, 2, -1, 50, -50):
+            yield (rng.standard_normal(shape),), {"diagonal": diagonal}
+
+
+def _triangle(call, input, diagonal, upper):
+    check(call, input, "input")
+    shape = input.shape_
+    if len(shape) < 2:
+        raise ValueError(f"`input` of `{call.op.name}` must have at least two dims, got shape {shape}")
+    x, count, length, stride = rows(input, len(shape) - 1)
+    y = call.out(shape, input.dtype, overlap="same" if input.contiguous_ else "never")
+    args = [x.address, y.address, shape[-2], length, stride, operator.index(diagonal), upper]
+    if y.numel_:
+        types = {"E": _UNSIGNED[x.dtype.itemsize]}
+        call.launch("array.triangle", types, args, count, max(1, _GRAIN // (length * x.dtype.itemsize)), (x, y))
+    return y
+
+
+@op(dtypes=ALL, ref=lambda input, diagonal=0: np.tril(input, diagonal), samples=_triangle_samples)
+def tril(call, input, diagonal=0):
+    """Matrices [..., R, C] with zeros above the diagonal, or that many diagonals above (below) it."""
+    return _triangle(call, input, diagonal, 0)
+
+
+@tril.grad("input")
+def _(f, g, diagonal):
+    return f.tril(g, diagonal)
+
+
+@op(dtypes=ALL, ref=lambda input, diagonal=0: np.triu(input, diagonal), samples=_triangle_samples)
+def triu(call, input, diagonal=0):
+    """Matrices [..., R, C] with zeros below the diagonal, or that many diagonals above (below) it."""
+    return _triangle(call, input, diagonal, 1)
+
+
+@triu.grad("input")
+def _(f, g, diagonal):
+    return f.triu(g, diagonal)
+
+
+# ---- order -------------------------------------------------------------------------------------
+
+
+def _flip_samples(rng):
+    yield (rng.standard_normal((3, 17)), -1), {}
+    yield (rng.standard_normal((3, 5, 7)), (0, 2)), {}
+    yield (rng.standard_normal((300, 7)), [0]), {}
+    yield (rng.standard_normal((3, 5)), ()), {}
+
+
+def _several(value, ndim):
+    """Dims as a list, counted from the front; an int means one."""
+    dims = [value] if isinstance(value, int) else list(value)
+    found = [check_dim(d, ndim, "dims") for d in dims]
+    if len(set(found)) < len(found):
+        raise ValueError(f"`dims` names a dim twice: {tuple(dims)}")
+    return found
+
+
+@op(dtypes=ALL, ref=lambda input, dims: np.flip(input, dims), samples=_flip_samples)
+def flip(call, input, dims):
+    """A copy of `input` with the order of elements along `dims` (an int or several) reversed."""
+    check(call, input, "input")
+    dims = _several(dims, len(input.shape_))
+    y = call.out(input.shape_, input.dtype)
+    if input.shape_:
+        input = input[tuple(slice(None, None, -1 if d in dims else 1) for d in range(len(input.shape_)))]
+    copy_into(call, y, input)
+    return y
+
+
+@flip.grad("input")
+def _(f, g, dims):
+    return f.flip(g, dims)
+
+
+def _roll_samples(rng):
+    yield (rng.standard_normal((3, 17)), 5), {}
+    yield (rng.standard_normal((3, 17)), -4, 1), {}
+    yield (rng.standard_normal((3, 5, 7)), (1, -9), (0, 2)), {}
+    yield (rng.standard_normal((4, 3)), 0, 0), {}
+
+
+def _roll_parts(call, y, starts, x, turns):
+    if not turns:
+        copy_part(call, y, starts, x)
+        return
+    (dim, shift), *others = turns
+    size = x.shape_[dim]
+    for begin, length, target in ((0, size - shift, shift), (size - shift, shift, 0)):
+        if length:
+            at = [*starts[:dim], target, *starts[dim + 1 :]]
+            _roll_parts(call, y, at, x.narrow(dim, begin, length), others)
+
+
+@op(dtypes=ALL, ref=lambda input, shifts, dims=None: np.roll(input, shifts, dims), samples=_roll_samples)
+def roll(call, input, shifts, dims=None):
+    """`input` with elements moved by `shifts` along `dims` (ints or as many of each); those pushed out come in again.
+
+    Without `dims` the flattened tensor is rolled.
+    """
+    check(call, input, "input")
+    if dims is None:
+        if not isinstance(shifts, int) and len(shifts) != 1:
+            raise ValueError(f"`shifts` of `roll` must be one integer where `dims` is None, got {tuple(shifts)}")
+        y = call.out(input.shape_, input.dtype)
+        x, target, steps, axes = input.contiguous().view(-1), y.view(-1), shifts, (0,)
+    else:
+        x, steps, axes = input, shifts, _several(dims, len(input.shape_))
+        target = y = call.out(input.shape_, input.dtype)
+    steps = [steps] if isinstance(steps, int) else list(steps)
+    if len(steps) != len(axes):
+        raise ValueError(f"`shifts` and `dims` of `roll` must be as many, got {len(steps)} and {len(axes)}")
+    if not x.shape_:
+        copy_into(call, y, input)
+    elif x.numel_:
+        turns = [(d, shift % x.shape_[d]) for d, shift in zip(axes, steps)]
+        _roll_parts(call, target, [0] * len(x.shape_), x, turns)
+    return y
+
+
+@roll.grad("input")
+def _(f, g, shifts, dims):
+    return f.roll(g, -shifts if isinstance(shifts, int) else [-s for s in shifts], dims)
+
+
+# ---- more elements -----------------------------------------------------------------------------
+
+
+def _one_hot_ref(input, num_classes=-1):
+    return np.eye(num_classes if num_classes >= 0 else input.max() + 1, dtype=np.int64)[input]
+
+
+def _one_hot_samples(rng):
+    yield (rng.integers(0, 7, (3, 5)), 7), {}
+    yield (rng.integers(0, 40, 17).astype(np.int32), 65), {}
+    yield (rng.integers(0, 7, 9),), {}
+
+
+@op(dtypes=("int32", "int64"), ref=_one_hot_ref, samples=_one_hot_samples, gradient=None)
+def one_hot(call, input, num_classes=-1):
+    """int64 [*input.shape, num_classes] with a 1 where the last index is the class id, else 0.
+
+    -1 classes mean the largest id and one. Raises ValueError for an id outside of 0 to num_classes - 1.
+    """
+    check_index(call, input, "input")
+    if num_classes < 0:
+        if not input.numel_:
+            raise ValueError("`num_classes` of `one_hot` must be given where `input` is empty")
+        num_classes = int(input.amax().item()) + 1
+    x = input.contiguous()
+    y = call.out((*input.shape_, num_classes), "int64")
+    errors = {1: f"`input` of `one_hot` must be from 0 to {num_classes - 1}, `num_classes` less one"}
+    args = [x.address, y.address, num_classes]
+    grain = max(1, _GRAIN // (8 * num_classes or 1))
+    call.launch("array.one_hot", {"I": x.dtype.name}, args, x.numel_, grain, (x, y), errors)
+    return y
+
+
+def _repeat_ref(input, repeats, dim=None, output_size=None):
+    return np.repeat(input, repeats, dim)
+
+
+def _repeat_samples(rng):
+    yield (rng.standard_normal((3, 5)), 3), {}
+    yield (rng.standard_normal((3, 5, 2)), 2, 1), {}
+    yield (rng.standard_normal((4, 5)), np.array([2, 0, 1, 3]), 0), {}
+    yield (rng.standard_normal((2, 3)), np.array([1, 2, 3], np.int32)), {"dim": -1}
+
+
+def _repeated_index(call, repeats, size, total=None):
+    """The int64 index that names each of `size` places as often as the tensor `repeats` says."""
+    check_index(call, repeats, "repeats")
+    if repeats.shape_ not in ((size,), (1,), ()):
+        raise ValueError(f"`repeats` of `{call.op.name}` must be one number or {size}, got shape {repeats.shape_}")
+    counts = repeats.expand(size).contiguous()
+    types, errors = {"I": counts.dtype.name}, {1: f"`repeats` of `{call.op.name}` must not be negative"}
+    if total is None:
+        found = call.empty((1,), "int64")
+        args = [counts.address, size, found.address]
+        call.launch("array.sum_of_counts", types, args, 1, 1, (counts, found), errors)
+        total = int(found.item())
+    index = call.empty((total,), "int64")
+    call.launch("array.repeated", types, [counts.address, size, index.address, total], 1, 1, (counts, index))
+    return index
+
+
+@op(dtypes=ALL, ref=_repeat_ref, samples=_repeat_samples)
+def repeat_interleave(call, input, repeats, dim=None, output_size=None):
+    """Each slice of `input` along `dim` repeated: `repeats` times (an int), or a number for each (a 1-dim tensor).
+
+    Without `dim` the flattened tensor. `output_size` spares adding up the tensor; it must be its sum.
+    """
+    check(call, input, "input")
+    call.save(input_shape=input.shape_)
+    x = input.contiguous().view(-1) if dim is None else input
+    dim = check_dim(0 if dim is None else dim, len(x.shape_))
+    if not x.shape_:
+        x = x.view(1)
+    shape = x.shape_
+    if isinstance(repeats, int):
+        if repeats < 0:
+            raise ValueError(f"`repeats` of `repeat_interleave` must not be negative, got {repeats}")
+        y = call.out((*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :]), x.dtype)
+        wide = (*shape[: dim + 1], repeats, *shape[dim + 1 :])
+        copy_into(call, y.view(wide), x.unsqueeze(dim + 1).expand(wide))
+        return y
+    index = _repeated_index(call, repeats, shape[dim], output_size)
+    source, outer, _, stride = rows(x, dim)
+    length = product(shape[dim + 1 :])
+    y = call.out((*shape[:dim], index.numel_, *shape[dim + 1 :]), x.dtype)
+    return gather_rows(call, source, index, y, outer, length, (length, stride), (0, shape[dim]))
+
+
+@repeat_interleave.grad("input")
+def _(f, g, input_shape, repeats, dim):
+    if isinstance(repeats, int):
+        shape = (product(input_shape),) if dim is None else input_shape or (1,)
+        d = check_dim(0 if dim is None else dim, len(shape))
+        return f.sum(g.reshape(*shape[: d + 1], repeats, *shape[d + 1 :]), d + 1).reshape(input_shape)
+    return f.repeat_interleave_backward(g, repeats, dim, input_shape)
+
+
+def _repeat_backward_ref(grad, repeats, dim, shape):
+    y = np.zeros(shape)
+    np.add.at(np.moveaxis(y, dim, 0), np.repeat(np.arange(shape[dim]), repeats), np.moveaxis(grad, dim, 0))
+    return y
+
+
+def _repeat_backward_samples(rng):
+    yield (rng.standard_normal((6, 5)), np.array([2, 0, 1, 3]), 0, (4, 5)), {}
+    yield (rng.standard_normal((2, 6)), np.array([1, 2, 3], np.int32), -1, (2, 3)), {}
+
+
+@op(ref=_repeat_backward_ref, samples=_repeat_backward_samples)
+def repeat_interleave_backward(call, grad, repeats, dim, shape):
+    """The gradient of `repeat_interleave` with a tensor of repeats, for an input of `shape`: repeated slices added."""
+    flat = (product(shape),) if dim is None else shape or (1,)
+    d = check_dim(0 if dim is None else dim, len(flat))
+    index = _repeated_index(call, repeats, flat[d], grad.shape_[d])
+    y = call.out(shape, grad.dtype)
+    fill(call, y, 0)
+    return add_rows(call, y, grad.contiguous(), index, product(flat[:d]), flat[d], product(flat[d + 1 :]))
+
+
+@repeat_interleave_backward.grad("grad")
+def _(f, g, repeats, dim):
+    return f.repeat_interleave(g, repeats, dim)
+
+
+def _pad_ref(input, pad, mode="constant", value=0):
+    pairs = [(0, 0)] * (input.ndim - len(pad) // 2)
+    pairs += [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
+    cut = tuple(slice(max(0, -a), n - max(0, -b)) for (a, b), n in zip(pairs, input.shape))
+    return np.pad(input[cut], [(max(0, a), max(0, b)) for a, b in pairs], constant_values=value or 0)
+
+
+def _pad_samples(rng):
+    yield (rng.standard_normal((3, 5)), (1, 2)), {}
+    yield (rng.standard_normal((2, 3, 17)), (0, 3, 2, 0)), {"value": 1.5}
+    yield (rng.standard_normal((4, 7)), (-2, 1, 0, -1)), {"value": -1.0}
+    yield (rng.standard_normal((2, 3)), (1, 1, 1, 1)), {"mode": "constant"}
+
+
+@op(dtypes=ALL, ref=_pad_ref, samples=_pad_samples)
+def pad(call, input, pad, mode="constant", value=0.0):
+    """`input` with `pad` = (before, after) elements of `value` around the last dim, then around the one before, ...
+
+    Negative counts cut elements off. `mode` must be "constant".
+    """
+    check(call, input, "input")
+    if mode != "constant":
+        raise NotImplementedError(f"`mode` of `pad` must be 'constant', got {mode!r}")
+    pad = [operator.index(n) for n in pad]
+    shape = list(input.shape_)
+    if len(pad) % 2 or len(pad) > 2 * len(shape):
+        raise ValueError(
+            f"`pad` of `pad` must hold a pair for each of the last dims, at most {2 * len(shape)} numbers for `input` "
+            f"{input.shape_}, got {len(pad)}"
+        )
+    starts, x = [0] * len(shape), input
+    for i in range(0, len(pad), 2):
+        d, (before, after) = len(shape) - 1 - i // 2, pad[i : i + 2]
+        size = shape[d] + before + after
+        if size < 0:
+            raise ValueError(f"`pad` ({before}, {after}) of `pad` leaves {size} elements of dim {d} of size {shape[d]}")
+        first, last = max(0, -before), shape[d] - max(0, -after)
+        x = x.narrow(d, min(first, shape[d]), max(0, last - first))
+        starts[d], shape[d] = max(0, before), size
+    y = call.out(shape, input.dtype)
+    if y.numel_ != x.numel_:
+        fill(call, y, 0 if value is None else value)
+    copy_part(call, y, starts, x)
+    return y
+
+
+@pad.grad("input")
+def _(f, g, pad):
+    return f.pad(g, [-n for n in pad])

@@ -1,0 +1,301 @@
+"""Indexing by tensors, several at once, and the positions of what is not zero."""
+
+import numpy as np
+
+from ..registry import ALL, op
+from ._layout import check, product, rows
+from .copy import copy_into, fill
+from .index import gather_rows
+
+_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_GRAIN = 16384  # elements of a slice: 20 us
+_CHUNK = 65536  # elements of a chunk that `nonzero` counts
+_COLUMNS = 1024  # elements of a row that a unit of `put_rows` writes
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+
+
+# ---- nonzero -----------------------------------------------------------------------------------
+
+
+def _nonzero_samples(rng):
+    for shape in ((17,), (3, 5), (2, 3, 40), ()):
+        yield (np.round(rng.standard_normal(shape)),), {}
+
+
+def _positions(call, input, result=None):
+    """The indices of elements that are not zero, [K, dims]; `result(shape)` makes the tensor that holds them."""
+    x, ndim = input.contiguous(), len(input.shape_)
+    types = {"T": x.dtype.name if x.dtype.is_floating_point else _UNSIGNED[x.dtype.itemsize]}
+    chunks = -(-x.numel_ // _CHUNK)
+    counts = call.empty((chunks,), "int64")
+    args = [x.address, x.numel_, _CHUNK, counts.address]
+    call.launch("array.count_nonzero", types, args, chunks, 1, (x, counts))
+    starts = [0]
+    for count in counts.tolist():
+        starts.append(starts[-1] + count)
+    shape = (starts[-1], ndim)
+    y = call.empty(shape, "int64") if result is None else result(shape)
+    if y.numel_:
+        sizes = x.shape_ or (1,)
+        args = [x.address, x.numel_, _CHUNK, y.address, ndim, *sizes, *starts[:-1]]
+        call.launch("array.nonzero", types, args, chunks, 1, (x, y))
+    return y
+
+
+@op(dtypes=ALL, ref=lambda input: np.argwhere(input), samples=_nonzero_samples, gradient=None)
+def nonzero(call, input):
+    """int64 [K, dims]: the indices of the K elements that are not zero, in row-major order. Waits for the result."""
+    check(call, input, "input")
+    return _positions(call, input, lambda shape: call.out(shape, "int64"))
+
+
+# ---- index -------------------------------------------------------------------------------------
+
+
+class _Places:
+    """Where indices lead in a contiguous tensor [outer, indexed dims, inner].
+
+    `order` is the permutation that brings the tensor to this form (None: it has it), `result` the shape of what is
+    read, [outer, K, inner] with the `shape` of the broadcast indices in place of K, `offsets` the int64 tensor [K].
+    """
+
+    __slots__ = ("count", "inner", "inner_shape", "offsets", "order", "outer", "outer_shape", "shape", "span")
+
+    @property
+    def result(self):
+        return (*self.outer_shape, *self.shape, *self.inner_shape)
+
+
+def _as_numbers(call, indices, shape):
+    """(dim, int64 tensor) of each index: a mask stands for the dims that it covers."""
+    if not isinstance(indices, (tuple, list)):
+        got = type(indices).__name__
+        raise TypeError(f"`indices` of `{call.op.name}` must be a tuple of tensors and None, got {got}")
+    found, dim = [], 0
+    for index in indices:
+        if index is None:
+            dim += 1
+            continue
+        if not hasattr(index, "strides_"):
+            raise TypeError(f"`indices` of `{call.op.name}` must hold tensors and None, got {type(index).__name__}")
+        name = index.dtype.name
+        if name == "bool":
+            covered = shape[dim : dim + len(index.shape_)]
+            if index.shape_ != covered or not covered:
+                raise IndexError(
+                    f"a mask of shape {index.shape_} does not fit dims {dim} to {dim + len(index.shape_) - 1} of a "
+                    f"tensor {shape}"
+                )
+            positions = _positions(call, index)
+            found += [(dim + i, positions.select(1, i)) for i in range(len(covered))]
+            dim += len(covered)
+            continue
+        if name not in _INTEGERS:
+            raise TypeError(f"`indices` of `{call.op.name}` must be integer or bool tensors, got {name}")
+        found.append((dim, index if name == "int64" else index.to(dtype="int64")))
+        dim += 1
+    if not found:
+        raise ValueError(f"`indices` of `{call.op.name}` must hold at least one tensor, got {tuple(indices)}")
+    if dim > len(shape):
+        raise IndexError(f"`indices` of `{call.op.name}` names {dim} dims, but the tensor has {len(shape)}")
+    return found
+
+
+def _broadcast(call, shapes):
+    ndim = max(len(s) for s in shapes)
+    wide = [(1,) * (ndim - len(s)) + s for s in shapes]
+    out = []
+    for sizes in zip(*wide):
+        others = {n for n in sizes if n != 1}
+        if len(others) > 1:
+            raise IndexError(f"`indices` of `{call.op.name}` must broadcast, got shapes {', '.join(map(str, shapes))}")
+        out.append(others.pop() if others else 1)
+    return tuple(out)
+
+
+def _places(call, shape, indices):
+    """The `_Places` of indices in a tensor of `shape`."""
+    found = _as_numbers(call, indices, shape)
+    dims = [d for d, _ in found]
+    places = _Places()
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    first = dims[0] if adjacent else 0
+    others = [d for d in range(len(shape)) if d not in dims]
+    places.order = None if adjacent else (*dims, *others)
+    places.outer_shape = shape[:first]
+    places.inner_shape = tuple(shape[d] for d in others[first:])
+    places.shape = _broadcast(call, [index.shape_ for _, index in found])
+    places.outer, places.count = product(places.outer_shape), product(places.shape)
+    places.inner = product(places.inner_shape)
+    places.span = product(shape[d] for d in dims) * places.inner
+    places.offsets = call.empty((places.count,), "int64")
+    args, keep, stride = [], [places.offsets], places.inner
+    for d, index in reversed(found):
+        steps = (0,) * (len(places.shape) - len(index.shape_)) + tuple(
+            0 if n == 1 else s for n, s in zip(index.shape_, index.strides_)
+        )
+        args[:0] = [index.address, shape[d], stride, *steps]
+        keep.append(index)
+        stride *= shape[d]
+    args = [places.offsets.address, len(found), len(places.shape), *places.shape, *args]
+    errors = {1: f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"}
+    call.launch("scatter.offsets", {}, args, places.count, _GRAIN // 4, tuple(keep), errors)
+    return places
+
+
+def _index_ref(input, indices):
+    return input[tuple(slice(None) if i is None else i for i in indices)]
+
+
+def _index_samples(rng):
+    x = rng.standard_normal((5, 6, 7))
+    a, b = rng.integers(-5, 5, (2, 3)), rng.integers(0, 6, 3)
+    yield (x, (a,)), {}
+    yield (x, (a, b)), {}
+    yield (x, (None, rng.integers(0, 6, 4))), {}
+    yield (x, (a, None, rng.integers(0, 7, (2, 1)))), {}
+    yield (x, (None, b, rng.integers(0, 7, 3))), {}
+    yield (x, (a[0], b, rng.integers(0, 7, 3))), {}
+    yield (x, (rng.uniform(size=(5, 6)) < 0.5,)), {}
+    yield (x, (None, np.array([True, False, True, True, False, True]))), {}
+
+
+@op(dtypes=ALL, ref=_index_ref, samples=_index_samples)
+def index(call, input, indices):
+    """`input[indices]` for a tuple of one integer or bool tensor, or None (all of the dim), for each dim.
+
+    Integer tensors broadcast, and count from the end where negative; a mask covers as many dims as it has. Where the
+    indexed dims are neighbours, those of the index take their place, else they come first, as in NumPy.
+    Raises ValueError for an index outside of its dim.
+    """
+    check(call, input, "input")
+    places = _places(call, input.shape_, indices)
+    call.save(input_shape=input.shape_)
+    x = input if places.order is None else input.permute(*places.order)
+    x, _, _, stride = rows(x, len(places.outer_shape))
+    y = call.out(places.result, input.dtype)
+    strides = (1, stride if places.outer_shape else 0)
+    everything = (0, max(1, places.span))
+    return gather_rows(call, x, places.offsets, y, places.outer, places.inner, strides, everything)
+
+
+@index.grad("input")
+def _(f, g, indices, input_shape):
+    return f.index_backward(g, indices, input_shape)
+
+
+def _index_backward_ref(grad, indices, shape):
+    return _index_put_ref(np.zeros(shape), indices, grad, True)
+
+
+def _index_backward_samples(rng):
+    for (x, indices), _ in list(_index_samples(rng))[:5]:
+        yield (rng.standard_normal(_index_ref(x, indices).shape), indices, x.shape), {}
+
+
+@op(ref=_index_backward_ref, samples=_index_backward_samples)
+def index_backward(call, grad, indices, shape):
+    """The gradient of `index` from a tensor of `shape`: zeros, with `grad` added where it came from."""
+    check(call, grad, "grad")
+    y = call.out(shape, grad.dtype)
+    fill(call, y, 0)
+    _put(call, y, indices, grad, True)
+    return y
+
+
+@index_backward.grad("grad")
+def _(f, g, indices):
+    return f.index(g, indices)
+
+
+def _put(call, y, indices, values, accumulate):
+    """Write (or add) values, which broadcast, to the contiguous tensor y; 16-bit sums in float32, rounded once."""
+    places = _places(call, y.shape_, indices)
+    narrow = accumulate and y.dtype.is_floating_point and y.dtype.itemsize == 2
+    target = y if places.order is None else y.permute(*places.order)
+    t = target.to(dtype="float32").contiguous() if narrow else target.contiguous()
+    shape = places.result
+    missing = len(shape) - len(values.shape_)
+    if missing < 0 or any(n not in (1, m) for n, m in zip(values.shape_, shape[missing:])):
+        raise ValueError(f"`values` of `{call.op.name}` must broadcast to {shape}, got shape {values.shape_}")
+    if values.numel_ == 1:
+        v_strides = (0, 0, 0)
+    else:
+        values = values.expand(shape).contiguous()
+        v_strides = (places.count * places.inner, places.inner, 1)
+    columns = min(places.inner, _COLUMNS) or 1
+    blocks = -(-places.inner // columns)
+    args = [t.address, values.address, places.offsets.address, places.count, places.inner, places.span]
+    args += [*v_strides, columns, blocks]
+    bits = _UNSIGNED[y.dtype.itemsize]
+    types = {"T": bits, "V": bits, "ADD": False}
+    if accumulate:
+        types = {"T": t.dtype.name, "V": values.dtype.name, "ADD": True}
+    grain = max(1, _GRAIN // (columns * places.count or 1))
+    keep = (t, values, places.offsets)
+    call.launch("scatter.put_rows", types, args, places.outer * blocks, grain, keep)
+    if t is not target:
+        copy_into(call, target, t.to(dtype=y.dtype))
+
+
+def _index_put_ref(input, indices, values, accumulate=False):
+    y, where = input.copy(), tuple(slice(None) if i is None else i for i in indices)
+    if accumulate:
+        np.add.at(y, where, values)
+    else:
+        y[where] = values
+    return y
+
+
+def _index_put_samples(rng):
+    x = rng.standard_normal((5, 6, 7))
+    rows_, columns = np.array([3, -1, 0]), np.array([[1], [5]])
+    yield (x, (rows_,), rng.standard_normal((3, 6, 7))), {}
+    yield (x, (None, rows_), rng.standard_normal(7)), {}
+    yield (x, (rows_, columns), rng.standard_normal((2, 3, 1))), {}
+    yield (x, (rows_, None, columns), rng.standard_normal((2, 3, 6))), {}
+    yield (x, (rng.uniform(size=(5, 6, 7)) < 0.5,), np.array(2.5)), {}
+    yield (x, (rng.uniform(size=5) < 0.5,), 1.5), {}
+    yield (x, (rng.integers(0, 5, 40), rng.integers(0, 6, 40)), rng.standard_normal((40, 7))), {"accumulate": True}
+    yield (x, (None, None, rng.integers(0, 7, 20)), rng.standard_normal((5, 6, 20))), {"accumulate": True}
+
+
+_NUMBERS = tuple(d for d in ALL if d != "bool")
+
+
+@op(dtypes=ALL, ref=_index_put_ref, samples=_index_put_samples, amp="promote")
+def index_put(call, input, indices, values, accumulate=False):
+    """`input` with `values` written to (or added at) `input[indices]`, to which they broadcast; indices as for `index`.
+
+    `values` is a tensor of the dtype of `input`, or a number. Of equal indices the last one counts, or with
+    `accumulate` they are added in their order, 16-bit floats in float32. With `out=input` it is changed in place.
+    """
+    check(call, input, "input")
+    if not hasattr(values, "strides_"):
+        number, values = values, call.empty((), input.dtype)
+        fill(call, values, number)
+    if values.dtype is not input.dtype:
+        raise TypeError(f"`values` of `index_put` must be {input.dtype.name} as `input`, got {values.dtype.name}")
+    if accumulate and input.dtype.name not in _NUMBERS:
+        raise TypeError("`input` of `index_put` must hold numbers where `accumulate` is True, got bool")
+    call.save(values_shape=values.shape_)
+    y = call.out(input.shape_, input.dtype, overlap="same")
+    if values.storage is y.storage:
+        values = values.clone()
+    if y.address != input.address or y.strides_ != input.strides_:
+        copy_into(call, y, input)
+    _put(call, y, indices, values, accumulate)
+    return y
+
+
+@index_put.grad("input")
+def _(f, g, indices, accumulate):
+    return g if accumulate else f.index_put(g, indices, 0.0)
+
+
+@index_put.grad("values")
+def _(f, g, indices, values_shape):
+    y = f.index(g, indices)
+    added = len(y.shape_) - len(values_shape)
+    dims = [*range(added), *(d + added for d, n in enumerate(values_shape) if n == 1)]
+    return (f.sum(y, dims) if dims else y).reshape(values_shape)

@@ -1,0 +1,131 @@
+"""The loss of a language model's last layer: a product and the cross entropy of its result, some rows at a time."""
+
+import math
+
+import numpy as np
+
+from ..registry import FLOATS, op
+from ._products import launch_for, run
+
+_ROWS = 256  # of logits at a time
+
+
+def _samples(rng):
+    for rows, k, classes, options in [
+        (20, 24, 50, {}),
+        (300, 16, 33, {"reduction": "sum"}),
+        (7, 40, 130, {"ignore_index": 3}),
+    ]:
+        target = rng.integers(0, classes, rows)
+        target[::5] = options.get("ignore_index", -100)
+        yield (rng.standard_normal((rows, k)), rng.standard_normal((classes, k)) * 0.3, target), options
+
+
+def _reference(input, weight, target, ignore_index=-100, reduction="mean"):
+    logits = input @ weight.T
+    highest = logits.max(-1, keepdims=True)
+    lse = np.log(np.exp(logits - highest).sum(-1)) + highest[..., 0]
+    valid = target != ignore_index
+    loss = (lse - np.take_along_axis(logits, np.where(valid, target, 0)[..., None], -1)[..., 0])[valid].sum()
+    return loss / valid.sum() if reduction == "mean" else loss
+
+
+def _check(input, weight, target, reduction):
+    for name, x in (("input", input), ("weight", weight), ("target", target)):
+        if not hasattr(x, "address"):
+            raise TypeError(f"`{name}` of `linear_cross_entropy` must be a tensor, got {type(x).__name__}")
+    if input.dtype.name not in FLOATS or weight.dtype is not input.dtype:
+        raise TypeError(
+            "`linear_cross_entropy` needs `input` and `weight` of one float dtype, got "
+            f"{input.dtype.name} and {weight.dtype.name}; cast one of them with `.to()`"
+        )
+    if target.dtype.name not in ("int64", "int32"):
+        raise TypeError(f"`target` of `linear_cross_entropy` must be int64 or int32, got {target.dtype.name}")
+    shapes = tuple(input.shape), tuple(weight.shape), tuple(target.shape)
+    if not shapes[0] or len(shapes[1]) != 2 or shapes[0][-1] != shapes[1][1] or shapes[0][:-1] != shapes[2]:
+        raise ValueError(
+            "`linear_cross_entropy` needs `input` [..., K], `weight` [V, K] and `target` [...], got "
+            f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
+        )
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"`reduction` of `linear_cross_entropy` must be 'mean' or 'sum', got {reduction!r}")
+
+
+@op(
+    ref=_reference,
+    samples=_samples,
+    tolerance={"float64": (1e-11, 1e-11), "bfloat16": (1e-2, 2e-2), "float16": (2e-3, 4e-3)},
+    amp="lower",
+)
+def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, reduction="mean"):
+    """`cross_entropy(linear(input, weight), target)` for input [..., K], weight [V, K] and class ids [...].
+
+    Logits exist for 256 rows at a time, in the dtype of `input`. When gradients will be wanted, those of `input` and
+    `weight` (the latter in float32) are computed from the same logits: backward has nothing to do but scale them. The
+    loss, a scalar, is float32 (float64 for float64): the mean over the targets other than `ignore_index`, or their sum.
+    Raises ValueError for shapes that do not match and for targets outside of [0, V), TypeError for other dtypes.
+    """
+    _check(input, weight, target, reduction)
+    (classes, k), dtype = weight.shape, input.dtype.name
+    count = target.numel()
+    result = "float64" if dtype == "float64" else "float32"
+    dx = call.empty(input.shape, dtype) if call.training and input.requires_grad else None
+    dw = call.empty(weight.shape, result) if call.training and weight.requires_grad else None
+    if dw is not None and not count:
+        dw.fill_(0)
+    input, target = input.contiguous(), target.contiguous()
+    y, factor = call.out((), result), call.empty((1,), "float64")
+    losses, index_type = call.empty((count,), "float64"), {"I": target.dtype.name}
+    wrong = {1: f"`target` of `linear_cross_entropy` must be in [0, {classes}) or `ignore_index` {ignore_index}"}
+    args = [target.address, count, classes, ignore_index, reduction == "mean", factor.address]
+    call.launch("linear_loss.prepare", index_type, args, 1, 1, (target, factor), wrong)
+    size, threads, one = input.dtype.itemsize, call.threads, call.float_bits(1.0)
+    scale = factor.item() if call.training else 0.0  # of products: float16 could not hold gradients divided by `count`
+    bits = call.float_bits(scale if math.isfinite(scale) else 0.0)
+    height = min(count, _ROWS)
+    logits = call.empty((height, classes), dtype)
+    keep = input, weight, target, factor, losses, logits, dx, dw
+    for start in range(0, count, _ROWS):
+        rows = min(_ROWS, count - start)
+        x = input.address + start * k * size
+        launch = launch_for(dtype, rows, classes, k, k, 1, *weight.strides[::-1], (), threads)
+        run(call, launch, dtype, (x, weight.address, logits.address, 0), one, keep)
+        addresses = logits.address, target.address + start * target.dtype.itemsize, losses.address + 8 * start
+        args = [*addresses, classes, ignore_index, call.training]
+        call.launch("linear_loss.rows", {"T": dtype, **index_type}, args, rows, 1 + (1 << 15) // (classes + 1), keep)
+        if dx is not None:
+            launch = launch_for(dtype, rows, k, classes, classes, 1, *weight.strides, (), threads)
+            run(call, launch, dtype, (logits.address, weight.address, dx.address + start * k * size, 0), bits, keep)
+        if dw is not None:
+            add, layout = start > 0, (classes, k, rows, 1, classes, k, 1)
+            launch = launch_for(dtype, *layout, (), threads, plain=not add, result=result, add=add)
+            run(call, launch, dtype, (logits.address, x, dw.address, 0), bits, keep, 0, dw.address if add else 0)
+    args = [losses.address, count, factor.address, y.address]
+    call.launch("linear_loss.total", {"O": result}, args, 1, 1, (losses, factor, y))
+    call.save(dx=dx, dw=dw)
+    return y
+
+
+@linear_cross_entropy.grad("input", "weight")
+def _(f, g, input, weight, target, ignore_index, reduction, dx, dw, need, create_graph):
+    """With p = softmax(x w^T) and d = (p - one_hot(target)) g, over the mean's count: dx = d w, dw = d^T x."""
+    if create_graph:
+        return _plain(f, g, input, weight, target, ignore_index, reduction)
+    if g.item() != 1.0:
+        dx = f.mul(dx, g) if "input" in need else None
+        dw = f.mul(dw, g) if "weight" in need else None
+    return dx, dw
+
+
+def _plain(f, g, input, weight, target, ignore_index, reduction):
+    """The gradients by ops that have derivatives themselves, from all logits at once."""
+    x, target = input.reshape(-1, input.shape[-1]), target.reshape(-1)
+    valid = f.ne(target, ignore_index)
+    classes = f.where(valid, target, 0)
+    p = f.softmax(f.cast(f.linear(x, weight), g.dtype), -1)
+    scale = f.cast(valid, g.dtype)
+    if reduction == "mean":
+        scale = scale / f.sum(scale, 0)
+    d = (p - f.cast(f.one_hot(classes, weight.shape[0]), g.dtype)) * (scale * g).unsqueeze(-1)
+    d = f.cast(d, input.dtype)
+    return f.matmul(d, weight).reshape(input.shape), f.matmul(d.T, x)

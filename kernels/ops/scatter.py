@@ -1,0 +1,262 @@
+"""Elements read and written by an index for each: gather, scatter."""
+
+import functools
+
+import numpy as np
+
+from ..registry import ALL, FLOATS, INTEGERS, op
+from ._layout import check, check_dim, check_index, product
+from .copy import copy_into, fill
+
+_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_GRAIN = 16384  # elements of a slice: 20 us
+_UNIT = 4096  # elements of a unit of work
+
+
+def _collapsed(sizes, *layouts):
+    """[size, strides...] of dims of several layouts, neighbours joined where all step evenly."""
+    dims = []
+    for size, *strides in zip(sizes, *layouts):
+        if size == 1:
+            continue
+        if dims and all(a == size * b for a, b in zip(dims[-1][1:], strides)):
+            dims[-1] = [dims[-1][0] * size, *strides]
+        else:
+            dims.append([size, *strides])
+    return dims
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(shape, t_strides, own, strides, v_strides, dim, whole):
+    """(arguments behind the addresses, units, grain) of an index of shape `own`; `whole`: `dim` is not split."""
+    others = [d for d in range(len(own)) if d != dim]
+    layouts = [[steps[d] for d in others] for steps in (t_strides, strides, v_strides)]
+    kept = _collapsed([own[d] for d in others], *layouts)
+    bound, count, steps = 1, 1, (1, 0, 0)
+    if own:
+        bound, count, steps = shape[dim], own[dim], (t_strides[dim], strides[dim], v_strides[dim])
+    inner = [1, 0, 0, 0]
+    if kept and (count == 1 or kept[-1][2] < steps[1]):  # else the dim itself is the inner loop
+        inner = kept.pop()
+    j_step = min(inner[0], _UNIT)
+    k_step = count if whole else max(1, _UNIT // j_step)
+    j_blocks, k_blocks = -(-inner[0] // j_step), -(-count // k_step)
+    args = [bound, count, *steps, *inner, j_step, j_blocks, k_step, k_blocks, len(kept)]
+    args += [d[n] for n in range(4) for d in kept]
+    units = j_blocks * k_blocks * product(d[0] for d in kept)
+    return args, units, max(1, _GRAIN // (j_step * min(k_step, count)))
+
+
+def _launch(call, kernel, types, t, dim, index, v, v_strides):
+    """Run a kernel of `cpu/scatter.py` over the elements of `index`; `v_strides` are those of v along its dims."""
+    if not index.numel_:
+        return
+    whole = kernel != "gather"  # what is written belongs to one unit
+    args, units, grain = _plan(t.shape_, t.strides_, index.shape_, index.strides_, v_strides, dim, whole)
+    errors = {1: f"`index` of `{call.op.name}` must be from 0 to {args[0] - 1} for dim {dim} of a tensor {t.shape_}"}
+    args = [t.address, index.address, v.address, *args]
+    call.launch(f"scatter.{kernel}", {**types, "I": index.dtype.name}, args, units, grain, (t, index, v), errors)
+
+
+def _check(call, t, dim, index, src=None):
+    """`dim` counted from the front, after checks of what all ops here share."""
+    check_index(call, index, "index")
+    shape, own = t.shape_, index.shape_
+    dim = check_dim(dim, len(shape))
+    if len(own) != len(shape) or any(n > m for d, (n, m) in enumerate(zip(own, shape)) if d != dim):
+        raise ValueError(
+            f"`index` of `{call.op.name}` must have as many dims as `input` {shape}, and be no larger but in dim "
+            f"{dim}, got {own}"
+        )
+    if src is not None and (len(src.shape_) != len(own) or any(n > m for n, m in zip(own, src.shape_))):
+        raise ValueError(f"`src` of `{call.op.name}` must be at least as large as `index` {own}, got {src.shape_}")
+    return dim
+
+
+def _bits(x):
+    return _UNSIGNED[x.dtype.itemsize]
+
+
+def _part(array, shape):
+    return array[tuple(slice(n) for n in shape)]
+
+
+def _gather_ref(input, dim, index):
+    if not input.ndim:
+        return input[()]
+    d = dim % input.ndim
+    return np.take_along_axis(_part(input, [n if i != d else None for i, n in enumerate(index.shape)]), index, d)
+
+
+def _gather_samples(rng):
+    yield (rng.standard_normal((5, 3)), 0, rng.integers(0, 5, (7, 3))), {}
+    yield (rng.standard_normal((5, 7)), 1, rng.integers(0, 7, (4, 3)).astype(np.int32)), {}
+    yield (rng.standard_normal((3, 5, 17)), -2, rng.integers(0, 5, (3, 2, 17))), {}
+    yield (rng.standard_normal((3, 5, 17)), 2, rng.integers(0, 17, (2, 5, 1))), {}
+    yield (rng.standard_normal(9), 0, rng.integers(0, 9, 33)), {}
+
+
+@op(dtypes=ALL, ref=_gather_ref, samples=_gather_samples)
+def gather(call, input, dim, index):
+    """out[i, j, ...] = input[index[i, j, ...], j, ...] for `dim` 0, and so on for others: the shape of `index`.
+
+    `index` (int32 or int64) has the dims of `input`, none but `dim` larger. Raises ValueError for an index outside of
+    the dim.
+    """
+    check(call, input, "input")
+    dim = _check(call, input, dim, index)
+    call.save(input_shape=input.shape_)
+    y = call.out(index.shape_, input.dtype)
+    _launch(call, "gather", {"E": _bits(y)}, input, dim, index, y, y.strides_)
+    return y
+
+
+@gather.grad("input")
+def _(f, g, dim, index, input_shape):
+    return f.gather_backward(g, dim, index, input_shape)
+
+
+def _add(call, y, dim, index, src):
+    """Add to y; 16-bit sums are kept in float32 and rounded once."""
+    name = y.dtype.name
+    if y.dtype.is_floating_point and y.dtype.itemsize == 2:
+        wide = y.to(dtype="float32")
+        _launch(call, "scatter_add", {"T": "float32", "V": name}, wide, dim, index, src, src.strides_)
+        copy_into(call, y, wide.to(dtype=name))
+    else:
+        _launch(call, "scatter_add", {"T": name, "V": name}, y, dim, index, src, src.strides_)
+    return y
+
+
+def _gather_backward_ref(grad, dim, index, shape):
+    return _scatter_add_ref(np.zeros(shape), dim, index, grad)
+
+
+def _gather_backward_samples(rng):
+    yield (rng.standard_normal((7, 3)), 0, rng.integers(0, 5, (7, 3)), (5, 3)), {}
+    yield (rng.standard_normal((4, 3)), 1, rng.integers(0, 7, (4, 3)), (5, 7)), {}
+
+
+@op(ref=_gather_backward_ref, samples=_gather_backward_samples)
+def gather_backward(call, grad, dim, index, shape):
+    """The gradient of `gather` from a tensor of `shape`: elements of `grad` added up by index."""
+    check(call, grad, "grad")
+    y = call.out(shape, grad.dtype)
+    fill(call, y, 0)
+    return _add(call, y, _check(call, y, dim, index), index, grad)
+
+
+@gather_backward.grad("grad")
+def _(f, g, dim, index):
+    return f.gather(g, dim, index)
+
+
+def _start(call, input, src, dtype):
+    """The output with the values of `input`, and a `src` that does not share its memory."""
+    y = call.out(input.shape_, dtype, overlap="same")
+    if hasattr(src, "strides_") and src.storage is y.storage:
+        src = src.clone()
+    if y.address != input.address or y.strides_ != input.strides_:
+        copy_into(call, y, input)
+    return y, src
+
+
+def _places(dim, index):
+    places = list(np.indices(index.shape))
+    places[dim] = index
+    return tuple(places)
+
+
+def _scatter_ref(input, dim, index, src):
+    y = input.copy()
+    y[_places(dim, index)] = _part(src, index.shape) if isinstance(src, np.ndarray) and src.ndim else src
+    return y
+
+
+def _scatter_samples(rng):
+    def distinct(shape, size, dim):
+        return np.argsort(rng.standard_normal([size if d == dim else n for d, n in enumerate(shape)]), dim)[
+            tuple(slice(n) for n in shape)
+        ]
+
+    yield (rng.standard_normal((5, 3)), 0, distinct((4, 3), 5, 0), rng.standard_normal((4, 3))), {}
+    yield (rng.standard_normal((5, 7)), 1, distinct((4, 3), 7, 1), rng.standard_normal((5, 3))), {}
+    yield (rng.standard_normal((3, 5, 17)), -2, distinct((3, 2, 17), 5, 1).astype(np.int32), -1.5), {}
+
+
+@op(dtypes=ALL, ref=_scatter_ref, samples=_scatter_samples, amp="promote")
+def scatter(call, input, dim, index, src):
+    """`input` with out[index[i, j, ...], j, ...] = src[i, j, ...] for `dim` 0, and so on for others.
+
+    `src` is a tensor of the dtype of `input`, at least as large as `index`, or a number. Of equal indices the last one
+    counts. Raises ValueError for an index outside of the dim; `out` may be `input`.
+    """
+    check(call, input, "input")
+    tensor = hasattr(src, "strides_")
+    if tensor and src.dtype is not input.dtype:
+        raise TypeError(f"`src` of `scatter` must be {input.dtype.name} as `input`, got {src.dtype.name}")
+    dim = _check(call, input, dim, index, src if tensor else None)
+    call.save(src_shape=src.shape_ if tensor else None)
+    y, src = _start(call, input, src, input.dtype)
+    if tensor:
+        strides = src.strides_
+    else:
+        value, strides = src, (0,) * len(index.shape_)
+        src = call.empty((), input.dtype)
+        fill(call, src, value)
+    _launch(call, "scatter", {"E": _bits(y)}, y, dim, index, src, strides)
+    return y
+
+
+@scatter.grad("input")
+def _(f, g, dim, index):
+    return f.scatter(g, dim, index, 0)
+
+
+def _from_places(f, g, dim, index, shape):
+    """The gradient of what was scattered, zero where `index` does not reach."""
+    y = f.gather(g, dim, index)
+    if y.shape_ != shape:
+        y = f.pad(y, [n for a, b in zip(reversed(shape), reversed(y.shape_)) for n in (0, a - b)])
+    return y
+
+
+@scatter.grad("src")
+def _(f, g, dim, index, src_shape):
+    return _from_places(f, g, dim, index, src_shape)
+
+
+def _scatter_add_ref(input, dim, index, src):
+    y = input.copy()
+    np.add.at(y, _places(dim, index), _part(src, index.shape))
+    return y
+
+
+def _scatter_add_samples(rng):
+    yield (rng.standard_normal((5, 3)), 0, rng.integers(0, 5, (7, 3)), rng.standard_normal((7, 3))), {}
+    yield (rng.standard_normal((5, 7)), 1, rng.integers(0, 7, (4, 3)), rng.standard_normal((5, 4))), {}
+    yield (rng.standard_normal((3, 5, 17)), -2, rng.integers(0, 5, (3, 2, 17)), rng.standard_normal((3, 2, 17))), {}
+    yield (rng.standard_normal(9), 0, rng.integers(0, 9, 40).astype(np.int32), rng.standard_normal(40)), {}
+
+
+@op(dtypes=(*FLOATS, *INTEGERS), ref=_scatter_add_ref, samples=_scatter_add_samples, amp="promote")
+def scatter_add(call, input, dim, index, src):
+    """As `scatter` of a tensor, but added to `input`; equal indices in their order, 16-bit floats in float32."""
+    check(call, input, "input")
+    check(call, src, "src")
+    if src.dtype is not input.dtype:
+        raise TypeError(f"`src` of `scatter_add` must be {input.dtype.name} as `input`, got {src.dtype.name}")
+    dim = _check(call, input, dim, index, src)
+    call.save(src_shape=src.shape_)
+    y, src = _start(call, input, src, input.dtype)
+    return _add(call, y, dim, index, src)
+
+
+@scatter_add.grad("input")
+def _(g):
+    return g
+
+
+@scatter_add.grad("src")
+def _(f, g, dim, index, src_shape):
+    return _from_places(f, g, dim, index, src_shape)

@@ -1,0 +1,227 @@
+"""Variance, standard deviation, norms, and the logarithm of a sum of exponentials."""
+
+import math
+
+import numpy as np
+
+from ..registry import op
+from ._layout import check, product
+from .reduce import (
+    CHUNK,
+    Reduction,
+    compute_type,
+    need_elements,
+    plan_of,
+    reduce_samples,
+    restored,
+    shared,
+)
+
+_SQUARES = Reduction("squares", 0.0, join="sum")
+_SUM = Reduction("sum", 0.0)
+_TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
+
+
+def _evenly(call, input, dim, keepdim):
+    """(x, plan, row stride): the reduced elements of each result contiguous, and the results evenly spaced."""
+    x, plan = plan_of(input, dim, keepdim, 1)
+    if plan.kind == "outer" or plan.kept[0][0] > 1:
+        others = [d for d in range(len(input.shape_)) if d not in plan.dims]
+        return input.permute(*others, *plan.dims).contiguous(), plan, plan.count
+    return x, plan, plan.kept[1][1]
+
+
+# ---- variance ----------------------------------------------------------------------------------
+
+
+def _var_ref(input, dim=None, unbiased=True, keepdim=False, correction=None):
+    with np.errstate(all="ignore"):
+        ddof = int(unbiased) if correction is None else correction
+        return np.var(input, axis=dim, ddof=ddof, keepdims=keepdim)
+
+
+def _std_ref(input, dim=None, unbiased=True, keepdim=False, correction=None):
+    return np.sqrt(_var_ref(input, dim, unbiased, keepdim, correction))
+
+
+def _var_samples(rng):
+    for shape, dim in (((4, 3), -1), ((257, 5), 0), ((3, 17, 7), None), ((3, 5, 7), (0, 2))):
+        options = {} if dim is None else {"dim": dim}
+        yield (rng.standard_normal(shape) + 2,), options
+        yield (rng.standard_normal(shape) + 2,), {**options, "unbiased": False, "keepdim": True}
+        yield (rng.standard_normal(shape) + 2,), {**options, "correction": 0}
+
+
+def _grad_samples(rng):
+    yield (rng.standard_normal((3, 5)) + 2,), {"dim": -1}
+    yield (rng.standard_normal((3, 5, 2)) + 2,), {"dim": (0, 2), "keepdim": True}
+    yield (rng.standard_normal((2, 7)) + 2,), {}
+
+
+def _variance(call, input, dim, unbiased, keepdim, correction):
+    check(call, input, "input")
+    x, plan, stride = _evenly(call, input, dim, keepdim)
+    taken = int(bool(unbiased)) if correction is None else correction
+    call.save(degrees=float(max(0, plan.count - taken)))
+    y = call.out(plan.result, input.dtype)
+    args = [x.address, y.address, plan.count, stride, call.float_bits(float(max(0, plan.count - taken)))]
+    grain = max(1, CHUNK // (plan.count or 1))
+    call.launch("norm.variance", {"T": x.dtype.name}, args, plan.results, grain, (x, y))
+    return y
+
+
+@op(ref=_var_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
+def var(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
+    """Variance over `dim` (an int, several, or None for all): squares about the mean, summed.
+
+    The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0.
+    """
+    return _variance(call, input, dim, unbiased, keepdim, correction)
+
+
+@var.grad("input")
+def _(f, g, input, dim, keepdim, degrees):
+    g = restored(f.mul(g, 2.0 / degrees if degrees else math.nan), input.shape_, dim, keepdim)
+    return f.mul(g, f.sub(input, f.mean(input, dim, True)))
+
+
+@op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
+def std(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
+    """Standard deviation over `dim`: the square root of `var`."""
+    y = _variance(call, input, dim, unbiased, keepdim, correction)
+    call.elementwise("sqrt", y, out=y)
+    return y
+
+
+@std.grad("input")
+def _(f, g, input, out, dim, keepdim, degrees):
+    zero = f.eq(out, 0.0)
+    g = f.where(zero, 0.0, f.div(g, f.where(zero, 1.0, out)))
+    g = restored(f.mul(g, 1.0 / degrees if degrees else math.nan), input.shape_, dim, keepdim)
+    return f.mul(g, f.sub(input, f.mean(input, dim, True)))
+
+
+# ---- norms -------------------------------------------------------------------------------------
+
+
+def _norm_ref(input, p=2, dim=None, keepdim=False):
+    x, axes = np.abs(input), tuple(dim) if isinstance(dim, list) else dim
+    if p == math.inf:
+        return x.max(axis=axes, keepdims=keepdim)
+    if p == -math.inf:
+        return x.min(axis=axes, keepdims=keepdim)
+    if p == 0:
+        return (x != 0).sum(axis=axes, keepdims=keepdim).astype(x.dtype)
+    return (x**p).sum(axis=axes, keepdims=keepdim) ** (1 / p)
+
+
+def _norm_samples(rng):
+    for p in (2, 1, 3, 0, math.inf, -math.inf):
+        yield (rng.uniform(0.5, 2, (4, 17)) * rng.choice([-1, 1], (4, 17)), p), {"dim": -1}
+        yield (rng.uniform(0.5, 2, (3, 5, 7)), p, (0, 2), True), {}
+        yield (rng.uniform(0.5, 2, (33, 3)), p), {"dim": 0}
+    yield (rng.standard_normal((257, 33)),), {}
+
+
+def _norm_grad_samples(rng):
+    for p in (2, 1, 3, math.inf, -math.inf):
+        yield (rng.permutation(24).reshape(4, 6) / 8.0 - 1.05, p), {"dim": -1}
+    yield (rng.standard_normal((3, 5, 2)), 2, (0, 2), True), {}
+    yield (rng.standard_normal((3, 5)),), {}
+
+
+@op(ref=_norm_ref, samples=_norm_samples, grad_samples=_norm_grad_samples, tolerance=_TOLERANCE, amp="float32")
+def norm(call, input, p=2, dim=None, keepdim=False):
+    """The vector norm sum(|x|^p)^(1/p) over `dim` (an int, several, or None for all).
+
+    `p` inf and -inf give the largest and smallest magnitude, 0 counts what is not zero. 16-bit floats are summed in
+    float32 and rounded once.
+    """
+    check(call, input, "input")
+    p = float({"fro": 2}.get(p, p))
+    x, plan = plan_of(input, dim, keepdim)
+    y = call.out(plan.result, input.dtype)
+    kind = compute_type(input.dtype)
+    if math.isinf(p):
+        need_elements(call, input.shape_, plan)
+        name = "max" if p > 0 else "min"
+        x = call.elementwise("abs", x)
+        x, plan = (x, plan_of(x, dim, keepdim)[1]) if plan.copy is None else (x, plan)
+        types = {"T": input.dtype.name, "A": kind, "O": input.dtype.name}
+        Reduction(name, -math.inf if p > 0 else math.inf).run(call, x, plan, y, types)
+        return y
+    total = call.empty(plan.result, kind)
+    types = {"T": input.dtype.name, "A": kind, "O": kind}
+    if p == 2.0:
+        _SQUARES.run(call, x, plan, total, types)
+        call.elementwise("sqrt", total, out=total)
+    else:
+        wide = x if x.dtype.name == kind else x.to(dtype=kind)
+        if p == 0.0:
+            powers = call.elementwise("ne", wide, 0.0).to(dtype=kind)
+        else:
+            powers = call.elementwise("abs", wide)
+            if p != 1.0:
+                powers = call.elementwise("pow", powers, p)
+        if plan.copy is None:
+            plan = plan_of(powers, dim, keepdim)[1]
+        _SUM.run(call, powers, plan, total, {**types, "T": kind})
+        if p not in (0.0, 1.0):
+            call.elementwise("pow", total, 1.0 / p, out=total)
+    call.elementwise("mul", total, 1.0, out=y)
+    return y
+
+
+@norm.grad("input")
+def _(f, g, input, out, p, dim, keepdim):
+    p = float({"fro": 2}.get(p, p))
+    size = f.abs(input)
+    sign = f.where(f.gt(input, 0.0), 1.0, f.where(f.lt(input, 0.0), -1.0, 0.0)).to(dtype=input.dtype)
+    if math.isinf(p):
+        return f.mul(shared(f, g, size, out, dim, keepdim), sign)
+    g, out = restored(g, input.shape_, dim, keepdim), restored(out, input.shape_, dim, keepdim)
+    if p == 0.0:
+        return f.mul(sign, 0.0)
+    if p == 1.0:
+        return f.mul(g, sign)
+    zero = f.eq(out, 0.0)
+    if p == 2.0:
+        return f.mul(input, f.where(zero, 0.0, f.div(g, f.where(zero, 1.0, out))))
+    scale = f.where(zero, 0.0, f.div(g, f.pow(f.where(zero, 1.0, out), p - 1.0)))
+    nothing = f.eq(input, 0.0)
+    powers = f.where(nothing, 0.0, f.pow(f.where(nothing, 1.0, size), p - 1.0))
+    return f.mul(f.mul(sign, powers), scale)
+
+
+# ---- logsumexp ---------------------------------------------------------------------------------
+
+
+def _logsumexp_ref(input, dim, keepdim=False):
+    axes = tuple(dim) if isinstance(dim, list) else dim
+    top = input.max(axis=axes, keepdims=True)
+    y = top + np.log(np.exp(input - top).sum(axis=axes, keepdims=True))
+    return y if keepdim else np.squeeze(y, axes)
+
+
+def _logsumexp_samples(rng):
+    for args, options in reduce_samples(rng):
+        if options and args[0].ndim:
+            yield (args[0] * 4,), options
+
+
+@op(ref=_logsumexp_ref, samples=_logsumexp_samples, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")
+def logsumexp(call, input, dim, keepdim=False):
+    """log(sum(exp(input))) over `dim` (an int or several), without overflow; -inf of nothing or of -inf only."""
+    check(call, input, "input")
+    x, plan, stride = _evenly(call, input, dim, keepdim)
+    y = call.out(plan.result, input.dtype)
+    grain = max(1, CHUNK // (8 * plan.count or 1))
+    args = [x.address, y.address, plan.count, stride]
+    call.launch("scan.logsumexp", {"T": x.dtype.name}, args, product(plan.result), grain, (x, y))
+    return y
+
+
+@logsumexp.grad("input")
+def _(f, g, input, out, dim, keepdim):
+    g, out = restored(g, input.shape_, dim, keepdim), restored(out, input.shape_, dim, keepdim)
+    return f.mul(g, f.exp(f.sub(input, out)))

@@ -1,0 +1,334 @@
+"""Ops that scan, sort, move and index: special values, ties, empty tensors, dtypes, threads, bad input."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+from infinicore.indexing import advanced_index
+
+NAN, INF = float("nan"), float("inf")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def tensor(*values, dtype=None):
+    return ic.from_numpy(np.array(values, dtype))
+
+
+def equal(result, expected):
+    assert tuple(result.shape) == np.shape(expected)
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    before = ic.get_num_threads()
+    ic.set_num_threads(request.param)
+    yield request.param
+    ic.set_num_threads(before)
+
+
+# ---- sorting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 100])
+def test_special_floats_sort_as_in_torch(size):
+    torch = pytest.importorskip("torch")
+    values = np.tile(np.array([NAN, 1.0, -0.0, 0.0, -INF, INF, -1.0, 1e-45, -1e-45, -NAN], np.float32), 10)[:size]
+    for dtype in ("float32", "float64", "bfloat16", "float16"):
+        ours = ic.from_numpy(values).to(ic.dtype(dtype))
+        theirs = torch.from_numpy(values).to(getattr(torch, dtype))
+        for descending in (False, True):
+            found, where = ic.sort(ours, descending=descending)
+            expected, places = torch.sort(theirs, descending=descending, stable=True)
+            equal(where, places.numpy())
+            equal(found.float(), expected.float().numpy())
+            signs = [np.signbit(y.float().numpy()) & ~np.isnan(y.float().numpy()) for y in (found, expected)]
+            np.testing.assert_array_equal(*signs)
+            equal(ic.argsort(ours, descending=descending), places.numpy())
+            top, places = ic.topk(ours, size // 5, largest=descending)
+            equal(top.float(), expected[: size // 5].float().numpy())
+            equal(places, where.numpy()[: size // 5])
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
+def test_integers_sort(dtype, rng):
+    info = None if dtype == "bool" else np.iinfo(dtype)
+    values = rng.integers(*((info.min, info.max) if info else (0, 2)), (3, 300), dtype=dtype if info else int)
+    values = values.astype(dtype)
+    values[:, 7] = info.min if info else False
+    values[:, 9] = info.max if info else True
+    order = np.argsort(values, 1, kind="stable")
+    found, where = ic.sort(ic.from_numpy(values))
+    equal(where, order)
+    equal(found, np.take_along_axis(values, order, 1))
+    top, _ = ic.topk(ic.from_numpy(values), 12, largest=False)
+    equal(top, np.sort(values, 1)[:, :12])
+
+
+def test_sorting_any_dim_any_layout(rng, threads):
+    values = rng.integers(0, 50, (40, 30, 20)).astype(np.float32)
+    for x in (ic.from_numpy(values), ic.from_numpy(values).permute(2, 0, 1), ic.from_numpy(values)[::2, :, 3:]):
+        for dim in (0, 1, -1):
+            found, where = ic.sort(x, dim)
+            equal(where, np.argsort(x.numpy(), dim, kind="stable"))
+            equal(found, np.sort(x.numpy(), dim))
+            top, places = ic.topk(x, 4, dim)
+            equal(places, np.argsort(-x.numpy(), dim, kind="stable").take(range(4), dim))
+            equal(top, -np.sort(-x.numpy(), dim).take(range(4), dim))
+
+
+def test_sorting_nothing_and_numbers():
+    for function in (ic.sort, lambda x: ic.topk(x, 1)):
+        found, where = function(ic.tensor(3.5))
+        assert found.item() == 3.5 and where.item() == 0 and found.shape == ()
+    found, where = ic.sort(ic.zeros(0, 3), 0)
+    assert found.shape == (0, 3) and where.dtype is ic.int64
+    assert ic.topk(ic.zeros(3, 5), 0)[0].shape == (3, 0)
+    with pytest.raises(ValueError, match=r"`k` of `topk` must be from 0 to 5"):
+        ic.topk(ic.zeros(3, 5), 6)
+
+
+# ---- sums --------------------------------------------------------------------------------------
+
+
+def test_running_sums(rng, threads):
+    values = rng.standard_normal((5, 70, 33)).astype(np.float32)
+    for x in (ic.from_numpy(values), ic.from_numpy(values).permute(1, 2, 0), ic.from_numpy(values)[:, ::3]):
+        for dim in (0, 1, 2):
+            expected = np.cumsum(x.numpy().astype(np.float64), dim)
+            np.testing.assert_allclose(ic.cumsum(x, dim).numpy(), expected, rtol=1e-6, atol=1e-6)
+    long = ic.ones(300_000) * 0.1
+    assert abs(ic.cumsum(long, 0)[-1].item() - 300_000 * np.float64(np.float32(0.1))) < 2e-3
+    equal(ic.cumsum(tensor(200, 100, 7, dtype=np.uint8), 0), [200, 300, 307])
+    equal(ic.cumsum(tensor(True, False, True), 0), [1, 1, 2])
+    equal(ic.cumsum(tensor(1, 2, 3), 0, dtype=ic.float32), [1, 3, 6])
+    assert ic.cumsum(ic.zeros(0, 3), 0).shape == (0, 3)
+    x = tensor(1.0, 2.0, 3.0)
+    assert ic.cumsum(x, 0, reverse=True, out=x) is x
+    equal(x, [6, 5, 3])
+
+
+def test_logsumexp_of_extremes():
+    x = tensor([1e4, 1e4], [-1e4, -1e4], [-INF, 2.0], [-INF, -INF], [INF, 1.0], [NAN, 1.0], [INF, -INF])
+    equal(ic.logsumexp(x, 1), [1e4 + np.log(2), -1e4 + np.log(2), 2.0, -INF, INF, NAN, INF])
+    equal(ic.logsumexp(ic.zeros(2, 0), 1), [-INF, -INF])
+
+
+def test_statistics_as_torch(rng):
+    torch = pytest.importorskip("torch")
+    values = rng.standard_normal((6, 5, 4))
+    x, y = ic.from_numpy(values), torch.from_numpy(values)
+    for dim in (0, (0, 2), None):
+        for correction in (0, 1, 2):
+            np.testing.assert_allclose(ic.var(x, dim, correction=correction).numpy(), y.var(dim, correction=correction))
+            np.testing.assert_allclose(ic.std(x, dim, correction=correction).numpy(), y.std(dim, correction=correction))
+        for p in (0, 0.5, 1, 2, 3, INF, -INF):
+            expected = torch.linalg.vector_norm(y, p, dim)
+            np.testing.assert_allclose(ic.norm(x, p, dim).numpy(), expected.numpy(), rtol=1e-12)
+    assert ic.norm(tensor(3.0, 4.0), "fro").item() == 5
+    assert ic.norm(ic.full((1 << 20,), 100.0, dtype=ic.float16)).item() == INF  # 102,400
+    assert ic.norm(ic.full((1 << 18,), 100.0, dtype=ic.float16)).item() == 51200  # squares would overflow
+    assert np.isnan(ic.var(ic.zeros(1)).item())
+
+
+# ---- indices of elements -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8", "bool"])
+def test_gather_and_scatter_on_threads(dtype, rng, threads):
+    values = rng.integers(0, 2 if dtype == "bool" else 100, (64, 50, 40))
+    x = ic.from_numpy(values).to(ic.dtype(dtype))
+    for dim in range(3):
+        places = rng.integers(0, values.shape[dim], [90 if d == dim else n - 3 for d, n in enumerate(values.shape)])
+        cut = values[tuple(slice(None) if d == dim else slice(n - 3) for d, n in enumerate(values.shape))]
+        equal(ic.gather(x, dim, ic.from_numpy(places)).long(), np.take_along_axis(cut, places, dim))
+        full = np.argsort(rng.standard_normal(values.shape), dim)
+        expected = np.empty_like(values)
+        np.put_along_axis(expected, full, values, dim)
+        equal(ic.scatter(ic.zeros_like(x), dim, ic.from_numpy(full), x).long(), expected)
+
+
+def test_sums_by_index_do_not_depend_on_threads(rng):
+    places = rng.integers(0, 10, (3000, 8))
+    values = ic.from_numpy(rng.standard_normal((3000, 8)).astype(np.float32))
+    results, before = [], ic.get_num_threads()
+    for count in (1, 2):
+        ic.set_num_threads(count)
+        results.append(ic.scatter_add(ic.zeros(10, 8), 0, ic.from_numpy(places), values).numpy())
+        results.append(ic.index_add(ic.zeros(10, 8), 0, ic.from_numpy(places[:, 0]), values).numpy())
+    ic.set_num_threads(before)
+    np.testing.assert_array_equal(results[0], results[2])
+    np.testing.assert_array_equal(results[1], results[3])
+    expected = np.zeros((10, 8))
+    np.add.at(expected, (places, np.arange(8)), values.numpy())
+    np.testing.assert_allclose(results[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_narrow_sums_are_rounded_once(rng):
+    ones = ic.ones(1000, dtype=ic.bfloat16)  # 256 + 1 is 256 in bfloat16
+    where = ic.zeros(1000, dtype=ic.int64)
+    start = ic.zeros(2, dtype=ic.bfloat16)
+    for result in (
+        ic.scatter_add(start, 0, where, ones),
+        ic.index_add(start, 0, where, ones),
+        ic.index_put(start, (where,), ones, True),
+    ):
+        equal(result.float(), [1000, 0])
+
+
+def test_the_last_of_equal_indices_counts():
+    x, where = ic.zeros(3), tensor(1, 1, 0, 1)
+    equal(ic.scatter(x, 0, where, tensor(1, 2, 3, 4, dtype=np.float32)), [3, 4, 0])
+    equal(ic.index_put(x, (where,), tensor(1, 2, 3, 4, dtype=np.float32)), [3, 4, 0])
+
+
+def test_in_place_and_shared_memory():
+    x = tensor(1.0, 2.0, 3.0)
+    assert ic.scatter(x, 0, tensor(2, 0), x, out=x) is x
+    equal(x, [2, 2, 1])
+    assert ic.index_put(x, (tensor(0, -1),), -1.0, out=x) is x
+    equal(x, [-1, 2, -1])
+    table = ic.zeros(4, 6)
+    view = table[:, ::2]
+    ic.index_put(view, (tensor(1, 2),), ic.ones(2, 3), out=view)
+    equal(table[:, 0], [0, 1, 1, 0])
+    equal(table[:, 1], np.zeros(4))
+    ic.index_add(table, 0, tensor(3, 3), ic.ones(2, 6), out=table)
+    equal(table[3], np.full(6, 2))
+
+
+@pytest.mark.parametrize("bad", [5, -1, 1 << 40])
+def test_indices_out_of_range(bad):
+    x, where = ic.zeros(3, 5), tensor([0, 1], [bad, 2])
+    calls = {
+        "gather": lambda: ic.gather(x, 1, where),
+        "scatter": lambda: ic.scatter(x, 1, where, 1.0),
+        "scatter_add": lambda: ic.scatter_add(x, 1, where, ic.zeros(2, 2)),
+        "index_add": lambda: ic.index_add(x, 1, where[1], ic.zeros(3, 2)),
+        "embedding_backward": lambda: ic.embedding_backward(ic.zeros(2, 2, 3), where, 5),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=rf"of `{name}` must be from 0 to 4"):
+            call()
+    with pytest.raises(ValueError, match=r"`input` of `one_hot` must be from 0 to 4"):
+        ic.one_hot(where, 5)
+    if bad != -1:
+        with pytest.raises(ValueError, match=r"`indices` of `index` must be within the dims \(1,\)"):
+            ic.index(x, (None, where))
+
+
+def test_bad_arguments_are_named():
+    x = ic.zeros(3, 5)
+    for call, error, words in (
+        (lambda: ic.gather(x, 0, tensor(1)), ValueError, "`index` of `gather` must have as many dims"),
+        (lambda: ic.gather(x, 0, tensor([1] * 6)), ValueError, "`index` of `gather` must have as many dims"),
+        (lambda: ic.gather(x, 0, ic.zeros(1, 1)), TypeError, "`index` of `gather` must be int32 or int64"),
+        (lambda: ic.gather(x, 2, tensor([1])), IndexError, "`dim` must be between"),
+        (lambda: ic.scatter(x, 0, tensor([1, 2]), ic.zeros(1, 1)), ValueError, "`src` of `scatter` must be at least"),
+        (lambda: ic.scatter(x, 0, tensor([1]), tensor([1])), TypeError, "`src` of `scatter` must be float32"),
+        (lambda: ic.index_add(x, 0, tensor(1), x), ValueError, "`source` of `index_add` must have the shape"),
+        (lambda: ic.masked_fill(x, x, 0.0), TypeError, "`mask` of `masked_fill` must be a bool tensor"),
+        (lambda: ic.masked_fill(x, tensor([True, False]), 0), ValueError, "`mask` of `masked_fill` must broadcast"),
+        (lambda: ic.masked_fill(x.long(), x > 0, 0.5), TypeError, "`value` of `masked_fill` is 0.5"),
+        (lambda: ic.tril(ic.zeros(3)), ValueError, "`input` of `tril` must have at least two dims"),
+        (lambda: ic.pad(x, (1,)), ValueError, "`pad` of `pad` must hold a pair"),
+        (lambda: ic.pad(x, (-3, -3)), ValueError, "leaves -1 elements of dim 1"),
+        (lambda: ic.pad(x, (1, 1), "reflect"), NotImplementedError, "`mode` of `pad`"),
+        (lambda: ic.roll(x, (1, 2), (0,)), ValueError, "`shifts` and `dims` of `roll` must be as many"),
+        (lambda: ic.flip(x, (0, 0)), ValueError, "`dims` names a dim twice"),
+        (lambda: ic.repeat_interleave(x, tensor(1, -1, 2), 0), ValueError, "must not be negative"),
+        (lambda: ic.repeat_interleave(x, tensor(1, 2), 0), ValueError, "must be one number or 3"),
+        (lambda: ic.index(x, (x,)), TypeError, "must be integer or bool tensors"),
+        (lambda: ic.index(x, (tensor(True, False),)), IndexError, "does not fit dims 0 to 0"),
+        (lambda: ic.index(x, (tensor(1, 2), tensor(1, 2, 3))), IndexError, "must broadcast"),
+        (lambda: ic.index_put(x, (tensor(1),), ic.zeros(4)), ValueError, "`values` of `index_put` must broadcast"),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+
+
+# ---- indexing ----------------------------------------------------------------------------------
+
+MASK = np.random.default_rng(3).uniform(size=(4, 5)) < 0.5
+INDICES = {
+    "list": [2, 0, -1],
+    "empty_list": [],
+    "array": np.array([[3, 1], [0, 0]], np.int16),
+    "with_slice": (np.array([1, 3]), slice(1, 4)),
+    "slice_before": (slice(None, None, 2), np.array([1, 3])),
+    "apart": (np.array([1, 3]), slice(None), np.array([0, 5])),
+    "number_apart": (1, slice(None), np.array([0, 5])),
+    "number_beside": (slice(None), 1, np.array([0, 5])),
+    "broadcast": (np.array([[1], [3]]), np.array([0, 2, 4])),
+    "all_dims": (np.array([1, 3]), np.array([-5, 4]), np.array([0, -1])),
+    "ellipsis": (..., np.array([1, 2])),
+    "ellipsis_between": (np.array([1, 2]), ..., np.array([1, 2])),
+    "new_dim": (None, np.array([1, 2]), None),
+    "mask": (MASK,),
+    "mask_and_index": (MASK, np.array([2])),
+    "mask_of_a_dim": (slice(None), MASK[0], slice(1, 3)),
+    "full_mask": (np.random.default_rng(4).uniform(size=(4, 5, 6)) < 0.3,),
+    "nothing": (np.zeros((4, 5), bool),),
+    "true": (True, np.array([1])),
+    "zero_dim": (np.array(2),),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indexing_follows_numpy(name, rng):
+    where, values = INDICES[name], rng.standard_normal((4, 5, 6)).astype(np.float32)
+    plain = where if isinstance(where, tuple) else (where,)
+    ours = tuple(ic.from_numpy(i) if isinstance(i, np.ndarray) else i for i in plain)
+    for x in (ic.from_numpy(values), ic.from_numpy(np.asfortranarray(values)), ic.from_numpy(values[::-1])):
+        expected = x.numpy()[plain]
+        equal(ic.index(*advanced_index(x, ours, ic.from_numpy)), expected)
+        for value in (np.asarray(expected * 2), np.float32(7)):
+            changed, filled = x.clone(), x.numpy().copy()
+            filled[plain] = value
+            view, indices = advanced_index(changed, ours, ic.from_numpy)
+            ic.index_put(view, indices, ic.from_numpy(np.asarray(value)), out=view)
+            equal(changed, filled)
+
+
+def test_nonzero_in_chunks(rng, threads):
+    values = np.where(rng.uniform(size=(300, 7, 100)) < 0.01, 1.0, 0.0).astype(np.float32)
+    values[5, 3, 7], values[6, 0, 0] = NAN, -0.0
+    for x in (values, (values != 0).astype(np.int8), values.T):
+        equal(ic.nonzero(ic.from_numpy(x)), np.argwhere(x))
+    assert ic.nonzero(ic.zeros(0, 3)).shape == (0, 2) and ic.nonzero(ic.ones(())).shape == (1, 0)
+
+
+# ---- what moves and repeats --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8", "bool"])
+def test_moving_every_dtype(dtype, rng):
+    values = rng.integers(0, 2, (6, 7, 70))
+    x = ic.from_numpy(values).to(ic.dtype(dtype))
+    for view, array in ((x, values), (x.permute(2, 0, 1), values.transpose(2, 0, 1)), (x[:, ::2], values[:, ::2])):
+        equal(ic.tril(view, -1).long(), np.tril(array, -1))
+        equal(ic.triu(view, 1).long(), np.triu(array, 1))
+        equal(ic.flip(view, (0, 2)).long(), np.flip(array, (0, 2)))
+        equal(ic.roll(view, (2, -3), (0, -1)).long(), np.roll(array, (2, -3), (0, -1)))
+        equal(ic.roll(view, 11).long(), np.roll(array, 11))
+        equal(ic.repeat_interleave(view, 3, 1).long(), np.repeat(array, 3, 1))
+        equal(ic.masked_fill(view, view != 0, True).long(), array)
+        equal(
+            ic.pad(view, (1, -2, 0, 3), value=1).long(),
+            np.pad(array[..., :-2], ((0, 0), (0, 3), (1, 0)), constant_values=1),
+        )
+
+
+def test_empty_tensors():
+    empty = ic.zeros(0, 3)
+    assert ic.tril(empty).shape == (0, 3) and ic.flip(empty, 0).shape == (0, 3)
+    assert ic.roll(empty, 1, 0).shape == (0, 3) and ic.pad(empty, (1, 1)).shape == (0, 5)
+    assert ic.repeat_interleave(empty, 2, 1).shape == (0, 6) and ic.repeat_interleave(ic.ones(3), 0).shape == (0,)
+    assert ic.gather(empty, 0, ic.zeros((0, 3), dtype=ic.int64)).shape == (0, 3)
+    assert ic.scatter(ic.ones(2, 3), 0, ic.zeros((0, 3), dtype=ic.int64), 1.0).shape == (2, 3)
+    assert ic.index(ic.ones(2, 3), (ic.zeros(0, dtype=ic.int64),)).shape == (0, 3)
+    equal(ic.pad(ic.zeros(0), (2, 1), value=1.5), [1.5] * 3)
+    equal(ic.embedding_backward(ic.zeros(0, 4), ic.zeros(0, dtype=ic.int64), 3), np.zeros((3, 4)))
+    equal(ic.repeat_interleave(ic.tensor(2.0), 3), [2, 2, 2])
+    assert ic.one_hot(ic.zeros(0, dtype=ic.int64), 3).shape == (0, 3)
+    equal(ic.masked_fill(tensor(1.0, 2.0), tensor(True, False), ic.tensor(9.0)), [9, 2])
