@@ -275,44 +275,70 @@ def fit(g, shape, dtype):
 # ---- every other op ------------------------------------------------------------------------------
 
 
+class _Need:
+    """What calls of a row that want the gradients of certain inputs have in common."""
+
+    __slots__ = ("into", "names", "outputs", "rules", "saved", "several")
+
+    def __init__(self, op, names):
+        self.names, self.rules, self.saved = frozenset(names), [], ()
+        for name in names:
+            rule = op.gradients.get(name)
+            if rule is None:
+                self.rules = None
+                return
+            if rule not in self.rules:
+                self.rules.append(rule)
+        asked = {p for rule in self.rules for p in rule.parameters}
+        of_results = {"g_" + name for name in op.outputs}
+        self.several, self.into = bool(asked & of_results), "into" in asked
+        self.outputs = [(i, name) for i, name in enumerate(op.outputs) if name in asked]
+        self.saved = tuple(asked - of_results - {"f", "g", "need", "create_graph", "into", *op.outputs})
+
+
 class OpNode(Node):
     """A recorded call of a row: `saved` maps names to what the rules need, `slots` has the input of each edge."""
 
-    __slots__ = ("op", "rules", "saved", "slots")
+    __slots__ = ("need", "op", "saved", "slots")
 
     def backward(self, gradients, into):
-        saved = self.saved
+        saved, need = self.saved, self.need
         if saved is None:
             raise released(self.name)
-        values = {k: _get(v, self.name) for k, v in saved.items()}
-        for name, g in zip(self.op.outputs, gradients):
-            values["g_" + name] = g
-        slots = [name for name, _, _ in self.slots]
-        values["g"], values["f"], values["need"] = gradients[0], functions, set(slots)
+        values = {k: v.get(self.name) if type(v) is Saved else _get(v, self.name) for k, v in saved.items()}
+        values["g"], values["f"], values["need"] = gradients[0], functions, need.names
         values["create_graph"] = bool(core_launch.mode() & GRAD)
+        if need.several:
+            values.update(zip(["g_" + name for name in self.op.outputs], gradients))
         offered = {}
-
-        def place(name):
-            offered[name] = into(self.edges[slots.index(name)]) if name in slots else None
-            return offered[name]
-
-        values["into"] = place
+        if need.into:
+            values["into"] = self._place(into, offered)
         found = {}
-        for rule in self.rules:
+        for rule in need.rules:
             result = rule.function(*[values[p] for p in rule.parameters])
-            if len(rule.names) == 1:
-                result = (result,)
-            found.update(zip(rule.names, result))
+            found.update(zip(rule.names, result if len(rule.names) > 1 else (result,)))
         results = []
-        for name, position, meta in self.slots:
+        for name, position, shape, dtype in self.slots:
             g = found.get(name)
             if position is not None and g is not None:
                 g = g[position]
-            if g is None or (offered.get(name) is not None and g is offered[name][0]):
-                results.append(g)  # float32, where what the gradient goes to is wider than the input
-            else:
-                results.append(_checked(self.name, name, g, *meta))
+            # float32, where what the gradient goes to is wider than the input, stays so
+            if g is not None and not (name in offered and g is offered[name]):
+                g = _checked(self.name, name, g, shape, dtype)
+            results.append(g)
         return results
+
+    def _place(self, into, offered):
+        """The rules' `into`; it notes in `offered` what memory they were given."""
+        edges = {slot[0]: to for slot, to in zip(self.slots, self.edges)}
+
+        def place(name):
+            found = into(edges.get(name))
+            if found is not None:
+                offered[name] = found[0]
+            return found
+
+        return place
 
     def release(self):
         self.saved = None
@@ -345,10 +371,8 @@ class Recorder:
     """Records calls of one row."""
 
     def __init__(self, op):
-        self.op = op
-        self.names = op.parameters
-        self.defaults = op.defaults
-        self.needs = {}  # names of inputs that want a gradient -> (rules, names to save)
+        self.op, self.names, self.defaults = op, op.parameters, op.defaults
+        self.needs = {}  # names of inputs that want a gradient -> _Need
 
     def record(self, call, args, kwargs, result):
         """Give the results of a call their place in the graph."""
@@ -360,46 +384,34 @@ class Recorder:
         for name, x in values.items():
             if isinstance(x, TensorBase):
                 if x.tracked:
-                    slots.append((name, None, (x.shape_, x.dtype)))
+                    slots.append((name, None, x.shape_, x.dtype))
                     edges.append(edge(x))
-            elif isinstance(x, (list, tuple)):
+            elif type(x) is builtins.list or type(x) is tuple:
                 for i, v in enumerate(x):
                     if isinstance(v, TensorBase) and v.tracked:
-                        slots.append((name, i, (v.shape_, v.dtype)))
+                        slots.append((name, i, v.shape_, v.dtype))
                         edges.append(edge(v))
-        results = result if isinstance(result, tuple) else (result,)
-        outputs = tuple((y.shape_, y.dtype) for y in results)
-        key = tuple(name for name, _, _ in slots)
+        key = tuple([slot[0] for slot in slots])
         need = self.needs.get(key)
         if need is None:
-            need = self.needs[key] = self._need(key)
-        rules, names = need
-        if rules is None:
-            made = Node(op.name, tuple(edges), outputs)
+            need = self.needs[key] = _Need(op, key)
+        results = result if type(result) is tuple else (result,)
+        outputs = [(y.shape_, y.dtype) for y in results]
+        if need.rules is None:
+            made = Node(op.name, edges, outputs)
         else:
-            made = OpNode(op.name, tuple(edges), outputs)
-            made.op, made.rules, made.slots = op, rules, slots
-            values.update(call.saved)
-            made.saved = {name: _saved(values[name]) for name in names if name in values}
-            for i, name in enumerate(op.outputs):
-                if name in names and i < len(results):
+            made = OpNode(op.name, edges, outputs)
+            made.op, made.need, made.slots = op, need, slots
+            if call.saved:
+                values.update(call.saved)
+            made.saved = saved = {name: _saved(values[name]) for name in need.saved if name in values}
+            for i, name in need.outputs:
+                if i < len(results):
                     floating = results[i].dtype.is_floating_point
-                    made.saved[name] = Saved(node.alias(results[i]), made if floating else None, i)
+                    saved[name] = Saved(node.alias(results[i]), made if floating else None, i)
         for i, y in enumerate(results):
             if y.dtype.is_floating_point:
                 attach(y, made, i)
-
-    def _need(self, names):
-        """(rules for the inputs `names`, what to save for them); (None, ()) where a rule is missing."""
-        rules = []
-        for name in names:
-            rule = self.op.gradients.get(name)
-            if rule is None:
-                return None, ()
-            if rule not in rules:
-                rules.append(rule)
-        known = {"f", "g", "need", "create_graph", "into", *("g_" + name for name in self.op.outputs)}
-        return rules, tuple({p for rule in rules for p in rule.parameters} - known)
 
 
 # ---- parts of one tensor ---------------------------------------------------------------------------

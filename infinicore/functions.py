@@ -4,6 +4,7 @@ Small elementwise calls outside of a graph never leave `core/launch`, which has 
 one dtype and hands everything else to the functions made here.
 """
 
+import functools
 import inspect
 import threading
 
@@ -17,19 +18,25 @@ from .dtype import bool_
 
 
 class _Watchers(threading.local):
-    """Who looks at every call of this thread: `around(op, run, args, kwargs)` calls `run(*args, **kwargs)`."""
+    """Who looks at every call of this thread: `around(op, run, args, kwargs)` calls `run(*args, **kwargs)`.
+
+    Backward pauses watchers whose `in_backward` is False; an `around_node(node, run, gradients, into)` of the others
+    looks at each node of the graph there, and calls `run(gradients, into)`.
+    """
 
     def __init__(self):
         self.stack = []
-        self.entered = False
 
 
 _watchers = _Watchers()
 
 
-def watch(watcher):
-    """Let a watcher look at every call of this thread, before the ones that do; ends with `unwatch`."""
-    _watchers.stack.append(watcher)
+def watch(watcher, innermost=False):
+    """Let a watcher look at every call of this thread, before the ones that do; ends with `unwatch`.
+
+    `innermost`: after all others, so that it sees the calls that they make themselves, and inputs as they leave them.
+    """
+    _watchers.stack.insert(0 if innermost else len(_watchers.stack), watcher)
     core_launch.set_mode(core_launch.mode() | WATCH)
 
 
@@ -46,18 +53,46 @@ def watchers():
 
 
 def _watched(op, run, args, kwargs):
-    """Run a call through the watchers; calls that it makes itself are not watched."""
-    for watcher in _watchers.stack:
-        run = _bound(watcher.around, op, run)
+    """Run a call through the watchers; calls that the op makes itself are not watched."""
+    stack = _watchers.stack
+    if len(stack) > 1:
+        return _ask(stack, len(stack), op, run, args, kwargs)
     before = core_launch.set_mode(core_launch.mode() & ~WATCH)
     try:
-        return run(*args, **kwargs)
+        return stack[0].around(op, run, args, kwargs)
     finally:
         core_launch.set_mode(before)
 
 
-def _bound(around, op, run):
-    return lambda *args, **kwargs: around(op, run, args, kwargs)
+def _ask(stack, count, op, run, args, kwargs):
+    """Run a call through the first `count` watchers, the last first; the others see what it does itself."""
+    if not count:
+        return run(*args, **kwargs)
+    others = stack[: count - 1]
+    before, whole = core_launch.mode(), _watchers.stack
+    _watchers.stack = others
+    if not others:
+        core_launch.set_mode(before & ~WATCH)
+    try:
+        inner = functools.partial(_asked, others, op, run)
+        return stack[count - 1].around(op, inner, args, kwargs)
+    finally:
+        _watchers.stack = whole
+        core_launch.set_mode(before)
+
+
+def _asked(others, op, run, *args, **kwargs):
+    return _ask(others, len(others), op, run, args, kwargs)
+
+
+def watched_node(made, gradients, into):
+    """`made.backward(gradients, into)`, with the watchers that look at nodes around it."""
+    run = made.backward
+    for watcher in _watchers.stack:
+        around = getattr(watcher, "around_node", None)
+        if around is not None:
+            run = functools.partial(around, made, run)
+    return run(gradients, into)
 
 
 # ---- elementwise ops -----------------------------------------------------------------------------
@@ -78,7 +113,7 @@ def make_elementwise(op):
         def cast_function(input, dtype, *, out=None):
             target = dispatch.as_dtype(dtype)
             if core_launch.mode() & WATCH:
-                return _watched(op, lambda x: recorded((x,), out, target), (input,), {})
+                return _watched(op, lambda x, **_: recorded((x,), out, target), (input,), _given(out))
             return recorded((input,), out, target)
 
         cast_function.__name__ = cast_function.__qualname__ = op.name
@@ -88,7 +123,7 @@ def make_elementwise(op):
 
     def slow(inputs, out):
         if core_launch.mode() & WATCH:
-            return _watched(op, lambda *inputs: recorded(inputs, out), inputs, {})
+            return _watched(op, lambda *inputs, **_: recorded(inputs, out), inputs, _given(out))
         y = recorded(inputs, out)
         key = getattr(inputs[0], "dtype", None)
         if key is not None and key not in table:
@@ -111,6 +146,11 @@ def make_elementwise(op):
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = op.doc
     return function
+
+
+def _given(out):
+    """The keywords of a call with this `out`, as watchers see them."""
+    return {} if out is None else {"out": out}
 
 
 def _refuse_out(op, out):

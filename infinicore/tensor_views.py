@@ -12,8 +12,8 @@ from .dtype import DType
 def sizes_of(args):
     """The sizes of `f(2, 3)` or `f((2, 3))`."""
     if len(args) == 1 and not isinstance(args[0], int) and hasattr(args[0], "__iter__"):
-        return tuple(operator.index(v) for v in args[0])
-    return tuple(operator.index(v) for v in args)
+        args = args[0]
+    return tuple([v if type(v) is int else operator.index(v) for v in args])
 
 
 # ---- inverses: what the gradient of a view is for the tensor that it shows ------------------------
@@ -123,7 +123,10 @@ class Views:
 
     def reshape(self, *shape):
         """As `view`, with a copy where it needs one."""
-        target = layout.inferred_shape(sizes_of(shape), self.numel_)
+        target = sizes_of(shape)
+        if target == self.shape_:
+            return derive.view(self, target, self.strides_, 0, self._back())
+        target = layout.inferred_shape(target, self.numel_)
         strides = layout.view_strides(self.shape_, self.strides_, target)
         if strides is None:
             return derive.functions.rearrange(self).view(target)
@@ -170,11 +173,18 @@ class Views:
 
     def transpose(self, dim0, dim1):
         """Two dims swapped."""
+        if len(self.shape_) == 2 and dim0 in (0, 1, -1, -2) and (dim0 - dim1) % 2:
+            return self._turned()
         order = list(range(self.ndim))
         a, b = layout.checked_dim(dim0, self.ndim), layout.checked_dim(dim1, self.ndim)
         if order:
             order[a], order[b] = order[b], order[a]
         return self.permute(order)
+
+    def _turned(self):
+        """A matrix transposed: half the time of `permute`."""
+        back = Views._turned if self.tracked else None
+        return derive.view(self, self.shape_[::-1], self.strides_[::-1], 0, back)
 
     def movedim(self, source, destination):
         """One dim (or several) at another place, the others in their order."""
@@ -198,6 +208,8 @@ class Views:
     @property
     def T(self):
         """All dims reversed."""
+        if len(self.shape_) == 2:
+            return self._turned()
         return self.permute(range(self.ndim - 1, -1, -1))
 
     @property

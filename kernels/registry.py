@@ -4,6 +4,8 @@ One op is one paragraph in `kernels/ops/<family>.py`. Everything else (the publi
 Tensor methods, tests over dtypes and layouts, the reference page, benchmarks) follows from its row.
 """
 
+import functools
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +36,11 @@ class Rule:
     def __init__(self, names, function):
         self.names, self.function = names, function
         self.parameters = tuple(inspect.signature(function).parameters)
+
+
+@functools.cache  # reading a signature takes 20 us, and a recorded call asks twice
+def _names(function):
+    return tuple(inspect.signature(function).parameters)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False)
@@ -84,8 +91,7 @@ class Op:
     @property
     def parameters(self):
         """Names of the inputs, without the hidden `call`."""
-        names = list(inspect.signature(self.function).parameters)
-        return tuple(names[1:] if self.family == "kernel" else names)
+        return _parameters(self)
 
     @property
     def defaults(self):
@@ -96,6 +102,12 @@ class Op:
     def tolerance_for(self, dtype):
         """(rtol, atol) for a dtype name."""
         return self.tolerance.get(dtype, TOLERANCE.get(dtype, (0.0, 0.0)))
+
+
+@functools.cache  # asked for by every recorded call: reading a signature takes 10 us
+def _parameters(op):
+    names = list(inspect.signature(op.function).parameters)
+    return tuple(names[1:] if op.family == "kernel" else names)
 
 
 def _add(op):

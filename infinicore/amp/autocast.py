@@ -7,6 +7,8 @@ statistics ("float32") in float32; ops of several inputs ("promote") in the wide
 import contextlib
 
 from .. import derive, functions
+from ..core import launch
+from ..core.node import GRAD
 from ..core.tensor_cy import TensorBase
 from ..device import usable
 from ..dtype import dtype as to_dtype
@@ -19,7 +21,7 @@ class autocast(contextlib.ContextDecorator):
     """Run the ops inside in mixed precision; as torch.autocast.
 
     `dtype` is bfloat16 or float16 (CPU default: bfloat16). Parameters keep their dtype: each is cast once per
-    outermost context and the copy used again (`cache_enabled`). Backward runs outside of the policy, in the dtypes that
+    outermost context and the copy used again (`cache_enabled`). Calls with `out=` run as they are. Backward runs outside of the policy, in the dtypes that
     the forward pass used. float64 tensors are left alone. `enabled=False` switches an outer autocast off.
     """
 
@@ -32,6 +34,10 @@ class autocast(contextlib.ContextDecorator):
             raise ValueError(f"`dtype` of autocast must be bfloat16 or float16, got {self.dtype}")
         self.enabled, self.cache_enabled = enabled, cache_enabled
         self._outer = []
+
+    def _recreate_cm(self):
+        """A decorated function may run in several threads: each call has a context of its own."""
+        return type(self)("cpu", self.dtype, self.enabled, self.cache_enabled)
 
     def __enter__(self):
         outer = next((w for w in functions.watchers() if isinstance(w, autocast)), None)
@@ -49,17 +55,19 @@ class autocast(contextlib.ContextDecorator):
         outer = self._outer.pop()
         if outer is not None:
             functions.watch(outer)
-        else:
+        if outer is not self:
             self._cast_before = {}
 
     def around(self, op, run, args, kwargs):
         """Cast the inputs of a call by the policy of its row, then run it."""
         policy = op.amp
-        if policy == "as_is":
+        if policy == "as_is" or (kwargs and _gives_result(op, kwargs)):
             return run(*args, **kwargs)
         target = self.dtype if policy == "lower" else float32 if policy == "float32" else _widest((args, kwargs))
         args = [self._cast(x, target) for x in args]
-        return run(*args, **{name: self._cast(x, target) for name, x in kwargs.items()})
+        # a product adds to the residual stream in the stream's own dtype
+        kept = ("residual",) if policy == "lower" else ()
+        return run(*args, **{name: x if name in kept else self._cast(x, target) for name, x in kwargs.items()})
 
     def _cast(self, x, target):
         if isinstance(x, TensorBase):
@@ -67,14 +75,20 @@ class autocast(contextlib.ContextDecorator):
                 return x
             if not (self.cache_enabled and x.tracked and x.node is None):
                 return derive.functions.cast(x, target)
+            # `x` itself is kept, so that its id stays taken; a copy made under `no_grad` has no way back to it
+            state = x.storage, x.storage.version, launch.mode() & GRAD
             known = self._cast_before.get((id(x), target))
-            if known is None or known[1] != x.storage.version:
-                known = x, x.storage.version, derive.functions.cast(x, target)  # x, so that its id stays taken
-                self._cast_before[id(x), target] = known
+            if known is None or known[1] != state:
+                known = self._cast_before[id(x), target] = x, state, derive.functions.cast(x, target)
             return known[2]
         if isinstance(x, (list, tuple)):
             return [self._cast(v, target) for v in x]
         return x
+
+
+def _gives_result(op, kwargs):
+    """Whether a call names the tensor to write to: as in PyTorch, it runs in the dtypes that it has then."""
+    return any(kwargs.get(name) is not None for name in (*op.outputs, "out"))
 
 
 def _widest(values):

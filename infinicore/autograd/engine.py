@@ -10,7 +10,7 @@ import sys
 
 from .. import derive, dispatch, functions
 from ..core import launch, node
-from ..core.node import GRAD
+from ..core.node import GRAD, WATCH
 from ..core.tensor_cy import TensorBase
 from ..dtype import float32
 
@@ -26,10 +26,25 @@ class _Sum:
         self.gradients, self.owned = [None] * count, [False] * count
 
 
+def _counts(t):
+    """How often a tensor and its storage are referred to."""
+    return sys.getrefcount(t), sys.getrefcount(t.storage)
+
+
+def _counts_of_one():
+    """The same for a tensor that only its one variable refers to; interpreters count the calls differently."""
+    t = dispatch.empty((1,), float32)
+    counts = _counts(t)
+    return counts
+
+
+_ALONE = _counts_of_one()
+
+
 def _exclusive(t):
-    """Whether nobody but the caller's one variable, this function and the tensor itself refer to a gradient."""
-    # `t` here, the caller's variable, getrefcount's argument; `storage` the field and the argument
-    return t.base is None and sys.getrefcount(t) <= 3 and sys.getrefcount(t.storage) <= 2
+    """Whether nobody but one variable of the caller refers to a tensor, and nobody else to its memory."""
+    tensor, storage = _counts(t)
+    return t.base is None and tensor <= _ALONE[0] + 1 and storage <= _ALONE[1]  # 1: this function's own `t`
 
 
 class Backward:
@@ -83,7 +98,10 @@ class Backward:
             if made not in self.needed:
                 return
         del total
-        results = made.backward(gradients, self.into)
+        if launch.mode() & WATCH:
+            results = functions.watched_node(made, gradients, self.into)
+        else:
+            results = made.backward(gradients, self.into)
         if made.hooks:
             for hook in list(made.hooks.values()):
                 changed = hook(tuple(results), tuple(gradients))
@@ -98,7 +116,8 @@ class Backward:
         for to in made.edges:
             g = results.pop()
             if g is not None and to is not None:
-                self.send(to, g, fresh and not self.create_graph and _exclusive(g))
+                owned = fresh and not self.create_graph and _exclusive(g)  # before `g` is an argument as well
+                self.send(to, g, owned)
 
     def send(self, to, g, owned):
         """Add a gradient to what an edge leads to; `owned`: nobody else uses its memory."""

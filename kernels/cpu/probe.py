@@ -1,4 +1,4 @@
-"""Kernels that measure the machine's limits: multiply-add peak and read bandwidth.
+"""Kernels that measure the machine's limits: multiply-add peak, and the bandwidth of reading and of updating.
 
 `infinicore perf` reports every speed as a fraction of one of these, so they do nothing else: the
 peaks are chains of multiply-adds in registers, the bandwidth is one load and one addition per vector
@@ -164,4 +164,25 @@ def read(args, lo, hi):
             s3 = s3 + vload(p, j + 3 * LANES, LANES)
         p = p + WORDS
     store(out, lo, types.int64(reduce_add((s0 + s1) + (s2 + s3))))
+    return 0
+
+
+@jit.inline
+def update(args, lo, hi):
+    """Blocks [lo, hi) of `BLOCK_BYTES` bytes of four float32 arrays: all are read, and all but the first written.
+
+    The traffic of a step of AdamW (gradient, two running means, parameter), with no more arithmetic than keeps the
+    values bounded. `args`: the addresses, in that order.
+    """
+    gradient, first = ptr(load(args, 0), types.float32), ptr(load(args, 1), types.float32)
+    second, value = ptr(load(args, 2), types.float32), ptr(load(args, 3), types.float32)
+    for i in range(lo * WORDS, hi * WORDS, LANES):
+        g = vload(gradient, i, LANES)
+        m = vload(first, i, LANES)
+        v = vload(second, i, LANES)
+        p = vload(value, i, LANES)
+        m = m + (g - m) * types.float32(0.125)
+        vstore(first, i, m)
+        vstore(second, i, v + (g - v) * types.float32(0.125))
+        vstore(value, i, p + (m - p) * types.float32(0.125))
     return 0

@@ -197,11 +197,11 @@ _ONE = struct.unpack("q", struct.pack("d", 1.0))[0]
 known = {}  # key of a call's layouts -> (shape of the result, its dtype, Launch)
 
 
-def remember(key, shape, dtype, launch):
-    """Keep what there is to launch for a call of these layouts."""
+def remember(key, *what):
+    """Keep what a call of these layouts needs: the shape (and dtype) of its result, and what to launch."""
     if len(known) >= KEPT:
         known.clear()
-    known[key] = shape, dtype, launch
+    known[key] = what
 
 
 def run_tensors(call, launch, a, b, y, bias, alpha, activation=0, residual=None):

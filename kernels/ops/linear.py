@@ -149,8 +149,9 @@ def _linear_from(call, input, weight, bias, alpha, activation, residual, new):
 @linear.grad("input", "weight", "bias", "residual")
 def _(f, g, input, weight, bias, alpha, activation, before, need, into, create_graph):
     """With z = alpha x w^T + b and g' = g activation'(z): dx = alpha g' w, dw = alpha g'^T x, db = the sum of g'."""
-    (n, k), count = weight.shape, math.prod(g.shape[:-1])
-    rows, db, residual = g.reshape(count, n), None, g
+    (n, k), count = weight.shape_, math.prod(g.shape_[:-1])
+    flat = len(g.shape_) == 2
+    rows, db, residual = g if flat else g.reshape(count, n), None, g
     rows = rows if rows.dtype is input.dtype else f.cast(rows, input.dtype)
     if activation is not None and create_graph:
         rows = rows * _slope(f, f.linear(input, weight, bias, alpha=alpha).reshape(count, n), activation)
@@ -158,9 +159,12 @@ def _(f, g, input, weight, bias, alpha, activation, before, need, into, create_g
         rows, db = f.activation_backward(rows, before.reshape(count, n), activation, bias="bias" in need)
     if "bias" in need and db is None:
         db = f.sum(rows, 0)
-    dx = f.matmul(rows, weight, alpha=alpha).reshape(input.shape) if "input" in need else None
-    dw = product(f, rows.T, input.reshape(count, k), alpha, into("weight")) if "weight" in need else None
-    return dx, dw, db, residual
+    dx = f.matmul(rows, weight, alpha=alpha) if "input" in need else None
+    if "weight" not in need:
+        dw = None
+    else:
+        dw = product(f, rows.T, input if flat else input.reshape(count, k), alpha, into("weight"))
+    return dx if flat or dx is None else dx.reshape(input.shape), dw, db, residual
 
 
 def _slope(f, z, activation):
