@@ -5,7 +5,6 @@ Tensor methods, tests over dtypes and layouts, the reference page, benchmarks) f
 """
 
 import functools
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,11 +35,6 @@ class Rule:
     def __init__(self, names, function):
         self.names, self.function = names, function
         self.parameters = tuple(inspect.signature(function).parameters)
-
-
-@functools.cache  # reading a signature takes 20 us, and a recorded call asks twice
-def _names(function):
-    return tuple(inspect.signature(function).parameters)
 
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False)

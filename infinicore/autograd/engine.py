@@ -183,7 +183,7 @@ class Backward:
         held, lent = leaf.gradient, id(leaf) in self.lent
         self.lent.discard(id(leaf))
         if held is None:
-            if self.create_graph or owned:
+            if self.create_graph or (owned and g.contiguous_):
                 leaf.gradient = g
             else:
                 leaf.gradient = dispatch.contiguous_copy(g)

@@ -3,6 +3,7 @@
 import infinicore
 
 from .. import config
+from ..autograd import no_grad
 from ..context import NumThreads
 from ..models.cache import PagedCache, StaticCache
 from ..models.step import Step, build, indices
@@ -48,6 +49,7 @@ class Runner:
             raise ValueError(f"`decode_threads` must be a positive integer, got {given!r}")
         self._decode_threads = NumThreads(given)
 
+    @no_grad()
     def prefill(self, prompts, progress=None):
         """Run the prompts (lists of ids, one per sequence) and choose the first token of each.
 
@@ -95,6 +97,7 @@ class Runner:
             self.held[sequence] += piece
         return sum(map(len, chunks))
 
+    @no_grad()
     def step(self, sequences):
         """Feed the tokens last chosen for `sequences` and choose the next; the others stand still."""
         if len(sequences) != self._active:

@@ -30,7 +30,7 @@ def tiny():
     model = CausalLM(configs.parse("config.json", CONFIG, "llama")).eval()
     for parameter in model.parameters():
         if parameter.ndim == 2:
-            parameter.copy_(infinicore.randn(*parameter.shape) * 0.4)
+            parameter.detach().copy_(infinicore.randn(*parameter.shape) * 0.4)
     return model
 
 

@@ -26,7 +26,7 @@ def sliding():
     model = CausalLM(configs.parse("config.json", CONFIG, "mistral")).eval()
     for parameter in model.parameters():
         if parameter.ndim == 2:
-            parameter.copy_(infinicore.randn(*parameter.shape) * 0.2)
+            parameter.detach().copy_(infinicore.randn(*parameter.shape) * 0.2)
     return model
 
 

@@ -59,7 +59,7 @@ def pair(request, tmp_path_factory):
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
             # Norms away from one and biases away from zero: a switch that is not read shows.
-            parameter.copy_(
+            parameter.detach().copy_(
                 1 + 0.3 * torch.randn_like(parameter) if "norm" in name else 0.3 * torch.randn_like(parameter)
             )
     folder = tmp_path_factory.mktemp("model")

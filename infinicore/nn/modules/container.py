@@ -3,7 +3,8 @@
 import operator
 from collections import OrderedDict
 
-from ..module import Module
+from ..module import Module, tree
+from ..parameter import Parameter
 
 
 class _Indexed(Module):
@@ -81,6 +82,21 @@ class _Indexed(Module):
 class ModuleList(_Indexed):
     """A list of modules; it has no `forward`."""
 
+    def __repr__(self):
+        """Neighbours that read the same are shown once, with their count."""
+        runs = []  # (first, last, text)
+        for position, module in enumerate(self):
+            text = repr(module)
+            if runs and runs[-1][2] == text:
+                runs[-1] = (runs[-1][0], position, text)
+            else:
+                runs.append((position, position, text))
+        lines = []
+        for first, last, text in runs:
+            shown = f"({first}): {text}" if first == last else f"({first}-{last}): {last - first + 1} x {text}"
+            lines.append(shown.replace("\n", "\n  "))
+        return tree(self._name(), [], lines)
+
     def __init__(self, modules=None):
         super().__init__()
         self.extend(modules or ())
@@ -107,3 +123,138 @@ class Sequential(_Indexed):
         for module in self:
             input = module(input)
         return input
+
+    def __add__(self, other):
+        return Sequential(*self, *other)
+
+    def __iadd__(self, other):
+        return self.extend(other)
+
+
+class _Named:
+    """What the containers by name share with a dict; `_own` is the table of what they hold."""
+
+    def __len__(self):
+        return len(self._own)
+
+    def __iter__(self):
+        return iter(self._own)
+
+    def __contains__(self, key):
+        return key in self._own
+
+    def __getitem__(self, key):
+        return self._own[key]
+
+    def __delitem__(self, key):
+        del self._own[key]
+
+    def clear(self):
+        """Drop everything."""
+        self._own.clear()
+
+    def pop(self, key):
+        """Remove an entry and return it."""
+        value = self[key]
+        del self[key]
+        return value
+
+    def keys(self):
+        """The names."""
+        return self._own.keys()
+
+    def values(self):
+        """What the names stand for."""
+        return self._own.values()
+
+    def items(self):
+        """(name, value) pairs."""
+        return self._own.items()
+
+    def update(self, entries):
+        """Add the entries of a dict, or (name, value) pairs."""
+        for key, value in entries.items() if hasattr(entries, "items") else entries:
+            self[key] = value
+
+
+class ModuleDict(_Named, Module):
+    """Modules by name; it has no `forward`."""
+
+    def __init__(self, modules=None):
+        super().__init__()
+        self.update(modules or {})
+
+    @property
+    def _own(self):
+        return self._modules
+
+    def __setitem__(self, key, module):
+        self.add_module(key, module)
+
+
+class ParameterList(Module):
+    """Parameters by number; tensors that are no parameters become ones."""
+
+    def __init__(self, values=None):
+        super().__init__()
+        self.extend(values or ())
+
+    def __len__(self):
+        return len(self._parameters)
+
+    def __iter__(self):
+        return iter(self._parameters.values())
+
+    def __getitem__(self, index):
+        values = list(self._parameters.values())
+        return ParameterList(values[index]) if isinstance(index, slice) else values[index]
+
+    def __setitem__(self, index, value):
+        self.register_parameter(str(range(len(self))[index]), _parameter(value))
+
+    def append(self, value):
+        """Add a parameter at the end; returns self."""
+        self.register_parameter(str(len(self)), _parameter(value))
+        return self
+
+    def extend(self, values):
+        """Add parameters at the end; returns self."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def __iadd__(self, values):
+        return self.extend(values)
+
+    def extra_repr(self):
+        return _lines(self._parameters)
+
+
+class ParameterDict(_Named, Module):
+    """Parameters by name; tensors that are no parameters become ones."""
+
+    def __init__(self, parameters=None):
+        super().__init__()
+        self.update(parameters or {})
+
+    @property
+    def _own(self):
+        return self._parameters
+
+    def __setitem__(self, key, value):
+        self.register_parameter(key, _parameter(value))
+
+    def extra_repr(self):
+        return _lines(self._parameters)
+
+
+def _parameter(value):
+    return value if isinstance(value, Parameter) else Parameter(value)
+
+
+def _lines(parameters):
+    """One line for each parameter."""
+    return "\n".join(
+        f"({name}): Parameter containing: [{p.dtype} of size {'x'.join(map(str, p.shape))}]"
+        for name, p in parameters.items()
+    )

@@ -1,23 +1,36 @@
 """Fully connected layers."""
 
+import math
+
 import infinicore
 
+from ...autograd import Function
 from .. import functional as F
 from .. import init
 from ..module import Module
 from ..parameter import Parameter
 
 
+class Identity(Module):
+    """Its input; takes any arguments and keeps none."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+
+    def forward(self, input):
+        return input
+
+
 class Linear(Module):
     """`y = alpha * x @ weight.T + bias`: [..., in_features] to [..., out_features].
 
-    `weight` is [out_features, in_features], `bias` [out_features] or None (the default), both filled as in
-    PyTorch; `alpha` is an attribute, 1.0 at first. With `set_quantized`, `quantized` takes the place of `weight`.
+    `weight` is [out_features, in_features], `bias` [out_features] or None, both filled as in PyTorch; `alpha` is an
+    attribute, 1.0 at first. With `set_quantized`, `quantized` takes the place of `weight`.
     """
 
     quantized, activations = None, "int8"
 
-    def __init__(self, in_features, out_features, bias=False, device=None, dtype=None):
+    def __init__(self, in_features, out_features, bias=True, device=None, dtype=None):
         super().__init__()
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             if not isinstance(value, int) or value < 0:
@@ -25,13 +38,13 @@ class Linear(Module):
         self.in_features, self.out_features, self.alpha = in_features, out_features, 1.0
         options = {"dtype": dtype or infinicore.float32, "device": device}
         self.weight = Parameter(infinicore.empty((out_features, in_features), **options))
-        self.bias = Parameter(infinicore.empty((out_features,), **options)) if bias else None
+        self.register_parameter("bias", Parameter(infinicore.empty((out_features,), **options)) if bias else None)
         if init.wanted():
             self.reset_parameters()
 
     def reset_parameters(self):
         """Fill weight and bias uniformly from +-1 / sqrt(in_features)."""
-        bound = 1.0 / max(1, self.in_features) ** 0.5
+        bound = 1.0 / math.sqrt(max(1, self.in_features))
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             init.uniform_(self.bias, -bound, bound)
@@ -47,22 +60,60 @@ class Linear(Module):
             raise NotImplementedError(f"`alpha` of a quantised Linear must be 1.0, got {self.alpha}")
         self.quantized, self.activations, self.weight = weight, activations, None
 
-    def state_dict(self, *, destination=None, prefix="", keep_vars=False):
-        """As of every module; NotImplementedError for a quantised weight, which is no tensor."""
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
         if self.quantized is not None:
             raise NotImplementedError(
                 f"`{prefix}weight` is quantised, which a state_dict cannot hold: see `infinicore quantize`"
             )
-        return super().state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def forward(self, input):
+        weight, bias = self._own("weight"), self._own("bias")
         if self.quantized is not None:
-            return infinicore.linear_quantized(input, self.quantized, self.bias, activations=self.activations)
-        return F.linear(input, self.weight, self.bias, alpha=self.alpha)
+            return infinicore.linear_quantized(input, self.quantized, bias, activations=self.activations)
+        if self.alpha == 1.0:
+            return infinicore.linear(input, weight, bias)
+        return infinicore.linear(input, weight, bias, alpha=self.alpha)
+
+    def added(self, input):
+        """What a subclass adds to the product (an adapter's term, in the dtype of `input`); None for a plain layer."""
+        return None
 
     def extra_repr(self):
         sizes = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         return sizes if self.quantized is None else f"{sizes}, {self.quantized.format.name}"
+
+
+class Bilinear(Module):
+    """`x1 @ weight[k] @ x2 + bias[k]` for each k: [..., in1] and [..., in2] to [..., out]."""
+
+    def __init__(self, in1_features, in2_features, out_features, bias=True, device=None, dtype=None):
+        super().__init__()
+        for name, value in (("in1_features", in1_features), ("in2_features", in2_features)):
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {value}")
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        options = {"dtype": dtype or infinicore.float32, "device": device}
+        self.weight = Parameter(infinicore.empty((out_features, in1_features, in2_features), **options))
+        self.register_parameter("bias", Parameter(infinicore.empty((out_features,), **options)) if bias else None)
+        if init.wanted():
+            self.reset_parameters()
+
+    def reset_parameters(self):
+        """Fill weight and bias uniformly from +-1 / sqrt(in1_features)."""
+        bound = 1.0 / math.sqrt(self.in1_features)
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input1, input2):
+        return F.bilinear(input1, input2, self.weight, self.bias)
+
+    def extra_repr(self):
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}"
+        )
 
 
 class PackedLinear(Module):
@@ -98,10 +149,9 @@ class PackedLinear(Module):
         self._weight, self._bias = weight, bias
         first = 0
         for part in self._parts:
-            if weight is not None:
-                part.weight = Parameter(weight.narrow(0, first, part.out_features))
-            if bias is not None:
-                part.bias = Parameter(bias.narrow(0, first, part.out_features))
+            for name, whole in (("weight", weight), ("bias", bias)):
+                if whole is not None:
+                    _show(part, name, whole.narrow(0, first, part.out_features))
             first += part.out_features
         self._addresses = self._parameter_addresses()
 
@@ -114,9 +164,10 @@ class PackedLinear(Module):
         biased = [part.bias is not None for part in parts]
         if any(biased) != all(biased):
             raise ValueError(f"the parts {', '.join(self._part_names)} must all have a bias, or none of them")
-        bias = infinicore.cat([part.bias for part in parts]) if all(biased) else None
         plain = all(part.quantized is None for part in parts)
-        self._attach(infinicore.cat([part.weight for part in parts]) if plain else None, bias)
+        with infinicore.no_grad():
+            bias = infinicore.cat([part.bias for part in parts]) if all(biased) else None
+            self._attach(infinicore.cat([part.weight for part in parts]) if plain else None, bias)
 
     def _replace_tensors(self, fn, done):
         # The pack first, then the views of it: converted one by one they would lose their common memory.
@@ -128,9 +179,15 @@ class PackedLinear(Module):
             self._pack_again()
         else:
             self._attach(fn(self._weight), None if self._bias is None else fn(self._bias))
+            for part in self._parts:
+                for parameter in part.parameters(recurse=False):
+                    if parameter.grad is not None:
+                        parameter.grad = fn(parameter.grad.detach())
         for part in self._parts:
-            for parameter in part.parameters():
+            for parameter in part.parameters(recurse=False):
                 done[id(parameter)] = (parameter, parameter)
+            for child in part.children():  # an adapter's matrices
+                child._replace_tensors(fn, done)
         for name, child in self._modules.items():  # of a subclass, beside the parts
             if name not in self._part_names:
                 child._replace_tensors(fn, done)
@@ -139,12 +196,59 @@ class PackedLinear(Module):
         """The outputs of all parts, one after another along the last dim."""
         if self._parameter_addresses() != self._addresses:
             self._pack_again()
-        if self._weight is not None:
-            return infinicore.linear(input, self._weight, self._bias, out=out)
         parts = self._parts
+        added = self._added(parts, input)
+        if self._weight is not None:
+            weight, bias = self._weight, self._bias
+            if infinicore.is_grad_enabled():
+                weight = _joined(weight, [part.weight for part in parts])
+                bias = None if bias is None else _joined(bias, [part.bias for part in parts])
+            return infinicore.linear(input, weight, bias, residual=added, out=out)
         if all(part.quantized is not None for part in parts):
             weights, activations = [part.quantized for part in parts], parts[0].activations
+            if added is not None:
+                y = infinicore.linear_quantized(input, weights, self._bias, activations=activations)
+                return infinicore.add(y, added, out=out)
             return infinicore.linear_quantized(input, weights, self._bias, activations=activations, out=out)
         return infinicore.cat([part(input) for part in parts], dim=-1, out=out)
 
     forward = packed
+
+    @staticmethod
+    def _added(parts, input):
+        """What parts that are more than a `Linear` add to their products, side by side; None where none does."""
+        terms = [None if type(part) is Linear else part.added(input) for part in parts]
+        given = next((term for term in terms if term is not None), None)
+        if given is None:
+            return None
+        for i, part in enumerate(parts):
+            if terms[i] is None:
+                terms[i] = infinicore.zeros((*given.shape[:-1], part.out_features), dtype=given.dtype)
+        return infinicore.cat(terms, dim=-1)
+
+
+def _show(part, name, view):
+    """Make a parameter of `part` a view of the pack; it stays the same object, which an optimizer may hold."""
+    parameter = part._parameters.get(name)
+    if parameter is None:
+        setattr(part, name, Parameter(view))
+    else:
+        parameter.become(view)
+
+
+def _joined(whole, parts):
+    """The pack `whole` as a function of its parts, whose gradients are row ranges of its own."""
+    if not any(part.requires_grad for part in parts):
+        return whole
+    return _Join.apply(whole.detach(), *parts)
+
+
+class _Join(Function):
+    @staticmethod
+    def forward(ctx, whole, *parts):
+        ctx.sizes = [part.shape[0] for part in parts]
+        return whole
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, *g.split(ctx.sizes)

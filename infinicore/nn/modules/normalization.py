@@ -1,4 +1,4 @@
-"""Normalisation over the last dims."""
+"""Normalisation over the last dims, and over groups of channels."""
 
 import infinicore
 
@@ -15,40 +15,13 @@ def _shape(normalized_shape):
     return shape
 
 
-class RMSNorm(Module):
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last dim; the mean is taken in float32."""
+class _Scaled(Module):
+    """A module with an optional weight (ones at first) and bias (zeros)."""
 
-    def __init__(self, normalized_shape, eps=1e-6, elementwise_affine=True, device=None, dtype=None):
-        super().__init__()
-        self.normalized_shape, self.eps = _shape(normalized_shape), eps
-        if len(self.normalized_shape) != 1:
-            raise ValueError(f"`normalized_shape` of RMSNorm must be one size, got {list(self.normalized_shape)}")
-        if not elementwise_affine:
-            raise NotImplementedError("`elementwise_affine` must be True for RMSNorm")
+    def _make(self, shape, weight, bias, device, dtype):
         options = {"dtype": dtype or infinicore.float32, "device": device}
-        self.weight = Parameter(infinicore.empty(self.normalized_shape, **options))
-        if init.wanted():
-            init.ones_(self.weight)
-
-    def forward(self, input):
-        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
-
-    def extra_repr(self):
-        return f"{self.normalized_shape}, eps={self.eps}"
-
-
-class LayerNorm(Module):
-    """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dims."""
-
-    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None):
-        super().__init__()
-        self.normalized_shape, self.eps = _shape(normalized_shape), eps
-        options = {"dtype": dtype or infinicore.float32, "device": device}
-        self.weight = self.bias = None
-        if elementwise_affine:
-            self.weight = Parameter(infinicore.empty(self.normalized_shape, **options))
-            if bias:
-                self.bias = Parameter(infinicore.empty(self.normalized_shape, **options))
+        for name, wanted in (("weight", weight), ("bias", bias)):
+            self.register_parameter(name, Parameter(infinicore.empty(shape, **options)) if wanted else None)
         if init.wanted():
             self.reset_parameters()
 
@@ -59,8 +32,142 @@ class LayerNorm(Module):
         if self.bias is not None:
             init.zeros_(self.bias)
 
+
+class RMSNorm(_Scaled):
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last dims; the mean is taken in float32.
+
+    `eps` is 1e-6 unless given, as in the checkpoints of language models; None is that of the input's dtype.
+    """
+
+    def __init__(self, normalized_shape, eps=1e-6, elementwise_affine=True, device=None, dtype=None):
+        super().__init__()
+        self.normalized_shape, self.eps = _shape(normalized_shape), eps
+        self.elementwise_affine = elementwise_affine
+        self._make(self.normalized_shape, elementwise_affine, False, device, dtype)
+        del self.bias
+
+    def reset_parameters(self):
+        """Weight one."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
     def forward(self, input):
-        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return F.rms_norm(input, self.normalized_shape, self._own("weight"), self.eps)
 
     def extra_repr(self):
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.weight is not None}"
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class LayerNorm(_Scaled):
+    """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dims."""
+
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None):
+        super().__init__()
+        self.normalized_shape, self.eps = _shape(normalized_shape), eps
+        self.elementwise_affine = elementwise_affine
+        self._make(self.normalized_shape, elementwise_affine, elementwise_affine and bias, device, dtype)
+
+    def forward(self, input):
+        weight, bias = self._own("weight"), self._own("bias")
+        return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+
+    def extra_repr(self):
+        affine, bias = self.elementwise_affine, self.bias is not None
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={affine}, bias={bias}"
+
+
+class GroupNorm(_Scaled):
+    """Normalisation over each of `num_groups` groups of channels of each sample (Wu and He, arXiv 1803.08494)."""
+
+    def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, device=None, dtype=None, *, bias=True):
+        super().__init__()
+        if num_channels % num_groups:
+            raise ValueError(f"`num_groups` {num_groups} must divide `num_channels` {num_channels}")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self._make((num_channels,), affine, affine and bias, device, dtype)
+
+    def forward(self, input):
+        weight, bias = self._own("weight"), self._own("bias")
+        return F.group_norm(input, self.num_groups, weight, bias, self.eps)
+
+    def extra_repr(self):
+        bias = self.bias is not None
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={bias}"
+
+
+class _BatchNorm(_Scaled):
+    """Normalisation of each channel over the samples (Ioffe and Szegedy, arXiv 1502.03167).
+
+    In training the statistics are those of the batch, and the running ones follow them: by `momentum`, or as the mean
+    over all batches with momentum None. In evaluation the running ones are used, unless there are none
+    (`track_running_stats=False`).
+    """
+
+    dims = ()
+
+    def __init__(
+        self,
+        num_features,
+        eps=1e-5,
+        momentum=0.1,
+        affine=True,
+        track_running_stats=True,
+        device=None,
+        dtype=None,
+        *,
+        bias=True,
+    ):
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        options = {"dtype": dtype or infinicore.float32, "device": device}
+        mean = infinicore.zeros(num_features, **options) if track_running_stats else None
+        self.register_buffer("running_mean", mean)
+        self.register_buffer("running_var", infinicore.ones(num_features, **options) if track_running_stats else None)
+        count = infinicore.zeros((), dtype=infinicore.int64) if track_running_stats else None
+        self.register_buffer("num_batches_tracked", count)
+        self._make((num_features,), affine, affine and bias, device, dtype)
+
+    def reset_running_stats(self):
+        """Forget the running statistics."""
+        if self.track_running_stats:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self):
+        """Weight one, bias zero, no running statistics."""
+        self.reset_running_stats()
+        super().reset_parameters()
+
+    def forward(self, input):
+        if input.ndim not in self.dims:
+            raise ValueError(
+                f"`input` of {type(self).__name__} must have {' or '.join(map(str, self.dims))} dims, "
+                f"got shape {tuple(input.shape)}"
+            )
+        stats, momentum = self._buffers, self.momentum
+        mean, variance = stats["running_mean"], stats["running_var"]
+        if self.training and mean is not None:
+            stats["num_batches_tracked"].add_(1)
+            if momentum is None:
+                momentum = 1.0 / stats["num_batches_tracked"].item()
+        weight, bias = self._own("weight"), self._own("bias")
+        training = self.training or mean is None
+        return F.batch_norm(input, mean, variance, weight, bias, training, momentum or 0.0, self.eps)
+
+    def extra_repr(self):
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    __doc__ = _BatchNorm.__doc__ + "\n    Inputs are [N, C] or [N, C, L].\n"
+    dims = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    __doc__ = _BatchNorm.__doc__ + "\n    Inputs are [N, C, H, W].\n"
+    dims = (4,)

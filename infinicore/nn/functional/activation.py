@@ -1,0 +1,180 @@
+"""Activations."""
+
+import infinicore
+
+
+def _activate(function, input, inplace, *args):
+    """`function(input, *args)`, into the memory of `input` if asked to."""
+    if not inplace:
+        return function(input, *args)
+    if input.requires_grad and infinicore.is_grad_enabled():
+        # The derivative needs what the input was: a copy of it is kept, and the result is written over the original.
+        return input.copy_(function(input.clone(), *args))
+    return function(input, *args, out=input)
+
+
+def relu(input, inplace=False):
+    """max(x, 0)."""
+    return input.relu_() if inplace else infinicore.relu(input)
+
+
+def relu6(input, inplace=False):
+    """min(max(x, 0), 6)."""
+    return _activate(infinicore.hardtanh, input, inplace, 0.0, 6.0)
+
+
+def leaky_relu(input, negative_slope=0.01, inplace=False):
+    """x where x > 0, else negative_slope * x."""
+    return _activate(infinicore.leaky_relu, input, inplace, float(negative_slope))
+
+
+def prelu(input, weight):
+    """leaky_relu whose slope `weight` is learned: one, or one for each channel (dim 1)."""
+    if weight.numel() == 1:
+        slope = weight.reshape(())
+    else:
+        channels = input.shape[1] if input.ndim > 1 else 1
+        if weight.numel() != channels:
+            raise ValueError(f"`weight` has {weight.numel()} slopes, but `input` of shape {input.shape} has {channels}")
+        slope = weight.reshape((-1,) + (1,) * (input.ndim - 2))
+    return infinicore.leaky_relu(input, slope)
+
+
+def elu(input, alpha=1.0, inplace=False):
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+    return _activate(infinicore.elu, input, inplace, float(alpha))
+
+
+def selu(input, inplace=False):
+    """elu with the constants that keep mean 0 and variance 1 (Klambauer et al., arXiv 1706.02515)."""
+    return _activate(infinicore.selu, input, inplace)
+
+
+def celu(input, alpha=1.0, inplace=False):
+    """x where x > 0, else alpha * (exp(x / alpha) - 1)."""
+    if not alpha:
+        raise ValueError("`alpha` of celu must not be 0")
+    return _activate(infinicore.celu, input, inplace, float(alpha))
+
+
+def silu(input, inplace=False, *, out=None):
+    """`input * sigmoid(input)`."""
+    return infinicore.silu(input, out=out) if out is not None else _activate(infinicore.silu, input, inplace)
+
+
+def mish(input, inplace=False):
+    """`input * tanh(softplus(input))`."""
+    return _activate(infinicore.mish, input, inplace)
+
+
+def gelu(input, approximate="none", *, out=None):
+    """`input * Phi(input)`; approximate="tanh" takes the formula with tanh."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"`approximate` must be 'none' or 'tanh', got {approximate!r}")
+    return (infinicore.gelu if approximate == "none" else infinicore.gelu_tanh)(input, out=out)
+
+
+def swiglu(input, other, *, out=None):
+    """`input * silu(other)`: the gate is the second argument."""
+    return infinicore.swiglu(input, other, out=out)
+
+
+def silu_and_mul(input, out=None):
+    """`silu(input[..., :d]) * input[..., d:]`: the gate is the first half of the last dim."""
+    return infinicore.silu_and_mul(input, out=out)
+
+
+def glu(input, dim=-1):
+    """`a * sigmoid(b)` of the two halves of `dim`."""
+    if input.size(dim) % 2:
+        raise ValueError(f"`dim` {dim} of glu must have an even size, got shape {input.shape}")
+    a, b = input.chunk(2, dim)
+    return infinicore.gated_sigmoid(a, b)
+
+
+def softplus(input, beta=1.0, threshold=20.0):
+    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
+    return infinicore.softplus(input, float(beta), float(threshold))
+
+
+def softsign(input):
+    """x / (1 + |x|)."""
+    return infinicore.softsign(input)
+
+
+def sigmoid(input):
+    """1 / (1 + exp(-x))."""
+    return infinicore.sigmoid(input)
+
+
+def logsigmoid(input):
+    """log(sigmoid(x))."""
+    return infinicore.logsigmoid(input)
+
+
+def tanh(input):
+    """Hyperbolic tangent."""
+    return infinicore.tanh(input)
+
+
+def tanhshrink(input):
+    """x - tanh(x)."""
+    return infinicore.tanhshrink(input)
+
+
+def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
+    """x limited to [min_val, max_val]."""
+    if not min_val < max_val:
+        raise ValueError(f"`min_val` {min_val} must be below `max_val` {max_val}")
+    return _activate(infinicore.hardtanh, input, inplace, float(min_val), float(max_val))
+
+
+def hardsigmoid(input, inplace=False):
+    """min(max(x + 3, 0), 6) / 6."""
+    return _activate(infinicore.hardsigmoid, input, inplace)
+
+
+def hardswish(input, inplace=False):
+    """x * hardsigmoid(x)."""
+    return _activate(infinicore.hardswish, input, inplace)
+
+
+def hardshrink(input, lambd=0.5):
+    """x where |x| > lambd, else 0."""
+    return infinicore.hardshrink(input, float(lambd))
+
+
+def softshrink(input, lambd=0.5):
+    """x moved towards 0 by lambd, and 0 where |x| <= lambd."""
+    if lambd < 0:
+        raise ValueError(f"`lambd` of softshrink must be at least 0, got {lambd}")
+    return infinicore.softshrink(input, float(lambd))
+
+
+def threshold(input, threshold, value, inplace=False):
+    """x where x > threshold, else value."""
+    return _activate(infinicore.threshold, input, inplace, float(threshold), float(value))
+
+
+def softmax(input, dim=-1, dtype=None, *, out=None):
+    """Softmax along `dim`; `dtype` converts the input first."""
+    if dtype is not None:
+        input = input.to(dtype)
+    return infinicore.softmax(input, dim, out=out)
+
+
+def softmin(input, dim=-1, dtype=None):
+    """Softmax of the negated input along `dim`."""
+    return softmax(-input, dim, dtype)
+
+
+def log_softmax(input, dim=-1, dtype=None):
+    """The logarithm of softmax along `dim`; `dtype` converts the input first."""
+    if dtype is not None:
+        input = input.to(dtype)
+    return infinicore.log_softmax(input, dim)
+
+
+def causal_softmax(input, out=None):
+    """Softmax of [..., S, T] along T, where row i sees columns up to T - S + i and the rest is zero."""
+    return infinicore.causal_softmax(input, out=out)

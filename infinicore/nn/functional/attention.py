@@ -1,0 +1,174 @@
+"""Attention, rotary positions and sampling."""
+
+import enum
+
+import infinicore
+
+from .dropout import dropout, seed
+
+
+class RopeAlgo(enum.IntEnum):
+    """Which two elements of a head make a pair: neighbours (GPT_J) or element i and i + D/2 (GPT_NEOX)."""
+
+    GPT_J = 0
+    GPT_NEOX = 1
+
+
+def rope(x, pos_ids, sin_table, cos_table, algo=RopeAlgo.GPT_NEOX, *, out=None):
+    """Turn x [S, H, D] or [B, S, H, D] by positions [S] or [B, S]; tables [positions, D/2] of x's dtype."""
+    return infinicore.rope(x, pos_ids, sin_table, cos_table, int(RopeAlgo(algo)), out=out)
+
+
+def random_sample(logits, random_val, topp, topk, temperature, *, out=None):
+    """One token id (0-dim int32) drawn from logits [V] by `random_val` in [0, 1); see `infinicore.random_sample`."""
+    return infinicore.random_sample(logits, random_val, topp, topk, temperature, out=out)
+
+
+def flash_attention(
+    query, key, value, total_kv_len, attn_mask=None, dropout_p=0, is_causal=False, scale=None, enable_gqa=False
+):
+    """Attention of query [B, H, S, D] over the first `total_kv_len` [B] of key and value [B, H, L, D]."""
+    return infinicore.flash_attention(
+        query, key, value, total_kv_len, attn_mask, dropout_p, is_causal, scale, enable_gqa
+    )
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    """softmax(query key^T scale + mask) value: [B, H, S, D] over [B, H, L, D] and [B, H, L, Dv].
+
+    A bool mask says where to look, a float mask is added; both broadcast to [B, H, S, L]. The S x L scores are never
+    stored. `dropout_p` is applied whenever it is positive, so pass 0 outside of training.
+    """
+    drawn = seed() if dropout_p else 0
+    return infinicore.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, drawn
+    )
+
+
+def _added(mask, name, dtype, shape):
+    """A mask of MultiheadAttention (bool: where not to look) as one of scaled_dot_product_attention, checked."""
+    if mask is None:
+        return None
+    if tuple(mask.shape) not in shape:
+        raise ValueError(f"`{name}` must have shape {' or '.join(map(str, shape))}, got {tuple(mask.shape)}")
+    if mask.dtype is infinicore.bool:
+        return mask.logical_not()
+    if not mask.dtype.is_floating_point:
+        raise TypeError(f"`{name}` must be of bool or floats, got {mask.dtype}")
+    return mask.to(dtype)
+
+
+def _joined(a, b, dtype):
+    """Two masks as one."""
+    if a is None or b is None:
+        return b if a is None else a
+    if a.dtype is b.dtype is infinicore.bool:
+        return a.logical_and(b)
+    a, b = (_as_floats(m, dtype) for m in (a, b))
+    return a + b
+
+
+def _as_floats(mask, dtype):
+    if mask.dtype is not infinicore.bool:
+        return mask
+    return infinicore.where(mask, 0.0, float("-inf")).to(dtype)
+
+
+def _heads(x, heads):
+    """[B, S, H D] as [B, H, S, D]."""
+    return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
+
+
+def multi_head_attention(
+    query,
+    key,
+    value,
+    num_heads,
+    weights,
+    biases,
+    out_weight,
+    out_bias,
+    *,
+    bias_k=None,
+    bias_v=None,
+    add_zero_attn=False,
+    dropout_p=0.0,
+    key_padding_mask=None,
+    attn_mask=None,
+    is_causal=False,
+    need_weights=False,
+    average_attn_weights=True,
+):
+    """Attention with its projections, on query [B, S, E], key [B, L, K] and value [B, L, V].
+
+    `weights` is the packed [3 E, E] or three of them, `biases` [3 E] or None. Bool masks say where not to look.
+    Returns (output [B, S, E], weights [B, S, L] or [B, H, S, L] or None).
+    """
+    batch, rows, embed = query.shape
+    dtype = query.dtype
+    if isinstance(weights, tuple):
+        thirds = (None,) * 3 if biases is None else biases.chunk(3)
+        q, k, v = (infinicore.linear(x, w, b) for x, w, b in zip((query, key, value), weights, thirds))
+    elif query is key is value:
+        packed = infinicore.linear(query, weights, biases)
+        q, k, v = packed.split(embed, -1)
+    elif key is value:
+        first = (None, None) if biases is None else biases.split([embed, 2 * embed])
+        parts = weights.split([embed, 2 * embed])
+        q = infinicore.linear(query, parts[0], first[0])
+        k, v = infinicore.linear(key, parts[1], first[1]).split(embed, -1)
+    else:
+        thirds = (None,) * 3 if biases is None else biases.chunk(3)
+        q, k, v = (infinicore.linear(x, w, b) for x, w, b in zip((query, key, value), weights.chunk(3), thirds))
+    length = k.shape[1]
+    mask = _added(attn_mask, "attn_mask", dtype, ((rows, length), (batch * num_heads, rows, length)))
+    if mask is not None:
+        mask = mask.view(1, 1, rows, length) if mask.ndim == 2 else mask.view(batch, num_heads, rows, length)
+    padding = _added(key_padding_mask, "key_padding_mask", dtype, ((batch, length),))
+    if padding is not None:
+        padding = padding.view(batch, 1, 1, length)
+    mask = _joined(mask, padding, dtype)
+    for extra_k, extra_v in ((bias_k, bias_v), (0.0, 0.0) if add_zero_attn else (None, None)):
+        if extra_k is not None:
+            k, v = (_with_row(x, extra) for x, extra in ((k, extra_k), (v, extra_v)))
+            mask = None if mask is None else _open_column(mask)
+    q, k, v = (_heads(x, num_heads) for x in (q, k, v))
+    if need_weights or (is_causal and mask is not None):
+        if is_causal:
+            ones = infinicore.ones(rows, k.shape[2], dtype=infinicore.bool)
+            mask = _joined(mask, infinicore.tril(ones), dtype)
+        probabilities = _probabilities(q, k, mask)
+        probabilities = dropout(probabilities, dropout_p, dropout_p > 0.0)
+        attended = probabilities @ v
+    else:
+        probabilities = None
+        attended = scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)
+    out = infinicore.linear(attended.transpose(1, 2).reshape(batch, rows, embed), out_weight, out_bias)
+    if probabilities is not None and average_attn_weights:
+        probabilities = probabilities.mean(1)
+    return out, probabilities if need_weights else None
+
+
+def _probabilities(q, k, mask):
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    if mask is not None:
+        scores = scores + _as_floats(mask, q.dtype)
+    return infinicore.softmax(scores, -1)
+
+
+def _with_row(x, extra):
+    """[B, L, E] with one row more: `extra` [1, 1, E] or a number."""
+    if isinstance(extra, float):
+        row = infinicore.full((x.shape[0], 1, x.shape[2]), extra, dtype=x.dtype)
+    else:
+        row = extra.expand(x.shape[0], 1, x.shape[2])
+    return infinicore.cat([x, row], 1)
+
+
+def _open_column(mask):
+    """A mask with one column more, which every row sees."""
+    shape = (*mask.shape[:-1], 1)
+    seen = infinicore.full(shape, True) if mask.dtype is infinicore.bool else infinicore.zeros(shape, dtype=mask.dtype)
+    return infinicore.cat([mask, seen], -1)

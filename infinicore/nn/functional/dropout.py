@@ -1,0 +1,72 @@
+"""Dropout: elements, or whole channels, set to zero at random. Seeds come from the default generator."""
+
+import infinicore
+from infinicore.random import default_generator
+
+
+def _checked(p):
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"`p` must be a probability from 0 to 1, got {p}")
+    return p
+
+
+def seed():
+    """63 random bits for a kernel that makes its own random numbers."""
+    if infinicore.is_graph_recording():
+        raise NotImplementedError(
+            "dropout cannot be recorded in a graph, whose replays would all draw the same: use eval()"
+        )
+    return default_generator().integers((1 << 63) - 1)
+
+
+def _into(input, result, inplace):
+    return input.copy_(result) if inplace else result
+
+
+def dropout(input, p=0.5, training=True, inplace=False):
+    """Each element zero with probability `p`, else divided by 1 - p; the input itself outside of training."""
+    _checked(p)
+    if not training or p == 0.0:
+        return input
+    return _into(input, infinicore.dropout(input, p, seed()), inplace)
+
+
+def _channels(input, dims):
+    """Ones [N, C, 1, ...] for an input [N, C, ...] with `dims` dims of space, or [C, 1, ...] without N."""
+    if input.ndim not in (dims + 1, dims + 2):
+        raise ValueError(f"`input` of dropout{dims}d must have {dims + 1} or {dims + 2} dims, got shape {input.shape}")
+    return infinicore.ones((*input.shape[: input.ndim - dims], *(1,) * dims), dtype=input.dtype)
+
+
+def _drop_channels(input, p, training, inplace, dims):
+    _checked(p)
+    ones = _channels(input, dims)
+    if not training or p == 0.0:
+        return input
+    return _into(input, input * infinicore.dropout(ones, p, seed()), inplace)
+
+
+def dropout1d(input, p=0.5, training=True, inplace=False):
+    """As `dropout`, for whole channels of [N, C, L] or [C, L]."""
+    return _drop_channels(input, p, training, inplace, 1)
+
+
+def dropout2d(input, p=0.5, training=True, inplace=False):
+    """As `dropout`, for whole channels of [N, C, H, W] or [C, H, W]."""
+    return _drop_channels(input, p, training, inplace, 2)
+
+
+_SATURATED = -1.7580993408473766  # where selu goes for x to minus infinity
+
+
+def alpha_dropout(input, p=0.5, training=False, inplace=False):
+    """Dropout that keeps mean 0 and variance 1 of selu's results (Klambauer et al., arXiv 1706.02515)."""
+    _checked(p)
+    if not training or p == 0.0:
+        return input
+    if p == 1.0:
+        return _into(input, input * 0.0, inplace)
+    scale = ((1 - p) * (1 + p * _SATURATED**2)) ** -0.5
+    shift = -scale * _SATURATED * p
+    kept = infinicore.dropout(infinicore.ones(input.shape, dtype=input.dtype), p, seed()) > 0.0
+    return _into(input, infinicore.where(kept, input * scale + shift, _SATURATED * scale + shift), inplace)

@@ -1,0 +1,163 @@
+"""Losses: one number, or one for each sample or element with reduction="none"."""
+
+import math
+
+import infinicore
+
+from .linear import cosine_similarity, pairwise_distance
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def _reduced(loss, reduction):
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "none":
+        return loss
+    raise ValueError(f"`reduction` must be 'none', 'mean' or 'sum', got {reduction!r}")
+
+
+def _same_shape(input, target, name="target"):
+    if input.shape != target.shape:
+        raise ValueError(f"`{name}` must have the shape of `input`, {tuple(input.shape)}, got {tuple(target.shape)}")
+
+
+def _weighted(loss, weight):
+    return loss if weight is None else loss * weight
+
+
+def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    """-log softmax(input)[target]: logits [N, C], [C] or [N, C, ...], class ids [N], [], [N, ...] or probabilities."""
+    return infinicore.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+def linear_cross_entropy(input, weight, target, ignore_index=-100, reduction="mean"):
+    """cross_entropy(input @ weight.T, target) without ever holding the logits: [N, K], [V, K], ids [N]."""
+    return infinicore.linear_cross_entropy(input, weight, target, ignore_index, reduction)
+
+
+def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
+    """-input[target] of log probabilities [N, C], [C] or [N, C, ...] and class ids."""
+    return infinicore.nll_loss(input, target, weight, ignore_index, reduction)
+
+
+def mse_loss(input, target, reduction="mean", weight=None):
+    """(input - target)^2."""
+    _same_shape(input, target)
+    if weight is not None and reduction == "mean":
+        return _weighted(infinicore.squared_error(input, target), weight).sum() / weight.sum()
+    return _reduced(_weighted(infinicore.squared_error(input, target), weight), reduction)
+
+
+def l1_loss(input, target, reduction="mean", weight=None):
+    """|input - target|."""
+    _same_shape(input, target)
+    if weight is not None and reduction == "mean":
+        return _weighted(infinicore.absolute_error(input, target), weight).sum() / weight.sum()
+    return _reduced(_weighted(infinicore.absolute_error(input, target), weight), reduction)
+
+
+def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
+    """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2; beta 0 is l1_loss."""
+    _same_shape(input, target)
+    if beta < 0:
+        raise ValueError(f"`beta` of smooth_l1_loss must be at least 0, got {beta}")
+    if beta == 0:
+        return l1_loss(input, target, reduction)
+    return _reduced(infinicore.smooth_l1(input, target, float(beta)), reduction)
+
+
+def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
+    """d^2 / 2 where d = |input - target| <= delta, else delta (d - delta / 2)."""
+    _same_shape(input, target)
+    if delta <= 0:
+        raise ValueError(f"`delta` of huber_loss must be above 0, got {delta}")
+    return _reduced(_weighted(infinicore.huber(input, target, float(delta)), weight), reduction)
+
+
+def binary_cross_entropy(input, target, weight=None, reduction="mean"):
+    """-(t log(x) + (1 - t) log(1 - x)) of probabilities x; logarithms count as at least -100."""
+    _same_shape(input, target)
+    if input.numel() and not (bool((input >= 0.0).all()) and bool((input <= 1.0).all())):
+        raise ValueError("`input` of binary_cross_entropy must be probabilities from 0 to 1: apply sigmoid first")
+    return _reduced(_weighted(infinicore.binary_cross_entropy(input, target), weight), reduction)
+
+
+def binary_cross_entropy_with_logits(input, target, weight=None, reduction="mean", pos_weight=None):
+    """binary_cross_entropy of sigmoid(input), stable for any input; `pos_weight` multiplies the term of ones."""
+    _same_shape(input, target)
+    positive = 1.0 if pos_weight is None else pos_weight
+    loss = infinicore.binary_cross_entropy_with_logits(input, target, positive)
+    return _reduced(_weighted(loss, weight), reduction)
+
+
+def kl_div(input, target, reduction="mean", log_target=False):
+    """target (log(target) - input), where `input` holds log probabilities, and `target` too with `log_target`.
+
+    reduction="batchmean" is the sum over the size of dim 0, the divergence itself.
+    """
+    loss = (infinicore.kl_divergence_log if log_target else infinicore.kl_divergence)(input, target)
+    if reduction == "batchmean":
+        return loss.sum() / input.shape[0]
+    return _reduced(loss, reduction)
+
+
+def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduction="mean"):
+    """exp(input) - target input, or input - target log(input + eps) without `log_input`; `full` adds log(target!)."""
+    loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
+        loss = loss + infinicore.where(target > 1.0, stirling, 0.0)
+    return _reduced(loss, reduction)
+
+
+def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    """(log(var) + (input - target)^2 / var) / 2, var at least eps; `full` adds log(2 pi) / 2."""
+    if not isinstance(var, infinicore.Tensor):
+        if var < 0:
+            raise ValueError(f"`var` must be at least 0, got {var}")
+        var = infinicore.full_like(input, float(var))
+    elif bool((var < 0.0).any()):
+        raise ValueError("`var` must hold no negative numbers")
+    if var.ndim == input.ndim - 1 and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    # Limited without a gradient to the limit, as in PyTorch.
+    limited = infinicore.where(var < eps, eps, var.detach()) + (var - var.detach())
+    loss = 0.5 * (limited.log() + infinicore.squared_error(input, target) / limited)
+    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
+    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1; rows [N, D] or [D]."""
+    cosine = cosine_similarity(input1, input2, -1)
+    loss = infinicore.where(target == 1, 1.0 - cosine, infinicore.relu(cosine - margin))
+    return _reduced(loss, reduction)
+
+
+def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
+    """max(0, -target (input1 - input2) + margin), target 1 or -1."""
+    return _reduced(infinicore.relu(target * (input2 - input1) + margin), reduction)
+
+
+def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
+    """`input` where target is 1, max(0, margin - input) where it is -1."""
+    return _reduced(infinicore.where(target == 1, input, infinicore.relu(margin - input)), reduction)
+
+
+def soft_margin_loss(input, target, reduction="mean"):
+    """log(1 + exp(-target input)), target 1 or -1."""
+    _same_shape(input, target)
+    return _reduced(-infinicore.logsigmoid(target * input), reduction)
+
+
+def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm of the difference.
+
+    `swap` takes d(positive, negative) where that is smaller (Balntas et al., 2016).
+    """
+    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = infinicore.minimum(far, pairwise_distance(positive, negative, p, eps))
+    return _reduced(infinicore.relu(near - far + margin), reduction)

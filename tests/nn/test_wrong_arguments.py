@@ -1,0 +1,66 @@
+"""Wrong options and inputs: one sentence each, which names the argument."""
+
+import pytest
+
+import infinicore as ic
+import infinicore.nn.functional as F
+from infinicore import nn
+
+X = ic.ones(2, 4)
+IMAGE = ic.ones(2, 4, 6, 6)
+CASES = [
+    (lambda: nn.Linear(4, -1), ValueError, "`out_features`"),
+    (lambda: nn.Bilinear(0, 2, 3), ValueError, "`in1_features`"),
+    (lambda: nn.Bilinear(4, 3, 5)(X, X), ValueError, "`input2`"),
+    (lambda: nn.Conv2d(4, 6, 3, groups=3), ValueError, "`groups`"),
+    (lambda: nn.Conv2d(4, 6, (3, 3, 3)), ValueError, "`kernel_size`"),
+    (lambda: nn.Conv2d(4, 6, 3, padding="full"), ValueError, "`padding`"),
+    (lambda: nn.Conv2d(4, 6, 3, stride=2, padding="same"), ValueError, "stride"),
+    (lambda: nn.Conv2d(4, 6, 3, padding_mode="mirror"), ValueError, "`padding_mode`"),
+    (lambda: nn.Conv2d(3, 6, 3)(IMAGE), ValueError, "weight"),
+    (lambda: nn.GroupNorm(3, 4), ValueError, "`num_groups`"),
+    (lambda: nn.LayerNorm(0), ValueError, "`normalized_shape`"),
+    (lambda: nn.LayerNorm(5)(X), ValueError, "`normalized_shape`"),
+    (lambda: nn.BatchNorm2d(4)(X), ValueError, "4 dims"),
+    (lambda: nn.BatchNorm1d(4)(ic.ones(1, 4)), ValueError, "more than 1 value"),
+    (lambda: nn.PReLU(3)(X), ValueError, "`weight`"),
+    (lambda: nn.Hardtanh(1.0, 0.0), ValueError, "`min_val`"),
+    (lambda: F.softshrink(X, -1.0), ValueError, "`lambd`"),
+    (lambda: F.celu(X, 0.0), ValueError, "`alpha`"),
+    (lambda: nn.GLU()(ic.ones(2, 3)), ValueError, "even size"),
+    (lambda: nn.Embedding(4, 2, max_norm=1.0), NotImplementedError, "`max_norm`"),
+    (lambda: nn.Embedding(4, 2, scale_grad_by_freq=True), NotImplementedError, "`scale_grad_by_freq`"),
+    (lambda: nn.Embedding(4, 2)(ic.tensor([4])), ValueError, "from 0 to 3"),
+    (lambda: nn.Embedding.from_pretrained(ic.ones(3)), ValueError, "2 dims"),
+    (lambda: nn.Unflatten(1, (3, 2))(X), ValueError, "`unflattened_size`"),
+    (lambda: nn.PixelShuffle(3)(IMAGE), ValueError, "`upscale_factor`"),
+    (lambda: nn.PixelUnshuffle(4)(IMAGE), ValueError, "`downscale_factor`"),
+    (lambda: nn.MultiheadAttention(8, 3), ValueError, "`num_heads`"),
+    (lambda: nn.MultiheadAttention(8, 2)(X, X, X), ValueError, "last dim of 8"),
+    (lambda: nn.MultiheadAttention(4, 2)(X, X, X, is_causal=True), ValueError, "`attn_mask`"),
+    (lambda: nn.MultiheadAttention(4, 2)(X, X, X, attn_mask=ic.zeros(3, 3)), ValueError, "`attn_mask`"),
+    (lambda: nn.MultiheadAttention(4, 2)(X, X, X, attn_mask=ic.zeros(2, 2).long()), TypeError, "`attn_mask`"),
+    (lambda: nn.TransformerEncoderLayer(4, 2, activation="step"), ValueError, "`activation`"),
+    (lambda: nn.Transformer(4, 2, 1, 1, 4)(ic.ones(2, 3), X), ValueError, "`src`"),
+    (lambda: nn.MSELoss("average"), ValueError, "`reduction`"),
+    (lambda: F.mse_loss(X, X, reduction="average"), ValueError, "`reduction`"),
+    (lambda: nn.MSELoss()(X, ic.ones(4)), ValueError, "`target`"),
+    (lambda: nn.HuberLoss(delta=0.0)(X, X), ValueError, "`delta`"),
+    (lambda: nn.SmoothL1Loss(beta=-1.0)(X, X), ValueError, "`beta`"),
+    (lambda: nn.BCELoss()(X * 2.0, X), ValueError, "probabilities"),
+    (lambda: nn.GaussianNLLLoss()(X, X, -X), ValueError, "`var`"),
+    (lambda: nn.TripletMarginLoss(margin=0.0), ValueError, "`margin`"),
+    (lambda: F.pad(X, (1, 2, 3)), ValueError, "`pad`"),
+    (lambda: F.pad(X, (1, 1), "mirror"), ValueError, "`mode`"),
+    (lambda: nn.Module().register_parameter("a.b", None), KeyError, "dot"),
+    (lambda: nn.Module().register_parameter("a", X), TypeError, "`param`"),
+    (lambda: nn.Module().add_module("a", X), TypeError, "`module`"),
+    (lambda: nn.Linear(2, 2).load_state_dict([1]), TypeError, "`state_dict`"),
+]
+
+
+@pytest.mark.parametrize("call, error, words", CASES, ids=range(len(CASES)))
+def test_wrong_arguments(call, error, words):
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
