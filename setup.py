@@ -66,6 +66,10 @@ setup(
     version=read_version(),
     packages=packages(),
     package_dir=ROOTS,
-    package_data={"infinicore": ["py.typed", "*.pyi"], "infinicore.core": ["*.pxd", "*.pyx"]},
+    package_data={
+        "infinicore": ["py.typed", "*.pyi"],
+        "infinicore.core": ["*.pxd", "*.pyx"],
+        "infinicore.models": ["embedded/*"],
+    },
     ext_modules=extensions(),
 )

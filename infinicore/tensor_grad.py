@@ -91,7 +91,7 @@ class Gradients:
         return self
 
     def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):
-        """Add to `.grad` of every leaf the derivative of this tensor; `gradient` is needed unless it has one element."""
+        """Add the derivative of this tensor to `.grad` of every leaf; `gradient` is needed beyond one element."""
         _autograd().backward(self, gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook):

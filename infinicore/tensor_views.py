@@ -1,4 +1,4 @@
-"""The views of `Tensor`: the same memory with another layout. Each names its inverse, which its gradient goes through."""
+"""The views of `Tensor`: the same memory with another layout. Each names its inverse, for its gradient."""
 
 import functools
 import operator

@@ -46,8 +46,8 @@ class Op:
     (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the result dtype of an
     elementwise op: "same", "bool", or "float" (integers become float32). `gradients` maps inputs to
     their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through
-    it is an error; and `grad_samples` stand in for `samples` where those have ties or kinks. `amp` is what autocast does to the inputs: "lower"
-    (products: the 16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
+    it is an error; `grad_samples` stand in for `samples` where those have ties or kinks. `amp` is what autocast
+    does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
     """
 
     name: str

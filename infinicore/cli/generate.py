@@ -17,9 +17,9 @@ def add_model_arguments(parser):
     """What every command takes that runs a model."""
     parser.add_argument(
         "--model",
-        required=True,
         metavar="PATH",
-        help="a GGUF file, or a folder with config.json, tokenizer.json, *.safetensors",
+        help="a GGUF file, or a folder with config.json, tokenizer.json, *.safetensors; default: the small model that "
+        "comes with the package, which writes Python",
     )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to write at most")
     parser.add_argument("--temperature", type=float, metavar="T", help="0: always the most likely token")

@@ -127,7 +127,7 @@ def _limits(arguments):
     from ..perf import limits
 
     for name, value, unit in limits.table():
-        print(f"{name:<34}{value:>9.1f} {unit}")
+        print(f"{name:<44}{value:>9.1f} {unit}")
 
 
 def _table(arguments):

@@ -21,11 +21,11 @@ cdef type _tensor = TensorBase
 cdef extern from *:
     """
     #if defined(_MSC_VER)
-    #define INFINICORE_THREAD __declspec(thread)
+    #define THREAD_OWN __declspec(thread)
     #else
-    #define INFINICORE_THREAD __thread
+    #define THREAD_OWN __thread
     #endif
-    static INFINICORE_THREAD int infinicore_mode = 1;
+    static THREAD_OWN int infinicore_mode = 1;
     """
     int infinicore_mode
 

@@ -124,7 +124,7 @@ class Saved:
         elif value.storage.version != self.version:
             raise ValueError(
                 f"a tensor of shape {value.shape_} that `{name}` saved for backward was changed in place since "
-                f"(version {value.storage.version}, saved at {self.version}): use an operation out of place, or clone it"
+                f"(version {value.storage.version}, saved at {self.version}): use an operation out of place or a clone"
             )
         if self.node is not None and launch.mode() & GRAD:  # a result, needed with its place in the graph
             value = alias(value)

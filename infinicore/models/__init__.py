@@ -12,9 +12,9 @@ from .save import save_pretrained
 
 __all__ = [
     "ARCHITECTURES",
+    "GPT2",
     "CausalLM",
     "DecoderConfig",
-    "GPT2",
     "GPT2Config",
     "LanguageModel",
     "PagedCache",

@@ -10,6 +10,8 @@ from . import gguf, quantized, repack
 from .checkpoint import Checkpoint, Copy, CopyTransposed, read_json
 from .registry import architecture_for, architecture_of
 
+EMBEDDED = Path(__file__).parent / "embedded"  # the small model that comes with the package: see its README.md
+
 
 def load_config(path):
     """The config of a folder's config.json, or of a GGUF file's metadata."""
@@ -41,9 +43,10 @@ def from_config(config, *, dtype=None, device=None):
     return model.init_weights().train()
 
 
-def from_pretrained(path, *, dtype=None, device=None, quantize=None, progress=None):
+def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progress=None):
     """Load a Hugging Face folder (config.json, model.safetensors or shards with an index, generation_config.json),
-    or a GGUF file (its name ends in .gguf, or it begins with that word).
+    or a GGUF file (its name ends in .gguf, or it begins with that word); without a path, the small model that comes with
+    the package and writes Python.
 
     `dtype` is what float weights are converted to and computed in. The default is the one that config.json names; of a
     GGUF file that of its weights, or where they are quantised bfloat16 (float32 on a CPU without its dot product).
@@ -55,7 +58,7 @@ def from_pretrained(path, *, dtype=None, device=None, quantize=None, progress=No
     known but not supported.
     """
     usable(device)
-    path = Path(path)
+    path = EMBEDDED if path is None else Path(path)
     wanted = None if dtype is None else as_dtype(dtype)
     if wanted is not None and not wanted.is_floating_point:
         raise TypeError(f"`dtype` must be a floating-point dtype, got {wanted}")

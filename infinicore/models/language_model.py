@@ -87,6 +87,8 @@ class LanguageModel(nn.Module):
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.lm_head.quantized is not None:
             raise NotImplementedError("a quantised model cannot be trained: load it without `quantize`")
+        if type(self.lm_head) is not nn.Linear:  # more than its weight: an adapter
+            return nn.functional.cross_entropy(self.lm_head(rows), targets.reshape(-1), ignore_index=IGNORED)
         return infinicore.linear_cross_entropy(rows, self.lm_head.weight, targets.reshape(-1), ignore_index=IGNORED)
 
     @no_grad()

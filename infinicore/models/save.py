@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import infinicore
+from infinicore import nn
 
 from ..autograd import no_grad
 from ..io import save_file
@@ -23,6 +24,12 @@ def save_pretrained(model, folder, *, dtype=None):
     if getattr(model, "source_config", None) is None:
         raise ValueError("`model` has no config.json to write: load or make it by from_pretrained or from_config")
     names = architecture_for(model.config).names
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
+            raise ValueError(
+                f"`model` has an adapter at {path!r}, which config.json cannot describe: save a merged model "
+                "(train.lora.merge_and_unload), or the adapters (train.lora.save)"
+            )
     state = model.state_dict()
     wanted = model.dtype if dtype is None else infinicore.dtype(dtype)
     tied = model.lm_head.weight is not None and model.lm_head.weight.data_ptr() == state[names.EMBEDDING].data_ptr()

@@ -53,8 +53,9 @@ class Case:
 
     `work` is what one call does, in the unit's terms: FLOPs, bytes, tokens, or 1 for a time. The least
     time that the machine could need is `limit_work` (operations or bytes) at the rate that `limit` names:
-    "fma" (multiply-add peak of the dtype), "int8" (the same of bytes) or "read" (read bandwidth of a buffer of
-    `limit_bytes`). `group` names cases that share processes of their own.
+    "fma" (multiply-add peak of the dtype), "int8" (the same of bytes), "read" (read bandwidth of a buffer of
+    `limit_bytes`) or "update" (that of reading four arrays of `limit_bytes` together and writing three of them).
+    `group` names cases that share processes of their own.
     """
 
     suite: str
@@ -72,6 +73,7 @@ class Case:
     group: str = "shared"
     threads: int | None = None  # of every side; None: the run's number
     tolerance: float | None = None
+    absolute: bool = False  # the tolerance is of the difference itself, not relative to the largest value
     compared: bool = True  # False: the sides may rightly differ, and results are not compared
     repeat: bool = True  # False: one call per turn, where repeating costs too much or means nothing
     rounds: int | None = None  # turns of each side; None: the run's number

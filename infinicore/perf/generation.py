@@ -60,7 +60,7 @@ raise SystemExit(status)
 def _quantize(source, target, kind):
     """Write the GGUF file `source` with every matrix of the type `kind`, by llama.cpp in a process of its own."""
     partial = f"{target}.partial"
-    _run(python(_QUANTIZE.format(kind=kind, source=os.fsencode(source), target=os.fsencode(partial))))
+    last_number(python(_QUANTIZE.format(kind=kind, source=os.fsencode(source), target=os.fsencode(partial))))
     os.replace(partial, target)
 
 
@@ -252,7 +252,7 @@ def peak_bytes():
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _run(command, environment=None):
+def last_number(command, environment=None):
     """The number that a new process prints last."""
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -270,11 +270,11 @@ class Memory:
             f"m = g.SIDES[{side!r}](**{_arguments(side, case, path)!r}); steps = {case.options['steps']}; "
             f"m.start({prompts_of(case)}, steps); m.steps(steps); print(g.peak_bytes())"
         )
-        _run(self._command)  # fills the kernel cache: compiling takes memory too
+        last_number(self._command)  # fills the kernel cache: compiling takes memory too
 
     def measure(self, repetitions):
         """Bytes."""
-        return _run(self._command)
+        return last_number(self._command)
 
     def result(self):
         """None: there is nothing to compare."""
@@ -320,7 +320,7 @@ class FirstToken:
     def measure(self, repetitions):
         """Seconds in a new process."""
         with tempfile.TemporaryDirectory() as empty:
-            return _run(self._command, {**os.environ, "INFINICORE_CACHE_DIR": empty} if self._cold else None)
+            return last_number(self._command, {**os.environ, "INFINICORE_CACHE_DIR": empty} if self._cold else None)
 
     def result(self):
         """None: there is nothing to compare."""

@@ -1,4 +1,4 @@
-"""The machine's limits, measured with kernels of our own: multiply-add peak and read bandwidth.
+"""The machine's limits, measured with kernels of our own: multiply-add peak, and bandwidth of reading and updating.
 
 They are launched through the same driver and on the same threads as every other kernel, and a report
 measures them in turn with the cases, because the clock and the neighbours of a machine change.
@@ -123,8 +123,35 @@ class ReadBandwidth:
         return int(self._buffer.view(np.uint32).sum(dtype=np.uint64)) % 2**32
 
 
+class UpdateBandwidth:
+    """Reading four float32 arrays of `nbytes` together and writing three of them: `amount` bytes moved per call.
+
+    What a step of AdamW moves (arrays are the gradient, two states and the parameter), on every thread.
+    """
+
+    unit = "GB/s"
+
+    def __init__(self, nbytes):
+        parts = threads.default_threads()
+        blocks = max(parts, int(nbytes) // 4 // _BLOCK_BYTES)
+        self.amount = 7.0 * blocks * _BLOCK_BYTES
+        self.arrays = [_aligned(blocks * _BLOCK_BYTES).view(np.float32) for _ in range(4)]
+        pattern = np.random.default_rng(0).random(1 << 16, dtype=np.float32) + np.float32(0.5)  # far from denormals
+        for array in self.arrays:
+            for i in range(0, array.size, pattern.size):
+                array[i : i + pattern.size] = pattern[: array.size - i]
+        self._launch = _Launch("probe.update", [array.ctypes.data for array in self.arrays], blocks, parts)
+        self._launch.seconds()
+
+    def measure(self, repetitions):
+        """Seconds of one call: the fastest of `repetitions`."""
+        return min(self._launch.seconds() for _ in range(repetitions))
+
+
 def prepare(kind, dtype, nbytes):
-    """The limit that a case names: "fma", "int8" or "read"."""
+    """The limit that a case names: "fma", "int8", "read" or "update"."""
+    if kind == "update":
+        return UpdateBandwidth(nbytes)
     return ReadBandwidth(nbytes) if kind == "read" else FmaPeak("int8" if kind == "int8" else dtype)
 
 
@@ -137,4 +164,7 @@ def table():
     for mib in (1, 16, DEFAULT_READ_BYTES >> 20):
         read = ReadBandwidth(mib << 20)
         rows.append((f"read bandwidth, {mib} MiB", read.amount / read.measure(10) / 1e9, read.unit))
+    update = UpdateBandwidth(DEFAULT_READ_BYTES)
+    name = f"update bandwidth, {DEFAULT_READ_BYTES >> 20} MiB in four arrays"
+    rows.append((name, update.amount / update.measure(10) / 1e9, update.unit))
     return rows

@@ -1,16 +1,18 @@
 """The table of cases: what `infinicore perf compare` measures, suite by suite."""
 
-from . import kernel_cases, model_cases, scaling_cases
+from . import kernel_cases, model_cases, scaling_cases, train_cases
 
 SUITES = {
     "kernels": kernel_cases.KERNELS,
     "dispatch": kernel_cases.DISPATCH,
     "generate": (model_cases.generate,),
     "quantised": (model_cases.quantised,),
+    "train": train_cases.TRAIN,
     "scaling": scaling_cases.SCALING,
 }
-USUAL = ("kernels", "dispatch", "generate", "quantised")  # what is measured when no suite is named
+USUAL = ("kernels", "dispatch", "generate", "quantised", "train")  # what is measured when no suite is named
 MODEL_OPS = ("prefill", "decode", "memory", "first_token")  # those of `generation.py`
+TRAIN_OPS = ("train_step", "train_adamw", "train_memory")  # those of `training.py`
 
 
 def chosen(name, dtype, match=None, dtypes=None):

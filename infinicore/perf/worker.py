@@ -39,6 +39,10 @@ def _prepare(side, slots, message):
         from . import generation
 
         slots[message["slot"]] = generation.prepare(side, case, message["path"])
+    elif case.op in suites.TRAIN_OPS:
+        from . import training
+
+        slots[message["slot"]] = training.prepare(side, case)
     else:
         slots[message["slot"]] = peers.prepare(side, case)
     return {"ok": True}

@@ -17,6 +17,7 @@ def _setting(default, meaning, kind, *, choices=(), least=None, above=None, most
 
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "lion", "adafactor", "adagrad", "rmsprop")
+_DTYPES = ("float32", "bfloat16", "float16")
 SCHEDULES = ("cosine", "linear", "constant")
 
 
@@ -49,6 +50,9 @@ class TrainConfig:
     dropout: float = _setting(None, "of a new model; default: 0", float, least=0.0, most=0.99)
     tied: bool = _setting(None, "the head of a new model is its embedding; default: yes", bool)
     gradient_checkpointing: bool = _setting(False, "compute layers again in backward: less memory", bool, free=True)
+    lora_rank: int = _setting(None, "train adapters of this rank beside the frozen --model", int, least=1)
+    lora_alpha: float = _setting(16.0, "adapters are scaled by this / rank", float, above=0.0)
+    save_dtype: str = _setting(None, "of OUT/model; default: float32", str, choices=_DTYPES, free=True)
     # the data
     data: tuple = _setting((), "texts (files, folders), or one file of tokens (.tokens, .bin)", "paths", metavar="PATH")
     tokenizer: str = _setting(
@@ -60,12 +64,13 @@ class TrainConfig:
     validation: float = _setting(0.1, "the share at the end of the data that is evaluated", float, least=0.0, most=0.9)
     validation_data: tuple = _setting((), "texts or tokens to evaluate instead of a share", "paths", metavar="PATH")
     sequence_length: int = _setting(64, "tokens of a sequence", int, least=1)
+    stride: int = _setting(None, "tokens between sequences, shuffled; default: random places", int, least=1)
     batch_size: int = _setting(12, "sequences of a batch", int, least=1)
     # the step
     accumulate: int = _setting(1, "batches of a step", int, least=1)
     amp: str = _setting(None, "compute products in this type", str, choices=("bfloat16", "float16"))
     optimizer: str = _setting("adamw", "rule of the update", str, choices=OPTIMIZERS)
-    lr: float = _setting(None, "largest learning rate; default: 1e-3, with --model 5e-5", float, above=0.0)
+    lr: float = _setting(None, "largest rate; default: 1e-3, with --model 5e-5, with adapters 2e-4", float, above=0.0)
     min_lr: float = _setting(None, "rate at the end of a cosine or linear schedule; default: lr / 10", float, least=0.0)
     warmup: int = _setting(0, "steps in which the rate rises", int, least=0)
     schedule: str = _setting("cosine", "of the rate after that", str, choices=SCHEDULES)
@@ -84,6 +89,10 @@ class TrainConfig:
             object.__setattr__(self, row.name, value)
         if self.warmup >= self.steps and self.warmup:
             raise ValueError(f"`warmup` ({self.warmup}) must be below `steps` ({self.steps})")
+        if self.lora_rank is not None and self.model is None:
+            raise ValueError(
+                f"`lora_rank` is {self.lora_rank}, but there is no `model` to adapt: give one to fine-tune"
+            )
         new = "arch layers heads kv_heads width intermediate context dropout tied".split()
         for name in new if self.model is not None else ():
             if getattr(self, name) is not None:

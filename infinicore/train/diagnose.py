@@ -46,7 +46,7 @@ def first_bad_module(model, run):
             if found:
                 return
             if _bad(args):
-                after = f", after {before[-1]}" if before else ""
+                after = f", after {before[-1]}," if before else ""
                 found.append(f"the input of {name}{after} is the first to hold NaN or infinity")
             elif _bad(output):
                 found.append(f"the first module whose result holds NaN or infinity is {name}")

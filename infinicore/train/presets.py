@@ -39,7 +39,7 @@ PRESETS = {
     ),
     "stdlib": Preset(
         meaning="the model that comes with the package, on the source of the Python standard library",
-        settings=stdlib.SETTINGS,
+        settings={**stdlib.SETTINGS, "save_dtype": "bfloat16"},
         architecture=stdlib.MODEL,
         prepare=stdlib.prepare,
     ),

@@ -13,6 +13,7 @@ from ..data import DataLoader, RandomSampler
 from ..models import from_config, from_pretrained, save_pretrained
 from ..models.checkpoint import read_json
 from ..optim.lr_scheduler import LambdaLR, WarmupCosineLR
+from . import lora
 from .checkpoint import checkpoints
 from .config import ROWS, TrainConfig, known
 from .presets import preset
@@ -100,7 +101,7 @@ def build_model(config, data):
             f"`sequence_length` {config.sequence_length} must be at most the model's context {model.config.context}"
         )
     model.gradient_checkpointing = config.gradient_checkpointing
-    return model
+    return model if config.lora_rank is None else lora.inject(model, config.lora_rank, config.lora_alpha)
 
 
 def build_optimizer(config, model):
@@ -110,7 +111,7 @@ def build_optimizer(config, model):
         {"params": [p for p in wanted if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in wanted if p.ndim < 2], "weight_decay": 0.0},
     ]
-    lr = config.lr or (1e-3 if config.model is None else 5e-5)
+    lr = config.lr or (1e-3 if config.model is None else 5e-5 if config.lora_rank is None else 2e-4)
     options = {"lr": lr}
     if config.optimizer in ("adamw", "adam", "lion"):
         options["betas"] = config.betas
@@ -158,8 +159,8 @@ def run(config, *, progress=True, say=lambda text: None):
     """Train as a `TrainConfig` says; returns the figures of the run.
 
     `out` holds data/ (tokenizer and tokens), run.json, the log, checkpoints, and at the end model/, a Hugging Face
-    folder. `say(text)` is told what is done before the first step. Raises ValueError and OSError for what cannot be, in one
-    sentence; see `Trainer.fit` for interrupts.
+    folder, with adapters merged, which lie in adapter/. `say(text)` is told what is done before the first step. Raises
+    ValueError and OSError for what cannot be, in one sentence; see `Trainer.fit` for interrupts.
     """
     if config.out is None:
         raise ValueError("`out` is missing: give the folder of the run")
@@ -181,19 +182,25 @@ def run(config, *, progress=True, say=lambda text: None):
     trainer = build_trainer(config, data, model, optimizer, scheduler, progress)
     say("the first steps load or compile kernels")
     trainer.fit(resume=config.resume)
-    save_pretrained(model.eval(), out / "model")
+    if config.lora_rank is not None:
+        lora.save(model, out / "adapter")
+        model = lora.merge_and_unload(model)
+    save_pretrained(model.eval(), out / "model", dtype=config.save_dtype)
     if data.tokenizer is not None:
         copy_tokenizer(data.tokenizer, out / "model")
     return figures(trainer, time.perf_counter() - began)
 
 
 def build_trainer(config, data, model, optimizer, scheduler, progress=True):
-    """The loop of a run: batches from random places of the data, each place as likely as any other."""
-    sampler = RandomSampler(data.training, replacement=True, num_samples=1024 * config.batch_size)
+    """The loop of a run: batches from random places of the data, or with a stride all places in random order."""
+    if config.stride is None:
+        sampler = RandomSampler(data.training, replacement=True, num_samples=1024 * config.batch_size)
+    else:
+        sampler = RandomSampler(data.training)
     return Trainer(
         model,
         optimizer,
-        DataLoader(data.training, config.batch_size, sampler=sampler),
+        DataLoader(data.training, config.batch_size, sampler=sampler, drop_last=len(sampler) >= config.batch_size),
         steps=config.steps,
         eval_data=None if data.evaluation is None else DataLoader(data.evaluation, config.batch_size),
         scheduler=scheduler,

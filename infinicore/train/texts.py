@@ -165,5 +165,5 @@ def prepare_data(config):
         windows = _sequences(evaluation, length, "evaluate", length, start=border)
         count = min(len(windows), config.eval_batches * config.batch_size)
         chosen = Subset(windows, np.linspace(0, len(windows) - 1, count).astype(np.int64).tolist())
-    dataset = _sequences(training, length, "train on", stop=border)
+    dataset = _sequences(training, length, "train on", config.stride or 1, stop=border)
     return Data(tokenizer=tokenizer, vocab_size=vocab_size, training=dataset, evaluation=chosen)

@@ -1,10 +1,12 @@
 """The loop: batches in, steps of the optimizer, checkpoints and figures out."""
 
 import contextlib
+import fcntl
 import math
 import signal
 import threading
 import time
+from pathlib import Path
 
 import infinicore
 from infinicore import nn
@@ -73,6 +75,25 @@ def _interrupts():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _alone(folder):
+    """Holds the folder of a run: two processes that train in one folder would mix two runs."""
+    if folder is None:
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with open(Path(folder) / ".lock", "w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, and is not a forked worker's
+        except (BlockingIOError, PermissionError):
+            raise ValueError(
+                f"another process is training in {folder}: wait for it, or choose another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def _check_numbers(**values):
@@ -234,6 +255,10 @@ class Trainer:
         the step end and saves a checkpoint, then raises KeyboardInterrupt, or SystemExit with 143. Raises ValueError
         for a loss that is not finite, and says where it comes from.
         """
+        with _alone(self.folder):
+            return self._fit(resume)
+
+    def _fit(self, resume):
         if resume and self.folder is not None and latest(self.folder) is not None:
             self.load(self.folder)
         self.record = Record(self.folder, resumed_from=self.step)
@@ -314,9 +339,9 @@ class Trainer:
         """FLOP/s of the largest product of this machine in the dtype of the run, measured once: what MFU refers to."""
         if self._peak_flops is None:
             size = 1024
-            a = infinicore.ones((size, size), dtype=self.amp or infinicore.float32)
+            a = infinicore.randn((size, size)).to(self.amp or infinicore.float32)
             times = []
-            for _ in range(4):
+            for _ in range(12):
                 began = time.perf_counter()
                 infinicore.matmul(a, a)
                 times.append(time.perf_counter() - began)

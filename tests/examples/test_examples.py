@@ -1,5 +1,6 @@
 """Every example runs."""
 
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,13 @@ EXPECTED = {
     "hello_tensor.py": ["[ 6.  8. 10.]", "infinicore.bfloat16"],
     "record_graph.py": ["same result: True"],
     "own_numba_code.py": ["sums to one: True"],
+    "custom_function.py": ["agrees with finite differences: True", "= [-1.0, -0.3799, 0.0, 0.9354]"],
+    "export_huggingface.py": ["'config.json', 'model.safetensors', 'tokenizer.json'", "read back equal: True"],
+    "resume.py": ["status -9", "'step-00000030'", "bit for bit the same: True"],
 }
+# Those that take settings, with small ones: see below.
+OTHERS = ("generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py")
+TEXT = "".join(f"def square_{i}(x):\n    return x * {i}  # and {i % 7} more\n\n\n" for i in range(200))
 
 
 def run(root, name, *arguments):
@@ -20,7 +27,7 @@ def run(root, name, *arguments):
 
 
 def test_every_example_has_a_test(root):
-    assert {path.name for path in (root / "examples").glob("*.py")} == {*EXPECTED, "generate_text.py"}
+    assert {path.name for path in (root / "examples").glob("*.py")} == {*EXPECTED, *OTHERS}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -31,3 +38,39 @@ def test_example(name, root):
 
 def test_generate_text(root, stories):
     assert len(run(root, "generate_text.py", str(stories), "Once upon a time")) > 100
+
+
+@pytest.mark.parametrize("name, epochs, least", [("digits_mlp.py", 3, 80), ("digits_cnn.py", 2, 70)])
+def test_digits(root, name, epochs, least):
+    pytest.importorskip("sklearn")
+    (accuracy,) = re.findall(r"accuracy ([\d.]+)%", run(root, name, str(epochs)))
+    assert float(accuracy) > least
+
+
+def test_digits_say_what_they_need(root, tmp_path):
+    (tmp_path / "sklearn.py").write_text("raise ImportError")
+    begin = "import runpy, sys; sys.path.insert(0, sys.argv[2]); runpy.run_path(sys.argv[1])"
+    command = [sys.executable, "-c", begin, str(root / "examples" / "digits_mlp.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == "the digits come with scikit-learn: pip install scikit-learn\n"
+
+
+def test_train_gpt2(root, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    output = run(root, "train_gpt2.py", str(tmp_path / "text"), "30")
+    last, first = map(float, re.search(r"loss ([\d.]+), from ([\d.]+)", output).groups())
+    assert last < first - 0.5 and len(output.partition("\ndef ")[2]) > 20
+
+
+def test_train_llama(root, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    losses = list(map(float, re.findall(r"loss ([\d.]+)", run(root, "train_llama.py", str(tmp_path / "text"), "30"))))
+    assert len(losses) == 5 and losses[-1] < losses[0] - 1
+
+
+def test_lora(root, stories, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    output = run(root, "lora.py", str(stories), str(tmp_path / "text"), "20")
+    losses = list(map(float, re.findall(r"loss ([\d.]+)", output)))
+    assert losses[-1] < losses[0] and "18,400 of 260,032 parameters" in output
+    assert float(re.search(r"differ by (\S+)", output)[1]) < 1e-3

@@ -28,11 +28,11 @@ def test_cases_are_complete(quick):
     for case in cases:
         # float16 has no other peer than one that takes 40 s a product
         assert case.work > 0 and (case.peers or case.dtype == "float16")
-        assert case.limit in (None, "fma", "int8", "read") and (case.limit is None or case.limit_work > 0)
+        assert case.limit in (None, "fma", "int8", "read", "update") and (case.limit is None or case.limit_work > 0)
         assert case.base is None or case.base in {(c.name, c.dtype) for c in cases if c.suite == case.suite}
         assert (case.suite == "scaling") == (case.series is not None) == (case.x is not None)
         assert not case.compared or case.repeat is False or case.allowed_error > 0
-        if case.op in suites.MODEL_OPS or case.op in ("import", "first_add"):
+        if case.op in (*suites.MODEL_OPS, *suites.TRAIN_OPS) or case.op in ("import", "first_add"):
             continue
         tables = {"numpy": peers.NUMPY, "torch": peers.TORCH}
         assert case.op in peers.OURS

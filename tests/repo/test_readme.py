@@ -1,10 +1,12 @@
 """README's commands, run as they stand there in a copy of the checkout."""
 
+import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,15 +35,15 @@ def copy(root, tmp_path_factory):
 
 def test_readme_has_two_commands(root):
     generate, tests = _commands(root)
-    assert "infinicore generate --model DIR" in generate
+    assert "infinicore generate --prompt" in generate
     assert tests.endswith("-m pytest -q")
 
 
 @pytest.mark.slow
-def test_generate_command(root, copy, stories):
-    command = _commands(root)[0].replace("DIR", str(stories)).replace("install", "install -qq")
-    text = _run(command + " --temperature 0 --max-new-tokens 30", copy)
-    assert "there was a little girl" in text
+def test_generate_command(root, copy):
+    command = _commands(root)[0].replace("install", "install -qq")
+    text = _run(command + " --temperature 0 --max-new-tokens 40", copy)
+    assert len(text.split()) > 10
 
 
 @pytest.mark.slow
@@ -52,7 +54,11 @@ def test_tests_command(root, copy):
 
 
 @pytest.mark.slow
-def test_python_example(root, stories):
-    """The Python block runs as it stands, with DIR replaced."""
-    code = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL).group(1)
-    assert _run(f"{sys.executable} - <<'PY'\n{code.replace('DIR', str(stories))}\nPY", root)
+def test_python_examples(root, tmp_path):
+    """The Python blocks run as they stand, with TEXT replaced."""
+    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    (tmp_path / "text.txt").write_text(Path(argparse.__file__).read_text())
+    for code in blocks:
+        code = code.replace("TEXT", "text.txt").replace("steps=200", "steps=3")
+        assert _run(f"{sys.executable} - <<'PY'\nimport sys; sys.path.insert(0, {str(root)!r})\n{code}\nPY", tmp_path)

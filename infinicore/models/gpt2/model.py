@@ -46,6 +46,7 @@ class Attention(nn.Module):
         )
         return self.c_proj(attended.view(-1, heads * dim))
 
+    @nn.hooks.entry
     def attend(self, x):
         """The same for dense x [B, T, hidden size], differentiable, without the projection of the result."""
         config = self.config
@@ -72,7 +73,9 @@ class MLP(nn.Module):
 
     def inner(self, x):
         """What the last projection is applied to."""
-        return infinicore.linear(x, self.c_fc.weight, self.c_fc.bias, activation=self.activation)
+        if type(self.c_fc) is nn.Linear:  # in one pass
+            return infinicore.linear(x, self.c_fc.weight, self.c_fc.bias, activation=self.activation)
+        return getattr(infinicore, self.activation)(self.c_fc(x))
 
     def forward(self, x):
         return self.c_proj(self.inner(x))
@@ -93,6 +96,7 @@ class Block(nn.Module):
         x = x + self.attn(self.ln_1(x), step)
         return x + self.mlp(self.ln_2(x))
 
+    @nn.hooks.entry
     def attend(self, x):
         """The same for dense x [B, T, hidden size], differentiable."""
         x = self._add(x, self.attn.attend(self.ln_1(x)), self.attn.c_proj)
@@ -102,7 +106,9 @@ class Block(nn.Module):
         """x + dropout(projection(inner)); without dropout, the product adds x itself."""
         if self.training and self.dropout:
             return x + nn.functional.dropout(projection(inner), self.dropout)
-        return infinicore.linear(inner, projection.weight, projection.bias, residual=x)
+        if type(projection) is nn.Linear:
+            return infinicore.linear(inner, projection.weight, projection.bias, residual=x)
+        return x + projection(inner)
 
 
 class Transformer(nn.Module):
@@ -124,6 +130,7 @@ class Transformer(nn.Module):
             x = infinicore.embedding(step.rows, x)
         return self.ln_f(x)
 
+    @nn.hooks.entry
     def hidden(self, input_ids, rotary, run):
         """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(block, ...)` calls a block."""
         x = self.wte(input_ids) + self.wpe(indices(range(input_ids.shape[1])))

@@ -48,6 +48,7 @@ class Attention(nn.PackedLinear):
         )
         return self.o_proj(attended.view(-1, heads * dim))
 
+    @nn.hooks.entry
     def attend(self, x, positions):
         """The same for dense x [B, T, hidden size], differentiable."""
         config = self.config
@@ -97,6 +98,7 @@ class DecoderLayer(nn.Module):
         normed, residual = _add_norm(self.self_attn(normed, step), residual, self.post_attention_layernorm)
         return self.mlp(normed), residual
 
+    @nn.hooks.entry
     def attend(self, addend, residual, positions):
         """The same for dense addends [B, T, hidden size], differentiable."""
         normed, residual = _add_norm(addend, residual, self.input_layernorm)
@@ -130,6 +132,7 @@ class Decoder(nn.Module):
             residual = infinicore.embedding(step.rows, residual)
         return _add_norm(addend, residual, self.norm)[0]
 
+    @nn.hooks.entry
     def hidden(self, input_ids, rotary, run):
         """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(layer, ...)` calls a layer."""
         positions = Positions(rotary, input_ids.shape[1])

@@ -1,0 +1,437 @@
+"""LoRA (Hu et al., arXiv 2106.09685): training two thin matrices beside a frozen weight.
+
+An adapted layer computes `W x + b + (alpha / rank) B A x`. Adapters are written and read in the format of PEFT: a
+folder with adapter_config.json and adapter_model.safetensors.
+"""
+
+import contextlib
+import difflib
+import json
+import math
+import os
+from pathlib import Path
+
+import infinicore
+from infinicore import nn
+
+from ..amp import is_autocast_enabled
+from ..autograd import no_grad
+from ..io import load_file, save_file
+from ..models import LanguageModel
+from ..models.registry import architecture_for
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."  # of every name in PEFT's files
+_HEAD = "lm_head"  # what "all-linear" leaves out
+_ALL = "all-linear"
+
+
+class LoRALinear(nn.Linear):
+    """A `Linear` with an adapter: `W x + b + scaling * B A dropout(x)`, where `W` and `b` are those of `base`.
+
+    `lora_A` [rank, in_features] begins as Kaiming's uniform numbers (a = sqrt 5) and `lora_B` [out_features, rank] as
+    zeros, so that at first nothing changes. `scaling` is alpha / rank, or alpha / sqrt(rank) with `rslora`
+    (Kalajdzievski, arXiv 2312.03732). Names in `state_dict()` are those of `base`, and lora_A.weight, lora_B.weight.
+    Both have dtype `dtype`: by default that of the weight, but float32 beside 16-bit and quantised weights.
+    """
+
+    def __init__(self, base, rank, alpha, dropout=0.0, rslora=False, dtype=None):
+        if type(base) is not nn.Linear:
+            raise TypeError(f"`base` must be an infinicore.nn.Linear, got {type(base).__name__}")
+        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+            raise ValueError(f"`rank` must be a positive integer, got {rank!r}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"`dropout` must be at least 0 and below 1, got {dropout}")
+        nn.Module.__init__(self)
+        _take_over(self, base)
+        self.rank, self.lora_alpha, self.dropout, self.rslora = rank, float(alpha), float(dropout), bool(rslora)
+        self.scaling = self.lora_alpha / (math.sqrt(rank) if rslora else rank)
+        self.merged, self.enabled = False, True
+        if dtype is None:
+            wide = base.quantized is None and base.weight.dtype.itemsize > 2
+            dtype = base.weight.dtype if wide else infinicore.float32
+        with nn.init.skipped():
+            self.lora_A = nn.Linear(self.in_features, rank, bias=False, dtype=dtype)
+            self.lora_B = nn.Linear(rank, self.out_features, bias=False, dtype=dtype)
+        self.reset_adapter()
+
+    def reset_adapter(self):
+        """Fill `lora_A` and `lora_B` as at first."""
+        nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_B.weight)
+
+    def added(self, input):
+        """`scaling * B A dropout(input)` in the dtype of `input`; None while merged or disabled."""
+        if self.merged or not self.enabled:
+            return None
+        x = nn.functional.dropout(input, self.dropout, self.training) if self.dropout else input
+        first, second = self.lora_A.weight, self.lora_B.weight
+        if is_autocast_enabled() or input.dtype is first.dtype:
+            return infinicore.linear(infinicore.linear(x, first), second, alpha=self.scaling)
+        inner = infinicore.linear(infinicore.cast(x, first.dtype), first)
+        return infinicore.cast(infinicore.linear(inner, second, alpha=self.scaling), input.dtype)
+
+    def forward(self, input):
+        added = self.added(input)
+        if added is None:
+            return super().forward(input)
+        if self.quantized is not None:
+            return super().forward(input) + added
+        return infinicore.linear(input, self.weight, self.bias, alpha=self.alpha, residual=added)
+
+    def difference(self):
+        """What the adapter adds to the weight, `scaling * B @ A` [out_features, in_features], in its own dtype."""
+        return infinicore.matmul(self.lora_B.weight, self.lora_A.weight, alpha=self.scaling / self.alpha)
+
+    @no_grad()
+    def merge(self):
+        """Add the adapter to the weight: the plain product then gives the same, to rounding."""
+        if not self.merged:
+            self._add_to_weight(1.0)
+            self.merged = True
+
+    @no_grad()
+    def unmerge(self):
+        """Take the adapter out of the weight again: what it was, to rounding."""
+        if self.merged:
+            self._add_to_weight(-1.0)
+            self.merged = False
+
+    def _add_to_weight(self, sign):
+        if self.quantized is not None:
+            raise NotImplementedError("an adapter cannot be merged into a quantised weight: load without `quantize`")
+        difference = self.difference()
+        wide = infinicore.add(infinicore.cast(self.weight, difference.dtype), difference * sign)
+        self.weight.copy_(infinicore.cast(wide, self.weight.dtype))  # in place: it may be a part of a pack
+
+    def plain(self):
+        """The layer as a `Linear` without adapter, with the weight as it is now."""
+        with nn.init.skipped():
+            layer = nn.Linear(self.in_features, 0, bias=False)
+        own = ("rank", "lora_alpha", "dropout", "rslora", "scaling", "merged", "enabled")
+        _take_over(layer, self, but=own)
+        return layer
+
+    def extra_repr(self):
+        state = ", merged" if self.merged else ""
+        return f"{super().extra_repr()}, rank={self.rank}, alpha={self.lora_alpha:g}, dropout={self.dropout}{state}"
+
+
+def _take_over(layer, source, but=()):
+    """Make the parameters, attributes and hooks of one `Linear` those of another."""
+    tables = ("_parameters", "_buffers", "_modules", "_transient_buffers", *but)
+    layer.__dict__.update({name: value for name, value in source.__dict__.items() if name not in tables})
+    layer._parameters.clear()
+    layer._parameters.update(source._parameters)
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def layers(model):
+    """{path: LoRALinear} of the adapted layers of a model, in its order."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, LoRALinear)}
+
+
+def _adapted(model):
+    found = layers(model)
+    if not found:
+        raise ValueError("`model` has no adapter: call `lora.inject` or `lora.load` first")
+    return found
+
+
+def parameters(model):
+    """The parameters of all adapters, for an optimizer."""
+    return [p for layer in _adapted(model).values() for p in (layer.lora_A.weight, layer.lora_B.weight)]
+
+
+def _ends_with(path, suffix):
+    return path == suffix or path.endswith("." + suffix)
+
+
+def _targets(model, target_modules):
+    """The paths that `target_modules` means, in the model's order."""
+    modules = {path: module for path, module in model.named_modules() if path}
+    linear = [path for path, module in modules.items() if isinstance(module, nn.Linear) and not _is_inner(path)]
+    if target_modules is None or target_modules == _ALL:
+        return [path for path in linear if not _ends_with(path, _HEAD)]
+    wanted = [target_modules] if isinstance(target_modules, str) else list(target_modules)
+    found = set()
+    for suffix in wanted:
+        if not isinstance(suffix, str):
+            raise TypeError(f"`target_modules` must be texts, got {suffix!r}")
+        hits = [path for path in modules if _ends_with(path, suffix)]
+        if not hits:
+            raise ValueError(
+                f"`target_modules` names {suffix!r}, which no module's path ends with: {_near(suffix, linear)}"
+            )
+        for path in hits:
+            if not isinstance(modules[path], nn.Linear):
+                kind = type(modules[path]).__name__
+                raise NotImplementedError(f"`target_modules` names {path!r} ({kind}): only Linear layers take adapters")
+        found.update(hits)
+    return [path for path in linear if path in found]
+
+
+def _is_inner(path):
+    """Whether a path is that of a matrix of an adapter."""
+    return path.endswith((".lora_A", ".lora_B"))
+
+
+def _near(name, paths):
+    """Words for the linear layers whose paths look most like a name."""
+    ends = {}  # every suffix of a path -> the first path with it
+    for path in paths:
+        parts = path.split(".")
+        for i in range(len(parts)):
+            ends.setdefault(".".join(parts[i:]), path)
+    close = difflib.get_close_matches(name, ends, n=3, cutoff=0.3)
+    chosen = list(dict.fromkeys(ends[end] for end in close)) or paths[:3]
+    return f"the nearest are {', '.join(map(repr, chosen))}" if chosen else "the model has no Linear layer"
+
+
+def inject(model, rank=8, alpha=16, target_modules=None, dropout=0.0, *, rslora=False, dtype=None):
+    """Put an adapter beside each target and freeze all other parameters, in place; returns the model.
+
+    `target_modules` is the end of the targets' dotted paths ("q_proj", "mlp.c_fc", a whole path), a list of such, or
+    "all-linear" (the default): every `Linear` but `lm_head`. `rank`, `alpha`, `dropout`, `rslora` and `dtype` are those
+    of `LoRALinear`. Raises ValueError for a name that no path ends with (and says which are near) and for a layer that
+    has an adapter, NotImplementedError for targets that are not `Linear`.
+    """
+    paths = _targets(model, target_modules)
+    if not paths:
+        raise ValueError("`model` has no Linear layer to adapt")
+    made = {}
+    for path in paths:
+        base = model.get_submodule(path)
+        if isinstance(base, LoRALinear):
+            raise ValueError(f"`target_modules` names {path!r}, which has an adapter: call `lora.unload` first")
+        made[path] = LoRALinear(base, rank, alpha, dropout, rslora, dtype)
+    _put(model, made)
+    return model
+
+
+def _put(model, made):
+    """Freeze the model and put adapted layers into it; those of earlier calls stay trainable."""
+    trainable = [p for layer in layers(model).values() for p in (layer.lora_A.weight, layer.lora_B.weight)]
+    wanted = [p for p in trainable if p.requires_grad]
+    model.requires_grad_(False)
+    for path, layer in made.items():
+        model.set_submodule(path, layer)
+    for parameter in wanted:
+        parameter.requires_grad_(True)
+
+
+def merge(model):
+    """Add all adapters to their weights: the model computes the same to rounding, at the cost of a plain one.
+
+    A weight that another module shares (a tied head) becomes the layer's own first.
+    """
+    for path, layer in _adapted(model).items():
+        if not layer.merged and layer.quantized is None and _shared(model, path, layer.weight):
+            layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+        layer.merge()
+
+
+def _shared(model, path, weight):
+    names = [name for name, p in model.named_parameters(remove_duplicate=False) if p is weight]
+    return names != [f"{path}.weight"]
+
+
+def unmerge(model):
+    """Take all adapters out of the weights again: what they were, to rounding."""
+    for layer in _adapted(model).values():
+        layer.unmerge()
+
+
+def unload(model):
+    """Put plain layers in place of the adapted ones, with the weights as they are now (merged or not).
+
+    In place; returns the model.
+    """
+    for path, layer in _adapted(model).items():
+        model.set_submodule(path, layer.plain())
+    return model
+
+
+def merge_and_unload(model):
+    """The model with its adapters in the weights and plain layers, in place; returns it."""
+    merge(model)
+    return unload(model)
+
+
+@contextlib.contextmanager
+def disabled(model):
+    """Inside, the model computes as if it had no adapters. ValueError if they are merged."""
+    found = _adapted(model)
+    for path, layer in found.items():
+        if layer.merged:
+            raise ValueError(f"the adapter of {path!r} is merged and cannot be disabled: call `lora.unmerge` first")
+    before = {path: layer.enabled for path, layer in found.items()}
+    try:
+        for layer in found.values():
+            layer.enabled = False
+        yield model
+    finally:
+        for path, layer in found.items():
+            layer.enabled = before[path]
+
+
+def summary(model):
+    """One line: how many layers are adapted, and how many parameters of how many are trained."""
+    found = _adapted(model)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in model.parameters())
+    return f"{len(found)} adapters: {trained:,} of {total:,} parameters are trained ({100 * trained / total:.3g} %)"
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def save(model, folder):
+    """Write the adapters into `folder` as adapter_config.json and adapter_model.safetensors, in the format of PEFT.
+
+    Each file is written under a temporary name and renamed. Returns the folder.
+    """
+    folder = Path(folder)
+    found = _adapted(model)
+    tensors = {}
+    for path, layer in found.items():
+        tensors[f"{_PREFIX}{path}.lora_A.weight"] = layer.lora_A.weight.detach().contiguous()
+        tensors[f"{_PREFIX}{path}.lora_B.weight"] = layer.lora_B.weight.detach().contiguous()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+    temporary = folder / f".{_CONFIG}.{os.getpid()}"
+    temporary.write_text(json.dumps(_config(model, found), indent=2, sort_keys=True) + "\n")
+    os.replace(temporary, folder / _CONFIG)
+    return folder
+
+
+def _config(model, found):
+    """adapter_config.json: the fields of PEFT's LoraConfig that readers need."""
+    first = next(iter(found.values()))
+    if len({(layer.dropout, layer.rslora) for layer in found.values()}) > 1:
+        raise NotImplementedError("adapters of several `dropout` or `rslora` do not fit into one adapter_config.json")
+    language = isinstance(model, LanguageModel)
+    transposed = getattr(architecture_for(model.config).names, "TRANSPOSED", ()) if language else ()
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM" if language else None,
+        "base_model_name_or_path": str(model.path) if getattr(model, "path", None) else None,
+        "r": first.rank,
+        "lora_alpha": _number(first.lora_alpha),
+        "lora_dropout": first.dropout,
+        "use_rslora": first.rslora,
+        "rank_pattern": {path: layer.rank for path, layer in found.items() if layer.rank != first.rank},
+        "alpha_pattern": {
+            path: _number(layer.lora_alpha) for path, layer in found.items() if layer.lora_alpha != first.lora_alpha
+        },
+        "target_modules": _suffixes(model, found),
+        # whether the checkpoint has these weights as [in, out]; an adapter's matrices are the same either way
+        "fan_in_fan_out": any(f"{path}.weight".endswith(transposed) for path in found) if transposed else False,
+        "bias": "none",
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "modules_to_save": None,
+        "use_dora": False,
+    }
+
+
+def _number(value):
+    return int(value) if value == int(value) else value
+
+
+def _suffixes(model, found):
+    """Last parts of the adapted paths where they mean just these layers, else the paths."""
+    last = sorted({path.rpartition(".")[2] for path in found})
+    meant = {path for path, _ in model.named_modules() if any(_ends_with(path, name) for name in last)}
+    return last if meant == set(found) else sorted(found)
+
+
+def load(model, folder, *, trainable=False):
+    """Inject the adapters of a folder that `save` or PEFT wrote, in place; returns the model.
+
+    All parameters are frozen but, with `trainable`, those of the adapters. A model that has adapters gets their values,
+    if they are the same layers and ranks. Raises FileNotFoundError, ValueError for a damaged folder or one of another
+    model, and NotImplementedError for what goes beyond LoRA on linear layers (DoRA, biases, whole modules).
+    """
+    folder = Path(folder)
+    config, pairs = _read_config(folder / _CONFIG), _read_pairs(folder / _WEIGHTS)
+    known = layers(model)
+    if known and set(known) != set(pairs):
+        other = sorted(set(known) ^ set(pairs))[0]
+        raise ValueError(
+            f"{folder} does not adapt the layers that `model` adapts (not both have {other!r}): unload them"
+        )
+    linear = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and not _is_inner(p)]
+    made = {}
+    for path, (first, second) in pairs.items():
+        if path not in linear:
+            raise ValueError(
+                f"{folder / _WEIGHTS} adapts {path!r}, which is no Linear of `model`: {_near(path, linear)}"
+            )
+        base, rank = model.get_submodule(path), first.shape[0]
+        wanted = (rank, base.in_features), (base.out_features, rank)
+        if (tuple(first.shape), tuple(second.shape)) != wanted:
+            raise ValueError(
+                f"{folder / _WEIGHTS}: the adapter of {path!r} has shapes {tuple(first.shape)} and "
+                f"{tuple(second.shape)}, `model` needs {wanted[0]} and {wanted[1]}: it belongs to another model"
+            )
+        if path in known:
+            if known[path].rank != rank or known[path].merged:
+                raise ValueError(f"the adapter of {path!r} has another rank or is merged: call `lora.unload` first")
+            made[path] = known[path]
+        else:
+            alpha = _by_pattern(config["alpha_pattern"], path, config["lora_alpha"])
+            made[path] = LoRALinear(base, rank, alpha, config["lora_dropout"], config["use_rslora"])
+    if not known:
+        _put(model, made)
+    with no_grad():
+        for path, (first, second) in pairs.items():
+            for part, value in ((made[path].lora_A, first), (made[path].lora_B, second)):
+                part.weight.copy_(value.to(part.weight.dtype))
+                part.weight.requires_grad_(trainable)
+    return model
+
+
+def _by_pattern(pattern, path, default):
+    """The value of the first key of a pattern that is a path or its end."""
+    return next((value for key, value in pattern.items() if _ends_with(path, key.lstrip("^"))), default)
+
+
+def _read_config(path):
+    """adapter_config.json with the fields that matter, checked."""
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {str(error)[:200]}") from None
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
+        raise ValueError(f"{path}: `peft_type` must be 'LORA', got {kind!r}")
+    for name, usual in (("bias", "none"), ("use_dora", False), ("modules_to_save", None), ("layer_replication", None)):
+        if config.get(name, usual) not in (usual, None, [], False):
+            raise NotImplementedError(f"{path}: `{name}` = {config[name]!r} is not supported, only {usual!r}")
+    found = {"lora_alpha": 8, "lora_dropout": 0.0, "use_rslora": False, "alpha_pattern": {}}  # PEFT's defaults
+    found.update({name: config[name] for name in found if config.get(name) is not None})
+    if not isinstance(found["lora_alpha"], (int, float)) or not isinstance(found["alpha_pattern"], dict):
+        raise ValueError(f"{path}: `lora_alpha` must be a number and `alpha_pattern` an object")
+    return found
+
+
+def _read_pairs(path):
+    """{path of the layer: (lora_A, lora_B)} of adapter_model.safetensors."""
+    found = {}
+    for name, tensor in load_file(path).items():
+        parts = name.removesuffix(".weight").removesuffix(".default").rsplit(".", 1)
+        if not name.startswith(_PREFIX) or not name.endswith(".weight") or parts[-1] not in ("lora_A", "lora_B"):
+            raise NotImplementedError(
+                f"{path}: the tensor {name!r} is no adapter of a linear layer, which would be named "
+                f"{_PREFIX}<path>.lora_A.weight or .lora_B.weight"
+            )
+        found.setdefault(parts[0].removeprefix(_PREFIX), {})[parts[1]] = tensor
+    for layer, pair in found.items():
+        if len(pair) != 2 or any(tensor.ndim != 2 for tensor in pair.values()):
+            raise ValueError(f"{path}: {layer!r} needs the matrices lora_A and lora_B, got {', '.join(sorted(pair))}")
+    if not found:
+        raise ValueError(f"{path} has no adapter")
+    return {layer: (pair["lora_A"], pair["lora_B"]) for layer, pair in found.items()}
