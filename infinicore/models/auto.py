@@ -45,8 +45,8 @@ def from_config(config, *, dtype=None, device=None):
 
 def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progress=None):
     """Load a Hugging Face folder (config.json, model.safetensors or shards with an index, generation_config.json),
-    or a GGUF file (its name ends in .gguf, or it begins with that word); without a path, the small model that comes with
-    the package and writes Python.
+    or a GGUF file (its name ends in .gguf, or it begins with that word); without a path, the small model that comes
+    with the package and writes Python.
 
     `dtype` is what float weights are converted to and computed in. The default is the one that config.json names; of a
     GGUF file that of its weights, or where they are quantised bfloat16 (float32 on a CPU without its dot product).

@@ -339,7 +339,8 @@ class Trainer:
         """FLOP/s of the largest product of this machine in the dtype of the run, measured once: what MFU refers to."""
         if self._peak_flops is None:
             size = 1024
-            a = infinicore.randn((size, size)).to(self.amp or infinicore.float32)
+            own = infinicore.Generator(0)  # the default one is the run's
+            a = infinicore.randn((size, size), generator=own).to(self.amp or infinicore.float32)
             times = []
             for _ in range(12):
                 began = time.perf_counter()

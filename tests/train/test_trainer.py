@@ -152,6 +152,12 @@ def test_the_loss_is_drawn(tmp_path):
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_measuring_the_machine_leaves_the_random_state():
+    run = language_trainer()
+    before = infinicore.get_rng_state()
+    assert run.peak_flops() > 1e8 and infinicore.get_rng_state() == before
+
+
 def test_flops_count_products_only():
     config = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32, "vocab_size": 10}
