@@ -50,22 +50,15 @@ if hasattr(os, "register_at_fork"):
 
 def empty(shape, dtype, strides=None):
     """A new uninitialised tensor of `shape` (a tuple); `strides` are row-major, or a permutation of that."""
-    numel = layout.count(shape)
-    storage = memory.allocate(numel * dtype.itemsize)
-    t = _blank()
-    row_major = layout.contiguous_strides(shape)
-    contiguous = strides is None or strides == row_major or layout.is_contiguous(shape, strides)
-    t.set_layout(storage, storage.address, dtype, CPU, shape, strides or row_major, numel, contiguous)
-    return t
+    if _new is None:
+        _blank()
+    t = core_launch.new_tensor(shape, dtype, CPU)
+    return t if strides is None or strides == t.strides_ else core_launch.view_tensor(t, shape, strides, 0)
 
 
 def view(x, shape, strides, offset=0):
     """The same memory with another layout; `offset` in elements."""
-    t = _blank()
-    contiguous = layout.is_contiguous(shape, strides)
-    address = x.address + offset * x.dtype.itemsize
-    t.set_layout(x.storage, address, x.dtype, x.device, shape, strides, layout.count(shape), contiguous)
-    return t
+    return core_launch.view_tensor(x, shape, strides, offset)
 
 
 def wrap(address, shape, strides, dtype, owner):

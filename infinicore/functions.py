@@ -186,11 +186,10 @@ def make_function(op):
 
     def run(*args, **kwargs):
         given = {}
-        if kwargs:
-            for name in outputs:
-                value = kwargs.pop(name, None)
-                if value is not None:
-                    given[name] = value
+        for name in outputs:
+            value = kwargs.pop(name, None)
+            if value is not None:
+                given[name] = value
         inputs = list(_tensors((*args, *kwargs.values()))) if given else ()
         if isinstance(given.get("out"), (tuple, list)):
             given.update(zip(outputs, given.pop("out")))
@@ -203,7 +202,9 @@ def make_function(op):
                 _refuse_out(op, given)
             if not outputs:
                 raise ValueError(f"`{op.name}` works in place and records no gradients: call it under `no_grad`")
-        call = dispatch.Call(op, given, inputs, op.gradient is not None)
+        return recorded(mode, dispatch.Call(op, given, inputs, op.gradient is not None), args, kwargs)
+
+    def recorded(mode, call, args, kwargs):
         core_launch.set_mode(mode & ~GRAD)  # what a paragraph computes on the way is no part of the graph
         try:
             result = call.finish(paragraph(call, *args, **kwargs))
@@ -213,9 +214,14 @@ def make_function(op):
         return result
 
     def function(*args, **kwargs):
-        if core_launch.mode() & WATCH:
+        mode = core_launch.mode()
+        if mode & WATCH:
             return _watched(op, run, args, kwargs)
-        return run(*args, **kwargs)
+        if kwargs or not outputs:
+            return run(*args, **kwargs)
+        if mode & GRAD and core_launch.tracked(args):  # by far the most calls of a training step
+            return recorded(mode, dispatch.Call(op, {}, (), op.gradient is not None), args, kwargs)
+        return paragraph(dispatch.Call(op, {}, ()), *args)
 
     signature = inspect.signature(paragraph)
     parameters = list(signature.parameters.values())[1:]

@@ -7,6 +7,7 @@
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
+from infinicore.core.layout_cy import is_contiguous
 from infinicore.core.tensor_cy cimport Storage, TensorBase, allocate
 
 ctypedef int64_t (*kernel_t)(int64_t*, int64_t, int64_t) noexcept nogil
@@ -155,6 +156,52 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
     if _recording is not None:
         _recording.append((kernel, tuple(args), n, parts, keep, errors))
     return status
+
+
+cdef dict _row_major = {}  # shape -> (number of elements, row-major strides)
+
+
+cdef tuple _layout_of(tuple shape):
+    cdef tuple found = _row_major.get(shape)
+    if found is None:
+        numel, step, strides = 1, 1, []
+        for size in reversed(shape):
+            strides.append(step)
+            step *= size if size > 1 else 1
+            numel *= size
+        if len(_row_major) >= 8192:
+            _row_major.clear()
+        found = _row_major[shape] = numel, tuple(reversed(strides))
+    return found
+
+
+cdef inline TensorBase _make(Storage storage, int64_t address, dtype, device, tuple shape, tuple strides,
+                             int64_t numel, bint contiguous):
+    cdef TensorBase t = <TensorBase>_tensor.__new__(_tensor)
+    t.storage = storage
+    t.address = address
+    t.dtype = dtype
+    t.device = device
+    t.shape_ = shape
+    t.strides_ = strides
+    t.numel_ = numel
+    t.contiguous_ = contiguous
+    return t
+
+
+def new_tensor(tuple shape, dtype, device):
+    """An uninitialised row-major tensor."""
+    cdef tuple found = _layout_of(shape)
+    cdef Storage storage = allocate(found[0] * dtype.itemsize)
+    return _make(storage, storage.address, dtype, device, shape, found[1], found[0], True)
+
+
+def view_tensor(TensorBase x, tuple shape, tuple strides, int64_t offset):
+    """The memory of `x` with another layout."""
+    cdef tuple found = _layout_of(shape)
+    cdef bint contiguous = found[1] == strides or is_contiguous(shape, strides)
+    return _make(x.storage, x.address + offset * <int64_t>x.dtype.itemsize, x.dtype, x.device, shape, strides,
+                 found[0], contiguous)
 
 
 cdef class Entry:

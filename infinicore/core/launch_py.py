@@ -7,7 +7,7 @@ loop over records is a compiled kernel in both lives.
 import ctypes
 import threading
 
-from infinicore.core import tensor_cy
+from infinicore.core import layout_cy, tensor_cy
 
 GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -112,6 +112,23 @@ def launch(kernel, args, n, grain, keep, errors):
     if _state["recording"] is not None:
         _state["recording"].append((kernel, tuple(args), n, parts, keep, errors))
     return status
+
+
+def new_tensor(shape, dtype, device):
+    """An uninitialised row-major tensor."""
+    numel = layout_cy.count(shape)
+    storage = tensor_cy.allocate(numel * dtype.itemsize)
+    t = _state["tensor"]()
+    t.set_layout(storage, storage.address, dtype, device, shape, layout_cy.contiguous_strides(shape), numel, True)
+    return t
+
+
+def view_tensor(x, shape, strides, offset):
+    """The memory of `x` with another layout."""
+    t = _state["tensor"]()
+    address, contiguous = x.address + offset * x.dtype.itemsize, layout_cy.is_contiguous(shape, strides)
+    t.set_layout(x.storage, address, x.dtype, x.device, shape, strides, layout_cy.count(shape), contiguous)
+    return t
 
 
 class Entry:
