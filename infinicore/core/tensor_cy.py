@@ -8,7 +8,7 @@ import mmap
 import numpy as np
 
 HUGE_PAGE = 2 << 20  # blocks of at least two of these are mapped on huge-page boundaries
-_POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse, or a quarter of the most that was in use
+_POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse, or half of the most that was in use
 
 
 def is_compiled():
@@ -82,7 +82,7 @@ def give_block(block):
             _cached += size
             _small[size >> 8].append(block)
         return
-    limit = max(_POOL_LIMIT, _peak // 4)
+    limit = max(_POOL_LIMIT, _peak // 2)
     if size > limit:
         return
     while _cached + size > limit and _large:
