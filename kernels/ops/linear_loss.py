@@ -61,10 +61,11 @@ def _check(input, weight, target, reduction):
 def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, reduction="mean"):
     """`cross_entropy(linear(input, weight), target)` for input [..., K], weight [V, K] and class ids [...].
 
-    Logits exist for some rows at a time (up to 128 MB), in the dtype of `input`. When gradients will be wanted, those of `input` and
-    `weight` (the latter in float32) are computed from the same logits: backward has nothing to do but scale them. The
-    loss, a scalar, is float32 (float64 for float64): the mean over the targets other than `ignore_index`, or their sum.
-    Raises ValueError for shapes that do not match and for targets outside of [0, V), TypeError for other dtypes.
+    Logits exist for some rows at a time (up to 128 MB), in the dtype of `input`. When gradients will be wanted, those
+    of `input` and `weight` (the latter in float32) are computed from the same logits: backward has nothing to do but
+    scale them. The loss, a scalar, is float32 (float64 for float64): the mean over the targets other than
+    `ignore_index`, or their sum. Raises ValueError for shapes that do not match and for targets outside of [0, V),
+    TypeError for other dtypes.
     """
     _check(input, weight, target, reduction)
     (classes, k), dtype = weight.shape, input.dtype.name
