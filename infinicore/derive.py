@@ -45,22 +45,38 @@ class PiecesNode(Node):
 
 
 class WrittenNode(Node):
-    """A tensor of which a part was overwritten: that part's gradient goes to what was written, the rest to the old."""
+    """A tensor of which a part was overwritten: that part's gradient goes to what was written, the rest to the old.
 
-    __slots__ = ("layout",)
+    `base` has shape and strides of the tensor, `part` shape, strides and offset of the part in its memory.
+    """
+
+    __slots__ = ("base", "part")
+
+    def _laid_out(self, dtype):
+        """New memory in the layout of the tensor, and the part of it that was overwritten."""
+        low, high = layout.extent(*self.base)
+        whole = dispatch.view(dispatch.empty((high - low + 1,), dtype), *self.base, -low)
+        return whole, dispatch.view(whole, *self.part)
 
     def backward(self, gradients, into):
-        old, new = functions.rearrange(gradients[0]), None
-        part = dispatch.view(old, *self.layout)
-        if self.edges[1] is not None:
-            new = functions.rearrange(part)
-        if core_launch.mode() & GRAD:  # differentiable: zeros where the part lies
-            keep = dispatch.empty(old.shape_, dispatch.dtype("bool"))
-            keep.fill_(True)
-            dispatch.view(keep, *self.layout).fill_(False)
-            return functions.where(keep, gradients[0], 0.0), functions.rearrange(view(gradients[0], *self.layout))
+        g = gradients[0]
+        if core_launch.mode() & GRAD:
+            return self._differentiable(g)
+        old, part = self._laid_out(g.dtype)
+        dispatch.copy_into(old, g)
+        new = None if self.edges[1] is None else dispatch.contiguous_copy(part)
         part.fill_(0)
         return old, new
+
+    def _differentiable(self, g):
+        """The same by operations that have derivatives."""
+        keep, part = self._laid_out(dispatch.dtype("bool"))
+        keep.fill_(True)
+        part.fill_(False)
+        numbers, part = self._laid_out(dispatch.dtype("int64"))  # of the elements, in row-major order
+        dispatch.copy_into(numbers, functions.from_numpy(np.arange(g.numel_).reshape(g.shape_)))
+        new = functions.index_select(g.reshape(-1), 0, dispatch.contiguous_copy(part).reshape(-1))
+        return functions.where(keep, g, 0.0), new.reshape(part.shape_)
 
 
 def view(x, shape, strides, offset=0, inverse=None):
@@ -152,7 +168,7 @@ def write(x, source, name):
         return
     made = WrittenNode(name, (edge(base), new), ((base.shape_, base.dtype),))
     offset = (x.address - base.address) // base.dtype.itemsize
-    made.layout = x.shape_, x.strides_, offset
+    made.base, made.part = (base.shape_, base.strides_), (x.shape_, x.strides_, offset)
     attach(base, made)
     _renew_view(x)
 
@@ -412,29 +428,3 @@ class Recorder:
         for i, y in enumerate(results):
             if y.dtype.is_floating_point:
                 attach(y, made, i)
-
-
-# ---- parts of one tensor ---------------------------------------------------------------------------
-
-
-class JoinedNode(Node):
-    """A tensor whose row ranges are leaves of their own: each gets its rows of the gradient."""
-
-    __slots__ = ("starts",)
-
-    def backward(self, gradients, into):
-        return [gradients[0].narrow(0, first, count) for first, count in self.starts]
-
-
-def joined(whole, parts):
-    """`whole`, whose consecutive rows are the tensors `parts`, as a result of them: no copy either way."""
-    if not core_launch.mode() & GRAD or not core_launch.tracked(parts):
-        return whole
-    made = JoinedNode("joined", tuple(edge(x) for x in parts), ((whole.shape_, whole.dtype),))
-    made.starts, first = [], 0
-    for x in parts:
-        made.starts.append((first, x.shape_[0]))
-        first += x.shape_[0]
-    y = node.alias(whole)
-    attach(y, made)
-    return y
