@@ -9,12 +9,14 @@ from .dtype import bool_, float32, int64
 from .dtype import dtype as to_dtype
 from .interop.numpy import from_numpy
 from .tensor import Tensor
+from .tensor_grad import makes_leaf
 
 
 def _shape(size):
     return layout.checked_shape(size)
 
 
+@makes_leaf
 def empty(*size, dtype=None, device=None, pin_memory=False):
     """An uninitialised tensor of shape `size` (ints, or one sequence of them)."""
     usable(device)
@@ -33,6 +35,7 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
     return dispatch.view(whole, shape, strides)
 
 
+@makes_leaf
 def full(size, fill_value, *, dtype=None, device=None):
     """A tensor of one value; the dtype follows the value (float32, int64 or bool) unless given."""
     usable(device)
@@ -41,31 +44,37 @@ def full(size, fill_value, *, dtype=None, device=None):
     return dispatch.empty(_shape(size), to_dtype(dtype)).fill_(fill_value)
 
 
+@makes_leaf
 def zeros(*size, dtype=None, device=None, pin_memory=False):
     """A tensor of zeros."""
     return empty(*size, dtype=dtype, device=device).zero_()
 
 
+@makes_leaf
 def ones(*size, dtype=None, device=None, pin_memory=False):
     """A tensor of ones."""
     return empty(*size, dtype=dtype, device=device).fill_(1)
 
 
+@makes_leaf
 def empty_like(input, *, dtype=None, device=None):
     """An uninitialised tensor of the shape and dtype of `input`."""
     return empty(input.shape_, dtype=dtype or input.dtype, device=device)
 
 
+@makes_leaf
 def zeros_like(input, *, dtype=None, device=None):
     """Zeros of the shape and dtype of `input`."""
     return empty_like(input, dtype=dtype, device=device).zero_()
 
 
+@makes_leaf
 def ones_like(input, *, dtype=None, device=None):
     """Ones of the shape and dtype of `input`."""
     return empty_like(input, dtype=dtype, device=device).fill_(1)
 
 
+@makes_leaf
 def full_like(input, fill_value, *, dtype=None, device=None):
     """One value in the shape and dtype of `input`."""
     return empty_like(input, dtype=dtype, device=device).fill_(fill_value)
@@ -82,16 +91,19 @@ def arange(start, end=None, step=1, *, dtype=None, device=None):
     return from_numpy(np.arange(start, end, step, dtype=np.int64 if whole else np.float64), dtype=wanted, device=device)
 
 
+@makes_leaf
 def linspace(start, end, steps, *, dtype=None, device=None):
     """`steps` equally spaced values from `start` to `end`, both included."""
     return from_numpy(np.linspace(start, end, steps), dtype=dtype or float32, device=device)
 
 
+@makes_leaf
 def eye(n, m=None, *, dtype=None, device=None):
     """The identity matrix."""
     return from_numpy(np.eye(n, m), dtype=dtype or float32, device=device)
 
 
+@makes_leaf
 def tensor(data, *, dtype=None, device=None):
     """A new tensor from numbers, nested sequences, a NumPy array or a tensor (always a copy)."""
     usable(device)

@@ -9,6 +9,7 @@ from .core import layout
 from .dtype import dtype as to_dtype
 from .dtype import float32, int64
 from .interop.numpy import from_numpy
+from .tensor_grad import makes_leaf
 
 _ALGORITHM = "philox"
 
@@ -128,12 +129,14 @@ def _sizes(size):
     return layout.checked_shape(size[0] if len(size) == 1 else size)
 
 
+@makes_leaf
 def rand(*size, dtype=None, device=None, generator=None):
     """Uniform numbers in [0, 1)."""
     values = (generator or _default)._numpy.random(_sizes(size), np.float32)
     return from_numpy(np.asarray(values), dtype=dtype or float32, device=device)
 
 
+@makes_leaf
 def randn(*size, dtype=None, device=None, generator=None):
     """Standard normal numbers."""
     values = (generator or _default)._numpy.standard_normal(_sizes(size), np.float32)

@@ -1,6 +1,8 @@
 """What a `Tensor` has to do with gradients: PyTorch's attributes and methods."""
 
+import functools
 import importlib
+import inspect
 import weakref
 
 from .core import launch, node
@@ -11,6 +13,20 @@ from .core.tensor_cy import TensorBase
 def in_graph(*values):
     """Whether a call with these values is recorded."""
     return launch.mode() & GRAD and launch.tracked(values)
+
+
+def makes_leaf(function):
+    """Give a function that makes a tensor the keyword `requires_grad`."""
+
+    @functools.wraps(function)
+    def made(*args, requires_grad=False, **kwargs):
+        t = function(*args, **kwargs)
+        return t.requires_grad_() if requires_grad else t
+
+    signature = inspect.signature(function)
+    extra = inspect.Parameter("requires_grad", inspect.Parameter.KEYWORD_ONLY, default=False)
+    made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    return made
 
 
 class Gradients:

@@ -184,6 +184,18 @@ def test_modes():
     assert ic.is_grad_enabled()
 
 
+def test_new_leaves():
+    for x in (
+        ic.tensor([1.0, 2.0], requires_grad=True),
+        ic.randn(3, requires_grad=True),
+        ic.ones(2, requires_grad=True),
+    ):
+        assert x.requires_grad and x.is_leaf
+    assert not ic.zeros(2).requires_grad
+    with pytest.raises(TypeError, match="floating-point"):
+        ic.tensor([1, 2], requires_grad=True)
+
+
 def test_errors_name_the_fix():
     with pytest.raises(ValueError, match="does not require grad"):
         ic.ones(3).sum().backward()
