@@ -10,6 +10,7 @@ from .vmath import exp
 
 LANES = isa.lanes()
 PAIR, WIDE = 2 * LANES, 4 * LANES
+BLOCK = 16  # vectors
 
 
 @jit.inline
@@ -18,8 +19,12 @@ def row_dot(g, y, size, T, LOGARITHM):
     total, rest = fill(0.0, T, WIDE), fill(0.0, T, LANES)
     i = 0
     while i + WIDE <= size:
-        total = total + vload(g, i, WIDE) if LOGARITHM else muladd(vload(g, i, WIDE), vload(y, i, WIDE), total)
-        i += WIDE
+        # in blocks: one sum of 5,000 numbers in 8 lanes is off by 2e-5, which a large probability shows
+        block, end = fill(0.0, T, WIDE), min(size, i + BLOCK * WIDE)
+        while i + WIDE <= end:
+            block = block + vload(g, i, WIDE) if LOGARITHM else muladd(vload(g, i, WIDE), vload(y, i, WIDE), block)
+            i += WIDE
+        total = total + block
     while i < size:
         left = size - i
         v = vload_first(g, i, LANES, left)

@@ -14,7 +14,7 @@ from . import narrower
 
 HERE = Path(__file__).parent
 FILES = ["test_table.py", "test_elementwise.py"]
-CHOSEN = "(values and (float32 or bfloat16 or float16)) and not prod"
+CHOSEN = "(values and (float32 or bfloat16)) and not prod"
 
 
 @pytest.mark.slow
