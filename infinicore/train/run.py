@@ -165,6 +165,8 @@ def run(config, *, progress=True, say=lambda text: None):
     if config.out is None:
         raise ValueError("`out` is missing: give the folder of the run")
     out = Path(config.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"`out` must be a folder, or a name that is free, and {out} is a file")
     if config.resume and checkpoints(out):
         _check_same(config, out)
     else:  # what an attempt without a checkpoint has left does not count

@@ -255,3 +255,22 @@ def test_errors_of_linear_cross_entropy():
         ic.linear_cross_entropy(x, w.to(ic.float64), t)
     with pytest.raises(ValueError, match=r"`reduction` .* got 'none'"):
         ic.linear_cross_entropy(x, w, t, reduction="none")
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_float32_residual_beside_16_bit_operands(rows, activation, rng):
+    """The result is float32 and not rounded on the way; each gradient has the dtype of its input."""
+    x = ic.from_numpy(rng.standard_normal((rows, 48))).to("bfloat16").requires_grad_()
+    w = ic.from_numpy(rng.standard_normal((33, 48))).to("bfloat16").requires_grad_()
+    r = ic.from_numpy(rng.standard_normal((rows, 33))).to("float32").requires_grad_()
+    y = ic.linear(x, w, activation=activation, residual=r)
+    assert y.dtype is ic.float32
+    inner = wide(x) @ wide(w).T
+    if activation is None:
+        np.testing.assert_allclose(wide(y), inner + wide(r), rtol=1e-5, atol=1e-4)
+    y.backward(ic.ones(y.shape))
+    assert (x.grad.dtype, w.grad.dtype, r.grad.dtype) == (ic.bfloat16, ic.bfloat16, ic.float32)
+    np.testing.assert_array_equal(r.grad.numpy(), np.ones((rows, 33)))
+    if activation is None:
+        np.testing.assert_allclose(wide(w.grad), np.tile(wide(x).sum(0), (33, 1)), rtol=1e-2, atol=5e-2)

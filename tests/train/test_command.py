@@ -190,6 +190,7 @@ def test_other_settings_do_not_continue_a_run(tmp_path, text, capsys):
         (["--data", "nowhere"], "there is no file or folder nowhere"),
         (["--validation-data", "ids.tokens"], "there is no file or folder ids.tokens"),
         (["--config", "nowhere.toml"], "there is no config nowhere.toml"),
+        (["--out", "data.txt"], "`out` must be a folder, or a name that is free, and data.txt is a file"),
     ],
 )
 def test_wrong_settings(tmp_path, capsys, monkeypatch, arguments, words):
