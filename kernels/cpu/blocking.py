@@ -146,7 +146,7 @@ def plan(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
     b_offset = _up(mc * (steps + 1) * size, 64)
     end = b_offset if packed else b_offset + _up(nc * steps * size, 64)
-    slice_bytes = end + (tile_m * nc * 4 if partial else 0)
+    slice_bytes = end + (tile_m * nc * size if partial else 0)  # a sum takes what a panel's element does
     items = grid[0] * grid[1] * batch
     slices = min(threads, items)
     return Plan(

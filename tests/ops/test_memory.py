@@ -1,0 +1,79 @@
+"""No kernel writes outside its memory: every tensor and workspace that an op asks for lies between guards here."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+from infinicore import dispatch
+
+from .test_table import CASES, as_dtype, compare, mapped, to_float64
+
+GUARD = 4096  # bytes on both sides
+PATTERN = b"\xff"  # also what new memory holds: NaN for floats, so that reading it shows in results
+
+
+@pytest.fixture
+def guards(monkeypatch):
+    """Put guards around what `dispatch.empty` makes: a function that makes a tensor of an array so, and one that checks
+    all those made so far."""
+    made, plain = [], dispatch.empty
+
+    def guarded(shape, dtype, strides=None):
+        unit = GUARD // dtype.itemsize
+        count = int(np.prod(shape, dtype=np.int64))
+        whole = plain((count + 2 * unit,), dtype)
+        ctypes.memset(whole.address, PATTERN[0], (count + 2 * unit) * dtype.itemsize)
+        made.append((whole, count * dtype.itemsize))
+        strides = strides or tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
+        return dispatch.view(whole, tuple(shape), strides, unit)
+
+    def make(array):
+        t = ic.from_numpy(array)
+        return dispatch.empty(t.shape_, t.dtype).copy_(t)
+
+    def check():
+        assert made
+        for whole, nbytes in made:
+            assert ctypes.string_at(whole.address, GUARD) == PATTERN * GUARD
+            assert ctypes.string_at(whole.address + GUARD + nbytes, GUARD) == PATTERN * GUARD
+        made.clear()
+
+    monkeypatch.setattr(dispatch, "empty", guarded)
+    return make, check
+
+
+@pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
+def test_ops_stay_in_their_memory(op, dtype, rng, guards):
+    make, check = guards
+    for args, kwargs in op.samples(rng):
+        args = tuple(as_dtype(a, dtype) for a in args)
+        kwargs = {k: as_dtype(v, dtype) for k, v in kwargs.items()}
+        exact = [mapped(a, to_float64) for a in args]
+        with np.errstate(all="ignore"):
+            expected = op.ref(*exact, **{k: mapped(v, to_float64) for k, v in kwargs.items()})
+        tensors = [mapped(a, make) for a in args]
+        options = {k: mapped(v, make) for k, v in kwargs.items()}
+        compare(op, dtype, getattr(ic, op.name)(*tensors, **options), expected)
+    check()
+
+
+# one row, few rows, columns, blocked, a long k in pieces and in parts, ends that fill no register
+PRODUCTS = [(1, 999, 77), (3, 70, 80), (20, 3000, 3), (33, 3000, 40), (30, 9001, 50), (300, 129, 201), (45, 4100, 600)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_products_stay_in_their_memory(dtype, rng, guards):
+    kind, check = getattr(ic, dtype), guards[1]
+    for m, k, n in PRODUCTS:
+        a, b = (ic.from_numpy(rng.standard_normal(s)).to(kind) for s in ((m, k), (n, k)))
+        wide = a.to(ic.float64).numpy(), b.to(ic.float64).numpy().T
+        exact, scale = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1]) + 1
+        total = ic.ones((m, n), dtype=kind if dtype == "float64" else ic.float32)
+        ic.matmul(a, b.T, out=total, out_dtype=total.dtype, accumulate=True)
+        found = [ic.linear(a, b), ic.matmul(a.T.contiguous().T, b.T.contiguous()), ic.sub(total, 1)]
+        for y in found:
+            bound = 1e-14 if dtype == "float64" else 3e-6 if y.dtype is ic.float32 else 1e-2
+            assert (np.abs(y.to(ic.float64).numpy() - exact) / scale).max() < bound
+        check()
