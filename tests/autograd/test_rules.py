@@ -4,6 +4,8 @@ The derivative of sum(w * f(x + t v)) by t is <gradient, v>: two calls and one b
 same is done to the derivative itself, where the row's rule is made of operations that have one.
 """
 
+import functools
+
 import numpy as np
 import pytest
 from infinicore.kernels import OPS
@@ -37,13 +39,13 @@ def test_every_rule_is_tried():
     assert not untried, f"a rule without samples: {untried}"
 
 
-def tensors_of(value):
+def tensors_of(value, make=ic.from_numpy):
     """A sample with its float arrays as float64 tensors that require grad."""
     if isinstance(value, (np.ndarray, np.floating)):
-        t = ic.from_numpy(np.array(value))
+        t = make(np.array(value))
         return t.requires_grad_() if t.dtype is ic.float64 else t
     if isinstance(value, (list, tuple)) and any(isinstance(v, np.ndarray) for v in value):
-        return [tensors_of(v) for v in value]
+        return [tensors_of(v, make) for v in value]
     return value
 
 
@@ -115,25 +117,25 @@ def test_elementwise(op, rng):
     assert all(g.shape == x.shape for g, x in zip(results, inputs))
 
 
+def calls(op, rng, make=ic.from_numpy):
+    """(call, inputs with a gradient) of each sample of a row; `make` turns an array into a tensor."""
+    function = getattr(ic, op.name)
+    for args, kwargs in (op.grad_samples or op.samples)(rng):
+        args = [tensors_of(a, make) for a in args]
+        kwargs = {name: tensors_of(v, make) for name, v in kwargs.items()}
+        for name, x in (*zip(op.parameters, args), *kwargs.items()):
+            if isinstance(x, ic.Tensor) and name not in op.gradients:
+                x.requires_grad_(False)
+        inputs = [x for x in leaves([*args, *kwargs.values()]) if x.numel()]
+        if inputs:
+            yield functools.partial(function, *args, **kwargs), inputs
+
+
 @pytest.mark.parametrize("op", SAMPLED, ids=lambda op: op.name)
 def test_rows(op, rng):
     tried = 0
-    for args, kwargs in (op.grad_samples or op.samples)(rng):
-        args = [tensors_of(a) for a in args]
-        kwargs = {name: tensors_of(v) for name, v in kwargs.items()}
-        inputs = [x for x in leaves([*args, *kwargs.values()]) if x.numel()]
-        for name, x in zip(op.parameters, args):
-            if isinstance(x, ic.Tensor) and x.requires_grad and name not in op.gradients:
-                x.requires_grad_(False)
-                inputs = [y for y in inputs if y is not x]
-        for name, x in kwargs.items():
-            if isinstance(x, ic.Tensor) and x.requires_grad and name not in op.gradients:
-                x.requires_grad_(False)
-                inputs = [y for y in inputs if y is not x]
-        if not inputs:
-            continue
+    for call, inputs in calls(op, rng):
         small = sum(x.numel() for x in inputs) < 5000
-        function = getattr(ic, op.name)
-        check(lambda f=function, a=args, k=kwargs: f(*a, **k), inputs, rng, order=2 if small and tried < 2 else 1)
+        check(call, inputs, rng, order=2 if small and tried < 2 else 1)
         tried += 1
     assert tried

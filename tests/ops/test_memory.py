@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import infinicore as ic
-from infinicore import dispatch
+from infinicore import autograd, dispatch
 
+from ..autograd.test_rules import SAMPLED, calls, floats
 from .test_table import CASES, as_dtype, compare, mapped, to_float64
 
 GUARD = 4096  # bytes on both sides
@@ -77,3 +78,20 @@ def test_products_stay_in_their_memory(dtype, rng, guards):
             bound = 1e-14 if dtype == "float64" else 3e-6 if y.dtype is ic.float32 else 1e-2
             assert (np.abs(y.to(ic.float64).numpy() - exact) / scale).max() < bound
         check()
+
+
+@pytest.mark.parametrize("op", SAMPLED, ids=lambda op: op.name)
+def test_derivatives_stay_in_their_memory(op, guards):
+    make, check = guards
+    plain, guarded = (calls(op, np.random.default_rng(7), how) for how in (ic.from_numpy, make))
+    for pair in zip(plain, guarded, strict=True):
+        found = []
+        for call, inputs in pair:
+            ic.manual_seed(0)  # for those that draw
+            results = [y for y in floats(call()) if y.requires_grad]
+            found.append(autograd.grad(results, inputs, [ic.ones_like(y) for y in results], allow_unused=True))
+        for one, two in zip(*found):
+            assert (one is None) == (two is None)
+            if one is not None:
+                np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-11, atol=1e-11)
+    check()
