@@ -17,34 +17,40 @@ from ..dtype import float32
 _F = derive.functions
 
 
-class _Sum:
-    """The gradients of a node's results so far, and which of them the engine may add to in place."""
+def _exclusive(t, alone):
+    """Whether nobody but the caller refers to a tensor, and nobody else to its memory.
 
-    __slots__ = ("gradients", "owned")
-
-    def __init__(self, count):
-        self.gradients, self.owned = [None] * count, [False] * count
-
-
-def _counts(t):
-    """How often a tensor and its storage are referred to."""
-    return sys.getrefcount(t), sys.getrefcount(t.storage)
+    `alone` is how often a tensor and its storage are then referred to, as seen from here; None asks for that.
+    """
+    counts = sys.getrefcount(t), sys.getrefcount(t.storage)
+    if alone is None:
+        return counts
+    return t.base is None and counts[0] <= alone[0] and counts[1] <= alone[1]
 
 
-def _counts_of_one():
-    """The same for a tensor that only its one variable refers to; interpreters count the calls differently."""
+def _variable():
+    """The counts of a tensor that only one variable of the caller refers to; interpreters count calls differently."""
     t = dispatch.empty((1,), float32)
-    counts = _counts(t)
+    counts = _exclusive(t, None)
     return counts
 
 
-_ALONE = _counts_of_one()
+def _argument():
+    """The same for a tensor that is an argument of the caller, and a variable of the caller's caller."""
+    t = dispatch.empty((1,), float32)
+    counts = _passed_on(t)
+    return counts
 
 
-def _exclusive(t):
-    """Whether nobody but one variable of the caller refers to a tensor, and nobody else to its memory."""
-    tensor, storage = _counts(t)
-    return t.base is None and tensor <= _ALONE[0] + 1 and storage <= _ALONE[1]  # 1: this function's own `t`
+def _passed_on(t):
+    return _exclusive(t, None)
+
+
+_VARIABLE, _ARGUMENT = _variable(), _argument()
+
+
+def _nothing(to):
+    """The `into` that lends nothing."""
 
 
 class Backward:
@@ -52,11 +58,11 @@ class Backward:
 
     def __init__(self, create_graph, retain_graph, inputs=None):
         self.create_graph, self.retain = create_graph, retain_graph
-        self.heap, self.sums = [], {}
+        self.heap, self.sums = [], {}  # sums: node -> gradients of its results so far
         self.inputs = None if inputs is None else {key(x) for x in inputs}
         self.captured = {}  # key of an input -> its gradient
         self.needed = None
-        self.lent = set()  # ids of leaves whose gradient a rule may be adding to
+        self.lent = set()  # edges whose gradient so far the running rule may be adding to
 
     def run(self, roots):
         """Walk from `roots`, pairs of (tensor, gradient)."""
@@ -80,8 +86,7 @@ class Backward:
 
     def step(self, made):
         """Run one node."""
-        total = self.sums.pop(made)
-        gradients = total.gradients
+        gradients = self.sums.pop(made)
         if made.prehooks:
             for hook in list(made.prehooks.values()):
                 result = hook(tuple(gradients))
@@ -97,11 +102,11 @@ class Backward:
                     self.captured[id(made), output] = g
             if made not in self.needed:
                 return
-        del total
+        into = _nothing if made.hooks else self.into  # hooks see, and may change, what the node alone gives
         if launch.mode() & WATCH:
-            results = functions.watched_node(made, gradients, self.into)
+            results = functions.watched_node(made, gradients, into)
         else:
-            results = made.backward(gradients, self.into)
+            results = made.backward(gradients, into)
         if made.hooks:
             for hook in list(made.hooks.values()):
                 changed = hook(tuple(results), tuple(gradients))
@@ -116,8 +121,12 @@ class Backward:
         for to in made.edges:
             g = results.pop()
             if g is not None and to is not None:
-                owned = fresh and not self.create_graph and _exclusive(g)  # before `g` is an argument as well
+                owned = (
+                    fresh and not self.create_graph and _exclusive(g, _VARIABLE)
+                )  # before `g` is an argument as well
                 self.send(to, g, owned)
+        if self.lent:
+            self.lent.clear()
 
     def send(self, to, g, owned):
         """Add a gradient to what an edge leads to; `owned`: nobody else uses its memory."""
@@ -129,44 +138,52 @@ class Backward:
             return
         if self.needed is not None and target not in self.needed and (id(target), output) not in self.inputs:
             return
-        total = self.sums.get(target)
-        if total is None:
-            total = self.sums[target] = _Sum(len(target.outputs))
+        gradients = self.sums.get(target)
+        if gradients is None:
+            gradients = self.sums[target] = [None] * len(target.outputs)
             heapq.heappush(self.heap, (-target.order, target))
-        held = total.gradients[output]
+        held = gradients[output]
         if held is None:
-            total.gradients[output], total.owned[output] = g, owned
-        else:
-            total.gradients[output], total.owned[output] = self.add(held, g, total.owned[output], owned)
+            gradients[output] = g
+        elif held is not g or (id(target), output) not in self.lent:  # else the rule has added to it
+            gradients[output] = None  # so that only `held` refers to it
+            gradients[output] = self.add(held, g, owned)
 
-    def add(self, held, g, held_owned, g_owned):
-        """(sum, whether it is ours): in place where one of the two is."""
-        if not self.create_graph:
-            if held_owned and held.dtype is g.dtype and held.contiguous_:
-                return dispatch.elementwise(_ADD, (held, g), held), True
-            if g_owned and held.dtype is g.dtype and g.contiguous_:
-                return dispatch.elementwise(_ADD, (g, held), g), True
-        return _F.add(held, g), not self.create_graph
+    def add(self, held, g, owned):
+        """Their sum, in place where nobody else uses one of the two."""
+        if not self.create_graph and held.dtype is g.dtype:
+            if held.contiguous_ and _exclusive(held, _ARGUMENT):
+                return dispatch.elementwise(_ADD, (held, g), held)
+            if owned and g.contiguous_:
+                return dispatch.elementwise(_ADD, (g, held), g)
+        return _F.add(held, g)
 
     def into(self, to):
         """For rules that write gradients themselves: (memory, whether to add to it), or None.
 
-        A leaf's gradient so far, to add to; or new float32 memory where a 16-bit input was cast from float32.
+        The gradient so far, to add to, if nobody else uses its memory; or new float32 memory where a 16-bit input was
+        cast from float32.
         """
         if to is None or self.create_graph:
             return None
-        if to[1] != -1:
-            made = to[0]
-            if made.name == "cast" and made.outputs[0][1].itemsize == 2 and made.wanted[0][2] is float32:
-                return dispatch.empty(made.outputs[0][0], float32), False
+        target, output = to
+        if output == -1:
+            held, hooks = target.gradient, target.hooks
+            if held is None or held.tracked or self.inputs is not None or (hooks is not None and hooks.gradient):
+                return None
+        else:
+            gradients = self.sums.get(target)
+            if gradients is None or gradients[output] is None:
+                if target.name == "cast" and target.outputs[0][1].itemsize == 2 and target.wanted[0][2] is float32:
+                    return dispatch.empty(target.outputs[0][0], float32), False
+                return None
+            held, gradients[output] = gradients[output], None
+            alone, gradients[output] = _exclusive(held, _VARIABLE), held
+            if not alone:
+                return None
+        if not held.contiguous_:
             return None
-        if self.inputs is not None:
-            return None
-        leaf = to[0]
-        held = leaf.gradient
-        if held is None or (leaf.hooks is not None and leaf.hooks.gradient) or held.tracked or not held.contiguous_:
-            return None
-        self.lent.add(id(leaf))
+        self.lent.add((id(target), output))
         return held, True
 
     def arrive(self, leaf, g, owned):
@@ -180,14 +197,13 @@ class Backward:
             held = self.captured.get((id(leaf), -1))
             self.captured[id(leaf), -1] = g if held is None else _F.add(held, g)
             return
-        held, lent = leaf.gradient, id(leaf) in self.lent
-        self.lent.discard(id(leaf))
+        held = leaf.gradient
         if held is None:
             if self.create_graph or (owned and g.contiguous_):
                 leaf.gradient = g
             else:
                 leaf.gradient = dispatch.contiguous_copy(g)
-        elif not (lent and held is g):  # else the rule has added to it
+        elif held is not g or (id(leaf), -1) not in self.lent:  # else the rule has added to it
             if self.create_graph:
                 leaf.gradient = _F.add(held, g)
             else:

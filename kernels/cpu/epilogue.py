@@ -6,7 +6,7 @@ from numba.extending import overload
 from .. import jit
 from . import vmath
 from .microkernel import lanes_of, sum_ptr, sum_type
-from .simd import fill, load, ptr, select, stack, vload, vload_first, vstore, vstore_first
+from .simd import fill, load, ptr, select, vload, vload_first, vstore, vstore_first
 
 ACTIVATIONS = (None, "relu", "silu", "gelu", "gelu_tanh")  # by number: the constant ACT of the kernels
 
@@ -66,8 +66,7 @@ def _finish_row(y, sums, bias, residual, alpha, given, width, ACT):
 
 # ---- derivative ----------------------------------------------------------------------------------
 
-ROWS_AT_A_TIME = 4  # of a block of columns: their sums stay in registers
-COLUMN_BYTES = 4096  # of the sums of a block of columns
+ROWS_AT_A_TIME = 4  # of a chunk: their sums stay in registers
 
 
 def slope(x, ACT):
@@ -101,36 +100,23 @@ def _slope(x, ACT):
     return None
 
 
-def copy_row(to, values, width):
-    """to[j] = values[j] for j < width."""
-    raise NotImplementedError("`copy_row` is for jitted code")
+def add_rows(g, stride, places, columns, totals, rows, fresh, ACT):
+    """totals[j] += the sum of some rows of out[j] = g[j] * activation'(before[j]); `places`: before, out.
 
-
-@overload(copy_row)
-def _copy_row(to, values, width):
-    count = lanes_of(values.dtype)
-
-    def implementation(to, values, width):
-        for j in range(0, width, count):
-            vstore_first(to, j, vload(values, j, count), width - j)
-
-    return implementation
-
-
-def add_rows(g, stride, places, columns, totals, rows, width, fresh, ACT):
-    """totals[j] += the sum of some rows of out[j] = g[j] * activation'(before[j]); `places`: before, out."""
+    Whole vectors of `totals` are written, unread if they are `fresh`.
+    """
     raise NotImplementedError("`add_rows` is for jitted code")
 
 
 @overload(add_rows, prefer_literal=True)
-def _add_rows(g, stride, places, columns, totals, rows, width, fresh, ACT):
+def _add_rows(g, stride, places, columns, totals, rows, fresh, ACT):
     if not isinstance(ACT, types.IntegerLiteral):
         return None
     count, KIND, kind = lanes_of(g.dtype), ACT.literal_value, sum_type(g.dtype)
 
-    def implementation(g, stride, places, columns, totals, rows, width, fresh, ACT):
+    def implementation(g, stride, places, columns, totals, rows, fresh, ACT):
         before, out = places
-        whole = width // count * count
+        whole = columns // count * count
         for j in range(0, whole, count):
             total = fill(0.0, kind, count) if fresh else vload(totals, j, count)
             for i in range(rows):
@@ -138,8 +124,8 @@ def _add_rows(g, stride, places, columns, totals, rows, width, fresh, ACT):
                 vstore(out, i * columns + j, value)
                 total = total + value
             vstore(totals, j, total)
-        if whole < width:
-            left = width - whole
+        if whole < columns:
+            left = columns - whole
             total = fill(0.0, kind, count) if fresh else vload(totals, whole, count)
             for i in range(rows):
                 x = vload_first(before, i * columns + whole, count, left)
@@ -153,22 +139,19 @@ def _add_rows(g, stride, places, columns, totals, rows, width, fresh, ACT):
 
 @jit.inline
 def backward(args, lo, hi, T, ACT):
-    """Blocks [lo, hi) of columns of out = g * activation'(before), and the sums of its columns: the bias's gradient.
+    """Chunks [lo, hi) of rows of out = g * activation'(before), and the sums of their columns: the bias's gradient.
 
-    0-3: addresses of g, before, out, and the sums (0: not wanted), 4: rows, 5: columns, 6: stride of the rows of g,
-    7: columns of a block. Each column is summed by one thread, so the sums do not depend on how many there are.
+    0-3: addresses of g, before, out, and the sums of the first chunk, 4: rows, 5: columns, 6: stride of the rows of g,
+    7: rows of a chunk, 8: step to the sums of the next chunk, in whole vectors. Chunks follow from the shape alone, so
+    the sums do not depend on threads.
     """
-    rows, columns, stride, block = load(args, 4), load(args, 5), load(args, 6), load(args, 7)
-    totals = sum_ptr(stack(COLUMN_BYTES), T)
-    for item in range(lo, hi):
-        start = item * block
-        width = min(block, columns - start)
-        g, bias = ptr(load(args, 0), T) + start, ptr(load(args, 3), T) + start
-        before, out = ptr(load(args, 1), T) + start, ptr(load(args, 2), T) + start
-        for i in range(0, rows, ROWS_AT_A_TIME):
-            few, fresh = min(ROWS_AT_A_TIME, rows - i), i == 0
-            places = before + i * columns, out + i * columns
-            add_rows(g + i * stride, stride, places, columns, totals, few, width, fresh, ACT)
-        if load(args, 3) != 0:
-            copy_row(bias, totals, width)
+    rows, columns, stride = load(args, 4), load(args, 5), load(args, 6)
+    chunk_rows, step = load(args, 7), load(args, 8)
+    for chunk in range(lo, hi):
+        start, stop = chunk * chunk_rows, min(rows, (chunk + 1) * chunk_rows)
+        totals = sum_ptr(load(args, 3), T) + chunk * step
+        for i in range(start, stop, ROWS_AT_A_TIME):
+            g, few, fresh = ptr(load(args, 0), T) + i * stride, min(ROWS_AT_A_TIME, stop - i), i == start
+            places = ptr(load(args, 1), T) + i * columns, ptr(load(args, 2), T) + i * columns
+            add_rows(g, stride, places, columns, totals, few, fresh, ACT)
     return 0

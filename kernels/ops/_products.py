@@ -246,9 +246,15 @@ def foldable(x):
     return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(rows))
 
 
-def product(f, a, b, alpha, place):
-    """`alpha a @ b`, written or added into `place`, a pair (tensor, accumulate), if that is given and fits."""
+def product(f, a, b, alpha, place, shape=None):
+    """`alpha a @ b`, viewed as `shape`; in or added to `place`, a pair (tensor, accumulate), if that is given and fits.
+
+    The result is then the tensor itself.
+    """
     target, accumulate = place or (None, False)
     if target is None or (target.dtype is not a.dtype and (target.dtype.name != "float32" or a.dtype.itemsize != 2)):
-        return f.matmul(a, b, alpha=alpha)
-    return f.matmul(a, b, alpha=alpha, out=target, out_dtype=target.dtype, accumulate=accumulate)
+        y = f.matmul(a, b, alpha=alpha)
+        return y if shape is None else y.reshape(shape)
+    y = target if shape is None else target.view(a.shape_[0], b.shape_[1])
+    f.matmul(a, b, alpha=alpha, out=y, out_dtype=target.dtype, accumulate=accumulate)
+    return target

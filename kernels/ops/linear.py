@@ -6,6 +6,7 @@ import numpy as np
 
 from ..cpu import blocking
 from ..registry import FLOATS, op
+from ._chunks import join_chunks
 from ._products import TOLERANCE, alpha_bits, check, foldable, known, launch_for, product, remember, run_tensors
 
 _ACTIVATIONS = {None: 0, "relu": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}  # by the numbers of cpu/epilogue.py
@@ -159,12 +160,12 @@ def _(f, g, input, weight, bias, alpha, activation, before, need, into, create_g
         rows, db = f.activation_backward(rows, before.reshape(count, n), activation, bias="bias" in need)
     if "bias" in need and db is None:
         db = f.sum(rows, 0)
-    dx = f.matmul(rows, weight, alpha=alpha) if "input" in need else None
-    if "weight" not in need:
-        dw = None
-    else:
+    dx = dw = None
+    if "input" in need:
+        dx = product(f, rows, weight, alpha, into("input"), input.shape_)
+    if "weight" in need:
         dw = product(f, rows.T, input if flat else input.reshape(count, k), alpha, into("weight"))
-    return dx if flat or dx is None else dx.reshape(input.shape), dw, db, residual
+    return dx, dw, db, residual
 
 
 def _slope(f, z, activation):
@@ -178,6 +179,9 @@ def _slope(f, z, activation):
         return 0.5 * (1.0 + f.erf(z * 0.7071067811865476)) + 0.3989422804014327 * z * f.exp(-0.5 * z * z)
     t = f.tanh(0.7978845608028654 * (z + 0.044715 * z * z * z))
     return 0.5 * (1.0 + t) + 0.3989422804014327 * z * (1.0 - t * t) * (1.0 + 0.134145 * z * z)
+
+
+_CHUNKS, _CHUNK = 32, 16384  # chunks of rows at most, elements of a chunk at least
 
 
 def _slope_samples(rng):
@@ -229,13 +233,15 @@ def activation_backward(call, grad, before, activation, *, bias=False):
         total.fill_(0)
     if not y.numel():
         return y, total
-    size = 8 if grad.dtype.name == "float64" else 4
-    block = min(4096 // size, -(-columns // (2 * call.threads)))
-    block = -(-block // blocking.LINE) * blocking.LINE
-    addresses = grad.address, before.address, y.address, total.address if bias else 0
-    args, keep = [*addresses, rows, columns, grad.strides[0], block], (grad, before, y, total)
-    types, grain = {"T": grad.dtype.name, "ACT": number}, 1 + (1 << 14) // (rows * block)
-    call.launch("epilogue.backward", types, args, -(-columns // block), grain, keep)
+    compute = "float64" if grad.dtype.name == "float64" else "float32"
+    chunk = max(-(-rows // _CHUNKS), -(-_CHUNK // columns))
+    chunks, step = -(-rows // chunk), -(-columns // blocking.LANES) * blocking.LANES
+    sums = call.empty((chunks, step), compute)
+    args = [grad.address, before.address, y.address, sums.address, rows, columns, grad.strides[0], chunk, step]
+    types, keep = {"T": grad.dtype.name, "ACT": number}, (grad, before, y, sums)
+    call.launch("epilogue.backward", types, args, chunks, 1 + _CHUNK // (chunk * columns), keep)
+    if bias:
+        join_chunks(call, sums, (0, sums.address), step, chunks, (None, total))
     return y, total
 
 

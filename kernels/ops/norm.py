@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from .. import isa
 from ..registry import op
+from ._chunks import join_chunks
 from ._layout import check, check_factor, rows
 
 _GRAIN = 65536  # elements: 8 us for float32
-_COLUMNS = 2 * isa.lanes()  # PAIR of cpu/norm_grad.py
 _CHUNKS = 16  # at most, of the rows whose sums are the gradients of weight and bias
 _CHUNK = 16384  # elements of a chunk at least, and _CHUNK_ROWS rows: its own sums are written once and read once
 _CHUNK_ROWS = 32
@@ -69,11 +68,7 @@ def _backward(call, g, input, dims, eps, weight, bias=None, residual=None, cente
     grain = max(1, _CHUNK // (chunk * size or 1))
     call.launch("norm_grad.backward", types, args, chunks, grain, (g, x, weight, dx, residual, dw, db, partial))
     if partial is not None:
-        args = [dw_address, db_address, size, chunks, size, *(0 if f is None else f.address for f in (dw, db))]
-        types = {"C": compute, "W": compute if dw is None else dw.dtype.name, "B": compute}
-        types["B"] = types["W"] if db is None else db.dtype.name
-        grain = max(1, _GRAIN // (_COLUMNS * chunks * len(sums)))
-        call.launch("norm_grad.join", types, args, -(-size // _COLUMNS), grain, (partial, dw, db))
+        join_chunks(call, partial, (dw_address, db_address), size, chunks, (dw, db))
     return dx, dw, db
 
 
@@ -97,6 +92,12 @@ def _formula(f, g, input, dims, eps, weight, center):
 def _wanted(need, **gradients):
     """The gradients whose names are in `need`, None for the others."""
     return tuple(gradient if name in need else None for name, gradient in gradients.items())
+
+
+def _added(place, g):
+    """The arguments of a backward op that add the input's gradient to what is there, if `place` has that."""
+    fits = place is not None and place[1] and place[0].dtype is g.dtype
+    return {"out": place[0], "g_residual": place[0]} if fits else {}
 
 
 # ---- norms ---------------------------------------------------------------------------------------
@@ -135,11 +136,11 @@ def rms_norm(call, input, weight, eps=1e-5):
 
 
 @rms_norm.grad("input", "weight")
-def _(f, g, input, weight, eps, need, create_graph):
+def _(f, g, input, weight, eps, need, into, create_graph):
     if create_graph:
         dx, dw, _ = _formula(f, g, input, 1, eps, weight, False)
     else:
-        dx, dw = f.rms_norm_backward(g, input, weight, eps)
+        dx, dw = f.rms_norm_backward(g, input, weight, eps, **_added(into("input"), g))
     return _wanted(need, input=dx, weight=dw)
 
 
@@ -285,29 +286,31 @@ def layer_norm(call, input, normalized_shape, weight=None, bias=None, eps=1e-5):
 
 
 @layer_norm.grad("input", "weight", "bias")
-def _(f, g, input, normalized_shape, weight, bias, eps, need, create_graph):
+def _(f, g, input, normalized_shape, weight, bias, eps, need, into, create_graph):
     if create_graph:
         dims = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
         gradients = _formula(f, g, input, dims, eps, weight, True)
     else:
-        gradients = f.layer_norm_backward(g, input, normalized_shape, weight, bias if "bias" in need else None, eps)
+        bias = bias if "bias" in need else None
+        gradients = f.layer_norm_backward(g, input, normalized_shape, weight, bias, eps, **_added(into("input"), g))
     return _wanted(need, input=gradients[0], weight=gradients[1], bias=gradients[2])
 
 
-def _layer_backward_ref(g, input, normalized_shape, weight, bias, eps=1e-5):
+def _layer_backward_ref(g, input, normalized_shape, weight, bias, eps=1e-5, g_residual=0.0):
     axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     leading = tuple(range(axes[0]))
     d = input - input.mean(axes, keepdims=True)
     scale = 1 / np.sqrt((d**2).mean(axes, keepdims=True) + eps)
     x_hat, h = d * scale, g * weight
     dx = scale * (h - h.mean(axes, keepdims=True) - x_hat * (h * x_hat).mean(axes, keepdims=True))
-    return dx, (g * x_hat).sum(leading), g.sum(leading)
+    return dx + g_residual, (g * x_hat).sum(leading), g.sum(leading)
 
 
 def _layer_backward_samples(rng):
     for shape, dims in (((5, 1), 1), ((5, 3), 1), ((5, 17), 1), ((5, 257), 1), ((5, 1024), 1), ((2, 4, 3, 64), 2)):
         last = shape[-dims:]
-        yield (rng.standard_normal(shape), rng.standard_normal(shape) + 3, last, *rng.standard_normal((2, *last))), {}
+        args = (rng.standard_normal(shape), rng.standard_normal(shape) + 3, last, *rng.standard_normal((2, *last)))
+        yield args, {"g_residual": rng.standard_normal(shape)} if dims == 2 else {}
 
 
 @op(
@@ -317,12 +320,12 @@ def _layer_backward_samples(rng):
     gradient=None,
     tolerance={"bfloat16": (2e-2, 2e-2), "float16": (3e-3, 3e-3)},
 )
-def layer_norm_backward(call, g, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+def layer_norm_backward(call, g, input, normalized_shape, weight=None, bias=None, eps=1e-5, g_residual=None):
     """(gradient of `input`, of `weight`, of `bias`) of `layer_norm` for the gradient `g` of its result.
 
     `g` and `input` have one shape and dtype. The gradient of `weight` or `bias` is None where that is None; `bias`
-    says only that its gradient is wanted, and in which dtype. Sums over rows are float32 (float64 for float64), and
-    the same for any number of threads.
+    says only that its gradient is wanted, and in which dtype. `g_residual`, of the shape of `input`, is added to the
+    first. Sums over rows are float32 (float64 for float64), and the same for any number of threads.
     """
     check(call, input, "input")
     last = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -330,4 +333,4 @@ def layer_norm_backward(call, g, input, normalized_shape, weight=None, bias=None
         raise ValueError(
             f"`normalized_shape` of `layer_norm_backward` must be the last dims of `input` {input.shape_}, got {last}"
         )
-    return _backward(call, g, input, len(last), eps, weight, bias, center=True)
+    return _backward(call, g, input, len(last), eps, weight, bias, g_residual, center=True)

@@ -287,3 +287,59 @@ def test_threads_have_modes_of_their_own():
         thread.start()
         thread.join()
     assert found == [True]
+
+
+# ---- gradients that rules add to what is there ---------------------------------------------------
+
+
+def test_a_leaf_used_twice_by_one_product_adds_both_gradients_each_time():
+    w = ic.randn(5, 5, dtype=ic.float64).requires_grad_()
+    (w @ w).sum().backward()
+    once = w.grad.clone()
+    (w @ w).sum().backward()  # both operands add to the gradient that is there
+    np.testing.assert_allclose(w.grad.numpy(), 2 * once.numpy(), rtol=1e-12)
+
+
+def test_hooks_of_a_node_see_what_it_gives_itself(rng):
+    w = ic.from_numpy(rng.standard_normal((3, 4))).requires_grad_()
+    x = ic.from_numpy(rng.standard_normal((2, 3)))
+    (x @ w).sum().backward()
+    once, seen = w.grad.clone(), []
+    y = x @ w
+    y.grad_fn.register_hook(lambda inputs, outputs: seen.append(inputs[0].clone()) or tuple(2 * g for g in inputs))
+    y.sum().backward()
+    np.testing.assert_allclose(seen[0].numpy(), once.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(w.grad.numpy(), 3 * once.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_residual_streams_against_torch(norm, keep, rng):
+    torch = pytest.importorskip("torch")
+    F = torch.nn.functional
+    arrays = [rng.standard_normal(s) for s in ((2, 3, 8), (8,), (8,), (16, 8), (8, 16), (8, 8))]
+
+    def run(tensors, f, normalise):
+        x, w, b, up, down, square = tensors
+        h = x * 1.0
+        for _ in range(2):  # a residual stream, whose branches begin with a norm and with two products
+            z = normalise(h, w, b)
+            h = h + f.linear(f.gelu(f.linear(z, up)), down) + f.linear(z, square)
+        return h
+
+    ours = [ic.from_numpy(a.copy()).requires_grad_() for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    layer = norm == "layer_norm"
+    h = run(ours, ic, lambda h, w, b: ic.layer_norm(h, (8,), w, b) if layer else ic.rms_norm(h, w) + b)
+    t = run(theirs, F, lambda h, w, b: F.layer_norm(h, (8,), w, b) if layer else F.rms_norm(h, (8,), w, 1e-5) + b)
+    g = rng.standard_normal((2, 3, 8))
+    kept = ic.from_numpy(g.copy())  # must not be written to
+    if keep:
+        h.retain_grad()
+    h.backward(kept if keep else ic.from_numpy(g.copy()))
+    t.backward(torch.tensor(g))
+    np.testing.assert_array_equal(kept.numpy(), g)
+    if keep:
+        np.testing.assert_array_equal(h.grad.numpy(), g)
+    for one, two in zip(ours, theirs):
+        np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-10, atol=1e-10)
