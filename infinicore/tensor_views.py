@@ -39,7 +39,7 @@ def _selected(shape, dim, index, g):
     return full
 
 
-def _joined(shape, dtype, dim, sizes, gradients):
+def _joined(shape, strides, dtype, dim, sizes, gradients):
     """The gradients of pieces along `dim` in one tensor; zeros where one is None."""
     if launch.mode() & GRAD:
         parts = [
@@ -47,7 +47,7 @@ def _joined(shape, dtype, dim, sizes, gradients):
             for n, g in zip(sizes, gradients)
         ]
         return derive.functions.cat(parts, dim)
-    full = _neighbours(shape, dim, gradients)
+    full = _neighbours(shape, strides, strides, [n * strides[dim] for n in sizes], gradients)
     if full is not None:
         return full
     full, start = dispatch.empty(shape, dtype), 0
@@ -61,24 +61,33 @@ def _joined(shape, dtype, dim, sizes, gradients):
     return full
 
 
-def _neighbours(shape, dim, gradients):
-    """The whole that gradients are pieces of already, as those of attention over a packed projection are; or None."""
-    first, strides = gradients[0], layout.contiguous_strides(shape)
+def _neighbours(shape, strides, own, steps, gradients):
+    """The whole that gradients of strides `own`, so many `steps` apart, are pieces of already; or None.
+
+    Those of attention over a packed projection are.
+    """
+    first = gradients[0]
     if first is None:
         return None
-    address = first.address
-    for g in gradients:
+    address, item = first.address, first.dtype.itemsize
+    for step, g in zip(steps, gradients):
         if g is None or g.storage is not first.storage or g.address != address or g.dtype is not first.dtype:
             return None
-        if any(n > 1 and step != own for n, step, own in zip(g.shape_, g.strides_, strides)):
+        if g.strides_ != own and any(n > 1 and a != b for n, a, b in zip(g.shape_, g.strides_, own)):
             return None
-        address += g.shape_[dim] * strides[dim] * g.dtype.itemsize
+        address += step * item
     return dispatch.view(first, shape, strides)
 
 
-def _stacked(shape, dtype, dim, gradients):
+def _stacked(shape, strides, dtype, dim, gradients):
     """The gradients of slices along `dim` in one tensor."""
-    return _joined(shape, dtype, dim, [1] * shape[dim], [None if g is None else g.unsqueeze(dim) for g in gradients])
+    if not launch.mode() & GRAD:
+        own = strides[:dim] + strides[dim + 1 :]
+        full = _neighbours(shape, strides, own, [strides[dim]] * shape[dim], gradients)
+        if full is not None:
+            return full
+    parts = [None if g is None else g.unsqueeze(dim) for g in gradients]
+    return _joined(shape, strides, dtype, dim, [1] * shape[dim], parts)
 
 
 class Views:
@@ -298,7 +307,7 @@ class Views:
             d, begin, shape = self._narrowed(dim, start, size)
             views.append(dispatch.view(self, shape, self.strides_, begin * self.strides_[d]))
             start += size
-        back = functools.partial(_joined, self.shape_, self.dtype, d, sizes) if self.tracked else None
+        back = functools.partial(_joined, self.shape_, self.strides_, self.dtype, d, sizes) if self.tracked else None
         return tuple(derive.pieces(self, views, back))
 
     def chunk(self, chunks, dim=0):
@@ -316,5 +325,5 @@ class Views:
             views.append(dispatch.view(self, shape, strides, begin * self.strides_[d]))
         if not views:
             return ()
-        back = functools.partial(_stacked, self.shape_, self.dtype, d) if self.tracked else None
+        back = functools.partial(_stacked, self.shape_, self.strides_, self.dtype, d) if self.tracked else None
         return tuple(derive.pieces(self, views, back))

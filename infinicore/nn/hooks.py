@@ -50,6 +50,11 @@ class Hooks:
 EVERY = Hooks()  # of all modules
 
 
+def hooked(module):
+    """Whether a call of this module may run hooks; its work can be a part of another call's only if not."""
+    return module._hooks is not None or EVERY.any
+
+
 def register_module_forward_pre_hook(hook):
     """Call `hook(module, args)` before the `forward` of every module; returns a handle with `remove()`."""
     return EVERY.add("forward_pre", hook)
@@ -130,7 +135,7 @@ def entry(method):
 
     @functools.wraps(method)
     def function(self, *args, **kwargs):
-        if self._hooks is None and not EVERY.any:
+        if not hooked(self):
             return method(self, *args, **kwargs)
         return call(self, args, kwargs, functools.partial(method, self))
 

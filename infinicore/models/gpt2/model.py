@@ -51,15 +51,21 @@ class Attention(nn.Module):
         """The same for dense x [B, T, hidden size], differentiable, without the projection of the result."""
         config = self.config
         heads, dim = config.num_attention_heads, config.head_dim
-        query, key, value = self.c_attn(x).view(*x.shape[:2], 3, heads, dim).unbind(2)
+        packed = self.c_attn(x).view(*x.shape[:2], 3, heads, dim)
+        query, key, value = packed.permute(2, 0, 3, 1, 4).unbind(0)
         attended = nn.functional.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
+            query,
+            key,
+            value,
             is_causal=True,
             dropout_p=config.attention_dropout if self.training else 0.0,
         )
         return attended.transpose(1, 2).reshape(*x.shape[:2], heads * dim)
+
+
+def _plain(layer):
+    """Whether nothing but a product is behind a layer (no adapter, no hook), so that it can be fused."""
+    return type(layer) is nn.Linear and not nn.hooks.hooked(layer)
 
 
 class MLP(nn.Module):
@@ -73,7 +79,7 @@ class MLP(nn.Module):
 
     def inner(self, x):
         """What the last projection is applied to."""
-        if type(self.c_fc) is nn.Linear:  # in one pass
+        if _plain(self.c_fc):  # in one pass
             return infinicore.linear(x, self.c_fc.weight, self.c_fc.bias, activation=self.activation)
         return getattr(infinicore, self.activation)(self.c_fc(x))
 
@@ -106,7 +112,7 @@ class Block(nn.Module):
         """x + dropout(projection(inner)); without dropout, the product adds x itself."""
         if self.training and self.dropout:
             return x + nn.functional.dropout(projection(inner), self.dropout)
-        if type(projection) is nn.Linear:
+        if _plain(projection):
             return infinicore.linear(inner, projection.weight, projection.bias, residual=x)
         return x + projection(inner)
 
