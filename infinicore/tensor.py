@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from . import derive, dispatch, functions, kernels
+from . import derive, dispatch, functions, kernels, random
 from .core import launch, layout, node
 from .core.tensor_cy import TensorBase
 from .device import Device, usable
@@ -179,6 +179,19 @@ class Tensor(Views, Gradients, TensorBase):
         """Set every element to 0; returns the tensor."""
         return self.fill_(0)
 
+    def normal_(self, mean=0.0, std=1.0, *, generator=None):
+        """Set every element to a normal number; returns the tensor."""
+        return self._drawn("normal_", random.randn(self.shape_, generator=generator) * std + mean)
+
+    def uniform_(self, low=0.0, high=1.0, *, generator=None):
+        """Set every element to a uniform number from [low, high); returns the tensor."""
+        return self._drawn("uniform_", random.rand(self.shape_, generator=generator) * (high - low) + low)
+
+    def _drawn(self, name, values):
+        if not self.dtype.is_floating_point:
+            raise TypeError(f"`{name}` needs a tensor of floats, got {self.dtype}; use `infinicore.randint`")
+        return self.copy_(values)
+
     def to(self, *args, dtype=None, device=None, copy=False):
         """On another device, or as another dtype (in either order, or by name)."""
         for arg in args:
@@ -310,11 +323,15 @@ def _method(function):
     return method
 
 
-def _into(self, function, args):
+# Others than elementwise ones that have a form `name_`, which works in place.
+_IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
+
+
+def _into(self, function, args, kwargs):
     """Run a function with its result in `self`, which takes the place of the result in the graph."""
-    if not in_graph(self, *args):
-        return function(self, *args, out=self)
-    result = function(self, *args)
+    if not in_graph(self, *args, *kwargs.values()):
+        return function(self, *args, **kwargs, out=self)
+    result = function(self, *args, **kwargs)
     if result.shape_ != self.shape_:
         raise ValueError(f"`self` has shape {self.shape_}, but the result of `{function.__name__}_` is {result.shape_}")
     derive.keep_old(self, result)
@@ -323,8 +340,8 @@ def _into(self, function, args):
 
 
 def _in_place(function):
-    def method(self, *args):
-        return _into(self, function, args)
+    def method(self, *args, **kwargs):
+        return _into(self, function, args, kwargs)
 
     method.__name__ = function.__name__ + "_"
     method.__doc__ = f"As `{function.__name__}`, into this tensor; returns it."
@@ -338,7 +355,8 @@ def _attach():
             continue
         if not hasattr(Tensor, name):
             setattr(Tensor, name, _method(function))
-        if op.family == "elementwise" and op.result == "same" and not hasattr(Tensor, name + "_"):
+        in_place = (op.family == "elementwise" and op.result in ("same", "float")) or name in _IN_PLACE
+        if in_place and not hasattr(Tensor, name + "_"):
             setattr(Tensor, name + "_", _in_place(function))
 
 
@@ -369,7 +387,7 @@ def _operators():
         found[f"__{symbol}__"] = _operator(function)
         if symbol != "matmul":
             found[f"__r{symbol}__"] = _reflected(function)
-            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,))
+            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
     for symbol, name in (("and", "logical_and"), ("or", "logical_or")):

@@ -62,7 +62,8 @@ class Backward:
         self.inputs = None if inputs is None else {key(x) for x in inputs}
         self.captured = {}  # key of an input -> its gradient
         self.needed = None
-        self.lent = set()  # edges whose gradient so far the running rule may be adding to
+        self.lent = {}  # (id of a target, output) -> its gradient so far, which the running rule may be adding to
+        self.expected = {}  # id of a leaf with hooks -> how many gradients are to come, and their sum so far
 
     def run(self, roots):
         """Walk from `roots`, pairs of (tensor, gradient)."""
@@ -75,10 +76,15 @@ class Backward:
         for watcher in paused:
             functions.unwatch(watcher)
         try:
+            if node.TensorHooks.used:
+                self.expect(edges)
             for to, (_, g) in zip(edges, roots):
                 self.send(to, g, False)
             while self.heap:
                 self.step(heapq.heappop(self.heap)[1])
+            for leaf, _, g in list(self.expected.values()):  # some of what was expected did not come
+                if g is not None:
+                    self.arrive(leaf, g, False)
         finally:
             for watcher in paused:
                 functions.watch(watcher)
@@ -118,15 +124,29 @@ class Backward:
         fresh = not made.prehooks and not made.hooks and not made.retained
         del gradients
         results = list(results)[::-1]
+        lent, self.lent = self.lent, {}
         for to in made.edges:
             g = results.pop()
-            if g is not None and to is not None:
-                owned = (
-                    fresh and not self.create_graph and _exclusive(g, _VARIABLE)
-                )  # before `g` is an argument as well
-                self.send(to, g, owned)
-        if self.lent:
-            self.lent.clear()
+            if g is None or to is None or (lent and lent.get((id(to[0]), to[1])) is g):  # the last: added by the rule
+                continue
+            # before `g` is an argument as well
+            owned = fresh and not self.create_graph and _exclusive(g, _VARIABLE)
+            self.send(to, g, owned)
+
+    def expect(self, edges):
+        """Count the gradients that leaves with hooks will get: their hooks see the sum, as PyTorch's do."""
+        stack, seen = list(edges), set()
+        while stack:
+            to = stack.pop()
+            if to is None:
+                continue
+            target, output = to
+            if output != -1:
+                if target not in seen:
+                    seen.add(target)
+                    stack.extend(target.edges)
+            elif target.hooks is not None:
+                self.expected.setdefault(id(target), [target, 0, None])[1] += 1
 
     def send(self, to, g, owned):
         """Add a gradient to what an edge leads to; `owned`: nobody else uses its memory."""
@@ -134,7 +154,10 @@ class Backward:
         if output == -1:
             if self.inputs is not None and (id(target), -1) not in self.inputs:
                 return
-            self.arrive(target, g, owned)
+            if id(target) in self.expected:
+                self.gather(target, g)
+            else:
+                self.arrive(target, g, owned)
             return
         if self.needed is not None and target not in self.needed and (id(target), output) not in self.inputs:
             return
@@ -145,7 +168,7 @@ class Backward:
         held = gradients[output]
         if held is None:
             gradients[output] = g
-        elif held is not g or (id(target), output) not in self.lent:  # else the rule has added to it
+        else:
             gradients[output] = None  # so that only `held` refers to it
             gradients[output] = self.add(held, g, owned)
 
@@ -168,8 +191,8 @@ class Backward:
             return None
         target, output = to
         if output == -1:
-            held, hooks = target.gradient, target.hooks
-            if held is None or held.tracked or self.inputs is not None or (hooks is not None and hooks.gradient):
+            held = target.gradient
+            if held is None or held.tracked or self.inputs is not None or target.hooks is not None:
                 return None
         else:
             gradients = self.sums.get(target)
@@ -183,11 +206,20 @@ class Backward:
                 return None
         if not held.contiguous_:
             return None
-        self.lent.add((id(target), output))
+        self.lent[id(target), output] = held
         return held, True
 
+    def gather(self, leaf, g):
+        """A gradient has reached a leaf with hooks, which run when the last one has."""
+        entry = self.expected[id(leaf)]
+        entry[1] -= 1
+        entry[2] = g if entry[2] is None else _F.add(entry[2], g)
+        if not entry[1]:
+            del self.expected[id(leaf)]
+            self.arrive(leaf, entry[2], False)
+
     def arrive(self, leaf, g, owned):
-        """A gradient has reached a leaf."""
+        """The gradient of a leaf, or a part of it."""
         hooks = leaf.hooks
         if hooks is not None:
             for hook in list(hooks.gradient.values()):
@@ -203,11 +235,10 @@ class Backward:
                 leaf.gradient = g
             else:
                 leaf.gradient = dispatch.contiguous_copy(g)
-        elif held is not g or (id(leaf), -1) not in self.lent:  # else the rule has added to it
-            if self.create_graph:
-                leaf.gradient = _F.add(held, g)
-            else:
-                leaf.gradient = dispatch.elementwise(_ADD, (held, g), held)
+        elif self.create_graph:
+            leaf.gradient = _F.add(held, g)
+        else:
+            leaf.gradient = dispatch.elementwise(_ADD, (held, g), held)
         if hooks is not None:
             for hook in list(hooks.accumulated.values()):
                 hook(leaf)

@@ -94,9 +94,11 @@ class TensorHooks:
     """What users hang on a tensor: hooks on its gradient, and after it was accumulated."""
 
     __slots__ = ("accumulated", "gradient")
+    used = False  # whether there ever was one
 
     def __init__(self):
         self.gradient, self.accumulated = {}, {}
+        TensorHooks.used = True
 
 
 class Saved:

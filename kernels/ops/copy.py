@@ -152,6 +152,7 @@ def cat(call, tensors, dim=0):
     Tensors of shape (0,) are left out, as in PyTorch.
     """
     tensors = _same(call, tensors)
+    call.save(shapes=tuple(x.shape_ for x in tensors))
     parts = [x for x in tensors if x.shape_ != (0,)] or tensors[:1]
     shape = parts[0].shape_
     if not shape:
@@ -174,11 +175,12 @@ def cat(call, tensors, dim=0):
 
 
 @cat.grad("tensors")
-def _(g, tensors, dim):
+def _(g, shapes, dim):
     parts, start, d = [], 0, check_dim(dim, g.ndim)
-    for x in tensors:
-        length = 0 if x.shape_ == (0,) else x.shape_[d]
-        parts.append(x if x.shape_ == (0,) else g.narrow(d, start, length))
+    for shape in shapes:
+        length = 0 if shape == (0,) else shape[d]
+        part = g.narrow(d, start, length)
+        parts.append(part.reshape(0) if shape == (0,) else part)
         start += length
     return parts
 

@@ -343,3 +343,29 @@ def test_residual_streams_against_torch(norm, keep, rng):
         np.testing.assert_array_equal(h.grad.numpy(), g)
     for one, two in zip(ours, theirs):
         np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-10, atol=1e-10)
+
+
+def test_hooks_of_a_leaf_see_the_sum_of_all_its_uses_once():
+    w, seen = ic.tensor([1.0, 2.0]).requires_grad_(), []
+    w.register_hook(lambda g: seen.append(g.tolist()) or g.clamp(max=4.0))
+    w.register_post_accumulate_grad_hook(lambda leaf: seen.append(("accumulated", leaf.grad.tolist())))
+    ((w * 2).sum() + (w * 3).sum()).backward()
+    assert seen == [[5.0, 5.0], ("accumulated", [4.0, 4.0])]
+    (w * 2).unbind(0)[0].backward()
+    assert seen[2:] == [[2.0, 0.0], ("accumulated", [6.0, 4.0])]
+
+
+def test_hooks_run_also_where_some_of_a_leafs_gradients_do_not_come():
+    class Halved(autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x + y
+
+        @staticmethod
+        def backward(ctx, g):
+            return None, g
+
+    w, seen = ic.ones(2).requires_grad_(), []
+    w.register_hook(lambda g: seen.append(g.tolist()))
+    (Halved.apply(w * 2, w * 5)).sum().backward()
+    assert seen == [[5.0, 5.0]] and w.grad.tolist() == [5.0, 5.0]

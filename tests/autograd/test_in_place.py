@@ -169,3 +169,31 @@ def test_versions():
     x[1:].mul_(2)
     x.numpy()
     assert x._version == before + 2 and x[1:]._version == x._version and x.detach()._version == x._version
+
+
+FORMS = [(name, ()) for name in "exp log sqrt rsqrt sin cos tanh erf sigmoid expm1 log1p tril triu".split()]
+FORMS += [("pow", (2.0,)), ("div", (3.0,)), ("clamp", (0.2, 0.5)), ("cumsum", (1,))]
+
+
+@pytest.mark.parametrize("name, args", FORMS, ids=[name for name, _ in FORMS])
+def test_forms_that_write_to_their_tensor(name, args, rng):
+    array = rng.uniform(0.1, 0.9, (3, 4))
+    leaf, theirs = ic.from_numpy(array.copy()).requires_grad_(), torch.tensor(array, requires_grad=True)
+    x, y = leaf * 1, theirs * 1
+    assert getattr(x, name + "_")(*args) is x
+    getattr(y, name + "_")(*args)
+    np.testing.assert_allclose(x.detach().numpy(), y.detach().numpy(), rtol=1e-12)
+    x.sum().backward()
+    y.sum().backward()
+    np.testing.assert_allclose(leaf.grad.numpy(), theirs.grad.numpy(), rtol=1e-11, atol=1e-12)
+    with pytest.raises(ValueError, match="leaf"):
+        getattr(leaf, name + "_")(*args)
+
+
+def test_random_numbers_in_place():
+    ic.manual_seed(3)
+    x = ic.empty((2000,)).normal_(1.0, 0.5)
+    assert abs(float(x.mean()) - 1.0) < 0.05 and abs(float(x.std()) - 0.5) < 0.05
+    assert x.uniform_(-2.0, 3.0) is x and float(x.min()) >= -2.0 and 2.9 < float(x.max()) < 3.0
+    with pytest.raises(TypeError, match=r"needs a tensor of floats, got infinicore\.int64"):
+        ic.tensor([1, 2]).uniform_()
