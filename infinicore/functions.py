@@ -4,6 +4,7 @@ Small elementwise calls outside of a graph never leave `core/launch`, which has 
 one dtype and hands everything else to the functions made here.
 """
 
+import collections
 import functools
 import inspect
 import threading
@@ -229,4 +230,16 @@ def make_function(op):
     function.__signature__ = signature.replace(parameters=[*parameters, *extra])
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = op.doc
-    return function
+    return _with_fields(function, op) if op.fields else function
+
+
+def _with_fields(function, op):
+    """`function`, whose several results are a named tuple."""
+    named = collections.namedtuple(op.name, op.fields)
+
+    @functools.wraps(function)
+    def with_fields(*args, **kwargs):
+        result = function(*args, **kwargs)
+        return named._make(result) if type(result) is tuple else result
+
+    return with_fields

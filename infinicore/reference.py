@@ -11,6 +11,7 @@ from pathlib import Path
 
 import infinicore
 from infinicore.kernels import OPS
+from infinicore.tensor import METHODS
 
 ROOT = Path(infinicore.__file__).parent
 _HEADER = "# Written by `python -m infinicore.reference`; do not edit.\n"
@@ -109,6 +110,9 @@ def package_stub():
     for name, op in sorted(OPS.items()):
         parameters, result = _op_signature(op)
         lines.append(f"def {name}({parameters}) -> {result}: ...")
+    for name in METHODS:
+        parameters = _signature(getattr(infinicore.Tensor, name), drop=1)
+        lines.append(f"def {name}(input: Tensor, {parameters}) -> {_RETURNS.get(name, 'Tensor')}: ...")
     return _finish(lines, "from typing import Any\n")
 
 

@@ -179,6 +179,22 @@ class Tensor(Views, Gradients, TensorBase):
         """Set every element to 0; returns the tensor."""
         return self.fill_(0)
 
+    def add(self, other, *, alpha=1, out=None):
+        """`self + alpha * other`."""
+        return FUNCTIONS["add"](self, other if alpha == 1 else other * alpha, out=out)
+
+    def sub(self, other, *, alpha=1, out=None):
+        """`self - alpha * other`."""
+        return FUNCTIONS["sub"](self, other if alpha == 1 else other * alpha, out=out)
+
+    def add_(self, other, *, alpha=1):
+        """As `add`, into this tensor; returns it."""
+        return _into(self, FUNCTIONS["add"], (other if alpha == 1 else other * alpha,), {})
+
+    def sub_(self, other, *, alpha=1):
+        """As `sub`, into this tensor; returns it."""
+        return _into(self, FUNCTIONS["sub"], (other if alpha == 1 else other * alpha,), {})
+
     def normal_(self, mean=0.0, std=1.0, *, generator=None):
         """Set every element to a normal number; returns the tensor."""
         return self._drawn("normal_", random.randn(self.shape_, generator=generator) * std + mean)
@@ -310,6 +326,27 @@ node.type_of_tensors = Tensor
 
 FUNCTIONS = {name: functions.make_function(op) for name, op in kernels.OPS.items()}
 vars(derive.functions).update(FUNCTIONS, from_numpy=from_numpy)
+
+# Methods that are functions of the package as well: `infinicore.reshape(x, (2, 3))`.
+METHODS = (
+    "broadcast_to chunk clone expand flatten movedim narrow permute reshape select split squeeze t transpose unbind "
+    "unflatten unsqueeze"
+).split()
+
+
+def _of_method(name):
+    method = getattr(Tensor, name)
+
+    @functools.wraps(method)
+    def function(input, *args, **kwargs):
+        if not isinstance(input, Tensor):
+            raise TypeError(f"`input` of `{name}` must be a tensor, got {type(input).__name__}")
+        return method(input, *args, **kwargs)
+
+    return function
+
+
+FUNCTIONS |= {name: _of_method(name) for name in METHODS}
 
 # Ops whose first input is a tensor become methods of that name, unless they belong to models.
 _NOT_METHODS = {"cat", "stack", "cast", "where", "embedding", "linear", "rope"}

@@ -44,7 +44,8 @@ class Op:
     `family` is "elementwise" (a scalar rule, rendered) or "kernel" (a paragraph that launches
     hand-written kernels). `ref` computes the same in float64 NumPy. `samples(rng)` yields
     (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the result dtype of an
-    elementwise op: "same", "bool", or "float" (integers become float32). `gradients` maps inputs to
+    elementwise op: "same", "bool", or "float" (integers become float32). `outputs` are the keywords that say where
+    results go, `fields` the names that several results have as attributes. `gradients` maps inputs to
     their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through
     it is an error; `grad_samples` stand in for `samples` where those have ties or kinks. `amp` is what autocast
     does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
@@ -60,6 +61,7 @@ class Op:
     tolerance: dict = field(default_factory=dict)
     result: str = "same"
     outputs: tuple[str, ...] = ("out",)
+    fields: tuple[str, ...] = ()
     gradients: dict[str, "Rule"] = field(default_factory=dict)
     gradient: str | None = "rule"
     grad_samples: Callable | None = None
@@ -140,6 +142,7 @@ def op(
     samples=None,
     tolerance=None,
     outputs=("out",),
+    fields=(),
     gradient="rule",
     grad_samples=None,
     amp="as_is",
@@ -157,6 +160,7 @@ def op(
                 samples=samples,
                 tolerance=tolerance or {},
                 outputs=tuple(outputs),
+                fields=tuple(fields),
                 gradient=gradient,
                 grad_samples=grad_samples,
                 amp=amp,

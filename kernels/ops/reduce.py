@@ -452,6 +452,7 @@ def _pair_ref(value, position):
     samples=_position_samples,
     grad_samples=_distinct_samples,
     outputs=("out", "indices"),
+    fields=("values", "indices"),
 )
 def max_(call, input, dim=None, keepdim=False):
     """The maximum of all elements, or along `dim` a pair (values, int64 indices of the first ones).
@@ -472,6 +473,7 @@ def _(f, g, kept, out, dim, keepdim, where, input_shape):
     samples=_position_samples,
     grad_samples=_distinct_samples,
     outputs=("out", "indices"),
+    fields=("values", "indices"),
 )
 def min_(call, input, dim=None, keepdim=False):
     """The minimum, under the rules of `max`."""

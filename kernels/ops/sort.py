@@ -79,7 +79,14 @@ def _distinct_samples(rng):
     yield (rng.permutation(30).reshape(5, 6) / 8.0, 0), {"descending": True}
 
 
-@op(dtypes=ALL, ref=_sort_ref, samples=_sort_samples, grad_samples=_distinct_samples, outputs=("out", "indices"))
+@op(
+    dtypes=ALL,
+    ref=_sort_ref,
+    samples=_sort_samples,
+    grad_samples=_distinct_samples,
+    outputs=("out", "indices"),
+    fields=("values", "indices"),
+)
 def sort(call, input, dim=-1, descending=False, stable=True):
     """The elements sorted along `dim`, and where they came from: (values, int64 indices), of the shape of `input`.
 
@@ -123,7 +130,14 @@ def _topk_distinct_samples(rng):
     yield (rng.permutation(30).reshape(5, 6) / 8.0, 2), {"dim": 0, "largest": False}
 
 
-@op(dtypes=ALL, ref=_topk_ref, samples=_topk_samples, grad_samples=_topk_distinct_samples, outputs=("out", "indices"))
+@op(
+    dtypes=ALL,
+    ref=_topk_ref,
+    samples=_topk_samples,
+    grad_samples=_topk_distinct_samples,
+    outputs=("out", "indices"),
+    fields=("values", "indices"),
+)
 def topk(call, input, k, dim=-1, largest=True, sorted=True):
     """The `k` largest (or smallest) elements along `dim`, and where they are: (values, int64 indices).
 
