@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from infinicore.tensor import METHODS
 
 import infinicore as ic
+from infinicore.tensor import METHODS
 
 ARGUMENTS = {
     "broadcast_to": ((2, 3, 4),), "chunk": (2, 1), "expand": (2, 3, 4), "flatten": (0,), "movedim": (0, 1),
