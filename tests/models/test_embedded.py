@@ -60,4 +60,4 @@ def test_commands_use_it_without_a_model(command):
     call = [sys.executable, "-m", "infinicore", *command, "--max-new-tokens", "20", "--temperature", "0"]
     done = subprocess.run(call, input="read a file\n", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) > 3
+    assert len(done.stdout.strip()) > 10
