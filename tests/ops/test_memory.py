@@ -9,7 +9,7 @@ import infinicore as ic
 from infinicore import autograd, dispatch
 
 from ..autograd.test_rules import SAMPLED, calls, floats
-from .test_table import CASES, as_dtype, compare, mapped, to_float64
+from .test_table import CASES, compare, mapped, rounded_samples
 
 GUARD = 4096  # bytes on both sides
 PATTERN = b"\xff"  # also what new memory holds: NaN for floats, so that reading it shows in results
@@ -48,12 +48,7 @@ def guards(monkeypatch):
 @pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
 def test_ops_stay_in_their_memory(op, dtype, rng, guards):
     make, check = guards
-    for args, kwargs in op.samples(rng):
-        args = tuple(as_dtype(a, dtype) for a in args)
-        kwargs = {k: as_dtype(v, dtype) for k, v in kwargs.items()}
-        exact = [mapped(a, to_float64) for a in args]
-        with np.errstate(all="ignore"):
-            expected = op.ref(*exact, **{k: mapped(v, to_float64) for k, v in kwargs.items()})
+    for args, kwargs, expected in rounded_samples(op, dtype, rng):
         tensors = [mapped(a, make) for a in args]
         options = {k: mapped(v, make) for k, v in kwargs.items()}
         compare(op, dtype, getattr(ic, op.name)(*tensors, **options), expected)

@@ -69,15 +69,21 @@ def compare(op, dtype, ours, expected):
     np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
-def test_values_in_every_layout(op, dtype, rng):
-    function = getattr(ic, op.name)
+def rounded_samples(op, dtype, rng):
+    """(args, kwargs, expected result) of a row's samples, whose arrays are rounded to a dtype first."""
     for args, kwargs in op.samples(rng):
         args = tuple(as_dtype(a, dtype) for a in args)
         kwargs = {k: as_dtype(v, dtype) for k, v in kwargs.items()}
         exact = [mapped(a, to_float64) for a in args]
         with np.errstate(all="ignore"):
             expected = op.ref(*exact, **{k: mapped(v, to_float64) for k, v in kwargs.items()})
+        yield args, kwargs, expected
+
+
+@pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
+def test_values_in_every_layout(op, dtype, rng):
+    function = getattr(ic, op.name)
+    for args, kwargs, expected in rounded_samples(op, dtype, rng):
         for make in (ic.from_numpy, transposed, padded) if op.outputs else (ic.from_numpy,):  # in place: no gaps
             tensors = [mapped(a, lambda v: make(v.copy())) for a in args]
             options = {k: mapped(v, lambda w: make(w.copy())) for k, v in kwargs.items()}
