@@ -342,6 +342,10 @@ class Call:
         if self.training:
             self.saved.update(values)
 
+    def wants(self, x):
+        """Whether the derivative will be asked for the gradient of this input."""
+        return self.training and x is not None and x.tracked
+
     @property
     def threads(self):
         """How many threads a launch may use."""

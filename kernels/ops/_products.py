@@ -246,6 +246,29 @@ def foldable(x):
     return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(rows))
 
 
+class Layout:
+    """What a derivative needs of an operand whose elements it does not: its shape and dtype."""
+
+    __slots__ = ("dtype", "shape_")
+
+    def __init__(self, shape, dtype):
+        self.shape_, self.dtype = shape, dtype
+
+    @property
+    def ndim(self):
+        return len(self.shape_)
+
+    def unsqueeze(self, dim):
+        return Layout((*self.shape_[:dim], 1, *self.shape_[dim:]), self.dtype)
+
+
+def save_operands(call, **operands):
+    """Keep of two operands of a product only the layout where the other one wants no gradient."""
+    for (name, x), other in zip(operands.items(), reversed(operands.values())):
+        if not call.wants(other):
+            call.save(**{name: Layout(x.shape_, x.dtype)})
+
+
 def product(f, a, b, alpha, place, shape=None):
     """`alpha a @ b`, viewed as `shape`; in or added to `place`, a pair (tensor, accumulate), if that is given and fits.
 

@@ -7,7 +7,18 @@ import numpy as np
 from ..cpu import blocking
 from ..registry import FLOATS, op
 from ._chunks import join_chunks
-from ._products import TOLERANCE, alpha_bits, check, foldable, known, launch_for, product, remember, run_tensors
+from ._products import (
+    TOLERANCE,
+    alpha_bits,
+    check,
+    foldable,
+    known,
+    launch_for,
+    product,
+    remember,
+    run_tensors,
+    save_operands,
+)
 
 _ACTIVATIONS = {None: 0, "relu": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}  # by the numbers of cpu/epilogue.py
 
@@ -124,6 +135,9 @@ def linear(call, input, weight, bias=None, *, alpha=1.0, activation=None, residu
             before = _linear_from(call, input, weight, bias, alpha, None, None, call.empty)
             return _activated(call, before, activation, residual)
         call.save(before=None)
+        y = _linear_from(call, input, weight, bias, alpha, None, residual, call.out)
+        save_operands(call, input=input, weight=weight)
+        return y
     return _linear_from(call, input, weight, bias, alpha, activation, residual, call.out)
 
 

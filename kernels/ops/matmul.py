@@ -24,6 +24,7 @@ from ._products import (
     product,
     remember,
     run_tensors,
+    save_operands,
 )
 
 _NUMBERS = (*FLOATS, *INTEGERS)
@@ -78,10 +79,13 @@ def matmul(call, input, other, *, alpha=1.0, out_dtype=None, accumulate=False):
         layouts = input.dtype, input.shape_, input.strides_, other.dtype, other.shape_, other.strides_
         shape, result, launch = known[*layouts, call.threads, out_dtype, accumulate]
     except (AttributeError, KeyError, TypeError):
-        return _matmul(call, input, other, alpha, out_dtype, accumulate)
-    y = call.out(shape, result)
-    residual = _addend(call, y) if accumulate else None
-    run_tensors(call, launch, input, other, y, None, alpha_bits(call, "matmul", alpha, result), 0, residual)
+        y = _matmul(call, input, other, alpha, out_dtype, accumulate)
+    else:
+        y = call.out(shape, result)
+        residual = _addend(call, y) if accumulate else None
+        run_tensors(call, launch, input, other, y, None, alpha_bits(call, "matmul", alpha, result), 0, residual)
+    if call.training:
+        save_operands(call, input=input, other=other)
     return y
 
 
@@ -127,16 +131,16 @@ def _(f, g, input, other, alpha, need, into, create_graph):
     g = g if input.ndim > 1 else g.unsqueeze(-2)
     da = db = None
     if "input" in need:
-        da = _summed(f, g, b.transpose(-1, -2), a.shape, alpha, place("input"))
-        da = da if input.ndim > 1 else da.reshape(input.shape)  # `place` itself, where it was written to
+        da = _summed(f, g, b.transpose(-1, -2), a.shape_, alpha, place("input"))
+        da = da if input.ndim > 1 else da.reshape(input.shape_)  # `place` itself, where it was written to
     if "other" in need and b.ndim == 2:  # rows of all matrices are rows of one
         count = math.prod(g.shape[:-1])
         rows = a.expand(*g.shape[:-2], *a.shape[-2:]).reshape(count, a.shape[-1])
         columns = g.reshape(count, g.shape[-1])
         db = product(f, rows.T, columns, alpha, place("other") if other.ndim == 2 else None)
     elif "other" in need:
-        db = _summed(f, a.transpose(-1, -2), g, b.shape, alpha, place("other"))
-    return da, db if db is None or other.ndim > 1 else db.reshape(other.shape)
+        db = _summed(f, a.transpose(-1, -2), g, b.shape_, alpha, place("other"))
+    return da, db if db is None or other.ndim > 1 else db.reshape(other.shape_)
 
 
 def _summed(f, a, b, shape, alpha, place):

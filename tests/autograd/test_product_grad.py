@@ -5,6 +5,7 @@ import pytest
 
 import infinicore as ic
 from infinicore import autograd
+from infinicore.core import memory
 
 # What the error may be, as a part of the sum of |a| |b|: the product's own rounding and the result's.
 BOUNDS = {"float32": 3e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 6e-3}
@@ -274,3 +275,25 @@ def test_a_float32_residual_beside_16_bit_operands(rows, activation, rng):
     np.testing.assert_array_equal(r.grad.numpy(), np.ones((rows, 33)))
     if activation is None:
         np.testing.assert_allclose(wide(w.grad), np.tile(wide(x).sum(0), (33, 1)), rtol=1e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("name", ["linear", "matmul"])
+def test_an_operand_is_kept_only_for_the_gradient_of_the_other(name, rng):
+    def product(x, w):
+        return ic.linear(x, w) if name == "linear" else ic.matmul(x, w.T)
+
+    for frozen in (0, 1):
+        arrays = rng.standard_normal((6, 5)), rng.standard_normal((4, 5))
+        x, w = (ic.from_numpy(a.copy()).requires_grad_(i != frozen) for i, a in enumerate(arrays))
+        before = memory.used_bytes()[0]
+        several = [product(x * 1, w * 1) for _ in range(4)]
+        kept = (memory.used_bytes()[0] - before) / len(several)
+        assert kept <= 2 * 256  # a result and one of two operands, each in a block of 256 bytes
+        moving = (x, w)[1 - frozen]
+        y = product(x, w)
+        with ic.no_grad():
+            moving.mul_(0.0)  # nobody needs its elements any more
+        y.sum().backward()
+        np.testing.assert_allclose(
+            wide(moving.grad), np.broadcast_to(arrays[frozen].sum(0), arrays[1 - frozen].shape), rtol=1e-12
+        )
