@@ -375,12 +375,11 @@ def _get(value, name):
     return value
 
 
-def _saved(value):
-    if isinstance(value, TensorBase):
-        return Saved(value)
-    if isinstance(value, (list, tuple)) and any(isinstance(v, TensorBase) for v in value):
-        return [_saved(v) for v in value]
-    return value
+def _saved_list(values):
+    """A list or tuple to keep: a list of its tensors, kept as such, or itself if it has none."""
+    if not any(isinstance(v, TensorBase) for v in values):
+        return values
+    return [Saved(v) if isinstance(v, TensorBase) else v for v in values]
 
 
 class Recorder:
@@ -420,7 +419,13 @@ class Recorder:
             made.op, made.need, made.slots = op, need, slots
             if call.saved:
                 values.update(call.saved)
-            made.saved = saved = {name: _saved(values[name]) for name in need.saved if name in values}
+            made.saved = saved = {}
+            for name in need.saved:
+                value = values.get(name)
+                if isinstance(value, TensorBase):
+                    saved[name] = Saved(value)
+                elif name in values:
+                    saved[name] = _saved_list(value) if isinstance(value, (list, tuple)) else value
             for i, name in need.outputs:
                 if i < len(results):
                     floating = results[i].dtype.is_floating_point

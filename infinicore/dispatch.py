@@ -357,9 +357,8 @@ class Call:
         `overlap="same"` says that the kernel is right when the output is exactly one of the inputs;
         any other overlap goes through a temporary.
         """
-        shape = tuple(shape)
-        dtype = as_dtype(dtype)
-        given = self.given.get(key)
+        shape, dtype = tuple(shape), dtype if type(dtype) is DType else as_dtype(dtype)
+        given = self.given.get(key) if self.given else None
         if given is None:
             return empty(shape, dtype)
         if not isinstance(given, TensorBase):
