@@ -64,10 +64,12 @@ class Backward:
         self.needed = None
         self.lent = {}  # (id of a target, output) -> its gradient so far, which the running rule may be adding to
         self.expected = {}  # id of a leaf with hooks -> how many gradients are to come, and their sum so far
+        self.seeds = set()  # ids of the storages of the caller's gradients, which may be those of a leaf's `.grad`
 
     def run(self, roots):
         """Walk from `roots`, pairs of (tensor, gradient)."""
         edges = [node.edge(x) for x, _ in roots]
+        self.seeds = {id(g.storage) for _, g in roots}
         if self.inputs is not None:
             self.needed = _needed(edges, self.inputs)
         before = launch.mode()
@@ -204,7 +206,7 @@ class Backward:
             alone, gradients[output] = _exclusive(held, _VARIABLE), held
             if not alone:
                 return None
-        if not held.contiguous_:
+        if not held.contiguous_ or id(held.storage) in self.seeds:
             return None
         self.lent[id(target), output] = held
         return held, True
@@ -235,7 +237,7 @@ class Backward:
                 leaf.gradient = g
             else:
                 leaf.gradient = dispatch.contiguous_copy(g)
-        elif self.create_graph:
+        elif self.create_graph or id(held.storage) in self.seeds:  # others may still read a seed
             leaf.gradient = _F.add(held, g)
         else:
             leaf.gradient = dispatch.elementwise(_ADD, (held, g), held)

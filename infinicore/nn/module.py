@@ -37,7 +37,7 @@ class Module(State, hooks.Hooked):
 
     def __call__(self, *args, **kwargs):
         try:
-            if self._hooks is None and not hooks.EVERY.any:
+            if not hooks.hooked(self):
                 return self.forward(*args, **kwargs)
             return hooks.call(self, args, kwargs)
         except _NAMED_ERRORS as error:

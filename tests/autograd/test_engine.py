@@ -369,3 +369,20 @@ def test_hooks_run_also_where_some_of_a_leafs_gradients_do_not_come():
     w.register_hook(lambda g: seen.append(g.tolist()))
     (Halved.apply(w * 2, w * 5)).sum().backward()
     assert seen == [[5.0, 5.0]] and w.grad.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("function", [ic.linear, ic.matmul, ic.add, ic.rms_norm], ids=lambda f: f.__name__)
+def test_a_seed_that_is_the_gradient_of_a_leaf(function, which, rng):
+    shapes = ((4, 4), (4,) if function is ic.rms_norm else (4, 4))
+    which = 0 if function is ic.rms_norm else which
+    arrays, g = [rng.standard_normal(s) for s in shapes], rng.standard_normal((4, 4))
+
+    def gradients(seed):
+        leaves = [ic.from_numpy(a.copy()).requires_grad_() for a in arrays]
+        function(*leaves).backward(ic.from_numpy(g.copy()))
+        function(*leaves).backward(seed(leaves[which].grad))
+        return [x.grad.numpy() for x in leaves]
+
+    for one, two in zip(gradients(lambda t: t), gradients(lambda t: t.clone())):
+        np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-12)
