@@ -74,14 +74,10 @@ def wrap(address, shape, strides, dtype, owner):
 
 @functools.lru_cache(maxsize=1024)
 def _scalar(value, kind, dtype, _sign):
-    t = empty((), dtype)
-    import ctypes
-
     import numpy as np
 
-    bits = np.asarray(value).astype(dtype.numpy).tobytes()
-    ctypes.memmove(t.address, bits, len(bits))
-    return t
+    bits = np.array(value).astype(dtype.numpy).reshape(1)
+    return wrap(bits.ctypes.data, (), (), dtype, bits)  # not in the arena of a graph, which may write to it
 
 
 def scalar(value, dtype):
@@ -117,6 +113,12 @@ def writable(out, name="out"):
                 f"`{name}` has shape {out.shape_} and strides {out.strides_}: its elements share memory, "
                 "so call `.clone()` on it first"
             )
+
+
+def refuse_recording(what, instead):
+    """Raise where what Python does now would be missing from the replays of the graph that is being recorded."""
+    if core_launch.recording() is not None:
+        raise NotImplementedError(f"{what} cannot be recorded in a graph: {instead}")
 
 
 def raise_for(status, errors, name):

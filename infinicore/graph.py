@@ -1,12 +1,13 @@
 """Graphs: launches recorded once and replayed in one compiled loop, without Python.
 
-Recorded ops also run while recording, so their results are valid at once. A graph holds the memory
-that its launches use: replaying writes to the same tensors as the recording did.
+Recorded ops also run while recording, so their results are valid once it has ended. A graph holds the memory that its
+launches use: replaying writes to the same tensors as the recording did. What the recording allocated and dropped is
+used again within it, so a graph takes as much memory as its calls took when they ran.
 """
 
 import ctypes
 
-from .core import launch
+from .core import launch, memory
 from .device import usable
 from .dispatch import raise_for
 
@@ -14,9 +15,10 @@ from .dispatch import raise_for
 class Graph:
     """A recorded sequence of launches. `run()` replays it."""
 
-    def __init__(self, records):
+    def __init__(self, records, arena):
+        self._arena = arena
         self._errors = [errors for *_, errors in records]
-        self._keep = [keep for *_, keep, _ in records]  # tensors, and with them their memory
+        self._keep = [keep for *_, keep, _ in records]  # memory that is not of the arena
         blocks = [args for _, args, *_ in records]
         self._blocks = (ctypes.c_int64 * max(1, sum(map(len, blocks))))()
         self._table = (ctypes.c_int64 * max(1, 4 * len(records)))()
@@ -32,6 +34,10 @@ class Graph:
         self._replay = _replay(parallel)
         self._address = ctypes.addressof(self._table)
 
+    def __del__(self):
+        if getattr(self, "_arena", None) is not None:
+            self._arena.close()
+
     def __len__(self):
         return self._count
 
@@ -43,6 +49,9 @@ class Graph:
         status = launch.call(self._replay, self._address, 0, self._count)
         if status:
             raise_for(status % 1000, self._errors[status // 1000], f"graph, launch {status // 1000}")
+
+
+_arena = None  # of the recording that is going on
 
 
 def _replay(parallel):
@@ -58,18 +67,23 @@ def _replay(parallel):
 def start_graph_recording(device=None):
     """Begin to record the launches of this thread."""
     usable(device)
+    global _arena
     if launch.recording() is not None:
         raise ValueError("a graph is being recorded already, call `stop_graph_recording()` first")
+    _arena = memory.open_arena()
     launch.record_into([])
 
 
 def stop_graph_recording():
     """End recording; returns the `Graph`."""
+    global _arena
     records = launch.recording()
     if records is None:
         raise ValueError("no graph is being recorded, call `start_graph_recording()` first")
     launch.record_into(None)
-    return Graph(records)
+    memory.leave_arena()
+    arena, _arena = _arena, None
+    return Graph(records, arena)
 
 
 def is_graph_recording():

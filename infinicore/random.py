@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from .core import layout
+from .dispatch import refuse_recording
 from .dtype import dtype as to_dtype
 from .dtype import float32, int64
 from .interop.numpy import from_numpy
@@ -25,8 +26,13 @@ class Generator:
         if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
             raise ValueError(f"`seed` must be an integer of 0 or more, got {seed!r}")
         self._seed = secrets.randbits(63) if seed is None else int(seed)
-        self._numpy = np.random.Generator(np.random.Philox(self._seed))
+        self._state = np.random.Generator(np.random.Philox(self._seed))
         return self
+
+    @property
+    def _numpy(self):
+        refuse_recording("drawing random numbers", "all replays would use the same, so draw before, or use eval()")
+        return self._state
 
     def seed(self):
         """Restart from the system's entropy; returns the new seed, an int of 63 bits."""
@@ -38,7 +44,7 @@ class Generator:
 
     def get_state(self):
         """The state as a dict of ints, lists and a text, which JSON can hold; `set_state` takes it back."""
-        state = self._numpy.bit_generator.state
+        state = self._state.bit_generator.state
         return {
             "algorithm": _ALGORITHM,
             "seed": self._seed,
@@ -68,7 +74,7 @@ class Generator:
             seed = int(state["seed"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"`state` of a generator is damaged: {error!r}") from None
-        self._seed, self._numpy = seed, np.random.Generator(bits)
+        self._seed, self._state = seed, np.random.Generator(bits)
         return self
 
     def uniform(self):
@@ -114,7 +120,7 @@ def fork_rng(seed=None):
 
     After the block it continues as if nothing had been drawn.
     """
-    before = _default._seed, _default._numpy
+    before = _default._seed, _default._state
     if seed is None:
         _default.set_state(_default.get_state())  # a new bit generator: the old one stays as it is
     else:
@@ -122,7 +128,7 @@ def fork_rng(seed=None):
     try:
         yield _default
     finally:
-        _default._seed, _default._numpy = before
+        _default._seed, _default._state = before
 
 
 def _sizes(size):

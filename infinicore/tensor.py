@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 from . import derive, dispatch, functions, kernels, random
-from .core import launch, layout, node
+from .core import layout, node
 from .core.tensor_cy import TensorBase
 from .device import Device, usable
 from .dtype import DType, dtype
@@ -123,7 +123,7 @@ class Tensor(Views, Gradients, TensorBase):
         if basic is not None:
             back = functools.partial(_placed, self.shape_, index) if self.tracked else None
             return derive.view(self, *basic, back)
-        _refuse_recording("indexing with tensors or lists")
+        dispatch.refuse_recording("indexing with tensors or lists", "use slices or `infinicore.embedding`")
         return FUNCTIONS["index"](*advanced_index(self, index, from_numpy))
 
     def __setitem__(self, index, value):
@@ -140,7 +140,7 @@ class Tensor(Views, Gradients, TensorBase):
             else:
                 dispatch.copy_into(dispatch.view(self, *basic), value)
             return
-        _refuse_recording("assignment to an index of tensors or lists")
+        dispatch.refuse_recording("assignment to an index of tensors or lists", "use slices")
         dispatch.writable(self, "self")
         if not isinstance(value, TensorBase) and not np.isscalar(value):
             value = from_numpy(np.asarray(value))
@@ -312,11 +312,6 @@ def _placed(shape, index, g):
 
 def _dtype(value):
     return value if type(value) is DType else dtype(value)
-
-
-def _refuse_recording(what):
-    if launch.recording() is not None:
-        raise NotImplementedError(f"{what} cannot be recorded in a graph, use slices or `infinicore.embedding`")
 
 
 dispatch.set_tensor_class(Tensor)

@@ -1,6 +1,7 @@
 """`backward` and `grad`: the arguments of a run of the engine."""
 
 from .. import dispatch
+from ..core import node
 from ..core.tensor_cy import TensorBase
 from .engine import Backward, key
 
@@ -31,6 +32,7 @@ def _roots(tensors, gradients):
             if x.numel_ != 1:
                 raise ValueError(f"a tensor of shape {x.shape_} needs `gradient`: only one element has a default, 1")
             g = dispatch.empty(x.shape_, x.dtype).fill_(1)
+            node.state.seed = g.storage, g.storage.version
         elif g.shape_ != x.shape_:
             raise ValueError(f"`gradient` must have the shape {x.shape_} of its tensor, got {g.shape_}")
         roots.append((x, g))

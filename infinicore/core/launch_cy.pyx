@@ -8,14 +8,14 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from infinicore.core.layout_cy import is_contiguous
-from infinicore.core.tensor_cy cimport Storage, TensorBase, allocate
+from infinicore.core.tensor_cy cimport Storage, TensorBase, allocate, outside
 
 ctypedef int64_t (*kernel_t)(int64_t*, int64_t, int64_t) noexcept nogil
 ctypedef int64_t (*driver_t)(int64_t, int64_t, int64_t, int64_t) noexcept nogil
 
 cdef int64_t _driver = 0
 cdef int64_t _threads = 1
-cdef list _recording = None
+cdef list _records = None  # of the one thread whose `infinicore_records` is set
 cdef object _load_driver = None
 cdef type _tensor = TensorBase
 
@@ -27,8 +27,10 @@ cdef extern from *:
     #define THREAD_OWN __thread
     #endif
     static THREAD_OWN int infinicore_mode = 1;
+    static THREAD_OWN int infinicore_records = 0;
     """
     int infinicore_mode
+    int infinicore_records
 
 cdef enum:
     GRAD = 1  # gradients are recorded
@@ -85,22 +87,23 @@ def tracked(values):
 
 cdef inline bint _plain():
     """Whether calls may take the fast path as far as the state of the thread goes."""
-    return _recording is None and not infinicore_mode & WATCH
+    return not infinicore_records and not infinicore_mode & WATCH
 
 
 cdef inline bint _tracks(TensorBase a):
     return a.tracked and infinicore_mode & GRAD
 
 
-def record_into(records):
-    """Append launches to the list `records` too; None ends recording."""
-    global _recording
-    _recording = records
+def record_into(list records):
+    """Append the launches of this thread to the list `records` too; None ends recording."""
+    global _records, infinicore_records
+    _records = records
+    infinicore_records = records is not None
 
 
 def recording():
-    """The list that launches are appended to, or None."""
-    return _recording
+    """The list that launches of this thread are appended to, or None."""
+    return _records if infinicore_records else None
 
 
 cdef int64_t _parts(int64_t n, int64_t grain):
@@ -153,8 +156,8 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
     finally:
         if block != small:
             free(block)
-    if _recording is not None:
-        _recording.append((kernel, tuple(args), n, parts, keep, errors))
+    if infinicore_records:
+        _records.append((kernel, tuple(args), n, parts, outside(keep), errors))
     return status
 
 

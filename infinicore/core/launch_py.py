@@ -13,11 +13,12 @@ GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
-_state = {"driver": None, "threads": 1, "recording": None, "load_driver": None, "tensor": None}
+_state = {"driver": None, "threads": 1, "load_driver": None, "tensor": None}
 
 
 class _Thread(threading.local):
     mode = 1
+    recording = None
 
 
 _thread = _Thread()
@@ -66,13 +67,13 @@ def tracked(values):
 
 
 def record_into(records):
-    """Append launches to the list `records` too; None ends recording."""
-    _state["recording"] = records
+    """Append the launches of this thread to the list `records` too; None ends recording."""
+    _thread.recording = records
 
 
 def recording():
-    """The list that launches are appended to, or None."""
-    return _state["recording"]
+    """The list that launches of this thread are appended to, or None."""
+    return _thread.recording
 
 
 def _function(kernel):
@@ -109,8 +110,8 @@ def launch(kernel, args, n, grain, keep, errors):
     parts = _parts(n, grain)
     block = (ctypes.c_int64 * len(args))(*args)
     status = _run(kernel, ctypes.addressof(block), n, parts)
-    if _state["recording"] is not None:
-        _state["recording"].append((kernel, tuple(args), n, parts, keep, errors))
+    if _thread.recording is not None:
+        _thread.recording.append((kernel, tuple(args), n, parts, tensor_cy.outside(keep), errors))
     return status
 
 
@@ -158,7 +159,7 @@ def _plain(x, tensor):
         type(x) is tensor
         and x.contiguous_
         and x.numel_ > 0
-        and _state["recording"] is None
+        and _thread.recording is None
         and not mode & 2
         and not (x.tracked and mode & 1)
     )

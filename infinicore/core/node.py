@@ -17,9 +17,16 @@ GRAD, WATCH, INFERENCE = 1, 2, 4  # bits of `launch.mode()`
 
 
 class _State(threading.local):
-    """What a thread does besides computing: hooks for saved tensors, and whether nodes note where they were made."""
+    """What a thread does besides computing.
+
+    `saving` holds hooks for saved tensors, `trace` says whether nodes note where they were made; in `leaves`, unless it
+    is None, backward notes each leaf whose gradient it changes, and what that was: id -> (leaf, gradient or None).
+    `seed` is the storage of the 1 that backward last started from by itself, and its version then.
+    """
 
     def __init__(self):
+        self.leaves = None
+        self.seed = None, 0
         self.saving = []  # (pack, unpack) pairs, the last one applies
         self.trace = False
 

@@ -4,6 +4,7 @@ cdef class Block:
     cdef public long long address
     cdef public long long size
     cdef public object owner
+    cdef public object arena
 
 cdef class Storage:
     cdef public long long address
@@ -17,6 +18,7 @@ cdef dict _large
 cdef long long _cached
 cdef long long _used
 cdef long long _peak
+cdef object _arena
 
 cdef class TensorBase:
     cdef object __weakref__
@@ -40,11 +42,17 @@ cdef class TensorBase:
 @cython.locals(shift=cython.int)
 cdef long long _size_class(long long nbytes)
 
-@cython.locals(size="long long", free=list)
+@cython.locals(size="long long")
 cpdef Block take_block(long long nbytes)
+
+@cython.locals(free=list)
+cdef Block _take(long long size)
 
 @cython.locals(size="long long", free=list)
 cpdef give_block(Block block)
 
 @cython.locals(block=Block, storage=Storage)
 cpdef Storage allocate(long long nbytes)
+
+@cython.locals(storage=Storage, found=list)
+cpdef list outside(object keep)

@@ -4,6 +4,7 @@ Plain Python; `tensor_cy.pxd` turns the classes into C structs in the compiled l
 """
 
 import mmap
+import threading
 
 import numpy as np
 
@@ -17,12 +18,13 @@ def is_compiled():
 
 
 class Block:
-    """A piece of memory: address, size, and the Python object that owns it."""
+    """A piece of memory: address, size, the Python object that owns it, and the arena that it belongs to, if any."""
 
     def __init__(self, address, size, owner):
         self.address = address
         self.size = size
         self.owner = owner
+        self.arena = None
 
 
 _small = [[] for _ in range(17)]  # free blocks of up to 4096 bytes, by multiples of 256
@@ -60,8 +62,14 @@ def _new_block(size):
 
 def take_block(nbytes):
     """A block of at least `nbytes`, recycled if one of its size class is free."""
-    global _cached, _used, _peak
     size = _size_class(nbytes)
+    if _arena is not None and threading.get_ident() == _arena.thread:
+        return _arena.take(size)
+    return _take(size)
+
+
+def _take(size):
+    global _cached, _used, _peak
     _used += size
     if _used > _peak:
         _peak = _used
@@ -75,6 +83,10 @@ def take_block(nbytes):
 def give_block(block):
     """Return a block to the pool; what was not asked for the longest goes to the system when the pool is full."""
     global _cached, _used
+    if block.arena is not None and not block.arena.closed:
+        block.arena.give(block)
+        return
+    block.arena = None
     size = block.size
     _used -= size
     if size <= 4096:
@@ -107,6 +119,69 @@ def _evict():
         _cached -= size
     if not free:
         del _large[size]
+
+
+_arena = None  # of the recording that a thread is making
+
+
+class Arena:
+    """The memory of a graph: what its recording allocated, which only that recording may use again.
+
+    So a replay finds each result where the recording had it, in as much memory as the calls took when they ran.
+    """
+
+    def __init__(self):
+        self.thread = threading.get_ident()
+        self.free = {}
+        self.closed = False
+
+    def take(self, size):
+        free = self.free.get(size)
+        if free:
+            return free.pop()
+        block = _take(size)
+        block.arena = self
+        return block
+
+    def give(self, block):
+        self.free.setdefault(block.size, []).append(block)
+
+    def close(self):
+        """Give the memory back, at once or when the tensors in it are gone."""
+        self.closed = True
+        for free in self.free.values():
+            for block in free:
+                give_block(block)
+        self.free = {}
+
+
+def open_arena():
+    """From now on this thread allocates from an arena of its own, which is returned."""
+    global _arena
+    if _arena is not None:
+        raise ValueError("another thread is recording a graph: wait until it has called `stop_graph_recording()`")
+    _arena = Arena()
+    return _arena
+
+
+def leave_arena():
+    """Allocate from the pool again."""
+    global _arena
+    _arena = None
+
+
+def outside(keep):
+    """What a graph must hold of the tensors (and other objects) of a launch: all memory that is not of its arena."""
+    found = []
+    for x in keep:
+        if isinstance(x, TensorBase):
+            if x.storage.block is None or x.storage.block.arena is not _arena:
+                found.append(x.storage)
+        elif isinstance(x, (tuple, list)):
+            found.extend(outside(x))
+        elif x is not None:
+            found.append(x)
+    return found
 
 
 def trim():

@@ -67,6 +67,7 @@ def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=Non
         raise BufferError(f"`dl_device` must be (1, 0), the CPU, got {dl_device}")
     if tensor.dtype.kind == "s":
         raise BufferError(f"{tensor.dtype} cannot be exported through DLPack, cast it first")
+    dispatch.refuse_recording("exporting a tensor", "replays would not export it again, so do it afterwards")
     if copy:
         tensor = tensor.clone()
     n = max(1, tensor.ndim)

@@ -26,6 +26,7 @@ class _Memory:
 
 def to_numpy(tensor):
     """An array of the same memory."""
+    dispatch.refuse_recording("reading the values of a tensor", "replays would not read them again, so read them after")
     target = tensor.dtype.numpy
     if tensor.numel_ == 0:
         return np.empty(tensor.shape_, target)

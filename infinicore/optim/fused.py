@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import kernels
 from ..core import launch as core_launch
-from ..dispatch import contiguous_copy, copy_into, empty, view
+from ..dispatch import contiguous_copy, copy_into, empty, refuse_recording, view
 from ..dtype import float32
 from ..kernels.cpu import optim_table as layout
 from .optimizer import Optimizer, zeros
@@ -262,8 +262,7 @@ class Fused(Optimizer):
         raise RuntimeError("gradients changed their dtype or shape while a step was prepared")
 
     def _step(self):
-        if core_launch.recording() is not None:
-            raise NotImplementedError("an optimizer's step cannot be recorded in a graph: take it after the replay")
+        refuse_recording("an optimizer's step", "take it after the replay")
         work = self._prepare()
         for entry in self._masters:
             if entry[0].storage.version != entry[2]:

@@ -67,9 +67,12 @@ def total(args, lo, hi, O):
 def rows(args, lo, hi, T, I):
     """Losses of rows [lo, hi) of logits, which become their gradients.
 
-    0: logits, 1: targets, 2: losses (float64), 3: classes, 4: target to leave out, 5: whether gradients are wanted.
+    0: logits, 1: targets, 2: losses (float64), 3: classes, 4: target to leave out, 5: whether gradients are wanted,
+    6: address of a float64 that these are multiplied by (0: 1).
     """
-    classes, wanted = load(args, 3), load(args, 5) != 0
+    classes, wanted, factor = load(args, 3), load(args, 5) != 0, 1.0
+    if load(args, 6) != 0:
+        factor = load(ptr(load(args, 6), F64), 0)
     losses, targets = ptr(load(args, 2), F64), ptr(load(args, 1), I)
     for i in range(lo, hi):
         logits, target = ptr(load(args, 0), T) + i * classes, I64(load(targets, i))
@@ -84,8 +87,8 @@ def rows(args, lo, hi, T, I):
         log = vmath.log(F64(normaliser))
         store(losses, i, (log + highest) - own)
         if wanted:
-            scale_row(logits, classes, highest, 1.0 / normaliser)
-            store(logits, target, (vmath.exp(F64(own) - highest) / normaliser - 1.0))
+            scale_row(logits, classes, highest, factor / normaliser)
+            store(logits, target, (vmath.exp(F64(own) - highest) / normaliser - 1.0) * factor)
     return 0
 
 

@@ -82,8 +82,10 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
     args = [target.address, count, classes, ignore_index, reduction == "mean", factor.address]
     call.launch("linear_loss.prepare", index_type, args, 1, 1, (target, factor), wrong)
     size, threads, one = input.dtype.itemsize, call.threads, call.float_bits(1.0)
-    scale = factor.item() if call.training else 0.0  # of products: float16 could not hold gradients divided by `count`
-    bits = call.float_bits(scale if math.isfinite(scale) else 0.0)
+    # Gradients of logits take the factor at once, but those of float16, which divided by `count` might vanish.
+    late = factor.item() if call.training and dtype == "float16" else 1.0
+    bits = call.float_bits(late if math.isfinite(late) else 0.0)
+    early = factor.address if dtype != "float16" else 0
     step = max(1, _LOGITS // (classes * size * _ROWS + 1)) * _ROWS
     height = min(count, step)
     logits = call.empty((height, classes), dtype)
@@ -94,7 +96,7 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
         launch = launch_for(dtype, rows, classes, k, k, 1, *weight.strides[::-1], (), threads)
         run(call, launch, dtype, (x, weight.address, logits.address, 0), one, keep)
         addresses = logits.address, target.address + start * target.dtype.itemsize, losses.address + 8 * start
-        args = [*addresses, classes, ignore_index, call.training]
+        args = [*addresses, classes, ignore_index, call.training, early]
         call.launch("linear_loss.rows", {"T": dtype, **index_type}, args, rows, 1 + (1 << 15) // (classes + 1), keep)
         if dx is not None:
             launch = launch_for(dtype, rows, k, classes, classes, 1, *weight.strides, (), threads)
@@ -114,7 +116,7 @@ def _(f, g, input, weight, target, ignore_index, reduction, dx, dw, need, create
     """With p = softmax(x w^T) and d = (p - one_hot(target)) g, over the mean's count: dx = d w, dw = d^T x."""
     if create_graph:
         return _plain(f, g, input, weight, target, ignore_index, reduction)
-    if g.item() != 1.0:
+    if not f.is_one(g):
         dx = f.mul(dx, g) if "input" in need else None
         dw = f.mul(dw, g) if "weight" in need else None
     return dx, dw

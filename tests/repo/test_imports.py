@@ -23,6 +23,7 @@ LAYERS = (
     ("random",),
     ("tensor",),
     ("creation", "graph", "context", "device_event"),
+    ("recording",),
     ("autograd",),
     ("amp", "data", "optim"),
     ("nn",),

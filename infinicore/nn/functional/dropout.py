@@ -12,10 +12,6 @@ def _checked(p):
 
 def seed():
     """63 random bits for a kernel that makes its own random numbers."""
-    if infinicore.is_graph_recording():
-        raise NotImplementedError(
-            "dropout cannot be recorded in a graph, whose replays would all draw the same: use eval()"
-        )
     return default_generator().integers((1 << 63) - 1)
 
 

@@ -1,0 +1,305 @@
+"""Recorded functions: replays give bit for bit what the function gives, and refuse what they could not repeat."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+from infinicore import models, nn, optim
+from infinicore.core import memory
+
+F = nn.functional
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5))
+
+
+def conv():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)
+    )
+
+
+def llama():
+    return models.from_config(
+        dict(
+            architectures=["LlamaForCausalLM"], vocab_size=50, hidden_size=32, intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
+        )
+    )  # fmt: skip
+
+
+def gpt2():
+    config = dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=16)
+    dropouts = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    return models.from_config(dict(architectures=["GPT2LMHeadModel"], **config, **dropouts))
+
+
+def batch(kind, rng, rows=6):
+    if kind in ("llama", "gpt2"):
+        ids = rng.integers(0, 50, (rows, 13))
+        return ic.from_numpy(ids[:, :-1].copy()), ic.from_numpy(ids[:, 1:].copy())
+    shape = (rows, 20) if kind == "mlp" else (rows, 1, 6, 6)
+    return ic.from_numpy(rng.standard_normal(shape).astype(np.float32)), ic.from_numpy(rng.integers(0, 5, rows))
+
+
+def train(kind, dtype, steps, recorded):
+    """(losses, all parameters and buffers) after some steps."""
+    ic.manual_seed(3)
+    model = {"mlp": mlp, "conv": conv, "llama": llama, "gpt2": gpt2}[kind]()
+    model.train()
+    optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+
+    def gradients(x, y):
+        with ic.autocast(dtype=dtype, enabled=dtype is not None):
+            loss = model.loss(x, y) if kind in ("llama", "gpt2") else F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    if recorded:
+        gradients = ic.recorded(gradients)
+    rng, losses = np.random.default_rng(5), []
+    for _ in range(steps):
+        losses.append(gradients(*batch(kind, rng)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return [x.item() for x in losses], {name: x.detach().numpy() for name, x in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("kind", ["mlp", "conv", "llama", "gpt2"])
+def test_training_is_the_same_bit_for_bit(kind, dtype):
+    dtype = None if dtype is None else ic.dtype(dtype)
+    losses, state = train(kind, dtype, 8, recorded=False)
+    own_losses, own_state = train(kind, dtype, 8, recorded=True)
+    assert own_losses == losses and len(set(losses)) == 8
+    for name, value in state.items():
+        np.testing.assert_array_equal(own_state[name], value, err_msg=name)
+
+
+def counted(model):
+    """A recorded step of `model` and how often its Python ran."""
+    calls = []
+
+    @ic.recorded
+    def gradients(x, y):
+        """Its text."""
+        calls.append(1)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return gradients, calls
+
+
+def test_python_runs_twice_for_each_layout(rng):
+    gradients, calls = counted(mlp())
+    assert gradients.__doc__ == "Its text."
+    for rows, expected in [(6, 1), (6, 2), (6, 2), (3, 3), (6, 3), (3, 4), (3, 4)]:
+        gradients(*batch("mlp", rng, rows))
+        for p in gradients.__wrapped__.__closure__[1].cell_contents.parameters():
+            p.grad = None
+        assert len(calls) == expected
+    gradients.reset()
+    gradients(*batch("mlp", rng))
+    assert len(calls) == 5
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_are_added_to_what_is_there(set_to_none, rng):
+    model = mlp()
+    gradients, calls = counted(model)
+    optimizer = optim.SGD(model.parameters(), lr=0.0)
+    for _ in range(5):
+        batches = [batch("mlp", rng) for _ in range(3)]
+        expected = [np.zeros(p.shape_, np.float32) for p in model.parameters()]
+        for x, y in batches:
+            for total, g in zip(expected, ic.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))):
+                total += g.numpy()
+            gradients(x, y)
+        for p, total in zip(model.parameters(), expected):
+            np.testing.assert_allclose(p.grad.numpy(), total, rtol=1e-5, atol=1e-6)
+        optimizer.zero_grad(set_to_none=set_to_none)
+    assert len(calls) <= 4
+
+
+def test_results_are_copies(rng):
+    model = mlp()
+    forward = ic.recorded(lambda x: {"y": model(x), "both": (x * 2, "text", 3)})
+    inputs = [batch("mlp", rng)[0] for _ in range(4)]
+    results = [forward(x) for x in inputs]
+    for x, result in zip(inputs, results):
+        np.testing.assert_array_equal(result["y"].numpy(), model(x).detach().numpy())
+        np.testing.assert_array_equal(result["both"][0].numpy(), x.numpy() * 2)
+        assert result["both"][1:] == ("text", 3) and not result["y"].requires_grad
+
+
+def test_the_number_of_targets_that_count_may_change(rng):
+    model = llama()
+
+    @ic.recorded
+    def gradients(x, y):
+        loss = model.loss(x, y)
+        (loss / 3).backward()
+        return loss
+
+    for left_out in (0, 5, 20, 70):
+        x, y = batch("llama", rng)
+        y.view(-1)[:left_out] = -100
+        loss = gradients(x, y)
+        got = [p.grad.numpy().copy() for p in model.parameters()]
+        model.zero_grad()
+        expected = model.loss(x, y)
+        (expected / 3).backward()
+        np.testing.assert_array_equal(loss.numpy(), expected.detach().numpy())
+        for p, g in zip(model.parameters(), got):
+            np.testing.assert_array_equal(p.grad.numpy(), g)
+        model.zero_grad()
+
+
+def test_parameters_in_new_memory_are_recorded_again(rng):
+    model = mlp()
+    gradients, calls = counted(model)
+    for _ in range(3):
+        gradients(*batch("mlp", rng))
+        model.zero_grad()
+    for p in model.parameters():
+        p.data = ic.from_numpy(np.full(p.shape_, 0.5, np.float32))
+    x, y = batch("mlp", rng)
+    np.testing.assert_array_equal(gradients(x, y).numpy(), F.cross_entropy(model(x), y).detach().numpy())
+    assert len(calls) == 3
+
+
+def test_gradients_that_are_always_others_are_not_recorded_for_ever(rng):
+    model = mlp()
+    gradients, calls = counted(model)
+    with pytest.warns(UserWarning, match="zero_grad"):
+        for _ in range(7):
+            for p in model.parameters():
+                p.grad = ic.zeros(p.shape_)
+            gradients(*batch("mlp", rng))
+    assert len(calls) == 7
+
+
+@pytest.mark.parametrize("outside", ["autocast", "recording", "no_grad"])
+def test_modes_around_the_call(outside, rng):
+    model = mlp()
+    forward = ic.recorded(lambda x: model(x) * 2)
+    for _ in range(4):
+        x = batch("mlp", rng)[0]
+        if outside == "autocast":
+            with ic.autocast(dtype=ic.bfloat16):
+                got, expected = forward(x), model(x) * 2
+        elif outside == "no_grad":
+            with ic.no_grad():
+                got, expected = forward(x), model(x) * 2
+        else:
+            ic.start_graph_recording()
+            got = forward(x)
+            graph = ic.stop_graph_recording()
+            expected = model(x) * 2
+            assert len(graph)
+        np.testing.assert_array_equal(got.float().numpy(), expected.detach().float().numpy())
+
+
+def test_what_is_refused(rng):
+    model, x = mlp(), ic.ones((2, 20))
+    hooked = ic.ones(3).requires_grad_()
+    hooked.register_hook(lambda g: g)
+    refused = {
+        "reading": lambda x: x.sum().item(),
+        "reading the values": lambda x: x if x.max() > 0 else -x,
+        "random": lambda x: F.dropout(x),
+        "draw": lambda x: x + ic.randn(2, 20),
+        "step": lambda x: optim.SGD(model.parameters(), lr=1.0).step(),
+        "lists": lambda x: x[[0, 1]],
+        "export": lambda x: np.from_dlpack(x),
+        "hooks": lambda x: (hooked * x[0, :3]).sum().backward(),
+    }
+    for what, function in refused.items():
+        for p in model.parameters():
+            p.grad = ic.zeros(p.shape_)
+        recorded = ic.recorded(function)
+        recorded(x)
+        with pytest.raises(NotImplementedError, match=what):
+            recorded(x)
+        assert not ic.is_graph_recording()
+        with pytest.raises(NotImplementedError, match=what):
+            recorded(x)
+    identity = ic.recorded(lambda x: x)
+    with pytest.raises(ValueError, match="detach"):
+        identity(ic.ones(3).requires_grad_())
+    with pytest.raises(TypeError, match="ndarray"):
+        identity(np.ones(3))
+    with pytest.raises(TypeError, match="callable"):
+        ic.recorded(3)
+
+
+def test_errors_of_kernels_in_replays(rng):
+    gradients, _ = counted(model := mlp())
+    x, y = batch("mlp", rng)
+    for _ in range(3):
+        gradients(x, y)
+        model.zero_grad()
+    with pytest.raises(ValueError, match="target"):
+        gradients(x, ic.full((6,), 9))
+    assert np.isfinite(gradients(x, y).item())
+
+
+def test_memory_is_used_again_within_a_recording_and_given_back_after_it():
+    x = ic.ones(1 << 18)
+    memory.trim()
+    before = memory.used_bytes()[0]
+    ic.start_graph_recording()
+    y = x
+    for _ in range(30):
+        y = y + 1
+    graph = ic.stop_graph_recording()
+    assert memory.used_bytes()[0] - before <= 4 << 20
+    others = [ic.zeros(1 << 18) for _ in range(8)]
+    graph.run()
+    assert y.tolist()[:2] == [31.0, 31.0] and not any(t.numpy().any() for t in others)
+    del others, graph
+    x.fill_(5)
+    assert y[0].item() == 31.0
+    del y
+    assert memory.used_bytes()[0] == before
+
+
+def test_constants_of_a_recording_stay():
+    x = ic.ones(64)
+    ic.start_graph_recording()
+    y = x
+    for i in range(40):
+        y = y * (1.0 + i * 2.0**-12) + ic.arange(64, dtype=ic.float32) * 0.0
+    graph = ic.stop_graph_recording()
+    expected = y.numpy().copy()
+    for _ in range(3):
+        graph.run()
+        np.testing.assert_array_equal(y.numpy(), expected)
+
+
+def test_other_threads_are_not_recorded():
+    x, found = ic.ones(5000), []
+
+    def work():
+        found.append(ic.is_graph_recording())
+        made = [ic.zeros(5000) + float(i) for i in range(4)]
+        found.append([t.numpy()[0] for t in made])
+        found.extend(made)
+        with pytest.raises(ValueError, match="thread"):
+            ic.start_graph_recording()
+
+    ic.start_graph_recording()
+    y = (x + 1) * 2
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    del y
+    z = x * 7
+    graph = ic.stop_graph_recording()
+    assert found[:2] == [False, [0.0, 1.0, 2.0, 3.0]] and len(graph) == 3
+    graph.run()
+    assert [t.numpy()[17] for t in found[2:]] == [0.0, 1.0, 2.0, 3.0] and z.numpy()[3] == 7
