@@ -44,6 +44,14 @@ class Graph:
     def __repr__(self):
         return f"Graph({self._count} launches)"
 
+    def places(self, value):
+        """Where a number stands in the argument blocks."""
+        return [place for place, found in enumerate(self._blocks) if found == value]
+
+    def replace(self, place, value):
+        """Put another number into an argument block."""
+        self._blocks[place] = value
+
     def run(self):
         """Replay every launch, in order. Raises as the recorded op would."""
         status = launch.call(self._replay, self._address, 0, self._count)

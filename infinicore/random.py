@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from .core import layout
+from .core import layout, node
 from .dispatch import refuse_recording
 from .dtype import dtype as to_dtype
 from .dtype import float32, int64
@@ -13,6 +13,7 @@ from .interop.numpy import from_numpy
 from .tensor_grad import makes_leaf
 
 _ALGORITHM = "philox"
+_SEEDS = (1 << 63) - 1
 
 
 class Generator:
@@ -85,6 +86,14 @@ class Generator:
         """An int in [low, high), in [0, low) without `high`; with `size` (an int or a tuple), an int64 array."""
         found = self._numpy.integers(low, high, size)
         return int(found) if size is None else found
+
+    def kernel_seed(self):
+        """63 random bits for a kernel that makes its own random numbers; a recorded function draws them anew."""
+        if node.state.notes is None:
+            return self.integers(_SEEDS)
+        seed = int(self._state.integers(_SEEDS))
+        node.state.notes.draws.setdefault(seed, (self, self._state))
+        return seed
 
     def permutation(self, n):
         """The numbers 0 to n - 1 in random order, an int64 array."""

@@ -75,9 +75,9 @@ def recorded(function):
     was recorded: which tensors it uses (parameters may change in place, and are recorded again if they get other
     memory), numbers and modes of modules, and what its Python does besides. Call `reset()` after such a change.
 
-    What a replay could not repeat raises NotImplementedError while it is recorded: reading values (`item()`), random
-    numbers (dropout), indexing with lists, hooks of leaves, an optimizer's step. Under autocast or a profiler around
-    the call it runs unrecorded; autocast inside of the function is recorded.
+    What a replay could not repeat raises NotImplementedError while it is recorded: reading values (`item()`), `randn`
+    and the like, indexing with lists, hooks of leaves, an optimizer's step. Dropout draws anew in each replay. Under
+    autocast or a profiler around the call it runs unrecorded; autocast inside of the function is recorded.
     """
     if not callable(function):
         raise TypeError(f"`function` must be callable, got {type(function).__name__}")
@@ -91,20 +91,30 @@ class _Recording:
         self.inputs = [dispatch.contiguous_copy(x) for x in inputs]
         replaced = iter(self.inputs)
         args, kwargs = _map((args, kwargs), lambda x: next(replaced))
-        before, node.state.leaves = node.state.leaves, {}
+        notes = node.state.notes = node.Notes()
         start_graph_recording()
         try:
             self.result = _map(function(*args, **kwargs), lambda x: x.detach())
         finally:
-            self.graph = stop_graph_recording()
-            leaves, node.state.leaves = node.state.leaves, before
+            self.graph, node.state.notes = stop_graph_recording(), None
         # (leaf, where it lies, its gradient before, and after)
-        self.leaves = [(leaf, leaf.address, held, leaf.gradient) for leaf, held in leaves.values()]
+        self.leaves = [(leaf, leaf.address, held, leaf.gradient) for leaf, held in notes.leaves.values()]
+        self.draws = [self._draw(seed, *source) for seed, source in notes.draws.items()]
         for leaf, *_ in self.leaves:
             if leaf.hooks is not None:
                 raise NotImplementedError(
                     f"a leaf of shape {leaf.shape_} has hooks, which a recorded function cannot replay: remove them"
                 )
+
+    def _draw(self, seed, generator, state):
+        """(generator, places of the seed in the graph). A seed that checkpointing draws again is one with the first."""
+        places = self.graph.places(seed)
+        if state is not generator._state or not places:
+            raise NotImplementedError(
+                "random numbers from a generator that was seeded or forked on the way cannot be recorded: draw them "
+                "before, or do not record the function"
+            )
+        return generator, places
 
     def lives(self):
         """Whether leaves are where they were."""
@@ -117,6 +127,10 @@ class _Recording:
     def replay(self, inputs):
         for own, x in zip(self.inputs, inputs):
             dispatch.copy_into(own, x)
+        for generator, places in self.draws:
+            seed = generator.kernel_seed()
+            for place in places:
+                self.graph.replace(place, seed)
         self.graph.run()
         for leaf, _, held, gradient in self.leaves:
             if held is None:

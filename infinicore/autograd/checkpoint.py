@@ -4,6 +4,8 @@ Chen et al., arXiv 1604.06174. What nodes inside would save is replaced by a num
 runs the function again, with the random state of the first time.
 """
 
+import contextlib
+
 from .. import functions, random
 from ..core import launch
 from ..core.node import GRAD
@@ -40,9 +42,6 @@ class _Frame:
     def run_again(self):
         function, args, kwargs = self.call
         self.again = kept = {}
-        here = random.get_rng_state() if self.random is not None else None
-        if self.random is not None:
-            random.set_rng_state(self.random)
         missing = [w for w in self.watchers if w not in functions.watchers()]
         for watcher in missing:
             functions.watch(watcher)
@@ -52,13 +51,14 @@ class _Frame:
             return len(kept) - 1
 
         try:
-            with enable_grad(), saved_tensors_hooks(keep, kept.__getitem__):
-                function(*args, **kwargs)
+            with random.fork_rng() if self.random is not None else contextlib.nullcontext():
+                if self.random is not None:
+                    random.set_rng_state(self.random)
+                with enable_grad(), saved_tensors_hooks(keep, kept.__getitem__):
+                    function(*args, **kwargs)
         finally:
             for watcher in missing:
                 functions.unwatch(watcher)
-            if here is not None:
-                random.set_rng_state(here)
 
 
 def checkpoint(function, *args, use_reentrant=False, preserve_rng_state=True, **kwargs):

@@ -64,7 +64,7 @@ class Backward:
         self.needed = None
         self.lent = {}  # (id of a target, output) -> its gradient so far, which the running rule may be adding to
         self.expected = {}  # id of a leaf with hooks -> how many gradients are to come, and their sum so far
-        self.leaves = node.state.leaves
+        self.notes = node.state.notes
         self.seeds = set()  # ids of the storages of the caller's gradients, which may be those of a leaf's `.grad`
 
     def run(self, roots):
@@ -197,8 +197,8 @@ class Backward:
             held = target.gradient
             if held is None or held.tracked or self.inputs is not None or target.hooks is not None:
                 return None
-            if self.leaves is not None:
-                self.leaves.setdefault(id(target), (target, held))
+            if self.notes is not None:
+                self.notes.leaves.setdefault(id(target), (target, held))
         else:
             gradients = self.sums.get(target)
             if gradients is None or gradients[output] is None:
@@ -235,8 +235,8 @@ class Backward:
             self.captured[id(leaf), -1] = g if held is None else _F.add(held, g)
             return
         held = leaf.gradient
-        if self.leaves is not None:
-            self.leaves.setdefault(id(leaf), (leaf, held))
+        if self.notes is not None:
+            self.notes.leaves.setdefault(id(leaf), (leaf, held))
         if held is None:
             if self.create_graph or (owned and g.contiguous_):
                 leaf.gradient = g

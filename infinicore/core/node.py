@@ -16,16 +16,29 @@ _order = itertools.count()
 GRAD, WATCH, INFERENCE = 1, 2, 4  # bits of `launch.mode()`
 
 
+class Notes:
+    """What the replay of a function must do besides its launches.
+
+    `leaves` whose gradients backward changed, with what these were: id -> (leaf, gradient or None). `draws` of seeds for
+    kernels, by value: seed -> (generator, its state).
+    """
+
+    __slots__ = ("draws", "leaves")
+
+    def __init__(self):
+        self.leaves, self.draws = {}, {}
+
+
 class _State(threading.local):
     """What a thread does besides computing.
 
-    `saving` holds hooks for saved tensors, `trace` says whether nodes note where they were made; in `leaves`, unless it
-    is None, backward notes each leaf whose gradient it changes, and what that was: id -> (leaf, gradient or None).
-    `seed` is the storage of the 1 that backward last started from by itself, and its version then.
+    `saving` holds hooks for saved tensors, `trace` says whether nodes note where they were made, `notes` are those of a
+    function that is being recorded, or None. `seed` is the storage of the 1 that backward last started from by itself,
+    and its version then.
     """
 
     def __init__(self):
-        self.leaves = None
+        self.notes = None
         self.seed = None, 0
         self.saving = []  # (pack, unpack) pairs, the last one applies
         self.trace = False

@@ -122,26 +122,21 @@ CONVOLUTIONAL = Classifier(
 NETWORKS = {n.name: n for n in (GPT2, LLAMA, NANO, TINY_GPT2, TINY_LLAMA, SIGMOID_MLP, RELU_MLP, CONVOLUTIONAL)}
 
 
-def _options(network, batch, tokens=None, autocast=False, first=3, **more):
-    """What a side trains: see `training.Training`."""
-    return {"network": network.name, "batch": batch, "tokens": tokens, "autocast": autocast, "first": first, **more}
-
-
-def _common(network, batch, tokens=None, dtype="float32", first=3, **more):
+def _common(network, batch, tokens=None, dtype="float32", first=3, recorded=False, **more):
     """What the rows of one training have in common; a row of dtype bfloat16 is float32 under autocast."""
+    options = {"network": network.name, "batch": batch, "tokens": tokens, "first": first, "recorded": recorded}
     return {
         "suite": "train", "dtype": dtype, "peers": TORCH, "group": network.name, "absolute": True,
-        "tolerance": _LOSS_TOLERANCE[dtype],
-        "options": _options(network, batch, tokens, dtype == "bfloat16", first), **more,
+        "tolerance": _LOSS_TOLERANCE[dtype], "options": {**options, "autocast": dtype == "bfloat16"}, **more,
     }  # fmt: skip
 
 
 def _decoder_steps(model, batch, tokens, dtypes=("float32", "bfloat16"), **more):
     """Whole steps of training on `batch` sequences of `tokens`."""
     for dtype in dtypes:
-        autocast = ", autocast" if dtype == "bfloat16" else ""
+        how = (", autocast" if dtype == "bfloat16" else "") + (", recorded" if more.get("recorded") else "")
         yield Case(
-            name=f"{model.name} step {batch}x{tokens}{autocast}", op="train_step", unit="tokens/s",
+            name=f"{model.name} step {batch}x{tokens}{how}", op="train_step", unit="tokens/s",
             work=batch * tokens, limit="fma", limit_work=model.step_flops(batch, tokens),
             **_common(model, batch, tokens, dtype, **more),
         )  # fmt: skip
@@ -177,10 +172,11 @@ def _memory(model, batch, tokens):
 
 
 def _classifier(network, batch):
-    yield Case(
-        name=f"{network.name} step, batch {batch}", op="train_step", unit="ms", limit="fma",
-        limit_work=batch * network.flops, **_common(network, batch, first=10),
-    )  # fmt: skip
+    for recorded in (False, True):
+        yield Case(
+            name=f"{network.name} step, batch {batch}{', recorded' if recorded else ''}", op="train_step", unit="ms",
+            limit="fma", limit_work=batch * network.flops, **_common(network, batch, first=10, recorded=recorded),
+        )  # fmt: skip
 
 
 def _large(quick):
@@ -205,7 +201,8 @@ def _llama(quick):
 
 def _small(quick):
     if not quick:
-        yield from _decoder_steps(NANO, 12, 64, ("float32",), first=10)
+        for recorded in (False, True):
+            yield from _decoder_steps(NANO, 12, 64, ("float32",), first=10, recorded=recorded)
     for network in (SIGMOID_MLP, RELU_MLP, CONVOLUTIONAL):
         yield from _classifier(network, 8 if quick else 64)
 

@@ -60,10 +60,11 @@ def batches_of(network, batch, tokens):
 class Training:
     """A network on one side with its optimizer, after its `first` steps, whose `losses` are kept.
 
-    Decoders train with AdamW, the others with SGD; `autocast` runs forward in bfloat16.
+    Decoders train with AdamW, the others with SGD; `autocast` runs forward in bfloat16. With `recorded` our forward and
+    backward passes are replayed, as the Trainer's of small models are; PyTorch's run as always.
     """
 
-    def __init__(self, side, network, batch, tokens, autocast, first):
+    def __init__(self, side, network, batch, tokens, autocast, first, recorded=False):
         network = NETWORKS[network]
         self.library = importlib.import_module(_LIBRARIES[side])
         self.autocast = autocast
@@ -71,6 +72,8 @@ class Training:
         self._fill(network.std)
         self.optimizer = self._optimizer(network)
         self.batches = [tuple(map(self.library.from_numpy, pair)) for pair in batches_of(network, batch, tokens)]
+        if recorded and side == "ours":
+            self._gradients = self.library.recorded(self._gradients)
         self.count = 0
         self.losses = []
         for _ in range(first):
@@ -104,16 +107,20 @@ class Training:
     def _precision(self):
         return self.library.autocast("cpu", self.library.bfloat16) if self.autocast else contextlib.nullcontext()
 
+    def _gradients(self, inputs, targets):
+        with self._precision():
+            loss = self.loss(inputs, targets)
+        self.forward = time.perf_counter()
+        loss.backward()
+        return loss
+
     def step(self, losses=None):
         """One step of training; the times at its begin and after forward, backward and the optimizer."""
         inputs, targets = self.batches[self.count % _BATCHES]
         self.count += 1
         begin = time.perf_counter()
-        with self._precision():
-            loss = self.loss(inputs, targets)
-        forward = time.perf_counter()
-        loss.backward()
-        backward = time.perf_counter()
+        loss = self._gradients(inputs, targets)
+        forward, backward = self.forward, time.perf_counter()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if losses is not None:

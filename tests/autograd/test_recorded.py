@@ -33,12 +33,21 @@ def llama():
 
 def gpt2():
     config = dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=16)
-    dropouts = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    return models.from_config(dict(architectures=["GPT2LMHeadModel"], **config, **dropouts))
+    return models.from_config(dict(architectures=["GPT2LMHeadModel"], **config))  # with dropout, also in attention
+
+
+def checkpointed():
+    model = gpt2()
+    model.gradient_checkpointing = True
+    return model
+
+
+MODELS = {"mlp": mlp, "conv": conv, "llama": llama, "gpt2": gpt2, "checkpointed": checkpointed}
+TEXT = ("llama", "gpt2", "checkpointed")
 
 
 def batch(kind, rng, rows=6):
-    if kind in ("llama", "gpt2"):
+    if kind in TEXT:
         ids = rng.integers(0, 50, (rows, 13))
         return ic.from_numpy(ids[:, :-1].copy()), ic.from_numpy(ids[:, 1:].copy())
     shape = (rows, 20) if kind == "mlp" else (rows, 1, 6, 6)
@@ -48,13 +57,13 @@ def batch(kind, rng, rows=6):
 def train(kind, dtype, steps, recorded):
     """(losses, all parameters and buffers) after some steps."""
     ic.manual_seed(3)
-    model = {"mlp": mlp, "conv": conv, "llama": llama, "gpt2": gpt2}[kind]()
+    model = MODELS[kind]()
     model.train()
     optimizer = optim.AdamW(model.parameters(), lr=1e-2)
 
     def gradients(x, y):
         with ic.autocast(dtype=dtype, enabled=dtype is not None):
-            loss = model.loss(x, y) if kind in ("llama", "gpt2") else F.cross_entropy(model(x), y)
+            loss = model.loss(x, y) if kind in TEXT else F.cross_entropy(model(x), y)
         loss.backward()
         return loss
 
@@ -69,7 +78,7 @@ def train(kind, dtype, steps, recorded):
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-@pytest.mark.parametrize("kind", ["mlp", "conv", "llama", "gpt2"])
+@pytest.mark.parametrize("kind", MODELS)
 def test_training_is_the_same_bit_for_bit(kind, dtype):
     dtype = None if dtype is None else ic.dtype(dtype)
     losses, state = train(kind, dtype, 8, recorded=False)
@@ -206,12 +215,17 @@ def test_modes_around_the_call(outside, rng):
 
 def test_what_is_refused(rng):
     model, x = mlp(), ic.ones((2, 20))
+
+    def forked(x):
+        with ic.random.fork_rng(3):
+            return F.dropout(x)
+
     hooked = ic.ones(3).requires_grad_()
     hooked.register_hook(lambda g: g)
     refused = {
         "reading": lambda x: x.sum().item(),
         "reading the values": lambda x: x if x.max() > 0 else -x,
-        "random": lambda x: F.dropout(x),
+        "forked": forked,
         "draw": lambda x: x + ic.randn(2, 20),
         "step": lambda x: optim.SGD(model.parameters(), lr=1.0).step(),
         "lists": lambda x: x[[0, 1]],
@@ -235,6 +249,17 @@ def test_what_is_refused(rng):
         identity(np.ones(3))
     with pytest.raises(TypeError, match="callable"):
         ic.recorded(3)
+
+
+def test_dropout_draws_as_the_function_does():
+    x = ic.ones((4, 50))
+    plain = lambda x: F.dropout(x, 0.3) + F.alpha_dropout(x, 0.5, training=True) + F.dropout1d(x, 0.5)
+    recorded = ic.recorded(plain)
+    ic.manual_seed(11)
+    expected = [plain(x).tolist() for _ in range(5)]
+    ic.manual_seed(11)
+    assert [recorded(x).tolist() for _ in range(5)] == expected
+    assert expected[3] != expected[4]
 
 
 def test_errors_of_kernels_in_replays(rng):

@@ -19,7 +19,7 @@ from infinicore.optim.lr_scheduler import ReduceLROnPlateau
 from infinicore.train import Trainer, flops_per_token
 from infinicore.train.record import Record
 
-from .small import classes, classifier, language_trainer
+from .small import classes, classifier, language_trainer, state
 
 
 def trainer(model=None, rate=0.1, loader=None, **options):
@@ -144,6 +144,32 @@ def test_log_of_a_language_model(tmp_path):
         table = list(csv.DictReader(file))
     assert [line["eval_loss"] != "" for line in table] == [False, True, False, True]
     assert float(table[0]["loss"]) == rows[0]["loss"]
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"amp": "bfloat16"}])
+def test_recorded_steps_are_the_same(options):
+    plain = language_trainer(recorded=False, **options)
+    rows = [plain.fit()]
+    replayed = language_trainer(**options)
+    rows.append(replayed.fit())
+    assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
+    for name, value in state(plain).items():
+        np.testing.assert_array_equal(state(replayed)[name], value, err_msg=name)
+
+
+def test_which_steps_are_recorded():
+    """Those of our own models, unless somebody looks at what their Python does."""
+
+    def is_recorded(run):
+        run.fit()
+        return hasattr(run._step, "reset")
+
+    assert is_recorded(language_trainer()) and is_recorded(trainer(recorded=True))
+    assert not is_recorded(trainer()) and not is_recorded(language_trainer(amp="float16"))
+    hooked = language_trainer()
+    seen = []
+    hooked.model.transformer.h[0].register_forward_hook(lambda *_: seen.append(1))
+    assert not is_recorded(hooked) and len(seen) == 12
 
 
 def test_the_loss_is_drawn(tmp_path):
@@ -279,6 +305,7 @@ def test_bad_gradients_are_named_before_the_step():
         ({"save_every": 5}, "`save_every` is 5, but there is no `folder`"),
         ({"eval_every": 5}, "`eval_every` is 5, but there is no `eval_data`"),
         ({"patience": 5}, "`patience` looks at evaluations, but nothing is evaluated"),
+        ({"recorded": True, "amp": "float16"}, "`recorded` steps cannot change their scale"),
         ({"keep": 0, "folder": "x"}, "`keep` must be a positive integer, got 0"),
     ],
 )

@@ -12,7 +12,7 @@ def _checked(p):
 
 def seed():
     """63 random bits for a kernel that makes its own random numbers."""
-    return default_generator().integers((1 << 63) - 1)
+    return default_generator().kernel_seed()
 
 
 def _into(input, result, inplace):
