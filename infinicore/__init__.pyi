@@ -42,6 +42,7 @@ from .graph import Graph as Graph
 from .graph import is_graph_recording as is_graph_recording
 from .graph import start_graph_recording as start_graph_recording
 from .graph import stop_graph_recording as stop_graph_recording
+from .recording import recorded as recorded
 from .printing import printoptions as printoptions
 from .printing import set_printoptions as set_printoptions
 from .random import Generator as Generator
