@@ -97,6 +97,8 @@ def byte_range(x):
 
 def overlap(a, b):
     """How two tensors share memory: "none", "same" (identical layout) or "partial"."""
+    if a.storage is not b.storage and a.storage.block is not None and b.storage.block is not None:
+        return "none"  # two blocks of the pool
     a_low, a_high = byte_range(a)
     b_low, b_high = byte_range(b)
     if a_high <= b_low or b_high <= a_low:

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from .. import isa
+from .. import isa, kernel
 from ..registry import ALL, FLOATS, op
 from ._layout import check, check_dim, merged, product
 
@@ -89,13 +89,13 @@ class Reduction:
         self.name, self.identity, self.join = name, identity, join or name
 
     def _launch(self, call, name, kind, kept, reduced, types, whole=_WHOLE, divisor=1.0):
-        """(kernel, types, arguments behind the addresses, units, grain)."""
+        """(address of the kernel, arguments behind the addresses, units, grain)."""
         ((outer, outer_stride), (inner, inner_stride)), ((num_rows, row_stride), (length, stride)) = kept, reduced
         bits = call.float_bits(self.identity) if types["A"] in FLOATS else int(self.identity)
         args = [outer, inner, outer_stride, inner_stride, num_rows, length, row_stride, stride]
         args += [bits, whole, call.float_bits(divisor)]
         n, width = (outer * inner, 1) if kind == "inner" else (outer * -(-inner // _WIDE), min(inner, _WIDE))
-        return f"reduce.{name}_{kind}", types, args, n, max(1, CHUNK // max(1, num_rows * length * width))
+        return kernel(f"reduce.{name}_{kind}", **types), args, n, max(1, CHUNK // max(1, num_rows * length * width))
 
     def _launches(self, call, plan, types, name, divisor):
         """The launches of a plan: one, or one for partial results and one for the whole."""
@@ -116,13 +116,18 @@ class Reduction:
         launches = plan.launches.get(key)
         if launches is None:
             launches = plan.launches[key] = self._launches(call, plan, types, name, divisor)
-        if len(launches) == 2:
-            kernel, kinds, args, n, grain = launches[0]
-            partial = call.empty((plan.chunks, plan.results), types["A"])
-            call.launch(kernel, kinds, [x.address, partial.address, *args], n, grain, (x, partial))
-            x = partial
-        kernel, kinds, args, n, grain = launches[-1]
-        call.launch(kernel, kinds, [x.address, y.address, *args], n, grain, (x, y))
+        launch(call, x, y, launches, plan, types["A"])
+
+
+def launch(call, x, y, launches, plan, partial_dtype):
+    """Reduce x into y, by way of partial results where there are two launches."""
+    if len(launches) == 2:
+        address, args, n, grain = launches[0]
+        partial = call.empty((plan.chunks, plan.results), partial_dtype)
+        call.launch(address, None, [x.address, partial.address, *args], n, grain, (x, partial))
+        x = partial
+    address, args, n, grain = launches[-1]
+    call.launch(address, None, [x.address, y.address, *args], n, grain, (x, y))
 
 
 _SUM, _PRODUCT = Reduction("sum", 0.0), Reduction("prod", 1.0)
@@ -158,13 +163,16 @@ def _accumulate(call, reduction, input, dim, keepdim, mean=False, dtype=None):
         input = input.to(dtype=dtype)
     check(call, input, "input")
     x, plan = plan_of(input, dim, keepdim)
-    floating = input.dtype.is_floating_point
-    y = call.out(plan.result, input.dtype if floating else "int64")
-    types = {"T": input.dtype.name, "A": compute_type(input.dtype) if floating else "int64", "O": y.dtype.name}
-    if mean:
-        reduction.run(call, x, plan, y, types, "mean", float(plan.count))
-    else:
-        reduction.run(call, x, plan, y, types)
+    key = reduction, mean, input.dtype
+    known = plan.launches.get(key)
+    if known is None:
+        own, result = input.dtype.name, input.dtype.name if input.dtype.is_floating_point else "int64"
+        types = {"T": own, "A": compute_type(input.dtype) if result == own else result, "O": result}
+        name, divisor = ("mean", float(plan.count)) if mean else (reduction.name, 1.0)
+        launches = reduction._launches(call, plan, types, name, divisor)
+        known = plan.launches[key] = call.empty((0,), result).dtype, launches, types["A"]
+    y = call.out(plan.result, known[0])
+    launch(call, x, y, known[1], plan, known[2])
     return y
 
 
