@@ -23,7 +23,6 @@ from .kernels.registry import FLOATS, Op
 functions = types.SimpleNamespace()  # all public ops by name, filled by `infinicore.tensor`: the `f` of rules
 
 
-
 def _is_one(g):
     """Whether a gradient of one element is 1; while a graph is recorded, only backward's own start is known to be."""
     storage, version = node.state.seed

@@ -19,8 +19,8 @@ GRAD, WATCH, INFERENCE = 1, 2, 4  # bits of `launch.mode()`
 class Notes:
     """What the replay of a function must do besides its launches.
 
-    `leaves` whose gradients backward changed, with what these were: id -> (leaf, gradient or None). `draws` of seeds for
-    kernels, by value: seed -> (generator, its state).
+    `leaves` whose gradients backward changed, with what these were: id -> (leaf, gradient or None). `draws` of seeds
+    for kernels, by value: seed -> (generator, its state).
     """
 
     __slots__ = ("draws", "leaves")

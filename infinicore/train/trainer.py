@@ -21,7 +21,6 @@ from .checkpoint import latest, load_checkpoint, save_checkpoint
 from .diagnose import bad_gradient, bad_parameter, explain
 from .record import Record, Watch
 
-
 RECORDED = 32_000_000  # parameters
 
 

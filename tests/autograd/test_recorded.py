@@ -145,6 +145,13 @@ def test_results_are_copies(rng):
         assert result["both"][1:] == ("text", 3) and not result["y"].requires_grad
 
 
+def test_arguments_stay_as_they_are():
+    x = ic.ones(5)
+    recorded = ic.recorded(lambda x: x.add_(1) * 2)
+    for _ in range(4):
+        assert recorded(x).tolist() == [4.0] * 5 and x.tolist() == [1.0] * 5
+
+
 def test_the_number_of_targets_that_count_may_change(rng):
     model = llama()
 
@@ -245,6 +252,8 @@ def test_what_is_refused(rng):
     identity = ic.recorded(lambda x: x)
     with pytest.raises(ValueError, match="detach"):
         identity(ic.ones(3).requires_grad_())
+    with pytest.raises(ValueError, match="detach"), ic.autocast(dtype=ic.bfloat16):
+        identity([ic.ones(3).requires_grad_()])
     with pytest.raises(TypeError, match="ndarray"):
         identity(np.ones(3))
     with pytest.raises(TypeError, match="callable"):
