@@ -24,11 +24,12 @@ from .blocking import (
     VECTORS,
 )
 from .epilogue import finish_row
-from .microkernel import depth, lanes, lanes_of, panel_ptr, sum_ptr, tile_product
+from .microkernel import depth, fetch, holds_sums, lanes, lanes_of, panel_ptr, sum_ptr, tile_product
 from .pack import pack_panels
 from .simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
 
-TILE_BYTES = ROWS * VECTORS * 64
+ROW_BYTES = VECTORS * 64
+TILE_BYTES = ROWS * ROW_BYTES
 
 
 def add_parts(tile, part, part_stride, height, width, first, last):
@@ -125,6 +126,30 @@ def matmul(args, lo, hi, T, ACT, R):
 
 
 @jit.inline
+def destination(args, where, ends, nothing, T, ACT, R):
+    """Where a whole tile goes straight from the registers, and the one thing that is added to it on the way.
+
+    The place and its stride; partial sums, bias, residual or `nothing`, with strides along rows and columns; and
+    whether that is all there is to do (768 x 512 x 128 with a bias: 6 % faster than by way of memory).
+    """
+    part, part_stride, c_at, j_start = where
+    bias, residual, c_stride = load(args, 3), load(args, RESIDUAL), load(args, 12)
+    place, stride, term, row, column, terms = part, part_stride, nothing, 0, 0, 0
+    if not ends[0]:
+        term, row, column, terms = part, part_stride, 1, 1
+    if not ends[1]:
+        return place, stride, term, row, column, True
+    place, stride = sum_ptr(address(ptr(load(args, 2), R) + c_at), T), c_stride
+    if bias != 0:
+        term, row, column, terms = sum_ptr(address(ptr(bias, T) + j_start), T), 0, 1, terms + 1
+    if residual != 0:
+        term, row, column, terms = sum_ptr(address(ptr(residual, R) + c_at), T), c_stride, 1, terms + 1
+    as_it_is = holds_sums(T, R) and (bias == 0 or holds_sums(R, T))
+    as_it_is = as_it_is and ACT == 0 and bitcast(load(args, 4), types.float64) == 1.0
+    return place, stride, term, row, column, as_it_is and terms <= 1
+
+
+@jit.inline
 def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
     """The product of a packed block of A and one of B, added to the partial sums.
 
@@ -136,23 +161,38 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
     c, residual, c_stride = ptr(load(args, 2), R) + c_at, ptr(load(args, RESIDUAL), R) + c_at, load(args, 12)
     bias, alpha = ptr(load(args, 3), T) + j_start, bitcast(load(args, 4), types.float64)
     given = load(args, 3) != 0, load(args, RESIDUAL) != 0
+    nothing = sum_ptr(stack(ROW_BYTES), T)
+    for i in range(across):
+        store(nothing, i, -0.0)
+    place, stride, term, term_row, term_column, at_once = destination(args, where, ends, nothing, T, ACT, R)
     for j in range(0, columns, across):
         b, width = panels + j // across * b_panel, min(across, columns - j)
         i = 0
         while i < rows:
             height = min(ROWS, rows - i)
             a = a_block + (i // ROWS * (steps + 1) * ROWS + i % ROWS)
-            if (height + SHORT_ROWS - 1) // SHORT_ROWS * SHORT_ROWS + i % ROWS < ROWS:
-                height = min(SHORT_ROWS, height)
-                tile_product(a, b, tile, steps, T, SHORT_ROWS, ROWS, VECTORS)
+            for r in range(height):  # lines of the result: asked for early, 2 % faster (1024 x 1024 x 1024)
+                fetch(c, (i + r) * c_stride + j)
+                fetch(c, (i + r) * c_stride + j + across // 2)
+            short = (height + SHORT_ROWS - 1) // SHORT_ROWS * SHORT_ROWS + i % ROWS < ROWS
+            high = SHORT_ROWS if short else ROWS
+            height = min(high, height)
+            direct = at_once and height == high and width == across
+            to, step, more, more_row = tile, across, nothing, 0
+            if direct:
+                to, step = place + (i * stride + j), stride
+                more, more_row = term + (i * term_row + j * term_column), term_row
+            if short:
+                tile_product(a, b, more, more_row, to, step, steps, T, SHORT_ROWS, ROWS, VECTORS)
             else:
-                tile_product(a, b, tile, steps, T, ROWS, ROWS, VECTORS)
-            if not (ends[0] and ends[1]):
-                add_parts(tile, part + (i * part_stride + j), part_stride, height, width, ends[0], ends[1])
-            if ends[1]:
-                for r in range(height):
-                    at = (i + r) * c_stride + j
-                    finish_row(c + at, tile + r * across, bias + j, residual + at, alpha, given, width, ACT)
+                tile_product(a, b, more, more_row, to, step, steps, T, ROWS, ROWS, VECTORS)
+            if not direct:
+                if not (ends[0] and ends[1]):
+                    add_parts(tile, part + (i * part_stride + j), part_stride, height, width, ends[0], ends[1])
+                if ends[1]:
+                    for r in range(height):
+                        at = (i + r) * c_stride + j
+                        finish_row(c + at, tile + r * across, bias + j, residual + at, alpha, given, width, ACT)
             i += height
 
 

@@ -185,10 +185,11 @@ def fetch(typingctx, p, index):
 
 
 @intrinsic(prefer_literal=True)
-def tile_product(typingctx, a, b, tile, steps, T, rows, panel_rows, vectors):
-    """tile[rows, vectors * lanes] = sum over `steps` of the outer products of panels `a` and `b`.
+def tile_product(typingctx, a, b, term, term_stride, tile, stride, steps, T, rows, panel_rows, vectors):
+    """tile[rows, vectors * lanes] = term + the sum over `steps` of the outer products of panels `a` and `b`.
 
-    `a` is [steps, panel_rows] and `b` is [steps, vectors * lanes]; the last three are literals.
+    `a` is [steps, panel_rows] and `b` is [steps, vectors * lanes]; rows of the tile and of the term (which may be None)
+    are `stride` and `term_stride` elements apart. The last three are literals.
     """
     literals = [literal_of(v) for v in (rows, panel_rows, vectors)]
     if None in literals or not isinstance(T, types.NumberClass):
@@ -211,15 +212,32 @@ def tile_product(typingctx, a, b, tile, steps, T, rows, panel_rows, vectors):
                     new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
             return new
 
-        steps = context.cast(builder, args[3], sig.args[3], types.int64)
+        below, stride, steps = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (3, 5, 6))
         zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
         strides = [a_width * size, across * count * size]
         _, sums = sum_loop(builder, steps, args[:2], strides, zeros, body)
-        for index, value in enumerate(sums):
-            write(builder, value, args[2], size, index * count * size)
+        below, stride = (builder.mul(x, ir.Constant(I64, size)) for x in (below, stride))
+        more, row = None if isinstance(term, types.NoneType) else args[2], args[4]
+        for i in range(height):
+            for j in range(across):
+                value = sums[i * across + j]
+                if more is not None:
+                    value = builder.fadd(value, read(builder, more, total, size, j * count * size))
+                write(builder, value, row, size, j * count * size)
+            more = None if more is None else builder.add(more, below)
+            row = builder.add(row, stride)
         return context.get_dummy_value()
 
-    return types.void(a, b, tile, steps, T, rows, panel_rows, vectors), codegen
+    return types.void(a, b, term, term_stride, tile, stride, steps, T, rows, panel_rows, vectors), codegen
+
+
+@intrinsic
+def holds_sums(typingctx, T, R):
+    """Whether results of type `R` are sums of products of `T` as they are."""
+    if not isinstance(T, types.NumberClass) or not isinstance(R, types.NumberClass):
+        return None
+    value = sum_type(T.instance_type) == R.instance_type
+    return types.boolean(T, R), lambda context, builder, sig, args: context.get_constant(types.boolean, value)
 
 
 # ---- products of rows with rows -----------------------------------------------------------------

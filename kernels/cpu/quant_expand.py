@@ -122,9 +122,9 @@ def expanded(args, lo, hi, F, T):
                 height = min(ROWS - row % ROWS, rows - row)
                 if (height + SHORT_ROWS - 1) // SHORT_ROWS * SHORT_ROWS + row % ROWS < ROWS:
                     height = min(SHORT_ROWS, height)
-                    tile_product(a, panel, tile, steps, T, SHORT_ROWS, ROWS, VECTORS)
+                    tile_product(a, panel, None, 0, tile, ACROSS, steps, T, SHORT_ROWS, ROWS, VECTORS)
                 else:
-                    tile_product(a, panel, tile, steps, T, ROWS, ROWS, VECTORS)
+                    tile_product(a, panel, None, 0, tile, ACROSS, steps, T, ROWS, ROWS, VECTORS)
                 add_tile(args, tile, sums + row * ACROSS, item, row, height, ends, T)
                 row += height
     return 0
