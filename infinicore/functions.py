@@ -12,7 +12,6 @@ import threading
 from . import derive, dispatch
 from .core import launch as core_launch
 from .core.node import GRAD, WATCH
-from .core.tensor_cy import TensorBase
 from .dtype import bool_
 
 # ---- watchers ------------------------------------------------------------------------------------
@@ -170,14 +169,6 @@ def _fast_entry(op, key):
 # ---- every other op ------------------------------------------------------------------------------
 
 
-def _tensors(values):
-    for x in values:
-        if isinstance(x, TensorBase):
-            yield x
-        elif isinstance(x, (list, tuple)):
-            yield from _tensors(x)
-
-
 def make_function(op):
     """The public function of an op: its paragraph, with `out=` instead of `call`."""
     if op.family == "elementwise":
@@ -191,7 +182,7 @@ def make_function(op):
             value = kwargs.pop(name, None)
             if value is not None:
                 given[name] = value
-        inputs = list(_tensors((*args, *kwargs.values()))) if given else ()
+        inputs = core_launch.tensors((*args, *kwargs.values())) if given else ()
         if isinstance(given.get("out"), (tuple, list)):
             given.update(zip(outputs, given.pop("out")))
         mode = core_launch.mode()

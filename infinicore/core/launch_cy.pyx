@@ -85,6 +85,17 @@ def tracked(values):
     return False
 
 
+def tensors(values):
+    """The tensors among `values` and in lists of them."""
+    cdef list found = []
+    for x in values:
+        if isinstance(x, TensorBase):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found.extend(tensors(x))
+    return found
+
+
 cdef inline bint _plain():
     """Whether calls may take the fast path as far as the state of the thread goes."""
     return not infinicore_records and not infinicore_mode & WATCH

@@ -66,6 +66,17 @@ def tracked(values):
     return False
 
 
+def tensors(values):
+    """The tensors among `values` and in lists of them."""
+    found = []
+    for x in values:
+        if isinstance(x, tensor_cy.TensorBase):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found.extend(tensors(x))
+    return found
+
+
 def record_into(records):
     """Append the launches of this thread to the list `records` too; None ends recording."""
     _thread.recording = records

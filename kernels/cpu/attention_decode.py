@@ -32,6 +32,7 @@ from .simd import address, bitcast, fill, load, ptr, stack, store, vload, vstore
 I32, I64, F64 = types.int32, types.int64, types.float64
 
 LOG2E = 1.4426950408889634
+LONG = 8  # cuts of a head from which on the first keys of the next one are fetched early (2,048 keys: 1 to 4 %)
 SCORE_BYTES = 8 * FEW * STREAM
 ROW_BYTES = 8 * 2 * max(FEW, LANES)  # one number for each row (two registers where factors are kept)
 TABLE_BYTES = 8 * 4 * STREAM
@@ -160,7 +161,28 @@ def row_range(args, first_row, rows, q_len, kv_len):
 
 
 @jit.inline
-def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, T, C, WIDTH):
+def count_rows(args, seq):
+    """(query rows of a key/value head, query tokens, keys, error code) of a sequence; no rows if it is not ours."""
+    _, q_len, _, kv_len, status = sequence(args, seq)
+    rows = q_len * load(args, at.GROUP)
+    if load(args, at.PART) == 1 and rows > FEW:
+        rows = 0
+    return rows, q_len, kv_len, status
+
+
+@jit.inline
+def begin_of(args, seq, kv_head, room, rows, C, WIDTH):
+    """Addresses of the first keys of a sequence's head, for the lines to be asked for."""
+    all_rows, q_len, kv_len, status = count_rows(args, seq)
+    _, _, kv_start, _, _ = sequence(args, seq)
+    first, end = row_range(args, 0, max(1, min(WIDTH, all_rows)), q_len, kv_len)
+    count = min(room, end - first)
+    if status == 0 and count > 0:
+        find_chunk(args, seq, kv_head, kv_start + first, count, rows, C)
+
+
+@jit.inline
+def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, next_head, T, C, WIDTH):
     """Rows first_row ... + rows (at most WIDTH) against the cuts [lo, hi) of the keys that they see.
 
     `slot`: where to leave the sums of these cuts in the scratch; -1: these are all, store the result.
@@ -213,7 +235,9 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, T, C, WIDTH):
             status = find_chunk(args, seq, kv_head, kv_start + j + count, following, ahead, C)
             if status != 0:
                 return status
-        soon = ahead if following > 0 else here
+        elif next_seq >= 0:
+            begin_of(args, next_seq, next_head, room, ahead, C, WIDTH)
+        soon = ahead if following > 0 or next_seq >= 0 else here
         if not direct_k:
             stage(here, soon, here + 2 * STREAM, count, size_qk, keys, key_stride, C)
         if not direct_v:
@@ -235,16 +259,6 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, T, C, WIDTH):
 
 
 # ---- units -------------------------------------------------------------------------------------
-
-
-@jit.inline
-def count_rows(args, seq):
-    """(query rows of a key/value head, query tokens, keys, error code) of a sequence; no rows if it is not ours."""
-    _, q_len, _, kv_len, status = sequence(args, seq)
-    rows = q_len * load(args, at.GROUP)
-    if load(args, at.PART) == 1 and rows > FEW:
-        rows = 0
-    return rows, q_len, kv_len, status
 
 
 @jit.inline
@@ -299,7 +313,14 @@ def decode(args, lo, hi, T, C, WIDTH):
                     first, last = max(begin - place, 0), min(stop - place, cuts)
                     if first < last:
                         slot = -1 if last - first == cuts else 2 * unit + (1 if first == 0 else 0)
-                        failed = attend_rows(args, seq, kv_head, row, rows, first, last, slot, T, C, WIDTH)
+                        next_seq, next_head = -1, kv_head
+                        if place + cuts < stop and all_rows <= WIDTH and cuts >= LONG:
+                            next_seq = seq + 1
+                            if next_seq == last_sequence(args):
+                                next_seq, next_head = 0, kv_head + 1
+                        failed = attend_rows(
+                            args, seq, kv_head, row, rows, first, last, slot, next_seq, next_head, T, C, WIDTH
+                        )
                         status = max(status, failed)
                     place += cuts
     return status

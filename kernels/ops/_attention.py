@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from .. import kernel
 from ..cpu import attention_block as block
 
 TOLERANCE = {"float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12), "bfloat16": (2e-2, 2e-2), "float16": (2e-3, 2e-3)}
@@ -90,23 +91,83 @@ def _slopes(call, slopes, heads):
     if not hasattr(slopes, "dtype") or slopes.dtype.name != "float32" or slopes.shape_ != (heads,):
         got = f"{slopes.dtype.name} {slopes.shape_}" if hasattr(slopes, "dtype") else type(slopes).__name__
         raise ValueError(f"`alibi_slopes` of `{call.op.name}` must be float32 of shape ({heads},), got {got}")
-    return slopes.address, slopes.strides_[0]
+    return 0, slopes.strides_[0]
 
 
 # ---- the launch --------------------------------------------------------------------------------
 
 
 def _vector(x):
-    """Address, element bytes and stride of an index vector, or zeros."""
-    return (0, 0, 0) if x is None else (x.address, x.dtype.itemsize, x.strides_[0])
+    """Place for the address, element bytes and stride of an index vector, or zeros."""
+    return (0, 0, 0) if x is None else (0, x.dtype.itemsize, x.strides_[0])
 
 
-def attend(
-    call, q, q_strides, out, out_strides, k, k_strides, v, v_strides, *, blocks, block_size, heads, kv_heads, num_seqs,
+class Launches:
+    """What a call of attention launches, with the addresses of its tensors left open.
+
+    `parts` are (address of the kernel, PART of its block, UNITS, bytes of a slot of scratch, items, grain, and the
+    address of the kernel that merges what units leave in their slots, or None).
+    """
+
+    __slots__ = ("block", "errors", "parts")
+
+    def __init__(self, block, errors):
+        self.block, self.errors, self.parts = block, errors, []
+
+    def run(self, call, q, out, k, v, table=None, starts=None, lens=None, slopes=None, scales=None):
+        """Launch with these tensors; the layout of each is the one that this was made for."""
+        args, keep = list(self.block), (q, k, v, out, table, starts, lens, slopes, scales)
+        args[block.Q], args[block.OUT], args[block.K], args[block.V] = q.address, out.address, k.address, v.address
+        for place, x in ((block.TABLE, table), (block.STARTS, starts), (block.LENS, lens), (block.SLOPES, slopes)):
+            if x is not None:
+                args[place] = x.address
+        if scales is not None:
+            args[block.K_SCALE], args[block.V_SCALE] = scales[0].address, scales[1].address
+        for address, args[block.PART], units, slot, items, grain, merge in self.parts:
+            args[block.UNITS], args[block.SLOT_BYTES] = units, slot
+            if merge is not None:
+                scratch = call.scratch(2 * units * slot)
+                args[block.SCRATCH], keep = scratch.address, (*keep, scratch)
+            call.launch(address, None, args, items, grain, keep, self.errors)
+            if merge is not None:
+                call.launch(merge, None, args, units, units, keep, self.errors)
+
+
+_known = {}  # layouts of a call -> its Launches
+_KEPT = 4096
+
+
+def known_launches(call, scale, *tensors):
+    """(key of the layouts of these tensors, or None for something else; the `Launches` of a call before, or None)."""
+    try:
+        layouts = [None if x is None else (x.dtype, x.shape_, x.strides_) for x in tensors]
+        key = call.op.name, scale, call.threads, *layouts
+        return key, _known.get(key)
+    except (AttributeError, TypeError, ValueError):
+        return None, None
+
+
+def remember(key, launches):
+    """Let `known_launches` find what a call launched."""
+    if len(_known) >= _KEPT:
+        _known.clear()
+    _known[key] = launches
+
+
+def attend(call, q, q_strides, out, out_strides, k, k_strides, v, v_strides, **options):
+    """Launch attention; see `launches_of`. Strides are (sequence or block, token, head)."""
+    launches = launches_of(call, q, q_strides, out_strides, k, k_strides, v, v_strides, **options)
+    tensors = {name: options.get(name) for name in ("table", "starts", "lens", "slopes", "scales")}
+    launches.run(call, q, out, k, v, **tensors)
+    return launches
+
+
+def launches_of(
+    call, q, q_strides, out_strides, k, k_strides, v, v_strides, *, blocks, block_size, heads, kv_heads, num_seqs,
     q_len, scale, scales=None, table=None, starts=None, lens=None, lens_are_starts=False, kv_len=0, causal=0, window=0,
     slopes=None, longest_q=None, longest_kv=None, names=("", "", ""),
 ):  # fmt: skip
-    """Fill the argument block and launch. Strides are (sequence or block, token, head).
+    """The `Launches` for these layouts.
 
     `q_len` counts the tokens of each sequence, or of all with `starts`; `scales` are the factors of int8 keys and
     values. `longest_q` and `longest_kv` are only hints (which kernel, how many threads).
@@ -124,51 +185,43 @@ def attend(
     width = 1 if table is None else table.shape_[1]
     room = block_size * width
     keys = min(room, longest_kv or room) if kv_len == 0 else kv_len
-    table_entries = (0, 0, 0, 0, 0) if table is None else (table.address, table.dtype.itemsize, *table.strides_, width)
+    table_entries = (0, 0, 0, 0, 0) if table is None else (0, table.dtype.itemsize, *table.strides_, width)
     args = [
-        q.address, *q_strides, out.address, *out_strides, k.address, *k_strides, v.address, *v_strides,
+        0, *q_strides, 0, *out_strides, 0, *k_strides, 0, *v_strides,
         blocks, block_size, *table_entries, *_vector(starts), q_len, *_vector(lens), lens_are_starts, kv_len,
         num_seqs, kv_heads, group, size_qk, size_v, call.float_bits(scale), causal, window,
         *_slopes(call, slopes, heads), 0, 0, 0, *_factors(scales), 0, 0, 0,
     ]  # fmt: skip
     errors = None if starts is None and lens is None else _Errors(call.op.name, names, room, blocks - 1, q_len)
-    keep = (q, k, v, out, table, starts, lens, slopes, scales)
-    types = {"T": q.dtype.name, "C": k.dtype.name}
+    types, found = {"T": q.dtype.name, "C": k.dtype.name}, Launches(args, errors)
     if tile:
         tiles = num_seqs * -(-q_len * group // tile) if starts is None else q_len * group // tile + num_seqs + 1
-        args[block.TILE_ROWS], args[block.NUM_TILES], args[block.PART] = tile, tiles, 2 if mixed else 0
+        args[block.TILE_ROWS], args[block.NUM_TILES] = tile, tiles
         cost = keys * (size_qk + size_v) * (0.1 + 0.0125 * min(tile, longest_q * group))
         grain = max(1, int(_GRAIN_NS / (100 + cost)))
-        call.launch("attention.prefill", types, args, tiles * kv_heads, grain, keep, errors)
+        prefill = kernel("attention.prefill", **types)
+        found.parts.append((prefill, 2 if mixed else 0, 0, 0, tiles * kv_heads, grain, None))
     if mixed or not tile:
-        # Beside a prompt, a second launch for the sequences with few rows, such as those that decode.
-        args[block.PART] = 1 if mixed else 0
-        _stream(call, args, types, group * (1 if mixed else longest_q), num_seqs, keys, keep, errors)
-
-
-def _stream(call, args, types, rows, num_seqs, keys, keep, errors):
-    """Launch the kernels for few rows: shares of the keys for every thread, and a merge where there are several."""
-    itemsize = keep[0].dtype.itemsize  # of the queries
-    kv_heads, size_qk, size_v = args[block.KV_HEADS], args[block.SIZE_QK], args[block.SIZE_V]
-    width = block.few_width(rows, size_qk, size_v, itemsize)
-    items = max(1, num_seqs) * kv_heads * -(-rows // width)
-    work = items * (100 + keys * (size_qk + size_v) * _NS_PER_ELEMENT)
-    units = max(1, min(call.threads, int(work / _GRAIN_NS)))
-    args[block.UNITS] = units
-    if units > 1:
-        args[block.SLOT_BYTES] = block.slot_bytes(width, size_v, itemsize)
-        scratch = call.scratch(2 * units * args[block.SLOT_BYTES])
-        args[block.SCRATCH], keep = scratch.address, (*keep, scratch)
-    call.launch("attention_decode.decode", {**types, "WIDTH": width}, args, units, 1, keep, errors)
-    if units > 1:
-        call.launch("attention_decode.merge", {"T": types["T"], "WIDTH": width}, args, units, units, keep, errors)
+        # Beside a prompt, a second launch for the sequences with few rows, such as those that decode: shares of the
+        # keys for every thread, and a merge where there are several.
+        rows = group * (1 if mixed else longest_q)
+        width = block.few_width(rows, size_qk, size_v, itemsize)
+        items = max(1, num_seqs) * kv_heads * -(-rows // width)
+        work = items * (100 + keys * (size_qk + size_v) * _NS_PER_ELEMENT)
+        units = max(1, min(call.threads, int(work / _GRAIN_NS)))
+        decode, merge, slot = kernel("attention_decode.decode", **types, WIDTH=width), None, 0
+        if units > 1:
+            merge = kernel("attention_decode.merge", T=types["T"], WIDTH=width)
+            slot = block.slot_bytes(width, size_v, itemsize)
+        found.parts.append((decode, 1 if mixed else 0, units, slot, units, 1, merge))
+    return found
 
 
 def _factors(scales):
-    """Addresses and strides (block, token, head) of the factors of int8 keys and values [block, head, token]."""
+    """Places for the addresses and strides (block, token, head) of the factors of int8 keys and values."""
     if scales is None:
         return (0,) * 8
-    return tuple(entry for x in scales for entry in (x.address, *pick(x, 0, 2, 1)))
+    return tuple(entry for x in scales for entry in (0, *pick(x, 0, 2, 1)))
 
 
 class _Errors:

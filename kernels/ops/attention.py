@@ -13,7 +13,21 @@ Dv head size of the values. Index tensors are int32 or int64.
 import numpy as np
 
 from ..registry import op
-from ._attention import TOLERANCE, attend, check, factors, formula, gather, index, pick, reference, same, scale_of
+from ._attention import (
+    TOLERANCE,
+    attend,
+    check,
+    factors,
+    formula,
+    gather,
+    index,
+    known_launches,
+    pick,
+    reference,
+    remember,
+    same,
+    scale_of,
+)
 
 # ---- dense -------------------------------------------------------------------------------------
 
@@ -215,6 +229,13 @@ def paged_attention(
     float32 adds slope * (key position - query position). A length of 0 gives zeros. int8 caches need `k_scales`
     and `v_scales`, see `cached_attention`.
     """
+    tensors = q, k_cache, v_cache, block_tables, cache_lens, alibi_slopes, k_scales, v_scales
+    key, launches = known_launches(call, scale, *tensors)
+    if launches is not None:
+        out = call.out((*q.shape_[:2], v_cache.shape_[3]), q.dtype)
+        scales = None if k_scales is None else (k_scales, v_scales)
+        launches.run(call, q, out, k_cache, v_cache, block_tables, None, cache_lens, alibi_slopes, scales)
+        return out
     scales = factors(call, k_cache, k_scales, v_scales)
     q, k, v = check(call, (3, 4, 4), scales, q=q, k_cache=k_cache, v_cache=v_cache)
     batch, heads, size = q.shape_
@@ -222,12 +243,14 @@ def paged_attention(
     index(call, "block_tables", block_tables, batch, None)
     index(call, "cache_lens", cache_lens, batch)
     out = call.out((batch, heads, v.shape_[3]), q.dtype)
-    attend(
+    launches = attend(
         call, q, pick(q, 0, None, 1), out, pick(out, 0, None, 1), k, pick(k, 0, 2, 1), v, pick(v, 0, 2, 1),
         blocks=k.shape_[0], block_size=k.shape_[2], heads=heads, kv_heads=k.shape_[1], num_seqs=batch, q_len=1,
         table=block_tables, lens=cache_lens, scale=scale, scales=scales, causal=1, slopes=alibi_slopes,
         names=("", "cache_lens", "block_tables"),
     )  # fmt: skip
+    if q is tensors[0] and k is k_cache and v is v_cache:  # not copies
+        remember(key, launches)
     return out
 
 
