@@ -44,6 +44,11 @@ class Graph:
     def __repr__(self):
         return f"Graph({self._count} launches)"
 
+    @property
+    def nbytes(self):
+        """Bytes of the memory that the recording allocated."""
+        return self._arena.nbytes
+
     def places(self, value):
         """Where a number stands in the argument blocks."""
         return [place for place, found in enumerate(self._blocks) if found == value]

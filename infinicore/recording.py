@@ -10,6 +10,7 @@ from .graph import start_graph_recording, stop_graph_recording
 
 _MOST = 4  # recordings of one layout, which differ in the gradients that they add to
 _LAYOUTS = 16
+_BYTES = 256 << 20  # of recordings other than the newest: those that were not used the longest go first
 
 
 class Recorded:
@@ -31,6 +32,7 @@ class Recorded:
                 del self._known[next(iter(self._known))]
             self._known[key] = []
             return self._run(args, kwargs)
+        self._known[key] = self._known.pop(key)  # last in the order of eviction
         for recording in recordings:
             if recording.fits():
                 return recording.replay(inputs)
@@ -43,8 +45,19 @@ class Recorded:
             )
             return self._run(args, kwargs)
         recording = _Recording(self._function, args, kwargs, inputs)
+        self._make_room()
         recordings.append(recording)
         return recording.results()
+
+    def _make_room(self):
+        """Forget recordings that were not used for the longest, until the others are small together."""
+        held = {key: sum(recording.graph.nbytes for recording in found) for key, found in self._known.items()}
+        total = sum(held.values())
+        for key, found in self._known.items():
+            if total <= _BYTES:
+                break
+            total -= held[key]
+            found.clear()
 
     def _run(self, args, kwargs):
         """A call without a recording: with copies of the arguments as well, which the function may write to."""
@@ -60,9 +73,10 @@ def recorded(function):
     """`function`, whose launches are recorded and from then on replayed, without running its Python again.
 
     For each layout (shapes, dtypes) of its arguments the first call runs as usual, the second one is recorded, and
-    later ones copy their arguments into those of the recording and replay it; recordings of 16 layouts are kept. The
-    function may run `backward()`: leaves get their gradients as always, added to what was there before. A step of a
-    small model is mostly Python (an MLP of MNIST's size, batch 64: 0.26 ms, replayed 0.12)::
+    later ones copy their arguments into those of the recording and replay it. Recordings of 16 layouts are kept, but
+    of 256 MB at most beside the newest. The function may run `backward()`: leaves get their gradients as always, added
+    to what was there before. A step of a small model is mostly Python (an MLP of MNIST's size, batch 64: 0.26 ms,
+    replayed 0.12)::
 
         @infinicore.recorded
         def gradients(x, y):

@@ -133,6 +133,7 @@ class Arena:
     def __init__(self):
         self.thread = threading.get_ident()
         self.free = {}
+        self.nbytes = 0
         self.closed = False
 
     def take(self, size):
@@ -141,6 +142,7 @@ class Arena:
             return free.pop()
         block = _take(size)
         block.arena = self
+        self.nbytes += size
         return block
 
     def give(self, block):

@@ -282,6 +282,30 @@ def test_errors_of_kernels_in_replays(rng):
     assert np.isfinite(gradients(x, y).item())
 
 
+def test_recordings_of_many_layouts_do_not_pile_up(monkeypatch):
+    from infinicore import recording
+
+    monkeypatch.setattr(recording, "_BYTES", 5 << 20)
+    w = ic.ones(1 << 18).requires_grad_()
+
+    @ic.recorded
+    def gradients(x):
+        loss = (w * x.sum()).sum()
+        loss.backward()
+        return loss
+
+    before = memory.used_bytes()[0]
+    for size in range(1, 30):
+        for _ in range(3):
+            assert gradients(ic.ones(size)).item() == size * (1 << 18)
+            assert w.grad[5].item() == size
+            w.grad = None
+    assert len(gradients._known) == 16
+    assert sum(r.graph.nbytes for found in gradients._known.values() for r in found) < 9 << 20
+    gradients.reset()
+    assert memory.used_bytes()[0] - before < 1 << 20
+
+
 def test_memory_is_used_again_within_a_recording_and_given_back_after_it():
     x = ic.ones(1 << 18)
     memory.trim()
