@@ -153,6 +153,7 @@ class _Recording:
                 self.graph.replace(place, seed)
         self.graph.run()
         for leaf, _, held, gradient in self.leaves:
+            gradient.storage.version += 1  # who saved an earlier gradient for another backward is told
             if held is None:
                 leaf.gradient = gradient
         return self.results()

@@ -145,6 +145,20 @@ def test_results_are_copies(rng):
         assert result["both"][1:] == ("text", 3) and not result["y"].requires_grad
 
 
+def test_a_gradient_that_was_saved_for_backward_is_not_overwritten_unnoticed(rng):
+    gradients, _ = counted(model := mlp())
+    for _ in range(2):
+        model.zero_grad()
+        gradients(*batch("mlp", rng))
+    weight = model[0].weight
+    scale = ic.ones(weight.shape_).requires_grad_()
+    penalty = (scale * weight.grad).sum()
+    model.zero_grad()
+    gradients(*batch("mlp", rng))
+    with pytest.raises(ValueError, match="changed in place"):
+        penalty.backward()
+
+
 def test_arguments_stay_as_they_are():
     x = ic.ones(5)
     recorded = ic.recorded(lambda x: x.add_(1) * 2)
