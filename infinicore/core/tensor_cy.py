@@ -69,6 +69,7 @@ def take_block(nbytes):
 
 
 def _take(size):
+    """A block of a size class from the pool."""
     global _cached, _used, _peak
     _used += size
     if _used > _peak:

@@ -185,7 +185,8 @@ def begin_of(args, seq, kv_head, room, rows, C, WIDTH):
 def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, next_head, T, C, WIDTH):
     """Rows first_row ... + rows (at most WIDTH) against the cuts [lo, hi) of the keys that they see.
 
-    `slot`: where to leave the sums of these cuts in the scratch; -1: these are all, store the result.
+    `slot`: where to leave the sums of these cuts in the scratch; -1: these are all, store the result. `next_seq` and
+    `next_head` say whose keys this thread reads after these (-1: unknown).
     """
     q_start, q_len, kv_start, kv_len, _ = sequence(args, seq)
     size_qk, size_v, group = load(args, at.SIZE_QK), load(args, at.SIZE_V), load(args, at.GROUP)

@@ -109,14 +109,14 @@ class Launches:
     address of the kernel that merges what units leave in their slots, or None).
     """
 
-    __slots__ = ("block", "errors", "parts")
+    __slots__ = ("args", "errors", "parts")
 
-    def __init__(self, block, errors):
-        self.block, self.errors, self.parts = block, errors, []
+    def __init__(self, args, errors):
+        self.args, self.errors, self.parts = args, errors, []
 
     def run(self, call, q, out, k, v, table=None, starts=None, lens=None, slopes=None, scales=None):
         """Launch with these tensors; the layout of each is the one that this was made for."""
-        args, keep = list(self.block), (q, k, v, out, table, starts, lens, slopes, scales)
+        args, keep = list(self.args), (q, k, v, out, table, starts, lens, slopes, scales)
         args[block.Q], args[block.OUT], args[block.K], args[block.V] = q.address, out.address, k.address, v.address
         for place, x in ((block.TABLE, table), (block.STARTS, starts), (block.LENS, lens), (block.SLOPES, slopes)):
             if x is not None:
@@ -148,7 +148,7 @@ def known_launches(call, scale, *tensors):
 
 
 def remember(key, launches):
-    """Let `known_launches` find what a call launched."""
+    """Let `known_launches` find what a call launched, by its key."""
     if len(_known) >= _KEPT:
         _known.clear()
     _known[key] = launches

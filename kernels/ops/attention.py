@@ -249,7 +249,7 @@ def paged_attention(
         table=block_tables, lens=cache_lens, scale=scale, scales=scales, causal=1, slopes=alibi_slopes,
         names=("", "cache_lens", "block_tables"),
     )  # fmt: skip
-    if q is tensors[0] and k is k_cache and v is v_cache:  # not copies
+    if key is not None and q is tensors[0] and k is k_cache and v is v_cache:  # not copies
         remember(key, launches)
     return out
 

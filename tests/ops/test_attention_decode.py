@@ -293,3 +293,45 @@ def test_both_products_are_vector_code_in_registers(dtype):
     # 8 keys x 2 registers of rows, and 8 rows x 2 of values for whole and for last elements
     assert len(lines) >= 3 * 16 * isa.vector_bytes() // 64
     assert not re.search(r"call.*<(expf|exp2f|fmaf)", text)
+
+
+@pytest.mark.parametrize("alibi", [False, True])
+def test_calls_of_a_known_layout(alibi, rng):
+    """What was found out for one call is used by the next with other tensors, lengths, tables, and the same checks."""
+    slopes = ic.from_numpy(rng.random(4).astype(np.float32)) if alibi else None
+    heads, kv_heads, size, blocks, block_size = 4, 2, 16, 12, 8
+    for turn in range(4):
+        scale = 0.25 if turn != 2 else 0.5
+        q, k, v = (
+            ic.from_numpy(rng.standard_normal(shape).astype(np.float32))
+            for shape in ((3, heads, size), (blocks, kv_heads, block_size, size), (blocks, kv_heads, block_size, size))
+        )
+        table, lens = rng.permutation(blocks).reshape(3, 4), rng.integers(1, 4 * block_size + 1, 3)
+        result = ic.paged_attention(q, k, v, ints(table), ints(lens), slopes, scale)
+        for i in range(3):
+            keys, values = (
+                wide(x)[table[i]].transpose(0, 2, 1, 3).reshape(-1, kv_heads, size)[: lens[i]] for x in (k, v)
+            )
+            expected = reference(
+                wide(q)[i : i + 1], keys, values, scale, 1, 0, None if slopes is None else wide(slopes)
+            )
+            close(result[i : i + 1], expected, TOLERANCE["float32"])
+        with pytest.raises(ValueError, match="block_tables"):
+            ic.paged_attention(q, k, v, ints(table + 7), ints(lens), slopes, scale)
+        with pytest.raises(ValueError, match="cache_lens"):
+            ic.paged_attention(q, k, v, ints(table), ints(lens + 99), slopes, scale)
+    for wrong in (ints(lens)[:2], ic.ones(3)):
+        with pytest.raises((ValueError, TypeError), match="cache_lens"):
+            ic.paged_attention(q, k, v, ints(table), wrong, slopes, scale)
+    with pytest.raises(TypeError, match="k_cache"):
+        ic.paged_attention(q, k.to(ic.float64), v, ints(table), ints(lens), slopes, scale)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_heads_that_follow_one_another(dtype, rng):
+    """Long sequences of different lengths, whose first keys are fetched while the one before ends."""
+    case = Case(rng, [700, 513, 0, 1200, 640], [1, 1, 1, 1, 1], 8, 4, 64, 64, dtype)
+    for threads in (1, 2):
+        ic.set_num_threads(threads)
+        close(case.run(), case.expected(), TOLERANCE[dtype])
+    ic.set_num_threads(2)
