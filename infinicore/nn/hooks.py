@@ -50,6 +50,11 @@ class Hooks:
 EVERY = Hooks()  # of all modules
 
 
+def registered(module):
+    """Whether a call of this module runs hooks as things are now."""
+    return any(getattr(own, kind) for own in (EVERY, module._hooks) if own is not None for kind in KINDS[:4])
+
+
 def hooked(module):
     """Whether a call of this module may run hooks; its work can be a part of another call's only if not."""
     return module._hooks is not None or EVERY.any

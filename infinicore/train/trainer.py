@@ -206,7 +206,7 @@ class Trainer:
             and type(self.model).__module__.startswith("infinicore.models.")
             and sum(p.numel() for p in self.model.parameters()) <= RECORDED
             and all(p.hooks is None for p in self.model.parameters())
-            and not any(hooks.hooked(module) for module in self.model.modules())
+            and not any(hooks.registered(module) for module in self.model.modules())
         )
 
     def train_step(self):

@@ -170,6 +170,9 @@ def test_which_steps_are_recorded():
     seen = []
     hooked.model.transformer.h[0].register_forward_hook(lambda *_: seen.append(1))
     assert not is_recorded(hooked) and len(seen) == 12
+    with nn.hooks.register_module_forward_hook(lambda *_: seen.append(1)):
+        assert not is_recorded(language_trainer())
+    assert is_recorded(language_trainer())
 
 
 def test_the_loss_is_drawn(tmp_path):
