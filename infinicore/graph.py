@@ -64,9 +64,6 @@ class Graph:
             raise_for(status % 1000, self._errors[status // 1000], f"graph, launch {status // 1000}")
 
 
-_arena = None  # of the recording that is going on
-
-
 def _replay(parallel):
     """The address of the replay loop; graphs without parallel launches start no threads."""
     from .kernels import threads
@@ -80,23 +77,19 @@ def _replay(parallel):
 def start_graph_recording(device=None):
     """Begin to record the launches of this thread."""
     usable(device)
-    global _arena
     if launch.recording() is not None:
         raise ValueError("a graph is being recorded already, call `stop_graph_recording()` first")
-    _arena = memory.open_arena()
+    memory.open_arena()
     launch.record_into([])
 
 
 def stop_graph_recording():
     """End recording; returns the `Graph`."""
-    global _arena
     records = launch.recording()
     if records is None:
         raise ValueError("no graph is being recorded, call `start_graph_recording()` first")
     launch.record_into(None)
-    memory.leave_arena()
-    arena, _arena = _arena, None
-    return Graph(records, arena)
+    return Graph(records, memory.leave_arena())
 
 
 def is_graph_recording():

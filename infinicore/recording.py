@@ -4,7 +4,7 @@ import functools
 import warnings
 
 from . import dispatch
-from .core import launch, node
+from .core import launch, memory, node
 from .core.tensor_cy import TensorBase
 from .graph import start_graph_recording, stop_graph_recording
 
@@ -24,7 +24,7 @@ class Recorded:
     def __call__(self, *args, **kwargs):
         inputs = []
         key = launch.mode(), launch.threads(), _layout((args, kwargs), inputs)
-        if launch.recording() is not None or launch.mode() & node.WATCH:
+        if launch.mode() & node.WATCH or memory.recording_somewhere():
             return self._run(args, kwargs)
         recordings = self._known.get(key)
         if recordings is None:
@@ -97,7 +97,8 @@ def recorded(function):
 
     What a replay could not repeat raises NotImplementedError while it is recorded: reading values (`item()`), `randn`
     and the like, indexing with lists, hooks of leaves, an optimizer's step. Dropout draws anew in each replay. Under
-    autocast or a profiler around the call it runs unrecorded; autocast inside of the function is recorded.
+    autocast or a profiler around the call, or while another thread records, it runs unrecorded; autocast inside of the
+    function is recorded.
     """
     if not callable(function):
         raise TypeError(f"`function` must be callable, got {type(function).__name__}")
@@ -111,8 +112,8 @@ class _Recording:
         self.inputs = [dispatch.contiguous_copy(x) for x in inputs]
         replaced = iter(self.inputs)
         args, kwargs = _map((args, kwargs), lambda x: next(replaced))
-        notes = node.state.notes = node.Notes()
         start_graph_recording()
+        notes = node.state.notes = node.Notes()
         try:
             self.result = _map(function(*args, **kwargs), lambda x: x.detach())
         finally:
@@ -152,9 +153,10 @@ class _Recording:
             for place in places:
                 self.graph.replace(place, seed)
         self.graph.run()
-        for leaf, _, held, gradient in self.leaves:
-            gradient.storage.version += 1  # who saved an earlier gradient for another backward is told
-            if held is None:
+        for leaf, _, _, gradient in self.leaves:
+            if gradient is not None:
+                gradient.storage.version += 1  # who saved an earlier gradient for another backward is told
+            if not _same(leaf.gradient, gradient):
                 leaf.gradient = gradient
         return self.results()
 

@@ -122,7 +122,8 @@ def _evict():
         del _large[size]
 
 
-_arena = None  # of the recording that a thread is making
+_arena = None  # of the recording that a thread is making, which holds the lock
+_recording = threading.Lock()
 
 
 class Arena:
@@ -159,18 +160,24 @@ class Arena:
 
 
 def open_arena():
-    """From now on this thread allocates from an arena of its own, which is returned."""
+    """From now on this thread allocates from an arena of its own. ValueError if another thread has one."""
     global _arena
-    if _arena is not None:
+    if not _recording.acquire(blocking=False):
         raise ValueError("another thread is recording a graph: wait until it has called `stop_graph_recording()`")
     _arena = Arena()
-    return _arena
 
 
 def leave_arena():
-    """Allocate from the pool again."""
+    """Allocate from the pool again; returns the arena."""
     global _arena
-    _arena = None
+    arena, _arena = _arena, None
+    _recording.release()
+    return arena
+
+
+def recording_somewhere():
+    """Whether some thread records a graph."""
+    return _recording.locked()
 
 
 def outside(keep):

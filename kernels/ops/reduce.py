@@ -97,7 +97,7 @@ class Reduction:
         n, width = (outer * inner, 1) if kind == "inner" else (outer * -(-inner // _WIDE), min(inner, _WIDE))
         return kernel(f"reduce.{name}_{kind}", **types), args, n, max(1, CHUNK // max(1, num_rows * length * width))
 
-    def _launches(self, call, plan, types, name, divisor):
+    def launches(self, call, plan, types, name, divisor):
         """The launches of a plan: one, or one for partial results and one for the whole."""
         if plan.chunks == 1:
             return (self._launch(call, name, plan.kind, plan.kept, plan.reduced, types, divisor=divisor),)
@@ -115,7 +115,7 @@ class Reduction:
         key = self, name, types["T"], types["A"], types["O"]
         launches = plan.launches.get(key)
         if launches is None:
-            launches = plan.launches[key] = self._launches(call, plan, types, name, divisor)
+            launches = plan.launches[key] = self.launches(call, plan, types, name, divisor)
         launch(call, x, y, launches, plan, types["A"])
 
 
@@ -169,7 +169,7 @@ def _accumulate(call, reduction, input, dim, keepdim, mean=False, dtype=None):
         own, result = input.dtype.name, input.dtype.name if input.dtype.is_floating_point else "int64"
         types = {"T": own, "A": compute_type(input.dtype) if result == own else result, "O": result}
         name, divisor = ("mean", float(plan.count)) if mean else (reduction.name, 1.0)
-        launches = reduction._launches(call, plan, types, name, divisor)
+        launches = reduction.launches(call, plan, types, name, divisor)
         known = plan.launches[key] = call.empty((0,), result).dtype, launches, types["A"]
     y = call.out(plan.result, known[0])
     launch(call, x, y, known[1], plan, known[2])

@@ -159,6 +159,23 @@ def test_a_gradient_that_was_saved_for_backward_is_not_overwritten_unnoticed(rng
         penalty.backward()
 
 
+@pytest.mark.parametrize("change", ["drop", "replace"])
+def test_a_function_that_changes_gradients_itself(change, rng):
+    w = ic.ones(4).requires_grad_()
+
+    def step(x):
+        (w * w * x).sum().backward()
+        result = w.grad * 3
+        w.grad = None if change == "drop" else result + 1
+        return result
+
+    recorded = ic.recorded(step)
+    for turn in range(5):
+        assert recorded(ic.full((4,), float(turn))).tolist() == [6.0 * turn] * 4
+        assert w.grad is None if change == "drop" else w.grad.tolist() == [6.0 * turn + 1] * 4
+        w.grad = None
+
+
 def test_arguments_stay_as_they_are():
     x = ic.ones(5)
     recorded = ic.recorded(lambda x: x.add_(1) * 2)
@@ -363,6 +380,8 @@ def test_other_threads_are_not_recorded():
         found.extend(made)
         with pytest.raises(ValueError, match="thread"):
             ic.start_graph_recording()
+        doubled = ic.recorded(lambda x: F.dropout(x, 0.5) * 0 + x * 2)
+        found.append([doubled(t).numpy()[0] for t in made])  # unrecorded meanwhile
 
     ic.start_graph_recording()
     y = (x + 1) * 2
@@ -373,5 +392,6 @@ def test_other_threads_are_not_recorded():
     z = x * 7
     graph = ic.stop_graph_recording()
     assert found[:2] == [False, [0.0, 1.0, 2.0, 3.0]] and len(graph) == 3
+    assert found.pop() == [0.0, 2.0, 4.0, 6.0]
     graph.run()
     assert [t.numpy()[17] for t in found[2:]] == [0.0, 1.0, 2.0, 3.0] and z.numpy()[3] == 7
