@@ -120,7 +120,8 @@ class Trainer:
 
     Forward and backward passes are recorded and replayed (`infinicore.recorded`) with `recorded=True`, or with None for
     a model of `infinicore.models` of up to 32 million parameters with its own loss: Python is a tenth of a step of 0.8
-    million, and 0.3 % of one of 124 million. Other models may do in Python what a replay would leave out.
+    million, and 0.3 % of one of 124 million. Other models, and modules of others in them, may do in Python what a
+    replay would leave out. Callbacks may freeze parameters, and change modes and dropout, between steps.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class Trainer:
         self.eval_every, self.patience, self.folder = eval_every, patience, folder
         self.save_every, self.keep, self.log_every = save_every, keep, log_every
         self.progress, self.callbacks = progress, tuple(callbacks)
-        self.recorded, self._step = recorded, self._gradients
+        self.recorded, self._replay = recorded, None
         self.step, self.best, self.since_best, self.stopped = 0, math.inf, 0, False
         self._window = []  # losses since the last row
         self._saved = None  # the step of the newest checkpoint
@@ -198,12 +199,19 @@ class Trainer:
         (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
         return loss
 
+    def _state(self):
+        """What a callback may change of the model from one step to the next: which parts train, and how."""
+        modules = [f"{module.training:d}{getattr(module, 'p', '')}" for module in self.model.modules()]
+        modules += [f"{parameter.requires_grad:d}" for parameter in self.model.parameters()]
+        return f"{getattr(self.model, 'gradient_checkpointing', False):d}{','.join(modules)}"
+
     def _recordable(self):
         """Whether nothing but launches happens in a step, as far as we know the model and the loss."""
         return (
             self.scaler is None
             and self.loss is default_loss
-            and type(self.model).__module__.startswith("infinicore.models.")
+            and isinstance(self.model, LanguageModel)
+            and all(type(module).__module__.startswith("infinicore.") for module in self.model.modules())
             and sum(p.numel() for p in self.model.parameters()) <= RECORDED
             and all(p.hooks is None for p in self.model.parameters())
             and not any(hooks.registered(module) for module in self.model.modules())
@@ -214,7 +222,8 @@ class Trainer:
         total, count = 0.0, 0
         for _ in range(self.accumulate):
             batch = next(self.data)
-            value = self._step(batch).item()
+            loss = self._gradients(batch) if self._replay is None else self._replay(batch, self._state())
+            value = loss.item()
             if not math.isfinite(value):
                 again = lambda b=batch: self._forward(b)
                 raise ValueError(explain(self.model, again, self.step + 1, value, batch))
@@ -291,7 +300,7 @@ class Trainer:
         watch = Watch(self.steps, self.progress)
         self.model.train()
         record = self._recordable() if self.recorded is None else self.recorded
-        self._step = infinicore.recorded(self._gradients) if record else self._gradients
+        self._replay = infinicore.recorded(lambda batch, state: self._gradients(batch)) if record else None
         self.optimizer.zero_grad()  # of a step that was broken off
         try:
             with _interrupts() as caught:

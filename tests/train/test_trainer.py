@@ -157,12 +157,32 @@ def test_recorded_steps_are_the_same(options):
         np.testing.assert_array_equal(state(replayed)[name], value, err_msg=name)
 
 
+def test_what_callbacks_change_between_recorded_steps():
+    """Parameters that are frozen and thawed again, and other dropout, take part at once."""
+
+    def change(run, row):
+        run.model.transformer.wte.requires_grad_(row["step"] % 6 != 2)
+        run.model.transformer.h[1].requires_grad_(row["step"] % 4 != 2)
+        for module in run.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.3 if row["step"] > 6 else 0.1
+
+    runs = []
+    for recorded in (False, None):
+        run = language_trainer(recorded=recorded, callbacks=[change], log_every=2, steps=16)
+        runs.append((run.fit(), state(run)))
+    (plain, before), (replayed, after) = runs
+    assert [row["loss"] for row in plain] == [row["loss"] for row in replayed]
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+
+
 def test_which_steps_are_recorded():
     """Those of our own models, unless somebody looks at what their Python does."""
 
     def is_recorded(run):
         run.fit()
-        return hasattr(run._step, "reset")
+        return run._replay is not None
 
     assert is_recorded(language_trainer()) and is_recorded(trainer(recorded=True))
     assert not is_recorded(trainer()) and not is_recorded(language_trainer(amp="float16"))
@@ -170,6 +190,10 @@ def test_which_steps_are_recorded():
     seen = []
     hooked.model.transformer.h[0].register_forward_hook(lambda *_: seen.append(1))
     assert not is_recorded(hooked) and len(seen) == 12
+    foreign = language_trainer()
+    mlp = foreign.model.transformer.h[0].mlp
+    mlp.__class__ = type("Own", (type(mlp),), {"__module__": __name__})
+    assert not is_recorded(foreign)
     with nn.hooks.register_module_forward_hook(lambda *_: seen.append(1)):
         assert not is_recorded(language_trainer())
     assert is_recorded(language_trainer())
