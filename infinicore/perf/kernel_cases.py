@@ -3,6 +3,7 @@
 What each side calls for a case is in `peers.py`.
 """
 
+from ..kernels import isa
 from .cases import BOTH, ITEMSIZE, LLM, TORCH, Case, Input
 
 # ---- kernels -----------------------------------------------------------------------------------
@@ -27,6 +28,15 @@ def _peers(dtype):
     return BOTH if dtype == "float32" else TORCH
 
 
+def _product_peers(dtype, flops):
+    """Whom a product is set against: not PyTorch with 16 bits where it has no instruction for them.
+
+    It multiplies at 0.3 to 2 GFLOP/s then (float16 everywhere, bfloat16 without `vdpbf16ps`: 7 minutes for 4096).
+    """
+    fast = dtype == "float32" or (dtype == "bfloat16" and isa.has_bf16_dot())
+    return _peers(dtype) if fast or flops < 1e9 else ()
+
+
 def _lengths(quick):
     return (128, 256) if quick else (512, 1024, 2048, 4096)
 
@@ -37,7 +47,8 @@ def _matmul(quick, threads=None):
             shape = Input(shape=(n, n))
             yield _flops(
                 f"matmul {n}, 1 thread" if threads else f"matmul {n}", "matmul", dtype, 2 * n**3,
-                {"a": shape, "b": shape}, peers=_peers(dtype), threads=threads, rounds=3 if n > 2048 else None,
+                {"a": shape, "b": shape}, peers=_product_peers(dtype, 2 * n**3), threads=threads,
+                rounds=3 if n > 2048 else None,
             )  # fmt: skip
 
 
@@ -50,8 +61,7 @@ def _matmul_half(quick):
         shape = Input(shape=(n, n))
         yield _flops(
             f"matmul {n}", "matmul", "float16", 2 * n**3, {"a": shape, "b": shape}, base=(f"matmul {n}", "bfloat16"),
-            # a call of PyTorch (1 GFLOP/s, 0.4 at 2048) takes 0.3 s at 512, and 40 s at 2048
-            peers=TORCH if n <= 512 else (), rounds=3,
+            peers=_product_peers("float16", 2 * n**3), rounds=3,
         )  # fmt: skip
 
 
@@ -71,10 +81,10 @@ def _linear(quick):
     for dtype in ("float32", "bfloat16", "float16"):
         for rows, k, n in ((64, 256, 512),) if quick else prompts:
             inputs = {"x": Input(shape=(rows, k)), "weight": Input(shape=(n, k), scale=k**-0.5)}
-            name, half = f"linear prefill {rows}x{k}x{n}", dtype == "float16"
+            name, flops = f"linear prefill {rows}x{k}x{n}", 2 * rows * n * k
             yield _flops(
-                name, "linear", dtype, 2 * rows * n * k, inputs, peers=() if half else _peers(dtype),
-                base=(name, "bfloat16") if half else None,
+                name, "linear", dtype, flops, inputs, peers=_product_peers(dtype, flops),
+                base=(name, "bfloat16") if dtype == "float16" else None,
             )  # fmt: skip
 
 
