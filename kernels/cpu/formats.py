@@ -33,7 +33,12 @@ Parameters, one record for each scale of a row (LANES rows side by side in each 
 
 from dataclasses import dataclass
 
+from .. import isa
 from .blocking import LANES
+
+_X86 = "sse2" in isa.features() and (LANES < 16 or "avx512bw" in isa.features())
+PAIRS = _X86 and not isa.has_int8_dot()  # products of 16-bit integers in pairs (`vpmaddwd`) stand in for those of bytes
+BYTE_PAIRS = PAIRS and LANES > 4  # `vpmaddubsw`: of bytes in pairs, saturated to 16 bits
 
 UNIT = 32  # elements of k
 QUADS = UNIT // 4
@@ -71,6 +76,16 @@ class Format:
     def groups(self):
         """Scales, and sums of activations, in a unit."""
         return UNIT // self.group
+
+    @property
+    def small(self):
+        """Whether integers are of less than 8 bits, so that two products with signed bytes fit 16 bits."""
+        return self.bits < 8 and self.table is None
+
+    @property
+    def words(self):
+        """Int32 words of a quad of activations (`quant_tile.py`): one of bytes, or two of pairs of 16-bit integers."""
+        return 2 if PAIRS and not (self.small and BYTE_PAIRS) else 1
 
     @property
     def flat(self):

@@ -42,7 +42,7 @@ def byte_tile(typingctx, a, b, starts, tile, steps, rows):
             for i in range(height):
                 left = splat(builder, read(builder, at[0], I32, 4, 4 * i), LANES)
                 for j in range(VECTORS):
-                    new.append(dot_bytes(builder, sums[i * VECTORS + j], left, right[j], False))
+                    new.append(dot_bytes(builder, sums[i * VECTORS + j], left, right[j]))
             return new
 
         steps = context.cast(builder, args[4], sig.args[4], types.int64)
@@ -65,7 +65,7 @@ def column_sums(typingctx, b, starts, steps):
 
         def body(at, sums):
             right = [read(builder, at[0], vector, 4, 4 * j * LANES) for j in range(VECTORS)]
-            return [dot_bytes(builder, s, ones, r, True) for s, r in zip(sums, right)]
+            return [dot_bytes(builder, s, ones, r) for s, r in zip(sums, right)]
 
         steps = context.cast(builder, args[2], sig.args[2], types.int64)
         _, sums = sum_loop(builder, steps, args[:1], [4 * ACROSS], [zero] * VECTORS, body)

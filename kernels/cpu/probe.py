@@ -43,7 +43,7 @@ def byte_dot(typingctx, total, a, b):
         return None
 
     def codegen(context, builder, sig, args):
-        return dot_bytes(builder, *args, False)
+        return dot_bytes(builder, *args)
 
     return total(total, a, b), codegen
 

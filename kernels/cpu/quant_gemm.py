@@ -41,6 +41,7 @@ PART_BYTES = 4 * UNIT  # a unit of a row as float32
 ROW = 4 * LANES  # bytes of an int32 or float32 of each row of a panel
 PARAMETERS_BYTES = SCALED_UNITS * 2 * ROW
 TOTALS_BYTES = TILE_ROWS * ROW
+ROWS_BYTES = 384 << 10  # of activations at a time
 SMALLEST = 1e-30  # activations below, over 127, have no scale whose inverse is finite
 
 
@@ -61,6 +62,7 @@ zero_of = _trait("zero_of", lambda form: form.zero)
 has_min = _trait("has_min", lambda form: form.has_min)
 is_flat = _trait("is_flat", lambda form: form.flat)
 unit_bytes = _trait("unit_bytes", lambda form: form.unit_bytes)
+words_of = _trait("words_of", lambda form: form.words)
 
 
 # ---- activations -------------------------------------------------------------------------------
@@ -108,11 +110,17 @@ def quantize_unit(part, inverse, bytes_, half):
 
 
 @jit.inline
-def put_quads(bytes_, quads, unit, height, i):
-    """Place the 8 quads of a unit of row `i` of a tile."""
+def put_quads(bytes_, quads, unit, height, i, words):
+    """Place the 8 quads of a unit of row `i` of a tile, as one word of bytes or two of pairs each."""
     source = ptr(address(bytes_), I32)
     for quad in range(QUADS):
-        store(quads, (unit * QUADS + quad) * height + i, load(source, quad))
+        at = (unit * QUADS + quad) * words * height + i
+        if words == 1:
+            store(quads, at, load(source, quad))
+            continue
+        for word in range(2):
+            low, high = load(bytes_, 4 * quad + word), load(bytes_, 4 * quad + word + 2)
+            store(quads, at + word * height, (low & 0xFFFF) | (high << 16))
 
 
 @jit.inline
@@ -123,11 +131,11 @@ def quantize_rows(args, lo, hi, F, T):
     scale NaN or infinite, and thus every result of the row NaN.
     """
     stride, rows, k_size, units, order = load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 8)
-    part, bytes_, groups = ptr(stack(PART_BYTES), F32), ptr(stack(UNIT), I8), groups_of(F)
+    part, bytes_, groups, words = ptr(stack(PART_BYTES), F32), ptr(stack(UNIT), I8), groups_of(F), words_of(F)
     for tile in range(lo, hi):
         valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
         height = height_of(valid_rows)
-        quads = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT, I32)
+        quads = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT * words, I32)
         per_row = 1 if is_flat(F) else units
         scales = ptr(load(args, 6) + tile * TILE_ROWS * per_row * 4, F32)
         fixes = load(args, 7) + tile * TILE_ROWS * per_row * groups * 4
@@ -145,10 +153,11 @@ def quantize_rows(args, lo, hi, F, T):
                 top = bitcast(bits, F32)
                 inverse = F32(127.0) / top if top > SMALLEST else F32(0.0)
                 scale = F32(0.0) if top <= SMALLEST else top * F32(1 / 127)
-                to = bytes_ if height > 1 else ptr(address(quads) + unit * UNIT, I8)
+                in_place = height == 1 and words == 1
+                to = ptr(address(quads) + unit * UNIT, I8) if in_place else bytes_
                 first, second = quantize_unit(part, inverse, to, 0), quantize_unit(part, inverse, to, 1)
-                if height > 1:
-                    put_quads(bytes_, quads, unit, height, i)
+                if not in_place:
+                    put_quads(bytes_, quads, unit, height, i, words)
                 if is_flat(F):
                     whole += first + second
                     store(scales, i, scale)
@@ -272,35 +281,43 @@ def finish(args, totals, apart, panel, first_row, rows, T):
 
 
 @jit.inline
+def rows_at_once(nbytes):
+    """Rows, each of `nbytes`, that a thread multiplies with all its panels: as many as the second-level cache holds."""
+    return max(1, ROWS_BYTES // (TILE_ROWS * nbytes)) * TILE_ROWS
+
+
+@jit.inline
 def stream(args, lo, hi, F, T):
     """Panels [lo, hi) times all rows, in tiles of 8 rows, straight from the planes."""
     rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
     s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals, groups = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32), groups_of(F)
-    for panel in range(lo, hi):
-        planes = load(args, 3) + panel * load(args, 9)
-        for row in range(0, rows, TILE_ROWS):
-            valid_rows = min(TILE_ROWS, rows - row)
-            height = height_of(valid_rows)
-            clear(totals, height)
-            for first in range(0, units, SCALED_UNITS):
-                many = min(SCALED_UNITS, units - first)
-                read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
-                w, done = planes + first * unit_bytes(F), row * units + first * height
-                x, scales, fixes = (
-                    load(args, 0) + done * UNIT,
-                    load(args, 1) + done * 4,
-                    load(args, 2) + done * groups * 4,
-                )
-                if height == 1:
-                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 1)
-                elif height == 2:
-                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 2)
-                elif height == 4:
-                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 4)
-                else:
-                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
-            finish(args, totals, LANES, panel, row, valid_rows, T)
+    some = rows_at_once(units * UNIT * words_of(F))
+    for top in range(0, rows, some):
+        for panel in range(lo, hi):
+            planes = load(args, 3) + panel * load(args, 9)
+            for row in range(top, min(rows, top + some), TILE_ROWS):
+                valid_rows = min(TILE_ROWS, rows - row)
+                height = height_of(valid_rows)
+                clear(totals, height)
+                for first in range(0, units, SCALED_UNITS):
+                    many = min(SCALED_UNITS, units - first)
+                    read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
+                    w, done = planes + first * unit_bytes(F), row * units + first * height
+                    x, scales, fixes = (
+                        load(args, 0) + done * UNIT * words_of(F),
+                        load(args, 1) + done * 4,
+                        load(args, 2) + done * groups * 4,
+                    )
+                    if height == 1:
+                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 1)
+                    elif height == 2:
+                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 2)
+                    elif height == 4:
+                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 4)
+                    else:
+                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+                finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0
 
 
@@ -310,25 +327,27 @@ def stream_floats(args, lo, hi, F, T):
     rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
     s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
-    for panel in range(lo, hi):
-        planes = load(args, 3) + panel * load(args, 9)
-        for row in range(0, rows, TILE_ROWS):
-            valid_rows = min(TILE_ROWS, rows - row)
-            height = height_of(valid_rows)
-            clear(totals, height)
-            for first in range(0, units, SCALED_UNITS):
-                many = min(SCALED_UNITS, units - first)
-                read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
-                x, w = load(args, 0) + (row * units + first * height) * UNIT * 4, planes + first * unit_bytes(F)
-                if height == 1:
-                    float_tile(x, w, s_at, m_at, totals_at, many, F, 1)
-                elif height == 2:
-                    float_tile(x, w, s_at, m_at, totals_at, many, F, 2)
-                elif height == 4:
-                    float_tile(x, w, s_at, m_at, totals_at, many, F, 4)
-                else:
-                    float_tile(x, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
-            finish(args, totals, LANES, panel, row, valid_rows, T)
+    some = rows_at_once(units * UNIT * 4)
+    for top in range(0, rows, some):
+        for panel in range(lo, hi):
+            planes = load(args, 3) + panel * load(args, 9)
+            for row in range(top, min(rows, top + some), TILE_ROWS):
+                valid_rows = min(TILE_ROWS, rows - row)
+                height = height_of(valid_rows)
+                clear(totals, height)
+                for first in range(0, units, SCALED_UNITS):
+                    many = min(SCALED_UNITS, units - first)
+                    read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
+                    x, w = load(args, 0) + (row * units + first * height) * UNIT * 4, planes + first * unit_bytes(F)
+                    if height == 1:
+                        float_tile(x, w, s_at, m_at, totals_at, many, F, 1)
+                    elif height == 2:
+                        float_tile(x, w, s_at, m_at, totals_at, many, F, 2)
+                    elif height == 4:
+                        float_tile(x, w, s_at, m_at, totals_at, many, F, 4)
+                    else:
+                        float_tile(x, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+                finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0
 
 
@@ -336,32 +355,34 @@ def stream_floats(args, lo, hi, F, T):
 
 
 @jit.inline
-def stream_flat(args, lo, hi, T):
+def stream_flat(args, lo, hi, F, T):
     """As `stream`, for bytes with one scale per row: sums are integers until the end."""
     rows, units = load(args, 6), load(args, 8)
     at = stack(TOTALS_BYTES)
     totals, integers = ptr(at, F32), ptr(at, I32)
-    for panel in range(lo, hi):
-        w = load(args, 3) + panel * load(args, 9)
-        weights = vload(ptr(w + units * QUADS * ROW, F32), 0, LANES)
-        for row in range(0, rows, TILE_ROWS):
-            valid_rows = min(TILE_ROWS, rows - row)
-            height = height_of(valid_rows)
-            x, fixes, scales = (
-                load(args, 0) + row * units * UNIT,
-                load(args, 2) + row * 4,
-                ptr(load(args, 1), F32) + row,
-            )
-            if height == 1:
-                flat_tile(x, fixes, w, at, units, 1)
-            elif height == 2:
-                flat_tile(x, fixes, w, at, units, 2)
-            elif height == 4:
-                flat_tile(x, fixes, w, at, units, 4)
-            else:
-                flat_tile(x, fixes, w, at, units, TILE_ROWS)
-            for i in range(valid_rows):
-                value = convert(vload(integers, i * LANES, LANES), F32) * (weights * load(scales, i))
-                vstore(totals, i * LANES, value)
-            finish(args, totals, LANES, panel, row, valid_rows, T)
+    some = rows_at_once(units * UNIT * words_of(F))
+    for top in range(0, rows, some):
+        for panel in range(lo, hi):
+            w = load(args, 3) + panel * load(args, 9)
+            weights = vload(ptr(w + units * QUADS * ROW, F32), 0, LANES)
+            for row in range(top, min(rows, top + some), TILE_ROWS):
+                valid_rows = min(TILE_ROWS, rows - row)
+                height = height_of(valid_rows)
+                x, fixes, scales = (
+                    load(args, 0) + row * units * UNIT * words_of(F),
+                    load(args, 2) + row * 4,
+                    ptr(load(args, 1), F32) + row,
+                )
+                if height == 1:
+                    flat_tile(x, fixes, w, at, units, F, 1)
+                elif height == 2:
+                    flat_tile(x, fixes, w, at, units, F, 2)
+                elif height == 4:
+                    flat_tile(x, fixes, w, at, units, F, 4)
+                else:
+                    flat_tile(x, fixes, w, at, units, F, TILE_ROWS)
+                for i in range(valid_rows):
+                    value = convert(vload(integers, i * LANES, LANES), F32) * (weights * load(scales, i))
+                    vstore(totals, i * LANES, value)
+                finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0

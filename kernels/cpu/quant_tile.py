@@ -4,8 +4,12 @@ The integer tile multiplies unsigned weights of 8 bits with signed activations o
 time (`vpdpbusd`: four times the float32 rate), sums a group exactly in int32 and scales it in float32. A format's zero
 point costs nothing: the sum of a group starts at -zero * (sum of its activations).
 
-Activations come in tiles of `rows` rows: quads [unit, 8, rows] int32, scales [unit, rows] float32, corrections
+Activations come in tiles of `rows` rows: quads [unit, 8, words, rows] int32, scales [unit, rows] float32, corrections
 [unit, groups, rows] (int32, what a sum starts at; or float32, what the minimum of a group is multiplied with).
+
+A quad of activations is a word of 4 bytes. Where the CPU has no such instruction, integers of 16 bits are multiplied in
+pairs (`vpmaddwd`, twice the float32 rate): a quad is two words, the elements 0 and 2, and 1 and 3. Weights of less than
+8 bits stay bytes there (`vpmaddubsw`), and their sums stay 16 bits wide as long as they fit: three times that rate.
 """
 
 from llvmlite import ir
@@ -16,9 +20,9 @@ from numba.extending import intrinsic
 from .. import isa
 from . import lowp
 from .blocking import LANES
-from .formats import FORMATS, QUADS, UNIT
+from .formats import BYTE_PAIRS, FORMATS, PAIRS, QUADS, UNIT
 from .microkernel import HAS_FMA, prefetch_line, read, sum_loop, write
-from .vector import I8, I32, call_llvm, literal_of, splat
+from .vector import I8, I32, I64, call_llvm, literal_of, splat
 
 I16, F32 = ir.IntType(16), ir.FloatType()
 AHEAD = 4096  # bytes that a streamed weight is asked for in advance
@@ -26,6 +30,7 @@ INT8_DOT = isa.has_int8_dot()
 _NAMES = isa.features()
 _BYTES = 4 * LANES
 INTS, FLOATS = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES)
+HALVES, SMALL = ir.VectorType(I16, 2 * LANES), ir.VectorType(I8, _BYTES)
 
 
 def format_of(F):
@@ -45,26 +50,27 @@ def _everywhere(kind, value):
 # ---- four products of bytes --------------------------------------------------------------------
 
 
-def dot_bytes(builder, total, w, x, small):
-    """total + sum of the 4 products of the bytes of each lane: unsigned in `w`, signed in `x`, int32 vectors.
+def _multiply_pairs(builder, a, b):
+    """The sums of the 2 products of the 16-bit integers of each lane."""
+    name = {64: "avx512.pmaddw.d.512", 32: "avx2.pmadd.wd", 16: "sse2.pmadd.wd"}[_BYTES]
+    return _call(builder, f"llvm.x86.{name}", INTS, [a, b])
 
-    With `small`, no byte of `w` exceeds 127, so that two products fit 16 bits.
-    """
+
+def _elements(builder, quad):
+    """The unsigned elements 0 and 2, and 1 and 3, of each lane of a quad, as integers of 16 bits."""
+    quad = builder.bitcast(quad, HALVES)
+    return builder.and_(quad, _everywhere(HALVES, 255)), builder.lshr(quad, _everywhere(HALVES, 8))
+
+
+def dot_bytes(builder, total, w, x):
+    """total + sum of the 4 products of the bytes of each lane: unsigned in `w`, signed in `x`, int32 vectors."""
     if INT8_DOT:
         return _call(builder, f"llvm.x86.avx512.vpdpbusd.{8 * _BYTES}", INTS, [total, w, x])
-    halves, bytes_ = ir.VectorType(I16, 2 * LANES), ir.VectorType(I8, _BYTES)
-    pairs = {64: "avx512.pmaddw.d.512", 32: "avx2.pmadd.wd", 16: "sse2.pmadd.wd"}[_BYTES]
-    if small and (_BYTES == 32 or "avx512bw" in _NAMES):
-        quarter = {64: "avx512.pmaddubs.w.512", 32: "avx2.pmadd.ub.sw"}[_BYTES]
-        sums = _call(builder, f"llvm.x86.{quarter}", halves, [builder.bitcast(v, bytes_) for v in (w, x)])
-        return builder.add(total, _call(builder, f"llvm.x86.{pairs}", INTS, [sums, _everywhere(halves, 1)]))
-    if "sse2" in _NAMES and (_BYTES < 64 or "avx512bw" in _NAMES):
-        w, x = builder.bitcast(w, halves), builder.bitcast(x, halves)
-        eight = _everywhere(halves, 8)
-        even = builder.and_(w, _everywhere(halves, 255)), builder.ashr(builder.shl(x, eight), eight)
-        odd = builder.lshr(w, eight), builder.ashr(x, eight)
-        for a, b in (even, odd):
-            total = builder.add(total, _call(builder, f"llvm.x86.{pairs}", INTS, [a, b]))
+    if PAIRS:
+        x, eight = builder.bitcast(x, HALVES), _everywhere(HALVES, 8)
+        signed = builder.ashr(builder.shl(x, eight), eight), builder.ashr(x, eight)
+        for a, b in zip(_elements(builder, w), signed):
+            total = builder.add(total, _multiply_pairs(builder, a, b))
         return total
     for byte in range(4):
         left = _everywhere(INTS, 24 - 8 * byte)
@@ -72,6 +78,33 @@ def dot_bytes(builder, total, w, x, small):
         b = builder.ashr(builder.shl(x, left), _everywhere(INTS, 24))
         total = builder.add(total, builder.mul(a, b))
     return total
+
+
+def _multiply_bytes(builder, w, x):
+    """The sums, saturated to 16 bits, of pairs of products of unsigned bytes of `w` with signed bytes of `x`."""
+    name = {64: "avx512.pmaddubs.w.512", 32: "avx2.pmadd.ub.sw"}[_BYTES]
+    return _call(builder, f"llvm.x86.{name}", HALVES, [builder.bitcast(v, SMALL) for v in (w, x)])
+
+
+def _add(builder, parts, terms):
+    return [builder.add(part, term) for part, term in zip(parts, terms)]
+
+
+def add_quads(builder, form, quads, x, parts):
+    """`parts`, a vector for each row, plus the products of `quads` with `x(quad, word)`, words of each row.
+
+    They are int32, or of 16 bits where `form` is small and multiplied by byte pairs.
+    """
+    for q, quad in enumerate(quads):
+        if form.words == 2:
+            for word, w in enumerate(_elements(builder, quad)):
+                terms = [_multiply_pairs(builder, w, builder.bitcast(v, HALVES)) for v in x(q, word)]
+                parts = _add(builder, parts, terms)
+        elif form.small and BYTE_PAIRS:
+            parts = _add(builder, parts, [_multiply_bytes(builder, quad, v) for v in x(q, 0)])
+        else:
+            parts = [dot_bytes(builder, part, quad, v) for part, v in zip(parts, x(q, 0))]
+    return parts
 
 
 # ---- planes to bytes ---------------------------------------------------------------------------
@@ -120,6 +153,57 @@ def unit_quads(builder, form, base, offset=0):
 # ---- tiles -------------------------------------------------------------------------------------
 
 
+def multiply(builder, form, x, quads, parts):
+    """`parts`, an int32 vector for each row, plus the products of a group's quads with the activations at `x`.
+
+    `quads` is a list of vectors, or an address where they lie one after another and how many (an int, or a value).
+    """
+    if not (form.small and BYTE_PAIRS):
+        return _multiply_run(builder, form, x, quads, parts)
+    count = len(quads) if isinstance(quads, list) else quads[1]
+    most = 32767 // (2 * 127 * ((1 << form.bits) - 1))  # quads whose sums fit 16 bits
+    for start in range(0, count, most):
+        many = min(most, count - start)
+        if isinstance(quads, list):
+            some = quads[start : start + many]
+        else:
+            some = builder.add(quads[0], ir.Constant(I64, start * _BYTES)), many
+        at = builder.add(x, ir.Constant(I64, 4 * start * len(parts)))
+        sums = _multiply_run(builder, form, at, some, [_everywhere(HALVES, 0)] * len(parts))
+        parts = _add(builder, parts, [_multiply_pairs(builder, v, _everywhere(HALVES, 1)) for v in sums])
+    return parts
+
+
+def _multiply_run(builder, form, x, quads, parts):
+    """As `multiply`, by `add_quads`: of addresses in a loop, of as many quads at a time as there are registers for."""
+    height = len(parts)
+
+    def of_rows(x):
+        return lambda quad, word: [
+            _splat_at(builder, x, I32, 4 * ((quad * form.words + word) * height + i)) for i in range(height)
+        ]
+
+    def body(at, parts):
+        vectors = [read(builder, at[1], INTS, 4, quad * _BYTES) for quad in range(at_once)]
+        return add_quads(builder, form, vectors, of_rows(at[0]), parts)
+
+    if isinstance(quads, list):
+        return add_quads(builder, form, quads, of_rows(x), parts)
+    at_once = 1 if in_loop(height) else QUADS
+    w, count = quads
+    count = ir.Constant(I64, count) if isinstance(count, int) else count
+    steps = builder.udiv(count, ir.Constant(I64, at_once))
+    return sum_loop(builder, steps, [x, w], [4 * at_once * form.words * height, at_once * _BYTES], parts, body)[1]
+
+
+def in_loop(height):
+    """Whether quads are multiplied one at a time: without dot products, LLVM sums those of many rows in trees.
+
+    It runs out of registers then: 184 GOP/s of Q8_0 and 280 of 4 bits, in a loop 216 and 313.
+    """
+    return PAIRS and height > 2
+
+
 def fma(builder, a, b, total):
     if HAS_FMA:
         return call_llvm(builder, "llvm.fma", total.type, [a, b, total])
@@ -145,7 +229,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
     if height is None or not isinstance(F, types.NumberClass):
         return None
     form = format_of(F)
-    groups, small = form.groups, form.bits < 8 and form.table is None
+    groups, as_bytes = form.groups, form.planes == (8,) and form.table is None
 
     def add_group(builder, at, group, quads, sums):
         """The sums with the products of one group added."""
@@ -153,10 +237,13 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
         kind = F32 if form.has_min else I32
         fixes = [_splat_at(builder, at_corrections, kind, 4 * (group * height + i)) for i in range(height)]
         parts = [_everywhere(INTS, 0)] * height if form.has_min else list(fixes)
-        for quad in range(group * QUADS // groups, (group + 1) * QUADS // groups):
-            for i in range(height):
-                four = _splat_at(builder, at_x, I32, 4 * (quad * height + i))
-                parts[i] = dot_bytes(builder, parts[i], quads[quad], four, small)
+        first, many = group * QUADS // groups, QUADS // groups
+        x = builder.add(at_x, ir.Constant(I64, 4 * first * form.words * height))
+        if isinstance(quads, list):
+            some = quads[first : first + many]
+        else:
+            some = builder.add(quads, ir.Constant(I64, first * _BYTES)), many
+        parts = multiply(builder, form, x, some, parts)
         scale = read(builder, at_s, FLOATS, 4, group * _BYTES)
         least = read(builder, at_m, FLOATS, 4, group * _BYTES) if form.has_min else None
         for i, total in enumerate(sums):
@@ -167,13 +254,21 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
     def codegen(context, builder, sig, args):
         def body(at, sums):
             _ask_for(builder, at[3], form.unit_bytes)
-            quads = unit_quads(builder, form, at[3])
+            quads = at[3]
+            if not (as_bytes and in_loop(height)):
+                quads = unit_quads(builder, form, at[3])
+            if not as_bytes and in_loop(height):
+                for i, quad in enumerate(quads):
+                    write(builder, quad, unpacked, 4, i * _BYTES)
+                quads = unpacked
             for group in range(groups):
                 sums = list(add_group(builder, at, group, quads, sums))
             return sums
 
-        strides = [UNIT * height, 4 * height, 4 * height * groups, form.unit_bytes, groups * _BYTES, groups * _BYTES]
+        strides = [UNIT * form.words * height, 4 * height, 4 * height * groups, form.unit_bytes]
+        strides += [groups * _BYTES] * 2
         starts = [read(builder, args[6], FLOATS, 4, i * _BYTES) for i in range(height)]
+        unpacked = builder.ptrtoint(cgutils.alloca_once(builder, INTS, size=QUADS), I64)
         _, sums = sum_loop(builder, args[7], args[:6], strides, starts, body)
         for i, value in enumerate(sums):
             write(builder, value, args[6], 4, i * _BYTES)
@@ -183,28 +278,22 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
 
 
 @intrinsic(prefer_literal=True)
-def flat_tile(typingctx, x, corrections, w, totals, units, rows):
+def flat_tile(typingctx, x, corrections, w, totals, units, F, rows):
     """totals[rows, LANES] (int32) = corrections[rows] + activations times a panel of bytes: one group in all."""
     height = literal_of(rows)
-    if height is None:
+    if height is None or not isinstance(F, types.NumberClass):
         return None
+    form = format_of(F)
 
     def codegen(context, builder, sig, args):
-        def body(at, sums):
-            _ask_for(builder, at[1], QUADS * _BYTES)
-            for quad in range(QUADS):
-                right = read(builder, at[1], INTS, 4, quad * _BYTES)
-                four = [_splat_at(builder, at[0], I32, 4 * (quad * height + i)) for i in range(height)]
-                sums = [dot_bytes(builder, total, right, x, False) for total, x in zip(sums, four)]
-            return sums
-
-        first = [_splat_at(builder, args[1], I32, 4 * i) for i in range(height)]
-        _, sums = sum_loop(builder, args[4], [args[0], args[2]], [UNIT * height, QUADS * _BYTES], first, body)
+        starts = [_splat_at(builder, args[1], I32, 4 * i) for i in range(height)]
+        quads = builder.mul(args[4], ir.Constant(I64, QUADS))
+        sums = multiply(builder, form, args[0], (args[2], quads), starts)
         for i, value in enumerate(sums):
             write(builder, value, args[3], 4, i * _BYTES)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 5, rows), codegen
+    return types.void(*[types.int64] * 5, F, rows), codegen
 
 
 def unit_floats(builder, form, base):

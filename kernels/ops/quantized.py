@@ -82,7 +82,7 @@ class _Activations:
         return addresses, keep
 
     def for_weight(self, weight, floats):
-        name = "float" if floats else _alike(weight.format.name, "flat", "zero", "groups", "has_min")
+        name = "float" if floats else _alike(weight.format.name, "flat", "zero", "groups", "has_min", "words")
         key = (name, id(weight.order))
         if key not in self.made:
             size = self.padded * self.units * UNIT
@@ -90,7 +90,7 @@ class _Activations:
                 self.made[key] = self._launch("spread_rows", {}, [4 * size, 0, 0], weight.order)
             else:
                 scales = 4 * self.padded * (1 if weight.format.flat else self.units)
-                sizes = [size, scales, scales * weight.format.groups]
+                sizes = [size * weight.format.words, scales, scales * weight.format.groups]
                 self.made[key] = self._launch("quantize_rows", {"F": name}, sizes, weight.order)
         return self.made[key]
 
@@ -111,8 +111,7 @@ def _multiply(activations, weight, y, column, bias, floats):
         kernel, fields = "stream", ("bits", "group", "parameters", "table")
     if form.flat and not floats:
         kernel = "stream_flat"
-    else:
-        parameters = {"F": _alike(form.name, *fields)} | parameters
+    parameters = {"F": _alike(form.name, *fields)} | parameters
     work = 2 * rows * units * UNIT * LANES * (4 if floats else 1)
     grain = 1 + min(_GRAIN_BYTES // weight.panel_bytes, _GRAIN_WORK // work)
     keep = (*kept, weight.data, y, bias)
