@@ -84,6 +84,19 @@ def test_extreme_integers(rng):
             assert (y[0] == -y[1]).all() and (np.sign(y[1]) == (1 if fill else -1)).all()
 
 
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.float8 is None])
+def test_sums_of_the_largest_integers_do_not_overflow(name, rng):
+    k = 1024
+    weight, _ = random_weight(name, 24, k, rng)
+    data = weight.data.numpy().copy()
+    data.reshape(-1, weight.panel_bytes)[:, : k // UNIT * weight.format.unit_bytes] = 255
+    same = QuantizedWeight(ic.from_numpy(data), weight.shape, name, weight.shift)
+    exact = ic.dequantize_weight(same).numpy().astype(np.float64)
+    for rows in (1, 2, 4, 9):
+        x = np.full((rows, k), 2.5, np.float32) * rng.choice([-1, 1], (rows, 1)).astype(np.float32)
+        check(ic.linear_quantized(ic.from_numpy(x), same), x, exact, 2e-6)
+
+
 def test_several_weights_a_bias_and_an_order(rng):
     k = 256
     pairs = [
