@@ -24,12 +24,12 @@ from .attention_block import (
     SUM_BYTES,
     VALUE_BYTES,
 )
-from .attention_few import LINE, WORDS, bias_few, fold_add, hide_few, score_few, softmax_few, weigh_few
+from .attention_few import LINE, WORDS, bias_few, fold_add, hide_few, in_halves, score_few, softmax_few, weigh_few
 from .attention_tiles import INF, clear, clear_row, copy_row, exp2_below, row_scale
 from .microkernel import depth, fetch, itemsize, lanes, panel_ptr, panel_type, sum_ptr, sum_type
 from .simd import address, bitcast, fill, load, ptr, stack, store, vload, vstore
 
-I32, I64, F64 = types.int32, types.int64, types.float64
+F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 
 LOG2E = 1.4426950408889634
 LONG = 8  # cuts of a head from which on the first keys of the next one are fetched early (2,048 keys: 1 to 4 %)
@@ -91,10 +91,10 @@ def stage(rows, ahead, factors, count, size, words, stride, C):
 
 
 @jit.inline
-def score_chunk(rows, ahead, count, queries, words, scale, scores, WIDTH):
+def score_chunk(rows, ahead, count, queries, words, scale, scores, R, WIDTH):
     """Scores [key, row] of `count` keys, with -inf up to a multiple of FEW_KEYS; fetches the keys that come next."""
     for i in range(0, count, FEW_KEYS):
-        score_few(rows + i, ahead + i, queries, words, scale, scores + i * WIDTH, WIDTH)
+        score_few(rows + i, ahead + i, queries, words, scale, scores + i * WIDTH, R, WIDTH)
     for i in range(count, (count + FEW_KEYS - 1) // FEW_KEYS * FEW_KEYS):
         for r in range(WIDTH):
             store(scores, i * WIDTH + r, -INF)
@@ -104,8 +104,8 @@ def score_chunk(rows, ahead, count, queries, words, scale, scores, WIDTH):
 
 
 @jit.inline
-def load_queries(args, seq, kv_head, first_row, rows, q_start, words, queries, staging, T, WIDTH):
-    """Query rows as words, as `score_few` takes them, padded to WIDTH rows with zeros."""
+def load_queries(args, seq, kv_head, first_row, rows, q_start, words, halves, queries, staging, T, WIDTH):
+    """Query rows as words, as `score_few` takes them (in `halves`, or not), padded to WIDTH rows with zeros."""
     q, group, size = ptr(load(args, at.Q), T), load(args, at.GROUP), load(args, at.SIZE_QK)
     for r in range(WIDTH):
         if r < rows:
@@ -116,7 +116,9 @@ def load_queries(args, seq, kv_head, first_row, rows, q_start, words, queries, s
             clear_row(staging, words)
         for k in range(0, words, WORDS):
             for i in range(WORDS):
-                store(queries, k * WIDTH + r * WORDS + i, load(staging, k + i))
+                odd = k // WORDS % 2 if halves else 0  # which half of 2 WORDS words these are
+                source = k - odd * WORDS + 2 * i + odd if halves else k + i
+                store(queries, k * WIDTH + r * WORDS + i, load(staging, source))
 
 
 @jit.inline
@@ -209,8 +211,9 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, nex
     _, _, least_end = visible(args, first_row // group, q_len, kv_len)
     _, last_first, _ = visible(args, (first_row + rows - 1) // group, q_len, kv_len)
     j, end = first + lo * CUT, min(end, first + hi * CUT)
-    direct_k = in_place(T, C) and size_qk % unit == 0
-    direct_v = in_place(T, C)
+    halves = in_halves(T, C) and size_qk % (2 * WORDS) == 0
+    direct_k = halves or (in_place(T, C) and size_qk % unit == 0)
+    direct_v = in_halves(T, C) or in_place(T, C)
     room, word_bytes = STREAM, 4 * LANES // lanes(T)
     if not direct_k:
         room = min(room, KEY_BYTES // (word_bytes * key_stride))
@@ -224,7 +227,7 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, nex
             return status
         fetch_rows(here, count, size_qk, C)
         fetch_rows(here + STREAM, count, size_v, C)
-    load_queries(args, seq, kv_head, first_row, rows, q_start, words, queries, keys, T, WIDTH)
+    load_queries(args, seq, kv_head, first_row, rows, q_start, words, halves, queries, keys, T, WIDTH)
     load_rows(args, kv_head, first_row, rows, q_len, kv_len, positions, starts, ends, slopes, lane_keys, WIDTH)
     clear(sums, WIDTH * stride, T)
     clear(totals, max(WIDTH, LANES), T)
@@ -243,16 +246,21 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, nex
             stage(here, soon, here + 2 * STREAM, count, size_qk, keys, key_stride, C)
         if not direct_v:
             stage(here + STREAM, soon + STREAM, here + 3 * STREAM, count, size_v, values, value_stride, C)
-        score_chunk(here, soon if direct_k else here, count, queries, words, scale, scores, WIDTH)
+        soon_k, soon_v = soon if direct_k else here, (soon if direct_v else here) + STREAM
+        if halves:
+            score_chunk(here, soon_k, count, queries, words, scale, scores, C, WIDTH)
+        else:
+            score_chunk(here, soon_k, count, queries, words, scale, scores, F32, WIDTH)
         padded = (count + FEW_KEYS - 1) // FEW_KEYS * FEW_KEYS * WIDTH
         if load(args, at.SLOPES) != 0:
             bias_few(scores, positions, slopes, lane_keys, j, padded, T, WIDTH)
         if j < last_first or j + count > least_end:
             hide_few(scores, starts, ends, lane_keys, j, padded, WIDTH)
         softmax_few(scores, weights, tops, totals, decay, padded, T, WIDTH)
-        weigh_few(
-            weights, here + STREAM, (soon if direct_v else here) + STREAM, count, size_v, decay, sums, stride, WIDTH
-        )  # fmt: skip
+        if in_halves(T, C):
+            weigh_few(weights, here + STREAM, soon_v, count, size_v, decay, sums, stride, C, WIDTH)
+        else:
+            weigh_few(weights, here + STREAM, soon_v, count, size_v, decay, sums, stride, F32, WIDTH)
         here, ahead = ahead, here
         j, count = j + count, following
     finish(args, seq, kv_head, first_row, rows, q_start, slot, tops, totals, sums, stride, T, WIDTH)

@@ -13,10 +13,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .. import jit
+from . import lowp
 from .attention_block import FEW_KEYS, FEW_ROWS, FEW_SUMS, LANES
 from .attention_tiles import INF, INT32, exp2_below, to_bfloat16
-from .memory import first_lanes, from_memory, gep, vector_load, vector_store
-from .microkernel import add_products_of, prefetch_line, read
+from .memory import first_lanes, gep, vector_load, vector_store
+from .microkernel import add_products_of, panel_type, prefetch_line, read
 from .simd import convert, select, vabs, vload, vstore
 from .vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 
@@ -48,29 +49,54 @@ def _row(builder, table, index):
 # ---- products ----------------------------------------------------------------------------------
 
 
+def splits(rows, word):
+    """Whether rows of a type are bfloat16 that are multiplied as float32: the even elements, and the odd ones."""
+    return rows == lowp.bfloat16 and word == types.float32
+
+
+@intrinsic
+def in_halves(typingctx, T, C):
+    """Whether rows of a cache of `C` need no copies: `splits`, where `T` is multiplied as float32."""
+    if not isinstance(T, types.NumberClass) or not isinstance(C, types.NumberClass):
+        return None
+    value = splits(C.instance_type, panel_type(T.instance_type))
+    return types.boolean(T, C), lambda context, builder, sig, args: context.get_constant(types.boolean, value)
+
+
+def _halves(builder, pairs):
+    """The even and the odd elements of int32 vectors of bfloat16 pairs, as float32."""
+    kind, count = ir.VectorType(ir.FloatType(), pairs.type.count), pairs.type.count
+    even = builder.shl(pairs, ir.Constant(pairs.type, [16] * count))
+    odd = builder.and_(pairs, ir.Constant(pairs.type, [-0x10000] * count))
+    return [builder.bitcast(half, kind) for half in (even, odd)]
+
+
 @intrinsic(prefer_literal=True)
-def score_few(typingctx, rows, ahead, queries, words, scale, scores, width):
+def score_few(typingctx, rows, ahead, queries, words, scale, scores, R, width):
     """scores[j, :] = scale * sum over k < words of key j's word k * queries[row, k], for FEW_KEYS keys.
 
     `rows` points to the keys' addresses, `ahead` to those that will be needed next. A register holds WORDS words of 4
     query rows: one broadcast of so many words of a key serves width / 4 products, and the WORDS sums of a score are
     added up at the end (8 rows of 64 bfloat16: 21 cycles a key, with a broadcast for each product 25). `words` is a
-    multiple of WORDS.
+    multiple of WORDS. Keys that are of type `R` and `splits` are read as pairs: 2 WORDS words of queries at a time, the
+    even ones first, of which `words` is a multiple then.
     """
     wide = literal_of(width)
-    if not isinstance(queries, Pointer) or wide is None:
+    if not isinstance(queries, Pointer) or not isinstance(R, types.NumberClass) or wide is None:
         return None
     word, sums = queries.dtype, scores.dtype
     size, registers = word.bitwidth // 8, wide // 4
+    split = splits(R.instance_type, word)
+    parts = 2 if split else 1
     at_once = min(FEW_KEYS, FEW_SUMS // registers)
     lines = max(1, at_once * WORDS * size // LINE)  # that a step reads of all its keys
 
     def codegen(context, builder, sig, args):
         (words,) = _integers(context, builder, sig, args, 3)
         total = ir.VectorType(element_type(sums), LANES)
-        steps = builder.udiv(words, ir.Constant(I64, WORDS))
+        steps = builder.udiv(words, ir.Constant(I64, WORDS * parts))
         factor = splat(builder, context.cast(builder, args[4], sig.args[4], sums), LANES)
-        some, spread = ir.VectorType(element_type(word), WORDS), ir.VectorType(I32, LANES)
+        some, spread = ir.VectorType(I32 if split else element_type(word), WORDS), ir.VectorType(I32, LANES)
         spread = ir.Constant(spread, [i % WORDS for i in range(LANES)])
 
         def fetch(first, step):
@@ -87,16 +113,17 @@ def score_few(typingctx, rows, ahead, queries, words, scale, scores, width):
             slots = _zeros(builder, total, at_once, registers)
             with cgutils.for_range(builder, steps) as loop:
                 fetch(first, loop.index)
-                at = builder.mul(loop.index, ir.Constant(I64, registers * LANES))
-                places = [builder.add(at, ir.Constant(I64, i * LANES)) for i in range(registers)]
+                at = builder.mul(loop.index, ir.Constant(I64, parts * registers * LANES))
+                places = [builder.add(at, ir.Constant(I64, i * LANES)) for i in range(parts * registers)]
                 queries = [vector_load(context, builder, args[2], word, place, LANES) for place in places]
                 offset = builder.mul(loop.index, ir.Constant(I64, WORDS * size))
                 for start, own in zip(starts, slots):
                     # Rows of bfloat16 begin at any even address.
-                    key = read(builder, builder.add(start, offset), some, 2 if word == INT32 else size)
+                    key = read(builder, builder.add(start, offset), some, 2 if split or word == INT32 else size)
                     key = builder.shuffle_vector(key, key, spread)
-                    for slot, query in zip(own, queries):
-                        _add_product(builder, slot, key, query)
+                    for part, half in enumerate(_halves(builder, key) if split else [key]):
+                        for slot, query in zip(own, queries[part * registers :]):
+                            _add_product(builder, slot, half, query)
             values, left = [builder.load(slot) for slot in sum(slots, [])], WORDS
             while left > 1:  # two registers of sums become one, with half as many addends for each score
                 values = [_add_neighbours(builder, a, b) for a, b in zip(values[::2], values[1::2])]
@@ -110,7 +137,7 @@ def score_few(typingctx, rows, ahead, queries, words, scale, scores, width):
         return context.get_dummy_value()
 
     plain = [types.unliteral(t) for t in (rows, ahead, queries, words, scale, scores)]
-    return types.void(*plain, width), codegen
+    return types.void(*plain, R, width), codegen
 
 
 def _add_neighbours(builder, a, b):
@@ -129,38 +156,41 @@ def _unpack(builder, a, b, first):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, count), lanes))
 
 
-def _in_order(builder, low, high):
-    """The sums of `_unpack`ed registers (0-3 and 8-11 ..., 4-7 and 12-15 ...) in the order of their elements."""
+def _in_order(builder, low, high, run):
+    """Sums of runs of elements, in turn in one register and the other, in the order of their elements.
+
+    Runs are 4 elements of `_unpack`ed registers (0-3 and 8-11 ..., 4-7 and 12-15 ...), and 1 of `_halves`.
+    """
     count = low.type.count
-    lanes = [i + k * count for group in range(0, count, 4) for k in (0, 1) for i in range(group, group + 4)]
+    lanes = [i + k * count for group in range(0, count, run) for k in (0, 1) for i in range(group, group + run)]
     kind = ir.VectorType(I32, count)
     halves = lanes[:count], lanes[count:]
     return [builder.shuffle_vector(low, high, ir.Constant(kind, half)) for half in halves]
 
 
 @intrinsic(prefer_literal=True)
-def value_few(typingctx, weights, rows, ahead, column, count, valid, decay, out, out_stride, width):
+def value_few(typingctx, weights, rows, ahead, column, count, valid, decay, out, out_stride, R, width):
     """out[i, :] = decay[i] * out[i, :] + sum over j < count of weights[j, i] * values[j, column:], for `width` rows.
 
     Covers `panel_few` elements of the values, or, with a number of `valid` elements, up to `rest_few`. `rows` points
     to the addresses of the values, `ahead` to those that will be needed next: their cache lines are asked for.
-    Weights are [key, width], or pairs of keys as words.
+    Weights are [key, width], or pairs of keys as words. Values that are of type `R` and `splits` are read as they lie.
     """
     wide = literal_of(width)
-    if not isinstance(weights, Pointer) or wide is None:
+    if not isinstance(weights, Pointer) or not isinstance(R, types.NumberClass) or wide is None:
         return None
     word, sums = weights.dtype, out.dtype
-    pair, masked = word == INT32, not isinstance(valid, types.NoneType)
-    stored = types.int16 if pair else sums  # rows of values
-    elements = 2 * LANES if pair else LANES  # of a row, in one register
+    pair, split, masked = word == INT32, splits(R.instance_type, word), not isinstance(valid, types.NoneType)
+    stored = types.int16 if pair or split else sums  # rows of values
+    elements = 2 * LANES if pair or split else LANES  # of a row, in one register
     height = min(wide, FEW_ROWS)
-    across = _rest(word) if masked else FEW_SUMS // height
+    across = _rest(word, R.instance_type) if masked else FEW_SUMS // height
 
     def codegen(context, builder, sig, args):
         column, count, out_stride = _integers(context, builder, sig, args, 3, 4, 8)
         item = stored.bitwidth // 8
         first = builder.mul(column, ir.Constant(I64, item))
-        loads = across // 2 if pair else across
+        loads = across * LANES // elements
         masks = [None] * loads
         if masked:
             (valid_count,) = _integers(context, builder, sig, args, 5)
@@ -216,11 +246,16 @@ def value_few(typingctx, weights, rows, ahead, column, count, valid, decay, out,
                 with cgutils.for_range(builder, count) as loop:
                     if begin == 0:
                         fetch(loop.index)
-                    step(loop.index, [from_memory(builder, stored, v) for v in registers(loop.index)])
+                    right = registers(loop.index)
+                    if split:
+                        pairs = ir.VectorType(I32, LANES)
+                        right = sum((_halves(builder, builder.bitcast(v, pairs)) for v in right), [])
+                    step(loop.index, right)
             for i, own in enumerate(slots):
                 found = [builder.load(slot) for slot in own]
-                if pair:
-                    found = sum((_in_order(builder, *found[j : j + 2]) for j in range(0, across, 2)), [])
+                if pair or split:
+                    run = 4 if pair else 1
+                    found = sum((_in_order(builder, *found[j : j + 2], run) for j in range(0, across, 2)), [])
                 row = ir.Constant(I64, begin + i)
                 factor = builder.load(gep(context, builder, args[6], sums, row))
                 factor = splat(builder, factor, LANES)
@@ -235,31 +270,34 @@ def value_few(typingctx, weights, rows, ahead, column, count, valid, decay, out,
         return context.get_dummy_value()
 
     plain = [types.unliteral(t) for t in (weights, rows, ahead, column, count, valid, decay, out, out_stride)]
-    return types.void(*plain, width), codegen
+    return types.void(*plain, R, width), codegen
 
 
-def _rest(word):
-    """Registers of `value_few` for the last elements: a pair of them where two rows are interleaved."""
-    return 2 if word == INT32 else 1
+def _rest(word, rows):
+    """Registers of `value_few` for the last elements: a pair of them where a register holds pairs."""
+    return 2 if word == INT32 or splits(rows, word) else 1
 
 
 @intrinsic
-def rest_few(typingctx, weights):
+def rest_few(typingctx, weights, R):
     """Elements of a row of values that `value_few` covers with `valid`."""
-    return types.int64(weights), lambda context, builder, sig, args: ir.Constant(I64, LANES * _rest(weights.dtype))
+    if not isinstance(weights, Pointer) or not isinstance(R, types.NumberClass):
+        return None
+    rest = LANES * _rest(weights.dtype, R.instance_type)
+    return types.int64(weights, R), lambda context, builder, sig, args: ir.Constant(I64, rest)
 
 
 @jit.inline
-def weigh_few(weights, rows, ahead, count, size, decay, sums, stride, WIDTH):
+def weigh_few(weights, rows, ahead, count, size, decay, sums, stride, R, WIDTH):
     """sums = decay * sums + weights * values for `count` keys: all rows, all elements of the values."""
     panel = LANES * FEW_SUMS // min(WIDTH, FEW_ROWS)
     column = 0
     while column + panel <= size:
-        value_few(weights, rows, ahead, column, count, None, decay, sums + column, stride, WIDTH)
+        value_few(weights, rows, ahead, column, count, None, decay, sums + column, stride, R, WIDTH)
         column += panel
     while column < size:
-        value_few(weights, rows, ahead, column, count, size - column, decay, sums + column, stride, WIDTH)
-        column += rest_few(weights)
+        value_few(weights, rows, ahead, column, count, size - column, decay, sums + column, stride, R, WIDTH)
+        column += rest_few(weights, R)
 
 
 # ---- softmax -----------------------------------------------------------------------------------
