@@ -413,6 +413,13 @@ class Call:
         if status:
             raise_for(status, errors, self.op.name)
 
+    def know(self, operands, result, kernel, args, places, n, grain, scratch=0):
+        """Let calls with operands of these layouts, and no other arguments, go straight to this launch.
+
+        `places` says whose address stands where in `args`: the number of an operand, RESULT or SCRATCH.
+        """
+        core_launch.know(self.op.known, operands, result, kernel, args, places, n, grain, scratch)
+
     def finish(self, result):
         """Copy temporaries to the outputs they stand for."""
         if not self._copies:

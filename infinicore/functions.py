@@ -221,7 +221,7 @@ def make_function(op):
     function.__signature__ = signature.replace(parameters=[*parameters, *extra])
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = op.doc
-    return _with_fields(function, op) if op.fields else function
+    return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function)
 
 
 def _with_fields(function, op):

@@ -49,6 +49,7 @@ class Op:
     their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through
     it is an error; `grad_samples` stand in for `samples` where those have ties or kinks. `amp` is what autocast
     does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
+    `known` has the layouts of operands whose calls are a single launch, once a paragraph has told them (`Call.know`).
     """
 
     name: str
@@ -66,6 +67,7 @@ class Op:
     gradient: str | None = "rule"
     grad_samples: Callable | None = None
     amp: str = "as_is"
+    known: dict = field(default_factory=dict)
 
     def grad(self, *names):
         """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md)."""

@@ -313,3 +313,115 @@ def make_binary(dict kernels, slow, str name, str doc):
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
+
+
+# ---- known calls ---------------------------------------------------------------------------------
+
+MOST_KNOWN = 4096  # layouts of an op; beyond, it starts afresh
+RESULT, SCRATCH = -1, -2  # addresses of a block that are no input's
+
+
+cdef class Known:
+    """The one launch of an op's call for operands of certain layouts: all but the addresses."""
+    cdef int64_t kernel, n, grain, numel, nbytes, scratch
+    cdef int64_t block[96]
+    cdef int places[8]  # of addresses in the block, and whose: the number of an operand, RESULT or SCRATCH
+    cdef int sources[8]
+    cdef int count
+    cdef object dtype, device
+    cdef tuple shape, strides
+
+
+cdef tuple _layouts_of(tuple args):
+    """The key of a call: layouts of its operands; None if it is no call of tensors alone outside of a graph."""
+    cdef list parts = []
+    cdef TensorBase t
+    cdef int absent = 0
+    for x in args:
+        if type(x) is _tensor:
+            t = <TensorBase>x
+            if _tracks(t):
+                return None
+            while absent:
+                parts.append(None)
+                absent -= 1
+            parts.append(t.dtype)
+            parts.append(t.shape_)
+            parts.append(t.strides_)
+        elif x is None:
+            absent += 1
+        else:
+            return None
+    parts.append(_threads)
+    return tuple(parts)
+
+
+def know(dict table, tuple operands, TensorBase result, int64_t kernel, block, dict places, int64_t n, int64_t grain,
+         int64_t scratch):
+    """Let calls with operands of these layouts, and nothing else, go straight to their launch.
+
+    `places` says whose address stands where in `block`: the number of an operand, RESULT or SCRATCH.
+    """
+    cdef Known known
+    cdef tuple key = _layouts_of(operands)
+    if key is None or len(block) > 96 or len(places) > 8 or not result.contiguous_:
+        return
+    known = Known()
+    known.kernel, known.n, known.grain, known.scratch = kernel, n, grain, scratch
+    known.numel, known.nbytes = result.numel_, result.numel_ * result.dtype.itemsize
+    known.dtype, known.device = result.dtype, result.device
+    known.shape, known.strides = result.shape_, result.strides_
+    for i, value in enumerate(block):
+        known.block[i] = value
+    known.count = len(block)
+    for i, (place, source) in enumerate(places.items()):
+        known.places[i], known.sources[i] = place, source
+    for i in range(len(places), 8):
+        known.places[i] = -1
+    if len(table) >= MOST_KNOWN:
+        table.clear()
+    table[key] = known
+
+
+cdef TensorBase _call_known(Known known, tuple args):
+    cdef int64_t block[96]
+    cdef int64_t address
+    cdef Storage storage = allocate(known.nbytes)
+    cdef Storage scratch = None
+    cdef int i
+    for i in range(known.count):
+        block[i] = known.block[i]
+    for i in range(8):
+        if known.places[i] < 0:
+            break
+        if known.sources[i] == -1:
+            address = storage.address
+        elif known.sources[i] == -2:
+            scratch = allocate(known.scratch)
+            address = scratch.address
+        else:
+            address = (<TensorBase>args[known.sources[i]]).address
+        block[known.places[i]] = address
+    if _run(known.kernel, block, known.n, _parts(known.n, known.grain)) != 0:
+        return None  # the whole call finds the words for it
+    return _make(storage, storage.address, known.dtype, known.device, known.shape, known.strides, known.numel, True)
+
+
+def make_known(dict table, slow):
+    """`slow`, but calls of layouts that `table` has go straight to their launch."""
+    def function(*args, **kwargs):
+        cdef tuple key
+        cdef TensorBase result
+        if table and not kwargs and _plain():
+            key = _layouts_of(args)
+            if key is not None:
+                known = table.get(key)
+                if known is not None:
+                    result = _call_known(<Known>known, args)
+                    if result is not None:
+                        return result
+        return slow(*args, **kwargs)
+    function.__name__ = function.__qualname__ = slow.__name__
+    function.__doc__ = slow.__doc__
+    function.__signature__ = slow.__signature__
+    return function

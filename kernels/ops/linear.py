@@ -12,6 +12,7 @@ from ._products import (
     alpha_bits,
     check,
     foldable,
+    know,
     known,
     launch_for,
     product,
@@ -87,11 +88,14 @@ def _linear(call, name, input, weight, weight_strides, bias, alpha, activation, 
     plain = bias is None and residual is None and not number
     layout = count // n, n, k, stride, 1, *weight_strides
     launch = launch_for(input.dtype.name, *layout, (), call.threads, panel, plain, result=y.dtype.name)
-    if not isinstance(weight, PackedWeight) and given[0] is input and given[1] is bias and given[2] is residual:
+    as_given = not isinstance(weight, PackedWeight) and given[0] is input and given[1] is bias and given[2] is residual
+    if as_given:
         key = _linear_key(call, input, weight, bias, activation, residual)
         remember(key, y.shape_, y.dtype, number, launch)
     bits = alpha_bits(call, name, alpha, y.dtype)
     run_tensors(call, launch, input, weight, y, bias, bits, number, residual)
+    if as_given and not number and residual is None:
+        know(call, launch, y, (input, weight, bias))
     return y
 
 

@@ -19,6 +19,7 @@ from ._products import (
     byte_launch,
     check,
     foldable,
+    know,
     known,
     launch_for,
     product,
@@ -113,10 +114,13 @@ def _matmul(call, input, other, alpha, out_dtype, accumulate):
     dims = _batch(batch, input, other, m * n) if batch else ()
     layout = m, n, k, a_stride, a_k, b_k, b_stride, dims, call.threads
     launch = launch_for(input.dtype.name, *layout, plain=not accumulate, result=name, add=accumulate)
-    if input is given[0] and other is given[1]:
+    as_given = input is given[0] and other is given[1]
+    if as_given:
         layouts = input.dtype, input.shape_, input.strides_, other.dtype, other.shape_, other.strides_
         remember((*layouts, call.threads, out_dtype, accumulate), y.shape_, y.dtype, launch)
     run_tensors(call, launch, input, other, y, None, bits, 0, residual)
+    if as_given and y.dtype is input.dtype and not accumulate:
+        know(call, launch, y, given)
     return y
 
 

@@ -1,0 +1,102 @@
+"""Calls of known layouts, which go straight to their launch: they must be what the whole call is."""
+
+import numpy as np
+import pytest
+from infinicore.kernels import OPS
+
+import infinicore as ic
+from infinicore.core import launch
+
+compiled = pytest.mark.skipif(not launch.is_compiled(), reason="the core in Python knows no calls")
+
+
+def array(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@compiled
+def test_a_second_call_leaves_python_out(rng, monkeypatch):
+    a, b = ic.from_numpy(array(rng, 6, 21)), ic.from_numpy(array(rng, 21, 17))
+    first = ic.matmul(a, b)
+    monkeypatch.setattr("infinicore.dispatch.Call.__init__", None)  # any other call fails
+    assert (ic.matmul(a, b).numpy() == first.numpy()).all()
+    assert ((a @ b).numpy() == first.numpy()).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int32"])
+def test_layouts_and_values_may_change_between_calls(dtype, rng):
+    for _ in range(3):  # the second and third time, all of them are known
+        for m, k, n in ((1, 40, 40), (3, 5, 70), (40, 40, 40), (65, 33, 30), (2, 9000, 3), (150, 64, 150)):
+            a, b = (ic.from_numpy(array(rng, *shape) * 4).to(getattr(ic, dtype)) for shape in ((m, k), (k, n)))
+            turned = b.t().contiguous().t()
+            exact = a.to(ic.float64).numpy() @ b.to(ic.float64).numpy()
+            bound = {"float16": 2e-2, "bfloat16": 0.1}.get(dtype, 1e-4) * np.sqrt(k) * 16
+            for other in (b, turned):
+                assert np.abs(ic.matmul(a, other).to(ic.float64).numpy() - exact).max() <= bound
+            if dtype != "int32":
+                bias = ic.from_numpy(array(rng, n)).to(getattr(ic, dtype))
+                for given in ((), (None,), (bias,)):
+                    y = ic.linear(a, turned.t(), *given).to(ic.float64).numpy()
+                    added = bias.to(ic.float64).numpy() if given == (bias,) else 0
+                    assert np.abs(y - exact - added).max() <= bound
+
+
+def test_other_arguments_are_no_known_call(rng):
+    a, b = ic.from_numpy(array(rng, 4, 8)), ic.from_numpy(array(rng, 8, 5))
+    doubled = ic.matmul(a, b, alpha=2.0)
+    plain = ic.matmul(a, b)
+    np.testing.assert_allclose(doubled.numpy(), 2 * plain.numpy(), rtol=1e-6)
+    out = ic.empty((4, 5))
+    assert ic.matmul(a, b, out=out) is out
+    assert (out.numpy() == plain.numpy()).all()
+    weight = b.t().contiguous()
+    straight = ic.linear(a, weight)
+    np.testing.assert_allclose(ic.linear(a, weight, activation="relu").numpy(), np.maximum(straight.numpy(), 0))
+    with pytest.raises(TypeError):
+        ic.matmul(a, 3.0)
+    with pytest.raises(ValueError, match="matching inner sizes"):
+        ic.matmul(a, a)
+
+
+def test_gradients_autocast_and_graphs_see_known_calls(rng):
+    a, b = ic.from_numpy(array(rng, 4, 8)), ic.from_numpy(array(rng, 8, 5))
+    before = [ic.matmul(a, b) for _ in range(2)][1].numpy()
+    a.requires_grad = True
+    y = ic.matmul(a, b)
+    y.sum().backward()
+    np.testing.assert_allclose(a.grad.numpy(), np.tile(b.numpy().sum(1), (4, 1)), rtol=1e-5)
+    with ic.no_grad():
+        assert not ic.matmul(a, b).requires_grad
+    a.requires_grad = False
+    with ic.amp.autocast(dtype=ic.bfloat16):
+        assert ic.matmul(a, b).dtype is ic.bfloat16
+    ic.start_graph_recording()
+    y = ic.matmul(a, b)
+    graph = ic.stop_graph_recording()
+    assert (y.numpy() == before).all()
+    a.mul_(2.0)
+    graph.run()
+    np.testing.assert_allclose(y.numpy(), 2 * before, rtol=1e-6)
+
+
+def test_the_number_of_threads_is_part_of_a_layout(rng):
+    a, b = ic.from_numpy(array(rng, 300, 200)), ic.from_numpy(array(rng, 200, 300))
+    count, exact = ic.get_num_threads(), a.numpy() @ b.numpy()
+    try:
+        for threads in (1, 2, 1, 3, 2):
+            ic.set_num_threads(threads)
+            np.testing.assert_allclose(ic.matmul(a, b).numpy(), exact, atol=1e-3)
+    finally:
+        ic.set_num_threads(count)
+
+
+@compiled
+def test_a_full_table_starts_afresh(rng, monkeypatch):
+    table = OPS["matmul"].known
+    table.clear()
+    table.update({("filler", i): None for i in range(4096)})
+    a, b = ic.from_numpy(array(rng, 3, 4)), ic.from_numpy(array(rng, 4, 3))
+    ic.matmul(a, b)
+    if len(table) > 4000:  # the product itself remembered these layouts from another test
+        ic.matmul(a, ic.from_numpy(array(rng, 4, 1237)))
+    assert len(table) < 10
