@@ -153,13 +153,14 @@ def unit_quads(builder, form, base, offset=0):
 # ---- tiles -------------------------------------------------------------------------------------
 
 
-def multiply(builder, form, x, quads, parts):
+def multiply(builder, form, x, quads, parts, ask=False):
     """`parts`, an int32 vector for each row, plus the products of a group's quads with the activations at `x`.
 
-    `quads` is a list of vectors, or an address where they lie one after another and how many (an int, or a value).
+    `quads` is a list of vectors, or an address where they lie one after another and how many (an int, or a value);
+    `ask` for those ahead, where that is a weight in memory.
     """
     if not (form.small and BYTE_PAIRS):
-        return _multiply_run(builder, form, x, quads, parts)
+        return _multiply_run(builder, form, x, quads, parts, ask)
     count = len(quads) if isinstance(quads, list) else quads[1]
     most = 32767 // (2 * 127 * ((1 << form.bits) - 1))  # quads whose sums fit 16 bits
     for start in range(0, count, most):
@@ -174,7 +175,7 @@ def multiply(builder, form, x, quads, parts):
     return parts
 
 
-def _multiply_run(builder, form, x, quads, parts):
+def _multiply_run(builder, form, x, quads, parts, ask=False):
     """As `multiply`, by `add_quads`: of addresses in a loop, of as many quads at a time as there are registers for."""
     height = len(parts)
 
@@ -184,6 +185,8 @@ def _multiply_run(builder, form, x, quads, parts):
         ]
 
     def body(at, parts):
+        if ask:
+            _ask_for(builder, at[1], at_once * _BYTES)
         vectors = [read(builder, at[1], INTS, 4, quad * _BYTES) for quad in range(at_once)]
         return add_quads(builder, form, vectors, of_rows(at[0]), parts)
 
@@ -288,7 +291,7 @@ def flat_tile(typingctx, x, corrections, w, totals, units, F, rows):
     def codegen(context, builder, sig, args):
         starts = [_splat_at(builder, args[1], I32, 4 * i) for i in range(height)]
         quads = builder.mul(args[4], ir.Constant(I64, QUADS))
-        sums = multiply(builder, form, args[0], (args[2], quads), starts)
+        sums = multiply(builder, form, args[0], (args[2], quads), starts, ask=True)
         for i, value in enumerate(sums):
             write(builder, value, args[3], 4, i * _BYTES)
         return context.get_dummy_value()

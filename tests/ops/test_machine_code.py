@@ -8,6 +8,8 @@ import sys
 import pytest
 from infinicore.kernels import OPS, isa, jit, render
 
+from . import narrower
+
 CANONICAL = ["add", "exp", "silu", "tanh", "sigmoid", "erf", "gelu", "maximum", "log", "where"]
 REGISTER = {64: "zmm", 32: "ymm", 16: "xmm"}
 pytestmark = pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
@@ -25,29 +27,45 @@ def test_elementwise_kernels_are_vector_code(name, storage):
     assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
 
 
-# kernel, its constants, and the instruction that does its work: with the 512-bit dot products, and without
+# kernel, its constants, and the instruction that does its work: with the 512-bit dot products, and on AVX2
+_F32 = "vfmadd...ps"
 PRODUCTS = [
-    ("gemm.matmul", {"T": "float32", "ACT": 0, "R": "float32"}, "vfmadd...ps"),
-    ("gemm.matmul", {"T": "float64", "ACT": 0, "R": "float64"}, "vfmadd...pd"),
-    ("gemm.matmul", {"T": "bfloat16", "ACT": 2, "R": "float32"}, "vdpbf16ps"),
-    ("gemv.dot_rows", {"T": "bfloat16", "ACT": 0}, "vdpbf16ps"),
-    ("gemv.add_rows", {"T": "float32", "ACT": 0}, "vfmadd...ps|vmulps"),
-    ("skinny.dot_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps"),
-    ("skinny.lane_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 14, "VECTORS": 2, "COUNT": 16}, "vdpbf16ps"),
-    ("skinny.lane_panels", {"T": "float32", "ACT": 3, "ROWS": 14, "VECTORS": 2, "COUNT": 16}, "vfmadd...ps"),
-    ("int8.matmul", {}, "vpdpbusd"),
-    ("reduce.sum_inner", {"T": "float32", "A": "float32", "O": "float32"}, "vaddps"),
+    ("gemm.matmul", {"T": "float32", "ACT": 0, "R": "float32"}, _F32, _F32),
+    ("gemm.matmul", {"T": "float64", "ACT": 0, "R": "float64"}, "vfmadd...pd", "vfmadd...pd"),
+    ("gemm.matmul", {"T": "bfloat16", "ACT": 2, "R": "float32"}, "vdpbf16ps", _F32),
+    ("gemv.dot_rows", {"T": "bfloat16", "ACT": 0}, "vdpbf16ps", _F32),
+    ("gemv.add_rows", {"T": "float32", "ACT": 0}, "vfmadd...ps|vmulps", "vfmadd...ps|vmulps"),
+    ("skinny.dot_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps", _F32),
+    ("skinny.lane_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 14, "VECTORS": 2, "COUNT": 0}, "vdpbf16ps", _F32),
+    ("skinny.lane_panels", {"T": "float32", "ACT": 3, "ROWS": 14, "VECTORS": 2, "COUNT": 0}, _F32, _F32),
+    ("int8.matmul", {}, "vpdpbusd", "vpmaddwd"),
+    ("quant_gemm.stream_flat", {"F": "int8", "T": "bfloat16"}, "vpdpbusd", "vpmaddwd"),
+    ("quant_gemm.stream", {"F": "q8_0", "T": "float32"}, "vpdpbusd", "vpmaddwd"),
+    ("quant_gemm.stream", {"F": "q4_k", "T": "float32"}, "vpdpbusd", "vpmaddubsw"),
+    ("attention_decode.decode", {"T": "bfloat16", "C": "bfloat16", "WIDTH": 8}, "vdpbf16ps", _F32),
+    ("reduce.sum_inner", {"T": "float32", "A": "float32", "O": "float32"}, "vaddps", "vaddps"),
 ]
+STREAMS = ("gemv", "skinny", "quant_gemm", "attention_decode")  # read weights or caches from memory, once
+HAS_DOTS, HAS_AVX2 = isa.has_bf16_dot() and isa.has_int8_dot(), isa.vector_bytes() == 32 and isa.has_fma()
 
 
-@pytest.mark.skipif(not (isa.has_bf16_dot() and isa.has_int8_dot()), reason="the CPU has no dot products of 512 bits")
-@pytest.mark.parametrize("kernel, constants, instruction", PRODUCTS)
-def test_products_are_dot_instructions_on_whole_registers(kernel, constants, instruction):
+@pytest.mark.skipif(not (HAS_DOTS or HAS_AVX2), reason="the CPU has neither AVX2 nor dot products of 512 bits")
+@pytest.mark.parametrize("kernel, constants, dot, avx2", PRODUCTS)
+def test_products_are_vector_instructions_on_whole_registers(kernel, constants, dot, avx2):
+    if "COUNT" in constants:
+        constants = {**constants, "COUNT": isa.lanes(), "ROWS": 14 if HAS_DOTS else 6}
     text = jit.assembly(kernel, render.stub(kernel, constants))
-    lines = [line for line in text.splitlines() if re.search(rf"\b({instruction})\b", line)]
-    assert sum("zmm" in line for line in lines) >= 4
+    lines = [line for line in text.splitlines() if re.search(rf"\b({dot if HAS_DOTS else avx2})\b", line)]
+    assert sum(REGISTER[isa.vector_bytes()] in line for line in lines) >= 4
     assert not re.search(r"call.*<(expf?|tanhf?|erff?|fmaf?)", text)
     assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
+    if kernel.startswith(STREAMS):
+        assert "prefetch" in text
+
+
+@pytest.mark.slow
+def test_products_on_avx2():
+    narrower.run("avx2", 32, "whole_registers", __file__)
 
 
 def innermost(text, instruction):
