@@ -338,7 +338,7 @@ cdef tuple _layouts_of(tuple args):
     cdef TensorBase t
     cdef int absent = 0
     for x in args:
-        if type(x) is _tensor:
+        if isinstance(x, TensorBase):  # parameters, too
             t = <TensorBase>x
             if _tracks(t):
                 return None

@@ -23,6 +23,16 @@ def test_a_second_call_leaves_python_out(rng, monkeypatch):
     assert ((a @ b).numpy() == first.numpy()).all()
 
 
+@compiled
+def test_layers_are_known_calls_outside_of_a_graph(rng, monkeypatch):
+    layer, x = ic.nn.Linear(24, 10), ic.from_numpy(array(rng, 3, 24))
+    with ic.no_grad():
+        first = layer(x)
+        monkeypatch.setattr("infinicore.dispatch.Call.__init__", None)
+        for y in (layer(x), ic.nn.functional.linear(x, layer.weight, layer.bias)):
+            assert type(y) is ic.Tensor and (y.numpy() == first.numpy()).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int32"])
 def test_layouts_and_values_may_change_between_calls(dtype, rng):
     for _ in range(3):  # the second and third time, all of them are known
