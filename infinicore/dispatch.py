@@ -331,6 +331,7 @@ def as_dtype(value):
 class Call:
     """One call of an op, as its paragraph sees it."""
 
+    RESULT, SCRATCH = core_launch.RESULT, core_launch.SCRATCH  # in the places of `know`
     __slots__ = ("_copies", "given", "inputs", "op", "saved", "training")
 
     def __init__(self, op, given, inputs, training=False):

@@ -17,7 +17,7 @@ from . import lowp
 from .attention_block import FEW_KEYS, FEW_ROWS, FEW_SUMS, LANES
 from .attention_tiles import INF, INT32, exp2_below, to_bfloat16
 from .memory import first_lanes, gep, vector_load, vector_store
-from .microkernel import add_products_of, panel_type, prefetch_line, read
+from .microkernel import add_products_of, halves_of, panel_type, prefetch_line, read
 from .simd import convert, select, vabs, vload, vstore
 from .vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 
@@ -61,14 +61,6 @@ def in_halves(typingctx, T, C):
         return None
     value = splits(C.instance_type, panel_type(T.instance_type))
     return types.boolean(T, C), lambda context, builder, sig, args: context.get_constant(types.boolean, value)
-
-
-def _halves(builder, pairs):
-    """The even and the odd elements of int32 vectors of bfloat16 pairs, as float32."""
-    kind, count = ir.VectorType(ir.FloatType(), pairs.type.count), pairs.type.count
-    even = builder.shl(pairs, ir.Constant(pairs.type, [16] * count))
-    odd = builder.and_(pairs, ir.Constant(pairs.type, [-0x10000] * count))
-    return [builder.bitcast(half, kind) for half in (even, odd)]
 
 
 @intrinsic(prefer_literal=True)
@@ -121,7 +113,7 @@ def score_few(typingctx, rows, ahead, queries, words, scale, scores, R, width):
                     # Rows of bfloat16 begin at any even address.
                     key = read(builder, builder.add(start, offset), some, 2 if split or word == INT32 else size)
                     key = builder.shuffle_vector(key, key, spread)
-                    for part, half in enumerate(_halves(builder, key) if split else [key]):
+                    for part, half in enumerate(halves_of(builder, key) if split else [key]):
                         for slot, query in zip(own, queries[part * registers :]):
                             _add_product(builder, slot, half, query)
             values, left = [builder.load(slot) for slot in sum(slots, [])], WORDS
@@ -159,7 +151,7 @@ def _unpack(builder, a, b, first):
 def _in_order(builder, low, high, run):
     """Sums of runs of elements, in turn in one register and the other, in the order of their elements.
 
-    Runs are 4 elements of `_unpack`ed registers (0-3 and 8-11 ..., 4-7 and 12-15 ...), and 1 of `_halves`.
+    Runs are 4 elements of `_unpack`ed registers (0-3 and 8-11 ..., 4-7 and 12-15 ...), and 1 of `halves_of`.
     """
     count = low.type.count
     lanes = [i + k * count for group in range(0, count, run) for k in (0, 1) for i in range(group, group + run)]
@@ -249,7 +241,7 @@ def value_few(typingctx, weights, rows, ahead, column, count, valid, decay, out,
                     right = registers(loop.index)
                     if split:
                         pairs = ir.VectorType(I32, LANES)
-                        right = sum((_halves(builder, builder.bitcast(v, pairs)) for v in right), [])
+                        right = sum((halves_of(builder, builder.bitcast(v, pairs)) for v in right), [])
                     step(loop.index, right)
             for i, own in enumerate(slots):
                 found = [builder.load(slot) for slot in own]

@@ -131,15 +131,23 @@ def add_products_of(builder, a, b, total):
     return builder.fadd(total, builder.fmul(a, b))
 
 
+def halves_of(builder, pairs):
+    """The even and the odd elements of int32 vectors of bfloat16 pairs, as float32: by a shift, and by a mask.
+
+    That is cheaper than to widen neighbours: one row of a weight reads 75 GB/s on AVX2, by widening 48.
+    """
+    count = pairs.type.count
+    low, high = (ir.Constant(pairs.type, [value] * count) for value in (16, -0x10000))
+    kind = ir.VectorType(ir.FloatType(), count)
+    return [builder.bitcast(half, kind) for half in (builder.shl(pairs, low), builder.and_(pairs, high))]
+
+
 def add_halves_of(builder, a, b, total, in_turn):
     """`total` plus both products of the bfloat16 pairs in the lanes of `a` and `b`, int32 vectors, in float32.
 
-    The even elements are shifted and the odd ones masked, which is cheaper than to widen neighbours: one row reads
-    75 GB/s on AVX2, by widening 48. `in_turn`: as two multiply-adds; else `total` waits for one addition only.
+    `in_turn`: as two multiply-adds; else `total` waits for one addition only.
     """
-    low, high = (ir.Constant(a.type, [value] * a.type.count) for value in (16, -0x10000))
-    even = [builder.bitcast(builder.shl(x, low), total.type) for x in (a, b)]
-    odd = [builder.bitcast(builder.and_(x, high), total.type) for x in (a, b)]
+    even, odd = zip(halves_of(builder, a), halves_of(builder, b))
     if in_turn:
         return add_products_of(builder, *odd, add_products_of(builder, *even, total))
     return builder.fadd(total, add_products_of(builder, *odd, builder.fmul(*even)))

@@ -41,7 +41,6 @@ PART_BYTES = 4 * UNIT  # a unit of a row as float32
 ROW = 4 * LANES  # bytes of an int32 or float32 of each row of a panel
 PARAMETERS_BYTES = SCALED_UNITS * 2 * ROW
 TOTALS_BYTES = TILE_ROWS * ROW
-ROWS_BYTES = 384 << 10  # of activations at a time
 SMALLEST = 1e-30  # activations below, over 127, have no scale whose inverse is finite
 
 
@@ -281,43 +280,35 @@ def finish(args, totals, apart, panel, first_row, rows, T):
 
 
 @jit.inline
-def rows_at_once(nbytes):
-    """Rows, each of `nbytes`, that a thread multiplies with all its panels: as many as the second-level cache holds."""
-    return max(1, ROWS_BYTES // (TILE_ROWS * nbytes)) * TILE_ROWS
-
-
-@jit.inline
 def stream(args, lo, hi, F, T):
     """Panels [lo, hi) times all rows, in tiles of 8 rows, straight from the planes."""
     rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
     s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals, groups = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32), groups_of(F)
-    some = rows_at_once(units * UNIT * words_of(F))
-    for top in range(0, rows, some):
-        for panel in range(lo, hi):
-            planes = load(args, 3) + panel * load(args, 9)
-            for row in range(top, min(rows, top + some), TILE_ROWS):
-                valid_rows = min(TILE_ROWS, rows - row)
-                height = height_of(valid_rows)
-                clear(totals, height)
-                for first in range(0, units, SCALED_UNITS):
-                    many = min(SCALED_UNITS, units - first)
-                    read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
-                    w, done = planes + first * unit_bytes(F), row * units + first * height
-                    x, scales, fixes = (
-                        load(args, 0) + done * UNIT * words_of(F),
-                        load(args, 1) + done * 4,
-                        load(args, 2) + done * groups * 4,
-                    )
-                    if height == 1:
-                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 1)
-                    elif height == 2:
-                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 2)
-                    elif height == 4:
-                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 4)
-                    else:
-                        integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
-                finish(args, totals, LANES, panel, row, valid_rows, T)
+    for panel in range(lo, hi):
+        planes = load(args, 3) + panel * load(args, 9)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
+            clear(totals, height)
+            for first in range(0, units, SCALED_UNITS):
+                many = min(SCALED_UNITS, units - first)
+                read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
+                w, done = planes + first * unit_bytes(F), row * units + first * height
+                x, scales, fixes = (
+                    load(args, 0) + done * UNIT * words_of(F),
+                    load(args, 1) + done * 4,
+                    load(args, 2) + done * groups * 4,
+                )
+                if height == 1:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 1)
+                elif height == 2:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 2)
+                elif height == 4:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 4)
+                else:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0
 
 
@@ -327,27 +318,25 @@ def stream_floats(args, lo, hi, F, T):
     rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
     s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
-    some = rows_at_once(units * UNIT * 4)
-    for top in range(0, rows, some):
-        for panel in range(lo, hi):
-            planes = load(args, 3) + panel * load(args, 9)
-            for row in range(top, min(rows, top + some), TILE_ROWS):
-                valid_rows = min(TILE_ROWS, rows - row)
-                height = height_of(valid_rows)
-                clear(totals, height)
-                for first in range(0, units, SCALED_UNITS):
-                    many = min(SCALED_UNITS, units - first)
-                    read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
-                    x, w = load(args, 0) + (row * units + first * height) * UNIT * 4, planes + first * unit_bytes(F)
-                    if height == 1:
-                        float_tile(x, w, s_at, m_at, totals_at, many, F, 1)
-                    elif height == 2:
-                        float_tile(x, w, s_at, m_at, totals_at, many, F, 2)
-                    elif height == 4:
-                        float_tile(x, w, s_at, m_at, totals_at, many, F, 4)
-                    else:
-                        float_tile(x, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
-                finish(args, totals, LANES, panel, row, valid_rows, T)
+    for panel in range(lo, hi):
+        planes = load(args, 3) + panel * load(args, 9)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
+            clear(totals, height)
+            for first in range(0, units, SCALED_UNITS):
+                many = min(SCALED_UNITS, units - first)
+                read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
+                x, w = load(args, 0) + (row * units + first * height) * UNIT * 4, planes + first * unit_bytes(F)
+                if height == 1:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, 1)
+                elif height == 2:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, 2)
+                elif height == 4:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, 4)
+                else:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0
 
 
@@ -360,29 +349,27 @@ def stream_flat(args, lo, hi, F, T):
     rows, units = load(args, 6), load(args, 8)
     at = stack(TOTALS_BYTES)
     totals, integers = ptr(at, F32), ptr(at, I32)
-    some = rows_at_once(units * UNIT * words_of(F))
-    for top in range(0, rows, some):
-        for panel in range(lo, hi):
-            w = load(args, 3) + panel * load(args, 9)
-            weights = vload(ptr(w + units * QUADS * ROW, F32), 0, LANES)
-            for row in range(top, min(rows, top + some), TILE_ROWS):
-                valid_rows = min(TILE_ROWS, rows - row)
-                height = height_of(valid_rows)
-                x, fixes, scales = (
-                    load(args, 0) + row * units * UNIT * words_of(F),
-                    load(args, 2) + row * 4,
-                    ptr(load(args, 1), F32) + row,
-                )
-                if height == 1:
-                    flat_tile(x, fixes, w, at, units, F, 1)
-                elif height == 2:
-                    flat_tile(x, fixes, w, at, units, F, 2)
-                elif height == 4:
-                    flat_tile(x, fixes, w, at, units, F, 4)
-                else:
-                    flat_tile(x, fixes, w, at, units, F, TILE_ROWS)
-                for i in range(valid_rows):
-                    value = convert(vload(integers, i * LANES, LANES), F32) * (weights * load(scales, i))
-                    vstore(totals, i * LANES, value)
-                finish(args, totals, LANES, panel, row, valid_rows, T)
+    for panel in range(lo, hi):
+        w = load(args, 3) + panel * load(args, 9)
+        weights = vload(ptr(w + units * QUADS * ROW, F32), 0, LANES)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
+            x, fixes, scales = (
+                load(args, 0) + row * units * UNIT * words_of(F),
+                load(args, 2) + row * 4,
+                ptr(load(args, 1), F32) + row,
+            )
+            if height == 1:
+                flat_tile(x, fixes, w, at, units, F, 1)
+            elif height == 2:
+                flat_tile(x, fixes, w, at, units, F, 2)
+            elif height == 4:
+                flat_tile(x, fixes, w, at, units, F, 4)
+            else:
+                flat_tile(x, fixes, w, at, units, F, TILE_ROWS)
+            for i in range(valid_rows):
+                value = convert(vload(integers, i * LANES, LANES), F32) * (weights * load(scales, i))
+                vstore(totals, i * LANES, value)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
     return 0

@@ -52,20 +52,17 @@ def run(call, launch, dtype, addresses, alpha, keep, activation=0, residual=0):
         call.launch("gemm.join_parts", types, args, launch.joined, grain, keep)
 
 
-RESULT, SCRATCH = -1, -2  # in the places of `Call.know`
-
-
 def know(call, launch, y, operands, activation=0):
     """Let calls of `operands` (A, B and a bias that may be None), with nothing else, go straight to `launch`."""
     if launch.joined or y.numel() == 0:
         return
     args = [0, 0, 0, 0, alpha_bits(call, "", 1, y.dtype), *launch.rest]
     args[blocking.RESIDUAL] = 0
-    places = {int(launch.swapped): 0, int(not launch.swapped): 1, 2: RESULT}
+    places = {int(launch.swapped): 0, int(not launch.swapped): 1, 2: call.RESULT}
     if len(operands) > 2 and operands[2] is not None:
         places[3] = 2
     if launch.scratch:
-        places[blocking.SCRATCH] = SCRATCH
+        places[blocking.SCRATCH] = call.SCRATCH
     compiled = launch.compiled[activation]
     call.know(operands, y, compiled, args, places, launch.items, launch.grain, launch.scratch)
 
