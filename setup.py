@@ -68,6 +68,7 @@ setup(
     package_dir=ROOTS,
     package_data={
         "infinicore": ["py.typed", "*.pyi"],
+        "infinicore.tensor": ["*.pyi"],
         "infinicore.core": ["*.pxd", "*.pyx"],
         "infinicore.models": ["embedded/*"],
     },

@@ -24,7 +24,7 @@ _ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short":
 _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor"],
-    "creation": (
+    "tensor.creation": (
         "arange empty empty_like eye from_blob from_list from_torch full full_like linspace ones ones_like "
         "strided_empty strided_from_blob tensor zeros zeros_like"
     ).split(),
@@ -36,11 +36,11 @@ _NAMES = {
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "promote_types"],
-    "device_event": ["DeviceEvent"],
-    "graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
-    "recording": ["recorded"],
-    "printing": ["printoptions", "set_printoptions"],
-    "random": ["Generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
+    "runtime.events": ["DeviceEvent"],
+    "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
+    "runtime.recording": ["recorded"],
+    "tensor.printing": ["printoptions", "set_printoptions"],
+    "tensor.random": ["Generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }
@@ -73,7 +73,7 @@ def __getattr__(name):
     elif _find_spec(f"{__name__}.{name}") is not None:
         return _importlib.import_module(f"{__name__}.{name}")
     else:
-        from .tensor import FUNCTIONS
+        from .tensor.tensor import FUNCTIONS
 
         if name not in FUNCTIONS:
             raise AttributeError(f"module 'infinicore' has no attribute {name!r}")
@@ -83,6 +83,6 @@ def __getattr__(name):
 
 
 def __dir__():
-    from .tensor import FUNCTIONS
+    from .tensor.tensor import FUNCTIONS
 
     return sorted({*globals(), *_WHERE, *_DTYPES, *_MODULES, *FUNCTIONS})

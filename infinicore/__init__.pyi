@@ -37,17 +37,17 @@ from .device import device as device
 from .dtype import DType as DType
 from .dtype import dtype as dtype
 from .dtype import promote_types as promote_types
-from .device_event import DeviceEvent as DeviceEvent
-from .graph import Graph as Graph
-from .graph import is_graph_recording as is_graph_recording
-from .graph import start_graph_recording as start_graph_recording
-from .graph import stop_graph_recording as stop_graph_recording
-from .recording import recorded as recorded
-from .printing import printoptions as printoptions
-from .printing import set_printoptions as set_printoptions
-from .random import Generator as Generator
+from .runtime.events import DeviceEvent as DeviceEvent
+from .runtime.graph import Graph as Graph
+from .runtime.graph import is_graph_recording as is_graph_recording
+from .runtime.graph import start_graph_recording as start_graph_recording
+from .runtime.graph import stop_graph_recording as stop_graph_recording
+from .runtime.recording import recorded as recorded
+from .tensor.printing import printoptions as printoptions
+from .tensor.printing import set_printoptions as set_printoptions
+from .tensor.random import Generator as Generator
 def get_rng_state() -> Tensor: ...
-from .random import manual_seed as manual_seed
+from .tensor.random import manual_seed as manual_seed
 def rand(*size: Any, dtype: Any = ..., device: Any = ..., generator: Any = ..., requires_grad: builtins.bool = ...) -> Tensor: ...
 def randint(low: Any, high: Any, size: Any, *, dtype: Any = ..., device: Any = ..., generator: Any = ...) -> Tensor: ...
 def randn(*size: Any, dtype: Any = ..., device: Any = ..., generator: Any = ..., requires_grad: builtins.bool = ...) -> Tensor: ...

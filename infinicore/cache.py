@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .dtype import dtype as as_dtype
-from .kernels import cache as _files
-from .kernels import jit as _jit
+from .kernels.build import cache as _files
+from .kernels.build import jit as _jit
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -146,9 +146,10 @@ def _run(folder, dtype):
 
 def _start_threads():
     """The parallel driver, the parallel replay of graphs and `first_touch`, which small models never reach."""
-    from .kernels import kernel, threads
+    from .kernels import kernel
+    from .kernels.cpu import threads
 
     threads.driver()
     threads.load_driver("replay", "args, lo, hi")
     threads.load_driver("replay_serial", "args, lo, hi")
-    kernel("touch.pages")
+    kernel("measure.touch.pages")

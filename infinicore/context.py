@@ -1,7 +1,7 @@
 """The current device, its streams and synchronisation, threads."""
 
 from .device import CPU, TYPES, device, usable
-from .dispatch import core_launch as launch  # by way of dispatch, which sets the thread count of the start
+from .dispatch.call import core_launch as launch  # by way of dispatch, which sets the thread count of the start
 
 _current = CPU
 
@@ -59,7 +59,7 @@ def set_num_threads(count):
     """Use up to `count` threads per launch."""
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"`count` must be a positive integer, got {count!r}")
-    from .kernels import threads
+    from .kernels.cpu import threads
 
     count = min(count, threads.limit())
     launch.set_threads(count)

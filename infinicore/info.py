@@ -42,7 +42,7 @@ def _core():
 
 
 def _cpu():
-    from .kernels import isa
+    from .kernels.build import isa
 
     return {
         "model": _cpu_model(),
@@ -57,7 +57,7 @@ def _cpu():
 
 
 def _threads():
-    from .kernels import machine, threads
+    from .kernels.cpu import machine, threads
 
     return {
         "available": threads.available_cpus(),
@@ -68,7 +68,7 @@ def _threads():
 
 
 def _memory():
-    from .kernels import machine
+    from .kernels.cpu import machine
 
     nodes = {str(number): list(cpus) for number, cpus in machine.numa_nodes().items()}
     return {"numa_nodes": nodes, "huge_pages": machine.huge_pages()}
@@ -76,7 +76,7 @@ def _memory():
 
 def _cache():
     from . import cache
-    from .kernels import cache as files
+    from .kernels.build import cache as files
 
     found, weights = cache.entries(), cache.weight_entries()
     machine = files.directory().name

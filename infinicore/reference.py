@@ -1,6 +1,6 @@
 """What follows from the op table on paper: type stubs for editors and mypy, and the page of operators.
 
-`python -m infinicore.reference` writes `infinicore/__init__.pyi`, `infinicore/tensor.pyi` and
+`python -m infinicore.reference` writes `infinicore/__init__.pyi`, `infinicore/tensor/tensor.pyi` and
 `docs/operators.md` of a checkout; `--check` only says whether they are up to date.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import infinicore
 from infinicore.kernels import OPS
-from infinicore.tensor import METHODS
+from infinicore.tensor.tensor import METHODS
 
 ROOT = Path(infinicore.__file__).parent
 _HEADER = "# Written by `python -m infinicore.reference`; do not edit.\n"
@@ -97,7 +97,7 @@ def package_stub():
     """Text of `infinicore/__init__.pyi`."""
     lines = []
     for module, names in infinicore._NAMES.items():
-        makes_tensors = module in ("creation", "random") or module.startswith("interop")
+        makes_tensors = module in ("tensor.creation", "tensor.random") or module.startswith("interop")
         for name in names:
             function = getattr(infinicore, name)
             if makes_tensors and inspect.isfunction(function) and name != "manual_seed":
@@ -117,8 +117,8 @@ def package_stub():
 
 
 def tensor_stub():
-    """Text of `infinicore/tensor.pyi`."""
-    from infinicore.tensor import _OPERATORS, Tensor
+    """Text of `infinicore/tensor/tensor.pyi`."""
+    from infinicore.tensor.tensor import _OPERATORS, Tensor
 
     lines = ["class Size(tuple[int, ...]):"]
     lines += [
@@ -175,7 +175,11 @@ def operators_page():
 def files():
     """Path and text of everything written here."""
     docs = ROOT.parent / "docs" / "operators.md"
-    return {ROOT / "__init__.pyi": package_stub(), ROOT / "tensor.pyi": tensor_stub(), docs: operators_page()}
+    return {
+        ROOT / "__init__.pyi": package_stub(),
+        ROOT / "tensor" / "tensor.pyi": tensor_stub(),
+        docs: operators_page(),
+    }
 
 
 def main(arguments):

@@ -6,8 +6,8 @@ if __name__ != "infinicore.kernels":
 import importlib
 from pathlib import Path
 
-from . import jit, render
-from .registry import OPS, Op
+from .build import jit, render
+from .table.registry import OPS, Op
 
 __all__ = ["OPS", "Op", "kernel"]
 

@@ -17,11 +17,14 @@ from numba import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from . import jit
-from .cpu import elementwise, gemv, norm, vmath
-from .cpu import softmax as _softmax
-from .cpu.blocking import BATCH
-from .cpu.simd import bitcast, ptr, stack, store, vload, vload_first, vstore, vstore_first
+from .build import jit
+from .cpu.array import elementwise
+from .cpu.gemm import gemv
+from .cpu.gemm.blocking import BATCH
+from .cpu.norm import rows as norm
+from .cpu.norm import softmax as _softmax
+from .lang import vmath
+from .lang.simd import bitcast, ptr, stack, store, vload, vload_first, vstore, vstore_first
 
 INT64 = types.int64
 LANES = elementwise.LANES

@@ -6,11 +6,11 @@ statistics ("float32") in float32; ops of several inputs ("promote") in the wide
 
 import contextlib
 
-from .. import derive, functions
 from ..core import launch
 from ..core.node import GRAD
 from ..core.tensor_cy import TensorBase
 from ..device import usable
+from ..dispatch import derive, functions
 from ..dtype import dtype as to_dtype
 from ..dtype import float32
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..device import usable
-from ..tensor import FUNCTIONS, Tensor
+from ..tensor.tensor import FUNCTIONS, Tensor
 
 
 class _Progress:

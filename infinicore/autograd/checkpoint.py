@@ -6,9 +6,10 @@ runs the function again, with the random state of the first time.
 
 import contextlib
 
-from .. import functions, random
 from ..core import launch
 from ..core.node import GRAD
+from ..dispatch import functions
+from ..tensor import random
 from .mode import enable_grad
 from .saved import saved_tensors_hooks
 

@@ -8,10 +8,11 @@ the engine allocated itself: rules may return their argument, a view of it, or o
 import heapq
 import sys
 
-from .. import derive, dispatch, functions
+from .. import dispatch, kernels
 from ..core import launch, node
 from ..core.node import GRAD, WATCH
 from ..core.tensor_cy import TensorBase
+from ..dispatch import derive, functions
 from ..dtype import float32
 
 _F = derive.functions
@@ -251,7 +252,7 @@ class Backward:
                 hook(leaf)
 
 
-_ADD = dispatch.kernels.OPS["add"]
+_ADD = kernels.OPS["add"]
 
 
 def key(x):

@@ -3,7 +3,7 @@
 from ..core import launch
 from ..core.node import GRAD, Node, Saved, alias, attach, edge
 from ..core.tensor_cy import TensorBase
-from ..derive import released
+from ..dispatch.derive import released
 
 
 class FunctionNode(Node):
@@ -56,7 +56,7 @@ class FunctionNode(Node):
             raise released(self.name)
         gradients = list(gradients)
         if self.materialize:
-            from ..dispatch import empty
+            from ..dispatch.call import empty
 
             gradients = [
                 empty(*output).zero_() if g is None and output[1].is_floating_point else g

@@ -57,7 +57,7 @@ def run(arguments):
 
 
 def _threads(given):
-    from ..kernels import threads
+    from ..kernels.cpu import threads
 
     available = threads.available_cpus()
     if given is None:

@@ -51,7 +51,7 @@ class Line:
 
 def show_compilation():
     """Name each kernel while it is compiled for the first time on this machine."""
-    from ..kernels import jit
+    from ..kernels.build import jit
 
     last = [None]
 

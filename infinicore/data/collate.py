@@ -6,7 +6,7 @@ from copy import copy
 import numpy as np
 
 from ..interop.numpy import from_numpy, to_numpy
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 
 
 def _stack(arrays, what):

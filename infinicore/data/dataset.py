@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from ..interop.numpy import from_numpy, to_numpy
-from ..random import default_generator
-from ..tensor import Tensor
+from ..tensor.random import default_generator
+from ..tensor.tensor import Tensor
 
 
 class Dataset:

@@ -17,7 +17,7 @@ import numpy as np
 from .. import dispatch
 from ..dtype import int64
 from ..interop.numpy import to_numpy
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from .dataset import Dataset
 from .sampler import checked_generator
 

@@ -17,7 +17,7 @@ import numpy as np
 from .. import dispatch
 from ..dtype import dtype as to_dtype
 from ..interop.numpy import from_numpy, to_numpy
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 
 _IN_BAND = 4096  # bytes; smaller arrays lie in the pickle itself
 _ALIGN = 64

@@ -14,7 +14,7 @@ import infinicore
 from infinicore import nn
 
 from ..io.gguf import FLOATS, MAGIC, GGUFFile
-from ..kernels import isa
+from ..kernels.build import isa
 from ..nn import init
 from . import repack
 from .llama import configs, names

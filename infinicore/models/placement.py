@@ -1,7 +1,7 @@
 """Where weights lie: on a machine with several NUMA nodes, memory belongs to the node whose CPU writes it first."""
 
 from .. import kernels
-from ..dispatch import core_launch
+from ..dispatch.call import core_launch
 
 PAGE = 4096
 LEAST_BYTES = 4 << 20  # as in the pool: from here on, memory is fresh and on huge pages
@@ -17,6 +17,6 @@ def first_touch(tensor):
     """
     if tensor.nbytes < LEAST_BYTES or not tensor.is_contiguous():
         return False
-    address = kernels.kernel("touch.pages")
+    address = kernels.kernel("measure.touch.pages")
     core_launch.launch(address, [tensor.address, PAGE], -(-tensor.nbytes // PAGE), _GRAIN, (tensor,), None)
     return True

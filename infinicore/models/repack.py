@@ -4,7 +4,7 @@ import numpy as np
 
 import infinicore
 
-from ..kernels.cpu.formats import LANES
+from ..kernels.cpu.quant.formats import LANES
 from ..kernels.ops.quantized import QuantizedWeight
 from . import weight_cache
 from .checkpoint import FLOATS, as_tensor

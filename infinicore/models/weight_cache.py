@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import config, dispatch
 from ..dtype import uint8
-from ..kernels import cache, isa
+from ..kernels.build import cache, isa
 
 _ALIGNMENT = 4096  # a page: mapped tensors begin on one
 _PIECE = 16 << 20

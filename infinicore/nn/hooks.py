@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from ..autograd import Function
 from ..core.node import Handle
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 
 KINDS = (
     "forward_pre",

@@ -13,7 +13,7 @@ import numpy as np
 
 import infinicore
 
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 
 _local = threading.local()
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from ..device import TYPES, Device, usable
 from ..dtype import DType
 from ..dtype import dtype as as_dtype
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from . import hooks
 from .parameter import Buffer, Parameter
 from .state import State

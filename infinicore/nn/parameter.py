@@ -1,8 +1,8 @@
 """Parameters and buffers: tensors that a module owns."""
 
-from ..dispatch import empty
+from ..dispatch.call import empty
 from ..dtype import float32
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 
 
 class _Owned(Tensor):

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, namedtuple
 
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from .parameter import Parameter
 
 _EXTRA = "_extra_state"

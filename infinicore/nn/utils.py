@@ -3,7 +3,7 @@
 import math
 
 from ..autograd import no_grad
-from ..tensor import FUNCTIONS, Tensor
+from ..tensor.tensor import FUNCTIONS, Tensor
 
 __all__ = [
     "clip_grad_norm_",

@@ -3,7 +3,7 @@
 import math
 
 from ..dtype import float32
-from ..tensor import FUNCTIONS as ops
+from ..tensor.tensor import FUNCTIONS as ops
 from .optimizer import Optimizer, check_lr, check_not_negative, zeros
 
 

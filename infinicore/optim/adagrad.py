@@ -11,7 +11,7 @@ class Adagrad(Fused):
     `initial_accumulator_value`. `foreach` and `fused` are PyTorch's and change nothing here.
     """
 
-    kernel = "optim.adagrad"
+    kernel = "optim.update.adagrad"
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ class Adam(Fused):
     nothing here.
     """
 
-    kernel = "optim.adam"
+    kernel = "optim.update.adam"
 
     def __init__(
         self,

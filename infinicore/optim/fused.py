@@ -12,9 +12,9 @@ import numpy as np
 
 from .. import kernels
 from ..core import launch as core_launch
-from ..dispatch import contiguous_copy, copy_into, empty, refuse_recording, view
+from ..dispatch.call import contiguous_copy, copy_into, empty, refuse_recording, view
 from ..dtype import float32
-from ..kernels.cpu import optim_table as layout
+from ..kernels.cpu.optim import table as layout
 from .optimizer import Optimizer, zeros
 
 _GRAIN = 2  # units of a launch: 32 Ki elements, some 20 us of AdamW

@@ -7,7 +7,7 @@ from .optimizer import check_betas, check_lr, check_not_negative
 class Lion(Fused):
     """p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p), then m = beta2 * m + (1 - beta2) * g."""
 
-    kernel = "optim.lion"
+    kernel = "optim.update.lion"
     counts = False
 
     def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, *, maximize=False, master_weights=False):

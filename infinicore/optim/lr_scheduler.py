@@ -8,7 +8,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 from .optimizer import Optimizer
 
 __all__ = [

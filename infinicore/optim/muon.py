@@ -3,7 +3,7 @@
 import math
 
 from ..dtype import dtype
-from ..tensor import FUNCTIONS as ops
+from ..tensor.tensor import FUNCTIONS as ops
 from .optimizer import Optimizer, check_lr, check_not_negative, zeros
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan: the steepest quintic at 0 that stays near 1

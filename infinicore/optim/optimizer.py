@@ -8,10 +8,10 @@ import numpy as np
 
 from ..autograd import enable_grad
 from ..core.node import Handle
-from ..dispatch import empty
+from ..dispatch.call import empty
 from ..dtype import float32
 from ..interop.numpy import from_numpy
-from ..tensor import Tensor
+from ..tensor.tensor import Tensor
 
 
 def check_not_negative(**values):

@@ -12,7 +12,7 @@ class RMSprop(Fused):
     PyTorch's and changes nothing here.
     """
 
-    kernel = "optim.rmsprop"
+    kernel = "optim.update.rmsprop"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ class SGD(Fused):
     taken. `maximize` turns the sign of the gradient. `foreach` and `fused` are PyTorch's and change nothing here.
     """
 
-    kernel = "optim.sgd"
+    kernel = "optim.update.sgd"
     counts = False
     starts_fresh = True
 

@@ -65,7 +65,8 @@ def versions():
 
 def machine():
     """The CPU in words."""
-    from ..kernels import isa, threads
+    from ..kernels.build import isa
+    from ..kernels.cpu import threads
 
     name = isa.cpu_name()
     with contextlib.suppress(OSError):

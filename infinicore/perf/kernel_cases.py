@@ -3,7 +3,7 @@
 What each side calls for a case is in `peers.py`.
 """
 
-from ..kernels import isa
+from ..kernels.build import isa
 from .cases import BOTH, ITEMSIZE, LLM, TORCH, Case, Input
 
 # ---- kernels -----------------------------------------------------------------------------------

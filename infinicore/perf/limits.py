@@ -9,7 +9,9 @@ import time
 
 import numpy as np
 
-from ..kernels import isa, kernel, threads
+from ..kernels import kernel
+from ..kernels.build import isa
+from ..kernels.cpu import threads
 
 _CHAINS = 12  # of `kernels/cpu/probe.py`
 _BLOCK_BYTES = 1024
@@ -58,24 +60,24 @@ class FmaPeak:
 
     def __init__(self, dtype):
         lanes, parts = isa.lanes(), threads.default_threads()
-        name, self.per_round = "probe.fma_f32", 2 * lanes
+        name, self.per_round = "measure.rates.fma_f32", 2 * lanes
         self.unit = "GOP/s" if dtype == "int8" else "GFLOP/s"
         if dtype == "float64":
-            name, self.per_round = "probe.fma_f64", lanes
+            name, self.per_round = "measure.rates.fma_f64", lanes
         elif dtype == "bfloat16" and isa.has_bf16_dot():
-            name, self.per_round = "probe.dot_bf16_f32", 4 * lanes
+            name, self.per_round = "measure.rates.dot_bf16_f32", 4 * lanes
         elif dtype == "int8" and isa.has_int8_dot():
-            name, self.per_round = "probe.dot_i8_i32", 8 * lanes
+            name, self.per_round = "measure.rates.dot_i8_i32", 8 * lanes
         self.amount = float(self.per_round * _CHAINS * _ROUNDS * parts)
         rng = np.random.default_rng(0)
         # Factor and addend in (0.25, 0.75): the chains stay near 1, far from denormals and infinity.
         kind = np.float64 if dtype == "float64" else np.float32
         count = 14 * isa.vector_bytes() // np.dtype(kind).itemsize
         self._operands = (rng.random(count) / 2 + 0.25).astype(kind)
-        if name == "probe.dot_bf16_f32":  # the upper half of a float32 is a bfloat16: twice, for a pair
+        if name == "measure.rates.dot_bf16_f32":  # the upper half of a float32 is a bfloat16: twice, for a pair
             high = self._operands.view(np.uint32) >> 16
             self._operands = (high << 16 | high).view(np.float32)
-        if name == "probe.dot_i8_i32":
+        if name == "measure.rates.dot_i8_i32":
             kind, self._operands = np.int32, rng.integers(1, 2**31, count, dtype=np.int32)
         self._out = np.zeros(parts * isa.vector_bytes() // self._operands.itemsize, kind)
         args = (self._operands.ctypes.data, self._out.ctypes.data, _ROUNDS)
@@ -107,7 +109,7 @@ class ReadBandwidth:
         self._buffer.view(np.uint64)[:] = np.random.default_rng(0).integers(0, 2**63, blocks * _BLOCK_BYTES // 8)
         self._sums = np.zeros(blocks, np.int64)
         args = (self._buffer.ctypes.data, self._sums.ctypes.data)
-        self._launch = _Launch("probe.read", args, blocks, parts)
+        self._launch = _Launch("measure.rates.read", args, blocks, parts)
         self._launch.seconds()
 
     def measure(self, repetitions):
@@ -140,7 +142,7 @@ class UpdateBandwidth:
         for array in self.arrays:
             for i in range(0, array.size, pattern.size):
                 array[i : i + pattern.size] = pattern[: array.size - i]
-        self._launch = _Launch("probe.update", [array.ctypes.data for array in self.arrays], blocks, parts)
+        self._launch = _Launch("measure.rates.update", [array.ctypes.data for array in self.arrays], blocks, parts)
         self._launch.seconds()
 
     def measure(self, repetitions):

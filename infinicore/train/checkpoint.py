@@ -20,7 +20,7 @@ from infinicore import Tensor
 
 from ..autograd import no_grad
 from ..io import load_file, save_file
-from ..random import get_rng_state, set_rng_state
+from ..tensor.random import get_rng_state, set_rng_state
 
 _VERSION = 1
 _PREFIX = "step-"

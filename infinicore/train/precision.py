@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import functions
 from ..core.tensor_cy import TensorBase
+from ..dispatch import functions
 
 _FIRST = 6  # elements shown
 _KEY = ("step", "kind", "module", "op", "call", "output")

@@ -9,8 +9,8 @@ import time
 import weakref
 from pathlib import Path
 
-from .. import functions
 from ..core import memory
+from ..dispatch import functions
 
 _clock = time.perf_counter_ns
 

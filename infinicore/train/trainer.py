@@ -16,7 +16,7 @@ from ..autograd import no_grad
 from ..models import LanguageModel
 from ..nn import hooks
 from ..optim.lr_scheduler import ReduceLROnPlateau
-from ..random import fork_rng
+from ..tensor.random import fork_rng
 from .checkpoint import latest, load_checkpoint, save_checkpoint
 from .diagnose import bad_gradient, bad_parameter, explain
 from .record import Record, Watch

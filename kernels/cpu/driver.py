@@ -9,8 +9,8 @@ from llvmlite import ir
 from numba import prange, types
 from numba.extending import intrinsic
 
-from .. import jit
-from .simd import load, ptr, stack, store
+from ..build import jit
+from ..lang.simd import load, ptr, stack, store
 
 INT64 = types.int64
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from .. import kernel
-from ..cpu import attention_block as block
+from ..cpu.attention import block
 
 TOLERANCE = {"float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12), "bfloat16": (2e-2, 2e-2), "float16": (2e-3, 2e-3)}
 _INDEX_DTYPES = ("int32", "int64", "uint32")
@@ -199,7 +199,7 @@ def launches_of(
         args[block.TILE_ROWS], args[block.NUM_TILES] = tile, tiles
         cost = keys * (size_qk + size_v) * (0.1 + 0.0125 * min(tile, longest_q * group))
         grain = max(1, int(_GRAIN_NS / (100 + cost)))
-        prefill = kernel("attention.prefill", **types)
+        prefill = kernel("attention.prefill.prefill", **types)
         found.parts.append((prefill, 2 if mixed else 0, 0, 0, tiles * kv_heads, grain, None))
     if mixed or not tile:
         # Beside a prompt, a second launch for the sequences with few rows, such as those that decode: shares of the
@@ -209,9 +209,9 @@ def launches_of(
         items = max(1, num_seqs) * kv_heads * -(-rows // width)
         work = items * (100 + keys * (size_qk + size_v) * _NS_PER_ELEMENT)
         units = max(1, min(call.threads, int(work / _GRAIN_NS)))
-        decode, merge, slot = kernel("attention_decode.decode", **types, WIDTH=width), None, 0
+        decode, merge, slot = kernel("attention.decode.decode", **types, WIDTH=width), None, 0
         if units > 1:
-            merge = kernel("attention_decode.merge", T=types["T"], WIDTH=width)
+            merge = kernel("attention.decode.merge", T=types["T"], WIDTH=width)
             slot = block.slot_bytes(width, size_v, itemsize)
         found.parts.append((decode, 1 if mixed else 0, units, slot, units, 1, merge))
     return found

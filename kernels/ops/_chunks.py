@@ -1,6 +1,6 @@
 """Sums over rows, taken in chunks that the shape alone determines, so that they do not depend on threads."""
 
-from .. import isa
+from ..build import isa
 
 _COLUMNS = 2 * isa.lanes()  # PAIR of cpu/chunks.py
 _GRAIN = 65536  # elements: 8 us for float32
@@ -16,4 +16,4 @@ def join_chunks(call, partial, addresses, step, chunks, results):
     args = [*addresses, step, chunks, size, *(0 if x is None else x.address for x in results)]
     types = {"C": compute} | {name: compute if x is None else x.dtype.name for name, x in zip("WB", results)}
     grain = max(1, _GRAIN // (_COLUMNS * chunks * sum(x is not None for x in results)))
-    call.launch("chunks.join", types, args, -(-size // _COLUMNS), grain, (partial, *results))
+    call.launch("reduce.chunks.join", types, args, -(-size // _COLUMNS), grain, (partial, *results))

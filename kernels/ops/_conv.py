@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..cpu import blocking
+from ..cpu.gemm import blocking
 
 _BUFFER_BYTES = 384 << 10  # of the padded image: with a panel of the weight it fits the second-level cache of 1 MB
 _SUM_BYTES = 32 << 20  # of the partial sums of the weight's gradient
@@ -173,7 +173,7 @@ def product(shape, back, threads, dtype):
     own += [phase[0] for phase in grid.outputs] + [tap[1] for tap in grid.taps]
     panel = channels * taps * width
     return Product(
-        kernel="conv.correlate_lanes" if along else "conv.correlate",
+        kernel="conv.forward.correlate_lanes" if along else "conv.forward.correlate",
         constants={"R": rows, "V": vectors},
         weight_args=own,
         panel_items=panels * shape.groups,

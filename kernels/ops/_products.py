@@ -8,8 +8,8 @@ import struct
 from dataclasses import dataclass, field
 
 from .. import kernel
-from ..cpu import blocking
-from ..registry import INTEGERS
+from ..cpu.gemm import blocking
+from ..table.registry import INTEGERS
 
 SKINNY = 16  # rows of A (columns of B) up to which B (A) is read as it lies, by dot products
 FEW = 4  # the same where B lies in rows of N, by sums of rows
@@ -49,7 +49,7 @@ def run(call, launch, dtype, addresses, alpha, keep, activation=0, residual=0):
     call.launch(compiled, None, args, launch.items, launch.grain, keep)
     if launch.joined:
         types, grain = {"T": dtype, "ACT": activation, **dict(launch.constants)}, 1 + (1 << 20) // (args[5] * args[6])
-        call.launch("gemm.join_parts", types, args, launch.joined, grain, keep)
+        call.launch("gemm.blocked.join_parts", types, args, launch.joined, grain, keep)
 
 
 def know(call, launch, y, operands, activation=0):
@@ -104,7 +104,7 @@ def launch_for(
         matrices *= size
     if dtype in INTEGERS:
         rest = _rest((m, n, k, a_stride, a_k, b_k, b_stride, n), batch)
-        return Launch("gemm.integer_rows", False, rest, m * matrices, 1 + (1 << 17) // (n * k + 1))
+        return Launch("gemm.blocked.integer_rows", False, rest, m * matrices, 1 + (1 << 17) // (n * k + 1))
     length = blocking.split_length(m, n, k) if matrices == 1 and not panel else 0
     if length:
         return _split(dtype, m, n, k, length, (a_stride, a_k, b_k, b_stride), threads, result)
@@ -128,7 +128,7 @@ def launch_for(
     blocks = (*plan.grid, *plan.tile, plan.mc, plan.kc, plan.nc, 0, plan.slice_bytes, plan.items_per_slice)
     values = (m, n, k, a_stride, a_k, b_k, b_stride, n, *blocks, panel, plan.b_offset, plan.part_offset)
     scratch, constants = plan.slices * plan.slice_bytes, (("R", result),)
-    return Launch("gemm.matmul", False, _rest(values, batch), plan.items, plan.grain, scratch, constants)
+    return Launch("gemm.blocked.matmul", False, _rest(values, batch), plan.items, plan.grain, scratch, constants)
 
 
 def _split(dtype, m, n, k, length, strides, threads, result):
@@ -140,14 +140,14 @@ def _split(dtype, m, n, k, length, strides, threads, result):
     values = (m, n, k, *strides, n, *blocks, 0, plan.b_offset, plan.part_offset, 0, splits, length, parts)
     scratch = parts + splits * m * n * (8 if dtype == "float64" else 4) + 64
     rest, constants = _rest(values, ()), (("R", result),)
-    return Launch("gemm.matmul", False, rest, plan.items, plan.grain, scratch, constants, joined=m)
+    return Launch("gemm.blocked.matmul", False, rest, plan.items, plan.grain, scratch, constants, joined=m)
 
 
 def _dot_rows(dtype, rows, tokens, k, w_stride, x_stride, strides, batch, matrices, swapped):
     """Rows of the large matrix times a few rows; `strides` of the result along both."""
     rest = _rest((rows, tokens, k, w_stride, x_stride, *strides), batch)
     grain = 1 + _GRAIN_BYTES // (k * (8 if dtype == "float64" else 4) * (8 + tokens) + 64)
-    return Launch("gemv.dot_rows", swapped, rest, -(-rows // 8) * matrices, grain)
+    return Launch("gemm.gemv.dot_rows", swapped, rest, -(-rows // 8) * matrices, grain)
 
 
 def _few_rows(dtype, m, n, k, strides, width, batch, matrices, threads):
@@ -157,11 +157,11 @@ def _few_rows(dtype, m, n, k, strides, width, batch, matrices, threads):
     """
     pair, size, lanes = 2 if blocking.pairs(dtype) else 1, blocking.panel_bytes(dtype), blocking.lanes(dtype)
     if width:
-        kernel, rows = "skinny.lane_panels", blocking.ROWS
+        kernel, rows = "gemm.skinny.lane_panels", blocking.ROWS
         constants = ("VECTORS", blocking.VECTORS), ("COUNT", width // blocking.VECTORS)
     else:
         width = 2 if m == 2 else 4
-        kernel, rows, constants = "skinny.dot_panels", blocking.DOT_TILES[width], (("TOKENS", width),)
+        kernel, rows, constants = "gemm.skinny.dot_panels", blocking.DOT_TILES[width], (("TOKENS", width),)
     # panels end in whole lines (and whole vectors), and packing fills up the last vector behind them
     step = max(lanes, blocking.LINE // size)
     panel = -(-k // (pair * step)) * step * width * size
@@ -182,7 +182,7 @@ def _add_rows(dtype, tokens, columns, k, x_stride, x_k, b_k, strides, batch, mat
     chunk = max(64, -(-chunk // 64) * 64)
     rest = _rest((tokens, columns, k, x_stride, x_k, b_k, *strides, chunk), batch)
     grain = 1 + _GRAIN_BYTES // (k * chunk * item * (1 + tokens) // 2 + 64)
-    return Launch("gemv.add_rows", swapped, rest, -(-columns // chunk) * matrices, grain)
+    return Launch("gemm.gemv.add_rows", swapped, rest, -(-columns // chunk) * matrices, grain)
 
 
 @functools.lru_cache(maxsize=KEPT)
@@ -203,7 +203,7 @@ def byte_launch(m, n, k, a_stride, a_k, b_k, b_stride, batch, threads):
     values = (m, n, k, a_stride, a_k, b_k, b_stride, n, columns, rows, *(0,) * (blocking.SLICE_BYTES - 15))
     rest = _rest((*values, slice_bytes, -(-items // threads)), batch)
     grain = -(-4 * blocking.PARALLEL_WORK // (2 * m * columns * k + 1))
-    return Launch("int8.matmul", False, rest, items, grain, min(threads, items) * slice_bytes)
+    return Launch("gemm.int8.matmul", False, rest, items, grain, min(threads, items) * slice_bytes)
 
 
 # ---- calls ----------------------------------------------------------------------------------------

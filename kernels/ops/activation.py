@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .. import scalar_math as m
-from ..registry import FLOATS, INTEGERS, op
+from ..lang import scalar_math as m
+from ..table.registry import FLOATS, INTEGERS, op
 from ._layout import check, rows
 
 _GRAIN = 16384  # elements of a half: 10 us for float32
@@ -72,7 +72,7 @@ def silu_and_mul_backward(call, g, input):
     dx = call.out(shape, input.dtype, overlap="same")
     args = [g.address, x.address, dx.address, half, g_stride, x_stride]
     grain = max(1, _GRAIN // (half or 1))
-    call.launch("activation_grad.silu_and_mul", {"T": x.dtype.name}, args, count, grain, (g, x, dx))
+    call.launch("array.activation_grad.silu_and_mul", {"T": x.dtype.name}, args, count, grain, (g, x, dx))
     return dx
 
 

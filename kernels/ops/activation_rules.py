@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .. import scalar_math as m
-from ..registry import ALL, elementwise
+from ..lang import scalar_math as m
+from ..table.registry import ALL, elementwise
 
 
 @elementwise(ref=np.expm1, dtypes=ALL, result="float", domain=(-5, 5), amp="float32")

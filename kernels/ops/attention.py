@@ -12,7 +12,7 @@ Dv head size of the values. Index tensors are int32 or int64.
 
 import numpy as np
 
-from ..registry import op
+from ..table.registry import op
 from ._attention import (
     TOLERANCE,
     attend,

@@ -8,9 +8,9 @@ Shapes: B sequences, S query rows, L keys, H query heads, Hkv key/value heads, D
 
 import numpy as np
 
-from ..cpu import attention_grad_block as block
-from ..cpu import blocking
-from ..registry import FLOATS, op
+from ..cpu.attention import grad_block as block
+from ..cpu.gemm import blocking
+from ..table.registry import FLOATS, op
 from ._attention import TOLERANCE, attend, check, formula, groups, pick, reference, same, scale_of
 
 _GRAIN_NS = 30000
@@ -250,7 +250,7 @@ class _Problem:
         chunks = max(1, min(items, -(-4 * call.threads // max(1, self.units))))
         areas = block.forward_areas(self.num_keys, self.size, self.size_v, self.word, self.pair)
         tensors = {block.OUT: out, block.LSE: lse}
-        self.launch(call, "attention_grad.forward", tensors, chunks, areas, self.size + self.size_v)
+        self.launch(call, "attention.grad.forward", tensors, chunks, areas, self.size + self.size_v)
 
     def backward(self, call, g, out, lse, dq, dk, dv):
         """The gradients of queries, keys and values."""
@@ -259,7 +259,7 @@ class _Problem:
             self.num_rows, self.num_keys, self.group, self.size, self.size_v, self.word, self.pair
         )
         tensors = {block.OUT: out, block.GRAD: g, block.DQ: dq, block.DK: dk, block.DV: dv, block.LSE: lse}
-        self.launch(call, "attention_grad.backward", tensors, chunks, areas, 3 * self.size + 2 * self.size_v)
+        self.launch(call, "attention.grad.backward", tensors, chunks, areas, 3 * self.size + 2 * self.size_v)
 
     def launch(self, call, kernel, tensors, chunks, areas, products):
         """Run a pass over `chunks` units for each key/value head; `products` are those of one score."""
@@ -283,4 +283,4 @@ class _Problem:
         call.launch(kernel, {"T": self.dtype}, args, units, max(1, int(_GRAIN_NS / cost)), keep)
         if parts is not None:
             grain = max(1, 16 * _GRAIN_NS // max(1, chunks * self.num_rows * self.size))
-            call.launch("attention_grad.join_parts", {"T": self.dtype}, args, self.heads, grain, keep)
+            call.launch("attention.grad.join_parts", {"T": self.dtype}, args, self.heads, grain, keep)

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from ..registry import ALL, op
+from ..table.registry import ALL, op
 from ._layout import check, check_dim, product
 
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
@@ -47,7 +47,7 @@ def _plan(shape, y_strides, x_strides, itemsize):
         units, nbytes = -(-size // step), min(size, step) * itemsize
     args = [*row, units, step, other[1], other[2], other[0], len(dims)]
     args += [d[k] for k in range(3) for d in dims]
-    return f"copy.{kernel}", args, units * product(d[0] for d in dims), max(1, _GRAIN // nbytes)
+    return f"array.copy.{kernel}", args, units * product(d[0] for d in dims), max(1, _GRAIN // nbytes)
 
 
 def _copy(call, y_address, y_strides, x, keep):
@@ -71,7 +71,9 @@ def fill(call, y, value):
     bits = np.asarray(value).astype(y.dtype.numpy).tobytes()
     args = [y.address, int.from_bytes(bits, "little", signed=True)]
     if y.numel_:
-        call.launch("array.filled", {"E": _UNSIGNED[y.dtype.itemsize]}, args, y.numel_, _GRAIN // len(bits), (y,))
+        call.launch(
+            "array.create.filled", {"E": _UNSIGNED[y.dtype.itemsize]}, args, y.numel_, _GRAIN // len(bits), (y,)
+        )
 
 
 def copy_part(call, y, starts, x):
@@ -130,7 +132,7 @@ def _join(call, y, parts, inner, dim):
         args += [x.address, start, x.shape_[dim] * inner]
         start += x.shape_[dim] * inner
     n, grain = -(-y.numel_ // step), _GRAIN // _UNIT
-    call.launch("copy.joined", {"E": _UNSIGNED[y.dtype.itemsize]}, args, n, grain, (y, *parts))
+    call.launch("array.copy.joined", {"E": _UNSIGNED[y.dtype.itemsize]}, args, n, grain, (y, *parts))
 
 
 def _cat_ref(tensors, dim=0):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .. import scalar_math as m
-from ..registry import ALL, FLOATS, elementwise
+from ..lang import scalar_math as m
+from ..table.registry import ALL, FLOATS, elementwise
 
 NUMBERS = tuple(d for d in ALL if d != "bool")
 _erf = m.erf

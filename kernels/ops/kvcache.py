@@ -4,7 +4,7 @@ import operator
 
 import numpy as np
 
-from ..registry import op
+from ..table.registry import op
 from ._attention import TOLERANCE, attend, check, factors, groups, index, pick, reference, same, scale_of
 
 _CACHE_DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -27,9 +27,9 @@ def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, pa
     grain = max(1, _GRAIN_BYTES // max(1, nbytes))
     keep = (k_cache, v_cache, k, v, places, scales)
     if scales is None:
-        call.launch("kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors)
+        call.launch("attention.kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors)
     else:
-        call.launch("kvcache.write_int8", {"T": k.dtype.name}, args, count, max(1, grain // 4), keep, errors)
+        call.launch("attention.kvcache.write_int8", {"T": k.dtype.name}, args, count, max(1, grain // 4), keep, errors)
 
 
 def _check_write(call, k_cache, v_cache, k, v, ndim, k_scales=None, v_scales=None):

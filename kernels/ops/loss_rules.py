@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .. import scalar_math as m
-from ..registry import elementwise
+from ..lang import scalar_math as m
+from ..table.registry import elementwise
 
 
 @elementwise(ref=lambda x, t: (x - t) ** 2, amp="float32")

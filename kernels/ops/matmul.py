@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from ..cpu import blocking
-from ..registry import FLOATS, INTEGERS, op
+from ..cpu.gemm import blocking
+from ..table.registry import FLOATS, INTEGERS, op
 from ._products import (
     FEW,
     SKINNY,

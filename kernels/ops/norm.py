@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..registry import op
+from ..table.registry import op
 from ._chunks import join_chunks
 from ._layout import check, check_factor, rows
 
@@ -66,7 +66,7 @@ def _backward(call, g, input, dims, eps, weight, bias=None, residual=None, cente
     args = [g.address, x.address, 0 if weight is None else weight.address, dx.address, dw_address, db_address]
     args += [size, size, g_stride, x_stride, residual_stride, count, chunk, call.float_bits(eps), residual_address]
     grain = max(1, _CHUNK // (chunk * size or 1))
-    call.launch("norm_grad.backward", types, args, chunks, grain, (g, x, weight, dx, residual, dw, db, partial))
+    call.launch("norm.grad.backward", types, args, chunks, grain, (g, x, weight, dx, residual, dw, db, partial))
     if partial is not None:
         join_chunks(call, partial, (dw_address, db_address), size, chunks, (dw, db))
     return dx, dw, db
@@ -131,7 +131,7 @@ def rms_norm(call, input, weight, eps=1e-5):
     y = call.out(shape, input.dtype, overlap="same")
     args = [x.address, weight.address, y.address, size, stride, size, call.float_bits(eps)]
     types = {"T": x.dtype.name, "W": weight.dtype.name}
-    call.launch("norm.rms_norm", types, args, count, max(1, _GRAIN // (size or 1)), (x, weight, y))
+    call.launch("norm.rows.rms_norm", types, args, count, max(1, _GRAIN // (size or 1)), (x, weight, y))
     return y
 
 
@@ -223,7 +223,7 @@ def add_rms_norm(call, a, b, weight, epsilon=1e-5):
     args += [a_stride, b_stride, size, size, call.float_bits(epsilon)]
     types = {"T": a.dtype.name, "W": weight.dtype.name}
     keep = (first, second, weight, y, total)
-    call.launch("norm.add_rms_norm", types, args, count, max(1, _GRAIN // (size or 1)), keep)
+    call.launch("norm.rows.add_rms_norm", types, args, count, max(1, _GRAIN // (size or 1)), keep)
     return y, total
 
 
@@ -281,7 +281,7 @@ def layer_norm(call, input, normalized_shape, weight=None, bias=None, eps=1e-5):
     args = [x.address, *addresses, y.address, size, stride, size, call.float_bits(eps)]
     names = ("T", "W", "B")
     types = {n: input.dtype.name if f is None else f.dtype.name for n, f in zip(names, (x, weight, bias))}
-    call.launch("norm.layer_norm", types, args, count, max(1, _GRAIN // (size or 1)), (x, weight, bias, y))
+    call.launch("norm.rows.layer_norm", types, args, count, max(1, _GRAIN // (size or 1)), (x, weight, bias, y))
     return y
 
 

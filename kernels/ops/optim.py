@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from ..cpu.optim_table import UNIT
-from ..registry import op
+from ..cpu.optim.table import UNIT
+from ..table.registry import op
 from ._layout import check
 
 _GRAIN = 4  # units: reading 64 Ki elements takes some 10 us
@@ -79,7 +79,7 @@ def multi_norm(call, tensors, ord=2.0):
         done += units
     root = 1.0 / ord if ord not in (0.0, math.inf, -math.inf) and total else 1.0
     args = [partial.address, max(1, total), y.address, _KINDS.get(ord, 0), call.float_bits(root)]
-    call.launch("optim_norm.finish", {"T": y.dtype.name}, args, 1, 1, (partial, y))
+    call.launch("optim.norm.finish", {"T": y.dtype.name}, args, 1, 1, (partial, y))
     return y
 
 
@@ -116,7 +116,7 @@ def multi_scale(call, tensors, factor):
     tensors = _checked(call, tensors)
     found = call.empty((), "int64")
     found.zero_()
-    _in_place(call, tensors, "optim_norm.scale", float(factor), found)
+    _in_place(call, tensors, "optim.norm.scale", float(factor), found)
     return call.elementwise("ne", found, 0)
 
 
@@ -126,5 +126,5 @@ def multi_clamp(call, tensors, limit):
     tensors = _checked(call, tensors)
     if not float(limit) >= 0:
         raise ValueError(f"`limit` of `multi_clamp` must be at least 0, got {limit}")
-    _in_place(call, tensors, "optim_norm.clamp", float(limit))
+    _in_place(call, tensors, "optim.norm.clamp", float(limit))
     return tensors

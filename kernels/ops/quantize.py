@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..cpu.formats import FORMATS, LANES, SUPER, UNIT
-from ..registry import FLOATS, op
+from ..cpu.quant.formats import FORMATS, LANES, SUPER, UNIT
+from ..table.registry import FLOATS, op
 from .quantized import QuantizedWeight
 
 _PARAMETERS = ("half", "half_min", "half_zero", "single", "exponent", "super", "super_min")
@@ -82,7 +82,7 @@ def quantize_weight(call, weight, format="int8", *, group_size=32, into=None, fi
         2: "`weight` of `quantize_weight` has numbers too large for float16 scales: use format='int8'",
     }
     keep = (weight, target.data)
-    call.launch(f"quantize.{format}", {"T": weight.dtype.name}, args, -(-n // LANES), _grain(k), keep, errors)
+    call.launch(f"quant.quantize.{format}", {"T": weight.dtype.name}, args, -(-n // LANES), _grain(k), keep, errors)
     return target
 
 
@@ -140,7 +140,7 @@ def dequantize_weight(call, weight, dtype="float32"):
         "ZERO": form.zero,
         "TABLE": form.table is not None,
     }
-    call.launch("quantize.dequantize", parameters, args, -(-n // LANES), _grain(k), (y, weight.data, order))
+    call.launch("quant.quantize.dequantize", parameters, args, -(-n // LANES), _grain(k), (y, weight.data, order))
     return y
 
 
@@ -161,7 +161,7 @@ def _pack_rows(call, source, target, scales, strides, shared, flip, scales_name)
     out, scale_bytes = kinds[target.format.parameters]
     args = _args(source, source.strides[0] * source.dtype.itemsize, target, scales, strides, shared)
     n, k = target.shape
-    kernel = "quant_layouts.byte_rows" if target.format.bits == 8 else "quant_layouts.nibble_rows"
+    kernel = "quant.layouts.byte_rows" if target.format.bits == 8 else "quant.layouts.nibble_rows"
     parameters = {"FLIP": flip, "SCALES": scales.dtype.name, "OUT": out, "SCALE_BYTES": scale_bytes}
     errors = {1: _NOT_FINITE.format(scales_name, call.op.name)}
     keep = (source, scales, target.data)
@@ -297,7 +297,7 @@ def pack_gptq(call, qweight, qzeros, scales, *, bits=4, group_size=128, order=No
     items = -(-n // LANES)
     parameters = {"BITS": bits}
     rest = (qweight, qzeros, scales, target, zeros, zero_offset, items, 1)
-    return _pack_columns(call, "quant_layouts.gptq", parameters, *rest)
+    return _pack_columns(call, "quant.layouts.gptq", parameters, *rest)
 
 
 def _check_order(call, order, k):
@@ -320,7 +320,7 @@ def pack_awq(call, qweight, qzeros, scales, *, group_size=128):
     qweight, qzeros, scales = (x.contiguous() for x in (qweight, qzeros, scales))
     target, zeros = _column_weight(call, (n, k), 4, qzeros, 0, scales, group_size, None, 8)
     rest = (qweight, qzeros, scales, target, zeros, 0, -(-n // _COLUMNS), _COLUMNS // LANES)
-    return _pack_columns(call, "quant_layouts.awq", {}, *rest)
+    return _pack_columns(call, "quant.layouts.awq", {}, *rest)
 
 
 # ---- and back, for checkpoints that are written ------------------------------------------------
@@ -339,7 +339,7 @@ def unpack_int8(call, weight):
     n, k = weight.shape
     rows, scales = call.empty((n, k), "int8"), call.empty((n, 1), "float32")
     args = [rows.address, weight.address, scales.address, n, k, weight.panel_bytes, _units(weight)]
-    call.launch("quant_layouts.to_int8", {}, args, -(-n // LANES), _grain(k), (rows, scales, weight.data))
+    call.launch("quant.layouts.to_int8", {}, args, -(-n // LANES), _grain(k), (rows, scales, weight.data))
     return rows, scales
 
 
@@ -356,5 +356,5 @@ def unpack_gptq(call, weight):
     records = weight.format.records(units, weight.shift)
     words, scales = call.empty((k // 8, n), "int32"), call.empty((records, n), "float16")
     args = [words.address, weight.address, scales.address, n, k, weight.panel_bytes, units, records]
-    call.launch("quant_layouts.to_gptq", {}, args, -(-n // LANES), _grain(k), (words, scales, weight.data))
+    call.launch("quant.layouts.to_gptq", {}, args, -(-n // LANES), _grain(k), (words, scales, weight.data))
     return words, scales

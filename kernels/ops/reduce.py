@@ -4,8 +4,9 @@ import functools
 
 import numpy as np
 
-from .. import isa, kernel
-from ..registry import ALL, FLOATS, op
+from .. import kernel
+from ..build import isa
+from ..table.registry import ALL, FLOATS, op
 from ._layout import check, check_dim, merged, product
 
 _WIDE = 4 * isa.lanes()  # WIDE of cpu/reduce.py
@@ -95,7 +96,12 @@ class Reduction:
         args = [outer, inner, outer_stride, inner_stride, num_rows, length, row_stride, stride]
         args += [bits, whole, call.float_bits(divisor)]
         n, width = (outer * inner, 1) if kind == "inner" else (outer * -(-inner // _WIDE), min(inner, _WIDE))
-        return kernel(f"reduce.{name}_{kind}", **types), args, n, max(1, CHUNK // max(1, num_rows * length * width))
+        return (
+            kernel(f"reduce.fold.{name}_{kind}", **types),
+            args,
+            n,
+            max(1, CHUNK // max(1, num_rows * length * width)),
+        )
 
     def launches(self, call, plan, types, name, divisor):
         """The launches of a plan: one, or one for partial results and one for the whole."""
@@ -361,7 +367,7 @@ def _search(call, x, plan, values, indices, name):
     def launch(source, values, indices, n, args):
         grain = max(1, CHUNK // max(1, args[3] * (1 if plan.kind == "inner" else _PAIR)))
         block = [source.address, 0 if values is None else values.address, indices.address, *args]
-        call.launch(f"argmax.{name}_{plan.kind}", types, block, n, grain, (source, values, indices, x))
+        call.launch(f"reduce.argmax.{name}_{plan.kind}", types, block, n, grain, (source, values, indices, x))
 
     if plan.chunks > 1 and plan.results == 1 and plan.kind == "inner":
         best, where = call.empty((plan.chunks,), x.dtype), call.empty((plan.chunks,), "int64")

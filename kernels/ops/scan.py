@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .. import isa
-from ..registry import ALL, op
+from ..build import isa
+from ..table.registry import ALL, op
 from ._layout import check, check_dim, product, rows
 
 _GRAIN = 16384  # elements of a slice: 20 us
@@ -56,11 +56,13 @@ def cumsum(call, input, dim, dtype=None, reverse=False):
     args = [x.address + start * x.dtype.itemsize, y.address + start * y.dtype.itemsize, size]
     args += [stride, size * columns, step, step]
     if columns == 1:
-        call.launch("scan.cumsum_rows", types, args, outer, max(1, _GRAIN // size), (x, y))
+        call.launch("reduce.scan.cumsum_rows", types, args, outer, max(1, _GRAIN // size), (x, y))
     else:
         blocks = -(-columns // _COLUMNS)
         args += [columns, blocks]
-        call.launch("scan.cumsum_columns", types, args, outer * blocks, max(1, _GRAIN // (size * _COLUMNS)), (x, y))
+        call.launch(
+            "reduce.scan.cumsum_columns", types, args, outer * blocks, max(1, _GRAIN // (size * _COLUMNS)), (x, y)
+        )
     return y
 
 

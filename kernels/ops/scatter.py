@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from ..registry import ALL, FLOATS, INTEGERS, op
+from ..table.registry import ALL, FLOATS, INTEGERS, op
 from ._layout import check, check_dim, check_index, product
 from .copy import copy_into, fill
 
@@ -55,7 +55,7 @@ def _launch(call, kernel, types, t, dim, index, v, v_strides):
     args, units, grain = _plan(t.shape_, t.strides_, index.shape_, index.strides_, v_strides, dim, whole)
     errors = {1: f"`index` of `{call.op.name}` must be from 0 to {args[0] - 1} for dim {dim} of a tensor {t.shape_}"}
     args = [t.address, index.address, v.address, *args]
-    call.launch(f"scatter.{kernel}", {**types, "I": index.dtype.name}, args, units, grain, (t, index, v), errors)
+    call.launch(f"array.scatter.{kernel}", {**types, "I": index.dtype.name}, args, units, grain, (t, index, v), errors)
 
 
 def _check(call, t, dim, index, src=None):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..registry import ALL, op
+from ..table.registry import ALL, op
 from ._layout import check, check_dim, rows
 from .copy import copy_into
 
@@ -26,7 +26,7 @@ def _run(call, kernel, x, stride, count, size, wanted, values, indices, descendi
     args += [room, scratch.address, _INFINITY.get(x.dtype.name, 0), -1 if descending else 0, bits // 8]
     n, grain = (slots, 1) if kernel == "sort" else (count, max(1, _SCAN // size))
     types = {"E": _UNSIGNED[bits // 8], "KIND": kind}
-    call.launch(f"sort.{kernel}", types, args, n, grain, (x, values, indices, scratch))
+    call.launch(f"reduce.sort.{kernel}", types, args, n, grain, (x, values, indices, scratch))
 
 
 def _along(call, input, dim, wanted, descending, kernel, with_values):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..registry import op
+from ..table.registry import op
 from ._layout import check, product
 from .reduce import (
     CHUNK,
@@ -66,7 +66,7 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
     y = call.out(plan.result, input.dtype)
     args = [x.address, y.address, plan.count, stride, call.float_bits(float(max(0, plan.count - taken)))]
     grain = max(1, CHUNK // (plan.count or 1))
-    call.launch("norm.variance", {"T": x.dtype.name}, args, plan.results, grain, (x, y))
+    call.launch("norm.rows.variance", {"T": x.dtype.name}, args, plan.results, grain, (x, y))
     return y
 
 
@@ -217,7 +217,7 @@ def logsumexp(call, input, dim, keepdim=False):
     y = call.out(plan.result, input.dtype)
     grain = max(1, CHUNK // (8 * plan.count or 1))
     args = [x.address, y.address, plan.count, stride]
-    call.launch("scan.logsumexp", {"T": x.dtype.name}, args, product(plan.result), grain, (x, y))
+    call.launch("reduce.scan.logsumexp", {"T": x.dtype.name}, args, product(plan.result), grain, (x, y))
     return y
 
 

@@ -6,7 +6,7 @@ from infinicore.kernels import OPS
 
 import infinicore as ic
 from infinicore.autograd import gradcheck, gradgradcheck
-from infinicore.indexing import advanced_index
+from infinicore.tensor.indexing import advanced_index
 
 MASK = np.array([[True, False, True, False], [False, False, True, True], [True, True, False, False]])
 I64 = np.int64

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu import attention_grad_block as block
+from infinicore.kernels.cpu.attention import grad_block as block
 
 import infinicore as ic
 

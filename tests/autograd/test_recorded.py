@@ -314,7 +314,7 @@ def test_errors_of_kernels_in_replays(rng):
 
 
 def test_recordings_of_many_layouts_do_not_pile_up(monkeypatch):
-    from infinicore import recording
+    from infinicore.runtime import recording
 
     monkeypatch.setattr(recording, "_BYTES", 5 << 20)
     w = ic.ones(1 << 18).requires_grad_()

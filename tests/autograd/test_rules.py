@@ -9,7 +9,7 @@ import functools
 import numpy as np
 import pytest
 from infinicore.kernels import OPS
-from infinicore.kernels.registry import AMP
+from infinicore.kernels.table.registry import AMP
 
 import infinicore as ic
 from infinicore import autograd

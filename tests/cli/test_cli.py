@@ -109,15 +109,15 @@ def test_info_module_is_the_same(tmp_path):
 def test_cache_list_and_clear(tmp_path):
     folder = tmp_path / "cpu-123"
     folder.mkdir()
-    for name in ("norm.rms_norm-bfloat16-aaaa", "add-float32-float32-bbbb"):
+    for name in ("norm.rows.rms_norm-bfloat16-aaaa", "add-float32-float32-bbbb"):
         (folder / f"{name}.o").write_bytes(b"x" * 2000)
         (folder / f"{name}.py").write_text("")
     text, _ = run("cache", "list", INFINICORE_CACHE_DIR=str(tmp_path))
     assert str(folder) in text
-    assert "2.0 kB  norm.rms_norm-bfloat16\n" in text
+    assert "2.0 kB  norm.rows.rms_norm-bfloat16\n" in text
     assert f"2 kernels, 4.0 kB, in {tmp_path}" in text
     rows = json.loads(run("cache", "list", "--json", INFINICORE_CACHE_DIR=str(tmp_path))[0])
-    assert [row["name"] for row in rows] == ["add-float32-float32", "norm.rms_norm-bfloat16"]
+    assert [row["name"] for row in rows] == ["add-float32-float32", "norm.rows.rms_norm-bfloat16"]
     text, _ = run("cache", "clear", INFINICORE_CACHE_DIR=str(tmp_path))
     assert text == f"deleted 2 kernels, 4.0 kB, from {tmp_path}\n"
     assert list(tmp_path.iterdir()) == []

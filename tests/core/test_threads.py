@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from infinicore.kernels import machine
+from infinicore.kernels.cpu import machine
 
 import infinicore
 from infinicore.context import NumThreads

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import infinicore as ic
-from infinicore.tensor import METHODS
+from infinicore.tensor.tensor import METHODS
 
 ARGUMENTS = {
     "broadcast_to": ((2, 3, 4),), "chunk": (2, 1), "expand": (2, 3, 4), "flatten": (0,), "movedim": (0, 1),

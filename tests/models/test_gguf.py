@@ -173,7 +173,7 @@ def test_float_weights(kind, tmp_path):
 
 
 def test_default_dtype_and_conversion(tmp_path):
-    from infinicore.kernels import isa
+    from infinicore.kernels.build import isa
 
     path, twin = write_model(tmp_path, "Q8_0")
     model = from_pretrained(path)

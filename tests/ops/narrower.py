@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from infinicore.kernels import isa
+from infinicore.kernels.build import isa
 
 CHOICES = pytest.mark.parametrize("choice, width", [("avx512", 64), ("avx2", 32), ("portable", 16)])
 

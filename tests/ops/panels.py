@@ -2,7 +2,7 @@
 
 import ml_dtypes
 import numpy as np
-from infinicore.kernels.cpu.formats import FORMATS, LANES, SUPER, UNIT
+from infinicore.kernels.cpu.quant.formats import FORMATS, LANES, SUPER, UNIT
 from infinicore.kernels.ops.quantized import QuantizedWeight
 
 import infinicore as ic

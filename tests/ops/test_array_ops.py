@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import infinicore as ic
-from infinicore.indexing import advanced_index
+from infinicore.tensor.indexing import advanced_index
 
 NAN, INF = float("nan"), float("inf")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from infinicore.kernels import isa, jit, render
+from infinicore.kernels.build import isa, jit, render
 from infinicore.kernels.ops import _attention
 from infinicore.kernels.ops._attention import reference
 
@@ -285,8 +285,8 @@ def test_decoding_on(choice, width):
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_both_products_are_vector_code_in_registers(dtype):
-    source = render.stub("attention_decode.decode", {"T": dtype, "C": dtype, "WIDTH": 8})
-    text = jit.assembly("attention_decode.decode", source)
+    source = render.stub("attention.decode.decode", {"T": dtype, "C": dtype, "WIDTH": 8})
+    text = jit.assembly("attention.decode.decode", source)
     register = {64: "zmm", 32: "ymm", 16: "xmm"}[isa.vector_bytes()]
     product = "vdpbf16ps" if dtype == "bfloat16" and isa.has_bf16_dot() else "vfmadd" if isa.has_fma() else "mulps"
     lines = [line for line in text.splitlines() if product in line and register in line]

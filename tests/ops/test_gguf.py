@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu.formats import LANES, UNIT
+from infinicore.kernels.cpu.quant.formats import LANES, UNIT
 from infinicore.kernels.ops.gguf import KINDS
 
 import infinicore as ic

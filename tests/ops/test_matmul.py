@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu import blocking
+from infinicore.kernels.cpu.gemm import blocking
 
 import infinicore as ic
 

@@ -75,7 +75,7 @@ positions = ic.from_numpy(np.arange(40))
 call = lambda: ic.rope(floats(np.float32, 40, 4, 64), positions, angles, angles)
 found["rope f32"] = facts(jit.cross_assembly(*code_of(call)))
 for name, kernel, form in (("products of int4", "stream", "q4_0"), ("products of int8", "stream", "q8_0")):
-    source = render.stub(f"quant_gemm.{kernel}", {"F": form, "T": "bfloat16"})
+    source = render.stub(f"quant.products.{kernel}", {"F": form, "T": "bfloat16"})
     found[name] = facts(jit.cross_assembly(name, source))
 try:
     ic.exp(angles)
@@ -125,7 +125,7 @@ def test_the_code_is_not_run_here(compiled):
 
 
 def test_cross_compiling_needs_the_switch():
-    from infinicore.kernels import jit
+    from infinicore.kernels.build import jit
 
     with pytest.raises(ValueError, match="`INFINICORE_ISA` must be 'neon'"):
         jit.cross_assembly("any", "")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu.formats import FORMATS, LANES, UNIT
+from infinicore.kernels.cpu.quant.formats import FORMATS, LANES, UNIT
 
 import infinicore
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu.formats import FORMATS, UNIT
+from infinicore.kernels.cpu.quant.formats import FORMATS, UNIT
 from infinicore.kernels.ops.quantized import QuantizedWeight
 
 import infinicore as ic

@@ -50,7 +50,7 @@ def test_every_name_in_the_sources_is_in_the_table(root):
 
 
 def test_choices_agree_with_the_reader():
-    from infinicore.kernels import isa
+    from infinicore.kernels.build import isa
 
     assert config.SWITCHES["INFINICORE_ISA"].choices == isa.CHOICES
 

@@ -29,5 +29,5 @@ def test_mypy_reads_the_stubs(tmp_path):
         text=True,
         cwd=reference.ROOT.parent,
     )
-    assert done.stdout.count("infinicore.tensor.Tensor") == 2, done.stdout
+    assert done.stdout.count("infinicore.tensor.tensor.Tensor") == 2, done.stdout
     assert "infinicore.tensor.Size" in done.stdout

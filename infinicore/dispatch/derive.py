@@ -1,0 +1,445 @@
+"""From the derivative rules of the op table to nodes of the graph.
+
+A recorded call becomes an `OpNode`: it keeps the tensors that the rules of its row name, and calls the rules in
+backward. The rule of an elementwise op is rendered into one kernel, as the op itself is; where gradients of gradients
+are wanted, the same rule is called with tensors.
+"""
+
+import builtins
+import functools
+import types
+
+import numpy as np
+
+from .. import dispatch
+from ..core import launch as core_launch
+from ..core import layout, node
+from ..core.node import GRAD, Node, Saved, attach, edge
+from ..core.tensor_cy import TensorBase
+from ..kernels.lang import scalar_math
+from ..kernels.ops import elementwise as _rules
+from ..kernels.table.registry import FLOATS, Op
+
+functions = types.SimpleNamespace()  # all public ops by name, filled by `infinicore.tensor`: the `f` of rules
+
+
+def _is_one(g):
+    """Whether a gradient of one element is 1; while a graph is recorded, only backward's own start is known to be."""
+    storage, version = node.state.seed
+    if g.storage is storage and storage.version == version:
+        return True
+    return core_launch.recording() is None and g.item() == 1.0
+
+
+functions.is_one = _is_one
+
+# ---- views -------------------------------------------------------------------------------------
+
+
+class ViewNode(Node):
+    """A view: `inverse` turns its gradient into that of the tensor it shows."""
+
+    __slots__ = ("base_node", "inverse")
+
+    def backward(self, gradients, into):
+        return (self.inverse(gradients[0]),)
+
+
+class PiecesNode(Node):
+    """Views that share a tensor out: `inverse` joins their gradients, None where nothing flows."""
+
+    __slots__ = ("base_node", "inverse")
+
+    def backward(self, gradients, into):
+        return (self.inverse(gradients),)
+
+
+class WrittenNode(Node):
+    """A tensor of which a part was overwritten: that part's gradient goes to what was written, the rest to the old.
+
+    `base` has shape and strides of the tensor, `part` shape, strides and offset of the part in its memory.
+    """
+
+    __slots__ = ("base", "part")
+
+    def _laid_out(self, dtype):
+        """New memory in the layout of the tensor, and the part of it that was overwritten."""
+        low, high = layout.extent(*self.base)
+        whole = dispatch.view(dispatch.empty((high - low + 1,), dtype), *self.base, -low)
+        return whole, dispatch.view(whole, *self.part)
+
+    def backward(self, gradients, into):
+        g = gradients[0]
+        if core_launch.mode() & GRAD:
+            return self._differentiable(g)
+        old, part = self._laid_out(g.dtype)
+        dispatch.copy_into(old, g)
+        new = None if self.edges[1] is None else dispatch.contiguous_copy(part)
+        part.fill_(0)
+        return old, new
+
+    def _differentiable(self, g):
+        """The same by operations that have derivatives."""
+        keep, part = self._laid_out(dispatch.as_dtype("bool"))
+        keep.fill_(True)
+        part.fill_(False)
+        numbers, part = self._laid_out(dispatch.as_dtype("int64"))  # of the elements, in row-major order
+        dispatch.copy_into(numbers, functions.from_numpy(np.arange(g.numel_).reshape(g.shape_)))
+        new = functions.index_select(g.reshape(-1), 0, dispatch.contiguous_copy(part).reshape(-1))
+        return functions.where(keep, g, 0.0), new.reshape(part.shape_)
+
+
+def view(x, shape, strides, offset=0, inverse=None):
+    """A view of `x` with a place in the graph; `inverse` defaults to the inverse of any strided view."""
+    t = dispatch.view(x, shape, strides, offset)
+    if core_launch.mode() & GRAD:
+        t.base = x if x.base is None else x.base
+        if x.tracked:
+            _attach_view(t, x, inverse or functools.partial(_unstrided, x.shape_, x.strides_, shape, strides, offset))
+    return t
+
+
+def _attach_view(t, x, inverse):
+    made = ViewNode("view", (edge(x),), ((t.shape_, t.dtype),))
+    made.inverse, made.base_node = inverse, t.base.node
+    attach(t, made)
+
+
+def pieces(x, views, inverse):
+    """Views of `x` as the results of one node."""
+    if core_launch.mode() & GRAD:
+        for t in views:
+            t.base = x if x.base is None else x.base
+        if x.tracked:
+            made = PiecesNode("split", (edge(x),), tuple((t.shape_, t.dtype) for t in views))
+            made.inverse, made.base_node = inverse, views[0].base.node
+            for i, t in enumerate(views):
+                attach(t, made, i)
+    return views
+
+
+def _unstrided(shape, strides, view_shape, view_strides, offset, g):
+    """The gradient of a tensor of `shape`, `strides` from that of a strided view of it: zeros and the view's own."""
+    low, high = layout.extent(shape, strides)
+    places = _places(view_shape, view_strides, offset - low)
+    memory = dispatch.empty((high - low + 1,), g.dtype).zero_()
+    memory = functions.index_add(memory, 0, places, g.reshape(-1))
+    return functions.index_select(memory, 0, _places(shape, strides, -low)).reshape(shape)
+
+
+def _places(shape, strides, first):
+    """Where each element of a layout lies in memory: a flat int64 tensor."""
+    places = np.full(shape, first, np.int64)
+    for d, (size, stride) in enumerate(zip(shape, strides)):
+        places += np.arange(size).reshape(-1, *[1] * (len(shape) - d - 1)) * stride
+    return functions.from_numpy(places.reshape(-1))
+
+
+def _renew_view(x):
+    base = x.base
+    offset = (x.address - base.address) // base.dtype.itemsize
+    inverse = functools.partial(_unstrided, base.shape_, base.strides_, x.shape_, x.strides_, offset)
+    made = ViewNode("as_strided", (edge(base),), ((x.shape_, x.dtype),))
+    made.inverse, made.base_node = inverse, base.node
+    attach(x, made)
+    return made
+
+
+node.renew_view = _renew_view
+
+
+def keep_old(x, result):
+    """Before `x` is overwritten by a `result` computed from it: what the call saved of `x` becomes a copy."""
+    for saved in (getattr(result.node, "saved", None) or {}).values():
+        if type(saved) is Saved and isinstance(saved.value, TensorBase) and saved.value.storage is x.storage:
+            old, saved.value = saved.value, dispatch.contiguous_copy(saved.value)
+            saved.version = saved.value.storage.version
+            saved.value.node, saved.value.output, saved.value.tracked = old.node, old.output, old.tracked
+
+
+def write(x, source, name):
+    """Overwrite `x` by `source`, whose shape and dtype it has, so that gradients follow: the core of in-place ops."""
+    root = x if x.base is None else x.base
+    if root.tracked and root.node is None:
+        raise ValueError(
+            f"`{name}` in place on a leaf of shape {x.shape_} that requires grad would lose its gradient: "
+            "use it under `no_grad`, or on a copy"
+        )
+    if source.tracked and source.node is None:
+        source = view(source, source.shape_, source.strides_, 0, lambda g: g)  # so that x does not pass for the leaf
+    new = edge(source)
+    base = x.base
+    if base is None:
+        dispatch.copy_into(x, source)
+        x.node, x.output, x.tracked = source.node, source.output, source.tracked
+        return
+    dispatch.copy_into(x, source)
+    if not (base.tracked or source.tracked):
+        return
+    made = WrittenNode(name, (edge(base), new), ((base.shape_, base.dtype),))
+    offset = (x.address - base.address) // base.dtype.itemsize
+    made.base, made.part = (base.shape_, base.strides_), (x.shape_, x.strides_, offset)
+    attach(base, made)
+    _renew_view(x)
+
+
+# ---- elementwise ops -----------------------------------------------------------------------------
+
+
+@functools.cache
+def _gradient_op(op, name):
+    """The rule of an elementwise op for one input as an op of its own, which is rendered into a kernel."""
+    rule = op.gradients[name]
+    return Op(name=f"{op.name}_{name}_grad", family="elementwise", function=rule.function, dtypes=FLOATS)
+
+
+class _TensorMath:
+    """The names of `cpu/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
+
+    def __getattr__(self, name):
+        on_tensors, on_numbers = getattr(functions, name, None), getattr(scalar_math, name)
+
+        def function(*args):
+            return (on_tensors if any(isinstance(x, TensorBase) for x in args) else on_numbers)(*args)
+
+        return function
+
+    @staticmethod
+    def where(condition, input, other):
+        if isinstance(condition, TensorBase):
+            return functions.where(condition, input, other)
+        chosen, left = (input, other) if condition else (other, input)
+        return chosen if isinstance(chosen, TensorBase) else left * 0.0 + chosen
+
+    @staticmethod
+    def normal_cdf(x):
+        return functions.erf(x * 0.7071067811865476) * 0.5 + 0.5
+
+
+@functools.cache
+def _on_tensors(function):
+    """A rule as a function of tensors."""
+    names = {**vars(_rules), **function.__globals__, "m": _TensorMath()}
+    return types.FunctionType(function.__code__, names, function.__name__)
+
+
+class ElementwiseNode(Node):
+    """A recorded elementwise call: `saved` maps names to what the rules need, `wanted` names the inputs in order."""
+
+    __slots__ = ("op", "saved", "shapes", "wanted")
+
+    def backward(self, gradients, into):
+        saved = self.saved
+        if saved is None:
+            raise released(self.name)
+        values = {k: v.get(self.name) if type(v) is Saved else v for k, v in saved.items()}
+        values["g"] = gradients[0]
+        results = []
+        for name, shape, dtype in self.wanted:
+            rule = self.op.gradients[name]
+            if rule.parameters == ("g",) and _is_identity(rule.function):
+                result = gradients[0]
+            elif core_launch.mode() & GRAD:
+                result = _on_tensors(rule.function)(*[values[p] for p in rule.parameters])
+            else:
+                result = dispatch.elementwise(_gradient_op(self.op, name), [values[p] for p in rule.parameters], None)
+            results.append(fit(result, shape, dtype))
+        return results
+
+    def release(self):
+        self.saved = None
+
+
+@functools.cache
+def _is_identity(function):
+    """Whether a rule is `return g`."""
+    return function.__code__.co_code == (lambda g: g).__code__.co_code
+
+
+def released(name):
+    """The error of a node that runs a second time."""
+    return ValueError(
+        f"`{name}` runs backward a second time, but what it saved was released: pass retain_graph=True the first time"
+    )
+
+
+def record_elementwise(op, inputs, out, result=None):
+    """Give the result of an elementwise call its place in the graph, if gradients flow into it."""
+    if op.gradient is None or not out.dtype.is_floating_point:
+        return
+    wanted, edges, needed = [], [], set()
+    for name, x in zip(op.parameters, inputs):
+        if isinstance(x, TensorBase) and x.tracked:
+            rule = op.gradients.get(name)
+            if rule is None:
+                made = Node(op.name, tuple(edge(x) for x in inputs if isinstance(x, TensorBase)), ())
+                return attach(out, made)
+            wanted.append((name, x.shape_, x.dtype))
+            edges.append(edge(x))
+            needed.update(rule.parameters)
+    if not wanted:
+        return
+    made = ElementwiseNode(op.name, tuple(edges), ((out.shape_, out.dtype),))
+    made.op, made.wanted = op, wanted
+    made.saved = {
+        name: Saved(x) if isinstance(x, TensorBase) else x for name, x in zip(op.parameters, inputs) if name in needed
+    }
+    attach(out, made)
+    if "out" in needed:
+        made.saved["out"] = Saved(node.alias(out), made, 0)
+
+
+def fit(g, shape, dtype):
+    """A gradient summed over the dims that broadcasting added, in the dtype of its input."""
+    if g.shape_ != shape:
+        added = len(g.shape_) - len(shape)
+        dims = [*range(added), *(d + added for d, n in enumerate(shape) if n == 1 and g.shape_[d + added] != 1)]
+        g = functions.sum(g, dims).reshape(shape)
+    return g if g.dtype is dtype else functions.cast(g, dtype)
+
+
+# ---- every other op ------------------------------------------------------------------------------
+
+
+class _Need:
+    """What calls of a row that want the gradients of certain inputs have in common."""
+
+    __slots__ = ("into", "names", "outputs", "rules", "saved", "several")
+
+    def __init__(self, op, names):
+        self.names, self.rules, self.saved = frozenset(names), [], ()
+        for name in names:
+            rule = op.gradients.get(name)
+            if rule is None:
+                self.rules = None
+                return
+            if rule not in self.rules:
+                self.rules.append(rule)
+        asked = {p for rule in self.rules for p in rule.parameters}
+        of_results = {"g_" + name for name in op.outputs}
+        self.several, self.into = bool(asked & of_results), "into" in asked
+        self.outputs = [(i, name) for i, name in enumerate(op.outputs) if name in asked]
+        self.saved = tuple(asked - of_results - {"f", "g", "need", "create_graph", "into", *op.outputs})
+
+
+class OpNode(Node):
+    """A recorded call of a row: `saved` maps names to what the rules need, `slots` has the input of each edge."""
+
+    __slots__ = ("need", "op", "saved", "slots")
+
+    def backward(self, gradients, into):
+        saved, need = self.saved, self.need
+        if saved is None:
+            raise released(self.name)
+        values = {k: v.get(self.name) if type(v) is Saved else _get(v, self.name) for k, v in saved.items()}
+        values["g"], values["f"], values["need"] = gradients[0], functions, need.names
+        values["create_graph"] = bool(core_launch.mode() & GRAD)
+        if need.several:
+            values.update(zip(["g_" + name for name in self.op.outputs], gradients))
+        offered = {}
+        if need.into:
+            values["into"] = self._place(into, offered)
+        found = {}
+        for rule in need.rules:
+            result = rule.function(*[values[p] for p in rule.parameters])
+            found.update(zip(rule.names, result if len(rule.names) > 1 else (result,)))
+        results = []
+        for name, position, shape, dtype in self.slots:
+            g = found.get(name)
+            if position is not None and g is not None:
+                g = g[position]
+            # float32, where what the gradient goes to is wider than the input, stays so
+            if g is not None and not (name in offered and g is offered[name]):
+                g = _checked(self.name, name, g, shape, dtype)
+            results.append(g)
+        return results
+
+    def _place(self, into, offered):
+        """The rules' `into`; it notes in `offered` what memory they were given."""
+        edges = {slot[0]: to for slot, to in zip(self.slots, self.edges)}
+
+        def place(name):
+            found = into(edges.get(name))
+            if found is not None:
+                offered[name] = found[0]
+            return found
+
+        return place
+
+    def release(self):
+        self.saved = None
+
+
+def _checked(op, name, g, shape, dtype):
+    """A gradient in the dtype of its input; a rule that gives another shape is wrong."""
+    if g.shape_ != shape:
+        raise ValueError(f"the derivative of `{op}` gave shape {g.shape_} for `{name}` of shape {shape}")
+    return g if g.dtype is dtype else functions.cast(g, dtype)
+
+
+def _get(value, name):
+    if type(value) is Saved:
+        return value.get(name)
+    if type(value) is builtins.list:
+        return [_get(v, name) for v in value]
+    return value
+
+
+def _saved_list(values):
+    """A list or tuple to keep: a list of its tensors, kept as such, or itself if it has none."""
+    if not any(isinstance(v, TensorBase) for v in values):
+        return values
+    return [Saved(v) if isinstance(v, TensorBase) else v for v in values]
+
+
+class Recorder:
+    """Records calls of one row."""
+
+    def __init__(self, op):
+        self.op, self.names, self.defaults = op, op.parameters, op.defaults
+        self.needs = {}  # names of inputs that want a gradient -> _Need
+
+    def record(self, call, args, kwargs, result):
+        """Give the results of a call their place in the graph."""
+        op = self.op
+        if op.gradient is None:
+            return
+        values = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+        slots, edges = [], []
+        for name, x in values.items():
+            if isinstance(x, TensorBase):
+                if x.tracked:
+                    slots.append((name, None, x.shape_, x.dtype))
+                    edges.append(edge(x))
+            elif type(x) is builtins.list or type(x) is tuple:
+                for i, v in enumerate(x):
+                    if isinstance(v, TensorBase) and v.tracked:
+                        slots.append((name, i, v.shape_, v.dtype))
+                        edges.append(edge(v))
+        key = tuple([slot[0] for slot in slots])
+        need = self.needs.get(key)
+        if need is None:
+            need = self.needs[key] = _Need(op, key)
+        results = result if type(result) is tuple else (result,)
+        outputs = [(y.shape_, y.dtype) for y in results]
+        if need.rules is None:
+            made = Node(op.name, edges, outputs)
+        else:
+            made = OpNode(op.name, edges, outputs)
+            made.op, made.need, made.slots = op, need, slots
+            if call.saved:
+                values.update(call.saved)
+            made.saved = saved = {}
+            for name in need.saved:
+                value = values.get(name)
+                if isinstance(value, TensorBase):
+                    saved[name] = Saved(value)
+                elif name in values:
+                    saved[name] = _saved_list(value) if isinstance(value, (list, tuple)) else value
+            for i, name in need.outputs:
+                if i < len(results):
+                    floating = results[i].dtype.is_floating_point
+                    saved[name] = Saved(node.alias(results[i]), made if floating else None, i)
+        for i, y in enumerate(results):
+            if y.dtype.is_floating_point:
+                attach(y, made, i)

@@ -1,0 +1,237 @@
+"""The public functions of the op table: a raw call of `dispatch`, what watches it, and its place in the graph.
+
+Small elementwise calls outside of a graph never leave `core/launch`, which has a fast path for contiguous tensors of
+one dtype and hands everything else to the functions made here.
+"""
+
+import collections
+import functools
+import inspect
+import threading
+
+from .. import dispatch
+from ..core import launch as core_launch
+from ..core.node import GRAD, WATCH
+from ..dtype import bool_
+from . import derive
+
+# ---- watchers ------------------------------------------------------------------------------------
+
+
+class _Watchers(threading.local):
+    """Who looks at every call of this thread: `around(op, run, args, kwargs)` calls `run(*args, **kwargs)`.
+
+    Backward pauses watchers whose `in_backward` is False; an `around_node(node, run, gradients, into)` of the others
+    looks at each node of the graph there, and calls `run(gradients, into)`.
+    """
+
+    def __init__(self):
+        self.stack = []
+
+
+_watchers = _Watchers()
+
+
+def watch(watcher, innermost=False):
+    """Let a watcher look at every call of this thread, before the ones that do; ends with `unwatch`.
+
+    `innermost`: after all others, so that it sees the calls that they make themselves, and inputs as they leave them.
+    """
+    _watchers.stack.insert(0 if innermost else len(_watchers.stack), watcher)
+    core_launch.set_mode(core_launch.mode() | WATCH)
+
+
+def unwatch(watcher):
+    """End what `watch` began."""
+    _watchers.stack.remove(watcher)
+    if not _watchers.stack:
+        core_launch.set_mode(core_launch.mode() & ~WATCH)
+
+
+def watchers():
+    """The watchers of this thread, the last one first asked."""
+    return tuple(_watchers.stack)
+
+
+def _watched(op, run, args, kwargs):
+    """Run a call through the watchers; calls that the op makes itself are not watched."""
+    stack = _watchers.stack
+    if len(stack) != 1:
+        return _ask(stack, len(stack), op, run, args, kwargs)
+    before = core_launch.set_mode(core_launch.mode() & ~WATCH)
+    try:
+        return stack[0].around(op, run, args, kwargs)
+    finally:
+        core_launch.set_mode(before)
+
+
+def _ask(stack, count, op, run, args, kwargs):
+    """Run a call through the first `count` watchers, the last first; the others see what it does itself."""
+    if not count:
+        return run(*args, **kwargs)
+    others = stack[: count - 1]
+    before, whole = core_launch.mode(), _watchers.stack
+    _watchers.stack = others
+    if not others:
+        core_launch.set_mode(before & ~WATCH)
+    try:
+        inner = functools.partial(_asked, others, op, run)
+        return stack[count - 1].around(op, inner, args, kwargs)
+    finally:
+        _watchers.stack = whole
+        core_launch.set_mode(before)
+
+
+def _asked(others, op, run, *args, **kwargs):
+    return _ask(others, len(others), op, run, args, kwargs)
+
+
+def watched_node(made, gradients, into):
+    """`made.backward(gradients, into)`, with the watchers that look at nodes around it."""
+    run = made.backward
+    for watcher in _watchers.stack:
+        around = getattr(watcher, "around_node", None)
+        if around is not None:
+            run = functools.partial(around, made, run)
+    return run(gradients, into)
+
+
+# ---- elementwise ops -----------------------------------------------------------------------------
+
+
+def make_elementwise(op):
+    """The public function of an elementwise op."""
+
+    def recorded(inputs, out, result=None):
+        y = dispatch.elementwise(op, inputs, out, result)
+        if core_launch.mode() & GRAD and core_launch.tracked(inputs):
+            _refuse_out(op, out)
+            derive.record_elementwise(op, inputs, y)
+        return y
+
+    if op.result == "given":
+
+        def cast_function(input, dtype, *, out=None):
+            target = dispatch.as_dtype(dtype)
+            if core_launch.mode() & WATCH:
+                return _watched(op, lambda x, **_: recorded((x,), out, target), (input,), _given(out))
+            return recorded((input,), out, target)
+
+        cast_function.__name__ = cast_function.__qualname__ = op.name
+        cast_function.__doc__ = op.doc
+        return cast_function
+    table = {}  # dtype -> entry of the fast path, or None; filled by the first call per dtype
+
+    def slow(inputs, out):
+        if core_launch.mode() & WATCH:
+            return _watched(op, lambda *inputs, **_: recorded(inputs, out), inputs, _given(out))
+        y = recorded(inputs, out)
+        key = getattr(inputs[0], "dtype", None)
+        if key is not None and key not in table:
+            table[key] = _fast_entry(op, key)
+        return y
+
+    if len(op.parameters) == 1:
+        return core_launch.make_unary(table, slow, op.name, op.doc)
+    if len(op.parameters) == 2:
+        return core_launch.make_binary(table, slow, op.name, op.doc)
+
+    def function(*inputs, out=None, **named):
+        if named or len(inputs) != len(op.parameters):
+            inputs = signature.bind(*inputs, **named).args
+        return slow(inputs, out)
+
+    signature = inspect.signature(op.function)
+    extra = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    function.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    function.__name__ = function.__qualname__ = op.name
+    function.__doc__ = op.doc
+    return function
+
+
+def _given(out):
+    """The keywords of a call with this `out`, as watchers see them."""
+    return {} if out is None else {"out": out}
+
+
+def _refuse_out(op, out):
+    if out is not None:
+        raise ValueError(f"`out` of `{op.name}` records no gradients: leave it out, or call under `no_grad`")
+
+
+def _fast_entry(op, key):
+    """The kernel for operands of one dtype, if the fast path may call it."""
+    if key.kind in "bs" or (op.result == "float" and key.kind != "f") or key.name not in op.dtypes:
+        return None
+    output = bool_ if op.result == "bool" else key
+    return core_launch.Entry(dispatch.elementwise_kernel(op, (key,) * len(op.parameters), key, output), output)
+
+
+# ---- every other op ------------------------------------------------------------------------------
+
+
+def make_function(op):
+    """The public function of an op: its paragraph, with `out=` instead of `call`."""
+    if op.family == "elementwise":
+        return make_elementwise(op)
+    paragraph, outputs = op.function, op.outputs
+    record = derive.Recorder(op).record
+
+    def run(*args, **kwargs):
+        given = {}
+        for name in outputs:
+            value = kwargs.pop(name, None)
+            if value is not None:
+                given[name] = value
+        inputs = core_launch.tensors((*args, *kwargs.values())) if given else ()
+        if isinstance(given.get("out"), (tuple, list)):
+            given.update(zip(outputs, given.pop("out")))
+        mode = core_launch.mode()
+        if not (mode & GRAD and (core_launch.tracked(args) or (kwargs and core_launch.tracked(kwargs.values())))):
+            call = dispatch.Call(op, given, inputs)
+            return call.finish(paragraph(call, *args, **kwargs))
+        if op.gradient is not None:
+            if given:
+                _refuse_out(op, given)
+            if not outputs:
+                raise ValueError(f"`{op.name}` works in place and records no gradients: call it under `no_grad`")
+        return recorded(mode, dispatch.Call(op, given, inputs, op.gradient is not None), args, kwargs)
+
+    def recorded(mode, call, args, kwargs):
+        core_launch.set_mode(mode & ~GRAD)  # what a paragraph computes on the way is no part of the graph
+        try:
+            result = call.finish(paragraph(call, *args, **kwargs))
+        finally:
+            core_launch.set_mode(mode)
+        record(call, args, kwargs, result)
+        return result
+
+    def function(*args, **kwargs):
+        mode = core_launch.mode()
+        if mode & WATCH:
+            return _watched(op, run, args, kwargs)
+        if kwargs or not outputs:
+            return run(*args, **kwargs)
+        if mode & GRAD and core_launch.tracked(args):  # by far the most calls of a training step
+            return recorded(mode, dispatch.Call(op, {}, (), op.gradient is not None), args, kwargs)
+        return paragraph(dispatch.Call(op, {}, ()), *args)
+
+    signature = inspect.signature(paragraph)
+    parameters = list(signature.parameters.values())[1:]
+    extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in outputs]
+    function.__signature__ = signature.replace(parameters=[*parameters, *extra])
+    function.__name__ = function.__qualname__ = op.name
+    function.__doc__ = op.doc
+    return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function)
+
+
+def _with_fields(function, op):
+    """`function`, whose several results are a named tuple."""
+    named = collections.namedtuple(op.name, op.fields)
+
+    @functools.wraps(function)
+    def with_fields(*args, **kwargs):
+        result = function(*args, **kwargs)
+        return named._make(result) if type(result) is tuple else result
+
+    return with_fields

@@ -1,0 +1,1 @@
+"""What runs beside single calls: devices and streams, events, graphs, recorded functions."""

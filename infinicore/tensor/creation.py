@@ -1,0 +1,184 @@
+"""Making tensors: empty, filled, from Python data, from foreign memory."""
+
+import numpy as np
+
+from .. import dispatch
+from ..core import layout
+from ..device import usable
+from ..dtype import bool_, float32, int64
+from ..dtype import dtype as to_dtype
+from ..interop.numpy import from_numpy
+from .gradients import makes_leaf
+from .tensor import Tensor
+
+
+def _shape(size):
+    return layout.checked_shape(size)
+
+
+@makes_leaf
+def empty(*size, dtype=None, device=None, pin_memory=False):
+    """An uninitialised tensor of shape `size` (ints, or one sequence of them)."""
+    usable(device)
+    shape = _shape(size[0] if len(size) == 1 else size)
+    return dispatch.empty(shape, float32 if dtype is None else to_dtype(dtype))
+
+
+def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
+    """An uninitialised tensor with the given strides (in elements)."""
+    usable(device)
+    shape, strides = _shape(size), tuple(strides)
+    if len(shape) != len(strides) or any(s < 0 for s in strides):
+        raise ValueError(f"`strides` must hold {len(shape)} sizes of 0 or more, got {strides}")
+    _, high = layout.extent(shape, strides)
+    whole = dispatch.empty((max(high + 1, 0),), float32 if dtype is None else to_dtype(dtype))
+    return dispatch.view(whole, shape, strides)
+
+
+@makes_leaf
+def full(size, fill_value, *, dtype=None, device=None):
+    """A tensor of one value; the dtype follows the value (float32, int64 or bool) unless given."""
+    usable(device)
+    if dtype is None:
+        dtype = float32 if isinstance(fill_value, float) else bool_ if isinstance(fill_value, bool) else int64
+    return dispatch.empty(_shape(size), to_dtype(dtype)).fill_(fill_value)
+
+
+@makes_leaf
+def zeros(*size, dtype=None, device=None, pin_memory=False):
+    """A tensor of zeros."""
+    return empty(*size, dtype=dtype, device=device).zero_()
+
+
+@makes_leaf
+def ones(*size, dtype=None, device=None, pin_memory=False):
+    """A tensor of ones."""
+    return empty(*size, dtype=dtype, device=device).fill_(1)
+
+
+@makes_leaf
+def empty_like(input, *, dtype=None, device=None):
+    """An uninitialised tensor of the shape and dtype of `input`."""
+    return empty(input.shape_, dtype=dtype or input.dtype, device=device)
+
+
+@makes_leaf
+def zeros_like(input, *, dtype=None, device=None):
+    """Zeros of the shape and dtype of `input`."""
+    return empty_like(input, dtype=dtype, device=device).zero_()
+
+
+@makes_leaf
+def ones_like(input, *, dtype=None, device=None):
+    """Ones of the shape and dtype of `input`."""
+    return empty_like(input, dtype=dtype, device=device).fill_(1)
+
+
+@makes_leaf
+def full_like(input, fill_value, *, dtype=None, device=None):
+    """One value in the shape and dtype of `input`."""
+    return empty_like(input, dtype=dtype, device=device).fill_(fill_value)
+
+
+def arange(start, end=None, step=1, *, dtype=None, device=None):
+    """`start, start + step, ...` below `end`; int64 for integers, else float32."""
+    if end is None:
+        start, end = 0, start
+    if step == 0:
+        raise ValueError("`step` must not be 0")
+    whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
+    wanted = to_dtype(dtype) if dtype is not None else int64 if whole else float32
+    return from_numpy(np.arange(start, end, step, dtype=np.int64 if whole else np.float64), dtype=wanted, device=device)
+
+
+@makes_leaf
+def linspace(start, end, steps, *, dtype=None, device=None):
+    """`steps` equally spaced values from `start` to `end`, both included."""
+    return from_numpy(np.linspace(start, end, steps), dtype=dtype or float32, device=device)
+
+
+@makes_leaf
+def eye(n, m=None, *, dtype=None, device=None):
+    """The identity matrix."""
+    return from_numpy(np.eye(n, m), dtype=dtype or float32, device=device)
+
+
+@makes_leaf
+def tensor(data, *, dtype=None, device=None):
+    """A new tensor from numbers, nested sequences, a NumPy array or a tensor (always a copy)."""
+    usable(device)
+    if isinstance(data, Tensor):
+        return data.to(dtype or data.dtype, copy=True)
+    if isinstance(data, (list, tuple)) and any(isinstance(v, Tensor) for v in data):
+        data = [v.numpy() for v in data]
+    try:
+        array = np.array(data)
+    except ValueError:
+        raise ValueError(
+            "`data` must be rectangular: every nested sequence of one depth needs the same length"
+        ) from None
+    if array.dtype == object:
+        raise ValueError("`data` must hold numbers in a rectangular arrangement")
+    if dtype is None and not isinstance(data, np.ndarray) and array.dtype == np.float64:
+        dtype = float32
+    if array.size == 0 and dtype is None and not isinstance(data, np.ndarray):
+        dtype = float32
+    if dtype is not None:
+        wanted = to_dtype(dtype)
+        array = array.astype(wanted.numpy)
+    return from_numpy(array)
+
+
+def from_list(data, *, dtype=None):
+    """A tensor from nested lists of numbers.
+
+    Raises ValueError for ragged or empty data and OverflowError for integers out of the dtype's range.
+    """
+    if not isinstance(data, (list, tuple)):
+        raise TypeError(f"`data` must be a list, got {type(data).__name__}")
+    try:
+        array = np.array(data)
+    except ValueError:
+        array = np.array(None, dtype=object)
+    if array.dtype == object:
+        raise ValueError("`data` must be rectangular and hold numbers only")
+    if array.size == 0:
+        raise ValueError("`data` must not be empty, use `infinicore.empty`")
+    wanted = to_dtype(dtype) if dtype is not None else None
+    if wanted is not None and wanted.kind in "iu" and array.dtype.kind in "iu":
+        limits = np.iinfo(wanted.numpy)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise OverflowError(f"`data` holds {int(array.min())} to {int(array.max())}, beyond the range of {wanted}")
+    return tensor(array if wanted is not None else data, dtype=wanted)
+
+
+def from_blob(data_ptr, size, *, dtype=None, device=None):
+    """A tensor of the memory at an address, row-major. The caller keeps the memory alive."""
+    shape = _shape(size)
+    return strided_from_blob(data_ptr, shape, layout.contiguous_strides(shape), dtype=dtype, device=device)
+
+
+def strided_from_blob(data_ptr, size, strides, *, dtype=None, device=None):
+    """As `from_blob`, with strides in elements."""
+    usable(device)
+    shape, strides = _shape(size), tuple(strides)
+    if len(strides) != len(shape):
+        raise ValueError(f"`size` {shape} and `strides` {strides} must have the same length")
+    wanted = float32 if dtype is None else to_dtype(dtype)
+    if layout.count(shape) == 0:
+        return dispatch.empty(shape, wanted)
+    if not isinstance(data_ptr, int) or data_ptr <= 0:
+        raise ValueError(f"`data_ptr` must be an address, got {data_ptr!r}")
+    return dispatch.wrap(data_ptr, shape, strides, wanted, None)
+
+
+def from_torch(tensor):
+    """A tensor of the memory of a torch CPU tensor, with its strides."""
+    if type(tensor).__module__.partition(".")[0] != "torch":
+        raise TypeError(f"`tensor` must be a torch tensor, got {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise NotImplementedError(f"`tensor` is on {tensor.device}; call `.cpu()` on it first")
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.numel() == 0:
+        return dispatch.empty(tuple(tensor.shape), to_dtype(tensor.dtype))
+    return dispatch.wrap(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), to_dtype(tensor.dtype), tensor)

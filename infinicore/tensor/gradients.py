@@ -1,0 +1,154 @@
+"""What a `Tensor` has to do with gradients: PyTorch's attributes and methods."""
+
+import functools
+import importlib
+import inspect
+import weakref
+
+from ..core import launch, node
+from ..core.node import GRAD, Handle, TensorHooks, alias
+from ..core.tensor_cy import TensorBase
+
+
+def in_graph(*values):
+    """Whether a call with these values is recorded."""
+    return launch.mode() & GRAD and launch.tracked(values)
+
+
+def makes_leaf(function):
+    """Give a function that makes a tensor the keyword `requires_grad`."""
+
+    @functools.wraps(function)
+    def made(*args, requires_grad=False, **kwargs):
+        t = function(*args, **kwargs)
+        return t.requires_grad_() if requires_grad else t
+
+    signature = inspect.signature(function)
+    extra = inspect.Parameter("requires_grad", inspect.Parameter.KEYWORD_ONLY, default=False)
+    made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    return made
+
+
+class Gradients:
+    """Members of `Tensor` for autograd."""
+
+    __slots__ = ()
+
+    @property
+    def requires_grad(self):
+        """Whether gradients flow into this tensor."""
+        return bool(self.tracked)
+
+    @requires_grad.setter
+    def requires_grad(self, value):
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad=True):
+        """Ask for (or no longer for) a gradient of this leaf; returns it."""
+        if requires_grad and not self.dtype.is_floating_point:
+            raise TypeError(f"only floating-point tensors can require gradients, got {self.dtype}: cast it first")
+        if not requires_grad and self.node is not None:
+            raise ValueError(f"`requires_grad` of a result of `{self.node.name}` cannot be turned off: use `.detach()`")
+        self.tracked = bool(requires_grad)
+        return self
+
+    @property
+    def grad(self):
+        """The gradient that `backward` accumulated, or None."""
+        return self.gradient
+
+    @grad.setter
+    def grad(self, value):
+        if value is not None:
+            if not isinstance(value, TensorBase):
+                raise TypeError(f"`grad` must be a Tensor or None, got {type(value).__name__}")
+            if value.shape_ != self.shape_:
+                raise ValueError(f"`grad` must have shape {self.shape_}, that of its tensor, got {value.shape_}")
+        self.gradient = value
+
+    @property
+    def grad_fn(self):
+        """The node of the graph that made this tensor; None for a leaf."""
+        return node.edge(self)[0] if self.tracked and self.node is not None else None
+
+    @property
+    def is_leaf(self):
+        """Whether this tensor was not made by a recorded operation."""
+        return self.node is None
+
+    @property
+    def data(self):
+        """The same memory outside of the graph."""
+        return alias(self)
+
+    @data.setter
+    def data(self, value):
+        if value.shape_ != self.shape_ or value.dtype is not self.dtype:
+            raise ValueError(
+                f"`data` must be {self.dtype} of shape {self.shape_}, got {value.dtype} of shape {value.shape_}"
+            )
+        self.set_layout(
+            value.storage, value.address, value.dtype, value.device, value.shape_, value.strides_, value.numel_,
+            value.contiguous_,
+        )  # fmt: skip
+
+    @property
+    def _version(self):
+        """How often the memory was written to through tensors."""
+        return self.storage.version
+
+    def detach(self):
+        """The same memory outside of the graph."""
+        return alias(self)
+
+    def detach_(self):
+        """Take this tensor out of the graph; returns it."""
+        self.node, self.output, self.tracked = None, 0, False
+        return self
+
+    def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+        """Add the derivative of this tensor to `.grad` of every leaf; `gradient` is needed beyond one element."""
+        _autograd().backward(self, gradient, retain_graph, create_graph, inputs)
+
+    def register_hook(self, hook):
+        """Call `hook(gradient)` when the gradient is known; what it returns replaces it. Returns a removable handle."""
+        if not self.tracked:
+            raise ValueError("`register_hook` needs a tensor that requires grad, this one does not")
+        if self.node is None:
+            return Handle(self._hooks().gradient, hook)
+        made, output = node.edge(self)
+
+        def pick(gradients):
+            g = gradients[output]
+            result = None if g is None else hook(g)
+            return None if result is None else (*gradients[:output], result, *gradients[output + 1 :])
+
+        return made.register_prehook(pick)
+
+    def register_post_accumulate_grad_hook(self, hook):
+        """Call `hook(tensor)` after backward has added to `.grad` of this leaf."""
+        if not self.tracked or self.node is not None:
+            raise ValueError("`register_post_accumulate_grad_hook` needs a leaf that requires grad")
+        return Handle(self._hooks().accumulated, hook)
+
+    def _hooks(self):
+        if self.hooks is None:
+            self.hooks = TensorHooks()
+        return self.hooks
+
+    def retain_grad(self):
+        """Keep the gradient of this result in `.grad`, as that of a leaf."""
+        if not self.tracked:
+            raise ValueError("`retain_grad` needs a tensor that requires grad, this one does not")
+        if self.node is not None:
+            made, output = node.edge(self)
+            made.retained = {**(made.retained or {}), output: weakref.ref(self)}
+
+    @property
+    def retains_grad(self):
+        """Whether `retain_grad` was called on this result."""
+        return self.node is not None and bool(self.node.retained) and self.output in self.node.retained
+
+
+def _autograd():
+    return importlib.import_module("infinicore.autograd")  # it lies above tensors

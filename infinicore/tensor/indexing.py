@@ -1,0 +1,102 @@
+"""Indices: which are views, and of what layout; and what the others are to the ops `index` and `index_put`."""
+
+import numpy as np
+
+from ..core.tensor_cy import TensorBase
+
+
+def basic_index(sizes, steps, index):
+    """(shape, strides, offset) of a view by ints, slices, None and `...`; None for other indices."""
+    items = index if type(index) is tuple else (index,)
+    used = 0
+    for item in items:
+        if isinstance(item, (bool, np.bool_)):
+            return None
+        if item is None or item is Ellipsis:
+            continue
+        if not isinstance(item, (int, slice, np.integer)):
+            return None
+        used += 1
+    if used > len(sizes):
+        raise IndexError(f"`index` names {used} dims, but the tensor has {len(sizes)}")
+    shape, strides, offset, d, dots = [], [], 0, 0, False
+    for item in items:
+        if item is None:
+            shape.append(1)
+            strides.append(0)
+        elif item is Ellipsis:
+            if dots:
+                raise IndexError("`index` may hold one `...` only")
+            dots = True
+            skip = len(sizes) - used
+            shape += sizes[d : d + skip]
+            strides += steps[d : d + skip]
+            d += skip
+        elif isinstance(item, slice):
+            start, stop, step = item.indices(sizes[d])
+            length = len(range(start, stop, step))
+            shape.append(length)
+            strides.append(steps[d] * step)
+            offset += start * steps[d] if length else 0
+            d += 1
+        else:
+            size, i = sizes[d], int(item)
+            if not -size <= i < size:
+                raise IndexError(f"`index` {i} is out of range for dim {d} of size {size}")
+            offset += (i + size if i < 0 else i) * steps[d]
+            d += 1
+    shape += sizes[d:]
+    strides += steps[d:]
+    return tuple(shape), tuple(strides), offset
+
+
+def _as_tensor(item, from_numpy):
+    """An index of one or several dims as a tensor: of a tensor, an array, a list or a number."""
+    if isinstance(item, TensorBase):
+        return item
+    array = np.asarray(item)
+    if array.size == 0 and isinstance(item, (list, tuple)):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise IndexError(f"`index` must be of integers, bools, slices, None and `...`, got {array.dtype.name}")
+    return from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def advanced_index(x, index, from_numpy):
+    """(view, indices) such that `infinicore.index(view, indices)` is `x[index]`, under the rules of NumPy.
+
+    The view takes care of slices, None and `...`; `indices` holds a tensor or None for each dim of the view, where a
+    mask stands for as many dims as it has. Integers beside tensors are 0-dim tensors. `from_numpy` makes a tensor of an
+    array.
+    """
+    items = [
+        item
+        if item is None or item is Ellipsis or isinstance(item, (slice, bool, np.bool_))
+        else _as_tensor(item, from_numpy)
+        for item in (index if isinstance(index, tuple) else (index,))
+    ]
+    used = 0
+    for item in items:
+        if isinstance(item, TensorBase):
+            used += len(item.shape_) if item.dtype.kind == "b" and item.shape_ else item.dtype.kind != "b"
+        else:
+            used += isinstance(item, slice)
+    if used > len(x.shape_):
+        raise IndexError(f"`index` names {used} dims, but the tensor has {len(x.shape_)}")
+    if sum(item is Ellipsis for item in items) > 1:
+        raise IndexError("`index` may hold one `...` only")
+    basic, indices = [], []
+    for item in items:
+        if item is Ellipsis:
+            basic += [slice(None)] * (len(x.shape_) - used)
+            indices += [None] * (len(x.shape_) - used)
+        elif item is None or isinstance(item, slice):
+            basic.append(item)
+            indices.append(None)
+        elif isinstance(item, (bool, np.bool_)) or (item.dtype.kind == "b" and not item.shape_):
+            basic.append(None)  # True and False are masks of a dim of size 1
+            indices.append(_as_tensor([bool(item)], from_numpy))
+        else:
+            basic += [slice(None)] * (len(item.shape_) if item.dtype.kind == "b" else 1)
+            indices.append(item)
+    return (x if all(b == slice(None) for b in basic) else x[tuple(basic)]), tuple(indices)

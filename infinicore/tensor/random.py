@@ -1,0 +1,166 @@
+"""Seeds, generators and random tensors (NumPy's Philox: counter-based, the same on every machine)."""
+
+import secrets
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..core import layout, node
+from ..dispatch.call import refuse_recording
+from ..dtype import dtype as to_dtype
+from ..dtype import float32, int64
+from ..interop.numpy import from_numpy
+from .gradients import makes_leaf
+
+_ALGORITHM = "philox"
+_SEEDS = (1 << 63) - 1
+
+
+class Generator:
+    """A source of random numbers with its own state."""
+
+    def __init__(self, seed=None):
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed):
+        """Restart from `seed` (None: from the system's entropy); returns the generator."""
+        if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
+            raise ValueError(f"`seed` must be an integer of 0 or more, got {seed!r}")
+        self._seed = secrets.randbits(63) if seed is None else int(seed)
+        self._state = np.random.Generator(np.random.Philox(self._seed))
+        return self
+
+    @property
+    def _numpy(self):
+        refuse_recording("drawing random numbers", "all replays would use the same, so draw before, or use eval()")
+        return self._state
+
+    def seed(self):
+        """Restart from the system's entropy; returns the new seed, an int of 63 bits."""
+        return self.manual_seed(None)._seed
+
+    def initial_seed(self):
+        """The seed that the generator last started from."""
+        return self._seed
+
+    def get_state(self):
+        """The state as a dict of ints, lists and a text, which JSON can hold; `set_state` takes it back."""
+        state = self._state.bit_generator.state
+        return {
+            "algorithm": _ALGORITHM,
+            "seed": self._seed,
+            "counter": state["state"]["counter"].tolist(),
+            "key": state["state"]["key"].tolist(),
+            "buffer": state["buffer"].tolist(),
+            "buffer_pos": int(state["buffer_pos"]),
+            "has_uint32": int(state["has_uint32"]),
+            "uinteger": int(state["uinteger"]),
+        }
+
+    def set_state(self, state):
+        """Continue from what `get_state` gave; returns the generator. Raises ValueError for anything else."""
+        if not isinstance(state, dict) or state.get("algorithm") != _ALGORITHM:
+            raise ValueError(f"`state` must be what `Generator.get_state` gives, got {str(state)[:80]}")
+        try:
+            parts = {name: np.array(state[name], np.uint64) for name in ("counter", "key", "buffer")}
+            if [parts[name].shape for name in ("counter", "key", "buffer")] != [(4,), (2,), (4,)]:
+                raise ValueError("wrong lengths")
+            bits = np.random.Philox(0)
+            bits.state = {
+                "bit_generator": "Philox",
+                "state": {"counter": parts["counter"], "key": parts["key"]},
+                "buffer": parts["buffer"],
+                **{name: int(state[name]) for name in ("buffer_pos", "has_uint32", "uinteger")},
+            }
+            seed = int(state["seed"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"`state` of a generator is damaged: {error!r}") from None
+        self._seed, self._state = seed, np.random.Generator(bits)
+        return self
+
+    def uniform(self):
+        """One number in [0, 1)."""
+        return self._numpy.random()
+
+    def integers(self, low, high=None, size=None):
+        """An int in [low, high), in [0, low) without `high`; with `size` (an int or a tuple), an int64 array."""
+        found = self._numpy.integers(low, high, size)
+        return int(found) if size is None else found
+
+    def kernel_seed(self):
+        """63 random bits for a kernel that makes its own random numbers; a recorded function draws them anew."""
+        if node.state.notes is None:
+            return self.integers(_SEEDS)
+        seed = int(self._state.integers(_SEEDS))
+        node.state.notes.draws.setdefault(seed, (self, self._state))
+        return seed
+
+    def permutation(self, n):
+        """The numbers 0 to n - 1 in random order, an int64 array."""
+        return self._numpy.permutation(n)
+
+
+_default = Generator()
+
+
+def default_generator():
+    """The generator that functions use unless they are given another one."""
+    return _default
+
+
+def manual_seed(seed):
+    """Restart the default generator; returns it."""
+    return _default.manual_seed(seed)
+
+
+def get_rng_state():
+    """The default generator's state; see `Generator.get_state`."""
+    return _default.get_state()
+
+
+def set_rng_state(state):
+    """Continue the default generator from a state of `get_rng_state`."""
+    _default.set_state(state)
+
+
+@contextmanager
+def fork_rng(seed=None):
+    """Inside of the `with` block the default generator starts from `seed`, or (None) from a copy of its state.
+
+    After the block it continues as if nothing had been drawn.
+    """
+    before = _default._seed, _default._state
+    if seed is None:
+        _default.set_state(_default.get_state())  # a new bit generator: the old one stays as it is
+    else:
+        _default.manual_seed(seed)
+    try:
+        yield _default
+    finally:
+        _default._seed, _default._state = before
+
+
+def _sizes(size):
+    return layout.checked_shape(size[0] if len(size) == 1 else size)
+
+
+@makes_leaf
+def rand(*size, dtype=None, device=None, generator=None):
+    """Uniform numbers in [0, 1)."""
+    values = (generator or _default)._numpy.random(_sizes(size), np.float32)
+    return from_numpy(np.asarray(values), dtype=dtype or float32, device=device)
+
+
+@makes_leaf
+def randn(*size, dtype=None, device=None, generator=None):
+    """Standard normal numbers."""
+    values = (generator or _default)._numpy.standard_normal(_sizes(size), np.float32)
+    return from_numpy(np.asarray(values), dtype=dtype or float32, device=device)
+
+
+def randint(low, high, size, *, dtype=None, device=None, generator=None):
+    """Integers in [low, high)."""
+    if low >= high:
+        raise ValueError(f"`low` {low} must be below `high` {high}")
+    values = (generator or _default)._numpy.integers(low, high, layout.checked_shape(size))
+    return from_numpy(np.asarray(values), dtype=to_dtype(dtype) if dtype else int64, device=device)

@@ -1,0 +1,449 @@
+"""The Tensor: storage, dtype and layout, with the methods of PyTorch and the exports of NumPy.
+
+Methods that compute are attached from the op table at the end of the file; the ones written here
+only change layouts, move data, or convert.
+"""
+
+import functools
+
+import numpy as np
+
+from .. import dispatch, kernels
+from ..core import layout, node
+from ..core.tensor_cy import TensorBase
+from ..device import Device, usable
+from ..dispatch import derive, functions
+from ..dtype import DType, dtype
+from ..interop.dlpack import to_dlpack
+from ..interop.numpy import from_numpy, to_numpy
+from . import random
+from .gradients import Gradients, in_graph
+from .indexing import advanced_index, basic_index
+from .printing import format_tensor
+from .views import Views
+
+
+class Size(tuple):
+    """A shape: a tuple that also equals a list."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return tuple.__eq__(self, tuple(other) if isinstance(other, list) else other)
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+    def numel(self):
+        """Number of elements."""
+        return layout.count(self)
+
+    def __repr__(self):
+        return f"Size({list(self)})"
+
+
+class Tensor(Views, Gradients, TensorBase):
+    """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    # ---- what it is ----
+
+    @property
+    def shape(self):
+        """Sizes of the dims."""
+        return Size(self.shape_)
+
+    @property
+    def strides(self):
+        """Steps between neighbours along each dim, in elements."""
+        return self.strides_
+
+    @property
+    def ndim(self):
+        """Number of dims."""
+        return len(self.shape_)
+
+    def dim(self):
+        """Number of dims."""
+        return len(self.shape_)
+
+    def size(self, dim=None):
+        """The shape, or the size of one dim."""
+        return self.shape if dim is None else self.shape_[layout.checked_dim(dim, self.ndim)]
+
+    def stride(self, dim=None):
+        """Strides in elements, as a list, or the stride of one dim."""
+        return list(self.strides_) if dim is None else self.strides_[layout.checked_dim(dim, self.ndim)]
+
+    def numel(self):
+        """Number of elements."""
+        return self.numel_
+
+    def element_size(self):
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self):
+        """Bytes of all elements."""
+        return self.numel_ * self.dtype.itemsize
+
+    def data_ptr(self):
+        """Address of the first element."""
+        return self.address
+
+    def is_contiguous(self):
+        """Whether elements lie in row-major order without gaps."""
+        return self.contiguous_
+
+    def is_floating_point(self):
+        """Whether the dtype is a floating-point one."""
+        return self.dtype.is_floating_point
+
+    def is_pinned(self):
+        """Whether the memory is page-locked for a GPU (never, on the CPU)."""
+        return False
+
+    def __len__(self):
+        if not self.shape_:
+            raise TypeError("a 0-dim tensor has no `len()`")
+        return self.shape_[0]
+
+    def __iter__(self):
+        if not self.shape_:
+            raise TypeError("a 0-dim tensor cannot be iterated over, use `.item()`")
+        return (self[i] for i in range(self.shape_[0]))
+
+    # ---- indexing ----
+
+    def __getitem__(self, index):
+        basic = basic_index(self.shape_, self.strides_, index)
+        if basic is not None:
+            back = functools.partial(_placed, self.shape_, index) if self.tracked else None
+            return derive.view(self, *basic, back)
+        dispatch.refuse_recording("indexing with tensors or lists", "use slices or `infinicore.embedding`")
+        return FUNCTIONS["index"](*advanced_index(self, index, from_numpy))
+
+    def __setitem__(self, index, value):
+        basic = basic_index(self.shape_, self.strides_, index)
+        if basic is not None:
+            if not isinstance(value, TensorBase):
+                value = (
+                    dispatch.scalar(value, self.dtype)
+                    if np.isscalar(value)
+                    else from_numpy(np.asarray(value).astype(self.dtype.numpy))
+                )
+            if in_graph(self, value):
+                self[index].copy_(value)
+            else:
+                dispatch.copy_into(dispatch.view(self, *basic), value)
+            return
+        dispatch.refuse_recording("assignment to an index of tensors or lists", "use slices")
+        dispatch.writable(self, "self")
+        if not isinstance(value, TensorBase) and not np.isscalar(value):
+            value = from_numpy(np.asarray(value))
+        value = value.to(self.dtype) if isinstance(value, TensorBase) else value
+        view, indices = advanced_index(self, index, from_numpy)
+        if in_graph(self, value):
+            view.copy_(FUNCTIONS["index_put"](view, indices, value))
+        else:
+            FUNCTIONS["index_put"](view, indices, value, out=view)
+
+    # ---- copies and conversions ----
+
+    def contiguous(self):
+        """This tensor if it is contiguous, else a row-major copy."""
+        return self if self.contiguous_ else FUNCTIONS["rearrange"](self)
+
+    def clone(self):
+        """A row-major copy."""
+        return FUNCTIONS["rearrange"](self)
+
+    def copy_(self, source):
+        """Write the elements of `source` (broadcast and cast as needed) into this tensor; returns it."""
+        if not isinstance(source, TensorBase):
+            raise TypeError(f"`source` must be a tensor, got {type(source).__name__}")
+        if in_graph(self, source):
+            derive.write(self, source.to(self.dtype).expand(self.shape_), "copy_")
+        else:
+            dispatch.copy_into(self, source)
+        return self
+
+    def fill_(self, value):
+        """Set every element; returns the tensor."""
+        return self.copy_(dispatch.scalar(value, self.dtype))
+
+    def zero_(self):
+        """Set every element to 0; returns the tensor."""
+        return self.fill_(0)
+
+    def add(self, other, *, alpha=1, out=None):
+        """`self + alpha * other`."""
+        return FUNCTIONS["add"](self, other if alpha == 1 else other * alpha, out=out)
+
+    def sub(self, other, *, alpha=1, out=None):
+        """`self - alpha * other`."""
+        return FUNCTIONS["sub"](self, other if alpha == 1 else other * alpha, out=out)
+
+    def add_(self, other, *, alpha=1):
+        """As `add`, into this tensor; returns it."""
+        return _into(self, FUNCTIONS["add"], (other if alpha == 1 else other * alpha,), {})
+
+    def sub_(self, other, *, alpha=1):
+        """As `sub`, into this tensor; returns it."""
+        return _into(self, FUNCTIONS["sub"], (other if alpha == 1 else other * alpha,), {})
+
+    def normal_(self, mean=0.0, std=1.0, *, generator=None):
+        """Set every element to a normal number; returns the tensor."""
+        return self._drawn("normal_", random.randn(self.shape_, generator=generator) * std + mean)
+
+    def uniform_(self, low=0.0, high=1.0, *, generator=None):
+        """Set every element to a uniform number from [low, high); returns the tensor."""
+        return self._drawn("uniform_", random.rand(self.shape_, generator=generator) * (high - low) + low)
+
+    def _drawn(self, name, values):
+        if not self.dtype.is_floating_point:
+            raise TypeError(f"`{name}` needs a tensor of floats, got {self.dtype}; use `infinicore.randint`")
+        return self.copy_(values)
+
+    def to(self, *args, dtype=None, device=None, copy=False):
+        """On another device, or as another dtype (in either order, or by name)."""
+        for arg in args:
+            if isinstance(arg, Device) or (
+                isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "mlu", "npu", "musa")
+            ):
+                device = arg
+            elif isinstance(arg, Tensor):
+                dtype, device = arg.dtype, arg.device
+            else:
+                dtype = arg
+        if device is not None:
+            usable(device)
+        target = self.dtype if dtype is None else _dtype(dtype)
+        if target is self.dtype:
+            return self.clone() if copy else self
+        return FUNCTIONS["cast"](self, target)
+
+    def type_as(self, other):
+        """As the dtype of another tensor."""
+        return self.to(other.dtype)
+
+    def cpu(self):
+        """On the CPU."""
+        return self
+
+    def numpy(self):
+        """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
+        return to_numpy(self)
+
+    def __array__(self, dtype=None, copy=None):
+        array = self.numpy()
+        if dtype is not None:
+            array = array.astype(dtype, copy=bool(copy))
+        return array.copy() if copy else array
+
+    def tolist(self):
+        """Nested Python lists of the elements (a number, for a 0-dim tensor)."""
+        return self.numpy().tolist()
+
+    def item(self):
+        """The one element as a Python number."""
+        if self.numel_ != 1:
+            raise ValueError(f"`item` needs a tensor of one element, got shape {self.shape_}")
+        return self.numpy().reshape(()).item()
+
+    def __bool__(self):
+        if self.numel_ != 1:
+            raise ValueError(f"the truth of a tensor of shape {self.shape_} is ambiguous, use `.all()` or `.any()`")
+        return self.item() != 0
+
+    def __float__(self):
+        return float(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __index__(self):
+        if self.dtype.kind not in "iub":
+            raise TypeError(f"only integer tensors can be an index, got {self.dtype}")
+        return int(self.item())
+
+    def __repr__(self):
+        return format_tensor(self)
+
+    def __dlpack__(self, **options):
+        return to_dlpack(self, **options)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __reduce__(self):
+        data = self.detach().contiguous().view(-1).numpy().view(np.uint8).tobytes()
+        return _rebuild, (data, self.dtype, self.shape_, self.tracked)
+
+    def __deepcopy__(self, memo):
+        if self.node is not None:
+            raise ValueError(f"a result of `{self.node.name}` cannot be copied deeply: call `.detach()` on it first")
+        return self.detach().clone().requires_grad_(self.tracked)
+
+    def debug(self, filename=None):
+        """Print the tensor, or write its raw bytes in row-major order to a file."""
+        if filename is None:
+            print(self)  # noqa: T201
+            return
+        with open(filename, "wb") as file:
+            file.write(self.contiguous().view(-1).numpy().tobytes())
+
+
+def _rebuild(data, dtype, shape, requires_grad=False):
+    t = dispatch.empty(shape, dtype)
+    t.view(-1).numpy().view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+    return t.requires_grad_(requires_grad)
+
+
+def _placed(shape, index, g):
+    """The gradient of a tensor of `shape` from that of `tensor[index]`: zeros elsewhere."""
+    full = dispatch.empty(shape, g.dtype).zero_()
+    full[index] = g
+    return full
+
+
+def _dtype(value):
+    return value if type(value) is DType else dtype(value)
+
+
+dispatch.set_tensor_class(Tensor)
+node.type_of_tensors = Tensor
+
+# ---- methods from the op table ------------------------------------------------------------------
+
+FUNCTIONS = {name: functions.make_function(op) for name, op in kernels.OPS.items()}
+vars(derive.functions).update(FUNCTIONS, from_numpy=from_numpy)
+
+# Methods that are functions of the package as well: `infinicore.reshape(x, (2, 3))`.
+METHODS = (
+    "broadcast_to chunk clone expand flatten movedim narrow permute reshape select split squeeze t transpose unbind "
+    "unflatten unsqueeze"
+).split()
+
+
+def _of_method(name):
+    method = getattr(Tensor, name)
+
+    @functools.wraps(method)
+    def function(input, *args, **kwargs):
+        if not isinstance(input, Tensor):
+            raise TypeError(f"`input` of `{name}` must be a tensor, got {type(input).__name__}")
+        return method(input, *args, **kwargs)
+
+    return function
+
+
+FUNCTIONS |= {name: _of_method(name) for name in METHODS}
+
+# Ops whose first input is a tensor become methods of that name, unless they belong to models.
+_NOT_METHODS = {"cat", "stack", "cast", "where", "embedding", "linear", "rope"}
+
+
+def _method(function):
+    def method(self, *args, **kwargs):
+        return function(self, *args, **kwargs)
+
+    method.__name__, method.__doc__ = function.__name__, function.__doc__
+    return method
+
+
+# Others than elementwise ones that have a form `name_`, which works in place.
+_IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
+
+
+def _into(self, function, args, kwargs):
+    """Run a function with its result in `self`, which takes the place of the result in the graph."""
+    if not in_graph(self, *args, *kwargs.values()):
+        return function(self, *args, **kwargs, out=self)
+    result = function(self, *args, **kwargs)
+    if result.shape_ != self.shape_:
+        raise ValueError(f"`self` has shape {self.shape_}, but the result of `{function.__name__}_` is {result.shape_}")
+    derive.keep_old(self, result)
+    derive.write(self, result.to(self.dtype), function.__name__ + "_")
+    return self
+
+
+def _in_place(function):
+    def method(self, *args, **kwargs):
+        return _into(self, function, args, kwargs)
+
+    method.__name__ = function.__name__ + "_"
+    method.__doc__ = f"As `{function.__name__}`, into this tensor; returns it."
+    return method
+
+
+def _attach():
+    for name, op in kernels.OPS.items():
+        function = FUNCTIONS[name]
+        if name in _NOT_METHODS:
+            continue
+        if not hasattr(Tensor, name):
+            setattr(Tensor, name, _method(function))
+        in_place = (op.family == "elementwise" and op.result in ("same", "float")) or name in _IN_PLACE
+        if in_place and not hasattr(Tensor, name + "_"):
+            setattr(Tensor, name + "_", _in_place(function))
+
+
+def _operator(function):
+    def forward(self, other):
+        if not isinstance(other, (Tensor, int, float, np.number)):
+            return NotImplemented
+        return function(self, other)
+
+    return forward
+
+
+def _reflected(function):
+    def backward(self, other):
+        if not isinstance(other, (Tensor, int, float, np.number)):
+            return NotImplemented
+        return function(other, self)
+
+    return backward
+
+
+def _operators():
+    """Special methods by name, from the functions that they call."""
+    found = {}
+    arithmetic = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
+    for symbol, name in arithmetic.items():
+        function = FUNCTIONS[name]
+        found[f"__{symbol}__"] = _operator(function)
+        if symbol != "matmul":
+            found[f"__r{symbol}__"] = _reflected(function)
+            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,), {})
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        found[f"__{name}__"] = _operator(FUNCTIONS[name])
+    for symbol, name in (("and", "logical_and"), ("or", "logical_or")):
+        found[f"__{symbol}__"] = _operator(FUNCTIONS[name])
+    for symbol, name in (("neg", "neg"), ("abs", "abs"), ("invert", "logical_not")):
+        found[f"__{symbol}__"] = lambda self, f=FUNCTIONS[name]: f(self)
+    return found
+
+
+def _conversion(name, target):
+    def method(self):
+        return self.to(target)
+
+    method.__name__ = name
+    method.__doc__ = f"As {target!r}."
+    return method
+
+
+for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool"):
+    setattr(Tensor, _name, _conversion(_name, dtype(_name)))
+_attach()
+_OPERATORS = _operators()
+for _name, _value in _OPERATORS.items():
+    setattr(Tensor, _name, _value)
+Tensor.__hash__ = object.__hash__  # identity; `__eq__` compares elements

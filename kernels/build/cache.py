@@ -1,0 +1,200 @@
+"""The disk cache of compiled kernels: one object file per kernel, one directory per machine type.
+
+An entry is `<name>-<key>.o`: a JSON header line (symbol, digest) and the object code; beside it lies
+the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
+llvmlite, so code for another machine is never loaded; the key covers the source text and the helpers that
+it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes
+may share the directory. A damaged entry is dropped and compiled again.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+
+from . import isa
+
+
+def root():
+    """The cache directory of this user: `INFINICORE_CACHE_DIR`, else the platform's."""
+    given = os.environ.get("INFINICORE_CACHE_DIR")
+    if given:
+        return Path(given)
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "infinicore"
+
+
+@functools.cache
+def directory():
+    """The cache directory of this type of machine (not yet created)."""
+    what = [platform.machine(), isa.feature_string(), sys.implementation.cache_tag]
+    what += [version("numba"), version("llvmlite")]
+    digest = hashlib.sha256(" ".join(what).encode()).hexdigest()[:12]
+    return root() / f"{isa.cpu_name()}-{digest}"
+
+
+_KERNELS = Path(__file__).parents[1]
+_IMPORT = re.compile(r"^\s*from (\.+[\w.]*|infinicore\.kernels[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
+
+
+def _imported(text, package):
+    """Files of `kernels/` that a source text imports; `package` is the folder that it lies in."""
+    found = set()
+    for module, names in _IMPORT.findall(text):
+        dots = len(module) - len(module.lstrip("."))
+        if dots:
+            folder, rest = [package, *package.parents][dots - 1], module.lstrip(".")
+        else:
+            folder, rest = _KERNELS, module.removeprefix("infinicore.kernels").lstrip(".")
+        base = folder.joinpath(*rest.split(".")) if rest else folder
+        candidates = [base.with_suffix(".py"), *(base / f"{name}.py" for name in re.findall(r"\w+", names))]
+        found.update(path for path in candidates if path.is_relative_to(_KERNELS) and path.exists())
+    return found
+
+
+@functools.cache
+def _helper(path):
+    """(digest of a file of kernel helpers, files that it imports)."""
+    data = path.read_bytes()
+    name = path.relative_to(_KERNELS).as_posix() if path.is_relative_to(_KERNELS) else path.name
+    return hashlib.sha256(name.encode() + data).digest(), _imported(data.decode(), path.parent)
+
+
+def library_digest(source):
+    """A digest of every file that this kernel source is compiled with, directly or through others, in any folder."""
+    seen, todo = set(), [*_imported(source, _KERNELS), _KERNELS / "build" / "jit.py", _KERNELS / "build" / "isa.py"]
+    while todo:
+        path = todo.pop()
+        if path not in seen:
+            seen.add(path)
+            todo += _helper(path)[1]
+    digest = hashlib.sha256()
+    for path in sorted(seen):
+        digest.update(_helper(path)[0])
+    return digest.hexdigest()
+
+
+def path_of(name, source):
+    """Where the kernel `name` with this source text lies."""
+    key = hashlib.sha256((library_digest(source) + source).encode()).hexdigest()[:20]
+    return directory() / f"{name}-{key}.o"
+
+
+def read(path):
+    """(symbol, object code), or None if the entry is missing or damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    head, _, code = data.partition(b"\n")
+    try:
+        header = json.loads(head)
+        if header["sha256"] == hashlib.sha256(code).hexdigest():
+            return header["symbol"], code
+    except (ValueError, KeyError, TypeError):
+        pass
+    try:
+        path.unlink()
+    except OSError:
+        pass
+    return None
+
+
+@functools.cache
+def _warn_unwritable(reason):
+    warnings.warn(
+        f"compiled kernels cannot be stored in {directory()} ({reason}), so every process compiles "
+        "them again; free some space or set `INFINICORE_CACHE_DIR` to a writable directory",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def write(path, symbol, code, source):
+    """Store an entry and its source atomically; a cache that cannot be written only warns, once."""
+    header = json.dumps({"symbol": symbol, "sha256": hashlib.sha256(code).hexdigest()})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, header.encode() + b"\n" + code)
+        _replace(path.with_suffix(".py"), source.encode())
+    except OSError as error:
+        _warn_unwritable(error.strerror or str(error))
+
+
+def _replace(path, data):
+    handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def entries():
+    """The cached kernels of every machine type: (path, bytes, seconds since the epoch)."""
+    found = []
+    for path in sorted(root().glob("*/*.o")):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.append((path, status.st_size, status.st_mtime))
+    return found
+
+
+WEIGHTS_SUFFIX = ".weights"
+
+
+def weights_folder():
+    """Where repacked weights lie: beside the kernels, and written by what packs them."""
+    return root() / "weights"
+
+
+def weight_entries():
+    """The repacked weights: (path, bytes, seconds since the epoch)."""
+    found = []
+    for path in sorted(weights_folder().glob(f"[!.]*{WEIGHTS_SUFFIX}")):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.append((path, status.st_size, status.st_mtime))
+    return found
+
+
+def clear_weights():
+    """Delete all repacked weights; returns (entries, bytes) removed."""
+    count = size = 0
+    for path, nbytes, _ in weight_entries():
+        count, size = count + 1, size + nbytes
+        path.unlink(missing_ok=True)
+    for path in weights_folder().glob(f".*{WEIGHTS_SUFFIX}"):  # what a killed process has left
+        path.unlink(missing_ok=True)
+    return count, size
+
+
+def clear():
+    """Delete every entry; returns (entries, bytes) removed."""
+    count = size = 0
+    for path, nbytes, _ in entries():
+        count, size = count + 1, size + nbytes
+        for file in (path, path.with_suffix(".py")):
+            file.unlink(missing_ok=True)
+    for folder in root().glob("*/"):
+        try:
+            folder.rmdir()
+        except OSError:
+            pass
+    return count, size

@@ -1,0 +1,232 @@
+"""JIT policy: how kernel source becomes machine code, in this one file.
+
+A kernel is a Python function `kernel(args, lo, hi)` that does the slice [lo, hi) of its work; `args`
+points to its argument block of int64 (addresses, sizes, strides, bits of scalars). It returns 0, or
+an error code. Numba compiles it to an object file that needs nothing of Numba at run time, so a warm
+start loads code through llvmlite in about a millisecond and never imports Numba.
+
+Helpers that kernels call are decorated with `@inline`. Flags: no fast-math (NaN and infinity keep
+their meaning; the vector library asks for `fma` and reassociated sums where it wants them), NumPy's
+error model (no exceptions in kernels), no reference counting (kernels see raw addresses only).
+"""
+
+import contextlib
+import ctypes
+import ctypes.util
+import functools
+import importlib.util
+import platform
+import re
+import threading
+
+import llvmlite.binding as llvm
+
+from . import cache, isa
+
+_FLAGS = {"error_model": "numpy", "boundscheck": False}
+_lock = threading.RLock()
+_engines = []  # an execution engine owns the code it loaded
+on_compile = None  # called with a kernel's name before it is compiled: progress for waiting users
+
+
+def inline(function):
+    """Decorate a helper that kernels (and users' own Numba code) call."""
+    import numba
+
+    # Without entry points for Python and C, which only kernels themselves need, a helper compiles faster.
+    return numba.njit(**_FLAGS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
+def public(function):
+    """Decorate a function on arrays (`arrays.py`) that Python calls as well."""
+    import numba
+
+    return numba.njit(**_FLAGS)(function)
+
+
+def parallel(function):
+    """Decorate the one function that runs a kernel on several threads (`cpu/driver.py`)."""
+    import numba
+
+    return numba.njit(parallel=True, **_FLAGS)(function)
+
+
+# What a compiled function refers to on the path that raises a Python exception. Kernels never take it
+# (they return error codes), and without Numba loaded these names would stay unresolved.
+_EXCEPTION_SYMBOLS = (
+    "NRT_Free numba_do_raise numba_gil_ensure numba_gil_release numba_runtime_build_excinfo_struct numba_unpickle"
+).split()
+
+
+@functools.cache
+def _target_machine():
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
+    for name in _EXCEPTION_SYMBOLS:
+        if llvm.address_of_symbol(name) is None:
+            llvm.add_symbol(name, abort)
+    libm = ctypes.util.find_library("m")  # functions without a polynomial of ours, such as `pow`
+    if libm is not None and llvm.address_of_symbol("powf") is None:
+        llvm.load_library_permanently(libm)
+    return llvm.Target.from_default_triple().create_target_machine()
+
+
+def _load(symbol, code):
+    """The address of `symbol` in object code, which stays loaded for the life of the process."""
+    machine = _target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _engines.append(engine)
+    return engine.get_function_address(symbol)
+
+
+@functools.cache
+def _configure_numba():
+    """Apply a forced instruction set before Numba builds its code generator."""
+    if isa.forced() != "auto":
+        import numba
+
+        numba.config.CPU_NAME = isa.cpu_name()
+        numba.config.CPU_FEATURES = isa.feature_string()
+
+
+@contextlib.contextmanager
+def _whole_programs():
+    """While a kernel compiles, its helpers stay LLVM IR: unoptimised, and without machine code of their own.
+
+    What counts of a helper is what the kernel makes of it, so the whole program is optimised once, in `_optimise`.
+    Numba would do that for each helper in turn, and emit each: 9.2 s instead of 5.5 s for twelve kernels, for code
+    of the same speed.
+    """
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.registry import cpu_target
+    from numba.core.runtime import rtsys
+
+    class Library(JITCodeLibrary):
+        """A function and all that it calls, unknown to Numba's execution engine."""
+
+        def _optimize_final_module(self):
+            pass
+
+        def _finalize_final_module(self):
+            self._finalize_dynamic_globals()
+            self._verify_declare_only_symbols()
+            self._finalized = True
+
+        def get_pointer_to_function(self, name):
+            self._ensure_finalized()
+            return 0
+
+    context = cpu_target.target_context
+    rtsys.initialize(context)  # a library too, which Numba calls
+    codegen = context.codegen()
+    codegen._library_class = Library
+    codegen.set_env = lambda name, environment: None  # an address in the engine: for exceptions, which kernels lack
+    try:
+        yield
+    finally:
+        del codegen._library_class, codegen.set_env
+
+
+def _import_source(name, path, source):
+    """Run rendered source as a module of its own, named so that tracebacks show the text."""
+    import linecache
+
+    module_name = "infinicore_rendered." + re.sub(r"\W", "_", name)
+    spec = importlib.util.spec_from_loader(module_name, loader=None)
+    module = importlib.util.module_from_spec(spec)
+    linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def _link(path, source):
+    """(symbol, library) of rendered source: the kernel and its helpers in one module of LLVM IR."""
+    _configure_numba()
+    from numba import types
+    from numba.core.ccallback import CFunc
+    from numba.core.compiler_lock import global_compiler_lock
+
+    from ..lang import simd
+
+    kernel = _import_source(path.stem, path.with_suffix(".py"), source).kernel
+    if kernel.__code__.co_argcount == 3:
+        arguments = (simd.Pointer(types.int64), types.int64, types.int64)
+    else:  # the driver: plain integers
+        arguments = (types.int64,) * kernel.__code__.co_argcount
+    with global_compiler_lock, _whole_programs():
+        result = CFunc(kernel, (arguments, types.int64), {}, dict(_FLAGS))._compile_uncached()
+        result.library.finalize()
+    return result.fndesc.llvm_cfunc_wrapper_name, result.library
+
+
+def _optimise(module, machine):
+    """Run LLVM's passes for a target machine over a linked module."""
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True  # SLP stays off, as in Numba, where it once miscompiled
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    module.verify()
+
+
+def _compile(path, source):
+    """Compile rendered source; (symbol, object code)."""
+    symbol, library = _link(path, source)
+    machine = library.codegen._tm
+    _optimise(library._final_module, machine)
+    return symbol, machine.emit_object(library._final_module)
+
+
+def load_kernel(name, source):
+    """The address of the kernel with this rendered source: from the disk cache, or compiled now."""
+    if isa.is_foreign():
+        raise NotImplementedError(
+            f"`INFINICORE_ISA=neon` compiles for aarch64, and this is {platform.machine()}: unset it to run kernels"
+        )
+    with _lock:
+        path = cache.path_of(name, source)
+        entry = cache.read(path)
+        if entry is None:
+            if on_compile is not None:
+                on_compile(name)
+            entry = _compile(path, source)
+            cache.write(path, *entry, source)
+        return _load(*entry)
+
+
+def assembly(name, source):
+    """The machine code of a kernel as text (for tests and for reading)."""
+    _, code = _compile(cache.path_of(name, source), source)
+    import subprocess
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".o") as file:
+        file.write(code)
+        file.flush()
+        return subprocess.run(["objdump", "-d", file.name], capture_output=True, text=True, check=True).stdout
+
+
+def cross_assembly(name, source, triple="aarch64-unknown-linux-gnu"):
+    """The code of a kernel for another machine, as assembly: shows what `INFINICORE_ISA=neon` compiles to.
+
+    The IR is Numba's for this machine, made with 4 lanes and without x86 intrinsics; it takes the other machine's
+    triple and data layout, and LLVM optimises it for that one.
+    """
+    if not isa.is_foreign():
+        raise ValueError(
+            f"`INFINICORE_ISA` must be 'neon', on a machine that is not aarch64, to compile for another one, "
+            f"got {isa.forced()!r} on {platform.machine()}"
+        )
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    features = ",".join("+" + feature for feature in sorted(isa.features()))
+    target = llvm.Target.from_triple(triple)
+    machine = target.create_target_machine(cpu=isa.cpu_name(), features=features, opt=3)
+    text = str(_link(cache.path_of(name, source), source)[1]._final_module)
+    text = re.sub(r'^target triple = ".*"$', f'target triple = "{triple}"', text, flags=re.MULTILINE)
+    layout = f'target datalayout = "{machine.target_data}"'
+    module = llvm.parse_assembly(re.sub(r'^target datalayout = ".*"$', layout, text, flags=re.MULTILINE))
+    _optimise(module, machine)
+    return machine.emit_assembly(module)

@@ -1,0 +1,381 @@
+"""Attention for training: the forward pass with a log-sum-exp of each row, and its derivative.
+
+FlashAttention-2 (Dao, arXiv 2307.08691): scores are made again from queries, keys and the log-sum-exp, tile by
+tile, and never stored. With S = scale * Q K^T, P = exp(S - lse) and D = rowsum(dO * O):
+
+    dV = P^T dO    dP = dO V^T    dS = scale * P * (dP - D)    dQ = dS K    dK = dS^T Q
+
+A unit of work is a batch and key/value head, or a chunk of its keys (backward; of its query rows in the forward
+pass) where there are few of them. A unit packs what it reads into words (see `attention_tiles.py`): each operand
+serves products along its elements and across them. Query heads that share keys follow one another, and their
+sums for keys and values stay in memory. Sums are float32 (float64 for float64), in an order that depends on
+shapes alone. Scores are in units of log2.
+"""
+
+from numba import types
+
+from ...build import jit
+from ...lang.simd import (
+    bitcast,
+    fill,
+    load,
+    ptr,
+    reduce_add,
+    select,
+    stack,
+    store,
+    vload,
+    vload_first,
+    vstore,
+    vstore_first,
+)
+from ...lang.vmath import log
+from ..gemm.microkernel import depth, panel_ptr, sum_ptr
+from . import grad_block as at
+from .block import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
+from .grad_tiles import (
+    LOG2E,
+    add_mask,
+    derive_panels,
+    drop_tile,
+    hide_later,
+    pack_columns,
+    pack_keys,
+    pack_rows,
+    score_tiles,
+    softmax_panels,
+    turn_rows,
+    write_rows,
+)
+from .tiles import INF, clear, value_tile
+
+F64 = types.float64
+ROW_BYTES = 8 * TILE  # one number for each row of a tile
+SCORE_BYTES = 8 * (KEYS + ROWS) * TILE
+ONES_BYTES = 8 * (ROWS + LANES)
+WORD_BYTES = SCORE_BYTES // 4  # of a tile of pairs
+
+
+@jit.inline
+def row_address(args, first, batch, head, row, T):
+    """The pointer to a row; `first` is the entry of the tensor's address."""
+    offset = batch * load(args, first + 1) + head * load(args, first + 2) + row * load(args, first + 3)
+    return ptr(load(args, first), T) + offset
+
+
+@jit.inline
+def slice_address(args, lo):
+    """The address of the scratch of the launch part that begins with unit `lo`."""
+    return load(args, at.SCRATCH) + lo // load(args, at.SLICE_ITEMS) * load(args, at.SLICE_BYTES)
+
+
+@jit.inline
+def words_at(args, base, area, T):
+    """The words of an area of the scratch; `area` is the entry of its offset."""
+    return panel_ptr(base + load(args, area), T)
+
+
+@jit.inline
+def sums_at(args, base, area, T):
+    """The float32 or float64 numbers of an area of the scratch."""
+    return sum_ptr(base + load(args, area), T)
+
+
+@jit.inline
+def strides(args, T):
+    """(words of a key, of a value; elements of a row of keys, of values) in packed memory."""
+    size, size_v, pair = load(args, at.SIZE_QK), load(args, at.SIZE_V), depth(T)
+    words = ((size + pair - 1) // pair + LANES - 1) // LANES * LANES
+    words_v = ((size_v + pair - 1) // pair + LANES - 1) // LANES * LANES
+    return words, words_v, (size + PANEL - 1) // PANEL * PANEL, (size_v + PANEL - 1) // PANEL * PANEL
+
+
+@jit.inline
+def tile_scores(args, keys, key_stride, queries, batch, head, row, rows, key, count, width, scores, T):
+    """Scores of a tile in units of log2, masked; those of one key more are -inf if their number is odd."""
+    causal, offset = load(args, at.CAUSAL) != 0, row - key
+    words = (load(args, at.SIZE_QK) + depth(T) - 1) // depth(T)
+    factor = bitcast(load(args, at.SCALE), F64) * LOG2E
+    score_tiles(keys, key_stride, queries, width, words, factor, scores, count, causal, offset)
+    if load(args, at.MASK) != 0:
+        hidden, stride = load(args, at.MASK_BYTES) == 1, load(args, at.MASK_ROW)
+        first = batch * load(args, at.MASK_BATCH) + head * load(args, at.MASK_HEAD) + row * stride + key
+        bias = sum_ptr(load(args, at.MASK) + first * load(args, at.MASK_BYTES), T)
+        add_mask(scores, hidden, bias, stride, rows, count, width, T)
+    if causal and count - 1 > offset:
+        hide_later(scores, width, count, offset)
+    if count % 2 != 0:
+        for c in range(0, width, LANES):
+            vstore(scores, count * width + c, fill(-INF, T, LANES))
+
+
+@jit.inline
+def tile_factors(args, factors, batch, head, row, key, count, width, T):
+    """Whether there is dropout, and its factors for a tile."""
+    probability = bitcast(load(args, at.DROPOUT), F64)
+    if probability == 0.0:
+        return False
+    heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
+    place = (batch * heads + head) * load(args, at.NUM_ROWS) + row
+    drop_tile(factors, place, key, count, width, load(args, at.SEED), probability, T)
+    return True
+
+
+# ---- forward -----------------------------------------------------------------------------------
+
+
+@jit.inline
+def forward_tile(args, batch, kv_head, head, row, base, T):
+    """Result and log-sum-exp of the rows from `row` on, against the packed keys and values of the head."""
+    num_rows, num_keys, causal = load(args, at.NUM_ROWS), load(args, at.NUM_KEYS), load(args, at.CAUSAL) != 0
+    size, size_v = load(args, at.SIZE_QK), load(args, at.SIZE_V)
+    words, _, _, value_stride = strides(args, T)
+    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
+    staging, queries = words_at(args, base, at.STAGING, T), words_at(args, base, at.QUERY_WORDS, T)
+    sums = sums_at(args, base, at.SUMS, T)
+    score_address = stack(SCORE_BYTES)
+    scores, weights = sum_ptr(score_address, T), panel_ptr(score_address, T)
+    factors, decay = sum_ptr(stack(SCORE_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
+    tops, totals = sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
+
+    rows = min(TILE, num_rows - row)
+    width = (rows + PANEL - 1) // PANEL * PANEL
+    source = row_address(args, at.Q, batch, head, row, T)
+    pack_columns(queries, source, load(args, at.Q_ROW), rows, width, size, staging, words)
+    clear(sums, width * value_stride, T)
+    clear(totals, width, T)
+    for c in range(0, width, LANES):
+        vstore(tops, c, fill(-INF, T, LANES))
+    end = min(num_keys, row + rows) if causal else num_keys
+    for key in range(0, end, KEYS):
+        count, offset = min(KEYS, end - key), row - key
+        tile_scores(args, keys + key * words, words, queries, batch, head, row, rows, key, count, width, scores, T)
+        dropping = tile_factors(args, factors, batch, head, row, key, count, width, T)
+        softmax_panels(scores, weights, factors, dropping, tops, totals, decay, count, width, causal, offset)
+        for c in range(0, width, ROWS):
+            seen = max(0, min(count, offset + c + ROWS)) if causal else count
+            steps = (seen + depth(T) - 1) // depth(T)
+            for i in range(0, value_stride, PANEL):
+                value_tile(
+                    weights + c, 1, width, values + (key // depth(T) * value_stride + i), value_stride, steps, None,
+                    decay + c, sums + (c * value_stride + i), value_stride, ROWS, VECTORS,
+                )  # fmt: skip
+    for r in range(rows):
+        total, line = load(totals, r), sums + r * value_stride
+        factor = 1.0 / total if total != 0.0 else 0.0
+        for i in range(0, value_stride, LANES):
+            vstore(line, i, vload(line, i, LANES) * factor)
+    out = row_address(args, at.OUT, batch, head, row, T)
+    write_rows(out, load(args, at.OUT_ROW), sums, value_stride, rows, size_v)
+    if load(args, at.LSE) != 0:
+        heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
+        lse = sum_ptr(load(args, at.LSE), T) + ((batch * heads + head) * num_rows + row)
+        for c in range(0, rows, LANES):
+            # of a row without keys: infinity, with which every probability becomes 0
+            total, top = vload(totals, c, LANES), vload(tops, c, LANES)
+            value = select(top == -INF, INF, top + log(total) * LOG2E)
+            vstore_first(lse, c, value, rows - c)
+
+
+@jit.inline
+def forward(args, lo, hi, T):
+    """Units [lo, hi): a chunk of the tiles of query rows of one batch and key/value head."""
+    chunks, kv_heads, group = load(args, at.CHUNKS), load(args, at.KV_HEADS), load(args, at.GROUP)
+    base = slice_address(args, lo)
+    tiles, num_keys = (load(args, at.NUM_ROWS) + TILE - 1) // TILE, load(args, at.NUM_KEYS)
+    words, _, _, value_stride = strides(args, T)
+    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
+    for unit in range(lo, hi):
+        item, chunk = unit // chunks, unit % chunks
+        batch, kv_head = item // kv_heads, item % kv_heads
+        k, v = row_address(args, at.K, batch, kv_head, 0, T), row_address(args, at.V, batch, kv_head, 0, T)
+        pack_keys(keys, words, k, load(args, at.K_ROW), num_keys, load(args, at.SIZE_QK))
+        padded = (num_keys + 1) // 2 * 2
+        pack_rows(values, value_stride, v, load(args, at.V_ROW), num_keys, padded, load(args, at.SIZE_V), T)
+        for i in range(chunk, tiles * group, chunks):
+            tile = i // group
+            # Causal tiles grow longer towards the end: in turn from both ends, chunks get equal shares.
+            tile = tile // 2 if tile % 2 == 0 else tiles - 1 - tile // 2
+            forward_tile(args, batch, kv_head, kv_head * group + i % group, tile * TILE, base, T)
+    return 0
+
+
+# ---- backward ----------------------------------------------------------------------------------
+
+
+@jit.inline
+def load_statistics(args, batch, head, lse, delta, T):
+    """The log-sum-exp of all rows of a head and D = rowsum(dO * O), times the scale; rows of padding weigh nothing."""
+    num_rows, size_v, scale = load(args, at.NUM_ROWS), load(args, at.SIZE_V), bitcast(load(args, at.SCALE), F64)
+    heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
+    saved = sum_ptr(load(args, at.LSE), T) + (batch * heads + head) * num_rows
+    for row in range(num_rows):
+        out, grad = row_address(args, at.OUT, batch, head, row, T), row_address(args, at.GRAD, batch, head, row, T)
+        total = fill(0.0, T, LANES)
+        i = 0
+        while i + LANES <= size_v:
+            total = total + vload(out, i, LANES) * vload(grad, i, LANES)
+            i += LANES
+        if i < size_v:
+            total = total + vload_first(out, i, LANES, size_v - i) * vload_first(grad, i, LANES, size_v - i)
+        store(delta, row, reduce_add(total) * scale)
+        store(lse, row, load(saved, row))
+    for row in range(num_rows, (num_rows + TILE - 1) // TILE * TILE):
+        store(delta, row, 0.0)
+        store(lse, row, INF)
+
+
+@jit.inline
+def pack_head(args, batch, head, base, T):
+    """Queries and gradients of the result of one head as words, both ways, tile by tile."""
+    num_rows = load(args, at.NUM_ROWS)
+    words, words_v, stride, stride_v = strides(args, T)
+    staging = words_at(args, base, at.STAGING, T)
+    queries, grads = words_at(args, base, at.QUERY_WORDS, T), words_at(args, base, at.GRAD_WORDS, T)
+    query_rows = words_at(args, base, at.QUERY_ROWS, T)
+    grad_rows = words_at(args, base, at.GRAD_ROWS, T)
+    for row in range(0, num_rows, TILE):
+        rows = min(TILE, num_rows - row)
+        width = (rows + PANEL - 1) // PANEL * PANEL
+        for which in range(2):
+            # one call for both, which halves the code
+            first = at.Q if which == 0 else at.GRAD
+            source, step = row_address(args, first, batch, head, row, T), load(args, first + 3)
+            size = load(args, at.SIZE_QK) if which == 0 else load(args, at.SIZE_V)
+            across = stride if which == 0 else stride_v
+            along = words if which == 0 else words_v
+            packed = (query_rows if which == 0 else grad_rows) + row // depth(T) * across
+            turned = (queries if which == 0 else grads) + row * along
+            pack_rows(packed, across, source, step, rows, width, size, T)
+            turn_rows(turned, width, packed, across, source, step, rows, size, staging, along, T)
+
+
+@jit.inline
+def add_products(left, row_stride, step, right, stride, steps, sums, T):
+    """sums[i, :] += sum over k < steps of left[i, k] * right[k, :] for ROWS rows, `stride` columns."""
+    ones = sum_ptr(stack(ONES_BYTES), T)
+    for i in range(0, ROWS, LANES):
+        vstore(ones, i, fill(1.0, T, LANES))
+    for i in range(0, stride, PANEL):
+        value_tile(left, row_stride, step, right + i, stride, steps, None, ones, sums + i, stride, ROWS, VECTORS)
+
+
+@jit.inline
+def backward_tile(args, batch, head, row, key, base, dq, dk, dv, T):
+    """What the rows from `row` on and the packed keys from `key` on add to dQ, dK and dV."""
+    num_rows, causal, pair = load(args, at.NUM_ROWS), load(args, at.CAUSAL) != 0, depth(T)
+    words, words_v, stride, stride_v = strides(args, T)
+    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
+    key_rows = words_at(args, base, at.KEY_WORDS if pair == 1 and words == stride else at.KEY_ROWS, T)
+    queries = words_at(args, base, at.QUERY_WORDS, T) + row * words
+    grads = words_at(args, base, at.GRAD_WORDS, T) + row * words_v
+    query_rows = words_at(args, base, at.QUERY_ROWS, T) + row // pair * stride
+    grad_rows = words_at(args, base, at.GRAD_ROWS, T) + row // pair * stride_v
+    lse, delta = sums_at(args, base, at.ROW_LSE, T) + row, sums_at(args, base, at.ROW_DELTA, T) + row
+    score_address, product_address = stack(SCORE_BYTES), stack(SCORE_BYTES)
+    scores, products = sum_ptr(score_address, T), sum_ptr(product_address, T)
+    # Pairs are written beside the scores that they are made of, other words in their place.
+    prob_address = stack(WORD_BYTES) if pair == 2 else score_address
+    grad_address = stack(WORD_BYTES) if pair == 2 else product_address
+    pair_address = stack(WORD_BYTES) if pair == 2 else product_address
+    probs, ds = panel_ptr(prob_address, T), panel_ptr(grad_address, T)
+    ds_pairs, factors = panel_ptr(pair_address, T), sum_ptr(stack(SCORE_BYTES), T)
+
+    rows, count, offset = min(TILE, num_rows - row), min(KEYS, load(args, at.NUM_KEYS) - key), row - key
+    width = (rows + PANEL - 1) // PANEL * PANEL
+    tile_scores(args, keys, words, queries, batch, head, row, rows, key, count, width, scores, T)
+    inner = (load(args, at.SIZE_V) + pair - 1) // pair
+    scale = bitcast(load(args, at.SCALE), F64)
+    score_tiles(values, words_v, grads, width, inner, scale, products, count, causal, offset)
+    dropping = tile_factors(args, factors, batch, head, row, key, count, width, T)
+    derive_panels(
+        scores, products, factors, dropping, probs, ds, ds_pairs, lse, delta, count, width, causal, offset
+    )  # fmt: skip
+    across = width // pair
+    for i in range(0, count, ROWS):
+        first = max(0, i - offset) if causal else 0
+        if first < width:
+            place, steps = i * across + first // pair, (width - first) // pair
+            g, q = grad_rows + first // pair * stride_v, query_rows + first // pair * stride
+            add_products(probs + place, across, 1, g, stride_v, steps, dv + i * stride_v, T)
+            add_products(ds + place, across, 1, q, stride, steps, dk + i * stride, T)
+    for r in range(0, width, ROWS):
+        seen = min(count, offset + r + ROWS) if causal else count
+        if seen > 0:
+            add_products(ds_pairs + r, 1, width, key_rows, stride, (seen + pair - 1) // pair, dq + r * stride, T)
+
+
+@jit.inline
+def backward_head(args, batch, kv_head, member, chunk, base, dq, T):
+    """One query head against a chunk of the keys: dQ into `dq`, and dK and dV after the last head of the group."""
+    num_rows, num_keys, group = load(args, at.NUM_ROWS), load(args, at.NUM_KEYS), load(args, at.GROUP)
+    size, size_v = load(args, at.SIZE_QK), load(args, at.SIZE_V)
+    words, words_v, stride, stride_v = strides(args, T)
+    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
+    key_rows = words_at(args, base, at.KEY_ROWS, T)
+    lse, delta = sums_at(args, base, at.ROW_LSE, T), sums_at(args, base, at.ROW_DELTA, T)
+    head = kv_head * group + member
+    load_statistics(args, batch, head, lse, delta, T)
+    pack_head(args, batch, head, base, T)
+    clear(dq, (num_rows + TILE - 1) // TILE * TILE * stride, T)
+    for key in range(chunk * KEYS, num_keys, load(args, at.CHUNKS) * KEYS):
+        count, kept = min(KEYS, num_keys - key), key if group > 1 else 0
+        dk = sums_at(args, base, at.DK_SUMS, T) + kept * stride
+        dv = sums_at(args, base, at.DV_SUMS, T) + kept * stride_v
+        if member == 0:
+            clear(dk, KEYS * stride, T)
+            clear(dv, KEYS * stride_v, T)
+        k, k_step = row_address(args, at.K, batch, kv_head, key, T), load(args, at.K_ROW)
+        v, v_step = row_address(args, at.V, batch, kv_head, key, T), load(args, at.V_ROW)
+        pack_keys(keys, words, k, k_step, count, size)
+        pack_keys(values, words_v, v, v_step, count, size_v)
+        if depth(T) == 2 or words != stride:  # else keys serve both kinds of products as they are
+            pack_rows(key_rows, stride, k, k_step, count, (count + 1) // 2 * 2, size, T)
+        for row in range(key if load(args, at.CAUSAL) != 0 else 0, num_rows, TILE):
+            backward_tile(args, batch, head, row, key, base, dq + row * stride, dk, dv, T)
+        if member == group - 1:
+            k, v = row_address(args, at.DK, batch, kv_head, key, T), row_address(args, at.DV, batch, kv_head, key, T)
+            write_rows(k, load(args, at.DK_ROW), dk, stride, count, size)
+            write_rows(v, load(args, at.DV_ROW), dv, stride_v, count, size_v)
+
+
+@jit.inline
+def backward(args, lo, hi, T):
+    """Units [lo, hi): a chunk of the keys of one batch and key/value head."""
+    chunks, kv_heads, group = load(args, at.CHUNKS), load(args, at.KV_HEADS), load(args, at.GROUP)
+    base = slice_address(args, lo)
+    num_rows, size = load(args, at.NUM_ROWS), load(args, at.SIZE_QK)
+    _, _, stride, _ = strides(args, T)
+    part = (num_rows + TILE - 1) // TILE * TILE * stride
+    heads = load(args, at.BATCH) * kv_heads * group
+    for unit in range(lo, hi):
+        item, chunk = unit // chunks, unit % chunks
+        batch, kv_head = item // kv_heads, item % kv_heads
+        for member in range(group):
+            dq = sums_at(args, base, at.DQ_SUMS, T)
+            if chunks > 1:
+                dq = sum_ptr(load(args, at.PARTS), T) + (chunk * heads + item * group + member) * part
+            backward_head(args, batch, kv_head, member, chunk, base, dq, T)
+            if chunks == 1:
+                out = row_address(args, at.DQ, batch, kv_head * group + member, 0, T)
+                write_rows(out, load(args, at.DQ_ROW), dq, stride, num_rows, size)
+    return 0
+
+
+@jit.inline
+def join_parts(args, lo, hi, T):
+    """dQ of the heads [lo, hi) of [B * H] from the sums of the chunks of keys; arguments as of `backward`."""
+    chunks, num_rows, size = load(args, at.CHUNKS), load(args, at.NUM_ROWS), load(args, at.SIZE_QK)
+    heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
+    _, _, stride, _ = strides(args, T)
+    part = (num_rows + TILE - 1) // TILE * TILE * stride
+    for head in range(lo, hi):
+        sums = sum_ptr(load(args, at.PARTS), T) + head * part
+        for chunk in range(1, chunks):
+            more = sums + chunk * load(args, at.BATCH) * heads * part
+            for i in range(0, num_rows * stride, LANES):
+                vstore(sums, i, vload(sums, i, LANES) + vload(more, i, LANES))
+        batch = head // heads
+        out = row_address(args, at.DQ, batch, head - batch * heads, 0, T)
+        write_rows(out, load(args, at.DQ_ROW), sums, stride, num_rows, size)
+    return 0

@@ -1,0 +1,458 @@
+"""Convolution of images [N, C, H, W] without patches: a blocked product that reads the padded image in place.
+
+The image of a unit of work (a block of rows, all channels of a group) is copied once, padded, into rows of `pitch`
+elements. On that grid a result lies at q = row * pitch + column, and the element (channel, tap) of its patch at
+q + offset, so the matrix of patches never exists. Few channels of results are multiplied in tiles of channels by
+vectors of q (`correlate`), where some columns of the grid are nobody's (of 28 with a kernel of 3: 7 %); many in tiles
+of places by vectors of channels (`correlate_lanes`), transposed as they are stored. A stride s > 1 deals the input
+into s x s phases, in each of which neighbouring results read neighbours; the gradient of the input (a transposed
+convolution) has phases of results instead, each with its own taps. bfloat16 pairs (see microkernel.py) are pairs of
+channels.
+
+Sums run over channels and taps in one order, whatever the cut into units.
+
+The argument block (`Geometry` in ops/conv.py writes it; all strides in elements):
+  0 x   1 panels of the weight   2 y   3 bias (0: none)   4 scratch   5 its bytes and 6 units per thread
+  7 results' channels and 8 channels of a group   9 groups   10-11 strides of x: image, channel   12-13 H, W
+  14-17 strides of y: image, channel, row, column   18-19 stride of the input   20 rows of a block   21 blocks
+  22 panels of a unit   23 units that share an image's block   24 pitch   25 elements of a channel's planes
+  26 elements of a phase's plane   27-28 first row and column of the grid in the input (in strides)   29 rows of a plane
+  30 phases of the input   31 phases of the result   32 taps   33 taps x channels (pairs of channels count as one)
+  34 where the offsets lie in the scratch (bytes)   35 panels of a group
+  36-37 of `conv_grad.py`
+  from 38 on: (row, column) of each phase of the input, (taps, rows, columns, offset in y) of each phase of the result,
+  (offset in a channel's planes, index in the weight) of each tap
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from ...build import jit
+from ...lang.shuffle import transpose_tile
+from ...lang.simd import address, convert, fill, load, ptr, stack, store, vload, vload_first, vstore_first
+from ...lang.vector import I64, element_type, literal_of, splat
+from ..gemm.microkernel import (
+    add_products_of,
+    depth,
+    is_pair,
+    itemsize,
+    lanes,
+    lanes_of,
+    panel_ptr,
+    panel_type,
+    read,
+    sum_loop,
+    sum_ptr,
+    sum_type,
+    write,
+)
+from ..gemm.pack import load_unit
+
+TABLE = 38
+TILE_BYTES = 32 * 64 + 256  # sums of a tile in whole vectors both ways, and what is read behind them
+INT32, INT64, U16 = types.int32, types.int64, types.uint16
+
+
+@intrinsic(prefer_literal=True)
+def offset_product(typingctx, a, b, offsets, tile, steps, T, rows, vectors):
+    """tile[rows, vectors * lanes] = sum over `steps` of the outer products of a[k, rows] and b[offsets[k] : ].
+
+    `offsets` are in bytes; the last two arguments are literals.
+    """
+    height, across = literal_of(rows), literal_of(vectors)
+    if height is None or across is None or not isinstance(T, types.NumberClass):
+        return None
+    dtype = T.instance_type
+    count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        one = element_type(panel_type(dtype))
+        vector = ir.VectorType(one, count)
+        total = ir.VectorType(element_type(sum_type(dtype)), count)
+
+        def body(at, sums):
+            source = builder.add(args[1], read(builder, at[1], I64, 8))
+            right = [read(builder, source, vector, size, j * count * size) for j in range(across)]
+            new = []
+            for i in range(height):
+                left = splat(builder, read(builder, at[0], one, size, i * size), count)
+                for j in range(across):
+                    new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
+            return new
+
+        steps = context.cast(builder, args[4], sig.args[4], types.int64)
+        zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
+        _, sums = sum_loop(builder, steps, [args[0], args[2]], [height * size, 8], zeros, body)
+        for index, value in enumerate(sums):
+            write(builder, value, args[3], size, index * count * size)
+        return context.get_dummy_value()
+
+    return types.void(a, b, offsets, tile, steps, T, rows, vectors), codegen
+
+
+@intrinsic(prefer_literal=True)
+def place_product(typingctx, x, places, offsets, w, tile, steps, T, rows, vectors):
+    """tile[rows, vectors * lanes] = sum over k < `steps` of x[places[r] + offsets[k]] w[k, :], both in bytes.
+
+    `w` is [steps, vectors * lanes]; the last two arguments are literals.
+    """
+    height, across = literal_of(rows), literal_of(vectors)
+    if height is None or across is None or not isinstance(T, types.NumberClass):
+        return None
+    dtype = T.instance_type
+    count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        one = element_type(panel_type(dtype))
+        vector = ir.VectorType(one, count)
+        total = ir.VectorType(element_type(sum_type(dtype)), count)
+        sources = [builder.add(args[0], read(builder, args[1], I64, 8, 8 * i)) for i in range(height)]
+
+        def body(at, sums):
+            offset = read(builder, at[1], I64, 8)
+            right = [read(builder, at[0], vector, size, j * count * size) for j in range(across)]
+            new = []
+            for i in range(height):
+                left = splat(builder, read(builder, builder.add(sources[i], offset), one, size), count)
+                for j in range(across):
+                    new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
+            return new
+
+        steps = context.cast(builder, args[5], sig.args[5], types.int64)
+        zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
+        _, sums = sum_loop(builder, steps, [args[3], args[2]], [across * count * size, 8], zeros, body)
+        for index, value in enumerate(sums):
+            write(builder, value, args[4], size, index * count * size)
+        return context.get_dummy_value()
+
+    return types.void(x, places, offsets, w, tile, steps, T, rows, vectors), codegen
+
+
+# ---- the weight --------------------------------------------------------------------------------
+
+
+@jit.inline
+def pack_weight(args, lo, hi, T):
+    """Panels [lo, hi) of a weight: for each phase [channels (or pairs), taps, width], over the panels of all groups.
+
+    args: 0 weight, 1 panels, 2-4 strides of the weight: group, result's channel, channel, 5 results' channels and
+    6 channels of a group, 7 panels of a group, 8 phases, 9 taps, 10 width; then the taps of each phase,
+    the index of each tap.
+    """
+    w, panels, pair = ptr(load(args, 0), T), panel_ptr(load(args, 1), T), depth(T)
+    m_stride, c_stride, M, C = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+    per_group, phases, taps, width = load(args, 7), load(args, 8), load(args, 9), load(args, 10)
+    channels = (C + pair - 1) // pair
+    for unit in range(lo, hi):
+        group = unit // per_group
+        first = (unit - group * per_group) * width
+        source = w + (group * load(args, 2) + first * m_stride)
+        target = panels + unit * (channels * taps * width)
+        tap = 0
+        for phase in range(phases):
+            own = load(args, 11 + phase)
+            for c in range(channels):
+                for t in range(tap, tap + own):
+                    at = c * pair * c_stride + load(args, 11 + phases + t)
+                    for r in range(width):
+                        if first + r < M:
+                            value = load_unit(source, at + r * m_stride, c_stride, (c + 1) * pair <= C)
+                            store(target, r, value)
+                        else:
+                            store(target, r, 0)
+                    target = target + width
+            tap += own
+    return 0
+
+
+# ---- the padded image --------------------------------------------------------------------------
+
+
+def zero_row(target, start, stop):
+    """target[start:stop] = 0."""
+    raise NotImplementedError("`zero_row` is for jitted code")
+
+
+@overload(zero_row)
+def _zero_row(target, start, stop):
+    width, kind = lanes_of(target.dtype), target.dtype
+
+    def implementation(target, start, stop):
+        for i in range(start, stop, width):
+            vstore_first(target, i, fill(0, kind, width), stop - i)
+
+    return implementation
+
+
+def copy_row(target, x, other, count, step):
+    """target[i] = x[i * step] for i < count; pairs have their upper halves from `other` elements later, or zeros."""
+    raise NotImplementedError("`copy_row` is for jitted code")
+
+
+@overload(copy_row)
+def _copy_row(target, x, other, count, step):
+    width = lanes_of(x.dtype)
+
+    def plain(target, x, other, count, step):
+        if step == 1:
+            for i in range(0, count, width):
+                vstore_first(target, i, vload_first(x, i, width, count - i), count - i)
+        else:
+            for i in range(count):
+                store(target, i, load(x, i * step))
+
+    def pairs(target, x, other, count, step):
+        if step == 1:
+            bits = ptr(address(x), U16)
+            for i in range(0, count, width):
+                valid = count - i
+                value = convert(vload_first(bits, i, width, valid), INT32)
+                upper = convert(vload_first(bits, i + other, width, valid if other != 0 else 0), INT32)
+                vstore_first(target, i, value | (upper << 16), valid)
+        else:
+            for i in range(count):
+                store(target, i, load_unit(x, i * step, other, other != 0))
+
+    return pairs if is_pair(x.dtype) else plain
+
+
+@jit.inline
+def pad_image(args, buffer, x, row, channels, pair):
+    """Copy the part of an image that results from grid row `row` on read; `pair` channels of x make one of `buffer`."""
+    C, x_channel, H, W = load(args, 8), load(args, 11), load(args, 12), load(args, 13)
+    h_stride, w_stride, pitch, channel, plane = (
+        load(args, 18),
+        load(args, 19),
+        load(args, 24),
+        load(args, 25),
+        load(args, 26),
+    )
+    h_first, w_first, num_rows, phases = row + load(args, 27), load(args, 28), load(args, 29), load(args, 30)
+    left = min(pitch, max(0, -w_first))
+    for c in range(channels):
+        other = x_channel if c * pair + 1 < C else 0
+        for phase in range(phases):
+            h_phase, w_phase = load(args, TABLE + 2 * phase), load(args, TABLE + 2 * phase + 1)
+            right = max(left, min(pitch, (W - 1 - w_phase) // w_stride + 1 - w_first))
+            source = x + (c * pair * x_channel + (left + w_first) * w_stride + w_phase)
+            target = buffer + (c * channel + phase * plane)
+            for i in range(num_rows):
+                h = (i + h_first) * h_stride + h_phase
+                if 0 <= h < H and left < right:
+                    zero_row(target, 0, left)
+                    copy_row(target + left, source + h * W, other, right - left, w_stride)
+                    zero_row(target, right, pitch)
+                else:
+                    zero_row(target, 0, pitch)
+                target = target + pitch
+
+
+# ---- the product -------------------------------------------------------------------------------
+
+
+def store_sums(y, step, sums, count, bias):
+    """y[i * step] = sums[i] + bias for i < count."""
+    raise NotImplementedError("`store_sums` is for jitted code")
+
+
+@overload(store_sums)
+def _store_sums(y, step, sums, count, bias):
+    width = lanes_of(y.dtype)
+
+    def implementation(y, step, sums, count, bias):
+        if step == 1:
+            for i in range(0, count, width):
+                vstore_first(y, i, vload(sums, i, width) + bias, count - i)
+        else:
+            for i in range(count):
+                store(y, i * step, load(sums, i) + bias)
+
+    return implementation
+
+
+@jit.inline
+def store_tile(y, strides, tile, across, start, stop, grid, rows, bias, has_bias):
+    """Sums of grid positions [start, stop) and `rows` channels to their places; `grid`: pitch, columns that count."""
+    channel, row, column = strides
+    pitch, width = grid
+    i, at = start // pitch, 0
+    j = start - i * pitch
+    while start + at < stop:
+        count = min(stop - start - at, width - j)
+        if count > 0:
+            place = y + (i * row + j * column)
+            for r in range(rows):
+                shift = load(bias, r) if has_bias else 0.0
+                store_sums(place + r * channel, column, tile + (r * across + at), count, shift)
+        at, i, j = at + pitch - j, i + 1, 0
+
+
+@jit.inline
+def correlate(args, lo, hi, T, R, V):
+    """Units [lo, hi): y[n, m] = bias[m] + sum over c and taps of weight[m, c, tap] x[n, c] moved by the tap.
+
+    A unit is some panels of R channels of the results of a block of rows; units that share the padded image follow
+    one another.
+    """
+    tile = sum_ptr(stack(TILE_BYTES), T)
+    M, C, groups, blocks, shares = load(args, 7), load(args, 8), load(args, 9), load(args, 21), load(args, 23)
+    pitch, taps, per_group = load(args, 24), load(args, 32), load(args, 35)
+    scratch = load(args, 4) + lo // load(args, 6) * load(args, 5)
+    buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, 34), INT64)
+    across, pair = V * lanes(T), depth(T)
+    channels = (C + pair - 1) // pair
+    results = TABLE + 2 * load(args, 30)
+    fill_offsets(args, offsets, channels, 8 if itemsize(T) == 8 else 4)
+    strides = load(args, 15), load(args, 16), load(args, 17)
+    packed = types.int64(-1)
+    for unit in range(lo, hi):
+        place = unit // shares
+        image, block = place // blocks, place % blocks
+        n, group = image // groups, image % groups
+        row = block * load(args, 20)
+        if place != packed:
+            x = ptr(load(args, 0), T) + (n * load(args, 10) + group * C * load(args, 11))
+            pad_image(args, buffer, x, row, channels, pair)
+            packed = place
+        first = unit % shares * load(args, 22)
+        panels = panel_ptr(load(args, 1), T) + (group * per_group + first) * channels * taps * R
+        bias = ptr(load(args, 3), T) + group * M
+        for panel in range(first, min(per_group, first + load(args, 22))):
+            begin = 0
+            for phase in range(load(args, 31)):
+                at = results + 4 * phase
+                own, num_rows, width = load(args, at), load(args, at + 1) - row, load(args, at + 2)
+                num_rows = min(load(args, 20), num_rows)
+                y_at = n * load(args, 14) + (group * M + panel * R) * strides[0] + row * strides[1] + load(args, at + 3)
+                y = ptr(load(args, 2), T) + y_at
+                end = (num_rows - 1) * pitch + width
+                grid = pitch, width
+                if width == pitch and strides[1] == width * strides[2]:
+                    grid = end, end
+                for q in range(0, end if num_rows > 0 else 0, across):
+                    offset_product(panels, buffer + q, offsets + begin, tile, channels * own, T, R, V)
+                    valid = min(R, M - panel * R)
+                    stop = min(end, q + across)
+                    store_tile(y, strides, tile, across, q, stop, grid, valid, bias + panel * R, load(args, 3) != 0)
+                begin += channels * own
+                panels = panels + channels * own * R
+    return 0
+
+
+@jit.inline
+def fill_offsets(args, offsets, channels, size):
+    """The offset in bytes of each element of a patch: for each phase of the results [channels, taps]."""
+    results, channel = TABLE + 2 * load(args, 30), load(args, 25)
+    taps = results + 4 * load(args, 31)
+    k = 0
+    for phase in range(load(args, 31)):
+        own = load(args, results + 4 * phase)
+        for c in range(channels):
+            for t in range(own):
+                store(offsets, k, (c * channel + load(args, taps + 2 * t)) * size)
+                k += 1
+        taps += 2 * own
+
+
+# ---- the product with channels along the lanes ---------------------------------------------------
+
+
+def turn(turned, tile, rows, across):
+    """turned[c, r] = tile[r, c] for c < across; rows of `turned` have whole vectors."""
+    raise NotImplementedError("`turn` is for jitted code")
+
+
+@overload(turn)
+def _turn(turned, tile, rows, across):
+    count = lanes_of(tile.dtype)
+
+    def implementation(turned, tile, rows, across):
+        width = (rows + count - 1) // count * count
+        for r in range(0, rows, count):
+            for c in range(0, across, count):
+                transpose_tile(turned + (c * width + r), width, tile + (r * across + c), across, count)
+
+    return implementation
+
+
+@jit.inline
+def correlate_lanes(args, lo, hi, T, R, V):
+    """As `correlate`, in tiles of R places by V vectors of channels: no column is idle, but tiles must be transposed.
+
+    A panel of the weight holds V vectors of channels. 256 channels, 14 x 14: 111 GFLOP/s a core, by `correlate` 98.
+    One vector and 14 rows do best: with two, 14 rows run at 73, since their addresses outnumber the registers.
+    Behind the offsets, the scratch has those of the places of a phase.
+    """
+    tile, turned = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TILE_BYTES), T)
+    M, C, groups, blocks, shares = load(args, 7), load(args, 8), load(args, 9), load(args, 21), load(args, 23)
+    taps, per_group = load(args, 32), load(args, 35)
+    scratch = load(args, 4) + lo // load(args, 6) * load(args, 5)
+    buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, 34), INT64)
+    across, pair, count = V * lanes(T), depth(T), lanes(T)
+    channels = (C + pair - 1) // pair
+    places = offsets + channels * taps
+    results, size = TABLE + 2 * load(args, 30), 8 if itemsize(T) == 8 else 4
+    fill_offsets(args, offsets, channels, size)
+    y_channel, y_row, y_column = load(args, 15), load(args, 16), load(args, 17)
+    turned_width = (R + count - 1) // count * count
+    packed = types.int64(-1)
+    for unit in range(lo, hi):
+        place = unit // shares
+        image, block = place // blocks, place % blocks
+        n, group = image // groups, image % groups
+        row = block * load(args, 20)
+        if place != packed:
+            x = ptr(load(args, 0), T) + (n * load(args, 10) + group * C * load(args, 11))
+            pad_image(args, buffer, x, row, channels, pair)
+            packed = place
+        first = unit % shares * load(args, 22)
+        bias, has_bias, begin = ptr(load(args, 3), T) + group * M, load(args, 3) != 0, 0
+        for phase in range(load(args, 31)):
+            at = results + 4 * phase
+            own, width = load(args, at), load(args, at + 2)
+            total = max(0, min(load(args, 20), load(args, at + 1) - row)) * width
+            fill_places(places, total, R, width, load(args, 24), size)
+            y_at = n * load(args, 14) + group * M * y_channel + row * y_row + load(args, at + 3)
+            y, flat = ptr(load(args, 2), T) + y_at, y_column == 1 and y_row == width
+            for panel in range(first, min(per_group, first + load(args, 22))):
+                w = panel_ptr(load(args, 1), T) + ((group * per_group + panel) * channels * taps + begin) * across
+                m = panel * across
+                for p in range(0, total, R):
+                    place_product(buffer, places + p, offsets + begin, w, tile, channels * own, T, R, V)
+                    turn(turned, tile, R, across)
+                    valid = min(R, total - p)
+                    for c in range(min(across, M - m)):
+                        shift = load(bias, m + c) if has_bias else 0.0
+                        sums, target = turned + c * turned_width, y + (m + c) * y_channel
+                        if flat:
+                            store_sums(target + p, 1, sums, valid, shift)
+                        else:
+                            store_places(target, y_row, y_column, sums, p, valid, width, shift)
+            begin += channels * own
+    return 0
+
+
+@jit.inline
+def fill_places(places, total, R, width, pitch, size):
+    """The offset in bytes of each place of a phase in the padded image, and zeros up to a whole tile."""
+    i, j = 0, 0
+    for p in range(total):
+        store(places, p, (i * pitch + j) * size)
+        j += 1
+        if j == width:
+            i, j = i + 1, 0
+    for p in range(total, total + R):
+        store(places, p, 0)
+
+
+@jit.inline
+def store_places(y, row, column, sums, first, count, width, shift):
+    """Sums of places `first` on to where they belong."""
+    i = first // width
+    j = first - i * width
+    at = 0
+    while at < count:
+        run = min(count - at, width - j)
+        store_sums(y + (i * row + j * column), column, sums + at, run, shift)
+        at, i, j = at + run, i + 1, 0

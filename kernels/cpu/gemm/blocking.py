@@ -1,0 +1,166 @@
+"""Sizes of the blocked matrix product: register tiles, panels, cache blocks, and the cut into tiles.
+
+Plain Python, which both kernels and the ops that launch them read: no Numba here.
+
+The argument block of a product starts with the addresses of A, B, C and the bias (0: none) and alpha (the
+bits of a float64), then come M, N, K, strides and sizes of the kernel's own, at `BATCH` the number of
+batch dims and behind it the size of each and its strides in A, B and C.
+"""
+
+import functools
+from dataclasses import dataclass
+
+from ...build import isa
+
+ADDRESSES = 5  # how many of the arguments the layout does not determine, but for the two below
+SCRATCH, SLICE_BYTES, SLICE_ITEMS = 20, 21, 22  # address of the scratch, its bytes and items of work per thread
+RESIDUAL = 26  # the address of what is added to the result (0: nothing), with the strides of C
+SPLITS, SPLIT_K, PARTS = 27, 28, 29  # parts that k is cut into (0: none), their length, their sums in the scratch
+BATCH = 30
+
+LANES = isa.lanes()
+_WIDE_FILE = isa.vector_bytes() == 64 or "neon" in isa.features()  # 32 vector registers, else 16
+
+# A register tile of sums: 14 x 2 vectors leave room for 2 vectors of B and one of A among 32.
+ROWS = 14 if _WIDE_FILE else 6 if LANES == 8 else 4
+SHORT_ROWS = 4 if _WIDE_FILE else 3 if LANES == 8 else 2  # of the tile for the last rows of a matrix
+VECTORS = 2
+
+# Dot products: 8 rows with 2 vectors, 4 with 4; half as many rows where registers are few.
+PAIR_ROWS, QUAD_ROWS = (8, 4) if _WIDE_FILE else (4, 2)
+
+# Products of a weight with 2 to 128 rows of x (skinny.py): rows of the weight in a tile, by rows of x.
+DOT_TILES = {2: 6, 4: 6} if _WIDE_FILE else {2: 4, 4: 2}
+MOST_DOTS = 64 if _WIDE_FILE else 16  # rows of x by dot products, unless they fill lanes
+# rows of x as lanes; 128 rows of float32 and bfloat16 on AVX2: 143 and 145 GFLOP/s, by blocked products 151 and 156
+LEAST_LANES, MOST_LANES = 13, 128 if _WIDE_FILE else 64
+LINE = 64  # bytes of each row of the weight at a time
+
+# Cache blocks. A long k pays most: sums stay in registers and C is touched once (K = 2048 in one
+# piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache.
+_K_BYTES = 8192  # of one row of a panel block
+_A_BYTES = 512 << 10
+_B_BYTES = 4 << 20
+_PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
+
+PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: worth a thread
+
+
+def pairs(dtype):
+    """Whether a dtype (by name) is multiplied as bfloat16 pairs."""
+    return dtype == "bfloat16" and isa.has_bf16_dot()
+
+
+def lanes(dtype):
+    """Sums of products of a dtype in one vector register."""
+    return LANES // 2 if dtype == "float64" else LANES
+
+
+def across(dtype):
+    """Columns of a register tile, and of a panel of B."""
+    return VECTORS * lanes(dtype)
+
+
+def lane_width(m, dtype):
+    """Rows of x in a panel of lanes (skinny.py): two vectors, or two halves; 0 where m rows leave lanes unused.
+
+    bfloat16 with 16, 24 and 32 rows: 360, 320 and 425 GFLOP/s by lanes, 340, 360 and 370 by dot products.
+    """
+    full = lanes(dtype)
+    width = VECTORS * (full // 2 if m <= full and full >= 8 else full)
+    return width if LEAST_LANES <= m <= MOST_LANES and 10 * m >= 9 * (-(-m // width) * width) else 0
+
+
+def panel_bytes(dtype):
+    """Bytes of a panel's element: a float32 or float64, or a pair of bfloat16."""
+    return 8 if dtype == "float64" else 4
+
+
+def _up(value, unit):
+    return -(-value // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a product is cut: `items` tiles over all matrices of the batch, blocks within a tile."""
+
+    grid: tuple[int, int]
+    tile: tuple[int, int]
+    mc: int
+    kc: int
+    nc: int
+    b_offset: int  # of the block of B in a thread's slice of the scratch; A lies at 0
+    part_offset: int  # of the float32 partial sums; 0 when they live in C
+    slice_bytes: int
+    slices: int
+    items_per_slice: int
+    items: int
+    grain: int
+
+
+def _grid(m, n, k, threads, columns):
+    """The grid of at most `threads` tiles that finishes first: products, plus packing of A and B."""
+    best = None
+    for grid_m in range(1, threads + 1):
+        tile_m = _up(-(-m // grid_m), ROWS)
+        tile_n = _up(-(-n // (threads // grid_m)), columns)
+        rows = min(m, tile_m)
+        rows = rows // ROWS * ROWS + _up(rows % ROWS, SHORT_ROWS)  # of the largest tile, as they are multiplied
+        cost = rows * tile_n + 8 * (tile_m * (1 + tile_n // 1024) + tile_n)  # packing one costs as much as 8 products
+        if best is None or cost < best[0]:
+            best = cost, tile_m, tile_n
+    return best[1:]
+
+
+def split_length(m, n, k):
+    """The length of the parts of a long k, where C is too small to keep threads busy; 0: do not cut it.
+
+    It does not depend on the number of threads, so that results do not either.
+    """
+    if k < 8192 or k < 32 * max(m, n) or m * n > 1 << 16 or (min(m, n) <= 16 and max(m, n) > 64):
+        return 0
+    return _up(-(-k // min(16, k // 4096)), 64)
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
+    """The `Plan` of a batch of products [m, k] x [k, n]; `packed` when B comes in panels.
+
+    `own_sums` says that partial sums cannot lie in C: it is of 16 bits, or holds what the product is added to.
+    """
+    own_sums = dtype in ("float16", "bfloat16") if own_sums is None else own_sums
+    columns, pair, size = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype)
+    work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // pair
+    if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
+        tile_m, tile_n = _up(m, ROWS), _up(n, columns)
+    else:
+        tile_m, tile_n = _grid(m, n, k, threads, columns)
+    steps = max(1, -(-k // pair))
+    blocks = -(-steps * size // _K_BYTES)
+    partial = blocks > 1 and own_sums
+    if partial:
+        tile_m = min(tile_m, _up(_PART_ROWS, ROWS))
+    grid = -(-m // tile_m), -(-n // tile_n)
+    steps = _up(-(-steps // blocks), lanes(dtype))
+    mc = min(tile_m, max(1, _A_BYTES // (steps * size * ROWS)) * ROWS)
+    nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
+    nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
+    b_offset = _up(mc * (steps + 1) * size, 64)
+    end = b_offset if packed else b_offset + _up(nc * steps * size, 64)
+    slice_bytes = end + (tile_m * nc * size if partial else 0)  # a sum takes what a panel's element does
+    items = grid[0] * grid[1] * batch
+    slices = min(threads, items)
+    return Plan(
+        grid=grid,
+        tile=(tile_m, tile_n),
+        mc=mc,
+        kc=steps * pair,
+        nc=nc,
+        b_offset=b_offset,
+        part_offset=end if partial else 0,
+        slice_bytes=_up(slice_bytes, 64),
+        slices=slices,
+        items_per_slice=-(-items // threads),
+        items=items,
+        grain=-(-PARALLEL_WORK * grid[0] * grid[1] // max(1, work)),
+    )

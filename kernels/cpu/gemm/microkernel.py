@@ -1,0 +1,339 @@
+"""Register-blocked products: the innermost loops of GEMM and of the skinny products, as vector IR.
+
+A micro-kernel keeps a tile of sums in registers over the whole loop over k, so it must know the tile
+at compile time: sizes are literal arguments of module-level `@intrinsic`s, which the disk cache can
+store (a closure could not be found again). `blocking.py` has the sizes.
+
+Panels hold what the loop reads, in the order it reads it. Their elements are float32 or float64, or
+an int32 that holds a bfloat16 pair (k, k + 1) where the CPU multiplies such pairs (`vdpbf16ps`:
+twice the float32 rate; it takes subnormals as zero).
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ...build import isa
+from ...lang import lowp
+from ...lang.memory import first_lanes, from_memory, vector_load
+from ...lang.vector import I8, I32, I64, Pointer, call_llvm, element_type, literal_of, splat
+from .blocking import LANES
+
+PREFETCH_BYTES = 1024  # how far ahead rows of a matrix are asked for
+# A row that is read alone is one stream, which the hardware follows: asking for every fourth line far ahead gives
+# 95 % of the memory's rate, and 84 % of the third-level cache's; every line at 1024: 87 and 75 %, none: 77 and 84 %.
+STREAM_BYTES = 4096
+HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
+
+
+class _BFloat(ir.types.Type):
+    """LLVM's `bfloat`, which llvmlite lacks; only the signature of the dot product mentions it."""
+
+    null = "0.0"
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BFloat)
+
+    def __hash__(self):
+        return hash(_BFloat)
+
+
+# ---- what a dtype is multiplied as (at compile time) --------------------------------------------
+
+
+def is_pair(dtype):
+    """Whether `dtype` is multiplied as bfloat16 pairs."""
+    return dtype == lowp.bfloat16 and BF16_DOT
+
+
+def sum_type(dtype):
+    """The type of sums of products of `dtype`."""
+    return types.float64 if dtype == types.float64 else types.float32
+
+
+def panel_type(dtype):
+    """The type of the elements of panels of `dtype`."""
+    return types.int32 if is_pair(dtype) else sum_type(dtype)
+
+
+def lanes_of(dtype):
+    """Sums of products of `dtype` in one vector register."""
+    return LANES // 2 if dtype == types.float64 else LANES
+
+
+def _typed_pointer(name, kind_of):
+    @intrinsic
+    def function(typingctx, address, T):
+        """The pointer at an integer address to elements of the type that `T` is multiplied as."""
+        if not isinstance(T, types.NumberClass):
+            return None
+
+        def codegen(context, builder, sig, args):
+            return context.cast(builder, args[0], sig.args[0], types.int64)
+
+        return Pointer(kind_of(T.instance_type))(address, T), codegen
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+panel_ptr = _typed_pointer("panel_ptr", panel_type)
+sum_ptr = _typed_pointer("sum_ptr", sum_type)
+
+
+def _constant(name, value_of):
+    @intrinsic
+    def function(typingctx, T):
+        """A constant that follows from how `T` is multiplied."""
+        if not isinstance(T, types.NumberClass):
+            return None
+        return types.int64(T), lambda context, builder, sig, args: ir.Constant(I64, value_of(T.instance_type))
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+lanes = _constant("lanes", lanes_of)
+depth = _constant("depth", lambda dtype: 2 if is_pair(dtype) else 1)  # elements of k in a panel element
+itemsize = _constant("itemsize", lambda dtype: dtype.bitwidth // 8)
+
+
+# ---- LLVM IR ------------------------------------------------------------------------------------
+
+
+def read(builder, address, kind, align, offset=0):
+    """Load a `kind` from an integer address plus `offset` bytes."""
+    where = builder.inttoptr(builder.add(address, ir.Constant(I64, offset)), kind.as_pointer())
+    value = builder.load(where)
+    value.align = align
+    return value
+
+
+def write(builder, value, address, align, offset=0):
+    where = builder.inttoptr(builder.add(address, ir.Constant(I64, offset)), value.type.as_pointer())
+    builder.store(value, where).align = align
+
+
+def add_products_of(builder, a, b, total):
+    """`total + a * b`; int32 vectors are bfloat16 pairs and add two products to each lane."""
+    if isinstance(a.type.element, ir.IntType):
+        pairs = ir.VectorType(_BFloat(), 2 * a.type.count)
+        kind = ir.FunctionType(total.type, [total.type, pairs, pairs])
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * a.type.count}"
+        dot = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(dot, [total, builder.bitcast(a, pairs), builder.bitcast(b, pairs)])
+    if HAS_FMA:
+        return call_llvm(builder, "llvm.fma", total.type, [a, b, total])
+    return builder.fadd(total, builder.fmul(a, b))
+
+
+def halves_of(builder, pairs):
+    """The even and the odd elements of int32 vectors of bfloat16 pairs, as float32: by a shift, and by a mask.
+
+    That is cheaper than to widen neighbours: one row of a weight reads 75 GB/s on AVX2, by widening 48.
+    """
+    count = pairs.type.count
+    low, high = (ir.Constant(pairs.type, [value] * count) for value in (16, -0x10000))
+    kind = ir.VectorType(ir.FloatType(), count)
+    return [builder.bitcast(half, kind) for half in (builder.shl(pairs, low), builder.and_(pairs, high))]
+
+
+def add_halves_of(builder, a, b, total, in_turn):
+    """`total` plus both products of the bfloat16 pairs in the lanes of `a` and `b`, int32 vectors, in float32.
+
+    `in_turn`: as two multiply-adds; else `total` waits for one addition only.
+    """
+    even, odd = zip(halves_of(builder, a), halves_of(builder, b))
+    if in_turn:
+        return add_products_of(builder, *odd, add_products_of(builder, *even, total))
+    return builder.fadd(total, add_products_of(builder, *odd, builder.fmul(*even)))
+
+
+def sum_loop(builder, steps, pointers, strides, totals, body):
+    """`for _ in range(steps)`: `totals = body(pointers, totals)`, then advance the pointers by `strides` bytes."""
+    entry = builder.block
+    loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
+    builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
+    builder.position_at_end(loop)
+    carried = []
+    for start in [ir.Constant(I64, 0), *pointers, *totals]:
+        phi = builder.phi(start.type)
+        phi.add_incoming(start, entry)
+        carried.append(phi)
+    count, at, sums = carried[0], carried[1 : 1 + len(pointers)], carried[1 + len(pointers) :]
+    new = body(at, sums)
+    count_next = builder.add(count, ir.Constant(I64, 1))
+    at_next = [builder.add(p, ir.Constant(I64, s)) for p, s in zip(at, strides)]
+    for phi, value in zip(carried, [count_next, *at_next, *new]):
+        phi.add_incoming(value, builder.block)
+    last = builder.block
+    builder.cbranch(builder.icmp_signed("<", count_next, steps), loop, done)
+    builder.position_at_end(done)
+    results = []
+    for before, after in zip([*pointers, *totals], [*at_next, *new]):
+        phi = builder.phi(before.type)
+        phi.add_incoming(before, entry)
+        phi.add_incoming(after, last)
+        results.append(phi)
+    return results[: len(pointers)], results[len(pointers) :]
+
+
+def prefetch_line(builder, address, offset=0):
+    """Ask for a cache line, which need not exist, into the second-level cache.
+
+    Many rows a power of two apart fall into the same few lines of the first-level cache, where the
+    hardware's prefetches evict each other: 8 rows of 16 KB are read at 30 GB/s so, without at 26.
+    """
+    where = builder.inttoptr(builder.add(address, ir.Constant(I64, offset)), I8.as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [where, *(ir.Constant(I32, v) for v in (0, 2, 1))])
+
+
+@intrinsic
+def fetch(typingctx, p, index):
+    """Ask for the cache line of element `index` (which need not exist) into the second-level cache."""
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        prefetch_line(builder, builder.add(args[0], builder.mul(index, ir.Constant(I64, p.dtype.bitwidth // 8))))
+        return context.get_dummy_value()
+
+    return types.void(p, index), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_product(typingctx, a, b, term, term_stride, tile, stride, steps, T, rows, panel_rows, vectors):
+    """tile[rows, vectors * lanes] = term + the sum over `steps` of the outer products of panels `a` and `b`.
+
+    `a` is [steps, panel_rows] and `b` is [steps, vectors * lanes]; rows of the tile and of the term (which may be None)
+    are `stride` and `term_stride` elements apart. The last three are literals.
+    """
+    literals = [literal_of(v) for v in (rows, panel_rows, vectors)]
+    if None in literals or not isinstance(T, types.NumberClass):
+        return None
+    height, a_width, across = literals
+    dtype = T.instance_type
+    count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        one = element_type(panel_type(dtype))
+        vector = ir.VectorType(one, count)
+        total = ir.VectorType(element_type(sum_type(dtype)), count)
+
+        def body(at, sums):
+            right = [read(builder, at[1], vector, size, j * count * size) for j in range(across)]
+            new = []
+            for i in range(height):
+                left = splat(builder, read(builder, at[0], one, size, i * size), count)
+                for j in range(across):
+                    new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
+            return new
+
+        below, stride, steps = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (3, 5, 6))
+        zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
+        strides = [a_width * size, across * count * size]
+        _, sums = sum_loop(builder, steps, args[:2], strides, zeros, body)
+        below, stride = (builder.mul(x, ir.Constant(I64, size)) for x in (below, stride))
+        more, row = None if isinstance(term, types.NoneType) else args[2], args[4]
+        for i in range(height):
+            for j in range(across):
+                value = sums[i * across + j]
+                if more is not None:
+                    value = builder.fadd(value, read(builder, more, total, size, j * count * size))
+                write(builder, value, row, size, j * count * size)
+            more = None if more is None else builder.add(more, below)
+            row = builder.add(row, stride)
+        return context.get_dummy_value()
+
+    return types.void(a, b, term, term_stride, tile, stride, steps, T, rows, panel_rows, vectors), codegen
+
+
+@intrinsic
+def holds_sums(typingctx, T, R):
+    """Whether results of type `R` are sums of products of `T` as they are."""
+    if not isinstance(T, types.NumberClass) or not isinstance(R, types.NumberClass):
+        return None
+    value = sum_type(T.instance_type) == R.instance_type
+    return types.boolean(T, R), lambda context, builder, sig, args: context.get_constant(types.boolean, value)
+
+
+# ---- products of rows with rows -----------------------------------------------------------------
+
+
+@intrinsic(prefer_literal=True)
+def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, rows, tokens, unroll):
+    """The products of `rows` rows of `w` with `tokens` rows of `x`, over k contiguous elements.
+
+    `sums` becomes [rows, tokens] vectors, whose lanes are yet to be added up. The last three arguments are
+    literals: `unroll` vectors of k at a time have sums of their own. Rows of `w` from `w_valid` on (of `x`
+    from `x_valid` on) repeat the last one.
+    """
+    literals = [literal_of(v) for v in (rows, tokens, unroll)]
+    if None in literals or not isinstance(T, types.NumberClass):
+        return None
+    height, across, times = literals
+    dtype = T.instance_type
+    pair, item = dtype == lowp.bfloat16, dtype.bitwidth // 8
+    count = lanes_of(dtype) * (2 if pair else 1)  # elements of k in one vector
+    total = ir.VectorType(element_type(sum_type(dtype)), lanes_of(dtype))
+    size = sum_type(dtype).bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        def integer(index):
+            return context.cast(builder, args[index], sig.args[index], types.int64)
+
+        def pointers(base, stride, valid, many):
+            stride, last = builder.mul(stride, ir.Constant(I64, item)), builder.sub(valid, ir.Constant(I64, 1))
+            for i in range(many):
+                row = ir.Constant(I64, i)
+                row = builder.select(builder.icmp_signed("<", row, last), row, last)
+                yield builder.add(base, builder.mul(row, stride))
+
+        def vector(address, offset=0, mask=None):
+            address = builder.add(address, ir.Constant(I64, offset))
+            bits = vector_load(context, builder, address, dtype, None, count, mask)
+            return builder.bitcast(bits, ir.VectorType(I32, count // 2)) if pair else from_memory(builder, dtype, bits)
+
+        def products(values, sums):
+            terms = [(a, b) for a in values[:height] for b in values[height:]]
+            if pair and not BF16_DOT:
+                return [add_halves_of(builder, a, b, value, len(sums) > 4) for (a, b), value in zip(terms, sums)]
+            return [add_products_of(builder, a, b, value) for (a, b), value in zip(terms, sums)]
+
+        def body(at, sums):
+            new, many = [], height * across
+            for u in range(len(sums) // many):
+                offset = u * count * item
+                for p in at[:height] if u == 0 or height > 1 else ():
+                    prefetch_line(builder, p, offset + (PREFETCH_BYTES if height > 1 else STREAM_BYTES))
+                new += products([vector(p, offset) for p in at], sums[u * many : (u + 1) * many])
+            return new
+
+        def tail(at, sums):
+            mask = first_lanes(builder, k, count)
+            return products([vector(p, 0, mask) for p in at], sums)
+
+        k = integer(6)
+        at = [*pointers(args[0], integer(1), integer(2), height), *pointers(args[3], integer(4), integer(5), across)]
+        zeros = values = [ir.Constant(total, [0.0] * lanes_of(dtype))] * (height * across)
+        for many in (times, 1) if times > 1 else (1,):
+            steps = builder.sdiv(k, ir.Constant(I64, many * count))
+            starts = values + zeros * (many - 1)
+            at, parts = sum_loop(builder, steps, at, [many * count * item] * len(at), starts, body)
+            values = parts[: len(values)]
+            for u in range(1, many):
+                values = [builder.fadd(a, b) for a, b in zip(values, parts[u * len(values) :])]
+            k = builder.sub(k, builder.mul(steps, ir.Constant(I64, many * count)))
+        rest = builder.zext(builder.icmp_signed(">", k, ir.Constant(I64, 0)), I64)
+        _, values = sum_loop(builder, rest, at, [0] * len(at), values, tail)
+        for i, value in enumerate(values):
+            write(builder, value, args[7], size, i * lanes_of(dtype) * size)
+        return context.get_dummy_value()
+
+    sig = types.void(w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, rows, tokens, unroll)
+    return sig, codegen

@@ -1,0 +1,375 @@
+"""Products with quantised weights: out[M, N] = x[M, K] W[N, K]^T + bias; `formats.py` says how W lies.
+
+`quantize_rows` makes integers of the activations, in tiles of 8 rows, and `stream` multiplies them with each panel as
+it lies: it comes from memory once, at the rate of memory for few rows, and is unpacked in registers for each tile. That
+costs little beside 8 rows of products (661 of 681 GOP/s that a panel expanded to bytes first gave, with 512 rows).
+`stream_floats` multiplies activations that stay as they are, laid out by `spread_rows`.
+"""
+
+from numba import types
+from numba.extending import intrinsic, overload
+
+from ...build import jit
+from ...lang import lowp
+from ...lang.simd import (
+    address,
+    bitcast,
+    convert,
+    fill,
+    load,
+    ptr,
+    reduce_add,
+    reduce_max,
+    select,
+    stack,
+    store,
+    vload,
+    vload_first,
+    vmax,
+    vround,
+    vstore,
+    vstore_first,
+)
+from ...lang.vector import I64
+from ..gemm.blocking import LANES
+from .formats import QUADS, SUPER, TILE_ROWS, UNIT
+from .tile import flat_tile, float_tile, format_of, integer_tile
+
+F16, F32, F64, I8, I32, U8 = lowp.float16, types.float32, types.float64, types.int8, types.int32, types.uint8
+SCALED_UNITS = 32  # units whose parameters are decoded at a time: they stay in the first-level cache
+PART_BYTES = 4 * UNIT  # a unit of a row as float32
+ROW = 4 * LANES  # bytes of an int32 or float32 of each row of a panel
+PARAMETERS_BYTES = SCALED_UNITS * 2 * ROW
+TOTALS_BYTES = TILE_ROWS * ROW
+SMALLEST = 1e-30  # activations below, over 127, have no scale whose inverse is finite
+
+
+def _trait(name, value_of):
+    @intrinsic
+    def function(typingctx, F):
+        """A constant of a format."""
+        if not isinstance(F, types.NumberClass):
+            return None
+        return types.int64(F), lambda context, builder, sig, args: I64(int(value_of(format_of(F))))
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+groups_of = _trait("groups_of", lambda form: form.groups)
+zero_of = _trait("zero_of", lambda form: form.zero)
+has_min = _trait("has_min", lambda form: form.has_min)
+is_flat = _trait("is_flat", lambda form: form.flat)
+unit_bytes = _trait("unit_bytes", lambda form: form.unit_bytes)
+words_of = _trait("words_of", lambda form: form.words)
+
+
+# ---- activations -------------------------------------------------------------------------------
+
+
+@jit.inline
+def height_of(rows):
+    """Rows of the tile that takes `rows` rows: 1, 2, 4 or 8. What it has beyond repeats the last row."""
+    return rows if rows <= 2 else 4 if rows <= 4 else TILE_ROWS
+
+
+@jit.inline
+def read_unit_of_row(x, k, valid, order, part):
+    """part[32] (float32) = the unit of a row at k, of which `valid` elements exist; in `order` if that is not 0."""
+    if order != 0:
+        at = ptr(order, I32)
+        for i in range(UNIT):
+            store(part, i, load(x, load(at, k + i)) if i < valid else 0.0)
+        return
+    for i in range(0, UNIT, LANES):
+        if valid >= i + LANES:
+            vstore(part, i, convert(vload(x, k + i, LANES), F32))
+        else:
+            vstore(part, i, convert(vload_first(x, k + i, LANES, max(0, valid - i)), F32))
+
+
+@jit.inline
+def largest(part, bits):
+    """The larger of `bits` and the bits of the largest magnitude of a unit; those of NaN are largest of all."""
+    top = fill(bits, I32, LANES)
+    for i in range(0, UNIT, LANES):
+        top = vmax(top, bitcast(vload(part, i, LANES), I32) & 0x7FFFFFFF)
+    return reduce_max(top)
+
+
+@jit.inline
+def quantize_unit(part, inverse, bytes_, half):
+    """bytes_[16 half...] = round(part * inverse) for a half of the unit; returns the sum."""
+    total = fill(0, I32, LANES)
+    for i in range(half * 16, half * 16 + 16, LANES):
+        q = convert(vround(vload(part, i, LANES) * inverse), I32)
+        vstore(bytes_, i, convert(q, I8))
+        total = total + q
+    return reduce_add(total)
+
+
+@jit.inline
+def put_quads(bytes_, quads, unit, height, i, words):
+    """Place the 8 quads of a unit of row `i` of a tile, as one word of bytes or two of pairs each."""
+    source = ptr(address(bytes_), I32)
+    for quad in range(QUADS):
+        at = (unit * QUADS + quad) * words * height + i
+        if words == 1:
+            store(quads, at, load(source, quad))
+            continue
+        for word in range(2):
+            low, high = load(bytes_, 4 * quad + word), load(bytes_, 4 * quad + word + 2)
+            store(quads, at + word * height, (low & 0xFFFF) | (high << 16))
+
+
+@jit.inline
+def quantize_rows(args, lo, hi, F, T):
+    """Tiles [lo, hi) of the rows of x as integers: quads, scales and corrections as `quant_tile.py` wants them.
+
+    A scale is the largest magnitude of its unit (of its row, for flat formats) over 127. NaN and infinity make the
+    scale NaN or infinite, and thus every result of the row NaN.
+    """
+    stride, rows, k_size, units, order = load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 8)
+    part, bytes_, groups, words = ptr(stack(PART_BYTES), F32), ptr(stack(UNIT), I8), groups_of(F), words_of(F)
+    for tile in range(lo, hi):
+        valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
+        height = height_of(valid_rows)
+        quads = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT * words, I32)
+        per_row = 1 if is_flat(F) else units
+        scales = ptr(load(args, 6) + tile * TILE_ROWS * per_row * 4, F32)
+        fixes = load(args, 7) + tile * TILE_ROWS * per_row * groups * 4
+        for i in range(height):
+            x = ptr(load(args, 0), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
+            bits, whole = I32(0), 0
+            if is_flat(F):
+                for unit in range(units):
+                    read_unit_of_row(x, unit * UNIT, k_size - unit * UNIT, order, part)
+                    bits = largest(part, bits)
+            for unit in range(units):
+                read_unit_of_row(x, unit * UNIT, k_size - unit * UNIT, order, part)
+                if not is_flat(F):
+                    bits = largest(part, I32(0))
+                top = bitcast(bits, F32)
+                inverse = F32(127.0) / top if top > SMALLEST else F32(0.0)
+                scale = F32(0.0) if top <= SMALLEST else top * F32(1 / 127)
+                in_place = height == 1 and words == 1
+                to = ptr(address(quads) + unit * UNIT, I8) if in_place else bytes_
+                first, second = quantize_unit(part, inverse, to, 0), quantize_unit(part, inverse, to, 1)
+                if not in_place:
+                    put_quads(bytes_, quads, unit, height, i, words)
+                if is_flat(F):
+                    whole += first + second
+                    store(scales, i, scale)
+                    store(ptr(fixes, I32), i, -zero_of(F) * whole)
+                    continue
+                store(scales, unit * height + i, scale)
+                for group in range(groups):
+                    total = first + second if groups == 1 else first if group == 0 else second
+                    at = (unit * groups + group) * height + i
+                    if has_min(F):
+                        store(ptr(fixes, F32), at, scale * total)
+                    else:
+                        store(ptr(fixes, I32), at, -zero_of(F) * total)
+    return 0
+
+
+@jit.inline
+def spread_rows(args, lo, hi, T):
+    """Tiles [lo, hi) of the rows of x as float32 [k, rows of the tile], for `float_tile`."""
+    stride, rows, k_size, units, order = load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 8)
+    part = ptr(stack(PART_BYTES), F32)
+    for tile in range(lo, hi):
+        valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
+        height = height_of(valid_rows)
+        to = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT * 4, F32)
+        for i in range(height):
+            x = ptr(load(args, 0), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
+            for unit in range(units):
+                read_unit_of_row(x, unit * UNIT, k_size - unit * UNIT, order, part)
+                for k in range(UNIT):
+                    store(to, (unit * UNIT + k) * height + i, load(part, k))
+    return 0
+
+
+# ---- parameters of weights ---------------------------------------------------------------------
+
+
+def read_parameters(F, records, first, count, shift, s, m):
+    """Scales s[unit, groups, LANES] and minimums m, as float32, of units [first, first + count) of a panel."""
+    raise NotImplementedError("`read_parameters` is for jitted code")
+
+
+@overload(read_parameters)
+def _read_parameters(F, records, first, count, shift, s, m):
+    form = format_of(F)
+    kind, groups, size = form.parameters, form.groups, form.record()
+    in_super = SUPER // form.group
+
+    def half(F, records, first, count, shift, s, m):
+        for u in range(count):
+            record = ptr(records + ((first + u) >> shift) * size, F16)
+            vstore(s, u * LANES, vload(record, 0, LANES))
+
+    def half_min(F, records, first, count, shift, s, m):
+        for u in range(count):
+            record = ptr(records + ((first + u) >> shift) * size, F16)
+            vstore(s, u * LANES, vload(record, 0, LANES))
+            vstore(m, u * LANES, vload(record, LANES, LANES))
+
+    def half_zero(F, records, first, count, shift, s, m):
+        for u in range(count):
+            record = records + ((first + u) >> shift) * size
+            scale = vload(ptr(record, F16), 0, LANES)
+            vstore(s, u * LANES, scale)
+            vstore(m, u * LANES, -(scale * convert(vload(ptr(record + 2 * LANES, U8), 0, LANES), F32)))
+
+    def single(F, records, first, count, shift, s, m):
+        for u in range(count):
+            vstore(s, u * LANES, vload(ptr(records + ((first + u) >> shift) * size, F32), 0, LANES))
+
+    def exponent(F, records, first, count, shift, s, m):
+        for u in range(count):  # 2^(e - 127), of twice the values; 255 is NaN, and 0 a subnormal number
+            e = convert(vload(ptr(records + ((first + u) >> shift) * size, U8), 0, LANES), I32)
+            bits = select(e == 255, 0x7FC00000, select(e == 0, 0x400000, e << 23))
+            vstore(s, u * LANES, bitcast(bits, F32) * F32(0.5))
+
+    def super_(F, records, first, count, shift, s, m):
+        for g in range(first * groups, (first + count) * groups):
+            record = records + g // in_super * size
+            d = vload(ptr(record, F16), 0, LANES)
+            scale = convert(vload(ptr(record + 2 * LANES, I8), g % in_super * LANES, LANES), F32)
+            vstore(s, (g - first * groups) * LANES, d * scale)
+
+    def super_min(F, records, first, count, shift, s, m):
+        for g in range(first * groups, (first + count) * groups):
+            record = records + g // in_super * size
+            d, least = vload(ptr(record, F16), 0, LANES), vload(ptr(record, F16), LANES, LANES)
+            bytes_ = ptr(record + 4 * LANES, I8)
+            scale = convert(vload(bytes_, g % in_super * LANES, LANES), F32)
+            offset = convert(vload(bytes_, (in_super + g % in_super) * LANES, LANES), F32)
+            vstore(s, (g - first * groups) * LANES, d * scale)
+            vstore(m, (g - first * groups) * LANES, -(least * offset))
+
+    kinds = (half, half_min, half_zero, single, exponent, super_, super_min)
+    return next(function for function in kinds if function.__name__.rstrip("_") == kind)
+
+
+# ---- products ----------------------------------------------------------------------------------
+
+
+@jit.inline
+def clear(totals, vectors):
+    for i in range(vectors):
+        vstore(totals, i * LANES, fill(0.0, F32, LANES))
+
+
+@jit.inline
+def finish(args, totals, apart, panel, first_row, rows, T):
+    """Totals of a panel, rows `apart` elements from each other, plus the bias, to their place in the result."""
+    columns, stride, column = load(args, 7), load(args, 11), panel * LANES
+    out, bias, valid = ptr(load(args, 4), T), ptr(load(args, 5), T), columns - column
+    for i in range(rows):
+        value = vload(totals, i * apart, LANES)
+        if load(args, 5) != 0:
+            value = value + convert(vload_first(bias, column, LANES, valid), F32)
+        at = (first_row + i) * stride + column
+        if valid >= LANES:
+            vstore(out, at, value)
+        else:
+            vstore_first(out, at, value, valid)
+
+
+@jit.inline
+def stream(args, lo, hi, F, T):
+    """Panels [lo, hi) times all rows, in tiles of 8 rows, straight from the planes."""
+    rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
+    s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
+    s, m, totals, groups = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32), groups_of(F)
+    for panel in range(lo, hi):
+        planes = load(args, 3) + panel * load(args, 9)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
+            clear(totals, height)
+            for first in range(0, units, SCALED_UNITS):
+                many = min(SCALED_UNITS, units - first)
+                read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
+                w, done = planes + first * unit_bytes(F), row * units + first * height
+                x, scales, fixes = (
+                    load(args, 0) + done * UNIT * words_of(F),
+                    load(args, 1) + done * 4,
+                    load(args, 2) + done * groups * 4,
+                )
+                if height == 1:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 1)
+                elif height == 2:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 2)
+                elif height == 4:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 4)
+                else:
+                    integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
+    return 0
+
+
+@jit.inline
+def stream_floats(args, lo, hi, F, T):
+    """As `stream`, with activations of float32 that `spread_rows` laid out."""
+    rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
+    s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
+    s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
+    for panel in range(lo, hi):
+        planes = load(args, 3) + panel * load(args, 9)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
+            clear(totals, height)
+            for first in range(0, units, SCALED_UNITS):
+                many = min(SCALED_UNITS, units - first)
+                read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
+                x, w = load(args, 0) + (row * units + first * height) * UNIT * 4, planes + first * unit_bytes(F)
+                if height == 1:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, 1)
+                elif height == 2:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, 2)
+                elif height == 4:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, 4)
+                else:
+                    float_tile(x, w, s_at, m_at, totals_at, many, F, TILE_ROWS)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
+    return 0
+
+
+# ---- one scale per row -------------------------------------------------------------------------
+
+
+@jit.inline
+def stream_flat(args, lo, hi, F, T):
+    """As `stream`, for bytes with one scale per row: sums are integers until the end."""
+    rows, units = load(args, 6), load(args, 8)
+    at = stack(TOTALS_BYTES)
+    totals, integers = ptr(at, F32), ptr(at, I32)
+    for panel in range(lo, hi):
+        w = load(args, 3) + panel * load(args, 9)
+        weights = vload(ptr(w + units * QUADS * ROW, F32), 0, LANES)
+        for row in range(0, rows, TILE_ROWS):
+            valid_rows = min(TILE_ROWS, rows - row)
+            height = height_of(valid_rows)
+            x, fixes, scales = (
+                load(args, 0) + row * units * UNIT * words_of(F),
+                load(args, 2) + row * 4,
+                ptr(load(args, 1), F32) + row,
+            )
+            if height == 1:
+                flat_tile(x, fixes, w, at, units, F, 1)
+            elif height == 2:
+                flat_tile(x, fixes, w, at, units, F, 2)
+            elif height == 4:
+                flat_tile(x, fixes, w, at, units, F, 4)
+            else:
+                flat_tile(x, fixes, w, at, units, F, TILE_ROWS)
+            for i in range(valid_rows):
+                value = convert(vload(integers, i * LANES, LANES), F32) * (weights * load(scales, i))
+                vstore(totals, i * LANES, value)
+            finish(args, totals, LANES, panel, row, valid_rows, T)
+    return 0

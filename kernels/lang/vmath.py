@@ -1,0 +1,342 @@
+"""Elementary functions on vectors: polynomials for float32, and for float64 where it pays.
+
+Rules of elementwise ops call these as `m.exp`, `m.tanh`, ...; `kernels/scalar_math.py` has the same
+names for plain Python. Ranges are reduced after Cody and Waite; the polynomials are weighted
+least-squares fits at Chebyshev nodes to mpmath values. `tests/ops/test_vmath.py` measures each error
+(float32: at most 4 ulp). float64 functions other than `exp` call libm, lane by lane.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+from ..build import jit
+from .simd import (
+    Vector,
+    bitcast,
+    convert,
+    muladd,
+    reduce_or,
+    select,
+    vabs,
+    vceil,
+    vfloor,
+    vmax,
+    vmin,
+    vround,
+    vsqrt,
+    vtrunc,
+)
+
+F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
+INF, NAN = float("inf"), float("nan")
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+# ln 2 in two parts: the first has few bits, so that k * part is exact
+LN2_HI_F32, LN2_LO_F32 = 0.693359375, -2.12194440e-4
+LN2_HI_F64, LN2_LO_F64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+# 1.5 * 2^23 and 1.5 * 2^52: adding one rounds to an integer that the low bits of the sum hold
+MAGIC_F32, MAGIC_F32_BITS = 12582912.0, 0x4B400000
+MAGIC_F64, MAGIC_F64_BITS = 6755399441055744.0, 0x4338000000000000
+
+
+@intrinsic(prefer_literal=True)
+def libm(typingctx, name, x):
+    """The C library's function `name` on every lane (or on a scalar)."""
+    dtype = x.dtype if isinstance(x, Vector) else x
+    suffix = "f" if dtype == F32 else ""
+
+    def codegen(context, builder, sig, args):
+        value = args[1]
+        element = value.type.element if isinstance(x, Vector) else value.type
+        kind = ir.FunctionType(element, [element])
+        function = cgutils.get_or_insert_function(builder.module, kind, name.literal_value + suffix)
+        if not isinstance(x, Vector):
+            return builder.call(function, [value])
+        out = ir.Constant(value.type, ir.Undefined)
+        for i in range(x.lanes):
+            at = ir.Constant(ir.IntType(32), i)
+            out = builder.insert_element(out, builder.call(function, [builder.extract_element(value, at)]), at)
+        return out
+
+    return x(name, x), codegen
+
+
+@intrinsic
+def pow(typingctx, x, y):
+    """x ** y on every lane, by the C library."""
+    if not (isinstance(x, Vector) and x == y and x.dtype in (F32, F64)):
+        return None
+    name = "powf" if x.dtype == F32 else "pow"
+
+    def codegen(context, builder, sig, args):
+        element = args[0].type.element
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(element, [element] * 2), name)
+        out = ir.Constant(args[0].type, ir.Undefined)
+        for i in range(x.lanes):
+            at = ir.Constant(ir.IntType(32), i)
+            out = builder.insert_element(
+                out, builder.call(function, [builder.extract_element(a, at) for a in args]), at
+            )
+        return out
+
+    return x(x, y), codegen
+
+
+def _function(name, float32=None, float64=None):
+    """Make `name(x)`: one implementation per type, the C library where there is none."""
+
+    def declared(x):
+        raise NotImplementedError(f"`{name}` is for jitted code")
+
+    declared.__name__ = declared.__qualname__ = name
+
+    @overload(declared)
+    def choose(x):
+        vector = isinstance(x, Vector)
+        if vector and x.dtype == F32 and float32 is not None:
+            return float32
+        if vector and x.dtype == F64 and float64 is not None:
+            return float64
+        if (x.dtype if vector else x) in (F32, F64):
+            return lambda x: libm(name, x)
+
+    return declared
+
+
+# ---- exp and its relatives ---------------------------------------------------------------------
+
+
+def _exp_f32(x):
+    # Outside of this range the result is 0 or infinity; NaN compares false and passes through.
+    x = select(x > 89.0, 89.0, select(x < -104.0, -104.0, x))
+    shifted = muladd(x, LOG2E, MAGIC_F32)
+    k = shifted - MAGIC_F32
+    r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, x))
+    p = muladd(r, 0.001389383228, 0.008363130306)
+    p = muladd(p, r, 0.04166694278)
+    p = muladd(p, r, 0.1666657742)
+    p = muladd(p, r, 0.4999999942)
+    p = muladd(p, r * r, r) + 1.0
+    # 2^k in two factors: k reaches 128 and -150, beyond what one exponent field holds.
+    n = bitcast(shifted, I32) - MAGIC_F32_BITS
+    half = n >> 1
+    p = p * bitcast((half + 127) << 23, F32)
+    return p * bitcast((n - half + 127) << 23, F32)
+
+
+def _exp_f64(x):
+    x = select(x > 710.0, 710.0, select(x < -746.0, -746.0, x))
+    shifted = muladd(x, LOG2E, MAGIC_F64)
+    k = shifted - MAGIC_F64
+    r = muladd(k, -LN2_LO_F64, muladd(k, -LN2_HI_F64, x))
+    p = muladd(r, 2.181355233194213e-09, 2.51175620009538e-08)
+    p = muladd(p, r, 2.7554870327406144e-07)
+    p = muladd(p, r, 2.755722391696784e-06)
+    p = muladd(p, r, 2.4801589551053862e-05)
+    p = muladd(p, r, 0.00019841269902901438)
+    p = muladd(p, r, 0.0013888888888036318)
+    p = muladd(p, r, 0.008333333333315644)
+    p = muladd(p, r, 0.04166666666666786)
+    p = muladd(p, r, 0.16666666666666688)
+    p = muladd(p, r, 0.4999999999999998)
+    p = muladd(p, r * r, r) + 1.0
+    n = bitcast(shifted, I64) - MAGIC_F64_BITS
+    half = n >> 1
+    p = p * bitcast((half + 1023) << 52, F64)
+    return p * bitcast((n - half + 1023) << 52, F64)
+
+
+exp = _function("exp", _exp_f32, _exp_f64)
+
+
+def _expm1_f32(x):
+    # As exp, but 1 is taken off before the scaling: 2^k (p + 1 - 2^-k), p = exp(r) - 1. Without it, k = 0 is p itself.
+    x = select(x > 89.0, 89.0, select(x < -104.0, -104.0, x))
+    shifted = muladd(x, LOG2E, MAGIC_F32)
+    k = shifted - MAGIC_F32
+    r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, x))
+    p = muladd(r, 0.001389383228, 0.008363130306)
+    p = muladd(p, r, 0.04166694278)
+    p = muladd(p, r, 0.1666657742)
+    p = muladd(p, r, 0.4999999942)
+    p = muladd(p, r * r, r)
+    n = bitcast(shifted, I32) - MAGIC_F32_BITS
+    half = n >> 1
+    first = bitcast((half + 127) << 23, F32)
+    second = bitcast((n - half + 127) << 23, F32)
+    return (p * first + (first - bitcast((half - n + 127) << 23, F32))) * second
+
+
+expm1 = _function("expm1", _expm1_f32)
+
+
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    raise NotImplementedError("`sigmoid` is for jitted code")
+
+
+@overload(sigmoid)
+def _sigmoid(x):
+    return lambda x: 1.0 / (1.0 + exp(-x))
+
+
+def _tanh_f32(x):
+    a = vabs(x)
+    z = x * x
+    p = muladd(z, -0.006088718509, 0.02099087512)
+    p = muladd(p, z, -0.05384935066)
+    p = muladd(p, z, 0.1333275732)
+    p = muladd(p, z, -0.3333332879)
+    small = muladd(p * z, x, x)
+    large = 1.0 - 2.0 / (exp(a + a) + 1.0)
+    return select(a < 0.625, small, select(x < 0.0, -large, large))
+
+
+tanh = _function("tanh", _tanh_f32)
+
+
+# ---- log ---------------------------------------------------------------------------------------
+
+
+def _log_f32(x):
+    # Subnormals first grow by 2^25; then x = m 2^k with m in [sqrt(1/2), sqrt(2)).
+    tiny = x < 1.17549435e-38
+    scaled = select(tiny, x * 33554432.0, x)
+    bits = bitcast(scaled, I32)
+    shifted = bits - 0x3F3504F3  # the bits of sqrt(1/2)
+    k = convert(shifted >> 23, F32) - convert(tiny, F32) * 25.0
+    m = bitcast((shifted & 0x007FFFFF) + 0x3F3504F3, F32)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    p = muladd(z, 0.1166821646, 0.142753019)
+    p = muladd(p, z, 0.2000006186)
+    p = muladd(p, z, 0.3333333328)
+    # log m = 2 atanh s = f - s (f - 2 z p) with f = m - 1: keeps the leading term exact
+    f = m - 1.0
+    y = muladd(k, LN2_LO_F32, -(s * (f - 2.0 * z * p))) + f
+    y = muladd(k, LN2_HI_F32, y)
+    y = select(x == INF, INF, y)
+    y = select(x == 0.0, -INF, y)
+    return select((x < 0.0) | (x != x), NAN, y)
+
+
+log = _function("log", _log_f32)
+
+
+def _log1p_f32(x):
+    # log(u) of the rounded u = 1 + x, times the share of x that the rounding kept (Kahan)
+    u = 1.0 + x
+    d = u - 1.0
+    y = log(u) * (x / select(d == 0.0, 1.0, d))
+    return select(d == 0.0, x, select(u == INF, INF, y))
+
+
+log1p = _function("log1p", _log1p_f32)
+
+
+# ---- sine and cosine ---------------------------------------------------------------------------
+
+
+@jit.inline
+def _reduce_pi(x):
+    """x = k pi/2 + r with |r| <= pi/4, in float64: exact enough for |x| < 2^27."""
+    wide = convert(x, F64)
+    k = vround(wide * 0.6366197723675814)
+    r = muladd(k, -6.123233995736766e-17, muladd(k, -1.5707963267948966, wide))
+    return convert(k, I32), convert(r, F32)
+
+
+@jit.inline
+def _sin_poly(r):
+    z = r * r
+    p = muladd(z, -0.0001958600976, 0.008332738605)
+    return muladd(muladd(p, z, -0.166666646) * z, r, r)
+
+
+@jit.inline
+def _cos_poly(r):
+    z = r * r
+    p = muladd(z, 2.454626658e-05, -0.001388829465)
+    return muladd(muladd(p, z, 0.04166666461), z * z, muladd(z, -0.5, 1.0))
+
+
+def _sin_f32(x):
+    if reduce_or(vabs(x) >= 134217728.0):
+        return libm("sin", x)
+    k, r = _reduce_pi(x)
+    y = select((k & 1) == 1, _cos_poly(r), _sin_poly(r))
+    return select((k & 2) == 2, -y, y)
+
+
+def _cos_f32(x):
+    if reduce_or(vabs(x) >= 134217728.0):
+        return libm("cos", x)
+    k, r = _reduce_pi(x)
+    y = select((k & 1) == 1, _sin_poly(r), _cos_poly(r))
+    return select(((k + 1) & 2) == 2, -y, y)
+
+
+sin = _function("sin", _sin_f32)
+cos = _function("cos", _cos_f32)
+
+
+# ---- error function ----------------------------------------------------------------------------
+
+
+def _erf_f32(x):
+    a = vabs(x)
+    z = x * x
+    p = muladd(z, 7.847259136e-05, -0.0008008189326)
+    p = muladd(p, z, 0.00518809889)
+    p = muladd(p, z, -0.0268536911)
+    p = muladd(p, z, 0.1128358225)
+    p = muladd(p, z, -0.3761262557)
+    small = muladd(p, z, 1.128379166) * x
+    # erfc(a) = exp(-q(a)) on [1, 4); beyond, erf is 1 in float32
+    t = select(a > 4.0, 4.0, a)
+    q = muladd(t, -1.614061611e-06, 4.559062259e-05)
+    q = muladd(q, t, -0.0005927695391)
+    q = muladd(q, t, 0.004740222348)
+    q = muladd(q, t, -0.02636471738)
+    q = muladd(q, t, 0.1099782452)
+    q = muladd(q, t, 0.6319370936)
+    q = muladd(q, t, 1.130166676)
+    q = muladd(q, t, -0.000303212987)
+    large = 1.0 - exp(-q)
+    return select(a < 1.0, small, select(x < 0.0, -large, large))
+
+
+erf = _function("erf", _erf_f32)
+
+
+def _normal_cdf_f32(x):
+    # x R(x^2) with a rational R fitted to (Phi(x) - 1/2) / x on |x| < 5.54, where Phi is 0 or 1 in float32
+    t = select(x > 5.54, 5.54, select(x < -5.54, -5.54, x))
+    z = t * t
+    p = muladd(z, 2.26507351e-08, 6.29500517e-06)
+    p = muladd(p, z, 0.000166412207)
+    p = muladd(p, z, 0.00466233525)
+    p = muladd(p, z, 0.03365886)
+    p = muladd(p, z, 0.398942273)
+    q = muladd(z, 1.19036812e-06, 7.26563367e-05)
+    q = muladd(q, z, 0.00187111774)
+    q = muladd(q, z, 0.0285269474)
+    q = muladd(q, z, 0.251036621)
+    q = muladd(q, z, 1.0)
+    y = muladd(t, p / q, 0.5)
+    return select(x > 5.54, 1.0, select(x < -5.54, 0.0, y))
+
+
+def _normal_cdf_f64(x):
+    return 0.5 + 0.5 * erf(x * 0.7071067811865476)
+
+
+normal_cdf = _function("normal_cdf", _normal_cdf_f32, _normal_cdf_f64)
+
+
+# ---- names that rules use for the plain operations -----------------------------------------------
+
+
+abs, sqrt, floor, ceil, trunc, round = vabs, vsqrt, vfloor, vceil, vtrunc, vround
+maximum, minimum, where = vmax, vmin, select
