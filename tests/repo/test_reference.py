@@ -30,4 +30,4 @@ def test_mypy_reads_the_stubs(tmp_path):
         cwd=reference.ROOT.parent,
     )
     assert done.stdout.count("infinicore.tensor.tensor.Tensor") == 2, done.stdout
-    assert "infinicore.tensor.Size" in done.stdout
+    assert "infinicore.tensor.tensor.Size" in done.stdout
