@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import kernels
 from ..core import launch as core_launch
-from ..dispatch.call import contiguous_copy, copy_into, empty, refuse_recording, view
+from ..dispatch import contiguous_copy, copy_into, empty, refuse_recording, view
 from ..dtype import float32
 from ..kernels.cpu.optim import table as layout
 from .optimizer import Optimizer, zeros
