@@ -4,21 +4,10 @@ if __name__ == "infinicore.kernels":
     import importlib
     from pathlib import Path
 
-    from .build import jit, render
+    from .build.load import kernel
     from .table.registry import OPS, Op
 
     __all__ = ["OPS", "Op", "kernel"]
-
-    _addresses = {}
-
-    def kernel(name, **parameters):
-        """The address of the compiled kernel `<file>.<function>` for these types and constants."""
-        key = (name, *parameters.items())
-        found = _addresses.get(key)
-        if found is None:
-            label = "-".join([name, *(str(v) for v in parameters.values())])
-            found = _addresses[key] = jit.load_kernel(label, render.stub(name, parameters))
-        return found
 
     for _file in sorted((Path(__file__).parent / "ops").glob("[!_]*.py")):
         importlib.import_module(f"{__name__}.ops.{_file.stem}")

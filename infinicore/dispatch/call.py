@@ -12,6 +12,7 @@ import struct
 from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout, memory
+from ..core.backend import Backend
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import DType, bool_, dtype, float32, promote_types, scalar_type
@@ -329,6 +330,9 @@ def as_dtype(value):
 # ---- every other op ----------------------------------------------------------------------------
 
 
+_BACKEND = Backend(CPU)
+
+
 class Call:
     """One call of an op, as its paragraph sees it."""
 
@@ -351,6 +355,8 @@ class Call:
     def wants(self, x):
         """Whether the derivative will be asked for the gradient of this input."""
         return self.training and x is not None and x.tracked
+
+    backend = _BACKEND
 
     @property
     def threads(self):
@@ -408,7 +414,38 @@ class Call:
         """The bits of a float64, for an argument block."""
         return struct.unpack("q", struct.pack("d", value))[0]
 
-    def launch(self, kernel, parameters, args, n, grain, keep, errors=None):
+    def launch(self, kernel, types, block, units, unit_size, errors=None):
+        """Run the kernel `<folder>.<file>.<function>` with a filled block (`kernels/blocks`).
+
+        `units` units of work, each of about `unit_size` elements that are read or computed: what that means for slices
+        and threads is the device's policy. `units` may be a pair (outer, inner), where each of the outer units consists
+        of inner ones that lie side by side. `errors` maps the kernel's error codes to sentences.
+        """
+        values, tensors = block
+        backend = self.backend
+        n, grain = backend.split(kernel, units, unit_size)
+        status = backend.launch(backend.kernel(kernel, types), values, n, grain, tensors, errors)
+        if status:
+            raise_for(status, errors, self.op.name)
+
+    def run(self, problem, errors=None, **tensors):
+        """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks."""
+        backend = self.backend
+        plan = backend.plan(problem)
+        for name, nbytes in plan.scratch:
+            tensors[name] = self.scratch(nbytes)
+        keep = tuple(tensors.values())
+        for kernel, values, places, n, grain in plan.launches:
+            values = list(values)
+            for place, name, offset in places:
+                x = tensors[name]
+                if x is not None:
+                    values[place] = x.address + offset
+            status = backend.launch(kernel, values, n, grain, keep, errors)
+            if status:
+                raise_for(status, errors, self.op.name)
+
+    def launch_at(self, kernel, parameters, args, n, grain, keep, errors=None):
         """Run a kernel (a name or an address) over [0, n), in slices of at least `grain` if threads are free."""
         address = kernel if type(kernel) is int else kernels.kernel(kernel, **parameters)
         status = core_launch.launch(address, args, n, grain, keep, errors)

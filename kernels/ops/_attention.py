@@ -128,9 +128,9 @@ class Launches:
             if merge is not None:
                 scratch = call.scratch(2 * units * slot)
                 args[block.SCRATCH], keep = scratch.address, (*keep, scratch)
-            call.launch(address, None, args, items, grain, keep, self.errors)
+            call.launch_at(address, None, args, items, grain, keep, self.errors)
             if merge is not None:
-                call.launch(merge, None, args, units, units, keep, self.errors)
+                call.launch_at(merge, None, args, units, units, keep, self.errors)
 
 
 _known = {}  # layouts of a call -> its Launches

@@ -16,4 +16,4 @@ def join_chunks(call, partial, addresses, step, chunks, results):
     args = [*addresses, step, chunks, size, *(0 if x is None else x.address for x in results)]
     types = {"C": compute} | {name: compute if x is None else x.dtype.name for name, x in zip("WB", results)}
     grain = max(1, _GRAIN // (_COLUMNS * chunks * sum(x is not None for x in results)))
-    call.launch("reduce.chunks.join", types, args, -(-size // _COLUMNS), grain, (partial, *results))
+    call.launch_at("reduce.chunks.join", types, args, -(-size // _COLUMNS), grain, (partial, *results))

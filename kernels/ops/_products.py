@@ -46,10 +46,10 @@ def run(call, launch, dtype, addresses, alpha, keep, activation=0, residual=0):
     if compiled is None:
         types = {"T": dtype} if dtype in INTEGERS else {"T": dtype, "ACT": activation, **dict(launch.constants)}
         compiled = launch.compiled[activation] = kernel(launch.kernel, **types)
-    call.launch(compiled, None, args, launch.items, launch.grain, keep)
+    call.launch_at(compiled, None, args, launch.items, launch.grain, keep)
     if launch.joined:
         types, grain = {"T": dtype, "ACT": activation, **dict(launch.constants)}, 1 + (1 << 20) // (args[5] * args[6])
-        call.launch("gemm.blocked.join_parts", types, args, launch.joined, grain, keep)
+        call.launch_at("gemm.blocked.join_parts", types, args, launch.joined, grain, keep)
 
 
 def know(call, launch, y, operands, activation=0):

@@ -72,7 +72,7 @@ def silu_and_mul_backward(call, g, input):
     dx = call.out(shape, input.dtype, overlap="same")
     args = [g.address, x.address, dx.address, half, g_stride, x_stride]
     grain = max(1, _GRAIN // (half or 1))
-    call.launch("array.activation_grad.silu_and_mul", {"T": x.dtype.name}, args, count, grain, (g, x, dx))
+    call.launch_at("array.activation_grad.silu_and_mul", {"T": x.dtype.name}, args, count, grain, (g, x, dx))
     return dx
 
 

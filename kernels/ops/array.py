@@ -75,7 +75,9 @@ def _triangle(call, input, diagonal, upper):
     args = [x.address, y.address, shape[-2], length, stride, operator.index(diagonal), upper]
     if y.numel_:
         types = {"E": _UNSIGNED[x.dtype.itemsize]}
-        call.launch("array.create.triangle", types, args, count, max(1, _GRAIN // (length * x.dtype.itemsize)), (x, y))
+        call.launch_at(
+            "array.create.triangle", types, args, count, max(1, _GRAIN // (length * x.dtype.itemsize)), (x, y)
+        )
     return y
 
 
@@ -216,7 +218,7 @@ def one_hot(call, input, num_classes=-1):
     errors = {1: f"`input` of `one_hot` must be from 0 to {num_classes - 1}, `num_classes` less one"}
     args = [x.address, y.address, num_classes]
     grain = max(1, _GRAIN // (8 * num_classes or 1))
-    call.launch("array.create.one_hot", {"I": x.dtype.name}, args, x.numel_, grain, (x, y), errors)
+    call.launch_at("array.create.one_hot", {"I": x.dtype.name}, args, x.numel_, grain, (x, y), errors)
     return y
 
 
@@ -241,10 +243,10 @@ def _repeated_index(call, repeats, size, total=None):
     if total is None:
         found = call.empty((1,), "int64")
         args = [counts.address, size, found.address]
-        call.launch("array.create.sum_of_counts", types, args, 1, 1, (counts, found), errors)
+        call.launch_at("array.create.sum_of_counts", types, args, 1, 1, (counts, found), errors)
         total = int(found.item())
     index = call.empty((total,), "int64")
-    call.launch("array.create.repeated", types, [counts.address, size, index.address, total], 1, 1, (counts, index))
+    call.launch_at("array.create.repeated", types, [counts.address, size, index.address, total], 1, 1, (counts, index))
     return index
 
 

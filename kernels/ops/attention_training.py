@@ -280,7 +280,7 @@ class _Problem:
             parts = call.scratch(chunks * self.heads * block.part_elements(self.num_rows, self.size) * self.word)
             args[block.PARTS], keep = parts.address, (*keep, parts)
         cost = 1000 + self.work * products * _NS.get(self.dtype, 0.022) / chunks
-        call.launch(kernel, {"T": self.dtype}, args, units, max(1, int(_GRAIN_NS / cost)), keep)
+        call.launch_at(kernel, {"T": self.dtype}, args, units, max(1, int(_GRAIN_NS / cost)), keep)
         if parts is not None:
             grain = max(1, 16 * _GRAIN_NS // max(1, chunks * self.num_rows * self.size))
-            call.launch("attention.grad.join_parts", {"T": self.dtype}, args, self.heads, grain, keep)
+            call.launch_at("attention.grad.join_parts", {"T": self.dtype}, args, self.heads, grain, keep)

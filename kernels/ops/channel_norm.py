@@ -115,7 +115,7 @@ def batch_norm(call, input, running_mean, running_var, weight=None, bias=None, t
     keep = x, weight, bias, y, running_mean, running_var, mean, inverse
     if y.numel_ or not training:
         grain = max(1, _GRAIN // max(1, sizes[0] * sizes[2]))
-        call.launch("norm.channels.batch_norm", types, args, sizes[1], grain, keep)
+        call.launch_at("norm.channels.batch_norm", types, args, sizes[1], grain, keep)
     if call.training:
         call.save(mean=mean, inverse=inverse)
     return _transposed(call, y) if flat else y
@@ -170,7 +170,7 @@ def batch_norm_backward(call, g, input, weight, mean, inverse, training):
     types = {"T": x.dtype.name, "W": kind, "TRAINING": bool(training)}
     grain = max(1, _GRAIN // max(1, 2 * sizes[0] * sizes[2]))
     keep = g, x, weight, mean, inverse, dx, dw, db
-    call.launch("norm.channels.batch_norm_backward", types, args, sizes[1], grain, keep)
+    call.launch_at("norm.channels.batch_norm_backward", types, args, sizes[1], grain, keep)
     return (_transposed(call, dx) if flat else dx), dw, db
 
 
@@ -216,7 +216,7 @@ def group_norm(call, input, num_groups, weight=None, bias=None, eps=1e-5):
     types = {"T": x.dtype.name, "W": _name(weight, x), "B": _name(bias, x)}
     if y.numel_:
         grain = max(1, _GRAIN // (channels * length))
-        call.launch("norm.channels.group_norm", types, args, units, grain, (x, weight, bias, y, mean, inverse))
+        call.launch_at("norm.channels.group_norm", types, args, units, grain, (x, weight, bias, y, mean, inverse))
     if call.training:
         call.save(mean=mean, inverse=inverse)
     return y
@@ -264,9 +264,9 @@ def group_norm_backward(call, g, input, num_groups, weight, mean, inverse):
     types = {"T": x.dtype.name, "W": kind}
     grain = max(1, _GRAIN // (2 * channels * length))
     keep = g, x, weight, mean, inverse, dx, *parts
-    call.launch("norm.channels.group_norm_backward", types, args, n * num_groups, grain, keep)
+    call.launch_at("norm.channels.group_norm_backward", types, args, n * num_groups, grain, keep)
     args = [*(p.address for p in parts), dw.address, db.address, n, c]
     keep = *parts, dw, db
     grain = max(1, _GRAIN // (2 * n * isa.lanes()))
-    call.launch("norm.channels.sum_images", types, args, -(-c // isa.lanes()), grain, keep)
+    call.launch_at("norm.channels.sum_images", types, args, -(-c // isa.lanes()), grain, keep)
     return dx, dw, db

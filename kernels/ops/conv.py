@@ -114,9 +114,9 @@ def _correlate(call, shape, back, x, weight, y, bias):
     kind = y.dtype.name
     keep = x, weight, y, bias, panels, scratch
     args = [weight.address, panels.address, *plan.weight_args]
-    call.launch("conv.forward.pack_weight", {"T": kind}, args, plan.panel_items, plan.panel_grain, keep)
+    call.launch_at("conv.forward.pack_weight", {"T": kind}, args, plan.panel_items, plan.panel_grain, keep)
     args = [x.address, panels.address, y.address, 0 if bias is None else bias.address, scratch.address, *plan.args]
-    call.launch(plan.kernel, {"T": kind, **plan.constants}, args, plan.items, plan.grain, keep)
+    call.launch_at(plan.kernel, {"T": kind, **plan.constants}, args, plan.items, plan.grain, keep)
 
 
 def _convolve(call, input, weight, bias, stride, padding, dilation, groups, dims):
@@ -245,9 +245,9 @@ def conv_weight_backward(call, grad, input, weight_shape, stride=1, padding=0, d
     kind, keep = {"T": y.dtype.name}, (x, g, y, sums, scratch)
     args = [x.address, g.address, sums.address, *plan.args]
     args[4] = scratch.address
-    call.launch("conv.grad.weight_sums", {**kind, **plan.constants}, args, plan.items, plan.grain, keep)
+    call.launch_at("conv.grad.weight_sums", {**kind, **plan.constants}, args, plan.items, plan.grain, keep)
     args = [sums.address, y.address, *plan.join_args]
-    call.launch("conv.grad.join_parts", kind, args, plan.join_items, plan.join_grain, keep)
+    call.launch_at("conv.grad.join_parts", kind, args, plan.join_items, plan.join_grain, keep)
     return y
 
 

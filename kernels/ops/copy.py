@@ -54,7 +54,7 @@ def _copy(call, y_address, y_strides, x, keep):
     """Write x to an address, with strides."""
     kernel, args, n, grain = _plan(x.shape_, y_strides, x.strides_, x.dtype.itemsize)
     types = {"E": _UNSIGNED[x.dtype.itemsize]}
-    call.launch(kernel, types, [y_address, x.address, *args], n, grain, keep)
+    call.launch_at(kernel, types, [y_address, x.address, *args], n, grain, keep)
 
 
 def copy_into(call, destination, source):
@@ -71,7 +71,7 @@ def fill(call, y, value):
     bits = np.asarray(value).astype(y.dtype.numpy).tobytes()
     args = [y.address, int.from_bytes(bits, "little", signed=True)]
     if y.numel_:
-        call.launch(
+        call.launch_at(
             "array.create.filled", {"E": _UNSIGNED[y.dtype.itemsize]}, args, y.numel_, _GRAIN // len(bits), (y,)
         )
 
@@ -132,7 +132,7 @@ def _join(call, y, parts, inner, dim):
         args += [x.address, start, x.shape_[dim] * inner]
         start += x.shape_[dim] * inner
     n, grain = -(-y.numel_ // step), _GRAIN // _UNIT
-    call.launch("array.copy.joined", {"E": _UNSIGNED[y.dtype.itemsize]}, args, n, grain, (y, *parts))
+    call.launch_at("array.copy.joined", {"E": _UNSIGNED[y.dtype.itemsize]}, args, n, grain, (y, *parts))
 
 
 def _cat_ref(tensors, dim=0):

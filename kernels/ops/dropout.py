@@ -70,7 +70,7 @@ def dropout(call, input, p, seed):
     y = call.out(input.shape_, input.dtype, overlap="same")
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     args = [x.address, y.address, x.numel_, seed - (1 << 64) if seed >> 63 else seed, _limit(p), call.float_bits(scale)]
-    call.launch("array.dropout.dropout", {"T": x.dtype.name}, args, -(-x.numel_ // _TILE), _GRAIN // _TILE, (x, y))
+    call.launch_at("array.dropout.dropout", {"T": x.dtype.name}, args, -(-x.numel_ // _TILE), _GRAIN // _TILE, (x, y))
     return y
 
 

@@ -87,7 +87,7 @@ def _dequantize(call, y, raw, kind, index, checked, n, errors=None):
     types |= {"GROUPS": row.groups, "ZERO": row.format.zero, "MIN": row.format.has_min}
     args = [y.address, raw.address, address, step, length, row_bytes, row.block_bytes, count]
     keep = (y, raw) if index is None else (y, raw, index)
-    call.launch("quant.gguf.dequantize", types, args, n, max(1, _GRAIN // (length or 1)), keep, errors)
+    call.launch_at("quant.gguf.dequantize", types, args, n, max(1, _GRAIN // (length or 1)), keep, errors)
     return y
 
 
@@ -137,5 +137,7 @@ def gguf_pack(call, raw, kind, shape, rows=None):
     types = {"KIND": row.number, "BITS": row.format.bits, "GROUPS": row.groups, "MIN": row.format.has_min}
     args = [weight.address, raw.address, address, count, length // row.block, row_bytes, row.block_bytes]
     args += [weight.panel_bytes, row.format.record()]
-    call.launch("quant.gguf.pack", types, args, panels, max(1, _GRAIN // (LANES * length or 1)), (weight.data, *keep))
+    call.launch_at(
+        "quant.gguf.pack", types, args, panels, max(1, _GRAIN // (LANES * length or 1)), (weight.data, *keep)
+    )
     return weight

@@ -26,7 +26,7 @@ def gather_rows(call, x, indices, y, outer, length, strides, valid, zeros=0, err
     args = [y.address, x.address, indices.address, step, count, length, *strides, *valid, zeros]
     types = {"E": _UNSIGNED[x.dtype.itemsize], "I": indices.dtype.name}
     grain = max(1, _GRAIN // (length * x.dtype.itemsize or 1))
-    call.launch("array.gather.gather_rows", types, args, outer * count, grain, (y, x, indices), errors)
+    call.launch_at("array.gather.gather_rows", types, args, outer * count, grain, (y, x, indices), errors)
     return y
 
 
@@ -37,14 +37,14 @@ def add_rows(call, y, x, indices, outer, count, length, scale=1, errors=None):
     first, following = call.scratch(4 * count), call.scratch(4 * number)
     keep, types = (y, x, indices, first, following), {"I": indices.dtype.name}
     block = [indices.address, step, number, count, first.address, following.address]
-    call.launch("array.scatter.chain", types, block, 1, 1, keep, errors)
+    call.launch_at("array.scatter.chain", types, block, 1, 1, keep, errors)
     floating, blocks = y.dtype.is_floating_point, -(-length // _COLUMNS)
     args = [y.address, x.address, indices.address, step, number, first.address, following.address]
     args += [length, length, count * length, length, number * length, blocks]
     args.append(call.float_bits(float(scale)) if floating else int(scale))
     types = {"T": y.dtype.name, "A": "float64" if floating else "int64", **types}
     grain = max(1, _GRAIN // (4 * _COLUMNS * number or 1))
-    call.launch("array.scatter.add_rows", types, args, outer * blocks, grain, keep)
+    call.launch_at("array.scatter.add_rows", types, args, outer * blocks, grain, keep)
     return y
 
 

@@ -29,7 +29,7 @@ def _positions(call, input, result=None):
     chunks = -(-x.numel_ // _CHUNK)
     counts = call.empty((chunks,), "int64")
     args = [x.address, x.numel_, _CHUNK, counts.address]
-    call.launch("array.create.count_nonzero", types, args, chunks, 1, (x, counts))
+    call.launch_at("array.create.count_nonzero", types, args, chunks, 1, (x, counts))
     starts = [0]
     for count in counts.tolist():
         starts.append(starts[-1] + count)
@@ -38,7 +38,7 @@ def _positions(call, input, result=None):
     if y.numel_:
         sizes = x.shape_ or (1,)
         args = [x.address, x.numel_, _CHUNK, y.address, ndim, *sizes, *starts[:-1]]
-        call.launch("array.create.nonzero", types, args, chunks, 1, (x, y))
+        call.launch_at("array.create.nonzero", types, args, chunks, 1, (x, y))
     return y
 
 
@@ -139,7 +139,7 @@ def _places(call, shape, indices):
         stride *= shape[d]
     args = [places.offsets.address, len(found), len(places.shape), *places.shape, *args]
     errors = {1: f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"}
-    call.launch("array.scatter.offsets", {}, args, places.count, _GRAIN // 4, tuple(keep), errors)
+    call.launch_at("array.scatter.offsets", {}, args, places.count, _GRAIN // 4, tuple(keep), errors)
     return places
 
 
@@ -233,7 +233,7 @@ def _put(call, y, indices, values, accumulate):
         types = {"T": t.dtype.name, "V": values.dtype.name, "ADD": True}
     grain = max(1, _GRAIN // (columns * places.count or 1))
     keep = (t, values, places.offsets)
-    call.launch("array.scatter.put_rows", types, args, places.outer * blocks, grain, keep)
+    call.launch_at("array.scatter.put_rows", types, args, places.outer * blocks, grain, keep)
     if t is not target:
         copy_into(call, target, t.to(dtype=y.dtype))
 

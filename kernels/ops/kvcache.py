@@ -27,9 +27,13 @@ def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, pa
     grain = max(1, _GRAIN_BYTES // max(1, nbytes))
     keep = (k_cache, v_cache, k, v, places, scales)
     if scales is None:
-        call.launch("attention.kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors)
+        call.launch_at(
+            "attention.kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors
+        )
     else:
-        call.launch("attention.kvcache.write_int8", {"T": k.dtype.name}, args, count, max(1, grain // 4), keep, errors)
+        call.launch_at(
+            "attention.kvcache.write_int8", {"T": k.dtype.name}, args, count, max(1, grain // 4), keep, errors
+        )
 
 
 def _check_write(call, k_cache, v_cache, k, v, ndim, k_scales=None, v_scales=None):

@@ -257,7 +257,7 @@ def activation_backward(call, grad, before, activation, *, bias=False):
     sums = call.empty((chunks, step), compute)
     args = [grad.address, before.address, y.address, sums.address, rows, columns, grad.strides[0], chunk, step]
     types, keep = {"T": grad.dtype.name, "ACT": number}, (grad, before, y, sums)
-    call.launch("gemm.epilogue.backward", types, args, chunks, 1 + _CHUNK // (chunk * columns), keep)
+    call.launch_at("gemm.epilogue.backward", types, args, chunks, 1 + _CHUNK // (chunk * columns), keep)
     if bias:
         join_chunks(call, sums, (0, sums.address), step, chunks, (None, total))
     return y, total
@@ -293,7 +293,7 @@ def pack_weight(call, weight):
     panels = -(-n // blocking.across(dtype))
     data = call.scratch(max(1, panels * panel * blocking.panel_bytes(dtype)))
     args, grain = [weight.address, data.address, n, k, *weight.strides], 1 + (1 << 18) // (panel + 1)
-    call.launch("gemm.pack.pack_weight", {"T": dtype}, args, n=panels, grain=grain, keep=(weight, data))
+    call.launch_at("gemm.pack.pack_weight", {"T": dtype}, args, n=panels, grain=grain, keep=(weight, data))
     return PackedWeight(data, (n, k), weight.dtype, panel)
 
 

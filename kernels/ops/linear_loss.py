@@ -80,7 +80,7 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
     losses, index_type = call.empty((count,), "float64"), {"I": target.dtype.name}
     wrong = {1: f"`target` of `linear_cross_entropy` must be in [0, {classes}) or `ignore_index` {ignore_index}"}
     args = [target.address, count, classes, ignore_index, reduction == "mean", factor.address]
-    call.launch("loss.linear.prepare", index_type, args, 1, 1, (target, factor), wrong)
+    call.launch_at("loss.linear.prepare", index_type, args, 1, 1, (target, factor), wrong)
     size, threads, one = input.dtype.itemsize, call.threads, call.float_bits(1.0)
     # Gradients of logits take the factor at once, but those of float16, which divided by `count` might vanish.
     late = factor.item() if call.training and dtype == "float16" else 1.0
@@ -97,7 +97,7 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
         run(call, launch, dtype, (x, weight.address, logits.address, 0), one, keep)
         addresses = logits.address, target.address + start * target.dtype.itemsize, losses.address + 8 * start
         args = [*addresses, classes, ignore_index, call.training, early]
-        call.launch("loss.linear.rows", {"T": dtype, **index_type}, args, rows, 1 + (1 << 15) // (classes + 1), keep)
+        call.launch_at("loss.linear.rows", {"T": dtype, **index_type}, args, rows, 1 + (1 << 15) // (classes + 1), keep)
         if dx is not None:
             launch = launch_for(dtype, rows, k, classes, classes, 1, *weight.strides, (), threads)
             run(call, launch, dtype, (logits.address, weight.address, dx.address + start * k * size, 0), bits, keep)
@@ -106,7 +106,7 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
             launch = launch_for(dtype, *layout, (), threads, plain=not add, result=result, add=add)
             run(call, launch, dtype, (logits.address, x, dw.address, 0), bits, keep, 0, dw.address if add else 0)
     args = [losses.address, count, factor.address, y.address]
-    call.launch("loss.linear.total", {"O": result}, args, 1, 1, (losses, factor, y))
+    call.launch_at("loss.linear.total", {"O": result}, args, 1, 1, (losses, factor, y))
     call.save(dx=dx, dw=dw)
     return y
 

@@ -122,10 +122,10 @@ def _forward(call, kernel, input, target, weight, ignored, reduction, smoothing,
     args += [losses.address, *(map(int, ending) if alone else [0] * 6)]
     types = r.types(soft_allowed, O=losses.dtype.name)
     keep = (r.x, r.target, r.weight, losses, statistics, y)
-    call.launch(f"loss.classes.{kernel}", types, args, r.count, r.count if alone else grain, keep, r.errors)
+    call.launch_at(f"loss.classes.{kernel}", types, args, r.count, r.count if alone else grain, keep, r.errors)
     if reduces and not alone:
         args = [r.target.address, losses.address, *map(int, ending)]
-        call.launch("loss.classes.reduction", r.types(CLASSES=not r.soft), args, 1, 1, keep)
+        call.launch_at("loss.classes.reduction", r.types(CLASSES=not r.soft), args, 1, 1, keep)
     return y
 
 
@@ -152,7 +152,7 @@ def _backward(call, kernel, g, input, target, statistics, weight, ignored, reduc
     args += [g.address, int(reduction == "none"), divisor, written.address]
     types = r.types(soft_allowed)
     keep = (r.x, r.target, r.weight, statistics, g, written)
-    call.launch(f"loss.classes.{kernel}", types, args, r.count, _GRAIN // (r.classes + _ROW) or 1, keep, r.errors)
+    call.launch_at(f"loss.classes.{kernel}", types, args, r.count, _GRAIN // (r.classes + _ROW) or 1, keep, r.errors)
     if r.spatial:
         ndim = len(input.shape_)
         copy_into(call, dx, written.permute(0, ndim - 1, *range(1, ndim - 1)))

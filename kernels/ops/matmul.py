@@ -227,5 +227,5 @@ def matmul_int8(call, input, other):
     args = [input.address, other.address, y.address, 0, 0, *launch.rest]
     scratch = call.scratch(launch.scratch)
     args[blocking.SCRATCH] = scratch.address
-    call.launch(launch.kernel, {}, args, launch.items, launch.grain, (input, other, y, scratch))
+    call.launch_at(launch.kernel, {}, args, launch.items, launch.grain, (input, other, y, scratch))
     return y

@@ -2,15 +2,10 @@
 
 import numpy as np
 
+from ..blocks.norm import ADD_RMS, LAYER, RMS
+from ..problems.norm import NormBackward
 from ..table.registry import op
-from ._chunks import join_chunks
 from ._layout import check, check_factor, rows
-
-_GRAIN = 65536  # elements: 8 us for float32
-_CHUNKS = 16  # at most, of the rows whose sums are the gradients of weight and bias
-_CHUNK = 16384  # elements of a chunk at least, and _CHUNK_ROWS rows: its own sums are written once and read once
-_CHUNK_ROWS = 32
-
 
 # ---- what the backward passes share --------------------------------------------------------------
 
@@ -28,7 +23,7 @@ def _same_as(call, g, input, name="g"):
 def _backward(call, g, input, dims, eps, weight, bias=None, residual=None, center=False):
     """(gradient of the input, of the weight, of the bias) of a norm over the last `dims` dims.
 
-    The sums over rows are taken in chunks that the shape alone determines, and joined in their order.
+    The sums over rows are the same for any number of threads.
     """
     _same_as(call, g, input)
     shape = input.shape_
@@ -41,34 +36,16 @@ def _backward(call, g, input, dims, eps, weight, bias=None, residual=None, cente
             check_factor(call, factor, name, input, last)
     if weight is not None:
         weight = weight.contiguous()
-    residual_address = residual_stride = 0
+    residual_stride = None
     if residual is not None:
         _same_as(call, residual, input, "g_residual")
         residual, _, _, residual_stride = rows(residual, first)
-        residual_address = residual.address
     dx = call.out(shape, input.dtype, overlap="same")
     dw = None if weight is None else call.out(last, weight.dtype, key="dw")
     db = None if bias is None else call.out(last, bias.dtype, key="db")
-    chunk = max(_CHUNK_ROWS, -(-count // _CHUNKS), _CHUNK // (size or 1))
-    chunks = max(1, -(-count // chunk))
-    compute = "float64" if input.dtype.name == "float64" else "float32"
-    sums = [f for f in (dw, db) if f is not None]
-    direct = chunks == 1 and all(f.dtype.name == compute for f in sums)
-    partial = None if direct or not sums else call.empty((len(sums), chunks, size), compute)
-    addresses = {id(f): f.address for f in sums}
-    if partial is not None:
-        itemsize = partial.dtype.itemsize
-        addresses = {id(f): partial.address + k * chunks * size * itemsize for k, f in enumerate(sums)}
-    dw_address, db_address = addresses.get(id(dw), 0), addresses.get(id(db), 0)
-    types = {"T": input.dtype.name, "W": (input if weight is None else weight).dtype.name, "C": compute}
-    types |= {"CENTER": center, "WEIGHT": weight is not None, "DW": dw is not None, "DB": db is not None}
-    types |= {"ADD": residual is not None}
-    args = [g.address, x.address, 0 if weight is None else weight.address, dx.address, dw_address, db_address]
-    args += [size, size, g_stride, x_stride, residual_stride, count, chunk, call.float_bits(eps), residual_address]
-    grain = max(1, _CHUNK // (chunk * size or 1))
-    call.launch("norm.grad.backward", types, args, chunks, grain, (g, x, weight, dx, residual, dw, db, partial))
-    if partial is not None:
-        join_chunks(call, partial, (dw_address, db_address), size, chunks, (dw, db))
+    dtypes = [None if factor is None else factor.dtype.name for factor in (weight, bias)]
+    problem = NormBackward(input.dtype.name, count, size, g_stride, x_stride, residual_stride, *dtypes, center, eps)
+    call.run(problem, g=g, x=x, w=weight, dx=dx, dw=dw, db=db, residual=residual)
     return dx, dw, db
 
 
@@ -129,9 +106,8 @@ def rms_norm(call, input, weight, eps=1e-5):
     x, count, size, stride = rows(input, len(shape) - 1)
     weight = weight.contiguous()
     y = call.out(shape, input.dtype, overlap="same")
-    args = [x.address, weight.address, y.address, size, stride, size, call.float_bits(eps)]
-    types = {"T": x.dtype.name, "W": weight.dtype.name}
-    call.launch("norm.rows.rms_norm", types, args, count, max(1, _GRAIN // (size or 1)), (x, weight, y))
+    block = RMS(x=x, w=weight, y=y, size=size, x_stride=stride, y_stride=size, eps=eps)
+    call.launch("norm.rows.rms_norm", {"T": x.dtype.name, "W": weight.dtype.name}, block, count, size)
     return y
 
 
@@ -219,11 +195,11 @@ def add_rms_norm(call, a, b, weight, epsilon=1e-5):
     total = call.out(shape, a.dtype, key="residual", overlap="same")
     if y.address == total.address and y.numel_:
         raise ValueError("`out` and `residual` of `add_rms_norm` are the same memory, give two tensors")
-    args = [first.address, second.address, weight.address, y.address, total.address, size]
-    args += [a_stride, b_stride, size, size, call.float_bits(epsilon)]
-    types = {"T": a.dtype.name, "W": weight.dtype.name}
-    keep = (first, second, weight, y, total)
-    call.launch("norm.rows.add_rms_norm", types, args, count, max(1, _GRAIN // (size or 1)), keep)
+    block = ADD_RMS(
+        a=first, b=second, w=weight, y=y, total=total, size=size, a_stride=a_stride, b_stride=b_stride, y_stride=size,
+        total_stride=size, eps=epsilon,
+    )  # fmt: skip
+    call.launch("norm.rows.add_rms_norm", {"T": a.dtype.name, "W": weight.dtype.name}, block, count, size)
     return y, total
 
 
@@ -277,11 +253,10 @@ def layer_norm(call, input, normalized_shape, weight=None, bias=None, eps=1e-5):
         factors.append(factor)
     weight, bias = factors
     y = call.out(shape, input.dtype, overlap="same")
-    addresses = [0 if f is None else f.address for f in factors]
-    args = [x.address, *addresses, y.address, size, stride, size, call.float_bits(eps)]
+    block = LAYER(x=x, w=weight, b=bias, y=y, size=size, x_stride=stride, y_stride=size, eps=eps)
     names = ("T", "W", "B")
     types = {n: input.dtype.name if f is None else f.dtype.name for n, f in zip(names, (x, weight, bias))}
-    call.launch("norm.rows.layer_norm", types, args, count, max(1, _GRAIN // (size or 1)), (x, weight, bias, y))
+    call.launch("norm.rows.layer_norm", types, block, count, size)
     return y
 
 

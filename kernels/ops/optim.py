@@ -10,7 +10,7 @@ from ._layout import check
 
 _GRAIN = 4  # units: reading 64 Ki elements takes some 10 us
 _KERNELS = {2.0: "squares", 1.0: "magnitudes", 0.0: "nonzeros", math.inf: "maxima", -math.inf: "minima"}
-_KINDS = {math.inf: 1, -math.inf: 2}  # of `optim_norm.finish`; 0 is a sum
+_KINDS = {math.inf: 1, -math.inf: 2}  # of `optim.norm.finish`; 0 is a sum
 
 
 def _checked(call, tensors):
@@ -74,12 +74,12 @@ def multi_norm(call, tensors, ord=2.0):
     done = 0
     for name, (table, units) in tables.items():
         args = [partial.address + 8 * done, call.float_bits(ord), 0, len(groups[name]), *table]
-        kernel = "optim_norm." + _KERNELS.get(ord, "powers")
-        call.launch(kernel, {"T": name}, args, units, _GRAIN, (partial, groups[name]))
+        kernel = "optim.norm." + _KERNELS.get(ord, "powers")
+        call.launch_at(kernel, {"T": name}, args, units, _GRAIN, (partial, groups[name]))
         done += units
     root = 1.0 / ord if ord not in (0.0, math.inf, -math.inf) and total else 1.0
     args = [partial.address, max(1, total), y.address, _KINDS.get(ord, 0), call.float_bits(root)]
-    call.launch("optim.norm.finish", {"T": y.dtype.name}, args, 1, 1, (partial, y))
+    call.launch_at("optim.norm.finish", {"T": y.dtype.name}, args, 1, 1, (partial, y))
     return y
 
 
@@ -89,7 +89,7 @@ def _in_place(call, tensors, kernel, number, found=None):
         dense = [x.contiguous() for x in group]
         table, units = _table(dense)
         args = [call.float_bits(number), 0 if found is None else found.address, 0, len(dense), *table]
-        call.launch(kernel, {"T": name}, args, units, _GRAIN, (dense, found))
+        call.launch_at(kernel, {"T": name}, args, units, _GRAIN, (dense, found))
         for x, copy in zip(group, dense):
             x.storage.version += 1  # a write that backward must know of
             if copy is not x:

@@ -75,7 +75,7 @@ def _launch(call, kernel, types, tensors, block, planes, scratch_item=0, options
         args += [0, 0, 0]
     args += options
     work = size + block[2] * block[3] * block[4] * block[5]
-    call.launch(f"conv.pooling.{kernel}", types, args, planes, max(1, _GRAIN // max(1, work)), tuple(keep))
+    call.launch_at(f"conv.pooling.{kernel}", types, args, planes, max(1, _GRAIN // max(1, work)), tuple(keep))
 
 
 def _sum_item(dtype):

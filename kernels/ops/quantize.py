@@ -82,7 +82,7 @@ def quantize_weight(call, weight, format="int8", *, group_size=32, into=None, fi
         2: "`weight` of `quantize_weight` has numbers too large for float16 scales: use format='int8'",
     }
     keep = (weight, target.data)
-    call.launch(f"quant.quantize.{format}", {"T": weight.dtype.name}, args, -(-n // LANES), _grain(k), keep, errors)
+    call.launch_at(f"quant.quantize.{format}", {"T": weight.dtype.name}, args, -(-n // LANES), _grain(k), keep, errors)
     return target
 
 
@@ -140,7 +140,7 @@ def dequantize_weight(call, weight, dtype="float32"):
         "ZERO": form.zero,
         "TABLE": form.table is not None,
     }
-    call.launch("quant.quantize.dequantize", parameters, args, -(-n // LANES), _grain(k), (y, weight.data, order))
+    call.launch_at("quant.quantize.dequantize", parameters, args, -(-n // LANES), _grain(k), (y, weight.data, order))
     return y
 
 
@@ -165,7 +165,7 @@ def _pack_rows(call, source, target, scales, strides, shared, flip, scales_name)
     parameters = {"FLIP": flip, "SCALES": scales.dtype.name, "OUT": out, "SCALE_BYTES": scale_bytes}
     errors = {1: _NOT_FINITE.format(scales_name, call.op.name)}
     keep = (source, scales, target.data)
-    call.launch(kernel, parameters, args, -(-n // LANES), _grain(k), keep, errors)
+    call.launch_at(kernel, parameters, args, -(-n // LANES), _grain(k), keep, errors)
     return target
 
 
@@ -268,7 +268,7 @@ def _pack_columns(call, kernel, parameters, qweight, qzeros, scales, target, has
         2: f"`qzeros` of `{name}` has a zero of 256, which no byte holds: check the checkpoint",
     }
     keep = (qweight, qzeros, scales, order, target.data)
-    call.launch(kernel, parameters, args, items, _grain(k, panels), keep, errors)
+    call.launch_at(kernel, parameters, args, items, _grain(k, panels), keep, errors)
     return target
 
 
@@ -339,7 +339,7 @@ def unpack_int8(call, weight):
     n, k = weight.shape
     rows, scales = call.empty((n, k), "int8"), call.empty((n, 1), "float32")
     args = [rows.address, weight.address, scales.address, n, k, weight.panel_bytes, _units(weight)]
-    call.launch("quant.layouts.to_int8", {}, args, -(-n // LANES), _grain(k), (rows, scales, weight.data))
+    call.launch_at("quant.layouts.to_int8", {}, args, -(-n // LANES), _grain(k), (rows, scales, weight.data))
     return rows, scales
 
 
@@ -356,5 +356,5 @@ def unpack_gptq(call, weight):
     records = weight.format.records(units, weight.shift)
     words, scales = call.empty((k // 8, n), "int32"), call.empty((records, n), "float16")
     args = [words.address, weight.address, scales.address, n, k, weight.panel_bytes, units, records]
-    call.launch("quant.layouts.to_gptq", {}, args, -(-n // LANES), _grain(k), (words, scales, weight.data))
+    call.launch_at("quant.layouts.to_gptq", {}, args, -(-n // LANES), _grain(k), (words, scales, weight.data))
     return words, scales

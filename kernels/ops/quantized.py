@@ -66,7 +66,7 @@ class _Activations:
             args = [input.address, self.k, self.rows, self.k, data.address, nbytes]
             grain = 1 + _GRAIN_ELEMENTS // (blocking.ROWS * self.k)
             keep = (input, data)
-            self.call.launch("quant.expand.pack_rows", {"T": dtype}, args, n=tiles, grain=grain, keep=keep)
+            self.call.launch_at("quant.expand.pack_rows", {"T": dtype}, args, n=tiles, grain=grain, keep=keep)
             self.made[key] = (data.address, nbytes, self.k), keep
         return self.made[key]
 
@@ -78,7 +78,7 @@ class _Activations:
         args.append(order.address if order is not None else 0)
         grain = 1 + _GRAIN_ELEMENTS // (min(TILE_ROWS, self.rows) * self.k + 1)
         keep, parameters = (self.input, *buffers, order), parameters | {"T": self.input.dtype.name}
-        self.call.launch(
+        self.call.launch_at(
             f"quant.products.{kernel}", parameters, args, n=self.padded // TILE_ROWS, grain=grain, keep=keep
         )
         return addresses, keep
@@ -117,7 +117,7 @@ def _multiply(activations, weight, y, column, bias, floats):
     work = 2 * rows * units * UNIT * LANES * (4 if floats else 1)
     grain = 1 + min(_GRAIN_BYTES // weight.panel_bytes, _GRAIN_WORK // work)
     keep = (*kept, weight.data, y, bias)
-    activations.call.launch(f"quant.products.{kernel}", parameters, args, n=-(-n // LANES), grain=grain, keep=keep)
+    activations.call.launch_at(f"quant.products.{kernel}", parameters, args, n=-(-n // LANES), grain=grain, keep=keep)
 
 
 def _multiply_expanded(call, form, args, keep, dtype):
@@ -130,7 +130,7 @@ def _multiply_expanded(call, form, args, keep, dtype):
     args = [*args, scratch.address, slice_bytes, -(-items // call.threads)]
     grain = 1 + blocking.PARALLEL_WORK // (2 * rows * k * blocking.across(dtype))
     parameters = {"F": _alike(form.name, *_FIELDS), "T": dtype}
-    call.launch("quant.expand.expanded", parameters, args, n=items, grain=grain, keep=(*keep, scratch))
+    call.launch_at("quant.expand.expanded", parameters, args, n=items, grain=grain, keep=(*keep, scratch))
 
 
 def _checked(input, weight, bias, activations):

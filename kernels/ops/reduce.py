@@ -130,10 +130,10 @@ def launch(call, x, y, launches, plan, partial_dtype):
     if len(launches) == 2:
         address, args, n, grain = launches[0]
         partial = call.empty((plan.chunks, plan.results), partial_dtype)
-        call.launch(address, None, [x.address, partial.address, *args], n, grain, (x, partial))
+        call.launch_at(address, None, [x.address, partial.address, *args], n, grain, (x, partial))
         x = partial
     address, args, n, grain = launches[-1]
-    call.launch(address, None, [x.address, y.address, *args], n, grain, (x, y))
+    call.launch_at(address, None, [x.address, y.address, *args], n, grain, (x, y))
 
 
 _SUM, _PRODUCT = Reduction("sum", 0.0), Reduction("prod", 1.0)
@@ -367,7 +367,7 @@ def _search(call, x, plan, values, indices, name):
     def launch(source, values, indices, n, args):
         grain = max(1, CHUNK // max(1, args[3] * (1 if plan.kind == "inner" else _PAIR)))
         block = [source.address, 0 if values is None else values.address, indices.address, *args]
-        call.launch(f"reduce.argmax.{name}_{plan.kind}", types, block, n, grain, (source, values, indices, x))
+        call.launch_at(f"reduce.argmax.{name}_{plan.kind}", types, block, n, grain, (source, values, indices, x))
 
     if plan.chunks > 1 and plan.results == 1 and plan.kind == "inner":
         best, where = call.empty((plan.chunks,), x.dtype), call.empty((plan.chunks,), "int64")

@@ -90,7 +90,7 @@ def _launch(call, pairs, pos_ids, sin_table, cos_table, algo, sign=1):
     errors = {1: f"`pos_ids` must be from 0 to {num_rows - 1}, the rows of `sin_table`: make the tables longer"}
     keep = (pairs, pos_ids, sin, cos)
     grain = max(1, _GRAIN // (heads * size or 1))
-    call.launch(f"attention.rope.rope_{_NAMES[algo]}", types, args, batches * tokens, grain, keep, errors)
+    call.launch_at(f"attention.rope.rope_{_NAMES[algo]}", types, args, batches * tokens, grain, keep, errors)
 
 
 @op(ref=_rope_ref, samples=_rope_samples)

@@ -33,7 +33,7 @@ def _greedy(call, x, y, num_rows, stride, size):
     """The first of the largest logits of each row."""
     types = {"T": x.dtype.name, "O": y.dtype.name}
     args = [x.address, stride, size, y.address]
-    call.launch("reduce.sample.greedy", types, args, num_rows, max(1, _SPLIT // size), (x, y), _ERRORS)
+    call.launch_at("reduce.sample.greedy", types, args, num_rows, max(1, _SPLIT // size), (x, y), _ERRORS)
 
 
 @op(ref=_random_sample_ref, samples=_random_sample_samples, gradient=None)
@@ -66,7 +66,7 @@ def random_sample(call, logits, random_val, topp, topk, temperature):
     bits = call.float_bits
     args = [x.address, 0, 1, x.numel_, y.address, scratch.address, 1, bits(random_val), bits(temperature)]
     args += [int(topk), bits(topp), bits(0.0), bits(1.0), 0, 0, 0, 1]
-    call.launch("reduce.sample.sample_tokens", {}, args, 1, 1, (x, y, scratch), _ERRORS)
+    call.launch_at("reduce.sample.sample_tokens", {}, args, 1, 1, (x, y, scratch), _ERRORS)
     return y
 
 
@@ -176,5 +176,5 @@ def sample_tokens(
         table, _, length, step = rows(history, 1)
         args += [table.address, step, length, 0]
         keep.append(table)
-    call.launch("reduce.sample.sample_tokens", {}, args, slots, 1, tuple(keep), _ERRORS)
+    call.launch_at("reduce.sample.sample_tokens", {}, args, slots, 1, tuple(keep), _ERRORS)
     return y

@@ -56,11 +56,11 @@ def cumsum(call, input, dim, dtype=None, reverse=False):
     args = [x.address + start * x.dtype.itemsize, y.address + start * y.dtype.itemsize, size]
     args += [stride, size * columns, step, step]
     if columns == 1:
-        call.launch("reduce.scan.cumsum_rows", types, args, outer, max(1, _GRAIN // size), (x, y))
+        call.launch_at("reduce.scan.cumsum_rows", types, args, outer, max(1, _GRAIN // size), (x, y))
     else:
         blocks = -(-columns // _COLUMNS)
         args += [columns, blocks]
-        call.launch(
+        call.launch_at(
             "reduce.scan.cumsum_columns", types, args, outer * blocks, max(1, _GRAIN // (size * _COLUMNS)), (x, y)
         )
     return y

@@ -55,7 +55,9 @@ def _launch(call, kernel, types, t, dim, index, v, v_strides):
     args, units, grain = _plan(t.shape_, t.strides_, index.shape_, index.strides_, v_strides, dim, whole)
     errors = {1: f"`index` of `{call.op.name}` must be from 0 to {args[0] - 1} for dim {dim} of a tensor {t.shape_}"}
     args = [t.address, index.address, v.address, *args]
-    call.launch(f"array.scatter.{kernel}", {**types, "I": index.dtype.name}, args, units, grain, (t, index, v), errors)
+    call.launch_at(
+        f"array.scatter.{kernel}", {**types, "I": index.dtype.name}, args, units, grain, (t, index, v), errors
+    )
 
 
 def _check(call, t, dim, index, src=None):

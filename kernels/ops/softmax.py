@@ -41,7 +41,7 @@ def _rows_kernel(call, input, first, name, period=0):
         name = "softmax_narrow"
     args = [x.address, y.address, size, stride, size, period]
     if size:
-        call.launch(f"norm.softmax.{name}", types, args, count, max(1, _GRAIN // size), (x, y))
+        call.launch_at(f"norm.softmax.{name}", types, args, count, max(1, _GRAIN // size), (x, y))
     return y
 
 
@@ -55,7 +55,7 @@ def _columns_kernel(call, input, dim, logarithm):
     args = [x.address, y.address, shape[dim], inner, blocks]
     args += [outer_stride, inner, shape[dim] * inner, inner, int(logarithm)]
     grain = max(1, _GRAIN // (_COLUMNS * shape[dim] or 1))
-    call.launch("norm.softmax.columns", {"T": x.dtype.name}, args, outer * blocks, grain, (x, y))
+    call.launch_at("norm.softmax.columns", {"T": x.dtype.name}, args, outer * blocks, grain, (x, y))
     return y
 
 
@@ -87,12 +87,12 @@ def _backward(call, g, out, dim, logarithm):
     args = [g.address, y.address, dx.address, size]
     if inner == 1:
         args += [g_stride, y_stride]
-        call.launch("norm.softmax_grad.rows", types, args, outer, max(1, _GRAIN // (size or 1)), (g, y, dx))
+        call.launch_at("norm.softmax_grad.rows", types, args, outer, max(1, _GRAIN // (size or 1)), (g, y, dx))
     else:
         blocks = -(-inner // _COLUMNS)
         args += [inner, blocks, g_stride, y_stride]
         grain = max(1, _GRAIN // (_COLUMNS * size or 1))
-        call.launch("norm.softmax_grad.columns", types, args, outer * blocks, grain, (g, y, dx))
+        call.launch_at("norm.softmax_grad.columns", types, args, outer * blocks, grain, (g, y, dx))
     return dx
 
 

@@ -26,7 +26,7 @@ def _run(call, kernel, x, stride, count, size, wanted, values, indices, descendi
     args += [room, scratch.address, _INFINITY.get(x.dtype.name, 0), -1 if descending else 0, bits // 8]
     n, grain = (slots, 1) if kernel == "sort" else (count, max(1, _SCAN // size))
     types = {"E": _UNSIGNED[bits // 8], "KIND": kind}
-    call.launch(f"reduce.sort.{kernel}", types, args, n, grain, (x, values, indices, scratch))
+    call.launch_at(f"reduce.sort.{kernel}", types, args, n, grain, (x, values, indices, scratch))
 
 
 def _along(call, input, dim, wanted, descending, kernel, with_values):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from ..blocks.norm import VARIANCE
 from ..table.registry import op
 from ._layout import check, product
 from .reduce import (
@@ -64,9 +65,8 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
     taken = int(bool(unbiased)) if correction is None else correction
     call.save(degrees=float(max(0, plan.count - taken)))
     y = call.out(plan.result, input.dtype)
-    args = [x.address, y.address, plan.count, stride, call.float_bits(float(max(0, plan.count - taken)))]
-    grain = max(1, CHUNK // (plan.count or 1))
-    call.launch("norm.rows.variance", {"T": x.dtype.name}, args, plan.results, grain, (x, y))
+    block = VARIANCE(x=x, y=y, size=plan.count, stride=stride, divisor=float(max(0, plan.count - taken)))
+    call.launch("norm.rows.variance", {"T": x.dtype.name}, block, plan.results, plan.count)
     return y
 
 
@@ -217,7 +217,7 @@ def logsumexp(call, input, dim, keepdim=False):
     y = call.out(plan.result, input.dtype)
     grain = max(1, CHUNK // (8 * plan.count or 1))
     args = [x.address, y.address, plan.count, stride]
-    call.launch("reduce.scan.logsumexp", {"T": x.dtype.name}, args, product(plan.result), grain, (x, y))
+    call.launch_at("reduce.scan.logsumexp", {"T": x.dtype.name}, args, product(plan.result), grain, (x, y))
     return y
 
 

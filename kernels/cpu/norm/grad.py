@@ -13,6 +13,7 @@ import math
 
 from numba import types
 
+from ...blocks.norm import BACKWARD
 from ...build import isa, jit
 from ...lang.simd import (
     bitcast,
@@ -134,12 +135,22 @@ def write_rows(rows, size, w, dw, db, C, FOUR, WEIGHT, DW, DB, ADD):
 
 
 @jit.inline
+def row_of_g(args, r, T):
+    return ptr(load(args, BACKWARD.g), T) + r * load(args, BACKWARD.g_stride)
+
+
+@jit.inline
+def row_of_x(args, r, T):
+    return ptr(load(args, BACKWARD.x), T) + r * load(args, BACKWARD.x_stride)
+
+
+@jit.inline
 def prepare(args, r, factors, T, W, C, CENTER, WEIGHT):
     """Write what `piece` needs of row r to four `factors`: mean, scale, slope, shift."""
-    size, eps = load(args, 7), bitcast(load(args, 13), F64)
-    g, x = ptr(load(args, 0), T) + r * load(args, 8), ptr(load(args, 1), T) + r * load(args, 9)
+    size, eps = load(args, BACKWARD.size), bitcast(load(args, BACKWARD.eps), F64)
+    g, x = row_of_g(args, r, T), row_of_x(args, r, T)
     mean = C(row_mean(x, size, T)) if CENTER else C(0.0)
-    squares, totals, products = row_sums(g, x, ptr(load(args, 2), W), size, mean, T, CENTER, WEIGHT)
+    squares, totals, products = row_sums(g, x, ptr(load(args, BACKWARD.w), W), size, mean, T, CENTER, WEIGHT)
     inverse = 1.0 / float(size)
     scale = 1.0 / math.sqrt(F64(squares) * inverse + eps)
     store(factors, 0, mean)
@@ -151,25 +162,27 @@ def prepare(args, r, factors, T, W, C, CENTER, WEIGHT):
 @jit.inline
 def prepared(args, r, factors, T):
     """Row r for `piece`: its pointers, and its factors as values."""
-    size = load(args, 7)
-    g, x = ptr(load(args, 0), T) + r * load(args, 8), ptr(load(args, 1), T) + r * load(args, 9)
-    dx, residual = ptr(load(args, 3), T) + r * size, ptr(load(args, 14), T) + r * load(args, 10)
-    return (g, x, dx, residual), (load(factors, 0), load(factors, 1), load(factors, 2), load(factors, 3))
+    dx = ptr(load(args, BACKWARD.dx), T) + r * load(args, BACKWARD.size)
+    residual = ptr(load(args, BACKWARD.residual), T) + r * load(args, BACKWARD.residual_stride)
+    return (row_of_g(args, r, T), row_of_x(args, r, T), dx, residual), (
+        load(factors, 0),
+        load(factors, 1),
+        load(factors, 2),
+        load(factors, 3),
+    )
 
 
 @jit.inline
 def backward(args, lo, hi, T, W, C, CENTER, WEIGHT, DW, DB, ADD):
     """Chunks [lo, hi) of rows; C is the compute type of T.
 
-    args: 0 g, 1 x, 2 w, 3 dx, 4 dw and 5 db of the first chunk (of type C), 6 their step to the next chunk, 7 length
-    of a row, row strides of 8 g, 9 x, 10 the residual's gradient, 11 rows, 12 rows in a chunk, 13 bits of eps,
-    14 gradient of the residual, which is added to dx.
     CENTER: layer norm, not RMS norm; WEIGHT, DW, DB, ADD: whether there are w, dw, db, a residual.
     """
-    step, size, num_rows, chunk_rows = load(args, 6), load(args, 7), load(args, 11), load(args, 12)
-    w, factors = ptr(load(args, 2), W), ptr(stack(FACTORS_BYTES), C)
+    step, size = load(args, BACKWARD.step), load(args, BACKWARD.size)
+    num_rows, chunk_rows = load(args, BACKWARD.rows), load(args, BACKWARD.chunk_rows)
+    w, factors = ptr(load(args, BACKWARD.w), W), ptr(stack(FACTORS_BYTES), C)
     for chunk in range(lo, hi):
-        dw, db = ptr(load(args, 4), C) + chunk * step, ptr(load(args, 5), C) + chunk * step
+        dw, db = ptr(load(args, BACKWARD.dw), C) + chunk * step, ptr(load(args, BACKWARD.db), C) + chunk * step
         if DW:
             zero(dw, size, C)
         if DB:

@@ -8,6 +8,7 @@ import math
 
 from numba import types
 
+from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import isa, jit
 from ...lang.simd import (
     bitcast,
@@ -63,10 +64,10 @@ def scale_row(x, w, y, size, scale):
 
 @jit.inline
 def rms_norm(args, lo, hi, T, W):
-    """args: x, w, y, size, row stride of x, row stride of y, bits of eps."""
-    x, w, y = ptr(load(args, 0), T), ptr(load(args, 1), W), ptr(load(args, 2), T)
-    size, x_stride, y_stride = load(args, 3), load(args, 4), load(args, 5)
-    eps = bitcast(load(args, 6), F64)
+    """Rows [lo, hi)."""
+    x, w, y = ptr(load(args, RMS.x), T), ptr(load(args, RMS.w), W), ptr(load(args, RMS.y), T)
+    size, x_stride, y_stride = load(args, RMS.size), load(args, RMS.x_stride), load(args, RMS.y_stride)
+    eps = bitcast(load(args, RMS.eps), F64)
     for row in range(lo, hi):
         x_row = x + row * x_stride
         mean = sum_squares(x_row, size, T) / float(size)
@@ -76,12 +77,12 @@ def rms_norm(args, lo, hi, T, W):
 
 @jit.inline
 def add_rms_norm(args, lo, hi, T, W):
-    """args: a, b, w, y, sum, size, row strides of a, b, y, sum, bits of eps."""
-    a, b, w = ptr(load(args, 0), T), ptr(load(args, 1), T), ptr(load(args, 2), W)
-    y, total = ptr(load(args, 3), T), ptr(load(args, 4), T)
-    size, a_stride, b_stride = load(args, 5), load(args, 6), load(args, 7)
-    y_stride, total_stride = load(args, 8), load(args, 9)
-    eps = bitcast(load(args, 10), F64)
+    """Rows [lo, hi)."""
+    a, b, w = ptr(load(args, ADD_RMS.a), T), ptr(load(args, ADD_RMS.b), T), ptr(load(args, ADD_RMS.w), W)
+    y, total = ptr(load(args, ADD_RMS.y), T), ptr(load(args, ADD_RMS.total), T)
+    size, a_stride, b_stride = load(args, ADD_RMS.size), load(args, ADD_RMS.a_stride), load(args, ADD_RMS.b_stride)
+    y_stride, total_stride = load(args, ADD_RMS.y_stride), load(args, ADD_RMS.total_stride)
+    eps = bitcast(load(args, ADD_RMS.eps), F64)
     for row in range(lo, hi):
         a_row, b_row, total_row = a + row * a_stride, b + row * b_stride, total + row * total_stride
         i = 0
@@ -133,11 +134,12 @@ def row_variance(x, size, mean, T):
 
 @jit.inline
 def layer_norm(args, lo, hi, T, W, B):
-    """args: x, w or 0, b or 0, y, size, row strides of x and y, bits of eps."""
-    x, w, b, y = ptr(load(args, 0), T), ptr(load(args, 1), W), ptr(load(args, 2), B), ptr(load(args, 3), T)
-    size, x_stride, y_stride = load(args, 4), load(args, 5), load(args, 6)
-    has_weight, has_bias = load(args, 1) != 0, load(args, 2) != 0
-    eps = bitcast(load(args, 7), F64)
+    """Rows [lo, hi)."""
+    x, y = ptr(load(args, LAYER.x), T), ptr(load(args, LAYER.y), T)
+    w, b = ptr(load(args, LAYER.w), W), ptr(load(args, LAYER.b), B)
+    size, x_stride, y_stride = load(args, LAYER.size), load(args, LAYER.x_stride), load(args, LAYER.y_stride)
+    has_weight, has_bias = load(args, LAYER.w) != 0, load(args, LAYER.b) != 0
+    eps = bitcast(load(args, LAYER.eps), F64)
     for row in range(lo, hi):
         x_row, y_row = x + row * x_stride, y + row * y_stride
         mean = row_mean(x_row, size, T)
@@ -165,9 +167,10 @@ def layer_norm(args, lo, hi, T, W, B):
 
 @jit.inline
 def variance(args, lo, hi, T):
-    """args: x, y, size, row stride of x, divisor of the sum of squares (bits of a float64)."""
-    x, y, size, stride = ptr(load(args, 0), T), ptr(load(args, 1), T), load(args, 2), load(args, 3)
-    divisor = bitcast(load(args, 4), F64)
+    """Rows [lo, hi)."""
+    x, y = ptr(load(args, VARIANCE.x), T), ptr(load(args, VARIANCE.y), T)
+    size, stride = load(args, VARIANCE.size), load(args, VARIANCE.stride)
+    divisor = bitcast(load(args, VARIANCE.divisor), F64)
     for row in range(lo, hi):
         x_row = x + row * stride
         mean = row_mean(x_row, size, T)

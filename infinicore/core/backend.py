@@ -1,0 +1,88 @@
+"""What a device does for the rest of the house: memory, copies, kernels, launches, plans, graphs.
+
+One object a device. A storage carries its backend, and everything that allocates, launches or reads values goes through
+it; so a second device is a second object, and nothing above this file asks which one it has.
+"""
+
+import ctypes
+
+from .. import kernels
+from ..kernels.build import jit, render
+from ..kernels.cpu import plans, policy, threads
+from . import launch, memory
+
+KEPT = 8192  # plans of a backend; beyond, it starts afresh
+
+
+class Backend:
+    """The CPU, and the base of other devices, which replace what they do in another way.
+
+    `device` is the device that tensors of this backend name; `launches_directly` says that the compiled core may call
+    its kernels by address and take its memory from the pool, without asking it.
+    """
+
+    launches_directly = True
+
+    def __init__(self, device):
+        self.device = device
+        self._plans = {}  # (threads, problem) -> Plan
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self.device})"
+
+    # ---- memory ----
+
+    def allocate(self, nbytes):
+        """A new `Storage` of uninitialised memory."""
+        return memory.allocate(nbytes)
+
+    def copy(self, to, at, nbytes, source=None):
+        """Copy bytes from address `at` of the backend `source` (None: host memory) to address `to` of this one.
+
+        The bytes are there when the next launch of this backend runs; see `read` for the way back.
+        """
+        ctypes.memmove(to, at, nbytes)
+
+    def read(self, to, at, nbytes):
+        """Copy bytes from address `at` of this backend to host memory; they are there when it returns."""
+        ctypes.memmove(to, at, nbytes)
+
+    def synchronize(self):
+        """Wait for all launches and copies."""
+
+    # ---- kernels ----
+
+    def kernel(self, name, types):
+        """The handle of the kernel `<folder>.<file>.<function>` for these types and constants, compiled on first use."""
+        return kernels.kernel(name, **types)
+
+    def elementwise(self, op, inputs, compute, output):
+        """The handle of an elementwise kernel; dtypes are names."""
+        source = render.elementwise(op, inputs, compute, output)
+        return jit.load_kernel("-".join([op.name, *inputs, output]), source)
+
+    def split(self, kernel, units, unit_size):
+        """(n, grain) of a launch: the items of the kernel that make up these units, and how many are worth a thread."""
+        return policy.split(kernel, units, unit_size)
+
+    def plan(self, problem):
+        """The `Plan` of a problem (`kernels/problems`) for the current thread count."""
+        key = launch.threads(), problem
+        found = self._plans.get(key)
+        if found is None:
+            if len(self._plans) >= KEPT:
+                self._plans.clear()
+            found = self._plans[key] = plans.plan(problem, key[0])
+        return found
+
+    # ---- launches ----
+
+    # (handle, values of the block, n, grain, keep, errors) -> error code, or 0
+    launch = staticmethod(launch.launch)
+
+    def graph_kernel(self, parallel):
+        """The address of the loop that replays the records of a graph."""
+        if parallel:
+            threads.driver()
+            return threads.load_driver("replay", "args, lo, hi")
+        return threads.load_driver("replay_serial", "args, lo, hi")

@@ -1,0 +1,15 @@
+"""Compiled kernels by name: from memory, the disk cache, or the compiler."""
+
+from . import jit, render
+
+_addresses = {}
+
+
+def kernel(name, **parameters):
+    """The address of the compiled kernel `<folder>.<file>.<function>` for these types and constants."""
+    key = (name, *parameters.items())
+    found = _addresses.get(key)
+    if found is None:
+        label = "-".join([name, *(str(v) for v in parameters.values())])
+        found = _addresses[key] = jit.load_kernel(label, render.stub(name, parameters))
+    return found

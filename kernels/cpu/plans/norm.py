@@ -1,0 +1,47 @@
+"""Norms: their gradients are sums over rows, taken in chunks that the shape alone determines, and joined in order."""
+
+from ...blocks.norm import BACKWARD, JOIN
+from ...build.load import kernel
+from ...plan import Plan, launch
+from ...problems.norm import NormBackward
+from .. import policy
+
+_CHUNKS = 16  # at most
+_CHUNK = 16384  # elements of a chunk at least, and _CHUNK_ROWS rows: its own sums are written once and read once
+_CHUNK_ROWS = 32
+
+
+def backward(problem, threads):
+    """One pass over the rows; a second launch joins the sums of chunks, unless there is one chunk."""
+    p, size = problem, problem.size
+    chunk = max(_CHUNK_ROWS, -(-p.rows // _CHUNKS), _CHUNK // (size or 1))
+    chunks = max(1, -(-p.rows // chunk))
+    compute = "float64" if p.dtype == "float64" else "float32"
+    wanted = {name: dtype for name, dtype in (("dw", p.weight), ("db", p.bias)) if dtype is not None}
+    direct = chunks == 1 and all(dtype == compute for dtype in wanted.values())
+    step = chunks * size * (8 if compute == "float64" else 4)
+    parts = {name: ("partial", k * step) for k, name in enumerate(wanted)}
+    at = dict.fromkeys(("dw", "db")) | ({name: (name, 0) for name in wanted} if direct else parts)
+    types = {"T": p.dtype, "W": p.weight or p.dtype, "C": compute, "CENTER": p.center, "WEIGHT": p.weight is not None}
+    types |= {"DW": "dw" in wanted, "DB": "db" in wanted, "ADD": p.residual_stride is not None}
+    first = launch(
+        kernel("norm.grad.backward", **types), BACKWARD, chunks, max(1, _CHUNK // (chunk * size or 1)), at,
+        step=size, size=size, g_stride=p.g_stride, x_stride=p.x_stride, residual_stride=p.residual_stride or 0,
+        rows=p.rows, chunk_rows=chunk, eps=p.eps,
+    )  # fmt: skip
+    if direct or not wanted:
+        return Plan((first,))
+    return Plan((first, join(compute, parts, wanted, size, chunks, size)), (("partial", len(wanted) * step),))
+
+
+def join(compute, parts, results, step, chunks, columns):
+    """The launch that adds up the sums of chunks: `parts` and the dtypes of `results` by name, "dw" and "db"."""
+    at = {"first_w": parts.get("dw"), "first_b": parts.get("db")}
+    at |= {"w": ("dw", 0) if "dw" in results else None, "b": ("db", 0) if "db" in results else None}
+    types = {"C": compute, "W": results.get("dw", compute), "B": results.get("db", compute)}
+    n, grain = policy.split("reduce.chunks.join", columns, chunks * len(results))
+    numbers = {"step": step, "chunks": chunks, "columns": columns}
+    return launch(kernel("reduce.chunks.join", **types), JOIN, n, grain, at, **numbers)
+
+
+PLANNERS = {NormBackward: backward}

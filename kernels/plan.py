@@ -1,0 +1,39 @@
+"""What a device makes of a problem: launches whose addresses are open.
+
+A paragraph describes what to compute as a frozen problem (`kernels/problems`); the plans of a device
+(`kernels/<device>/plans`) choose kernels, tiles, slices and workspace for it. A plan knows sizes and never addresses,
+so it is made once for a problem and kept.
+"""
+
+from typing import NamedTuple
+
+
+class Launch(NamedTuple):
+    """One launch: a compiled kernel over [0, n) in slices of at least `grain`.
+
+    `values` is its argument block, `places` say whose address goes where in it: (place, name, offset in bytes).
+    """
+
+    kernel: int
+    values: tuple
+    places: tuple
+    n: int
+    grain: int
+
+
+class Plan(NamedTuple):
+    """Launches in their order, and the bytes of each workspace that they share: (name, bytes)."""
+
+    launches: tuple
+    scratch: tuple = ()
+
+
+def launch(kernel, block, n, grain, at=None, **numbers):
+    """The `Launch` of a compiled kernel with these numbers in its block.
+
+    A tensor of the block has its place under its own name, unless `at` names another one and an offset in bytes:
+    {field: (name, offset)}, or None for an address of 0.
+    """
+    at = at or {}
+    wanted = [(place, *at.get(field, (field, 0))) for place, field in block.places if at.get(field, field) is not None]
+    return Launch(kernel, tuple(block.numbers(**numbers)), tuple(wanted), n, grain)

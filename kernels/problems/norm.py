@@ -1,0 +1,22 @@
+"""Problems of norms."""
+
+from typing import NamedTuple
+
+
+class NormBackward(NamedTuple):
+    """The gradients of a norm over `rows` rows of `size` elements: of its input, its weight and its bias.
+
+    Strides are those of rows. `weight` and `bias` are dtypes of their gradients (None: not wanted); `weighted` says
+    that there is a weight, `center` that a mean is taken off, `residual_stride` is None without a residual to add.
+    """
+
+    dtype: str
+    rows: int
+    size: int
+    g_stride: int
+    x_stride: int
+    residual_stride: int | None
+    weight: str | None
+    bias: str | None
+    center: bool
+    eps: float
