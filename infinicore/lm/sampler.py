@@ -53,6 +53,9 @@ def resolve(defaults, given):
     Without a temperature, tokens are sampled if the config says `do_sample`, or if the caller limits the choice
     (`top_k`, `top_p`, `min_p`), which means nothing otherwise.
     """
+    sampled = defaults.get("do_sample")
+    if sampled is not None and type(sampled) is not bool:
+        raise ValueError(f"`do_sample` in generation_config.json must be true or false, got {sampled!r}")
     chosen = {}
     for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
         value = given.get(name)
@@ -62,7 +65,7 @@ def resolve(defaults, given):
             chosen[name] = value
     if given.get("temperature") is None:
         limits = any(given.get(name) is not None for name in ("top_k", "top_p", "min_p"))
-        if defaults.get("do_sample") or limits:
+        if sampled or limits:
             chosen.setdefault("temperature", 1.0)
         else:
             chosen["temperature"] = 0.0

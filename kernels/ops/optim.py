@@ -10,7 +10,7 @@ from ._layout import check
 
 _GRAIN = 4  # units: reading 64 Ki elements takes some 10 us
 _KERNELS = {2.0: "squares", 1.0: "magnitudes", 0.0: "nonzeros", math.inf: "maxima", -math.inf: "minima"}
-_KINDS = {math.inf: 1, -math.inf: 2}  # of `optim_norm.finish`; 0 is a sum
+_KINDS = {math.inf: 1, -math.inf: 2}  # of `optim.norm.finish`; 0 is a sum
 
 
 def _checked(call, tensors):
@@ -74,7 +74,7 @@ def multi_norm(call, tensors, ord=2.0):
     done = 0
     for name, (table, units) in tables.items():
         args = [partial.address + 8 * done, call.float_bits(ord), 0, len(groups[name]), *table]
-        kernel = "optim_norm." + _KERNELS.get(ord, "powers")
+        kernel = "optim.norm." + _KERNELS.get(ord, "powers")
         call.launch_at(kernel, {"T": name}, args, units, _GRAIN, (partial, groups[name]))
         done += units
     root = 1.0 / ord if ord not in (0.0, math.inf, -math.inf) and total else 1.0
