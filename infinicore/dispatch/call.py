@@ -16,6 +16,7 @@ from ..core.backend import Backend
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import DType, bool_, dtype, float32, promote_types, scalar_type
+from ..kernels.blocks.elementwise import WALK
 from ..kernels.build import jit, render
 from ..kernels.cpu import threads
 from ..kernels.ops.copy import copy_into as copy_elements
@@ -216,7 +217,7 @@ def _plan(op, inputs, result, target):
     if len(sizes) > 1 or any(own[0] != 1 for own in steps):
         if len(sizes) > 24:
             raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
-        plan.head = [plan.kernel, len(steps), len(sizes)]
+        plan.head = WALK(kernel=plan.kernel, count=len(steps), ndim=len(sizes))[0]
         plan.tail = [*(d.itemsize for d, *_ in operands), written.itemsize, *sizes, *(s for own in steps for s in own)]
         plan.kernel = kernels.kernel("array.elementwise.walk")
     return plan
