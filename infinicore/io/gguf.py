@@ -272,7 +272,7 @@ class GGUFFile(MappedFile):
 def _on_array(data, shape, dtype):
     """A contiguous tensor of the memory of an array."""
     from ..core import layout
-    from ..dispatch.call import wrap
+    from ..dispatch import wrap
     from ..dtype import dtype as as_dtype
 
     return wrap(data.ctypes.data, shape, layout.contiguous_strides(shape), as_dtype(dtype), data)

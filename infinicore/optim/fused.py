@@ -9,7 +9,8 @@ import array
 
 import numpy as np
 
-from ..dispatch.call import Call, contiguous_copy, copy_into, empty, refuse_recording, view
+from ..device import CPU
+from ..dispatch import contiguous_copy, copy_into, empty, refuse_recording, view
 from ..dtype import float32
 from ..kernels.blocks.optim import ALIGN, PARAMETER, STEP, UNIT
 from .optimizer import Optimizer, zeros
@@ -22,7 +23,7 @@ class _Launch:
     """The table of all parameters with the same dtypes, and its launch."""
 
     def __init__(self, kernel, dtypes, rows):
-        backend, types = Call.backend, dict(zip("WCGS", [dtype.name for dtype in dtypes]))
+        backend, types = CPU.backend, dict(zip("WCGS", [dtype.name for dtype in dtypes]))
         self.kernel, self.gradients = backend.kernel(kernel, types), dtypes[2]
         self.params = [p for p, _ in rows]
         self.addresses = [p.address for p in self.params]
@@ -74,7 +75,7 @@ class _Launch:
         if self.steps is not None:
             self.count()
         values = STEP(table=self.table.buffer_info()[0], rows=len(self.params), factor=factor)[0]
-        Call.backend.launch(self.kernel, values, *self.split, keep, None)
+        CPU.backend.launch(self.kernel, values, *self.split, keep, None)
         if self.fresh:
             table = self.table
             for i in self.fresh:
