@@ -2,6 +2,7 @@
 
 import ctypes
 
+from ..kernels.blocks.driver import RECORD
 from ..kernels.cpu import threads
 from . import launch
 
@@ -23,13 +24,14 @@ class Graph:
         self._keep = [keep for *_, keep, _ in records]  # memory that is not of the arena
         blocks = [args for _, args, *_ in records]
         self._blocks = (ctypes.c_int64 * max(1, sum(map(len, blocks))))()
-        self._table = (ctypes.c_int64 * max(1, 4 * len(records)))()
+        self._table = (ctypes.c_int64 * max(1, RECORD.WIDTH * len(records)))()
         at = ctypes.addressof(self._blocks)
         offset = 0
         parallel = False
         for i, (kernel, args, n, parts, _, _) in enumerate(records):
             self._blocks[offset : offset + len(args)] = args
-            self._table[4 * i : 4 * i + 4] = (kernel, at + 8 * offset, n, parts)
+            row = RECORD(kernel=kernel, args=at + 8 * offset, n=n, parts=parts)[0]
+            self._table[RECORD.WIDTH * i : RECORD.WIDTH * (i + 1)] = row
             offset += len(args)
             parallel = parallel or parts > 1
         self._count = len(records)

@@ -11,6 +11,7 @@ from ..core import layout
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import bool_, dtype, float32, promote_types, scalar_type, uint8
+from ..kernels.blocks.elementwise import WALK
 from ..kernels.ops import copy as copy_ops
 from .launcher import Launcher
 from .tensors import empty, one_device, overlap, scalar, to_device, view, writable
@@ -93,7 +94,7 @@ def _plan(op, inputs, result, target, device):
     if len(sizes) > 1 or any(own[0] != 1 for own in steps):
         if len(sizes) > 24:
             raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
-        plan.head = [plan.kernel, len(steps), len(sizes)]
+        plan.head = WALK(kernel=plan.kernel, count=len(steps), ndim=len(sizes))[0]
         plan.tail = [*(d.itemsize for d, *_ in operands), written.itemsize, *sizes, *(s for own in steps for s in own)]
         plan.kernel = device.backend.kernel("array.elementwise.walk", {})
     return plan
