@@ -18,11 +18,12 @@ class Block(ModuleType):
 
     `spec` names the fields in order: first tensors, whose addresses go into the block, and behind `|` numbers::
 
-        Block("x weight? y | size x_stride y_stride eps:f64 parts=1 dims*")
+        Block("x weight? y | size x_stride y_strides:3 eps:f64 parts=1 dims*")
 
-    A tensor `weight?` may be left out or None (address 0), a number `parts=1` has a default, `eps:f64` is a float64, and
-    `dims*`, at the end, any number of integers. `BLOCK.size` is the place of a field. `BLOCK(...)` takes every field as
-    a keyword and returns (values, tensors): the int64 values, and the tensors that must live while they are used.
+    A tensor `weight?` may be left out or None (address 0), a number `parts=1` has a default, `eps:f64` is a float64,
+    `y_strides:3` are three integers (`y_strides:3=0` may be left out), and `dims*`, at the end, any number of integers.
+    `BLOCK.size` is the place of a field. `BLOCK(...)` takes every field as a keyword and returns (values, tensors): the
+    int64 values, and the tensors that must live while they are used.
 
     Numba looks up an attribute of a module when it compiles, and sees a plain integer; a named tuple of integers would
     become a constant of all its fields at each use (56 fields used 40 times: 0.5 s of compiling instead of 0.2).
@@ -33,7 +34,7 @@ class Block(ModuleType):
         tensors, _, numbers = spec.partition("|")
         if "|" in numbers:
             raise ValueError(f"`spec` of a block has tensors, one `|` and numbers, got {spec!r}")
-        parameters, values, kept, rest = [], [], [], None
+        parameters, values, kept, lists, rest = [], [], [], {}, None
         for word in tensors.split():
             name = word.rstrip("?")
             optional = word.endswith("?")
@@ -51,14 +52,21 @@ class Block(ModuleType):
                 parameters.append(f"{name}=()")
                 values.append(f"*{name}")
                 continue
+            if kind.isdigit():
+                lists[name] = int(kind)
+                parameters.append(f"{name}={(int(default),) * int(kind)}" if default else name)
+                values.extend(f"{name}[{k}]" for k in range(int(kind)))
+                continue
             parameters.append(f"{name}={default}" if default else name)
             values.append(f"float_bits({name})" if kind == "f64" else name)
         names = [parameter.partition("=")[0] for parameter in parameters]
         if len(set(names)) < len(names):
             raise ValueError(f"a block names each field once, got {spec!r}")
-        self._names = tuple(names)
-        for place, name in enumerate(names):
+        place = 0
+        for name in names:
             setattr(self, name, place)
+            place += lists.get(name, 1)
+        self._length = place
         keep = "".join(f"{name}, " for name in kept)
         source = f"def fill(*, {', '.join(parameters)}):\n    return [{', '.join(values)}], ({keep})\n"
         scope = {"float_bits": float_bits}
@@ -69,7 +77,7 @@ class Block(ModuleType):
         return self._fill(**fields)
 
     def __len__(self):
-        return len(self._names)
+        return self._length
 
     def numbers(self, **numbers):
         """The values of a block whose addresses are still open (0)."""

@@ -21,6 +21,8 @@ DEFAULT = Work(32768)
 
 # by kernel (`folder.file.function`), or by the file of kernels
 WORK = {
+    "attention.kvcache.write": Work(256 << 10),  # bytes, of elements of any size: copied in some 30 us
+    "attention.kvcache.write_int8": Work(64 << 10),  # bytes
     "norm.rows": Work(65536),  # 8 us for float32
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
 }
