@@ -11,6 +11,8 @@ import numpy as np
 import infinicore
 from infinicore import Tensor
 
+from ..device import usable
+
 
 @dataclass(kw_only=True, slots=True)
 class Step:
@@ -39,7 +41,7 @@ class Step:
 
 def indices(values):
     """An int64 tensor of integers."""
-    return infinicore.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+    return infinicore.from_numpy(np.ascontiguousarray(values, dtype=np.int64), device=usable(None))
 
 
 def build(cache, rotary, sequences, chunks, *, rows=None, lengths=None):
@@ -100,7 +102,7 @@ class RotaryTables:
         return self.sine, self.cosine
 
     def _tensors(self, *arrays):
-        return [infinicore.from_numpy(array).to(self.dtype) for array in arrays]
+        return [infinicore.from_numpy(array, device=usable(None)).to(self.dtype) for array in arrays]
 
     def for_positions(self, positions, sizes, lengths):
         """(rows, sine, cosine) for packed tokens: `sizes[i]` of them belong to a sequence of length `lengths[i]`."""
