@@ -18,13 +18,13 @@ class Block(ModuleType):
 
     `spec` names the fields in order: first tensors, whose addresses go into the block, and behind `|` numbers::
 
-        Block("x weight? y | size x_stride y_stride eps:f64 parts=1 dims*")
+        Block("x weight? y | size x_stride y_strides:3 eps:f64 parts=1 dims*")
 
     A tensor `weight?` may be left out or None (address 0), a number `parts=1` has a default, `eps:f64` is a float64,
-    and `dims*`, at the end, any number of integers. The very last field may be `pieces[]`: filled blocks, one after the
-    other. `BLOCK.size` is the place of a field, `BLOCK.WIDTH` the number of values without what `*` and `[]` add.
-    `BLOCK(...)` takes every field as a keyword and returns (values, tensors): the int64 values, and the tensors that
-    must live while they are used.
+    `y_strides:3` are three integers (`y_strides:3=0` may be left out), and `dims*`, at the end, any number of integers.
+    The very last field may be `pieces[]`: filled blocks, one after the other. `BLOCK.size` is the place of a field,
+    `BLOCK.WIDTH` the number of values without what `*` and `[]` add. `BLOCK(...)` takes every field as a keyword and
+    returns (values, tensors): the int64 values, and the tensors that must live while they are used.
 
     Numba looks up an attribute of a module when it compiles, and sees a plain integer; a named tuple of integers would
     become a constant of all its fields at each use (56 fields used 40 times: 0.5 s of compiling instead of 0.2).
@@ -35,7 +35,7 @@ class Block(ModuleType):
         tensors, _, numbers = spec.partition("|")
         if "|" in numbers:
             raise ValueError(f"`spec` of a block has tensors, one `|` and numbers, got {spec!r}")
-        parameters, values, kept, rest = [], [], [], None
+        parameters, values, kept, lists, rest = [], [], [], {}, None
         for word in tensors.split():
             name = word.rstrip("?")
             optional = word.endswith("?")
@@ -61,14 +61,21 @@ class Block(ModuleType):
                 parameters.append(f"{name}=()")
                 values.append(f"*{name}")
                 continue
+            if kind.isdigit():
+                lists[name] = int(kind)
+                parameters.append(f"{name}={(int(default),) * int(kind)}" if default else name)
+                values.extend(f"{name}[{k}]" for k in range(int(kind)))
+                continue
             parameters.append(f"{name}={default}" if default else name)
             values.append(f"float_bits({name})" if kind == "f64" else name)
         names = [parameter.partition("=")[0] for parameter in parameters]
         if len(set(names)) < len(names):
             raise ValueError(f"a block names each field once, got {spec!r}")
-        for place, name in enumerate(names):
+        place = 0
+        for name in names:
             setattr(self, name, place)
-        self.WIDTH = len(names) - sum(value.startswith("*") for value in values)
+            place += lists.get(name, 1)
+        self.WIDTH = place - sum(value.startswith("*") for value in values)
         source = f"def fill(*, {', '.join(parameters)}):\n    return [{', '.join(values)}], ({keep})\n"
         scope = {"float_bits": float_bits}
         exec(source, scope)  # a function with these very parameters fills a block in a third of the time of a loop

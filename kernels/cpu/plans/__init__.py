@@ -1,9 +1,9 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import array, loss, norm
+from . import array, attention, loss, norm
 
 # type of the problem -> function(problem, threads) that makes its `Plan`
-PLANNERS = {**array.PLANNERS, **loss.PLANNERS, **norm.PLANNERS}
+PLANNERS = {**array.PLANNERS, **attention.PLANNERS, **loss.PLANNERS, **norm.PLANNERS}
 
 
 def plan(problem, threads):
