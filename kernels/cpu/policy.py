@@ -21,6 +21,8 @@ DEFAULT = Work(32768)
 
 # by kernel (`folder.file.function`), or by the file of kernels
 WORK = {
+    "conv.pooling": Work(16384),
+    "norm.channels": Work(16384),
     "norm.rows": Work(65536),  # 8 us for float32
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
 }
