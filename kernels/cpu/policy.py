@@ -22,7 +22,11 @@ DEFAULT = Work(32768)
 # by kernel (`folder.file.function`), or by the file of kernels
 WORK = {
     "norm.rows": Work(65536),  # 8 us for float32
+    "norm.softmax.columns": Work(32768, reduce_sizes.PAIR),
+    "norm.softmax.logsumexp": Work(8192),
+    "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
+    "reduce.sample.greedy": Work(65536),
 }
 
 _known = {}  # kernel -> its Work

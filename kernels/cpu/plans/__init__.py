@@ -1,8 +1,9 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import norm
+from . import norm, reduce
 
-PLANNERS = {**norm.PLANNERS}  # type of the problem -> function(problem, threads) that makes its `Plan`
+# type of the problem -> function(problem, threads) that makes its `Plan`
+PLANNERS = {**norm.PLANNERS, **reduce.PLANNERS}
 
 
 def plan(problem, threads):
