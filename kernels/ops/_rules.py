@@ -1,5 +1,7 @@
 """How a rule becomes an op: the paragraphs that all reductions and all scans share, and their samples."""
 
+import functools
+
 import numpy as np
 
 from ..problems.reduce import Reduce
@@ -23,14 +25,11 @@ def reduced_dims(dim, ndim):
     return (check_dim(dim, ndim),) if ndim else (check_dim(dim, 0),)[:0]
 
 
-def reduced_shape(shape, dims, keepdim):
-    """The shape of a result over `dims`."""
-    if len(dims) == len(shape):
-        return (1,) * len(shape) if keepdim else ()
-    if len(dims) == 1:
-        (d,) = dims
-        return (*shape[:d], 1, *shape[d + 1 :]) if keepdim else shape[:d] + shape[d + 1 :]
-    return tuple(1 if d in dims else n for d, n in enumerate(shape) if keepdim or d not in dims)
+@functools.lru_cache(maxsize=4096)  # of a small sum, this would be a fifth of the time
+def reduced(shape, dim, keepdim):
+    """(reduced dims, shape of the result) of a tensor of `shape`; `dim` is no list."""
+    dims = reduced_dims(dim, len(shape))
+    return dims, tuple(1 if d in dims else n for d, n in enumerate(shape) if keepdim or d not in dims)
 
 
 def restored(g, shape, dim, keepdim):
@@ -51,14 +50,12 @@ def need_elements(call, shape, dims, result):
 def reduce_by(call, rule, input, dim, keepdim, needs_elements=False, make=None):
     """`input` reduced by a rule, into what `make(shape, dtype)` gives: the op's result, unless it is `call.empty`."""
     check(call, input, "input")
-    shape = input.shape_
-    dims = reduced_dims(dim, len(shape))
-    result = reduced_shape(shape, dims, keepdim)
+    dims, result = reduced(input.shape_, tuple(dim) if type(dim) is list else dim, keepdim)
     if needs_elements and not input.numel_:
-        need_elements(call, shape, dims, result)
+        need_elements(call, input.shape_, dims, result)
     own = input.dtype
-    y = (make or call.out)(result, rule.state or (own if own.is_floating_point or not rule.integers else rule.integers))
-    call.run(Reduce(rule, own.name, shape, input.strides_, dims), x=input, y=y)
+    y = (make or call.out)(result, rule.state or (own if own.kind == "f" or not rule.integers else rule.integers))
+    call.run(Reduce(rule, own.name, input.shape_, input.strides_, dims), x=input, y=y)
     return y
 
 
@@ -107,11 +104,13 @@ def reduction(
         rule = rules.Reduction(element, start, state, integers)
 
         def plain(call, input, dim=None, keepdim=False):
-            _save(call, input)
+            if call.training:
+                _save(call, input)
             return reduce_by(call, rule, input, dim, keepdim, needs_elements)
 
         def converting(call, input, dim=None, keepdim=False, dtype=None):
-            _save(call, input)
+            if call.training:
+                _save(call, input)
             return reduce_by(call, rule, input if dtype is None else input.to(dtype=dtype), dim, keepdim)
 
         given = {"dtypes": tuple(dtypes), "ref": over(ref), "samples": samples, "tolerance": tolerance or {}}
@@ -122,7 +121,7 @@ def reduction(
 
 def _save(call, input):
     """Keep what derivatives of rules may ask for besides arguments and results."""
-    if call.training and hasattr(input, "strides_"):
+    if hasattr(input, "strides_"):
         call.save(input_shape=input.shape_, input_dtype=input.dtype)
 
 
@@ -166,7 +165,8 @@ def scan(*, start, ref, dtypes=ALL, samples=along_dim, tolerance=None, gradient=
         rule = rules.Scan(function, start)
 
         def paragraph(call, input, dim, dtype=None, reverse=False):
-            _save(call, input)
+            if call.training:
+                _save(call, input)
             if dtype is not None:
                 input = input.to(dtype=dtype)
             check(call, input, "input")

@@ -13,8 +13,8 @@ from ._rules import (
     need_elements,
     reduce_by,
     reduce_samples,
+    reduced,
     reduced_dims,
-    reduced_shape,
     reduction,
     restored,
 )
@@ -209,8 +209,9 @@ def _(a, b):
 def _search(call, input, dim, keepdim, largest, values=False):
     """(values or None, positions) of the maximum or minimum along `dim`, or (None) of the flattened tensor."""
     check(call, input, "input")
-    dims = reduced_dims(None if dim is None else check_dim(dim, len(input.shape_)), len(input.shape_))
-    result = reduced_shape(input.shape_, dims, keepdim)
+    if dim is not None:
+        dim = check_dim(dim, len(input.shape_))
+    dims, result = reduced(input.shape_, dim, keepdim)
     if not input.numel_:
         need_elements(call, input.shape_, dims, result)
     best = call.out(result, input.dtype) if values else None

@@ -10,7 +10,7 @@ from ..lang import scalar_math as m
 from ..table.registry import op
 from ..table.rules import reduction_rule
 from ._layout import check, rows
-from ._rules import reduce_by, reduce_samples, reduced_dims, reduced_shape, restored
+from ._rules import reduce_by, reduce_samples, reduced, restored
 from .reduce import INF, add, larger, larger_of_three, shared, smaller, smaller_of_three, sum_
 
 _TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
@@ -19,11 +19,11 @@ _TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
 def _reduced_rows(input, dim, keepdim):
     """(x, results, elements of each, row stride, shape of the result): the elements of a result are a row of x."""
     shape, ndim = input.shape_, len(input.shape_)
-    dims = reduced_dims(dim, ndim)
+    dims, result = reduced(shape, tuple(dim) if type(dim) is list else dim, keepdim)
     kept = ndim - len(dims)
-    if dims != tuple(range(kept, ndim)):
+    if dims and dims[0] != kept:  # else they are the last ones, as they rise
         input = input.permute(*(d for d in range(ndim) if d not in dims), *dims)
-    return *rows(input, kept), reduced_shape(shape, dims, keepdim)
+    return *rows(input, kept), result
 
 
 # ---- variance ----------------------------------------------------------------------------------
