@@ -50,6 +50,8 @@ class Launcher:
         """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks."""
         backend = self.device.backend
         plan = backend.plan(problem)
+        for name, order in plan.copies:
+            tensors[name] = tensors[name].permute(*order).contiguous()
         for name, nbytes in plan.scratch:
             tensors[name] = self.scratch(nbytes)
         keep = tuple(tensors.values())

@@ -44,7 +44,11 @@ WORK = {
     "norm.rows": Work(65536),  # 8 us for float32
     "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
     "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
+    "norm.softmax.columns": Work(32768, reduce_sizes.PAIR),
+    "norm.softmax.logsumexp": Work(8192),
+    "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
+    "reduce.sample.greedy": Work(65536),
 }
 
 _known = {}  # kernel -> its Work

@@ -1,6 +1,6 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import array, attention, conv, loss, norm, pooling
+from . import array, attention, conv, loss, norm, pooling, reduce
 
 # type of the problem -> function(problem, threads) that makes its `Plan`
 PLANNERS = {
@@ -10,6 +10,7 @@ PLANNERS = {
     **loss.PLANNERS,
     **norm.PLANNERS,
     **pooling.PLANNERS,
+    **reduce.PLANNERS,
 }
 
 
