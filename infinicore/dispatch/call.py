@@ -429,7 +429,10 @@ class Call:
             raise_for(status, errors, self.op.name)
 
     def run(self, problem, errors=None, **tensors):
-        """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks."""
+        """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks.
+
+        Returns them and the plan's workspaces, by name.
+        """
         backend = self.backend
         plan = backend.plan(problem)
         for name, nbytes in plan.scratch:
@@ -444,6 +447,7 @@ class Call:
             status = backend.launch(kernel, values, n, grain, keep, errors)
             if status:
                 raise_for(status, errors, self.op.name)
+        return tensors
 
     def launch_at(self, kernel, parameters, args, n, grain, keep, errors=None):
         """Run a kernel (a name or an address) over [0, n), in slices of at least `grain` if threads are free."""

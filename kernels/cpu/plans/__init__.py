@@ -1,8 +1,8 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import norm
+from . import gemm, norm
 
-PLANNERS = {**norm.PLANNERS}  # type of the problem -> function(problem, threads) that makes its `Plan`
+PLANNERS = {**gemm.PLANNERS, **norm.PLANNERS}  # type of the problem -> function(problem, threads) that makes its `Plan`
 
 
 def plan(problem, threads):
