@@ -61,8 +61,8 @@ def test_what_reads_values_asks_the_backend(other, rng):
     assert other.backend.asked["read"] > before
     with pytest.raises(TypeError, match=r"host2:0.*`\.cpu\(\)`"):
         x.numpy()
-    with pytest.raises((TypeError, BufferError)):
-        np.from_dlpack(x)
+    with pytest.raises(BufferError, match="host2:0"):
+        x.__dlpack__()
 
 
 def test_operands_of_two_devices_are_refused(other):
@@ -72,7 +72,7 @@ def test_operands_of_two_devices_are_refused(other):
             function(here, there)
         with pytest.raises(ValueError, match="one device"):
             function(there, there, out=here)
-    with pytest.raises(ValueError, match="`input` on cpu:0.*`other` on host2:0"):
+    with pytest.raises(ValueError, match=r"`input` on cpu:0.*`other` on host2:0"):
         ic.matmul(here, there.T)
     with pytest.raises(ValueError, match="one device"):
         ic.cat([here, there])

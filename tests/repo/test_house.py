@@ -16,12 +16,13 @@ def sources(root, folder):
 
 
 def test_blocks_are_read_and_written_by_name(root):
-    number = re.compile(r"\bload\(args, *[\d(]|\bargs\[\d|\bvalues\[\d|\bblock\[\d|load\(args, [A-Z_]+ *[+-]")
+    read = re.compile(r"\b(load|store)\((args|block), *(\d|[A-Z_]+ *[+-])")
+    written = re.compile(r"\b(args|values|block)\[\d")
     wrong = [
         f"{path.relative_to(root)}:{i}: {line.strip()}"
         for path in sources(root, "kernels")
         for i, line in enumerate(path.read_text().splitlines(), 1)
-        if number.search(line)
+        if read.search(line) or (written.search(line) and path.is_relative_to(root / OPS))
     ]
     assert not wrong, "name the field of a `Block` (kernels/blocks)"
 
