@@ -1,7 +1,7 @@
 """Where weights lie: on a machine with several NUMA nodes, memory belongs to the node whose CPU writes it first."""
 
 from .. import kernels
-from ..dispatch.call import core_launch
+from ..core import launch as core_launch
 from ..kernels.blocks.measure import PAGES
 
 PAGE = 4096

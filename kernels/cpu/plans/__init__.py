@@ -1,8 +1,9 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import gemm, norm
+from . import array, gemm, loss, norm
 
-PLANNERS = {**gemm.PLANNERS, **norm.PLANNERS}  # type of the problem -> function(problem, threads) that makes its `Plan`
+# type of the problem -> function(problem, threads) that makes its `Plan`
+PLANNERS = {**array.PLANNERS, **gemm.PLANNERS, **loss.PLANNERS, **norm.PLANNERS}
 
 
 def plan(problem, threads):
