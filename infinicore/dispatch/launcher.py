@@ -59,13 +59,8 @@ class Launcher:
             tensors[name] = self.scratch(nbytes)
         keep = tuple(tensors.values())
         for kernel, values, places, n, grain in plan.launches:
-            values = list(values)
-            for place, name, offset in places:
-                x = tensors[name]
-                if x is not None:
-                    values[place] = x.address + offset
             self.launched = kernel, values, tensors, places, n, grain
-            status = backend.launch(kernel, values, n, grain, keep, errors)
+            status = backend.launch(kernel, values, n, grain, keep, errors, places, tensors)
             if status:
                 raise_for(status, errors, self.name)
         return tensors
