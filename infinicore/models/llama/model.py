@@ -3,8 +3,8 @@
 import infinicore
 from infinicore import nn
 
-from ...lm.step import RotaryTables
 from ..language_model import LanguageModel
+from ..rotary import RotaryTables
 from ..training import Positions, visible
 
 
