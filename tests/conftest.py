@@ -5,7 +5,6 @@ a test that needs them skips where neither exists. Tests marked `slow` run with 
 """
 
 import os
-import sys
 from pathlib import Path
 
 # Before torch loads libgomp: workers that spin without end make two OpenMP runtimes in one process crawl.
@@ -16,12 +15,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import pytest
 
-import infinicore  # noqa: F401  found now: its parts are found beside it, whatever the path says later
-
 ROOT = Path(__file__).resolve().parent.parent
-
-# transformers asks whether a package `kernels` exists: the checkout's folder of that name must not answer.
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
 
 
 def pytest_addoption(parser):

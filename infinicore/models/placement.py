@@ -1,7 +1,7 @@
 """Where weights lie: on a machine with several NUMA nodes, memory belongs to the node whose CPU writes it first."""
 
 from .. import kernels
-from ..dispatch.call import core_launch
+from ..core import launch as core_launch
 
 PAGE = 4096
 LEAST_BYTES = 4 << 20  # as in the pool: from here on, memory is fresh and on huge pages

@@ -13,7 +13,7 @@ def join_chunks(call, partial, addresses, step, chunks, results):
     """
     size = next(x for x in results if x is not None).numel_
     compute = partial.dtype.name
-    args = [*addresses, step, chunks, size, *(0 if x is None else x.address for x in results)]
+    args = [*addresses, *(0 if x is None else x.address for x in results), step, chunks, size]
     types = {"C": compute} | {name: compute if x is None else x.dtype.name for name, x in zip("WB", results)}
     grain = max(1, _GRAIN // (_COLUMNS * chunks * sum(x is not None for x in results)))
     call.launch_at("reduce.chunks.join", types, args, -(-size // _COLUMNS), grain, (partial, *results))

@@ -1,9 +1,9 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import norm, reduce
+from . import array, loss, norm, reduce
 
 # type of the problem -> function(problem, threads) that makes its `Plan`
-PLANNERS = {**norm.PLANNERS, **reduce.PLANNERS}
+PLANNERS = {**array.PLANNERS, **loss.PLANNERS, **norm.PLANNERS, **reduce.PLANNERS}
 
 
 def plan(problem, threads):
