@@ -36,8 +36,8 @@ class _Folded:
     """A layout as the kernels see it.
 
     "inner": the reduced elements are contiguous; "outer": neighbouring results are. Kernels take at most two merged
-    kept dims and `max_reduced` reduced ones; where there are more, a launch `before` copies the tensor, kept dims first,
-    to workspace (`scratch`), and `x` says so. A long reduction with few results goes in `chunks` of `step`.
+    kept dims and `max_reduced` reduced ones; where there are more, a launch `before` copies the tensor to workspace
+    (`scratch`), kept dims first, and `x` says so. A long reduction with few results goes in `chunks` of `step`.
     """
 
     def __init__(self, problem, max_reduced, threads):
