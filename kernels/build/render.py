@@ -1,9 +1,9 @@
 """From a kernel's name and types to source text that stands alone: what is compiled and cached.
 
 A hand-written kernel is named `<folder>.<file>.<function>`, e.g. `norm.rows.rms_norm`; its rendered text is a stub
-that binds the types as globals of a module of its own (a closure over a jitted function would never
-be found in a cache). An elementwise rule is rendered into one vector loop over contiguous operands;
-`cpu/array/elementwise.py` brings other layouts to it.
+that binds the types as globals of a module of its own (a closure over a jitted function would never be found in a
+cache); an op among them becomes a function, its rule. An elementwise rule is rendered into one vector loop over
+contiguous operands; `cpu/array/elementwise.py` brings other layouts to it.
 """
 
 import ast
@@ -50,11 +50,37 @@ def _value(name, value):
     return _TYPES[value] if isinstance(value, str) else repr(value)
 
 
+_RULES = """
+from infinicore.kernels.build import jit
+from infinicore.kernels.lang import vmath as m
+"""
+
+
+def _jitted(source):
+    return f"\n\n@jit.inline\n{source}\n"
+
+
+def _rules(name, op):
+    """An elementwise op of one input as the function `name` of a module; SLOPE: its derivative, of (g, input)."""
+    if name != "SLOPE":
+        return _jitted(_function(op.function, name))
+    derivative = op.gradients[op.parameters[0]]
+    values = ", ".join({"g": "g", "out": "rule(x)"}.get(p, "x") for p in derivative.parameters)
+    sources = _function(op.function, "rule"), _function(derivative.function, "derivative")
+    return "".join(map(_jitted, (*sources, f"def SLOPE(g, x):\n    return derivative({values})")))
+
+
 def stub(kernel, parameters):
-    """Source of a hand-written kernel; `parameters` maps names to dtype names, ints or bools, and F to a format."""
+    """Source of a hand-written kernel.
+
+    `parameters` maps names to dtype names, ints or bools, F to a format; ACT to an elementwise op (or None), whose
+    rule the kernel gets as a function, and SLOPE to one whose derivative it gets.
+    """
     folder, file, function = kernel.split(".")
-    what = ", ".join(f"{k}={v}" for k, v in parameters.items()) or "all types"
-    bindings = "".join(f"{k} = {_value(k, v)}\n" for k, v in parameters.items())
+    ops = {k: op for k, op in parameters.items() if hasattr(op, "function")}
+    what = ", ".join(f"{k}={getattr(v, 'name', v)}" for k, v in parameters.items()) or "all types"
+    bindings = _RULES * bool(ops) + "".join(_rules(k, op) for k, op in ops.items())
+    bindings += "".join(f"{k} = {_value(k, v)}\n" for k, v in parameters.items() if k not in ops)
     arguments = "".join(f", {k}" for k in parameters)
     return _STUB.format(
         kernel=kernel, what=what, folder=folder, file=file, function=function, bindings=bindings, arguments=arguments
@@ -117,7 +143,7 @@ def elementwise(op, inputs, compute, output):
         output=output,
         width="2 * LANES" if two else "LANES",
         types="\n".join(lines),
-        rule=_rule_source(op),
+        rule=_function(op.function, "rule"),
         pointers="\n".join(pointers),
         full=loads("vload(x{i}, i, WIDTH)"),
         masked=loads("vload_first(x{i}, i, WIDTH, hi - i)"),
@@ -297,11 +323,6 @@ def scan(rule, kind, T, state, result):
         bindings="\n".join(bindings),
         join=_function(rule.joined, "join"),
     )
-
-
-def _rule_source(op):
-    """The rule of an elementwise op as the function `rule`."""
-    return _function(op.function, "rule")
 
 
 @functools.cache

@@ -36,7 +36,11 @@ WORK = {
     "array.scatter": Work(16384),  # 20 us
     "array.scatter.add_rows": Work(32768, array_sizes.COLUMNS),
     "array.scatter.offsets": Work(4096),
+    "attention.kvcache.write": Work(262144),  # some 30 us
+    "attention.kvcache.write_int8": Work(65536),  # bytes of the source: four times as long
+    "conv.pooling": Work(16384),
     "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
+    "norm.channels": Work(16384),
     "norm.rows": Work(65536),  # 8 us for float32
     "norm.softmax.columns": Work(32768, reduce_sizes.PAIR),
     "norm.softmax.logsumexp": Work(8192),

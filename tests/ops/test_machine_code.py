@@ -31,21 +31,26 @@ def test_elementwise_kernels_are_vector_code(name, storage):
 # kernel, its constants, and the instruction that does its work: with the 512-bit dot products, and on AVX2
 _F32 = "vfmadd...ps"
 PRODUCTS = [
-    ("gemm.blocked.matmul", {"T": "float32", "ACT": 0, "R": "float32"}, _F32, _F32),
-    ("gemm.blocked.matmul", {"T": "float64", "ACT": 0, "R": "float64"}, "vfmadd...pd", "vfmadd...pd"),
-    ("gemm.blocked.matmul", {"T": "bfloat16", "ACT": 2, "R": "float32"}, "vdpbf16ps", _F32),
-    ("gemm.gemv.dot_rows", {"T": "bfloat16", "ACT": 0}, "vdpbf16ps", _F32),
-    ("gemm.gemv.add_rows", {"T": "float32", "ACT": 0}, "vfmadd...ps|vmulps", "vfmadd...ps|vmulps"),
-    ("gemm.skinny.dot_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps", _F32),
-    ("gemm.skinny.lane_panels", {"T": "bfloat16", "ACT": 0, "ROWS": 14, "VECTORS": 2, "COUNT": 0}, "vdpbf16ps", _F32),
-    ("gemm.skinny.lane_panels", {"T": "float32", "ACT": 3, "ROWS": 14, "VECTORS": 2, "COUNT": 0}, _F32, _F32),
+    ("gemm.blocked.matmul", {"T": "float32", "ACT": None, "R": "float32"}, _F32, _F32),
+    ("gemm.blocked.matmul", {"T": "float64", "ACT": None, "R": "float64"}, "vfmadd...pd", "vfmadd...pd"),
+    ("gemm.blocked.matmul", {"T": "bfloat16", "ACT": OPS["silu"], "R": "float32"}, "vdpbf16ps", _F32),
+    ("gemm.gemv.dot_rows", {"T": "bfloat16", "ACT": None}, "vdpbf16ps", _F32),
+    ("gemm.gemv.add_rows", {"T": "float32", "ACT": None}, "vfmadd...ps|vmulps", "vfmadd...ps|vmulps"),
+    ("gemm.skinny.dot_panels", {"T": "bfloat16", "ACT": None, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps", _F32),
+    (
+        "gemm.skinny.lane_panels",
+        {"T": "bfloat16", "ACT": None, "ROWS": 14, "VECTORS": 2, "COUNT": 0},
+        "vdpbf16ps",
+        _F32,
+    ),
+    ("gemm.skinny.lane_panels", {"T": "float32", "ACT": OPS["gelu"], "ROWS": 14, "VECTORS": 2, "COUNT": 0}, _F32, _F32),
     ("gemm.int8.matmul", {}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream_flat", {"F": "int8", "T": "bfloat16"}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream", {"F": "q8_0", "T": "float32"}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream", {"F": "q4_k", "T": "float32"}, "vpdpbusd", "vpmaddubsw"),
     ("attention.decode.decode", {"T": "bfloat16", "C": "bfloat16", "WIDTH": 8}, "vdpbf16ps", _F32),
 ]
-STREAMS = ("gemv", "skinny", "quant_gemm", "attention_decode")  # read weights or caches from memory, once
+STREAMS = ("gemm.gemv", "gemm.skinny", "quant.products", "attention.decode")  # read weights or caches from memory, once
 HAS_DOTS, HAS_AVX2 = isa.has_bf16_dot() and isa.has_int8_dot(), isa.vector_bytes() == 32 and isa.has_fma()
 
 
@@ -94,7 +99,7 @@ def innermost(text, instruction):
 @pytest.mark.skipif(not isa.has_bf16_dot(), reason="the CPU has no dot product of bfloat16")
 @pytest.mark.parametrize("dtype, instruction", [("bfloat16", "vdpbf16ps"), ("float32", "vfmadd231ps")])
 def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, instruction):
-    constants = {"T": dtype, "ACT": 0, "ROWS": 14, "VECTORS": 2, "COUNT": 16}
+    constants = {"T": dtype, "ACT": None, "ROWS": 14, "VECTORS": 2, "COUNT": 16}
     loop = innermost(jit.assembly("lanes", render.stub("gemm.skinny.lane_panels", constants)), instruction)
     assert sum(instruction in line for line in loop) == 4 * 28  # four elements of the panel, 14 x 2 sums
     assert not any(re.search(r"zmm\d+,.*\((%rsp|%rbp)", line) for line in loop)  # nothing is spilled
