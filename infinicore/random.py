@@ -15,7 +15,6 @@ from .dtype import float32, int64
 from .interop.numpy import from_numpy
 from .tensor.gradients import makes_leaf
 
-
 __all__ = [
     "Generator",
     "default_generator",

@@ -91,10 +91,10 @@ class Backend:
 
 
 class Mirror:
-    """Values that the host writes and a device reads, also in the replays of a graph.
+    """Values that the host and a device exchange, also in the replays of a graph; they begin as zeros.
 
-    `tensor` lies on the device. `host` is a NumPy array of its values: after writing to it call `flush()`, which
-    brings them to the device. On the CPU both are the same memory, and `flush` does nothing.
+    `tensor` lies on the device, `host` is a NumPy array of its values: call `flush()` after writing to it, and
+    `fetch()` before reading what the device wrote. On the CPU both are the same memory, and nothing has to be done.
     """
 
     def __init__(self, tensor):
@@ -102,14 +102,20 @@ class Mirror:
         self._backend = tensor.storage.backend
         if self._backend.shares_memory:
             self.host = tensor.numpy()
-            self.flush = _nothing
+            self.host[...] = 0
+            self.flush = self.fetch = _nothing
         else:
             self.host = np.zeros(tensor.shape_, tensor.dtype.numpy)
+            self.flush()
 
     def flush(self):
         """Bring the host's values to the device."""
         self._backend.copy(self.tensor.address, self.host.ctypes.data, self.host.nbytes)
 
+    def fetch(self):
+        """Bring the device's values to the host."""
+        self._backend.read(self.host.ctypes.data, self.tensor.address, self.host.nbytes)
+
 
 def _nothing():
-    """What `flush` has to do where host and device share memory."""
+    """What `flush` and `fetch` have to do where host and device share memory."""

@@ -254,6 +254,9 @@ def _on_tensors(function):
     return types.FunctionType(function.__code__, names, function.__name__)
 
 
+functions.on_tensors = _on_tensors
+
+
 class ElementwiseNode(Node):
     """A recorded elementwise call: `saved` maps names to what the rules need, `wanted` names the inputs in order."""
 

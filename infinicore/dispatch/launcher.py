@@ -47,9 +47,14 @@ class Launcher:
             raise_for(status, errors, self.name)
 
     def run(self, problem, errors=None, **tensors):
-        """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks."""
+        """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks.
+
+        Returns them and the plan's workspaces, by name.
+        """
         backend = self.device.backend
         plan = backend.plan(problem)
+        for name, order in plan.copies:
+            tensors[name] = tensors[name].permute(*order).contiguous()
         for name, nbytes in plan.scratch:
             tensors[name] = self.scratch(nbytes)
         keep = tuple(tensors.values())
@@ -63,6 +68,7 @@ class Launcher:
             status = backend.launch(kernel, values, n, grain, keep, errors)
             if status:
                 raise_for(status, errors, self.name)
+        return tensors
 
     def launch_at(self, kernel, parameters, args, n, grain, keep, errors=None):
         """Run a kernel (a name or an address) over [0, n), in slices of at least `grain` if threads are free."""

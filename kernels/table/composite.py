@@ -1,6 +1,6 @@
 """Ops that are written with other ops, and have their derivatives from those."""
 
-from .registry import FLOATS, Op, add
+from .registry import FLOATS, Op, register
 
 
 def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None, amp="as_is"):
@@ -12,7 +12,7 @@ def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None,
     """
 
     def declare(function):
-        return add(
+        return register(
             Op(
                 name=function.__name__.rstrip("_"),
                 family="composite",

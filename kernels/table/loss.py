@@ -1,6 +1,6 @@
 """Losses that are a scalar rule, and a mean or a sum."""
 
-from .registry import FLOATS, Op, add
+from .registry import FLOATS, Op, register
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -13,7 +13,7 @@ def loss(*, ref, domain=(-4.0, 4.0), tolerance=None):
     """
 
     def declare(rule):
-        return add(
+        return register(
             Op(
                 name=rule.__name__,
                 family="loss",

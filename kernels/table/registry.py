@@ -126,8 +126,8 @@ def _parameters(op):
     return tuple(names if op.scalar else names[1:])
 
 
-def add(op):
-    """Enter a row into the table."""
+def register(op):
+    """Add a row to the table, and return it."""
     if op.name in OPS:
         raise ValueError(f"op `{op.name}` is declared twice")
     OPS[op.name] = op
@@ -138,7 +138,7 @@ def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolera
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
 
     def declare(rule):
-        return add(
+        return register(
             Op(
                 name=rule.__name__.rstrip("_"),
                 family="elementwise",
@@ -171,7 +171,7 @@ def op(
     """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
 
     def declare(function):
-        return add(
+        return register(
             Op(
                 name=function.__name__.rstrip("_"),
                 family="kernel",
