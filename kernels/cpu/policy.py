@@ -7,6 +7,7 @@ A paragraph says how many units of work there are, and how large one is, in elem
 
 from typing import NamedTuple
 
+from .quant import panels
 from .reduce import sizes as reduce_sizes
 
 
@@ -22,6 +23,12 @@ DEFAULT = Work(32768)
 # by kernel (`folder.file.function`), or by the file of kernels
 WORK = {
     "norm.rows": Work(65536),  # 8 us for float32
+    "quant.quantize": Work(16384, panels.LANES),  # some 20 us
+    "quant.layouts": Work(16384, panels.LANES),
+    "quant.layouts.awq": Work(16384, panels.AWQ_COLUMNS),
+    "quant.expand.dequantize": Work(16384, panels.LANES),
+    "quant.gguf.dequantize": Work(65536),  # 20 to 60 us, by kind
+    "quant.gguf.pack": Work(65536, panels.LANES),
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
 }
 

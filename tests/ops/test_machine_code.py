@@ -46,7 +46,7 @@ PRODUCTS = [
     ("attention.decode.decode", {"T": "bfloat16", "C": "bfloat16", "WIDTH": 8}, "vdpbf16ps", _F32),
     ("reduce.fold.sum_inner", {"T": "float32", "A": "float32", "O": "float32"}, "vaddps", "vaddps"),
 ]
-STREAMS = ("gemv", "skinny", "quant_gemm", "attention_decode")  # read weights or caches from memory, once
+STREAMS = ("gemm.gemv", "gemm.skinny", "quant.products", "attention.decode")  # read weights or caches from memory, once
 HAS_DOTS, HAS_AVX2 = isa.has_bf16_dot() and isa.has_int8_dot(), isa.vector_bytes() == 32 and isa.has_fma()
 
 

@@ -1,8 +1,11 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import norm
+from . import norm, quant
 
-PLANNERS = {**norm.PLANNERS}  # type of the problem -> function(problem, threads) that makes its `Plan`
+PLANNERS = {
+    **norm.PLANNERS,
+    **quant.PLANNERS,
+}  # type of the problem -> function(problem, threads) that makes its `Plan`
 
 
 def plan(problem, threads):
