@@ -23,6 +23,7 @@ ROOTS = {
     "infinicore.kernels": "kernels",
     "infinicore.distributed": "distributed",
 }
+DATA = ["infinicore.models.embedded"]  # folders of data alone, which setuptools wants listed as packages too
 
 
 def read_version():
@@ -64,13 +65,13 @@ def extensions():
 
 setup(
     version=read_version(),
-    packages=packages(),
+    packages=packages() + DATA,
     package_dir=ROOTS,
     package_data={
         "infinicore": ["py.typed", "*.pyi"],
         "infinicore.tensor": ["*.pyi"],
         "infinicore.core": ["*.pxd", "*.pyx"],
-        "infinicore.models": ["embedded/*"],
+        "infinicore.models.embedded": ["*"],
     },
     ext_modules=extensions(),
 )

@@ -97,8 +97,8 @@ def package_stub():
     """Text of `infinicore/__init__.pyi`."""
     lines = []
     for module, names in infinicore._NAMES.items():
-        makes_tensors = module in ("tensor.creation", "tensor.random") or module.startswith("interop")
         for name in names:
+            makes_tensors = module in ("tensor.creation", "random") or name in ("from_dlpack", "from_numpy")
             function = getattr(infinicore, name)
             if makes_tensors and inspect.isfunction(function) and name != "manual_seed":
                 lines.append(f"def {name}({_signature(function)}) -> Tensor: ...")

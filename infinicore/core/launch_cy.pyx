@@ -18,6 +18,7 @@ cdef int64_t _threads = 1
 cdef list _records = None  # of the one thread whose `infinicore_records` is set
 cdef object _load_driver = None
 cdef type _tensor = TensorBase
+cdef object _cpu = None
 
 cdef extern from *:
     """
@@ -28,9 +29,11 @@ cdef extern from *:
     #endif
     static THREAD_OWN int infinicore_mode = 1;
     static THREAD_OWN int infinicore_records = 0;
+    static THREAD_OWN long long infinicore_deeds = 0;
     """
     int infinicore_mode
     int infinicore_records
+    long long infinicore_deeds
 
 cdef enum:
     GRAD = 1  # gradients are recorded
@@ -45,11 +48,12 @@ def is_compiled():
     return True
 
 
-def configure(load_driver, type tensor):
-    """Name the function that loads the driver, and the class of tensors."""
-    global _load_driver, _tensor
+def configure(load_driver, type tensor, device):
+    """Name the function that loads the driver, the class of tensors, and the device that they have by default."""
+    global _load_driver, _tensor, _cpu
     _load_driver = load_driver
     _tensor = tensor
+    _cpu = device
 
 
 def set_threads(int64_t count):
@@ -94,6 +98,36 @@ def tensors(values):
         elif isinstance(x, (list, tuple)):
             found.extend(tensors(x))
     return found
+
+
+def device_of(values):
+    """The device of the tensors among `values` and in lists of them; None where there are two."""
+    cdef object device = None, other
+    for x in values:
+        if isinstance(x, TensorBase):
+            other = (<TensorBase>x).device
+        elif isinstance(x, (list, tuple)) and tensors(x):
+            other = device_of(x)
+            if other is None:
+                return None
+        else:
+            continue
+        if device is None:
+            device = other
+        elif other is not device:
+            return None
+    return _cpu if device is None else device
+
+
+def deeds():
+    """How often this thread launched something, or did what a replay of the launch would not (`deed`)."""
+    return infinicore_deeds
+
+
+def deed():
+    """Note that a call depends on more than the layouts of its operands: values that were read, random numbers."""
+    global infinicore_deeds
+    infinicore_deeds += 1
 
 
 cdef inline bint _plain():
@@ -153,6 +187,8 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
     cdef int64_t* block = small
     cdef Py_ssize_t i, count = len(args)
     cdef int64_t parts, status
+    global infinicore_deeds
+    infinicore_deeds += 1
     if n <= 0:
         return 0
     parts = _parts(n, grain)
@@ -206,7 +242,11 @@ cdef inline TensorBase _make(Storage storage, int64_t address, dtype, device, tu
 def new_tensor(tuple shape, dtype, device):
     """An uninitialised row-major tensor."""
     cdef tuple found = _layout_of(shape)
-    cdef Storage storage = allocate(found[0] * dtype.itemsize)
+    cdef Storage storage
+    if device is _cpu:
+        storage = allocate(found[0] * dtype.itemsize)
+    else:
+        storage = device.backend.allocate(found[0] * dtype.itemsize)
     return _make(storage, storage.address, dtype, device, shape, found[1], found[0], True)
 
 
@@ -249,7 +289,7 @@ cdef inline TensorBase _output(TensorBase a, Entry entry, object out):
     if type(out) is not _tensor:
         return None
     o = <TensorBase>out
-    if o.dtype is not entry.result or not o.contiguous_:
+    if o.dtype is not entry.result or not o.contiguous_ or o.device is not _cpu:
         return None
     if o.tracked or (o.shape_ is not a.shape_ and o.shape_ != a.shape_):
         return None
@@ -272,7 +312,7 @@ def make_unary(dict kernels, slow, str name, str doc):
         cdef int64_t block[2]
         if type(input) is _tensor and _plain():
             a = <TensorBase>input
-            if a.contiguous_ and a.numel_ > 0 and not _tracks(a):
+            if a.contiguous_ and a.numel_ > 0 and a.device is _cpu and not _tracks(a):
                 entry = kernels.get(a.dtype)
                 if entry is not None:
                     o = _output(a, entry, out)
@@ -297,6 +337,7 @@ def make_binary(dict kernels, slow, str name, str doc):
             a = <TensorBase>input
             b = <TensorBase>other
             if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and a.numel_ > 0
+                    and a.device is _cpu and b.device is _cpu
                     and (a.shape_ is b.shape_ or a.shape_ == b.shape_) and not _tracks(a) and not _tracks(b)):
                 entry = kernels.get(a.dtype)
                 if entry is not None:
@@ -318,101 +359,131 @@ def make_binary(dict kernels, slow, str name, str doc):
 # ---- known calls ---------------------------------------------------------------------------------
 
 MOST_KNOWN = 4096  # layouts of an op; beyond, it starts afresh
-RESULT, SCRATCH = -1, -2  # addresses of a block that are no input's
+RESULT, SCRATCH = -1, -2  # owners of addresses that are no operand
+cdef enum:
+    MOST = 96  # numbers of a block
+    PLACES = 12  # addresses in it
+    TRIES = 16  # calls that turned out to be no single launch, after which an op without known calls is left alone
+    LARGE = 1 << 30  # integers from here on are seeds and the like
 
 
 cdef class Known:
     """The one launch of an op's call for operands of certain layouts: all but the addresses."""
     cdef int64_t kernel, n, grain, numel, nbytes, scratch
-    cdef int64_t block[96]
-    cdef int places[8]  # of addresses in the block, and whose: the number of an operand, RESULT or SCRATCH
-    cdef int sources[8]
-    cdef int count
-    cdef object dtype, device
+    cdef int64_t block[MOST]
+    cdef int places[PLACES]  # of addresses in the block, and whose: the number of an operand, RESULT or SCRATCH
+    cdef int owners[PLACES]
+    cdef int64_t offsets[PLACES]
+    cdef int count, addresses
+    cdef object dtype, device, backend
     cdef tuple shape, strides
 
 
 cdef tuple _layouts_of(tuple args):
-    """The key of a call: layouts of its operands; None if it is no call of tensors alone outside of a graph."""
-    cdef list parts = []
+    """The key of a call: device, layouts of its tensors, its numbers and texts.
+
+    None for a call whose gradients are recorded, without tensors, of tensors on several devices, or of anything else.
+    """
+    cdef list parts = [_threads]
     cdef TensorBase t
-    cdef int absent = 0
+    cdef object device = None
+    cdef object kind
     for x in args:
         if isinstance(x, TensorBase):  # parameters, too
             t = <TensorBase>x
             if _tracks(t):
                 return None
-            while absent:
-                parts.append(None)
-                absent -= 1
+            if device is None:
+                device = t.device
+                parts.append(device)
+            elif t.device is not device:
+                return None
             parts.append(t.dtype)
             parts.append(t.shape_)
             parts.append(t.strides_)
         elif x is None:
-            absent += 1
+            parts.append(None)
         else:
-            return None
-    parts.append(_threads)
-    return tuple(parts)
+            kind = type(x)
+            if kind is int:
+                if not -LARGE < x < LARGE:
+                    return None
+            elif kind is float:
+                if x == 0.0 or x != x:  # 0.0 and -0.0 are equal as keys, and NaN is not
+                    return None
+            elif kind is not bool and kind is not str:
+                return None
+            parts.append(kind)
+            parts.append(x)
+    return None if device is None else tuple(parts)
 
 
-def know(dict table, tuple operands, TensorBase result, int64_t kernel, block, dict places, int64_t n, int64_t grain,
+def know(dict table, tuple args, TensorBase result, int64_t kernel, values, list owners, int64_t n, int64_t grain,
          int64_t scratch):
-    """Let calls with operands of these layouts, and nothing else, go straight to their launch.
+    """Let calls with these layouts, numbers and texts go straight to their launch.
 
-    `places` says whose address stands where in `block`: the number of an operand, RESULT or SCRATCH.
+    `values` is its argument block, `owners` say whose address stands where: (place, number of an operand, RESULT or
+    SCRATCH, offset in bytes). `scratch` bytes of workspace.
     """
     cdef Known known
-    cdef tuple key = _layouts_of(operands)
-    if key is None or len(block) > 96 or len(places) > 8 or not result.contiguous_:
+    cdef tuple key = _layouts_of(args)
+    if key is None or len(values) > MOST or len(owners) > PLACES or not result.contiguous_:
         return
     known = Known()
     known.kernel, known.n, known.grain, known.scratch = kernel, n, grain, scratch
     known.numel, known.nbytes = result.numel_, result.numel_ * result.dtype.itemsize
     known.dtype, known.device = result.dtype, result.device
+    known.backend = None if result.device is _cpu else result.device.backend
     known.shape, known.strides = result.shape_, result.strides_
-    for i, value in enumerate(block):
+    for i, value in enumerate(values):
         known.block[i] = value
-    known.count = len(block)
-    for i, (place, source) in enumerate(places.items()):
-        known.places[i], known.sources[i] = place, source
-    for i in range(len(places), 8):
-        known.places[i] = -1
+    known.count, known.addresses = len(values), len(owners)
+    for i, (place, owner, offset) in enumerate(owners):
+        known.places[i], known.owners[i], known.offsets[i] = place, owner, offset
     if len(table) >= MOST_KNOWN:
         table.clear()
     table[key] = known
 
 
+cdef inline Storage _allocate(Known known, int64_t nbytes):
+    return allocate(nbytes) if known.backend is None else <Storage>known.backend.allocate(nbytes)
+
+
 cdef TensorBase _call_known(Known known, tuple args):
-    cdef int64_t block[96]
+    cdef int64_t block[MOST]
     cdef int64_t address
-    cdef Storage storage = allocate(known.nbytes)
+    cdef Storage storage = _allocate(known, known.nbytes)
     cdef Storage scratch = None
     cdef int i
     for i in range(known.count):
         block[i] = known.block[i]
-    for i in range(8):
-        if known.places[i] < 0:
-            break
-        if known.sources[i] == -1:
+    for i in range(known.addresses):
+        if known.owners[i] == -1:
             address = storage.address
-        elif known.sources[i] == -2:
-            scratch = allocate(known.scratch)
+        elif known.owners[i] == -2:
+            if scratch is None:
+                scratch = _allocate(known, known.scratch)
             address = scratch.address
         else:
-            address = (<TensorBase>args[known.sources[i]]).address
-        block[known.places[i]] = address
-    if _run(known.kernel, block, known.n, _parts(known.n, known.grain)) != 0:
+            address = (<TensorBase>args[known.owners[i]]).address
+        block[known.places[i]] = address + known.offsets[i]
+    if known.n > 0 and _run(known.kernel, block, known.n, _parts(known.n, known.grain)) != 0:
         return None  # the whole call finds the words for it
     return _make(storage, storage.address, known.dtype, known.device, known.shape, known.strides, known.numel, True)
 
 
-def make_known(dict table, slow):
-    """`slow`, but calls of layouts that `table` has go straight to their launch."""
+def make_known(dict table, slow, learn):
+    """`slow`, but calls of layouts that `table` has go straight to their launch.
+
+    Calls of other layouts go to `learn(*args)`, which does what `slow` does for operands outside of a graph, and may
+    let the table `know` the call.
+    """
+    cdef int failed = 0
     def function(*args, **kwargs):
+        nonlocal failed
         cdef tuple key
         cdef TensorBase result
-        if table and not kwargs and _plain():
+        if not kwargs and _plain() and (failed < TRIES or table):
             key = _layouts_of(args)
             if key is not None:
                 known = table.get(key)
@@ -420,6 +491,10 @@ def make_known(dict table, slow):
                     result = _call_known(<Known>known, args)
                     if result is not None:
                         return result
+                elif failed < TRIES:
+                    answer = learn(*args)
+                    failed = 0 if key in table else failed + 1
+                    return answer
         return slow(*args, **kwargs)
     function.__name__ = function.__qualname__ = slow.__name__
     function.__doc__ = slow.__doc__

@@ -9,9 +9,10 @@ import functools
 import inspect
 import threading
 
-from .. import dispatch
+from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
+from ..core.tensor_cy import TensorBase
 from ..dtype import bool_
 from . import derive
 
@@ -188,14 +189,15 @@ def make_function(op):
             given.update(zip(outputs, given.pop("out")))
         mode = core_launch.mode()
         if not (mode & GRAD and (core_launch.tracked(args) or (kwargs and core_launch.tracked(kwargs.values())))):
-            call = dispatch.Call(op, given, inputs)
+            call = dispatch.Call(op, given, inputs, device=device_of(args, kwargs))
             return call.finish(paragraph(call, *args, **kwargs))
         if op.gradient is not None:
             if given:
                 _refuse_out(op, given)
             if not outputs:
                 raise ValueError(f"`{op.name}` works in place and records no gradients: call it under `no_grad`")
-        return recorded(mode, dispatch.Call(op, given, inputs, op.gradient is not None), args, kwargs)
+        call = dispatch.Call(op, given, inputs, op.gradient is not None, device_of(args, kwargs))
+        return recorded(mode, call, args, kwargs)
 
     def recorded(mode, call, args, kwargs):
         core_launch.set_mode(mode & ~GRAD)  # what a paragraph computes on the way is no part of the graph
@@ -213,8 +215,24 @@ def make_function(op):
         if kwargs or not outputs:
             return run(*args, **kwargs)
         if mode & GRAD and core_launch.tracked(args):  # by far the most calls of a training step
-            return recorded(mode, dispatch.Call(op, {}, (), op.gradient is not None), args, kwargs)
-        return paragraph(dispatch.Call(op, {}, ()), *args)
+            return recorded(mode, dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {})), args, kwargs)
+        return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
+
+    def device_of(args, kwargs):
+        values = (*args, *kwargs.values()) if kwargs else args
+        found = core_launch.device_of(values)
+        return dispatch.one_device(op.name, (*op.parameters[: len(args)], *kwargs), values) if found is None else found
+
+    def learn(*args):
+        """A call outside of a graph; if it is a single launch of its operands, let the table of known calls have it."""
+        operands = [x for x in args if isinstance(x, TensorBase)]
+        call = dispatch.Call(op, {}, (), False, device_of(args, {}))
+        deeds, versions = core_launch.deeds(), [x.storage.version for x in operands]
+        result = paragraph(call, *args)
+        alone = core_launch.deeds() == deeds + 1 and call.launched is not None
+        if alone and isinstance(result, TensorBase) and versions == [x.storage.version for x in operands]:
+            _remember(op.known, args, result, call.workspaces, *call.launched)
+        return result
 
     signature = inspect.signature(paragraph)
     parameters = list(signature.parameters.values())[1:]
@@ -222,7 +240,38 @@ def make_function(op):
     function.__signature__ = signature.replace(parameters=[*parameters, *extra])
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = op.doc
-    return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function)
+    return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function, learn)
+
+
+def _remember(table, args, result, workspaces, kernel, values, tensors, places, n, grain):
+    """Enter a call into a table of known ones, if its block has no address but those of operands, result, workspace."""
+    numbers = {}  # id of a tensor -> its owner
+    for i, x in enumerate(args):
+        if isinstance(x, TensorBase):
+            if id(x) in numbers:
+                return  # one tensor twice: of two others, the block would hold the first twice
+            numbers[id(x)] = i
+    if id(result) in numbers:
+        return
+    numbers[id(result)] = core_launch.RESULT
+    starts, scratch = {}, 0  # of workspaces, one behind the other
+    for x in workspaces:
+        starts[id(x)], scratch = scratch, scratch + -(-x.nbytes // 64) * 64
+    if places is None:
+        places = [(place, place, 0) for place in range(len(tensors))]
+    owners = []
+    for place, name, offset in places:
+        x = tensors[name]
+        if x is None:
+            continue
+        if id(x) in numbers:
+            owners.append((place, numbers[id(x)], offset))
+        elif id(x) in starts:
+            owners.append((place, core_launch.SCRATCH, offset + starts[id(x)]))
+        else:
+            return
+    if any(owner == core_launch.RESULT for _, owner, _ in owners):
+        core_launch.know(table, args, result, kernel, values, owners, n, grain, scratch)
 
 
 def _with_fields(function, op):
@@ -235,3 +284,7 @@ def _with_fields(function, op):
         return named._make(result) if type(result) is tuple else result
 
     return with_fields
+
+
+FUNCTIONS = {name: make_function(op) for name, op in kernels.OPS.items()}  # all public functions of the op table
+derive.enter(FUNCTIONS)

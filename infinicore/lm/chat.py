@@ -5,7 +5,7 @@ import functools
 import json
 from pathlib import Path
 
-from ..models.checkpoint import read_json
+from ..io.json import read_json
 
 
 def load_template(folder, tokenizer_config):

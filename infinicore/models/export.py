@@ -12,13 +12,15 @@ from pathlib import Path
 
 import infinicore
 
+from ..io.json import read_json
 from ..io.safetensors import SafetensorsWriter
 from . import quantized, repack
 from .auto import load_config, naming
-from .checkpoint import Checkpoint, read_json
+from .checkpoint import Checkpoint
 from .registry import architecture_for
 
 _COPIED = (".json", ".model", ".txt", ".jinja", ".tiktoken", ".md")  # tokenizer, settings, licence: not weights
+GROUP_SIZES = (32, 64, 128)  # of int4
 _INDEX = "model.safetensors.index.json"
 
 
@@ -32,7 +34,7 @@ def quantize_folder(source, target, format="int8", *, group_size=32, progress=No
     source, target = Path(source), Path(target)
     if format not in quantized.QUANTIZE:
         raise ValueError(f"`format` must be {' or '.join(map(repr, quantized.QUANTIZE))}, got {format!r}")
-    if group_size not in (32, 64, 128):
+    if group_size not in GROUP_SIZES:
         raise ValueError(f"`group_size` must be 32, 64 or 128, got {group_size!r}")
     if not source.is_dir():
         raise FileNotFoundError(f"there is no folder {source}")
@@ -76,9 +78,11 @@ def _layers(checkpoint, config, format, group_size):
     for name in layers:
         n, k = shapes[name]
         if format == "int4" and (n % 8 or k % group_size):
+            fitting = [size for size in GROUP_SIZES if not (n % 8 or k % size)]
+            advice = f"`group_size` {fitting[-1]}, or `format` int8" if fitting else "`format` int8"
             raise ValueError(
                 f"{checkpoint.folder}: layer {name.removesuffix('.weight')!r} of shape {[n, k]} does not divide into "
-                f"words of 8 and groups of {group_size}: choose a smaller group size, or int8"
+                f"words of 8 rows and groups of {group_size} columns: choose {advice}"
             )
     return {found[name] for name in layers}
 

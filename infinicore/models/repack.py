@@ -4,7 +4,6 @@ import numpy as np
 
 import infinicore
 
-from ..dispatch import Call
 from ..kernels.ops.quant import QuantizedWeight, layout
 from . import weight_cache
 from .checkpoint import FLOATS, as_tensor
@@ -145,7 +144,7 @@ def restore(key, model):
             shape = (module.out_features, module.in_features)
             order = _shared(orders, _order_of(weights.get(f"{path}:order"), shape[1]))
             weight = QuantizedWeight(data, shape, form, int(shift[0]), order)
-            if weight.nbytes != layout(Call.backend, shape, form, weight.shift).nbytes:
+            if weight.nbytes != layout(data.storage.backend, shape, form, weight.shift).nbytes:
                 raise ValueError(_DAMAGED)
             module.set_quantized(weight)
             paths.add(path)

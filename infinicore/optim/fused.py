@@ -1,48 +1,40 @@
 """Optimizers whose rule is elementwise: one launch for all parameters of one dtype, over a table of addresses.
 
-The table (`kernels/cpu/optim_table.py`) is built when a parameter, a state or a dtype changes; between such changes a
+The table (`kernels/blocks/optim.py`) is built when a parameter, a state or a dtype changes; between such changes a
 step writes the addresses of the gradients into it and launches. States of parameters lie in flat buffers, of which
 the tensors in `optimizer.state` are views.
 """
 
 import array
-import struct
 
 import numpy as np
 
-from .. import kernels
-from ..core import launch as core_launch
-from ..dispatch.call import contiguous_copy, copy_into, empty, refuse_recording, view
+from ..device import CPU
+from ..dispatch import contiguous_copy, copy_into, empty, refuse_recording, view
 from ..dtype import float32
-from ..kernels.cpu.optim import table as layout
+from ..kernels.blocks.optim import ALIGN, PARAMETER, STEP, UNIT
 from .optimizer import Optimizer, zeros
 
-_GRAIN = 2  # units of a launch: 32 Ki elements, some 20 us of AdamW
 _NUMBERS = 10  # float64 of a group
-_ONE = struct.unpack("q", struct.pack("d", 1.0))[0]  # the bits of 1.0
-STATES = (layout.FIRST, layout.SECOND, layout.THIRD)
+STATES = ("first", "second", "third")  # columns of the table
 
 
 class _Launch:
     """The table of all parameters with the same dtypes, and its launch."""
 
     def __init__(self, kernel, dtypes, rows):
-        values, copies, gradients, states = dtypes
-        self.kernel = kernels.kernel(kernel, W=values.name, C=copies.name, G=gradients.name, S=states.name)
-        self.gradients = gradients
-        self.table = array.array("q", bytes(8 * layout.ROW * len(rows)))
+        backend, types = CPU.backend, dict(zip("WCGS", [dtype.name for dtype in dtypes]))
+        self.kernel, self.gradients = backend.kernel(kernel, types), dtypes[2]
         self.params = [p for p, _ in rows]
         self.addresses = [p.address for p in self.params]
         self.fresh = []  # rows whose first state has no value yet
         self.steps = None
-        padded = [-(-p.numel_ // layout.ALIGN) * layout.ALIGN for p in self.params]
-        self.units = -(-sum(padded) // layout.UNIT)
-        self.args = [self.table.buffer_info()[0], len(rows), _ONE]
+        padded = sum([-(-p.numel_ // ALIGN) * ALIGN for p in self.params])
+        self.split = backend.split(kernel, -(-padded // UNIT), UNIT)
+        self.table = array.array("q")
         for i, (p, columns) in enumerate(rows):
-            for column, value in columns.items():
-                self.table[i * layout.ROW + column] = value
-            self.table[i * layout.ROW + layout.COUNT] = p.numel_
-            if columns.get(layout.FRESH):
+            self.table.extend(PARAMETER(gradient=0, numel=p.numel_, **columns)[0])
+            if columns["fresh"]:
                 self.fresh.append(i)
 
     def take(self):
@@ -50,7 +42,7 @@ class _Launch:
 
         The gradients to keep until the launch; None if a dtype or a parameter changed and the plan must be made anew.
         """
-        table, dtype, at, keep, resting = self.table, self.gradients, layout.GRADIENT, [], 0
+        table, dtype, at, keep, resting = self.table, self.gradients, PARAMETER.gradient, [], 0
         for p, address in zip(self.params, self.addresses):
             g = p.gradient
             if p.address != address:
@@ -65,7 +57,7 @@ class _Launch:
                     g = contiguous_copy(g)
                 table[at] = g.address
                 keep.append(g)
-            at += layout.ROW
+            at += PARAMETER.WIDTH
         self.resting = resting
         return keep
 
@@ -74,7 +66,7 @@ class _Launch:
         if not self.resting:
             np.add(self.steps, 1, out=self.steps)
         else:
-            active = np.frombuffer(self.table, np.int64).reshape(-1, layout.ROW)[:, layout.GRADIENT] != 0
+            active = np.frombuffer(self.table, np.int64).reshape(-1, PARAMETER.WIDTH)[:, PARAMETER.gradient] != 0
             np.add(self.steps, active, out=self.steps)
 
     def run(self, factor, keep):
@@ -82,14 +74,14 @@ class _Launch:
             return
         if self.steps is not None:
             self.count()
-        self.args[2] = factor
-        core_launch.launch(self.kernel, self.args, self.units, _GRAIN, keep, None)
+        values = STEP(table=self.table.buffer_info()[0], rows=len(self.params), factor=factor)[0]
+        CPU.backend.launch(self.kernel, values, *self.split, keep, None)
         if self.fresh:
             table = self.table
             for i in self.fresh:
-                if table[i * layout.ROW + layout.GRADIENT]:
-                    table[i * layout.ROW + layout.FRESH] = 0
-            self.fresh = [i for i in self.fresh if table[i * layout.ROW + layout.FRESH]]
+                if table[i * PARAMETER.WIDTH + PARAMETER.gradient]:
+                    table[i * PARAMETER.WIDTH + PARAMETER.fresh] = 0
+            self.fresh = [i for i in self.fresh if table[i * PARAMETER.WIDTH + PARAMETER.fresh]]
         for p in self.params:
             p.storage.version += 1
 
@@ -145,7 +137,7 @@ class Fused(Optimizer):
         starts, total = [], 0
         for p in params:
             starts.append(total)
-            total += -(-p.numel_ // layout.ALIGN) * layout.ALIGN
+            total += -(-p.numel_ // ALIGN) * ALIGN
         flat = zeros((total,), dtype, value)
         return [
             view(flat, p.shape_, _row_major(p.shape_), start if p.numel_ else 0) for p, start in zip(params, starts)
@@ -196,7 +188,7 @@ class Fused(Optimizer):
         tables = {}
         for i, (group, p) in enumerate(wanted):
             own = self.state.get(p, {})
-            columns = {layout.GROUP: numbers[id(group)], layout.FRESH: int(bool(fresh) and fresh[i])}
+            columns = {"group": numbers[id(group)], "fresh": int(bool(fresh) and fresh[i])}
             slots = self._slots(group)
             for column, name in zip(STATES, slots):
                 if name is not None:
@@ -207,11 +199,11 @@ class Fused(Optimizer):
                 target = empty(p.shape_, p.dtype)
                 self._strided.append((p, target))
             if self._has_master(p):
-                columns[layout.VALUES], columns[layout.COPY] = own["master"].address, target.address
+                columns["values"], columns["copy"] = own["master"].address, target.address
                 self._masters.append([p, own["master"], p.storage.version])
                 values = float32
             else:
-                columns[layout.VALUES] = target.address
+                columns["values"] = target.address
                 values = p.dtype
             gradient = p.dtype if p.gradient is None else p.gradient.dtype
             tables.setdefault((values, p.dtype, gradient, self._state_dtype(p)), []).append((p, columns))
@@ -221,7 +213,7 @@ class Fused(Optimizer):
             if self.counts:
                 steps = self._share_steps([p for p, _ in rows])
                 for p, columns in rows:
-                    columns[layout.STEP] = self.state[p]["step"].address
+                    columns["step"] = self.state[p]["step"].address
             launch = _Launch(self.kernel, dtypes, rows)
             launch.steps = steps
             launches.append(launch)
@@ -269,7 +261,7 @@ class Fused(Optimizer):
                 copy_into(entry[1], entry[0])
         for p, dense in self._strided:
             copy_into(dense, p)
-        factor = _ONE if self.grad_scale is None else struct.unpack("q", struct.pack("d", self._scale()))[0]
+        factor = 1.0 if self.grad_scale is None else self._scale()
         for launch, keep in work:
             launch.run(factor, keep)
         for p, dense in self._strided:

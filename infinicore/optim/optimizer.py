@@ -8,7 +8,7 @@ import numpy as np
 
 from ..autograd import enable_grad
 from ..core.node import Handle
-from ..dispatch.call import empty
+from ..dispatch import empty
 from ..dtype import float32
 from ..interop.numpy import from_numpy
 from ..tensor.tensor import Tensor

@@ -10,8 +10,8 @@ import infinicore
 
 from .. import optim
 from ..data import DataLoader, RandomSampler
+from ..io.json import read_json
 from ..models import from_config, from_pretrained, save_pretrained
-from ..models.checkpoint import read_json
 from ..optim.lr_scheduler import LambdaLR, WarmupCosineLR
 from . import lora
 from .checkpoint import checkpoints
@@ -148,10 +148,13 @@ def _check_same(config, out):
     if config.schedule == "constant":
         free.add("steps")
     for name, value in config.as_dict().items():
-        if name not in free and before.get(name, ROWS[name].default) != value:
+        first = before.get(name, ROWS[name].default)
+        if name not in free and first != value:
+            now = "not given" if value is None else repr(value)
+            then = "was begun without it" if first is None else f"has {first!r}"
             raise ValueError(
-                f"`{name}` is {value!r}, and the run in {out} has {before.get(name)!r}: give the same, choose another "
-                "`out`, or begin anew with --no-resume"
+                f"`{name}` is {now}, and the run in {out} {then}: give the same, choose another `out`, or begin anew "
+                "with --no-resume"
             )
 
 

@@ -4,7 +4,7 @@ An entry is `<name>-<key>.o`: a JSON header line (symbol, digest) and the object
 the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
 llvmlite, so code for another machine is never loaded; the key covers the source text and the helpers that
 it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes
-may share the directory. A damaged entry is dropped and compiled again.
+may share the directory. An entry that is damaged, or another one's under this name, is dropped and compiled again.
 """
 
 import functools
@@ -43,6 +43,7 @@ def directory():
     return root() / f"{isa.cpu_name()}-{digest}"
 
 
+_FORMAT = "2"  # of entries: part of the key, so that versions that share a directory leave each other's alone
 _KERNELS = Path(__file__).parents[1]
 _IMPORT = re.compile(r"^\s*from (\.+[\w.]*|infinicore\.kernels[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
@@ -86,12 +87,18 @@ def library_digest(source):
 
 def path_of(name, source):
     """Where the kernel `name` with this source text lies."""
-    key = hashlib.sha256((library_digest(source) + source).encode()).hexdigest()[:20]
+    key = hashlib.sha256((_FORMAT + library_digest(source) + source).encode()).hexdigest()[:20]
     return directory() / f"{name}-{key}.o"
 
 
+def _digest(path, symbol, code):
+    """Of an entry and its place: code under another kernel's name would read arguments that are not there."""
+    place = f"{path.parent.name}/{path.name} {symbol}\n"
+    return hashlib.sha256(place.encode() + code).hexdigest()
+
+
 def read(path):
-    """(symbol, object code), or None if the entry is missing or damaged."""
+    """(symbol, object code), or None if the entry is missing, damaged, or of another name or machine."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -99,7 +106,7 @@ def read(path):
     head, _, code = data.partition(b"\n")
     try:
         header = json.loads(head)
-        if header["sha256"] == hashlib.sha256(code).hexdigest():
+        if header["sha256"] == _digest(path, header["symbol"], code):
             return header["symbol"], code
     except (ValueError, KeyError, TypeError):
         pass
@@ -122,7 +129,7 @@ def _warn_unwritable(reason):
 
 def write(path, symbol, code, source):
     """Store an entry and its source atomically; a cache that cannot be written only warns, once."""
-    header = json.dumps({"symbol": symbol, "sha256": hashlib.sha256(code).hexdigest()})
+    header = json.dumps({"symbol": symbol, "sha256": _digest(path, symbol, code)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, header.encode() + b"\n" + code)

@@ -12,6 +12,7 @@ import os
 from ..build import jit
 from .machine import available_cpus
 
+MOST = 64  # threads that may be asked for on a machine of fewer CPUs: more only wait, and thousands cannot be started
 forked = False  # whether this process is the child of one that may have had workers
 _team = None  # workers that a parallel launch wakes; None: as many as at start
 
@@ -27,11 +28,14 @@ def kernel({arguments}):
 
 def default_threads():
     """The thread count at start: `INFINICORE_NUM_THREADS`, else every CPU this process may use."""
-    given = os.environ.get("INFINICORE_NUM_THREADS")
-    if given is None:
-        return available_cpus()
-    if not given.isdigit() or int(given) < 1:
-        raise ValueError(f"`INFINICORE_NUM_THREADS` must be a positive integer, got {given!r}")
+    given, cpus = os.environ.get("INFINICORE_NUM_THREADS"), available_cpus()
+    if not given:
+        return cpus
+    most = max(MOST, cpus)
+    if not given.isdecimal() or len(given) > 9 or not 1 <= int(given) <= most:
+        raise ValueError(
+            f"`INFINICORE_NUM_THREADS` must be between 1 and {most} ({cpus} CPUs are available here), got {given!r}"
+        )
     return int(given)
 
 

@@ -2,6 +2,8 @@
 
 import operator
 
+UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # by item size: elements that are moved, not computed
+
 
 def check(call, x, name):
     """Refuse what is no tensor, or has a dtype that the op does not take."""

@@ -4,14 +4,11 @@ import operator
 
 import numpy as np
 
+from ..blocks.array import ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
 from ..table.registry import ALL, op
-from ._layout import check, check_dim, check_index, product, rows
+from ._layout import UNSIGNED, check, check_dim, check_index, product, rows
 from .copy import copy_into, copy_part, fill
 from .index import add_rows, gather_rows
-
-_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_GRAIN = 262144  # bytes of a slice: 10 us
-
 
 # ---- masks -------------------------------------------------------------------------------------
 
@@ -72,12 +69,11 @@ def _triangle(call, input, diagonal, upper):
         raise ValueError(f"`input` of `{call.op.name}` must have at least two dims, got shape {shape}")
     x, count, length, stride = rows(input, len(shape) - 1)
     y = call.out(shape, input.dtype, overlap="same" if input.contiguous_ else "never")
-    args = [x.address, y.address, shape[-2], length, stride, operator.index(diagonal), upper]
-    if y.numel_:
-        types = {"E": _UNSIGNED[x.dtype.itemsize]}
-        call.launch_at(
-            "array.create.triangle", types, args, count, max(1, _GRAIN // (length * x.dtype.itemsize)), (x, y)
-        )
+    size = x.dtype.itemsize
+    block = TRIANGLE(
+        x=x, y=y, rows=shape[-2], columns=length, x_stride=stride, diagonal=operator.index(diagonal), upper=upper
+    )
+    call.launch("array.create.triangle", {"E": UNSIGNED[size]}, block, count if length else 0, length * size)
     return y
 
 
@@ -216,9 +212,8 @@ def one_hot(call, input, num_classes=-1):
     x = input.contiguous()
     y = call.out((*input.shape_, num_classes), "int64")
     errors = {1: f"`input` of `one_hot` must be from 0 to {num_classes - 1}, `num_classes` less one"}
-    args = [x.address, y.address, num_classes]
-    grain = max(1, _GRAIN // (8 * num_classes or 1))
-    call.launch_at("array.create.one_hot", {"I": x.dtype.name}, args, x.numel_, grain, (x, y), errors)
+    block = ONE_HOT(index=x, y=y, classes=num_classes)
+    call.launch("array.create.one_hot", {"I": x.dtype.name}, block, x.numel_, 8 * num_classes, errors)
     return y
 
 
@@ -242,11 +237,11 @@ def _repeated_index(call, repeats, size, total=None):
     types, errors = {"I": counts.dtype.name}, {1: f"`repeats` of `{call.op.name}` must not be negative"}
     if total is None:
         found = call.empty((1,), "int64")
-        args = [counts.address, size, found.address]
-        call.launch_at("array.create.sum_of_counts", types, args, 1, 1, (counts, found), errors)
+        block = SUM_OF_COUNTS(counts=counts, total=found, size=size)
+        call.launch("array.create.sum_of_counts", types, block, 1, size, errors)
         total = int(found.item())
     index = call.empty((total,), "int64")
-    call.launch_at("array.create.repeated", types, [counts.address, size, index.address, total], 1, 1, (counts, index))
+    call.launch("array.create.repeated", types, REPEATED(counts=counts, y=index, size=size, total=total), 1, total)
     return index
 
 

@@ -3,7 +3,7 @@
 from ..blocks.quant import FLOATS as PACK
 from ..blocks.quant import VALUES
 from ..lang.formats import FORMATS, PER_ROW
-from ..problems.quant import PackedWeight
+from ..problems.quant import WeightLayout
 from ..table.registry import FLOATS, op
 
 
@@ -28,12 +28,13 @@ class QuantizedWeight:
 
 def layout(backend, shape, format, shift):
     """The `Layout` of a packed weight on a device: its bytes, and how many rows are packed together."""
-    return backend.plan(PackedWeight(format, *shape, shift))
+    return backend.plan(WeightLayout(format, *shape, shift))
 
 
 def empty_weight(call, shape, format, shift=0, order=None):
     """A `QuantizedWeight` with memory that is still to be written."""
-    return QuantizedWeight(call.scratch(layout(call.backend, shape, format, shift).nbytes), shape, format, shift, order)
+    data = call.empty((layout(call.backend, shape, format, shift).nbytes,), "uint8")
+    return QuantizedWeight(data, shape, format, shift, order)
 
 
 def check_operands(call, **tensors):

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 
-class PackedWeight(NamedTuple):
-    """How a device keeps a weight [n, k] of a format, whose groups have the shift `shift`: its plan is a `Layout`."""
+class WeightLayout(NamedTuple):
+    """How a device keeps the weight [n, k] of a format, whose groups have the shift `shift`: its plan is a `Layout`."""
 
     format: str
     n: int

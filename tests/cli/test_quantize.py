@@ -125,8 +125,13 @@ def test_transformers_knows_the_configs(tmp_path):
 
 def test_refusals(tmp_path):
     source = write(tmp_path / "in", intermediate_size=200)
-    with pytest.raises(ValueError, match=r"down_proj' of shape \[128, 200\] .* groups of 32"):
+    with pytest.raises(
+        ValueError, match=r"down_proj' of shape \[128, 200\] .* groups of 32 columns: choose `format` int8$"
+    ):
         export.quantize_folder(source, tmp_path / "out", "int4")
+    other = write(tmp_path / "192", hidden_size=128, intermediate_size=192)
+    with pytest.raises(ValueError, match=r"groups of 128 columns: choose `group_size` 64, or `format` int8$"):
+        export.quantize_folder(other, tmp_path / "out", "int4", group_size=128)
     (tmp_path / "out").mkdir()
     with pytest.raises(FileExistsError, match="exists already"):
         export.quantize_folder(source, tmp_path / "out")
@@ -140,7 +145,7 @@ def test_refusals(tmp_path):
     save_file(tensors, source / "model.safetensors")
     with pytest.raises(ValueError, match="NaN"):
         export.quantize_folder(source, tmp_path / "new")
-    assert {p.name for p in tmp_path.iterdir()} == {"in", "out", "int8"}
+    assert {p.name for p in tmp_path.iterdir()} == {"in", "192", "out", "int8"}
 
 
 def test_command(tmp_path):

@@ -30,6 +30,11 @@ def test_every_example_has_a_test(root):
     assert {path.name for path in (root / "examples").glob("*.py")} == {*EXPECTED, *OTHERS}
 
 
+def test_the_list_names_every_example_once(root):
+    listed = re.findall(r"^\| `(\w+\.py)`", (root / "examples" / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted([*EXPECTED, *OTHERS])
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_example(name, root):
     output = run(root, name)

@@ -225,6 +225,9 @@ def test_defaults_follow_generation_config(tiny):
     assert resolve(config, {"temperature": 0}).greedy and resolve(config, {"top_k": 0}).top_k == 0
     assert resolve({}, {"top_p": 0.5}).temperature == 1.0
     assert resolve({"do_sample": True}, {}).temperature == 1.0
+    for wrong in ("x", 1, []):
+        with pytest.raises(ValueError, match=r"`do_sample` in generation_config\.json must be true or false"):
+            resolve({"do_sample": wrong}, {"temperature": 0})
 
 
 def test_streamed_text(story):

@@ -5,6 +5,7 @@ dependency round.
 """
 
 import ast
+import os
 import subprocess
 import sys
 
@@ -18,14 +19,15 @@ LAYERS = (
     ("dtype", "device"),
     ("dispatch",),
     ("interop",),
-    ("tensor",),
-    ("runtime", "context"),
     ("autograd",),
+    ("tensor",),
+    ("runtime", "context", "random"),
     ("amp", "data", "optim"),
     ("nn",),
     ("io",),
+    ("lm",),
     ("models",),
-    ("lm", "train"),
+    ("train",),
     ("cache",),
     ("info", "reference"),
     ("perf",),
@@ -147,9 +149,46 @@ def test_import_is_light(code):
     assert not _loaded_after(code) & HEAVY
 
 
-def test_kernels_are_no_top_level_package(root):
-    """`kernels` and `distributed` belong to other people, also where this checkout comes first on the path."""
-    for name in ("kernels", "distributed"):
-        done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=root, capture_output=True, text=True)
-        assert done.returncode != 0
-        assert "ModuleNotFoundError" in done.stderr or "import it by that name" in done.stderr
+def _in_root(root, code, **environment):
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env={**os.environ, **environment})
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_distributed_is_no_top_level_package(root):
+    """The name belongs to other people, also where this checkout comes first on the path."""
+    status, output = _in_root(root, "import distributed")
+    assert status and ("ModuleNotFoundError" in output or "import it by that name" in output)
+
+
+@pytest.mark.parametrize("code", ["import kernels.ops", "from kernels import OPS", "import kernels; kernels.OPS"])
+def test_kernels_are_no_top_level_package(root, code):
+    status, output = _in_root(root, code)
+    assert status and "kernels" in output.splitlines()[-1]
+
+
+def test_kernels_that_are_installed_are_found_from_the_root(root, tmp_path):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text('__version__ = "9.1"\nfrom .layer import Mode\n')
+    (tmp_path / "kernels" / "layer.py").write_text('Mode = "theirs"\n')
+    code = (
+        "from kernels.layer import Mode; import kernels, infinicore.kernels\n"
+        "print(kernels.__version__, kernels.Mode, Mode, 'add' in infinicore.kernels.OPS)"
+    )
+    assert _in_root(root, code, PYTHONPATH=str(tmp_path)) == (0, "9.1 theirs theirs True\n")
+
+
+def test_transformers_in_the_root(root):
+    """transformers asks for a package `kernels` when it is imported, and reads its version."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    code = (
+        "import torch, transformers\n"
+        "sizes = dict(vocab_size=32, hidden_size=64, intermediate_size=64, num_hidden_layers=1)\n"
+        "config = transformers.LlamaConfig(**sizes)\n"
+        "model = transformers.AutoModelForCausalLM.from_config(config)\n"
+        "assert type(model) is transformers.LlamaForCausalLM\n"
+        "print(tuple(model(torch.tensor([[1, 2, 3]])).logits.shape))"
+    )
+    status, output = _in_root(root, code)
+    assert status == 0 and output.splitlines()[-1] == "(1, 3, 32)", output

@@ -1,6 +1,12 @@
 """The compiled modules: files on disk, the list in setup.py and the list that the core loads are one."""
 
 import ast
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
 
 
 def _setup_constant(root, name):
@@ -38,3 +44,22 @@ def test_every_folder_with_python_is_a_package(root):
     for top in _setup_constant(root, "ROOTS").values():
         for path in (root / top).rglob("*.py"):
             assert (path.parent / "__init__.py").exists(), path
+
+
+def test_a_build_takes_every_package_without_a_warning(root, tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    for folder in _setup_constant(root, "ROOTS").values():
+        leave = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(root / folder, tmp_path / folder, ignore=leave)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(root / name, tmp_path)
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", "built"]
+    environment = {**os.environ, "INFINICORE_CEXT": "off"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "is absent from the `packages`" not in done.stderr, done.stderr
+    for folder in (root / "infinicore").rglob("*"):
+        if folder.is_dir() and folder.name != "__pycache__":
+            assert (tmp_path / "built" / folder.relative_to(root)).is_dir(), folder
+    embedded = root / "infinicore" / "models" / "embedded"
+    copied = tmp_path / "built" / embedded.relative_to(root)
+    assert {p.name for p in copied.iterdir()} == {p.name for p in embedded.iterdir()}

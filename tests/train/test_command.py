@@ -161,6 +161,11 @@ def test_other_settings_do_not_continue_a_run(tmp_path, text, capsys):
     assert train(*given) == 0
     capsys.readouterr()
     assert "`lr` is 0.02, and the run in" in fails(capsys, *given, "--lr", 0.02)
+    assert f"`min_lr` is 0.001, and the run in {tmp_path / 'out'} was begun without it" in fails(
+        capsys, *given, "--min-lr", 0.001
+    )
+    shorter = [word for word in given if word not in ("--lr", "0.01")]
+    assert "`lr` is not given, and the run in" in fails(capsys, *shorter)
     assert train(*given, "--keep", 1, "--eval-every", 1) == 0  # what does not change the result may change
     assert train(*given, "--lr", 0.02, "--no-resume") == 0
     assert json.loads((tmp_path / "out" / "run.json").read_text())["lr"] == 0.02

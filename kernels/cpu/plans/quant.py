@@ -7,7 +7,7 @@ from ...blocks.quant import PANELS, PRODUCT, REORDER, TILES
 from ...build.load import kernel
 from ...lang.formats import FORMATS, UNIT
 from ...plan import Plan, launch
-from ...problems.quant import Layout, PackedWeight, QuantizedProduct
+from ...problems.quant import Layout, QuantizedProduct, WeightLayout
 from ..gemm import blocking
 from ..quant import panels
 from ..quant.panels import EXPANDED_UNITS, LANES, TILE_ROWS
@@ -154,4 +154,4 @@ def layout(problem, threads):
     return Layout(panels.weight_bytes(*problem), LANES)
 
 
-PLANNERS = {QuantizedProduct: product, PackedWeight: layout}
+PLANNERS = {QuantizedProduct: product, WeightLayout: layout}
