@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..blocks.array import DROPOUT_TILE
 from ..blocks.optim import UNIT
 from .array import sizes as array_sizes
+from .quant import panels
 from .reduce import sizes as reduce_sizes
 
 
@@ -47,6 +48,12 @@ WORK = {
     "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
     "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
     "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
+    "quant.quantize": Work(16384, panels.LANES),  # some 20 us
+    "quant.layouts": Work(16384, panels.LANES),
+    "quant.layouts.awq": Work(16384, panels.AWQ_COLUMNS),
+    "quant.expand.dequantize": Work(16384, panels.LANES),
+    "quant.gguf.dequantize": Work(65536),  # 20 to 60 us, by kind
+    "quant.gguf.pack": Work(65536, panels.LANES),
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
     "reduce.sample.greedy": Work(65536),
 }
