@@ -1,6 +1,5 @@
 """Launches on one device: of blocks that a paragraph fills, and of the plans that the device has for problems."""
 
-from .. import kernels
 from ..core import launch as core_launch
 from ..core.backend import raise_for
 from ..dtype import uint8
@@ -62,10 +61,3 @@ class Launcher:
             if status:
                 raise_for(status, errors, self.name)
         return tensors
-
-    def launch_at(self, kernel, parameters, args, n, grain, keep, errors=None):
-        """Run a kernel (a name or an address) over [0, n), in slices of at least `grain` if threads are free."""
-        address = kernel if type(kernel) is int else kernels.kernel(kernel, **parameters)
-        status = core_launch.launch(address, args, n, grain, keep, errors)
-        if status:
-            raise_for(status, errors, self.name)
