@@ -225,7 +225,7 @@ def _gradient_op(op, name):
 
 
 class _TensorMath:
-    """The names of `cpu/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
+    """The names of `lang/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
 
     def __getattr__(self, name):
         on_tensors, on_numbers = getattr(functions, name, None), getattr(scalar_math, name)
