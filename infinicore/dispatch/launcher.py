@@ -53,6 +53,8 @@ class Launcher:
         """
         backend = self.device.backend
         plan = backend.plan(problem)
+        for name, order in plan.copies:
+            tensors[name] = tensors[name].permute(*order).contiguous()
         for name, nbytes in plan.scratch:
             tensors[name] = self.scratch(nbytes)
         keep = tuple(tensors.values())

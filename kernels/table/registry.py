@@ -108,7 +108,8 @@ def _parameters(op):
     return tuple(names[1:] if op.family == "kernel" else names)
 
 
-def _add(op):
+def register(op):
+    """Add a row to the table, and return it."""
     if op.name in OPS:
         raise ValueError(f"op `{op.name}` is declared twice")
     OPS[op.name] = op
@@ -119,7 +120,7 @@ def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolera
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
 
     def declare(rule):
-        return _add(
+        return register(
             Op(
                 name=rule.__name__.rstrip("_"),
                 family="elementwise",
@@ -152,7 +153,7 @@ def op(
     """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
 
     def declare(function):
-        return _add(
+        return register(
             Op(
                 name=function.__name__.rstrip("_"),
                 family="kernel",

@@ -49,7 +49,6 @@ PRODUCTS = [
     ("quant.products.stream", {"F": "q8_0", "T": "float32"}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream", {"F": "q4_k", "T": "float32"}, "vpdpbusd", "vpmaddubsw"),
     ("attention.decode.decode", {"T": "bfloat16", "C": "bfloat16", "WIDTH": 8}, "vdpbf16ps", _F32),
-    ("reduce.fold.sum_inner", {"T": "float32", "A": "float32", "O": "float32"}, "vaddps", "vaddps"),
 ]
 STREAMS = ("gemm.gemv", "gemm.skinny", "quant.products", "attention.decode")  # read weights or caches from memory, once
 HAS_DOTS, HAS_AVX2 = isa.has_bf16_dot() and isa.has_int8_dot(), isa.vector_bytes() == 32 and isa.has_fma()
@@ -67,6 +66,16 @@ def test_products_are_vector_instructions_on_whole_registers(kernel, constants, 
     assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
     if kernel.startswith(STREAMS):
         assert "prefetch" in text
+
+
+@pytest.mark.parametrize("name, instruction", [("sum", "addps"), ("amax", "maxps|cmp...?ps")])
+def test_reductions_are_vector_code(name, instruction):
+    rule = OPS[name].rule
+    for kind in ("inner", "outer"):
+        text = jit.assembly(name, render.reduction(rule, kind, *rule.types("float32")))
+        lines = [line for line in text.splitlines() if re.search(rf"\bv?({instruction})\b", line)]
+        assert sum(REGISTER[isa.vector_bytes()] in line for line in lines) >= 8
+        assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
 
 
 @pytest.mark.slow

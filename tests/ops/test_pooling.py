@@ -100,7 +100,7 @@ def test_a_layout_that_is_not_contiguous(rng):
     "name, shape, args, options, words",
     [
         ("max_pool2d", (1, 1, 4, 4), (3, 1, 2), {}, "half of the window"),
-        ("max_pool2d", (1, 1, 2, 4), (3,), {}, "as large as the window"),
+        ("max_pool2d", (1, 1, 2, 4), (3,), {}, "as large as the kernel"),
         ("max_pool2d", (4, 4), (2,), {}, "3 or 4 dims"),
         ("max_pool2d", (1, 1, 4, 4), (0,), {}, "`kernel_size`"),
         ("max_pool2d", (1, 1, 2, 8), (2, 1, (2, 0)), {"dilation": (4, 1)}, "padding only"),

@@ -213,7 +213,7 @@ def joined(args, lo, hi, E):
     row = at // width
     column, piece = at - row * width, pieces
     while load(piece, PIECE.start) + load(piece, PIECE.length) <= column:
-        piece += PIECE.WIDTH
+        piece = piece + PIECE.WIDTH
     while at < stop:
         start, length = load(piece, PIECE.start), load(piece, PIECE.length)
         within = column - start

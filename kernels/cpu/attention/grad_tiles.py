@@ -14,11 +14,12 @@ from ...lang.philox import philox
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, fill, ptr, ramp, select, stack, vload, vload_first, vstore, vstore_first
 from ..gemm.microkernel import depth, sum_ptr
-from .block import LANES, PANEL, ROWS, VECTORS
+from .sizes import LANES, PANEL, ROWS, VECTORS
 from .tiles import (
     INF,
+    LOG2E,
     as_words,
-    clear_row,
+    clear,
     copy_row,
     copy_two_rows,
     exp2_below,
@@ -28,7 +29,6 @@ from .tiles import (
 )
 
 INT32, U64 = types.int32, types.uint64
-LOG2E = 1.4426950408889634
 BIAS_BYTES = 8 * LANES * LANES
 
 
@@ -41,7 +41,7 @@ def pack_keys(words, stride, source, source_stride, count, size):
     for i in range(count):
         copy_row(words + i * stride, source + i * source_stride, size, 1.0)
     for i in range(count, (count + ROWS - 1) // ROWS * ROWS):
-        clear_row(words + i * stride, stride)
+        clear(words + i * stride, stride)
 
 
 @jit.inline
@@ -49,15 +49,15 @@ def pack_rows(rows, stride, source, source_stride, count, padded, size, T):
     """Rows to be read across, in pairs where words are pairs, with zero rows up to `padded` (even)."""
     for i in range(0, padded, 2):
         if i >= count:
-            clear_row(rows + i // depth(T) * stride, stride)
-            clear_row(rows + (i + 1) // depth(T) * stride, stride)
+            clear(rows + i // depth(T) * stride, stride)
+            clear(rows + (i + 1) // depth(T) * stride, stride)
         else:
             odd = i + 1 == count
             first = source + i * source_stride
             second = first if odd else source + (i + 1) * source_stride
             copy_two_rows(rows, stride, i // 2, first, second, 0 if odd else -1, size, 1.0, 1.0)
             if odd and depth(T) == 1:
-                clear_row(rows + (i + 1) * stride, stride)
+                clear(rows + (i + 1) * stride, stride)
 
 
 @jit.inline
@@ -68,7 +68,7 @@ def pack_columns(words, source, source_stride, count, width, size, staging, stri
             if start + i < count:
                 copy_row(staging + i * stride, source + (start + i) * source_stride, size, 1.0)
             else:
-                clear_row(staging + i * stride, stride)
+                clear(staging + i * stride, stride)
         for i in range(0, stride, LANES):
             transpose_tile(words + (i * width + start), width, staging + i, stride, LANES)
 

@@ -18,11 +18,18 @@ from ...lang.simd import address, bitcast, convert, fill, load, muladd, ptr, sel
 from ...lang.vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from ...lang.vmath import exp
 from ..gemm.microkernel import _BFloat, add_products_of
-from .block import LANES
+from .sizes import LANES
 
 PAIRS = 2 * LANES  # bfloat16 elements in a register
 INF = float("inf")
+LOG2E = 1.4426950408889634
 F32, INT32, U16 = types.float32, types.int32, types.uint16
+
+
+@jit.inline
+def offset_of(args, strides, i, j, k):
+    """The offset of the row [i, j, k] of a tensor; `strides` is the field of its three strides."""
+    return i * load(args, strides) + j * load(args, strides + 1) + k * load(args, strides + 2)
 
 
 # ---- products ----------------------------------------------------------------------------------
@@ -50,7 +57,7 @@ def _scalar(context, builder, pointer, dtype, index):
     return value
 
 
-def _integers(context, builder, sig, args, *positions):
+def integers(context, builder, sig, args, *positions):
     return [context.cast(builder, args[i], sig.args[i], types.int64) for i in positions]
 
 
@@ -66,7 +73,7 @@ def score_tile(typingctx, keys, key_stride, queries, query_stride, steps, scale,
         return None
 
     def codegen(context, builder, sig, args):
-        key_stride, query_stride, steps = _integers(context, builder, sig, args, 1, 3, 4)
+        key_stride, query_stride, steps = integers(context, builder, sig, args, 1, 3, 4)
         word, sums = keys.dtype, scores.dtype
         starts = [builder.mul(key_stride, ir.Constant(I64, i)) for i in range(height)]
 
@@ -106,11 +113,11 @@ def value_tile(
         return None
 
     def codegen(context, builder, sig, args):
-        row_stride, key_stride, value_stride, steps, out_stride = _integers(context, builder, sig, args, 1, 2, 4, 5, 9)
+        row_stride, key_stride, value_stride, steps, out_stride = integers(context, builder, sig, args, 1, 2, 4, 5, 9)
         word, sums = weights.dtype, out.dtype
         masks = [None] * across
         if not isinstance(valid, types.NoneType):
-            (count,) = _integers(context, builder, sig, args, 6)
+            (count,) = integers(context, builder, sig, args, 6)
             masks = [
                 first_lanes(builder, builder.sub(count, ir.Constant(I64, j * LANES)), LANES) for j in range(across)
             ]
@@ -393,27 +400,20 @@ def _copy_two_rows(words, stride, pair, first, second, keep, size, scale, second
     return widened
 
 
-@jit.inline
-def clear(x, size, T):
+def clear(x, size):
     """Zero `size` elements of scratch; writes whole registers."""
-    for i in range(0, size, LANES):
-        vstore(x, i, fill(0.0, T, LANES))
+    raise NotImplementedError("`clear` is for jitted code")
 
 
-def clear_row(words, size):
-    """Zero a row of words; writes whole registers."""
-    raise NotImplementedError("`clear_row` is for jitted code")
+@overload(clear)
+def _clear(x, size):
+    dtype = x.dtype
 
-
-@overload(clear_row)
-def _clear_row(words, size):
-    dtype = words.dtype
-
-    def clear_words(words, size):
+    def zeros(x, size):
         for i in range(0, size, LANES):
-            vstore(words, i, fill(0, dtype, LANES))
+            vstore(x, i, fill(0, dtype, LANES))
 
-    return clear_words
+    return zeros
 
 
 @jit.inline

@@ -1,17 +1,15 @@
-"""Pooling over windows of planes [P, H, W]: maxima with their places, means, and the gradients of both.
+"""Pooling over windows of planes or volumes [D, H, W]: maxima with their places, means, and the gradients of both.
 
-A unit is a plane, so gradients are summed without conflicts: in a plane of sums on the thread's scratch, which is
-rounded once into the result. Windows of one row are taken LANES at a time where their step is 1 or 2, with the edges
-(windows that reach beyond the plane) one by one.
-
-Arguments: 0 x, 1 y, 2 places of the maxima (bytes or int32), 3-4 H, W, 5-6 OH, OW, 7-8 kernel, 9-10 stride,
-11-12 padding, 13-14 dilation, 15 scratch, 16 its bytes and 17 planes per thread, 18 whether the padding counts in a
-mean, 19 divisor of a mean, or 0 for the size of the window.
+Two dims are a volume of depth 1 (one dim: also of height 1), which a kernel without VOLUME knows when it is compiled:
+loops over depth vanish. A unit is a plane or volume, so gradients are summed without conflicts: in sums on the thread's
+scratch, which are rounded once into the result. Windows of one row are taken LANES at a time where their step is 1 or
+2, with the edges (windows that reach beyond the plane) one by one.
 """
 
 from numba import types
 from numba.extending import overload
 
+from ...blocks.pooling import POOL
 from ...build import isa, jit
 from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import convert, fill, load, ptr, select, stack, store, vload, vload_first, vstore_first
@@ -40,6 +38,43 @@ def _windows_row(x, at, step):
 
 
 @jit.inline
+def of_depth(args, field, VOLUME, flat):
+    """A field of the depth; without VOLUME a constant."""
+    return load(args, field) if VOLUME else flat
+
+
+@jit.inline
+def volume(args, VOLUME):
+    """The sizes D, H, W of what windows move over."""
+    return of_depth(args, POOL.d, VOLUME, 1), load(args, POOL.h), load(args, POOL.w)
+
+
+@jit.inline
+def results(args, VOLUME):
+    """The sizes of the results."""
+    return of_depth(args, POOL.out_d, VOLUME, 1), load(args, POOL.out_h), load(args, POOL.out_w)
+
+
+@jit.inline
+def kernel(args, VOLUME):
+    """The sizes of a window."""
+    return of_depth(args, POOL.kernel_d, VOLUME, 1), load(args, POOL.kernel_h), load(args, POOL.kernel_w)
+
+
+@jit.inline
+def dilation(args, VOLUME):
+    return of_depth(args, POOL.dilation_d, VOLUME, 1), load(args, POOL.dilation_h), load(args, POOL.dilation_w)
+
+
+@jit.inline
+def corner(args, o, i, j, VOLUME):
+    """Where window (o, i, j) begins, which may be in the padding."""
+    front = o * load(args, POOL.stride_d) - load(args, POOL.pad_d) if VOLUME else 0
+    top = i * load(args, POOL.stride_h) - load(args, POOL.pad_h)
+    return front, top, j * load(args, POOL.stride_w) - load(args, POOL.pad_w)
+
+
+@jit.inline
 def inside(start, count, dilation, size):
     """The taps [first, past) of a window from `start` on that lie inside [0, size)."""
     first = max(0, (dilation - 1 - start) // dilation)
@@ -48,64 +83,86 @@ def inside(start, count, dilation, size):
 
 
 @jit.inline
-def max_window(x, places, y, at, i, j, args):
-    """One window, which may reach beyond the plane. NaN is the maximum; of equal ones the first."""
-    H, W, KH, KW = load(args, 3), load(args, 4), load(args, 7), load(args, 8)
-    d, e = load(args, 13), load(args, 14)
-    top, left = i * load(args, 9) - load(args, 11), j * load(args, 10) - load(args, 12)
-    a, a_past = inside(top, KH, d, H)
-    b, b_past = inside(left, KW, e, W)
-    best, where = load(x, (top + a * d) * W + left + b * e), a * KW + b
-    for k in range(a, a_past):
-        for m in range(b, b_past):
-            value = load(x, (top + k * d) * W + left + m * e)
-            if value > best or (value != value and best == best):
-                best, where = value, k * KW + m
-    store(y, at, best)
-    store(places, at, where)
+def largest(x, at, counts, steps, where, weights):
+    """(the largest of a block of elements, its place), NaN if one is, of equal ones the first.
+
+    The block begins at `at` and has `counts` elements in each dim, `steps` apart; the place of the first is `where`,
+    and those of neighbours differ by `weights`.
+    """
+    best, place = load(x, at), where
+    for n in range(counts[0]):
+        for k in range(counts[1]):
+            for m in range(counts[2]):
+                value = load(x, at + n * steps[0] + k * steps[1] + m * steps[2])
+                if value > best or (value != value and best == best):
+                    best, place = value, where + n * weights[0] + k * weights[1] + m * weights[2]
+    return best, place
 
 
 @jit.inline
-def max_pool(args, lo, hi, T, I):
+def max_window(x, args, o, i, j, VOLUME):
+    """The largest element of a window, which may reach beyond the plane, and its tap."""
+    D, H, W = volume(args, VOLUME)
+    KD, KH, KW = kernel(args, VOLUME)
+    c, d, e = dilation(args, VOLUME)
+    front, top, left = corner(args, o, i, j, VOLUME)
+    f, f_past = inside(front, KD, c, D) if VOLUME else (0, 1)
+    a, a_past = inside(top, KH, d, H)
+    b, b_past = inside(left, KW, e, W)
+    at = ((front + f * c) * H + top + a * d) * W + left + b * e
+    counts, steps = (f_past - f, a_past - a, b_past - b), (c * H * W, d * W, e)
+    return largest(x, at, counts, steps, (f * KH + a) * KW + b, (KH * KW, KW, 1))
+
+
+@jit.inline
+def max_pool(args, lo, hi, T, I, VOLUME):
     """Maxima of the windows of planes [lo, hi), and which tap of its window each one is."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
-    KH, KW, d, e = load(args, 7), load(args, 8), load(args, 13), load(args, 14)
-    h_stride, w_stride, h_pad, w_pad = load(args, 9), load(args, 10), load(args, 11), load(args, 12)
+    D, H, W = volume(args, VOLUME)
+    OD, OH, OW = results(args, VOLUME)
+    KD, KH, KW = kernel(args, VOLUME)
+    c, d, e = dilation(args, VOLUME)
+    w_stride = load(args, POOL.stride_w)
     for plane in range(lo, hi):
-        x = ptr(load(args, 0), T) + plane * H * W
-        y, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
-        for i in range(OH):
-            top, j = i * h_stride - h_pad, 0
+        x = ptr(load(args, POOL.x), T) + plane * D * H * W
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y_at = (plane * OD * OH + row) * OW
+            y, places = ptr(load(args, POOL.y), T) + y_at, ptr(load(args, POOL.chosen), I) + y_at
+            front, top, left = corner(args, o, i, 0, VOLUME)
             whole = top >= 0 and top + (KH - 1) * d < H and w_stride <= 2
+            if VOLUME:
+                whole = whole and front >= 0 and front + (KD - 1) * c < D
+            j = 0
             while j < OW:
-                left = j * w_stride - w_pad
                 # the vectors of a step of 2 read one element behind their last window
                 last = left + (LANES - 1) * w_stride + (KW - 1) * e + w_stride - 1
                 if whole and left >= 0 and j + LANES <= OW and last < W:
-                    first = top * W + left
+                    first = (front * H + top) * W + left
                     best = windows_row(x, first, w_stride)
                     where = fill(0, types.int32, LANES)
-                    for k in range(KH):
-                        for m in range(KW):
-                            value = windows_row(x, first + k * d * W + m * e, w_stride)
-                            better = (value > best) | ((value != value) & (best == best))
-                            best, where = select(better, value, best), select(better, k * KW + m, where)
-                    vstore_first(y, i * OW + j, best, LANES)
-                    vstore_first(places, i * OW + j, convert(where, I), LANES)
-                    j += LANES
+                    for n in range(KD):
+                        for k in range(KH):
+                            for m in range(KW):
+                                value = windows_row(x, first + (n * c * H + k * d) * W + m * e, w_stride)
+                                best, where = larger_at(best, where, value, (n * KH + k) * KW + m)
+                    vstore_first(y, j, best, LANES)
+                    vstore_first(places, j, convert(where, I), LANES)
+                    j, left = j + LANES, left + LANES * w_stride
                 else:
-                    max_window(x, places, y, i * OW + j, i, j, args)
-                    j += 1
+                    best, tap = max_window(x, args, o, i, j, VOLUME)
+                    store(y, j, best)
+                    store(places, j, tap)
+                    j, left = j + 1, left + w_stride
     return 0
 
 
 @jit.inline
 def max_pool_2(args, lo, hi, T, I):
     """As `max_pool`, for windows of 2 x 2 that tile the plane: no padding, stride 2; edges by masks."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+    H, W, OH, OW = load(args, POOL.h), load(args, POOL.w), load(args, POOL.out_h), load(args, POOL.out_w)
     for plane in range(lo, hi):
-        x = ptr(load(args, 0), T) + plane * H * W
-        y, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
+        x = ptr(load(args, POOL.x), T) + plane * H * W
+        y, places = ptr(load(args, POOL.y), T) + plane * OH * OW, ptr(load(args, POOL.chosen), I) + plane * OH * OW
         for i in range(OH):
             row = x + 2 * i * W
             for j in range(0, OW, LANES):
@@ -128,19 +185,33 @@ def larger_at(best, where, value, place):
 
 
 @jit.inline
-def max_positions(args, lo, hi, I):
-    """int64 positions in their planes of the maxima: args as of `max_pool`, 0 the positions to write."""
-    W, OH, OW, KW = load(args, 4), load(args, 5), load(args, 6), load(args, 8)
+def max_positions(args, lo, hi, T, I, VOLUME):
+    """Positions of type T in their planes (y) of the maxima whose taps are in `chosen`."""
+    D, H, W = volume(args, VOLUME)
+    OD, OH, OW = results(args, VOLUME)
     for plane in range(lo, hi):
-        out = ptr(load(args, 0), types.int64) + plane * OH * OW
-        places = ptr(load(args, 2), I) + plane * OH * OW
-        for i in range(OH):
-            top = i * load(args, 9) - load(args, 11)
+        at = plane * OD * OH * OW
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
             for j in range(OW):
-                tap = types.int64(load(places, i * OW + j))
-                h = top + tap // KW * load(args, 13)
-                store(out, i * OW + j, h * W + j * load(args, 10) - load(args, 12) + tap % KW * load(args, 14))
+                front, top, left = corner(args, o, i, j, VOLUME)
+                first = (front * H + top) * W + left
+                tap = types.int64(load(ptr(load(args, POOL.chosen), I), at))
+                store(ptr(load(args, POOL.y), T), at, first + tap_offset(args, tap, VOLUME))
+                at += 1
     return 0
+
+
+@jit.inline
+def tap_offset(args, tap, VOLUME):
+    """How far a tap lies from the first one of its window."""
+    _, H, W = volume(args, VOLUME)
+    _, KH, KW = kernel(args, VOLUME)
+    c, d, e = dilation(args, VOLUME)
+    k = tap // KW
+    if VOLUME:
+        return (k // KH * c * H + k % KH * d) * W + tap % KW * e
+    return k * d * W + tap % KW * e
 
 
 # ---- gradients ---------------------------------------------------------------------------------
@@ -179,39 +250,48 @@ def _round_into(y, sums, size):
 
 
 @jit.inline
-def max_pool_backward(args, lo, hi, T, I):
-    """The gradient of planes [lo, hi) (0) from that of the maxima (1) and their places (2)."""
-    H, W, OH, OW, KW = load(args, 3), load(args, 4), load(args, 5), load(args, 6), load(args, 8)
-    h_stride, w_stride, h_pad, w_pad = load(args, 9), load(args, 10), load(args, 11), load(args, 12)
-    d, e = load(args, 13), load(args, 14)
-    sums = sum_ptr(load(args, 15) + lo // load(args, 17) * load(args, 16), T)
-    offsets, count = ptr(stack(TAPS_BYTES), types.int64), load(args, 7) * KW
+def sums_of(args, lo, T):
+    """The sums of one plane, of the thread that does planes from `lo` on."""
+    return sum_ptr(load(args, POOL.scratch) + lo // load(args, POOL.slice_planes) * load(args, POOL.slice_bytes), T)
+
+
+@jit.inline
+def max_pool_backward(args, lo, hi, T, I, VOLUME):
+    """The gradient of planes [lo, hi) (x) from that of the maxima (y) and their places."""
+    D, H, W = volume(args, VOLUME)
+    OD, OH, OW = results(args, VOLUME)
+    KD, KH, KW = kernel(args, VOLUME)
+    sums, size, w_stride = sums_of(args, lo, T), D * H * W, load(args, POOL.stride_w)
+    offsets, count = ptr(stack(TAPS_BYTES), types.int64), KD * KH * KW
     few = count <= TAPS  # a look instead of a division for each element
     for tap in range(count if few else 0):
-        store(offsets, tap, tap // KW * d * W + tap % KW * e)
+        store(offsets, tap, tap_offset(args, tap, VOLUME))
     for plane in range(lo, hi):
-        g, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
-        clear(sums, H * W)
-        for i in range(OH):
-            row = (i * h_stride - h_pad) * W - w_pad
+        clear(sums, size)
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y_at = (plane * OD * OH + row) * OW
+            g, places = ptr(load(args, POOL.y), T) + y_at, ptr(load(args, POOL.chosen), I) + y_at
+            front, top, left = corner(args, o, i, 0, VOLUME)
+            first = (front * H + top) * W + left
             for j in range(OW):
-                tap = types.int64(load(places, i * OW + j))
+                tap = types.int64(load(places, j))
                 if few:
-                    at = row + j * w_stride + load(offsets, tap)
+                    at = first + j * w_stride + load(offsets, tap)
                 else:
-                    at = row + j * w_stride + tap // KW * d * W + tap % KW * e
-                store(sums, at, load(sums, at) + load(g, i * OW + j))
-        round_into(ptr(load(args, 0), T) + plane * H * W, sums, H * W)
+                    at = first + j * w_stride + tap_offset(args, tap, VOLUME)
+                store(sums, at, load(sums, at) + load(g, j))
+        round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0
 
 
 @jit.inline
 def max_pool_2_backward(args, lo, hi, T, I):
     """As `max_pool_backward`, for windows of 2 x 2 that tile the plane; the rest of it gets zeros."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+    H, W, OH, OW = load(args, POOL.h), load(args, POOL.w), load(args, POOL.out_h), load(args, POOL.out_w)
     for plane in range(lo, hi):
-        x = ptr(load(args, 0), T) + plane * H * W
-        g, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
+        x = ptr(load(args, POOL.x), T) + plane * H * W
+        g, places = ptr(load(args, POOL.y), T) + plane * OH * OW, ptr(load(args, POOL.chosen), I) + plane * OH * OW
         for i in range(OH):
             for j in range(0, OW, LANES):
                 value = vload_first(g, i * OW + j, LANES, OW - j)
@@ -232,49 +312,60 @@ def max_pool_2_backward(args, lo, hi, T, I):
 
 
 @jit.inline
-def mean_range(start, kernel, size, padded):
-    """[first, past) of a window inside the plane, and its length inside the padded plane."""
-    past = min(start + kernel, padded)
-    return max(0, start), min(past, size), past - start
-
-
-@jit.inline
-def adaptive_range(i, out, size):
+def share(i, out, size):
     """[first, past) of cell i of `out` cells that share out `size`."""
     return i * size // out, ((i + 1) * size + out - 1) // out
 
 
 @jit.inline
-def cell(args, i, axis, size, out, ADAPTIVE):
-    """[first, past) of window i along an axis, and its length for a divisor that counts the padding."""
+def shares(args, o, i, j, VOLUME):
+    """`share` of a cell in each dim."""
+    D, H, W = volume(args, VOLUME)
+    OD, OH, OW = results(args, VOLUME)
+    return share(o, OD, D) if VOLUME else (0, 1), share(i, OH, H), share(j, OW, W)
+
+
+@jit.inline
+def part(start, kernel, size, pad):
+    """[first, past) of a window inside the plane, and its length inside the padded plane."""
+    past = min(start + kernel, size + pad)
+    return max(0, start), min(past, size), past - start
+
+
+@jit.inline
+def mean_window(args, o, i, j, ADAPTIVE, VOLUME):
+    """((first, past) of window (o, i, j) in each dim, one over the divisor of its mean)."""
     if ADAPTIVE:
-        first, past = adaptive_range(i, out, size)
-        return first, past, past - first
-    kernel, start = load(args, 7 + axis), i * load(args, 9 + axis) - load(args, 11 + axis)
-    return mean_range(start, kernel, size, size + load(args, 11 + axis))
+        (f, f_past), (a, a_past), (b, b_past) = shares(args, o, i, j, VOLUME)
+        return ((f, f_past), (a, a_past), (b, b_past)), 1.0 / float((f_past - f) * (a_past - a) * (b_past - b))
+    D, H, W = volume(args, VOLUME)
+    KD, KH, KW = kernel(args, VOLUME)
+    front, top, left = corner(args, o, i, j, VOLUME)
+    f, f_past, deep = part(front, KD, D, load(args, POOL.pad_d)) if VOLUME else (0, 1, 1)
+    a, a_past, high = part(top, KH, H, load(args, POOL.pad_h))
+    b, b_past, wide = part(left, KW, W, load(args, POOL.pad_w))
+    count = deep * high * wide if load(args, POOL.counted) != 0 else (f_past - f) * (a_past - a) * (b_past - b)
+    if load(args, POOL.divisor) != 0:
+        count = load(args, POOL.divisor)
+    return ((f, f_past), (a, a_past), (b, b_past)), 1.0 / float(count)
 
 
 @jit.inline
-def scale_of(args, rows, columns, whole):
-    """One over the divisor of a mean."""
-    count = whole if load(args, 18) != 0 else rows * columns
-    if load(args, 19) != 0:
-        count = load(args, 19)
-    return 1.0 / float(count)
-
-
-@jit.inline
-def mean_pool(args, lo, hi, T, ADAPTIVE):
+def mean_pool(args, lo, hi, T, ADAPTIVE, VOLUME):
     """Means of the windows of planes [lo, hi); with ADAPTIVE, of cells that share out the plane."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+    D, H, W = volume(args, VOLUME)
+    OD, OH, OW = results(args, VOLUME)
     for plane in range(lo, hi):
-        x, y = ptr(load(args, 0), T) + plane * H * W, ptr(load(args, 1), T) + plane * OH * OW
-        for i in range(OH):
-            a, a_past, height = cell(args, i, 0, H, OH, ADAPTIVE)
+        x = ptr(load(args, POOL.x), T) + plane * D * H * W
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
             for j in range(OW):
-                b, b_past, width = cell(args, j, 1, W, OW, ADAPTIVE)
-                total = sum_of(x, a * W + b, a_past - a, b_past - b, W, T)
-                store(y, i * OW + j, total * scale_of(args, a_past - a, b_past - b, height * width))
+                ((f, f_past), (a, a_past), (b, b_past)), scale = mean_window(args, o, i, j, ADAPTIVE, VOLUME)
+                total = 0.0
+                for n in range(f, f_past):
+                    total += sum_of(x, (n * H + a) * W + b, a_past - a, b_past - b, W, T)
+                store(y, j, total * scale)
     return 0
 
 
@@ -291,61 +382,58 @@ def sum_of(x, at, rows, columns, stride, T):
 
 
 @jit.inline
-def mean_pool_backward(args, lo, hi, T, ADAPTIVE):
-    """The gradient of planes [lo, hi) (0) from that of the means (1)."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
-    sums = sum_ptr(load(args, 15) + lo // load(args, 17) * load(args, 16), T)
+def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
+    """The gradient of planes [lo, hi) (x) from that of the means (y)."""
+    D, H, W = volume(args, VOLUME)
+    OD, OH, OW = results(args, VOLUME)
+    sums, size = sums_of(args, lo, T), D * H * W
     for plane in range(lo, hi):
-        g = ptr(load(args, 1), T) + plane * OH * OW
-        clear(sums, H * W)
-        for i in range(OH):
-            a, a_past, height = cell(args, i, 0, H, OH, ADAPTIVE)
+        clear(sums, size)
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            g = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
             for j in range(OW):
-                b, b_past, width = cell(args, j, 1, W, OW, ADAPTIVE)
-                part = load(g, i * OW + j) * scale_of(args, a_past - a, b_past - b, height * width)
-                for k in range(a, a_past):
-                    for m in range(b, b_past):
-                        store(sums, k * W + m, load(sums, k * W + m) + part)
-        round_into(ptr(load(args, 0), T) + plane * H * W, sums, H * W)
+                ((f, f_past), (a, a_past), (b, b_past)), scale = mean_window(args, o, i, j, ADAPTIVE, VOLUME)
+                one = load(g, j) * scale
+                for n in range(f, f_past):
+                    for k in range(n * H + a, n * H + a_past):
+                        for m in range(b, b_past):
+                            store(sums, k * W + m, load(sums, k * W + m) + one)
+        round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0
 
 
-# ---- adaptive maxima ---------------------------------------------------------------------------
+# ---- positions ---------------------------------------------------------------------------------
 
 
 @jit.inline
-def adaptive_max(args, lo, hi, T):
-    """Maxima of cells that share out planes [lo, hi), and their int64 positions (2)."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+def adaptive_max(args, lo, hi, T, I, VOLUME):
+    """Maxima of cells that share out planes [lo, hi), and their positions of type I (`chosen`)."""
+    D, H, W = volume(args, VOLUME)
+    OD, OH, OW = results(args, VOLUME)
     for plane in range(lo, hi):
-        x, y = ptr(load(args, 0), T) + plane * H * W, ptr(load(args, 1), T) + plane * OH * OW
-        places = ptr(load(args, 2), types.int64) + plane * OH * OW
-        for i in range(OH):
-            a, a_past = adaptive_range(i, OH, H)
+        x = ptr(load(args, POOL.x), T) + plane * D * H * W
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y_at = (plane * OD * OH + row) * OW
             for j in range(OW):
-                b, b_past = adaptive_range(j, OW, W)
-                where = a * W + b
-                best = load(x, where)
-                for k in range(a, a_past):
-                    for m in range(b, b_past):
-                        value = load(x, k * W + m)
-                        if value > best or (value != value and best == best):
-                            best, where = value, k * W + m
-                store(y, i * OW + j, best)
-                store(places, i * OW + j, where)
+                (f, f_past), (a, a_past), (b, b_past) = shares(args, o, i, j, VOLUME)
+                first, steps = (f * H + a) * W + b, (H * W, W, 1)
+                best, where = largest(x, first, (f_past - f, a_past - a, b_past - b), steps, first, steps)
+                store(ptr(load(args, POOL.y), T), y_at + j, best)
+                store(ptr(load(args, POOL.chosen), I), y_at + j, where)
     return 0
 
 
 @jit.inline
-def positions_backward(args, lo, hi, T):
-    """The gradient of planes [lo, hi) (0) from that of chosen elements (1) and their int64 positions (2)."""
-    size, count = load(args, 3) * load(args, 4), load(args, 5) * load(args, 6)
-    sums = sum_ptr(load(args, 15) + lo // load(args, 17) * load(args, 16), T)
+def positions_backward(args, lo, hi, T, I):
+    """The gradient of planes [lo, hi) (x) of W elements from that of OW chosen ones (y) and their positions."""
+    size, count, sums = load(args, POOL.w), load(args, POOL.out_w), sums_of(args, lo, T)
     for plane in range(lo, hi):
-        g, places = ptr(load(args, 1), T) + plane * count, ptr(load(args, 2), types.int64) + plane * count
+        g, places = ptr(load(args, POOL.y), T) + plane * count, ptr(load(args, POOL.chosen), I) + plane * count
         clear(sums, size)
         for i in range(count):
             at = load(places, i)
             store(sums, at, load(sums, at) + load(g, i))
-        round_into(ptr(load(args, 0), T) + plane * size, sums, size)
+        round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0

@@ -1,9 +1,18 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import array, gemm, loss, norm
+from . import array, attention, conv, gemm, loss, norm, pooling, reduce
 
 # type of the problem -> function(problem, threads) that makes its `Plan`
-PLANNERS = {**array.PLANNERS, **gemm.PLANNERS, **loss.PLANNERS, **norm.PLANNERS}
+PLANNERS = {
+    **array.PLANNERS,
+    **attention.PLANNERS,
+    **conv.PLANNERS,
+    **gemm.PLANNERS,
+    **loss.PLANNERS,
+    **norm.PLANNERS,
+    **pooling.PLANNERS,
+    **reduce.PLANNERS,
+}
 
 
 def plan(problem, threads):
