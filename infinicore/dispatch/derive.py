@@ -36,7 +36,7 @@ def _is_one(g):
     return g.storage.backend.shares_memory and core_launch.recording() is None and g.item() == 1.0
 
 
-functions.is_one = _is_one
+functions.is_one, functions.from_array = _is_one, dispatch.from_array
 
 # ---- views -------------------------------------------------------------------------------------
 

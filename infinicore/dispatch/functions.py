@@ -173,7 +173,8 @@ def make_loss(op):
             return elements(*inputs, out=out)
         if reduction not in REDUCTIONS:
             raise ValueError(f"`reduction` of `{op.name}` must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
-        return getattr(derive.functions, reduction)(elements(*inputs), out=out)
+        y, reduce = elements(*inputs), getattr(derive.functions, reduction)
+        return reduce(y) if out is None else reduce(y, out=out)  # without keywords, a call may be known
 
     return _described(function, op, signature, reduction="mean", out=None)
 
