@@ -372,7 +372,7 @@ RESULT, SCRATCH = -1, -2  # owners of addresses that are no operand
 cdef enum:
     MOST = 96  # numbers of a block
     PLACES = 12  # addresses in it
-    TRIES = 16  # calls that turned out to be no single launch, after which an op without known calls is left alone
+    TRIES = 64  # layouts whose calls turned out to be no single launch, after which an op without others is left alone
     LARGE = 1 << 30  # integers from here on are seeds and the like
 
 
@@ -384,14 +384,15 @@ cdef class Known:
     cdef int owners[PLACES]
     cdef int64_t offsets[PLACES]
     cdef int count, addresses
-    cdef object dtype, device, backend
+    cdef object dtype, device, backend, saved
     cdef tuple shape, strides
 
 
-cdef tuple _layouts_of(tuple args):
-    """The key of a call: device, layouts of its tensors, its numbers and texts.
+cdef tuple _layouts_of(tuple args, bint training):
+    """The key of a call: device, layouts of its tensors, its numbers and texts; with `training`, who is tracked.
 
-    None for a call whose gradients are recorded, without tensors, of tensors on several devices, or of anything else.
+    None for a call whose gradients are recorded (unless `training`), without tensors, of tensors on several devices, or
+    of anything else.
     """
     cdef list parts = [_threads]
     cdef TensorBase t
@@ -401,7 +402,9 @@ cdef tuple _layouts_of(tuple args):
         if isinstance(x, TensorBase):  # parameters, too
             t = <TensorBase>x
             if _tracks(t):
-                return None
+                if not training:
+                    return None
+                parts.append(True)
             if device is None:
                 device = t.device
                 parts.append(device)
@@ -428,14 +431,14 @@ cdef tuple _layouts_of(tuple args):
 
 
 def know(dict table, tuple args, TensorBase result, int64_t kernel, values, list owners, int64_t n, int64_t grain,
-         int64_t scratch):
+         int64_t scratch, dict saved=None):
     """Let calls with these layouts, numbers and texts go straight to their launch.
 
     `values` is its argument block, `owners` say whose address stands where: (place, number of an operand, RESULT or
-    SCRATCH, offset in bytes). `scratch` bytes of workspace.
+    SCRATCH, offset in bytes). `scratch` bytes of workspace. `saved`: for `recall`, what the call keeps for backward.
     """
     cdef Known known
-    cdef tuple key = _layouts_of(args)
+    cdef tuple key = _layouts_of(args, saved is not None)
     if key is None or len(values) > MOST or len(owners) > PLACES or not result.contiguous_:
         return
     known = Known()
@@ -443,7 +446,7 @@ def know(dict table, tuple args, TensorBase result, int64_t kernel, values, list
     known.numel, known.nbytes = result.numel_, result.numel_ * result.dtype.itemsize
     known.dtype, known.device = result.dtype, result.device
     known.backend = None if result.device is _cpu else result.device.backend
-    known.shape, known.strides = result.shape_, result.strides_
+    known.shape, known.strides, known.saved = result.shape_, result.strides_, saved
     for i, value in enumerate(values):
         known.block[i] = value
     known.count, known.addresses = len(values), len(owners)
@@ -481,6 +484,20 @@ cdef TensorBase _call_known(Known known, tuple args):
     return _make(storage, storage.address, known.dtype, known.device, known.shape, known.strides, known.numel, True)
 
 
+def recall(dict table, tuple args):
+    """(result, what is kept for backward) of a call whose gradients are recorded, if it is a known one; else None."""
+    cdef tuple key
+    cdef TensorBase result
+    if not table or not _plain():
+        return None
+    key = _layouts_of(args, True)
+    known = None if key is None else table.get(key)
+    if known is None:
+        return None
+    result = _call_known(<Known>known, args)
+    return None if result is None else (result, (<Known>known).saved)
+
+
 def make_known(dict table, slow, learn):
     """`slow`, but calls of layouts that `table` has go straight to their launch.
 
@@ -492,18 +509,22 @@ def make_known(dict table, slow, learn):
         nonlocal failed
         cdef tuple key
         cdef TensorBase result
-        if not kwargs and _plain() and (failed < TRIES or table):
-            key = _layouts_of(args)
+        if not kwargs and failed < TRIES and _plain():
+            key = _layouts_of(args, False)
             if key is not None:
-                known = table.get(key)
+                known = table.get(key, False)
+                if known is False:
+                    answer = learn(*args)
+                    if key in table:
+                        failed = -MOST_KNOWN
+                    else:
+                        failed += 1
+                        table[key] = None
+                    return answer
                 if known is not None:
                     result = _call_known(<Known>known, args)
                     if result is not None:
                         return result
-                elif failed < TRIES:
-                    answer = learn(*args)
-                    failed = 0 if key in table else failed + 1
-                    return answer
         return slow(*args, **kwargs)
     function.__name__ = function.__qualname__ = slow.__name__
     function.__doc__ = slow.__doc__

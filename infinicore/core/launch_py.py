@@ -245,8 +245,12 @@ def make_binary(kernels, slow, name, doc):
 RESULT, SCRATCH = -1, -2  # as in `launch_cy.pyx`
 
 
-def know(table, args, result, kernel, values, owners, n, grain, scratch):
+def know(table, args, result, kernel, values, owners, n, grain, scratch, saved=None):
     """Nothing: without compiled code, a call that is known costs no less than one that is not."""
+
+
+def recall(table, args):
+    """None: no call is known here."""
 
 
 def make_known(table, slow, learn):

@@ -433,8 +433,8 @@ class Recorder:
         self.op, self.names, self.defaults = op, op.parameters, op.defaults
         self.needs = {}  # names of inputs that want a gradient -> _Need
 
-    def record(self, call, args, kwargs, result):
-        """Give the results of a call their place in the graph."""
+    def record(self, kept, args, kwargs, result):
+        """Give the results of a call their place in the graph; `kept` is what its paragraph saved."""
         op = self.op
         if op.gradient is None:
             return
@@ -461,8 +461,8 @@ class Recorder:
         else:
             made = OpNode(op.name, edges, outputs)
             made.op, made.need, made.slots = op, need, slots
-            if call.saved:
-                values.update(call.saved)
+            if kept:
+                values.update(kept)
             made.saved = saved = {}
             for name in need.saved:
                 value = values.get(name)

@@ -277,7 +277,7 @@ def make_function(op):
             result = call.finish(paragraph(call, *args, **kwargs))
         finally:
             core_launch.set_mode(mode)
-        record(call, args, kwargs, result)
+        record(call.saved, args, kwargs, result)
         return result
 
     def function(*args, **kwargs):
@@ -286,9 +286,18 @@ def make_function(op):
             return _watched(op, run, args, kwargs)
         if kwargs or not outputs:
             return run(*args, **kwargs)
-        if mode & GRAD and core_launch.tracked(args):  # by far the most calls of a training step
-            return recorded(mode, dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {})), args, kwargs)
-        return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
+        if not (mode & GRAD and core_launch.tracked(args)):
+            return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
+        found = core_launch.recall(op.training, args)  # by far the most calls of a training step
+        if found is not None:
+            record(found[1], args, kwargs, found[0])
+            return found[0]
+        call = dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {}))
+        before = _state_of(args)
+        result = recorded(mode, call, args, kwargs)
+        if not core_launch.tensors(call.saved.values()):
+            _remember(op.training, args, result, call, before, call.saved)
+        return result
 
     def device_of(args, kwargs):
         values = (*args, *kwargs.values()) if kwargs else args
@@ -297,13 +306,10 @@ def make_function(op):
 
     def learn(*args):
         """A call outside of a graph; if it is a single launch of its operands, let the table of known calls have it."""
-        operands = [x for x in args if isinstance(x, TensorBase)]
         call = dispatch.Call(op, {}, (), False, device_of(args, {}))
-        deeds, versions = core_launch.deeds(), [x.storage.version for x in operands]
+        before = _state_of(args)
         result = paragraph(call, *args)
-        alone = core_launch.deeds() == deeds + 1 and call.launched is not None
-        if alone and isinstance(result, TensorBase) and versions == [x.storage.version for x in operands]:
-            _remember(op.known, args, result, call.workspaces, *call.launched)
+        _remember(op.known, args, result, call, before)
         return result
 
     signature = inspect.signature(paragraph)
@@ -312,8 +318,22 @@ def make_function(op):
     return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function, learn)
 
 
-def _remember(table, args, result, workspaces, kernel, values, tensors, places, n, grain):
-    """Enter a call into a table of known ones, if its block has no address but those of operands, result, workspace."""
+def _state_of(args):
+    """What a single launch changes by one, and what it must not change: deeds, and the versions of operands."""
+    return core_launch.deeds() + 1, [x.storage.version for x in args if isinstance(x, TensorBase)]
+
+
+def _remember(table, args, result, call, before, saved=None):
+    """Enter a call into a table of known ones.
+
+    It must have been a single launch with a new result, whose block has no address but those of operands, the result
+    and workspace. `before` is the `_state_of` its operands then; `saved` is what a call under gradients keeps besides.
+    """
+    if before != (core_launch.deeds(), before[1]) or call.launched is None or not isinstance(result, TensorBase):
+        return
+    if _state_of(args)[1] != before[1]:
+        return
+    kernel, values, tensors, places, n, grain = call.launched
     numbers = {}  # id of a tensor -> its owner
     for i, x in enumerate(args):
         if isinstance(x, TensorBase):
@@ -324,12 +344,10 @@ def _remember(table, args, result, workspaces, kernel, values, tensors, places, 
         return
     numbers[id(result)] = core_launch.RESULT
     starts, scratch = {}, 0  # of workspaces, one behind the other
-    for x in workspaces:
+    for x in call.workspaces:
         starts[id(x)], scratch = scratch, scratch + -(-x.nbytes // 64) * 64
-    if places is None:
-        places = [(place, place, 0) for place in range(len(tensors))]
     owners = []
-    for place, name, offset in places:
+    for place, name, offset in places or [(i, i, 0) for i in range(len(tensors))]:
         x = tensors[name]
         if x is None:
             continue
@@ -339,8 +357,10 @@ def _remember(table, args, result, workspaces, kernel, values, tensors, places, 
             owners.append((place, core_launch.SCRATCH, offset + starts[id(x)]))
         else:
             return
+        if places is None and values[place] != x.address:
+            return  # a block whose tensors do not stand at its beginning
     if any(owner == core_launch.RESULT for _, owner, _ in owners):
-        core_launch.know(table, args, result, kernel, values, owners, n, grain, scratch)
+        core_launch.know(table, args, result, kernel, values, owners, n, grain, scratch, saved)
 
 
 def _with_fields(function, op):

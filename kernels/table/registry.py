@@ -57,7 +57,7 @@ class Op:
     is an error, "composed" that it is that of other ops; `grad_samples` stand in for `samples` where those have ties or
     kinks. `amp` is what autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the
     widest of several), or "as_is".
-    `known` has the layouts of operands whose calls are a single launch, once a paragraph has told them (`Call.know`).
+    `known` has the layouts of operands whose calls are a single launch, `training` the same where gradients are recorded.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Op:
     grad_samples: Callable | None = None
     amp: str = "as_is"
     known: dict = field(default_factory=dict)
+    training: dict = field(default_factory=dict)
 
     def grad(self, *names):
         """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md).
