@@ -16,7 +16,7 @@ def float_bits(value):
 
 
 class _Field(NamedTuple):
-    """A field: its parameter, the text of its values, of the tensors to keep, and how many values (None: any number)."""
+    """A field: its parameter, the text of its values and of tensors to keep, how many values (None: any number)."""
 
     name: str
     parameter: str

@@ -11,7 +11,6 @@ import functools
 import inspect
 import textwrap
 
-from ..cpu.quant.formats import FORMATS
 from . import isa
 
 _TYPES = {
@@ -46,7 +45,7 @@ def type_expression(dtype):
 
 def _value(name, value):
     if name == "F":
-        return f"lowp.quantized({FORMATS[value].name!r})"
+        return f"lowp.quantized({value!r})"
     return _TYPES[value] if isinstance(value, str) else repr(value)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..blocks.array import DROPOUT_TILE
 from ..blocks.optim import UNIT
 from .array import sizes as array_sizes
+from .quant import panels
 from .reduce import sizes as reduce_sizes
 
 
@@ -38,15 +39,21 @@ WORK = {
     "array.scatter.offsets": Work(4096),
     "attention.kvcache.write": Work(262144),  # some 30 us
     "attention.kvcache.write_int8": Work(65536),  # bytes of the source: four times as long
-    "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
     "conv.pooling": Work(16384),
+    "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
     "norm.channels": Work(16384),
     "norm.rows": Work(65536),  # 8 us for float32
-    "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
-    "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
     "norm.softmax.columns": Work(32768, reduce_sizes.PAIR),
     "norm.softmax.logsumexp": Work(8192),
     "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
+    "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
+    "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
+    "quant.quantize": Work(16384, panels.LANES),  # some 20 us
+    "quant.layouts": Work(16384, panels.LANES),
+    "quant.layouts.awq": Work(16384, panels.AWQ_COLUMNS),
+    "quant.expand.dequantize": Work(16384, panels.LANES),
+    "quant.gguf.dequantize": Work(65536),  # 20 to 60 us, by kind
+    "quant.gguf.pack": Work(65536, panels.LANES),
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
     "reduce.sample.greedy": Work(65536),
 }

@@ -198,7 +198,7 @@ def _(g, out):
 @elementwise(ref=lambda x: np.maximum(x, 0), dtypes=NUMBERS)
 def relu(input):
     """max(x, 0)."""
-    return m.maximum(input, 0)
+    return m.where(input < 0, 0, input)  # keeps NaN, as `maximum` does, for less
 
 
 @relu.grad("input")

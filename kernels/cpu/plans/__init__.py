@@ -1,6 +1,6 @@
 """Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
 
-from . import array, attention, conv, gemm, loss, norm, pooling, reduce
+from . import array, attention, conv, gemm, loss, norm, pooling, quant, reduce
 
 # type of the problem -> function(problem, threads) that makes its `Plan`
 PLANNERS = {
@@ -11,6 +11,7 @@ PLANNERS = {
     **loss.PLANNERS,
     **norm.PLANNERS,
     **pooling.PLANNERS,
+    **quant.PLANNERS,
     **reduce.PLANNERS,
 }
 
