@@ -116,12 +116,12 @@ def warm(dtype, report=None):
             report(name, len(names))
 
     _store(dtype, note)
-    before, _jit.on_compile = _jit.on_compile, note
+    before = _jit.report_to(note)
     try:
         for job in _jobs(dtype):
             job()
     finally:
-        _jit.on_compile = before
+        _jit.report_to(before)
     return names
 
 
@@ -146,7 +146,8 @@ def _store(dtype, note):
 
 def _store_only(dtype):
     """What the processes of `_store` do: print what they compile, and compute nothing."""
-    _jit.only_store, _jit.on_compile = True, functools.partial(print, flush=True)
+    _jit.only_store()
+    _jit.report_to(functools.partial(print, flush=True))
     for job in _jobs(dtype):
         with contextlib.suppress(Exception):  # of who read what nobody computed
             job()

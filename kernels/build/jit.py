@@ -29,8 +29,21 @@ _engines = []  # an execution engine owns the code it loaded
 _addresses = {}  # entry of the disk cache -> address
 _turns = {}  # entry -> lock: one thread loads it, and others wait for that, or load another one
 _compiling = threading.RLock()  # Numba and LLVM compile one kernel at a time
-on_compile = None  # called with a kernel's name before it is compiled: progress for waiting users
-only_store = False  # whether kernels are compiled into the disk cache, and never run: `_nothing` runs instead
+_on_compile = None  # called with a kernel's name before it is compiled: progress for waiting users
+_only_store = False  # whether kernels are compiled into the disk cache, and never run: `_nothing` runs instead
+
+
+def report_to(function):
+    """Call `function(name)` before each compilation, None: nothing; returns what was called before."""
+    global _on_compile
+    before, _on_compile = _on_compile, function
+    return before
+
+
+def only_store():
+    """From now on, this process compiles kernels for others and runs none."""
+    global _only_store
+    _only_store = True
 
 
 def _after_fork():
@@ -203,8 +216,8 @@ def _store(name, path, source, wait=True):
     with cache.turn(path, wait) as ours:
         entry = cache.read(path)  # another process may have been faster
         if entry is None and ours:
-            if on_compile is not None:
-                on_compile(name)
+            if _on_compile is not None:
+                _on_compile(name)
             entry = _compile(path, source)
             cache.write(path, *entry, source)
         return entry
@@ -223,7 +236,7 @@ def load_kernel(name, source):
             f"`INFINICORE_ISA=neon` compiles for aarch64, and this is {platform.machine()}: unset it to run kernels"
         )
     path = cache.path_of(name, source)
-    if only_store:
+    if _only_store:
         if cache.read(path) is None:
             _store(name, path, source, wait=False)
         return ctypes.cast(_nothing(), ctypes.c_void_p).value

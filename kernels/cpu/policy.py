@@ -7,7 +7,7 @@ A paragraph says how many units of work there are, and how large one is, in elem
 
 from typing import NamedTuple
 
-from ..blocks.array import DROPOUT_TILE
+from ..blocks.array import DROPOUT_GROUP
 from ..blocks.optim import UNIT
 from .array import sizes as array_sizes
 from .quant import panels
@@ -32,7 +32,7 @@ WORK = {
     "array.create": Work(262144),
     "array.create.count_nonzero": Work(65536),  # elements
     "array.create.nonzero": Work(65536),
-    "array.dropout": Work(16384, DROPOUT_TILE),  # 8 us for float32
+    "array.dropout": Work(16384, DROPOUT_GROUP),  # 8 us for float32
     "array.gather": Work(131072),  # some 10 us
     "array.scatter": Work(16384),  # 20 us
     "array.scatter.add_rows": Work(32768, array_sizes.COLUMNS),

@@ -57,7 +57,7 @@ def _layer(call, input, weight, layout, bias, alpha, activation=None, residual=N
     if bias is not None:
         if bias.shape_ != (n,):
             raise ValueError(f"`bias` of `{call.op.name}` must have shape ({n},), got {bias.shape_}")
-        bias = bias.contiguous()
+        bias = bias if bias.contiguous_ else bias.contiguous()
     if alpha != 1.0:
         alpha = check_alpha(call, alpha, dtype)
     result = dtype

@@ -24,7 +24,7 @@ def run(code):
 def test_a_second_process_compiles_nothing(folder):
     code = (
         "import sys, infinicore as ic; from infinicore.kernels.build import jit; seen = []; "
-        "jit.on_compile = seen.append; ic.exp(ic.ones(3)); print(len(seen), 'numba' in sys.modules)"
+        "jit.report_to(seen.append); ic.exp(ic.ones(3)); print(len(seen), 'numba' in sys.modules)"
     )
     outputs = [run(code).stdout for _ in range(2)]
     assert outputs[0].split()[0] != "0"
@@ -79,7 +79,7 @@ from infinicore.kernels.build import jit
 def on_compile(name):
     print(name, flush=True)
     {wait}
-jit.on_compile = on_compile
+jit.report_to(on_compile)
 x = ic.zeros(3)
 assert ic.exp(x).tolist() == [1.0] * 3 and ic.tanh(x).tolist() == [0.0] * 3
 """
@@ -136,7 +136,7 @@ def test_who_only_stores_takes_another_kernel(folder):
     """As `infinicore cache warm`: it neither waits for what another process compiles, nor runs anything."""
     holder = start(WORK.format(wait="time.sleep(1000)"))
     busy = holder.stdout.readline().strip()
-    code = WORK.format(wait="").replace("jit.on_compile =", "jit.only_store, jit.on_compile = True,")
+    code = WORK.format(wait="").replace("jit.report_to", "jit.only_store(); jit.report_to")
     try:
         taken = finish(start(code[: code.index("assert")] + "ic.exp(x), ic.tanh(x)"))
     finally:
@@ -149,7 +149,7 @@ THREADS = """
 import threading, infinicore as ic
 from infinicore.kernels.build import jit
 seen, wrong, names = [], [], ["exp", "tanh", "sqrt", "abs"]
-jit.on_compile = seen.append
+jit.report_to(seen.append)
 barrier = threading.Barrier(8)
 def work(first):
     x = ic.tensor([1.0, 4.0])

@@ -15,6 +15,7 @@ from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import convert, fill, load, ptr, select, stack, store, vload, vload_first, vstore_first
 from ..gemm.microkernel import lanes_of, sum_ptr
 from ..norm.rows import row_mean
+from .forward import zero_row
 
 LANES = isa.lanes()
 PAIR = 2 * LANES
@@ -225,22 +226,6 @@ def tap_offset(tap, steps, VOLUME):
 # ---- gradients ---------------------------------------------------------------------------------
 
 
-def clear(sums, size):
-    """sums[:size] = 0."""
-    raise NotImplementedError("`clear` is for jitted code")
-
-
-@overload(clear)
-def _clear(sums, size):
-    width, kind = lanes_of(sums.dtype), sums.dtype
-
-    def implementation(sums, size):
-        for i in range(0, size, width):
-            vstore_first(sums, i, fill(0, kind, width), size - i)
-
-    return implementation
-
-
 def round_into(y, sums, size):
     """y[i] = sums[i], rounded."""
     raise NotImplementedError("`round_into` is for jitted code")
@@ -275,7 +260,7 @@ def max_pool_backward(args, lo, hi, T, I, VOLUME):
     for tap in range(count if few else 0):
         store(offsets, tap, tap_offset(tap, steps, VOLUME))
     for plane in range(lo, hi):
-        clear(sums, size)
+        zero_row(sums, 0, size)
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
             y_at = (plane * OD * OH + row) * OW
@@ -405,7 +390,7 @@ def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
     counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
     sums, size = sums_of(args, lo, T), D * H * W
     for plane in range(lo, hi):
-        clear(sums, size)
+        zero_row(sums, 0, size)
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
             g = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
@@ -457,7 +442,7 @@ def positions_backward(args, lo, hi, T, I):
     size, count, sums = load(args, POOL.w), load(args, POOL.out_w), sums_of(args, lo, T)
     for plane in range(lo, hi):
         g, places = ptr(load(args, POOL.y), T) + plane * count, ptr(load(args, POOL.chosen), I) + plane * count
-        clear(sums, size)
+        zero_row(sums, 0, size)
         for i in range(count):
             at = load(places, i)
             store(sums, at, load(sums, at) + load(g, i))
