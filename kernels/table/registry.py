@@ -107,7 +107,7 @@ class Op:
 
     @property
     def parameters(self):
-        """Names of the inputs, without the hidden `call`."""
+        """Names of the inputs: of a paragraph without `call` (or `f`) and `out`."""
         return _parameters(self)
 
     @property
@@ -124,7 +124,9 @@ class Op:
 @functools.cache  # asked for by every recorded call: reading a signature takes 10 us
 def _parameters(op):
     names = list(inspect.signature(op.function).parameters)
-    return tuple(names if op.scalar else names[1:])
+    if op.scalar:
+        return tuple(names)  # of a derivative, `out` is one
+    return tuple([name for name in names[1:] if name != "out"])
 
 
 def register(op):
