@@ -124,9 +124,11 @@ def flash_attention(
 
 @flash_attention.grad("query", "key", "value")
 def _(f, g, query, key, value, total_kv_len, is_causal, scale, out, create_graph):
-    visible = np.arange(key.shape_[2]) < total_kv_len.numpy().reshape(-1, 1, 1, 1)
+    column = key[:, :1, :, :1]
+    number = f.cumsum(f.logical_not(f.gt(column, column)), 2)  # 1, 2, ..., as nothing is greater than itself
+    visible = f.le(number, total_kv_len.reshape(-1, 1, 1, 1)).transpose(2, 3)
     scale = scale_of(scale, query.shape_[3])
-    return _gradients(f, g, query, key, value, out, f.from_array(visible, query.device), is_causal, scale, create_graph)
+    return _gradients(f, g, query, key, value, out, visible, is_causal, scale, create_graph)
 
 
 # ---- packed sequences --------------------------------------------------------------------------
