@@ -1,16 +1,16 @@
-"""The argument block of pooling, and of its gradients, over planes or volumes [d, h, w] (`d` is 1 where there are two).
+"""The argument block of pooling, and of its gradients, over planes or volumes.
 
-`x` are the planes or their gradient, `y` the results [out_d, out_h, out_w] of each or theirs, `chosen` which elements
-of their windows, or of their planes, the maxima are. `counted` says that padding counts in a mean, `divisor` is that of
-a mean, or 0 for the size of the window. A plane of sums for each thread lies in `scratch`: `slice_bytes` each, for
-`slice_planes` planes.
+`x` are the planes or their gradient, `y` the results of each or theirs, `chosen` which elements of their windows, or of
+their planes, the maxima are. Sizes and options are those of depth, height and width; the depth of planes is 1.
 """
 
 from . import Block
 
 POOL = Block(
     """
-    x? y chosen? scratch? | d h w out_d out_h out_w kernel_d kernel_h kernel_w stride_d stride_h stride_w
-    pad_d pad_h pad_w dilation_d dilation_h dilation_w counted divisor slice_bytes=0 slice_planes=1
+    x? y chosen? scratch? |
+    size:3 out:3 window:3 stride:3 padding:3 dilation:3
+    counted divisor           # whether padding counts in a mean; what it is divided by, or 0 for the size of the window
+    slice_bytes=0 slice_planes=1  # of the scratch: a plane of sums for each thread, which does so many planes
     """,
 )

@@ -5,7 +5,6 @@ import pytest
 from infinicore.kernels.cpu.plans import conv as plans
 
 import infinicore as ic
-from infinicore.dispatch.call import Call
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -80,7 +79,7 @@ def test_dtypes(dtype, tolerance, index, rng):
 def test_rows_in_blocks(stride, rng, monkeypatch):
     """Images larger than the buffer go in blocks of rows."""
     monkeypatch.setattr(plans, "_BUFFER_BYTES", 1 << 12)
-    monkeypatch.setattr(Call.backend, "_plans", {})
+    monkeypatch.setattr(ic.device("cpu").backend, "_plans", {})
     options = {"stride": stride, "padding": 1}
     given = arrays(rng, (2, 5, 21, 17), (9, 5, 3, 3), options)
     found = run(*given, options)

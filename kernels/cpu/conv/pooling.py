@@ -39,40 +39,17 @@ def _windows_row(x, at, step):
 
 
 @jit.inline
-def of_depth(args, field, VOLUME, flat):
-    """A field of the depth; without VOLUME a constant."""
-    return load(args, field) if VOLUME else flat
-
-
-@jit.inline
-def volume(args, VOLUME):
-    """The sizes D, H, W of what windows move over."""
-    return of_depth(args, POOL.d, VOLUME, 1), load(args, POOL.h), load(args, POOL.w)
-
-
-@jit.inline
-def results(args, VOLUME):
-    """The sizes of the results."""
-    return of_depth(args, POOL.out_d, VOLUME, 1), load(args, POOL.out_h), load(args, POOL.out_w)
-
-
-@jit.inline
-def kernel(args, VOLUME):
-    """The sizes of a window."""
-    return of_depth(args, POOL.kernel_d, VOLUME, 1), load(args, POOL.kernel_h), load(args, POOL.kernel_w)
-
-
-@jit.inline
-def dilation(args, VOLUME):
-    return of_depth(args, POOL.dilation_d, VOLUME, 1), load(args, POOL.dilation_h), load(args, POOL.dilation_w)
+def three(args, field, VOLUME):
+    """A field of depth, height and width; without VOLUME the first is the constant 1."""
+    return load(args, field) if VOLUME else 1, load(args, field + 1), load(args, field + 2)
 
 
 @jit.inline
 def corner(args, o, i, j, VOLUME):
     """Where window (o, i, j) begins, which may be in the padding."""
-    front = o * load(args, POOL.stride_d) - load(args, POOL.pad_d) if VOLUME else 0
-    top = i * load(args, POOL.stride_h) - load(args, POOL.pad_h)
-    return front, top, j * load(args, POOL.stride_w) - load(args, POOL.pad_w)
+    front = o * load(args, POOL.stride) - load(args, POOL.padding) if VOLUME else 0
+    top = i * load(args, POOL.stride + 1) - load(args, POOL.padding + 1)
+    return front, top, j * load(args, POOL.stride + 2) - load(args, POOL.padding + 2)
 
 
 @jit.inline
@@ -106,9 +83,9 @@ def largest(x, at, counts, steps, where, weights):
 @jit.inline
 def max_window(x, args, o, i, j, VOLUME):
     """The largest element of a window, which may reach beyond the plane, and its tap."""
-    D, H, W = volume(args, VOLUME)
-    KD, KH, KW = kernel(args, VOLUME)
-    c, d, e = dilation(args, VOLUME)
+    D, H, W = three(args, POOL.size, VOLUME)
+    KD, KH, KW = three(args, POOL.window, VOLUME)
+    c, d, e = three(args, POOL.dilation, VOLUME)
     front, top, left = corner(args, o, i, j, VOLUME)
     f, f_past = inside(front, KD, c, D) if VOLUME else (0, 1)
     a, a_past = inside(top, KH, d, H)
@@ -121,11 +98,11 @@ def max_window(x, args, o, i, j, VOLUME):
 @jit.inline
 def max_pool(args, lo, hi, T, I, VOLUME):
     """Maxima of the windows of planes [lo, hi), and which tap of its window each one is."""
-    D, H, W = volume(args, VOLUME)
-    OD, OH, OW = results(args, VOLUME)
-    KD, KH, KW = kernel(args, VOLUME)
-    c, d, e = dilation(args, VOLUME)
-    w_stride = load(args, POOL.stride_w)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    KD, KH, KW = three(args, POOL.window, VOLUME)
+    c, d, e = three(args, POOL.dilation, VOLUME)
+    w_stride = load(args, POOL.stride + 2)
     for plane in range(lo, hi):
         x = ptr(load(args, POOL.x), T) + plane * D * H * W
         for row in range(OD * OH):
@@ -163,7 +140,8 @@ def max_pool(args, lo, hi, T, I, VOLUME):
 @jit.inline
 def max_pool_2(args, lo, hi, T, I):
     """As `max_pool`, for windows of 2 x 2 that tile the plane: no padding, stride 2; edges by masks."""
-    H, W, OH, OW = load(args, POOL.h), load(args, POOL.w), load(args, POOL.out_h), load(args, POOL.out_w)
+    _, H, W = three(args, POOL.size, False)
+    _, OH, OW = three(args, POOL.out, False)
     for plane in range(lo, hi):
         x = ptr(load(args, POOL.x), T) + plane * H * W
         y, places = ptr(load(args, POOL.y), T) + plane * OH * OW, ptr(load(args, POOL.chosen), I) + plane * OH * OW
@@ -191,9 +169,9 @@ def larger_at(best, where, value, place):
 @jit.inline
 def max_positions(args, lo, hi, T, I, VOLUME):
     """Positions of type T in their planes (y) of the maxima whose taps are in `chosen`."""
-    D, H, W = volume(args, VOLUME)
-    OD, OH, OW = results(args, VOLUME)
-    steps, w_stride = tap_steps(args, VOLUME), load(args, POOL.stride_w)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    steps, w_stride = tap_steps(args, VOLUME), load(args, POOL.stride + 2)
     for row in range(lo * OD * OH, hi * OD * OH):
         o, i = (row // OH % OD, row % OH) if VOLUME else (0, row % OH)
         y, taps = ptr(load(args, POOL.y), T) + row * OW, ptr(load(args, POOL.chosen), I) + row * OW
@@ -207,9 +185,9 @@ def max_positions(args, lo, hi, T, I, VOLUME):
 @jit.inline
 def tap_steps(args, VOLUME):
     """What `tap_offset` needs: height and width of a window, and the steps between its taps in each dim."""
-    _, H, W = volume(args, VOLUME)
-    _, KH, KW = kernel(args, VOLUME)
-    c, d, e = dilation(args, VOLUME)
+    _, H, W = three(args, POOL.size, VOLUME)
+    _, KH, KW = three(args, POOL.window, VOLUME)
+    c, d, e = three(args, POOL.dilation, VOLUME)
     return KH, KW, c * H * W, d * W, e
 
 
@@ -251,10 +229,10 @@ def sums_of(args, lo, T):
 @jit.inline
 def max_pool_backward(args, lo, hi, T, I, VOLUME):
     """The gradient of planes [lo, hi) (x) from that of the maxima (y) and their places."""
-    D, H, W = volume(args, VOLUME)
-    OD, OH, OW = results(args, VOLUME)
-    KD, KH, KW = kernel(args, VOLUME)
-    sums, size, w_stride = sums_of(args, lo, T), D * H * W, load(args, POOL.stride_w)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    KD, KH, KW = three(args, POOL.window, VOLUME)
+    sums, size, w_stride = sums_of(args, lo, T), D * H * W, load(args, POOL.stride + 2)
     offsets, count, steps = ptr(stack(TAPS_BYTES), types.int64), KD * KH * KW, tap_steps(args, VOLUME)
     few = count <= TAPS  # a look instead of a division for each element
     for tap in range(count if few else 0):
@@ -281,7 +259,8 @@ def max_pool_backward(args, lo, hi, T, I, VOLUME):
 @jit.inline
 def max_pool_2_backward(args, lo, hi, T, I):
     """As `max_pool_backward`, for windows of 2 x 2 that tile the plane; the rest of it gets zeros."""
-    H, W, OH, OW = load(args, POOL.h), load(args, POOL.w), load(args, POOL.out_h), load(args, POOL.out_w)
+    _, H, W = three(args, POOL.size, False)
+    _, OH, OW = three(args, POOL.out, False)
     for plane in range(lo, hi):
         x = ptr(load(args, POOL.x), T) + plane * H * W
         g, places = ptr(load(args, POOL.y), T) + plane * OH * OW, ptr(load(args, POOL.chosen), I) + plane * OH * OW
@@ -311,18 +290,24 @@ def share(i, out, size):
 
 
 @jit.inline
-def cell(i, axis, size, out, ADAPTIVE):
+def cell(i, along, size, out, ADAPTIVE):
     """[first, past) of window i inside the plane, and its length inside the padded plane.
 
-    `axis`: the kernel, its stride and padding. With ADAPTIVE windows share out the plane.
+    `along` is the `axis`; with ADAPTIVE windows share out the plane.
     """
     if ADAPTIVE:
         first, past = share(i, out, size)
         return first, past, past - first
-    kernel, stride, pad = axis
+    kernel, stride, pad = along
     start = i * stride - pad
     past = min(start + kernel, size + pad)
     return max(0, start), min(past, size), past - start
+
+
+@jit.inline
+def axis(args, d):
+    """The kernel, its stride and padding in dim d."""
+    return load(args, POOL.window + d), load(args, POOL.stride + d), load(args, POOL.padding + d)
 
 
 @jit.inline
@@ -330,7 +315,7 @@ def cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME):
     """`cell` of the depth."""
     if not VOLUME:
         return 0, 1, 1
-    return cell(o, (load(args, POOL.kernel_d), load(args, POOL.stride_d), load(args, POOL.pad_d)), D, OD, ADAPTIVE)
+    return cell(o, axis(args, 0), D, OD, ADAPTIVE)
 
 
 @jit.inline
@@ -344,10 +329,9 @@ def divisor_of(counted, divisor, count, whole):
 @jit.inline
 def mean_pool(args, lo, hi, T, ADAPTIVE, VOLUME):
     """Means of the windows of planes [lo, hi); with ADAPTIVE, of cells that share out the plane."""
-    D, H, W = volume(args, VOLUME)
-    OD, OH, OW = results(args, VOLUME)
-    h_axis = load(args, POOL.kernel_h), load(args, POOL.stride_h), load(args, POOL.pad_h)
-    w_axis = load(args, POOL.kernel_w), load(args, POOL.stride_w), load(args, POOL.pad_w)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    h_axis, w_axis = axis(args, 1), axis(args, 2)
     counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
     for plane in range(lo, hi):
         x = ptr(load(args, POOL.x), T) + plane * D * H * W
@@ -383,10 +367,9 @@ def add_block(total, x, at, rows, columns, stride, T):
 @jit.inline
 def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
     """The gradient of planes [lo, hi) (x) from that of the means (y)."""
-    D, H, W = volume(args, VOLUME)
-    OD, OH, OW = results(args, VOLUME)
-    h_axis = load(args, POOL.kernel_h), load(args, POOL.stride_h), load(args, POOL.pad_h)
-    w_axis = load(args, POOL.kernel_w), load(args, POOL.stride_w), load(args, POOL.pad_w)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    h_axis, w_axis = axis(args, 1), axis(args, 2)
     counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
     sums, size = sums_of(args, lo, T), D * H * W
     for plane in range(lo, hi):
@@ -418,8 +401,8 @@ def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
 @jit.inline
 def adaptive_max(args, lo, hi, T, I, VOLUME):
     """Maxima of cells that share out planes [lo, hi), and their positions of type I (`chosen`)."""
-    D, H, W = volume(args, VOLUME)
-    OD, OH, OW = results(args, VOLUME)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
     for plane in range(lo, hi):
         x = ptr(load(args, POOL.x), T) + plane * D * H * W
         for row in range(OD * OH):
@@ -439,7 +422,7 @@ def adaptive_max(args, lo, hi, T, I, VOLUME):
 @jit.inline
 def positions_backward(args, lo, hi, T, I):
     """The gradient of planes [lo, hi) (x) of W elements from that of OW chosen ones (y) and their positions."""
-    size, count, sums = load(args, POOL.w), load(args, POOL.out_w), sums_of(args, lo, T)
+    size, count, sums = load(args, POOL.size + 2), load(args, POOL.out + 2), sums_of(args, lo, T)
     for plane in range(lo, hi):
         g, places = ptr(load(args, POOL.y), T) + plane * count, ptr(load(args, POOL.chosen), I) + plane * count
         zero_row(sums, 0, size)
