@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 
 from .blocks.gemm import DOT_ROWS
 from .blocks.norm import RMS
+from .blocks.softmax import ROWS
 from .build import jit
 from .cpu.array import elementwise
 from .cpu.gemm import gemv
@@ -30,7 +31,7 @@ from .lang.simd import bitcast, ptr, stack, store, vload, vload_first, vstore, v
 
 INT64 = types.int64
 LANES = elementwise.LANES
-FIELDS = max(len(block) for block in (DOT_ROWS, RMS))
+FIELDS = max(len(block) for block in (DOT_ROWS, RMS, ROWS))
 BLOCK_BYTES = 8 * FIELDS
 
 
@@ -87,8 +88,10 @@ def softmax(x, out):
         raise ValueError("`softmax` needs `out` of the shape of `x`")
     n, d = x.shape
     block = _blank(stack(BLOCK_BYTES))
-    for i, value in enumerate((address_of(x), address_of(out), d, d, d)):
-        store(block, i, value)
+    store(block, ROWS.x, address_of(x))
+    store(block, ROWS.y, address_of(out))
+    store(block, ROWS.size, d)
+    store(block, ROWS.stride, d)
     _softmax.softmax(block, 0, n, kind_of(x))
 
 

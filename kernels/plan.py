@@ -22,14 +22,10 @@ class Launch(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Launches in their order, and the bytes of each workspace that they share: (name, bytes).
-
-    `copies` are operands whose layout the launches do not take: (name, dims), copied with the dims in that order.
-    """
+    """Launches in their order, and the bytes of each workspace that they share: (name, bytes)."""
 
     launches: tuple
     scratch: tuple = ()
-    copies: tuple = ()
 
 
 def launch(kernel, block, n, grain, at=None, **numbers):

@@ -82,7 +82,7 @@ class Backend:
 
     # ---- launches ----
 
-    # (handle, values of the block, n, grain, keep, errors) -> error code, or 0
+    # (handle, values of the block, n, grain, keep, errors, places and tensors of a plan) -> error code, or 0
     launch = staticmethod(launch.launch)
 
     def graph(self, records, arena):

@@ -181,12 +181,16 @@ def call(int64_t kernel, int64_t args, int64_t lo, int64_t hi):
     return status
 
 
-def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
-    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
+def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple places=(), dict tensors=None):
+    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
+
+    `places` say which addresses its block takes besides: (place, name of one of `tensors` (or None), offset in bytes).
+    """
     cdef int64_t small[96]
     cdef int64_t* block = small
     cdef Py_ssize_t i, count = len(args)
     cdef int64_t parts, status
+    cdef TensorBase x
     global infinicore_deeds
     infinicore_deeds += 1
     if n <= 0:
@@ -199,12 +203,17 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
     try:
         for i in range(count):
             block[i] = args[i]
+        for where, name, offset in places:
+            x = tensors[name]
+            if x is not None:
+                i = where
+                block[i] = x.address + <int64_t>offset
         status = _run(kernel, block, n, parts)
+        if infinicore_records:
+            _records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
     finally:
         if block != small:
             free(block)
-    if infinicore_records:
-        _records.append((kernel, tuple(args), n, parts, outside(keep), errors))
     return status
 
 

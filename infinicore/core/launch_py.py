@@ -130,10 +130,18 @@ def _run(kernel, args, n, parts):
     return _function(kernel)(args, 0, n)
 
 
-def launch(kernel, args, n, grain, keep, errors):
-    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
+def launch(kernel, args, n, grain, keep, errors, places=(), tensors=None):
+    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
+
+    `places` say which addresses its block takes besides: (place, name of one of `tensors` (or None), offset in bytes).
+    """
     if n <= 0:
         return 0
+    args = list(args)
+    for place, name, offset in places:
+        x = tensors[name]
+        if x is not None:
+            args[place] = x.address + offset
     parts = _parts(n, grain)
     block = (ctypes.c_int64 * len(args))(*args)
     status = _run(kernel, ctypes.addressof(block), n, parts)

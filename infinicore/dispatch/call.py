@@ -3,8 +3,6 @@
 A paragraph knows no device: it fills named blocks or describes problems, and the backend of its operands chooses.
 """
 
-import struct
-
 from .. import kernels
 from ..core import launch as core_launch
 from ..core.tensor_cy import TensorBase
@@ -19,7 +17,6 @@ from .tensors import overlap as how_they_overlap
 class Call(Launcher):
     """One call of an op, as its paragraph sees it."""
 
-    RESULT = SCRATCH = 0  # gone with `know`
     __slots__ = ("_copies", "given", "inputs", "op", "saved", "training")
 
     def __init__(self, op, given, inputs, training=False, device=CPU):
@@ -42,11 +39,6 @@ class Call(Launcher):
     def wants(self, x):
         """Whether the derivative will be asked for the gradient of this input."""
         return self.training and x is not None and x.tracked
-
-    @property
-    def threads(self):
-        """How many threads a launch may use."""
-        return core_launch.threads()
 
     def out(self, shape, dtype, key="out", overlap="never"):
         """The output tensor: the caller's (checked), or a new one.
@@ -94,14 +86,6 @@ class Call(Launcher):
     def elementwise(self, name, *inputs, out=None):
         """Run an elementwise op as a part of this one."""
         return elementwise(kernels.OPS[name], inputs, out)
-
-    @staticmethod
-    def float_bits(value):
-        """The bits of a float64, for an argument block."""
-        return struct.unpack("q", struct.pack("d", value))[0]
-
-    def know(self, *args, **kwargs):
-        """Nothing: calls become known by themselves (`functions.py`)."""
 
     def finish(self, result):
         """Copy temporaries to the outputs they stand for."""

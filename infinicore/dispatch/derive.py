@@ -36,7 +36,7 @@ def _is_one(g):
     return g.storage.backend.shares_memory and core_launch.recording() is None and g.item() == 1.0
 
 
-functions.is_one = _is_one
+functions.is_one, functions.from_array = _is_one, dispatch.from_array
 
 # ---- views -------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ def _gradient_op(op, name):
 
 
 class _TensorMath:
-    """The names of `cpu/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
+    """The names of `lang/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
 
     def __getattr__(self, name):
         on_tensors, on_numbers = getattr(functions, name, None), getattr(scalar_math, name)

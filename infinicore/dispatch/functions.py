@@ -14,6 +14,7 @@ from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
 from ..core.tensor_cy import TensorBase
 from ..dtype import bool_
+from ..kernels.table.loss import REDUCTIONS
 from . import derive
 
 # ---- watchers ------------------------------------------------------------------------------------
@@ -132,22 +133,93 @@ def make_elementwise(op):
             table[key] = _fast_entry(op, key)
         return y
 
-    if len(op.parameters) == 1:
-        return core_launch.make_unary(table, slow, op.name, op.doc)
-    if len(op.parameters) == 2:
-        return core_launch.make_binary(table, slow, op.name, op.doc)
+    count, defaults = len(op.parameters), tuple(op.defaults.values())
+    if not defaults and count < 3:
+        make = core_launch.make_unary if count == 1 else core_launch.make_binary
+        return make(table, slow, op.name, op.doc)
+    needed = count - len(defaults)
 
     def function(*inputs, out=None, **named):
-        if named or len(inputs) != len(op.parameters):
-            inputs = signature.bind(*inputs, **named).args
+        if named or not needed <= len(inputs) <= count:
+            bound = signature.bind(*inputs, **named)
+            bound.apply_defaults()
+            inputs = bound.args
+        elif len(inputs) < count:
+            inputs = (*inputs, *defaults[len(inputs) - needed :])
         return slow(inputs, out)
 
     signature = inspect.signature(op.function)
-    extra = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    function.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    return _described(function, op, signature, out=None)
+
+
+def _described(function, op, signature, **named):
+    """`function` with the name, the text and the signature of an op, and more keywords with their defaults."""
+    extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in named.items()]
+    parameters = [p for p in signature.parameters.values() if p.name not in named]
+    function.__signature__ = signature.replace(parameters=[*parameters, *extra])
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = op.doc
     return function
+
+
+def make_loss(op):
+    """The public function of a loss: the elementwise one, and a mean or a sum."""
+    elements, signature = make_elementwise(op), inspect.signature(op.function)
+
+    def function(*inputs, reduction="mean", out=None, **named):
+        if named:
+            inputs = signature.bind(*inputs, **named).args
+        if reduction == "none":
+            return elements(*inputs, out=out)
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"`reduction` of `{op.name}` must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+        y, reduce = elements(*inputs), getattr(derive.functions, reduction)
+        return reduce(y) if out is None else reduce(y, out=out)  # without keywords, a call may be known
+
+    return _described(function, op, signature, reduction="mean", out=None)
+
+
+# ---- ops that are written with others ------------------------------------------------------------
+
+
+class _Functions:
+    """All public ops by name, and the row that a composite belongs to (`op`, for its errors)."""
+
+    def __init__(self, op):
+        self.op = op
+
+    def __getattr__(self, name):
+        found = getattr(derive.functions, name)
+        setattr(self, name, found)  # found at once from now on
+        return found
+
+
+def make_composite(op):
+    """The public function of a composite: the ops that it calls allocate, launch and record."""
+    f, paragraph = _Functions(op), op.function
+    signature = inspect.signature(paragraph)
+    writes = "out" in signature.parameters
+
+    def run(*args, out=None, **kwargs):
+        if out is None:
+            return paragraph(f, *args, **kwargs)
+        if core_launch.mode() & GRAD and core_launch.tracked((*args, *kwargs.values())):
+            _refuse_out(op, out)
+        if writes:
+            return paragraph(f, *args, out=out, **kwargs)
+        y = paragraph(f, *args, **kwargs)
+        call = dispatch.Call(op, {"out": out}, (), False, y.device)
+        target = call.out(y.shape_, y.dtype)
+        dispatch.copy_into(target, y)
+        return call.finish(target)
+
+    def function(*args, **kwargs):
+        if core_launch.mode() & WATCH:
+            return _watched(op, run, args, kwargs)
+        return run(*args, **kwargs)
+
+    inputs = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return _described(function, op, inputs, out=None)
 
 
 def _given(out):
@@ -173,8 +245,8 @@ def _fast_entry(op, key):
 
 def make_function(op):
     """The public function of an op: its paragraph, with `out=` instead of `call`."""
-    if op.family == "elementwise":
-        return make_elementwise(op)
+    if op.family != "kernel":
+        return {"elementwise": make_elementwise, "loss": make_loss, "composite": make_composite}[op.family](op)
     paragraph, outputs = op.function, op.outputs
     record = derive.Recorder(op).record
 
@@ -235,11 +307,8 @@ def make_function(op):
         return result
 
     signature = inspect.signature(paragraph)
-    parameters = list(signature.parameters.values())[1:]
-    extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in outputs]
-    function.__signature__ = signature.replace(parameters=[*parameters, *extra])
-    function.__name__ = function.__qualname__ = op.name
-    function.__doc__ = op.doc
+    signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    _described(function, op, signature, **dict.fromkeys(outputs))
     return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function, learn)
 
 

@@ -1,6 +1,5 @@
 """Launches on one device: of blocks that a paragraph fills, and of the plans that the device has for problems."""
 
-from .. import kernels
 from ..core import launch as core_launch
 from ..core.backend import raise_for
 from ..dtype import uint8
@@ -53,26 +52,12 @@ class Launcher:
         """
         backend = self.device.backend
         plan = backend.plan(problem)
-        for name, order in plan.copies:
-            tensors[name] = tensors[name].permute(*order).contiguous()
         for name, nbytes in plan.scratch:
             tensors[name] = self.scratch(nbytes)
         keep = tuple(tensors.values())
         for kernel, values, places, n, grain in plan.launches:
-            values = list(values)
-            for place, name, offset in places:
-                x = tensors[name]
-                if x is not None:
-                    values[place] = x.address + offset
             self.launched = kernel, values, tensors, places, n, grain
-            status = backend.launch(kernel, values, n, grain, keep, errors)
+            status = backend.launch(kernel, values, n, grain, keep, errors, places, tensors)
             if status:
                 raise_for(status, errors, self.name)
         return tensors
-
-    def launch_at(self, kernel, parameters, args, n, grain, keep, errors=None):
-        """Run a kernel (a name or an address) over [0, n), in slices of at least `grain` if threads are free."""
-        address = kernel if type(kernel) is int else kernels.kernel(kernel, **parameters)
-        status = core_launch.launch(address, args, n, grain, keep, errors)
-        if status:
-            raise_for(status, errors, self.name)

@@ -23,7 +23,7 @@ def set_tensor_class(cls):
 
 def _after_fork():
     """A child runs serially: OpenMP's workers do not survive a fork."""
-    threads.forked = True
+    threads.after_fork()
     core_launch.set_threads(1)
 
 

@@ -5,13 +5,10 @@ step writes the addresses of the gradients into it and launches. States of param
 the tensors in `optimizer.state` are views.
 """
 
-import array
-
 import numpy as np
 
-from ..device import CPU
-from ..dispatch import contiguous_copy, copy_into, empty, refuse_recording, view
-from ..dtype import float32
+from ..dispatch import contiguous_copy, copy_into, empty, mirror, refuse_recording, view
+from ..dtype import float32, float64, int64
 from ..kernels.blocks.optim import ALIGN, PARAMETER, STEP, UNIT
 from .optimizer import Optimizer, zeros
 
@@ -20,20 +17,23 @@ STATES = ("first", "second", "third")  # columns of the table
 
 
 class _Launch:
-    """The table of all parameters with the same dtypes, and its launch."""
+    """The table of all parameters with the same dtypes on one device, and its launch; `numbers` are its groups'."""
 
-    def __init__(self, kernel, dtypes, rows):
-        backend, types = CPU.backend, dict(zip("WCGS", [dtype.name for dtype in dtypes]))
-        self.kernel, self.gradients = backend.kernel(kernel, types), dtypes[2]
+    def __init__(self, kernel, dtypes, device, numbers, rows):
+        self.backend, types = device.backend, dict(zip("WCGS", [dtype.name for dtype in dtypes]))
+        self.kernel, self.gradients = self.backend.kernel(kernel, types), dtypes[2]
+        self.numbers = numbers
         self.params = [p for p, _ in rows]
         self.addresses = [p.address for p in self.params]
         self.fresh = []  # rows whose first state has no value yet
         self.steps = None
         padded = sum([-(-p.numel_ // ALIGN) * ALIGN for p in self.params])
-        self.split = backend.split(kernel, -(-padded // UNIT), UNIT)
-        self.table = array.array("q")
+        self.split = self.backend.split(kernel, -(-padded // UNIT), UNIT)
+        self.mirror = mirror((len(rows) * PARAMETER.WIDTH,), int64, device)
+        self.table = memoryview(self.mirror.host)
         for i, (p, columns) in enumerate(rows):
-            self.table.extend(PARAMETER(gradient=0, numel=p.numel_, **columns)[0])
+            begin = i * PARAMETER.WIDTH
+            self.mirror.host[begin : begin + PARAMETER.WIDTH] = PARAMETER(gradient=0, numel=p.numel_, **columns)[0]
             if columns["fresh"]:
                 self.fresh.append(i)
 
@@ -63,19 +63,23 @@ class _Launch:
 
     def count(self):
         """Count a step for the parameters that have a gradient."""
+        steps = self.steps.host
         if not self.resting:
-            np.add(self.steps, 1, out=self.steps)
+            np.add(steps, 1, out=steps)
         else:
-            active = np.frombuffer(self.table, np.int64).reshape(-1, PARAMETER.WIDTH)[:, PARAMETER.gradient] != 0
-            np.add(self.steps, active, out=self.steps)
+            active = self.mirror.host.reshape(-1, PARAMETER.WIDTH)[:, PARAMETER.gradient] != 0
+            np.add(steps, active, out=steps)
+        self.steps.flush()
 
     def run(self, factor, keep):
         if self.resting == len(self.params):
             return
         if self.steps is not None:
             self.count()
-        values = STEP(table=self.table.buffer_info()[0], rows=len(self.params), factor=factor)[0]
-        CPU.backend.launch(self.kernel, values, *self.split, keep, None)
+        self.mirror.flush()
+        self.numbers.flush()
+        values, held = STEP(table=self.mirror.tensor, rows=len(self.params), factor=factor)
+        self.backend.launch(self.kernel, values, *self.split, (*held, *keep), None)
         if self.fresh:
             table = self.table
             for i in self.fresh:
@@ -138,37 +142,36 @@ class Fused(Optimizer):
         for p in params:
             starts.append(total)
             total += -(-p.numel_ // ALIGN) * ALIGN
-        flat = zeros((total,), dtype, value)
+        flat = zeros((total,), dtype, value, params[0].device)
         return [
             view(flat, p.shape_, _row_major(p.shape_), start if p.numel_ else 0) for p, start in zip(params, starts)
         ]
 
     def _make_states(self, wanted):
         """Create the states that are missing; `wanted` has (group, parameter)."""
-        missing = {}  # (name, dtype, value) -> parameters
+        missing = {}  # (name, dtype, value, device) -> parameters
         for group, p in wanted:
             own = self.state.get(p, {})
             dtype = self._state_dtype(p)
             for name in self._slots(group):
                 if name is not None and own.get(name) is None:
-                    missing.setdefault((name, dtype, self._initial(group, name)), []).append(p)
+                    missing.setdefault((name, dtype, self._initial(group, name), p.device), []).append(p)
             if self._has_master(p) and "master" not in own:
-                missing.setdefault(("master", float32, 0.0), []).append(p)
-        for (name, dtype, value), params in missing.items():
+                missing.setdefault(("master", float32, 0.0, p.device), []).append(p)
+        for (name, dtype, value, _), params in missing.items():
             for p, tensor in zip(params, self._flat(params, dtype, value)):
                 if name == "master":
                     copy_into(tensor, p)
                 self.state[p][name] = tensor
 
     def _share_steps(self, params):
-        """Put the step counts of parameters next to each other; a NumPy array of them."""
-        flat = zeros((len(params),), float32)
-        counts = flat.numpy()
+        """Put the step counts of parameters next to each other; a `Mirror` of them."""
+        counts = mirror((len(params),), float32, params[0].device)
         for i, p in enumerate(params):
             own = self.state[p]
             if "step" in own:
-                counts[i] = float(own["step"])
-            self.state[p] = {"step": view(flat, (), (), i), **{k: v for k, v in own.items() if k != "step"}}
+                counts.host[i] = float(own["step"])
+            self.state[p] = {"step": view(counts.tensor, (), (), i), **{k: v for k, v in own.items() if k != "step"}}
         return counts
 
     # ---- steps ----
@@ -178,17 +181,21 @@ class Fused(Optimizer):
         wanted = [(g, p) for g in self.param_groups for p in g["params"] if p.gradient is not None or self.state.get(p)]
         fresh = [self.state.get(p, {}).get(self._slots(g)[0]) is None for g, p in wanted] if self.starts_fresh else ()
         self._make_states(wanted)
-        self._block = array.array("d", bytes(8 * _NUMBERS * len(self.param_groups)))
+        devices = dict.fromkeys(p.device for _, p in wanted)
+        self._blocks = {d: mirror((len(self.param_groups), _NUMBERS), float64, d) for d in devices}
         self._last = [None] * len(self.param_groups)
         self._lists = [(g["params"], len(g["params"])) for g in self.param_groups]
         active = {id(p) for _, p in wanted}
         self._waiting = [p for g in self.param_groups for p in g["params"] if id(p) not in active]
         self._masters, self._strided = [], []
-        numbers = {id(g): self._block.buffer_info()[0] + 8 * _NUMBERS * i for i, g in enumerate(self.param_groups)}
+        index = {id(group): i for i, group in enumerate(self.param_groups)}
         tables = {}
         for i, (group, p) in enumerate(wanted):
             own = self.state.get(p, {})
-            columns = {"group": numbers[id(group)], "fresh": int(bool(fresh) and fresh[i])}
+            columns = {
+                "group": self._blocks[p.device].tensor.address + 8 * _NUMBERS * index[id(group)],
+                "fresh": int(bool(fresh) and fresh[i]),
+            }
             slots = self._slots(group)
             for column, name in zip(STATES, slots):
                 if name is not None:
@@ -196,7 +203,7 @@ class Fused(Optimizer):
                     columns[column] = own[name].address
             target = p
             if not p.contiguous_:
-                target = empty(p.shape_, p.dtype)
+                target = empty(p.shape_, p.dtype, None, p.device)
                 self._strided.append((p, target))
             if self._has_master(p):
                 columns["values"], columns["copy"] = own["master"].address, target.address
@@ -206,15 +213,16 @@ class Fused(Optimizer):
                 columns["values"] = target.address
                 values = p.dtype
             gradient = p.dtype if p.gradient is None else p.gradient.dtype
-            tables.setdefault((values, p.dtype, gradient, self._state_dtype(p)), []).append((p, columns))
+            dtypes = values, p.dtype, gradient, self._state_dtype(p)
+            tables.setdefault((dtypes, p.device), []).append((p, columns))
         launches = []
-        for dtypes, rows in tables.items():
+        for (dtypes, device), rows in tables.items():
             steps = None
             if self.counts:
                 steps = self._share_steps([p for p, _ in rows])
                 for p, columns in rows:
                     columns["step"] = self.state[p]["step"].address
-            launch = _Launch(self.kernel, dtypes, rows)
+            launch = _Launch(self.kernel, dtypes, device, self._blocks[device], rows)
             launch.steps = steps
             launches.append(launch)
         self._launches = launches
@@ -236,7 +244,8 @@ class Fused(Optimizer):
                 before = self._last[i]
                 if before is not None and self._slots(group) != self._slots_before[i]:
                     return False
-                self._block[i * _NUMBERS : i * _NUMBERS + len(numbers)] = array.array("d", numbers)
+                for block in self._blocks.values():
+                    block.host[i, : len(numbers)] = numbers
                 self._last[i] = numbers
         return True
 

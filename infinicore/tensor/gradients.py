@@ -64,6 +64,8 @@ class Gradients:
                 raise TypeError(f"`grad` must be a Tensor or None, got {type(value).__name__}")
             if value.shape_ != self.shape_:
                 raise ValueError(f"`grad` must have shape {self.shape_}, that of its tensor, got {value.shape_}")
+            if value.device is not self.device:
+                raise ValueError(f"`grad` must lie on {self.device}, as its tensor, got one on {value.device}")
         self.gradient = value
 
     @property

@@ -4,6 +4,7 @@ A block is declared once, and named by both sides: a paragraph or a plan fills i
 and a kernel reads it, `load(args, RMS.size)`. Neither knows a number. Plain Python, for every back end: no Numba here.
 """
 
+import functools
 import struct
 from types import ModuleType
 from typing import NamedTuple
@@ -15,7 +16,7 @@ def float_bits(value):
 
 
 class _Field(NamedTuple):
-    """A field: its parameter, the text of its values, of the tensors to keep, and how many values (None: any number)."""
+    """A field: its parameter, the text of its values and of tensors to keep, how many values (None: any number)."""
 
     name: str
     parameter: str
@@ -35,8 +36,7 @@ def _tensor(word):
 def _number(word):
     if word.endswith("[]"):
         name = word[:-2]
-        blocks, kept = f"*[v for part in {name} for v in part[0]]", f"*[x for part in {name} for x in part[1]]"
-        return _Field(name, f"{name}=()", blocks, kept, None)
+        return _Field(name, name, f"*{name}[0]", f"*{name}[1]", None)
     word, _, default = word.partition("=")
     name, _, kind = word.partition(":")
     if name.endswith("*"):
@@ -59,8 +59,9 @@ class Block(ModuleType):
 
     A tensor `weight?` may be left out or None (address 0), a number `parts=1` has a default, `eps:f64` is a float64,
     `y_strides:3` are three integers (`y_strides:3=0` may be left out), and `dims*`, at the end, any number of integers.
-    The very last field may be `pieces[]`: filled blocks, one after the other. What follows a `#` in a line is a
-    comment. A block that is declared `after` another one begins with the fields of that one, at the same places.
+    The very last field may be `pieces[]`: filled blocks, one after the other, as `PIECE.many` gives them. What follows
+    a `#` in a line is a comment. A block that is declared `after` another one begins with the fields of that one, at
+    the same places.
 
     `BLOCK.size` is the place of a field, `BLOCK.WIDTH` the number of values without what `*` and `[]` add. `BLOCK(...)`
     takes every field as a keyword and returns (values, tensors): the int64 values, and the tensors that must live while
@@ -97,6 +98,19 @@ class Block(ModuleType):
 
     def __call__(self, **fields):
         return self._fill(**fields)
+
+    @functools.cached_property
+    def many(self):
+        """`many(x=[...], size=[...])` fills one block for each element of the lists, one after the other."""
+        names = ", ".join(field.name for field in self._fields)
+        values, keep = ("".join(f"{field[k]}, " for field in self._fields if field[k]) for k in (2, 3))
+        scope = {"float_bits": float_bits}
+        lines = [
+            f"def many(*, {names}):\n    values, tensors = [], []\n    for {names} in zip({names}):",
+            f"values += ({values})\n        tensors += ({keep})\n    return values, tensors",
+        ]
+        exec("\n        ".join(lines), scope)
+        return scope["many"]
 
     def __len__(self):
         return self.WIDTH

@@ -22,7 +22,7 @@ SUM_OF_COUNTS = Block("counts total | size")
 REPEATED = Block("counts y | size total")
 
 DROPOUT = Block("x y | numel seed limit scale:f64")  # of 2^32 words, those below `limit` drop an element
-DROPOUT_TILE = 64  # elements that take their words from 16 neighbouring blocks of Philox
+DROPOUT_GROUP = 64  # elements that take their words from 16 neighbouring blocks of Philox
 
 SILU_AND_MUL_BACKWARD = Block("g x dx | size g_stride x_stride")  # the size of a half, strides of rows
 

@@ -7,10 +7,10 @@ thread.
 
 from . import Block
 
-# C[rows, columns] = A[rows, k] B[k, columns] in tiles, of which a grid covers each matrix; blocks of mc x kc of A and kc x nc of B are
-# packed. `panel` is the size of a panel of a B that is packed already (0: it is not), `b_offset` where the block of B
-# lies in a slice of the scratch, `part_offset` where sums of a tile do (0: in C). `splits` parts of k (0: it is whole)
-# are `split_k` long, with their sums at `parts` of the scratch.
+# C[rows, columns] = A[rows, k] B[k, columns] in tiles, of which a grid covers each matrix; blocks of mc x kc of A and
+# of kc x nc of B are packed. `panel` is the size of a panel of a B that is packed already (0: it is not), `b_offset`
+# where the block of B lies in a slice of the scratch, `part_offset` where sums of a tile do (0: in C). `splits` parts
+# of k (0: it is whole) are `split_k` long, with their sums at `parts` of the scratch.
 BLOCKED = Block(
     """a b c bias? residual? scratch |
     rows columns k a_stride a_k b_k b_stride c_stride grid_m grid_n tile_m tile_n mc kc nc panel b_offset part_offset

@@ -12,7 +12,7 @@ FINISH = Block("partial y | count kind root:f64")
 # ---- fused steps ----
 
 ALIGN = 64  # tensors count as multiples of this, so that every slice begins on a cache line
-STEP = Block("| table rows factor:f64")  # `factor` of all gradients
+STEP = Block("table | rows factor:f64")  # `factor` of all gradients
 
 # A row of the table, one for each parameter. Addresses: of the values, of the gradient (0: the parameter rests), of the
 # rounded copy (or 0), of up to three states (or 0), of the group's numbers (float64), of the step count (float32);

@@ -4,9 +4,11 @@ An entry is `<name>-<key>.o`: a JSON header line (symbol, digest) and the object
 the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
 llvmlite, so code for another machine is never loaded; the key covers the source text and the helpers that
 it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes
-may share the directory. An entry that is damaged, or another one's under this name, is dropped and compiled again.
+may share the directory, and take turns at an entry (`<name>-<key>.lock`) instead of each compiling it. An entry that is
+damaged, or another one's under this name, is dropped and compiled again.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -20,6 +22,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from . import isa
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 
 def root():
@@ -138,6 +145,33 @@ def write(path, symbol, code, source):
         _warn_unwritable(error.strerror or str(error))
 
 
+@contextlib.contextmanager
+def turn(path, wait=True):
+    """A block that one process at a time runs for an entry, while others wait; gives whether it is this one's turn.
+
+    Without `wait` it never waits, and may give False. The system lets go of a lock when its holder dies. Where nothing
+    can be locked (a directory that cannot be written, a file system without locks), it is everyone's turn.
+    """
+    lock, handle, ours = path.with_suffix(".lock"), None, True
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        ours = False
+    except (OSError, AttributeError):  # no such lock here
+        pass
+    try:
+        yield ours
+    finally:
+        if handle is not None:
+            if ours:
+                with contextlib.suppress(OSError):
+                    lock.unlink()  # who waits for it finds the entry; a failed compilation may be tried twice at once
+                    fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may hold it too
+            os.close(handle)
+
+
 def _replace(path, data):
     handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
@@ -199,6 +233,8 @@ def clear():
         count, size = count + 1, size + nbytes
         for file in (path, path.with_suffix(".py")):
             file.unlink(missing_ok=True)
+    for path in root().glob("*/*.lock"):  # what a killed process has left
+        path.unlink(missing_ok=True)
     for folder in root().glob("*/"):
         try:
             folder.rmdir()

@@ -2,7 +2,7 @@
 
 A kernel is serial: it does the slice [lo, hi) of its work. `drive` splits [0, n) into `parts` and
 calls the kernel's address for each, on Numba's OpenMP threads. How many parts a launch gets is
-decided in `infinicore/core` from the launch's grain and the thread count in `kernels/threads.py`.
+decided in `infinicore/core` from the launch's grain and the thread count in `kernels/cpu/threads.py`.
 """
 
 from llvmlite import ir

@@ -7,7 +7,7 @@ A paragraph says how many units of work there are, and how large one is, in elem
 
 from typing import NamedTuple
 
-from ..blocks.array import DROPOUT_TILE
+from ..blocks.array import DROPOUT_GROUP
 from ..blocks.optim import UNIT
 from .array import sizes as array_sizes
 from .quant import panels
@@ -32,22 +32,22 @@ WORK = {
     "array.create": Work(262144),
     "array.create.count_nonzero": Work(65536),  # elements
     "array.create.nonzero": Work(65536),
-    "array.dropout": Work(16384, DROPOUT_TILE),  # 8 us for float32
+    "array.dropout": Work(16384, DROPOUT_GROUP),  # 8 us for float32
     "array.gather": Work(131072),  # some 10 us
     "array.scatter": Work(16384),  # 20 us
     "array.scatter.add_rows": Work(32768, array_sizes.COLUMNS),
     "array.scatter.offsets": Work(4096),
     "attention.kvcache.write": Work(262144),  # some 30 us
     "attention.kvcache.write_int8": Work(65536),  # bytes of the source: four times as long
-    "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
     "conv.pooling": Work(16384),
+    "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
     "norm.channels": Work(16384),
     "norm.rows": Work(65536),  # 8 us for float32
-    "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
-    "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
     "norm.softmax.columns": Work(32768, reduce_sizes.PAIR),
     "norm.softmax.logsumexp": Work(8192),
     "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
+    "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
+    "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
     "quant.quantize": Work(16384, panels.LANES),  # some 20 us
     "quant.layouts": Work(16384, panels.LANES),
     "quant.layouts.awq": Work(16384, panels.AWQ_COLUMNS),

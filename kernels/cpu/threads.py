@@ -13,7 +13,7 @@ from ..build import jit
 from .machine import available_cpus
 
 MOST = 64  # threads that may be asked for on a machine of fewer CPUs: more only wait, and thousands cannot be started
-forked = False  # whether this process is the child of one that may have had workers
+_forked = False  # whether this process is the child of one that may have had workers
 _team = None  # workers that a parallel launch wakes; None: as many as at start
 
 _STUB = '''"""Rendered from the driver `{name}`."""
@@ -24,6 +24,12 @@ from infinicore.kernels.cpu import driver
 def kernel({arguments}):
     return driver.{name}({arguments})
 '''
+
+
+def after_fork():
+    """In a child: run serially from now on."""
+    global _forked
+    _forked = True
 
 
 def default_threads():
@@ -91,4 +97,4 @@ def _most():
 
 def limit():
     """The most threads that a launch can use in this process."""
-    return 1 if forked else _most()
+    return 1 if _forked else _most()

@@ -186,7 +186,7 @@ def formula(f, g, query, key, value, attn_mask, is_causal, scale):
     scores = f.matmul(q, k.transpose(-1, -2)) * scale
     visible = None
     if is_causal:
-        visible = f.from_numpy(np.tri(num_rows, num_keys, dtype=bool))
+        visible = f.from_array(np.tri(num_rows, num_keys, dtype=bool), query.device)
     if attn_mask is not None:
         mask = attn_mask.expand(batch, heads, num_rows, num_keys).reshape(*shape, num_keys)
         if attn_mask.dtype.name != "bool":

@@ -126,7 +126,7 @@ def flash_attention(
 def _(f, g, query, key, value, total_kv_len, is_causal, scale, out, create_graph):
     visible = np.arange(key.shape_[2]) < total_kv_len.numpy().reshape(-1, 1, 1, 1)
     scale = scale_of(scale, query.shape_[3])
-    return _gradients(f, g, query, key, value, out, f.from_numpy(visible), is_causal, scale, create_graph)
+    return _gradients(f, g, query, key, value, out, f.from_array(visible, query.device), is_causal, scale, create_graph)
 
 
 # ---- packed sequences --------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Copies: between layouts, and of several tensors into one."""
 
+from itertools import accumulate
+
 import numpy as np
 
 from ..blocks.array import FILLED, JOINED, PIECE
@@ -76,15 +78,15 @@ def _same(call, tensors):
     return tensors
 
 
-def _join(call, y, parts, inner, dim):
-    """Join contiguous tensors in one launch: rows of y consist of a piece of each."""
-    pieces, width, size = [], 0, y.dtype.itemsize
-    for x in parts:
-        length = x.shape_[dim] * inner
-        pieces.append(PIECE(x=x, start=width, length=length))
-        width += length
+def _join(call, y, parts, lengths):
+    """Join tensors in one launch, if they are contiguous and large: rows of y have `lengths` elements of each."""
+    size, width = y.dtype.itemsize, sum(lengths)
+    if not all([x.contiguous_ and (not x.numel_ or n * size >= _PIECE) for x, n in zip(parts, lengths)]):
+        return False
+    pieces = PIECE.many(x=parts, start=list(accumulate(lengths, initial=0))[:-1], length=lengths)
     block = JOINED(y=y, numel=y.numel_, width=width, itemsize=size, pieces=pieces)
     call.launch("array.copy.joined", {"E": UNSIGNED[size]}, block, y.numel_ * size, 1)
+    return True
 
 
 def _cat_ref(tensors, dim=0):
@@ -117,8 +119,8 @@ def cat(call, tensors, dim=0):
             raise ValueError(f"`tensors` of `cat` must agree in all dims but {dim}, got {shape} and {x.shape_}")
     total = sum(x.shape_[dim] for x in parts)
     y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype)
-    if all(x.contiguous_ and x.numel_ * x.dtype.itemsize >= _PIECE * product(shape[:dim]) for x in parts):
-        _join(call, y, parts, product(shape[dim + 1 :]), dim)
+    inner = product(shape[dim + 1 :])
+    if _join(call, y, parts, [x.shape_[dim] * inner for x in parts]):
         return y
     start = 0
     for x in parts:
@@ -154,6 +156,8 @@ def stack(call, tensors, dim=0):
             raise ValueError(f"`tensors` of `stack` must have one shape, got {shape} and {x.shape_}")
     dim = check_dim(dim, len(shape) + 1)
     y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype)
+    if _join(call, y, tensors, [product(shape[dim:])] * len(tensors)):
+        return y
     strides = y.strides_[:dim] + y.strides_[dim + 1 :]
     for i, x in enumerate(tensors):
         copy_into(call, call.view(y, shape, strides, i * y.strides_[dim]), x)

@@ -4,7 +4,7 @@ import operator
 
 import numpy as np
 
-from ..blocks.array import DROPOUT, DROPOUT_TILE
+from ..blocks.array import DROPOUT, DROPOUT_GROUP
 from ..table.registry import op
 from ._layout import check
 
@@ -31,13 +31,13 @@ def _limit(p):
 
 
 def _dropout_ref(input, p, seed):
-    tiles = -(-input.size // DROPOUT_TILE)
-    blocks = np.arange(16 * tiles, dtype=np.uint64)
+    groups = -(-input.size // DROPOUT_GROUP)
+    blocks = np.arange(16 * groups, dtype=np.uint64)
     zero = np.zeros_like(blocks)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     seed %= 1 << 64
     words = philox((blocks & low, blocks >> half, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
-    words = words.reshape(4, tiles, 16).transpose(1, 0, 2).reshape(-1)[: input.size]
+    words = words.reshape(4, groups, 16).transpose(1, 0, 2).reshape(-1)[: input.size]
     keep = (words >= _limit(p)).reshape(input.shape)
     return np.where(keep, input * (1 / (1 - p) if p < 1 else 0.0), 0.0)
 

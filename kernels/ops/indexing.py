@@ -127,12 +127,15 @@ def _places(call, shape, indices):
     places.inner = product(places.inner_shape)
     places.span = product(shape[d] for d in dims) * places.inner
     places.offsets = call.empty((places.count,), "int64")
-    tensors, step, ndim = [], places.inner, len(places.shape)
+    layouts, steps, step, ndim = [], [], places.inner, len(places.shape)
     for d, index in reversed(found):
         own = [0 if n == 1 else stride for n, stride in zip(index.shape_, index.strides_)]
-        tensors.append(INDEX(x=index, size=shape[d], step=step, strides=[0] * (ndim - len(own)) + own))
+        layouts.append([0] * (ndim - len(own)) + own)
+        steps.append(step)
         step *= shape[d]
-    block = OFFSETS(y=places.offsets, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=tensors)
+    sizes, tensors = [shape[d] for d in reversed(dims)], [index for _, index in reversed(found)]
+    own = INDEX.many(x=tensors, size=sizes, step=steps, strides=layouts)
+    block = OFFSETS(y=places.offsets, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=own)
     errors = {1: f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"}
     call.launch("array.scatter.offsets", {}, block, places.count, 1, errors)
     return places

@@ -7,7 +7,7 @@ import numpy as np
 from ..problems.gemm import ActivationGrad, PackWeight, Product
 from ..table.registry import OPS, op
 from . import _layout
-from ._products import TOLERANCE, check, check_alpha, product, save_operands
+from ._products import TOLERANCE, check, check_alpha, foldable, product, save_operands
 
 _ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")  # elementwise ops of one input
 
@@ -57,7 +57,7 @@ def _layer(call, input, weight, layout, bias, alpha, activation=None, residual=N
     if bias is not None:
         if bias.shape_ != (n,):
             raise ValueError(f"`bias` of `{call.op.name}` must have shape ({n},), got {bias.shape_}")
-        bias = bias.contiguous()
+        bias = bias if bias.contiguous_ else bias.contiguous()
     if alpha != 1.0:
         alpha = check_alpha(call, alpha, dtype)
     result = dtype
@@ -67,11 +67,10 @@ def _layer(call, input, weight, layout, bias, alpha, activation=None, residual=N
     y = call.out((*shape[:-1], n), result)
     if not y.numel_:
         return y
-    stride = k
-    if not input.contiguous_:
-        input, _, _, stride = _layout.rows(input, len(shape) - 1)
+    if not (input.contiguous_ or (input.strides_[-1] == 1 and foldable(input))):
+        input = input.contiguous()
     problem = Product(
-        dtype.name, y.numel_ // n, n, k, (stride, 1), (1, k) if strides is None else strides[::-1], (), result.name,
+        dtype.name, input.shape_, input.strides_, (k, n), (1, k) if strides is None else strides[::-1], result.name,
         alpha, bias is not None, activation, residual is not None, False, strides is None,
     )  # fmt: skip
     call.run(problem, a=input, b=weight, c=y, bias=bias, residual=residual)

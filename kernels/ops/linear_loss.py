@@ -92,7 +92,7 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
     for start in range(0, count, step):
         rows = min(step, count - start)
         x = call.view(input, (rows, k), (k, 1), start * k)
-        problem = Product(dtype, rows, classes, k, (k, 1), weight.strides_[::-1], (), dtype, 1.0)
+        problem = Product(dtype, (rows, k), (k, 1), (k, classes), weight.strides_[::-1], dtype)
         call.run(problem, a=x, b=weight, c=logits)
         own = {name: call.view(x, (rows,), (1,), start) for name, x in (("target", target), ("losses", losses))}
         block = LOGITS(
@@ -100,11 +100,11 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
         )
         call.launch("loss.linear.rows", {"T": dtype, **index_type}, block, rows, classes)
         if dx is not None:
-            problem = Product(dtype, rows, k, classes, (classes, 1), weight.strides_, (), dtype, late)
+            problem = Product(dtype, (rows, classes), (classes, 1), weight.shape_, weight.strides_, dtype, late)
             call.run(problem, a=logits, b=weight, c=call.view(dx, (rows, k), (k, 1), start * k))
         if dw is not None:
-            add, strides = start > 0, ((1, classes), (k, 1))
-            problem = Product(dtype, classes, k, rows, *strides, (), result, late, residual=add, accumulate=add)
+            add, layouts = start > 0, ((classes, rows), (1, classes), (rows, k), (k, 1))
+            problem = Product(dtype, *layouts, result, late, residual=add, accumulate=add)
             call.run(problem, a=logits, b=x, c=dw, residual=dw)
     call.launch("loss.linear.total", {"O": result}, LOSS(losses=losses, factor=factor, y=y, count=count), 1, count)
     call.save(dx=dx, dw=dw)

@@ -12,41 +12,28 @@ _NUMBERS = (*FLOATS, *INTEGERS)
 _WORTH_COPYING = 1 << 16  # elements of the larger matrix
 
 
-def _sizes(call, input, other):
-    """(m, n, k, sizes of the batch, shape of the result); a 1-dim `input` is a row, a 1-dim `other` a column."""
+def _shape(input, other):
+    """The shape of the result."""
     a, b = input.shape_, other.shape_
+    if len(a) == len(b) == 2 and a[1] == b[0]:  # nearly all calls: 0.3 us less of 8
+        return a[0], b[1]
     if not a or not b:
         raise ValueError(f"`matmul` needs tensors of at least one dim, got shapes {a} and {b}; use `mul`")
-    m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
-    if k != b[-2 if len(b) > 1 else 0]:
+    if a[-1] != b[-2 if len(b) > 1 else 0]:
         raise ValueError(f"`matmul` needs matching inner sizes, got {a} and {b}")
-    batch = _broadcast(a, b)
-    return m, n, k, batch, batch + a[-2:-1] + (b[-1:] if len(b) > 1 else ())
+    return _broadcast(a, b) + a[-2:-1] + (b[-1:] if len(b) > 1 else ())
 
 
 def _broadcast(shape_a, shape_b):
     """The common batch dims of two shapes."""
     a, b = shape_a[:-2], shape_b[:-2]
-    if a == b or not b:
+    if not b or a[-len(b) :] == b:
         return a
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     if any(s != t and s != 1 and t != 1 for s, t in zip(a, b)):
         raise ValueError(f"`matmul` needs batch sizes that broadcast, got {shape_a} and {shape_b}")
     return tuple(t if s == 1 else s for s, t in zip(a, b))
-
-
-def _batch(batch, a, b, matrix):
-    """(size, strides of A, B, C) of each batch dim; stride 0 where A or B is broadcast."""
-    strides = []
-    for x in (a, b):
-        own = [0 if size == 1 else stride for size, stride in zip(x.shape_[:-2], x.strides_[:-2])]
-        strides.append([0] * (len(batch) - len(own)) + own)
-    dims = []
-    for size, stride_a, stride_b in zip(reversed(batch), reversed(strides[0]), reversed(strides[1])):
-        dims.append((size, stride_a, stride_b, matrix))
-        matrix *= size
-    return tuple(dims[::-1])
 
 
 def _samples(rng):
@@ -69,7 +56,7 @@ def matmul(call, input, other, *, alpha=1.0, out_dtype=None, accumulate=False):
     ValueError for sizes that do not match, TypeError for dtypes that differ.
     """
     check(call, ("input", "other"), input, other)
-    m, n, k, batch, shape = _sizes(call, input, other)
+    shape = _shape(input, other)
     result = input.dtype if out_dtype is None and not accumulate else _result_dtype(call, input, out_dtype, accumulate)
     if alpha != 1.0:
         alpha = check_alpha(call, alpha, input.dtype)
@@ -78,14 +65,11 @@ def matmul(call, input, other, *, alpha=1.0, out_dtype=None, accumulate=False):
         save_operands(call, input=input, other=other)
     if not y.numel_:
         return y
-    residual = _addend(call, y) if accumulate else None
-    a, b = _prepared(input, other, m, n, k)
-    a_strides = a.strides_[-2:] if len(a.strides_) > 1 else (0, *a.strides_)
-    b_strides = b.strides_[-2:] if len(b.strides_) > 1 else (*b.strides_, 1)
-    dims = _batch(batch, a, b, m * n) if batch else ()
-    problem = Product(
-        a.dtype.name, m, n, k, a_strides, b_strides, dims, y.dtype.name, alpha, False, None, accumulate, accumulate
-    )
+    residual, a, b = _addend(call, y) if accumulate else None, input, other
+    if not a.contiguous_ or a.numel_ >= _WORTH_COPYING or b.numel_ >= _WORTH_COPYING:
+        a, b = _prepared(a, b)
+    layouts, add = (a.shape_, a.strides_, b.shape_, b.strides_), residual is not None
+    problem = Product(a.dtype.name, *layouts, y.dtype.name, alpha, False, None, add, add)
     call.run(problem, a=a, b=b, c=y, residual=residual)
     return y
 
@@ -146,9 +130,10 @@ def _addend(call, y):
     return y if given is y else given.contiguous()
 
 
-def _prepared(a, b, m, n, k):
+def _prepared(a, b):
     """A and B, copied where a copy of the smaller one lets the product read the larger one once."""
-    if k * (m if m > n else n) >= _WORTH_COPYING:
+    m, n, k = a.shape_[-2] if a.ndim > 1 else 1, b.shape_[-1] if b.ndim > 1 else 1, a.shape_[-1]
+    if k * max(m, n) >= _WORTH_COPYING:
         if m <= SKINNY and a.strides_[-1] != 1:
             a = a.contiguous()
         if m > FEW and n <= SKINNY and a.strides_[-1] == 1:
@@ -156,7 +141,7 @@ def _prepared(a, b, m, n, k):
                 b = b.contiguous()
             elif b.strides_[-2] != 1:
                 b = b.transpose(-1, -2).contiguous().transpose(-1, -2)
-    if len(b.shape_) <= 2 < len(a.shape_) and not foldable(a):
+    if b.ndim <= 2 < a.ndim and not foldable(a):
         a = a.contiguous()
     return a, b
 
@@ -184,11 +169,8 @@ def matmul_int8(call, input, other):
     shape_a, shape_b = input.shape_, other.shape_
     if len(shape_a) < 2 or len(shape_b) < 2 or shape_a[-1] != shape_b[-2]:
         raise ValueError(f"`matmul_int8` needs [..., M, K] and [..., K, N], got {shape_a} and {shape_b}")
-    (m, k), n = shape_a[-2:], shape_b[-1]
-    batch = _broadcast(shape_a, shape_b)
-    y = call.out((*batch, m, n), "int32")
+    y = call.out((*_broadcast(shape_a, shape_b), shape_a[-2], shape_b[-1]), "int32")
     if y.numel_:
-        dims = _batch(batch, input, other, m * n) if batch else ()
-        problem = Product("int8", m, n, k, input.strides_[-2:], other.strides_[-2:], dims, "int32", 1)
+        problem = Product("int8", shape_a, input.strides_, shape_b, other.strides_, "int32", 1)
         call.run(problem, a=input, b=other, c=y)
     return y

@@ -33,7 +33,8 @@ def _by_dtype(tensors):
 
 def _table(tensors):
     """The rows of an argument block, and the number of units."""
-    return [TENSOR(x=x, numel=x.numel_) for x in tensors], sum([-(-x.numel_ // UNIT) for x in tensors])
+    sizes = [x.numel_ for x in tensors]
+    return TENSOR.many(x=tensors, numel=sizes), sum([-(-size // UNIT) for size in sizes])
 
 
 def _multi_norm_ref(tensors, ord=2.0):

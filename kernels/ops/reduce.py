@@ -177,8 +177,8 @@ def _(f, g, input, out, dim, keepdim):
 
 
 def _truth_samples(rng):
-    for args, options in reduce_samples(rng):
-        yield (np.asarray(args[0] > 1.2, dtype=np.float64),), options
+    for (x,), options in reduce_samples(rng):
+        yield (np.asarray(x > 1.2, dtype=np.float64),), options
 
 
 @reduction(start=False, ref=np.any, state="bool", samples=_truth_samples, gradient=None)
@@ -230,16 +230,16 @@ def _position_ref(function):
 
 
 def _position_samples(rng):
-    for args, options in reduce_samples(rng):
+    for (x,), options in reduce_samples(rng):
         if not isinstance(options.get("dim"), tuple):
             # values with ties, exact in every float
-            yield (np.asarray(np.round(args[0] * 8 + rng.integers(-8, 8, args[0].shape))),), options
+            yield (np.asarray(np.round(x * 8 + rng.integers(-8, 8, x.shape))),), options
 
 
 def _distinct_samples(rng):
-    for args, options in reduce_samples(rng):
+    for (x,), options in reduce_samples(rng):
         if not isinstance(options.get("dim"), tuple):
-            yield args, options
+            yield (x,), options
 
 
 @op(dtypes=ALL, ref=_position_ref(np.argmax), samples=_position_samples, gradient=None)

@@ -216,9 +216,9 @@ def _logsumexp_ref(input, dim, keepdim=False):
 
 
 def _logsumexp_samples(rng):
-    for args, options in reduce_samples(rng):
-        if options and args[0].ndim:
-            yield (args[0] * 4,), options
+    for (x,), options in reduce_samples(rng):
+        if options and x.ndim:
+            yield (x * 4,), options
 
 
 @op(ref=_logsumexp_ref, samples=_logsumexp_samples, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")

@@ -36,19 +36,27 @@ class Rule:
         self.names, self.function = names, function
         self.parameters = tuple(inspect.signature(function).parameters)
 
+    def exchanged(self):
+        """The rule whose two inputs stand in each other's place."""
+        one, two = self.names
+        rule = Rule((two, one), self.function)
+        rule.parameters = tuple([{one: two, two: one}.get(name, name) for name in self.parameters])
+        return rule
+
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False)
 class Op:
     """One row of the table.
 
-    `family` is "elementwise" (a scalar rule, rendered) or "kernel" (a paragraph that launches
-    hand-written kernels). `ref` computes the same in float64 NumPy. `samples(rng)` yields
-    (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the result dtype of an
-    elementwise op: "same", "bool", or "float" (integers become float32). `outputs` are the keywords that say where
-    results go, `fields` the names that several results have as attributes. `gradients` maps inputs to
-    their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through
-    it is an error; `grad_samples` stand in for `samples` where those have ties or kinks. `amp` is what autocast
-    does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
+    `family` is "elementwise" (a scalar rule, rendered), "loss" (such a rule, whose results are reduced), "kernel" (a
+    paragraph that launches hand-written kernels) or "composite" (written with other ops). `ref` computes the same in
+    float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the
+    result dtype of an elementwise op: "same", "bool", or "float" (integers become float32). `outputs` are the keywords
+    that say where results go, `fields` the names that several results have as attributes. `gradients` maps inputs to
+    their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through it
+    is an error, "composed" that it is that of other ops; `grad_samples` stand in for `samples` where those have ties or
+    kinks. `amp` is what autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the
+    widest of several), or "as_is".
     `known` has the layouts of operands whose calls are a single launch, once a paragraph has told them (`Call.know`).
     """
 
@@ -70,7 +78,10 @@ class Op:
     known: dict = field(default_factory=dict)
 
     def grad(self, *names):
-        """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md)."""
+        """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md).
+
+        A scalar rule for two inputs is that of the first, and, with the two in each other's place, of the second.
+        """
 
         def declare(function):
             rule = Rule(tuple(names), function)
@@ -78,9 +89,16 @@ class Op:
             if unknown or any(name in self.gradients for name in names):
                 raise ValueError(f"`{self.name}.grad` takes each of {self.parameters} once, got {names}")
             self.gradients.update(dict.fromkeys(names, rule))
+            if self.scalar and len(names) == 2:
+                self.gradients[names[1]] = rule.exchanged()
             return rule
 
         return declare
+
+    @property
+    def scalar(self):
+        """Whether the row is a scalar rule."""
+        return self.family in ("elementwise", "loss")
 
     @property
     def doc(self):
@@ -105,7 +123,7 @@ class Op:
 @functools.cache  # asked for by every recorded call: reading a signature takes 10 us
 def _parameters(op):
     names = list(inspect.signature(op.function).parameters)
-    return tuple(names[1:] if op.family == "kernel" else names)
+    return tuple(names if op.scalar else names[1:])
 
 
 def register(op):

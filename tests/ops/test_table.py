@@ -6,7 +6,7 @@ from infinicore.kernels import OPS
 
 import infinicore as ic
 
-SAMPLED = [op for op in OPS.values() if op.family == "kernel" and op.samples is not None]
+SAMPLED = [op for op in OPS.values() if not op.scalar and op.samples is not None]
 CASES = [(op, dtype) for op in SAMPLED for dtype in op.dtypes if dtype in ("float32", "float64", "bfloat16", "float16")]
 
 

@@ -7,13 +7,13 @@ generator's lanes in the order in which they are used.
 
 from numba import types
 
-from ...blocks.array import DROPOUT, DROPOUT_TILE
+from ...blocks.array import DROPOUT, DROPOUT_GROUP
 from ...build import isa, jit
 from ...lang.philox import philox
 from ...lang.simd import bitcast, load, ptr, ramp, select, vload, vload_first, vstore, vstore_first
 
 LANES = isa.lanes()
-BLOCKS = DROPOUT_TILE // 4  # of four words each
+BLOCKS = DROPOUT_GROUP // 4  # of four words each
 F64, U64 = types.float64, types.uint64
 
 
@@ -37,7 +37,7 @@ def dropout(args, lo, hi, T):
     for tile in range(lo, hi):
         for column in range(0, BLOCKS, LANES):
             first, second, third, fourth = philox(ramp(tile * BLOCKS + column, U64, LANES), 0, seed)
-            at = tile * DROPOUT_TILE + column
+            at = tile * DROPOUT_GROUP + column
             drop(x, y, at, size, first, options)
             drop(x, y, at + BLOCKS, size, second, options)
             drop(x, y, at + 2 * BLOCKS, size, third, options)

@@ -1,7 +1,7 @@
 """Attention of few query rows: keys and values stream from memory once, in shares of one size for every thread.
 
-All the keys that the sequences see lie end to end, head by head, in cuts of CUT keys; unit u of UNITS takes the
-cuts from u / UNITS of them to (u + 1) / UNITS. So threads finish together whatever the lengths are, and a long
+All the keys that the sequences see lie end to end, head by head, in cuts of CUT keys; unit u of `units` takes the
+cuts from u / `units` of them to (u + 1) / `units`. So threads finish together whatever the lengths are, and a long
 sequence keeps all of them busy (Dao et al., "Flash-Decoding", 2023). A unit that begins or ends within a row's
 keys leaves maxima, totals and sums in its slots of the scratch, and `merge` adds up the rows that were cut.
 """
@@ -16,7 +16,7 @@ from ..gemm.microkernel import depth, fetch, itemsize, lanes, panel_ptr, panel_t
 from .few import LINE, WORDS, bias_few, fold_add, hide_few, in_halves, score_few, softmax_few, weigh_few
 from .prefill import find_rows, row_slope, sequence, visible, write_row
 from .sizes import CUT, FEW, FEW_KEYS, KEY_BYTES, LANES, PANEL, QUERY_BYTES, STREAM, SUM_BYTES, VALUE_BYTES
-from .tiles import INF, LOG2E, clear, copy_row, exp2_below, offset_of, row_scale
+from .tiles import INF, LOG2E, clear, exp2_below, offset_of, pack_row, row_scale
 
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 
@@ -72,7 +72,7 @@ def stage(rows, ahead, factors, count, size, words, stride, C):
     """Copy rows of a cache into words, and let `rows` point to the copies; fetches what comes next."""
     for i in range(count):
         fetch_rows(ahead + i, 1, size, C)
-        copy_row(words + i * stride, ptr(load(rows, i), C), size, row_scale(factors, i, C))
+        pack_row(words + i * stride, ptr(load(rows, i), C), size, row_scale(factors, i, C))
         store(rows, i, address(words + i * stride))
     for i in range(count, STREAM):
         store(rows, i, load(rows, count - 1))
@@ -99,7 +99,7 @@ def load_queries(args, seq, kv_head, first_row, rows, q_start, words, halves, qu
         if r < rows:
             token = (first_row + r) // group
             head = kv_head * group + (first_row + r - token * group)
-            copy_row(staging, q + offset_of(args, ATTENTION.q_strides, seq, q_start + token, head), size, 1.0)
+            pack_row(staging, q + offset_of(args, ATTENTION.q_strides, seq, q_start + token, head), size, 1.0)
         else:
             clear(staging, words)
         for k in range(0, words, WORDS):

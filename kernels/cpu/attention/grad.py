@@ -6,7 +6,7 @@ tile, and never stored. With S = scale * Q K^T, P = exp(S - lse) and D = rowsum(
     dV = P^T dO    dP = dO V^T    dS = scale * P * (dP - D)    dQ = dS K    dK = dS^T Q
 
 A unit of work is a batch and key/value head, or a chunk of its keys (backward; of its query rows in the forward
-pass) where there are few of them. A unit packs what it reads into words (see `attention_tiles.py`): each operand
+pass) where there are few of them. A unit packs what it reads into words (see `tiles.py`): each operand
 serves products along its elements and across them. Query heads that share keys follow one another, and their
 sums for keys and values stay in memory. Sums are float32 (float64 for float64), in an order that depends on
 shapes alone. Scores are in units of log2.

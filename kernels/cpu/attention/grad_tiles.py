@@ -1,15 +1,15 @@
 """Tiles of attention for training: packing, masks, dropout, and what becomes of a tile of scores.
 
-As in `attention_tiles.py`, a tile of scores has keys down and query rows across the lanes, so that neither the
+As in `tiles.py`, a tile of scores has keys down and query rows across the lanes, so that neither the
 softmax nor its derivative adds across lanes. Tiles begin at multiples of 64 rows and keys, and hold a panel of
 rows (two registers) at a time. Where the mask is causal, a panel sees the keys up to its last row: what lies
 beyond is not computed, and never read.
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.philox import philox
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, fill, ptr, ramp, select, stack, vload, vload_first, vstore, vstore_first
@@ -20,9 +20,9 @@ from .tiles import (
     LOG2E,
     as_words,
     clear,
-    copy_row,
-    copy_two_rows,
     exp2_below,
+    pack_row,
+    pack_two_rows,
     pair_words,
     score_tile,
     store_weights,
@@ -39,7 +39,7 @@ BIAS_BYTES = 8 * LANES * LANES
 def pack_keys(words, stride, source, source_stride, count, size):
     """Rows as words, with zero rows up to a multiple of ROWS."""
     for i in range(count):
-        copy_row(words + i * stride, source + i * source_stride, size, 1.0)
+        pack_row(words + i * stride, source + i * source_stride, size, 1.0)
     for i in range(count, (count + ROWS - 1) // ROWS * ROWS):
         clear(words + i * stride, stride)
 
@@ -55,7 +55,7 @@ def pack_rows(rows, stride, source, source_stride, count, padded, size, T):
             odd = i + 1 == count
             first = source + i * source_stride
             second = first if odd else source + (i + 1) * source_stride
-            copy_two_rows(rows, stride, i // 2, first, second, 0 if odd else -1, size, 1.0, 1.0)
+            pack_two_rows(rows, stride, i // 2, first, second, 0 if odd else -1, size, 1.0, 1.0)
             if odd and depth(T) == 1:
                 clear(rows + (i + 1) * stride, stride)
 
@@ -66,7 +66,7 @@ def pack_columns(words, source, source_stride, count, width, size, staging, stri
     for start in range(0, width, LANES):
         for i in range(LANES):
             if start + i < count:
-                copy_row(staging + i * stride, source + (start + i) * source_stride, size, 1.0)
+                pack_row(staging + i * stride, source + (start + i) * source_stride, size, 1.0)
             else:
                 clear(staging + i * stride, stride)
         for i in range(0, stride, LANES):
@@ -208,17 +208,13 @@ def softmax_panels(scores, weights, factors, dropping, tops, totals, decay, coun
             vstore(totals, column, total)
 
 
+@by_type
 def store_block(probs, grads, grad_pairs, j, column, width, p, s):
     """Store two rows (keys j, j + 1) of two registers each of probabilities `p` and score gradients `s`.
 
     Words of pairs are stored as pairs of neighbouring rows of queries, and score gradients also as pairs of keys;
     others are stored as they are, once.
     """
-    raise NotImplementedError("`store_block` is for jitted code")
-
-
-@overload(store_block)
-def _store_block(probs, grads, grad_pairs, j, column, width, p, s):
     if probs.dtype != INT32:
 
         def plain(probs, grads, grad_pairs, j, column, width, p, s):

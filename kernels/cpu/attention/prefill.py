@@ -1,10 +1,10 @@
 """Attention with online softmax: where its operands lie, and prefill, by tiles of query rows.
 
-`attention_decode.py` has the kernel for few query rows, which streams the keys. One argument block says where
+`decode.py` has the kernel for few query rows, which streams the keys. One argument block says where
 queries, keys and values lie; dense batches, packed sequences of unequal lengths, static caches and paged
-caches are different blocks for the same code. Keys and values live in blocks of BLOCK_SIZE tokens: the block
+caches are different blocks for the same code. Keys and values live in blocks of `block_size` tokens: the block
 of token j of a sequence is the sequence itself (dense tensors, static caches), or what its row of the block
-table says at j // BLOCK_SIZE.
+table says at j // `block_size`.
 
 The query rows of a key/value head are all pairs (token, query head of its group), tokens first, so that
 keys and values are read once for the whole group. A unit of work is one tile of such rows. Lengths,
@@ -39,10 +39,10 @@ from .tiles import (
     LOG2E,
     bias_tile,
     clear,
-    copy_row,
-    copy_two_rows,
     mask_tile,
     offset_of,
+    pack_row,
+    pack_two_rows,
     read_index,
     row_scale,
     score_tile,
@@ -62,7 +62,7 @@ TABLE_BYTES = 8 * KEYS  # one address for each key of a tile
 def sequence(args, seq):
     """(first query token, query tokens, first key token, keys, error code) of a sequence.
 
-    Sequence NUM_SEQS stands for the tokens after the last one: padding, without keys.
+    Sequence `num_seqs` stands for the tokens after the last one: padding, without keys.
     """
     q_start, q_len = 0, load(args, ATTENTION.q_len)
     starts = load(args, ATTENTION.starts)
@@ -186,7 +186,7 @@ def load_query_tile(args, seq, kv_head, first_row, rows, q_start, width, queries
             head = kv_head * group + (row - token * group)
             if start + i < rows:
                 source = q + offset_of(args, ATTENTION.q_strides, seq, q_start + token, head)
-                copy_row(staging + i * stride, source, size, 1.0)
+                pack_row(staging + i * stride, source, size, 1.0)
             else:
                 clear(staging + i * stride, stride)
         for i in range(0, stride, LANES):
@@ -209,11 +209,11 @@ def load_rows_info(args, kv_head, first_row, rows, q_len, kv_len, width, positio
 def load_tile(k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, value_stride, size_qk, size_v, C):
     """Copy keys and values into words."""
     for i in range(count):
-        copy_row(keys + i * key_stride, ptr(load(k_at, i), C), size_qk, row_scale(k_scales, i, C))
+        pack_row(keys + i * key_stride, ptr(load(k_at, i), C), size_qk, row_scale(k_scales, i, C))
     for i in range(0, count, 2):
         odd = i + 1 == count
         other = i if odd else i + 1
-        copy_two_rows(
+        pack_two_rows(
             values, value_stride, i // 2, ptr(load(v_at, i), C), ptr(load(v_at, other), C), 0 if odd else -1, size_v,
             row_scale(v_scales, i, C), row_scale(v_scales, other, C),
         )  # fmt: skip
@@ -221,7 +221,7 @@ def load_tile(k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, v
 
 @jit.inline
 def attend_tile(args, seq, kv_head, first_row, rows, T, C):
-    """Rows first_row ... + rows (at most TILE_ROWS) as one tile against tiles of keys."""
+    """Rows first_row ... + rows (at most `tile_rows`) as one tile against tiles of keys."""
     q_start, q_len, kv_start, kv_len, _ = sequence(args, seq)
     size_qk, size_v, group = load(args, ATTENTION.size_qk), load(args, ATTENTION.size_v), load(args, ATTENTION.group)
     scale = bitcast(load(args, ATTENTION.scale), F64) * LOG2E

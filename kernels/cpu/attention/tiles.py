@@ -9,9 +9,10 @@ the lanes: its softmax needs no sum across lanes, keys and values are used as th
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.lowp import bfloat16
 from ...lang.memory import first_lanes, from_memory, gep, vector_load
 from ...lang.simd import address, bitcast, convert, fill, load, muladd, ptr, select, vload, vload_first, vstore
@@ -153,13 +154,9 @@ def value_tile(
 # ---- softmax -----------------------------------------------------------------------------------
 
 
+@by_type
 def exp2_below(x):
     """2^x for x <= 0 (0 below -126.5, also for -inf); NaN stays."""
-    raise NotImplementedError("`exp2_below` is for jitted code")
-
-
-@overload(exp2_below)
-def _exp2_below(x):
     if x.dtype != F32:
         return lambda x: exp(x * 0.6931471805599453)
 
@@ -179,13 +176,9 @@ def _exp2_below(x):
     return polynomial
 
 
+@by_type
 def store_weights(weights, pair, stride, column, first, second):
     """Store the weights of keys 2 * pair and 2 * pair + 1 as words of a tile with rows of `stride`."""
-    raise NotImplementedError("`store_weights` is for jitted code")
-
-
-@overload(store_weights)
-def _store_weights(weights, pair, stride, column, first, second):
     if weights.dtype != INT32:
 
         def rows(weights, pair, stride, column, first, second):
@@ -288,25 +281,17 @@ pair_words = _words(
 )
 
 
+@by_type
 def row_scale(rows, i, C):
     """What the elements of row `i` are multiples of: `rows` are the addresses of factors of int8 caches."""
-    raise NotImplementedError("`row_scale` is for jitted code")
-
-
-@overload(row_scale)
-def _row_scale(rows, i, C):
     if C.instance_type == types.int8:
         return lambda rows, i, C: load(ptr(load(rows, i), F32), 0)
     return lambda rows, i, C: 1.0
 
 
-def copy_row(words, source, size, scale):
+@by_type
+def pack_row(words, source, size, scale):
     """`size` elements as words, padded with zeros to whole registers; int8 elements are multiplied by `scale`."""
-    raise NotImplementedError("`copy_row` is for jitted code")
-
-
-@overload(copy_row)
-def _copy_row(words, source, size, scale):
     if words.dtype == INT32 and source.dtype == bfloat16:
 
         def pairs(words, source, size, scale):
@@ -359,13 +344,9 @@ def _copy_row(words, source, size, scale):
     return widened
 
 
-def copy_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
+@by_type
+def pack_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
     """Rows 2 * pair and 2 * pair + 1 of a tile of values; of the second, the bits of the mask `keep`."""
-    raise NotImplementedError("`copy_two_rows` is for jitted code")
-
-
-@overload(copy_two_rows)
-def _copy_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
     if words.dtype == INT32 and first.dtype == bfloat16:
 
         def pairs(words, stride, pair, first, second, keep, size, scale, second_scale):
@@ -394,19 +375,15 @@ def _copy_two_rows(words, stride, pair, first, second, keep, size, scale, second
         return scaled_pairs
 
     def widened(words, stride, pair, first, second, keep, size, scale, second_scale):
-        copy_row(words + 2 * pair * stride, first, size, scale)
-        copy_row(words + (2 * pair + 1) * stride, second, size, second_scale)
+        pack_row(words + 2 * pair * stride, first, size, scale)
+        pack_row(words + (2 * pair + 1) * stride, second, size, second_scale)
 
     return widened
 
 
+@by_type
 def clear(x, size):
     """Zero `size` elements of scratch; writes whole registers."""
-    raise NotImplementedError("`clear` is for jitted code")
-
-
-@overload(clear)
-def _clear(x, size):
     dtype = x.dtype
 
     def zeros(x, size):

@@ -15,6 +15,7 @@ from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import convert, fill, load, ptr, select, stack, store, vload, vload_first, vstore_first
 from ..gemm.microkernel import lanes_of, sum_ptr
 from ..norm.rows import row_mean
+from .forward import zero_row
 
 LANES = isa.lanes()
 PAIR = 2 * LANES
@@ -76,9 +77,12 @@ def corner(args, o, i, j, VOLUME):
 
 @jit.inline
 def inside(start, count, dilation, size):
-    """The taps [first, past) of a window from `start` on that lie inside [0, size)."""
-    first = max(0, (dilation - 1 - start) // dilation)
-    past = min(count, (size - 1 - start) // dilation + 1)
+    """The taps [first, past) of a window from `start` on that lie inside [0, size); most windows need no division."""
+    first, past = types.int64(0), count
+    if start < 0:
+        first = (dilation - 1 - start) // dilation
+    if start + (count - 1) * dilation >= size:
+        past = (size - 1 - start) // dilation + 1
     return first, past
 
 
@@ -189,48 +193,37 @@ def max_positions(args, lo, hi, T, I, VOLUME):
     """Positions of type T in their planes (y) of the maxima whose taps are in `chosen`."""
     D, H, W = volume(args, VOLUME)
     OD, OH, OW = results(args, VOLUME)
-    for plane in range(lo, hi):
-        at = plane * OD * OH * OW
-        for row in range(OD * OH):
-            o, i = (row // OH, row % OH) if VOLUME else (0, row)
-            for j in range(OW):
-                front, top, left = corner(args, o, i, j, VOLUME)
-                first = (front * H + top) * W + left
-                tap = types.int64(load(ptr(load(args, POOL.chosen), I), at))
-                store(ptr(load(args, POOL.y), T), at, first + tap_offset(args, tap, VOLUME))
-                at += 1
+    steps, w_stride = tap_steps(args, VOLUME), load(args, POOL.stride_w)
+    for row in range(lo * OD * OH, hi * OD * OH):
+        o, i = (row // OH % OD, row % OH) if VOLUME else (0, row % OH)
+        y, taps = ptr(load(args, POOL.y), T) + row * OW, ptr(load(args, POOL.chosen), I) + row * OW
+        front, top, left = corner(args, o, i, 0, VOLUME)
+        first = (front * H + top) * W + left
+        for j in range(OW):
+            store(y, j, first + j * w_stride + tap_offset(types.int64(load(taps, j)), steps, VOLUME))
     return 0
 
 
 @jit.inline
-def tap_offset(args, tap, VOLUME):
-    """How far a tap lies from the first one of its window."""
+def tap_steps(args, VOLUME):
+    """What `tap_offset` needs: height and width of a window, and the steps between its taps in each dim."""
     _, H, W = volume(args, VOLUME)
     _, KH, KW = kernel(args, VOLUME)
     c, d, e = dilation(args, VOLUME)
+    return KH, KW, c * H * W, d * W, e
+
+
+@jit.inline
+def tap_offset(tap, steps, VOLUME):
+    """How far a tap lies from the first one of its window."""
+    KH, KW, c, d, e = steps
     k = tap // KW
     if VOLUME:
-        return (k // KH * c * H + k % KH * d) * W + tap % KW * e
-    return k * d * W + tap % KW * e
+        return k // KH * c + k % KH * d + tap % KW * e
+    return k * d + tap % KW * e
 
 
 # ---- gradients ---------------------------------------------------------------------------------
-
-
-def clear(sums, size):
-    """sums[:size] = 0."""
-    raise NotImplementedError("`clear` is for jitted code")
-
-
-@overload(clear)
-def _clear(sums, size):
-    width, kind = lanes_of(sums.dtype), sums.dtype
-
-    def implementation(sums, size):
-        for i in range(0, size, width):
-            vstore_first(sums, i, fill(0, kind, width), size - i)
-
-    return implementation
 
 
 def round_into(y, sums, size):
@@ -262,12 +255,12 @@ def max_pool_backward(args, lo, hi, T, I, VOLUME):
     OD, OH, OW = results(args, VOLUME)
     KD, KH, KW = kernel(args, VOLUME)
     sums, size, w_stride = sums_of(args, lo, T), D * H * W, load(args, POOL.stride_w)
-    offsets, count = ptr(stack(TAPS_BYTES), types.int64), KD * KH * KW
+    offsets, count, steps = ptr(stack(TAPS_BYTES), types.int64), KD * KH * KW, tap_steps(args, VOLUME)
     few = count <= TAPS  # a look instead of a division for each element
     for tap in range(count if few else 0):
-        store(offsets, tap, tap_offset(args, tap, VOLUME))
+        store(offsets, tap, tap_offset(tap, steps, VOLUME))
     for plane in range(lo, hi):
-        clear(sums, size)
+        zero_row(sums, 0, size)
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
             y_at = (plane * OD * OH + row) * OW
@@ -279,7 +272,7 @@ def max_pool_backward(args, lo, hi, T, I, VOLUME):
                 if few:
                     at = first + j * w_stride + load(offsets, tap)
                 else:
-                    at = first + j * w_stride + tap_offset(args, tap, VOLUME)
+                    at = first + j * w_stride + tap_offset(tap, steps, VOLUME)
                 store(sums, at, load(sums, at) + load(g, j))
         round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0
@@ -318,36 +311,34 @@ def share(i, out, size):
 
 
 @jit.inline
-def shares(args, o, i, j, VOLUME):
-    """`share` of a cell in each dim."""
-    D, H, W = volume(args, VOLUME)
-    OD, OH, OW = results(args, VOLUME)
-    return share(o, OD, D) if VOLUME else (0, 1), share(i, OH, H), share(j, OW, W)
+def cell(i, axis, size, out, ADAPTIVE):
+    """[first, past) of window i inside the plane, and its length inside the padded plane.
 
-
-@jit.inline
-def part(start, kernel, size, pad):
-    """[first, past) of a window inside the plane, and its length inside the padded plane."""
+    `axis`: the kernel, its stride and padding. With ADAPTIVE windows share out the plane.
+    """
+    if ADAPTIVE:
+        first, past = share(i, out, size)
+        return first, past, past - first
+    kernel, stride, pad = axis
+    start = i * stride - pad
     past = min(start + kernel, size + pad)
     return max(0, start), min(past, size), past - start
 
 
 @jit.inline
-def mean_window(args, o, i, j, ADAPTIVE, VOLUME):
-    """((first, past) of window (o, i, j) in each dim, one over the divisor of its mean)."""
-    if ADAPTIVE:
-        (f, f_past), (a, a_past), (b, b_past) = shares(args, o, i, j, VOLUME)
-        return ((f, f_past), (a, a_past), (b, b_past)), 1.0 / float((f_past - f) * (a_past - a) * (b_past - b))
-    D, H, W = volume(args, VOLUME)
-    KD, KH, KW = kernel(args, VOLUME)
-    front, top, left = corner(args, o, i, j, VOLUME)
-    f, f_past, deep = part(front, KD, D, load(args, POOL.pad_d)) if VOLUME else (0, 1, 1)
-    a, a_past, high = part(top, KH, H, load(args, POOL.pad_h))
-    b, b_past, wide = part(left, KW, W, load(args, POOL.pad_w))
-    count = deep * high * wide if load(args, POOL.counted) != 0 else (f_past - f) * (a_past - a) * (b_past - b)
-    if load(args, POOL.divisor) != 0:
-        count = load(args, POOL.divisor)
-    return ((f, f_past), (a, a_past), (b, b_past)), 1.0 / float(count)
+def cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME):
+    """`cell` of the depth."""
+    if not VOLUME:
+        return 0, 1, 1
+    return cell(o, (load(args, POOL.kernel_d), load(args, POOL.stride_d), load(args, POOL.pad_d)), D, OD, ADAPTIVE)
+
+
+@jit.inline
+def divisor_of(counted, divisor, count, whole):
+    """The divisor of a mean of `count` elements, with the padding `whole` ones."""
+    if divisor != 0:
+        return divisor
+    return whole if counted != 0 else count
 
 
 @jit.inline
@@ -355,26 +346,34 @@ def mean_pool(args, lo, hi, T, ADAPTIVE, VOLUME):
     """Means of the windows of planes [lo, hi); with ADAPTIVE, of cells that share out the plane."""
     D, H, W = volume(args, VOLUME)
     OD, OH, OW = results(args, VOLUME)
+    h_axis = load(args, POOL.kernel_h), load(args, POOL.stride_h), load(args, POOL.pad_h)
+    w_axis = load(args, POOL.kernel_w), load(args, POOL.stride_w), load(args, POOL.pad_w)
+    counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
     for plane in range(lo, hi):
         x = ptr(load(args, POOL.x), T) + plane * D * H * W
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
             y = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
+            f, f_past, deep = cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME)
+            a, a_past, high = cell(i, h_axis, H, OH, ADAPTIVE)
             for j in range(OW):
-                ((f, f_past), (a, a_past), (b, b_past)), scale = mean_window(args, o, i, j, ADAPTIVE, VOLUME)
+                b, b_past, wide = cell(j, w_axis, W, OW, ADAPTIVE)
                 total = 0.0
                 for n in range(f, f_past):
-                    total += sum_of(x, (n * H + a) * W + b, a_past - a, b_past - b, W, T)
+                    total = add_block(total, x, (n * H + a) * W + b, a_past - a, b_past - b, W, T)
+                count = (f_past - f) * (a_past - a) * (b_past - b)
+                divisor = divisor_of(counted, fixed, count, deep * high * wide)
+                if divisor != before:  # most windows are alike
+                    before, scale = divisor, 1.0 / float(divisor)
                 store(y, j, total * scale)
     return 0
 
 
 @jit.inline
-def sum_of(x, at, rows, columns, stride, T):
-    """The sum of a block of a plane."""
-    total = 0.0
+def add_block(total, x, at, rows, columns, stride, T):
+    """`total` plus the sum of a block of a plane."""
     if columns == stride:  # whole rows are contiguous
-        return row_mean(x + at, rows * columns, T) * float(rows * columns)
+        return total + row_mean(x + at, rows * columns, T) * float(rows * columns)
     for i in range(rows):
         for j in range(columns):
             total += load(x, at + i * stride + j)
@@ -386,19 +385,29 @@ def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
     """The gradient of planes [lo, hi) (x) from that of the means (y)."""
     D, H, W = volume(args, VOLUME)
     OD, OH, OW = results(args, VOLUME)
+    h_axis = load(args, POOL.kernel_h), load(args, POOL.stride_h), load(args, POOL.pad_h)
+    w_axis = load(args, POOL.kernel_w), load(args, POOL.stride_w), load(args, POOL.pad_w)
+    counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
     sums, size = sums_of(args, lo, T), D * H * W
     for plane in range(lo, hi):
-        clear(sums, size)
+        zero_row(sums, 0, size)
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
             g = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
+            f, f_past, deep = cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME)
+            a, a_past, high = cell(i, h_axis, H, OH, ADAPTIVE)
             for j in range(OW):
-                ((f, f_past), (a, a_past), (b, b_past)), scale = mean_window(args, o, i, j, ADAPTIVE, VOLUME)
+                b, b_past, wide = cell(j, w_axis, W, OW, ADAPTIVE)
+                count = (f_past - f) * (a_past - a) * (b_past - b)
+                divisor = divisor_of(counted, fixed, count, deep * high * wide)
+                if divisor != before:
+                    before, scale = divisor, 1.0 / float(divisor)
                 one = load(g, j) * scale
                 for n in range(f, f_past):
-                    for k in range(n * H + a, n * H + a_past):
-                        for m in range(b, b_past):
-                            store(sums, k * W + m, load(sums, k * W + m) + one)
+                    block = sums + (n * H + a) * W + b
+                    for k in range(a_past - a):
+                        for m in range(b_past - b):
+                            store(block, k * W + m, load(block, k * W + m) + one)
         round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0
 
@@ -415,10 +424,12 @@ def adaptive_max(args, lo, hi, T, I, VOLUME):
         x = ptr(load(args, POOL.x), T) + plane * D * H * W
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
-            y_at = (plane * OD * OH + row) * OW
+            y_at, steps = (plane * OD * OH + row) * OW, (H * W, W, 1)
+            f, f_past = share(o, OD, D) if VOLUME else (0, 1)
+            a, a_past = share(i, OH, H)
             for j in range(OW):
-                (f, f_past), (a, a_past), (b, b_past) = shares(args, o, i, j, VOLUME)
-                first, steps = (f * H + a) * W + b, (H * W, W, 1)
+                b, b_past = share(j, OW, W)
+                first = (f * H + a) * W + b
                 best, where = largest(x, first, (f_past - f, a_past - a, b_past - b), steps, first, steps)
                 store(ptr(load(args, POOL.y), T), y_at + j, best)
                 store(ptr(load(args, POOL.chosen), I), y_at + j, where)
@@ -431,7 +442,7 @@ def positions_backward(args, lo, hi, T, I):
     size, count, sums = load(args, POOL.w), load(args, POOL.out_w), sums_of(args, lo, T)
     for plane in range(lo, hi):
         g, places = ptr(load(args, POOL.y), T) + plane * count, ptr(load(args, POOL.chosen), I) + plane * count
-        clear(sums, size)
+        zero_row(sums, 0, size)
         for i in range(count):
             at = load(places, i)
             store(sums, at, load(sums, at) + load(g, i))

@@ -11,7 +11,7 @@ from .. import policy
 from ..array import sizes
 
 
-def _merged(shape, *layouts):
+def merged(shape, *layouts):
     """[size, strides...] of dims of several layouts, neighbours merged where all step evenly."""
     dims = []
     for size, *strides in zip(shape, *layouts):
@@ -33,7 +33,7 @@ def copy(problem, threads):
     """Rows by rows, by falling stride in y; two dims of swapped strides in tiles, in registers."""
     shape, y_strides, x_strides, itemsize = problem
     order = sorted(range(len(shape)), key=lambda d: -abs(y_strides[d]))
-    dims = _merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
+    dims = merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
     size, y_stride, x_stride = dims.pop()
     turned = [d for d in dims if d[2] == 1 and d[0] >= 8] if y_stride == 1 and x_stride != 1 and size >= 8 else None
     if turned:
@@ -59,7 +59,7 @@ def elements(problem, threads):
     """Blocks of the innermost kept dim (j) and of the indexed one (k), which is whole where t is written."""
     p, dim = problem, problem.dim
     others = [d for d in range(len(p.own)) if d != dim]
-    kept = _merged(*([values[d] for d in others] for values in (p.own, p.t_strides, p.strides, p.v_strides)))
+    kept = merged(*([values[d] for d in others] for values in (p.own, p.t_strides, p.strides, p.v_strides)))
     bound, count, steps = 1, 1, (1, 0, 0)
     if p.own:
         bound, count, steps = p.shape[dim], p.own[dim], (p.t_strides[dim], p.strides[dim], p.v_strides[dim])

@@ -23,7 +23,8 @@ def attention(problem, threads):
     p, word = problem, blocking.panel_bytes(problem.dtype)
     largest = sizes.MAX_SIZE // word
     if max(p.size_qk, p.size_v) > largest:
-        raise ValueError(f"attention takes head sizes up to {largest}, got {p.size_qk} and {p.size_v}")
+        got = f"{p.size_qk} of `q` and {p.size_v} of `v`"
+        raise ValueError(f"attention takes head sizes up to {largest}, got {got}: use matmul and softmax")
     group, longest_q = p.heads // p.kv_heads, p.longest_q
     if longest_q is None:
         longest_q = p.q_len if p.starts is None else 1 if p.q_len <= p.num_seqs else p.q_len
@@ -77,12 +78,11 @@ def _launch(p, address, n, grain, scratch=False, **numbers):
         numbers["lens_bytes"], numbers["lens_stride"] = p.lens
     if p.scales is not None:
         numbers["k_scale_strides"], numbers["v_scale_strides"] = p.scales
-    there = {
-        "table": p.table, "starts": p.starts, "lens": p.lens, "slopes": p.slopes, "k_scales": p.scales,
-        "v_scales": p.scales, "scratch": scratch or None,
-    }  # fmt: skip
+    absent = [name for name in ("table", "starts", "lens", "slopes") if getattr(p, name) is None]
+    absent += ("k_scales", "v_scales") if p.scales is None else ()
+    absent += () if scratch else ("scratch",)
     return launch(
-        address, ATTENTION, n, grain, {name: None for name, value in there.items() if value is None},
+        address, ATTENTION, n, grain, dict.fromkeys(absent),
         q_strides=p.q, out_strides=p.out, k_strides=p.k, v_strides=p.v, blocks=p.blocks, block_size=p.block_size,
         q_len=p.q_len, lens_are_starts=int(p.lens_are_starts), kv_len=p.kv_len, num_seqs=p.num_seqs,
         kv_heads=p.kv_heads, group=p.heads // p.kv_heads, size_qk=p.size_qk, size_v=p.size_v, scale=p.scale,

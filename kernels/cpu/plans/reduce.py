@@ -1,10 +1,14 @@
 """Reductions, scans, sorting, sampling: which loop, in how many pieces, with how much workspace."""
 
+from math import prod
+
 from ...blocks.reduce import FOLD, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered
 from ...plan import Plan, launch
+from ...problems.array import Copy
 from ...problems.reduce import Position, Reduce, Sample, Scan, Sort
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
+from .array import copy, merged
 
 _CHUNK = 65536  # elements of a slice of a long reduction: 3 us
 _WHOLE = 1 << 62  # "not in chunks"
@@ -15,13 +19,6 @@ _SAMPLE = 65536  # logits from which rows go to several threads: 20 us of sampli
 _INFINITY = {"float64": 0x7FF0000000000000, "float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 
 
-def _product(sizes):
-    n = 1
-    for size in sizes:
-        n *= size
-    return n
-
-
 def _bytes(dtype):
     """The size of an element."""
     return 1 if dtype == "bool" else int(dtype.lstrip("bfloatuin")) // 8
@@ -30,51 +27,49 @@ def _bytes(dtype):
 # ---- reductions --------------------------------------------------------------------------------
 
 
-def _merged(sizes, strides):
-    """[(size, stride), ...] with neighbours joined that step evenly, and without sizes of 1."""
-    groups = []
-    for size, stride in zip(sizes, strides):
-        if size == 1:
-            continue
-        if groups and groups[-1][1] == size * stride:
-            groups[-1] = (groups[-1][0] * size, stride)
-        else:
-            groups.append((size, stride))
-    return groups
-
-
 def _two(groups):
     """Two (size, stride) pairs, outer and inner."""
-    return [(1, 0)] * (2 - len(groups)) + groups
+    return [(1, 0)] * (2 - len(groups)) + [tuple(group) for group in groups]
 
 
 class _Folded:
     """A layout as the kernels see it.
 
     "inner": the reduced elements are contiguous; "outer": neighbouring results are. Kernels take at most two merged
-    kept dims and `max_reduced` reduced ones; where there are more, the tensor is copied with its dims in the order
-    `order`. A long reduction with few results goes in `chunks` of `step`.
+    kept dims and `max_reduced` reduced ones; where there are more, a launch `before` copies the tensor to workspace
+    (`scratch`), kept dims first, and `x` says so. A long reduction with few results goes in `chunks` of `step`.
     """
 
-    def __init__(self, problem, max_reduced):
+    def __init__(self, problem, max_reduced, threads):
         shape, strides, dims = problem.shape, problem.strides, problem.dims
         others = [d for d in range(len(shape)) if d not in dims]
-        self.count = _product(shape[d] for d in dims)
-        self.results = _product(shape[d] for d in others)
-        kept = _merged([shape[d] for d in others], [strides[d] for d in others])
-        reduced = _merged([shape[d] for d in dims], [strides[d] for d in dims]) or [(1, 1)]
-        self.copies, self.kind = (), None
+        self.count = prod(shape[d] for d in dims)
+        self.results = prod(shape[d] for d in others)
+        kept = merged([shape[d] for d in others], [strides[d] for d in others])
+        reduced = merged([shape[d] for d in dims], [strides[d] for d in dims]) or [(1, 1)]
+        self.kind, self.before, self.scratch, self.x = None, (), (), {}
         if len(kept) <= 2 and len(reduced) <= max_reduced:
             self.kind = "inner" if reduced[-1][1] == 1 else "outer" if kept and kept[-1][1] == 1 else None
         if self.kind is None:
-            self.copies, self.kind = (("x", (*others, *dims)),), "inner"
-            kept, reduced = _merged([self.results], [self.count]), [(self.count, 1)]
+            self.kind = "inner"
+            self._copy(problem, (*others, *dims), threads)
+            kept, reduced = merged([self.results], [self.count]), [(self.count, 1)]
         self.kept, self.reduced = _two(kept), _two(reduced)
         units = self.results if self.kind == "inner" else -(-self.results // WIDE)
         one_group = len(kept) <= 1 and len(reduced) == 1
         self.step = max(1, _CHUNK // (self.results if self.kind == "outer" and self.results else 1))
         long = one_group and units < 4 and self.count * self.results >= 4 * _CHUNK
         self.chunks = -(-self.count // self.step) if long else 1
+
+    def _copy(self, problem, order, threads):
+        """Let the launches read a row-major copy with the dims in another order."""
+        shape, size = tuple(problem.shape[d] for d in order), _bytes(problem.dtype)
+        to, of = tuple(prod(shape[d + 1 :]) for d in range(len(shape))), tuple(problem.strides[d] for d in order)
+        if prod(shape):
+            places = {"x": "x", "y": "copy"}
+            (one,) = copy(Copy(shape, to, of, size), threads).launches
+            self.before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
+            self.scratch, self.x = (("copy", prod(shape) * size),), {"x": ("copy", 0)}
 
 
 def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE, plane=0):
@@ -91,24 +86,24 @@ def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE
 
 def reduce(problem, threads):
     """One launch, or one for the states of chunks and one that joins them."""
-    rule, f = problem.rule, _Folded(problem, 2)
+    rule, f = problem.rule, _Folded(problem, 2, threads)
     types = rule.types(problem.dtype)
     if f.chunks == 1:
-        return Plan((_fold(rule, types, f.kind, f.kept, f.reduced, f.count),), (), f.copies)
+        return Plan((*f.before, _fold(rule, types, f.kind, f.kept, f.reduced, f.count, f.x)), f.scratch)
     length, stride = f.reduced[1]
     plane = f.chunks * f.results
     kept, reduced = [(f.chunks, f.step * stride), f.kept[1]], _two([(f.step, stride)])
     states = {"y": ("states", 0)}
-    first = _fold(rule, types, f.kind, kept, reduced, f.count, states, "parts", length, plane)
+    first = _fold(rule, types, f.kind, kept, reduced, f.count, f.x | states, "parts", length, plane)
     kind, kept = ("inner", _two([])) if f.results == 1 else ("outer", _two([(f.results, 1)]))
     states = {"x": ("states", 0)}
     second = _fold(rule, types, kind, kept, _two([(f.chunks, f.results)]), f.count, states, "whole", plane=plane)
-    return Plan((first, second), (("states", rule.parts * plane * _bytes(types[2])),), f.copies)
+    return Plan((*f.before, first, second), (*f.scratch, ("states", rule.parts * plane * _bytes(types[2]))))
 
 
 def position(problem, threads):
     """One launch; a long row in chunks, whose extremes a second launch searches."""
-    f = _Folded(problem, 1)
+    f = _Folded(problem, 1, threads)
     (outer, outer_stride), (inner, inner_stride) = f.kept
     length, stride = f.reduced[1]
     address = kernel(f"reduce.argmax.{'argmax' if problem.largest else 'argmin'}_{f.kind}", T=problem.dtype)
@@ -121,13 +116,14 @@ def position(problem, threads):
 
     if f.chunks == 1 or f.results > 1 or f.kind == "outer":
         n = outer * (inner if f.kind == "inner" else -(-inner // PAIR))
-        return Plan((search(n, wanted, inner, outer_stride, inner_stride, length, stride),), (), f.copies)
+        one = search(n, f.x | wanted, inner, outer_stride, inner_stride, length, stride)
+        return Plan((*f.before, one), f.scratch)
     parts = {"values": ("extremes", 0), "indices": ("places", 0), "chunk_indices": None}
-    first = search(f.chunks, parts, 1, f.step, 0, f.step, whole=length)
+    first = search(f.chunks, f.x | parts, 1, f.step, 0, f.step, whole=length)
     wanted |= {"x": ("extremes", 0), "chunk_indices": ("places", 0)}
     second = search(1, wanted, 1, 0, 0, f.chunks, chunk=f.step)
     scratch = (("extremes", f.chunks * _bytes(problem.dtype)), ("places", 8 * f.chunks))
-    return Plan((first, second), scratch, f.copies)
+    return Plan((*f.before, first, second), (*f.scratch, *scratch))
 
 
 # ---- scans, sorting, sampling ------------------------------------------------------------------
