@@ -8,7 +8,7 @@ from . import Block
 
 # ---- packing: n rows of k elements ----
 
-FLOATS = Block("x weight | n k stride shift first=0")  # floats, to the rows of `weight` from `first` on
+PACK = Block("x weight | n k stride shift first=0")  # floats, to the rows of `weight` from `first` on
 VALUES = Block("weight order? y | n k shift")  # and back: y [n, k]
 # Contiguous layouts of checkpoints. The scale of a row and a record is `row_step` and `record_step` from those of the
 # next ones, and belongs to `rows_each` rows; `added` is added to the zeros.

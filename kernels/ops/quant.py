@@ -1,7 +1,6 @@
 """Quantised weights: packed from floats for products, and back."""
 
-from ..blocks.quant import FLOATS as PACK
-from ..blocks.quant import VALUES
+from ..blocks.quant import PACK, VALUES
 from ..lang.formats import FORMATS, PER_ROW
 from ..problems.quant import WeightLayout
 from ..table.registry import FLOATS, op

@@ -2,7 +2,7 @@
 
 from numba import types
 
-from ...blocks.quant import FLOATS
+from ...blocks.quant import PACK
 from ...build import jit
 from ...lang.lowp import float16 as F16
 from ...lang.lowp import quantized
@@ -52,8 +52,8 @@ LINE_BYTES = 4 * LANES
 @jit.inline
 def panel_of(args, panel, F):
     """The address of a panel of the result."""
-    nbytes = panel_bytes(F, load(args, FLOATS.k), load(args, FLOATS.shift))
-    return load(args, FLOATS.weight) + (load(args, FLOATS.first) // LANES + panel) * nbytes
+    nbytes = panel_bytes(F, load(args, PACK.k), load(args, PACK.shift))
+    return load(args, PACK.weight) + (load(args, PACK.first) // LANES + panel) * nbytes
 
 
 @jit.inline
@@ -99,8 +99,8 @@ def int8_scales(scales, x, stride, rows, K):
 @jit.inline
 def int8(args, lo, hi, T):
     """q = round(w / scale) + 128 with scale = largest |w| of the row / 127."""
-    x, stride = ptr(load(args, FLOATS.x), T), load(args, FLOATS.stride)
-    N, K = load(args, FLOATS.n), load(args, FLOATS.k)
+    x, stride = ptr(load(args, PACK.x), T), load(args, PACK.stride)
+    N, K = load(args, PACK.n), load(args, PACK.k)
     units, scratch = units_of(K), stack(UNIT_BYTES)
     tile, scales = ptr(scratch, U8), ptr(stack(LINE_BYTES), F32)
     for panel in range(lo, hi):
@@ -180,9 +180,9 @@ def int4_scale(columns, size):
 @jit.inline
 def int4(args, lo, hi, T):
     """q = round(w / scale) + 8 with a float16 scale for groups of 1 << `shift` units."""
-    x, stride = ptr(load(args, FLOATS.x), T), load(args, FLOATS.stride)
-    N, K = load(args, FLOATS.n), load(args, FLOATS.k)
-    units, group, unit_bytes = units_of(K), 1 << load(args, FLOATS.shift), UNIT_BYTES // 2
+    x, stride = ptr(load(args, PACK.x), T), load(args, PACK.stride)
+    N, K = load(args, PACK.n), load(args, PACK.k)
+    units, group, unit_bytes = units_of(K), 1 << load(args, PACK.shift), UNIT_BYTES // 2
     columns, square = ptr(stack(GROUP_BYTES), F32), ptr(stack(SQUARE_BYTES), F32)
     quads = ptr(stack(QUADS_BYTES), I32)
     for panel in range(lo, hi):
