@@ -30,19 +30,22 @@ def _write(call, k_cache, v_cache, cache_order, k, v, order, *, tokens, errors=N
     """Launch the copy of all tokens; orders as for `attend`, the other arguments as in the block."""
     num_seqs, length, heads = sizes_of(k, order)
     blocks, block_size, _ = sizes_of(k_cache, cache_order)
-    options = {"index_bytes": index.dtype.itemsize, "index_stride": index.strides_[0]} if index is not None else {}
+    index_bytes, index_stride = (0, 0) if index is None else (index.dtype.itemsize, index.strides_[0])
     kernel, types = "attention.kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}
+    k_scales = v_scales = None
+    k_scale_strides = v_scale_strides = 0, 0, 0
     if scales is not None:
         kernel, types = "attention.kvcache.write_int8", {"T": k.dtype.name}
-        options |= zip(("k_scales", "v_scales"), scales)
-        options |= zip(("k_scale_strides", "v_scale_strides"), (strides_of(x, cache_order) for x in scales))
+        k_scales, v_scales = scales
+        k_scale_strides, v_scale_strides = (strides_of(x, cache_order) for x in scales)
     block = CACHE(
         k=k, v=v, k_cache=k_cache, v_cache=v_cache, index=index, k_strides=strides_of(k, order),
         v_strides=strides_of(v, order), k_cache_strides=strides_of(k_cache, cache_order),
         v_cache_strides=strides_of(v_cache, cache_order), k_element=k.strides_[-1], v_element=v.strides_[-1],
         k_cache_element=k_cache.strides_[-1], v_cache_element=v_cache.strides_[-1], blocks=blocks,
         block_size=block_size, heads=heads, size_k=k.shape_[-1], size_v=v.shape_[-1], tokens=tokens, past=past,
-        **options,
+        index_bytes=index_bytes, index_stride=index_stride, k_scales=k_scales, v_scales=v_scales,
+        k_scale_strides=k_scale_strides, v_scale_strides=v_scale_strides,
     )  # fmt: skip
     nbytes = heads * (k.shape_[-1] + v.shape_[-1]) * k.dtype.itemsize
     call.launch(kernel, types, block, num_seqs * length, nbytes, errors)

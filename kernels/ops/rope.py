@@ -79,14 +79,12 @@ def _launch(call, x, y, pos_ids, sin_table, cos_table, algo, sign=1, second=None
     sin, cos = _unit_heads(sin_table), _unit_heads(cos_table)
     num_rows, half = sin.shape_
     pos_batch, pos_token = pos_ids.strides_ if len(pos_ids.shape_) == 2 else (0, pos_ids.strides_[0])
-    more, heads2 = {}, 0
-    if second is not None:
-        heads2, strides = second.shape_[-2], _strides(second)
-        more = {"x2": second, "y2": second, "heads2": heads2, "x2_strides": strides, "y2_strides": strides}
+    heads2, strides = (0, (0, 0, 0)) if second is None else (second.shape_[-2], _strides(second))
     block = ROPE(
         positions=pos_ids, sin=sin, cos=cos, x=x, y=y, tokens=tokens, size=size, half=half, position_batch=pos_batch,
         position_token=pos_token, rows=num_rows, sin_stride=sin.strides_[0], cos_stride=cos.strides_[0], sign=sign,
-        heads=heads, x_strides=_strides(x), y_strides=_strides(y), **more,
+        heads=heads, x_strides=_strides(x), y_strides=_strides(y), x2=second, y2=second, heads2=heads2,
+        x2_strides=strides, y2_strides=strides,
     )  # fmt: skip
     types = {"T": x.dtype.name, "C": sin.dtype.name, "P": pos_ids.dtype.name}
     sentence = f"`pos_ids` must be from 0 to {num_rows - 1}, the rows of `sin_table`: make the tables longer"
