@@ -30,7 +30,7 @@ class Backend:
 
     def __init__(self, device):
         self.device = device
-        self._plans = {}  # (threads, problem) -> Plan
+        self.plans = {}  # (threads, problem) -> Plan; elementwise calls keep theirs here too
 
     def __repr__(self):
         return f"{type(self).__name__}({self.device})"
@@ -73,12 +73,15 @@ class Backend:
     def plan(self, problem):
         """The `Plan` of a problem (`kernels/problems`) for the current thread count."""
         key = launch.threads(), problem
-        found = self._plans.get(key)
-        if found is None:
-            if len(self._plans) >= KEPT:
-                self._plans.clear()
-            found = self._plans[key] = plans.plan(problem, key[0])
-        return found
+        found = self.plans.get(key)
+        return self.keep(key, plans.plan(problem, key[0])) if found is None else found
+
+    def keep(self, key, plan):
+        """Keep a plan, and return it; when there are too many, all others are forgotten."""
+        if len(self.plans) >= KEPT:
+            self.plans.clear()
+        self.plans[key] = plan
+        return plan
 
     # ---- launches ----
 

@@ -110,8 +110,10 @@ def device_of(values):
             other = device_of(x)
             if other is None:
                 return None
-        else:
-            continue
+        else:  # a packed weight, say, names its device as well
+            other = None if x is None or isinstance(x, (int, float, str, tuple)) else getattr(x, "device", None)
+            if other is None:
+                continue
         if device is None:
             device = other
         elif other is not device:

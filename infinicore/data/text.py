@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..interop.tokenizers import Guard, check_text, read
 from .tokens import TokenDataset, TokenFile, TokenWriter
 
 END_OF_TEXT = "<|endoftext|>"
@@ -54,16 +55,11 @@ class _FolderTokenizer:
     """The tokenizer of a Hugging Face folder, as far as `tokenize` needs it."""
 
     def __init__(self, folder):
-        import tokenizers
-
         folder = Path(folder)
         self.path = folder / "tokenizer.json" if folder.is_dir() else folder
         if not self.path.is_file():
             raise FileNotFoundError(f"there is no tokenizer {self.path}; make one with `train_tokenizer`")
-        try:
-            self._backend = tokenizers.Tokenizer.from_file(str(self.path))
-        except Exception as error:  # the package raises plain Exception
-            raise ValueError(f"{self.path} is no tokenizer that can be read: {str(error)[:200]}") from None
+        self._backend, self._guard = read(self.path), Guard(self.path)
         self._backend.no_truncation()
         config = self.path.with_name("tokenizer_config.json")
         config = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
@@ -75,10 +71,13 @@ class _FolderTokenizer:
         return self._backend.get_vocab_size()
 
     def encode(self, text, add_special_tokens=True):
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        with self._guard:
+            return self._backend.encode(check_text(text, "text"), add_special_tokens=add_special_tokens).ids
 
     def encode_batch(self, texts):
-        return [found.ids for found in self._backend.encode_batch(texts, add_special_tokens=False)]
+        texts = [check_text(text, "sources") for text in texts]
+        with self._guard:
+            return [found.ids for found in self._backend.encode_batch(texts, add_special_tokens=False)]
 
 
 def _encoded(texts, tokenizer):
@@ -127,7 +126,10 @@ def train_tokenizer(sources, vocab_size, folder, special_tokens=(END_OF_TEXT,), 
     if pattern is None:
         backend.pre_tokenizer = bytes_of_words
     else:
-        words = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+        try:
+            words = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+        except Exception as error:  # the package raises plain Exception
+            raise ValueError(f"`pattern` {pattern!r} is no regular expression: {error}") from None
         backend.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_of_words])
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
@@ -138,7 +140,7 @@ def train_tokenizer(sources, vocab_size, folder, special_tokens=(END_OF_TEXT,), 
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_texts(sources), trainer)
+    backend.train_from_iterator((check_text(text, "sources") for text in _texts(sources)), trainer)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

@@ -65,7 +65,12 @@ class _Plan:
     __slots__ = ("head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
 
 
-@functools.lru_cache(maxsize=8192)
+def _planned(device, *key):
+    """The `_Plan` for a key, kept by the device."""
+    found = device.backend.plans.get(key)
+    return device.backend.keep(key, _plan(*key, device)) if found is None else found
+
+
 def _plan(op, inputs, result, target, device):
     """The `_Plan` for inputs given as (dtype, shape, strides) or types of numbers.
 
@@ -124,12 +129,12 @@ def elementwise(op, inputs, out, result=None):
         raise TypeError(f"`{op.name}` needs a tensor, got {', '.join(type(x).__name__ for x in inputs)}")
     signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
     device = one_device(op.name, (*op.parameters, "out"), (*inputs, out))
-    plan = _plan(op, signature, result, None, device)
+    plan = _planned(device, op, signature, result, None)
     if out is None:
         target = out = empty(plan.shape, plan.output, plan.strides, device)
     else:
         target = _checked_output(op, tensors, plan, out)
-        plan = _plan(op, signature, result, (target.dtype, target.strides_), device)
+        plan = _planned(device, op, signature, result, (target.dtype, target.strides_))
     operands = inputs
     if len(tensors) < len(inputs):
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]

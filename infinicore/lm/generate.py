@@ -4,6 +4,7 @@ import collections
 import time
 from dataclasses import dataclass
 
+from ..interop.tokenizers import check_text
 from ..io.json import token_ids
 from . import stopping
 from .batch import check_ids
@@ -231,7 +232,7 @@ def _encode(model, tokenizer, prompt, add_special_tokens):
             raise ValueError("`prompt` is empty: give at least one character")
         if tokenizer is None:
             raise ValueError("`prompt` must be token ids, because the checkpoint has no tokenizer")
-        ids = tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        ids = tokenizer.encode(check_text(prompt, "prompt"), add_special_tokens=add_special_tokens)
     else:
         ids = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):

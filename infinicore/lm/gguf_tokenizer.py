@@ -6,6 +6,7 @@ Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section `tokeni
     "gpt2"   byte-level BPE with a list of merges; `tokenizer.ggml.pre` names how text is split first.
 """
 
+from ..interop.tokenizers import Guard
 from ..io.gguf import GGUFFile
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4  # of tokenizer.ggml.token_type; 5 is unused, 6 a byte
@@ -95,13 +96,9 @@ def build(file):
         raise NotImplementedError(
             f"{file.path}: `tokenizer.ggml.model` {model!r} is not supported, only llama and gpt2"
         )
-    try:
+    with Guard(file.path):
         backend = _llama(reader) if model == "llama" else _gpt2(reader)
         _add_special(reader, backend)
-    except (ValueError, NotImplementedError):
-        raise
-    except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"{file.path}: the tokenizer cannot be built: {str(error)[:200]}") from None
     return backend
 
 

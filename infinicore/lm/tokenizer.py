@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..interop.tokenizers import Guard, check_text, read
 from ..io.gguf import GGUFFile, is_gguf
 from ..io.json import read_json
 from . import gguf_tokenizer
@@ -24,7 +25,8 @@ class Tokenizer:
             with GGUFFile(path) as file:
                 self._backend, config = gguf_tokenizer.build(file), config or gguf_tokenizer.config(file)
         else:
-            self._backend = _from_json(path)
+            self._backend = read(path)
+        self._guard = Guard(path)
         self._backend.no_truncation()
         self._backend.no_padding()
         self.path, self.config = path, config or {}
@@ -47,7 +49,8 @@ class Tokenizer:
 
     def encode(self, text, add_special_tokens=True):
         """Token ids of a text. Special tokens are added where the tokenizer says; not wanted after a chat template."""
-        ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        with self._guard:
+            ids = self._backend.encode(check_text(text, "text"), add_special_tokens=add_special_tokens).ids
         wanted = self.config.get("add_bos_token")
         if add_special_tokens and wanted is not None and self.bos_token_id is not None:
             # tokenizer_config.json has the last word over the template inside tokenizer.json.
@@ -59,16 +62,8 @@ class Tokenizer:
 
     def decode(self, ids, skip_special_tokens=True):
         """The text of token ids."""
-        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
-
-
-def _from_json(path):
-    import tokenizers
-
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"{path} is no tokenizer that can be read: {str(error)[:200]}") from None
+        with self._guard:
+            return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
 
 class StreamDecoder:

@@ -177,11 +177,10 @@ def _link(path, source):
     from numba.core.ccallback import CFunc
     from numba.core.compiler_lock import global_compiler_lock
 
-    from ..lang import simd
-
-    kernel = _import_source(path.stem, path.with_suffix(".py"), source).kernel
+    rendered = _import_source(path.stem, path.with_suffix(".py"), source)
+    kernel = rendered.kernel
     if kernel.__code__.co_argcount == 3:
-        arguments = (simd.Pointer(types.int64), types.int64, types.int64)
+        arguments = (rendered.BLOCK, types.int64, types.int64)
     else:  # the driver: plain integers
         arguments = (types.int64,) * kernel.__code__.co_argcount
     with global_compiler_lock, _whole_programs():

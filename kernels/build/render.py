@@ -30,6 +30,7 @@ from numba import types
 
 from infinicore.kernels.cpu.{folder} import {file}
 from infinicore.kernels.lang import lowp
+from infinicore.kernels.lang.vector import BLOCK
 
 {bindings}
 
@@ -93,6 +94,7 @@ from numba import types
 from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.array.elementwise import LANES
 from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import convert, load, ptr, vload, vload_first, vstore, vstore_first
 
 {types}
@@ -157,6 +159,7 @@ from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.reduce import fold
 from infinicore.kernels.cpu.reduce.fold import WIDE, spread
 from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.shuffle import high, low
 from infinicore.kernels.lang.simd import (
     convert, fill, lane, ramp, select, store, vload, vload_first, vstore, vstore_first
@@ -298,6 +301,7 @@ from numba import types
 from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.reduce import scan
 from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang.vector import BLOCK
 
 {bindings}
 

@@ -19,6 +19,7 @@ _team = None  # workers that a parallel launch wakes; None: as many as at start
 _STUB = '''"""Rendered from the driver `{name}`."""
 
 from infinicore.kernels.cpu import driver
+from infinicore.kernels.lang.vector import BLOCK
 
 
 def kernel({arguments}):

@@ -19,6 +19,9 @@ class Pointer(types.Type):
         super().__init__(f"ptr<{dtype}>")
 
 
+BLOCK = Pointer(types.int64)  # the argument block of a kernel
+
+
 class Vector(types.Type):
     """`lanes` values of `dtype` in one register (or several: LLVM splits what is too wide)."""
 

@@ -202,7 +202,7 @@ class PackedWeight:
     """The weight [N, K] of a linear layer, in the order in which the blocked product reads it."""
 
     def __init__(self, data, shape, dtype):
-        self.data = data  # uint8 tensor
+        self.data, self.device = data, data.device  # uint8 tensor
         self.address = data.address
         self.shape = shape
         self.dtype = dtype

@@ -15,7 +15,7 @@ class QuantizedWeight:
 
     def __init__(self, data, shape, format, shift=0, order=None):
         self.data, self.shape, self.format = data, tuple(shape), FORMATS[format]
-        self.shift, self.order = shift, order
+        self.shift, self.order, self.device = shift, order, data.device
 
     @property
     def nbytes(self):

@@ -57,7 +57,7 @@ class Op:
     is an error, "composed" that it is that of other ops; `grad_samples` stand in for `samples` where those have ties or
     kinks. `amp` is what autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the
     widest of several), or "as_is".
-    `known` has the layouts of operands whose calls are a single launch, `training` the same where gradients are recorded.
+    `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
     name: str

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from infinicore import data
 from infinicore.lm import StreamDecoder, Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -85,3 +86,48 @@ def test_errors(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json"):
         Tokenizer(tmp_path / "tokenizer.json")
+
+
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {},
+}
+PANICS = {
+    "template": {"post_processor": TEMPLATE},
+    "sequence": {"post_processor": {"type": "Sequence", "processors": [TEMPLATE]}},
+    "loading": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "encoding": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "no panic": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "<unk>"}},
+}
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_panics_of_the_package_are_sentences(name, byte_level, tmp_path, capfd):
+    content = json.loads(byte_level.path.read_text()) | PANICS[name]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer that can be used: ") as raised:
+        Tokenizer(path).encode("Hello")
+    assert "\n" not in str(raised.value)
+    if name in ("template", "sequence"):
+        assert "`post_processor` adds '<s>'" in str(raised.value) and not capfd.readouterr().err
+    with pytest.raises(ValueError, match="is no tokenizer that can be used: "):
+        data.tokenize(["Hello"], tmp_path, tmp_path / "x.tokens")
+
+
+def test_half_a_surrogate_pair(byte_level, tmp_path):
+    with pytest.raises(ValueError, match="`text` has half of a surrogate pair, '\\\\ud800' at place 1"):
+        byte_level.encode("a\ud800")
+    with pytest.raises(TypeError, match=r"`text` must be a text \(str\), got int"):
+        byte_level.encode(5)
+    for call in (
+        lambda: data.tokenize(["a\ud800"], byte_level.path, tmp_path / "x.tokens"),
+        lambda: data.train_tokenizer(["a\ud800"], 300, tmp_path / "new"),
+    ):
+        with pytest.raises(ValueError, match="`sources` has half of a surrogate pair"):
+            call()
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match=r"`pattern` '\(' is no regular expression"):
+        data.train_tokenizer(["a"], 300, tmp_path / "new", pattern="(")
