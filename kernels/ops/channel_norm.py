@@ -13,7 +13,7 @@ _TOLERANCE = {"bfloat16": (2e-2, 1e-2), "float16": (3e-3, 2e-3)}
 
 def _statistics(dtype):
     """The dtype of means and deviations."""
-    return "float64" if dtype.name == "float64" else "float32"
+    return dtype if dtype.itemsize >= 4 else "float32"
 
 
 def _factors(call, x, channels, **factors):
@@ -102,7 +102,8 @@ def batch_norm(call, input, running_mean, running_var, weight=None, bias=None, t
     x, sizes = _by_channel(input)
     flat = len(shape) == 2
     y = call.empty(x.shape_, x.dtype) if flat else call.out(shape, x.dtype, overlap="same")
-    mean, inverse = (call.empty((shape[1],), _statistics(x.dtype)) for _ in range(2))
+    statistics = _statistics(x.dtype)
+    mean, inverse = call.empty(shape[1:2], statistics), call.empty(shape[1:2], statistics)
     types = {"T": x.dtype.name, "W": _name(weight, x), "B": _name(bias, x), "R": _name(running_mean, x)}
     types["TRAINING"] = bool(training)
     n, c, length = sizes
@@ -203,7 +204,8 @@ def group_norm(call, input, num_groups, weight=None, bias=None, eps=1e-5):
     weight, bias = _factors(call, input, shape[1], weight=weight, bias=bias)
     x, units = input.contiguous(), shape[0] * num_groups
     y = call.out(shape, x.dtype, overlap="same")
-    mean, inverse = (call.empty((units,), _statistics(x.dtype)) for _ in range(2))
+    statistics = _statistics(x.dtype)
+    mean, inverse = call.empty((units,), statistics), call.empty((units,), statistics)
     channels, length = shape[1] // num_groups, product(shape[2:])
     types = {"T": x.dtype.name, "W": _name(weight, x), "B": _name(bias, x)}
     if y.numel_:
@@ -252,7 +254,7 @@ def group_norm_backward(call, g, input, num_groups, weight, mean, inverse):
         fill(call, dw, 0)
         fill(call, db, 0)
         return dx, dw, db
-    parts_w, parts_b = (call.empty((n, c), statistics) for _ in range(2))
+    parts_w, parts_b = call.empty((n, c), statistics), call.empty((n, c), statistics)
     channels, length = c // num_groups, product(input.shape_[2:])
     block = GROUP_GRAD(
         g=g, x=x, w=weight, mean=mean, inverse=inverse, dx=dx, dw=parts_w, db=parts_b, groups=num_groups,
@@ -261,5 +263,5 @@ def group_norm_backward(call, g, input, num_groups, weight, mean, inverse):
     types = {"T": x.dtype.name, "W": kind}
     call.launch("norm.channels.group_norm_backward", types, block, n * num_groups, 2 * channels * length)
     block = JOIN(first_w=parts_w, first_b=parts_b, w=dw, b=db, step=c, chunks=n, columns=c)
-    call.launch("reduce.chunks.join", {"C": statistics, "W": kind, "B": kind}, block, c, 2 * n)
+    call.launch("reduce.chunks.join", {"C": parts_w.dtype.name, "W": kind, "B": kind}, block, c, 2 * n)
     return dx, dw, db
