@@ -242,15 +242,10 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
                 block[i] = x.address + <int64_t>offset
         status = _run(kernel, block, n, parts)
         if infinicore_records:
-            _records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
+            _own.records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
     finally:
         if block != small:
             free(block)
-<<<<<<< HEAD
-=======
-    if infinicore_records:
-        _own.records.append((kernel, tuple(args), n, parts, outside(keep), errors))
->>>>>>> defects-a
     return status
 
 

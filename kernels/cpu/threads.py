@@ -13,12 +13,7 @@ from ..build import jit
 from .machine import available_cpus
 
 MOST = 64  # threads that may be asked for on a machine of fewer CPUs: more only wait, and thousands cannot be started
-<<<<<<< HEAD
 _forked = False  # whether this process is the child of one that may have had workers
-_team = None  # workers that a parallel launch wakes; None: as many as at start
-=======
-forked = False  # whether this process is the child of one that may have had workers
->>>>>>> defects-a
 
 _STUB = '''"""Rendered from the driver `{name}`."""
 
