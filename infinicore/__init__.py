@@ -23,13 +23,11 @@ _DTYPES = (
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32"}
 _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
-    "tensor": ["Size", "Tensor"],
+    "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
         "arange empty empty_like eye from_blob from_list from_torch full full_like linspace ones ones_like "
         "strided_empty strided_from_blob tensor zeros zeros_like"
     ).split(),
-    "interop.numpy": ["from_numpy"],
-    "interop.dlpack": ["from_dlpack"],
     "context": (
         "Stream get_device get_device_count get_num_threads get_stream set_device set_num_threads "
         "sync_device sync_stream"
@@ -40,7 +38,7 @@ _NAMES = {
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
     "tensor.printing": ["printoptions", "set_printoptions"],
-    "tensor.random": ["Generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
+    "random": ["Generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }

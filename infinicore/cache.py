@@ -4,7 +4,12 @@ Where kernels lie and how they are written is `kernels/cache.py`, for weights `m
 `infinicore cache`.
 """
 
+import contextlib
+import functools
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +17,7 @@ from pathlib import Path
 from .dtype import dtype as as_dtype
 from .kernels.build import cache as _files
 from .kernels.build import jit as _jit
+from .kernels.cpu.machine import available_cpus
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -91,11 +97,16 @@ _MODELS = {
 CHECKPOINT_DTYPES = ("float32", "bfloat16", "float16")
 
 
+_COMPILERS = 8  # processes that compile at once, at most: each takes 250 MB
+
+
 def warm(dtype, report=None):
     """Compile the kernels that text generation needs with weights of `dtype`; the names of those that were missing.
 
     Small random checkpoints of every family and checkpoint dtype are written, loaded and run, with a long prompt, a
-    short one, a batch, greedy and sampled. `report(name, count)` is called before each compilation.
+    short one, a batch, greedy and sampled: first by a process for each CPU, of which each compiles what no other
+    process does (of another `warm` either), and in the end here. `report(name, count)` is called before each
+    compilation.
     """
     names = []
 
@@ -104,16 +115,50 @@ def warm(dtype, report=None):
         if report is not None:
             report(name, len(names))
 
-    before, _jit.on_compile = _jit.on_compile, note
+    _store(dtype, note)
+    before = _jit.report_to(note)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            for family, config in _MODELS.items():
-                for stored in CHECKPOINT_DTYPES if family == "llama" else (dtype,):
-                    _run(_write(Path(folder), family, _SIZES | config, stored), dtype)
-        _start_threads()
+        for job in _jobs(dtype):
+            job()
     finally:
-        _jit.on_compile = before
+        _jit.report_to(before)
     return names
+
+
+def _store(dtype, note):
+    """Compile in several processes; what they leave out, for whatever reason, is compiled when it runs."""
+    code = f"from infinicore import cache; cache._store_only({dtype!r})"
+    options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    compilers = []
+    names, write_end = os.pipe()
+    try:
+        with os.fdopen(names, encoding="utf-8") as lines:
+            with os.fdopen(write_end, "wb") as end:
+                for _ in range(min(available_cpus(), _COMPILERS)):
+                    compilers.append(subprocess.Popen([sys.executable, "-c", code], stdout=end, **options))
+            for line in lines:  # until the last of them ends
+                note(line.rstrip())
+    finally:
+        for compiler in compilers:
+            compiler.kill()
+            compiler.wait()
+
+
+def _store_only(dtype):
+    """What the processes of `_store` do: print what they compile, and compute nothing."""
+    _jit.only_store()
+    _jit.report_to(functools.partial(print, flush=True))
+    for job in _jobs(dtype):
+        with contextlib.suppress(Exception):  # of who read what nobody computed
+            job()
+
+
+def _jobs(dtype):
+    """Functions that run all that `warm` wants to run."""
+    for family, config in _MODELS.items():
+        for stored in CHECKPOINT_DTYPES if family == "llama" else (dtype,):
+            yield functools.partial(_run, family, _SIZES | config, stored, dtype)
+    yield _start_threads
 
 
 def _write(folder, family, config, dtype):
@@ -131,11 +176,12 @@ def _write(folder, family, config, dtype):
     return folder
 
 
-def _run(folder, dtype):
+def _run(family, config, stored, dtype):
     """Load a checkpoint, and generate in the ways that differ in kernels."""
     from .models import from_pretrained
 
-    model = from_pretrained(folder, dtype=dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        model = from_pretrained(_write(Path(folder), family, config, stored), dtype=dtype)
     long = [1 + i % 600 for i in range(70)]
     for cache in ("static", "paged"):
         for prompt in (long, [1], [long[:3], long]):

@@ -69,15 +69,16 @@ _ROWS = (
         meaning="a smaller instruction set than this CPU's (`avx512` leaves out the bfloat16 and int8 dot products,"
         " `avx512_bf16` and `avx512_vnni` keep one of them); `neon`: code for aarch64, which other machines can only"
         " compile",
-        read_by="kernels/isa.py",
+        read_by="kernels/build/isa.py",
     ),
     Switch(
         name="INFINICORE_NUM_THREADS",
         kind=int,
         default=None,
         least=1,
-        meaning="threads that kernels use; default: every CPU that the process may use (affinity and cgroup quota)",
-        read_by="kernels/threads.py",
+        meaning="threads that kernels use, up to 64 or as many as there are CPUs; default: every CPU that the process"
+        " may use (affinity and cgroup quota)",
+        read_by="kernels/cpu/threads.py",
     ),
     Switch(
         name="INFINICORE_DECODE_THREADS",
@@ -102,7 +103,7 @@ _ROWS = (
         default=None,
         meaning="where compiled kernels and repacked weights are kept; default: `infinicore` in the user's cache"
         " folder",
-        read_by="kernels/cache.py",
+        read_by="kernels/build/cache.py",
     ),
     Switch(
         name="INFINICORE_TEST_DATA",

@@ -1,20 +1,17 @@
 """The current device, its streams and synchronisation, threads."""
 
-from .device import CPU, TYPES, device, usable
-from .dispatch.call import core_launch as launch  # by way of dispatch, which sets the thread count of the start
-
-_current = CPU
+from .device import CPU, TYPES, current, device, set_current
+from .dispatch.launcher import core_launch as launch  # by way of dispatch, which sets the thread count of the start
 
 
 def get_device():
     """The device that new tensors are made on."""
-    return _current
+    return current()
 
 
 def set_device(value):
     """Make `value` the current device."""
-    global _current
-    _current = usable(value)
+    set_current(value)
 
 
 def get_device_count(type="cpu"):

@@ -1,14 +1,18 @@
-"""Devices."""
+"""Devices, and the backend of each."""
 
-TYPES = ("cpu", "cuda", "mlu", "npu", "musa")
+from .core.backend import Backend
+
+TYPES = ["cpu", "cuda", "mlu", "npu", "musa"]  # that a name may begin with; not all have a backend here
+_backends = {"cpu": Backend}  # type -> function(device) that makes the backend of a device
+_devices = {}  # (type, index) -> the one device of that name
 
 
 class Device:
-    """Where a tensor lives: a type such as "cpu", and an index."""
+    """Where a tensor lives: a type such as "cpu", and an index. There is one object for each, so `is` compares them."""
 
-    __slots__ = ("type", "index")
+    __slots__ = ("_backend", "index", "type")
 
-    def __init__(self, type=None, index=None):
+    def __new__(cls, type=None, index=None):
         if isinstance(type, Device):
             type, index = type.type, type.index if index is None else index
         name = "cpu" if type is None else type
@@ -23,14 +27,27 @@ class Device:
             index = int(number)
         if name not in TYPES:
             raise ValueError(f"`type` of a device must be one of {', '.join(TYPES)}, got {name!r}")
-        self.type = name
-        self.index = 0 if index is None else index
+        key = name, 0 if index is None else index
+        found = _devices.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found.type, found.index = key
+            found._backend = None
+            found = _devices.setdefault(key, found)
+        return found
 
-    def __eq__(self, other):
-        return isinstance(other, Device) and self.type == other.type and self.index == other.index
+    @property
+    def backend(self):
+        """What computes and holds memory there. Raises NotImplementedError where nothing does."""
+        if self._backend is None:
+            make = _backends.get(self.type)
+            if make is None or (self.type == "cpu" and self.index):
+                raise NotImplementedError(f"`device` {self} has no kernels in this version, use 'cpu'")
+            self._backend = make(self)
+        return self._backend
 
-    def __hash__(self):
-        return hash((self.type, self.index))
+    def __reduce__(self):
+        return Device, (self.type, self.index)
 
     def __repr__(self):
         return f"device(type={self.type!r}, index={self.index})"
@@ -42,15 +59,37 @@ class Device:
 CPU = Device("cpu", 0)
 
 
+def register(type, make):
+    """Let `make(device)` make the backend of devices of this type (`infinicore.core.backend`)."""
+    if type not in TYPES:
+        TYPES.append(type)
+    _backends[type] = make
+
+
 def device(type=None, index=None):
     """A device from a name ("cpu", "cuda:1"), another device, or nothing (the CPU)."""
-    found = Device(type, index)
-    return CPU if found == CPU else found
+    return Device(type, index)
+
+
+def named(value):
+    """Whether a text is the name of a device."""
+    return isinstance(value, str) and value.partition(":")[0] in TYPES
+
+
+_current = CPU
+
+
+def current():
+    """The device that new tensors are made on."""
+    return _current
+
+
+def set_current(value):
+    """Make `value` the device that new tensors are made on."""
+    global _current
+    _current = usable(value)
 
 
 def usable(value):
-    """The device that `value` names, if tensors can live there."""
-    found = CPU if value is None else device(value)
-    if found is not CPU:
-        raise NotImplementedError(f"`device` {found} has no kernels in this version, use 'cpu'")
-    return found
+    """The device that `value` names (None: the current one), if tensors can live there."""
+    return _current if value is None else Device(value).backend.device

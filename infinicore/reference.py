@@ -59,8 +59,8 @@ def _signature(function, tensors="Any", drop=0, method=False):
 
 def _op_signature(op, method=False):
     """(parameters, result) of the public function or method of an op."""
-    elementwise = op.family == "elementwise"
-    names = list(inspect.signature(op.function).parameters.values())[0 if elementwise else 1 :]
+    elementwise = op.scalar
+    names = [p for p in inspect.signature(op.function).parameters.values() if p.name in op.parameters]
     parts = []
     star = False
     for i, p in enumerate(names):
@@ -83,6 +83,7 @@ def _op_signature(op, method=False):
         parts.append("dtype: Any")
     outputs = op.outputs
     parts += ["*"] if outputs and not star else []
+    parts += ["reduction: str = ..."] if op.family == "loss" else []
     parts += [f"{name}: Any = ..." for name in outputs]
     return ", ".join(parts), "Tensor" if len(outputs) == 1 else "Any"
 
@@ -97,8 +98,8 @@ def package_stub():
     """Text of `infinicore/__init__.pyi`."""
     lines = []
     for module, names in infinicore._NAMES.items():
-        makes_tensors = module in ("tensor.creation", "tensor.random") or module.startswith("interop")
         for name in names:
+            makes_tensors = module in ("tensor.creation", "random") or name in ("from_dlpack", "from_numpy")
             function = getattr(infinicore, name)
             if makes_tensors and inspect.isfunction(function) and name != "manual_seed":
                 lines.append(f"def {name}({_signature(function)}) -> Tensor: ...")

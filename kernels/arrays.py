@@ -17,10 +17,13 @@ from numba import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from .blocks.gemm import DOT_ROWS
+from .blocks.norm import RMS
+from .blocks.softmax import ROWS
 from .build import jit
 from .cpu.array import elementwise
 from .cpu.gemm import gemv
-from .cpu.gemm.blocking import BATCH
+from .cpu.gemm.blocking import GROUP
 from .cpu.norm import rows as norm
 from .cpu.norm import softmax as _softmax
 from .lang import vmath
@@ -28,6 +31,8 @@ from .lang.simd import bitcast, ptr, stack, store, vload, vload_first, vstore, v
 
 INT64 = types.int64
 LANES = elementwise.LANES
+FIELDS = max(len(block) for block in (DOT_ROWS, RMS, ROWS))
+BLOCK_BYTES = 8 * FIELDS
 
 
 @intrinsic
@@ -51,11 +56,11 @@ def address_of(typingctx, array):
 
 
 @jit.inline
-def _block(address, *values):
-    """The argument block at an address (of the caller's stack), filled."""
+def _blank(address):
+    """An argument block of zeros at an address (of the caller's stack)."""
     block = ptr(address, INT64)
-    for i, value in enumerate(values):
-        store(block, i, value)
+    for i in range(FIELDS):
+        store(block, i, 0)
     return block
 
 
@@ -65,8 +70,14 @@ def rms_norm(x, weight, eps, out):
     if x.shape != out.shape or weight.shape[0] != x.shape[1]:
         raise ValueError("`rms_norm` needs `out` of the shape of `x`, and `weight` of the size of its rows")
     n, d = x.shape
-    bits = bitcast(float(eps), INT64)
-    block = _block(stack(64), address_of(x), address_of(weight), address_of(out), d, d, d, bits)
+    block = _blank(stack(BLOCK_BYTES))
+    store(block, RMS.x, address_of(x))
+    store(block, RMS.w, address_of(weight))
+    store(block, RMS.y, address_of(out))
+    store(block, RMS.size, d)
+    store(block, RMS.x_stride, d)
+    store(block, RMS.y_stride, d)
+    store(block, RMS.eps, bitcast(float(eps), INT64))
     norm.rms_norm(block, 0, n, kind_of(x), kind_of(weight))
 
 
@@ -76,7 +87,12 @@ def softmax(x, out):
     if x.shape != out.shape:
         raise ValueError("`softmax` needs `out` of the shape of `x`")
     n, d = x.shape
-    _softmax.softmax(_block(stack(64), address_of(x), address_of(out), d, d, d, 0), 0, n, kind_of(x))
+    block = _blank(stack(BLOCK_BYTES))
+    store(block, ROWS.x, address_of(x))
+    store(block, ROWS.y, address_of(out))
+    store(block, ROWS.size, d)
+    store(block, ROWS.stride, d)
+    _softmax.softmax(block, 0, n, kind_of(x))
 
 
 @jit.public
@@ -86,11 +102,19 @@ def linear(x, weight, out):
     n = weight.shape[0]
     if weight.shape[1] != k or out.shape[0] != m or out.shape[1] != n:
         raise ValueError("`linear` needs x [M, K], weight [N, K] and out [M, N]")
-    one = bitcast(1.0, INT64)
-    block = _block(stack(256), address_of(weight), address_of(x), address_of(out), 0, one, n, m, k, k, k, 1, n)
-    for i in range(12, BATCH + 1):  # no residual, no batch
-        store(block, i, 0)
-    gemv.dot_rows(block, 0, (n + gemv.GROUP - 1) // gemv.GROUP, kind_of(x), 0)
+    block = _blank(stack(BLOCK_BYTES))  # no bias, no residual, no batch
+    store(block, DOT_ROWS.w, address_of(weight))
+    store(block, DOT_ROWS.x, address_of(x))
+    store(block, DOT_ROWS.out, address_of(out))
+    store(block, DOT_ROWS.rows, n)
+    store(block, DOT_ROWS.tokens, m)
+    store(block, DOT_ROWS.k, k)
+    store(block, DOT_ROWS.w_stride, k)
+    store(block, DOT_ROWS.x_stride, k)
+    store(block, DOT_ROWS.row_step, 1)
+    store(block, DOT_ROWS.token_step, n)
+    store(block, DOT_ROWS.alpha, bitcast(1.0, INT64))
+    gemv.dot_rows(block, 0, (n + GROUP - 1) // GROUP, kind_of(x), None)
 
 
 def _map(name, function):

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked `slow` too")
+    parser.addoption("--device", default="cpu", help="where the tests of ops compute: cpu, or host2 (tests/host2.py)")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -70,6 +71,33 @@ def stories(test_data):
     if not folder.is_dir():
         pytest.skip(f"{folder} does not exist")
     return folder
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig):
+    """The device that tests of ops compute on: `--device`."""
+    from infinicore.device import Device
+
+    from .host2 import host2
+
+    name = pytestconfig.getoption("--device")
+    return host2() if name == "host2" else Device(name)
+
+
+@pytest.fixture(scope="session")
+def place(device):
+    """A function that brings a tensor, or the tensors in a list, to the device under test, in its own layout."""
+    from .host2 import placed
+
+    return lambda value: placed(value, device)
+
+
+@pytest.fixture(scope="session")
+def make(place):
+    """A function that makes a tensor of an array on the device under test."""
+    import infinicore
+
+    return lambda array: place(infinicore.from_numpy(array))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import contextlib
 from ..core import launch
 from ..core.node import GRAD
 from ..dispatch import functions
-from ..tensor import random
+from ..dispatch import generator as random
 from .mode import enable_grad
 from .saved import saved_tensors_hooks
 

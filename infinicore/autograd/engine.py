@@ -204,7 +204,7 @@ class Backward:
             gradients = self.sums.get(target)
             if gradients is None or gradients[output] is None:
                 if target.name == "cast" and target.outputs[0][1].itemsize == 2 and target.wanted[0][2] is float32:
-                    return dispatch.empty(target.outputs[0][0], float32), False
+                    return dispatch.empty(target.outputs[0][0], float32, None, target.wanted[0][3]), False
                 return None
             held, gradients[output] = gradients[output], None
             alone, gradients[output] = _exclusive(held, _VARIABLE), held

@@ -56,7 +56,7 @@ class FunctionNode(Node):
             raise released(self.name)
         gradients = list(gradients)
         if self.materialize:
-            from ..dispatch.call import empty
+            from ..dispatch import empty
 
             gradients = [
                 empty(*output).zero_() if g is None and output[1].is_floating_point else g

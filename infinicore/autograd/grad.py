@@ -31,7 +31,7 @@ def _roots(tensors, gradients):
         if g is None:
             if x.numel_ != 1:
                 raise ValueError(f"a tensor of shape {x.shape_} needs `gradient`: only one element has a default, 1")
-            g = dispatch.empty(x.shape_, x.dtype).fill_(1)
+            g = dispatch.empty(x.shape_, x.dtype, None, x.device).fill_(1)
             node.state.seed = g.storage, g.storage.version
         elif g.shape_ != x.shape_:
             raise ValueError(f"`gradient` must have the shape {x.shape_} of its tensor, got {g.shape_}")

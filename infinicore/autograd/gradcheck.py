@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from .. import dispatch
 from ..core.tensor_cy import TensorBase
+from ..dispatch.generator import Generator
 from .grad import grad as gradients
 
 
@@ -28,14 +30,13 @@ def _numeric(function, inputs, x, eps):
 
 def _analytic(function, inputs, wanted):
     """The same matrices, for each of `wanted`, from backward: one run for each element of the results."""
-    import infinicore
-
     results = _outputs(function, inputs)
     columns = [[] for _ in wanted]
     for y in results:
         for i in range(y.numel()):
-            seed = infinicore.zeros(y.shape, dtype=y.dtype)
-            seed.numpy().reshape(-1)[i] = 1
+            ones = np.zeros(y.shape_, y.dtype.numpy)
+            ones.reshape(-1)[i] = 1
+            seed = dispatch.from_array(ones)
             found = [None] * len(wanted)
             if y.requires_grad:
                 found = gradients(y, wanted, seed, retain_graph=True, allow_unused=True)
@@ -72,13 +73,12 @@ def gradcheck(function, inputs, *, eps=1e-6, atol=1e-5, rtol=1e-3, raise_excepti
 
 def gradgradcheck(function, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=1e-3, raise_exception=True):
     """`gradcheck` of the derivatives themselves, also with respect to the gradients that flow in."""
-    import infinicore
-
     inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     results = _outputs(function, inputs)
     if grad_outputs is None:
-        rng = infinicore.Generator(1)
-        grad_outputs = [infinicore.randn(y.shape, dtype=y.dtype, generator=rng).requires_grad_() for y in results]
+        rng = Generator(1)
+        flowing = [rng.normals(y.shape_).astype(y.dtype.numpy) for y in results]
+        grad_outputs = [dispatch.from_array(values).requires_grad_() for values in flowing]
     grad_outputs = list(grad_outputs) if isinstance(grad_outputs, (tuple, list)) else [grad_outputs]
     wanted = [i for i, x in enumerate(inputs) if isinstance(x, TensorBase) and x.requires_grad]
 

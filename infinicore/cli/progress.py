@@ -64,4 +64,4 @@ def show_compilation():
             last[0] = now
         last[0] = now if last[0] is None else last[0]
 
-    jit.on_compile = on_compile
+    jit.report_to(on_compile)

@@ -6,10 +6,15 @@ it; so a second device is a second object, and nothing above this file asks whic
 
 import ctypes
 
+import numpy as np
+
 from .. import kernels
 from ..kernels.build import jit, render
-from ..kernels.cpu import plans, policy, threads
+from ..kernels.cpu import plans, policy
 from . import launch, memory
+from .graph import Graph, raise_for
+
+__all__ = ["Backend", "Mirror", "raise_for"]
 
 KEPT = 8192  # plans of a backend; beyond, it starts afresh
 
@@ -17,11 +22,11 @@ KEPT = 8192  # plans of a backend; beyond, it starts afresh
 class Backend:
     """The CPU, and the base of other devices, which replace what they do in another way.
 
-    `device` is the device that tensors of this backend name; `launches_directly` says that the compiled core may call
-    its kernels by address and take its memory from the pool, without asking it.
+    `device` is the device that tensors of this backend name; `shares_memory` says that the host may read and write
+    its memory by address.
     """
 
-    launches_directly = True
+    shares_memory = True
 
     def __init__(self, device):
         self.device = device
@@ -53,7 +58,7 @@ class Backend:
     # ---- kernels ----
 
     def kernel(self, name, types):
-        """The handle of the kernel `<folder>.<file>.<function>` for these types and constants, compiled on first use."""
+        """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
         return kernels.kernel(name, **types)
 
     def elementwise(self, op, inputs, compute, output):
@@ -77,12 +82,40 @@ class Backend:
 
     # ---- launches ----
 
-    # (handle, values of the block, n, grain, keep, errors) -> error code, or 0
+    # (handle, values of the block, n, grain, keep, errors, places and tensors of a plan) -> error code, or 0
     launch = staticmethod(launch.launch)
 
-    def graph_kernel(self, parallel):
-        """The address of the loop that replays the records of a graph."""
-        if parallel:
-            threads.driver()
-            return threads.load_driver("replay", "args, lo, hi")
-        return threads.load_driver("replay_serial", "args, lo, hi")
+    def graph(self, records, arena):
+        """What replays recorded launches: `Graph`."""
+        return Graph(records, arena)
+
+
+class Mirror:
+    """Values that the host and a device exchange, also in the replays of a graph; they begin as zeros.
+
+    `tensor` lies on the device, `host` is a NumPy array of its values: call `flush()` after writing to it, and
+    `fetch()` before reading what the device wrote. On the CPU both are the same memory, and nothing has to be done.
+    """
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self._backend = tensor.storage.backend
+        if self._backend.shares_memory:
+            self.host = tensor.numpy()
+            self.host[...] = 0
+            self.flush = self.fetch = _nothing
+        else:
+            self.host = np.zeros(tensor.shape_, tensor.dtype.numpy)
+            self.flush()
+
+    def flush(self):
+        """Bring the host's values to the device."""
+        self._backend.copy(self.tensor.address, self.host.ctypes.data, self.host.nbytes)
+
+    def fetch(self):
+        """Bring the device's values to the host."""
+        self._backend.read(self.host.ctypes.data, self.tensor.address, self.host.nbytes)
+
+
+def _nothing():
+    """What `flush` and `fetch` have to do where host and device share memory."""

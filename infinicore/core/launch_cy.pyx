@@ -18,6 +18,7 @@ cdef int64_t _threads = 1
 cdef list _records = None  # of the one thread whose `infinicore_records` is set
 cdef object _load_driver = None
 cdef type _tensor = TensorBase
+cdef object _cpu = None
 
 cdef extern from *:
     """
@@ -28,9 +29,11 @@ cdef extern from *:
     #endif
     static THREAD_OWN int infinicore_mode = 1;
     static THREAD_OWN int infinicore_records = 0;
+    static THREAD_OWN long long infinicore_deeds = 0;
     """
     int infinicore_mode
     int infinicore_records
+    long long infinicore_deeds
 
 cdef enum:
     GRAD = 1  # gradients are recorded
@@ -45,11 +48,12 @@ def is_compiled():
     return True
 
 
-def configure(load_driver, type tensor):
-    """Name the function that loads the driver, and the class of tensors."""
-    global _load_driver, _tensor
+def configure(load_driver, type tensor, device):
+    """Name the function that loads the driver, the class of tensors, and the device that they have by default."""
+    global _load_driver, _tensor, _cpu
     _load_driver = load_driver
     _tensor = tensor
+    _cpu = device
 
 
 def set_threads(int64_t count):
@@ -94,6 +98,36 @@ def tensors(values):
         elif isinstance(x, (list, tuple)):
             found.extend(tensors(x))
     return found
+
+
+def device_of(values):
+    """The device of the tensors among `values` and in lists of them; None where there are two."""
+    cdef object device = None, other
+    for x in values:
+        if isinstance(x, TensorBase):
+            other = (<TensorBase>x).device
+        elif isinstance(x, (list, tuple)) and tensors(x):
+            other = device_of(x)
+            if other is None:
+                return None
+        else:
+            continue
+        if device is None:
+            device = other
+        elif other is not device:
+            return None
+    return _cpu if device is None else device
+
+
+def deeds():
+    """How often this thread launched something, or did what a replay of the launch would not (`deed`)."""
+    return infinicore_deeds
+
+
+def deed():
+    """Note that a call depends on more than the layouts of its operands: values that were read, random numbers."""
+    global infinicore_deeds
+    infinicore_deeds += 1
 
 
 cdef inline bint _plain():
@@ -147,12 +181,18 @@ def call(int64_t kernel, int64_t args, int64_t lo, int64_t hi):
     return status
 
 
-def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
-    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
+def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple places=(), dict tensors=None):
+    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
+
+    `places` say which addresses its block takes besides: (place, name of one of `tensors` (or None), offset in bytes).
+    """
     cdef int64_t small[96]
     cdef int64_t* block = small
     cdef Py_ssize_t i, count = len(args)
     cdef int64_t parts, status
+    cdef TensorBase x
+    global infinicore_deeds
+    infinicore_deeds += 1
     if n <= 0:
         return 0
     parts = _parts(n, grain)
@@ -163,12 +203,17 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors):
     try:
         for i in range(count):
             block[i] = args[i]
+        for where, name, offset in places:
+            x = tensors[name]
+            if x is not None:
+                i = where
+                block[i] = x.address + <int64_t>offset
         status = _run(kernel, block, n, parts)
+        if infinicore_records:
+            _records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
     finally:
         if block != small:
             free(block)
-    if infinicore_records:
-        _records.append((kernel, tuple(args), n, parts, outside(keep), errors))
     return status
 
 
@@ -206,7 +251,11 @@ cdef inline TensorBase _make(Storage storage, int64_t address, dtype, device, tu
 def new_tensor(tuple shape, dtype, device):
     """An uninitialised row-major tensor."""
     cdef tuple found = _layout_of(shape)
-    cdef Storage storage = allocate(found[0] * dtype.itemsize)
+    cdef Storage storage
+    if device is _cpu:
+        storage = allocate(found[0] * dtype.itemsize)
+    else:
+        storage = device.backend.allocate(found[0] * dtype.itemsize)
     return _make(storage, storage.address, dtype, device, shape, found[1], found[0], True)
 
 
@@ -249,7 +298,7 @@ cdef inline TensorBase _output(TensorBase a, Entry entry, object out):
     if type(out) is not _tensor:
         return None
     o = <TensorBase>out
-    if o.dtype is not entry.result or not o.contiguous_:
+    if o.dtype is not entry.result or not o.contiguous_ or o.device is not _cpu:
         return None
     if o.tracked or (o.shape_ is not a.shape_ and o.shape_ != a.shape_):
         return None
@@ -272,7 +321,7 @@ def make_unary(dict kernels, slow, str name, str doc):
         cdef int64_t block[2]
         if type(input) is _tensor and _plain():
             a = <TensorBase>input
-            if a.contiguous_ and a.numel_ > 0 and not _tracks(a):
+            if a.contiguous_ and a.numel_ > 0 and a.device is _cpu and not _tracks(a):
                 entry = kernels.get(a.dtype)
                 if entry is not None:
                     o = _output(a, entry, out)
@@ -297,6 +346,7 @@ def make_binary(dict kernels, slow, str name, str doc):
             a = <TensorBase>input
             b = <TensorBase>other
             if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and a.numel_ > 0
+                    and a.device is _cpu and b.device is _cpu
                     and (a.shape_ is b.shape_ or a.shape_ == b.shape_) and not _tracks(a) and not _tracks(b)):
                 entry = kernels.get(a.dtype)
                 if entry is not None:
@@ -318,104 +368,159 @@ def make_binary(dict kernels, slow, str name, str doc):
 # ---- known calls ---------------------------------------------------------------------------------
 
 MOST_KNOWN = 4096  # layouts of an op; beyond, it starts afresh
-RESULT, SCRATCH = -1, -2  # addresses of a block that are no input's
+RESULT, SCRATCH = -1, -2  # owners of addresses that are no operand
+cdef enum:
+    MOST = 96  # numbers of a block
+    PLACES = 12  # addresses in it
+    TRIES = 64  # layouts whose calls turned out to be no single launch, after which an op without others is left alone
+    LARGE = 1 << 30  # integers from here on are seeds and the like
 
 
 cdef class Known:
     """The one launch of an op's call for operands of certain layouts: all but the addresses."""
     cdef int64_t kernel, n, grain, numel, nbytes, scratch
-    cdef int64_t block[96]
-    cdef int places[8]  # of addresses in the block, and whose: the number of an operand, RESULT or SCRATCH
-    cdef int sources[8]
-    cdef int count
-    cdef object dtype, device
+    cdef int64_t block[MOST]
+    cdef int places[PLACES]  # of addresses in the block, and whose: the number of an operand, RESULT or SCRATCH
+    cdef int owners[PLACES]
+    cdef int64_t offsets[PLACES]
+    cdef int count, addresses
+    cdef object dtype, device, backend, saved
     cdef tuple shape, strides
 
 
-cdef tuple _layouts_of(tuple args):
-    """The key of a call: layouts of its operands; None if it is no call of tensors alone outside of a graph."""
-    cdef list parts = []
+cdef tuple _layouts_of(tuple args, bint training):
+    """The key of a call: device, layouts of its tensors, its numbers and texts; with `training`, who is tracked.
+
+    None for a call whose gradients are recorded (unless `training`), without tensors, of tensors on several devices, or
+    of anything else.
+    """
+    cdef list parts = [_threads]
     cdef TensorBase t
-    cdef int absent = 0
+    cdef object device = None
+    cdef object kind
     for x in args:
         if isinstance(x, TensorBase):  # parameters, too
             t = <TensorBase>x
             if _tracks(t):
+                if not training:
+                    return None
+                parts.append(True)
+            if device is None:
+                device = t.device
+                parts.append(device)
+            elif t.device is not device:
                 return None
-            while absent:
-                parts.append(None)
-                absent -= 1
             parts.append(t.dtype)
             parts.append(t.shape_)
             parts.append(t.strides_)
         elif x is None:
-            absent += 1
+            parts.append(None)
         else:
-            return None
-    parts.append(_threads)
-    return tuple(parts)
+            kind = type(x)
+            if kind is int:
+                if not -LARGE < x < LARGE:
+                    return None
+            elif kind is float:
+                if x == 0.0 or x != x:  # 0.0 and -0.0 are equal as keys, and NaN is not
+                    return None
+            elif kind is not bool and kind is not str:
+                return None
+            parts.append(kind)
+            parts.append(x)
+    return None if device is None else tuple(parts)
 
 
-def know(dict table, tuple operands, TensorBase result, int64_t kernel, block, dict places, int64_t n, int64_t grain,
-         int64_t scratch):
-    """Let calls with operands of these layouts, and nothing else, go straight to their launch.
+def know(dict table, tuple args, TensorBase result, int64_t kernel, values, list owners, int64_t n, int64_t grain,
+         int64_t scratch, dict saved=None):
+    """Let calls with these layouts, numbers and texts go straight to their launch.
 
-    `places` says whose address stands where in `block`: the number of an operand, RESULT or SCRATCH.
+    `values` is its argument block, `owners` say whose address stands where: (place, number of an operand, RESULT or
+    SCRATCH, offset in bytes). `scratch` bytes of workspace. `saved`: for `recall`, what the call keeps for backward.
     """
     cdef Known known
-    cdef tuple key = _layouts_of(operands)
-    if key is None or len(block) > 96 or len(places) > 8 or not result.contiguous_:
+    cdef tuple key = _layouts_of(args, saved is not None)
+    if key is None or len(values) > MOST or len(owners) > PLACES or not result.contiguous_:
         return
     known = Known()
     known.kernel, known.n, known.grain, known.scratch = kernel, n, grain, scratch
     known.numel, known.nbytes = result.numel_, result.numel_ * result.dtype.itemsize
     known.dtype, known.device = result.dtype, result.device
-    known.shape, known.strides = result.shape_, result.strides_
-    for i, value in enumerate(block):
+    known.backend = None if result.device is _cpu else result.device.backend
+    known.shape, known.strides, known.saved = result.shape_, result.strides_, saved
+    for i, value in enumerate(values):
         known.block[i] = value
-    known.count = len(block)
-    for i, (place, source) in enumerate(places.items()):
-        known.places[i], known.sources[i] = place, source
-    for i in range(len(places), 8):
-        known.places[i] = -1
+    known.count, known.addresses = len(values), len(owners)
+    for i, (place, owner, offset) in enumerate(owners):
+        known.places[i], known.owners[i], known.offsets[i] = place, owner, offset
     if len(table) >= MOST_KNOWN:
         table.clear()
     table[key] = known
 
 
+cdef inline Storage _allocate(Known known, int64_t nbytes):
+    return allocate(nbytes) if known.backend is None else <Storage>known.backend.allocate(nbytes)
+
+
 cdef TensorBase _call_known(Known known, tuple args):
-    cdef int64_t block[96]
+    cdef int64_t block[MOST]
     cdef int64_t address
-    cdef Storage storage = allocate(known.nbytes)
+    cdef Storage storage = _allocate(known, known.nbytes)
     cdef Storage scratch = None
     cdef int i
     for i in range(known.count):
         block[i] = known.block[i]
-    for i in range(8):
-        if known.places[i] < 0:
-            break
-        if known.sources[i] == -1:
+    for i in range(known.addresses):
+        if known.owners[i] == -1:
             address = storage.address
-        elif known.sources[i] == -2:
-            scratch = allocate(known.scratch)
+        elif known.owners[i] == -2:
+            if scratch is None:
+                scratch = _allocate(known, known.scratch)
             address = scratch.address
         else:
-            address = (<TensorBase>args[known.sources[i]]).address
-        block[known.places[i]] = address
-    if _run(known.kernel, block, known.n, _parts(known.n, known.grain)) != 0:
+            address = (<TensorBase>args[known.owners[i]]).address
+        block[known.places[i]] = address + known.offsets[i]
+    if known.n > 0 and _run(known.kernel, block, known.n, _parts(known.n, known.grain)) != 0:
         return None  # the whole call finds the words for it
     return _make(storage, storage.address, known.dtype, known.device, known.shape, known.strides, known.numel, True)
 
 
-def make_known(dict table, slow):
-    """`slow`, but calls of layouts that `table` has go straight to their launch."""
+def recall(dict table, tuple args):
+    """(result, what is kept for backward) of a call whose gradients are recorded, if it is a known one; else None."""
+    cdef tuple key
+    cdef TensorBase result
+    if not table or not _plain():
+        return None
+    key = _layouts_of(args, True)
+    known = None if key is None else table.get(key)
+    if known is None:
+        return None
+    result = _call_known(<Known>known, args)
+    return None if result is None else (result, (<Known>known).saved)
+
+
+def make_known(dict table, slow, learn):
+    """`slow`, but calls of layouts that `table` has go straight to their launch.
+
+    Calls of other layouts go to `learn(*args)`, which does what `slow` does for operands outside of a graph, and may
+    let the table `know` the call.
+    """
+    cdef int failed = 0
     def function(*args, **kwargs):
+        nonlocal failed
         cdef tuple key
         cdef TensorBase result
-        if table and not kwargs and _plain():
-            key = _layouts_of(args)
+        if not kwargs and failed < TRIES and _plain():
+            key = _layouts_of(args, False)
             if key is not None:
-                known = table.get(key)
+                known = table.get(key, False)
+                if known is False:
+                    answer = learn(*args)
+                    if key in table:
+                        failed = -MOST_KNOWN
+                    else:
+                        failed += 1
+                        table[key] = None
+                    return answer
                 if known is not None:
                     result = _call_known(<Known>known, args)
                     if result is not None:

@@ -13,7 +13,7 @@ GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
-_state = {"driver": None, "threads": 1, "load_driver": None, "tensor": None}
+_state = {"driver": None, "threads": 1, "load_driver": None, "tensor": None, "device": None}
 
 
 class _Thread(threading.local):
@@ -30,10 +30,11 @@ def is_compiled():
     return False
 
 
-def configure(load_driver, tensor):
-    """Name the function that loads the driver, and the class of tensors."""
+def configure(load_driver, tensor, device):
+    """Name the function that loads the driver, the class of tensors, and the device that they have by default."""
     _state["load_driver"] = load_driver
     _state["tensor"] = tensor
+    _state["device"] = device
 
 
 def set_threads(count):
@@ -77,6 +78,21 @@ def tensors(values):
     return found
 
 
+def device_of(values):
+    """The device of the tensors among `values` and in lists of them; None where there are two."""
+    devices = {x.device for x in tensors(values)}
+    return _state["device"] if not devices else devices.pop() if len(devices) == 1 else None
+
+
+def deeds():
+    """Nothing: calls are not known here."""
+    return 0
+
+
+def deed():
+    """Nothing: calls are not known here."""
+
+
 def record_into(records):
     """Append the launches of this thread to the list `records` too; None ends recording."""
     _thread.recording = records
@@ -114,10 +130,18 @@ def _run(kernel, args, n, parts):
     return _function(kernel)(args, 0, n)
 
 
-def launch(kernel, args, n, grain, keep, errors):
-    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code."""
+def launch(kernel, args, n, grain, keep, errors, places=(), tensors=None):
+    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
+
+    `places` say which addresses its block takes besides: (place, name of one of `tensors` (or None), offset in bytes).
+    """
     if n <= 0:
         return 0
+    args = list(args)
+    for place, name, offset in places:
+        x = tensors[name]
+        if x is not None:
+            args[place] = x.address + offset
     parts = _parts(n, grain)
     block = (ctypes.c_int64 * len(args))(*args)
     status = _run(kernel, ctypes.addressof(block), n, parts)
@@ -129,7 +153,7 @@ def launch(kernel, args, n, grain, keep, errors):
 def new_tensor(shape, dtype, device):
     """An uninitialised row-major tensor."""
     numel = layout_cy.count(shape)
-    storage = tensor_cy.allocate(numel * dtype.itemsize)
+    storage = device.backend.allocate(numel * dtype.itemsize)
     t = _state["tensor"]()
     t.set_layout(storage, storage.address, dtype, device, shape, layout_cy.contiguous_strides(shape), numel, True)
     return t
@@ -169,6 +193,7 @@ def _plain(x, tensor):
     return (
         type(x) is tensor
         and x.contiguous_
+        and x.device is _state["device"]
         and x.numel_ > 0
         and _thread.recording is None
         and not mode & 2
@@ -177,7 +202,13 @@ def _plain(x, tensor):
 
 
 def _alike(a, b):
-    return a.dtype is b.dtype and b.contiguous_ and a.shape_ == b.shape_ and not (b.tracked and _thread.mode & 1)
+    return (
+        a.dtype is b.dtype
+        and b.contiguous_
+        and b.device is a.device
+        and a.shape_ == b.shape_
+        and not (b.tracked and _thread.mode & 1)
+    )
 
 
 def make_unary(kernels, slow, name, doc):
@@ -214,10 +245,14 @@ def make_binary(kernels, slow, name, doc):
 RESULT, SCRATCH = -1, -2  # as in `launch_cy.pyx`
 
 
-def know(table, operands, result, kernel, block, places, n, grain, scratch):
+def know(table, args, result, kernel, values, owners, n, grain, scratch, saved=None):
     """Nothing: without compiled code, a call that is known costs no less than one that is not."""
 
 
-def make_known(table, slow):
+def recall(table, args):
+    """None: no call is known here."""
+
+
+def make_known(table, slow, learn):
     """`slow` itself: `know` fills no table here."""
     return slow

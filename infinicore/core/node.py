@@ -65,6 +65,10 @@ class Node:
     def backward(self, gradients, into):
         raise NotImplementedError(f"`{self.name}` has no derivative: compute it under `no_grad`, or detach its inputs")
 
+    def current(self, x):
+        """This node, or for a view whose base was written to since, one that comes from the base as it is now."""
+        return self
+
     def release(self):
         """Drop what was saved: the node has run, and the graph is not retained."""
 
@@ -156,12 +160,7 @@ class Saved:
 
 def alias(x):
     """Another tensor of the same memory, outside of the graph."""
-    t = type_of_tensors.__new__(type_of_tensors)
-    t.set_layout(x.storage, x.address, x.dtype, x.device, x.shape_, x.strides_, x.numel_, x.contiguous_)
-    return t
-
-
-type_of_tensors = None  # the Tensor class, set by tensor.py
+    return launch.view_tensor(x, x.shape_, x.strides_, 0)
 
 
 def edge(x):
@@ -171,16 +170,9 @@ def edge(x):
     node = x.node
     if node is None:
         return x, -1
-    if x.base is not None and node.base_node is not x.base.node:
-        node = renew_view(x)
-    return node, x.output
+    return node if x.base is None else node.current(x), x.output
 
 
 def attach(x, node, output=0):
     """Make `x` the result number `output` of a node."""
     x.node, x.output, x.tracked = node, output, True
-
-
-def renew_view(x):
-    """Give a view whose base was written to since a node that comes from the base as it is now; set by `derive`."""
-    raise NotImplementedError

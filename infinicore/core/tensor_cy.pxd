@@ -6,7 +6,10 @@ cdef class Block:
     cdef public object owner
     cdef public object arena
 
+cdef object _host
+
 cdef class Storage:
+    cdef public object backend
     cdef public long long address
     cdef public long long nbytes
     cdef public Block block

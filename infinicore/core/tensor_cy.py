@@ -221,9 +221,13 @@ def used_bytes(reset_peak=False):
 
 
 class Storage:
-    """Memory that tensors share: a block of the pool, or foreign memory that `owner` keeps alive."""
+    """Memory that tensors share: a block of the pool, or foreign memory that `owner` keeps alive.
 
-    def __init__(self, address, nbytes, block, owner):
+    `backend` is that of the device whose memory it is.
+    """
+
+    def __init__(self, address, nbytes, block, owner, backend=None):
+        self.backend = _host if backend is None else backend
         self.address = address
         self.nbytes = nbytes
         self.block = block
@@ -237,10 +241,20 @@ class Storage:
             give_block(self.block)
 
 
+_host = None  # the backend of the CPU
+
+
+def set_host(backend):
+    """Name the backend of the memory that `allocate` gives."""
+    global _host
+    _host = backend
+
+
 def allocate(nbytes):
     """New storage of `nbytes`, uninitialised."""
     block = take_block(nbytes)
     storage = Storage.__new__(Storage)  # past `__init__`, whose argument parsing costs 0.1 us
+    storage.backend = _host
     storage.address = block.address
     storage.nbytes = nbytes
     storage.block = block

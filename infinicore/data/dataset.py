@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from ..dispatch.generator import default_generator
 from ..interop.numpy import from_numpy, to_numpy
-from ..tensor.random import default_generator
 from ..tensor.tensor import Tensor
 
 

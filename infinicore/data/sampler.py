@@ -5,7 +5,7 @@ import operator
 
 import numpy as np
 
-from ..tensor.random import Generator, default_generator
+from ..dispatch.generator import Generator, default_generator
 
 _BLOCK = 65536  # indices drawn at a time, so that long orders take no memory
 _MASK = (1 << 64) - 1

@@ -22,7 +22,7 @@ from multiprocessing import connection
 
 import numpy as np
 
-from ..tensor.random import fork_rng, manual_seed
+from ..dispatch.generator import fork_rng, manual_seed
 from .collate import default_collate, default_convert
 from .sampler import mix
 from .transfer import SharedBlock

@@ -1,18 +1,17 @@
 """From a call to launches: the public functions, raw calls, and derivatives of recorded ones."""
 
-from .call import (
-    Call,
+from .call import Call
+from .elementwise import cast, contiguous_copy, copy_into, elementwise, elementwise_kernel
+from .tensors import (
     as_dtype,
-    cast,
-    contiguous_copy,
-    copy_into,
-    elementwise,
-    elementwise_kernel,
     empty,
-    raise_for,
+    from_array,
+    mirror,
+    one_device,
     refuse_recording,
     scalar,
     set_tensor_class,
+    to_device,
     view,
     wrap,
     writable,
@@ -27,10 +26,13 @@ __all__ = [
     "elementwise",
     "elementwise_kernel",
     "empty",
-    "raise_for",
+    "from_array",
+    "mirror",
+    "one_device",
     "refuse_recording",
     "scalar",
     "set_tensor_class",
+    "to_device",
     "view",
     "wrap",
     "writable",

@@ -14,13 +14,18 @@ import numpy as np
 from .. import dispatch
 from ..core import launch as core_launch
 from ..core import layout, node
-from ..core.node import GRAD, Node, Saved, attach, edge
+from ..core.node import GRAD, Node, Saved, alias, attach, edge
 from ..core.tensor_cy import TensorBase
 from ..kernels.lang import scalar_math
 from ..kernels.ops import elementwise as _rules
 from ..kernels.table.registry import FLOATS, Op
 
-functions = types.SimpleNamespace()  # all public ops by name, filled by `infinicore.tensor`: the `f` of rules
+functions = types.SimpleNamespace()  # all public ops by name: the `f` of rules
+
+
+def enter(made):
+    """Let rules call the public functions, which record their calls by this file and are made above it."""
+    vars(functions).update(made)
 
 
 def _is_one(g):
@@ -28,27 +33,36 @@ def _is_one(g):
     storage, version = node.state.seed
     if g.storage is storage and storage.version == version:
         return True
-    return core_launch.recording() is None and g.item() == 1.0
+    return g.storage.backend.shares_memory and core_launch.recording() is None and g.item() == 1.0
 
 
-functions.is_one = _is_one
+functions.is_one, functions.from_array = _is_one, dispatch.from_array
 
 # ---- views -------------------------------------------------------------------------------------
 
 
-class ViewNode(Node):
-    """A view: `inverse` turns its gradient into that of the tensor it shows."""
+class _OfView(Node):
+    """What nodes of views share: they are made anew once their base was written to."""
 
     __slots__ = ("base_node", "inverse")
+
+    def current(self, x):
+        return self if self.base_node is x.base.node else _renew_view(x)
+
+
+class ViewNode(_OfView):
+    """A view: `inverse` turns its gradient into that of the tensor it shows."""
+
+    __slots__ = ()
 
     def backward(self, gradients, into):
         return (self.inverse(gradients[0]),)
 
 
-class PiecesNode(Node):
+class PiecesNode(_OfView):
     """Views that share a tensor out: `inverse` joins their gradients, None where nothing flows."""
 
-    __slots__ = ("base_node", "inverse")
+    __slots__ = ()
 
     def backward(self, gradients, into):
         return (self.inverse(gradients),)
@@ -62,17 +76,17 @@ class WrittenNode(Node):
 
     __slots__ = ("base", "part")
 
-    def _laid_out(self, dtype):
+    def _laid_out(self, dtype, device):
         """New memory in the layout of the tensor, and the part of it that was overwritten."""
         low, high = layout.extent(*self.base)
-        whole = dispatch.view(dispatch.empty((high - low + 1,), dtype), *self.base, -low)
+        whole = dispatch.view(dispatch.empty((high - low + 1,), dtype, None, device), *self.base, -low)
         return whole, dispatch.view(whole, *self.part)
 
     def backward(self, gradients, into):
         g = gradients[0]
         if core_launch.mode() & GRAD:
             return self._differentiable(g)
-        old, part = self._laid_out(g.dtype)
+        old, part = self._laid_out(g.dtype, g.device)
         dispatch.copy_into(old, g)
         new = None if self.edges[1] is None else dispatch.contiguous_copy(part)
         part.fill_(0)
@@ -80,13 +94,33 @@ class WrittenNode(Node):
 
     def _differentiable(self, g):
         """The same by operations that have derivatives."""
-        keep, part = self._laid_out(dispatch.as_dtype("bool"))
+        keep, part = self._laid_out(dispatch.as_dtype("bool"), g.device)
         keep.fill_(True)
         part.fill_(False)
-        numbers, part = self._laid_out(dispatch.as_dtype("int64"))  # of the elements, in row-major order
-        dispatch.copy_into(numbers, functions.from_numpy(np.arange(g.numel_).reshape(g.shape_)))
+        numbers, part = self._laid_out(dispatch.as_dtype("int64"), g.device)  # of the elements, in row-major order
+        dispatch.copy_into(numbers, dispatch.from_array(np.arange(g.numel_).reshape(g.shape_), g.device))
         new = functions.index_select(g.reshape(-1), 0, dispatch.contiguous_copy(part).reshape(-1))
         return functions.where(keep, g, 0.0), new.reshape(part.shape_)
+
+
+class MovedNode(Node):
+    """A copy on another device: its gradient goes back to the device `source`."""
+
+    __slots__ = ("source",)
+
+    def backward(self, gradients, into):
+        return (moved(gradients[0], self.source),)
+
+
+def moved(x, device):
+    """A copy of `x` on another device, with a place in the graph."""
+    dispatch.refuse_recording("moving a tensor to another device", "move it before, or after the replay")
+    t = dispatch.to_device(x if x.contiguous_ else dispatch.contiguous_copy(x), device)
+    if x.tracked and core_launch.mode() & GRAD:
+        made = MovedNode("to", (edge(x),), ((t.shape_, t.dtype),))
+        made.source = x.device
+        attach(t, made)
+    return t
 
 
 def view(x, shape, strides, offset=0, inverse=None):
@@ -121,18 +155,18 @@ def pieces(x, views, inverse):
 def _unstrided(shape, strides, view_shape, view_strides, offset, g):
     """The gradient of a tensor of `shape`, `strides` from that of a strided view of it: zeros and the view's own."""
     low, high = layout.extent(shape, strides)
-    places = _places(view_shape, view_strides, offset - low)
-    memory = dispatch.empty((high - low + 1,), g.dtype).zero_()
+    places = _places(view_shape, view_strides, offset - low, g.device)
+    memory = dispatch.empty((high - low + 1,), g.dtype, None, g.device).zero_()
     memory = functions.index_add(memory, 0, places, g.reshape(-1))
-    return functions.index_select(memory, 0, _places(shape, strides, -low)).reshape(shape)
+    return functions.index_select(memory, 0, _places(shape, strides, -low, g.device)).reshape(shape)
 
 
-def _places(shape, strides, first):
+def _places(shape, strides, first, device):
     """Where each element of a layout lies in memory: a flat int64 tensor."""
     places = np.full(shape, first, np.int64)
     for d, (size, stride) in enumerate(zip(shape, strides)):
         places += np.arange(size).reshape(-1, *[1] * (len(shape) - d - 1)) * stride
-    return functions.from_numpy(places.reshape(-1))
+    return dispatch.from_array(places.reshape(-1), device)
 
 
 def _renew_view(x):
@@ -143,9 +177,6 @@ def _renew_view(x):
     made.inverse, made.base_node = inverse, base.node
     attach(x, made)
     return made
-
-
-node.renew_view = _renew_view
 
 
 def keep_old(x, result):
@@ -194,7 +225,7 @@ def _gradient_op(op, name):
 
 
 class _TensorMath:
-    """The names of `cpu/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
+    """The names of `lang/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
 
     def __getattr__(self, name):
         on_tensors, on_numbers = getattr(functions, name, None), getattr(scalar_math, name)
@@ -223,6 +254,9 @@ def _on_tensors(function):
     return types.FunctionType(function.__code__, names, function.__name__)
 
 
+functions.on_tensors = _on_tensors
+
+
 class ElementwiseNode(Node):
     """A recorded elementwise call: `saved` maps names to what the rules need, `wanted` names the inputs in order."""
 
@@ -235,7 +269,7 @@ class ElementwiseNode(Node):
         values = {k: v.get(self.name) if type(v) is Saved else v for k, v in saved.items()}
         values["g"] = gradients[0]
         results = []
-        for name, shape, dtype in self.wanted:
+        for name, shape, dtype, _ in self.wanted:
             rule = self.op.gradients[name]
             if rule.parameters == ("g",) and _is_identity(rule.function):
                 result = gradients[0]
@@ -274,7 +308,7 @@ def record_elementwise(op, inputs, out, result=None):
             if rule is None:
                 made = Node(op.name, tuple(edge(x) for x in inputs if isinstance(x, TensorBase)), ())
                 return attach(out, made)
-            wanted.append((name, x.shape_, x.dtype))
+            wanted.append((name, x.shape_, x.dtype, x.device))
             edges.append(edge(x))
             needed.update(rule.parameters)
     if not wanted:
@@ -286,7 +320,7 @@ def record_elementwise(op, inputs, out, result=None):
     }
     attach(out, made)
     if "out" in needed:
-        made.saved["out"] = Saved(node.alias(out), made, 0)
+        made.saved["out"] = Saved(alias(out), made, 0)
 
 
 def fit(g, shape, dtype):
@@ -399,8 +433,8 @@ class Recorder:
         self.op, self.names, self.defaults = op, op.parameters, op.defaults
         self.needs = {}  # names of inputs that want a gradient -> _Need
 
-    def record(self, call, args, kwargs, result):
-        """Give the results of a call their place in the graph."""
+    def record(self, kept, args, kwargs, result):
+        """Give the results of a call their place in the graph; `kept` is what its paragraph saved."""
         op = self.op
         if op.gradient is None:
             return
@@ -427,8 +461,8 @@ class Recorder:
         else:
             made = OpNode(op.name, edges, outputs)
             made.op, made.need, made.slots = op, need, slots
-            if call.saved:
-                values.update(call.saved)
+            if kept:
+                values.update(kept)
             made.saved = saved = {}
             for name in need.saved:
                 value = values.get(name)
@@ -439,7 +473,7 @@ class Recorder:
             for i, name in need.outputs:
                 if i < len(results):
                     floating = results[i].dtype.is_floating_point
-                    saved[name] = Saved(node.alias(results[i]), made if floating else None, i)
+                    saved[name] = Saved(alias(results[i]), made if floating else None, i)
         for i, y in enumerate(results):
             if y.dtype.is_floating_point:
                 attach(y, made, i)

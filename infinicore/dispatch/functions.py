@@ -9,10 +9,12 @@ import functools
 import inspect
 import threading
 
-from .. import dispatch
+from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
+from ..core.tensor_cy import TensorBase
 from ..dtype import bool_
+from ..kernels.table.loss import REDUCTIONS
 from . import derive
 
 # ---- watchers ------------------------------------------------------------------------------------
@@ -131,22 +133,93 @@ def make_elementwise(op):
             table[key] = _fast_entry(op, key)
         return y
 
-    if len(op.parameters) == 1:
-        return core_launch.make_unary(table, slow, op.name, op.doc)
-    if len(op.parameters) == 2:
-        return core_launch.make_binary(table, slow, op.name, op.doc)
+    count, defaults = len(op.parameters), tuple(op.defaults.values())
+    if not defaults and count < 3:
+        make = core_launch.make_unary if count == 1 else core_launch.make_binary
+        return make(table, slow, op.name, op.doc)
+    needed = count - len(defaults)
 
     def function(*inputs, out=None, **named):
-        if named or len(inputs) != len(op.parameters):
-            inputs = signature.bind(*inputs, **named).args
+        if named or not needed <= len(inputs) <= count:
+            bound = signature.bind(*inputs, **named)
+            bound.apply_defaults()
+            inputs = bound.args
+        elif len(inputs) < count:
+            inputs = (*inputs, *defaults[len(inputs) - needed :])
         return slow(inputs, out)
 
     signature = inspect.signature(op.function)
-    extra = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    function.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    return _described(function, op, signature, out=None)
+
+
+def _described(function, op, signature, **named):
+    """`function` with the name, the text and the signature of an op, and more keywords with their defaults."""
+    extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in named.items()]
+    parameters = [p for p in signature.parameters.values() if p.name not in named]
+    function.__signature__ = signature.replace(parameters=[*parameters, *extra])
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = op.doc
     return function
+
+
+def make_loss(op):
+    """The public function of a loss: the elementwise one, and a mean or a sum."""
+    elements, signature = make_elementwise(op), inspect.signature(op.function)
+
+    def function(*inputs, reduction="mean", out=None, **named):
+        if named:
+            inputs = signature.bind(*inputs, **named).args
+        if reduction == "none":
+            return elements(*inputs, out=out)
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"`reduction` of `{op.name}` must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+        y, reduce = elements(*inputs), getattr(derive.functions, reduction)
+        return reduce(y) if out is None else reduce(y, out=out)  # without keywords, a call may be known
+
+    return _described(function, op, signature, reduction="mean", out=None)
+
+
+# ---- ops that are written with others ------------------------------------------------------------
+
+
+class _Functions:
+    """All public ops by name, and the row that a composite belongs to (`op`, for its errors)."""
+
+    def __init__(self, op):
+        self.op = op
+
+    def __getattr__(self, name):
+        found = getattr(derive.functions, name)
+        setattr(self, name, found)  # found at once from now on
+        return found
+
+
+def make_composite(op):
+    """The public function of a composite: the ops that it calls allocate, launch and record."""
+    f, paragraph = _Functions(op), op.function
+    signature = inspect.signature(paragraph)
+    writes = "out" in signature.parameters
+
+    def run(*args, out=None, **kwargs):
+        if out is None:
+            return paragraph(f, *args, **kwargs)
+        if core_launch.mode() & GRAD and core_launch.tracked((*args, *kwargs.values())):
+            _refuse_out(op, out)
+        if writes:
+            return paragraph(f, *args, out=out, **kwargs)
+        y = paragraph(f, *args, **kwargs)
+        call = dispatch.Call(op, {"out": out}, (), False, y.device)
+        target = call.out(y.shape_, y.dtype)
+        dispatch.copy_into(target, y)
+        return call.finish(target)
+
+    def function(*args, **kwargs):
+        if core_launch.mode() & WATCH:
+            return _watched(op, run, args, kwargs)
+        return run(*args, **kwargs)
+
+    inputs = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return _described(function, op, inputs, out=None)
 
 
 def _given(out):
@@ -172,8 +245,8 @@ def _fast_entry(op, key):
 
 def make_function(op):
     """The public function of an op: its paragraph, with `out=` instead of `call`."""
-    if op.family == "elementwise":
-        return make_elementwise(op)
+    if op.family != "kernel":
+        return {"elementwise": make_elementwise, "loss": make_loss, "composite": make_composite}[op.family](op)
     paragraph, outputs = op.function, op.outputs
     record = derive.Recorder(op).record
 
@@ -188,14 +261,15 @@ def make_function(op):
             given.update(zip(outputs, given.pop("out")))
         mode = core_launch.mode()
         if not (mode & GRAD and (core_launch.tracked(args) or (kwargs and core_launch.tracked(kwargs.values())))):
-            call = dispatch.Call(op, given, inputs)
+            call = dispatch.Call(op, given, inputs, device=device_of(args, kwargs))
             return call.finish(paragraph(call, *args, **kwargs))
         if op.gradient is not None:
             if given:
                 _refuse_out(op, given)
             if not outputs:
                 raise ValueError(f"`{op.name}` works in place and records no gradients: call it under `no_grad`")
-        return recorded(mode, dispatch.Call(op, given, inputs, op.gradient is not None), args, kwargs)
+        call = dispatch.Call(op, given, inputs, op.gradient is not None, device_of(args, kwargs))
+        return recorded(mode, call, args, kwargs)
 
     def recorded(mode, call, args, kwargs):
         core_launch.set_mode(mode & ~GRAD)  # what a paragraph computes on the way is no part of the graph
@@ -203,7 +277,7 @@ def make_function(op):
             result = call.finish(paragraph(call, *args, **kwargs))
         finally:
             core_launch.set_mode(mode)
-        record(call, args, kwargs, result)
+        record(call.saved, args, kwargs, result)
         return result
 
     def function(*args, **kwargs):
@@ -212,17 +286,81 @@ def make_function(op):
             return _watched(op, run, args, kwargs)
         if kwargs or not outputs:
             return run(*args, **kwargs)
-        if mode & GRAD and core_launch.tracked(args):  # by far the most calls of a training step
-            return recorded(mode, dispatch.Call(op, {}, (), op.gradient is not None), args, kwargs)
-        return paragraph(dispatch.Call(op, {}, ()), *args)
+        if not (mode & GRAD and core_launch.tracked(args)):
+            return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
+        found = core_launch.recall(op.training, args)  # by far the most calls of a training step
+        if found is not None:
+            record(found[1], args, kwargs, found[0])
+            return found[0]
+        call = dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {}))
+        before = _state_of(args)
+        result = recorded(mode, call, args, kwargs)
+        if not core_launch.tensors(call.saved.values()):
+            _remember(op.training, args, result, call, before, call.saved)
+        return result
+
+    def device_of(args, kwargs):
+        values = (*args, *kwargs.values()) if kwargs else args
+        found = core_launch.device_of(values)
+        return dispatch.one_device(op.name, (*op.parameters[: len(args)], *kwargs), values) if found is None else found
+
+    def learn(*args):
+        """A call outside of a graph; if it is a single launch of its operands, let the table of known calls have it."""
+        call = dispatch.Call(op, {}, (), False, device_of(args, {}))
+        before = _state_of(args)
+        result = paragraph(call, *args)
+        _remember(op.known, args, result, call, before)
+        return result
 
     signature = inspect.signature(paragraph)
-    parameters = list(signature.parameters.values())[1:]
-    extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in outputs]
-    function.__signature__ = signature.replace(parameters=[*parameters, *extra])
-    function.__name__ = function.__qualname__ = op.name
-    function.__doc__ = op.doc
-    return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function)
+    signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    _described(function, op, signature, **dict.fromkeys(outputs))
+    return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function, learn)
+
+
+def _state_of(args):
+    """What a single launch changes by one, and what it must not change: deeds, and the versions of operands."""
+    return core_launch.deeds() + 1, [x.storage.version for x in args if isinstance(x, TensorBase)]
+
+
+def _remember(table, args, result, call, before, saved=None):
+    """Enter a call into a table of known ones.
+
+    It must have been a single launch with a new result, whose block has no address but those of operands, the result
+    and workspace. `before` is the `_state_of` its operands then; `saved` is what a call under gradients keeps besides.
+    """
+    if before != (core_launch.deeds(), before[1]) or call.launched is None or not isinstance(result, TensorBase):
+        return
+    if _state_of(args)[1] != before[1]:
+        return
+    kernel, values, tensors, places, n, grain = call.launched
+    numbers = {}  # id of a tensor -> its owner
+    for i, x in enumerate(args):
+        if isinstance(x, TensorBase):
+            if id(x) in numbers:
+                return  # one tensor twice: of two others, the block would hold the first twice
+            numbers[id(x)] = i
+    if id(result) in numbers:
+        return
+    numbers[id(result)] = core_launch.RESULT
+    starts, scratch = {}, 0  # of workspaces, one behind the other
+    for x in call.workspaces:
+        starts[id(x)], scratch = scratch, scratch + -(-x.nbytes // 64) * 64
+    owners = []
+    for place, name, offset in places or [(i, i, 0) for i in range(len(tensors))]:
+        x = tensors[name]
+        if x is None:
+            continue
+        if id(x) in numbers:
+            owners.append((place, numbers[id(x)], offset))
+        elif id(x) in starts:
+            owners.append((place, core_launch.SCRATCH, offset + starts[id(x)]))
+        else:
+            return
+        if places is None and values[place] != x.address:
+            return  # a block whose tensors do not stand at its beginning
+    if any(owner == core_launch.RESULT for _, owner, _ in owners):
+        core_launch.know(table, args, result, kernel, values, owners, n, grain, scratch, saved)
 
 
 def _with_fields(function, op):
@@ -235,3 +373,7 @@ def _with_fields(function, op):
         return named._make(result) if type(result) is tuple else result
 
     return with_fields
+
+
+FUNCTIONS = {name: make_function(op) for name, op in kernels.OPS.items()}  # all public functions of the op table
+derive.enter(FUNCTIONS)

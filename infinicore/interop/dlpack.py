@@ -4,6 +4,7 @@ import ctypes
 
 from .. import dispatch
 from ..core import layout
+from ..device import CPU
 from ..dtype import dtype as to_dtype
 
 _CPU = 1
@@ -63,6 +64,8 @@ def _capsule_gone(capsule):
 
 def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=None):
     """A capsule for `__dlpack__`; `copy=True` exports a copy."""
+    if tensor.device is not CPU:
+        raise BufferError(f"a tensor on {tensor.device} cannot be exported through DLPack: call `.cpu()` on it first")
     if dl_device not in (None, (_CPU, 0)):
         raise BufferError(f"`dl_device` must be (1, 0), the CPU, got {dl_device}")
     if tensor.dtype.kind == "s":

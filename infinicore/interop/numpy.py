@@ -3,7 +3,8 @@
 import numpy as np
 
 from .. import dispatch
-from ..device import usable
+from ..core import launch as core_launch
+from ..device import CPU, usable
 from ..dtype import dtype as to_dtype
 
 _TYPESTR = {"bfloat16": "<u2", "float8_e4m3": "|u1", "float8_e5m2": "|u1"}
@@ -25,7 +26,10 @@ class _Memory:
 
 
 def to_numpy(tensor):
-    """An array of the same memory."""
+    """An array of the same memory. Raises TypeError for tensors of devices that do not share the host's memory."""
+    if tensor.device is not CPU:
+        raise TypeError(f"a tensor on {tensor.device} has no NumPy array of its memory: call `.cpu()` on it first")
+    core_launch.deed()
     dispatch.refuse_recording("reading the values of a tensor", "replays would not read them again, so read them after")
     target = tensor.dtype.numpy
     if tensor.numel_ == 0:
@@ -41,7 +45,7 @@ def from_numpy(array, *, dtype=None, device=None):
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"`array` must be a NumPy array, got {type(array).__name__}; use `infinicore.tensor`")
-    usable(device)
+    place = CPU if device is None else usable(device)
     own = to_dtype(array.dtype)
     wanted = own if dtype is None else to_dtype(dtype)
     array = array.astype(own.numpy, copy=False)  # the machine's byte order
@@ -50,6 +54,6 @@ def from_numpy(array, *, dtype=None, device=None):
     if not shareable:
         array = np.array(array, order="C")
     if array.size == 0:
-        return dispatch.empty(array.shape, wanted)
-    result = dispatch.wrap(array.ctypes.data, array.shape, tuple(s // size for s in array.strides), own, array)
+        return dispatch.empty(array.shape, wanted, None, place)
+    result = dispatch.from_array(array, place)
     return result if wanted is own else dispatch.cast(result, wanted)

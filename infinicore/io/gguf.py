@@ -12,6 +12,7 @@ import os
 import struct
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
@@ -272,7 +273,18 @@ class GGUFFile(MappedFile):
 def _on_array(data, shape, dtype):
     """A contiguous tensor of the memory of an array."""
     from ..core import layout
-    from ..dispatch.call import wrap
+    from ..dispatch import wrap
     from ..dtype import dtype as as_dtype
 
     return wrap(data.ctypes.data, shape, layout.contiguous_strides(shape), as_dtype(dtype), data)
+
+
+def is_gguf(path):
+    """Whether `path` is a GGUF file, by its name or its first bytes."""
+    path = Path(path)
+    if path.suffix == ".gguf":
+        return not path.is_dir()
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC

@@ -1,6 +1,6 @@
 """Text generation with language models: tokenizers, sampling, caches, streams of tokens, chat."""
 
-from ..models.cache import PagedCache, StaticCache
+from .cache import PagedCache, StaticCache
 from .conversation import Conversation
 from .generate import Completion, Generation, Token, generate
 from .runner import Runner

@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from ..models.checkpoint import read_json
+from ..io.json import read_json
 
 
 def load_template(folder, tokenizer_config):

@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass
 
 from ..interop.tokenizers import check_text
-from ..models.batch import check_ids
-from ..models.llama.configs import token_ids
+from ..io.json import token_ids
 from . import stopping
+from .batch import check_ids
 from .runner import Runner
 from .sampler import Sampler, resolve
 from .tokenizer import StreamDecoder, tokenizer_of

@@ -5,8 +5,9 @@ import infinicore
 from .. import config
 from ..autograd import no_grad
 from ..context import NumThreads
-from ..models.cache import PagedCache, StaticCache
-from ..models.step import Step, build, indices
+from ..dispatch import mirror
+from .cache import PagedCache, StaticCache
+from .step import Step, build, indices
 
 CACHES = {"static": StaticCache, "paged": PagedCache}
 
@@ -36,12 +37,10 @@ class Runner:
         self.model, self.sampler, self.chunk = model, sampler, chunk
         self.cache = make_cache(model, cache, sequences, max_length, kv_cache_dtype)
         self.held = [[] for _ in range(sequences)]  # the tokens stored, per sequence
-        self._ids = infinicore.zeros((sequences,), dtype=infinicore.int64)
-        self._positions, self._totals, self._slots = (
-            infinicore.zeros((sequences,), dtype=infinicore.int64) for _ in "pts"
-        )
-        self.tokens = memoryview(self._ids.numpy())
-        self._views = [memoryview(t.numpy()) for t in (self._positions, self._totals, self._slots)]
+        device = self.cache.device
+        self._ids, *self._inputs = (mirror((sequences,), infinicore.int64, device) for _ in range(4))
+        self.tokens = memoryview(self._ids.host)
+        self._views = [memoryview(one.host) for one in self._inputs]  # positions, totals, slots
         self._graph = None
         self._active = 0
         given = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
@@ -86,7 +85,7 @@ class Runner:
         step = build(self.cache, self.model.rotary, sequences, chunks, rows=ending, lengths=lengths)
         if ending:
             rows = [sequences[i] for i in ending]
-            ids = infinicore.zeros((len(rows),), dtype=infinicore.int64)
+            ids = infinicore.zeros((len(rows),), dtype=infinicore.int64, device=self.cache.device)
             self.sampler.draw(rows)
             self.sampler.choose(self.model.logits(step), rows, ids)
             for sequence, token in zip(rows, ids.tolist()):
@@ -107,11 +106,14 @@ class Runner:
         try:
             for sequence in sequences:
                 self._feed(sequence)
+            for one in (self._ids, *self._inputs, self.cache.block_tables):
+                one.flush()
             with self._decode_threads:
                 if self._graph is None:
                     self._record()
                 else:
                     self._graph.run()
+            self._ids.fetch()
         except BaseException:
             # An interrupt: what may not have been computed must not count as stored.
             for sequence in sequences:
@@ -142,15 +144,16 @@ class Runner:
         """Run one step and record it: every address in it stays the same from now on."""
         count = len(self.held)
         sine, cosine = self.model.rotary.ensure(self.cache.capacity)
+        positions, totals, slots = (one.tensor for one in self._inputs)
         step = Step(
-            token_ids=self._ids,
-            positions=self._positions,
+            token_ids=self._ids.tensor,
+            positions=positions,
             sine=sine,
             cosine=cosine,
             query_starts=indices(range(count + 1)),
-            totals=self._totals,
-            block_tables=self.cache.block_tables,
-            slots=self._slots,
+            totals=totals,
+            block_tables=self.cache.block_tables.tensor,
+            slots=slots,
             rows=None,
             cache=self.cache,
             longest_query=1,
@@ -158,7 +161,7 @@ class Runner:
         )
         infinicore.start_graph_recording()
         try:
-            self.sampler.choose(self.model.logits(step), range(count), self._ids)
+            self.sampler.choose(self.model.logits(step), range(count), self._ids.tensor)
         finally:
             self._graph = infinicore.stop_graph_recording()
 

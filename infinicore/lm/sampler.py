@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import infinicore
 
+from ..device import usable
+from ..dispatch import mirror
+
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class SamplingParams:
@@ -84,14 +87,15 @@ class Sampler:
         self._options = {}
         if not params.greedy or params.repetition_penalty != 1:
             values = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-            values |= {"repetition_penalty": params.repetition_penalty, "random_val": 0.0}
+            values |= {"repetition_penalty": params.repetition_penalty}
             for name, value in values.items():
                 dtype = infinicore.int64 if name == "top_k" else infinicore.float64
                 self._options[name] = infinicore.full((sequences,), value, dtype=dtype)
-            self._uniforms = self._options["random_val"].numpy()
+            self._uniforms = mirror((sequences,), infinicore.float64, usable(None))
+            self._options["random_val"] = self._uniforms.tensor
         if params.repetition_penalty != 1:
-            history = infinicore.full((sequences, max_length), -1, dtype=infinicore.int64)
-            self._options["history"], self._seen = history, history.numpy()
+            self._seen = mirror((sequences, max_length), infinicore.int64, usable(None))
+            self._options["history"] = self._seen.tensor
             self._lengths = [0] * sequences
         seeds = [None if params.seed is None else params.seed + index for index in range(sequences)]
         self._generators = [random.Random(seed) for seed in seeds]
@@ -99,7 +103,7 @@ class Sampler:
     def begin(self, prompts):
         """Start over with prompts (lists of ids, one per sequence)."""
         if "history" in self._options:
-            self._seen[:] = -1
+            self._seen.host[:] = -1
             self._lengths = [0] * len(prompts)
             for sequence, prompt in enumerate(prompts):
                 for token in dict.fromkeys(prompt):
@@ -108,14 +112,17 @@ class Sampler:
     def note(self, sequence, token):
         """A token that the sequence holds from now on."""
         if "history" in self._options:
-            self._seen[sequence, self._lengths[sequence]] = token
+            self._seen.host[sequence, self._lengths[sequence]] = token
             self._lengths[sequence] += 1
 
     def draw(self, sequences):
-        """New random numbers for the next choice of these sequences."""
+        """Bring what the next choice of these sequences needs to the device, with new random numbers."""
         if not self.params.greedy:
             for sequence in sequences:
-                self._uniforms[sequence] = self._generators[sequence].random()
+                self._uniforms.host[sequence] = self._generators[sequence].random()
+            self._uniforms.flush()
+        if "history" in self._options:
+            self._seen.flush()
 
     def choose(self, logits, sequences, out):
         """Write token ids [R] (int64) into `out`, for logits [R, vocabulary] of these sequences."""

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from ..interop.tokenizers import Guard, check_text, read
-from ..io.gguf import GGUFFile
-from ..models.checkpoint import read_json
-from ..models.gguf import is_gguf
+from ..io.gguf import GGUFFile, is_gguf
+from ..io.json import read_json
 from . import gguf_tokenizer
 
 _REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are not (yet) UTF-8

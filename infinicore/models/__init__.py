@@ -1,7 +1,7 @@
 """Language models: checkpoints in Hugging Face layout, decoders, and the caches they run over."""
 
+from ..lm.cache import PagedCache, StaticCache
 from .auto import from_config, from_pretrained, load_config
-from .cache import PagedCache, StaticCache
 from .gpt2.configs import GPT2Config
 from .gpt2.model import GPT2
 from .language_model import LanguageModel

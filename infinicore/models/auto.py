@@ -5,9 +5,11 @@ from pathlib import Path
 from ..device import usable
 from ..dtype import dtype as as_dtype
 from ..io import GGUFFile
+from ..io.gguf import is_gguf
+from ..io.json import read_json
 from ..nn import init
 from . import gguf, quantized, repack
-from .checkpoint import Checkpoint, Copy, CopyTransposed, read_json
+from .checkpoint import Checkpoint, Copy, CopyTransposed
 from .registry import architecture_for, architecture_of
 
 EMBEDDED = Path(__file__).parent / "embedded"  # the small model that comes with the package: see its README.md
@@ -15,7 +17,7 @@ EMBEDDED = Path(__file__).parent / "embedded"  # the small model that comes with
 
 def load_config(path):
     """The config of a folder's config.json, or of a GGUF file's metadata."""
-    if gguf.is_gguf(path):
+    if is_gguf(path):
         with GGUFFile(path) as file:
             return gguf.config_of(file)
     source = Path(path) / "config.json"
@@ -63,7 +65,7 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     if wanted is not None and not wanted.is_floating_point:
         raise TypeError(f"`dtype` must be a floating-point dtype, got {wanted}")
     quantized.check_format(quantize)
-    if gguf.is_gguf(path):
+    if is_gguf(path):
         if quantize is not None:
             raise NotImplementedError(
                 f"`quantize` is for Hugging Face folders, and {path} is a GGUF file: leave it out"

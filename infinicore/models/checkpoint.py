@@ -1,10 +1,10 @@
 """Weights from a folder of safetensors files into a model: checked as a whole first, then read one by one."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..io import SafetensorsFile
+from ..io.json import read_json
 from .placement import first_touch
 
 PIECE = 32 << 20  # bytes read at a time: memory holds the model and one piece
@@ -18,20 +18,6 @@ class Slot:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...] = FLOATS
     optional: bool = False
-
-
-def read_json(path, what):
-    """An object from a JSON file; `what` says in errors what the file is for."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no {what} {path}")
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {str(error)[:200]}") from None
-    if not isinstance(table, dict):
-        raise ValueError(f"{path} must hold a JSON object, got a {type(table).__name__}")
-    return table
 
 
 def _shards(folder):

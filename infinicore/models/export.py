@@ -12,10 +12,11 @@ from pathlib import Path
 
 import infinicore
 
+from ..io.json import read_json
 from ..io.safetensors import SafetensorsWriter
 from . import quantized, repack
 from .auto import load_config, naming
-from .checkpoint import Checkpoint, read_json
+from .checkpoint import Checkpoint
 from .registry import architecture_for
 
 _COPIED = (".json", ".model", ".txt", ".jinja", ".tiktoken", ".md")  # tokenizer, settings, licence: not weights

@@ -6,14 +6,13 @@ matrix becomes panels without a change of its values; rows of a quantised embedd
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 
 import infinicore
 from infinicore import nn
 
-from ..io.gguf import FLOATS, MAGIC, GGUFFile
+from ..io.gguf import FLOATS, GGUFFile
 from ..kernels.build import isa
 from ..nn import init
 from . import repack
@@ -42,17 +41,6 @@ _LAYER = {
     "mlp.down_proj": "ffn_down",
 }
 _ROPE_FACTORS = "rope_freqs.weight"  # of Llama 3: what each frequency is divided by
-
-
-def is_gguf(path):
-    """Whether `path` is a GGUF file, by its name or its first bytes."""
-    path = Path(path)
-    if path.suffix == ".gguf":
-        return not path.is_dir()
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def gguf_name(name):

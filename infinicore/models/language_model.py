@@ -1,16 +1,15 @@
 """A decoder with a head: logits and losses over dense batches, logits over packed steps, text."""
 
-import importlib
-
 import numpy as np
 
 import infinicore
 from infinicore import nn
 
 from ..autograd import checkpoint, is_grad_enabled, no_grad
+from ..lm.batch import Batch
+from ..lm.generate import generate
+from ..lm.step import build
 from . import training
-from .batch import Batch
-from .step import build
 
 IGNORED = -100  # the label of places that a loss passes over
 
@@ -101,5 +100,4 @@ class LanguageModel(nn.Module):
 
     def generate(self, prompt, **options):
         """Write on from a prompt, token by token: see `infinicore.lm.generate`."""
-        # By name: models lie below lm, which knows tokenizers and sampling.
-        return importlib.import_module("infinicore.lm").generate(self, prompt, **options)
+        return generate(self, prompt, **options)

@@ -1,7 +1,8 @@
 """Where weights lie: on a machine with several NUMA nodes, memory belongs to the node whose CPU writes it first."""
 
 from .. import kernels
-from ..dispatch.call import core_launch
+from ..core import launch as core_launch
+from ..kernels.blocks.measure import PAGES
 
 PAGE = 4096
 LEAST_BYTES = 4 << 20  # as in the pool: from here on, memory is fresh and on huge pages
@@ -18,5 +19,6 @@ def first_touch(tensor):
     if tensor.nbytes < LEAST_BYTES or not tensor.is_contiguous():
         return False
     address = kernels.kernel("measure.touch.pages")
-    core_launch.launch(address, [tensor.address, PAGE], -(-tensor.nbytes // PAGE), _GRAIN, (tensor,), None)
+    values, keep = PAGES(memory=tensor, page_bytes=PAGE)
+    core_launch.launch(address, values, -(-tensor.nbytes // PAGE), _GRAIN, keep, None)
     return True

@@ -4,13 +4,12 @@ import numpy as np
 
 import infinicore
 
-from ..kernels.cpu.quant.formats import LANES
-from ..kernels.ops.quantized import QuantizedWeight
+from ..kernels.ops.quant import QuantizedWeight, layout
 from . import weight_cache
 from .checkpoint import FLOATS, as_tensor
 
 _DAMAGED = "the cache of repacked weights is damaged: run `infinicore cache clear weights`"
-_CACHE_VERSION = 1  # of panels: a new layout in `kernels/cpu/formats.py` takes a new number
+_CACHE_VERSION = 1  # of panels: a new layout in `kernels/cpu/quant/panels.py` takes a new number
 
 
 def is_linear(name, shape):
@@ -145,7 +144,7 @@ def restore(key, model):
             shape = (module.out_features, module.in_features)
             order = _shared(orders, _order_of(weights.get(f"{path}:order"), shape[1]))
             weight = QuantizedWeight(data, shape, form, int(shift[0]), order)
-            if weight.nbytes != -(-shape[0] // LANES) * weight.panel_bytes:
+            if weight.nbytes != layout(data.storage.backend, shape, form, weight.shift).nbytes:
                 raise ValueError(_DAMAGED)
             module.set_quantized(weight)
             paths.add(path)

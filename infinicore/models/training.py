@@ -4,7 +4,7 @@ import numpy as np
 
 import infinicore
 
-from .step import indices
+from ..lm.step import indices
 
 
 class Positions:
@@ -32,7 +32,7 @@ def dense(input_ids, attention_mask, vocab_size):
 
     Lists of different lengths are filled up with zeros at the end, where causal attention cannot see them.
     """
-    from .batch import Batch
+    from ..lm.batch import Batch
 
     batch = Batch(input_ids, attention_mask, vocab_size)
     if any(first for first, _ in batch.places):

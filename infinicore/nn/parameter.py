@@ -1,6 +1,6 @@
 """Parameters and buffers: tensors that a module owns."""
 
-from ..dispatch.call import empty
+from ..dispatch import empty
 from ..dtype import float32
 from ..tensor.tensor import Tensor
 

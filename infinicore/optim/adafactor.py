@@ -69,10 +69,10 @@ class Adafactor(Optimizer):
         if not own:
             own["step"] = zeros((), float32)
             if len(p.shape_) > 1:
-                own["row_var"] = zeros((*p.shape_[:-1], 1), p.dtype)
-                own["col_var"] = zeros((*p.shape_[:-2], 1, p.shape_[-1]), p.dtype)
+                own["row_var"] = zeros((*p.shape_[:-1], 1), p.dtype, device=p.device)
+                own["col_var"] = zeros((*p.shape_[:-2], 1, p.shape_[-1]), p.dtype, device=p.device)
             else:
-                own["variance"] = zeros(p.shape_, p.dtype)
+                own["variance"] = zeros(p.shape_, p.dtype, device=p.device)
         return own
 
     def _update(self, group, p, factor):

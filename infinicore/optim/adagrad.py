@@ -1,5 +1,6 @@
 """Adagrad (Duchi, Hazan and Singer, JMLR 12, 2011)."""
 
+from ..kernels.blocks.optim import ADAGRAD
 from .fused import Fused
 from .optimizer import check_lr, check_not_negative, check_unsupported
 
@@ -59,5 +60,10 @@ class Adagrad(Fused):
         return float(group["initial_accumulator_value"])
 
     def _numbers(self, group):
-        sign = -1.0 if group["maximize"] else 1.0
-        return (float(group["lr"]), group["lr_decay"], group["weight_decay"], group["eps"], sign)
+        return ADAGRAD(
+            lr=float(group["lr"]),
+            lr_decay=group["lr_decay"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            sign=-1.0 if group["maximize"] else 1.0,
+        )[0]

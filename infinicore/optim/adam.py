@@ -1,5 +1,6 @@
 """Adam (Kingma and Ba, arXiv 1412.6980), AMSGrad (Reddi et al., ICLR 2018) and AdamW (Loshchilov, arXiv 1711.05101)."""
 
+from ..kernels.blocks.optim import ADAM
 from .fused import Fused
 from .optimizer import check_betas, check_lr, check_not_negative, check_unsupported
 
@@ -55,16 +56,16 @@ class Adam(Fused):
 
     def _numbers(self, group):
         beta1, beta2 = group["betas"]
-        return (
-            float(group["lr"]),
-            beta1,
-            beta2,
-            group["eps"],
-            group["weight_decay"],
-            1.0 if group["decoupled_weight_decay"] else 0.0,
-            1.0 if group["amsgrad"] else 0.0,
-            -1.0 if group["maximize"] else 1.0,
-        )
+        return ADAM(
+            lr=float(group["lr"]),
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            decoupled=1.0 if group["decoupled_weight_decay"] else 0.0,
+            amsgrad=1.0 if group["amsgrad"] else 0.0,
+            sign=-1.0 if group["maximize"] else 1.0,
+        )[0]
 
 
 class AdamW(Adam):

@@ -1,48 +1,40 @@
 """Optimizers whose rule is elementwise: one launch for all parameters of one dtype, over a table of addresses.
 
-The table (`kernels/cpu/optim_table.py`) is built when a parameter, a state or a dtype changes; between such changes a
+The table (`kernels/blocks/optim.py`) is built when a parameter, a state or a dtype changes; between such changes a
 step writes the addresses of the gradients into it and launches. States of parameters lie in flat buffers, of which
 the tensors in `optimizer.state` are views.
 """
 
-import array
-import struct
-
 import numpy as np
 
-from .. import kernels
-from ..core import launch as core_launch
-from ..dispatch.call import contiguous_copy, copy_into, empty, refuse_recording, view
-from ..dtype import float32
-from ..kernels.cpu.optim import table as layout
+from ..dispatch import contiguous_copy, copy_into, empty, mirror, refuse_recording, view
+from ..dtype import float32, float64, int64
+from ..kernels.blocks.optim import ALIGN, PARAMETER, STEP, UNIT
 from .optimizer import Optimizer, zeros
 
-_GRAIN = 2  # units of a launch: 32 Ki elements, some 20 us of AdamW
 _NUMBERS = 10  # float64 of a group
-_ONE = struct.unpack("q", struct.pack("d", 1.0))[0]  # the bits of 1.0
-STATES = (layout.FIRST, layout.SECOND, layout.THIRD)
+STATES = ("first", "second", "third")  # columns of the table
 
 
 class _Launch:
-    """The table of all parameters with the same dtypes, and its launch."""
+    """The table of all parameters with the same dtypes on one device, and its launch; `numbers` are its groups'."""
 
-    def __init__(self, kernel, dtypes, rows):
-        values, copies, gradients, states = dtypes
-        self.kernel = kernels.kernel(kernel, W=values.name, C=copies.name, G=gradients.name, S=states.name)
-        self.gradients = gradients
-        self.table = array.array("q", bytes(8 * layout.ROW * len(rows)))
+    def __init__(self, kernel, dtypes, device, numbers, rows):
+        self.backend, types = device.backend, dict(zip("WCGS", [dtype.name for dtype in dtypes]))
+        self.kernel, self.gradients = self.backend.kernel(kernel, types), dtypes[2]
+        self.numbers = numbers
         self.params = [p for p, _ in rows]
         self.addresses = [p.address for p in self.params]
         self.fresh = []  # rows whose first state has no value yet
         self.steps = None
-        padded = [-(-p.numel_ // layout.ALIGN) * layout.ALIGN for p in self.params]
-        self.units = -(-sum(padded) // layout.UNIT)
-        self.args = [self.table.buffer_info()[0], len(rows), _ONE]
+        padded = sum([-(-p.numel_ // ALIGN) * ALIGN for p in self.params])
+        self.split = self.backend.split(kernel, -(-padded // UNIT), UNIT)
+        self.mirror = mirror((len(rows) * PARAMETER.WIDTH,), int64, device)
+        self.table = memoryview(self.mirror.host)
         for i, (p, columns) in enumerate(rows):
-            for column, value in columns.items():
-                self.table[i * layout.ROW + column] = value
-            self.table[i * layout.ROW + layout.COUNT] = p.numel_
-            if columns.get(layout.FRESH):
+            begin = i * PARAMETER.WIDTH
+            self.mirror.host[begin : begin + PARAMETER.WIDTH] = PARAMETER(gradient=0, numel=p.numel_, **columns)[0]
+            if columns["fresh"]:
                 self.fresh.append(i)
 
     def take(self):
@@ -50,7 +42,7 @@ class _Launch:
 
         The gradients to keep until the launch; None if a dtype or a parameter changed and the plan must be made anew.
         """
-        table, dtype, at, keep, resting = self.table, self.gradients, layout.GRADIENT, [], 0
+        table, dtype, at, keep, resting = self.table, self.gradients, PARAMETER.gradient, [], 0
         for p, address in zip(self.params, self.addresses):
             g = p.gradient
             if p.address != address:
@@ -65,31 +57,35 @@ class _Launch:
                     g = contiguous_copy(g)
                 table[at] = g.address
                 keep.append(g)
-            at += layout.ROW
+            at += PARAMETER.WIDTH
         self.resting = resting
         return keep
 
     def count(self):
         """Count a step for the parameters that have a gradient."""
+        steps = self.steps.host
         if not self.resting:
-            np.add(self.steps, 1, out=self.steps)
+            np.add(steps, 1, out=steps)
         else:
-            active = np.frombuffer(self.table, np.int64).reshape(-1, layout.ROW)[:, layout.GRADIENT] != 0
-            np.add(self.steps, active, out=self.steps)
+            active = self.mirror.host.reshape(-1, PARAMETER.WIDTH)[:, PARAMETER.gradient] != 0
+            np.add(steps, active, out=steps)
+        self.steps.flush()
 
     def run(self, factor, keep):
         if self.resting == len(self.params):
             return
         if self.steps is not None:
             self.count()
-        self.args[2] = factor
-        core_launch.launch(self.kernel, self.args, self.units, _GRAIN, keep, None)
+        self.mirror.flush()
+        self.numbers.flush()
+        values, held = STEP(table=self.mirror.tensor, rows=len(self.params), factor=factor)
+        self.backend.launch(self.kernel, values, *self.split, (*held, *keep), None)
         if self.fresh:
             table = self.table
             for i in self.fresh:
-                if table[i * layout.ROW + layout.GRADIENT]:
-                    table[i * layout.ROW + layout.FRESH] = 0
-            self.fresh = [i for i in self.fresh if table[i * layout.ROW + layout.FRESH]]
+                if table[i * PARAMETER.WIDTH + PARAMETER.gradient]:
+                    table[i * PARAMETER.WIDTH + PARAMETER.fresh] = 0
+            self.fresh = [i for i in self.fresh if table[i * PARAMETER.WIDTH + PARAMETER.fresh]]
         for p in self.params:
             p.storage.version += 1
 
@@ -145,38 +141,37 @@ class Fused(Optimizer):
         starts, total = [], 0
         for p in params:
             starts.append(total)
-            total += -(-p.numel_ // layout.ALIGN) * layout.ALIGN
-        flat = zeros((total,), dtype, value)
+            total += -(-p.numel_ // ALIGN) * ALIGN
+        flat = zeros((total,), dtype, value, params[0].device)
         return [
             view(flat, p.shape_, _row_major(p.shape_), start if p.numel_ else 0) for p, start in zip(params, starts)
         ]
 
     def _make_states(self, wanted):
         """Create the states that are missing; `wanted` has (group, parameter)."""
-        missing = {}  # (name, dtype, value) -> parameters
+        missing = {}  # (name, dtype, value, device) -> parameters
         for group, p in wanted:
             own = self.state.get(p, {})
             dtype = self._state_dtype(p)
             for name in self._slots(group):
                 if name is not None and own.get(name) is None:
-                    missing.setdefault((name, dtype, self._initial(group, name)), []).append(p)
+                    missing.setdefault((name, dtype, self._initial(group, name), p.device), []).append(p)
             if self._has_master(p) and "master" not in own:
-                missing.setdefault(("master", float32, 0.0), []).append(p)
-        for (name, dtype, value), params in missing.items():
+                missing.setdefault(("master", float32, 0.0, p.device), []).append(p)
+        for (name, dtype, value, _), params in missing.items():
             for p, tensor in zip(params, self._flat(params, dtype, value)):
                 if name == "master":
                     copy_into(tensor, p)
                 self.state[p][name] = tensor
 
     def _share_steps(self, params):
-        """Put the step counts of parameters next to each other; a NumPy array of them."""
-        flat = zeros((len(params),), float32)
-        counts = flat.numpy()
+        """Put the step counts of parameters next to each other; a `Mirror` of them."""
+        counts = mirror((len(params),), float32, params[0].device)
         for i, p in enumerate(params):
             own = self.state[p]
             if "step" in own:
-                counts[i] = float(own["step"])
-            self.state[p] = {"step": view(flat, (), (), i), **{k: v for k, v in own.items() if k != "step"}}
+                counts.host[i] = float(own["step"])
+            self.state[p] = {"step": view(counts.tensor, (), (), i), **{k: v for k, v in own.items() if k != "step"}}
         return counts
 
     # ---- steps ----
@@ -186,17 +181,21 @@ class Fused(Optimizer):
         wanted = [(g, p) for g in self.param_groups for p in g["params"] if p.gradient is not None or self.state.get(p)]
         fresh = [self.state.get(p, {}).get(self._slots(g)[0]) is None for g, p in wanted] if self.starts_fresh else ()
         self._make_states(wanted)
-        self._block = array.array("d", bytes(8 * _NUMBERS * len(self.param_groups)))
+        devices = dict.fromkeys(p.device for _, p in wanted)
+        self._blocks = {d: mirror((len(self.param_groups), _NUMBERS), float64, d) for d in devices}
         self._last = [None] * len(self.param_groups)
         self._lists = [(g["params"], len(g["params"])) for g in self.param_groups]
         active = {id(p) for _, p in wanted}
         self._waiting = [p for g in self.param_groups for p in g["params"] if id(p) not in active]
         self._masters, self._strided = [], []
-        numbers = {id(g): self._block.buffer_info()[0] + 8 * _NUMBERS * i for i, g in enumerate(self.param_groups)}
+        index = {id(group): i for i, group in enumerate(self.param_groups)}
         tables = {}
         for i, (group, p) in enumerate(wanted):
             own = self.state.get(p, {})
-            columns = {layout.GROUP: numbers[id(group)], layout.FRESH: int(bool(fresh) and fresh[i])}
+            columns = {
+                "group": self._blocks[p.device].tensor.address + 8 * _NUMBERS * index[id(group)],
+                "fresh": int(bool(fresh) and fresh[i]),
+            }
             slots = self._slots(group)
             for column, name in zip(STATES, slots):
                 if name is not None:
@@ -204,25 +203,26 @@ class Fused(Optimizer):
                     columns[column] = own[name].address
             target = p
             if not p.contiguous_:
-                target = empty(p.shape_, p.dtype)
+                target = empty(p.shape_, p.dtype, None, p.device)
                 self._strided.append((p, target))
             if self._has_master(p):
-                columns[layout.VALUES], columns[layout.COPY] = own["master"].address, target.address
+                columns["values"], columns["copy"] = own["master"].address, target.address
                 self._masters.append([p, own["master"], p.storage.version])
                 values = float32
             else:
-                columns[layout.VALUES] = target.address
+                columns["values"] = target.address
                 values = p.dtype
             gradient = p.dtype if p.gradient is None else p.gradient.dtype
-            tables.setdefault((values, p.dtype, gradient, self._state_dtype(p)), []).append((p, columns))
+            dtypes = values, p.dtype, gradient, self._state_dtype(p)
+            tables.setdefault((dtypes, p.device), []).append((p, columns))
         launches = []
-        for dtypes, rows in tables.items():
+        for (dtypes, device), rows in tables.items():
             steps = None
             if self.counts:
                 steps = self._share_steps([p for p, _ in rows])
                 for p, columns in rows:
-                    columns[layout.STEP] = self.state[p]["step"].address
-            launch = _Launch(self.kernel, dtypes, rows)
+                    columns["step"] = self.state[p]["step"].address
+            launch = _Launch(self.kernel, dtypes, device, self._blocks[device], rows)
             launch.steps = steps
             launches.append(launch)
         self._launches = launches
@@ -244,7 +244,8 @@ class Fused(Optimizer):
                 before = self._last[i]
                 if before is not None and self._slots(group) != self._slots_before[i]:
                     return False
-                self._block[i * _NUMBERS : i * _NUMBERS + len(numbers)] = array.array("d", numbers)
+                for block in self._blocks.values():
+                    block.host[i, : len(numbers)] = numbers
                 self._last[i] = numbers
         return True
 
@@ -269,7 +270,7 @@ class Fused(Optimizer):
                 copy_into(entry[1], entry[0])
         for p, dense in self._strided:
             copy_into(dense, p)
-        factor = _ONE if self.grad_scale is None else struct.unpack("q", struct.pack("d", self._scale()))[0]
+        factor = 1.0 if self.grad_scale is None else self._scale()
         for launch, keep in work:
             launch.run(factor, keep)
         for p, dense in self._strided:

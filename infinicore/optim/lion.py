@@ -1,5 +1,6 @@
 """Lion (Chen et al., arXiv 2302.06675)."""
 
+from ..kernels.blocks.optim import LION
 from .fused import Fused
 from .optimizer import check_betas, check_lr, check_not_negative
 
@@ -23,4 +24,10 @@ class Lion(Fused):
 
     def _numbers(self, group):
         beta1, beta2 = group["betas"]
-        return (float(group["lr"]), beta1, beta2, group["weight_decay"], -1.0 if group["maximize"] else 1.0)
+        return LION(
+            lr=float(group["lr"]),
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            sign=-1.0 if group["maximize"] else 1.0,
+        )[0]

@@ -86,7 +86,7 @@ class Muon(Optimizer):
     def _update(self, group, p, factor):
         own = self.state[p]
         if "momentum_buffer" not in own:
-            own["momentum_buffer"] = zeros(p.shape_, p.grad.dtype)
+            own["momentum_buffer"] = zeros(p.shape_, p.grad.dtype, device=p.device)
         if not p.numel_:
             return
         g, buffer = p.grad.detach(), own["momentum_buffer"]

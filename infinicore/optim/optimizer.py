@@ -8,7 +8,8 @@ import numpy as np
 
 from ..autograd import enable_grad
 from ..core.node import Handle
-from ..dispatch.call import empty
+from ..device import CPU
+from ..dispatch import empty
 from ..dtype import float32
 from ..interop.numpy import from_numpy
 from ..tensor.tensor import Tensor
@@ -273,8 +274,8 @@ class Optimizer:
         return p.dtype
 
 
-def zeros(shape, dtype, value=0.0):
+def zeros(shape, dtype, value=0.0, device=CPU):
     """A new tensor filled with a number."""
-    t = empty(tuple(shape), dtype)
+    t = empty(tuple(shape), dtype, None, device)
     t.fill_(value)
     return t

@@ -1,5 +1,6 @@
 """RMSprop (Hinton's lecture 6 of 2012; centered: Graves, arXiv 1308.0850), with eps outside of the root."""
 
+from ..kernels.blocks.optim import RMSPROP
 from .fused import Fused
 from .optimizer import check_lr, check_not_negative, check_unsupported
 
@@ -52,12 +53,12 @@ class RMSprop(Fused):
         return ("square_avg", buffer, "grad_avg" if group["centered"] else None)
 
     def _numbers(self, group):
-        return (
-            float(group["lr"]),
-            group["alpha"],
-            group["eps"],
-            group["weight_decay"],
-            group["momentum"],
-            1.0 if group["centered"] else 0.0,
-            -1.0 if group["maximize"] else 1.0,
-        )
+        return RMSPROP(
+            lr=float(group["lr"]),
+            alpha=group["alpha"],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            centered=1.0 if group["centered"] else 0.0,
+            sign=-1.0 if group["maximize"] else 1.0,
+        )[0]

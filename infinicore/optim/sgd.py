@@ -1,5 +1,6 @@
 """Stochastic gradient descent with momentum (Sutskever et al., ICML 2013), as PyTorch has it."""
 
+from ..kernels.blocks.optim import SGD as SGD_GROUP
 from .fused import Fused
 from .optimizer import check_lr, check_not_negative, check_unsupported
 
@@ -57,4 +58,5 @@ class SGD(Fused):
         sign = -1.0 if group["maximize"] else 1.0
         nesterov = 1.0 if group["nesterov"] else 0.0
         decay = group["weight_decay"]
-        return (float(group["lr"]), group["momentum"], group["dampening"], decay, nesterov, sign)
+        numbers = {"momentum": group["momentum"], "dampening": group["dampening"], "weight_decay": decay}
+        return SGD_GROUP(lr=float(group["lr"]), nesterov=nesterov, sign=sign, **numbers)[0]

@@ -10,11 +10,11 @@ import time
 import numpy as np
 
 from ..kernels import kernel
+from ..kernels.blocks.measure import RATE, READ, UPDATE
 from ..kernels.build import isa
 from ..kernels.cpu import threads
+from ..kernels.cpu.measure.sizes import BLOCK_BYTES, CHAINS
 
-_CHAINS = 12  # of `kernels/cpu/probe.py`
-_BLOCK_BYTES = 1024
 _ROUNDS = 200_000  # 12 multiply-adds each: about 0.7 ms
 DEFAULT_READ_BYTES = 256 << 20
 _MOST_READ_BYTES = 512 << 20  # far beyond every cache: more reads no slower
@@ -27,11 +27,11 @@ def _function(address, count):
 
 
 class _Launch:
-    """A kernel on `parts` threads over [0, n)."""
+    """A kernel on `parts` threads over [0, n), with a filled block."""
 
-    def __init__(self, name, args, n, parts):
-        self._args = np.array(args, np.int64)
-        address, block = kernel(name), self._args.ctypes.data
+    def __init__(self, name, block, n, parts):
+        self._values = np.array(block[0], np.int64)
+        address, block = kernel(name), self._values.ctypes.data
         if parts == 1:  # as every launch of one part: the driver would wait for its idle threads
             self._function, self._call = _function(address, 3), (block, 0, n)
         else:
@@ -68,7 +68,7 @@ class FmaPeak:
             name, self.per_round = "measure.rates.dot_bf16_f32", 4 * lanes
         elif dtype == "int8" and isa.has_int8_dot():
             name, self.per_round = "measure.rates.dot_i8_i32", 8 * lanes
-        self.amount = float(self.per_round * _CHAINS * _ROUNDS * parts)
+        self.amount = float(self.per_round * CHAINS * _ROUNDS * parts)
         rng = np.random.default_rng(0)
         # Factor and addend in (0.25, 0.75): the chains stay near 1, far from denormals and infinity.
         kind = np.float64 if dtype == "float64" else np.float32
@@ -80,8 +80,8 @@ class FmaPeak:
         if name == "measure.rates.dot_i8_i32":
             kind, self._operands = np.int32, rng.integers(1, 2**31, count, dtype=np.int32)
         self._out = np.zeros(parts * isa.vector_bytes() // self._operands.itemsize, kind)
-        args = (self._operands.ctypes.data, self._out.ctypes.data, _ROUNDS)
-        self._launch = _Launch(name, args, parts, parts)
+        block = RATE(operands=self._operands.ctypes.data, results=self._out.ctypes.data, rounds=_ROUNDS)
+        self._launch = _Launch(name, block, parts, parts)
         self._launch.seconds()
 
     def measure(self, repetitions):
@@ -103,13 +103,13 @@ class ReadBandwidth:
 
     def __init__(self, nbytes=DEFAULT_READ_BYTES):
         parts = max(1, min(threads.default_threads(), int(nbytes) // _LEAST_BYTES_PER_THREAD))
-        blocks = min(max(int(nbytes), _LEAST_READ_BYTES), _MOST_READ_BYTES) // _BLOCK_BYTES
-        self.amount = float(blocks * _BLOCK_BYTES)
-        self._buffer = _aligned(blocks * _BLOCK_BYTES)
-        self._buffer.view(np.uint64)[:] = np.random.default_rng(0).integers(0, 2**63, blocks * _BLOCK_BYTES // 8)
+        blocks = min(max(int(nbytes), _LEAST_READ_BYTES), _MOST_READ_BYTES) // BLOCK_BYTES
+        self.amount = float(blocks * BLOCK_BYTES)
+        self._buffer = _aligned(blocks * BLOCK_BYTES)
+        self._buffer.view(np.uint64)[:] = np.random.default_rng(0).integers(0, 2**63, blocks * BLOCK_BYTES // 8)
         self._sums = np.zeros(blocks, np.int64)
-        args = (self._buffer.ctypes.data, self._sums.ctypes.data)
-        self._launch = _Launch("measure.rates.read", args, blocks, parts)
+        block = READ(data=self._buffer.ctypes.data, sums=self._sums.ctypes.data)
+        self._launch = _Launch("measure.rates.read", block, blocks, parts)
         self._launch.seconds()
 
     def measure(self, repetitions):
@@ -135,14 +135,16 @@ class UpdateBandwidth:
 
     def __init__(self, nbytes):
         parts = threads.default_threads()
-        blocks = max(parts, int(nbytes) // 4 // _BLOCK_BYTES)
-        self.amount = 7.0 * blocks * _BLOCK_BYTES
-        self.arrays = [_aligned(blocks * _BLOCK_BYTES).view(np.float32) for _ in range(4)]
+        blocks = max(parts, int(nbytes) // 4 // BLOCK_BYTES)
+        self.amount = 7.0 * blocks * BLOCK_BYTES
+        self.arrays = [_aligned(blocks * BLOCK_BYTES).view(np.float32) for _ in range(4)]
         pattern = np.random.default_rng(0).random(1 << 16, dtype=np.float32) + np.float32(0.5)  # far from denormals
         for array in self.arrays:
             for i in range(0, array.size, pattern.size):
                 array[i : i + pattern.size] = pattern[: array.size - i]
-        self._launch = _Launch("measure.rates.update", [array.ctypes.data for array in self.arrays], blocks, parts)
+        names = "gradient", "first", "second", "value"
+        block = UPDATE(**{name: array.ctypes.data for name, array in zip(names, self.arrays)})
+        self._launch = _Launch("measure.rates.update", block, blocks, parts)
         self._launch.seconds()
 
     def measure(self, repetitions):

@@ -5,81 +5,22 @@ launches use: replaying writes to the same tensors as the recording did. What th
 used again within it, so a graph takes as much memory as its calls took when they ran.
 """
 
-import ctypes
-
 from ..core import launch, memory
+from ..core.graph import Graph
 from ..device import usable
-from ..dispatch.call import raise_for
 
+__all__ = ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"]
 
-class Graph:
-    """A recorded sequence of launches. `run()` replays it."""
-
-    def __init__(self, records, arena):
-        self._arena = arena
-        self._errors = [errors for *_, errors in records]
-        self._keep = [keep for *_, keep, _ in records]  # memory that is not of the arena
-        blocks = [args for _, args, *_ in records]
-        self._blocks = (ctypes.c_int64 * max(1, sum(map(len, blocks))))()
-        self._table = (ctypes.c_int64 * max(1, 4 * len(records)))()
-        at = ctypes.addressof(self._blocks)
-        offset = 0
-        parallel = False
-        for i, (kernel, args, n, parts, _, _) in enumerate(records):
-            self._blocks[offset : offset + len(args)] = args
-            self._table[4 * i : 4 * i + 4] = (kernel, at + 8 * offset, n, parts)
-            offset += len(args)
-            parallel = parallel or parts > 1
-        self._count = len(records)
-        self._replay = _replay(parallel)
-        self._address = ctypes.addressof(self._table)
-
-    def __del__(self):
-        if getattr(self, "_arena", None) is not None:
-            self._arena.close()
-
-    def __len__(self):
-        return self._count
-
-    def __repr__(self):
-        return f"Graph({self._count} launches)"
-
-    @property
-    def nbytes(self):
-        """Bytes of the memory that the recording allocated."""
-        return self._arena.nbytes
-
-    def places(self, value):
-        """Where a number stands in the argument blocks."""
-        return [place for place, found in enumerate(self._blocks) if found == value]
-
-    def replace(self, place, value):
-        """Put another number into an argument block."""
-        self._blocks[place] = value
-
-    def run(self):
-        """Replay every launch, in order. Raises as the recorded op would."""
-        status = launch.call(self._replay, self._address, 0, self._count)
-        if status:
-            raise_for(status % 1000, self._errors[status // 1000], f"graph, launch {status // 1000}")
-
-
-def _replay(parallel):
-    """The address of the replay loop; graphs without parallel launches start no threads."""
-    from ..kernels.cpu import threads
-
-    if parallel:
-        threads.driver()
-        return threads.load_driver("replay", "args, lo, hi")
-    return threads.load_driver("replay_serial", "args, lo, hi")
+_state = {"backend": None}  # of the recording
 
 
 def start_graph_recording(device=None):
     """Begin to record the launches of this thread."""
-    usable(device)
+    backend = usable(device).backend
     if launch.recording() is not None:
         raise ValueError("a graph is being recorded already, call `stop_graph_recording()` first")
     memory.open_arena()
+    _state["backend"] = backend
     launch.record_into([])
 
 
@@ -89,7 +30,7 @@ def stop_graph_recording():
     if records is None:
         raise ValueError("no graph is being recorded, call `start_graph_recording()` first")
     launch.record_into(None)
-    return Graph(records, memory.leave_arena())
+    return _state["backend"].graph(records, memory.leave_arena())
 
 
 def is_graph_recording():

@@ -19,29 +19,28 @@ def _shape(size):
 @makes_leaf
 def empty(*size, dtype=None, device=None, pin_memory=False):
     """An uninitialised tensor of shape `size` (ints, or one sequence of them)."""
-    usable(device)
     shape = _shape(size[0] if len(size) == 1 else size)
-    return dispatch.empty(shape, float32 if dtype is None else to_dtype(dtype))
+    return dispatch.empty(shape, float32 if dtype is None else to_dtype(dtype), None, usable(device))
 
 
 def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
     """An uninitialised tensor with the given strides (in elements)."""
-    usable(device)
     shape, strides = _shape(size), tuple(strides)
     if len(shape) != len(strides) or any(s < 0 for s in strides):
         raise ValueError(f"`strides` must hold {len(shape)} sizes of 0 or more, got {strides}")
     _, high = layout.extent(shape, strides)
-    whole = dispatch.empty((max(high + 1, 0),), float32 if dtype is None else to_dtype(dtype))
+    wanted = float32 if dtype is None else to_dtype(dtype)
+    whole = dispatch.empty((max(high + 1, 0),), wanted, None, usable(device))
     return dispatch.view(whole, shape, strides)
 
 
 @makes_leaf
 def full(size, fill_value, *, dtype=None, device=None):
     """A tensor of one value; the dtype follows the value (float32, int64 or bool) unless given."""
-    usable(device)
+    place = usable(device)
     if dtype is None:
         dtype = float32 if isinstance(fill_value, float) else bool_ if isinstance(fill_value, bool) else int64
-    return dispatch.empty(_shape(size), to_dtype(dtype)).fill_(fill_value)
+    return dispatch.empty(_shape(size), to_dtype(dtype), None, place).fill_(fill_value)
 
 
 @makes_leaf
@@ -59,7 +58,7 @@ def ones(*size, dtype=None, device=None, pin_memory=False):
 @makes_leaf
 def empty_like(input, *, dtype=None, device=None):
     """An uninitialised tensor of the shape and dtype of `input`."""
-    return empty(input.shape_, dtype=dtype or input.dtype, device=device)
+    return empty(input.shape_, dtype=dtype or input.dtype, device=device or input.device)
 
 
 @makes_leaf
@@ -88,29 +87,31 @@ def arange(start, end=None, step=1, *, dtype=None, device=None):
         raise ValueError("`step` must not be 0")
     whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
     wanted = to_dtype(dtype) if dtype is not None else int64 if whole else float32
-    return from_numpy(np.arange(start, end, step, dtype=np.int64 if whole else np.float64), dtype=wanted, device=device)
+    return from_numpy(
+        np.arange(start, end, step, dtype=np.int64 if whole else np.float64), dtype=wanted, device=usable(device)
+    )
 
 
 @makes_leaf
 def linspace(start, end, steps, *, dtype=None, device=None):
     """`steps` equally spaced values from `start` to `end`, both included."""
-    return from_numpy(np.linspace(start, end, steps), dtype=dtype or float32, device=device)
+    return from_numpy(np.linspace(start, end, steps), dtype=dtype or float32, device=usable(device))
 
 
 @makes_leaf
 def eye(n, m=None, *, dtype=None, device=None):
     """The identity matrix."""
-    return from_numpy(np.eye(n, m), dtype=dtype or float32, device=device)
+    return from_numpy(np.eye(n, m), dtype=dtype or float32, device=usable(device))
 
 
 @makes_leaf
 def tensor(data, *, dtype=None, device=None):
     """A new tensor from numbers, nested sequences, a NumPy array or a tensor (always a copy)."""
-    usable(device)
     if isinstance(data, Tensor):
-        return data.to(dtype or data.dtype, copy=True)
+        return data.to(dtype or data.dtype, device=device, copy=True)
+    device = usable(device)
     if isinstance(data, (list, tuple)) and any(isinstance(v, Tensor) for v in data):
-        data = [v.numpy() for v in data]
+        data = [v.cpu().numpy() for v in data]
     try:
         array = np.array(data)
     except ValueError:
@@ -126,7 +127,7 @@ def tensor(data, *, dtype=None, device=None):
     if dtype is not None:
         wanted = to_dtype(dtype)
         array = array.astype(wanted.numpy)
-    return from_numpy(array)
+    return from_numpy(array, device=device)
 
 
 def from_list(data, *, dtype=None):
@@ -160,7 +161,6 @@ def from_blob(data_ptr, size, *, dtype=None, device=None):
 
 def strided_from_blob(data_ptr, size, strides, *, dtype=None, device=None):
     """As `from_blob`, with strides in elements."""
-    usable(device)
     shape, strides = _shape(size), tuple(strides)
     if len(strides) != len(shape):
         raise ValueError(f"`size` {shape} and `strides` {strides} must have the same length")

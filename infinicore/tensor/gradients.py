@@ -1,10 +1,10 @@
 """What a `Tensor` has to do with gradients: PyTorch's attributes and methods."""
 
 import functools
-import importlib
 import inspect
 import weakref
 
+from ..autograd.grad import backward
 from ..core import launch, node
 from ..core.node import GRAD, Handle, TensorHooks, alias
 from ..core.tensor_cy import TensorBase
@@ -64,6 +64,8 @@ class Gradients:
                 raise TypeError(f"`grad` must be a Tensor or None, got {type(value).__name__}")
             if value.shape_ != self.shape_:
                 raise ValueError(f"`grad` must have shape {self.shape_}, that of its tensor, got {value.shape_}")
+            if value.device is not self.device:
+                raise ValueError(f"`grad` must lie on {self.device}, as its tensor, got one on {value.device}")
         self.gradient = value
 
     @property
@@ -108,7 +110,7 @@ class Gradients:
 
     def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):
         """Add the derivative of this tensor to `.grad` of every leaf; `gradient` is needed beyond one element."""
-        _autograd().backward(self, gradient, retain_graph, create_graph, inputs)
+        backward(self, gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook):
         """Call `hook(gradient)` when the gradient is known; what it returns replaces it. Returns a removable handle."""
@@ -148,7 +150,3 @@ class Gradients:
     def retains_grad(self):
         """Whether `retain_grad` was called on this result."""
         return self.node is not None and bool(self.node.retained) and self.output in self.node.retained
-
-
-def _autograd():
-    return importlib.import_module("infinicore.autograd")  # it lies above tensors

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..core.tensor_cy import TensorBase
+from ..interop.numpy import from_numpy
 
 
 def basic_index(sizes, steps, index):
@@ -50,7 +51,7 @@ def basic_index(sizes, steps, index):
     return tuple(shape), tuple(strides), offset
 
 
-def _as_tensor(item, from_numpy):
+def _as_tensor(item, device):
     """An index of one or several dims as a tensor: of a tensor, an array, a list or a number."""
     if isinstance(item, TensorBase):
         return item
@@ -59,20 +60,19 @@ def _as_tensor(item, from_numpy):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iub":
         raise IndexError(f"`index` must be of integers, bools, slices, None and `...`, got {array.dtype.name}")
-    return from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    return from_numpy(np.ascontiguousarray(array).reshape(array.shape), device=device)
 
 
-def advanced_index(x, index, from_numpy):
+def advanced_index(x, index):
     """(view, indices) such that `infinicore.index(view, indices)` is `x[index]`, under the rules of NumPy.
 
     The view takes care of slices, None and `...`; `indices` holds a tensor or None for each dim of the view, where a
-    mask stands for as many dims as it has. Integers beside tensors are 0-dim tensors. `from_numpy` makes a tensor of an
-    array.
+    mask stands for as many dims as it has. Integers beside tensors are 0-dim tensors.
     """
     items = [
         item
         if item is None or item is Ellipsis or isinstance(item, (slice, bool, np.bool_))
-        else _as_tensor(item, from_numpy)
+        else _as_tensor(item, x.device)
         for item in (index if isinstance(index, tuple) else (index,))
     ]
     used = 0
@@ -95,7 +95,7 @@ def advanced_index(x, index, from_numpy):
             indices.append(None)
         elif isinstance(item, (bool, np.bool_)) or (item.dtype.kind == "b" and not item.shape_):
             basic.append(None)  # True and False are masks of a dim of size 1
-            indices.append(_as_tensor([bool(item)], from_numpy))
+            indices.append(_as_tensor([bool(item)], x.device))
         else:
             basic += [slice(None)] * (len(item.shape_) if item.dtype.kind == "b" else 1)
             indices.append(item)

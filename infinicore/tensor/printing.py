@@ -39,7 +39,7 @@ def printoptions(**options):
 
 def format_tensor(x):
     """The text of `repr(x)`."""
-    array = x.numpy()
+    array = x._values()
     formatter = None
     if x.dtype.kind in "fs":
         array = array.astype(np.float64)

@@ -9,14 +9,15 @@ import functools
 import numpy as np
 
 from .. import dispatch, kernels
-from ..core import layout, node
+from ..core import layout
 from ..core.tensor_cy import TensorBase
-from ..device import Device, usable
-from ..dispatch import derive, functions
+from ..device import CPU, Device, named, usable
+from ..dispatch import derive
+from ..dispatch.functions import FUNCTIONS
+from ..dispatch.generator import default_generator
 from ..dtype import DType, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import from_numpy, to_numpy
-from . import random
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index
 from .printing import format_tensor
@@ -126,16 +127,16 @@ class Tensor(Views, Gradients, TensorBase):
             back = functools.partial(_placed, self.shape_, index) if self.tracked else None
             return derive.view(self, *basic, back)
         dispatch.refuse_recording("indexing with tensors or lists", "use slices or `infinicore.embedding`")
-        return FUNCTIONS["index"](*advanced_index(self, index, from_numpy))
+        return FUNCTIONS["index"](*advanced_index(self, index))
 
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
         if basic is not None:
             if not isinstance(value, TensorBase):
                 value = (
-                    dispatch.scalar(value, self.dtype)
+                    dispatch.scalar(value, self.dtype, self.device)
                     if np.isscalar(value)
-                    else from_numpy(np.asarray(value).astype(self.dtype.numpy))
+                    else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
                 )
             if in_graph(self, value):
                 self[index].copy_(value)
@@ -145,9 +146,9 @@ class Tensor(Views, Gradients, TensorBase):
         dispatch.refuse_recording("assignment to an index of tensors or lists", "use slices")
         dispatch.writable(self, "self")
         if not isinstance(value, TensorBase) and not np.isscalar(value):
-            value = from_numpy(np.asarray(value))
+            value = from_numpy(np.asarray(value), device=self.device)
         value = value.to(self.dtype) if isinstance(value, TensorBase) else value
-        view, indices = advanced_index(self, index, from_numpy)
+        view, indices = advanced_index(self, index)
         if in_graph(self, value):
             view.copy_(FUNCTIONS["index_put"](view, indices, value))
         else:
@@ -175,7 +176,7 @@ class Tensor(Views, Gradients, TensorBase):
 
     def fill_(self, value):
         """Set every element; returns the tensor."""
-        return self.copy_(dispatch.scalar(value, self.dtype))
+        return self.copy_(dispatch.scalar(value, self.dtype, self.device))
 
     def zero_(self):
         """Set every element to 0; returns the tensor."""
@@ -199,34 +200,32 @@ class Tensor(Views, Gradients, TensorBase):
 
     def normal_(self, mean=0.0, std=1.0, *, generator=None):
         """Set every element to a normal number; returns the tensor."""
-        return self._drawn("normal_", random.randn(self.shape_, generator=generator) * std + mean)
+        return self._drawn("normal_", (generator or default_generator()).normals(self.shape_), std, mean)
 
     def uniform_(self, low=0.0, high=1.0, *, generator=None):
         """Set every element to a uniform number from [low, high); returns the tensor."""
-        return self._drawn("uniform_", random.rand(self.shape_, generator=generator) * (high - low) + low)
+        return self._drawn("uniform_", (generator or default_generator()).uniforms(self.shape_), high - low, low)
 
-    def _drawn(self, name, values):
+    def _drawn(self, name, values, factor, shift):
         if not self.dtype.is_floating_point:
             raise TypeError(f"`{name}` needs a tensor of floats, got {self.dtype}; use `infinicore.randint`")
-        return self.copy_(values)
+        return self.copy_(from_numpy(values, device=self.device) * factor + shift)
 
     def to(self, *args, dtype=None, device=None, copy=False):
         """On another device, or as another dtype (in either order, or by name)."""
         for arg in args:
-            if isinstance(arg, Device) or (
-                isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "mlu", "npu", "musa")
-            ):
+            if isinstance(arg, Device) or named(arg):
                 device = arg
             elif isinstance(arg, Tensor):
                 dtype, device = arg.dtype, arg.device
             else:
                 dtype = arg
-        if device is not None:
-            usable(device)
+        place = self.device if device is None else usable(device)
         target = self.dtype if dtype is None else _dtype(dtype)
-        if target is self.dtype:
-            return self.clone() if copy else self
-        return FUNCTIONS["cast"](self, target)
+        x = self if target is self.dtype else FUNCTIONS["cast"](self, target)
+        if place is not x.device:
+            return derive.moved(x, place)
+        return x.clone() if copy and x is self else x
 
     def type_as(self, other):
         """As the dtype of another tensor."""
@@ -234,11 +233,15 @@ class Tensor(Views, Gradients, TensorBase):
 
     def cpu(self):
         """On the CPU."""
-        return self
+        return self.to(device=CPU)
 
     def numpy(self):
         """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
         return to_numpy(self)
+
+    def _values(self):
+        """The elements as a NumPy array, from whatever device."""
+        return to_numpy(self if self.device is CPU else dispatch.to_device(self.detach().contiguous(), CPU))
 
     def __array__(self, dtype=None, copy=None):
         array = self.numpy()
@@ -248,13 +251,13 @@ class Tensor(Views, Gradients, TensorBase):
 
     def tolist(self):
         """Nested Python lists of the elements (a number, for a 0-dim tensor)."""
-        return self.numpy().tolist()
+        return self._values().tolist()
 
     def item(self):
         """The one element as a Python number."""
         if self.numel_ != 1:
             raise ValueError(f"`item` needs a tensor of one element, got shape {self.shape_}")
-        return self.numpy().reshape(()).item()
+        return self._values().reshape(()).item()
 
     def __bool__(self):
         if self.numel_ != 1:
@@ -282,8 +285,8 @@ class Tensor(Views, Gradients, TensorBase):
         return (1, 0)
 
     def __reduce__(self):
-        data = self.detach().contiguous().view(-1).numpy().view(np.uint8).tobytes()
-        return _rebuild, (data, self.dtype, self.shape_, self.tracked)
+        data = self.detach().contiguous().view(-1)._values().view(np.uint8).tobytes()
+        return _rebuild, (data, self.dtype, self.shape_, self.tracked, str(self.device))
 
     def __deepcopy__(self, memo):
         if self.node is not None:
@@ -296,18 +299,18 @@ class Tensor(Views, Gradients, TensorBase):
             print(self)  # noqa: T201
             return
         with open(filename, "wb") as file:
-            file.write(self.contiguous().view(-1).numpy().tobytes())
+            file.write(self.contiguous().view(-1)._values().tobytes())
 
 
-def _rebuild(data, dtype, shape, requires_grad=False):
+def _rebuild(data, dtype, shape, requires_grad=False, device=None):
     t = dispatch.empty(shape, dtype)
     t.view(-1).numpy().view(np.uint8)[:] = np.frombuffer(data, np.uint8)
-    return t.requires_grad_(requires_grad)
+    return t.to(device=device).requires_grad_(requires_grad)
 
 
 def _placed(shape, index, g):
     """The gradient of a tensor of `shape` from that of `tensor[index]`: zeros elsewhere."""
-    full = dispatch.empty(shape, g.dtype).zero_()
+    full = dispatch.empty(shape, g.dtype, None, g.device).zero_()
     full[index] = g
     return full
 
@@ -317,12 +320,8 @@ def _dtype(value):
 
 
 dispatch.set_tensor_class(Tensor)
-node.type_of_tensors = Tensor
 
 # ---- methods from the op table ------------------------------------------------------------------
-
-FUNCTIONS = {name: functions.make_function(op) for name, op in kernels.OPS.items()}
-vars(derive.functions).update(FUNCTIONS, from_numpy=from_numpy)
 
 # Methods that are functions of the package as well: `infinicore.reshape(x, (2, 3))`.
 METHODS = (

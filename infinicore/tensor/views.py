@@ -29,29 +29,30 @@ def _permuted(order, g):
 
 
 def _padded(shape, dim, start, g):
-    full = dispatch.empty(shape, g.dtype).zero_()
+    full = dispatch.empty(shape, g.dtype, None, g.device).zero_()
     full.narrow(dim, start, g.shape_[dim]).copy_(g)
     return full
 
 
 def _selected(shape, dim, index, g):
-    full = dispatch.empty(shape, g.dtype).zero_()
+    full = dispatch.empty(shape, g.dtype, None, g.device).zero_()
     full.select(dim, index).copy_(g)
     return full
 
 
 def _joined(shape, strides, dtype, dim, sizes, gradients):
     """The gradients of pieces along `dim` in one tensor; zeros where one is None."""
+    device = next(g.device for g in gradients if g is not None)
     if launch.mode() & GRAD:
         parts = [
-            dispatch.empty((*shape[:dim], n, *shape[dim + 1 :]), dtype).zero_() if g is None else g
+            dispatch.empty((*shape[:dim], n, *shape[dim + 1 :]), dtype, None, device).zero_() if g is None else g
             for n, g in zip(sizes, gradients)
         ]
         return derive.functions.cat(parts, dim)
     full = _neighbours(shape, strides, strides, [n * strides[dim] for n in sizes], gradients)
     if full is not None:
         return full
-    full, start = dispatch.empty(shape, dtype), 0
+    full, start = dispatch.empty(shape, dtype, None, device), 0
     for size, g in zip(sizes, gradients):
         part = full.narrow(dim, start, size)
         start += size

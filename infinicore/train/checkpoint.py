@@ -19,8 +19,8 @@ import infinicore
 from infinicore import Tensor
 
 from ..autograd import no_grad
+from ..dispatch.generator import get_rng_state, set_rng_state
 from ..io import load_file, save_file
-from ..tensor.random import get_rng_state, set_rng_state
 
 _VERSION = 1
 _PREFIX = "step-"

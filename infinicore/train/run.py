@@ -10,8 +10,8 @@ import infinicore
 
 from .. import optim
 from ..data import DataLoader, RandomSampler
+from ..io.json import read_json
 from ..models import from_config, from_pretrained, save_pretrained
-from ..models.checkpoint import read_json
 from ..optim.lr_scheduler import LambdaLR, WarmupCosineLR
 from . import lora
 from .checkpoint import checkpoints

@@ -13,10 +13,10 @@ from infinicore import nn
 
 from ..amp import GradScaler, autocast
 from ..autograd import no_grad
+from ..dispatch.generator import fork_rng
 from ..models import LanguageModel
 from ..nn import hooks
 from ..optim.lr_scheduler import ReduceLROnPlateau
-from ..tensor.random import fork_rng
 from .checkpoint import latest, load_checkpoint, save_checkpoint
 from .diagnose import bad_gradient, bad_parameter, explain
 from .record import Record, Watch

@@ -4,9 +4,11 @@ An entry is `<name>-<key>.o`: a JSON header line (symbol, digest) and the object
 the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
 llvmlite, so code for another machine is never loaded; the key covers the source text and the helpers that
 it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes
-may share the directory. A damaged entry is dropped and compiled again.
+may share the directory, and take turns at an entry (`<name>-<key>.lock`) instead of each compiling it. An entry that is
+damaged, or another one's under this name, is dropped and compiled again.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -20,6 +22,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from . import isa
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 
 def root():
@@ -43,6 +50,7 @@ def directory():
     return root() / f"{isa.cpu_name()}-{digest}"
 
 
+_FORMAT = "2"  # of entries: part of the key, so that versions that share a directory leave each other's alone
 _KERNELS = Path(__file__).parents[1]
 _IMPORT = re.compile(r"^\s*from (\.+[\w.]*|infinicore\.kernels[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
@@ -86,12 +94,18 @@ def library_digest(source):
 
 def path_of(name, source):
     """Where the kernel `name` with this source text lies."""
-    key = hashlib.sha256((library_digest(source) + source).encode()).hexdigest()[:20]
+    key = hashlib.sha256((_FORMAT + library_digest(source) + source).encode()).hexdigest()[:20]
     return directory() / f"{name}-{key}.o"
 
 
+def _digest(path, symbol, code):
+    """Of an entry and its place: code under another kernel's name would read arguments that are not there."""
+    place = f"{path.parent.name}/{path.name} {symbol}\n"
+    return hashlib.sha256(place.encode() + code).hexdigest()
+
+
 def read(path):
-    """(symbol, object code), or None if the entry is missing or damaged."""
+    """(symbol, object code), or None if the entry is missing, damaged, or of another name or machine."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -99,7 +113,7 @@ def read(path):
     head, _, code = data.partition(b"\n")
     try:
         header = json.loads(head)
-        if header["sha256"] == hashlib.sha256(code).hexdigest():
+        if header["sha256"] == _digest(path, header["symbol"], code):
             return header["symbol"], code
     except (ValueError, KeyError, TypeError):
         pass
@@ -122,13 +136,40 @@ def _warn_unwritable(reason):
 
 def write(path, symbol, code, source):
     """Store an entry and its source atomically; a cache that cannot be written only warns, once."""
-    header = json.dumps({"symbol": symbol, "sha256": hashlib.sha256(code).hexdigest()})
+    header = json.dumps({"symbol": symbol, "sha256": _digest(path, symbol, code)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, header.encode() + b"\n" + code)
         _replace(path.with_suffix(".py"), source.encode())
     except OSError as error:
         _warn_unwritable(error.strerror or str(error))
+
+
+@contextlib.contextmanager
+def turn(path, wait=True):
+    """A block that one process at a time runs for an entry, while others wait; gives whether it is this one's turn.
+
+    Without `wait` it never waits, and may give False. The system lets go of a lock when its holder dies. Where nothing
+    can be locked (a directory that cannot be written, a file system without locks), it is everyone's turn.
+    """
+    lock, handle, ours = path.with_suffix(".lock"), None, True
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        ours = False
+    except (OSError, AttributeError):  # no such lock here
+        pass
+    try:
+        yield ours
+    finally:
+        if handle is not None:
+            if ours:
+                with contextlib.suppress(OSError):
+                    lock.unlink()  # who waits for it finds the entry; a failed compilation may be tried twice at once
+                    fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may hold it too
+            os.close(handle)
 
 
 def _replace(path, data):
@@ -192,6 +233,8 @@ def clear():
         count, size = count + 1, size + nbytes
         for file in (path, path.with_suffix(".py")):
             file.unlink(missing_ok=True)
+    for path in root().glob("*/*.lock"):  # what a killed process has left
+        path.unlink(missing_ok=True)
     for folder in root().glob("*/"):
         try:
             folder.rmdir()

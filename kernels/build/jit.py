@@ -15,6 +15,7 @@ import ctypes
 import ctypes.util
 import functools
 import importlib.util
+import os
 import platform
 import re
 import threading
@@ -24,9 +25,36 @@ import llvmlite.binding as llvm
 from . import cache, isa
 
 _FLAGS = {"error_model": "numpy", "boundscheck": False}
-_lock = threading.RLock()
 _engines = []  # an execution engine owns the code it loaded
-on_compile = None  # called with a kernel's name before it is compiled: progress for waiting users
+_addresses = {}  # entry of the disk cache -> address
+_turns = {}  # entry -> lock: one thread loads it, and others wait for that, or load another one
+_compiling = threading.RLock()  # Numba and LLVM compile one kernel at a time
+_on_compile = None  # called with a kernel's name before it is compiled: progress for waiting users
+_only_store = False  # whether kernels are compiled into the disk cache, and never run: `_nothing` runs instead
+
+
+def report_to(function):
+    """Call `function(name)` before each compilation, None: nothing; returns what was called before."""
+    global _on_compile
+    before, _on_compile = _on_compile, function
+    return before
+
+
+def only_store():
+    """From now on, this process compiles kernels for others and runs none."""
+    global _only_store
+    _only_store = True
+
+
+def _after_fork():
+    """A child has not the threads that held locks."""
+    global _compiling
+    _compiling = threading.RLock()
+    _turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def inline(function):
@@ -173,10 +201,32 @@ def _optimise(module, machine):
 
 def _compile(path, source):
     """Compile rendered source; (symbol, object code)."""
-    symbol, library = _link(path, source)
-    machine = library.codegen._tm
-    _optimise(library._final_module, machine)
-    return symbol, machine.emit_object(library._final_module)
+    with _compiling:
+        symbol, library = _link(path, source)
+        machine = library.codegen._tm
+        _optimise(library._final_module, machine)
+        return symbol, machine.emit_object(library._final_module)
+
+
+def _store(name, path, source, wait=True):
+    """The entry of a kernel, which this process compiles, or waits for while another one does.
+
+    Without `wait`: None in the second case.
+    """
+    with cache.turn(path, wait) as ours:
+        entry = cache.read(path)  # another process may have been faster
+        if entry is None and ours:
+            if _on_compile is not None:
+                _on_compile(name)
+            entry = _compile(path, source)
+            cache.write(path, *entry, source)
+        return entry
+
+
+@functools.cache
+def _nothing():
+    """A kernel that does nothing."""
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(lambda *_: 0)
 
 
 def load_kernel(name, source):
@@ -185,15 +235,16 @@ def load_kernel(name, source):
         raise NotImplementedError(
             f"`INFINICORE_ISA=neon` compiles for aarch64, and this is {platform.machine()}: unset it to run kernels"
         )
-    with _lock:
-        path = cache.path_of(name, source)
-        entry = cache.read(path)
-        if entry is None:
-            if on_compile is not None:
-                on_compile(name)
-            entry = _compile(path, source)
-            cache.write(path, *entry, source)
-        return _load(*entry)
+    path = cache.path_of(name, source)
+    if _only_store:
+        if cache.read(path) is None:
+            _store(name, path, source, wait=False)
+        return ctypes.cast(_nothing(), ctypes.c_void_p).value
+    with _turns.setdefault(path, threading.RLock()):
+        address = _addresses.get(path)
+        if address is None:
+            address = _addresses[path] = _load(*(cache.read(path) or _store(name, path, source)))
+        return address
 
 
 def assembly(name, source):

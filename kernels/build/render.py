@@ -1,9 +1,9 @@
 """From a kernel's name and types to source text that stands alone: what is compiled and cached.
 
 A hand-written kernel is named `<folder>.<file>.<function>`, e.g. `norm.rows.rms_norm`; its rendered text is a stub
-that binds the types as globals of a module of its own (a closure over a jitted function would never
-be found in a cache). An elementwise rule is rendered into one vector loop over contiguous operands;
-`cpu/array/elementwise.py` brings other layouts to it.
+that binds the types as globals of a module of its own (a closure over a jitted function would never be found in a
+cache); an op among them becomes a function, its rule. An elementwise rule is rendered into one vector loop over
+contiguous operands; `cpu/array/elementwise.py` brings other layouts to it.
 """
 
 import ast
@@ -11,7 +11,6 @@ import functools
 import inspect
 import textwrap
 
-from ..cpu.quant.formats import FORMATS
 from . import isa
 
 _TYPES = {
@@ -46,15 +45,41 @@ def type_expression(dtype):
 
 def _value(name, value):
     if name == "F":
-        return f"lowp.quantized({FORMATS[value].name!r})"
+        return f"lowp.quantized({value!r})"
     return _TYPES[value] if isinstance(value, str) else repr(value)
 
 
+_RULES = """
+from infinicore.kernels.build import jit
+from infinicore.kernels.lang import vmath as m
+"""
+
+
+def _jitted(source):
+    return f"\n\n@jit.inline\n{source}\n"
+
+
+def _rules(name, op):
+    """An elementwise op of one input as the function `name` of a module; SLOPE: its derivative, of (g, input)."""
+    if name != "SLOPE":
+        return _jitted(_function(op.function, name))
+    derivative = op.gradients[op.parameters[0]]
+    values = ", ".join({"g": "g", "out": "rule(x)"}.get(p, "x") for p in derivative.parameters)
+    sources = _function(op.function, "rule"), _function(derivative.function, "derivative")
+    return "".join(map(_jitted, (*sources, f"def SLOPE(g, x):\n    return derivative({values})")))
+
+
 def stub(kernel, parameters):
-    """Source of a hand-written kernel; `parameters` maps names to dtype names, ints or bools, and F to a format."""
+    """Source of a hand-written kernel.
+
+    `parameters` maps names to dtype names, ints or bools, F to a format; ACT to an elementwise op (or None), whose
+    rule the kernel gets as a function, and SLOPE to one whose derivative it gets.
+    """
     folder, file, function = kernel.split(".")
-    what = ", ".join(f"{k}={v}" for k, v in parameters.items()) or "all types"
-    bindings = "".join(f"{k} = {_value(k, v)}\n" for k, v in parameters.items())
+    ops = {k: op for k, op in parameters.items() if hasattr(op, "function")}
+    what = ", ".join(f"{k}={getattr(v, 'name', v)}" for k, v in parameters.items()) or "all types"
+    bindings = _RULES * bool(ops) + "".join(_rules(k, op) for k, op in ops.items())
+    bindings += "".join(f"{k} = {_value(k, v)}\n" for k, v in parameters.items() if k not in ops)
     arguments = "".join(f", {k}" for k in parameters)
     return _STUB.format(
         kernel=kernel, what=what, folder=folder, file=file, function=function, bindings=bindings, arguments=arguments
@@ -117,20 +142,195 @@ def elementwise(op, inputs, compute, output):
         output=output,
         width="2 * LANES" if two else "LANES",
         types="\n".join(lines),
-        rule=_rule_source(op),
+        rule=_function(op.function, "rule"),
         pointers="\n".join(pointers),
         full=loads("vload(x{i}, i, WIDTH)"),
         masked=loads("vload_first(x{i}, i, WIDTH, hi - i)"),
     )
 
 
+_REDUCTION = '''"""Rendered from the reduction `{name}`: {kind}, {types}."""
+
+from numba import types
+
+from infinicore.kernels.build import jit
+from infinicore.kernels.cpu.reduce import fold
+from infinicore.kernels.cpu.reduce.fold import WIDE, spread
+from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang.shuffle import high, low
+from infinicore.kernels.lang.simd import (
+    convert, fill, lane, ramp, select, store, vload, vload_first, vstore, vstore_first
+)
+
+{bindings}
+
+
+{functions}
+
+
+@jit.inline
+def begin():
+    return {begin}
+
+
+@jit.inline
+def read(x, i, plane):
+    return {read}
+
+
+@jit.inline
+def read_first(x, i, left, plane):
+    return {read_first}
+
+
+@jit.inline
+def read_rest(x, i, left, plane):
+    there, s = ramp(0, types.int64, WIDE) < left, read_first(x, i, left, plane)
+    return {read_rest}
+
+
+@jit.inline
+def across(s0):
+{across}
+
+
+@jit.inline
+def write(y, i, s, count, plane):
+{write}
+
+
+@jit.inline
+def write_first(y, i, s, left, count, plane):
+{write_first}
+
+
+def kernel(args, lo, hi):
+    return {call}
+'''
+
+
+def reduction(rule, kind, source, value, state, result, cut=""):
+    """Source of a reduction by a rule (`table/rules.py`) in a loop of `cpu/reduce/fold.py`, `kind` "inner" or "outer".
+
+    Elements of dtype `source` are converted to `value` before the rule sees them; its states are of dtype `state`.
+    Where a long reduction is `cut`, its "parts" are states stored for a second launch, which makes their "whole".
+    """
+    parts = range(rule.parts)
+    here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
+
+    def joined(values):
+        return f"({', '.join(values)})" if rule.parts > 1 else values[0]
+
+    def states(load):
+        if cut == "whole":
+            return joined([load.format(x=f"x + {k} * plane" if k else "x") for k in parts])
+        values = f"element(convert({load.format(x='x')}, VALUE))"
+        if rule.parts == 1:
+            return f"spread({values}, STATE, WIDE)"
+        return f"stated({values})"
+
+    types = {"SOURCE": state if cut == "whole" else source, "VALUE": value, "STATE": state}
+    types["RESULT"] = state if cut == "parts" else result
+    functions = [_function(rule.element, "element"), _function(rule.joined, "join")]
+    functions.append(_function(rule.absorbed, "absorb") if rule.absorbed else _ABSORB)
+    if rule.parts > 1:
+        functions.append(f"def stated(s):\n    return {joined([f'spread({v}, STATE, WIDE)' for v in here])}")
+    halves = "\n".join(
+        f"    s{k + 1} = join({joined([f'low({v})' for v in _parts(rule, f's{k}')])}, "
+        f"{joined([f'high({v})' for v in _parts(rule, f's{k}')])})"
+        for k in range(_LEVELS)
+    )
+    if cut == "parts":
+        write = "\n".join(f"    store(y, i + {k} * plane, lane({v}, 0))" for k, v in enumerate(here))
+        first = "\n".join(f"    vstore_first(y, i + {k} * plane, {v}, left)" for k, v in enumerate(here))
+    else:
+        functions.append(_function(rule.finished, "finish") if rule.finished else _FINISH)
+        final = f"finish({', '.join([*here, 'count'] if rule.counts else here)})"
+        write = f"    store(y, i, lane(spread({final}, RESULT, 1), 0))"
+        first = f"    vstore_first(y, i, spread({final}, RESULT, WIDE), left)"
+    loads = "vload_first({x}, i, WIDE, left)"
+    arguments = "begin, read, read_rest, join, absorb, across, write"
+    if kind == "outer":
+        arguments = "begin, read, read_first, join, absorb, write_first"
+    bindings = [f"{k} = {_TYPES[v]}" for k, v in types.items()]
+    bindings += [f"START_{k} = {_start(v, state)}" for k, v in enumerate(rule.starts)]
+    return _REDUCTION.format(
+        name=rule.name,
+        kind=kind + (f", {cut} of a long one" if cut else ""),
+        types=", ".join(dict.fromkeys(types.values())),
+        bindings="\n".join(bindings),
+        functions="\n\n\n".join(f"@jit.inline\n{text}" for text in functions),
+        begin=joined([f"fill(START_{k}, STATE, WIDE)" for k in parts]),
+        read=states("vload({x}, i, WIDE)"),
+        read_first=states(loads),
+        read_rest=joined([f"select(there, {v}, fill(START_{k}, STATE, WIDE))" for k, v in enumerate(here)]),
+        across=f"{halves}\n    return s{_LEVELS}",
+        write=write,
+        write_first=first,
+        call=f"fold.{kind}(args, lo, hi, {arguments}, SOURCE, RESULT)",
+    )
+
+
+_LEVELS = (4 * isa.lanes()).bit_length() - 1  # from WIDE lanes to one, in halves
+_ABSORB = "def absorb(total, a, b):\n    return join(join(total, a), b)"
+_FINISH = "def finish(s):\n    return s"
+
+
+def _parts(rule, name):
+    return [f"{name}[{k}]" for k in range(rule.parts)] if rule.parts > 1 else [name]
+
+
+def _start(value, dtype):
+    """The source of a state's start; infinity stands for the ends of integer types."""
+    if dtype in ("float32", "float64"):
+        return f"float({str(value)!r})"
+    if dtype == "bool" or abs(value) != float("inf"):
+        return repr(int(value))
+    bits = int(dtype.lstrip("uint"))
+    low, high = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    return repr(high if value > 0 else low)
+
+
+_SCAN = '''"""Rendered from the scan `{name}` along {kind}: {types}."""
+
+from numba import types
+
+from infinicore.kernels.build import jit
+from infinicore.kernels.cpu.reduce import scan
+from infinicore.kernels.lang import lowp, vmath as m
+
+{bindings}
+
+
+@jit.inline
+{join}
+
+
+def kernel(args, lo, hi):
+    return scan.{kind}(args, lo, hi, join, START, T, STATE, RESULT)
+'''
+
+
+def scan(rule, kind, T, state, result):
+    """Source of a running state by a rule: `kind` is "rows" or "columns", the loop of `cpu/reduce/scan.py`."""
+    bindings = [f"{k} = {_TYPES[v]}" for k, v in {"T": T, "STATE": state, "RESULT": result}.items()]
+    bindings.append(f"START = {_start(rule.start, state)}")
+    return _SCAN.format(
+        name=rule.name,
+        kind=kind,
+        types=f"{T} in {state} to {result}",
+        bindings="\n".join(bindings),
+        join=_function(rule.joined, "join"),
+    )
+
+
 @functools.cache
-def _rule_source(op):
-    """The rule of an op as the function `rule`, without decorators."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(op.function)))
+def _function(function, name):
+    """A function of a rule under another name, without decorators and docstring."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     function = tree.body[0]
     function.decorator_list = []
-    function.name = "rule"
+    function.name = name
     function.body = [s for s in function.body if not _is_docstring(s)]
     return ast.unparse(function)
 

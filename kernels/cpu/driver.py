@@ -2,13 +2,14 @@
 
 A kernel is serial: it does the slice [lo, hi) of its work. `drive` splits [0, n) into `parts` and
 calls the kernel's address for each, on Numba's OpenMP threads. How many parts a launch gets is
-decided in `infinicore/core` from the launch's grain and the thread count in `kernels/threads.py`.
+decided in `infinicore/core` from the launch's grain and the thread count in `kernels/cpu/threads.py`.
 """
 
 from llvmlite import ir
 from numba import prange, types
 from numba.extending import intrinsic
 
+from ..blocks.driver import RECORD
 from ..build import jit
 from ..lang.simd import load, ptr, stack, store
 
@@ -47,12 +48,11 @@ def drive(kernel, args, n, parts):
 
 @jit.inline
 def replay(args, lo, hi):
-    """Run records [lo, hi) of a graph: rows of (kernel, argument block, n, parts)."""
+    """Run records [lo, hi) of a graph."""
     for i in range(lo, hi):
-        kernel = load(args, 4 * i)
-        block = load(args, 4 * i + 1)
-        n = load(args, 4 * i + 2)
-        parts = load(args, 4 * i + 3)
+        record = args + RECORD.WIDTH * i
+        kernel, block = load(record, RECORD.kernel), load(record, RECORD.args)
+        n, parts = load(record, RECORD.n), load(record, RECORD.parts)
         if parts <= 1:
             status = call_kernel(kernel, block, 0, n)
         else:
@@ -66,7 +66,8 @@ def replay(args, lo, hi):
 def replay_serial(args, lo, hi):
     """As `replay`, for a graph without parallel launches: needs no threads started."""
     for i in range(lo, hi):
-        status = call_kernel(load(args, 4 * i), load(args, 4 * i + 1), 0, load(args, 4 * i + 2))
+        record = args + RECORD.WIDTH * i
+        status = call_kernel(load(record, RECORD.kernel), load(record, RECORD.args), 0, load(record, RECORD.n))
         if status != 0:
             return status + 1000 * i
     return 0

@@ -12,7 +12,8 @@ import os
 from ..build import jit
 from .machine import available_cpus
 
-forked = False  # whether this process is the child of one that may have had workers
+MOST = 64  # threads that may be asked for on a machine of fewer CPUs: more only wait, and thousands cannot be started
+_forked = False  # whether this process is the child of one that may have had workers
 _team = None  # workers that a parallel launch wakes; None: as many as at start
 
 _STUB = '''"""Rendered from the driver `{name}`."""
@@ -25,13 +26,22 @@ def kernel({arguments}):
 '''
 
 
+def after_fork():
+    """In a child: run serially from now on."""
+    global _forked
+    _forked = True
+
+
 def default_threads():
     """The thread count at start: `INFINICORE_NUM_THREADS`, else every CPU this process may use."""
-    given = os.environ.get("INFINICORE_NUM_THREADS")
-    if given is None:
-        return available_cpus()
-    if not given.isdigit() or int(given) < 1:
-        raise ValueError(f"`INFINICORE_NUM_THREADS` must be a positive integer, got {given!r}")
+    given, cpus = os.environ.get("INFINICORE_NUM_THREADS"), available_cpus()
+    if not given:
+        return cpus
+    most = max(MOST, cpus)
+    if not given.isdecimal() or len(given) > 9 or not 1 <= int(given) <= most:
+        raise ValueError(
+            f"`INFINICORE_NUM_THREADS` must be between 1 and {most} ({cpus} CPUs are available here), got {given!r}"
+        )
     return int(given)
 
 
@@ -87,4 +97,4 @@ def _most():
 
 def limit():
     """The most threads that a launch can use in this process."""
-    return 1 if forked else _most()
+    return 1 if _forked else _most()

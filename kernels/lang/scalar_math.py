@@ -1,4 +1,4 @@
-"""The names of `cpu/vmath.py` for plain Python and NumPy: what a rule means outside of a kernel."""
+"""The names of `lang/vmath.py` for plain Python and NumPy: what a rule means outside of a kernel."""
 
 import math
 

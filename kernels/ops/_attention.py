@@ -1,21 +1,25 @@
-"""What the paragraphs of attention share: checks, the launch of its two kernels, and the reference.
+"""What the paragraphs of attention share: checks, the problem that they describe, and the reference.
 
-Every op describes where its tensors lie and launches `decode` (few query rows per sequence, keys and values
-streamed once for a whole group of heads, in equal shares for all threads) or `prefill` (tiles). Lengths, starts and
-block tables are read by the kernel, so a recorded call follows their new contents.
+Lengths, starts and block tables are read by the kernels, so a recorded call follows their new contents.
 """
 
 import math
+import operator
 
 import numpy as np
 
-from .. import kernel
-from ..cpu.attention import block
+from ..blocks.attention import BAD_BLOCK, BAD_KV_STARTS, BAD_LENGTH, BAD_Q_STARTS
+from ..problems.attention import Attention
 
 TOLERANCE = {"float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12), "bfloat16": (2e-2, 2e-2), "float16": (2e-3, 2e-3)}
 _INDEX_DTYPES = ("int32", "int64", "uint32")
-_GRAIN_NS = 30000
-_NS_PER_ELEMENT = 0.1  # of keys and values, streamed by one thread
+
+# Where (sequence or block, token, head) stand in a shape or in strides, of which the last entry is for a missing dim.
+BATCH_TOKEN_HEAD = operator.itemgetter(0, 1, 2)
+BATCH_HEAD_TOKEN = operator.itemgetter(0, 2, 1)
+BATCH_HEAD = operator.itemgetter(0, -1, 1)
+TOKEN_HEAD = operator.itemgetter(-1, 0, 1)
+HEAD_TOKEN = operator.itemgetter(-1, 1, 0)
 
 
 # ---- checks ------------------------------------------------------------------------------------
@@ -79,171 +83,91 @@ def index(call, name, x, *shape):
     return x
 
 
-def groups(call, heads, kv_heads):
+def check_groups(call, heads, kv_heads):
+    """Refuse heads that do not share key/value heads in equal groups."""
     if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"`{call.op.name}` needs a multiple of the {kv_heads} key/value heads in `q`, got {heads}")
-    return heads // kv_heads
 
 
 def _slopes(call, slopes, heads):
-    if slopes is None:
-        return 0, 0
+    """The stride of ALiBi slopes."""
     if not hasattr(slopes, "dtype") or slopes.dtype.name != "float32" or slopes.shape_ != (heads,):
         got = f"{slopes.dtype.name} {slopes.shape_}" if hasattr(slopes, "dtype") else type(slopes).__name__
         raise ValueError(f"`alibi_slopes` of `{call.op.name}` must be float32 of shape ({heads},), got {got}")
-    return 0, slopes.strides_[0]
+    return slopes.strides_[0]
 
 
-# ---- the launch --------------------------------------------------------------------------------
+# ---- the problem -------------------------------------------------------------------------------
 
 
-def _vector(x):
-    """Place for the address, element bytes and stride of an index vector, or zeros."""
-    return (0, 0, 0) if x is None else (0, x.dtype.itemsize, x.strides_[0])
+def sizes_of(x, order):
+    """The sizes of a tensor in an order such as `BATCH_HEAD_TOKEN`."""
+    return order((*x.shape_, 1))
 
 
-class Launches:
-    """What a call of attention launches, with the addresses of its tensors left open.
-
-    `parts` are (address of the kernel, PART of its block, UNITS, bytes of a slot of scratch, items, grain, and the
-    address of the kernel that merges what units leave in their slots, or None).
-    """
-
-    __slots__ = ("args", "errors", "parts")
-
-    def __init__(self, args, errors):
-        self.args, self.errors, self.parts = args, errors, []
-
-    def run(self, call, q, out, k, v, table=None, starts=None, lens=None, slopes=None, scales=None):
-        """Launch with these tensors; the layout of each is the one that this was made for."""
-        args, keep = list(self.args), (q, k, v, out, table, starts, lens, slopes, scales)
-        args[block.Q], args[block.OUT], args[block.K], args[block.V] = q.address, out.address, k.address, v.address
-        for place, x in ((block.TABLE, table), (block.STARTS, starts), (block.LENS, lens), (block.SLOPES, slopes)):
-            if x is not None:
-                args[place] = x.address
-        if scales is not None:
-            args[block.K_SCALE], args[block.V_SCALE] = scales[0].address, scales[1].address
-        for address, args[block.PART], units, slot, items, grain, merge in self.parts:
-            args[block.UNITS], args[block.SLOT_BYTES] = units, slot
-            if merge is not None:
-                scratch = call.scratch(2 * units * slot)
-                args[block.SCRATCH], keep = scratch.address, (*keep, scratch)
-            call.launch_at(address, None, args, items, grain, keep, self.errors)
-            if merge is not None:
-                call.launch_at(merge, None, args, units, units, keep, self.errors)
+def strides_of(x, order):
+    """The strides of a tensor in an order."""
+    return order((*x.strides_, 0))
 
 
-_known = {}  # layouts of a call -> its Launches
-_KEPT = 4096
-
-
-def known_launches(call, scale, *tensors):
-    """(key of the layouts of these tensors, or None for something else; the `Launches` of a call before, or None)."""
-    try:
-        layouts = [None if x is None else (x.dtype, x.shape_, x.strides_) for x in tensors]
-        key = call.op.name, scale, call.threads, *layouts
-        return key, _known.get(key)
-    except (AttributeError, TypeError, ValueError):
-        return None, None
-
-
-def remember(key, launches):
-    """Let `known_launches` find what a call launched, by its key."""
-    if len(_known) >= _KEPT:
-        _known.clear()
-    _known[key] = launches
-
-
-def attend(call, q, q_strides, out, out_strides, k, k_strides, v, v_strides, **options):
-    """Launch attention; see `launches_of`. Strides are (sequence or block, token, head)."""
-    launches = launches_of(call, q, q_strides, out_strides, k, k_strides, v, v_strides, **options)
-    tensors = {name: options.get(name) for name in ("table", "starts", "lens", "slopes", "scales")}
-    launches.run(call, q, out, k, v, **tensors)
-    return launches
-
-
-def launches_of(
-    call, q, q_strides, out_strides, k, k_strides, v, v_strides, *, blocks, block_size, heads, kv_heads, num_seqs,
-    q_len, scale, scales=None, table=None, starts=None, lens=None, lens_are_starts=False, kv_len=0, causal=0, window=0,
-    slopes=None, longest_q=None, longest_kv=None, names=("", "", ""),
+def attend(
+    call, q, k, v, order, kv_order, scale, causal=0, *, out=None, out_order=None, kv_len=None, window=0, table=None,
+    starts=None, lens=None, lens_are_starts=False, slopes=None, scales=None, longest_q=None, longest_kv=None,
+    names=("", "", ""),
 ):  # fmt: skip
-    """The `Launches` for these layouts.
+    """Attention of checked tensors, into `out` or the output of the call, which is returned.
 
-    `q_len` counts the tokens of each sequence, or of all with `starts`; `scales` are the factors of int8 keys and
-    values. `longest_q` and `longest_kv` are only hints (which kernel, how many threads).
+    `order` is that of the dims of queries and result, `kv_order` that of keys and values. Sequences are those of `q`,
+    or lie between `starts`; each has `kv_len` keys (None: all that there are), or as many as `lens` says. `scales` are
+    the factors of int8 keys and values. `names` are those of starts, lens and table, for messages.
     """
-    group = groups(call, heads, kv_heads)
-    size_qk, size_v = q.shape_[-1], v.shape_[-1]
-    itemsize = q.dtype.itemsize
-    largest = block.MAX_SIZE // max(4, itemsize)
-    if max(size_qk, size_v) > largest:
-        raise ValueError(f"`{call.op.name}` takes head sizes up to {largest}, got {size_qk} and {size_v}")
-    if longest_q is None:
-        longest_q = q_len if starts is None else 1 if q_len <= num_seqs else q_len
-    tile = block.tile_rows(size_qk, size_v, itemsize) if longest_q * group > block.FEW else 0
-    mixed = tile and num_seqs > 1 and starts is not None and group <= block.FEW
-    width = 1 if table is None else table.shape_[1]
-    room = block_size * width
-    keys = min(room, longest_kv or room) if kv_len == 0 else kv_len
-    table_entries = (0, 0, 0, 0, 0) if table is None else (0, table.dtype.itemsize, *table.strides_, width)
-    args = [
-        0, *q_strides, 0, *out_strides, 0, *k_strides, 0, *v_strides,
-        blocks, block_size, *table_entries, *_vector(starts), q_len, *_vector(lens), lens_are_starts, kv_len,
-        num_seqs, kv_heads, group, size_qk, size_v, call.float_bits(scale), causal, window,
-        *_slopes(call, slopes, heads), 0, 0, 0, *_factors(scales), 0, 0, 0,
-    ]  # fmt: skip
-    errors = None if starts is None and lens is None else _Errors(call.op.name, names, room, blocks - 1, q_len)
-    types, found = {"T": q.dtype.name, "C": k.dtype.name}, Launches(args, errors)
-    if tile:
-        tiles = num_seqs * -(-q_len * group // tile) if starts is None else q_len * group // tile + num_seqs + 1
-        args[block.TILE_ROWS], args[block.NUM_TILES] = tile, tiles
-        cost = keys * (size_qk + size_v) * (0.1 + 0.0125 * min(tile, longest_q * group))
-        grain = max(1, int(_GRAIN_NS / (100 + cost)))
-        prefill = kernel("attention.prefill.prefill", **types)
-        found.parts.append((prefill, 2 if mixed else 0, 0, 0, tiles * kv_heads, grain, None))
-    if mixed or not tile:
-        # Beside a prompt, a second launch for the sequences with few rows, such as those that decode: shares of the
-        # keys for every thread, and a merge where there are several.
-        rows = group * (1 if mixed else longest_q)
-        width = block.few_width(rows, size_qk, size_v, itemsize)
-        items = max(1, num_seqs) * kv_heads * -(-rows // width)
-        work = items * (100 + keys * (size_qk + size_v) * _NS_PER_ELEMENT)
-        units = max(1, min(call.threads, int(work / _GRAIN_NS)))
-        decode, merge, slot = kernel("attention.decode.decode", **types, WIDTH=width), None, 0
-        if units > 1:
-            merge = kernel("attention.decode.merge", T=types["T"], WIDTH=width)
-            slot = block.slot_bytes(width, size_v, itemsize)
-        found.parts.append((decode, 1 if mixed else 0, units, slot, units, 1, merge))
-    return found
-
-
-def _factors(scales):
-    """Places for the addresses and strides (block, token, head) of the factors of int8 keys and values."""
-    if scales is None:
-        return (0,) * 8
-    return tuple(entry for x in scales for entry in (0, *pick(x, 0, 2, 1)))
+    num_seqs, q_len, heads = sizes_of(q, order)
+    blocks, block_size, kv_heads = sizes_of(k, kv_order)
+    check_groups(call, heads, kv_heads)
+    size_v = v.shape_[-1]
+    if out is None:
+        out = call.out((*q.shape_[:-1], size_v), q.dtype)
+    if starts is not None:
+        num_seqs = starts.shape_[0] - 1
+    if kv_len is None:
+        kv_len = block_size if lens is None else 0
+    k_scales, v_scales = scales or (None, None)
+    problem = Attention(
+        q.dtype.name, k.dtype.name, strides_of(q, order), strides_of(out, out_order or order),
+        strides_of(k, kv_order), strides_of(v, kv_order), num_seqs, q_len, heads, blocks, block_size, kv_heads,
+        q.shape_[-1], size_v, kv_len, scale, causal, window,
+        None if table is None else (table.dtype.itemsize, *table.strides_, table.shape_[1]),
+        None if starts is None else (starts.dtype.itemsize, starts.strides_[0]),
+        None if lens is None else (lens.dtype.itemsize, lens.strides_[0]),
+        lens_are_starts, None if slopes is None else _slopes(call, slopes, heads),
+        None if scales is None else (strides_of(k_scales, kv_order), strides_of(v_scales, kv_order)),
+        longest_q, longest_kv,
+    )  # fmt: skip
+    errors = None if starts is None and lens is None else _Errors(call.op.name, names, problem)
+    call.run(
+        problem, errors, q=q, out=out, k=k, v=v, table=table, starts=starts, lens=lens, slopes=slopes,
+        k_scales=k_scales, v_scales=v_scales,
+    )  # fmt: skip
+    return out
 
 
 class _Errors:
     """The sentences of error codes, written when one is needed."""
 
+    __slots__ = ("words",)
+
     def __init__(self, *words):
         self.words = words
 
     def get(self, code):
-        op, (starts, lens, table), room, last, tokens = self.words
+        op, (starts, lens, table), p = self.words
+        room = p.block_size * (1 if p.table is None else p.table[3])
         return {
-            block.BAD_LENGTH: f"`{lens}` of `{op}` must hold lengths from 0 to {room}, the keys that fit, and does not",
-            block.BAD_BLOCK: f"`{table}` of `{op}` must name blocks from 0 to {last} for all keys, and does not",
-            block.BAD_Q_STARTS: f"`{starts}` of `{op}` must rise from 0 to at most {tokens}, the tokens, and does not",
-            block.BAD_KV_STARTS: f"`{lens}` of `{op}` must rise from 0, and does not",
+            BAD_LENGTH: f"`{lens}` of `{op}` must hold lengths from 0 to {room}, the keys that fit, and does not",
+            BAD_BLOCK: f"`{table}` of `{op}` must name blocks from 0 to {p.blocks - 1} for all keys, and does not",
+            BAD_Q_STARTS: f"`{starts}` of `{op}` must rise from 0 to at most {p.q_len}, the tokens, and does not",
+            BAD_KV_STARTS: f"`{lens}` of `{op}` must rise from 0, and does not",
         }.get(code)
-
-
-def pick(x, first, token, head):
-    """Strides of three dims (None: 0)."""
-    strides = x.strides_
-    return (0 if first is None else strides[first]), strides[token] if token is not None else 0, strides[head]
 
 
 def scale_of(scale, size):
@@ -262,7 +186,7 @@ def formula(f, g, query, key, value, attn_mask, is_causal, scale):
     scores = f.matmul(q, k.transpose(-1, -2)) * scale
     visible = None
     if is_causal:
-        visible = f.from_numpy(np.tri(num_rows, num_keys, dtype=bool))
+        visible = f.tril(f.logical_not(f.gt(scores, scores)))  # nothing is greater than itself, NaN neither
     if attn_mask is not None:
         mask = attn_mask.expand(batch, heads, num_rows, num_keys).reshape(*shape, num_keys)
         if attn_mask.dtype.name != "bool":

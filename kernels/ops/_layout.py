@@ -2,6 +2,8 @@
 
 import operator
 
+UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # by item size: elements that are moved, not computed
+
 
 def check(call, x, name):
     """Refuse what is no tensor, or has a dtype that the op does not take."""
@@ -81,16 +83,3 @@ def rows(x, first):
                 return rows(x.contiguous(), first)
             count *= shape[d]
     return x, count, length, stride
-
-
-def merged(sizes, strides):
-    """[(size, stride), ...] with neighbours joined that step evenly, and without sizes of 1."""
-    groups = []
-    for size, stride in zip(sizes, strides):
-        if size == 1:
-            continue
-        if groups and groups[-1][1] == size * stride:
-            groups[-1] = (groups[-1][0] * size, stride)
-        else:
-            groups.append((size, stride))
-    return groups

@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from ..blocks.array import SILU_AND_MUL_BACKWARD
 from ..lang import scalar_math as m
 from ..table.registry import FLOATS, INTEGERS, op
 from ._layout import check, rows
-
-_GRAIN = 16384  # elements of a half: 10 us for float32
 
 
 def _halves(rng):
@@ -70,9 +69,8 @@ def silu_and_mul_backward(call, g, input):
     g, count, half, g_stride = rows(g, len(shape) - 1)
     x, _, _, x_stride = rows(input, len(shape) - 1)
     dx = call.out(shape, input.dtype, overlap="same")
-    args = [g.address, x.address, dx.address, half, g_stride, x_stride]
-    grain = max(1, _GRAIN // (half or 1))
-    call.launch_at("array.activation_grad.silu_and_mul", {"T": x.dtype.name}, args, count, grain, (g, x, dx))
+    block = SILU_AND_MUL_BACKWARD(g=g, x=x, dx=dx, size=half, g_stride=g_stride, x_stride=x_stride)
+    call.launch("array.activation_grad.silu_and_mul", {"T": x.dtype.name}, block, count, half)
     return dx
 
 

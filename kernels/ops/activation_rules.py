@@ -29,7 +29,7 @@ def _(g, input):
 
 
 @elementwise(ref=lambda x, slope: np.where(x > 0, x, x * slope))
-def leaky_relu(input, negative_slope):
+def leaky_relu(input, negative_slope=0.01):
     """x where x > 0, else negative_slope * x; the slope may be a tensor (PReLU: He et al., arXiv 1502.01852)."""
     return m.where(input > 0.0, input, input * negative_slope)
 
@@ -45,7 +45,7 @@ def _(g, input):
 
 
 @elementwise(ref=lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x)))
-def elu(input, alpha):
+def elu(input, alpha=1.0):
     """x where x > 0, else alpha * (exp(x) - 1) (Clevert et al., arXiv 1511.07289)."""
     return m.where(input > 0.0, input, alpha * m.expm1(input))
 
@@ -67,7 +67,7 @@ def _(g, input):
 
 
 @elementwise(ref=lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x / alpha)), domain=(0.2, 4))
-def celu(input, alpha):
+def celu(input, alpha=1.0):
     """x where x > 0, else alpha * (exp(x / alpha) - 1) (Barron, arXiv 1704.07483)."""
     return m.where(input > 0.0, input, alpha * m.expm1(input / alpha))
 
@@ -82,7 +82,7 @@ def _(g, input, alpha):
     domain=(0.2, 4),
     amp="float32",
 )
-def softplus(input, beta, threshold):
+def softplus(input, beta=1.0, threshold=20.0):
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
     return m.where(input * beta > threshold, input, m.log1p(m.exp(m.minimum(input * beta, threshold))) / beta)
 
@@ -131,7 +131,7 @@ def _(g, input):
 
 
 @elementwise(ref=lambda x, low, high: np.minimum(np.maximum(x, low), high))
-def hardtanh(input, min_val, max_val):
+def hardtanh(input, min_val=-1.0, max_val=1.0):
     """x limited to [min_val, max_val]; the gradient is zero at the limits too."""
     return m.minimum(m.maximum(input, min_val), max_val)
 
@@ -176,7 +176,7 @@ def _(g, input):
 
 
 @elementwise(ref=lambda x, limit: np.where(np.abs(x) > limit, x, 0))
-def hardshrink(input, lambd):
+def hardshrink(input, lambd=0.5):
     """x where |x| > lambd, else 0."""
     return m.where(m.abs(input) > lambd, input, 0.0)
 
@@ -187,7 +187,7 @@ def _(g, input, lambd):
 
 
 @elementwise(ref=lambda x, limit: np.where(x > limit, x - limit, np.where(x < -limit, x + limit, 0)), domain=(0, 4))
-def softshrink(input, lambd):
+def softshrink(input, lambd=0.5):
     """x moved towards 0 by lambd, and 0 where |x| <= lambd."""
     return m.where(input > lambd, input - lambd, m.where(input < -lambd, input + lambd, 0.0 * input))
 

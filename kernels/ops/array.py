@@ -4,14 +4,11 @@ import operator
 
 import numpy as np
 
+from ..blocks.array import ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
+from ..table.composite import composite
 from ..table.registry import ALL, op
-from ._layout import check, check_dim, check_index, product, rows
+from ._layout import UNSIGNED, check, check_dim, check_index, rows
 from .copy import copy_into, copy_part, fill
-from .index import add_rows, gather_rows
-
-_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_GRAIN = 262144  # bytes of a slice: 10 us
-
 
 # ---- masks -------------------------------------------------------------------------------------
 
@@ -22,13 +19,13 @@ def _mask_samples(rng):
     yield (rng.standard_normal((4, 6)), rng.uniform(size=(4, 6)) < 0.5, np.array(1.5)), {}
 
 
-@op(dtypes=ALL, ref=lambda input, mask, value: np.where(mask, value, input), samples=_mask_samples)
-def masked_fill(call, input, mask, value):
+@composite(dtypes=ALL, ref=lambda input, mask, value: np.where(mask, value, input), samples=_mask_samples)
+def masked_fill(f, input, mask, value, out=None):
     """`input` with `value` (a number or a 0-dim tensor) where the bool tensor `mask`, which broadcasts, is true.
 
     The result has the shape and dtype of `input`, which it may overwrite.
     """
-    check(call, input, "input")
+    check(f, input, "input")
     if not hasattr(mask, "strides_") or mask.dtype.name != "bool":
         got = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"`mask` of `masked_fill` must be a bool tensor, got {got}")
@@ -44,19 +41,7 @@ def masked_fill(call, input, mask, value):
     behind = shape[len(shape) - len(mask.shape_) :] if len(mask.shape_) <= len(shape) else ()
     if len(behind) != len(mask.shape_) or any(m not in (1, n) for m, n in zip(mask.shape_, behind)):
         raise ValueError(f"`mask` of `masked_fill` must broadcast to the shape of `input` {shape}, got {mask.shape_}")
-    y = call.out(shape, input.dtype, overlap="same")
-    call.elementwise("where", mask, value, input, out=y)
-    return y
-
-
-@masked_fill.grad("input")
-def _(f, g, mask):
-    return f.masked_fill(g, mask, 0.0)
-
-
-@masked_fill.grad("value")
-def _(f, g, mask, value):
-    return f.sum(f.where(mask, g, 0.0)).to(dtype=value.dtype)
+    return f.where(mask, value, input, out=out)
 
 
 def _triangle_samples(rng):
@@ -72,12 +57,11 @@ def _triangle(call, input, diagonal, upper):
         raise ValueError(f"`input` of `{call.op.name}` must have at least two dims, got shape {shape}")
     x, count, length, stride = rows(input, len(shape) - 1)
     y = call.out(shape, input.dtype, overlap="same" if input.contiguous_ else "never")
-    args = [x.address, y.address, shape[-2], length, stride, operator.index(diagonal), upper]
-    if y.numel_:
-        types = {"E": _UNSIGNED[x.dtype.itemsize]}
-        call.launch_at(
-            "array.create.triangle", types, args, count, max(1, _GRAIN // (length * x.dtype.itemsize)), (x, y)
-        )
+    size = x.dtype.itemsize
+    block = TRIANGLE(
+        x=x, y=y, rows=shape[-2], columns=length, x_stride=stride, diagonal=operator.index(diagonal), upper=upper
+    )
+    call.launch("array.create.triangle", {"E": UNSIGNED[size]}, block, count if length else 0, length * size)
     return y
 
 
@@ -216,10 +200,18 @@ def one_hot(call, input, num_classes=-1):
     x = input.contiguous()
     y = call.out((*input.shape_, num_classes), "int64")
     errors = {1: f"`input` of `one_hot` must be from 0 to {num_classes - 1}, `num_classes` less one"}
-    args = [x.address, y.address, num_classes]
-    grain = max(1, _GRAIN // (8 * num_classes or 1))
-    call.launch_at("array.create.one_hot", {"I": x.dtype.name}, args, x.numel_, grain, (x, y), errors)
+    block = ONE_HOT(index=x, y=y, classes=num_classes)
+    call.launch("array.create.one_hot", {"I": x.dtype.name}, block, x.numel_, 8 * num_classes, errors)
     return y
+
+
+def _index_ref(repeats, size, output_size=None):
+    return np.repeat(np.arange(size), repeats)
+
+
+def _index_samples(rng):
+    yield (np.array([2, 0, 1, 3]), 4), {}
+    yield (np.array([3], np.int32), 5), {"output_size": 15}
 
 
 def _repeat_ref(input, repeats, dim=None, output_size=None):
@@ -233,84 +225,44 @@ def _repeat_samples(rng):
     yield (rng.standard_normal((2, 3)), np.array([1, 2, 3], np.int32)), {"dim": -1}
 
 
-def _repeated_index(call, repeats, size, total=None):
-    """The int64 index that names each of `size` places as often as the tensor `repeats` says."""
+@op(dtypes=("int32", "int64"), ref=_index_ref, samples=_index_samples, gradient=None)
+def repeat_index(call, repeats, size, output_size=None):
+    """int64: each of the numbers from 0 to `size` - 1 as often as `repeats` [size] (or [1], for all) says.
+
+    `output_size` spares adding up `repeats`; it must be their sum.
+    """
     check_index(call, repeats, "repeats")
     if repeats.shape_ not in ((size,), (1,), ()):
-        raise ValueError(f"`repeats` of `{call.op.name}` must be one number or {size}, got shape {repeats.shape_}")
+        raise ValueError(f"`repeats` of `repeat_interleave` must be one number or {size}, got shape {repeats.shape_}")
     counts = repeats.expand(size).contiguous()
-    types, errors = {"I": counts.dtype.name}, {1: f"`repeats` of `{call.op.name}` must not be negative"}
-    if total is None:
+    types, errors = {"I": counts.dtype.name}, {1: "`repeats` of `repeat_interleave` must not be negative"}
+    if output_size is None:
         found = call.empty((1,), "int64")
-        args = [counts.address, size, found.address]
-        call.launch_at("array.create.sum_of_counts", types, args, 1, 1, (counts, found), errors)
-        total = int(found.item())
-    index = call.empty((total,), "int64")
-    call.launch_at("array.create.repeated", types, [counts.address, size, index.address, total], 1, 1, (counts, index))
-    return index
+        block = SUM_OF_COUNTS(counts=counts, total=found, size=size)
+        call.launch("array.create.sum_of_counts", types, block, 1, size, errors)
+        output_size = int(found.item())
+    y = call.out((output_size,), "int64")
+    block = REPEATED(counts=counts, y=y, size=size, total=output_size)
+    call.launch("array.create.repeated", types, block, 1, output_size)
+    return y
 
 
-@op(dtypes=ALL, ref=_repeat_ref, samples=_repeat_samples)
-def repeat_interleave(call, input, repeats, dim=None, output_size=None):
+@composite(dtypes=ALL, ref=_repeat_ref, samples=_repeat_samples)
+def repeat_interleave(f, input, repeats, dim=None, output_size=None):
     """Each slice of `input` along `dim` repeated: `repeats` times (an int), or a number for each (a 1-dim tensor).
 
     Without `dim` the flattened tensor. `output_size` spares adding up the tensor; it must be its sum.
     """
-    check(call, input, "input")
-    call.save(input_shape=input.shape_)
-    x = input.contiguous().view(-1) if dim is None else input
+    check(f, input, "input")
+    x = input.reshape(-1) if dim is None or not input.shape_ else input
     dim = check_dim(0 if dim is None else dim, len(x.shape_))
-    if not x.shape_:
-        x = x.view(1)
     shape = x.shape_
-    if isinstance(repeats, int):
-        if repeats < 0:
-            raise ValueError(f"`repeats` of `repeat_interleave` must not be negative, got {repeats}")
-        y = call.out((*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :]), x.dtype)
-        wide = (*shape[: dim + 1], repeats, *shape[dim + 1 :])
-        copy_into(call, y.view(wide), x.unsqueeze(dim + 1).expand(wide))
-        return y
-    index = _repeated_index(call, repeats, shape[dim], output_size)
-    source, outer, _, stride = rows(x, dim)
-    length = product(shape[dim + 1 :])
-    y = call.out((*shape[:dim], index.numel_, *shape[dim + 1 :]), x.dtype)
-    return gather_rows(call, source, index, y, outer, length, (length, stride), (0, shape[dim]))
-
-
-@repeat_interleave.grad("input")
-def _(f, g, input_shape, repeats, dim):
-    if isinstance(repeats, int):
-        shape = (product(input_shape),) if dim is None else input_shape or (1,)
-        d = check_dim(0 if dim is None else dim, len(shape))
-        return f.sum(g.reshape(*shape[: d + 1], repeats, *shape[d + 1 :]), d + 1).reshape(input_shape)
-    return f.repeat_interleave_backward(g, repeats, dim, input_shape)
-
-
-def _repeat_backward_ref(grad, repeats, dim, shape):
-    y = np.zeros(shape)
-    np.add.at(np.moveaxis(y, dim, 0), np.repeat(np.arange(shape[dim]), repeats), np.moveaxis(grad, dim, 0))
-    return y
-
-
-def _repeat_backward_samples(rng):
-    yield (rng.standard_normal((6, 5)), np.array([2, 0, 1, 3]), 0, (4, 5)), {}
-    yield (rng.standard_normal((2, 6)), np.array([1, 2, 3], np.int32), -1, (2, 3)), {}
-
-
-@op(ref=_repeat_backward_ref, samples=_repeat_backward_samples)
-def repeat_interleave_backward(call, grad, repeats, dim, shape):
-    """The gradient of `repeat_interleave` with a tensor of repeats, for an input of `shape`: repeated slices added."""
-    flat = (product(shape),) if dim is None else shape or (1,)
-    d = check_dim(0 if dim is None else dim, len(flat))
-    index = _repeated_index(call, repeats, flat[d], grad.shape_[d])
-    y = call.out(shape, grad.dtype)
-    fill(call, y, 0)
-    return add_rows(call, y, grad.contiguous(), index, product(flat[:d]), flat[d], product(flat[d + 1 :]))
-
-
-@repeat_interleave_backward.grad("grad")
-def _(f, g, repeats, dim):
-    return f.repeat_interleave(g, repeats, dim)
+    if not isinstance(repeats, int):
+        return f.index_select(x, dim, f.repeat_index(repeats, shape[dim], output_size))
+    if repeats < 0:
+        raise ValueError(f"`repeats` of `repeat_interleave` must not be negative, got {repeats}")
+    wide = x.unsqueeze(dim + 1).expand(*shape[: dim + 1], repeats, *shape[dim + 1 :])
+    return f.rearrange(wide).reshape(*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :])
 
 
 def _pad_ref(input, pad, mode="constant", value=0):

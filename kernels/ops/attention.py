@@ -1,6 +1,4 @@
-"""Attention: dense batches, packed sequences, static and paged caches, all by two kernels.
-
-`cpu/attention.py` has the one for prompts, `cpu/attention_decode.py` the one for few query rows.
+"""Attention: dense batches, packed sequences, static and paged caches, all as one problem of a device.
 
 Query heads share key/value heads in equal groups: head h reads key/value head h // (H / Hkv). Scores are
 multiplied by `scale`. Rows that see no key are zero. Lengths and tables are read when the kernel runs: a
@@ -14,6 +12,10 @@ import numpy as np
 
 from ..table.registry import op
 from ._attention import (
+    BATCH_HEAD,
+    BATCH_HEAD_TOKEN,
+    BATCH_TOKEN_HEAD,
+    TOKEN_HEAD,
     TOLERANCE,
     attend,
     check,
@@ -21,10 +23,7 @@ from ._attention import (
     formula,
     gather,
     index,
-    known_launches,
-    pick,
     reference,
-    remember,
     same,
     scale_of,
 )
@@ -58,16 +57,11 @@ def mha(call, q, k, v, alibi_slopes=None, scale=1.0, is_causal=False):
     key. `alibi_slopes` [H] float32 subtracts slope * |key position - query position| from the scores.
     """
     q, k, v = check(call, (4, 4, 4), q=q, k=k, v=v)
-    batch, q_len, heads, size = q.shape_
     same(call, "`k` [B, L, Hkv, D] and `v` [B, L, Hkv, Dv] of one batch, length and heads", k.shape_[:3], v.shape_[:3])
-    same(call, "`q` and `k` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
-    out = call.out((*q.shape_[:3], v.shape_[3]), q.dtype)
-    attend(
-        call, q, pick(q, 0, 1, 2), out, pick(out, 0, 1, 2), k, pick(k, 0, 1, 2), v, pick(v, 0, 1, 2),
-        blocks=batch, block_size=k.shape_[1], heads=heads, kv_heads=k.shape_[2], num_seqs=batch, q_len=q_len,
-        kv_len=k.shape_[1], scale=scale, causal=int(bool(is_causal)), slopes=alibi_slopes,
+    same(call, "`q` and `k` of one batch and head size", q.shape_[::3], k.shape_[::3])
+    return attend(
+        call, q, k, v, BATCH_TOKEN_HEAD, BATCH_TOKEN_HEAD, scale, int(bool(is_causal)), slopes=alibi_slopes
     )  # fmt: skip
-    return out
 
 
 @mha.grad("q", "k", "v")
@@ -116,26 +110,25 @@ def flash_attention(
     if attn_mask is not None or dropout_p:
         raise NotImplementedError("`attn_mask` and `dropout_p` of `flash_attention` are not supported, leave them out")
     q, k, v = check(call, (4, 4, 4), query=query, key=key, value=value)
-    batch, heads, q_len, size = q.shape_
+    batch, heads, _, size = q.shape_
     same(call, "`key` and `value` of one batch, length and heads", k.shape_[:3], v.shape_[:3])
     same(call, "`query` and `key` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
     if heads != k.shape_[1] and not enable_gqa:
         raise ValueError(f"`query` has {heads} heads and `key` {k.shape_[1]}: pass `enable_gqa=True` to share them")
     index(call, "total_kv_len", total_kv_len, batch)
-    out = call.out((*q.shape_[:3], v.shape_[3]), q.dtype)
-    attend(
-        call, q, pick(q, 0, 2, 1), out, pick(out, 0, 2, 1), k, pick(k, 0, 2, 1), v, pick(v, 0, 2, 1),
-        blocks=batch, block_size=k.shape_[2], heads=heads, kv_heads=k.shape_[1], num_seqs=batch, q_len=q_len,
-        lens=total_kv_len, scale=scale_of(scale, size), causal=2 * int(bool(is_causal)), names=("", "total_kv_len", ""),
+    return attend(
+        call, q, k, v, BATCH_HEAD_TOKEN, BATCH_HEAD_TOKEN, scale_of(scale, size), 2 * int(bool(is_causal)),
+        lens=total_kv_len, names=("", "total_kv_len", ""),
     )  # fmt: skip
-    return out
 
 
 @flash_attention.grad("query", "key", "value")
 def _(f, g, query, key, value, total_kv_len, is_causal, scale, out, create_graph):
-    visible = np.arange(key.shape_[2]) < total_kv_len.numpy().reshape(-1, 1, 1, 1)
+    column = key[:, :1, :, :1]
+    number = f.cumsum(f.logical_not(f.gt(column, column)), 2)  # 1, 2, ..., as nothing is greater than itself
+    visible = f.le(number, total_kv_len.reshape(-1, 1, 1, 1)).transpose(2, 3)
     scale = scale_of(scale, query.shape_[3])
-    return _gradients(f, g, query, key, value, out, f.from_numpy(visible), is_causal, scale, create_graph)
+    return _gradients(f, g, query, key, value, out, visible, is_causal, scale, create_graph)
 
 
 # ---- packed sequences --------------------------------------------------------------------------
@@ -175,9 +168,8 @@ def mha_varlen(
     """
     paged = block_table is not None
     q, k, v = check(call, (3, 4, 4) if paged else (3, 3, 3), q=q, k=k, v=v)
-    total, heads, size = q.shape_
     same(call, "`k` and `v` of one length and heads", k.shape_[:-1], v.shape_[:-1])
-    same(call, "`q` and `k` of one head size", size, k.shape_[-1])
+    same(call, "`q` and `k` of one head size", q.shape_[-1], k.shape_[-1])
     starts = index(call, "cum_seqlens_q", cum_seqlens_q, None)
     num_seqs = starts.shape_[0] - 1
     if num_seqs < 0:
@@ -185,16 +177,11 @@ def mha_varlen(
     lens = index(call, "cum_seqlens_k", cum_seqlens_k, num_seqs + 1)
     if paged:
         index(call, "block_table", block_table, num_seqs, None)
-    out = call.out((total, heads, v.shape_[-1]), q.dtype)
-    dims, blocks, block_size = ((0, 1, 2), *k.shape_[:2]) if paged else ((None, 0, 1), 1, k.shape_[0])
-    attend(
-        call, q, pick(q, None, 0, 1), out, pick(out, None, 0, 1), k, pick(k, *dims), v, pick(v, *dims),
-        blocks=blocks, block_size=block_size, heads=heads, kv_heads=k.shape_[-2], num_seqs=num_seqs, q_len=total,
-        starts=starts, lens=lens, lens_are_starts=True, table=block_table, scale=scale, causal=1,
-        slopes=alibi_slopes, longest_q=max_seqlen_q, longest_kv=max_seqlen_k,
-        names=("cum_seqlens_q", "cum_seqlens_k", "block_table"),
+    return attend(
+        call, q, k, v, TOKEN_HEAD, BATCH_TOKEN_HEAD if paged else TOKEN_HEAD, scale, 1,
+        starts=starts, lens=lens, lens_are_starts=True, table=block_table, slopes=alibi_slopes,
+        longest_q=max_seqlen_q, longest_kv=max_seqlen_k, names=("cum_seqlens_q", "cum_seqlens_k", "block_table"),
     )  # fmt: skip
-    return out
 
 
 # ---- caches ------------------------------------------------------------------------------------
@@ -229,34 +216,20 @@ def paged_attention(
     float32 adds slope * (key position - query position). A length of 0 gives zeros. int8 caches need `k_scales`
     and `v_scales`, see `cached_attention`.
     """
-    tensors = q, k_cache, v_cache, block_tables, cache_lens, alibi_slopes, k_scales, v_scales
-    key, launches = known_launches(call, scale, *tensors)
-    if launches is not None:
-        out = call.out((*q.shape_[:2], v_cache.shape_[3]), q.dtype)
-        scales = None if k_scales is None else (k_scales, v_scales)
-        launches.run(call, q, out, k_cache, v_cache, block_tables, None, cache_lens, alibi_slopes, scales)
-        return out
     scales = factors(call, k_cache, k_scales, v_scales)
     q, k, v = check(call, (3, 4, 4), scales, q=q, k_cache=k_cache, v_cache=v_cache)
-    batch, heads, size = q.shape_
-    _check_caches(call, k, v, 2, size)
-    index(call, "block_tables", block_tables, batch, None)
-    index(call, "cache_lens", cache_lens, batch)
-    out = call.out((batch, heads, v.shape_[3]), q.dtype)
-    launches = attend(
-        call, q, pick(q, 0, None, 1), out, pick(out, 0, None, 1), k, pick(k, 0, 2, 1), v, pick(v, 0, 2, 1),
-        blocks=k.shape_[0], block_size=k.shape_[2], heads=heads, kv_heads=k.shape_[1], num_seqs=batch, q_len=1,
-        table=block_tables, lens=cache_lens, scale=scale, scales=scales, causal=1, slopes=alibi_slopes,
-        names=("", "cache_lens", "block_tables"),
+    _check_caches(call, q, k, v, 2)
+    index(call, "block_tables", block_tables, q.shape_[0], None)
+    index(call, "cache_lens", cache_lens, q.shape_[0])
+    return attend(
+        call, q, k, v, BATCH_HEAD, BATCH_HEAD_TOKEN, scale, 1, table=block_tables, lens=cache_lens,
+        slopes=alibi_slopes, scales=scales, names=("", "cache_lens", "block_tables"),
     )  # fmt: skip
-    if key is not None and q is tensors[0] and k is k_cache and v is v_cache:  # not copies
-        remember(key, launches)
-    return out
 
 
-def _check_caches(call, k, v, token_dim, size):
+def _check_caches(call, q, k, v, token_dim):
     same(call, "caches of one number of blocks, block size and heads", k.shape_[:3], v.shape_[:3])
-    same(call, "`q` and the key cache of one head size", size, k.shape_[3])
+    same(call, "`q` and the key cache of one head size", q.shape_[-1], k.shape_[3])
     if k.shape_[token_dim] == 0:
         raise ValueError(f"the caches of `{call.op.name}` need blocks of at least one token, got shape {k.shape_}")
 
@@ -333,8 +306,7 @@ def _cached(
 ):  # fmt: skip
     scales = factors(call, k_cache, k_scales, v_scales)
     q, k, v = check(call, (3, 4, 4), scales, q=q, k_cache=k_cache, v_cache=v_cache)
-    total, heads, size = q.shape_
-    _check_caches(call, k, v, 2, size)
+    _check_caches(call, q, k, v, 2)
     index(call, names[1], lens, None)
     batch = lens.shape_[0]
     index(call, names[0], starts, batch + 1)
@@ -347,14 +319,11 @@ def _cached(
         )
     if window is not None and window < 1:
         raise ValueError(f"`window` of `{call.op.name}` must be at least 1 or None, got {window}")
-    out = call.out((total, heads, v.shape_[3]), q.dtype)
-    attend(
-        call, q, pick(q, None, 0, 1), out, pick(out, None, 0, 1), k, pick(k, 0, 2, 1), v, pick(v, 0, 2, 1),
-        blocks=k.shape_[0], block_size=k.shape_[2], heads=heads, kv_heads=k.shape_[1], num_seqs=batch, q_len=total,
-        starts=starts, lens=lens, table=tables, scale=scale_of(scale, size), scales=scales, causal=int(bool(causal)),
-        window=min(window or 0, 1 << 30), slopes=slopes, longest_q=longest_q, longest_kv=longest_kv, names=names,
+    return attend(
+        call, q, k, v, TOKEN_HEAD, BATCH_HEAD_TOKEN, scale_of(scale, q.shape_[-1]), int(bool(causal)),
+        window=min(window or 0, 1 << 30), starts=starts, lens=lens, table=tables, slopes=slopes, scales=scales,
+        longest_q=longest_q, longest_kv=longest_kv, names=names,
     )  # fmt: skip
-    return out
 
 
 def _kvcache_ref(q, k_cache, v_cache, seqlens_k, block_table, alibi_slopes=None, scale=1.0):
@@ -380,15 +349,10 @@ def mha_kvcache(call, q, k_cache, v_cache, seqlens_k, block_table, alibi_slopes=
     counts the keys with those of q, which are in the cache already. The last query sees the last key.
     """
     q, k, v = check(call, (4, 4, 4), q=q, k_cache=k_cache, v_cache=v_cache)
-    batch, q_len, heads, size = q.shape_
-    _check_caches(call, k, v, 1, size)
-    index(call, "seqlens_k", seqlens_k, batch)
-    index(call, "block_table", block_table, batch, None)
-    out = call.out((*q.shape_[:3], v.shape_[3]), q.dtype)
-    attend(
-        call, q, pick(q, 0, 1, 2), out, pick(out, 0, 1, 2), k, pick(k, 0, 1, 2), v, pick(v, 0, 1, 2),
-        blocks=k.shape_[0], block_size=k.shape_[1], heads=heads, kv_heads=k.shape_[2], num_seqs=batch, q_len=q_len,
-        table=block_table, lens=seqlens_k, scale=scale, causal=1, slopes=alibi_slopes,
-        names=("", "seqlens_k", "block_table"),
+    _check_caches(call, q, k, v, 1)
+    index(call, "seqlens_k", seqlens_k, q.shape_[0])
+    index(call, "block_table", block_table, q.shape_[0], None)
+    return attend(
+        call, q, k, v, BATCH_TOKEN_HEAD, BATCH_TOKEN_HEAD, scale, 1, table=block_table, lens=seqlens_k,
+        slopes=alibi_slopes, names=("", "seqlens_k", "block_table"),
     )  # fmt: skip
-    return out

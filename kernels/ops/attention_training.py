@@ -1,20 +1,15 @@
 """Attention with a derivative, masks and dropout, as PyTorch's `scaled_dot_product_attention`.
 
-`cpu/attention_grad.py` has the kernels. Without a gradient, mask and dropout, calls go to the kernels of
-`attention.py`, which also stream keys for few query rows.
+Without a gradient, mask and dropout, calls are the problem of `attention.py`.
 
 Shapes: B sequences, S query rows, L keys, H query heads, Hkv key/value heads, D head size, Dv that of the values.
 """
 
 import numpy as np
 
-from ..cpu.attention import grad_block as block
-from ..cpu.gemm import blocking
+from ..problems.attention import AttentionBackward, AttentionForward
 from ..table.registry import FLOATS, op
-from ._attention import TOLERANCE, attend, check, formula, groups, pick, reference, same, scale_of
-
-_GRAIN_NS = 30000
-_NS = {"float64": 0.045, "bfloat16": 0.012}  # of a product of two elements; others 0.022
+from ._attention import BATCH_HEAD_TOKEN, TOLERANCE, attend, check, check_groups, formula, reference, same, scale_of
 
 
 def _sdpa_ref(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, seed=0):
@@ -75,7 +70,7 @@ def scaled_dot_product_attention(
     batch, heads, num_rows, size = q.shape_
     same(call, "`key` and `value` of one batch, length and heads", k.shape_[:3], v.shape_[:3])
     same(call, "`query` and `key` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
-    kv_heads, num_keys, size_v = k.shape_[1], k.shape_[2], v.shape_[3]
+    kv_heads, size_v = k.shape_[1], v.shape_[3]
     if heads != kv_heads and not enable_gqa:
         raise ValueError(f"`query` has {heads} heads and `key` {kv_heads}: pass `enable_gqa=True` to share them")
     if not 0 <= dropout_p < 1:
@@ -86,15 +81,12 @@ def scaled_dot_product_attention(
         )
     out = _result(call, (batch, heads, num_rows, size_v), q.dtype)
     if not (call.training or attn_mask is not None or dropout_p):
-        attend(
-            call, q, pick(q, 0, 2, 1), out, pick(out, 0, 2, 1), k, pick(k, 0, 2, 1), v, pick(v, 0, 2, 1),
-            blocks=batch, block_size=num_keys, heads=heads, kv_heads=kv_heads, num_seqs=batch, q_len=num_rows,
-            kv_len=num_keys, scale=scale_of(scale, size), causal=2 * int(bool(is_causal)),
-        )  # fmt: skip
-        return out
+        causal = 2 * int(bool(is_causal))
+        return attend(call, q, k, v, BATCH_HEAD_TOKEN, BATCH_HEAD_TOKEN, scale_of(scale, size), causal, out=out)
     lse = call.empty((batch, heads, num_rows), _sum_dtype(q)) if call.training else None
     call.save(lse=lse)
-    _Problem(call, q, k, v, attn_mask, dropout_p, is_causal, scale, seed).forward(call, out, lse)
+    mask, problem = _problem(call, q, k, v, out, attn_mask, dropout_p, is_causal, scale, seed, call.training)
+    call.run(problem, q=q, k=k, v=v, out=out, lse=lse, mask=mask)
     return out
 
 
@@ -129,15 +121,17 @@ def scaled_dot_product_attention_backward(
     for name, x in (("g", g), ("result", result)):
         same(call, f"`{name}` [B, H, S, Dv]", x.shape_, (batch, heads, num_rows, v.shape_[3]))
     dq, dk, dv = _gradients(call, query, key, value)
-    problem = _Problem(call, q, k, v, attn_mask, dropout_p, is_causal, scale, seed)
+    mask, problem = _problem(call, q, k, v, result, attn_mask, dropout_p, is_causal, scale, seed, True)
     want = _sum_dtype(q)
     if lse is None:
         lse = call.empty(q.shape_[:3], want)
-        problem.forward(call, call.empty(result.shape_, q.dtype), lse)
+        again = call.empty(result.shape_, q.dtype)
+        call.run(problem._replace(out=again.strides_[:3]), q=q, k=k, v=v, out=again, lse=lse, mask=mask)
     elif lse.shape_ != q.shape_[:3] or lse.dtype.name != want:
         got = f"{lse.dtype.name} {lse.shape_}"
         raise ValueError(f"`lse` of `{call.op.name}` must be {want} of shape {q.shape_[:3]}, got {got}")
-    problem.backward(call, g, result, lse.contiguous(), dq, dk, dv)
+    problem = AttentionBackward(problem, *(x.strides_[:3] for x in (g, dq, dk, dv)))
+    call.run(problem, q=q, k=k, v=v, out=result, g=g, dq=dq, dk=dk, dv=dv, lse=lse.contiguous(), mask=mask)
     return dq, dk, dv
 
 
@@ -215,72 +209,18 @@ def _mask_layout(call, mask, shape, dtype):
     return mask, tuple(strides[:3])
 
 
-# ---- launches ----------------------------------------------------------------------------------
+# ---- the problem -------------------------------------------------------------------------------
 
 
-class _Problem:
-    """What the two passes share: sizes, mask, dropout and the argument block."""
-
-    def __init__(self, call, q, k, v, mask, dropout_p, is_causal, scale, seed):
-        batch, heads, num_rows, size = q.shape_
-        _, kv_heads, num_keys, size_v = v.shape_
-        self.group = groups(call, heads, kv_heads)
-        self.dtype = q.dtype.name
-        self.pair = 2 if blocking.pairs(self.dtype) else 1
-        self.word = blocking.panel_bytes(self.dtype)
-        mask, mask_strides = _mask_layout(call, mask, (batch, heads, num_rows, num_keys), _sum_dtype(q))
-        self.units = batch * kv_heads
-        self.heads, self.num_rows, self.num_keys = batch * heads, num_rows, num_keys
-        self.size, self.size_v = size, size_v
-        self.work = self.group * num_rows * num_keys * (0.55 if is_causal else 1)
-        self.tensors = {block.Q: q, block.K: k, block.V: v}
-        self.args = [0] * block.KEY_WORDS
-        if mask is not None:
-            self.args[block.MASK : block.MASK + 5] = mask.address, *mask_strides, mask.dtype.itemsize
-        self.keep = (mask,)
-        seed = int(seed) & ((1 << 64) - 1)
-        self.args[block.BATCH : block.SEED + 1] = (
-            batch, kv_heads, self.group, num_rows, num_keys, size, size_v, call.float_bits(scale_of(scale, size)),
-            int(bool(is_causal)), call.float_bits(dropout_p), seed - (1 << 64) if seed >> 63 else seed,
-        )  # fmt: skip
-
-    def forward(self, call, out, lse):
-        """The result, and the log-sum-exp unless `lse` is None."""
-        items = -(-self.num_rows // block.TILE) * self.group
-        chunks = max(1, min(items, -(-4 * call.threads // max(1, self.units))))
-        areas = block.forward_areas(self.num_keys, self.size, self.size_v, self.word, self.pair)
-        tensors = {block.OUT: out, block.LSE: lse}
-        self.launch(call, "attention.grad.forward", tensors, chunks, areas, self.size + self.size_v)
-
-    def backward(self, call, g, out, lse, dq, dk, dv):
-        """The gradients of queries, keys and values."""
-        chunks = block.backward_chunks(self.units, self.num_keys)
-        areas = block.backward_areas(
-            self.num_rows, self.num_keys, self.group, self.size, self.size_v, self.word, self.pair
-        )
-        tensors = {block.OUT: out, block.GRAD: g, block.DQ: dq, block.DK: dk, block.DV: dv, block.LSE: lse}
-        self.launch(call, "attention.grad.backward", tensors, chunks, areas, 3 * self.size + 2 * self.size_v)
-
-    def launch(self, call, kernel, tensors, chunks, areas, products):
-        """Run a pass over `chunks` units for each key/value head; `products` are those of one score."""
-        offsets, nbytes = areas
-        args, units = [*self.args, *offsets], self.units * chunks
-        tensors = {**self.tensors, **tensors}
-        for at, x in tensors.items():
-            if x is not None:
-                args[at] = x.address
-                if at != block.LSE:
-                    args[at + 1 : at + 4] = x.strides_[:3]
-        per_slice = max(1, -(-units // call.threads))
-        scratch = call.scratch(-(-units // per_slice) * nbytes)
-        args[block.CHUNKS : block.SLICE_ITEMS + 1] = chunks, scratch.address, nbytes, per_slice
-        keep = (*self.keep, *tensors.values(), scratch)
-        parts = None
-        if chunks > 1 and block.DQ in tensors:
-            parts = call.scratch(chunks * self.heads * block.part_elements(self.num_rows, self.size) * self.word)
-            args[block.PARTS], keep = parts.address, (*keep, parts)
-        cost = 1000 + self.work * products * _NS.get(self.dtype, 0.022) / chunks
-        call.launch_at(kernel, {"T": self.dtype}, args, units, max(1, int(_GRAIN_NS / cost)), keep)
-        if parts is not None:
-            grain = max(1, 16 * _GRAIN_NS // max(1, chunks * self.num_rows * self.size))
-            call.launch_at("attention.grad.join_parts", {"T": self.dtype}, args, self.heads, grain, keep)
+def _problem(call, q, k, v, out, mask, dropout_p, is_causal, scale, seed, lse):
+    """(mask as the kernels read it, the problem of the forward pass)."""
+    batch, heads, num_rows, size = q.shape_
+    _, kv_heads, num_keys, size_v = v.shape_
+    check_groups(call, heads, kv_heads)
+    mask, mask_strides = _mask_layout(call, mask, (batch, heads, num_rows, num_keys), _sum_dtype(q))
+    seed = int(seed) & ((1 << 64) - 1) if dropout_p else 0
+    return mask, AttentionForward(
+        q.dtype.name, q.strides_[:3], k.strides_[:3], v.strides_[:3], out.strides_[:3],
+        None if mask is None else (mask_strides, mask.dtype.itemsize), batch, heads, kv_heads, num_rows, num_keys,
+        size, size_v, scale_of(scale, size), bool(is_causal), dropout_p, seed - (1 << 64) if seed >> 63 else seed, lse,
+    )  # fmt: skip

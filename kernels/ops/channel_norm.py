@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from ..build import isa
+from ..blocks.channels import BATCH, BATCH_GRAD, GROUP, GROUP_GRAD
+from ..blocks.norm import JOIN
 from ..table.registry import op
 from ._layout import check, check_factor, product
 from .copy import copy_into, fill
 
-_GRAIN = 1 << 14  # elements: some 10 us
 _TOLERANCE = {"bfloat16": (2e-2, 1e-2), "float16": (3e-3, 2e-3)}
 
 
@@ -25,10 +25,6 @@ def _factors(call, x, channels, **factors):
             factor = factor.contiguous()
         found.append(factor)
     return found
-
-
-def _address(x):
-    return 0 if x is None else x.address
 
 
 def _name(factor, x):
@@ -109,13 +105,13 @@ def batch_norm(call, input, running_mean, running_var, weight=None, bias=None, t
     mean, inverse = (call.empty((shape[1],), _statistics(x.dtype)) for _ in range(2))
     types = {"T": x.dtype.name, "W": _name(weight, x), "B": _name(bias, x), "R": _name(running_mean, x)}
     types["TRAINING"] = bool(training)
-    args = [x.address, _address(weight), _address(bias), y.address, *sizes]
-    args += [_address(running_mean), _address(running_var), call.float_bits(momentum), call.float_bits(eps)]
-    args += [mean.address, inverse.address]
-    keep = x, weight, bias, y, running_mean, running_var, mean, inverse
+    n, c, length = sizes
+    block = BATCH(
+        x=x, w=weight, b=bias, y=y, running_mean=running_mean, running_var=running_var, mean=mean, inverse=inverse,
+        n=n, c=c, length=length, momentum=momentum, eps=eps,
+    )  # fmt: skip
     if y.numel_ or not training:
-        grain = max(1, _GRAIN // max(1, sizes[0] * sizes[2]))
-        call.launch_at("norm.channels.batch_norm", types, args, sizes[1], grain, keep)
+        call.launch("norm.channels.batch_norm", types, block, c, n * length)
     if call.training:
         call.save(mean=mean, inverse=inverse)
     return _transposed(call, y) if flat else y
@@ -165,12 +161,10 @@ def batch_norm_backward(call, g, input, weight, mean, inverse, training):
     dx = call.empty(x.shape_, x.dtype) if flat else call.out(input.shape_, x.dtype)
     kind = _name(weight, x)
     dw, db = call.out((channels,), kind, key="dw"), call.out((channels,), kind, key="db")
-    args = [g.address, x.address, _address(weight), mean.address, inverse.address, *sizes]
-    args += [dx.address, dw.address, db.address]
+    n, c, length = sizes
+    block = BATCH_GRAD(g=g, x=x, w=weight, mean=mean, inverse=inverse, dx=dx, dw=dw, db=db, n=n, c=c, length=length)
     types = {"T": x.dtype.name, "W": kind, "TRAINING": bool(training)}
-    grain = max(1, _GRAIN // max(1, 2 * sizes[0] * sizes[2]))
-    keep = g, x, weight, mean, inverse, dx, dw, db
-    call.launch_at("norm.channels.batch_norm_backward", types, args, sizes[1], grain, keep)
+    call.launch("norm.channels.batch_norm_backward", types, block, c, 2 * n * length)
     return (_transposed(call, dx) if flat else dx), dw, db
 
 
@@ -211,12 +205,13 @@ def group_norm(call, input, num_groups, weight=None, bias=None, eps=1e-5):
     y = call.out(shape, x.dtype, overlap="same")
     mean, inverse = (call.empty((units,), _statistics(x.dtype)) for _ in range(2))
     channels, length = shape[1] // num_groups, product(shape[2:])
-    args = [x.address, _address(weight), _address(bias), y.address, num_groups, channels, length]
-    args += [call.float_bits(eps), mean.address, inverse.address]
     types = {"T": x.dtype.name, "W": _name(weight, x), "B": _name(bias, x)}
     if y.numel_:
-        grain = max(1, _GRAIN // (channels * length))
-        call.launch_at("norm.channels.group_norm", types, args, units, grain, (x, weight, bias, y, mean, inverse))
+        block = GROUP(
+            x=x, w=weight, b=bias, y=y, mean=mean, inverse=inverse, groups=num_groups, channels=channels,
+            length=length, eps=eps,
+        )  # fmt: skip
+        call.launch("norm.channels.group_norm", types, block, units, channels * length)
     if call.training:
         call.save(mean=mean, inverse=inverse)
     return y
@@ -257,16 +252,14 @@ def group_norm_backward(call, g, input, num_groups, weight, mean, inverse):
         fill(call, dw, 0)
         fill(call, db, 0)
         return dx, dw, db
-    parts = [call.empty((n, c), statistics) for _ in range(2)]
+    parts_w, parts_b = (call.empty((n, c), statistics) for _ in range(2))
     channels, length = c // num_groups, product(input.shape_[2:])
-    args = [g.address, x.address, _address(weight), mean.address, inverse.address, num_groups, channels, length]
-    args += [dx.address, *(p.address for p in parts)]
+    block = GROUP_GRAD(
+        g=g, x=x, w=weight, mean=mean, inverse=inverse, dx=dx, dw=parts_w, db=parts_b, groups=num_groups,
+        channels=channels, length=length,
+    )  # fmt: skip
     types = {"T": x.dtype.name, "W": kind}
-    grain = max(1, _GRAIN // (2 * channels * length))
-    keep = g, x, weight, mean, inverse, dx, *parts
-    call.launch_at("norm.channels.group_norm_backward", types, args, n * num_groups, grain, keep)
-    args = [*(p.address for p in parts), dw.address, db.address, n, c]
-    keep = *parts, dw, db
-    grain = max(1, _GRAIN // (2 * n * isa.lanes()))
-    call.launch_at("norm.channels.sum_images", types, args, -(-c // isa.lanes()), grain, keep)
+    call.launch("norm.channels.group_norm_backward", types, block, n * num_groups, 2 * channels * length)
+    block = JOIN(first_w=parts_w, first_b=parts_b, w=dw, b=db, step=c, chunks=n, columns=c)
+    call.launch("reduce.chunks.join", {"C": statistics, "W": kind, "B": kind}, block, c, 2 * n)
     return dx, dw, db

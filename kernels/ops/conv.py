@@ -4,13 +4,13 @@ A convolution of 1 dim is one of images of height 1. The gradients of the input 
 own, whose derivatives are convolutions again, so gradients of any order are fast.
 """
 
-import operator
-
 import numpy as np
 
+from ..problems.conv import Convolution
+from ..problems.window import Window
 from ..table.registry import op
-from ._conv import Shape, product, weight_sums
 from ._layout import check
+from ._window import count_windows, integers
 from .copy import fill
 
 # 16-bit results round once; before, a sum of k products rounds as sqrt(k) float32 additions.
@@ -20,45 +20,28 @@ _TOLERANCE = {"float32": (1e-5, 1e-4), "float64": (1e-12, 1e-12), "bfloat16": (1
 # ---- options -----------------------------------------------------------------------------------
 
 
-def sizes(call, value, name, dims, least):
-    """An option that is one integer for all dims, or one for each, as a tuple."""
-    try:
-        values = (operator.index(value),) * dims
-    except TypeError:
-        try:
-            values = tuple(operator.index(v) for v in value)
-        except TypeError:
-            values = ()
-    if len(values) == 1:
-        values *= dims
-    if len(values) != dims or min(values) < least:
-        raise ValueError(
-            f"`{name}` of `{call.op.name}` must be an integer of at least {least}, or {dims} of them, got {value!r}"
-        )
-    return values
-
-
 def _paddings(call, padding, kernel, stride, dilation):
-    """(before, after) of each dim."""
+    """Padding (before, behind) the input, each for each dim."""
     dims = len(kernel)
     if not isinstance(padding, str):
-        return [(p, p) for p in sizes(call, padding, "padding", dims, 0)]
+        both = integers(call, padding, "padding", dims, 0)
+        return both, both
     if padding == "valid":
-        return [(0, 0)] * dims
+        return (0,) * dims, (0,) * dims
     if padding != "same":
         raise ValueError(f"`padding` of `{call.op.name}` must be integers, 'same' or 'valid', got {padding!r}")
     if any(s != 1 for s in stride):
         raise ValueError(f"`padding='same'` of `{call.op.name}` needs stride 1, got {stride}: give integers")
     totals = [d * (k - 1) for d, k in zip(dilation, kernel)]
-    return [(t // 2, t - t // 2) for t in totals]
+    return tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
 
 
-def _shape(call, x_shape, w_shape, stride, padding, dilation, groups):
-    """The `Shape` of a convolution of [N, C, *] with [M, C / groups, *]; height 1 where there is one dim."""
+def _problem(call, gradient, dtype, x_shape, w_shape, stride, padding, dilation, groups):
+    """(the `Convolution` of [N, C, *] with [M, C / groups, *], the shape of its result); one dim has height 1."""
     dims = len(w_shape) - 2
     name = call.op.name
-    stride, dilation = sizes(call, stride, "stride", dims, 1), sizes(call, dilation, "dilation", dims, 1)
-    (groups,) = sizes(call, groups, "groups", 1, 1)
+    stride, dilation = integers(call, stride, "stride", dims, 1), integers(call, dilation, "dilation", dims, 1)
+    (groups,) = integers(call, groups, "groups", 1, 1)
     (n, c, *x), (m, per_group, *kernel) = x_shape, w_shape
     if m % groups or c != per_group * groups:
         raise ValueError(
@@ -67,30 +50,14 @@ def _shape(call, x_shape, w_shape, stride, padding, dilation, groups):
         )
     if min(kernel) < 1:
         raise ValueError(f"`weight` of `{name}` must have a kernel of at least one element, got {tuple(w_shape)}")
-    paddings = _paddings(call, padding, kernel, stride, dilation)
-    y = []
-    for size, k, s, (before, after), d in zip(x, kernel, stride, paddings, dilation):
-        room = size + before + after - d * (k - 1) - 1
-        if room < 0:
-            raise ValueError(
-                f"`{name}` needs an input, with its padding, as large as the kernel with its dilation, got input "
-                f"{tuple(x_shape)}, kernel {tuple(kernel)}, padding {padding!r}, dilation {dilation}"
-            )
-        y.append(room // s + 1)
-    before = tuple(p[0] for p in paddings)
-    one = (1,) * (2 - dims)
-    return Shape(
-        n=n,
-        c=c,
-        m=m,
-        groups=groups,
-        x=(*one, *x),
-        y=(*one, *y),
-        kernel=(*one, *kernel),
-        stride=(*one, *stride),
-        padding=(*(0,) * (2 - dims), *before),
-        dilation=(*one, *dilation),
-    )
+    before, behind = _paddings(call, padding, kernel, stride, dilation)
+    window = Window(tuple(kernel), stride, before, dilation)
+    y = count_windows(call, x, window, behind)
+    shape = (n, m, *y)
+    if dims == 1:
+        window = Window((1, *kernel), (1, *stride), (0, *before), (1, *dilation))
+        x, y = (1, *x), (1, *y)
+    return Convolution(gradient, dtype.name, n, c, m, groups, tuple(x), y, window), shape
 
 
 def _check_pair(call, first, second):
@@ -101,22 +68,6 @@ def _check_pair(call, first, second):
             f"`{call.op.name}` needs one dtype, got {first[1].dtype.name} for `{first[0]}` and {second[1].dtype.name} "
             f"for `{second[0]}`: cast one of them with `.to()`"
         )
-
-
-# ---- launches ----------------------------------------------------------------------------------
-
-
-def _correlate(call, shape, back, x, weight, y, bias):
-    """y = the convolution of x, or with `back` the gradient of the input from that of the result; all contiguous."""
-    plan = product(shape, back, call.threads, y.dtype.name)
-    panels = call.scratch(plan.panel_bytes)
-    scratch = call.scratch(plan.scratch)
-    kind = y.dtype.name
-    keep = x, weight, y, bias, panels, scratch
-    args = [weight.address, panels.address, *plan.weight_args]
-    call.launch_at("conv.forward.pack_weight", {"T": kind}, args, plan.panel_items, plan.panel_grain, keep)
-    args = [x.address, panels.address, y.address, 0 if bias is None else bias.address, scratch.address, *plan.args]
-    call.launch_at(plan.kernel, {"T": kind, **plan.constants}, args, plan.items, plan.grain, keep)
 
 
 def _convolve(call, input, weight, bias, stride, padding, dilation, groups, dims):
@@ -130,16 +81,15 @@ def _convolve(call, input, weight, bias, stride, padding, dilation, groups, dims
         )
     single = len(input.shape_) == dims + 1
     x_shape = (1, *input.shape_) if single else input.shape_
-    shape = _shape(call, x_shape, weight.shape_, stride, padding, dilation, groups)
+    problem, shape = _problem(call, None, input.dtype, x_shape, weight.shape_, stride, padding, dilation, groups)
     if bias is not None:
         _check_pair(call, ("input", input), ("bias", bias))
-        if bias.shape_ != (shape.m,):
-            raise ValueError(f"`bias` of `{name}` must have shape ({shape.m},), got {bias.shape_}")
+        if bias.shape_ != shape[1:2]:
+            raise ValueError(f"`bias` of `{name}` must have shape {shape[1:2]}, got {bias.shape_}")
         bias = bias.contiguous()
-    result = (shape.m, *shape.y[2 - dims :])
-    y = call.out(result if single else (shape.n, *result), input.dtype)
+    y = call.out(shape[1:] if single else shape, input.dtype)
     if y.numel_:
-        _correlate(call, shape, False, input.contiguous(), weight.contiguous(), y, bias)
+        call.run(problem, x=input.contiguous(), weight=weight.contiguous(), bias=bias, y=y)
     return y
 
 
@@ -216,10 +166,10 @@ def conv_input_backward(call, grad, weight, input_shape, stride=1, padding=0, di
     """
     _check_pair(call, ("grad", grad), ("weight", weight))
     input_shape = tuple(input_shape)
-    shape = _backward_shape(call, grad, input_shape, weight.shape_, stride, padding, dilation, groups)
+    problem = _backward(call, "input", grad, input_shape, weight.shape_, stride, padding, dilation, groups)
     y = call.out(input_shape, grad.dtype)
     if y.numel_:
-        _correlate(call, shape, True, grad.contiguous(), weight.contiguous(), y, None)
+        call.run(problem, x=grad.contiguous(), weight=weight.contiguous(), bias=None, y=y)
     return y
 
 
@@ -232,38 +182,29 @@ def conv_weight_backward(call, grad, input, weight_shape, stride=1, padding=0, d
     """
     _check_pair(call, ("grad", grad), ("input", input))
     weight_shape = tuple(weight_shape)
-    shape = _backward_shape(call, grad, input.shape_, weight_shape, stride, padding, dilation, groups)
+    problem = _backward(call, "weight", grad, input.shape_, weight_shape, stride, padding, dilation, groups)
     y = call.out(weight_shape, grad.dtype)
-    if not y.numel_:
-        return y
-    if not grad.numel_:
+    if y.numel_ and grad.numel_:
+        call.run(problem, x=input.contiguous(), g=grad.contiguous(), dw=y)
+    else:
         fill(call, y, 0)
-        return y
-    x, g = input.contiguous(), grad.contiguous()
-    plan = weight_sums(shape, call.threads, y.dtype.name)
-    sums, scratch = call.scratch(plan.sums_bytes), call.scratch(plan.scratch)
-    kind, keep = {"T": y.dtype.name}, (x, g, y, sums, scratch)
-    args = [x.address, g.address, sums.address, *plan.args]
-    args[4] = scratch.address
-    call.launch_at("conv.grad.weight_sums", {**kind, **plan.constants}, args, plan.items, plan.grain, keep)
-    args = [sums.address, y.address, *plan.join_args]
-    call.launch_at("conv.grad.join_parts", kind, args, plan.join_items, plan.join_grain, keep)
     return y
 
 
-def _backward_shape(call, grad, x_shape, w_shape, stride, padding, dilation, groups):
-    """The `Shape` of a convolution whose result has the shape of `grad`."""
+def _backward(call, gradient, grad, x_shape, w_shape, stride, padding, dilation, groups):
+    """The problem of a gradient of a convolution whose result has the shape of `grad`."""
     dims = len(w_shape) - 2
     if dims not in (1, 2) or len(x_shape) not in (dims + 1, dims + 2):
         raise ValueError(
             f"`{call.op.name}` needs an input of 3 or 4 dims and a weight of as many, got {x_shape} and {w_shape}"
         )
     single = len(x_shape) == dims + 1
-    shape = _shape(call, (1, *x_shape) if single else x_shape, w_shape, stride, padding, dilation, groups)
-    result = (shape.m, *shape.y[2 - dims :]) if single else (shape.n, shape.m, *shape.y[2 - dims :])
-    if grad.shape_ != result:
-        raise ValueError(f"`grad` of `{call.op.name}` must have the shape of the result, {result}, got {grad.shape_}")
-    return shape
+    x_shape = (1, *x_shape) if single else x_shape
+    problem, shape = _problem(call, gradient, grad.dtype, x_shape, w_shape, stride, padding, dilation, groups)
+    shape = shape[1:] if single else shape
+    if grad.shape_ != shape:
+        raise ValueError(f"`grad` of `{call.op.name}` must have the shape of the result, {shape}, got {grad.shape_}")
+    return problem
 
 
 # ---- derivatives -------------------------------------------------------------------------------

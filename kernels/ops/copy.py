@@ -1,86 +1,40 @@
 """Copies: between layouts, and of several tensors into one."""
 
-import functools
+from itertools import accumulate
 
 import numpy as np
 
+from ..blocks.array import FILLED, JOINED, PIECE
+from ..problems.array import Copy
 from ..table.registry import ALL, op
-from ._layout import check, check_dim, product
+from ._layout import UNSIGNED, check, check_dim, product
 
-_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_UNIT = 32768  # bytes of one unit of work
-_GRAIN = 262144  # bytes of a slice: 10 us
 _PIECE = 256  # bytes of a tensor in each row from which tensors are joined in one launch
 _STORABLE = (*ALL, "float8_e4m3", "float8_e5m2")
-
-
-def _collapse(shape, y_strides, x_strides):
-    """[size, destination stride, source stride] of merged dims, by falling destination stride."""
-    dims = [[n, y, x] for n, y, x in zip(shape, y_strides, x_strides) if n != 1]
-    dims.sort(key=lambda d: -abs(d[1]))
-    out = []
-    for size, y, x in dims:
-        if out and out[-1][1] == y * size and out[-1][2] == x * size:
-            out[-1] = [out[-1][0] * size, y, x]
-        else:
-            out.append([size, y, x])
-    return out or [[1, 1, 1]]
-
-
-@functools.lru_cache(maxsize=4096)
-def _plan(shape, y_strides, x_strides, itemsize):
-    """(kernel, arguments behind the addresses, units, grain) of a copy between two layouts."""
-    dims = _collapse(shape, y_strides, x_strides)
-    row = dims.pop()
-    size, y_stride, x_stride = row
-    other = None
-    if y_stride == 1 and x_stride != 1 and size >= 8:
-        other = next((d for d in dims if d[2] == 1 and d[0] >= 8), None)
-    if other is not None:
-        dims.remove(other)
-        step = 8 if itemsize == 8 else 16
-        kernel, units, nbytes = f"transpose_{step}", -(-other[0] // step), step * size * itemsize
-    else:
-        other = [1, 0, 0]
-        step = max(64, _UNIT // itemsize)
-        kernel = "rows" if y_stride == 1 and x_stride == 1 else "strided"
-        units, nbytes = -(-size // step), min(size, step) * itemsize
-    args = [*row, units, step, other[1], other[2], other[0], len(dims)]
-    args += [d[k] for k in range(3) for d in dims]
-    return f"array.copy.{kernel}", args, units * product(d[0] for d in dims), max(1, _GRAIN // nbytes)
-
-
-def _copy(call, y_address, y_strides, x, keep):
-    """Write x to an address, with strides."""
-    kernel, args, n, grain = _plan(x.shape_, y_strides, x.strides_, x.dtype.itemsize)
-    types = {"E": _UNSIGNED[x.dtype.itemsize]}
-    call.launch_at(kernel, types, [y_address, x.address, *args], n, grain, keep)
 
 
 def copy_into(call, destination, source):
     """Copy between tensors of one shape and dtype, at any strides; they must not overlap.
 
-    `call` needs only `launch`: also for the copies that are no op of their own.
+    Of `call` only the launching counts: also for the copies that are no op of their own.
     """
     if destination.numel_:
-        _copy(call, destination.address, destination.strides_, source, (destination, source))
-
-
-def fill(call, y, value):
-    """Set every element of a contiguous tensor to a Python number."""
-    bits = np.asarray(value).astype(y.dtype.numpy).tobytes()
-    args = [y.address, int.from_bytes(bits, "little", signed=True)]
-    if y.numel_:
-        call.launch_at(
-            "array.create.filled", {"E": _UNSIGNED[y.dtype.itemsize]}, args, y.numel_, _GRAIN // len(bits), (y,)
-        )
+        problem = Copy(destination.shape_, destination.strides_, source.strides_, source.dtype.itemsize)
+        call.run(problem, y=destination, x=source)
 
 
 def copy_part(call, y, starts, x):
     """Write x to the part of y that begins at the indices `starts`."""
     if x.numel_:
-        offset = sum(start * stride for start, stride in zip(starts, y.strides_))
-        _copy(call, y.address + offset * y.dtype.itemsize, y.strides_, x, (y, x))
+        offset = sum([start * stride for start, stride in zip(starts, y.strides_)])
+        copy_into(call, call.view(y, x.shape_, y.strides_, offset), x)
+
+
+def fill(call, y, value):
+    """Set every element of a contiguous tensor to a Python number."""
+    bits = np.asarray(value).astype(y.dtype.numpy).tobytes()
+    block = FILLED(y=y, value=int.from_bytes(bits, "little", signed=True))
+    call.launch("array.create.filled", {"E": UNSIGNED[len(bits)]}, block, y.numel_, len(bits))
 
 
 def _rearrange_samples(rng):
@@ -124,15 +78,15 @@ def _same(call, tensors):
     return tensors
 
 
-def _join(call, y, parts, inner, dim):
-    """Join contiguous tensors in one launch: rows of y consist of a piece of each."""
-    width, step = y.shape_[dim] * inner, max(64, _UNIT // y.dtype.itemsize)
-    args, start = [y.address, y.numel_, width, step, len(parts)], 0
-    for x in parts:
-        args += [x.address, start, x.shape_[dim] * inner]
-        start += x.shape_[dim] * inner
-    n, grain = -(-y.numel_ // step), _GRAIN // _UNIT
-    call.launch_at("array.copy.joined", {"E": _UNSIGNED[y.dtype.itemsize]}, args, n, grain, (y, *parts))
+def _join(call, y, parts, lengths):
+    """Join tensors in one launch, if they are contiguous and large: rows of y have `lengths` elements of each."""
+    size, width = y.dtype.itemsize, sum(lengths)
+    if not all([x.contiguous_ and (not x.numel_ or n * size >= _PIECE) for x, n in zip(parts, lengths)]):
+        return False
+    pieces = PIECE.many(x=parts, start=list(accumulate(lengths, initial=0))[:-1], length=lengths)
+    block = JOINED(y=y, numel=y.numel_, width=width, itemsize=size, pieces=pieces)
+    call.launch("array.copy.joined", {"E": UNSIGNED[size]}, block, y.numel_ * size, 1)
+    return True
 
 
 def _cat_ref(tensors, dim=0):
@@ -165,13 +119,12 @@ def cat(call, tensors, dim=0):
             raise ValueError(f"`tensors` of `cat` must agree in all dims but {dim}, got {shape} and {x.shape_}")
     total = sum(x.shape_[dim] for x in parts)
     y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype)
-    if all(x.contiguous_ and x.numel_ * x.dtype.itemsize >= _PIECE * product(shape[:dim]) for x in parts):
-        _join(call, y, parts, product(shape[dim + 1 :]), dim)
+    inner = product(shape[dim + 1 :])
+    if _join(call, y, parts, [x.shape_[dim] * inner for x in parts]):
         return y
     start = 0
     for x in parts:
-        if x.numel_:
-            _copy(call, y.address + start * y.strides_[dim] * y.dtype.itemsize, y.strides_, x, (y, x))
+        copy_into(call, call.view(y, x.shape_, y.strides_, start * y.strides_[dim]), x)
         start += x.shape_[dim]
     return y
 
@@ -203,10 +156,11 @@ def stack(call, tensors, dim=0):
             raise ValueError(f"`tensors` of `stack` must have one shape, got {shape} and {x.shape_}")
     dim = check_dim(dim, len(shape) + 1)
     y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype)
+    if _join(call, y, tensors, [product(shape[dim:])] * len(tensors)):
+        return y
     strides = y.strides_[:dim] + y.strides_[dim + 1 :]
     for i, x in enumerate(tensors):
-        if x.numel_:
-            _copy(call, y.address + i * y.strides_[dim] * y.dtype.itemsize, strides, x, (y, x))
+        copy_into(call, call.view(y, shape, strides, i * y.strides_[dim]), x)
     return y
 
 

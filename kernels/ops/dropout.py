@@ -4,11 +4,9 @@ import operator
 
 import numpy as np
 
+from ..blocks.array import DROPOUT, DROPOUT_GROUP
 from ..table.registry import op
 from ._layout import check
-
-_TILE = 64  # TILE of cpu/dropout.py
-_GRAIN = 16384  # elements: 8 us for float32
 
 
 def philox(counters, key):
@@ -33,13 +31,13 @@ def _limit(p):
 
 
 def _dropout_ref(input, p, seed):
-    tiles = -(-input.size // _TILE)
-    blocks = np.arange(16 * tiles, dtype=np.uint64)
+    groups = -(-input.size // DROPOUT_GROUP)
+    blocks = np.arange(16 * groups, dtype=np.uint64)
     zero = np.zeros_like(blocks)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     seed %= 1 << 64
     words = philox((blocks & low, blocks >> half, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
-    words = words.reshape(4, tiles, 16).transpose(1, 0, 2).reshape(-1)[: input.size]
+    words = words.reshape(4, groups, 16).transpose(1, 0, 2).reshape(-1)[: input.size]
     keep = (words >= _limit(p)).reshape(input.shape)
     return np.where(keep, input * (1 / (1 - p) if p < 1 else 0.0), 0.0)
 
@@ -69,8 +67,9 @@ def dropout(call, input, p, seed):
     x = input.contiguous()
     y = call.out(input.shape_, input.dtype, overlap="same")
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
-    args = [x.address, y.address, x.numel_, seed - (1 << 64) if seed >> 63 else seed, _limit(p), call.float_bits(scale)]
-    call.launch_at("array.dropout.dropout", {"T": x.dtype.name}, args, -(-x.numel_ // _TILE), _GRAIN // _TILE, (x, y))
+    seed = seed - (1 << 64) if seed >> 63 else seed
+    block = DROPOUT(x=x, y=y, numel=x.numel_, seed=seed, limit=_limit(p), scale=scale)
+    call.launch("array.dropout.dropout", {"T": x.dtype.name}, block, x.numel_, 1)
     return y
 
 

@@ -15,12 +15,7 @@ def add(input, other):
     return input + other
 
 
-@add.grad("input")
-def _(g):
-    return g
-
-
-@add.grad("other")
+@add.grad("input", "other")
 def _(g):
     return g
 
@@ -47,14 +42,9 @@ def mul(input, other):
     return input * other
 
 
-@mul.grad("input")
+@mul.grad("input", "other")
 def _(g, other):
     return g * other
-
-
-@mul.grad("other")
-def _(g, input):
-    return g * input
 
 
 @elementwise(ref=np.true_divide, dtypes=ALL, result="float")
@@ -208,7 +198,7 @@ def _(g, out):
 @elementwise(ref=lambda x: np.maximum(x, 0), dtypes=NUMBERS)
 def relu(input):
     """max(x, 0)."""
-    return m.maximum(input, 0)
+    return m.where(input < 0, 0, input)  # keeps NaN, as `maximum` does, for less
 
 
 @relu.grad("input")
@@ -304,20 +294,10 @@ def floor(input):
     return m.floor(input)
 
 
-@floor.grad("input")
-def _(g):
-    return 0.0 * g
-
-
 @elementwise(ref=np.ceil)
 def ceil(input):
     """Smallest integer not below."""
     return m.ceil(input)
-
-
-@ceil.grad("input")
-def _(g):
-    return 0.0 * g
 
 
 @elementwise(ref=np.rint)
@@ -326,9 +306,11 @@ def round_(input):
     return m.round(input)
 
 
-@round_.grad("input")
-def _(g):
-    return 0.0 * g
+for _row in (floor, ceil, round_):
+
+    @_row.grad("input")
+    def _(g):
+        return 0.0 * g
 
 
 @elementwise(ref=np.maximum, dtypes=NUMBERS)
@@ -337,14 +319,9 @@ def maximum(input, other):
     return m.maximum(input, other)
 
 
-@maximum.grad("input")
+@maximum.grad("input", "other")
 def _(g, input, other):
     return m.where(input > other, g, m.where(input == other, 0.5 * g, 0.0))
-
-
-@maximum.grad("other")
-def _(g, input, other):
-    return m.where(other > input, g, m.where(input == other, 0.5 * g, 0.0))
 
 
 @elementwise(ref=np.minimum, dtypes=NUMBERS)
@@ -353,14 +330,9 @@ def minimum(input, other):
     return m.minimum(input, other)
 
 
-@minimum.grad("input")
+@minimum.grad("input", "other")
 def _(g, input, other):
     return m.where(input < other, g, m.where(input == other, 0.5 * g, 0.0))
-
-
-@minimum.grad("other")
-def _(g, input, other):
-    return m.where(other < input, g, m.where(input == other, 0.5 * g, 0.0))
 
 
 @elementwise(ref=np.where, dtypes=ALL)

@@ -2,14 +2,11 @@
 
 import numpy as np
 
-from ..build import isa
+from ..blocks.array import GATHER_ROWS
+from ..problems.array import AddRows
 from ..table.registry import ALL, FLOATS, INTEGERS, op
-from ._layout import check, check_dim, check_index, product, rows
+from ._layout import UNSIGNED, check, check_dim, check_index, product, rows
 from .copy import copy_into, fill
-
-_COLUMNS = 4 * isa.lanes()  # COLUMNS of cpu/scatter.py
-_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_GRAIN = 131072  # bytes: some 10 us
 
 
 def _flat(indices):
@@ -22,29 +19,22 @@ def _flat(indices):
 def gather_rows(call, x, indices, y, outer, length, strides, valid, zeros=0, errors=None):
     """Rows of x to y: `strides` are (row, outer) in x, `valid` the range of indices."""
     indices, step = _flat(indices)
-    count = indices.numel_
-    args = [y.address, x.address, indices.address, step, count, length, *strides, *valid, zeros]
-    types = {"E": _UNSIGNED[x.dtype.itemsize], "I": indices.dtype.name}
-    grain = max(1, _GRAIN // (length * x.dtype.itemsize or 1))
-    call.launch_at("array.gather.gather_rows", types, args, outer * count, grain, (y, x, indices), errors)
+    size = x.dtype.itemsize
+    block = GATHER_ROWS(
+        y=y, x=x, index=indices, step=step, indices=indices.numel_, length=length, row_stride=strides[0],
+        outer_stride=strides[1], first=valid[0], end=valid[1], zeros=zeros,
+    )  # fmt: skip
+    types = {"E": UNSIGNED[size], "I": indices.dtype.name}
+    call.launch("array.gather.gather_rows", types, block, outer * indices.numel_, length * size, errors)
     return y
 
 
 def add_rows(call, y, x, indices, outer, count, length, scale=1, errors=None):
     """y[o, indices[n]] += scale * x[o, n] for contiguous y [outer, count, length] and x; returns y."""
     indices, step = _flat(indices)
-    number = indices.numel_
-    first, following = call.scratch(4 * count), call.scratch(4 * number)
-    keep, types = (y, x, indices, first, following), {"I": indices.dtype.name}
-    block = [indices.address, step, number, count, first.address, following.address]
-    call.launch_at("array.scatter.chain", types, block, 1, 1, keep, errors)
-    floating, blocks = y.dtype.is_floating_point, -(-length // _COLUMNS)
-    args = [y.address, x.address, indices.address, step, number, first.address, following.address]
-    args += [length, length, count * length, length, number * length, blocks]
-    args.append(call.float_bits(float(scale)) if floating else int(scale))
-    types = {"T": y.dtype.name, "A": "float64" if floating else "int64", **types}
-    grain = max(1, _GRAIN // (4 * _COLUMNS * number or 1))
-    call.launch_at("array.scatter.add_rows", types, args, outer * blocks, grain, keep)
+    scale = float(scale) if y.dtype.is_floating_point else int(scale)
+    problem = AddRows(y.dtype.name, indices.dtype.name, step, indices.numel_, outer, count, length, scale)
+    call.run(problem, errors, t=y, v=x, index=indices)
     return y
 
 

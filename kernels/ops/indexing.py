@@ -2,15 +2,14 @@
 
 import numpy as np
 
+from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
+from ..problems.array import PutRows
 from ..table.registry import ALL, op
-from ._layout import check, product, rows
+from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
 from .index import gather_rows
 
-_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_GRAIN = 16384  # elements of a slice: 20 us
 _CHUNK = 65536  # elements of a chunk that `nonzero` counts
-_COLUMNS = 1024  # elements of a row that a unit of `put_rows` writes
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 
 
@@ -25,20 +24,19 @@ def _nonzero_samples(rng):
 def _positions(call, input, result=None):
     """The indices of elements that are not zero, [K, dims]; `result(shape)` makes the tensor that holds them."""
     x, ndim = input.contiguous(), len(input.shape_)
-    types = {"T": x.dtype.name if x.dtype.is_floating_point else _UNSIGNED[x.dtype.itemsize]}
+    types = {"T": x.dtype.name if x.dtype.is_floating_point else UNSIGNED[x.dtype.itemsize]}
     chunks = -(-x.numel_ // _CHUNK)
     counts = call.empty((chunks,), "int64")
-    args = [x.address, x.numel_, _CHUNK, counts.address]
-    call.launch_at("array.create.count_nonzero", types, args, chunks, 1, (x, counts))
+    block = COUNT_NONZERO(x=x, counts=counts, numel=x.numel_, step=_CHUNK)
+    call.launch("array.create.count_nonzero", types, block, chunks, _CHUNK)
     starts = [0]
     for count in counts.tolist():
         starts.append(starts[-1] + count)
     shape = (starts[-1], ndim)
     y = call.empty(shape, "int64") if result is None else result(shape)
     if y.numel_:
-        sizes = x.shape_ or (1,)
-        args = [x.address, x.numel_, _CHUNK, y.address, ndim, *sizes, *starts[:-1]]
-        call.launch_at("array.create.nonzero", types, args, chunks, 1, (x, y))
+        block = NONZERO(x=x, y=y, numel=x.numel_, step=_CHUNK, ndim=ndim, layout=(*x.shape_, *starts[:-1]))
+        call.launch("array.create.nonzero", types, block, chunks, _CHUNK)
     return y
 
 
@@ -129,17 +127,17 @@ def _places(call, shape, indices):
     places.inner = product(places.inner_shape)
     places.span = product(shape[d] for d in dims) * places.inner
     places.offsets = call.empty((places.count,), "int64")
-    args, keep, stride = [], [places.offsets], places.inner
+    layouts, steps, step, ndim = [], [], places.inner, len(places.shape)
     for d, index in reversed(found):
-        steps = (0,) * (len(places.shape) - len(index.shape_)) + tuple(
-            0 if n == 1 else s for n, s in zip(index.shape_, index.strides_)
-        )
-        args[:0] = [index.address, shape[d], stride, *steps]
-        keep.append(index)
-        stride *= shape[d]
-    args = [places.offsets.address, len(found), len(places.shape), *places.shape, *args]
+        own = [0 if n == 1 else stride for n, stride in zip(index.shape_, index.strides_)]
+        layouts.append([0] * (ndim - len(own)) + own)
+        steps.append(step)
+        step *= shape[d]
+    sizes, tensors = [shape[d] for d in reversed(dims)], [index for _, index in reversed(found)]
+    own = INDEX.many(x=tensors, size=sizes, step=steps, strides=layouts)
+    block = OFFSETS(y=places.offsets, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=own)
     errors = {1: f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"}
-    call.launch_at("array.scatter.offsets", {}, args, places.count, _GRAIN // 4, tuple(keep), errors)
+    call.launch("array.scatter.offsets", {}, block, places.count, 1, errors)
     return places
 
 
@@ -223,17 +221,10 @@ def _put(call, y, indices, values, accumulate):
     else:
         values = values.expand(shape).contiguous()
         v_strides = (places.count * places.inner, places.inner, 1)
-    columns = min(places.inner, _COLUMNS) or 1
-    blocks = -(-places.inner // columns)
-    args = [t.address, values.address, places.offsets.address, places.count, places.inner, places.span]
-    args += [*v_strides, columns, blocks]
-    bits = _UNSIGNED[y.dtype.itemsize]
-    types = {"T": bits, "V": bits, "ADD": False}
-    if accumulate:
-        types = {"T": t.dtype.name, "V": values.dtype.name, "ADD": True}
-    grain = max(1, _GRAIN // (columns * places.count or 1))
-    keep = (t, values, places.offsets)
-    call.launch_at("array.scatter.put_rows", types, args, places.outer * blocks, grain, keep)
+    bits = UNSIGNED[y.dtype.itemsize]
+    types = (t.dtype.name, values.dtype.name) if accumulate else (bits, bits)
+    problem = PutRows(*types, bool(accumulate), places.outer, places.count, places.inner, places.span, v_strides)
+    call.run(problem, t=t, v=values, offsets=places.offsets)
     if t is not target:
         copy_into(call, target, t.to(dtype=y.dtype))
 

@@ -4,36 +4,48 @@ import operator
 
 import numpy as np
 
+from ..blocks.attention import BAD_SLOT, CACHE
 from ..table.registry import op
-from ._attention import TOLERANCE, attend, check, factors, groups, index, pick, reference, same, scale_of
+from ._attention import (
+    BATCH_HEAD_TOKEN,
+    HEAD_TOKEN,
+    TOKEN_HEAD,
+    TOLERANCE,
+    attend,
+    check,
+    check_groups,
+    factors,
+    index,
+    reference,
+    same,
+    scale_of,
+    sizes_of,
+    strides_of,
+)
 
 _CACHE_DTYPES = ("float32", "float64", "bfloat16", "float16")
-_GRAIN_BYTES = 256 << 10  # copied in some 30 us
 
 
-def _write(call, k_cache, v_cache, cache_dims, k, v, dims, *, tokens, places, past, errors, count, scales=None):
-    """Launch the copy of `count` tokens. Dims: (sequence, token, head) of k and v, (block, head, token) of caches."""
-    head = dims[2]
-    args = [
-        k.address, *pick(k, *dims), k.strides_[-1], v.address, *pick(v, *dims), v.strides_[-1],
-        k_cache.address, *pick(k_cache, *cache_dims), k_cache.strides_[-1],
-        v_cache.address, *pick(v_cache, *cache_dims), v_cache.strides_[-1],
-        1 if cache_dims[0] is None else k_cache.shape_[cache_dims[0]], k_cache.shape_[cache_dims[2]],
-        k.shape_[head], k.shape_[-1], v.shape_[-1], tokens,
-        *((0, 0, 0) if places is None else (places.address, places.dtype.itemsize, places.strides_[0])), past,
-        *(entry for x in scales or () for entry in (x.address, *x.strides_)),
-    ]  # fmt: skip
-    nbytes = k.shape_[head] * (k.shape_[-1] + v.shape_[-1]) * k.dtype.itemsize
-    grain = max(1, _GRAIN_BYTES // max(1, nbytes))
-    keep = (k_cache, v_cache, k, v, places, scales)
-    if scales is None:
-        call.launch_at(
-            "attention.kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}, args, count, grain, keep, errors
-        )
-    else:
-        call.launch_at(
-            "attention.kvcache.write_int8", {"T": k.dtype.name}, args, count, max(1, grain // 4), keep, errors
-        )
+def _write(call, k_cache, v_cache, cache_order, k, v, order, *, tokens, errors=None, index=None, past=0, scales=None):
+    """Launch the copy of all tokens; orders as for `attend`, the other arguments as in the block."""
+    num_seqs, length, heads = sizes_of(k, order)
+    blocks, block_size, _ = sizes_of(k_cache, cache_order)
+    options = {"index_bytes": index.dtype.itemsize, "index_stride": index.strides_[0]} if index is not None else {}
+    kernel, types = "attention.kvcache.write", {"T": f"uint{8 * k.dtype.itemsize}"}
+    if scales is not None:
+        kernel, types = "attention.kvcache.write_int8", {"T": k.dtype.name}
+        options |= zip(("k_scales", "v_scales"), scales)
+        options |= zip(("k_scale_strides", "v_scale_strides"), (strides_of(x, cache_order) for x in scales))
+    block = CACHE(
+        k=k, v=v, k_cache=k_cache, v_cache=v_cache, index=index, k_strides=strides_of(k, order),
+        v_strides=strides_of(v, order), k_cache_strides=strides_of(k_cache, cache_order),
+        v_cache_strides=strides_of(v_cache, cache_order), k_element=k.strides_[-1], v_element=v.strides_[-1],
+        k_cache_element=k_cache.strides_[-1], v_cache_element=v_cache.strides_[-1], blocks=blocks,
+        block_size=block_size, heads=heads, size_k=k.shape_[-1], size_v=v.shape_[-1], tokens=tokens, past=past,
+        **options,
+    )  # fmt: skip
+    nbytes = heads * (k.shape_[-1] + v.shape_[-1]) * k.dtype.itemsize
+    call.launch(kernel, types, block, num_seqs * length, nbytes, errors)
 
 
 def _check_write(call, k_cache, v_cache, k, v, ndim, k_scales=None, v_scales=None):
@@ -102,10 +114,12 @@ def kv_caching(call, k_cache, v_cache, k, v, past_kv_lengths, k_scales=None, v_s
     index(call, "past_kv_lengths", past_kv_lengths, k.shape_[0])
     tokens = k.shape_[2]
     room = k_cache.shape_[2]
-    errors = {1: f"`past_kv_lengths` of `kv_caching` must leave room for {tokens} tokens of {room}, and does not"}
+    errors = {
+        BAD_SLOT: f"`past_kv_lengths` of `kv_caching` must leave room for {tokens} tokens of {room}, and does not"
+    }
     _write(
-        call, k_cache, v_cache, (0, 1, 2), k, v, (0, 2, 1), tokens=tokens, places=past_kv_lengths, past=0,
-        errors=errors, count=k.shape_[0] * tokens, scales=scales,
+        call, k_cache, v_cache, BATCH_HEAD_TOKEN, k, v, BATCH_HEAD_TOKEN, tokens=tokens, index=past_kv_lengths,
+        errors=errors, scales=scales,
     )  # fmt: skip
     return k_cache, v_cache
 
@@ -138,10 +152,12 @@ def paged_caching(call, k_cache, v_cache, k, v, slot_mapping, k_scales=None, v_s
     if k_cache.shape_[2] == 0:
         raise ValueError(f"`k_cache` of `paged_caching` needs blocks of at least one token, got shape {k_cache.shape_}")
     room = k_cache.shape_[0] * k_cache.shape_[2]
-    errors = {1: f"`slot_mapping` of `paged_caching` must stay below {room}, the slots of the cache, and does not"}
+    errors = {
+        BAD_SLOT: f"`slot_mapping` of `paged_caching` must stay below {room}, the slots of the cache, and does not"
+    }
     _write(
-        call, k_cache, v_cache, (0, 1, 2), k, v, (None, 0, 1), tokens=0, places=slot_mapping, past=0,
-        errors=errors, count=k.shape_[0], scales=scales,
+        call, k_cache, v_cache, BATCH_HEAD_TOKEN, k, v, TOKEN_HEAD, tokens=0, index=slot_mapping, errors=errors,
+        scales=scales,
     )  # fmt: skip
     return k_cache, v_cache
 
@@ -168,7 +184,7 @@ def attention(call, q, k, v, k_cache, v_cache, pos):
     pos = operator.index(pos)
     heads, tokens, size = q.shape_
     kv_heads, room = k.shape_[0], k_cache.shape_[1] if len(k_cache.shape_) > 1 else 0
-    groups(call, heads, kv_heads)
+    check_groups(call, heads, kv_heads)
     cache = kv_heads, room, size
     for name, x, shape in (("v", v, k.shape_), ("k_cache", k_cache, cache), ("v_cache", v_cache, cache)):
         if x.dtype is not q.dtype or x.shape_ != shape:
@@ -183,14 +199,9 @@ def attention(call, q, k, v, k_cache, v_cache, pos):
             "use longer caches"
         )
     out = call.out((tokens, heads, size), q.dtype)
-    _write(
-        call, k_cache, v_cache, (None, 0, 1), k, v, (None, 1, 0), tokens=max(1, tokens), places=None, past=pos,
-        errors=None, count=tokens,
-    )  # fmt: skip
+    _write(call, k_cache, v_cache, HEAD_TOKEN, k, v, HEAD_TOKEN, tokens=max(1, tokens), past=pos)
     _, k_cache, v_cache = check(call, (3, 3, 3), q=q, k_cache=k_cache, v_cache=v_cache)
-    attend(
-        call, q, pick(q, None, 1, 0), out, pick(out, None, 0, 1), k_cache, pick(k_cache, None, 1, 0),
-        v_cache, pick(v_cache, None, 1, 0), blocks=1, block_size=room, heads=heads, kv_heads=kv_heads, num_seqs=1,
-        q_len=tokens, kv_len=pos + tokens, scale=scale_of(None, size), causal=1,
+    return attend(
+        call, q, k_cache, v_cache, HEAD_TOKEN, HEAD_TOKEN, scale_of(None, size), 1, out=out, out_order=TOKEN_HEAD,
+        kv_len=pos + tokens,
     )  # fmt: skip
-    return out

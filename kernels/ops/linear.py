@@ -4,24 +4,12 @@ import math
 
 import numpy as np
 
-from ..cpu.gemm import blocking
-from ..table.registry import FLOATS, op
-from ._chunks import join_chunks
-from ._products import (
-    TOLERANCE,
-    alpha_bits,
-    check,
-    foldable,
-    know,
-    known,
-    launch_for,
-    product,
-    remember,
-    run_tensors,
-    save_operands,
-)
+from ..problems.gemm import ActivationGrad, PackWeight, Product
+from ..table.registry import OPS, op
+from . import _layout
+from ._products import TOLERANCE, check, check_alpha, foldable, product, save_operands
 
-_ACTIVATIONS = {None: 0, "relu": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}  # by the numbers of cpu/epilogue.py
+_ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")  # elementwise ops of one input
 
 
 def _linear_samples(rng):
@@ -40,88 +28,53 @@ def _linear_ref(input, weight, bias=0.0, alpha=1.0, activation=None):
     return _silu(y) if activation == "silu" else y
 
 
-def _residual(name, residual, shape, dtype):
+def _residual(call, residual, shape, dtype):
     """The residual, row-major, of the shape of the result and its dtype, or float32 where that is a 16-bit one."""
-    fits = hasattr(residual, "address") and tuple(residual.shape) == shape
+    fits = hasattr(residual, "address") and residual.shape_ == shape
     if not fits or (residual.dtype is not dtype and (residual.dtype.name != "float32" or dtype.itemsize != 2)):
         got = f"{tuple(residual.shape)} {residual.dtype}" if hasattr(residual, "address") else type(residual).__name__
-        raise ValueError(f"`residual` of `{name}` must be a {dtype.name} tensor of shape {shape}, got {got}")
+        raise ValueError(f"`residual` of `{call.op.name}` must be a {dtype.name} tensor of shape {shape}, got {got}")
     return residual.contiguous()
 
 
-def _activation(name, activation):
-    """The number of an activation."""
-    number = _ACTIVATIONS.get(activation)
-    if number is None:
-        known = ", ".join(f"{a!r}" for a in _ACTIVATIONS)
-        raise ValueError(f"`activation` of `{name}` must be one of {known}, got {activation!r}")
-    return number
+def _activation(call, activation):
+    """The op of an activation."""
+    if activation not in _ACTIVATIONS:
+        choices = ", ".join(f"{a!r}" for a in (None, *_ACTIVATIONS))
+        raise ValueError(f"`activation` of `{call.op.name}` must be one of {choices}, got {activation!r}")
+    return OPS[activation]
 
 
-def _linear(call, name, input, weight, weight_strides, bias, alpha, activation, residual, panel=0, new=None):
-    """The body of `linear`: `weight` has an address, a shape, and strides unless it is packed.
+def _layer(call, input, weight, layout, bias, alpha, activation=None, residual=None):
+    """`residual + activation(alpha * input @ weight.T + bias)`; `activation` is an op.
 
-    `new` makes the result; it is the caller's `out` by default.
+    `layout` says of the weight: its shape [N, K], strides (or None: it is packed).
     """
-    shape, (n, k) = tuple(input.shape), weight.shape
+    (n, k), strides = layout
+    shape, dtype = input.shape_, input.dtype
     if not shape or shape[-1] != k:
-        raise ValueError(f"`{name}` needs `input` [..., K] and `weight` [N, K], got {shape} and {tuple(weight.shape)}")
-    given = input, bias, residual
+        raise ValueError(f"`{call.op.name}` needs `input` [..., K] and `weight` [N, K], got {shape} and {(n, k)}")
     if bias is not None:
-        if tuple(bias.shape) != (n,):
-            raise ValueError(f"`bias` of `{name}` must have shape ({n},), got {tuple(bias.shape)}")
-        bias = bias.contiguous()
-    number = _activation(name, activation)
+        if bias.shape_ != (n,):
+            raise ValueError(f"`bias` of `{call.op.name}` must have shape ({n},), got {bias.shape_}")
+        bias = bias if bias.contiguous_ else bias.contiguous()
+    if alpha != 1.0:
+        alpha = check_alpha(call, alpha, dtype)
+    result = dtype
     if residual is not None:
-        residual = _residual(name, residual, (*shape[:-1], n), input.dtype)
-    result = input.dtype if residual is None else residual.dtype
-    y = (new or call.out)((*shape[:-1], n), result)
-    count = y.numel()
-    if count == 0:
+        residual = _residual(call, residual, (*shape[:-1], n), dtype)
+        result = residual.dtype
+    y = call.out((*shape[:-1], n), result)
+    if not y.numel_:
         return y
-    stride = k
-    if not input.is_contiguous():
-        if input.strides[-1] == 1 and foldable(input):
-            stride = next((step for size, step in zip(shape[-2::-1], input.strides[-2::-1]) if size != 1), k)
-        else:
-            input = input.contiguous()
-    plain = bias is None and residual is None and not number
-    layout = count // n, n, k, stride, 1, *weight_strides
-    launch = launch_for(input.dtype.name, *layout, (), call.threads, panel, plain, result=y.dtype.name)
-    as_given = not isinstance(weight, PackedWeight) and given[0] is input and given[1] is bias and given[2] is residual
-    if as_given:
-        key = _linear_key(call, input, weight, bias, activation, residual)
-        remember(key, y.shape_, y.dtype, number, launch)
-    bits = alpha_bits(call, name, alpha, y.dtype)
-    run_tensors(call, launch, input, weight, y, bias, bits, number, residual)
-    if as_given and not number and residual is None:
-        know(call, launch, y, (input, weight, bias))
-    return y
-
-
-def _activated(call, before, activation, residual):
-    """`residual + activation(before)`, keeping `before` for the derivative.
-
-    A pass of its own: with gelu_tanh in float32, 256 x 768 x 3072 takes 6.2 ms so, and 6.8 where the product stores
-    both (1024 rows in bfloat16: 12.5 and 13.0).
-    """
-    call.save(before=before)
-    if residual is not None:
-        residual = _residual("linear", residual, before.shape_, before.dtype)
-    if residual is None:
-        return call.elementwise(activation, before, out=call.out(before.shape_, before.dtype))
-    return call.elementwise(
-        "add", call.elementwise(activation, before), residual, out=call.out(before.shape_, residual.dtype)
-    )
-
-
-def _linear_key(call, input, weight, bias, activation, residual):
-    """All that `linear` needs to know of its arguments, but for addresses."""
-    return (
-        input.dtype, input.shape_, input.strides_, weight.dtype, weight.shape_, weight.strides_, call.threads,
-        activation, None if bias is None else (bias.dtype, bias.shape_, bias.strides_),
-        None if residual is None else (residual.dtype, residual.shape_, residual.strides_),
+    if not (input.contiguous_ or (input.strides_[-1] == 1 and foldable(input))):
+        input = input.contiguous()
+    problem = Product(
+        dtype.name, input.shape_, input.strides_, (k, n), (1, k) if strides is None else strides[::-1], result.name,
+        alpha, bias is not None, activation, residual is not None, False, strides is None,
     )  # fmt: skip
+    call.run(problem, a=input, b=weight, c=y, bias=bias, residual=residual)
+    return y
 
 
 @op(ref=_linear_ref, samples=_linear_samples, tolerance=TOLERANCE, amp="lower")
@@ -133,36 +86,35 @@ def linear(call, input, weight, bias=None, *, alpha=1.0, activation=None, residu
     once. Raises ValueError for sizes that do not match and
     for other activations, TypeError for dtypes that differ.
     """
-    if call.training:
-        if activation is not None:
-            _activation("linear", activation)
-            before = _linear_from(call, input, weight, bias, alpha, None, None, call.empty)
-            return _activated(call, before, activation, residual)
-        call.save(before=None)
-        y = _linear_from(call, input, weight, bias, alpha, None, residual, call.out)
-        save_operands(call, input=input, weight=weight)
-        return y
-    return _linear_from(call, input, weight, bias, alpha, activation, residual, call.out)
-
-
-def _linear_from(call, input, weight, bias, alpha, activation, residual, new):
-    """`linear` for layouts that are known, or else the whole of it."""
-    try:
-        shape, result, number, launch = known[_linear_key(call, input, weight, bias, activation, residual)]
-    except (AttributeError, KeyError, TypeError):
-        pass
-    else:
-        y = new(shape, result)
-        run_tensors(call, launch, input, weight, y, bias, alpha_bits(call, "linear", alpha, y.dtype), number, residual)
-        return y
     if isinstance(weight, PackedWeight):
         raise TypeError("`weight` of `linear` must be a tensor, got a PackedWeight; use `linear_packed`")
-    check("linear", FLOATS, ("input", input), ("weight", weight), ("bias", bias))
-    if weight.ndim != 2:
-        shapes = f"{tuple(input.shape)} and {tuple(weight.shape)}"
+    check(call, ("input", "weight", "bias"), input, weight, optional=bias)
+    if len(weight.shape_) != 2:
+        shapes = f"{input.shape_} and {weight.shape_}"
         raise ValueError(f"`linear` needs `input` [..., K] and `weight` [N, K], got {shapes}")
-    strides = weight.strides[::-1]
-    return _linear(call, "linear", input, weight, strides, bias, alpha, activation, residual, new=new)
+    layout = weight.shape_, weight.strides_
+    if activation is not None:
+        activation = _activation(call, activation)
+        if call.training:
+            before = _layer(call, input, weight, layout, bias, alpha)
+            return _activated(call, before, activation, residual)
+    if call.training:
+        call.save(before=None)
+        save_operands(call, input=input, weight=weight)
+    return _layer(call, input, weight, layout, bias, alpha, activation, residual)
+
+
+def _activated(call, before, activation, residual):
+    """`residual + activation(before)`, keeping `before` for the derivative.
+
+    A pass of its own: with gelu_tanh in float32, 256 x 768 x 3072 takes 6.2 ms so, and 6.8 where the product stores
+    both (1024 rows in bfloat16: 12.5 and 13.0).
+    """
+    call.save(before=before)
+    if residual is not None:
+        residual = _residual(call, residual, before.shape_, before.dtype)
+    y = call.elementwise(activation.name, before)
+    return y if residual is None else call.elementwise("add", y, residual)
 
 
 @linear.grad("input", "weight", "bias", "residual")
@@ -170,36 +122,28 @@ def _(f, g, input, weight, bias, alpha, activation, before, need, into, create_g
     """With z = alpha x w^T + b and g' = g activation'(z): dx = alpha g' w, dw = alpha g'^T x, db = the sum of g'."""
     (n, k), count = weight.shape_, math.prod(g.shape_[:-1])
     flat = len(g.shape_) == 2
-    rows, db, residual = g if flat else g.reshape(count, n), None, g
-    rows = rows if rows.dtype is input.dtype else f.cast(rows, input.dtype)
+    dz, db, residual = g if flat else g.reshape(count, n), None, g
+    dz = dz if dz.dtype is input.dtype else f.cast(dz, input.dtype)
     if activation is not None and create_graph:
-        rows = rows * _slope(f, f.linear(input, weight, bias, alpha=alpha).reshape(count, n), activation)
+        dz = _activation_grad(f, dz, f.linear(input, weight, bias, alpha=alpha).reshape(count, n), activation)
     elif activation is not None:
-        rows, db = f.activation_backward(rows, before.reshape(count, n), activation, bias="bias" in need)
+        dz, db = f.activation_backward(dz, before.reshape(count, n), activation, bias="bias" in need)
     if "bias" in need and db is None:
-        db = f.sum(rows, 0)
+        db = f.sum(dz, 0)
     dx = dw = None
     if "input" in need:
-        dx = product(f, rows, weight, alpha, into("input"), input.shape_)
+        dx = product(f, dz, weight, alpha, into("input"), input.shape_)
     if "weight" in need:
-        dw = product(f, rows.T, input if flat else input.reshape(count, k), alpha, into("weight"))
+        dw = product(f, dz.T, input if flat else input.reshape(count, k), alpha, into("weight"))
     return dx, dw, db, residual
 
 
-def _slope(f, z, activation):
-    """The derivative of an activation in terms of ops that have derivatives themselves."""
-    if activation == "relu":
-        return f.cast(z > 0.0, z.dtype)
-    if activation == "silu":
-        s = f.sigmoid(z)
-        return s * (1.0 + z * (1.0 - s))
-    if activation == "gelu":
-        return 0.5 * (1.0 + f.erf(z * 0.7071067811865476)) + 0.3989422804014327 * z * f.exp(-0.5 * z * z)
-    t = f.tanh(0.7978845608028654 * (z + 0.044715 * z * z * z))
-    return 0.5 * (1.0 + t) + 0.3989422804014327 * z * (1.0 - t * t) * (1.0 + 0.134145 * z * z)
-
-
-_CHUNKS, _CHUNK = 32, 16384  # chunks of rows at most, elements of a chunk at least
+def _activation_grad(f, g, z, activation):
+    """The gradient of z for the gradient g of `activation(z)`, by ops that have derivatives themselves."""
+    rule = OPS[activation].gradients["input"]
+    out = getattr(f, activation)(z) if "out" in rule.parameters else None
+    values = {"g": g, "input": z, "out": out}
+    return f.on_tensors(rule.function)(*[values[p] for p in rule.parameters])
 
 
 def _slope_samples(rng):
@@ -235,43 +179,33 @@ def activation_backward(call, grad, before, activation, *, bias=False):
     `activation` is one of those of `linear`. Raises ValueError for other activations and shapes, TypeError for dtypes
     that differ.
     """
-    check("activation_backward", FLOATS, ("grad", grad), ("before", before))
-    shape, number = tuple(grad.shape), _activation("activation_backward", activation)
-    if len(shape) != 2 or tuple(before.shape) != shape or not number:
+    check(call, ("grad", "before"), grad, before)
+    shape = grad.shape_
+    if len(shape) != 2 or before.shape_ != shape or activation is None:
         raise ValueError(
             f"`activation_backward` needs `grad` and `before` [M, N] and an activation, got {shape}, "
-            f"{tuple(before.shape)} and {activation!r}"
+            f"{before.shape_} and {activation!r}"
         )
-    (rows, columns), before = shape, before.contiguous()
-    if columns > 1 and grad.strides[1] != 1:
-        grad = grad.contiguous()
+    activation, before = _activation(call, activation), before.contiguous()
+    grad, count, columns, stride = _layout.rows(grad, 1)
     y = call.out(shape, grad.dtype, overlap="same")
     total = call.out((columns,), grad.dtype, "bias_grad") if bias else None
-    if columns and not rows and bias:
+    if y.numel_:
+        problem = ActivationGrad(grad.dtype.name, count, columns, stride, activation, bool(bias))
+        call.run(problem, g=grad, before=before, out=y, db=total)
+    elif bias:
         total.fill_(0)
-    if not y.numel():
-        return y, total
-    compute = "float64" if grad.dtype.name == "float64" else "float32"
-    chunk = max(-(-rows // _CHUNKS), -(-_CHUNK // columns))
-    chunks, step = -(-rows // chunk), -(-columns // blocking.LANES) * blocking.LANES
-    sums = call.empty((chunks, step), compute)
-    args = [grad.address, before.address, y.address, sums.address, rows, columns, grad.strides[0], chunk, step]
-    types, keep = {"T": grad.dtype.name, "ACT": number}, (grad, before, y, sums)
-    call.launch_at("gemm.epilogue.backward", types, args, chunks, 1 + _CHUNK // (chunk * columns), keep)
-    if bias:
-        join_chunks(call, sums, (0, sums.address), step, chunks, (None, total))
     return y, total
 
 
 class PackedWeight:
     """The weight [N, K] of a linear layer, in the order in which the blocked product reads it."""
 
-    def __init__(self, data, shape, dtype, panel):
+    def __init__(self, data, shape, dtype):
         self.data = data  # uint8 tensor
         self.address = data.address
         self.shape = shape
         self.dtype = dtype
-        self.panel = panel  # elements of one panel
 
     def __repr__(self):
         return f"PackedWeight({self.shape}, {self.dtype.name})"
@@ -284,17 +218,11 @@ def pack_weight(call, weight):
     It saves packing in each call of many rows and reads as fast in calls of few. float16, and bfloat16 on
     CPUs without its dot product, are widened to float32: twice the memory.
     """
-    check("pack_weight", FLOATS, ("weight", weight))
+    check(call, ("weight",), weight)
     if weight.ndim != 2:
-        raise ValueError(f"`weight` must be [N, K], got shape {tuple(weight.shape)}")
-    n, k = weight.shape
-    dtype = weight.dtype.name
-    panel = -(-k // (2 if blocking.pairs(dtype) else 1)) * blocking.across(dtype)
-    panels = -(-n // blocking.across(dtype))
-    data = call.scratch(max(1, panels * panel * blocking.panel_bytes(dtype)))
-    args, grain = [weight.address, data.address, n, k, *weight.strides], 1 + (1 << 18) // (panel + 1)
-    call.launch_at("gemm.pack.pack_weight", {"T": dtype}, args, n=panels, grain=grain, keep=(weight, data))
-    return PackedWeight(data, (n, k), weight.dtype, panel)
+        raise ValueError(f"`weight` must be [N, K], got shape {weight.shape_}")
+    panels = call.run(PackWeight(weight.dtype.name, *weight.shape_, weight.strides_), w=weight)["panels"]
+    return PackedWeight(panels, weight.shape_, weight.dtype)
 
 
 @op(gradient="missing")
@@ -302,5 +230,6 @@ def linear_packed(call, input, weight, bias=None, *, alpha=1.0, activation=None,
     """As `linear`, with the `PackedWeight` that `pack_weight` made of the weight [N, K]; it has no derivative."""
     if not isinstance(weight, PackedWeight):
         raise TypeError(f"`weight` must come from `pack_weight`, got {type(weight).__name__}; use `linear` for tensors")
-    check("linear_packed", FLOATS, ("input", input), ("weight", weight), ("bias", bias))
-    return _linear(call, "linear_packed", input, weight, (0, 0), bias, alpha, activation, residual, weight.panel)
+    check(call, ("input", "weight", "bias"), input, weight, optional=bias)
+    activation = None if activation is None else _activation(call, activation)
+    return _layer(call, input, weight.data, (weight.shape, None), bias, alpha, activation, residual)

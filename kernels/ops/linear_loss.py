@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from ..blocks.gemm import LOGITS, LOSS, TARGETS
+from ..problems.gemm import Product
 from ..table.registry import FLOATS, op
-from ._products import launch_for, run
 
 _ROWS = 256  # of logits at a time, or as many times that as fit into
 _LOGITS = 1 << 27  # bytes: each chunk packs the weight anew (1024 rows of 32,000 logits: 4 % of a training step)
@@ -79,34 +80,33 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
     y, factor = call.out((), result), call.empty((1,), "float64")
     losses, index_type = call.empty((count,), "float64"), {"I": target.dtype.name}
     wrong = {1: f"`target` of `linear_cross_entropy` must be in [0, {classes}) or `ignore_index` {ignore_index}"}
-    args = [target.address, count, classes, ignore_index, reduction == "mean", factor.address]
-    call.launch_at("loss.linear.prepare", index_type, args, 1, 1, (target, factor), wrong)
-    size, threads, one = input.dtype.itemsize, call.threads, call.float_bits(1.0)
+    mean = reduction == "mean"
+    block = TARGETS(target=target, factor=factor, count=count, classes=classes, ignored=ignore_index, mean=mean)
+    call.launch("loss.linear.prepare", index_type, block, 1, count, wrong)
     # Gradients of logits take the factor at once, but those of float16, which divided by `count` might vanish.
     late = factor.item() if call.training and dtype == "float16" else 1.0
-    bits = call.float_bits(late if math.isfinite(late) else 0.0)
-    early = factor.address if dtype != "float16" else 0
-    step = max(1, _LOGITS // (classes * size * _ROWS + 1)) * _ROWS
-    height = min(count, step)
-    logits = call.empty((height, classes), dtype)
-    keep = input, weight, target, factor, losses, logits, dx, dw
+    late = late if math.isfinite(late) else 0.0
+    early = factor if dtype != "float16" else None
+    step = max(1, _LOGITS // (classes * input.dtype.itemsize * _ROWS + 1)) * _ROWS
+    logits = call.empty((min(count, step), classes), dtype)
     for start in range(0, count, step):
         rows = min(step, count - start)
-        x = input.address + start * k * size
-        launch = launch_for(dtype, rows, classes, k, k, 1, *weight.strides[::-1], (), threads)
-        run(call, launch, dtype, (x, weight.address, logits.address, 0), one, keep)
-        addresses = logits.address, target.address + start * target.dtype.itemsize, losses.address + 8 * start
-        args = [*addresses, classes, ignore_index, call.training, early]
-        call.launch_at("loss.linear.rows", {"T": dtype, **index_type}, args, rows, 1 + (1 << 15) // (classes + 1), keep)
+        x = call.view(input, (rows, k), (k, 1), start * k)
+        problem = Product(dtype, (rows, k), (k, 1), (k, classes), weight.strides_[::-1], dtype)
+        call.run(problem, a=x, b=weight, c=logits)
+        own = {name: call.view(x, (rows,), (1,), start) for name, x in (("target", target), ("losses", losses))}
+        block = LOGITS(
+            logits=logits, **own, factor=early, classes=classes, ignored=ignore_index, gradients=call.training
+        )
+        call.launch("loss.linear.rows", {"T": dtype, **index_type}, block, rows, classes)
         if dx is not None:
-            launch = launch_for(dtype, rows, k, classes, classes, 1, *weight.strides, (), threads)
-            run(call, launch, dtype, (logits.address, weight.address, dx.address + start * k * size, 0), bits, keep)
+            problem = Product(dtype, (rows, classes), (classes, 1), weight.shape_, weight.strides_, dtype, late)
+            call.run(problem, a=logits, b=weight, c=call.view(dx, (rows, k), (k, 1), start * k))
         if dw is not None:
-            add, layout = start > 0, (classes, k, rows, 1, classes, k, 1)
-            launch = launch_for(dtype, *layout, (), threads, plain=not add, result=result, add=add)
-            run(call, launch, dtype, (logits.address, x, dw.address, 0), bits, keep, 0, dw.address if add else 0)
-    args = [losses.address, count, factor.address, y.address]
-    call.launch_at("loss.linear.total", {"O": result}, args, 1, 1, (losses, factor, y))
+            add, layouts = start > 0, ((classes, rows), (1, classes), (rows, k), (k, 1))
+            problem = Product(dtype, *layouts, result, late, residual=add, accumulate=add)
+            call.run(problem, a=logits, b=x, c=dw, residual=dw)
+    call.launch("loss.linear.total", {"O": result}, LOSS(losses=losses, factor=factor, y=y, count=count), 1, count)
     call.save(dx=dx, dw=dw)
     return y
 

@@ -5,12 +5,12 @@ PyTorch's rules and names. Sums are float32 (float64 for float64); a mean is div
 
 import numpy as np
 
+from ..blocks.loss import BACKWARD
+from ..problems.loss import ClassLoss
 from ..table.registry import op
 from ._layout import check, rows
 from .copy import copy_into
 
-_GRAIN = 32768  # logits: 6 us for float32
-_ROW = 256  # what a row costs besides its logits, in logits: 50 ns
 _REDUCTIONS = ("none", "mean", "sum")
 _CLASS_IDS = ("int64", "int32", "uint8")
 
@@ -81,19 +81,6 @@ class _Rows:
         x, count, _, stride = rows(x, len(x.shape_) - 1)
         return x, count, stride
 
-    def types(self, soft_allowed=False, **others):
-        """The parameters of a kernel."""
-        types = {"T": self.x.dtype.name, "C": self.compute, "I": "int64" if self.soft else self.target.dtype.name}
-        if soft_allowed:
-            types |= {"Q": self.target.dtype.name if self.soft else self.x.dtype.name}
-        return {**types, **others, **({"SOFT": self.soft} if soft_allowed else {})}
-
-    def args(self, call, smoothing, statistics):
-        """The arguments that forward and backward kernels begin with."""
-        args = [self.x.address, self.stride, self.classes, self.target.address]
-        args += [0 if self.weight is None else self.weight.address, self.ignored, call.float_bits(smoothing)]
-        return [*args, statistics]
-
 
 def _check_options(call, reduction, smoothing=0.0):
     if reduction not in _REDUCTIONS:
@@ -106,26 +93,12 @@ def _forward(call, kernel, input, target, weight, ignored, reduction, smoothing,
     """The loss; `call.save`s what the backward pass needs: (shift, sum) of each row, and last the divisor."""
     _check_options(call, reduction, smoothing)
     r = _Rows(call, input, target, weight, ignored, soft_allowed)
-    reduces = reduction != "none"
-    y = call.out(() if reduces else r.shape, input.dtype)
-    losses = call.empty((r.count,), r.compute) if reduces else y
-    statistics, row_statistics, divisor = None, 0, 0
-    if call.training:
-        statistics = call.empty((r.count + 1, 2), r.compute)
-        row_statistics = statistics.address
-        divisor = statistics.address + r.count * 2 * statistics.dtype.itemsize
-        call.save(statistics=statistics)
-    grain = _GRAIN // ((r.classes if soft_allowed else 0) + _ROW) or 1  # the likelihood reads one of the classes
-    alone = reduces and 0 < r.count < 2 * grain  # no work for two threads: one launch does it all
-    ending = [r.count, 0 if r.weight is None else r.weight.address, r.ignored, y.address, divisor, reduction == "mean"]
-    args = r.args(call, smoothing, row_statistics)
-    args += [losses.address, *(map(int, ending) if alone else [0] * 6)]
-    types = r.types(soft_allowed, O=losses.dtype.name)
-    keep = (r.x, r.target, r.weight, losses, statistics, y)
-    call.launch_at(f"loss.classes.{kernel}", types, args, r.count, r.count if alone else grain, keep, r.errors)
-    if reduces and not alone:
-        args = [r.target.address, losses.address, *map(int, ending)]
-        call.launch_at("loss.classes.reduction", r.types(CLASSES=not r.soft), args, 1, 1, keep)
+    y = call.out(() if reduction != "none" else r.shape, input.dtype)
+    statistics = call.empty((r.count + 1, 2), r.compute) if call.training else None
+    call.save(statistics=statistics)
+    types = (input.dtype.name, r.target.dtype.name, r.soft)
+    problem = ClassLoss(kernel, *types, r.count, r.classes, r.stride, r.ignored, smoothing, reduction)
+    call.run(problem, r.errors, x=r.x, target=r.target, weight=r.weight, statistics=statistics, y=y)
     return y
 
 
@@ -147,12 +120,15 @@ def _backward(call, kernel, g, input, target, statistics, weight, ignored, reduc
     g = g.contiguous()
     dx = call.out(input.shape_, input.dtype, overlap="never" if r.spatial else "same")
     written = call.empty((*r.shape, r.classes), input.dtype) if r.spatial else dx
-    divisor = statistics.address + r.count * 2 * statistics.dtype.itemsize if reduction == "mean" else 0
-    args = r.args(call, smoothing, statistics.address)
-    args += [g.address, int(reduction == "none"), divisor, written.address]
-    types = r.types(soft_allowed)
-    keep = (r.x, r.target, r.weight, statistics, g, written)
-    call.launch_at(f"loss.classes.{kernel}", types, args, r.count, _GRAIN // (r.classes + _ROW) or 1, keep, r.errors)
+    divisor = call.view(statistics, (2,), (1,), 2 * r.count) if reduction == "mean" else None
+    types = {"T": r.x.dtype.name, "C": r.compute, "I": "int64" if r.soft else r.target.dtype.name}
+    if soft_allowed:
+        types |= {"Q": r.target.dtype.name if r.soft else r.x.dtype.name, "SOFT": r.soft}
+    block = BACKWARD(
+        x=r.x, target=r.target, weight=r.weight, statistics=statistics, g=g, dx=written, divisor=divisor,
+        stride=r.stride, classes=r.classes, ignored=r.ignored, smoothing=smoothing, g_step=int(reduction == "none"),
+    )  # fmt: skip
+    call.launch(f"loss.classes.{kernel}", types, block, r.count, r.classes, r.errors)
     if r.spatial:
         ndim = len(input.shape_)
         copy_into(call, dx, written.permute(0, ndim - 1, *range(1, ndim - 1)))

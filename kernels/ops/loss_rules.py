@@ -1,42 +1,32 @@
-"""What one element adds to a loss, as scalar rules; `nn.functional` takes their mean or sum."""
+"""Losses that are a scalar rule: what one element adds."""
 
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import elementwise
+from ..table.loss import loss
 
 
-@elementwise(ref=lambda x, t: (x - t) ** 2, amp="float32")
-def squared_error(input, target):
+@loss(ref=lambda x, t: (x - t) ** 2)
+def mse_loss(input, target):
     """(input - target)^2."""
     d = input - target
     return d * d
 
 
-@squared_error.grad("input")
+@mse_loss.grad("input", "target")
 def _(g, input, target):
     return 2.0 * g * (input - target)
 
 
-@squared_error.grad("target")
-def _(g, input, target):
-    return 2.0 * g * (target - input)
-
-
-@elementwise(ref=lambda x, t: np.abs(x - t), amp="float32")
-def absolute_error(input, target):
+@loss(ref=lambda x, t: np.abs(x - t))
+def l1_loss(input, target):
     """|input - target|; the gradient is 0 where they are equal."""
     return m.abs(input - target)
 
 
-@absolute_error.grad("input")
+@l1_loss.grad("input", "target")
 def _(g, input, target):
     return m.where(input > target, g, m.where(input < target, -g, 0.0 * g))
-
-
-@absolute_error.grad("target")
-def _(g, input, target):
-    return m.where(input > target, -g, m.where(input < target, g, 0.0 * g))
 
 
 def _smooth_l1(x, t, beta):
@@ -44,22 +34,16 @@ def _smooth_l1(x, t, beta):
     return np.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta)
 
 
-@elementwise(ref=_smooth_l1, domain=(0.1, 4), amp="float32")
-def smooth_l1(input, target, beta):
+@loss(ref=_smooth_l1, domain=(0.1, 4))
+def smooth_l1_loss(input, target, beta=1.0):
     """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2 (Girshick, arXiv 1504.08083)."""
     d = m.abs(input - target)
     return m.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta)
 
 
-@smooth_l1.grad("input")
+@smooth_l1_loss.grad("input", "target")
 def _(g, input, target, beta):
     d = input - target
-    return m.where(m.abs(d) < beta, g * d / beta, m.where(d > 0.0, g, m.where(d < 0.0, -g, 0.0 * g)))
-
-
-@smooth_l1.grad("target")
-def _(g, input, target, beta):
-    d = target - input
     return m.where(m.abs(d) < beta, g * d / beta, m.where(d > 0.0, g, m.where(d < 0.0, -g, 0.0 * g)))
 
 
@@ -68,28 +52,23 @@ def _huber(x, t, delta):
     return np.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta))
 
 
-@elementwise(ref=_huber, domain=(0.1, 4), amp="float32")
-def huber(input, target, delta):
+@loss(ref=_huber, domain=(0.1, 4))
+def huber_loss(input, target, delta=1.0):
     """d^2 / 2 where d = |input - target| <= delta, else delta (d - delta / 2) (Huber, 1964)."""
     d = m.abs(input - target)
     return m.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta))
 
 
-@huber.grad("input")
+@huber_loss.grad("input", "target")
 def _(g, input, target, delta):
     return g * m.minimum(m.maximum(input - target, -delta), delta)
-
-
-@huber.grad("target")
-def _(g, input, target, delta):
-    return g * m.minimum(m.maximum(target - input, -delta), delta)
 
 
 def _bce(x, t):
     return -(t * np.maximum(np.log(x), -100) + (1 - t) * np.maximum(np.log1p(-x), -100))
 
 
-@elementwise(ref=_bce, domain=(0.05, 0.95), amp="float32")
+@loss(ref=_bce, domain=(0.05, 0.95))
 def binary_cross_entropy(input, target):
     """-(target log(input) + (1 - target) log(1 - input)) of probabilities; the logarithms are at least -100."""
     return -(target * m.maximum(m.log(input), -100.0) + (1.0 - target) * m.maximum(m.log1p(-input), -100.0))
@@ -110,8 +89,8 @@ def _bce_logits(x, t, pos_weight):
     return (1 - t) * x + weight * (np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0))
 
 
-@elementwise(ref=_bce_logits, domain=(0.05, 2), amp="float32")
-def binary_cross_entropy_with_logits(input, target, pos_weight):
+@loss(ref=_bce_logits, domain=(0.05, 2))
+def binary_cross_entropy_with_logits(input, target, pos_weight=1.0):
     """binary_cross_entropy of sigmoid(input), where `pos_weight` multiplies the term of `target`."""
     weight = 1.0 + (pos_weight - 1.0) * target
     return (1.0 - target) * input + weight * (m.log1p(m.exp(-m.abs(input))) + m.maximum(-input, 0.0))
@@ -127,7 +106,7 @@ def _(g, input, pos_weight):
     return g * ((pos_weight - 1.0) * (m.log1p(m.exp(-m.abs(input))) + m.maximum(-input, 0.0)) - input)
 
 
-@elementwise(ref=lambda x, t: np.where(t > 0, t * np.log(t), 0) - t * x, domain=(0.05, 2), amp="float32")
+@loss(ref=lambda x, t: np.where(t > 0, t * np.log(t), 0) - t * x, domain=(0.05, 2))
 def kl_divergence(input, target):
     """target (log(target) - input): `input` holds logarithms, `target` probabilities; 0 log 0 is 0."""
     return m.where(target > 0.0, target * (m.log(target) - input), -target * input)
@@ -143,7 +122,7 @@ def _(g, input, target):
     return g * (m.where(target > 0.0, m.log(target) + 1.0, 0.0) - input)
 
 
-@elementwise(ref=lambda x, t: np.exp(t) * (t - x), domain=(-3, 1), amp="float32")
+@loss(ref=lambda x, t: np.exp(t) * (t - x), domain=(-3, 1))
 def kl_divergence_log(input, target):
     """exp(target) (target - input): both hold logarithms."""
     return m.exp(target) * (target - input)

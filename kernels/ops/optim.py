@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 
-from ..cpu.optim.table import UNIT
+from ..blocks.optim import FINISH, MANY, TENSOR, UNIT
 from ..table.registry import op
 from ._layout import check
 
-_GRAIN = 4  # units: reading 64 Ki elements takes some 10 us
 _KERNELS = {2.0: "squares", 1.0: "magnitudes", 0.0: "nonzeros", math.inf: "maxima", -math.inf: "minima"}
 _KINDS = {math.inf: 1, -math.inf: 2}  # of `optim.norm.finish`; 0 is a sum
 
@@ -33,12 +32,9 @@ def _by_dtype(tensors):
 
 
 def _table(tensors):
-    """(address, number of elements) of each, flat, and the number of units."""
-    table, units = [], 0
-    for x in tensors:
-        table += (x.address, x.numel_)
-        units += -(-x.numel_ // UNIT)
-    return table, units
+    """The rows of an argument block, and the number of units."""
+    sizes = [x.numel_ for x in tensors]
+    return TENSOR.many(x=tensors, numel=sizes), sum([-(-size // UNIT) for size in sizes])
 
 
 def _multi_norm_ref(tensors, ord=2.0):
@@ -73,13 +69,12 @@ def multi_norm(call, tensors, ord=2.0):
         partial.zero_()
     done = 0
     for name, (table, units) in tables.items():
-        args = [partial.address + 8 * done, call.float_bits(ord), 0, len(groups[name]), *table]
-        kernel = "optim.norm." + _KERNELS.get(ord, "powers")
-        call.launch_at(kernel, {"T": name}, args, units, _GRAIN, (partial, groups[name]))
+        block = MANY(result=call.view(partial, (units,), (1,), done), number=ord, tensors=table)
+        call.launch("optim.norm." + _KERNELS.get(ord, "powers"), {"T": name}, block, units, UNIT)
         done += units
     root = 1.0 / ord if ord not in (0.0, math.inf, -math.inf) and total else 1.0
-    args = [partial.address, max(1, total), y.address, _KINDS.get(ord, 0), call.float_bits(root)]
-    call.launch_at("optim.norm.finish", {"T": y.dtype.name}, args, 1, 1, (partial, y))
+    block = FINISH(partial=partial, y=y, count=max(1, total), kind=_KINDS.get(ord, 0), root=root)
+    call.launch("optim.norm.finish", {"T": y.dtype.name}, block, 1, total)
     return y
 
 
@@ -88,8 +83,7 @@ def _in_place(call, tensors, kernel, number, found=None):
     for name, group in _by_dtype(tensors).items():
         dense = [x.contiguous() for x in group]
         table, units = _table(dense)
-        args = [call.float_bits(number), 0 if found is None else found.address, 0, len(dense), *table]
-        call.launch_at(kernel, {"T": name}, args, units, _GRAIN, (dense, found))
+        call.launch(kernel, {"T": name}, MANY(result=found, number=number, tensors=table), units, UNIT)
         for x, copy in zip(group, dense):
             x.storage.version += 1  # a write that backward must know of
             if copy is not x:

@@ -1,46 +1,36 @@
-"""Pooling over windows of [N, C, L] and [N, C, H, W], or without N: maxima and means."""
+"""Pooling over windows of 1 to 3 dims of space, [N, C, *] or without N: maxima and means.
 
+Each function here declares an op for every number of dims; what they do is the same.
+"""
+
+import functools
 import itertools
 
 import numpy as np
 
+from ..problems.pooling import Pool
+from ..problems.window import Window
 from ..table.registry import op
 from ._layout import check, product
-from .conv import sizes
+from ._window import count_windows, integers, read_window
 
-_GRAIN = 1 << 14  # elements of planes read: some 10 us
 _TOLERANCE = {"bfloat16": (1e-2, 1e-3)}
+_SPACE = {1: "L", 2: "H, W", 3: "D, H, W"}
+_SIZES = {1: "an integer", 2: "an integer or two", 3: "an integer or three"}
+
+
+def _declare(name, dims, **row):
+    """The row of the op `<name><dims>d`, whose docstring may mention {space} and {sizes}."""
+
+    def declare(paragraph):
+        paragraph.__name__ = f"{name}{dims}d"
+        paragraph.__doc__ = paragraph.__doc__.format(space=_SPACE[dims], sizes=_SIZES[dims])
+        return op(**row)(paragraph)
+
+    return declare
 
 
 # ---- options -----------------------------------------------------------------------------------
-
-
-def _results(call, x, kernel, stride, padding, dilation, ceil_mode):
-    """Windows along each dim. With `ceil_mode`, also one that reaches beyond the padding, if it begins before it."""
-    found = []
-    for size, k, s, p, d in zip(x, kernel, stride, padding, dilation):
-        if 2 * p > d * (k - 1) + 1:
-            raise ValueError(
-                f"`padding` of `{call.op.name}` must be at most half of the window, got {padding} and kernel {kernel}"
-            )
-        room = size + 2 * p - d * (k - 1) - 1
-        count = (room + (s - 1 if ceil_mode else 0)) // s + 1
-        if ceil_mode and (count - 1) * s >= size + p:
-            count -= 1
-        if count < 1 or (room < 0 and not ceil_mode) or size < 1:
-            raise ValueError(
-                f"`{call.op.name}` needs an input, with its padding, as large as the window, got size {tuple(x)}, "
-                f"kernel {kernel}, padding {padding}, dilation {dilation}"
-            )
-        if d > 1:
-            for i in range(count):
-                if not any(0 <= i * s - p + j * d < size for j in range(k)):
-                    raise ValueError(
-                        f"window {i} of `{call.op.name}` holds padding only, with size {tuple(x)}, kernel {kernel}, "
-                        f"padding {padding}, dilation {dilation}: use less dilation"
-                    )
-        found.append(count)
-    return found
 
 
 def _planes(call, input, dims):
@@ -49,85 +39,47 @@ def _planes(call, input, dims):
     shape = input.shape_
     if len(shape) not in (dims + 1, dims + 2):
         raise ValueError(f"`input` of `{call.op.name}` must have {dims + 1} or {dims + 2} dims, got shape {shape}")
+    if 0 in shape[-dims:]:
+        raise ValueError(f"`{call.op.name}` needs planes with elements, got size {shape[-dims:]}")
     return shape[:-dims], shape[-dims:]
 
 
-def _block(x_size, y_size, kernel=(1, 1), stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
-    """The argument block behind the addresses; one dim becomes rows of height 1."""
-    values = []
-    for pair, rest in (x_size, 1), (y_size, 1), (kernel, 1), (stride, 1), (padding, 0), (dilation, 1):
-        values += [rest, *pair] if len(pair) == 1 else [*pair]
-    return values
+def _results(call, size, window, ceil_mode):
+    """Windows along each dim."""
+    found = count_windows(call, size, window, ceil_mode=ceil_mode)
+    for n, count, k, s, p, d in zip(size, found, *window):
+        if 2 * p > d * (k - 1) + 1:
+            raise ValueError(
+                f"`padding` of `{call.op.name}` must be at most half of the window, got {window.padding} and kernel "
+                f"{window.kernel}"
+            )
+        # Taps of a window that begins before the input meet it at (i * s - p) % d, if at all.
+        for i in range(min(count, -(-p // s)) if d > n else 0):
+            if (i * s - p) % d >= n:
+                raise ValueError(
+                    f"window {i} of `{call.op.name}` holds padding only, with size {size}, kernel {window.kernel}, "
+                    f"padding {window.padding}, dilation {window.dilation}: use less dilation"
+                )
+    if product(window.kernel) >= 2**31:
+        raise ValueError(f"`kernel_size` of `{call.op.name}` must have fewer than 2**31 elements, got {window.kernel}")
+    return found
 
 
-def _launch(call, kernel, types, tensors, block, planes, scratch_item=0, options=()):
-    """Launch a kernel over planes: `tensors` are the first three arguments; a plane of sums per thread if asked."""
-    size = block[0] * block[1]
-    args = [0 if t is None else t.address for t in tensors] + block
-    keep = [*tensors]
-    if scratch_item:
-        slice_bytes = -(-(size * scratch_item) // 64) * 64 + 64
-        per_thread = -(-planes // call.threads)
-        scratch = call.scratch(-(-planes // per_thread) * slice_bytes)
-        keep.append(scratch)
-        args += [scratch.address, slice_bytes, per_thread]
-    else:
-        args += [0, 0, 0]
-    args += options
-    work = size + block[2] * block[3] * block[4] * block[5]
-    call.launch_at(f"conv.pooling.{kernel}", types, args, planes, max(1, _GRAIN // max(1, work)), tuple(keep))
+# ---- references and samples --------------------------------------------------------------------
 
 
-def _sum_item(dtype):
-    return 8 if dtype.itemsize == 8 else 4
-
-
-# ---- maxima ------------------------------------------------------------------------------------
-
-
-def _max_pool(call, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices, dims):
-    lead, size = _planes(call, input, dims)
-    kernel = sizes(call, kernel_size, "kernel_size", dims, 1)
-    stride = kernel if stride is None else sizes(call, stride, "stride", dims, 1)
-    padding, dilation = sizes(call, padding, "padding", dims, 0), sizes(call, dilation, "dilation", dims, 1)
-    result = (*lead, *_results(call, size, kernel, stride, padding, dilation, ceil_mode))
-    y = call.out(result, input.dtype)
-    places = call.empty(result, "uint8" if product(kernel) <= 256 else "int32")
-    window = kernel, stride, padding, dilation
-    if call.training:
-        call.save(places=places, size=input.shape_, window=window)
-    x, planes = input.contiguous(), product(lead)
-    block = _block(size, result[-dims:], *window)
-    types = {"T": input.dtype.name, "I": places.dtype.name}
-    name = "max_pool_2" if _tiles(size, result[-dims:], window) else "max_pool"
-    _launch(call, name, types, (x, y, places), block, planes)
-    if not return_indices:
-        return y
-    indices = call.out(result, "int64", key="indices")
-    _launch(call, "max_positions", {"I": types["I"]}, (indices, None, places), block, planes)
-    return y, indices
-
-
-def _tiles(x_size, y_size, window):
-    """Whether windows of 2 x 2 tile the plane."""
-    inside = all(2 * y <= x for x, y in zip(x_size, y_size))
-    return window == ((2, 2), (2, 2), (0, 0), (1, 1)) and inside
-
-
-def _windows(input, kernel, stride, padding, dilation, count, value):
+def _windows(input, window, count, value):
     """Windows [..., places, taps] of an array, padded with `value`, and the index of each element (-1: padding)."""
-    dims = len(kernel)
+    dims = len(count)
     size = input.shape[-dims:]
     index = np.arange(product(size)).reshape(size)
-    behind = [
-        max(0, (n - 1) * s + d * (k - 1) + 1 - x - p)
-        for n, s, d, k, x, p in zip(count, stride, dilation, kernel, size, padding)
-    ]
-    pads = list(zip(padding, behind))
+    behind = [max(0, (n - 1) * s + d * (k - 1) + 1 - x - p) for n, x, k, s, p, d in zip(count, size, *window)]
+    pads = list(zip(window.padding, behind))
     x = np.pad(input, [(0, 0)] * (input.ndim - dims) + pads, constant_values=value)
     index = np.pad(index, pads, constant_values=-1)
-    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel)]
-    steps = [slice(None, (n - 1) * s + 1, s) for n, s in zip(count, stride)] + [slice(None, None, d) for d in dilation]
+    spans = [d * (k - 1) + 1 for d, k in zip(window.dilation, window.kernel)]
+    steps = [slice(None, (n - 1) * s + 1, s) for n, s in zip(count, window.stride)]
+    steps += [slice(None, None, d) for d in window.dilation]
     found = []
     for a in (x, index):
         axes = tuple(range(a.ndim - dims, a.ndim))
@@ -137,24 +89,27 @@ def _windows(input, kernel, stride, padding, dilation, count, value):
     return found
 
 
-def _counts(size, kernel, stride, padding, dilation, ceil_mode):
+def _counts(size, window, ceil_mode):
     found = []
-    for n, k, s, p, d in zip(size, kernel, stride, padding, dilation):
+    for n, k, s, p, d in zip(size, *window):
         count = (n + 2 * p - d * (k - 1) - 1 + (s - 1 if ceil_mode else 0)) // s + 1
         found.append(count - (ceil_mode and (count - 1) * s >= n + p))
     return found
 
 
-def _as_pair(value, dims):
-    return (int(value),) * dims if np.ndim(value) == 0 else tuple(int(v) for v in value)
+def _listed(value, dims):
+    return (value,) * dims if np.ndim(value) == 0 else tuple(value)
+
+
+def _window_of(dims, kernel, stride, padding, dilation=1):
+    options = (kernel, kernel if stride is None else stride, padding, dilation)
+    return Window(*(tuple(int(v) for v in _listed(value, dims)) for value in options))
 
 
 def _max_pool_ref(dims):
     def ref(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-        kernel, padding, dilation = (_as_pair(v, dims) for v in (kernel_size, padding, dilation))
-        stride = kernel if stride is None else _as_pair(stride, dims)
-        count = _counts(input.shape[-dims:], kernel, stride, padding, dilation, ceil_mode)
-        x, index = _windows(input, kernel, stride, padding, dilation, count, -np.inf)
+        window = _window_of(dims, kernel_size, stride, padding, dilation)
+        x, index = _windows(input, window, _counts(input.shape[-dims:], window, ceil_mode), -np.inf)
         best = x.argmax(-1)
         y = np.take_along_axis(x, best[..., None], -1)[..., 0]
         positions = np.take_along_axis(np.broadcast_to(index, x.shape), best[..., None], -1)[..., 0]
@@ -163,59 +118,120 @@ def _max_pool_ref(dims):
     return ref
 
 
-def _distinct(rng, *shape):
+def _avg_pool_ref(dims):
+    def ref(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+        window = _window_of(dims, kernel_size, stride, padding)
+        count = _counts(input.shape[-dims:], window, ceil_mode)
+        x, index = _windows(input, window, count, 0.0)
+        divisor = (index >= 0).sum(-1)
+        if count_include_pad:
+            lengths = []
+            for n, c, k, s, p, _ in zip(input.shape[-dims:], count, *window):
+                start = np.arange(c) * s - p
+                lengths.append(np.minimum(start + k, n + p) - start)
+            divisor = functools.reduce(np.multiply.outer, lengths)
+        return x.sum(-1) / (divisor_override or divisor)
+
+    return ref
+
+
+def _adaptive_ref(function, dims):
+    def ref(input, output_size, return_indices=False):
+        size = input.shape[-dims:]
+        cells = [n if v is None else int(v) for v, n in zip(_listed(output_size, dims), size)]
+        y, places = (np.empty((*input.shape[:-dims], *cells), kind) for kind in (input.dtype, np.int64))
+        index = np.broadcast_to(np.arange(product(size)).reshape(size), input.shape)
+        for cell in itertools.product(*map(range, cells)):
+            part = tuple(slice(i * n // c, -(-(i + 1) * n // c)) for i, n, c in zip(cell, size, cells))
+            x, at = (a[(..., *part)].reshape(*a.shape[:-dims], -1) for a in (input, index))
+            y[(..., *cell)] = function(x, axis=-1)
+            places[(..., *cell)] = np.take_along_axis(at, x.argmax(-1)[..., None], -1)[..., 0]
+        return (y, places) if return_indices else y
+
+    return ref
+
+
+def _distinct(rng, shape):
     """Values without ties, exact in every float: multiples of 1/4 (256 of them, shuffled for each plane)."""
     n = product(shape)
     return (np.stack([rng.permutation(256) for _ in range(-(-n // 256))]).reshape(-1)[:n].reshape(shape) - 128) / 4
 
 
-def _max_pool2d_samples(rng):
-    yield (_distinct(rng, 2, 3, 8, 10), 2), {}
-    yield (_distinct(rng, 1, 2, 7, 37), 3), {"stride": 1, "padding": 1}
-    yield (_distinct(rng, 3, 9, 40), (3, 2)), {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
-    yield (_distinct(rng, 1, 2, 9, 75), 3), {"stride": 2, "ceil_mode": True, "return_indices": True}
-    yield (_distinct(rng, 2, 1, 5, 5), 2), {"return_indices": True}
+def _normal(rng, shape):
+    return rng.standard_normal(shape)
 
 
-def _max_pool1d_samples(rng):
-    yield (_distinct(rng, 2, 3, 50), 3), {"stride": 2, "padding": 1}
-    yield (_distinct(rng, 3, 12), 4), {"ceil_mode": True, "stride": 3}
+def _samples(values, rows):
+    """`samples` of (shape, size of windows or results, options)."""
+
+    def samples(rng):
+        for shape, size, options in rows:
+            yield (values(rng, shape), size), options
+
+    return samples
 
 
-def _pool_grad_samples(rng):
-    yield (_distinct(rng, 1, 2, 4, 6), 2), {}
-    yield (_distinct(rng, 2, 5, 7), 3), {"stride": 2, "padding": 1}
+# ---- maxima ------------------------------------------------------------------------------------
+
+_MAX_SAMPLES = {
+    1: [((2, 3, 50), 3, {"stride": 2, "padding": 1}), ((3, 12), 4, {"ceil_mode": True, "stride": 3})],
+    2: [
+        ((2, 3, 8, 10), 2, {}),
+        ((1, 2, 7, 37), 3, {"stride": 1, "padding": 1}),
+        ((3, 9, 40), (3, 2), {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}),
+        ((1, 2, 9, 75), 3, {"stride": 2, "ceil_mode": True, "return_indices": True}),
+        ((2, 1, 5, 5), 2, {"return_indices": True}),
+    ],
+    3: [
+        ((2, 2, 4, 6, 9), 2, {}),
+        ((1, 4, 5, 38), 3, {"stride": 1, "padding": 1, "return_indices": True}),
+        ((2, 5, 6, 40), (2, 3, 2), {"stride": (1, 2, 2), "padding": (1, 0, 1), "dilation": (2, 1, 2)}),
+        ((1, 2, 4, 5, 7), 3, {"stride": 2, "ceil_mode": True}),
+    ],
+}
+_MAX_GRAD_SAMPLES = {
+    1: [((2, 3, 9), 3, {"stride": 2, "padding": 1})],
+    2: [((1, 2, 4, 6), 2, {}), ((2, 5, 7), 3, {"stride": 2, "padding": 1})],
+    3: [((1, 2, 3, 4, 5), 2, {"stride": 1, "padding": (1, 0, 1)})],
+}
 
 
-def _pool1d_grad_samples(rng):
-    yield (_distinct(rng, 2, 3, 9), 3), {"stride": 2, "padding": 1}
+def _max_pool(dims):
+    @_declare(
+        "max_pool",
+        dims,
+        ref=_max_pool_ref(dims),
+        samples=_samples(_distinct, _MAX_SAMPLES[dims]),
+        grad_samples=_samples(_distinct, _MAX_GRAD_SAMPLES[dims]),
+        outputs=("out", "indices"),
+    )
+    def row(call, input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+        """The maximum of each window of `input` [N, C, {space}] or [C, {space}]; NaN counts as the maximum.
 
+        `kernel_size`, `stride` (None: the kernel's), `padding` (of minus infinity) and `dilation` are {sizes}.
+        With `ceil_mode` the last windows may reach beyond the padding. With `return_indices`, a pair with the int64
+        positions of the (first) maxima in their planes.
+        """
+        lead, size = _planes(call, input, dims)
+        window = read_window(call, dims, kernel_size, stride, padding, dilation)
+        cells = _results(call, size, window, ceil_mode)
+        y = call.out((*lead, *cells), input.dtype)
+        places = call.empty(y.shape_, "uint8" if product(window.kernel) <= 256 else "int32")
+        if call.training:
+            call.save(places=places, size=input.shape_, window=window)
+        problem = Pool("max", input.dtype.name, places.dtype.name, product(lead), size, cells, window)
+        call.run(problem, x=input.contiguous(), y=y, chosen=places)
+        if not return_indices:
+            return y
+        indices = call.out(y.shape_, "int64", key="indices")
+        call.run(problem._replace(what="positions", dtype="int64"), y=indices, chosen=places)
+        return y, indices
 
-@op(
-    ref=_max_pool_ref(2),
-    samples=_max_pool2d_samples,
-    grad_samples=_pool_grad_samples,
-    outputs=("out", "indices"),
-)
-def max_pool2d(call, input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The maximum of each window of `input` [N, C, H, W] or [C, H, W]; NaN counts as the maximum.
-
-    `kernel_size`, `stride` (None: the kernel's), `padding` (of minus infinity) and `dilation` are an integer or two.
-    With `ceil_mode` the last windows may reach beyond the padding. With `return_indices`, a pair with the int64
-    positions of the (first) maxima in their planes.
-    """
-    return _max_pool(call, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices, 2)
-
-
-@op(
-    ref=_max_pool_ref(1),
-    samples=_max_pool1d_samples,
-    grad_samples=_pool1d_grad_samples,
-    outputs=("out", "indices"),
-)
-def max_pool1d(call, input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The maximum of each window of `input` [N, C, L] or [C, L]; the rest as for `max_pool2d`."""
-    return _max_pool(call, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices, 1)
+    @row.grad("input")
+    def _(f, g, places, size, window, create_graph):
+        if create_graph:
+            return f.positions_backward(g, f.max_pool_positions(places, size, window), size, dims)
+        return f.max_pool_backward(g, places, size, window)
 
 
 @op(gradient=None)
@@ -226,26 +242,25 @@ def max_pool_backward(call, grad, places, input_shape, window):
     """
     check(call, grad, "grad")
     y = call.out(input_shape, grad.dtype)
-    dims = len(window[0])
-    block = _block(y.shape_[-dims:], grad.shape_[-dims:], *window)
-    types = {"T": grad.dtype.name, "I": places.dtype.name}
-    tensors, planes = (y, grad.contiguous(), places), product(grad.shape_[:-dims])
-    if _tiles(y.shape_[-dims:], grad.shape_[-dims:], window):
-        _launch(call, "max_pool_2_backward", types, tensors, block, planes)
-    else:
-        _launch(call, "max_pool_backward", types, tensors, block, planes, _sum_item(y.dtype))
+    problem = _problem("max_backward", y, grad, len(window[0]), places=places.dtype.name, window=Window(*window))
+    call.run(problem, x=y, y=grad.contiguous(), chosen=places)
     return y
+
+
+def _problem(what, x, y, dims, **options):
+    """The `Pool` of the planes of x and the results y, whose planes are the last `dims` dims."""
+    options.setdefault("places", None)
+    return Pool(what, y.dtype.name, planes=product(x.shape_[:-dims]), x=x.shape_[-dims:], y=y.shape_[-dims:], **options)
 
 
 @op(dtypes=("uint8", "int32"), gradient=None)
 def max_pool_positions(call, places, input_shape, window):
     """int64 positions in their planes of maxima, whose taps `places` holds; `window` as of `max_pool_backward`."""
     check(call, places, "places")
-    dims = len(window[0])
-    y = call.out(places.shape_, "int64")
-    block = _block(input_shape[-dims:], places.shape_[-dims:], *window)
-    planes = product(places.shape_[:-dims])
-    _launch(call, "max_positions", {"I": places.dtype.name}, (y, None, places.contiguous()), block, planes)
+    dims, shape = len(window[0]), places.shape_
+    y = call.out(shape, "int64")
+    sizes = product(shape[:-dims]), tuple(input_shape[-dims:]), shape[-dims:]
+    call.run(Pool("positions", "int64", places.dtype.name, *sizes, Window(*window)), y=y, chosen=places.contiguous())
     return y
 
 
@@ -257,10 +272,9 @@ def positions_backward(call, grad, positions, input_shape, dims=2):
     """
     check(call, grad, "grad")
     y = call.out(input_shape, grad.dtype)
-    block = _block((product(y.shape_[-dims:]),), (product(grad.shape_[-dims:]),))
-    tensors = y, grad.contiguous(), positions.contiguous()
-    planes = product(grad.shape_[:-dims])
-    _launch(call, "positions_backward", {"T": grad.dtype.name}, tensors, block, planes, _sum_item(y.dtype))
+    sizes = (product(y.shape_[-dims:]),), (product(grad.shape_[-dims:]),)
+    problem = Pool("positions_backward", grad.dtype.name, "int64", product(grad.shape_[:-dims]), *sizes)
+    call.run(problem, x=y, y=grad.contiguous(), chosen=positions.contiguous())
     return y
 
 
@@ -270,93 +284,79 @@ def _(f, g, positions, dims):
     return f.gather(g.reshape(planes, -1), 1, positions.reshape(planes, -1)).reshape(positions.shape)
 
 
-def _max_pool_rule(f, g, places, size, window, create_graph):
-    if create_graph:
-        positions = f.max_pool_positions(places, size, window)
-        return f.positions_backward(g, positions, size, len(window[0]))
-    return f.max_pool_backward(g, places, size, window)
-
-
-max_pool1d.grad("input")(_max_pool_rule)
-max_pool2d.grad("input")(_max_pool_rule)
-
-
 # ---- means -------------------------------------------------------------------------------------
 
+_AVG_SAMPLES = {
+    1: [
+        ((2, 3, 21), 4, {"stride": 3, "padding": 2}),
+        ((3, 22), 4, {"ceil_mode": True, "count_include_pad": False, "padding": 1}),
+    ],
+    2: [((2, 3, 8, 10), 2, {})],
+    3: [((2, 3, 4, 5, 8), 2, {}), ((1, 3, 4, 5), (3, 2, 5), {"padding": (1, 1, 0)})],
+}
+for _dims, _shape, _size in ((2, (2, 7, 9), (3, 2)), (3, (2, 5, 7, 9), (2, 3, 2))):
+    _AVG_SAMPLES[_dims] += [
+        (_shape, _size, {"stride": 2, "padding": 1, **extra})
+        for extra in (
+            {},
+            {"ceil_mode": True},
+            {"count_include_pad": False, "ceil_mode": True},
+            {"divisor_override": 5},
+        )
+    ]
 
-def _avg_window(call, kernel_size, stride, padding, dims):
-    kernel = sizes(call, kernel_size, "kernel_size", dims, 1)
-    stride = kernel if stride is None else sizes(call, stride, "stride", dims, 1)
-    return kernel, stride, sizes(call, padding, "padding", dims, 0), (1,) * dims
+
+def _mean_options(call, count_include_pad, divisor_override):
+    divisor = 0 if divisor_override is None else integers(call, divisor_override, "divisor_override", 1, 1)[0]
+    return {"counted": bool(count_include_pad), "divisor": divisor}
 
 
-def _divisor(call, count_include_pad, divisor_override):
-    if divisor_override is not None and divisor_override <= 0:
-        raise ValueError(f"`divisor_override` of `{call.op.name}` must be positive, got {divisor_override}")
-    return int(bool(count_include_pad)), divisor_override or 0
-
-
-def _avg_pool(call, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, dims):
+def _avg_pool(call, dims, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override=None):
+    """The body of means of windows."""
     lead, size = _planes(call, input, dims)
-    window = _avg_window(call, kernel_size, stride, padding, dims)
-    result = (*lead, *_results(call, size, *window, ceil_mode))
-    options = _divisor(call, count_include_pad, divisor_override)
-    y = call.out(result, input.dtype)
+    window = read_window(call, dims, kernel_size, stride, padding)
+    y = call.out((*lead, *_results(call, size, window, ceil_mode)), input.dtype)
+    options = _mean_options(call, count_include_pad, divisor_override)
     if call.training:
-        call.save(size=input.shape_, kernel=window[0])
-    types = {"T": input.dtype.name, "ADAPTIVE": False}
-    block = _block(size, result[-dims:], *window)
-    _launch(call, "mean_pool", types, (input.contiguous(), y, None), block, product(lead), options=options)
+        call.save(size=input.shape_, kernel=window.kernel)
+    call.run(_problem("mean", input, y, dims, window=window, **options), x=input.contiguous(), y=y)
     return y
 
 
-def _avg_pool_ref(dims):
-    def ref(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
-        kernel, padding = _as_pair(kernel_size, dims), _as_pair(padding, dims)
-        stride = kernel if stride is None else _as_pair(stride, dims)
-        ones = (1,) * dims
-        count = _counts(input.shape[-dims:], kernel, stride, padding, ones, ceil_mode)
-        x, index = _windows(input, kernel, stride, padding, ones, count, 0.0)
-        divisor = (index >= 0).sum(-1)
-        if count_include_pad:
-            inside = []
-            for n, k, s, p, c in zip(input.shape[-dims:], kernel, stride, padding, count):
-                start = np.arange(c) * s - p
-                inside.append(np.minimum(start + k, n + p) - start)
-            divisor = inside[0] if dims == 1 else np.outer(*inside)
-        return x.sum(-1) / (divisor_override or divisor)
-
-    return ref
+def _avg_row(dims):
+    return _declare(
+        "avg_pool", dims, ref=_avg_pool_ref(dims), samples=_samples(_normal, _AVG_SAMPLES[dims]), tolerance=_TOLERANCE
+    )
 
 
-def _avg_pool2d_samples(rng):
-    yield (rng.standard_normal((2, 3, 8, 10)), 2), {}
-    options = {"stride": 2, "padding": 1}
-    for extra in ({}, {"ceil_mode": True}, {"count_include_pad": False, "ceil_mode": True}, {"divisor_override": 5}):
-        yield (rng.standard_normal((2, 7, 9)), (3, 2)), {**options, **extra}
-
-
-def _avg_pool1d_samples(rng):
-    yield (rng.standard_normal((2, 3, 21)), 4), {"stride": 3, "padding": 2}
-    yield (rng.standard_normal((3, 22)), 4), {"ceil_mode": True, "count_include_pad": False, "padding": 1}
-
-
-@op(ref=_avg_pool_ref(2), samples=_avg_pool2d_samples, tolerance=_TOLERANCE)
-def avg_pool2d(
-    call, input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
-):
-    """The mean of each window of `input` [N, C, H, W] or [C, H, W].
-
-    `kernel_size`, `stride` (None: the kernel's) and `padding` (of zeros) are an integer or two. The sum is divided by
-    `divisor_override`, else by the elements of the window inside the input, and with `count_include_pad` its padding.
-    """
-    return _avg_pool(call, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, 2)
-
-
-@op(ref=_avg_pool_ref(1), samples=_avg_pool1d_samples, tolerance=_TOLERANCE)
+@_avg_row(1)
 def avg_pool1d(call, input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
     """The mean of each window of `input` [N, C, L] or [C, L]; the rest as for `avg_pool2d`."""
-    return _avg_pool(call, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None, 1)
+    return _avg_pool(call, 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+@avg_pool1d.grad("input")
+def _(f, g, size, kernel, stride, padding, ceil_mode, count_include_pad):
+    return f.avg_pool_backward(g, size, kernel, stride, padding, ceil_mode, count_include_pad)
+
+
+def _avg_pools(dims):
+    @_avg_row(dims)
+    def row(
+        call, input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
+    ):
+        """The mean of each window of `input` [N, C, {space}] or [C, {space}].
+
+        `kernel_size`, `stride` (None: the kernel's) and `padding` (of zeros) are {sizes}. The sum is divided by
+        `divisor_override`, else by the elements of the window inside the input, and with `count_include_pad` its
+        padding.
+        """
+        options = kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+        return _avg_pool(call, dims, input, *options)
+
+    @row.grad("input")
+    def _(f, g, size, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override):
+        return f.avg_pool_backward(g, size, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 @op()
@@ -365,143 +365,115 @@ def avg_pool_backward(
 ):
     """The gradient of the input of an `avg_pool`, of `input_shape`; `kernel_size` has an integer for each dim."""
     check(call, grad, "grad")
-    dims = len(kernel_size)
-    window = _avg_window(call, kernel_size, stride, padding, dims)
-    options = _divisor(call, count_include_pad, divisor_override)
+    window = read_window(call, len(kernel_size), kernel_size, stride, padding)
     y = call.out(input_shape, grad.dtype)
-    block = _block(y.shape_[-dims:], grad.shape_[-dims:], *window)
-    types, planes = {"T": grad.dtype.name, "ADAPTIVE": False}, product(grad.shape_[:-dims])
-    tensors = y, grad.contiguous(), None
-    _launch(call, "mean_pool_backward", types, tensors, block, planes, _sum_item(y.dtype), options)
+    options = _mean_options(call, count_include_pad, divisor_override)
+    problem = _problem("mean_backward", y, grad, len(kernel_size), window=window, **options)
+    call.run(problem, x=y, y=grad.contiguous())
     return y
-
-
-@avg_pool1d.grad("input")
-def _(f, g, size, kernel, stride, padding, ceil_mode, count_include_pad):
-    return f.avg_pool_backward(g, size, kernel, stride, padding, ceil_mode, count_include_pad)
-
-
-@avg_pool2d.grad("input")
-def _(f, g, size, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    return f.avg_pool_backward(g, size, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 @avg_pool_backward.grad("grad")
 def _(f, g, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    options = kernel_size, stride, padding, ceil_mode, count_include_pad
-    return f.avg_pool1d(g, *options) if len(kernel_size) == 1 else f.avg_pool2d(g, *options, divisor_override)
+    dims, options = len(kernel_size), (kernel_size, stride, padding, ceil_mode, count_include_pad)
+    return (
+        f.avg_pool1d(g, *options)
+        if dims == 1
+        else (f.avg_pool2d, f.avg_pool3d)[dims - 2](g, *options, divisor_override)
+    )
 
 
 # ---- cells that share out the input --------------------------------------------------------------
 
+_CELL_SAMPLES = {
+    1: [((2, 3, 10), 4, {}), ((3, 7), (9,), {}), ((2, 5), None, {})],
+    2: [
+        *(((2, 3, 7, 10), size, {}) for size in (3, (1, 1), (5, None), (9, 4))),
+        ((3, 8, 8), 4, {}),
+    ],
+    3: [((2, 3, 4, 7, 10), (2, None, 3), {}), ((2, 3, 4, 5), 1, {}), ((2, 3, 5, 2), (4, 2, 3), {})],
+}
+
 
 def _cells(call, output_size, size):
     """The sizes of the result; None keeps that of the input."""
-    values = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
-    if len(values) != 2:
-        raise ValueError(f"`output_size` of `{call.op.name}` must be an integer or two, got {output_size!r}")
-    found = [n if value is None else value for value, n in zip(values, size)]
-    if 0 in size:
-        raise ValueError(f"`{call.op.name}` needs planes with elements, got size {tuple(size)}")
-    return sizes(call, found, "output_size", 2, 1)
+    dims = len(size)
+    values = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * dims
+    if len(values) == dims:
+        values = [n if value is None else value for value, n in zip(values, size)]
+    return integers(call, values, "output_size", dims, 1)
 
 
-def _cell_ranges(size, count):
-    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+def _adaptive_pools(dims):
+    @_declare(
+        "adaptive_avg_pool",
+        dims,
+        ref=_adaptive_ref(np.mean, dims),
+        samples=_samples(_normal, _CELL_SAMPLES[dims]),
+        tolerance=_TOLERANCE,
+    )
+    def means(call, input, output_size):
+        """Means of `output_size` ({sizes}; None keeps a size) cells of `input` [N, C, {space}] or [C, {space}].
 
+        Cell i of n covers [floor(i L / n), ceil((i + 1) L / n)) of a dim of size L: cells overlap where n does not
+        divide L.
+        """
+        lead, size = _planes(call, input, dims)
+        y = call.out((*lead, *_cells(call, output_size, size)), input.dtype)
+        if call.training:
+            call.save(size=input.shape_)
+        call.run(_problem("mean", input, y, dims), x=input.contiguous(), y=y)
+        return y
 
-def _adaptive_ref(function):
-    def ref(input, output_size, return_indices=False):
-        H, W = input.shape[-2:]
-        OH, OW = (n if v is None else int(v) for v, n in zip(_listed(output_size), (H, W)))
-        y, places = np.empty((*input.shape[:-2], OH, OW)), np.empty((*input.shape[:-2], OH, OW), np.int64)
-        ranges = itertools.product(enumerate(_cell_ranges(H, OH)), enumerate(_cell_ranges(W, OW)))
-        for (i, (a, a_past)), (j, (b, b_past)) in ranges:
-            part = input[..., a:a_past, b:b_past]
-            y[..., i, j] = function(part, axis=(-2, -1))
-            best = part.reshape(*part.shape[:-2], -1).argmax(-1)
-            places[..., i, j] = (a + best // (b_past - b)) * W + b + best % (b_past - b)
-        return (y, places) if return_indices else y
+    @means.grad("input")
+    def _(f, g, size):
+        return f.adaptive_avg_pool_backward(g, size, dims)
 
-    return ref
+    @_declare(
+        "adaptive_max_pool",
+        dims,
+        ref=_adaptive_ref(np.max, dims),
+        samples=_samples(
+            _distinct, [(*row[:2], {"return_indices": k > 0}) for k, row in enumerate(_CELL_SAMPLES[dims])]
+        ),
+        grad_samples=_samples(_distinct, [((1, 2, 5, 7, 3)[: 2 + dims], (2, 3, 2)[:dims], {})]),
+        outputs=("out", "indices"),
+    )
+    def maxima(call, input, output_size, return_indices=False):
+        """Maxima of cells of `input` [N, C, {space}] or [C, {space}] as of `adaptive_avg_pool2d`.
 
+        With `return_indices`, a pair with their int64 positions in their planes.
+        """
+        lead, size = _planes(call, input, dims)
+        y = call.out((*lead, *_cells(call, output_size, size)), input.dtype)
+        positions = call.out(y.shape_, "int64", key="indices") if return_indices else call.empty(y.shape_, "int64")
+        if call.training:
+            call.save(positions=positions, size=input.shape_)
+        call.run(_problem("max", input, y, dims, places="int64"), x=input.contiguous(), y=y, chosen=positions)
+        return (y, positions) if return_indices else y
 
-def _listed(value):
-    return value if isinstance(value, (tuple, list)) else (value, value)
-
-
-def _adaptive_avg_samples(rng):
-    for size in (3, (1, 1), (5, None), (9, 4)):
-        yield (rng.standard_normal((2, 3, 7, 10)), size), {}
-    yield (rng.standard_normal((3, 8, 8)), 4), {}
-
-
-@op(ref=_adaptive_ref(np.mean), samples=_adaptive_avg_samples, tolerance=_TOLERANCE)
-def adaptive_avg_pool2d(call, input, output_size):
-    """Means of `output_size` (an integer or two; None keeps a size) cells of `input` [N, C, H, W] or [C, H, W].
-
-    Cell i of n covers [floor(i H / n), ceil((i + 1) H / n)): cells overlap where n does not divide H.
-    """
-    lead, size = _planes(call, input, 2)
-    cells = _cells(call, output_size, size)
-    y = call.out((*lead, *cells), input.dtype)
-    if call.training:
-        call.save(size=input.shape_)
-    types, block = {"T": input.dtype.name, "ADAPTIVE": True}, _block(size, cells)
-    _launch(call, "mean_pool", types, (input.contiguous(), y, None), block, product(lead), options=(0, 0))
-    return y
+    @maxima.grad("input")
+    def _(f, g, positions, size):
+        return f.positions_backward(g, positions, size, dims)
 
 
 @op()
-def adaptive_avg_pool_backward(call, grad, input_shape):
-    """The gradient of the input of `adaptive_avg_pool2d`, of `input_shape`."""
+def adaptive_avg_pool_backward(call, grad, input_shape, dims=2):
+    """The gradient of the input of an `adaptive_avg_pool` of `dims` dims, of `input_shape`."""
     check(call, grad, "grad")
     y = call.out(input_shape, grad.dtype)
-    types, block = {"T": grad.dtype.name, "ADAPTIVE": True}, _block(y.shape_[-2:], grad.shape_[-2:])
-    tensors, planes = (y, grad.contiguous(), None), product(grad.shape_[:-2])
-    _launch(call, "mean_pool_backward", types, tensors, block, planes, _sum_item(y.dtype), (0, 0))
+    call.run(_problem("mean_backward", y, grad, dims), x=y, y=grad.contiguous())
     return y
 
 
-@adaptive_avg_pool2d.grad("input")
-def _(f, g, size):
-    return f.adaptive_avg_pool_backward(g, size)
-
-
 @adaptive_avg_pool_backward.grad("grad")
-def _(f, g, grad):
-    return f.adaptive_avg_pool2d(g, tuple(grad.shape[-2:]))
+def _(f, g, grad, dims):
+    pool = (f.adaptive_avg_pool1d, f.adaptive_avg_pool2d, f.adaptive_avg_pool3d)[dims - 1]
+    return pool(g, tuple(grad.shape[-dims:]))
 
 
-def _adaptive_max_samples(rng):
-    for size, indices in ((3, False), ((5, None), True), ((1, 4), False)):
-        yield (_distinct(rng, 2, 3, 7, 10), size), {"return_indices": indices}
-
-
-def _adaptive_max_grad_samples(rng):
-    yield (_distinct(rng, 1, 2, 5, 7), (2, 3)), {}
-
-
-@op(
-    ref=_adaptive_ref(np.max),
-    samples=_adaptive_max_samples,
-    grad_samples=_adaptive_max_grad_samples,
-    outputs=("out", "indices"),
-)
-def adaptive_max_pool2d(call, input, output_size, return_indices=False):
-    """Maxima of cells as of `adaptive_avg_pool2d`; with `return_indices` a pair with their int64 positions."""
-    lead, size = _planes(call, input, 2)
-    cells = _cells(call, output_size, size)
-    y = call.out((*lead, *cells), input.dtype)
-    positions = call.out(y.shape_, "int64", key="indices") if return_indices else call.empty(y.shape_, "int64")
-    if call.training:
-        call.save(positions=positions, size=input.shape_)
-    block = _block(size, cells)
-    tensors = input.contiguous(), y, positions
-    _launch(call, "adaptive_max", {"T": input.dtype.name}, tensors, block, product(lead))
-    return (y, positions) if return_indices else y
-
-
-@adaptive_max_pool2d.grad("input")
-def _(f, g, positions, size):
-    return f.positions_backward(g, positions, size)
+for _dims in (1, 2, 3):
+    _max_pool(_dims)
+    _adaptive_pools(_dims)
+for _dims in (2, 3):
+    _avg_pools(_dims)

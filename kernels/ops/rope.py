@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from ..blocks.rope import BAD_POSITION, ROPE
 from ..table.registry import op
 from ._layout import check, check_factor, check_index
 
-_GRAIN = 32768  # elements: 5 us for float32
 _NAMES = {0: "interleaved", 1: "halves"}
 
 
@@ -72,25 +72,26 @@ def _check(call, x, name, pos_ids, sin_table, cos_table, algo):
         raise ValueError(f"`algo` of `{call.op.name}` must be 0 (GPT_J, pairs) or 1 (GPT_NEOX, halves), got {algo!r}")
 
 
-def _launch(call, pairs, pos_ids, sin_table, cos_table, algo, sign=1):
-    """Rotate (input, output) pairs that share their tokens; by the negative angles if `sign` is -1."""
-    x = pairs[0][0]
+def _launch(call, x, y, pos_ids, sin_table, cos_table, algo, sign=1, second=None):
+    """Rotate `x` into `y`, and `second` in place, by the negative angles if `sign` is -1."""
     size = x.shape_[-1]
-    batches, tokens = x.shape_[0] if len(x.shape_) == 4 else 1, x.shape_[-3]
+    batches, tokens, heads = x.shape_[0] if len(x.shape_) == 4 else 1, x.shape_[-3], x.shape_[-2]
     sin, cos = _unit_heads(sin_table), _unit_heads(cos_table)
     num_rows, half = sin.shape_
     pos_batch, pos_token = pos_ids.strides_ if len(pos_ids.shape_) == 2 else (0, pos_ids.strides_[0])
-    args = [len(pairs), tokens, size, half, pos_ids.address, pos_batch, pos_token]
-    args += [sin.address, cos.address, num_rows, sin.strides_[0], cos.strides_[0], sign]
-    heads = 0
-    for source, target in pairs:
-        heads += source.shape_[-2]
-        args += [source.address, target.address, source.shape_[-2], *_strides(source), *_strides(target)]
+    more, heads2 = {}, 0
+    if second is not None:
+        heads2, strides = second.shape_[-2], _strides(second)
+        more = {"x2": second, "y2": second, "heads2": heads2, "x2_strides": strides, "y2_strides": strides}
+    block = ROPE(
+        positions=pos_ids, sin=sin, cos=cos, x=x, y=y, tokens=tokens, size=size, half=half, position_batch=pos_batch,
+        position_token=pos_token, rows=num_rows, sin_stride=sin.strides_[0], cos_stride=cos.strides_[0], sign=sign,
+        heads=heads, x_strides=_strides(x), y_strides=_strides(y), **more,
+    )  # fmt: skip
     types = {"T": x.dtype.name, "C": sin.dtype.name, "P": pos_ids.dtype.name}
-    errors = {1: f"`pos_ids` must be from 0 to {num_rows - 1}, the rows of `sin_table`: make the tables longer"}
-    keep = (pairs, pos_ids, sin, cos)
-    grain = max(1, _GRAIN // (heads * size or 1))
-    call.launch_at(f"attention.rope.rope_{_NAMES[algo]}", types, args, batches * tokens, grain, keep, errors)
+    sentence = f"`pos_ids` must be from 0 to {num_rows - 1}, the rows of `sin_table`: make the tables longer"
+    units, unit_size = batches * tokens, (heads + heads2) * size
+    call.launch(f"attention.rope.rope_{_NAMES[algo]}", types, block, units, unit_size, {BAD_POSITION: sentence})
 
 
 @op(ref=_rope_ref, samples=_rope_samples)
@@ -106,7 +107,7 @@ def rope(call, x, pos_ids, sin_table, cos_table, algo=1):
     _check(call, x, "x", pos_ids, sin_table, cos_table, algo)
     source = _unit_heads(x)
     y = call.out(x.shape_, x.dtype, overlap="same")
-    _launch(call, [(source, y)], pos_ids, sin_table, cos_table, algo)
+    _launch(call, source, y, pos_ids, sin_table, cos_table, algo)
     return y
 
 
@@ -126,7 +127,7 @@ def rope_backward(call, grad, pos_ids, sin_table, cos_table, algo=1):
     _check(call, grad, "grad", pos_ids, sin_table, cos_table, algo)
     source = _unit_heads(grad)
     y = call.out(grad.shape_, grad.dtype, overlap="same")
-    _launch(call, [(source, y)], pos_ids, sin_table, cos_table, algo, -1)
+    _launch(call, source, y, pos_ids, sin_table, cos_table, algo, -1)
     return y
 
 
@@ -166,5 +167,5 @@ def rope_qk(call, q, k, pos_ids, sin_table, cos_table, algo=1):
             f"`q` and `k` of `rope_qk` may differ in the number of heads only, got {q.shape_} {q.dtype.name} and "
             f"{k.shape_} {k.dtype.name}"
         )
-    _launch(call, [(q, q), (k, k)], pos_ids, sin_table, cos_table, algo)
+    _launch(call, q, q, pos_ids, sin_table, cos_table, algo, second=k)
     return q, k

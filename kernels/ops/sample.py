@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from ..blocks.reduce import GREEDY, SAMPLE
+from ..problems.reduce import Sample
 from ..table.registry import op
 from ._layout import check, rows
 
-_SPLIT = 65536  # logits from which rows go to several threads: 20 us of sampling
 _ERRORS = {1: "`logits` must have no NaN and at least one value above -inf in each row: the model's output is broken"}
 
 
@@ -31,9 +32,8 @@ def _float32(logits):
 
 def _greedy(call, x, y, num_rows, stride, size):
     """The first of the largest logits of each row."""
-    types = {"T": x.dtype.name, "O": y.dtype.name}
-    args = [x.address, stride, size, y.address]
-    call.launch_at("reduce.sample.greedy", types, args, num_rows, max(1, _SPLIT // size), (x, y), _ERRORS)
+    block = GREEDY(x=x, tokens=y, stride=stride, size=size)
+    call.launch("reduce.sample.greedy", {"T": x.dtype.name, "O": y.dtype.name}, block, num_rows, size, _ERRORS)
 
 
 @op(ref=_random_sample_ref, samples=_random_sample_samples, gradient=None)
@@ -62,11 +62,13 @@ def random_sample(call, logits, random_val, topp, topk, temperature):
         _greedy(call, logits, y, 1, 0, logits.numel_)
         return y
     x = _float32(logits)
-    scratch = call.scratch(24 * x.numel_)
-    bits = call.float_bits
-    args = [x.address, 0, 1, x.numel_, y.address, scratch.address, 1, bits(random_val), bits(temperature)]
-    args += [int(topk), bits(topp), bits(0.0), bits(1.0), 0, 0, 0, 1]
-    call.launch_at("reduce.sample.sample_tokens", {}, args, 1, 1, (x, y, scratch), _ERRORS)
+    size = x.numel_
+    workspace = call.empty((6, size), "int32")  # by the contract, there is one row, hence one slot
+    block = SAMPLE(
+        x=x, tokens=y, workspace=workspace, stride=0, rows=1, size=size, slots=1, contract=1, own_random=random_val,
+        own_temperature=temperature, own_top_k=int(topk), own_top_p=topp,
+    )  # fmt: skip
+    call.launch("reduce.sample.sample_tokens", {}, block, 1, size, _ERRORS)
     return y
 
 
@@ -114,15 +116,14 @@ _FLOAT64 = ("random_val", "temperature", "top_p", "min_p", "repetition_penalty")
 
 
 def _per_row(call, name, values, num_rows):
-    """The address of a tensor with a value per row, and what keeps it alive; 0 for None."""
+    """A contiguous tensor with a value per row, or None."""
     if values is None:
-        return 0, None
+        return None
     dtype = "float64" if name in _FLOAT64 else "int64"
     if not hasattr(values, "strides_") or values.dtype.name != dtype or values.shape_ != (num_rows,):
         got = f"{values.dtype.name} {values.shape_}" if hasattr(values, "strides_") else type(values).__name__
         raise ValueError(f"`{name}` of `sample_tokens` must be a {dtype} tensor of shape ({num_rows},), got {got}")
-    values = values.contiguous()
-    return values.address, values
+    return values.contiguous()
 
 
 @op(ref=_sample_tokens_ref, gradient=None)
@@ -158,23 +159,16 @@ def sample_tokens(
         _greedy(call, x, y, num_rows, stride, size)
         return y
     x, _, _, stride = rows(_float32(logits), 1)
-    slots = max(1, min(call.threads, num_rows)) if num_rows * size >= _SPLIT else 1
-    scratch = call.scratch(24 * size * slots)
-    args = [x.address, stride, num_rows, size, y.address, scratch.address, slots]
-    keep = [x, y, scratch]
     given = {"random_val": random_val, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     given |= {"min_p": min_p, "repetition_penalty": repetition_penalty}
-    for name, values in given.items():
-        address, tensor = _per_row(call, name, values, num_rows)
-        args.append(address)
-        keep.append(tensor)
-    if history is None:
-        args += [0, 0, 0, 0]
-    else:
+    random, temperature, top_k, top_p, min_p, penalty = (_per_row(call, k, v, num_rows) for k, v in given.items())
+    length = step = 0
+    if history is not None:
         if not hasattr(history, "strides_") or history.dtype.name != "int64" or history.shape_[:-1] != (num_rows,):
             raise ValueError(f"`history` of `sample_tokens` must be an int64 tensor [{num_rows}, L], got {history!r}")
-        table, _, length, step = rows(history, 1)
-        args += [table.address, step, length, 0]
-        keep.append(table)
-    call.launch_at("reduce.sample.sample_tokens", {}, args, slots, 1, tuple(keep), _ERRORS)
+        history, _, length, step = rows(history, 1)
+    call.run(
+        Sample(num_rows, size, stride, length, step), _ERRORS, x=x, tokens=y, random=random, temperature=temperature,
+        top_k=top_k, top_p=top_p, min_p=min_p, penalty=penalty, history=history,
+    )  # fmt: skip
     return y

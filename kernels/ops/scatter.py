@@ -1,63 +1,23 @@
 """Elements read and written by an index for each: gather, scatter."""
 
-import functools
-
 import numpy as np
 
+from ..problems.array import Elements
 from ..table.registry import ALL, FLOATS, INTEGERS, op
-from ._layout import check, check_dim, check_index, product
+from ._layout import UNSIGNED, check, check_dim, check_index
 from .copy import copy_into, fill
 
-_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_GRAIN = 16384  # elements of a slice: 20 us
-_UNIT = 4096  # elements of a unit of work
 
-
-def _collapsed(sizes, *layouts):
-    """[size, strides...] of dims of several layouts, neighbours joined where all step evenly."""
-    dims = []
-    for size, *strides in zip(sizes, *layouts):
-        if size == 1:
-            continue
-        if dims and all(a == size * b for a, b in zip(dims[-1][1:], strides)):
-            dims[-1] = [dims[-1][0] * size, *strides]
-        else:
-            dims.append([size, *strides])
-    return dims
-
-
-@functools.lru_cache(maxsize=4096)
-def _plan(shape, t_strides, own, strides, v_strides, dim, whole):
-    """(arguments behind the addresses, units, grain) of an index of shape `own`; `whole`: `dim` is not split."""
-    others = [d for d in range(len(own)) if d != dim]
-    layouts = [[steps[d] for d in others] for steps in (t_strides, strides, v_strides)]
-    kept = _collapsed([own[d] for d in others], *layouts)
-    bound, count, steps = 1, 1, (1, 0, 0)
-    if own:
-        bound, count, steps = shape[dim], own[dim], (t_strides[dim], strides[dim], v_strides[dim])
-    inner = [1, 0, 0, 0]
-    if kept and (count == 1 or kept[-1][2] < steps[1]):  # else the dim itself is the inner loop
-        inner = kept.pop()
-    j_step = min(inner[0], _UNIT)
-    k_step = count if whole else max(1, _UNIT // j_step)
-    j_blocks, k_blocks = -(-inner[0] // j_step), -(-count // k_step)
-    args = [bound, count, *steps, *inner, j_step, j_blocks, k_step, k_blocks, len(kept)]
-    args += [d[n] for n in range(4) for d in kept]
-    units = j_blocks * k_blocks * product(d[0] for d in kept)
-    return args, units, max(1, _GRAIN // (j_step * min(k_step, count)))
-
-
-def _launch(call, kernel, types, t, dim, index, v, v_strides):
-    """Run a kernel of `cpu/scatter.py` over the elements of `index`; `v_strides` are those of v along its dims."""
+def _launch(call, kernel, t, dim, index, v, v_strides):
+    """Run a kernel of `array/scatter.py` over the elements of `index`; `v_strides` are those of v along its dims."""
     if not index.numel_:
         return
-    whole = kernel != "gather"  # what is written belongs to one unit
-    args, units, grain = _plan(t.shape_, t.strides_, index.shape_, index.strides_, v_strides, dim, whole)
-    errors = {1: f"`index` of `{call.op.name}` must be from 0 to {args[0] - 1} for dim {dim} of a tensor {t.shape_}"}
-    args = [t.address, index.address, v.address, *args]
-    call.launch_at(
-        f"array.scatter.{kernel}", {**types, "I": index.dtype.name}, args, units, grain, (t, index, v), errors
-    )
+    bits, shape = UNSIGNED[t.dtype.itemsize], t.shape_
+    types = (t.dtype.name, v.dtype.name) if kernel == "scatter_add" else (bits, bits)
+    layouts = (shape, t.strides_, index.shape_, index.strides_, v_strides)
+    last = (shape[dim] if shape else 1) - 1
+    errors = {1: f"`index` of `{call.op.name}` must be from 0 to {last} for dim {dim} of a tensor {shape}"}
+    call.run(Elements(kernel, *types, index.dtype.name, dim, *layouts), errors, t=t, index=index, v=v)
 
 
 def _check(call, t, dim, index, src=None):
@@ -73,10 +33,6 @@ def _check(call, t, dim, index, src=None):
     if src is not None and (len(src.shape_) != len(own) or any(n > m for n, m in zip(own, src.shape_))):
         raise ValueError(f"`src` of `{call.op.name}` must be at least as large as `index` {own}, got {src.shape_}")
     return dim
-
-
-def _bits(x):
-    return _UNSIGNED[x.dtype.itemsize]
 
 
 def _part(array, shape):
@@ -109,7 +65,7 @@ def gather(call, input, dim, index):
     dim = _check(call, input, dim, index)
     call.save(input_shape=input.shape_)
     y = call.out(index.shape_, input.dtype)
-    _launch(call, "gather", {"E": _bits(y)}, input, dim, index, y, y.strides_)
+    _launch(call, "gather", input, dim, index, y, y.strides_)
     return y
 
 
@@ -120,13 +76,12 @@ def _(f, g, dim, index, input_shape):
 
 def _add(call, y, dim, index, src):
     """Add to y; 16-bit sums are kept in float32 and rounded once."""
-    name = y.dtype.name
     if y.dtype.is_floating_point and y.dtype.itemsize == 2:
         wide = y.to(dtype="float32")
-        _launch(call, "scatter_add", {"T": "float32", "V": name}, wide, dim, index, src, src.strides_)
-        copy_into(call, y, wide.to(dtype=name))
+        _launch(call, "scatter_add", wide, dim, index, src, src.strides_)
+        copy_into(call, y, wide.to(dtype=y.dtype))
     else:
-        _launch(call, "scatter_add", {"T": name, "V": name}, y, dim, index, src, src.strides_)
+        _launch(call, "scatter_add", y, dim, index, src, src.strides_)
     return y
 
 
@@ -206,7 +161,7 @@ def scatter(call, input, dim, index, src):
         value, strides = src, (0,) * len(index.shape_)
         src = call.empty((), input.dtype)
         fill(call, src, value)
-    _launch(call, "scatter", {"E": _bits(y)}, y, dim, index, src, strides)
+    _launch(call, "scatter", y, dim, index, src, strides)
     return y
 
 

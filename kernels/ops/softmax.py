@@ -2,12 +2,9 @@
 
 import numpy as np
 
-from ..build import isa
+from ..blocks.softmax import BACKWARD, COLUMNS, ROWS
 from ..table.registry import op
 from ._layout import check, check_dim, product, rows
-
-_GRAIN = 32768  # elements: 11 us for float32
-_COLUMNS = 2 * isa.lanes()  # PAIR of cpu/softmax.py
 
 
 def _softmax_ref(input, dim=-1):
@@ -30,7 +27,7 @@ def _samples(rng):
     yield (np.array(2.0),), {}
 
 
-def _rows_kernel(call, input, first, name, period=0):
+def _rows(call, input, first, name, period=0):
     """Launch a kernel over rows that begin at dim `first`."""
     x, count, size, stride = rows(input, first)
     y = call.out(input.shape_, input.dtype, overlap="same")
@@ -39,32 +36,24 @@ def _rows_kernel(call, input, first, name, period=0):
         types["C"] = "float64" if x.dtype.itemsize == 8 else "float32"
     elif x.dtype.itemsize == 2:
         name = "softmax_narrow"
-    args = [x.address, y.address, size, stride, size, period]
     if size:
-        call.launch_at(f"norm.softmax.{name}", types, args, count, max(1, _GRAIN // size), (x, y))
-    return y
-
-
-def _columns_kernel(call, input, dim, logarithm):
-    """Launch the kernel over a dim that has others behind it."""
-    shape = input.shape_
-    inner = product(shape[dim + 1 :])
-    x, outer, _, outer_stride = rows(input, dim)  # the dim itself is contiguous with those behind it
-    y = call.out(shape, input.dtype, overlap="same")
-    blocks = -(-inner // _COLUMNS)
-    args = [x.address, y.address, shape[dim], inner, blocks]
-    args += [outer_stride, inner, shape[dim] * inner, inner, int(logarithm)]
-    grain = max(1, _GRAIN // (_COLUMNS * shape[dim] or 1))
-    call.launch_at("norm.softmax.columns", {"T": x.dtype.name}, args, outer * blocks, grain, (x, y))
+        block = ROWS(x=x, y=y, size=size, stride=stride, period=period)
+        call.launch(f"norm.softmax.{name}", types, block, count, size)
     return y
 
 
 def _along(call, input, dim, name):
     check(call, input, "input")
-    dim = check_dim(dim, len(input.shape_))
-    if product(input.shape_[dim + 1 :]) == 1:
-        return _rows_kernel(call, input, dim, name)
-    return _columns_kernel(call, input, dim, name == "log_softmax")
+    shape = input.shape_
+    dim = check_dim(dim, len(shape))
+    columns = product(shape[dim + 1 :])
+    if columns == 1:
+        return _rows(call, input, dim, name)
+    x, outer, _, stride = rows(input, dim)  # the dim itself is contiguous with those behind it
+    y = call.out(shape, input.dtype, overlap="same")
+    block = COLUMNS(x=x, y=y, size=shape[dim], columns=columns, stride=stride, logarithm=int(name == "log_softmax"))
+    call.launch("norm.softmax.columns", {"T": x.dtype.name}, block, (outer, columns), shape[dim])
+    return y
 
 
 def _backward(call, g, out, dim, logarithm):
@@ -78,21 +67,13 @@ def _backward(call, g, out, dim, logarithm):
         )
     shape = out.shape_
     dim = check_dim(dim, len(shape))
-    inner = product(shape[dim + 1 :])
+    columns, size = product(shape[dim + 1 :]), shape[dim] if shape else 1
     g, outer, _, g_stride = rows(g, dim)
     y, _, _, y_stride = rows(out, dim)
     dx = call.out(shape, out.dtype, overlap="same")
-    types = {"T": y.dtype.name, "LOGARITHM": logarithm}
-    size = shape[dim] if shape else 1
-    args = [g.address, y.address, dx.address, size]
-    if inner == 1:
-        args += [g_stride, y_stride]
-        call.launch_at("norm.softmax_grad.rows", types, args, outer, max(1, _GRAIN // (size or 1)), (g, y, dx))
-    else:
-        blocks = -(-inner // _COLUMNS)
-        args += [inner, blocks, g_stride, y_stride]
-        grain = max(1, _GRAIN // (_COLUMNS * size or 1))
-        call.launch_at("norm.softmax_grad.columns", types, args, outer * blocks, grain, (g, y, dx))
+    name, units = ("rows", outer) if columns == 1 else ("columns", (outer, columns))
+    block = BACKWARD(g=g, y=y, dx=dx, size=size, columns=columns, g_stride=g_stride, y_stride=y_stride)
+    call.launch(f"norm.softmax_grad.{name}", {"T": y.dtype.name, "LOGARITHM": logarithm}, block, units, size)
     return dx
 
 
@@ -194,7 +175,7 @@ def causal_softmax(call, input):
         raise ValueError(
             f"`input` of `causal_softmax` must be [..., S, T] with T >= S, got S = {shape[-2]} and T = {shape[-1]}"
         )
-    return _rows_kernel(call, input, len(shape) - 1, "softmax", period=shape[-2])
+    return _rows(call, input, len(shape) - 1, "softmax", period=shape[-2])
 
 
 @causal_softmax.grad("input")

@@ -2,34 +2,13 @@
 
 import numpy as np
 
+from ..problems.reduce import Sort
 from ..table.registry import ALL, op
 from ._layout import check, check_dim, rows
 from .copy import copy_into
 
-_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_INFINITY = {"float64": 0x7FF0000000000000, "float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
-_LIST = 128  # LIST of cpu/sort.py
-_BYTES = 32  # BYTES of cpu/sort.py
-_SPLIT = 8192  # elements from which rows go to several threads: 50 us
-_SCAN = 65536  # elements of a slice of `topk`: 15 us
 
-
-def _run(call, kernel, x, stride, count, size, wanted, values, indices, descending):
-    """Launch a kernel of `cpu/sort.py` on `count` rows of `size` elements."""
-    bits = 8 * x.dtype.itemsize
-    floating = x.dtype.is_floating_point
-    kind = 2 if floating else 0 if x.dtype.name == "bool" or x.dtype.name.startswith("u") else 1
-    slots = max(1, min(call.threads, count)) if count * size >= _SPLIT else 1
-    room = _BYTES * size if kernel == "sort" else 0
-    scratch = call.scratch(room * slots)
-    args = [x.address, stride, count, size, wanted, 0 if values is None else values.address, indices.address, slots]
-    args += [room, scratch.address, _INFINITY.get(x.dtype.name, 0), -1 if descending else 0, bits // 8]
-    n, grain = (slots, 1) if kernel == "sort" else (count, max(1, _SCAN // size))
-    types = {"E": _UNSIGNED[bits // 8], "KIND": kind}
-    call.launch_at(f"reduce.sort.{kernel}", types, args, n, grain, (x, values, indices, scratch))
-
-
-def _along(call, input, dim, wanted, descending, kernel, with_values):
+def _along(call, input, dim, wanted, descending, with_values=True):
     """(values or None, indices) of the first `wanted` elements of the sorted slices along `dim`."""
     shape, ndim = input.shape_, len(input.shape_)
     result = (*shape[:dim], wanted, *shape[dim + 1 :]) if shape else ()
@@ -39,16 +18,17 @@ def _along(call, input, dim, wanted, descending, kernel, with_values):
         return values, indices
     moved = ndim and dim != ndim - 1
     x = input.transpose(dim, ndim - 1) if moved else input
-    x, count, size, stride = rows(x, ndim - 1) if ndim else (x, 1, 1, 1)
-    if not moved:
-        _run(call, kernel, x, stride, count, size, wanted, values, indices, descending)
-        return values, indices
     last = (*x.shape_[:-1], wanted)
-    own = [call.empty(last, input.dtype) if with_values else None, call.empty(last, "int64")]
-    _run(call, kernel, x, stride, count, size, wanted, *own, descending)
-    for source, target in zip(own, (values, indices)):
-        if source is not None:
-            copy_into(call, target, source.transpose(dim, ndim - 1))
+    x, count, size, stride = rows(x, ndim - 1) if ndim else (x, 1, 1, 1)
+    sorted_values, places = values, indices
+    if moved:
+        sorted_values, places = call.empty(last, input.dtype) if with_values else None, call.empty(last, "int64")
+    problem = Sort(x.dtype.name, count, size, stride, wanted, bool(descending), with_values)
+    call.run(problem, x=x, values=sorted_values, indices=places)
+    if moved:
+        for source, target in ((sorted_values, values), (places, indices)):
+            if source is not None:
+                copy_into(call, target, source.transpose(dim, ndim - 1))
     return values, indices
 
 
@@ -95,7 +75,7 @@ def sort(call, input, dim=-1, descending=False, stable=True):
     check(call, input, "input")
     dim = check_dim(dim, len(input.shape_))
     size = input.shape_[dim] if input.shape_ else 1
-    values, indices = _along(call, input, dim, size, descending, "sort", True)
+    values, indices = _along(call, input, dim, size, descending)
     call.save(input_shape=input.shape_, where=indices)
     return values, indices
 
@@ -110,7 +90,7 @@ def argsort(call, input, dim=-1, descending=False, stable=True):
     """The int64 indices that sort `input` along `dim`, under the rules of `sort`."""
     check(call, input, "input")
     dim = check_dim(dim, len(input.shape_))
-    return _along(call, input, dim, input.shape_[dim] if input.shape_ else 1, descending, "sort", False)[1]
+    return _along(call, input, dim, input.shape_[dim] if input.shape_ else 1, descending, False)[1]
 
 
 def _topk_ref(input, k, dim=-1, largest=True, sorted=True):
@@ -148,8 +128,7 @@ def topk(call, input, k, dim=-1, largest=True, sorted=True):
     size = input.shape_[dim] if input.shape_ else 1
     if not 0 <= k <= size:
         raise ValueError(f"`k` of `topk` must be from 0 to {size}, the size of dim {dim}, got {k}")
-    kernel = "topk" if k <= _LIST and k * 4 <= size else "sort"
-    values, indices = _along(call, input, dim, k, largest, kernel, True)
+    values, indices = _along(call, input, dim, k, largest)
     call.save(input_shape=input.shape_, where=indices)
     return values, indices
 

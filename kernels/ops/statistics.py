@@ -5,31 +5,25 @@ import math
 import numpy as np
 
 from ..blocks.norm import VARIANCE
+from ..blocks.softmax import LOGSUMEXP
+from ..lang import scalar_math as m
 from ..table.registry import op
-from ._layout import check, product
-from .reduce import (
-    CHUNK,
-    Reduction,
-    compute_type,
-    need_elements,
-    plan_of,
-    reduce_samples,
-    restored,
-    shared,
-)
+from ..table.rules import reduction_rule
+from ._layout import check, rows
+from ._rules import reduce_by, reduce_samples, reduced, restored
+from .reduce import INF, add, larger, larger_of_three, shared, smaller, smaller_of_three, sum_
 
-_SQUARES = Reduction("squares", 0.0, join="sum")
-_SUM = Reduction("sum", 0.0)
 _TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
 
 
-def _evenly(call, input, dim, keepdim):
-    """(x, plan, row stride): the reduced elements of each result contiguous, and the results evenly spaced."""
-    x, plan = plan_of(input, dim, keepdim, 1)
-    if plan.kind == "outer" or plan.kept[0][0] > 1:
-        others = [d for d in range(len(input.shape_)) if d not in plan.dims]
-        return input.permute(*others, *plan.dims).contiguous(), plan, plan.count
-    return x, plan, plan.kept[1][1]
+def _reduced_rows(input, dim, keepdim):
+    """(x, results, elements of each, row stride, shape of the result): the elements of a result are a row of x."""
+    shape, ndim = input.shape_, len(input.shape_)
+    dims, result = reduced(shape, tuple(dim) if type(dim) is list else dim, keepdim)
+    kept = ndim - len(dims)
+    if dims and dims[0] != kept:  # else they are the last ones, as they rise
+        input = input.permute(*(d for d in range(ndim) if d not in dims), *dims)
+    return *rows(input, kept), result
 
 
 # ---- variance ----------------------------------------------------------------------------------
@@ -61,12 +55,12 @@ def _grad_samples(rng):
 
 def _variance(call, input, dim, unbiased, keepdim, correction):
     check(call, input, "input")
-    x, plan, stride = _evenly(call, input, dim, keepdim)
-    taken = int(bool(unbiased)) if correction is None else correction
-    call.save(degrees=float(max(0, plan.count - taken)))
-    y = call.out(plan.result, input.dtype)
-    block = VARIANCE(x=x, y=y, size=plan.count, stride=stride, divisor=float(max(0, plan.count - taken)))
-    call.launch("norm.rows.variance", {"T": x.dtype.name}, block, plan.results, plan.count)
+    x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
+    degrees = float(max(0, size - (int(bool(unbiased)) if correction is None else correction)))
+    call.save(degrees=degrees)
+    y = call.out(result, input.dtype)
+    block = VARIANCE(x=x, y=y, size=size, stride=stride, divisor=degrees)
+    call.launch("norm.rows.variance", {"T": x.dtype.name}, block, count, size)
     return y
 
 
@@ -130,6 +124,46 @@ def _norm_grad_samples(rng):
     yield (rng.standard_normal((3, 5)),), {}
 
 
+@reduction_rule(start=0)
+def count_of_nonzero(x):
+    return x != 0
+
+
+@reduction_rule(start=0)
+def sum_of_magnitudes(x):
+    return m.abs(x)
+
+
+@reduction_rule(start=0)
+def root_of_squares(x):
+    return x * x
+
+
+@root_of_squares.finish
+def _(total):
+    return m.sqrt(total)
+
+
+@reduction_rule(start=-INF)
+def largest_magnitude(x):
+    return m.abs(x)
+
+
+@reduction_rule(start=INF)
+def smallest_magnitude(x):
+    return m.abs(x)
+
+
+for _rule in (count_of_nonzero, sum_of_magnitudes, root_of_squares):
+    _rule.join(add)
+largest_magnitude.join(larger)
+largest_magnitude.absorb(larger_of_three)
+smallest_magnitude.join(smaller)
+smallest_magnitude.absorb(smaller_of_three)
+_NORMS = {0.0: count_of_nonzero, 1.0: sum_of_magnitudes, 2.0: root_of_squares}
+_NORMS |= {INF: largest_magnitude, -INF: smallest_magnitude}
+
+
 @op(ref=_norm_ref, samples=_norm_samples, grad_samples=_norm_grad_samples, tolerance=_TOLERANCE, amp="float32")
 def norm(call, input, p=2, dim=None, keepdim=False):
     """The vector norm sum(|x|^p)^(1/p) over `dim` (an int, several, or None for all).
@@ -137,38 +171,16 @@ def norm(call, input, p=2, dim=None, keepdim=False):
     `p` inf and -inf give the largest and smallest magnitude, 0 counts what is not zero. 16-bit floats are summed in
     float32 and rounded once.
     """
-    check(call, input, "input")
     p = float({"fro": 2}.get(p, p))
-    x, plan = plan_of(input, dim, keepdim)
-    y = call.out(plan.result, input.dtype)
-    kind = compute_type(input.dtype)
-    if math.isinf(p):
-        need_elements(call, input.shape_, plan)
-        name = "max" if p > 0 else "min"
-        x = call.elementwise("abs", x)
-        x, plan = (x, plan_of(x, dim, keepdim)[1]) if plan.copy is None else (x, plan)
-        types = {"T": input.dtype.name, "A": kind, "O": input.dtype.name}
-        Reduction(name, -math.inf if p > 0 else math.inf).run(call, x, plan, y, types)
-        return y
-    total = call.empty(plan.result, kind)
-    types = {"T": input.dtype.name, "A": kind, "O": kind}
-    if p == 2.0:
-        _SQUARES.run(call, x, plan, total, types)
-        call.elementwise("sqrt", total, out=total)
-    else:
-        wide = x if x.dtype.name == kind else x.to(dtype=kind)
-        if p == 0.0:
-            powers = call.elementwise("ne", wide, 0.0).to(dtype=kind)
-        else:
-            powers = call.elementwise("abs", wide)
-            if p != 1.0:
-                powers = call.elementwise("pow", powers, p)
-        if plan.copy is None:
-            plan = plan_of(powers, dim, keepdim)[1]
-        _SUM.run(call, powers, plan, total, {**types, "T": kind})
-        if p not in (0.0, 1.0):
-            call.elementwise("pow", total, 1.0 / p, out=total)
-    call.elementwise("mul", total, 1.0, out=y)
+    rule = _NORMS.get(p)
+    if rule is not None:
+        return reduce_by(call, rule, input, dim, keepdim, needs_elements=math.isinf(p))
+    check(call, input, "input")
+    wide = input if input.dtype.itemsize > 2 else input.to(dtype="float32")
+    powers = call.elementwise("pow", call.elementwise("abs", wide), p)
+    total = reduce_by(call, sum_.rule, powers, dim, keepdim, make=call.empty)
+    y = call.out(total.shape_, input.dtype)
+    call.elementwise("mul", call.elementwise("pow", total, 1.0 / p), 1.0, out=y)
     return y
 
 
@@ -204,20 +216,19 @@ def _logsumexp_ref(input, dim, keepdim=False):
 
 
 def _logsumexp_samples(rng):
-    for args, options in reduce_samples(rng):
-        if options and args[0].ndim:
-            yield (args[0] * 4,), options
+    for (x,), options in reduce_samples(rng):
+        if options and x.ndim:
+            yield (x * 4,), options
 
 
 @op(ref=_logsumexp_ref, samples=_logsumexp_samples, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")
 def logsumexp(call, input, dim, keepdim=False):
     """log(sum(exp(input))) over `dim` (an int or several), without overflow; -inf of nothing or of -inf only."""
     check(call, input, "input")
-    x, plan, stride = _evenly(call, input, dim, keepdim)
-    y = call.out(plan.result, input.dtype)
-    grain = max(1, CHUNK // (8 * plan.count or 1))
-    args = [x.address, y.address, plan.count, stride]
-    call.launch_at("reduce.scan.logsumexp", {"T": x.dtype.name}, args, product(plan.result), grain, (x, y))
+    x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
+    y = call.out(result, input.dtype)
+    block = LOGSUMEXP(x=x, y=y, size=size, stride=stride)
+    call.launch("norm.softmax.logsumexp", {"T": x.dtype.name}, block, count, size)
     return y
 
 

@@ -36,20 +36,28 @@ class Rule:
         self.names, self.function = names, function
         self.parameters = tuple(inspect.signature(function).parameters)
 
+    def exchanged(self):
+        """The rule whose two inputs stand in each other's place."""
+        one, two = self.names
+        rule = Rule((two, one), self.function)
+        rule.parameters = tuple([{one: two, two: one}.get(name, name) for name in self.parameters])
+        return rule
+
 
 @dataclass(kw_only=True, slots=True, frozen=True, eq=False)
 class Op:
     """One row of the table.
 
-    `family` is "elementwise" (a scalar rule, rendered) or "kernel" (a paragraph that launches
-    hand-written kernels). `ref` computes the same in float64 NumPy. `samples(rng)` yields
-    (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the result dtype of an
-    elementwise op: "same", "bool", or "float" (integers become float32). `outputs` are the keywords that say where
-    results go, `fields` the names that several results have as attributes. `gradients` maps inputs to
-    their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through
-    it is an error; `grad_samples` stand in for `samples` where those have ties or kinks. `amp` is what autocast
-    does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
-    `known` has the layouts of operands whose calls are a single launch, once a paragraph has told them (`Call.know`).
+    `family` is "elementwise" (a scalar rule, rendered), "loss" (such a rule, whose results are reduced), "kernel" (a
+    paragraph that launches hand-written kernels) or "composite" (written with other ops). `ref` computes the same in
+    float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the
+    result dtype of an elementwise op: "same", "bool", or "float" (integers become float32). `outputs` are the keywords
+    that say where results go, `fields` the names that several results have as attributes. `gradients` maps inputs to
+    their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through it
+    is an error, "composed" that it is that of other ops; `grad_samples` stand in for `samples` where those have ties or
+    kinks. `amp` is what autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the
+    widest of several), or "as_is".
+    `known` has the calls that are a single launch, by layouts and options, `training` those whose gradients are recorded.
     """
 
     name: str
@@ -68,9 +76,13 @@ class Op:
     grad_samples: Callable | None = None
     amp: str = "as_is"
     known: dict = field(default_factory=dict)
+    training: dict = field(default_factory=dict)
 
     def grad(self, *names):
-        """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md)."""
+        """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md).
+
+        A scalar rule for two inputs is that of the first, and, with the two in each other's place, of the second.
+        """
 
         def declare(function):
             rule = Rule(tuple(names), function)
@@ -78,9 +90,16 @@ class Op:
             if unknown or any(name in self.gradients for name in names):
                 raise ValueError(f"`{self.name}.grad` takes each of {self.parameters} once, got {names}")
             self.gradients.update(dict.fromkeys(names, rule))
+            if self.scalar and len(names) == 2:
+                self.gradients[names[1]] = rule.exchanged()
             return rule
 
         return declare
+
+    @property
+    def scalar(self):
+        """Whether the row is a scalar rule."""
+        return self.family in ("elementwise", "loss")
 
     @property
     def doc(self):
@@ -88,7 +107,7 @@ class Op:
 
     @property
     def parameters(self):
-        """Names of the inputs, without the hidden `call`."""
+        """Names of the inputs: of a paragraph without `call` (or `f`) and `out`."""
         return _parameters(self)
 
     @property
@@ -105,10 +124,13 @@ class Op:
 @functools.cache  # asked for by every recorded call: reading a signature takes 10 us
 def _parameters(op):
     names = list(inspect.signature(op.function).parameters)
-    return tuple(names[1:] if op.family == "kernel" else names)
+    if op.scalar:
+        return tuple(names)  # of a derivative, `out` is one
+    return tuple([name for name in names[1:] if name != "out"])
 
 
-def _add(op):
+def register(op):
+    """Add a row to the table, and return it."""
     if op.name in OPS:
         raise ValueError(f"op `{op.name}` is declared twice")
     OPS[op.name] = op
@@ -119,7 +141,7 @@ def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolera
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
 
     def declare(rule):
-        return _add(
+        return register(
             Op(
                 name=rule.__name__.rstrip("_"),
                 family="elementwise",
@@ -152,7 +174,7 @@ def op(
     """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
 
     def declare(function):
-        return _add(
+        return register(
             Op(
                 name=function.__name__.rstrip("_"),
                 family="kernel",

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu.attention import grad_block as block
+from infinicore.kernels.cpu.plans.attention import backward_chunks
 
 import infinicore as ic
 
@@ -165,7 +165,7 @@ def test_any_strides(normal, rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bits_do_not_depend_on_threads(dtype, normal):
-    assert block.backward_chunks(2, 700) > 1  # parts of the queries' gradients, which are added up
+    assert backward_chunks(2, 700) > 1  # parts of the queries' gradients, which are added up
     before = ic.get_num_threads()
     q, g = normal(1, 4, 400, 32, dtype=dtype), normal(1, 4, 400, 32, dtype=dtype)
     k, v = normal(1, 2, 700, 32, dtype=dtype), normal(1, 2, 700, 32, dtype=dtype)

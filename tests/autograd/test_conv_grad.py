@@ -31,12 +31,16 @@ POOLS = [
     ("avg_pool2d", (3, 2, 1), {"count_include_pad": False}),
     ("adaptive_avg_pool2d", ((2, 3),), {}),
     ("adaptive_max_pool2d", ((2, 3),), {}),
+    ("max_pool3d", (2, 1, (0, 1, 0)), {}),
+    ("avg_pool3d", (2, (1, 2, 1), 1), {"ceil_mode": True}),
+    ("adaptive_avg_pool3d", ((2, 1, 3),), {}),
+    ("adaptive_max_pool1d", (4,), {}),
 ]
 
 
 @pytest.mark.parametrize("name, args, options", POOLS)
 def test_pools(name, args, options, rng):
-    given = tensors(rng, (1, 2, 5, 6))
+    given = tensors(rng, {"1": (2, 3, 7), "2": (1, 2, 5, 6), "3": (1, 2, 3, 3, 4)}[name[-2]])
     function = lambda x: getattr(ic, name)(x, *args, **options)
     assert gradcheck(function, given)
     assert gradgradcheck(lambda x: function(x) * function(x), given)

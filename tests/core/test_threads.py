@@ -123,8 +123,25 @@ print(before, two - before, five - two, ic.get_num_threads(), numba.get_num_thre
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
 def test_a_launch_wakes_as_many_workers_as_are_wanted():
     most = max(5, machine.available_cpus())
+    run(TEAM, INFINICORE_NUM_THREADS="5")  # what it compiles has a thread of its own
     words = run(TEAM, INFINICORE_NUM_THREADS="5").split()
     assert words == [words[0], "1", "3", str(min(9, most)), str(min(9, most))]
+
+
+@pytest.mark.parametrize("count", ["200000", "1000000000", "9" * 5000, "\u00b2", "0", "-1"])
+def test_a_thread_count_that_no_machine_has_is_refused(count):
+    code = "import infinicore as ic; ic.ones(1 << 20).exp()"
+    environment = {**os.environ, "INFINICORE_NUM_THREADS": count}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    most, cpus = max(64, machine.available_cpus()), machine.available_cpus()
+    sentence = f"`INFINICORE_NUM_THREADS` must be between 1 and {most} ({cpus} CPUs are available here), got {count!r}"
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"ValueError: {sentence}"
+
+
+def test_more_threads_than_cpus_may_be_asked_for():
+    most = max(64, machine.available_cpus())
+    code = "import infinicore as ic; print(float(ic.ones(1 << 22).add(1).sum()), ic.get_num_threads())"
+    assert run(code, INFINICORE_NUM_THREADS=str(most)).split() == [str(2.0 * (1 << 22)), str(most)]
 
 
 def test_a_thread_count_for_a_block():

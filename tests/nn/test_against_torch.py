@@ -71,7 +71,7 @@ class Causal:
 
 
 X = (3, 4)
-IMAGE, SIGNAL = (2, 4, 7, 6), (2, 4, 9)
+IMAGE, SIGNAL, VOLUME = (2, 4, 7, 6), (2, 4, 9), (2, 3, 5, 6, 7)
 ACTIVATIONS = [
     ("ReLU", {}),
     ("ReLU6", {}),
@@ -136,7 +136,12 @@ CASES += [
     ("AdaptiveAvgPool1d", (4,), {}, [SIGNAL]),
     ("AdaptiveAvgPool2d", (1,), {}, [IMAGE]),
     ("AdaptiveAvgPool2d", ((3, None),), {}, [IMAGE]),
+    ("AdaptiveMaxPool1d", (2,), {}, [SIGNAL]),
     ("AdaptiveMaxPool2d", (3,), {}, [IMAGE]),
+    ("MaxPool3d", (2,), {"padding": 1}, [VOLUME]),
+    ("AvgPool3d", (3,), {"stride": 2, "count_include_pad": False, "padding": (1, 0, 1)}, [VOLUME]),
+    ("AdaptiveAvgPool3d", ((2, None, 3),), {}, [VOLUME]),
+    ("AdaptiveMaxPool3d", (2,), {}, [VOLUME]),
     ("Embedding", (7, 4), {}, [Ids(7, 3, 5)]),
     ("Embedding", (7, 4), {"padding_idx": -2}, [Ids(7, 3, 9)]),
     ("Flatten", (), {}, [IMAGE]),

@@ -1,9 +1,11 @@
-"""Random quantised weights, packed by NumPy from the words of `cpu/formats.py`: an oracle apart from the kernels."""
+"""Random quantised weights, packed by NumPy from the words of `cpu/quant/panels.py`: an oracle beside the kernels."""
 
 import ml_dtypes
 import numpy as np
-from infinicore.kernels.cpu.quant.formats import FORMATS, LANES, SUPER, UNIT
-from infinicore.kernels.ops.quantized import QuantizedWeight
+from infinicore.kernels.cpu.quant import panels as layout
+from infinicore.kernels.cpu.quant.panels import LANES
+from infinicore.kernels.lang.formats import FORMATS, SUPER, UNIT
+from infinicore.kernels.ops.quant import QuantizedWeight
 
 import infinicore as ic
 
@@ -21,9 +23,9 @@ def random_weight(name, n, k, rng, shift=0):
         if form.float8:  # finite numbers
             q[~np.isfinite(q.view(FLOAT8[form.float8]).astype(np.float32))] = 1
         q[:, k:] = 0
-        records, scales, minimums = _records(form, form.records(units, shift), rng)
+        records, scales, minimums = _records(form, form.records(k, shift), rng)
         panel = b"".join(_planes(form, q[:, u * UNIT : (u + 1) * UNIT]) for u in range(units)) + records
-        panels.append(panel.ljust(form.panel_bytes(k, shift), b"\0"))
+        panels.append(panel.ljust(layout.panel_bytes(form, k, shift), b"\0"))
         each = form.group if form.parameters.startswith("super") else UNIT << min(shift, 20)
         spread = np.repeat(np.arange(scales.shape[1]), each)[: units * UNIT]
         exact[first : first + LANES] = _values(form, q) * scales[:, spread] + minimums[:, spread]
@@ -35,7 +37,7 @@ def _planes(form, q):
     """The planes of one unit of q [LANES, 32]."""
     quads = q.reshape(LANES, 8, 4).transpose(1, 0, 2).reshape(8, 4 * LANES)
     out, low = [], 0
-    for bits in form.planes:
+    for bits in layout.planes(form):
         vectors = np.zeros((bits, 4 * LANES), np.uint8)
         for quad in range(8):
             part = (quads[quad] >> low) & ((1 << bits) - 1)

@@ -233,6 +233,9 @@ def test_bad_input_names_the_argument(normal):
     for change, kind, message in bad:
         with pytest.raises(kind, match=message):
             run(**change)
+    wide_q, wide_k = normal(1, 1, 1, 5000), normal(1, 2, 1, 5000)
+    with pytest.raises(ValueError, match=r"head sizes up to 4[0-9]+, got 5000 of `q` and 16 of `v`"):
+        ic.mha(wide_q, wide_k, wide_k[..., :16])
     new = normal(1, 2, 16)
     with pytest.raises(ValueError, match=r"`slot_mapping`.*32"):
         ic.paged_caching(k, k, new, new, ints(32))

@@ -6,11 +6,11 @@ import shutil
 import numpy as np
 import pytest
 from infinicore.kernels.build import isa, jit, render
-from infinicore.kernels.ops import _attention
+from infinicore.kernels.cpu import plans
 from infinicore.kernels.ops._attention import reference
+from infinicore.kernels.problems.attention import Attention
 
 import infinicore as ic
-from infinicore import dispatch
 
 from . import narrower
 
@@ -91,8 +91,10 @@ def share(monkeypatch):
     """Sets into how many shares keys are cut, whatever their number and that of the threads."""
 
     def set_units(units):
-        monkeypatch.setattr(dispatch.Call, "threads", property(lambda call: units))
-        monkeypatch.setattr(_attention, "_GRAIN_NS", 1e-3)
+        planner = plans.attention.attention
+        monkeypatch.setitem(plans.PLANNERS, Attention, lambda problem, threads: planner(problem, units))
+        monkeypatch.setattr(plans.attention, "GRAIN_NS", 1e-3)
+        monkeypatch.setattr(ic.device("cpu").backend, "_plans", {})  # none that was made before, and none for others
 
     return set_units
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.ops import _conv
+from infinicore.kernels.cpu.plans import conv as plans
 
 import infinicore as ic
 
@@ -78,15 +78,11 @@ def test_dtypes(dtype, tolerance, index, rng):
 @pytest.mark.parametrize("stride", [1, 2])
 def test_rows_in_blocks(stride, rng, monkeypatch):
     """Images larger than the buffer go in blocks of rows."""
-    monkeypatch.setattr(_conv, "_BUFFER_BYTES", 1 << 12)
-    _conv.product.cache_clear()
-    _conv.weight_sums.cache_clear()
+    monkeypatch.setattr(plans, "_BUFFER_BYTES", 1 << 12)
+    monkeypatch.setattr(ic.device("cpu").backend, "_plans", {})
     options = {"stride": stride, "padding": 1}
     given = arrays(rng, (2, 5, 21, 17), (9, 5, 3, 3), options)
     found = run(*given, options)
-    monkeypatch.undo()
-    _conv.product.cache_clear()
-    _conv.weight_sums.cache_clear()
     assert_close(found, torch_run(*given, options), 3e-6)
 
 
@@ -134,6 +130,7 @@ def test_empty(rng):
         ((1, 2, 2, 8), (4, 2, 3, 3), {}, "as large as the kernel"),
         ((1, 2, 8, 8), (4, 2, 3, 3), {"stride": 0}, "`stride`"),
         ((1, 2, 8, 8), (4, 2, 3, 3), {"padding": -1}, "`padding`"),
+        ((1, 2, 8, 8), (4, 2, 3, 3), {"padding": 2**40}, "`padding` of `conv2d` must be an integer .* below 2"),
         ((1, 2, 8, 8), (4, 2, 3, 3), {"padding": "full"}, "'same' or 'valid'"),
         ((1, 2, 8, 8), (4, 2, 3, 3), {"padding": "same", "stride": 2}, "stride 1"),
         ((1, 2, 8, 8), (4, 2, 3, 3), {"dilation": (1, 2, 3)}, "`dilation`"),

@@ -8,7 +8,7 @@ from infinicore.kernels import OPS
 from infinicore.kernels.ops.copy import copy_into
 
 import infinicore as ic
-from infinicore.dispatch.call import Call
+from infinicore.dispatch import Call
 
 DTYPES = ["uint8", "bfloat16", "float32", "float64"]
 

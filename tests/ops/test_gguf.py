@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu.quant.formats import LANES, UNIT
-from infinicore.kernels.ops.gguf import KINDS
+from infinicore.kernels.cpu.quant.panels import LANES, panel_bytes, record_bytes, unit_bytes
+from infinicore.kernels.lang.formats import KINDS, UNIT
 
 import infinicore as ic
 
@@ -43,7 +43,7 @@ def flat(raw):
 
 
 def planes_to_q(planes, bits):
-    """q [LANES, 32] of one unit, from the bytes of its planes as `formats.py` describes them."""
+    """q [LANES, 32] of one unit, from the bytes of its planes as `panels.py` describes them."""
     q, at = np.zeros((8, 4 * LANES), np.uint8), 0
     shift = 0
     for plane in {8: (8,), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}[bits]:
@@ -79,16 +79,17 @@ def panel_values(weight):
     units, data = length // UNIT, weight.data.numpy()
     group = min(form.group, UNIT)
     values = []
-    for panel in data.reshape(-1, weight.panel_bytes):
-        q = [planes_to_q(p, form.bits) for p in panel[: units * form.unit_bytes].reshape(units, -1)]
+    for panel in data.reshape(-1, panel_bytes(form, length)):
+        q = [planes_to_q(p, form.bits) for p in panel[: units * unit_bytes(form)].reshape(units, -1)]
         q = np.concatenate(q, axis=1)
         q = (np.array(form.table, np.uint8)[q] if form.table else q).astype(np.float32) - form.zero
-        records = panel[units * form.unit_bytes :][: form.records(units, 0) * form.record()].reshape(-1, form.record())
+        records = panel[units * unit_bytes(form) :][: form.records(length, 0) * record_bytes(form)]
+        records = records.reshape(-1, record_bytes(form))
         scales, mins = zip(*(parameters_to_scales(record, form) for record in records))
         with np.errstate(all="ignore"):
             value = np.repeat(np.concatenate(scales, axis=1), group, axis=1) * q
             values.append(value if mins[0] is None else value + np.repeat(np.concatenate(mins, axis=1), group, axis=1))
-        assert not panel[units * form.unit_bytes + records.size :].any()
+        assert not panel[units * unit_bytes(form) + records.size :].any()
     values = np.concatenate(values)
     beyond = values[rows:]
     assert form.parameters == "exponent" or not beyond.any()

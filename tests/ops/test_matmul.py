@@ -139,7 +139,7 @@ def test_epilogues_are_applied_before_the_result_is_rounded(rng, dtype, activati
 def test_a_long_k_is_summed_in_pieces(rng, dtype):
     kind = getattr(ic, dtype)
     k = 9000
-    assert blocking.plan(30, 50, k, 1, 2, dtype).kc < k
+    assert blocking.blocks(30, 50, k, 1, 2, dtype).kc < k
     a, b = make(rng, (30, k), kind), make(rng, (50, k), kind)
     exact, scale = wide(a) @ wide(b).T, abs(wide(a)) @ abs(wide(b)).T
     check(ic.linear(a, b), exact, scale, dtype)
@@ -263,21 +263,22 @@ def test_errors_name_the_argument_and_both_values():
         (TypeError, "takes float32.*, got int32", lambda: ic.linear(z(4, dtype=ic.int32), z((5, 4), dtype=ic.int32))),
         (TypeError, "got bool", lambda: ic.matmul(z(4, dtype=ic.bool), z(4, dtype=ic.bool))),
         (TypeError, "`other` of `matmul` must be a tensor, got ndarray", lambda: ic.matmul(z(4), np.zeros(4))),
+        (TypeError, "`weight` of `linear` must be a tensor, got NoneType", lambda: ic.linear(z((3, 4)), None)),
     ]
     for kind, sentence, call in cases:
         with pytest.raises(kind, match=sentence):
             call()
 
 
-def test_plans_cover_the_product():
+def test_blocks_cover_the_product():
     sizes = [(1, 1, 0, 1, 2), (512, 5632, 2048, 1, 2), (1000, 30, 9000, 3, 7), (64, 64, 64, 100, 4)]
     for m, n, k, batch, threads in sizes:
         for dtype in DTYPES:
-            plan = blocking.plan(m, n, k, batch, threads, dtype)
-            assert plan.grid[0] * plan.tile[0] >= m and plan.grid[1] * plan.tile[1] >= n
-            assert plan.items == plan.grid[0] * plan.grid[1] * batch
-            assert (plan.items - 1) // plan.items_per_slice < plan.slices <= threads
-            assert plan.mc % blocking.ROWS == 0 and plan.nc % blocking.across(dtype) == 0
+            cut = blocking.blocks(m, n, k, batch, threads, dtype)
+            assert cut.grid[0] * cut.tile[0] >= m and cut.grid[1] * cut.tile[1] >= n
+            assert cut.items == cut.grid[0] * cut.grid[1] * batch
+            assert (cut.items - 1) // cut.items_per_slice < cut.slices <= threads
+            assert cut.mc % blocking.ROWS == 0 and cut.nc % blocking.across(dtype) == 0
 
 
 @pytest.mark.slow

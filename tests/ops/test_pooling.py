@@ -27,6 +27,22 @@ MEANS = [
 ]
 
 
+VOLUMES = [  # shape, arguments, options
+    ((2, 2, 4, 6, 8), (2,), {}),
+    ((1, 2, 5, 6, 41), (3, 1, 1), {}),
+    ((2, 5, 7, 40), ((2, 3, 1), (3, 2, 2), (0, 1, 0)), {"dilation": (2, 1, 3)}),
+    ((1, 1, 6, 7, 8), (3, 2, 1), {"ceil_mode": True}),
+    ((1, 1, 9, 8, 9), (7, 1), {}),  # more than 256 taps
+]
+VOLUME_MEANS = [
+    ((2, 3, 4, 6, 8), (2,), {}),
+    ((1, 2, 5, 9, 11), (3, 2, 1), {}),
+    ((1, 2, 5, 6, 7), (3, 2, 1), {"ceil_mode": True, "count_include_pad": False}),
+    ((2, 5, 7, 10), ((2, 3, 1), 3, (1, 0, 0)), {"ceil_mode": True}),
+    ((2, 5, 7, 6), ((2, 3, 6),), {"divisor_override": 4}),
+]
+
+
 def distinct(rng, shape, dtype="float32"):
     """Values without ties."""
     n = int(np.prod(shape))
@@ -54,6 +70,18 @@ def test_maxima(shape, args, options, rng):
     check("max_pool2d", distinct(rng, shape), args, {**options, "return_indices": True}, rng, True)
 
 
+@pytest.mark.parametrize("shape, args, options", VOLUMES)
+def test_maxima_of_volumes(shape, args, options, rng):
+    check("max_pool3d", distinct(rng, shape), args, {**options, "return_indices": True}, rng, True)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_maxima_of_volumes_in_each_dtype(dtype, rng):
+    x = rng.integers(-99, 99, (2, 2, 4, 5, 20)) / 4
+    x[0, 0, 1, 2, 3] = np.nan
+    check("max_pool3d", x.astype(ic.dtype(dtype).numpy), (3, 2, 1), {"return_indices": True}, rng, True)
+
+
 def test_maxima_of_one_dim(rng):
     check("max_pool1d", distinct(rng, (2, 3, 50)), (3, 2, 1), {"return_indices": True}, rng, True)
 
@@ -77,6 +105,11 @@ def test_means(shape, args, options, rng):
     check("avg_pool2d", rng.standard_normal(shape).astype(np.float32), args, options, rng, False)
 
 
+@pytest.mark.parametrize("shape, args, options", VOLUME_MEANS)
+def test_means_of_volumes(shape, args, options, rng):
+    check("avg_pool3d", rng.standard_normal(shape).astype(np.float32), args, options, rng, False)
+
+
 def test_means_of_one_dim(rng):
     x = rng.standard_normal((2, 3, 21)).astype(np.float32)
     check("avg_pool1d", x, (4, 3, 2), {"ceil_mode": True, "count_include_pad": False}, rng, False)
@@ -87,6 +120,31 @@ def test_cells(size, rng):
     x = distinct(rng, (2, 3, 7, 10))
     check("adaptive_avg_pool2d", x, (size,), {}, rng, False)
     check("adaptive_max_pool2d", x, (size,), {"return_indices": True}, rng, True)
+
+
+@pytest.mark.parametrize("size", [1, (3, 5, 2), (None, 4, None), (9, 2, 13)])
+def test_cells_of_volumes(size, rng):
+    x = distinct(rng, (2, 3, 4, 7, 10))
+    check("adaptive_avg_pool3d", x, (size,), {}, rng, False)
+    check("adaptive_max_pool3d", x, (size,), {"return_indices": True}, rng, True)
+
+
+@pytest.mark.parametrize("size", [1, (4,), 23])
+def test_cells_of_one_dim(size, rng):
+    x = distinct(rng, (2, 3, 17))
+    check("adaptive_avg_pool1d", x, (size,), {}, rng, False)
+    check("adaptive_max_pool1d", x, (size,), {"return_indices": True}, rng, True)
+
+
+@pytest.mark.parametrize(
+    "name, args", [("max_pool2d", (3, 1)), ("max_pool3d", (2,)), ("avg_pool1d", (2,)), ("adaptive_max_pool2d", (2,))]
+)
+def test_no_planes(name, args):
+    """Batches of size 0 have gradients as well."""
+    x = ic.zeros((0, 2, 6, 6, 6)[: 2 + int(name[-2])]).requires_grad_()
+    y = getattr(ic, name)(x, *args)
+    (g,) = ic.autograd.grad(y, (x,), ic.zeros(y.shape))
+    assert g.shape == x.shape
 
 
 def test_a_layout_that_is_not_contiguous(rng):
@@ -100,12 +158,19 @@ def test_a_layout_that_is_not_contiguous(rng):
     "name, shape, args, options, words",
     [
         ("max_pool2d", (1, 1, 4, 4), (3, 1, 2), {}, "half of the window"),
-        ("max_pool2d", (1, 1, 2, 4), (3,), {}, "as large as the window"),
+        ("max_pool2d", (1, 1, 2, 4), (3,), {}, "as large as the kernel"),
         ("max_pool2d", (4, 4), (2,), {}, "3 or 4 dims"),
         ("max_pool2d", (1, 1, 4, 4), (0,), {}, "`kernel_size`"),
         ("max_pool2d", (1, 1, 2, 8), (2, 1, (2, 0)), {"dilation": (4, 1)}, "padding only"),
         ("avg_pool2d", (1, 1, 4, 4), (2,), {"divisor_override": 0}, "`divisor_override`"),
         ("adaptive_avg_pool2d", (1, 1, 4, 4), ((1, 2, 3),), {}, "`output_size`"),
+        ("adaptive_max_pool3d", (1, 1, 4, 4, 4), ((1, 2),), {}, "`output_size` of .* or 3 of them"),
+        ("max_pool3d", (4, 4, 4), (2,), {}, "4 or 5 dims"),
+        ("max_pool3d", (1, 1, 4, 4, 4), ((2, 2),), {}, "`kernel_size` of .* or 3 of them"),
+        ("max_pool3d", (1, 1, 4, 4, 4), (2**11, 1, 2**10), {"dilation": 1}, r"fewer than 2\*\*31 elements"),
+        ("max_pool1d", (1, 1, 4), (2**40,), {"ceil_mode": True}, r"`kernel_size` of .* below 2\*\*31"),
+        ("avg_pool3d", (1, 1, 4, 0, 4), (2,), {}, "planes with elements"),
+        ("avg_pool2d", (1, 1, 4, 4), (2,), {"divisor_override": 1.5}, "`divisor_override`"),
     ],
 )
 def test_bad_input(name, shape, args, options, words):

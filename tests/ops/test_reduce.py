@@ -2,6 +2,10 @@
 
 import numpy as np
 import pytest
+from infinicore.kernels import OPS
+from infinicore.kernels.lang import scalar_math as m
+from infinicore.kernels.ops._rules import reduction, restored
+from infinicore.kernels.table.rules import Reduction
 
 import infinicore as ic
 
@@ -184,3 +188,141 @@ def test_bad_input(normal):
         ic.max(x, x)
     with pytest.raises(TypeError, match=r"`input`"):
         ic.sum([1, 2])
+
+
+# ---- statistics --------------------------------------------------------------------------------
+
+
+def tensor(*values):
+    return ic.from_numpy(np.array(values))
+
+
+def equal(result, expected):
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+def test_logsumexp_of_extremes():
+    x = tensor([1e4, 1e4], [-1e4, -1e4], [-INF, 2.0], [-INF, -INF], [INF, 1.0], [NAN, 1.0], [INF, -INF])
+    equal(ic.logsumexp(x, 1), [1e4 + np.log(2), -1e4 + np.log(2), 2.0, -INF, INF, NAN, INF])
+    equal(ic.logsumexp(ic.zeros(2, 0), 1), [-INF, -INF])
+
+
+def test_statistics_as_torch(rng):
+    torch = pytest.importorskip("torch")
+    values = rng.standard_normal((6, 5, 4))
+    x, y = ic.from_numpy(values), torch.from_numpy(values)
+    for dim in (0, (0, 2), None):
+        for correction in (0, 1, 2):
+            np.testing.assert_allclose(ic.var(x, dim, correction=correction).numpy(), y.var(dim, correction=correction))
+            np.testing.assert_allclose(ic.std(x, dim, correction=correction).numpy(), y.std(dim, correction=correction))
+        for p in (0, 0.5, 1, 2, 3, INF, -INF):
+            expected = torch.linalg.vector_norm(y, p, dim)
+            np.testing.assert_allclose(ic.norm(x, p, dim).numpy(), expected.numpy(), rtol=1e-12)
+    assert ic.norm(tensor(3.0, 4.0), "fro").item() == 5
+    assert ic.norm(ic.full((1 << 20,), 100.0, dtype=ic.float16)).item() == INF  # 102,400
+    assert ic.norm(ic.full((1 << 18,), 100.0, dtype=ic.float16)).item() == 51200  # squares would overflow
+    assert np.isnan(ic.var(ic.zeros(1)).item())
+
+
+# ---- rules -------------------------------------------------------------------------------------
+
+RULES = [op for op in OPS.values() if isinstance(getattr(op, "rule", None), Reduction)]
+
+
+@pytest.mark.parametrize("op", RULES, ids=lambda op: op.name)
+def test_a_rule_in_numpy_is_the_reference(op, rng):
+    for (x,), options in op.samples(rng):
+        for array in (x, x.astype(np.float32)):
+            found = op.rule.evaluate(array, options.get("dim"), options.get("keepdim", False))
+            expected = op.ref(array.astype(np.float64), **options)
+            assert found.shape == np.shape(expected)
+            np.testing.assert_allclose(found, expected, rtol=1e-12 if array is x else 1e-5)
+    if op.dtypes[-1] == "bool":
+        integers = rng.integers(1, 5, (3, 70)).astype(np.uint8)
+        np.testing.assert_array_equal(op.rule.evaluate(integers, 0), op.ref(integers.astype(np.int64), 0))
+
+
+def declare_nansum():
+    @reduction(start=0, ref=np.nansum, integers="int64")
+    def nansum(x):
+        """The sum of what is not NaN."""
+        return m.where(x == x, x, 0)
+
+    @nansum.join
+    def _(a, b):
+        return a + b
+
+    @nansum.grad("input")
+    def _(f, g, input, dim, keepdim):
+        return f.where(f.eq(input, input), restored(g, input.shape_, dim, keepdim), 0.0)
+
+    return nansum
+
+
+def declare_count():
+    @reduction(start=0, ref=np.count_nonzero, state="int64", gradient=None)
+    def count_nonzero(x):
+        """How many elements are not zero."""
+        return x != 0
+
+    @count_nonzero.join
+    def _(a, b):
+        return a + b
+
+    return count_nonzero
+
+
+def declare_log_mean_exp():
+    """A state of two numbers, and a result that depends on how many elements there were."""
+
+    @reduction(start=(-INF, 0.0), ref=lambda x, axis, keepdims: np.log(np.exp(x).mean(axis, keepdims=keepdims)))
+    def log_mean_exp(x):
+        """log(mean(exp(input)))."""
+        return x, 1.0
+
+    @log_mean_exp.join
+    def _(a, b):
+        top = m.where(a[0] > b[0], a[0], b[0])
+        shift = m.where(top - top == 0.0, top, 0.0)
+        return top, a[1] * m.exp(a[0] - shift) + b[1] * m.exp(b[0] - shift)
+
+    @log_mean_exp.finish
+    def _(top, total, count):
+        return top + m.log(total / count)
+
+    return log_mean_exp
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int16", "bool"])
+@pytest.mark.parametrize("declare", [declare_nansum, declare_count, declare_log_mean_exp])
+def test_a_new_reduction_is_a_few_lines(declare, dtype, declared, rng):
+    """Declared here, as in `kernels/ops`: one dim or several, of any layout, long ones in chunks."""
+    op = declare()
+    function = declared(op)
+    floating = ic.dtype(dtype).is_floating_point
+    if op.name == "log_mean_exp" and not floating:
+        pytest.skip("a rule of floats")
+    array = np.round(rng.standard_normal((9, 35, 70)) * 4) / 4
+    if op.name == "nansum" and floating:
+        array[rng.random(array.shape) < 0.1] = NAN
+    x = ic.from_numpy(array).to(ic.dtype(dtype))
+    tolerance = {"bfloat16": 1e-2, "float64": 1e-12}.get(dtype, 1e-5)
+    for view in (x, x.permute(2, 0, 1), x[::2, :, 3:60:5]):
+        exact = view.to(ic.float64).numpy()
+        for dim in (None, 0, -1, (0, 2)):
+            found = function(view, dim, keepdim=True)
+            expected = op.ref(exact, dim=dim, keepdim=True)
+            assert found.shape == expected.shape
+            close(found, expected, tolerance)
+            np.testing.assert_allclose(op.rule.evaluate(exact, dim, True), expected, rtol=1e-12, atol=1e-12)
+    if dtype == "float32":  # in two launches, the second of which joins states
+        for shape, dim in (((1_000_003,), None), ((600_001, 2), 0)):
+            long = rng.standard_normal(shape).astype(np.float32)
+            close(function(ic.from_numpy(long), dim), op.ref(long.astype(np.float64), dim=dim), 1e-3)
+
+
+def test_the_gradient_of_a_new_reduction(declared):
+    function = declared(declare_nansum())
+    x = ic.tensor([[1.0, NAN], [3.0, 4.0]], requires_grad=True)
+    function(x, 0).backward(ic.tensor([1.0, 10.0]))
+    equal(x.grad, [[1.0, 0.0], [1.0, 10.0]])

@@ -6,7 +6,7 @@ from infinicore.kernels import OPS
 
 import infinicore as ic
 
-SAMPLED = [op for op in OPS.values() if op.family == "kernel" and op.samples is not None]
+SAMPLED = [op for op in OPS.values() if not op.scalar and op.samples is not None]
 CASES = [(op, dtype) for op in SAMPLED for dtype in op.dtypes if dtype in ("float32", "float64", "bfloat16", "float16")]
 
 
@@ -59,7 +59,7 @@ def compare(op, dtype, ours, expected):
         return
     expected = np.asarray(expected)
     assert tuple(ours.shape) == expected.shape
-    got = ours.numpy()
+    got = ours.cpu().numpy()
     if not ours.dtype.is_floating_point:
         np.testing.assert_array_equal(got, expected)
         return
@@ -81,34 +81,34 @@ def rounded_samples(op, dtype, rng):
 
 
 @pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
-def test_values_in_every_layout(op, dtype, rng):
+def test_values_in_every_layout(op, dtype, rng, place):
     function = getattr(ic, op.name)
     for args, kwargs, expected in rounded_samples(op, dtype, rng):
         for make in (ic.from_numpy, transposed, padded) if op.outputs else (ic.from_numpy,):  # in place: no gaps
-            tensors = [mapped(a, lambda v: make(v.copy())) for a in args]
-            options = {k: mapped(v, lambda w: make(w.copy())) for k, v in kwargs.items()}
+            tensors = [mapped(a, lambda v: place(make(v.copy()))) for a in args]
+            options = {k: mapped(v, lambda w: place(make(w.copy()))) for k, v in kwargs.items()}
             compare(op, dtype, function(*tensors, **options), expected)
 
 
 @pytest.mark.parametrize("op", SAMPLED, ids=lambda op: op.name)
-def test_out_is_written_also_when_it_overlaps(op, rng):
+def test_out_is_written_also_when_it_overlaps(op, rng, place):
     if "float32" not in op.dtypes or not op.outputs:
         pytest.skip("no float32, or in place")
     function = getattr(ic, op.name)
     for args, kwargs in list(op.samples(rng))[-2:]:
         args = [as_dtype(a, "float32") for a in args]
         kwargs = {k: as_dtype(v, "float32") for k, v in kwargs.items()}
-        make = lambda a: mapped(a, lambda v: ic.from_numpy(v.copy()))
+        make = lambda a: mapped(a, lambda v: place(ic.from_numpy(v.copy())))
         plain = function(*map(make, args), **{k: make(v) for k, v in kwargs.items()})
         if isinstance(plain, tuple):
             continue
-        memory = ic.zeros(plain.numel() + 1, dtype=plain.dtype)
+        memory = ic.zeros(plain.numel() + 1, dtype=plain.dtype, device=plain.device)
         target = memory[1:].view(plain.shape)
         result = function(*map(make, args), **{k: make(v) for k, v in kwargs.items()}, out=target)
         assert result is target
-        np.testing.assert_array_equal(target.numpy(), plain.numpy())
+        np.testing.assert_array_equal(target.cpu().numpy(), plain.cpu().numpy())
         first = args[0]
         if isinstance(first, np.ndarray) and first.shape == tuple(plain.shape) and plain.dtype is ic.float32:
             tensors = [make(a) for a in args]
             function(*tensors, **{k: make(v) for k, v in kwargs.items()}, out=tensors[0])
-            np.testing.assert_array_equal(tensors[0].numpy(), plain.numpy())
+            np.testing.assert_array_equal(tensors[0].cpu().numpy(), plain.cpu().numpy())

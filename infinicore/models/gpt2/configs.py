@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..llama.configs import fraction, token_ids
+from ...io.json import token_ids
+from ..llama.configs import fraction
 
 _DEFAULTS = {
     "vocab_size": 50257,

@@ -3,8 +3,8 @@
 import infinicore
 from infinicore import nn
 
+from ...lm.step import indices
 from ..language_model import LanguageModel
-from ..step import indices
 
 
 class LearnedPositions:

@@ -6,6 +6,7 @@ and the values that its config.json may leave out (transformers' defaults).
 
 from dataclasses import dataclass
 
+from ...io.json import token_ids
 from .. import quantized, rope
 
 _COMMON = {
@@ -169,15 +170,6 @@ def _heads(source, table):
     if _size(source, table, "head_dim") % 2:
         raise ValueError(f"{source}: `head_dim` must be even for the rotary embedding, got {table['head_dim']}")
     return heads, shared, table["head_dim"]
-
-
-def token_ids(source, table, key):
-    """A token id, a list of them or nothing, as a tuple."""
-    value = table.get(key)
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(v) is int and v >= 0 for v in values):
-        raise ValueError(f"{source}: `{key}` must be a token id or a list of them, got {value!r}")
-    return tuple(values)
 
 
 def _dtype(source, table):

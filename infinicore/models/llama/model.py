@@ -4,7 +4,7 @@ import infinicore
 from infinicore import nn
 
 from ..language_model import LanguageModel
-from ..step import RotaryTables
+from ..rotary import RotaryTables
 from ..training import Positions, visible
 
 

@@ -3,75 +3,42 @@
 import math
 
 import infinicore
+from infinicore import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    conv1d,
+    conv2d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
 
-
-def _batched(function, input, dims):
-    """`function` of an input with a batch dim; without one, a dim of size 1 is lent to it."""
-    if input.ndim == dims + 1:
-        result = function(input.unsqueeze(0))
-        return tuple(r.squeeze(0) for r in result) if isinstance(result, tuple) else result.squeeze(0)
-    return function(input)
-
-
-def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    """Cross-correlation of [N, C, L] with `weight` [out, C / groups, K]; `padding` may be "same" or "valid"."""
-    return _batched(lambda x: infinicore.conv1d(x, weight, bias, stride, padding, dilation, groups), input, 1)
-
-
-def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    """Cross-correlation of [N, C, H, W] with `weight` [out, C / groups, R, S]; `padding` may be "same" or "valid"."""
-    return _batched(lambda x: infinicore.conv2d(x, weight, bias, stride, padding, dilation, groups), input, 2)
-
-
-def max_pool1d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The largest of each window of [N, C, L]; with `return_indices` also where it was."""
-    options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-    return _batched(lambda x: infinicore.max_pool1d(x, *options), input, 1)
-
-
-def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The largest of each window of [N, C, H, W]; with `return_indices` also where it was."""
-    options = (kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-    return _batched(lambda x: infinicore.max_pool2d(x, *options), input, 2)
-
-
-def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
-    """The mean of each window of [N, C, L]."""
-    options = (kernel_size, stride, padding, ceil_mode, count_include_pad)
-    return _batched(lambda x: infinicore.avg_pool1d(x, *options), input, 1)
-
-
-def avg_pool2d(
-    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
-):
-    """The mean of each window of [N, C, H, W]; `divisor_override` takes the place of the count."""
-    options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _batched(lambda x: infinicore.avg_pool2d(x, *options), input, 2)
-
-
-def adaptive_avg_pool1d(input, output_size):
-    """Means of windows such that `output_size` of them cover L."""
-    size = (1, output_size if isinstance(output_size, int) else output_size[0])
-    return infinicore.adaptive_avg_pool2d(input.unsqueeze(-2), size).squeeze(-2)
-
-
-def adaptive_avg_pool2d(input, output_size):
-    """Means of windows such that `output_size` (an int or a pair; None keeps a size) of them cover the image."""
-    return _batched(lambda x: infinicore.adaptive_avg_pool2d(x, _adaptive(x, output_size)), input, 2)
-
-
-def adaptive_max_pool2d(input, output_size, return_indices=False):
-    """Largest elements of windows such that `output_size` of them cover the image."""
-
-    def pool(x):
-        return infinicore.adaptive_max_pool2d(x, _adaptive(x, output_size), return_indices)
-
-    return _batched(pool, input, 2)
-
-
-def _adaptive(x, output_size):
-    pair = (output_size, output_size) if isinstance(output_size, int) or output_size is None else tuple(output_size)
-    return tuple(own if size is None else size for own, size in zip(x.shape[-2:], pair))
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "conv1d",
+    "conv2d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "pad",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+]
 
 
 def pixel_shuffle(input, upscale_factor):

@@ -1,7 +1,7 @@
 """Dropout: elements, or whole channels, set to zero at random. Seeds come from the default generator."""
 
 import infinicore
-from infinicore.tensor.random import default_generator
+from infinicore.dispatch.generator import default_generator
 
 
 def _checked(p):

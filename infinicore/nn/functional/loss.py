@@ -24,8 +24,12 @@ def _same_shape(input, target, name="target"):
         raise ValueError(f"`{name}` must have the shape of `input`, {tuple(input.shape)}, got {tuple(target.shape)}")
 
 
-def _weighted(loss, weight):
-    return loss if weight is None else loss * weight
+def _loss(loss, inputs, weight, reduction):
+    """A loss of the op table, each element times its weight."""
+    if weight is None and reduction in _REDUCTIONS:
+        return loss(*inputs, reduction=reduction)
+    elements = loss(*inputs, reduction="none")
+    return _reduced(elements if weight is None else elements * weight, reduction)
 
 
 def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
@@ -47,16 +51,16 @@ def mse_loss(input, target, reduction="mean", weight=None):
     """(input - target)^2."""
     _same_shape(input, target)
     if weight is not None and reduction == "mean":
-        return _weighted(infinicore.squared_error(input, target), weight).sum() / weight.sum()
-    return _reduced(_weighted(infinicore.squared_error(input, target), weight), reduction)
+        return infinicore.mse_loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
+    return _loss(infinicore.mse_loss, (input, target), weight, reduction)
 
 
 def l1_loss(input, target, reduction="mean", weight=None):
     """|input - target|."""
     _same_shape(input, target)
     if weight is not None and reduction == "mean":
-        return _weighted(infinicore.absolute_error(input, target), weight).sum() / weight.sum()
-    return _reduced(_weighted(infinicore.absolute_error(input, target), weight), reduction)
+        return infinicore.l1_loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
+    return _loss(infinicore.l1_loss, (input, target), weight, reduction)
 
 
 def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
@@ -66,7 +70,7 @@ def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
         raise ValueError(f"`beta` of smooth_l1_loss must be at least 0, got {beta}")
     if beta == 0:
         return l1_loss(input, target, reduction)
-    return _reduced(infinicore.smooth_l1(input, target, float(beta)), reduction)
+    return _loss(infinicore.smooth_l1_loss, (input, target, float(beta)), None, reduction)
 
 
 def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
@@ -74,7 +78,7 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     _same_shape(input, target)
     if delta <= 0:
         raise ValueError(f"`delta` of huber_loss must be above 0, got {delta}")
-    return _reduced(_weighted(infinicore.huber(input, target, float(delta)), weight), reduction)
+    return _loss(infinicore.huber_loss, (input, target, float(delta)), weight, reduction)
 
 
 def binary_cross_entropy(input, target, weight=None, reduction="mean"):
@@ -82,15 +86,14 @@ def binary_cross_entropy(input, target, weight=None, reduction="mean"):
     _same_shape(input, target)
     if input.numel() and not (bool((input >= 0.0).all()) and bool((input <= 1.0).all())):
         raise ValueError("`input` of binary_cross_entropy must be probabilities from 0 to 1: apply sigmoid first")
-    return _reduced(_weighted(infinicore.binary_cross_entropy(input, target), weight), reduction)
+    return _loss(infinicore.binary_cross_entropy, (input, target), weight, reduction)
 
 
 def binary_cross_entropy_with_logits(input, target, weight=None, reduction="mean", pos_weight=None):
     """binary_cross_entropy of sigmoid(input), stable for any input; `pos_weight` multiplies the term of ones."""
     _same_shape(input, target)
     positive = 1.0 if pos_weight is None else pos_weight
-    loss = infinicore.binary_cross_entropy_with_logits(input, target, positive)
-    return _reduced(_weighted(loss, weight), reduction)
+    return _loss(infinicore.binary_cross_entropy_with_logits, (input, target, positive), weight, reduction)
 
 
 def kl_div(input, target, reduction="mean", log_target=False):
@@ -98,10 +101,10 @@ def kl_div(input, target, reduction="mean", log_target=False):
 
     reduction="batchmean" is the sum over the size of dim 0, the divergence itself.
     """
-    loss = (infinicore.kl_divergence_log if log_target else infinicore.kl_divergence)(input, target)
+    loss = infinicore.kl_divergence_log if log_target else infinicore.kl_divergence
     if reduction == "batchmean":
-        return loss.sum() / input.shape[0]
-    return _reduced(loss, reduction)
+        return loss(input, target, reduction="sum") / input.shape[0]
+    return _loss(loss, (input, target), None, reduction)
 
 
 def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduction="mean"):
@@ -125,7 +128,7 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
         var = var.unsqueeze(-1)
     # Limited without a gradient to the limit, as in PyTorch.
     limited = infinicore.where(var < eps, eps, var.detach()) + (var - var.detach())
-    loss = 0.5 * (limited.log() + infinicore.squared_error(input, target) / limited)
+    loss = 0.5 * (limited.log() + infinicore.mse_loss(input, target, reduction="none") / limited)
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 

@@ -37,6 +37,12 @@ class MaxPool2d(_MaxPool):
     function = staticmethod(F.max_pool2d)
 
 
+class MaxPool3d(_MaxPool):
+    """The largest of each window of [N, C, D, H, W]."""
+
+    function = staticmethod(F.max_pool3d)
+
+
 class AvgPool1d(Module):
     """The mean of each window of [N, C, L]."""
 
@@ -58,6 +64,8 @@ class AvgPool1d(Module):
 class AvgPool2d(Module):
     """The mean of each window of [N, C, H, W]."""
 
+    function = staticmethod(F.avg_pool2d)
+
     def __init__(
         self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
     ):
@@ -67,7 +75,7 @@ class AvgPool2d(Module):
         self.divisor_override = divisor_override
 
     def forward(self, input):
-        return F.avg_pool2d(
+        return type(self).function(
             input,
             self.kernel_size,
             self.stride,
@@ -79,6 +87,12 @@ class AvgPool2d(Module):
 
     def extra_repr(self):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool3d(AvgPool2d):
+    """The mean of each window of [N, C, D, H, W]."""
+
+    function = staticmethod(F.avg_pool3d)
 
 
 class _Adaptive(Module):
@@ -107,14 +121,34 @@ class AdaptiveAvgPool2d(_Adaptive):
     function = staticmethod(F.adaptive_avg_pool2d)
 
 
-class AdaptiveMaxPool2d(_Adaptive):
-    """Largest elements of windows such that `output_size` of them cover the image."""
+class AdaptiveAvgPool3d(_Adaptive):
+    """Means of windows such that `output_size` (an int or three; None keeps a size) of them cover the volume."""
 
-    function = staticmethod(F.adaptive_max_pool2d)
+    function = staticmethod(F.adaptive_avg_pool3d)
 
+
+class _AdaptiveMax(_Adaptive):
     def __init__(self, output_size, return_indices=False):
         super().__init__(output_size)
         self.return_indices = return_indices
 
     def forward(self, input):
-        return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+        return type(self).function(input, self.output_size, self.return_indices)
+
+
+class AdaptiveMaxPool1d(_AdaptiveMax):
+    """Largest elements of windows such that `output_size` of them cover L."""
+
+    function = staticmethod(F.adaptive_max_pool1d)
+
+
+class AdaptiveMaxPool2d(_AdaptiveMax):
+    """Largest elements of windows such that `output_size` of them cover the image."""
+
+    function = staticmethod(F.adaptive_max_pool2d)
+
+
+class AdaptiveMaxPool3d(_AdaptiveMax):
+    """Largest elements of windows such that `output_size` of them cover the volume."""
+
+    function = staticmethod(F.adaptive_max_pool3d)

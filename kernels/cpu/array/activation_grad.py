@@ -1,5 +1,6 @@
 """Backward passes of gated activations: both halves of a row at once."""
 
+from ...blocks.array import SILU_AND_MUL_BACKWARD as BLOCK
 from ...build import isa, jit
 from ...lang.simd import load, ptr, vload, vload_first, vstore, vstore_first
 from ...lang.vmath import sigmoid
@@ -17,9 +18,9 @@ def halves(g, gate, value):
 
 @jit.inline
 def silu_and_mul(args, lo, hi, T):
-    """args: g, x, dx, size of a half, row strides of g and x; [lo, hi) counts rows; the gate is the first half."""
-    g, x, dx = ptr(load(args, 0), T), ptr(load(args, 1), T), ptr(load(args, 2), T)
-    size, g_stride, x_stride = load(args, 3), load(args, 4), load(args, 5)
+    """Rows [lo, hi); the gate is the first half."""
+    g, x, dx = ptr(load(args, BLOCK.g), T), ptr(load(args, BLOCK.x), T), ptr(load(args, BLOCK.dx), T)
+    size, g_stride, x_stride = load(args, BLOCK.size), load(args, BLOCK.g_stride), load(args, BLOCK.x_stride)
     for row in range(lo, hi):
         g_row, gate, dgate = g + row * g_stride, x + row * x_stride, dx + row * 2 * size
         value, dvalue = gate + size, dgate + size

@@ -3,23 +3,19 @@
 All kernels walk rows: the last dim of a collapsed layout is copied by a loop of its own, the outer dims
 are counted like an odometer. A unit of work is one block of one row, so one long row splits as well as
 many short ones. `transpose*` copies two dims whose strides are swapped, tile by tile in registers.
-
-Arguments: 0 destination, 1 source, 2 row length, 3-4 strides along the row (destination, source),
-5 units per row, 6 elements per unit; for `transpose*` 7-8 the strides of the dim that is contiguous in
-the source (destination, source) and 9 its size; then 10 the number of outer dims, and from 11 their
-sizes, their strides in the destination, and in the source.
 """
 
 from numba import types
 
+from ...blocks.array import COPY, JOINED, PIECE
 from ...build import isa, jit
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
+from . import sizes
 
 LANES = isa.lanes()
 WIDE = 4 * LANES
 I64 = types.int64
-DIMS = 11  # where the outer dims begin in the arguments
 COUNTERS_BYTES = 8 * 64
 
 
@@ -60,29 +56,29 @@ def copy_strided(y, y_stride, x, x_stride, size, E):
 @jit.inline
 def start_at(args, row, counters):
     """Set the odometer to `row`; (offset in the destination, offset in the source)."""
-    num_dims = load(args, DIMS - 1)
+    num_dims = load(args, COPY.num_dims)
     y_at, x_at = 0, 0
     for k in range(num_dims):
         d = num_dims - 1 - k
-        size = load(args, DIMS + d)
+        size = load(args, COPY.dims + d)
         rest = row // size
         digit = row - rest * size
         row = rest
         store(counters, d, digit)
-        y_at += digit * load(args, DIMS + num_dims + d)
-        x_at += digit * load(args, DIMS + 2 * num_dims + d)
+        y_at += digit * load(args, COPY.dims + num_dims + d)
+        x_at += digit * load(args, COPY.dims + 2 * num_dims + d)
     return y_at, x_at
 
 
 @jit.inline
 def advance(args, counters, y_at, x_at):
     """The offsets of the next row."""
-    num_dims = load(args, DIMS - 1)
+    num_dims = load(args, COPY.num_dims)
     d = num_dims - 1
     while d >= 0:
         digit = load(counters, d) + 1
-        size, y_stride = load(args, DIMS + d), load(args, DIMS + num_dims + d)
-        x_stride = load(args, DIMS + 2 * num_dims + d)
+        size, y_stride = load(args, COPY.dims + d), load(args, COPY.dims + num_dims + d)
+        x_stride = load(args, COPY.dims + 2 * num_dims + d)
         y_at, x_at = y_at + y_stride, x_at + x_stride
         if digit < size:
             store(counters, d, digit)
@@ -96,10 +92,13 @@ def advance(args, counters, y_at, x_at):
 @jit.inline
 def walk(args, lo, hi, part, E):
     """Run `part` on units [lo, hi); where rows are one unit, on runs of them along the last outer dim."""
-    y, x = ptr(load(args, 0), E), ptr(load(args, 1), E)
-    units, last = load(args, 5), load(args, DIMS - 1) - 1
+    y, x = ptr(load(args, COPY.y), E), ptr(load(args, COPY.x), E)
+    units, last = load(args, COPY.units), load(args, COPY.num_dims) - 1
     # in registers: behind a store, the compiler would load arguments again
-    shape = (load(args, 2), load(args, 3), load(args, 4), load(args, 6), load(args, 7), load(args, 9))
+    shape = (
+        load(args, COPY.length), load(args, COPY.y_stride), load(args, COPY.x_stride), load(args, COPY.step),
+        load(args, COPY.other_y_stride), load(args, COPY.other),
+    )  # fmt: skip
     counters = ptr(stack(COUNTERS_BYTES), I64)
     row = lo // units
     unit = lo - row * units
@@ -109,8 +108,8 @@ def walk(args, lo, hi, part, E):
         run, y_step, x_step = 1, 0, 0
         if units == 1 and last >= 0:
             digit = load(counters, last)
-            run = min(todo, load(args, DIMS + last) - digit)
-            y_step, x_step = load(args, DIMS + 2 * last + 1), load(args, DIMS + 3 * last + 2)
+            run = min(todo, load(args, COPY.dims + last) - digit)
+            y_step, x_step = load(args, COPY.dims + 2 * last + 1), load(args, COPY.dims + 3 * last + 2)
             store(counters, last, digit + run - 1)
         part(shape, y + y_at, x + x_at, unit, run, y_step, x_step, E)
         y_at, x_at = y_at + (run - 1) * y_step, x_at + (run - 1) * x_step
@@ -206,22 +205,21 @@ def transpose_16(args, lo, hi, E):
 def joined(args, lo, hi, E):
     """Units [lo, hi) of rows that consist of pieces, one from each of several contiguous sources.
 
-    Arguments: 0 destination, 1 its elements, 2 elements of a row, 3 of a unit, 4 the number of sources, and
-    from 5 on the address of each, where its piece begins in a row, and its length. One launch for all sources saves
-    one wake-up of the threads for each (two of 2 MB: 60 us, not 68).
+    One launch for all sources saves one wake-up of the threads for each (two of 2 MB: 60 us, not 68).
     """
-    y, total, width, step = ptr(load(args, 0), E), load(args, 1), load(args, 2), load(args, 3)
+    y, total, width = ptr(load(args, JOINED.y), E), load(args, JOINED.numel), load(args, JOINED.width)
+    step, pieces = sizes.UNIT // load(args, JOINED.itemsize), args + JOINED.pieces
     at, stop = lo * step, min(total, hi * step)
     row = at // width
-    column, part = at - row * width, 0
-    while load(args, 6 + 3 * part) + load(args, 7 + 3 * part) <= column:
-        part += 1
+    column, piece = at - row * width, pieces
+    while load(piece, PIECE.start) + load(piece, PIECE.length) <= column:
+        piece = piece + PIECE.WIDTH
     while at < stop:
-        start, length = load(args, 6 + 3 * part), load(args, 7 + 3 * part)
+        start, length = load(piece, PIECE.start), load(piece, PIECE.length)
         within = column - start
         size = min(length - within, stop - at)
-        copy_row(y + at, ptr(load(args, 5 + 3 * part), E) + (row * length + within), size)
-        at, column, part = at + size, column + size, part + 1
+        copy_row(y + at, ptr(load(piece, PIECE.x), E) + (row * length + within), size)
+        at, column, piece = at + size, column + size, piece + PIECE.WIDTH
         if column == width:
-            row, column, part = row + 1, 0, 0
+            row, column, piece = row + 1, 0, pieces
     return 0

@@ -2,6 +2,7 @@
 
 from numba import types
 
+from ...blocks.array import COUNT_NONZERO, FILLED, NONZERO, ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
 from ...build import isa, jit
 from ...lang.simd import fill, load, ptr, stack, store, vstore, vstore_first
 from .copy import copy_row
@@ -28,19 +29,17 @@ def fill_row(y, size, value, E):
 
 @jit.inline
 def filled(args, lo, hi, E):
-    """Elements [lo, hi) set to one value. args: y, the element's bits."""
-    fill_row(ptr(load(args, 0), E) + lo, hi - lo, load(args, 1), E)
+    """Elements [lo, hi) set to one value."""
+    fill_row(ptr(load(args, FILLED.y), E) + lo, hi - lo, load(args, FILLED.value), E)
     return 0
 
 
 @jit.inline
 def triangle(args, lo, hi, E):
-    """Rows [lo, hi) of matrices, of which one side of a diagonal is kept and the other is zero.
-
-    args: x, y, rows of a matrix, columns, row stride of x, diagonal, whether the upper side is kept.
-    """
-    x, y, rows, columns = ptr(load(args, 0), E), ptr(load(args, 1), E), load(args, 2), load(args, 3)
-    stride, diagonal, upper = load(args, 4), load(args, 5), load(args, 6) != 0
+    """Rows [lo, hi) of matrices, of which one side of a diagonal is kept and the other is zero."""
+    x, y = ptr(load(args, TRIANGLE.x), E), ptr(load(args, TRIANGLE.y), E)
+    rows, columns, stride = load(args, TRIANGLE.rows), load(args, TRIANGLE.columns), load(args, TRIANGLE.x_stride)
+    diagonal, upper = load(args, TRIANGLE.diagonal), load(args, TRIANGLE.upper) != 0
     for row in range(lo, hi):
         source, target = x + row * stride, y + row * columns
         if upper:
@@ -56,8 +55,8 @@ def triangle(args, lo, hi, E):
 
 @jit.inline
 def one_hot(args, lo, hi, I):
-    """Rows [lo, hi): zeros and a one. args: index, y (int64), classes."""
-    index, y, classes = ptr(load(args, 0), I), ptr(load(args, 1), I64), load(args, 2)
+    """Rows [lo, hi): zeros and a one."""
+    index, y, classes = ptr(load(args, ONE_HOT.index), I), ptr(load(args, ONE_HOT.y), I64), load(args, ONE_HOT.classes)
     for row in range(lo, hi):
         at = I64(load(index, row))
         if at < 0 or at >= classes:
@@ -69,8 +68,9 @@ def one_hot(args, lo, hi, I):
 
 @jit.inline
 def count_nonzero(args, lo, hi, T):
-    """How many elements of chunks [lo, hi) are not zero. args: x, elements, of a chunk, counts."""
-    x, size, step, counts = ptr(load(args, 0), T), load(args, 1), load(args, 2), ptr(load(args, 3), I64)
+    """How many elements of chunks [lo, hi) are not zero."""
+    x, counts = ptr(load(args, COUNT_NONZERO.x), T), ptr(load(args, COUNT_NONZERO.counts), I64)
+    size, step = load(args, COUNT_NONZERO.numel), load(args, COUNT_NONZERO.step)
     for chunk in range(lo, hi):
         found = 0
         for i in range(chunk * step, min(size, (chunk + 1) * step)):
@@ -85,14 +85,14 @@ def nonzero(args, lo, hi, T):
 
     Positions are collected without a branch, which would be mispredicted (1.0 instead of 3.6 ns an element, a third of
     them not zero), and the indices of the outer dims are computed once for a row.
-    args: x, elements, of a chunk, y [K, dims], dims; the sizes of the dims; where each chunk's rows of y begin.
     """
-    x, size, step = ptr(load(args, 0), T), load(args, 1), load(args, 2)
-    y, ndim = ptr(load(args, 3), I64), load(args, 4)
-    length = load(args, 4 + ndim)
+    x, y = ptr(load(args, NONZERO.x), T), ptr(load(args, NONZERO.y), I64)
+    size, step, ndim = load(args, NONZERO.numel), load(args, NONZERO.step), load(args, NONZERO.ndim)
+    sizes = args + NONZERO.layout
+    starts, length = sizes + ndim, load(sizes, ndim - 1)
     found, digits = ptr(stack(FOUND_BYTES), I64), ptr(stack(DIGITS_BYTES), I64)
     for chunk in range(lo, hi):
-        target = y + load(args, 5 + ndim + chunk) * ndim
+        target = y + load(starts, chunk) * ndim
         at, stop = chunk * step, min(size, (chunk + 1) * step)
         while at < stop:
             row = at // length
@@ -101,8 +101,8 @@ def nonzero(args, lo, hi, T):
             at += end - column
             for k in range(1, ndim):
                 d = ndim - 1 - k
-                rest = row // load(args, 5 + d)
-                store(digits, d, row - rest * load(args, 5 + d))
+                rest = row // load(sizes, d)
+                store(digits, d, row - rest * load(sizes, d))
                 row = rest
             source = x + (at - end)
             while column < end:
@@ -121,23 +121,23 @@ def nonzero(args, lo, hi, T):
 
 @jit.inline
 def sum_of_counts(args, lo, hi, I):
-    """The sum of counts, none of which may be negative. args: counts, how many, total."""
-    counts, total = ptr(load(args, 0), I), 0
-    for i in range(load(args, 1)):
+    """The sum of counts, none of which may be negative."""
+    counts, total = ptr(load(args, SUM_OF_COUNTS.counts), I), 0
+    for i in range(load(args, SUM_OF_COUNTS.size)):
         count = I64(load(counts, i))
         if count < 0:
             return OUT_OF_RANGE
         total += count
-    store(ptr(load(args, 2), I64), 0, total)
+    store(ptr(load(args, SUM_OF_COUNTS.total), I64), 0, total)
     return 0
 
 
 @jit.inline
 def repeated(args, lo, hi, I):
-    """Each index as often as its count says. args: counts, how many, y, elements of y."""
-    counts, y, at = ptr(load(args, 0), I), ptr(load(args, 2), I64), 0
-    for i in range(load(args, 1)):
-        count = min(I64(load(counts, i)), load(args, 3) - at)
+    """Each index as often as its count says."""
+    counts, y, at = ptr(load(args, REPEATED.counts), I), ptr(load(args, REPEATED.y), I64), 0
+    for i in range(load(args, REPEATED.size)):
+        count = min(I64(load(counts, i)), load(args, REPEATED.total) - at)
         fill_row(y + at, count, i, I64)
         at += count
     return 0

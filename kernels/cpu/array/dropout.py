@@ -7,13 +7,13 @@ generator's lanes in the order in which they are used.
 
 from numba import types
 
+from ...blocks.array import DROPOUT, DROPOUT_GROUP
 from ...build import isa, jit
 from ...lang.philox import philox
 from ...lang.simd import bitcast, load, ptr, ramp, select, vload, vload_first, vstore, vstore_first
 
 LANES = isa.lanes()
-TILE = 64
-BLOCKS = TILE // 4  # of four words each
+BLOCKS = DROPOUT_GROUP // 4  # of four words each
 F64, U64 = types.float64, types.uint64
 
 
@@ -30,13 +30,14 @@ def drop(x, y, at, size, word, options):
 
 @jit.inline
 def dropout(args, lo, hi, T):
-    """args: x, y, elements, seed, limit in 2^32 of the probability, bits of the scale; [lo, hi) counts tiles."""
-    x, y, size, seed = ptr(load(args, 0), T), ptr(load(args, 1), T), load(args, 2), U64(load(args, 3))
-    options = (U64(load(args, 4)), bitcast(load(args, 5), F64))
+    """Tiles [lo, hi)."""
+    x, y, size = ptr(load(args, DROPOUT.x), T), ptr(load(args, DROPOUT.y), T), load(args, DROPOUT.numel)
+    seed, limit, scale = U64(load(args, DROPOUT.seed)), U64(load(args, DROPOUT.limit)), load(args, DROPOUT.scale)
+    options = (limit, bitcast(scale, F64))
     for tile in range(lo, hi):
         for column in range(0, BLOCKS, LANES):
             first, second, third, fourth = philox(ramp(tile * BLOCKS + column, U64, LANES), 0, seed)
-            at = tile * TILE + column
+            at = tile * DROPOUT_GROUP + column
             drop(x, y, at, size, first, options)
             drop(x, y, at + BLOCKS, size, second, options)
             drop(x, y, at + 2 * BLOCKS, size, third, options)

@@ -9,6 +9,7 @@ compiled once, in 0.1 s, for all layouts, and broadcasting costs an L1 hit.
 
 from numba import types
 
+from ...blocks.elementwise import WALK
 from ...build import isa, jit
 from ...lang.simd import load, ptr, stack, store
 from ..driver import call_kernel
@@ -45,30 +46,30 @@ def copy_steps(target, source, target_step, source_step, n, itemsize):
 @jit.inline
 def _unravel(args, row, count, ndim, indices, at):
     """Indices of row number `row` of the outer dims, and the operands' addresses there."""
-    shape = 3 + 2 * count
+    shape = WALK.operands + 2 * count
     for j in range(count):
-        store(at, j, load(args, 3 + j))
+        store(at, j, load(args, WALK.operands + j))
     for d in range(ndim - 2, -1, -1):
         size = load(args, shape + d)
         i = row % size
         row = row // size
         store(indices, d, i)
         for j in range(count):
-            stride = load(args, shape + ndim * (j + 1) + d) * load(args, 3 + count + j)
+            stride = load(args, shape + ndim * (j + 1) + d) * load(args, WALK.operands + count + j)
             store(at, j, load(at, j) + i * stride)
 
 
 @jit.inline
 def _advance(args, count, ndim, indices, at):
     """Step to the next row, as an odometer does: no division."""
-    shape = 3 + 2 * count
+    shape = WALK.operands + 2 * count
     for d in range(ndim - 2, -1, -1):
         size = load(args, shape + d)
         i = load(indices, d) + 1
         turn = i == size
         store(indices, d, 0 if turn else i)
         for j in range(count):
-            stride = load(args, shape + ndim * (j + 1) + d) * load(args, 3 + count + j)
+            stride = load(args, shape + ndim * (j + 1) + d) * load(args, WALK.operands + count + j)
             store(at, j, load(at, j) + (stride * (1 - size) if turn else stride))
         if not turn:
             return
@@ -76,15 +77,11 @@ def _advance(args, count, ndim, indices, at):
 
 @jit.inline
 def walk(args, lo, hi):
-    """Elements [lo, hi) of an elementwise launch on any layout.
-
-    args: kernel, operand count (the output last), rank; then per operand address and item size; then the
-    shape and, operand by operand, the strides.
-    """
-    kernel = load(args, 0)
-    count = load(args, 1)
-    ndim = load(args, 2)
-    shape = 3 + 2 * count
+    """Elements [lo, hi) of an elementwise launch on any layout."""
+    kernel = load(args, WALK.kernel)
+    count = load(args, WALK.count)
+    ndim = load(args, WALK.ndim)
+    shape = WALK.operands + 2 * count
     length = load(args, shape + ndim - 1)
     indices = ptr(stack(192), INT64)
     at = ptr(stack(64), INT64)
@@ -102,13 +99,14 @@ def walk(args, lo, hi):
         run = min(length - column, todo)
         for j in range(count - 1):
             if load(args, shape + ndim * (j + 2) - 1) == 0:
-                copy_steps(tiles + j * TILE * 8, load(at, j), 1, 0, min(TILE, run), load(args, 3 + count + j))
+                itemsize = load(args, WALK.operands + count + j)
+                copy_steps(tiles + j * TILE * 8, load(at, j), 1, 0, min(TILE, run), itemsize)
         start = 0
         while start < run:
             n = run if dense else min(TILE, run - start)
             for j in range(count):
                 step = load(args, shape + ndim * (j + 2) - 1)
-                itemsize = load(args, 3 + count + j)
+                itemsize = load(args, WALK.operands + count + j)
                 source = load(at, j) + (column + start) * step * itemsize
                 tile = tiles + j * TILE * 8
                 if step == 1:
@@ -120,7 +118,7 @@ def walk(args, lo, hi):
             last = count - 1
             step = load(args, shape + ndim * (last + 2) - 1)
             if step != 1:
-                itemsize = load(args, 3 + count + last)
+                itemsize = load(args, WALK.operands + count + last)
                 target = load(at, last) + (column + start) * step * itemsize
                 copy_steps(target, tiles + last * TILE * 8, step, 1, n, itemsize)
             start += n

@@ -2,32 +2,23 @@
 
 from numba import types
 
-from ...build import isa, jit
-from ...lang.simd import fill, load, ptr, store, vstore_first
+from ...blocks.array import GATHER_ROWS as BLOCK
+from ...build import jit
+from ...lang.simd import load, ptr, store
 from .copy import copy_row
+from .create import fill_row
 
-LANES = isa.lanes()
 I64 = types.int64
 OUT_OF_RANGE = 1
 
 
 @jit.inline
-def zero_row(y, size, E):
-    """`size` elements set to zero."""
-    for i in range(0, size, LANES):
-        vstore_first(y, i, fill(0, E, LANES), size - i)
-
-
-@jit.inline
 def gather_rows(args, lo, hi, E, I):
-    """y[o, k] = x[o, index[k] - first]: units [lo, hi) of (outer, index) pairs, elements of type E.
-
-    args: y, x, index, stride of index, number of indices, row length, row stride of x, outer stride of
-    x, first and last + 1 of the valid indices, whether the others give zeros.
-    """
-    y, x, index, step = ptr(load(args, 0), E), ptr(load(args, 1), E), ptr(load(args, 2), I), load(args, 3)
-    count, length, row_stride, outer_stride = load(args, 4), load(args, 5), load(args, 6), load(args, 7)
-    first, end, others_are_zero = load(args, 8), load(args, 9), load(args, 10) != 0
+    """y[o, k] = x[o, index[k] - first]: units [lo, hi) of (outer, index) pairs, elements of type E."""
+    y, x, index = ptr(load(args, BLOCK.y), E), ptr(load(args, BLOCK.x), E), ptr(load(args, BLOCK.index), I)
+    step, count, length = load(args, BLOCK.step), load(args, BLOCK.indices), load(args, BLOCK.length)
+    row_stride, outer_stride = load(args, BLOCK.row_stride), load(args, BLOCK.outer_stride)
+    first, end, others_are_zero = load(args, BLOCK.first), load(args, BLOCK.end), load(args, BLOCK.zeros) != 0
     if length == 1:  # a call per element would cost more than the element
         for unit in range(lo, hi):
             outer = unit // count
@@ -45,7 +36,7 @@ def gather_rows(args, lo, hi, E, I):
         if first <= row < end:
             copy_row(y + unit * length, x + (outer * outer_stride + (row - first) * row_stride), length)
         elif others_are_zero:
-            zero_row(y + unit * length, length, E)
+            fill_row(y + unit * length, length, 0, E)
         else:
             return OUT_OF_RANGE
     return 0

@@ -6,17 +6,17 @@ of the indices.
 
 from numba import types
 
+from ...blocks.array import ADD_ROWS, CHAIN, ELEMENTS, INDEX, OFFSETS, PUT_ROWS
 from ...build import isa, jit
 from ...lang.simd import fill, load, ptr, store, vload, vload_first, vstore, vstore_first
 from ..reduce.fold import identity
 from .copy import copy_row
+from .sizes import COLUMNS
 
 LANES = isa.lanes()
 WIDE = 4 * LANES
-COLUMNS = 4 * LANES  # of a unit of `add_rows`: a cache line or two of each row
 I32, I64 = types.int32, types.int64
 OUT_OF_RANGE = 1
-DIMS = 17  # where the kept dims begin in the arguments of `elements`
 
 
 # ---- single elements ---------------------------------------------------------------------------
@@ -39,17 +39,14 @@ def add(t, t_at, v, v_at):
 
 @jit.inline
 def elements(args, lo, hi, move, T, V, I):
-    """t[.., index[.., k, j], ..] and v[.., k, j] for units [lo, hi): blocks of j and of k for each kept index.
-
-    args: t, index, v, size of the indexed dim of t; size of that dim of the index and its strides (t, index, v); size
-    of the innermost kept dim and its strides; elements of a block of j, blocks of j, of a block of k, blocks of k; the
-    number of other kept dims (argument 16), their sizes, strides in t, in the index, in v.
-    """
-    t, index, v, bound = ptr(load(args, 0), T), ptr(load(args, 1), I), ptr(load(args, 2), V), load(args, 3)
-    count, t_k, i_k, v_k = load(args, 4), load(args, 5), load(args, 6), load(args, 7)
-    length, t_j, i_j, v_j = load(args, 8), load(args, 9), load(args, 10), load(args, 11)
-    j_step, j_blocks, k_step, k_blocks = load(args, 12), load(args, 13), load(args, 14), load(args, 15)
-    num_dims = load(args, DIMS - 1)
+    """t[.., index[.., k, j], ..] and v[.., k, j] for units [lo, hi): blocks of j and of k for each kept index."""
+    t, index, v = ptr(load(args, ELEMENTS.t), T), ptr(load(args, ELEMENTS.index), I), ptr(load(args, ELEMENTS.v), V)
+    bound, count, t_k = load(args, ELEMENTS.bound), load(args, ELEMENTS.count), load(args, ELEMENTS.t_k)
+    i_k, v_k, length = load(args, ELEMENTS.i_k), load(args, ELEMENTS.v_k), load(args, ELEMENTS.length)
+    t_j, i_j, v_j = load(args, ELEMENTS.t_j), load(args, ELEMENTS.i_j), load(args, ELEMENTS.v_j)
+    j_step, j_blocks = load(args, ELEMENTS.j_step), load(args, ELEMENTS.j_blocks)
+    k_step, k_blocks = load(args, ELEMENTS.k_step), load(args, ELEMENTS.k_blocks)
+    num_dims = load(args, ELEMENTS.num_dims)
     for unit in range(lo, hi):
         rest = unit // j_blocks
         j_first = (unit - rest * j_blocks) * j_step
@@ -58,13 +55,13 @@ def elements(args, lo, hi, move, T, V, I):
         t_at, i_at, v_at = 0, 0, 0
         for n in range(num_dims):
             d = num_dims - 1 - n
-            size = load(args, DIMS + d)
+            size = load(args, ELEMENTS.dims + d)
             rest = row // size
             digit = row - rest * size
             row = rest
-            t_at += digit * load(args, DIMS + num_dims + d)
-            i_at += digit * load(args, DIMS + 2 * num_dims + d)
-            v_at += digit * load(args, DIMS + 3 * num_dims + d)
+            t_at += digit * load(args, ELEMENTS.dims + num_dims + d)
+            i_at += digit * load(args, ELEMENTS.dims + 2 * num_dims + d)
+            v_at += digit * load(args, ELEMENTS.dims + 3 * num_dims + d)
         k_last = min(count, k_first + k_step)
         if length == 1:
             for k in range(k_first, k_last):
@@ -83,13 +80,13 @@ def elements(args, lo, hi, move, T, V, I):
 
 
 @jit.inline
-def gather(args, lo, hi, E, I):
-    return elements(args, lo, hi, read, E, E, I)
+def gather(args, lo, hi, T, V, I):
+    return elements(args, lo, hi, read, T, V, I)
 
 
 @jit.inline
-def scatter(args, lo, hi, E, I):
-    return elements(args, lo, hi, write, E, E, I)
+def scatter(args, lo, hi, T, V, I):
+    return elements(args, lo, hi, write, T, V, I)
 
 
 @jit.inline
@@ -102,12 +99,10 @@ def scatter_add(args, lo, hi, T, V, I):
 
 @jit.inline
 def chain(args, lo, hi, I):
-    """Link equal indices in their order: first[row] is the place of the first one, following[place] the next.
-
-    args: index, its stride, how many, rows, first (int32 [rows]), following (int32 [how many]); -1 ends.
-    """
-    index, step, count, rows = ptr(load(args, 0), I), load(args, 1), load(args, 2), load(args, 3)
-    first, following = ptr(load(args, 4), I32), ptr(load(args, 5), I32)
+    """Link equal indices in their order: first[row] is the place of the first one, following[place] the next."""
+    index, step = ptr(load(args, CHAIN.index), I), load(args, CHAIN.step)
+    count, rows = load(args, CHAIN.indices), load(args, CHAIN.rows)
+    first, following = ptr(load(args, CHAIN.first), I32), ptr(load(args, CHAIN.following), I32)
     for i in range(0, rows, LANES):
         vstore_first(first, i, fill(-1, I32, LANES), rows - i)
     for n in range(count):
@@ -125,13 +120,12 @@ def add_rows(args, lo, hi, T, A, I):
     """t[o, index[n]] += scale * v[o, n] for units [lo, hi): blocks of COLUMNS columns for each o.
 
     Rows with equal indices are added up in registers, in the type A, and rounded once.
-    args: t, v, index, its stride, how many, first, following (of `chain`), row length, row stride and outer
-    stride of t, of v, blocks of a row, scale (bits).
     """
-    t, v, index, step = ptr(load(args, 0), T), ptr(load(args, 1), T), ptr(load(args, 2), I), load(args, 3)
-    count, first, following = load(args, 4), ptr(load(args, 5), I32), ptr(load(args, 6), I32)
-    length, t_row, t_outer, v_row, v_outer = load(args, 7), load(args, 8), load(args, 9), load(args, 10), load(args, 11)
-    blocks, scale = load(args, 12), identity(args, 13, A)
+    t, v = ptr(load(args, ADD_ROWS.t), T), ptr(load(args, ADD_ROWS.v), T)
+    index, step, count = ptr(load(args, ADD_ROWS.index), I), load(args, ADD_ROWS.step), load(args, ADD_ROWS.indices)
+    first, following = ptr(load(args, ADD_ROWS.first), I32), ptr(load(args, ADD_ROWS.following), I32)
+    length, blocks, scale = load(args, ADD_ROWS.length), load(args, ADD_ROWS.blocks), identity(args, ADD_ROWS.scale, A)
+    t_outer, v_outer = load(args, ADD_ROWS.rows) * length, count * length
     unit = lo
     while unit < hi:
         outer = unit // blocks
@@ -142,12 +136,12 @@ def add_rows(args, lo, hi, T, A, I):
         for n in range(count):
             row = I64(load(index, n * step))
             if load(first, row) == n:
-                target, source = t + (outer * t_outer + row * t_row), v + outer * v_outer
+                target, source = t + (outer * t_outer + row * length), v + outer * v_outer
                 c = begin
                 while c + WIDE <= end:
                     total, place = vload(target, c, WIDE), n
                     while place >= 0:
-                        total = total + vload(source, place * v_row + c, WIDE) * scale
+                        total = total + vload(source, place * length + c, WIDE) * scale
                         place = I64(load(following, place))
                     vstore(target, c, total)
                     c += WIDE
@@ -155,7 +149,7 @@ def add_rows(args, lo, hi, T, A, I):
                     left = end - c
                     rest, place = vload_first(target, c, LANES, left), n
                     while place >= 0:
-                        rest = rest + vload_first(source, place * v_row + c, LANES, left) * scale
+                        rest = rest + vload_first(source, place * length + c, LANES, left) * scale
                         place = I64(load(following, place))
                     vstore_first(target, c, rest, left)
                     c += LANES
@@ -169,39 +163,37 @@ def add_rows(args, lo, hi, T, A, I):
 def offsets(args, lo, hi):
     """Where elements [lo, hi) of broadcast index tensors lie: the sum of index times stride over the tensors.
 
-    args: y (int64), tensors, dims, sizes of the dims; for each tensor (int64) its address, the size and stride of
-    the dim it indexes, and its own strides. Negative indices count from the end.
+    Negative indices count from the end.
     """
-    y, num_tensors, num_dims = ptr(load(args, 0), I64), load(args, 1), load(args, 2)
+    y, num_tensors = ptr(load(args, OFFSETS.y), I64), load(args, OFFSETS.num_tensors)
+    num_dims, lengths = load(args, OFFSETS.num_dims), args + OFFSETS.sizes
     for i in range(lo, hi):
         offset = 0
         for n in range(num_tensors):
-            own = args + (3 + num_dims + n * (3 + num_dims))
-            size, rest, at = load(own, 1), i, 0
+            own = lengths + (num_dims + n * (INDEX.WIDTH + num_dims))
+            size, rest, at = load(own, INDEX.size), i, 0
             for k in range(num_dims):
                 d = num_dims - 1 - k
-                length = load(args, 3 + d)
+                length = load(lengths, d)
                 digit = rest
                 rest = rest // length
-                at += (digit - rest * length) * load(own, 3 + d)
-            index = load(ptr(load(own, 0), I64), at)
+                at += (digit - rest * length) * load(own, INDEX.strides + d)
+            index = load(ptr(load(own, INDEX.x), I64), at)
             if index < -size or index >= size:
                 return OUT_OF_RANGE
-            offset += (index + size if index < 0 else index) * load(own, 2)
+            offset += (index + size if index < 0 else index) * load(own, INDEX.step)
         store(y, i, offset)
     return 0
 
 
 @jit.inline
 def put_rows(args, lo, hi, T, V, ADD):
-    """t[o + offsets[n] + column] = (or +=) v[o, n, column] for units [lo, hi): blocks of columns for each o.
-
-    args: t, v, offsets, how many, row length, outer stride of t, strides of v (outer, n, column), columns of a
-    block, blocks.
-    """
-    t, v, places, count = ptr(load(args, 0), T), ptr(load(args, 1), V), ptr(load(args, 2), I64), load(args, 3)
-    length, t_outer, v_outer, v_row, v_step = load(args, 4), load(args, 5), load(args, 6), load(args, 7), load(args, 8)
-    columns, blocks = load(args, 9), load(args, 10)
+    """t[o + offsets[n] + column] = (or +=) v[o, n, column] for units [lo, hi): blocks of columns for each o."""
+    t, v = ptr(load(args, PUT_ROWS.t), T), ptr(load(args, PUT_ROWS.v), V)
+    places = ptr(load(args, PUT_ROWS.offsets), I64)
+    count, length, t_outer = load(args, PUT_ROWS.count), load(args, PUT_ROWS.length), load(args, PUT_ROWS.t_outer)
+    v_outer, v_row, v_step = load(args, PUT_ROWS.v_outer), load(args, PUT_ROWS.v_row), load(args, PUT_ROWS.v_step)
+    columns, blocks = load(args, PUT_ROWS.columns), load(args, PUT_ROWS.blocks)
     for unit in range(lo, hi):
         outer = unit // blocks
         first = (unit - outer * blocks) * columns

@@ -1,7 +1,7 @@
 """Attention of few query rows: keys and values stream from memory once, in shares of one size for every thread.
 
-All the keys that the sequences see lie end to end, head by head, in cuts of CUT keys; unit u of UNITS takes the
-cuts from u / UNITS of them to (u + 1) / UNITS. So threads finish together whatever the lengths are, and a long
+All the keys that the sequences see lie end to end, head by head, in cuts of CUT keys; unit u of `units` takes the
+cuts from u / `units` of them to (u + 1) / `units`. So threads finish together whatever the lengths are, and a long
 sequence keeps all of them busy (Dao et al., "Flash-Decoding", 2023). A unit that begins or ends within a row's
 keys leaves maxima, totals and sums in its slots of the scratch, and `merge` adds up the rows that were cut.
 """
@@ -9,18 +9,17 @@ keys leaves maxima, totals and sums in its slots of the scratch, and `merge` add
 from numba import types
 from numba.extending import intrinsic
 
+from ...blocks.attention import ATTENTION
 from ...build import jit
 from ...lang.simd import address, bitcast, fill, load, ptr, stack, store, vload, vstore
 from ..gemm.microkernel import depth, fetch, itemsize, lanes, panel_ptr, panel_type, sum_ptr, sum_type
-from . import block as at
-from .block import CUT, FEW, FEW_KEYS, KEY_BYTES, LANES, PANEL, QUERY_BYTES, STREAM, SUM_BYTES, VALUE_BYTES
 from .few import LINE, WORDS, bias_few, fold_add, hide_few, in_halves, score_few, softmax_few, weigh_few
-from .prefill import find_rows, row_offset, row_slope, sequence, visible, write_row
-from .tiles import INF, clear, clear_row, copy_row, exp2_below, row_scale
+from .prefill import find_rows, row_slope, sequence, visible, write_row
+from .sizes import CUT, FEW, FEW_KEYS, KEY_BYTES, LANES, PANEL, QUERY_BYTES, STREAM, SUM_BYTES, VALUE_BYTES
+from .tiles import INF, LOG2E, clear, exp2_below, offset_of, pack_row, row_scale
 
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 
-LOG2E = 1.4426950408889634
 LONG = 8  # cuts of a head from which on the first keys of the next one are fetched early (2,048 keys: 1 to 4 %)
 SCORE_BYTES = 8 * FEW * STREAM
 ROW_BYTES = 8 * 2 * max(FEW, LANES)  # one number for each row (two registers where factors are kept)
@@ -46,16 +45,16 @@ def find_chunk(args, seq, kv_head, token, count, rows, C):
 
     `rows` is a table of four times STREAM. The last key and value stand for those that are missing.
     """
-    status = find_rows(args, at.K, kv_head, seq, token, count, itemsize(C), rows)
+    status = find_rows(args, ATTENTION.k, ATTENTION.k_strides, kv_head, seq, token, count, itemsize(C), rows)
     if status != 0:
         return status
-    find_rows(args, at.V, kv_head, seq, token, count, itemsize(C), rows + STREAM)
+    find_rows(args, ATTENTION.v, ATTENTION.v_strides, kv_head, seq, token, count, itemsize(C), rows + STREAM)
     for i in range(count, STREAM):
         store(rows, i, load(rows, count - 1))
         store(rows, STREAM + i, load(rows, STREAM + count - 1))
-    if load(args, at.K_SCALE) != 0:
-        find_rows(args, at.K_SCALE, kv_head, seq, token, count, 4, rows + 2 * STREAM)
-        find_rows(args, at.V_SCALE, kv_head, seq, token, count, 4, rows + 3 * STREAM)
+    if load(args, ATTENTION.k_scales) != 0:
+        find_rows(args, ATTENTION.k_scales, ATTENTION.k_scale_strides, kv_head, seq, token, count, 4, rows + 2 * STREAM)
+        find_rows(args, ATTENTION.v_scales, ATTENTION.v_scale_strides, kv_head, seq, token, count, 4, rows + 3 * STREAM)
     return 0
 
 
@@ -73,7 +72,7 @@ def stage(rows, ahead, factors, count, size, words, stride, C):
     """Copy rows of a cache into words, and let `rows` point to the copies; fetches what comes next."""
     for i in range(count):
         fetch_rows(ahead + i, 1, size, C)
-        copy_row(words + i * stride, ptr(load(rows, i), C), size, row_scale(factors, i, C))
+        pack_row(words + i * stride, ptr(load(rows, i), C), size, row_scale(factors, i, C))
         store(rows, i, address(words + i * stride))
     for i in range(count, STREAM):
         store(rows, i, load(rows, count - 1))
@@ -95,14 +94,14 @@ def score_chunk(rows, ahead, count, queries, words, scale, scores, R, WIDTH):
 @jit.inline
 def load_queries(args, seq, kv_head, first_row, rows, q_start, words, halves, queries, staging, T, WIDTH):
     """Query rows as words, as `score_few` takes them (in `halves`, or not), padded to WIDTH rows with zeros."""
-    q, group, size = ptr(load(args, at.Q), T), load(args, at.GROUP), load(args, at.SIZE_QK)
+    q, group, size = ptr(load(args, ATTENTION.q), T), load(args, ATTENTION.group), load(args, ATTENTION.size_qk)
     for r in range(WIDTH):
         if r < rows:
             token = (first_row + r) // group
             head = kv_head * group + (first_row + r - token * group)
-            copy_row(staging, q + row_offset(args, at.Q_SEQ, seq, q_start + token, head), size, 1.0)
+            pack_row(staging, q + offset_of(args, ATTENTION.q_strides, seq, q_start + token, head), size, 1.0)
         else:
-            clear_row(staging, words)
+            clear(staging, words)
         for k in range(0, words, WORDS):
             for i in range(WORDS):
                 odd = k // WORDS % 2 if halves else 0  # which half of 2 WORDS words these are
@@ -113,7 +112,7 @@ def load_queries(args, seq, kv_head, first_row, rows, q_start, words, halves, qu
 @jit.inline
 def load_rows(args, kv_head, first_row, rows, q_len, kv_len, positions, starts, ends, slopes, keys, WIDTH):
     """Of every lane: its row's position, visible keys and ALiBi slope, and which key of a register it holds."""
-    group = load(args, at.GROUP)
+    group = load(args, ATTENTION.group)
     for i in range(max(WIDTH, LANES)):
         row = first_row + min(i % WIDTH, rows - 1)
         token = row // group
@@ -134,7 +133,7 @@ def finish(args, seq, kv_head, first_row, rows, q_start, slot, tops, totals, sum
         for r in range(rows):
             write_row(args, seq, q_start, first_row + r, kv_head, sums + r * stride, load(totals, r), T)
         return
-    out = sum_ptr(load(args, at.SCRATCH) + slot * load(args, at.SLOT_BYTES), T)
+    out = sum_ptr(load(args, ATTENTION.scratch) + slot * load(args, ATTENTION.slot_bytes), T)
     for r in range(rows):
         store(out, r, load(tops, r))
         store(out, WIDTH + r, load(totals, r))
@@ -145,7 +144,7 @@ def finish(args, seq, kv_head, first_row, rows, q_start, slot, tops, totals, sum
 @jit.inline
 def row_range(args, first_row, rows, q_len, kv_len):
     """(first key, end) of the keys that any of these rows sees."""
-    group = load(args, at.GROUP)
+    group = load(args, ATTENTION.group)
     _, first, _ = visible(args, first_row // group, q_len, kv_len)
     _, _, end = visible(args, (first_row + rows - 1) // group, q_len, kv_len)
     return first, end
@@ -155,8 +154,8 @@ def row_range(args, first_row, rows, q_len, kv_len):
 def count_rows(args, seq):
     """(query rows of a key/value head, query tokens, keys, error code) of a sequence; no rows if it is not ours."""
     _, q_len, _, kv_len, status = sequence(args, seq)
-    rows = q_len * load(args, at.GROUP)
-    if load(args, at.PART) == 1 and rows > FEW:
+    rows = q_len * load(args, ATTENTION.group)
+    if load(args, ATTENTION.part) == 1 and rows > FEW:
         rows = 0
     return rows, q_len, kv_len, status
 
@@ -180,13 +179,13 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, nex
     `next_head` say whose keys this thread reads after these (-1: unknown).
     """
     q_start, q_len, kv_start, kv_len, _ = sequence(args, seq)
-    size_qk, size_v, group = load(args, at.SIZE_QK), load(args, at.SIZE_V), load(args, at.GROUP)
+    size_qk, size_v, group = load(args, ATTENTION.size_qk), load(args, ATTENTION.size_v), load(args, ATTENTION.group)
     unit = WORDS * depth(T)
     words = (size_qk + unit - 1) // unit * WORDS
     key_stride = (words + LANES - 1) // LANES * LANES
     value_stride = ((size_v + depth(T) - 1) // depth(T) + LANES - 1) // LANES * LANES
     stride = (size_v + PANEL - 1) // PANEL * PANEL
-    scale = bitcast(load(args, at.SCALE), F64) * LOG2E
+    scale = bitcast(load(args, ATTENTION.scale), F64) * LOG2E
     queries, sums = panel_ptr(stack(QUERY_BYTES), T), sum_ptr(stack(SUM_BYTES), T)
     keys, values = panel_ptr(stack(KEY_BYTES), T), panel_ptr(stack(VALUE_BYTES), T)
     score_address = stack(SCORE_BYTES)
@@ -218,8 +217,8 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, nex
         fetch_rows(here + STREAM, count, size_v, C)
     load_queries(args, seq, kv_head, first_row, rows, q_start, words, halves, queries, keys, T, WIDTH)
     load_rows(args, kv_head, first_row, rows, q_len, kv_len, positions, starts, ends, slopes, lane_keys, WIDTH)
-    clear(sums, WIDTH * stride, T)
-    clear(totals, max(WIDTH, LANES), T)
+    clear(sums, WIDTH * stride)
+    clear(totals, max(WIDTH, LANES))
     for i in range(0, max(WIDTH, LANES), LANES):
         vstore(tops, i, fill(-INF, T, LANES))
     while j < end:
@@ -241,7 +240,7 @@ def attend_rows(args, seq, kv_head, first_row, rows, lo, hi, slot, next_seq, nex
         else:
             score_chunk(here, soon_k, count, queries, words, scale, scores, F32, WIDTH)
         padded = (count + FEW_KEYS - 1) // FEW_KEYS * FEW_KEYS * WIDTH
-        if load(args, at.SLOPES) != 0:
+        if load(args, ATTENTION.slopes) != 0:
             bias_few(scores, positions, slopes, lane_keys, j, padded, T, WIDTH)
         if j < last_first or j + count > least_end:
             hide_few(scores, starts, ends, lane_keys, j, padded, WIDTH)
@@ -269,7 +268,7 @@ def count_cuts(args, first_row, rows, q_len, kv_len):
 @jit.inline
 def last_sequence(args):
     """The number of sequences, with the tokens after the last one where there may be some."""
-    return load(args, at.NUM_SEQS) + (1 if load(args, at.STARTS) != 0 else 0)
+    return load(args, ATTENTION.num_seqs) + (1 if load(args, ATTENTION.starts) != 0 else 0)
 
 
 @jit.inline
@@ -288,7 +287,7 @@ def count_head(args, WIDTH):
 @jit.inline
 def share(args, unit, total):
     """(first cut, end) of a unit's share of all cuts."""
-    units = load(args, at.UNITS)
+    units = load(args, ATTENTION.units)
     return unit * total // units, (unit + 1) * total // units
 
 
@@ -296,7 +295,7 @@ def share(args, unit, total):
 def decode(args, lo, hi, T, C, WIDTH):
     """Units [lo, hi): each its share of the cuts of all heads."""
     per_head, status = count_head(args, WIDTH)
-    total = per_head * load(args, at.KV_HEADS)
+    total = per_head * load(args, ATTENTION.kv_heads)
     for unit in range(lo, hi):
         begin, stop = share(args, unit, total)
         if begin == stop:
@@ -328,16 +327,17 @@ def decode(args, lo, hi, T, C, WIDTH):
 def merge_rows(args, seq, kv_head, first_row, rows, unit, end, total, T, WIDTH):
     """Add up the shares of rows that `unit` began and the units after it went on with, up to the cut `end`."""
     q_start, _, _, _, _ = sequence(args, seq)
-    stride = (load(args, at.SIZE_V) + PANEL - 1) // PANEL * PANEL
+    stride = (load(args, ATTENTION.size_v) + PANEL - 1) // PANEL * PANEL
     sums, factors = sum_ptr(stack(SUM_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
     for r in range(rows):
-        clear(sums, stride, T)
+        clear(sums, stride)
         top, weight = -INF, 0.0
-        for i in range(unit, load(args, at.UNITS)):
+        for i in range(unit, load(args, ATTENTION.units)):
             begin, stop = share(args, i, total)
             if begin >= end:
                 break
-            part = sum_ptr(load(args, at.SCRATCH) + (2 * i + (1 if i == unit else 0)) * load(args, at.SLOT_BYTES), T)
+            slot = 2 * i + (1 if i == unit else 0)
+            part = sum_ptr(load(args, ATTENTION.scratch) + slot * load(args, ATTENTION.slot_bytes), T)
             if begin == stop or load(part, r) == -INF:
                 continue
             now = max(top, load(part, r))
@@ -355,7 +355,7 @@ def merge_rows(args, seq, kv_head, first_row, rows, unit, end, total, T, WIDTH):
 def merge(args, lo, hi, T, WIDTH):
     """Finish the rows whose keys were cut between units: those that begin in units [lo, hi)."""
     per_head, status = count_head(args, WIDTH)
-    total = per_head * load(args, at.KV_HEADS)
+    total = per_head * load(args, ATTENTION.kv_heads)
     for unit in range(lo, hi):
         begin, stop = share(args, unit, total)
         if begin == stop or status != 0:

@@ -18,15 +18,11 @@ from ...lang.memory import first_lanes, gep, vector_load, vector_store
 from ...lang.simd import convert, select, vabs, vload, vstore
 from ...lang.vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from ..gemm.microkernel import add_products_of, halves_of, panel_type, prefetch_line, read
-from .block import FEW_KEYS, FEW_ROWS, FEW_SUMS, LANES
-from .tiles import INF, INT32, exp2_below, to_bfloat16
+from .sizes import FEW_KEYS, FEW_ROWS, FEW_SUMS, LANES
+from .tiles import INF, INT32, exp2_below, integers, to_bfloat16
 
 LINE = 64  # bytes of a cache line
 WORDS = LANES // 4  # of a query row, in a register that holds words of 4 rows
-
-
-def _integers(context, builder, sig, args, *positions):
-    return [context.cast(builder, args[i], sig.args[i], types.int64) for i in positions]
 
 
 def _zeros(builder, kind, rows, columns):
@@ -84,7 +80,7 @@ def score_few(typingctx, rows, ahead, queries, words, scale, scores, R, width):
     lines = max(1, at_once * WORDS * size // LINE)  # that a step reads of all its keys
 
     def codegen(context, builder, sig, args):
-        (words,) = _integers(context, builder, sig, args, 3)
+        (words,) = integers(context, builder, sig, args, 3)
         total = ir.VectorType(element_type(sums), LANES)
         steps = builder.udiv(words, ir.Constant(I64, WORDS * parts))
         factor = splat(builder, context.cast(builder, args[4], sig.args[4], sums), LANES)
@@ -179,13 +175,13 @@ def value_few(typingctx, weights, rows, ahead, column, count, valid, decay, out,
     across = _rest(word, R.instance_type) if masked else FEW_SUMS // height
 
     def codegen(context, builder, sig, args):
-        column, count, out_stride = _integers(context, builder, sig, args, 3, 4, 8)
+        column, count, out_stride = integers(context, builder, sig, args, 3, 4, 8)
         item = stored.bitwidth // 8
         first = builder.mul(column, ir.Constant(I64, item))
         loads = across * LANES // elements
         masks = [None] * loads
         if masked:
-            (valid_count,) = _integers(context, builder, sig, args, 5)
+            (valid_count,) = integers(context, builder, sig, args, 5)
             masks = [
                 first_lanes(builder, builder.sub(valid_count, ir.Constant(I64, j * elements)), elements)
                 for j in range(loads)
@@ -340,7 +336,7 @@ def store_few(typingctx, weights, index, first, second, width):
         return None
 
     def codegen(context, builder, sig, args):
-        (index,) = _integers(context, builder, sig, args, 1)
+        (index,) = integers(context, builder, sig, args, 1)
         if weights.dtype != INT32:
             vector_store(context, builder, args[0], weights.dtype, index, args[2])
             index = builder.add(index, ir.Constant(I64, max(across, LANES)))

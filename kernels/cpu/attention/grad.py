@@ -6,7 +6,7 @@ tile, and never stored. With S = scale * Q K^T, P = exp(S - lse) and D = rowsum(
     dV = P^T dO    dP = dO V^T    dS = scale * P * (dP - D)    dQ = dS K    dK = dS^T Q
 
 A unit of work is a batch and key/value head, or a chunk of its keys (backward; of its query rows in the forward
-pass) where there are few of them. A unit packs what it reads into words (see `attention_tiles.py`): each operand
+pass) where there are few of them. A unit packs what it reads into words (see `tiles.py`): each operand
 serves products along its elements and across them. Query heads that share keys follow one another, and their
 sums for keys and values stay in memory. Sums are float32 (float64 for float64), in an order that depends on
 shapes alone. Scores are in units of log2.
@@ -14,6 +14,7 @@ shapes alone. Scores are in units of log2.
 
 from numba import types
 
+from ...blocks.attention import GRAD
 from ...build import jit
 from ...lang.simd import (
     bitcast,
@@ -31,10 +32,7 @@ from ...lang.simd import (
 )
 from ...lang.vmath import log
 from ..gemm.microkernel import depth, panel_ptr, sum_ptr
-from . import grad_block as at
-from .block import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
 from .grad_tiles import (
-    LOG2E,
     add_mask,
     derive_panels,
     drop_tile,
@@ -47,7 +45,8 @@ from .grad_tiles import (
     turn_rows,
     write_rows,
 )
-from .tiles import INF, clear, value_tile
+from .sizes import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
+from .tiles import INF, LOG2E, clear, offset_of, value_tile
 
 F64 = types.float64
 ROW_BYTES = 8 * TILE  # one number for each row of a tile
@@ -57,21 +56,26 @@ WORD_BYTES = SCORE_BYTES // 4  # of a tile of pairs
 
 
 @jit.inline
-def row_address(args, first, batch, head, row, T):
-    """The pointer to a row; `first` is the entry of the tensor's address."""
-    offset = batch * load(args, first + 1) + head * load(args, first + 2) + row * load(args, first + 3)
-    return ptr(load(args, first), T) + offset
+def row_address(args, tensor, strides, batch, head, row, T):
+    """The pointer to a row of a tensor; `tensor` and `strides` are its fields of the block."""
+    return ptr(load(args, tensor), T) + offset_of(args, strides, batch, head, row)
+
+
+@jit.inline
+def row_stride(args, strides):
+    """The stride of the rows of a tensor."""
+    return offset_of(args, strides, 0, 0, 1)
 
 
 @jit.inline
 def slice_address(args, lo):
     """The address of the scratch of the launch part that begins with unit `lo`."""
-    return load(args, at.SCRATCH) + lo // load(args, at.SLICE_ITEMS) * load(args, at.SLICE_BYTES)
+    return load(args, GRAD.scratch) + lo // load(args, GRAD.slice_items) * load(args, GRAD.slice_bytes)
 
 
 @jit.inline
 def words_at(args, base, area, T):
-    """The words of an area of the scratch; `area` is the entry of its offset."""
+    """The words of an area of the scratch; `area` is its field of the block."""
     return panel_ptr(base + load(args, area), T)
 
 
@@ -84,7 +88,7 @@ def sums_at(args, base, area, T):
 @jit.inline
 def strides(args, T):
     """(words of a key, of a value; elements of a row of keys, of values) in packed memory."""
-    size, size_v, pair = load(args, at.SIZE_QK), load(args, at.SIZE_V), depth(T)
+    size, size_v, pair = load(args, GRAD.size_qk), load(args, GRAD.size_v), depth(T)
     words = ((size + pair - 1) // pair + LANES - 1) // LANES * LANES
     words_v = ((size_v + pair - 1) // pair + LANES - 1) // LANES * LANES
     return words, words_v, (size + PANEL - 1) // PANEL * PANEL, (size_v + PANEL - 1) // PANEL * PANEL
@@ -93,14 +97,14 @@ def strides(args, T):
 @jit.inline
 def tile_scores(args, keys, key_stride, queries, batch, head, row, rows, key, count, width, scores, T):
     """Scores of a tile in units of log2, masked; those of one key more are -inf if their number is odd."""
-    causal, offset = load(args, at.CAUSAL) != 0, row - key
-    words = (load(args, at.SIZE_QK) + depth(T) - 1) // depth(T)
-    factor = bitcast(load(args, at.SCALE), F64) * LOG2E
+    causal, offset = load(args, GRAD.causal) != 0, row - key
+    words = (load(args, GRAD.size_qk) + depth(T) - 1) // depth(T)
+    factor = bitcast(load(args, GRAD.scale), F64) * LOG2E
     score_tiles(keys, key_stride, queries, width, words, factor, scores, count, causal, offset)
-    if load(args, at.MASK) != 0:
-        hidden, stride = load(args, at.MASK_BYTES) == 1, load(args, at.MASK_ROW)
-        first = batch * load(args, at.MASK_BATCH) + head * load(args, at.MASK_HEAD) + row * stride + key
-        bias = sum_ptr(load(args, at.MASK) + first * load(args, at.MASK_BYTES), T)
+    if load(args, GRAD.mask) != 0:
+        hidden, stride = load(args, GRAD.mask_bytes) == 1, row_stride(args, GRAD.mask_strides)
+        first = offset_of(args, GRAD.mask_strides, batch, head, row) + key
+        bias = sum_ptr(load(args, GRAD.mask) + first * load(args, GRAD.mask_bytes), T)
         add_mask(scores, hidden, bias, stride, rows, count, width, T)
     if causal and count - 1 > offset:
         hide_later(scores, width, count, offset)
@@ -112,12 +116,12 @@ def tile_scores(args, keys, key_stride, queries, batch, head, row, rows, key, co
 @jit.inline
 def tile_factors(args, factors, batch, head, row, key, count, width, T):
     """Whether there is dropout, and its factors for a tile."""
-    probability = bitcast(load(args, at.DROPOUT), F64)
+    probability = bitcast(load(args, GRAD.dropout), F64)
     if probability == 0.0:
         return False
-    heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
-    place = (batch * heads + head) * load(args, at.NUM_ROWS) + row
-    drop_tile(factors, place, key, count, width, load(args, at.SEED), probability, T)
+    heads = load(args, GRAD.kv_heads) * load(args, GRAD.group)
+    place = (batch * heads + head) * load(args, GRAD.num_rows) + row
+    drop_tile(factors, place, key, count, width, load(args, GRAD.seed), probability, T)
     return True
 
 
@@ -127,12 +131,12 @@ def tile_factors(args, factors, batch, head, row, key, count, width, T):
 @jit.inline
 def forward_tile(args, batch, kv_head, head, row, base, T):
     """Result and log-sum-exp of the rows from `row` on, against the packed keys and values of the head."""
-    num_rows, num_keys, causal = load(args, at.NUM_ROWS), load(args, at.NUM_KEYS), load(args, at.CAUSAL) != 0
-    size, size_v = load(args, at.SIZE_QK), load(args, at.SIZE_V)
+    num_rows, num_keys, causal = load(args, GRAD.num_rows), load(args, GRAD.num_keys), load(args, GRAD.causal) != 0
+    size, size_v = load(args, GRAD.size_qk), load(args, GRAD.size_v)
     words, _, _, value_stride = strides(args, T)
-    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
-    staging, queries = words_at(args, base, at.STAGING, T), words_at(args, base, at.QUERY_WORDS, T)
-    sums = sums_at(args, base, at.SUMS, T)
+    keys, values = words_at(args, base, GRAD.key_words, T), words_at(args, base, GRAD.value_words, T)
+    staging, queries = words_at(args, base, GRAD.staging, T), words_at(args, base, GRAD.query_words, T)
+    sums = sums_at(args, base, GRAD.sums, T)
     score_address = stack(SCORE_BYTES)
     scores, weights = sum_ptr(score_address, T), panel_ptr(score_address, T)
     factors, decay = sum_ptr(stack(SCORE_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
@@ -140,10 +144,10 @@ def forward_tile(args, batch, kv_head, head, row, base, T):
 
     rows = min(TILE, num_rows - row)
     width = (rows + PANEL - 1) // PANEL * PANEL
-    source = row_address(args, at.Q, batch, head, row, T)
-    pack_columns(queries, source, load(args, at.Q_ROW), rows, width, size, staging, words)
-    clear(sums, width * value_stride, T)
-    clear(totals, width, T)
+    source = row_address(args, GRAD.q, GRAD.q_strides, batch, head, row, T)
+    pack_columns(queries, source, row_stride(args, GRAD.q_strides), rows, width, size, staging, words)
+    clear(sums, width * value_stride)
+    clear(totals, width)
     for c in range(0, width, LANES):
         vstore(tops, c, fill(-INF, T, LANES))
     end = min(num_keys, row + rows) if causal else num_keys
@@ -165,11 +169,11 @@ def forward_tile(args, batch, kv_head, head, row, base, T):
         factor = 1.0 / total if total != 0.0 else 0.0
         for i in range(0, value_stride, LANES):
             vstore(line, i, vload(line, i, LANES) * factor)
-    out = row_address(args, at.OUT, batch, head, row, T)
-    write_rows(out, load(args, at.OUT_ROW), sums, value_stride, rows, size_v)
-    if load(args, at.LSE) != 0:
-        heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
-        lse = sum_ptr(load(args, at.LSE), T) + ((batch * heads + head) * num_rows + row)
+    out = row_address(args, GRAD.out, GRAD.out_strides, batch, head, row, T)
+    write_rows(out, row_stride(args, GRAD.out_strides), sums, value_stride, rows, size_v)
+    if load(args, GRAD.lse) != 0:
+        heads = load(args, GRAD.kv_heads) * load(args, GRAD.group)
+        lse = sum_ptr(load(args, GRAD.lse), T) + ((batch * heads + head) * num_rows + row)
         for c in range(0, rows, LANES):
             # of a row without keys: infinity, with which every probability becomes 0
             total, top = vload(totals, c, LANES), vload(tops, c, LANES)
@@ -180,18 +184,20 @@ def forward_tile(args, batch, kv_head, head, row, base, T):
 @jit.inline
 def forward(args, lo, hi, T):
     """Units [lo, hi): a chunk of the tiles of query rows of one batch and key/value head."""
-    chunks, kv_heads, group = load(args, at.CHUNKS), load(args, at.KV_HEADS), load(args, at.GROUP)
+    chunks, kv_heads, group = load(args, GRAD.chunks), load(args, GRAD.kv_heads), load(args, GRAD.group)
     base = slice_address(args, lo)
-    tiles, num_keys = (load(args, at.NUM_ROWS) + TILE - 1) // TILE, load(args, at.NUM_KEYS)
+    tiles, num_keys = (load(args, GRAD.num_rows) + TILE - 1) // TILE, load(args, GRAD.num_keys)
     words, _, _, value_stride = strides(args, T)
-    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
+    keys, values = words_at(args, base, GRAD.key_words, T), words_at(args, base, GRAD.value_words, T)
     for unit in range(lo, hi):
         item, chunk = unit // chunks, unit % chunks
         batch, kv_head = item // kv_heads, item % kv_heads
-        k, v = row_address(args, at.K, batch, kv_head, 0, T), row_address(args, at.V, batch, kv_head, 0, T)
-        pack_keys(keys, words, k, load(args, at.K_ROW), num_keys, load(args, at.SIZE_QK))
+        k = row_address(args, GRAD.k, GRAD.k_strides, batch, kv_head, 0, T)
+        v = row_address(args, GRAD.v, GRAD.v_strides, batch, kv_head, 0, T)
+        k_step, v_step = row_stride(args, GRAD.k_strides), row_stride(args, GRAD.v_strides)
+        pack_keys(keys, words, k, k_step, num_keys, load(args, GRAD.size_qk))
         padded = (num_keys + 1) // 2 * 2
-        pack_rows(values, value_stride, v, load(args, at.V_ROW), num_keys, padded, load(args, at.SIZE_V), T)
+        pack_rows(values, value_stride, v, v_step, num_keys, padded, load(args, GRAD.size_v), T)
         for i in range(chunk, tiles * group, chunks):
             tile = i // group
             # Causal tiles grow longer towards the end: in turn from both ends, chunks get equal shares.
@@ -206,11 +212,12 @@ def forward(args, lo, hi, T):
 @jit.inline
 def load_statistics(args, batch, head, lse, delta, T):
     """The log-sum-exp of all rows of a head and D = rowsum(dO * O), times the scale; rows of padding weigh nothing."""
-    num_rows, size_v, scale = load(args, at.NUM_ROWS), load(args, at.SIZE_V), bitcast(load(args, at.SCALE), F64)
-    heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
-    saved = sum_ptr(load(args, at.LSE), T) + (batch * heads + head) * num_rows
+    num_rows, size_v, scale = load(args, GRAD.num_rows), load(args, GRAD.size_v), bitcast(load(args, GRAD.scale), F64)
+    heads = load(args, GRAD.kv_heads) * load(args, GRAD.group)
+    saved = sum_ptr(load(args, GRAD.lse), T) + (batch * heads + head) * num_rows
     for row in range(num_rows):
-        out, grad = row_address(args, at.OUT, batch, head, row, T), row_address(args, at.GRAD, batch, head, row, T)
+        out = row_address(args, GRAD.out, GRAD.out_strides, batch, head, row, T)
+        grad = row_address(args, GRAD.g, GRAD.g_strides, batch, head, row, T)
         total = fill(0.0, T, LANES)
         i = 0
         while i + LANES <= size_v:
@@ -228,20 +235,21 @@ def load_statistics(args, batch, head, lse, delta, T):
 @jit.inline
 def pack_head(args, batch, head, base, T):
     """Queries and gradients of the result of one head as words, both ways, tile by tile."""
-    num_rows = load(args, at.NUM_ROWS)
+    num_rows = load(args, GRAD.num_rows)
     words, words_v, stride, stride_v = strides(args, T)
-    staging = words_at(args, base, at.STAGING, T)
-    queries, grads = words_at(args, base, at.QUERY_WORDS, T), words_at(args, base, at.GRAD_WORDS, T)
-    query_rows = words_at(args, base, at.QUERY_ROWS, T)
-    grad_rows = words_at(args, base, at.GRAD_ROWS, T)
+    staging = words_at(args, base, GRAD.staging, T)
+    queries, grads = words_at(args, base, GRAD.query_words, T), words_at(args, base, GRAD.grad_words, T)
+    query_rows = words_at(args, base, GRAD.query_rows, T)
+    grad_rows = words_at(args, base, GRAD.grad_rows, T)
     for row in range(0, num_rows, TILE):
         rows = min(TILE, num_rows - row)
         width = (rows + PANEL - 1) // PANEL * PANEL
         for which in range(2):
             # one call for both, which halves the code
-            first = at.Q if which == 0 else at.GRAD
-            source, step = row_address(args, first, batch, head, row, T), load(args, first + 3)
-            size = load(args, at.SIZE_QK) if which == 0 else load(args, at.SIZE_V)
+            tensor = GRAD.q if which == 0 else GRAD.g
+            steps = GRAD.q_strides if which == 0 else GRAD.g_strides
+            source, step = row_address(args, tensor, steps, batch, head, row, T), row_stride(args, steps)
+            size = load(args, GRAD.size_qk) if which == 0 else load(args, GRAD.size_v)
             across = stride if which == 0 else stride_v
             along = words if which == 0 else words_v
             packed = (query_rows if which == 0 else grad_rows) + row // depth(T) * across
@@ -263,15 +271,15 @@ def add_products(left, row_stride, step, right, stride, steps, sums, T):
 @jit.inline
 def backward_tile(args, batch, head, row, key, base, dq, dk, dv, T):
     """What the rows from `row` on and the packed keys from `key` on add to dQ, dK and dV."""
-    num_rows, causal, pair = load(args, at.NUM_ROWS), load(args, at.CAUSAL) != 0, depth(T)
+    num_rows, causal, pair = load(args, GRAD.num_rows), load(args, GRAD.causal) != 0, depth(T)
     words, words_v, stride, stride_v = strides(args, T)
-    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
-    key_rows = words_at(args, base, at.KEY_WORDS if pair == 1 and words == stride else at.KEY_ROWS, T)
-    queries = words_at(args, base, at.QUERY_WORDS, T) + row * words
-    grads = words_at(args, base, at.GRAD_WORDS, T) + row * words_v
-    query_rows = words_at(args, base, at.QUERY_ROWS, T) + row // pair * stride
-    grad_rows = words_at(args, base, at.GRAD_ROWS, T) + row // pair * stride_v
-    lse, delta = sums_at(args, base, at.ROW_LSE, T) + row, sums_at(args, base, at.ROW_DELTA, T) + row
+    keys, values = words_at(args, base, GRAD.key_words, T), words_at(args, base, GRAD.value_words, T)
+    key_rows = words_at(args, base, GRAD.key_words if pair == 1 and words == stride else GRAD.key_rows, T)
+    queries = words_at(args, base, GRAD.query_words, T) + row * words
+    grads = words_at(args, base, GRAD.grad_words, T) + row * words_v
+    query_rows = words_at(args, base, GRAD.query_rows, T) + row // pair * stride
+    grad_rows = words_at(args, base, GRAD.grad_rows, T) + row // pair * stride_v
+    lse, delta = sums_at(args, base, GRAD.row_lse, T) + row, sums_at(args, base, GRAD.row_delta, T) + row
     score_address, product_address = stack(SCORE_BYTES), stack(SCORE_BYTES)
     scores, products = sum_ptr(score_address, T), sum_ptr(product_address, T)
     # Pairs are written beside the scores that they are made of, other words in their place.
@@ -281,11 +289,11 @@ def backward_tile(args, batch, head, row, key, base, dq, dk, dv, T):
     probs, ds = panel_ptr(prob_address, T), panel_ptr(grad_address, T)
     ds_pairs, factors = panel_ptr(pair_address, T), sum_ptr(stack(SCORE_BYTES), T)
 
-    rows, count, offset = min(TILE, num_rows - row), min(KEYS, load(args, at.NUM_KEYS) - key), row - key
+    rows, count, offset = min(TILE, num_rows - row), min(KEYS, load(args, GRAD.num_keys) - key), row - key
     width = (rows + PANEL - 1) // PANEL * PANEL
     tile_scores(args, keys, words, queries, batch, head, row, rows, key, count, width, scores, T)
-    inner = (load(args, at.SIZE_V) + pair - 1) // pair
-    scale = bitcast(load(args, at.SCALE), F64)
+    inner = (load(args, GRAD.size_v) + pair - 1) // pair
+    scale = bitcast(load(args, GRAD.scale), F64)
     score_tiles(values, words_v, grads, width, inner, scale, products, count, causal, offset)
     dropping = tile_factors(args, factors, batch, head, row, key, count, width, T)
     derive_panels(
@@ -308,74 +316,75 @@ def backward_tile(args, batch, head, row, key, base, dq, dk, dv, T):
 @jit.inline
 def backward_head(args, batch, kv_head, member, chunk, base, dq, T):
     """One query head against a chunk of the keys: dQ into `dq`, and dK and dV after the last head of the group."""
-    num_rows, num_keys, group = load(args, at.NUM_ROWS), load(args, at.NUM_KEYS), load(args, at.GROUP)
-    size, size_v = load(args, at.SIZE_QK), load(args, at.SIZE_V)
+    num_rows, num_keys, group = load(args, GRAD.num_rows), load(args, GRAD.num_keys), load(args, GRAD.group)
+    size, size_v = load(args, GRAD.size_qk), load(args, GRAD.size_v)
     words, words_v, stride, stride_v = strides(args, T)
-    keys, values = words_at(args, base, at.KEY_WORDS, T), words_at(args, base, at.VALUE_WORDS, T)
-    key_rows = words_at(args, base, at.KEY_ROWS, T)
-    lse, delta = sums_at(args, base, at.ROW_LSE, T), sums_at(args, base, at.ROW_DELTA, T)
+    keys, values = words_at(args, base, GRAD.key_words, T), words_at(args, base, GRAD.value_words, T)
+    key_rows = words_at(args, base, GRAD.key_rows, T)
+    lse, delta = sums_at(args, base, GRAD.row_lse, T), sums_at(args, base, GRAD.row_delta, T)
     head = kv_head * group + member
     load_statistics(args, batch, head, lse, delta, T)
     pack_head(args, batch, head, base, T)
-    clear(dq, (num_rows + TILE - 1) // TILE * TILE * stride, T)
-    for key in range(chunk * KEYS, num_keys, load(args, at.CHUNKS) * KEYS):
+    clear(dq, (num_rows + TILE - 1) // TILE * TILE * stride)
+    for key in range(chunk * KEYS, num_keys, load(args, GRAD.chunks) * KEYS):
         count, kept = min(KEYS, num_keys - key), key if group > 1 else 0
-        dk = sums_at(args, base, at.DK_SUMS, T) + kept * stride
-        dv = sums_at(args, base, at.DV_SUMS, T) + kept * stride_v
+        dk = sums_at(args, base, GRAD.dk_sums, T) + kept * stride
+        dv = sums_at(args, base, GRAD.dv_sums, T) + kept * stride_v
         if member == 0:
-            clear(dk, KEYS * stride, T)
-            clear(dv, KEYS * stride_v, T)
-        k, k_step = row_address(args, at.K, batch, kv_head, key, T), load(args, at.K_ROW)
-        v, v_step = row_address(args, at.V, batch, kv_head, key, T), load(args, at.V_ROW)
+            clear(dk, KEYS * stride)
+            clear(dv, KEYS * stride_v)
+        k, k_step = row_address(args, GRAD.k, GRAD.k_strides, batch, kv_head, key, T), row_stride(args, GRAD.k_strides)
+        v, v_step = row_address(args, GRAD.v, GRAD.v_strides, batch, kv_head, key, T), row_stride(args, GRAD.v_strides)
         pack_keys(keys, words, k, k_step, count, size)
         pack_keys(values, words_v, v, v_step, count, size_v)
         if depth(T) == 2 or words != stride:  # else keys serve both kinds of products as they are
             pack_rows(key_rows, stride, k, k_step, count, (count + 1) // 2 * 2, size, T)
-        for row in range(key if load(args, at.CAUSAL) != 0 else 0, num_rows, TILE):
+        for row in range(key if load(args, GRAD.causal) != 0 else 0, num_rows, TILE):
             backward_tile(args, batch, head, row, key, base, dq + row * stride, dk, dv, T)
         if member == group - 1:
-            k, v = row_address(args, at.DK, batch, kv_head, key, T), row_address(args, at.DV, batch, kv_head, key, T)
-            write_rows(k, load(args, at.DK_ROW), dk, stride, count, size)
-            write_rows(v, load(args, at.DV_ROW), dv, stride_v, count, size_v)
+            k = row_address(args, GRAD.dk, GRAD.dk_strides, batch, kv_head, key, T)
+            v = row_address(args, GRAD.dv, GRAD.dv_strides, batch, kv_head, key, T)
+            write_rows(k, row_stride(args, GRAD.dk_strides), dk, stride, count, size)
+            write_rows(v, row_stride(args, GRAD.dv_strides), dv, stride_v, count, size_v)
 
 
 @jit.inline
 def backward(args, lo, hi, T):
     """Units [lo, hi): a chunk of the keys of one batch and key/value head."""
-    chunks, kv_heads, group = load(args, at.CHUNKS), load(args, at.KV_HEADS), load(args, at.GROUP)
+    chunks, kv_heads, group = load(args, GRAD.chunks), load(args, GRAD.kv_heads), load(args, GRAD.group)
     base = slice_address(args, lo)
-    num_rows, size = load(args, at.NUM_ROWS), load(args, at.SIZE_QK)
+    num_rows, size = load(args, GRAD.num_rows), load(args, GRAD.size_qk)
     _, _, stride, _ = strides(args, T)
     part = (num_rows + TILE - 1) // TILE * TILE * stride
-    heads = load(args, at.BATCH) * kv_heads * group
+    heads = load(args, GRAD.batch) * kv_heads * group
     for unit in range(lo, hi):
         item, chunk = unit // chunks, unit % chunks
         batch, kv_head = item // kv_heads, item % kv_heads
         for member in range(group):
-            dq = sums_at(args, base, at.DQ_SUMS, T)
+            dq = sums_at(args, base, GRAD.dq_sums, T)
             if chunks > 1:
-                dq = sum_ptr(load(args, at.PARTS), T) + (chunk * heads + item * group + member) * part
+                dq = sum_ptr(load(args, GRAD.parts), T) + (chunk * heads + item * group + member) * part
             backward_head(args, batch, kv_head, member, chunk, base, dq, T)
             if chunks == 1:
-                out = row_address(args, at.DQ, batch, kv_head * group + member, 0, T)
-                write_rows(out, load(args, at.DQ_ROW), dq, stride, num_rows, size)
+                out = row_address(args, GRAD.dq, GRAD.dq_strides, batch, kv_head * group + member, 0, T)
+                write_rows(out, row_stride(args, GRAD.dq_strides), dq, stride, num_rows, size)
     return 0
 
 
 @jit.inline
 def join_parts(args, lo, hi, T):
     """dQ of the heads [lo, hi) of [B * H] from the sums of the chunks of keys; arguments as of `backward`."""
-    chunks, num_rows, size = load(args, at.CHUNKS), load(args, at.NUM_ROWS), load(args, at.SIZE_QK)
-    heads = load(args, at.KV_HEADS) * load(args, at.GROUP)
+    chunks, num_rows, size = load(args, GRAD.chunks), load(args, GRAD.num_rows), load(args, GRAD.size_qk)
+    heads = load(args, GRAD.kv_heads) * load(args, GRAD.group)
     _, _, stride, _ = strides(args, T)
     part = (num_rows + TILE - 1) // TILE * TILE * stride
     for head in range(lo, hi):
-        sums = sum_ptr(load(args, at.PARTS), T) + head * part
+        sums = sum_ptr(load(args, GRAD.parts), T) + head * part
         for chunk in range(1, chunks):
-            more = sums + chunk * load(args, at.BATCH) * heads * part
+            more = sums + chunk * load(args, GRAD.batch) * heads * part
             for i in range(0, num_rows * stride, LANES):
                 vstore(sums, i, vload(sums, i, LANES) + vload(more, i, LANES))
         batch = head // heads
-        out = row_address(args, at.DQ, batch, head - batch * heads, 0, T)
-        write_rows(out, load(args, at.DQ_ROW), sums, stride, num_rows, size)
+        out = row_address(args, GRAD.dq, GRAD.dq_strides, batch, head - batch * heads, 0, T)
+        write_rows(out, row_stride(args, GRAD.dq_strides), sums, stride, num_rows, size)
     return 0

@@ -1,34 +1,34 @@
 """Tiles of attention for training: packing, masks, dropout, and what becomes of a tile of scores.
 
-As in `attention_tiles.py`, a tile of scores has keys down and query rows across the lanes, so that neither the
+As in `tiles.py`, a tile of scores has keys down and query rows across the lanes, so that neither the
 softmax nor its derivative adds across lanes. Tiles begin at multiples of 64 rows and keys, and hold a panel of
 rows (two registers) at a time. Where the mask is causal, a panel sees the keys up to its last row: what lies
 beyond is not computed, and never read.
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.philox import philox
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, fill, ptr, ramp, select, stack, vload, vload_first, vstore, vstore_first
 from ..gemm.microkernel import depth, sum_ptr
-from .block import LANES, PANEL, ROWS, VECTORS
+from .sizes import LANES, PANEL, ROWS, VECTORS
 from .tiles import (
     INF,
+    LOG2E,
     as_words,
-    clear_row,
-    copy_row,
-    copy_two_rows,
+    clear,
     exp2_below,
+    pack_row,
+    pack_two_rows,
     pair_words,
     score_tile,
     store_weights,
 )
 
 INT32, U64 = types.int32, types.uint64
-LOG2E = 1.4426950408889634
 BIAS_BYTES = 8 * LANES * LANES
 
 
@@ -39,9 +39,9 @@ BIAS_BYTES = 8 * LANES * LANES
 def pack_keys(words, stride, source, source_stride, count, size):
     """Rows as words, with zero rows up to a multiple of ROWS."""
     for i in range(count):
-        copy_row(words + i * stride, source + i * source_stride, size, 1.0)
+        pack_row(words + i * stride, source + i * source_stride, size, 1.0)
     for i in range(count, (count + ROWS - 1) // ROWS * ROWS):
-        clear_row(words + i * stride, stride)
+        clear(words + i * stride, stride)
 
 
 @jit.inline
@@ -49,15 +49,15 @@ def pack_rows(rows, stride, source, source_stride, count, padded, size, T):
     """Rows to be read across, in pairs where words are pairs, with zero rows up to `padded` (even)."""
     for i in range(0, padded, 2):
         if i >= count:
-            clear_row(rows + i // depth(T) * stride, stride)
-            clear_row(rows + (i + 1) // depth(T) * stride, stride)
+            clear(rows + i // depth(T) * stride, stride)
+            clear(rows + (i + 1) // depth(T) * stride, stride)
         else:
             odd = i + 1 == count
             first = source + i * source_stride
             second = first if odd else source + (i + 1) * source_stride
-            copy_two_rows(rows, stride, i // 2, first, second, 0 if odd else -1, size, 1.0, 1.0)
+            pack_two_rows(rows, stride, i // 2, first, second, 0 if odd else -1, size, 1.0, 1.0)
             if odd and depth(T) == 1:
-                clear_row(rows + (i + 1) * stride, stride)
+                clear(rows + (i + 1) * stride, stride)
 
 
 @jit.inline
@@ -66,9 +66,9 @@ def pack_columns(words, source, source_stride, count, width, size, staging, stri
     for start in range(0, width, LANES):
         for i in range(LANES):
             if start + i < count:
-                copy_row(staging + i * stride, source + (start + i) * source_stride, size, 1.0)
+                pack_row(staging + i * stride, source + (start + i) * source_stride, size, 1.0)
             else:
-                clear_row(staging + i * stride, stride)
+                clear(staging + i * stride, stride)
         for i in range(0, stride, LANES):
             transpose_tile(words + (i * width + start), width, staging + i, stride, LANES)
 
@@ -208,17 +208,13 @@ def softmax_panels(scores, weights, factors, dropping, tops, totals, decay, coun
             vstore(totals, column, total)
 
 
+@by_type
 def store_block(probs, grads, grad_pairs, j, column, width, p, s):
     """Store two rows (keys j, j + 1) of two registers each of probabilities `p` and score gradients `s`.
 
     Words of pairs are stored as pairs of neighbouring rows of queries, and score gradients also as pairs of keys;
     others are stored as they are, once.
     """
-    raise NotImplementedError("`store_block` is for jitted code")
-
-
-@overload(store_block)
-def _store_block(probs, grads, grad_pairs, j, column, width, p, s):
     if probs.dtype != INT32:
 
         def plain(probs, grads, grad_pairs, j, column, width, p, s):

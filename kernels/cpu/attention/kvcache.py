@@ -1,6 +1,6 @@
 """Writing keys and values of new tokens into a cache of blocks [block, head, offset, element], any strides.
 
-One unit is one token. Its slot (block * BLOCK_SIZE + offset) comes from a slot mapping, where negative slots
+One unit is one token. Its slot (block * block size + offset) comes from a slot mapping, where negative slots
 are padding, or from the number of tokens that its sequence has stored. `write` copies bits, so it is compiled
 per element size (`T` is uint16, uint32 or uint64); `write_int8` stores int8 and one float32 factor for each token
 and head, the largest magnitude / 127 (symmetric rounding to nearest: an element is off by half a factor at most).
@@ -8,6 +8,7 @@ and head, the largest magnitude / 127 (symmetric rounding to nearest: an element
 
 from numba import types
 
+from ...blocks.attention import BAD_SLOT, CACHE
 from ...build import isa, jit
 from ...lang.shuffle import largest
 from ...lang.simd import (
@@ -19,78 +20,62 @@ from ...lang.simd import (
     select,
     store,
     vabs,
-    vload,
     vload_first,
     vround,
-    vstore,
     vstore_first,
 )
-from .tiles import read_index
+from ..array.copy import copy_row, copy_strided
+from .tiles import offset_of, read_index
 
 F32, INT8 = types.float32, types.int8
 
-LANES = 2 * isa.lanes()
 HALF = isa.lanes()  # float32 values in a register
 LEAST = 1e-30  # a smaller magnitude counts as this one: its reciprocal must not overflow
 
-# Entries of the argument block; strides are in elements.
-(
-    K, K_SEQ, K_TOKEN, K_HEAD, K_ELEMENT,
-    V, V_SEQ, V_TOKEN, V_HEAD, V_ELEMENT,
-    K_CACHE, K_CACHE_BLOCK, K_CACHE_HEAD, K_CACHE_TOKEN, K_CACHE_ELEMENT,
-    V_CACHE, V_CACHE_BLOCK, V_CACHE_HEAD, V_CACHE_TOKEN, V_CACHE_ELEMENT,
-    NUM_BLOCKS, BLOCK_SIZE, HEADS, SIZE_K, SIZE_V,
-    TOKENS,  # of each sequence; 0: INDEX is a slot mapping
-    INDEX, INDEX_BYTES, INDEX_STRIDE,  # slots, or tokens stored of each sequence; 0: all have stored PAST
-    PAST,
-    K_SCALE, K_SCALE_BLOCK, K_SCALE_HEAD, K_SCALE_TOKEN,  # of `write_int8`
-    V_SCALE, V_SCALE_BLOCK, V_SCALE_HEAD, V_SCALE_TOKEN,
-) = range(38)  # fmt: skip
-
-BAD_SLOT = 1  # error code
-
 
 @jit.inline
-def copy_elements(target, target_stride, source, source_stride, size):
+def copy_elements(target, target_stride, source, source_stride, size, T):
     """Copy `size` elements."""
-    i = 0
     if target_stride == 1 and source_stride == 1:
-        while i + LANES <= size:
-            vstore(target, i, vload(source, i, LANES))
-            i += LANES
-    while i < size:
-        store(target, i * target_stride, load(source, i * source_stride))
-        i += 1
+        copy_row(target, source, size)
+    else:
+        copy_strided(target, target_stride, source, source_stride, size, T)
 
 
 @jit.inline
 def find_slot(args, unit):
     """(sequence, token within it, block, offset) of a unit: block -1 is padding, -2 an error."""
-    tokens, index, size = load(args, TOKENS), load(args, INDEX), load(args, BLOCK_SIZE)
-    nbytes, stride = load(args, INDEX_BYTES), load(args, INDEX_STRIDE)
+    tokens, index, size = load(args, CACHE.tokens), load(args, CACHE.index), load(args, CACHE.block_size)
+    nbytes, stride = load(args, CACHE.index_bytes), load(args, CACHE.index_stride)
     if tokens == 0:
         slot = read_index(index, nbytes, unit * stride)
         if slot < 0:
             return 0, unit, -1, 0
         block = slot // size
-        if block >= load(args, NUM_BLOCKS):
+        if block >= load(args, CACHE.blocks):
             return 0, unit, -2, 0
         return 0, unit, block, slot - block * size
     seq = unit // tokens
     token = unit - seq * tokens
-    past = load(args, PAST) if index == 0 else read_index(index, nbytes, seq * stride)
+    past = load(args, CACHE.past) if index == 0 else read_index(index, nbytes, seq * stride)
     if past < 0 or past + token >= size:
         return seq, token, -2, 0
     return seq, token, seq, past + token
 
 
 @jit.inline
+def head_stride(args, strides):
+    """The stride of the heads of a tensor."""
+    return offset_of(args, strides, 0, 0, 1)
+
+
+@jit.inline
 def places(args, seq, token, block, offset, T, C):
     """Where a token's key and value of `T` come from, and where in caches of `C` they go: the first head of each."""
-    k = ptr(load(args, K), T) + (seq * load(args, K_SEQ) + token * load(args, K_TOKEN))
-    v = ptr(load(args, V), T) + (seq * load(args, V_SEQ) + token * load(args, V_TOKEN))
-    k_cache = ptr(load(args, K_CACHE), C) + (block * load(args, K_CACHE_BLOCK) + offset * load(args, K_CACHE_TOKEN))
-    v_cache = ptr(load(args, V_CACHE), C) + (block * load(args, V_CACHE_BLOCK) + offset * load(args, V_CACHE_TOKEN))
+    k = ptr(load(args, CACHE.k), T) + offset_of(args, CACHE.k_strides, seq, token, 0)
+    v = ptr(load(args, CACHE.v), T) + offset_of(args, CACHE.v_strides, seq, token, 0)
+    k_cache = ptr(load(args, CACHE.k_cache), C) + offset_of(args, CACHE.k_cache_strides, block, offset, 0)
+    v_cache = ptr(load(args, CACHE.v_cache), C) + offset_of(args, CACHE.v_cache_strides, block, offset, 0)
     return k, v, k_cache, v_cache
 
 
@@ -104,14 +89,16 @@ def write(args, lo, hi, T):
         if block == -1:
             continue
         k_from, v_from, k_to, v_to = places(args, seq, token, block, offset, T, T)
-        for head in range(load(args, HEADS)):
+        for head in range(load(args, CACHE.heads)):
             copy_elements(
-                k_to + head * load(args, K_CACHE_HEAD), load(args, K_CACHE_ELEMENT),
-                k_from + head * load(args, K_HEAD), load(args, K_ELEMENT), load(args, SIZE_K),
+                k_to + head * head_stride(args, CACHE.k_cache_strides), load(args, CACHE.k_cache_element),
+                k_from + head * head_stride(args, CACHE.k_strides), load(args, CACHE.k_element),
+                load(args, CACHE.size_k), T,
             )  # fmt: skip
             copy_elements(
-                v_to + head * load(args, V_CACHE_HEAD), load(args, V_CACHE_ELEMENT),
-                v_from + head * load(args, V_HEAD), load(args, V_ELEMENT), load(args, SIZE_V),
+                v_to + head * head_stride(args, CACHE.v_cache_strides), load(args, CACHE.v_cache_element),
+                v_from + head * head_stride(args, CACHE.v_strides), load(args, CACHE.v_element),
+                load(args, CACHE.size_v), T,
             )  # fmt: skip
     return 0
 
@@ -150,7 +137,7 @@ def quantize_elements(target, target_stride, source, source_stride, size):
 @jit.inline
 def write_int8(args, lo, hi, T):
     """As `write`, for keys and values of the floating-point type `T` and caches of int8."""
-    k_scale, v_scale = ptr(load(args, K_SCALE), F32), ptr(load(args, V_SCALE), F32)
+    k_scale, v_scale = ptr(load(args, CACHE.k_scales), F32), ptr(load(args, CACHE.v_scales), F32)
     for unit in range(lo, hi):
         seq, token, block, offset = find_slot(args, unit)
         if block == -2:
@@ -158,17 +145,19 @@ def write_int8(args, lo, hi, T):
         if block == -1:
             continue
         k_from, v_from, k_to, v_to = places(args, seq, token, block, offset, T, INT8)
-        k_at = block * load(args, K_SCALE_BLOCK) + offset * load(args, K_SCALE_TOKEN)
-        v_at = block * load(args, V_SCALE_BLOCK) + offset * load(args, V_SCALE_TOKEN)
-        for head in range(load(args, HEADS)):
+        k_at = offset_of(args, CACHE.k_scale_strides, block, offset, 0)
+        v_at = offset_of(args, CACHE.v_scale_strides, block, offset, 0)
+        for head in range(load(args, CACHE.heads)):
             factor = quantize_elements(
-                k_to + head * load(args, K_CACHE_HEAD), load(args, K_CACHE_ELEMENT),
-                k_from + head * load(args, K_HEAD), load(args, K_ELEMENT), load(args, SIZE_K),
+                k_to + head * head_stride(args, CACHE.k_cache_strides), load(args, CACHE.k_cache_element),
+                k_from + head * head_stride(args, CACHE.k_strides), load(args, CACHE.k_element),
+                load(args, CACHE.size_k),
             )  # fmt: skip
-            store(k_scale, k_at + head * load(args, K_SCALE_HEAD), factor)
+            store(k_scale, k_at + head * head_stride(args, CACHE.k_scale_strides), factor)
             factor = quantize_elements(
-                v_to + head * load(args, V_CACHE_HEAD), load(args, V_CACHE_ELEMENT),
-                v_from + head * load(args, V_HEAD), load(args, V_ELEMENT), load(args, SIZE_V),
+                v_to + head * head_stride(args, CACHE.v_cache_strides), load(args, CACHE.v_cache_element),
+                v_from + head * head_stride(args, CACHE.v_strides), load(args, CACHE.v_element),
+                load(args, CACHE.size_v),
             )  # fmt: skip
-            store(v_scale, v_at + head * load(args, V_SCALE_HEAD), factor)
+            store(v_scale, v_at + head * head_stride(args, CACHE.v_scale_strides), factor)
     return 0

@@ -1,10 +1,10 @@
 """Attention with online softmax: where its operands lie, and prefill, by tiles of query rows.
 
-`attention_decode.py` has the kernel for few query rows, which streams the keys. One argument block says where
+`decode.py` has the kernel for few query rows, which streams the keys. One argument block says where
 queries, keys and values lie; dense batches, packed sequences of unequal lengths, static caches and paged
-caches are different blocks for the same code. Keys and values live in blocks of BLOCK_SIZE tokens: the block
+caches are different blocks for the same code. Keys and values live in blocks of `block_size` tokens: the block
 of token j of a sequence is the sequence itself (dense tensors, static caches), or what its row of the block
-table says at j // BLOCK_SIZE.
+table says at j // `block_size`.
 
 The query rows of a key/value head are all pairs (token, query head of its group), tokens first, so that
 keys and values are read once for the whole group. A unit of work is one tile of such rows. Lengths,
@@ -16,12 +16,12 @@ Scores are float32 (float64 for float64) in units of log2: scale and slopes carr
 
 from numba import types
 
+from ...blocks.attention import ATTENTION, BAD_BLOCK, BAD_KV_STARTS, BAD_LENGTH, BAD_Q_STARTS
 from ...build import jit
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import bitcast, fill, load, ptr, stack, store, vload, vstore, vstore_first
 from ..gemm.microkernel import depth, itemsize, lanes, panel_ptr, sum_ptr
-from . import block as at
-from .block import (
+from .sizes import (
     FEW,
     KEY_BYTES,
     KEYS,
@@ -36,12 +36,13 @@ from .block import (
 )
 from .tiles import (
     INF,
+    LOG2E,
     bias_tile,
     clear,
-    clear_row,
-    copy_row,
-    copy_two_rows,
     mask_tile,
+    offset_of,
+    pack_row,
+    pack_two_rows,
     read_index,
     row_scale,
     score_tile,
@@ -52,7 +53,6 @@ from .tiles import (
 I32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
 
 NO_WINDOW = 1 << 30
-LOG2E = 1.4426950408889634
 SCORE_BYTES = 8 * (KEYS + ROWS) * TILE
 ROW_BYTES = 8 * TILE  # one number for each row of a tile
 TABLE_BYTES = 8 * KEYS  # one address for each key of a tile
@@ -62,70 +62,71 @@ TABLE_BYTES = 8 * KEYS  # one address for each key of a tile
 def sequence(args, seq):
     """(first query token, query tokens, first key token, keys, error code) of a sequence.
 
-    Sequence NUM_SEQS stands for the tokens after the last one: padding, without keys.
+    Sequence `num_seqs` stands for the tokens after the last one: padding, without keys.
     """
-    q_start, q_len = 0, load(args, at.Q_LEN)
-    starts = load(args, at.STARTS)
+    q_start, q_len = 0, load(args, ATTENTION.q_len)
+    starts = load(args, ATTENTION.starts)
     if starts != 0:
-        nbytes, stride, total = load(args, at.STARTS_BYTES), load(args, at.STARTS_STRIDE), q_len
+        nbytes, stride, total = load(args, ATTENTION.starts_bytes), load(args, ATTENTION.starts_stride), q_len
         q_start = read_index(starts, nbytes, seq * stride)
-        end = total if seq == load(args, at.NUM_SEQS) else read_index(starts, nbytes, (seq + 1) * stride)
+        end = total if seq == load(args, ATTENTION.num_seqs) else read_index(starts, nbytes, (seq + 1) * stride)
         q_len = end - q_start
         if q_start < 0 or q_len < 0 or end > total or (seq == 0 and q_start != 0):
-            return 0, 0, 0, 0, at.BAD_Q_STARTS
-    if seq == load(args, at.NUM_SEQS):
+            return 0, 0, 0, 0, BAD_Q_STARTS
+    if seq == load(args, ATTENTION.num_seqs):
         return q_start, q_len, 0, 0, 0
-    kv_start, kv_len = 0, load(args, at.KV_LEN)
-    lens = load(args, at.LENS)
-    table = load(args, at.TABLE)
-    room = load(args, at.BLOCK_SIZE)
+    kv_start, kv_len = 0, load(args, ATTENTION.kv_len)
+    lens = load(args, ATTENTION.lens)
+    table = load(args, ATTENTION.table)
+    room = load(args, ATTENTION.block_size)
     if table != 0:
-        room *= load(args, at.TABLE_WIDTH)
+        room *= load(args, ATTENTION.table_width)
     if lens != 0:
-        nbytes, stride = load(args, at.LENS_BYTES), load(args, at.LENS_STRIDE)
-        if load(args, at.LENS_ARE_STARTS) != 0:
+        nbytes, stride = load(args, ATTENTION.lens_bytes), load(args, ATTENTION.lens_stride)
+        if load(args, ATTENTION.lens_are_starts) != 0:
             first = read_index(lens, nbytes, seq * stride)
             kv_len = read_index(lens, nbytes, (seq + 1) * stride) - first
             if first < 0 or kv_len < 0 or (seq == 0 and first != 0):
-                return 0, 0, 0, 0, at.BAD_KV_STARTS
+                return 0, 0, 0, 0, BAD_KV_STARTS
             if table == 0:
                 kv_start = first
         else:
             kv_len = read_index(lens, nbytes, seq * stride)
     if kv_len < 0 or kv_start + kv_len > room:
-        return 0, 0, 0, 0, at.BAD_LENGTH
+        return 0, 0, 0, 0, BAD_LENGTH
     return q_start, q_len, kv_start, kv_len, 0
 
 
 @jit.inline
 def find_run(args, seq, token):
     """(block, place in it, tokens from there to its end) of a token; -1 tokens: error."""
-    block, size = seq, load(args, at.BLOCK_SIZE)
-    table = load(args, at.TABLE)
+    block, size = seq, load(args, ATTENTION.block_size)
+    table = load(args, ATTENTION.table)
     if table != 0:
         column = token // size
         token -= column * size
-        entry = seq * load(args, at.TABLE_SEQ) + column * load(args, at.TABLE_BLOCK)
-        block = read_index(table, load(args, at.TABLE_BYTES), entry)
-        if block < 0 or block >= load(args, at.NUM_BLOCKS):
+        entry = seq * load(args, ATTENTION.table_seq) + column * load(args, ATTENTION.table_block)
+        block = read_index(table, load(args, ATTENTION.table_bytes), entry)
+        if block < 0 or block >= load(args, ATTENTION.blocks):
             return 0, 0, -1
     return block, token, size - token
 
 
 @jit.inline
-def find_rows(args, first, kv_head, seq, token, count, nbytes, rows):
+def find_rows(args, tensor, strides, kv_head, seq, token, count, nbytes, rows):
     """The addresses of `count` keys from a token on, in elements of `nbytes`; an error code.
 
-    `first` is K, or V for values, or K_SCALE or V_SCALE for their factors.
+    `tensor` and `strides` are the fields of keys, of values, or of their factors.
     """
-    base, step = load(args, first) + kv_head * load(args, first + 3) * nbytes, load(args, first + 2) * nbytes
+    base = load(args, tensor) + offset_of(args, strides, 0, 0, kv_head) * nbytes
+    step = offset_of(args, strides, 0, 1, 0) * nbytes
     done = 0
     while done < count:
         block, place, run = find_run(args, seq, token + done)
         if run < 0:
-            return at.BAD_BLOCK
+            return BAD_BLOCK
         run = min(run, count - done)
-        row = base + block * load(args, first + 1) * nbytes + place * step
+        row = base + offset_of(args, strides, block, 0, 0) * nbytes + place * step
         for i in range(run):
             store(rows, done + i, row + i * step)
         done += run
@@ -133,15 +134,9 @@ def find_rows(args, first, kv_head, seq, token, count, nbytes, rows):
 
 
 @jit.inline
-def row_offset(args, first, seq, token, head):
-    """The offset of a query row; `first` is Q_SEQ, or OUT_SEQ for its output."""
-    return seq * load(args, first) + token * load(args, first + 1) + head * load(args, first + 2)
-
-
-@jit.inline
 def visible(args, token, q_len, kv_len):
     """(position, first visible key, end of the visible keys) of query token `token`."""
-    causal, window = load(args, at.CAUSAL), load(args, at.WINDOW)
+    causal, window = load(args, ATTENTION.causal), load(args, ATTENTION.window)
     position = token if causal == 2 else token + kv_len - q_len
     end = kv_len
     if causal != 0:
@@ -155,19 +150,19 @@ def visible(args, token, q_len, kv_len):
 @jit.inline
 def row_slope(args, head):
     """The ALiBi slope of a head in units of log2; 0 without."""
-    slopes = load(args, at.SLOPES)
+    slopes = load(args, ATTENTION.slopes)
     if slopes == 0:
         return 0.0
-    return load(ptr(slopes, F32), head * load(args, at.SLOPES_STRIDE)) * LOG2E
+    return load(ptr(slopes, F32), head * load(args, ATTENTION.slopes_stride)) * LOG2E
 
 
 @jit.inline
 def write_row(args, seq, q_start, row, kv_head, sums, total, T):
     """Divide a row's sums by its total (0 if it saw no key) and store them."""
-    group, size = load(args, at.GROUP), load(args, at.SIZE_V)
+    group, size = load(args, ATTENTION.group), load(args, ATTENTION.size_v)
     token = row // group
     head = kv_head * group + (row - token * group)
-    out = ptr(load(args, at.OUT), T) + row_offset(args, at.OUT_SEQ, seq, q_start + token, head)
+    out = ptr(load(args, ATTENTION.out), T) + offset_of(args, ATTENTION.out_strides, seq, q_start + token, head)
     factor = 1.0 / total if total != 0.0 else 0.0
     i = 0
     while i + LANES <= size:
@@ -183,17 +178,17 @@ def write_row(args, seq, q_start, row, kv_head, sums, total, T):
 @jit.inline
 def load_query_tile(args, seq, kv_head, first_row, rows, q_start, width, queries, staging, stride, T):
     """Query rows as words, transposed to [word, row], with zero rows up to `width`."""
-    q, group, size = ptr(load(args, at.Q), T), load(args, at.GROUP), load(args, at.SIZE_QK)
+    q, group, size = ptr(load(args, ATTENTION.q), T), load(args, ATTENTION.group), load(args, ATTENTION.size_qk)
     for start in range(0, width, LANES):
         for i in range(LANES):
             row = first_row + start + i
             token = row // group
             head = kv_head * group + (row - token * group)
             if start + i < rows:
-                source = q + row_offset(args, at.Q_SEQ, seq, q_start + token, head)
-                copy_row(staging + i * stride, source, size, 1.0)
+                source = q + offset_of(args, ATTENTION.q_strides, seq, q_start + token, head)
+                pack_row(staging + i * stride, source, size, 1.0)
             else:
-                clear_row(staging + i * stride, stride)
+                clear(staging + i * stride, stride)
         for i in range(0, stride, LANES):
             transpose_tile(queries + (i * width + start), width, staging + i, stride, LANES)
 
@@ -201,7 +196,7 @@ def load_query_tile(args, seq, kv_head, first_row, rows, q_start, width, queries
 @jit.inline
 def load_rows_info(args, kv_head, first_row, rows, q_len, kv_len, width, positions, slopes, T):
     """Position and ALiBi slope of every row of a tile; rows beyond the last repeat it."""
-    group = load(args, at.GROUP)
+    group = load(args, ATTENTION.group)
     for i in range(width):
         row = first_row + min(i, rows - 1)
         token = row // group
@@ -214,11 +209,11 @@ def load_rows_info(args, kv_head, first_row, rows, q_len, kv_len, width, positio
 def load_tile(k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, value_stride, size_qk, size_v, C):
     """Copy keys and values into words."""
     for i in range(count):
-        copy_row(keys + i * key_stride, ptr(load(k_at, i), C), size_qk, row_scale(k_scales, i, C))
+        pack_row(keys + i * key_stride, ptr(load(k_at, i), C), size_qk, row_scale(k_scales, i, C))
     for i in range(0, count, 2):
         odd = i + 1 == count
         other = i if odd else i + 1
-        copy_two_rows(
+        pack_two_rows(
             values, value_stride, i // 2, ptr(load(v_at, i), C), ptr(load(v_at, other), C), 0 if odd else -1, size_v,
             row_scale(v_scales, i, C), row_scale(v_scales, other, C),
         )  # fmt: skip
@@ -226,11 +221,11 @@ def load_tile(k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, v
 
 @jit.inline
 def attend_tile(args, seq, kv_head, first_row, rows, T, C):
-    """Rows first_row ... + rows (at most TILE_ROWS) as one tile against tiles of keys."""
+    """Rows first_row ... + rows (at most `tile_rows`) as one tile against tiles of keys."""
     q_start, q_len, kv_start, kv_len, _ = sequence(args, seq)
-    size_qk, size_v, group = load(args, at.SIZE_QK), load(args, at.SIZE_V), load(args, at.GROUP)
-    scale = bitcast(load(args, at.SCALE), F64) * LOG2E
-    causal, window = load(args, at.CAUSAL), load(args, at.WINDOW)
+    size_qk, size_v, group = load(args, ATTENTION.size_qk), load(args, ATTENTION.size_v), load(args, ATTENTION.group)
+    scale = bitcast(load(args, ATTENTION.scale), F64) * LOG2E
+    causal, window = load(args, ATTENTION.causal), load(args, ATTENTION.window)
     words = (size_qk + depth(T) - 1) // depth(T)
     key_stride = (words + LANES - 1) // LANES * LANES
     value_stride = (size_v + PANEL - 1) // PANEL * PANEL
@@ -250,8 +245,8 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
 
     load_query_tile(args, seq, kv_head, first_row, rows, q_start, width, queries, keys, key_stride, T)
     load_rows_info(args, kv_head, first_row, rows, q_len, kv_len, width, positions, slopes, T)
-    clear(sums, width * value_stride, T)
-    clear(totals, width, T)
+    clear(sums, width * value_stride)
+    clear(totals, width)
     for i in range(0, width, LANES):
         vstore(tops, i, fill(-INF, T, LANES))
     first_position, first, _ = visible(args, first_row // group, q_len, kv_len)
@@ -259,13 +254,14 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
 
     for j in range(first, end, num_keys):
         count = min(num_keys, end - j)
-        status = find_rows(args, at.K, kv_head, seq, kv_start + j, count, itemsize(C), k_at)
+        token, k_steps, v_steps = kv_start + j, ATTENTION.k_scale_strides, ATTENTION.v_scale_strides
+        status = find_rows(args, ATTENTION.k, ATTENTION.k_strides, kv_head, seq, token, count, itemsize(C), k_at)
         if status != 0:
             return status
-        find_rows(args, at.V, kv_head, seq, kv_start + j, count, itemsize(C), v_at)
-        if load(args, at.K_SCALE) != 0:
-            find_rows(args, at.K_SCALE, kv_head, seq, kv_start + j, count, 4, k_scales)
-            find_rows(args, at.V_SCALE, kv_head, seq, kv_start + j, count, 4, v_scales)
+        find_rows(args, ATTENTION.v, ATTENTION.v_strides, kv_head, seq, token, count, itemsize(C), v_at)
+        if load(args, ATTENTION.k_scales) != 0:
+            find_rows(args, ATTENTION.k_scales, k_steps, kv_head, seq, token, count, 4, k_scales)
+            find_rows(args, ATTENTION.v_scales, v_steps, kv_head, seq, token, count, 4, v_scales)
         load_tile(
             k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, value_stride, size_qk, size_v, C
         )  # fmt: skip
@@ -275,7 +271,7 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
                     keys + i * key_stride, key_stride, queries + c, width, words, scale,
                     scores + (i * width + c), ROWS, VECTORS,
                 )  # fmt: skip
-        if load(args, at.SLOPES) != 0:
+        if load(args, ATTENTION.slopes) != 0:
             bias_tile(scores, positions, slopes, j, count, width, T)
         if (causal != 0 and j + count - 1 > first_position) or (window > 0 and j <= last_position - window):
             mask_tile(scores, positions, j, count, width, causal != 0, window if window > 0 else NO_WINDOW)
@@ -301,12 +297,12 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
 @jit.inline
 def find_tile_of(args, tile):
     """(sequence, tile within it, error code) of a tile of a key/value head; sequence -1 beyond the last."""
-    tile_rows, group, num_seqs = load(args, at.TILE_ROWS), load(args, at.GROUP), load(args, at.NUM_SEQS)
-    if load(args, at.STARTS) == 0:
-        per_sequence = (load(args, at.Q_LEN) * group + tile_rows - 1) // tile_rows
+    tile_rows, group = load(args, ATTENTION.tile_rows), load(args, ATTENTION.group)
+    if load(args, ATTENTION.starts) == 0:
+        per_sequence = (load(args, ATTENTION.q_len) * group + tile_rows - 1) // tile_rows
         seq = tile // per_sequence
         return seq, tile - seq * per_sequence, 0
-    for seq in range(num_seqs + 1):
+    for seq in range(load(args, ATTENTION.num_seqs) + 1):
         _, q_len, _, _, status = sequence(args, seq)
         if status != 0:
             return -1, 0, status
@@ -320,7 +316,7 @@ def find_tile_of(args, tile):
 @jit.inline
 def find_unit(args, unit):
     """(sequence or -1, kv head, first row, rows, error code): kv head by kv head, the tiles of all sequences."""
-    num_tiles, tile_rows = load(args, at.NUM_TILES), load(args, at.TILE_ROWS)
+    num_tiles, tile_rows = load(args, ATTENTION.num_tiles), load(args, ATTENTION.tile_rows)
     kv_head = unit // num_tiles
     tile = unit - kv_head * num_tiles
     # Causal tiles grow longer towards the end: in turn from both ends, threads get equal shares.
@@ -329,7 +325,7 @@ def find_unit(args, unit):
     if seq < 0:
         return -1, 0, 0, 0, status
     _, q_len, _, _, status = sequence(args, seq)
-    all_rows, first_row, part = q_len * load(args, at.GROUP), tile * tile_rows, load(args, at.PART)
+    all_rows, first_row, part = q_len * load(args, ATTENTION.group), tile * tile_rows, load(args, ATTENTION.part)
     if part == 2 and all_rows <= FEW:
         return -1, 0, 0, 0, status
     return seq, kv_head, first_row, min(tile_rows, all_rows - first_row), status

@@ -7,16 +7,16 @@ before either is written, so a tensor may be rotated in place.
 
 from numba import types
 
+from ...blocks.rope import BAD_POSITION, ROPE
 from ...build import isa, jit
 from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import load, ptr, vload, vload_first, vstore, vstore_first
+from ..array.copy import copy_row
+from .tiles import offset_of
 
 LANES = isa.lanes()
 PAIR = 2 * LANES
 I64 = types.int64
-HEADER = 13  # arguments before the first tensor
-FIELDS = 9  # arguments per tensor
-OUT_OF_RANGE = 1
 
 
 @jit.inline
@@ -56,41 +56,31 @@ def rotate_interleaved(x, y, sin, cos, half, sign):
 
 
 @jit.inline
-def copy_rest(x, y, start, size):
-    """y[start:size] = x[start:size]."""
-    for i in range(start, size, LANES):
-        vstore_first(y, i, vload_first(x, i, LANES, size - i), size - i)
-
-
-@jit.inline
 def rope(args, lo, hi, rotate, T, C, P):
-    """Rotate every head of tokens [lo, hi).
-
-    args: number of tensors, tokens per batch, head size, half of the rotated size, positions and their
-    batch and token strides, sin, cos, rows of the tables, row stride of sin and of cos, 1 or -1 to turn
-    forth or back; then per tensor: x, y, heads, strides of x (batch, token, head), strides of y.
-    """
-    num_tensors, tokens, size, half = load(args, 0), load(args, 1), load(args, 2), load(args, 3)
-    positions, pos_batch, pos_token = ptr(load(args, 4), P), load(args, 5), load(args, 6)
-    sin, cos, num_rows = ptr(load(args, 7), C), ptr(load(args, 8), C), load(args, 9)
-    sin_stride, cos_stride, sign = load(args, 10), load(args, 11), float(load(args, 12))
+    """Rotate every head of tokens [lo, hi)."""
+    tokens, size, half = load(args, ROPE.tokens), load(args, ROPE.size), load(args, ROPE.half)
+    positions, pos_batch = ptr(load(args, ROPE.positions), P), load(args, ROPE.position_batch)
+    pos_token, num_rows = load(args, ROPE.position_token), load(args, ROPE.rows)
+    sin, cos, sign = ptr(load(args, ROPE.sin), C), ptr(load(args, ROPE.cos), C), float(load(args, ROPE.sign))
+    sin_stride, cos_stride = load(args, ROPE.sin_stride), load(args, ROPE.cos_stride)
+    num_tensors = 1 if load(args, ROPE.x2) == 0 else 2
     for unit in range(lo, hi):
         batch = unit // tokens
         token = unit - batch * tokens
         position = I64(load(positions, batch * pos_batch + token * pos_token))
         if position < 0 or position >= num_rows:
-            return OUT_OF_RANGE
+            return BAD_POSITION
         sin_row, cos_row = sin + position * sin_stride, cos + position * cos_stride
         for t in range(num_tensors):
-            own = args + (HEADER + FIELDS * t)
-            x_head = ptr(load(own, 0), T) + (batch * load(own, 3) + token * load(own, 4))
-            y_head = ptr(load(own, 1), T) + (batch * load(own, 6) + token * load(own, 7))
-            x_step, y_step = load(own, 5), load(own, 8)
-            in_place = load(own, 0) == load(own, 1)
-            for _ in range(load(own, 2)):
+            x_address, y_address = load(args, ROPE.x2 if t else ROPE.x), load(args, ROPE.y2 if t else ROPE.y)
+            x_strides, y_strides = ROPE.x2_strides if t else ROPE.x_strides, ROPE.y2_strides if t else ROPE.y_strides
+            x_head = ptr(x_address, T) + offset_of(args, x_strides, batch, token, 0)
+            y_head = ptr(y_address, T) + offset_of(args, y_strides, batch, token, 0)
+            x_step, y_step = offset_of(args, x_strides, 0, 0, 1), offset_of(args, y_strides, 0, 0, 1)
+            for _ in range(load(args, ROPE.heads2 if t else ROPE.heads)):
                 rotate(x_head, y_head, sin_row, cos_row, half, sign)
-                if not in_place and 2 * half < size:
-                    copy_rest(x_head, y_head, 2 * half, size)
+                if x_address != y_address and 2 * half < size:
+                    copy_row(y_head + 2 * half, x_head + 2 * half, size - 2 * half)
                 x_head, y_head = x_head + x_step, y_head + y_step
     return 0
 

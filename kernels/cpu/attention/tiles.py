@@ -9,20 +9,28 @@ the lanes: its softmax needs no sum across lanes, keys and values are used as th
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.lowp import bfloat16
 from ...lang.memory import first_lanes, from_memory, gep, vector_load
 from ...lang.simd import address, bitcast, convert, fill, load, muladd, ptr, select, vload, vload_first, vstore
 from ...lang.vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from ...lang.vmath import exp
 from ..gemm.microkernel import _BFloat, add_products_of
-from .block import LANES
+from .sizes import LANES
 
 PAIRS = 2 * LANES  # bfloat16 elements in a register
 INF = float("inf")
+LOG2E = 1.4426950408889634
 F32, INT32, U16 = types.float32, types.int32, types.uint16
+
+
+@jit.inline
+def offset_of(args, strides, i, j, k):
+    """The offset of the row [i, j, k] of a tensor; `strides` is the field of its three strides."""
+    return i * load(args, strides) + j * load(args, strides + 1) + k * load(args, strides + 2)
 
 
 # ---- products ----------------------------------------------------------------------------------
@@ -50,7 +58,7 @@ def _scalar(context, builder, pointer, dtype, index):
     return value
 
 
-def _integers(context, builder, sig, args, *positions):
+def integers(context, builder, sig, args, *positions):
     return [context.cast(builder, args[i], sig.args[i], types.int64) for i in positions]
 
 
@@ -66,7 +74,7 @@ def score_tile(typingctx, keys, key_stride, queries, query_stride, steps, scale,
         return None
 
     def codegen(context, builder, sig, args):
-        key_stride, query_stride, steps = _integers(context, builder, sig, args, 1, 3, 4)
+        key_stride, query_stride, steps = integers(context, builder, sig, args, 1, 3, 4)
         word, sums = keys.dtype, scores.dtype
         starts = [builder.mul(key_stride, ir.Constant(I64, i)) for i in range(height)]
 
@@ -106,11 +114,11 @@ def value_tile(
         return None
 
     def codegen(context, builder, sig, args):
-        row_stride, key_stride, value_stride, steps, out_stride = _integers(context, builder, sig, args, 1, 2, 4, 5, 9)
+        row_stride, key_stride, value_stride, steps, out_stride = integers(context, builder, sig, args, 1, 2, 4, 5, 9)
         word, sums = weights.dtype, out.dtype
         masks = [None] * across
         if not isinstance(valid, types.NoneType):
-            (count,) = _integers(context, builder, sig, args, 6)
+            (count,) = integers(context, builder, sig, args, 6)
             masks = [
                 first_lanes(builder, builder.sub(count, ir.Constant(I64, j * LANES)), LANES) for j in range(across)
             ]
@@ -146,13 +154,9 @@ def value_tile(
 # ---- softmax -----------------------------------------------------------------------------------
 
 
+@by_type
 def exp2_below(x):
     """2^x for x <= 0 (0 below -126.5, also for -inf); NaN stays."""
-    raise NotImplementedError("`exp2_below` is for jitted code")
-
-
-@overload(exp2_below)
-def _exp2_below(x):
     if x.dtype != F32:
         return lambda x: exp(x * 0.6931471805599453)
 
@@ -172,13 +176,9 @@ def _exp2_below(x):
     return polynomial
 
 
+@by_type
 def store_weights(weights, pair, stride, column, first, second):
     """Store the weights of keys 2 * pair and 2 * pair + 1 as words of a tile with rows of `stride`."""
-    raise NotImplementedError("`store_weights` is for jitted code")
-
-
-@overload(store_weights)
-def _store_weights(weights, pair, stride, column, first, second):
     if weights.dtype != INT32:
 
         def rows(weights, pair, stride, column, first, second):
@@ -281,25 +281,17 @@ pair_words = _words(
 )
 
 
+@by_type
 def row_scale(rows, i, C):
     """What the elements of row `i` are multiples of: `rows` are the addresses of factors of int8 caches."""
-    raise NotImplementedError("`row_scale` is for jitted code")
-
-
-@overload(row_scale)
-def _row_scale(rows, i, C):
     if C.instance_type == types.int8:
         return lambda rows, i, C: load(ptr(load(rows, i), F32), 0)
     return lambda rows, i, C: 1.0
 
 
-def copy_row(words, source, size, scale):
+@by_type
+def pack_row(words, source, size, scale):
     """`size` elements as words, padded with zeros to whole registers; int8 elements are multiplied by `scale`."""
-    raise NotImplementedError("`copy_row` is for jitted code")
-
-
-@overload(copy_row)
-def _copy_row(words, source, size, scale):
     if words.dtype == INT32 and source.dtype == bfloat16:
 
         def pairs(words, source, size, scale):
@@ -352,13 +344,9 @@ def _copy_row(words, source, size, scale):
     return widened
 
 
-def copy_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
+@by_type
+def pack_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
     """Rows 2 * pair and 2 * pair + 1 of a tile of values; of the second, the bits of the mask `keep`."""
-    raise NotImplementedError("`copy_two_rows` is for jitted code")
-
-
-@overload(copy_two_rows)
-def _copy_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
     if words.dtype == INT32 and first.dtype == bfloat16:
 
         def pairs(words, stride, pair, first, second, keep, size, scale, second_scale):
@@ -387,33 +375,22 @@ def _copy_two_rows(words, stride, pair, first, second, keep, size, scale, second
         return scaled_pairs
 
     def widened(words, stride, pair, first, second, keep, size, scale, second_scale):
-        copy_row(words + 2 * pair * stride, first, size, scale)
-        copy_row(words + (2 * pair + 1) * stride, second, size, second_scale)
+        pack_row(words + 2 * pair * stride, first, size, scale)
+        pack_row(words + (2 * pair + 1) * stride, second, size, second_scale)
 
     return widened
 
 
-@jit.inline
-def clear(x, size, T):
+@by_type
+def clear(x, size):
     """Zero `size` elements of scratch; writes whole registers."""
-    for i in range(0, size, LANES):
-        vstore(x, i, fill(0.0, T, LANES))
+    dtype = x.dtype
 
-
-def clear_row(words, size):
-    """Zero a row of words; writes whole registers."""
-    raise NotImplementedError("`clear_row` is for jitted code")
-
-
-@overload(clear_row)
-def _clear_row(words, size):
-    dtype = words.dtype
-
-    def clear_words(words, size):
+    def zeros(x, size):
         for i in range(0, size, LANES):
-            vstore(words, i, fill(0, dtype, LANES))
+            vstore(x, i, fill(0, dtype, LANES))
 
-    return clear_words
+    return zeros
 
 
 @jit.inline

@@ -10,123 +10,21 @@ convolution) has phases of results instead, each with its own taps. bfloat16 pai
 channels.
 
 Sums run over channels and taps in one order, whatever the cut into units.
-
-The argument block (`Geometry` in ops/conv.py writes it; all strides in elements):
-  0 x   1 panels of the weight   2 y   3 bias (0: none)   4 scratch   5 its bytes and 6 units per thread
-  7 results' channels and 8 channels of a group   9 groups   10-11 strides of x: image, channel   12-13 H, W
-  14-17 strides of y: image, channel, row, column   18-19 stride of the input   20 rows of a block   21 blocks
-  22 panels of a unit   23 units that share an image's block   24 pitch   25 elements of a channel's planes
-  26 elements of a phase's plane   27-28 first row and column of the grid in the input (in strides)   29 rows of a plane
-  30 phases of the input   31 phases of the result   32 taps   33 taps x channels (pairs of channels count as one)
-  34 where the offsets lie in the scratch (bytes)   35 panels of a group
-  36-37 of `conv_grad.py`
-  from 38 on: (row, column) of each phase of the input, (taps, rows, columns, offset in y) of each phase of the result,
-  (offset in a channel's planes, index in the weight) of each tap
 """
 
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
+from ...blocks.conv import IMAGE, PRODUCT, WEIGHT
 from ...build import jit
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, convert, fill, load, ptr, stack, store, vload, vload_first, vstore_first
-from ...lang.vector import I64, element_type, literal_of, splat
-from ..gemm.microkernel import (
-    add_products_of,
-    depth,
-    is_pair,
-    itemsize,
-    lanes,
-    lanes_of,
-    panel_ptr,
-    panel_type,
-    read,
-    sum_loop,
-    sum_ptr,
-    sum_type,
-    write,
-)
+from ..gemm.microkernel import depth, is_pair, itemsize, lanes, lanes_of, panel_ptr, sum_ptr
 from ..gemm.pack import load_unit
+from .products import offset_product, place_product
 
-TABLE = 38
 TILE_BYTES = 32 * 64 + 256  # sums of a tile in whole vectors both ways, and what is read behind them
 INT32, INT64, U16 = types.int32, types.int64, types.uint16
-
-
-@intrinsic(prefer_literal=True)
-def offset_product(typingctx, a, b, offsets, tile, steps, T, rows, vectors):
-    """tile[rows, vectors * lanes] = sum over `steps` of the outer products of a[k, rows] and b[offsets[k] : ].
-
-    `offsets` are in bytes; the last two arguments are literals.
-    """
-    height, across = literal_of(rows), literal_of(vectors)
-    if height is None or across is None or not isinstance(T, types.NumberClass):
-        return None
-    dtype = T.instance_type
-    count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
-
-    def codegen(context, builder, sig, args):
-        one = element_type(panel_type(dtype))
-        vector = ir.VectorType(one, count)
-        total = ir.VectorType(element_type(sum_type(dtype)), count)
-
-        def body(at, sums):
-            source = builder.add(args[1], read(builder, at[1], I64, 8))
-            right = [read(builder, source, vector, size, j * count * size) for j in range(across)]
-            new = []
-            for i in range(height):
-                left = splat(builder, read(builder, at[0], one, size, i * size), count)
-                for j in range(across):
-                    new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
-            return new
-
-        steps = context.cast(builder, args[4], sig.args[4], types.int64)
-        zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
-        _, sums = sum_loop(builder, steps, [args[0], args[2]], [height * size, 8], zeros, body)
-        for index, value in enumerate(sums):
-            write(builder, value, args[3], size, index * count * size)
-        return context.get_dummy_value()
-
-    return types.void(a, b, offsets, tile, steps, T, rows, vectors), codegen
-
-
-@intrinsic(prefer_literal=True)
-def place_product(typingctx, x, places, offsets, w, tile, steps, T, rows, vectors):
-    """tile[rows, vectors * lanes] = sum over k < `steps` of x[places[r] + offsets[k]] w[k, :], both in bytes.
-
-    `w` is [steps, vectors * lanes]; the last two arguments are literals.
-    """
-    height, across = literal_of(rows), literal_of(vectors)
-    if height is None or across is None or not isinstance(T, types.NumberClass):
-        return None
-    dtype = T.instance_type
-    count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
-
-    def codegen(context, builder, sig, args):
-        one = element_type(panel_type(dtype))
-        vector = ir.VectorType(one, count)
-        total = ir.VectorType(element_type(sum_type(dtype)), count)
-        sources = [builder.add(args[0], read(builder, args[1], I64, 8, 8 * i)) for i in range(height)]
-
-        def body(at, sums):
-            offset = read(builder, at[1], I64, 8)
-            right = [read(builder, at[0], vector, size, j * count * size) for j in range(across)]
-            new = []
-            for i in range(height):
-                left = splat(builder, read(builder, builder.add(sources[i], offset), one, size), count)
-                for j in range(across):
-                    new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
-            return new
-
-        steps = context.cast(builder, args[5], sig.args[5], types.int64)
-        zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
-        _, sums = sum_loop(builder, steps, [args[3], args[2]], [across * count * size, 8], zeros, body)
-        for index, value in enumerate(sums):
-            write(builder, value, args[4], size, index * count * size)
-        return context.get_dummy_value()
-
-    return types.void(x, places, offsets, w, tile, steps, T, rows, vectors), codegen
 
 
 # ---- the weight --------------------------------------------------------------------------------
@@ -134,27 +32,23 @@ def place_product(typingctx, x, places, offsets, w, tile, steps, T, rows, vector
 
 @jit.inline
 def pack_weight(args, lo, hi, T):
-    """Panels [lo, hi) of a weight: for each phase [channels (or pairs), taps, width], over the panels of all groups.
-
-    args: 0 weight, 1 panels, 2-4 strides of the weight: group, result's channel, channel, 5 results' channels and
-    6 channels of a group, 7 panels of a group, 8 phases, 9 taps, 10 width; then the taps of each phase,
-    the index of each tap.
-    """
-    w, panels, pair = ptr(load(args, 0), T), panel_ptr(load(args, 1), T), depth(T)
-    m_stride, c_stride, M, C = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
-    per_group, phases, taps, width = load(args, 7), load(args, 8), load(args, 9), load(args, 10)
+    """Panels [lo, hi) of a weight: for each phase [channels (or pairs), taps, width], over the panels of all groups."""
+    w, panels, pair = ptr(load(args, WEIGHT.weight), T), panel_ptr(load(args, WEIGHT.panels), T), depth(T)
+    m_stride, c_stride = load(args, WEIGHT.m_stride), load(args, WEIGHT.c_stride)
+    M, C, per_group = load(args, WEIGHT.m), load(args, WEIGHT.c), load(args, WEIGHT.group_panels)
+    phases, taps, width = load(args, WEIGHT.phases), load(args, WEIGHT.taps), load(args, WEIGHT.width)
     channels = (C + pair - 1) // pair
     for unit in range(lo, hi):
         group = unit // per_group
         first = (unit - group * per_group) * width
-        source = w + (group * load(args, 2) + first * m_stride)
+        source = w + (group * load(args, WEIGHT.group_stride) + first * m_stride)
         target = panels + unit * (channels * taps * width)
         tap = 0
         for phase in range(phases):
-            own = load(args, 11 + phase)
+            own = load(args, WEIGHT.table + phase)
             for c in range(channels):
                 for t in range(tap, tap + own):
-                    at = c * pair * c_stride + load(args, 11 + phases + t)
+                    at = c * pair * c_stride + load(args, WEIGHT.table + phases + t)
                     for r in range(width):
                         if first + r < M:
                             value = load_unit(source, at + r * m_stride, c_stride, (c + 1) * pair <= C)
@@ -218,22 +112,20 @@ def _copy_row(target, x, other, count, step):
 
 
 @jit.inline
-def pad_image(args, buffer, x, row, channels, pair):
-    """Copy the part of an image that results from grid row `row` on read; `pair` channels of x make one of `buffer`."""
-    C, x_channel, H, W = load(args, 8), load(args, 11), load(args, 12), load(args, 13)
-    h_stride, w_stride, pitch, channel, plane = (
-        load(args, 18),
-        load(args, 19),
-        load(args, 24),
-        load(args, 25),
-        load(args, 26),
-    )
-    h_first, w_first, num_rows, phases = row + load(args, 27), load(args, 28), load(args, 29), load(args, 30)
+def pad_image(args, table, buffer, x, row, channels, pair):
+    """Copy the part of an image that results from grid row `row` on read; `pair` channels of x make one of `buffer`.
+
+    The block begins as `IMAGE`; its phases stand from `table` on.
+    """
+    C, x_channel, H, W = load(args, IMAGE.c), load(args, IMAGE.x_channel), load(args, IMAGE.h), load(args, IMAGE.w)
+    h_stride, w_stride, pitch = load(args, IMAGE.stride_h), load(args, IMAGE.stride_w), load(args, IMAGE.pitch)
+    channel, plane, num_rows = load(args, IMAGE.channel), load(args, IMAGE.plane), load(args, IMAGE.plane_rows)
+    h_first, w_first, phases = row + load(args, IMAGE.first_h), load(args, IMAGE.first_w), load(args, IMAGE.phases)
     left = min(pitch, max(0, -w_first))
     for c in range(channels):
         other = x_channel if c * pair + 1 < C else 0
         for phase in range(phases):
-            h_phase, w_phase = load(args, TABLE + 2 * phase), load(args, TABLE + 2 * phase + 1)
+            h_phase, w_phase = load(args, table + 2 * phase), load(args, table + 2 * phase + 1)
             right = max(left, min(pitch, (W - 1 - w_phase) // w_stride + 1 - w_first))
             source = x + (c * pair * x_channel + (left + w_first) * w_stride + w_phase)
             target = buffer + (c * channel + phase * plane)
@@ -296,36 +188,38 @@ def correlate(args, lo, hi, T, R, V):
     one another.
     """
     tile = sum_ptr(stack(TILE_BYTES), T)
-    M, C, groups, blocks, shares = load(args, 7), load(args, 8), load(args, 9), load(args, 21), load(args, 23)
-    pitch, taps, per_group = load(args, 24), load(args, 32), load(args, 35)
-    scratch = load(args, 4) + lo // load(args, 6) * load(args, 5)
-    buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, 34), INT64)
+    M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
+    blocks, shares = load(args, PRODUCT.blocks), load(args, PRODUCT.shares)
+    pitch, taps, per_group = load(args, PRODUCT.pitch), load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
+    scratch = load(args, PRODUCT.scratch) + lo // load(args, PRODUCT.slice_units) * load(args, PRODUCT.slice_bytes)
+    buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, PRODUCT.offsets), INT64)
     across, pair = V * lanes(T), depth(T)
     channels = (C + pair - 1) // pair
-    results = TABLE + 2 * load(args, 30)
+    results = PRODUCT.table + 2 * load(args, PRODUCT.phases)
     fill_offsets(args, offsets, channels, 8 if itemsize(T) == 8 else 4)
-    strides = load(args, 15), load(args, 16), load(args, 17)
+    strides = load(args, PRODUCT.y_channel), load(args, PRODUCT.y_row), load(args, PRODUCT.y_column)
     packed = types.int64(-1)
     for unit in range(lo, hi):
         place = unit // shares
         image, block = place // blocks, place % blocks
         n, group = image // groups, image % groups
-        row = block * load(args, 20)
+        row = block * load(args, PRODUCT.block_rows)
         if place != packed:
-            x = ptr(load(args, 0), T) + (n * load(args, 10) + group * C * load(args, 11))
-            pad_image(args, buffer, x, row, channels, pair)
+            x_at = n * load(args, PRODUCT.x_image) + group * C * load(args, PRODUCT.x_channel)
+            x = ptr(load(args, PRODUCT.x), T) + x_at
+            pad_image(args, PRODUCT.table, buffer, x, row, channels, pair)
             packed = place
-        first = unit % shares * load(args, 22)
-        panels = panel_ptr(load(args, 1), T) + (group * per_group + first) * channels * taps * R
-        bias = ptr(load(args, 3), T) + group * M
-        for panel in range(first, min(per_group, first + load(args, 22))):
+        first = unit % shares * load(args, PRODUCT.unit_panels)
+        panels = panel_ptr(load(args, PRODUCT.panels), T) + (group * per_group + first) * channels * taps * R
+        bias = ptr(load(args, PRODUCT.bias), T) + group * M
+        for panel in range(first, min(per_group, first + load(args, PRODUCT.unit_panels))):
             begin = 0
-            for phase in range(load(args, 31)):
+            for phase in range(load(args, PRODUCT.results)):
                 at = results + 4 * phase
                 own, num_rows, width = load(args, at), load(args, at + 1) - row, load(args, at + 2)
-                num_rows = min(load(args, 20), num_rows)
-                y_at = n * load(args, 14) + (group * M + panel * R) * strides[0] + row * strides[1] + load(args, at + 3)
-                y = ptr(load(args, 2), T) + y_at
+                num_rows = min(load(args, PRODUCT.block_rows), num_rows)
+                y_at = n * load(args, PRODUCT.y_image) + (group * M + panel * R) * strides[0]
+                y = ptr(load(args, PRODUCT.y), T) + (y_at + row * strides[1] + load(args, at + 3))
                 end = (num_rows - 1) * pitch + width
                 grid = pitch, width
                 if width == pitch and strides[1] == width * strides[2]:
@@ -334,7 +228,8 @@ def correlate(args, lo, hi, T, R, V):
                     offset_product(panels, buffer + q, offsets + begin, tile, channels * own, T, R, V)
                     valid = min(R, M - panel * R)
                     stop = min(end, q + across)
-                    store_tile(y, strides, tile, across, q, stop, grid, valid, bias + panel * R, load(args, 3) != 0)
+                    has_bias = load(args, PRODUCT.bias) != 0
+                    store_tile(y, strides, tile, across, q, stop, grid, valid, bias + panel * R, has_bias)
                 begin += channels * own
                 panels = panels + channels * own * R
     return 0
@@ -343,10 +238,10 @@ def correlate(args, lo, hi, T, R, V):
 @jit.inline
 def fill_offsets(args, offsets, channels, size):
     """The offset in bytes of each element of a patch: for each phase of the results [channels, taps]."""
-    results, channel = TABLE + 2 * load(args, 30), load(args, 25)
-    taps = results + 4 * load(args, 31)
+    results, channel = PRODUCT.table + 2 * load(args, PRODUCT.phases), load(args, PRODUCT.channel)
+    taps = results + 4 * load(args, PRODUCT.results)
     k = 0
-    for phase in range(load(args, 31)):
+    for phase in range(load(args, PRODUCT.results)):
         own = load(args, results + 4 * phase)
         for c in range(channels):
             for t in range(own):
@@ -385,39 +280,41 @@ def correlate_lanes(args, lo, hi, T, R, V):
     Behind the offsets, the scratch has those of the places of a phase.
     """
     tile, turned = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TILE_BYTES), T)
-    M, C, groups, blocks, shares = load(args, 7), load(args, 8), load(args, 9), load(args, 21), load(args, 23)
-    taps, per_group = load(args, 32), load(args, 35)
-    scratch = load(args, 4) + lo // load(args, 6) * load(args, 5)
-    buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, 34), INT64)
+    M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
+    blocks, shares = load(args, PRODUCT.blocks), load(args, PRODUCT.shares)
+    taps, per_group = load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
+    scratch = load(args, PRODUCT.scratch) + lo // load(args, PRODUCT.slice_units) * load(args, PRODUCT.slice_bytes)
+    buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, PRODUCT.offsets), INT64)
     across, pair, count = V * lanes(T), depth(T), lanes(T)
     channels = (C + pair - 1) // pair
     places = offsets + channels * taps
-    results, size = TABLE + 2 * load(args, 30), 8 if itemsize(T) == 8 else 4
+    results, size = PRODUCT.table + 2 * load(args, PRODUCT.phases), 8 if itemsize(T) == 8 else 4
     fill_offsets(args, offsets, channels, size)
-    y_channel, y_row, y_column = load(args, 15), load(args, 16), load(args, 17)
+    y_channel, y_row, y_column = load(args, PRODUCT.y_channel), load(args, PRODUCT.y_row), load(args, PRODUCT.y_column)
     turned_width = (R + count - 1) // count * count
     packed = types.int64(-1)
     for unit in range(lo, hi):
         place = unit // shares
         image, block = place // blocks, place % blocks
         n, group = image // groups, image % groups
-        row = block * load(args, 20)
+        row = block * load(args, PRODUCT.block_rows)
         if place != packed:
-            x = ptr(load(args, 0), T) + (n * load(args, 10) + group * C * load(args, 11))
-            pad_image(args, buffer, x, row, channels, pair)
+            x_at = n * load(args, PRODUCT.x_image) + group * C * load(args, PRODUCT.x_channel)
+            x = ptr(load(args, PRODUCT.x), T) + x_at
+            pad_image(args, PRODUCT.table, buffer, x, row, channels, pair)
             packed = place
-        first = unit % shares * load(args, 22)
-        bias, has_bias, begin = ptr(load(args, 3), T) + group * M, load(args, 3) != 0, 0
-        for phase in range(load(args, 31)):
+        first = unit % shares * load(args, PRODUCT.unit_panels)
+        bias, has_bias, begin = ptr(load(args, PRODUCT.bias), T) + group * M, load(args, PRODUCT.bias) != 0, 0
+        for phase in range(load(args, PRODUCT.results)):
             at = results + 4 * phase
             own, width = load(args, at), load(args, at + 2)
-            total = max(0, min(load(args, 20), load(args, at + 1) - row)) * width
-            fill_places(places, total, R, width, load(args, 24), size)
-            y_at = n * load(args, 14) + group * M * y_channel + row * y_row + load(args, at + 3)
-            y, flat = ptr(load(args, 2), T) + y_at, y_column == 1 and y_row == width
-            for panel in range(first, min(per_group, first + load(args, 22))):
-                w = panel_ptr(load(args, 1), T) + ((group * per_group + panel) * channels * taps + begin) * across
-                m = panel * across
+            total = max(0, min(load(args, PRODUCT.block_rows), load(args, at + 1) - row)) * width
+            fill_places(places, total, R, width, load(args, PRODUCT.pitch), size)
+            y_at = n * load(args, PRODUCT.y_image) + group * M * y_channel + row * y_row + load(args, at + 3)
+            y, flat = ptr(load(args, PRODUCT.y), T) + y_at, y_column == 1 and y_row == width
+            for panel in range(first, min(per_group, first + load(args, PRODUCT.unit_panels))):
+                w_at = ((group * per_group + panel) * channels * taps + begin) * across
+                w, m = panel_ptr(load(args, PRODUCT.panels), T) + w_at, panel * across
                 for p in range(0, total, R):
                     place_product(buffer, places + p, offsets + begin, w, tile, channels * own, T, R, V)
                     turn(turned, tile, R, across)

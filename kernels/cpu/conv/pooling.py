@@ -1,22 +1,21 @@
-"""Pooling over windows of planes [P, H, W]: maxima with their places, means, and the gradients of both.
+"""Pooling over windows of planes or volumes [D, H, W]: maxima with their places, means, and the gradients of both.
 
-A unit is a plane, so gradients are summed without conflicts: in a plane of sums on the thread's scratch, which is
-rounded once into the result. Windows of one row are taken LANES at a time where their step is 1 or 2, with the edges
-(windows that reach beyond the plane) one by one.
-
-Arguments: 0 x, 1 y, 2 places of the maxima (bytes or int32), 3-4 H, W, 5-6 OH, OW, 7-8 kernel, 9-10 stride,
-11-12 padding, 13-14 dilation, 15 scratch, 16 its bytes and 17 planes per thread, 18 whether the padding counts in a
-mean, 19 divisor of a mean, or 0 for the size of the window.
+Two dims are a volume of depth 1 (one dim: also of height 1), which a kernel without VOLUME knows when it is compiled:
+loops over depth vanish. A unit is a plane or volume, so gradients are summed without conflicts: in sums on the thread's
+scratch, which are rounded once into the result. Windows of one row are taken LANES at a time where their step is 1 or
+2, with the edges (windows that reach beyond the plane) one by one.
 """
 
 from numba import types
 from numba.extending import overload
 
+from ...blocks.pooling import POOL
 from ...build import isa, jit
 from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import convert, fill, load, ptr, select, stack, store, vload, vload_first, vstore_first
 from ..gemm.microkernel import lanes_of, sum_ptr
 from ..norm.rows import row_mean
+from .forward import zero_row
 
 LANES = isa.lanes()
 PAIR = 2 * LANES
@@ -40,72 +39,112 @@ def _windows_row(x, at, step):
 
 
 @jit.inline
+def three(args, field, VOLUME):
+    """A field of depth, height and width; without VOLUME the first is the constant 1."""
+    return load(args, field) if VOLUME else 1, load(args, field + 1), load(args, field + 2)
+
+
+@jit.inline
+def corner(args, o, i, j, VOLUME):
+    """Where window (o, i, j) begins, which may be in the padding."""
+    front = o * load(args, POOL.stride) - load(args, POOL.padding) if VOLUME else 0
+    top = i * load(args, POOL.stride + 1) - load(args, POOL.padding + 1)
+    return front, top, j * load(args, POOL.stride + 2) - load(args, POOL.padding + 2)
+
+
+@jit.inline
 def inside(start, count, dilation, size):
-    """The taps [first, past) of a window from `start` on that lie inside [0, size)."""
-    first = max(0, (dilation - 1 - start) // dilation)
-    past = min(count, (size - 1 - start) // dilation + 1)
+    """The taps [first, past) of a window from `start` on that lie inside [0, size); most windows need no division."""
+    first, past = types.int64(0), count
+    if start < 0:
+        first = (dilation - 1 - start) // dilation
+    if start + (count - 1) * dilation >= size:
+        past = (size - 1 - start) // dilation + 1
     return first, past
 
 
 @jit.inline
-def max_window(x, places, y, at, i, j, args):
-    """One window, which may reach beyond the plane. NaN is the maximum; of equal ones the first."""
-    H, W, KH, KW = load(args, 3), load(args, 4), load(args, 7), load(args, 8)
-    d, e = load(args, 13), load(args, 14)
-    top, left = i * load(args, 9) - load(args, 11), j * load(args, 10) - load(args, 12)
-    a, a_past = inside(top, KH, d, H)
-    b, b_past = inside(left, KW, e, W)
-    best, where = load(x, (top + a * d) * W + left + b * e), a * KW + b
-    for k in range(a, a_past):
-        for m in range(b, b_past):
-            value = load(x, (top + k * d) * W + left + m * e)
-            if value > best or (value != value and best == best):
-                best, where = value, k * KW + m
-    store(y, at, best)
-    store(places, at, where)
+def largest(x, at, counts, steps, where, weights):
+    """(the largest of a block of elements, its place), NaN if one is, of equal ones the first.
+
+    The block begins at `at` and has `counts` elements in each dim, `steps` apart; the place of the first is `where`,
+    and those of neighbours differ by `weights`.
+    """
+    best, place = load(x, at), where
+    for n in range(counts[0]):
+        for k in range(counts[1]):
+            for m in range(counts[2]):
+                value = load(x, at + n * steps[0] + k * steps[1] + m * steps[2])
+                if value > best or (value != value and best == best):
+                    best, place = value, where + n * weights[0] + k * weights[1] + m * weights[2]
+    return best, place
 
 
 @jit.inline
-def max_pool(args, lo, hi, T, I):
+def max_window(x, args, o, i, j, VOLUME):
+    """The largest element of a window, which may reach beyond the plane, and its tap."""
+    D, H, W = three(args, POOL.size, VOLUME)
+    KD, KH, KW = three(args, POOL.window, VOLUME)
+    c, d, e = three(args, POOL.dilation, VOLUME)
+    front, top, left = corner(args, o, i, j, VOLUME)
+    f, f_past = inside(front, KD, c, D) if VOLUME else (0, 1)
+    a, a_past = inside(top, KH, d, H)
+    b, b_past = inside(left, KW, e, W)
+    at = ((front + f * c) * H + top + a * d) * W + left + b * e
+    counts, steps = (f_past - f, a_past - a, b_past - b), (c * H * W, d * W, e)
+    return largest(x, at, counts, steps, (f * KH + a) * KW + b, (KH * KW, KW, 1))
+
+
+@jit.inline
+def max_pool(args, lo, hi, T, I, VOLUME):
     """Maxima of the windows of planes [lo, hi), and which tap of its window each one is."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
-    KH, KW, d, e = load(args, 7), load(args, 8), load(args, 13), load(args, 14)
-    h_stride, w_stride, h_pad, w_pad = load(args, 9), load(args, 10), load(args, 11), load(args, 12)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    KD, KH, KW = three(args, POOL.window, VOLUME)
+    c, d, e = three(args, POOL.dilation, VOLUME)
+    w_stride = load(args, POOL.stride + 2)
     for plane in range(lo, hi):
-        x = ptr(load(args, 0), T) + plane * H * W
-        y, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
-        for i in range(OH):
-            top, j = i * h_stride - h_pad, 0
+        x = ptr(load(args, POOL.x), T) + plane * D * H * W
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y_at = (plane * OD * OH + row) * OW
+            y, places = ptr(load(args, POOL.y), T) + y_at, ptr(load(args, POOL.chosen), I) + y_at
+            front, top, left = corner(args, o, i, 0, VOLUME)
             whole = top >= 0 and top + (KH - 1) * d < H and w_stride <= 2
+            if VOLUME:
+                whole = whole and front >= 0 and front + (KD - 1) * c < D
+            j = 0
             while j < OW:
-                left = j * w_stride - w_pad
                 # the vectors of a step of 2 read one element behind their last window
                 last = left + (LANES - 1) * w_stride + (KW - 1) * e + w_stride - 1
                 if whole and left >= 0 and j + LANES <= OW and last < W:
-                    first = top * W + left
+                    first = (front * H + top) * W + left
                     best = windows_row(x, first, w_stride)
                     where = fill(0, types.int32, LANES)
-                    for k in range(KH):
-                        for m in range(KW):
-                            value = windows_row(x, first + k * d * W + m * e, w_stride)
-                            better = (value > best) | ((value != value) & (best == best))
-                            best, where = select(better, value, best), select(better, k * KW + m, where)
-                    vstore_first(y, i * OW + j, best, LANES)
-                    vstore_first(places, i * OW + j, convert(where, I), LANES)
-                    j += LANES
+                    for n in range(KD):
+                        for k in range(KH):
+                            for m in range(KW):
+                                value = windows_row(x, first + (n * c * H + k * d) * W + m * e, w_stride)
+                                best, where = larger_at(best, where, value, (n * KH + k) * KW + m)
+                    vstore_first(y, j, best, LANES)
+                    vstore_first(places, j, convert(where, I), LANES)
+                    j, left = j + LANES, left + LANES * w_stride
                 else:
-                    max_window(x, places, y, i * OW + j, i, j, args)
-                    j += 1
+                    best, tap = max_window(x, args, o, i, j, VOLUME)
+                    store(y, j, best)
+                    store(places, j, tap)
+                    j, left = j + 1, left + w_stride
     return 0
 
 
 @jit.inline
 def max_pool_2(args, lo, hi, T, I):
     """As `max_pool`, for windows of 2 x 2 that tile the plane: no padding, stride 2; edges by masks."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+    _, H, W = three(args, POOL.size, False)
+    _, OH, OW = three(args, POOL.out, False)
     for plane in range(lo, hi):
-        x = ptr(load(args, 0), T) + plane * H * W
-        y, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
+        x = ptr(load(args, POOL.x), T) + plane * H * W
+        y, places = ptr(load(args, POOL.y), T) + plane * OH * OW, ptr(load(args, POOL.chosen), I) + plane * OH * OW
         for i in range(OH):
             row = x + 2 * i * W
             for j in range(0, OW, LANES):
@@ -128,38 +167,41 @@ def larger_at(best, where, value, place):
 
 
 @jit.inline
-def max_positions(args, lo, hi, I):
-    """int64 positions in their planes of the maxima: args as of `max_pool`, 0 the positions to write."""
-    W, OH, OW, KW = load(args, 4), load(args, 5), load(args, 6), load(args, 8)
-    for plane in range(lo, hi):
-        out = ptr(load(args, 0), types.int64) + plane * OH * OW
-        places = ptr(load(args, 2), I) + plane * OH * OW
-        for i in range(OH):
-            top = i * load(args, 9) - load(args, 11)
-            for j in range(OW):
-                tap = types.int64(load(places, i * OW + j))
-                h = top + tap // KW * load(args, 13)
-                store(out, i * OW + j, h * W + j * load(args, 10) - load(args, 12) + tap % KW * load(args, 14))
+def max_positions(args, lo, hi, T, I, VOLUME):
+    """Positions of type T in their planes (y) of the maxima whose taps are in `chosen`."""
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    steps, w_stride = tap_steps(args, VOLUME), load(args, POOL.stride + 2)
+    for row in range(lo * OD * OH, hi * OD * OH):
+        o, i = (row // OH % OD, row % OH) if VOLUME else (0, row % OH)
+        y, taps = ptr(load(args, POOL.y), T) + row * OW, ptr(load(args, POOL.chosen), I) + row * OW
+        front, top, left = corner(args, o, i, 0, VOLUME)
+        first = (front * H + top) * W + left
+        for j in range(OW):
+            store(y, j, first + j * w_stride + tap_offset(types.int64(load(taps, j)), steps, VOLUME))
     return 0
 
 
+@jit.inline
+def tap_steps(args, VOLUME):
+    """What `tap_offset` needs: height and width of a window, and the steps between its taps in each dim."""
+    _, H, W = three(args, POOL.size, VOLUME)
+    _, KH, KW = three(args, POOL.window, VOLUME)
+    c, d, e = three(args, POOL.dilation, VOLUME)
+    return KH, KW, c * H * W, d * W, e
+
+
+@jit.inline
+def tap_offset(tap, steps, VOLUME):
+    """How far a tap lies from the first one of its window."""
+    KH, KW, c, d, e = steps
+    k = tap // KW
+    if VOLUME:
+        return k // KH * c + k % KH * d + tap % KW * e
+    return k * d + tap % KW * e
+
+
 # ---- gradients ---------------------------------------------------------------------------------
-
-
-def clear(sums, size):
-    """sums[:size] = 0."""
-    raise NotImplementedError("`clear` is for jitted code")
-
-
-@overload(clear)
-def _clear(sums, size):
-    width, kind = lanes_of(sums.dtype), sums.dtype
-
-    def implementation(sums, size):
-        for i in range(0, size, width):
-            vstore_first(sums, i, fill(0, kind, width), size - i)
-
-    return implementation
 
 
 def round_into(y, sums, size):
@@ -179,39 +221,49 @@ def _round_into(y, sums, size):
 
 
 @jit.inline
-def max_pool_backward(args, lo, hi, T, I):
-    """The gradient of planes [lo, hi) (0) from that of the maxima (1) and their places (2)."""
-    H, W, OH, OW, KW = load(args, 3), load(args, 4), load(args, 5), load(args, 6), load(args, 8)
-    h_stride, w_stride, h_pad, w_pad = load(args, 9), load(args, 10), load(args, 11), load(args, 12)
-    d, e = load(args, 13), load(args, 14)
-    sums = sum_ptr(load(args, 15) + lo // load(args, 17) * load(args, 16), T)
-    offsets, count = ptr(stack(TAPS_BYTES), types.int64), load(args, 7) * KW
+def sums_of(args, lo, T):
+    """The sums of one plane, of the thread that does planes from `lo` on."""
+    return sum_ptr(load(args, POOL.scratch) + lo // load(args, POOL.slice_planes) * load(args, POOL.slice_bytes), T)
+
+
+@jit.inline
+def max_pool_backward(args, lo, hi, T, I, VOLUME):
+    """The gradient of planes [lo, hi) (x) from that of the maxima (y) and their places."""
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    KD, KH, KW = three(args, POOL.window, VOLUME)
+    sums, size, w_stride = sums_of(args, lo, T), D * H * W, load(args, POOL.stride + 2)
+    offsets, count, steps = ptr(stack(TAPS_BYTES), types.int64), KD * KH * KW, tap_steps(args, VOLUME)
     few = count <= TAPS  # a look instead of a division for each element
     for tap in range(count if few else 0):
-        store(offsets, tap, tap // KW * d * W + tap % KW * e)
+        store(offsets, tap, tap_offset(tap, steps, VOLUME))
     for plane in range(lo, hi):
-        g, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
-        clear(sums, H * W)
-        for i in range(OH):
-            row = (i * h_stride - h_pad) * W - w_pad
+        zero_row(sums, 0, size)
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y_at = (plane * OD * OH + row) * OW
+            g, places = ptr(load(args, POOL.y), T) + y_at, ptr(load(args, POOL.chosen), I) + y_at
+            front, top, left = corner(args, o, i, 0, VOLUME)
+            first = (front * H + top) * W + left
             for j in range(OW):
-                tap = types.int64(load(places, i * OW + j))
+                tap = types.int64(load(places, j))
                 if few:
-                    at = row + j * w_stride + load(offsets, tap)
+                    at = first + j * w_stride + load(offsets, tap)
                 else:
-                    at = row + j * w_stride + tap // KW * d * W + tap % KW * e
-                store(sums, at, load(sums, at) + load(g, i * OW + j))
-        round_into(ptr(load(args, 0), T) + plane * H * W, sums, H * W)
+                    at = first + j * w_stride + tap_offset(tap, steps, VOLUME)
+                store(sums, at, load(sums, at) + load(g, j))
+        round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0
 
 
 @jit.inline
 def max_pool_2_backward(args, lo, hi, T, I):
     """As `max_pool_backward`, for windows of 2 x 2 that tile the plane; the rest of it gets zeros."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+    _, H, W = three(args, POOL.size, False)
+    _, OH, OW = three(args, POOL.out, False)
     for plane in range(lo, hi):
-        x = ptr(load(args, 0), T) + plane * H * W
-        g, places = ptr(load(args, 1), T) + plane * OH * OW, ptr(load(args, 2), I) + plane * OH * OW
+        x = ptr(load(args, POOL.x), T) + plane * H * W
+        g, places = ptr(load(args, POOL.y), T) + plane * OH * OW, ptr(load(args, POOL.chosen), I) + plane * OH * OW
         for i in range(OH):
             for j in range(0, OW, LANES):
                 value = vload_first(g, i * OW + j, LANES, OW - j)
@@ -232,58 +284,80 @@ def max_pool_2_backward(args, lo, hi, T, I):
 
 
 @jit.inline
-def mean_range(start, kernel, size, padded):
-    """[first, past) of a window inside the plane, and its length inside the padded plane."""
-    past = min(start + kernel, padded)
-    return max(0, start), min(past, size), past - start
-
-
-@jit.inline
-def adaptive_range(i, out, size):
+def share(i, out, size):
     """[first, past) of cell i of `out` cells that share out `size`."""
     return i * size // out, ((i + 1) * size + out - 1) // out
 
 
 @jit.inline
-def cell(args, i, axis, size, out, ADAPTIVE):
-    """[first, past) of window i along an axis, and its length for a divisor that counts the padding."""
+def cell(i, along, size, out, ADAPTIVE):
+    """[first, past) of window i inside the plane, and its length inside the padded plane.
+
+    `along` is the `axis`; with ADAPTIVE windows share out the plane.
+    """
     if ADAPTIVE:
-        first, past = adaptive_range(i, out, size)
+        first, past = share(i, out, size)
         return first, past, past - first
-    kernel, start = load(args, 7 + axis), i * load(args, 9 + axis) - load(args, 11 + axis)
-    return mean_range(start, kernel, size, size + load(args, 11 + axis))
+    kernel, stride, pad = along
+    start = i * stride - pad
+    past = min(start + kernel, size + pad)
+    return max(0, start), min(past, size), past - start
 
 
 @jit.inline
-def scale_of(args, rows, columns, whole):
-    """One over the divisor of a mean."""
-    count = whole if load(args, 18) != 0 else rows * columns
-    if load(args, 19) != 0:
-        count = load(args, 19)
-    return 1.0 / float(count)
+def axis(args, d):
+    """The kernel, its stride and padding in dim d."""
+    return load(args, POOL.window + d), load(args, POOL.stride + d), load(args, POOL.padding + d)
 
 
 @jit.inline
-def mean_pool(args, lo, hi, T, ADAPTIVE):
+def cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME):
+    """`cell` of the depth."""
+    if not VOLUME:
+        return 0, 1, 1
+    return cell(o, axis(args, 0), D, OD, ADAPTIVE)
+
+
+@jit.inline
+def divisor_of(counted, divisor, count, whole):
+    """The divisor of a mean of `count` elements, with the padding `whole` ones."""
+    if divisor != 0:
+        return divisor
+    return whole if counted != 0 else count
+
+
+@jit.inline
+def mean_pool(args, lo, hi, T, ADAPTIVE, VOLUME):
     """Means of the windows of planes [lo, hi); with ADAPTIVE, of cells that share out the plane."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    h_axis, w_axis = axis(args, 1), axis(args, 2)
+    counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
     for plane in range(lo, hi):
-        x, y = ptr(load(args, 0), T) + plane * H * W, ptr(load(args, 1), T) + plane * OH * OW
-        for i in range(OH):
-            a, a_past, height = cell(args, i, 0, H, OH, ADAPTIVE)
+        x = ptr(load(args, POOL.x), T) + plane * D * H * W
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
+            f, f_past, deep = cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME)
+            a, a_past, high = cell(i, h_axis, H, OH, ADAPTIVE)
             for j in range(OW):
-                b, b_past, width = cell(args, j, 1, W, OW, ADAPTIVE)
-                total = sum_of(x, a * W + b, a_past - a, b_past - b, W, T)
-                store(y, i * OW + j, total * scale_of(args, a_past - a, b_past - b, height * width))
+                b, b_past, wide = cell(j, w_axis, W, OW, ADAPTIVE)
+                total = 0.0
+                for n in range(f, f_past):
+                    total = add_block(total, x, (n * H + a) * W + b, a_past - a, b_past - b, W, T)
+                count = (f_past - f) * (a_past - a) * (b_past - b)
+                divisor = divisor_of(counted, fixed, count, deep * high * wide)
+                if divisor != before:  # most windows are alike
+                    before, scale = divisor, 1.0 / float(divisor)
+                store(y, j, total * scale)
     return 0
 
 
 @jit.inline
-def sum_of(x, at, rows, columns, stride, T):
-    """The sum of a block of a plane."""
-    total = 0.0
+def add_block(total, x, at, rows, columns, stride, T):
+    """`total` plus the sum of a block of a plane."""
     if columns == stride:  # whole rows are contiguous
-        return row_mean(x + at, rows * columns, T) * float(rows * columns)
+        return total + row_mean(x + at, rows * columns, T) * float(rows * columns)
     for i in range(rows):
         for j in range(columns):
             total += load(x, at + i * stride + j)
@@ -291,61 +365,69 @@ def sum_of(x, at, rows, columns, stride, T):
 
 
 @jit.inline
-def mean_pool_backward(args, lo, hi, T, ADAPTIVE):
-    """The gradient of planes [lo, hi) (0) from that of the means (1)."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
-    sums = sum_ptr(load(args, 15) + lo // load(args, 17) * load(args, 16), T)
+def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
+    """The gradient of planes [lo, hi) (x) from that of the means (y)."""
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
+    h_axis, w_axis = axis(args, 1), axis(args, 2)
+    counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
+    sums, size = sums_of(args, lo, T), D * H * W
     for plane in range(lo, hi):
-        g = ptr(load(args, 1), T) + plane * OH * OW
-        clear(sums, H * W)
-        for i in range(OH):
-            a, a_past, height = cell(args, i, 0, H, OH, ADAPTIVE)
+        zero_row(sums, 0, size)
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            g = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
+            f, f_past, deep = cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME)
+            a, a_past, high = cell(i, h_axis, H, OH, ADAPTIVE)
             for j in range(OW):
-                b, b_past, width = cell(args, j, 1, W, OW, ADAPTIVE)
-                part = load(g, i * OW + j) * scale_of(args, a_past - a, b_past - b, height * width)
-                for k in range(a, a_past):
-                    for m in range(b, b_past):
-                        store(sums, k * W + m, load(sums, k * W + m) + part)
-        round_into(ptr(load(args, 0), T) + plane * H * W, sums, H * W)
+                b, b_past, wide = cell(j, w_axis, W, OW, ADAPTIVE)
+                count = (f_past - f) * (a_past - a) * (b_past - b)
+                divisor = divisor_of(counted, fixed, count, deep * high * wide)
+                if divisor != before:
+                    before, scale = divisor, 1.0 / float(divisor)
+                one = load(g, j) * scale
+                for n in range(f, f_past):
+                    block = sums + (n * H + a) * W + b
+                    for k in range(a_past - a):
+                        for m in range(b_past - b):
+                            store(block, k * W + m, load(block, k * W + m) + one)
+        round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0
 
 
-# ---- adaptive maxima ---------------------------------------------------------------------------
+# ---- positions ---------------------------------------------------------------------------------
 
 
 @jit.inline
-def adaptive_max(args, lo, hi, T):
-    """Maxima of cells that share out planes [lo, hi), and their int64 positions (2)."""
-    H, W, OH, OW = load(args, 3), load(args, 4), load(args, 5), load(args, 6)
+def adaptive_max(args, lo, hi, T, I, VOLUME):
+    """Maxima of cells that share out planes [lo, hi), and their positions of type I (`chosen`)."""
+    D, H, W = three(args, POOL.size, VOLUME)
+    OD, OH, OW = three(args, POOL.out, VOLUME)
     for plane in range(lo, hi):
-        x, y = ptr(load(args, 0), T) + plane * H * W, ptr(load(args, 1), T) + plane * OH * OW
-        places = ptr(load(args, 2), types.int64) + plane * OH * OW
-        for i in range(OH):
-            a, a_past = adaptive_range(i, OH, H)
+        x = ptr(load(args, POOL.x), T) + plane * D * H * W
+        for row in range(OD * OH):
+            o, i = (row // OH, row % OH) if VOLUME else (0, row)
+            y_at, steps = (plane * OD * OH + row) * OW, (H * W, W, 1)
+            f, f_past = share(o, OD, D) if VOLUME else (0, 1)
+            a, a_past = share(i, OH, H)
             for j in range(OW):
-                b, b_past = adaptive_range(j, OW, W)
-                where = a * W + b
-                best = load(x, where)
-                for k in range(a, a_past):
-                    for m in range(b, b_past):
-                        value = load(x, k * W + m)
-                        if value > best or (value != value and best == best):
-                            best, where = value, k * W + m
-                store(y, i * OW + j, best)
-                store(places, i * OW + j, where)
+                b, b_past = share(j, OW, W)
+                first = (f * H + a) * W + b
+                best, where = largest(x, first, (f_past - f, a_past - a, b_past - b), steps, first, steps)
+                store(ptr(load(args, POOL.y), T), y_at + j, best)
+                store(ptr(load(args, POOL.chosen), I), y_at + j, where)
     return 0
 
 
 @jit.inline
-def positions_backward(args, lo, hi, T):
-    """The gradient of planes [lo, hi) (0) from that of chosen elements (1) and their int64 positions (2)."""
-    size, count = load(args, 3) * load(args, 4), load(args, 5) * load(args, 6)
-    sums = sum_ptr(load(args, 15) + lo // load(args, 17) * load(args, 16), T)
+def positions_backward(args, lo, hi, T, I):
+    """The gradient of planes [lo, hi) (x) of W elements from that of OW chosen ones (y) and their positions."""
+    size, count, sums = load(args, POOL.size + 2), load(args, POOL.out + 2), sums_of(args, lo, T)
     for plane in range(lo, hi):
-        g, places = ptr(load(args, 1), T) + plane * count, ptr(load(args, 2), types.int64) + plane * count
-        clear(sums, size)
+        g, places = ptr(load(args, POOL.y), T) + plane * count, ptr(load(args, POOL.chosen), I) + plane * count
+        zero_row(sums, 0, size)
         for i in range(count):
             at = load(places, i)
             store(sums, at, load(sums, at) + load(g, i))
-        round_into(ptr(load(args, 0), T) + plane * size, sums, size)
+        round_into(ptr(load(args, POOL.x), T) + plane * size, sums, size)
     return 0

@@ -8,23 +8,11 @@ R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 from numba import types
 from numba.extending import overload
 
+from ...blocks.gemm import BLOCKED, INTEGER
 from ...build import jit
 from ...lang.simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
-from .blocking import (
-    BATCH,
-    LANES,
-    PARTS,
-    RESIDUAL,
-    ROWS,
-    SCRATCH,
-    SHORT_ROWS,
-    SLICE_BYTES,
-    SLICE_ITEMS,
-    SPLIT_K,
-    SPLITS,
-    VECTORS,
-)
-from .epilogue import finish_row
+from .blocking import LANES, ROWS, SHORT_ROWS, VECTORS
+from .epilogue import activates, finish_row
 from .microkernel import depth, fetch, holds_sums, lanes, lanes_of, panel_ptr, sum_ptr, tile_product
 from .pack import pack_panels
 
@@ -61,11 +49,11 @@ def _add_parts(tile, part, part_stride, height, width, first, last):
 
 
 @jit.inline
-def batch_offsets(args, index):
-    """Element offsets of matrix `index` of the batch in A, B and C."""
+def batch_offsets(args, batch, index):
+    """Element offsets of matrix `index` in A, B and C; `batch`: where the block says how many dims follow."""
     a = b = c = 0
-    for d in range(load(args, BATCH) - 1, -1, -1):
-        at = BATCH + 1 + 4 * d
+    for d in range(load(args, batch) - 1, -1, -1):
+        at = batch + 1 + 4 * d
         rest = index // load(args, at)
         i = index - rest * load(args, at)
         a, b, c = a + i * load(args, at + 1), b + i * load(args, at + 2), c + i * load(args, at + 3)
@@ -80,43 +68,47 @@ def matmul(args, lo, hi, T, ACT, R):
     C and the residual (which may be C) are of type R. Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed
     in turn, into the slice of the scratch that belongs to the first tile, and thus to the thread.
     """
-    M, N, K, a_stride, a_k = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 9)
-    b_k, b_stride, c_stride = load(args, 10), load(args, 11), load(args, 12)
-    grid_m, grid_n = load(args, 13), load(args, 14)
-    mc, kc, nc, packed, part_offset = load(args, 17), load(args, 18), load(args, 19), load(args, 23), load(args, 25)
-    scratch = load(args, SCRATCH) + lo // load(args, SLICE_ITEMS) * load(args, SLICE_BYTES)
-    a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, 24), T)
+    M, N, K = load(args, BLOCKED.rows), load(args, BLOCKED.columns), load(args, BLOCKED.k)
+    a_stride, a_k, c_stride = load(args, BLOCKED.a_stride), load(args, BLOCKED.a_k), load(args, BLOCKED.c_stride)
+    b_k, b_stride = load(args, BLOCKED.b_k), load(args, BLOCKED.b_stride)
+    grid_m, grid_n = load(args, BLOCKED.grid_m), load(args, BLOCKED.grid_n)
+    tile_m, tile_n = load(args, BLOCKED.tile_m), load(args, BLOCKED.tile_n)
+    mc, kc, nc = load(args, BLOCKED.mc), load(args, BLOCKED.kc), load(args, BLOCKED.nc)
+    packed, part_offset = load(args, BLOCKED.panel), load(args, BLOCKED.part_offset)
+    scratch = load(args, BLOCKED.scratch) + lo // load(args, BLOCKED.slice_items) * load(args, BLOCKED.slice_bytes)
+    a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, BLOCKED.b_offset), T)
     across, pair, height = VECTORS * lanes(T), depth(T), types.int64(ROWS)
-    splits = max(1, load(args, SPLITS))
-    length = load(args, SPLIT_K) if splits > 1 else K
+    splits = max(1, load(args, BLOCKED.splits))
+    length = load(args, BLOCKED.split_k) if splits > 1 else K
     for unit in range(lo, hi):
         item, split = unit // splits, unit % splits
         p_start = split * length
         p_stop = min(K, p_start + length)
         matrix = item // (grid_m * grid_n)
         i_tile = (item - matrix * grid_m * grid_n) // grid_n
-        i_start, j_start = i_tile * load(args, 15), (item - (matrix * grid_m + i_tile) * grid_n) * load(args, 16)
-        i_stop, j_stop = min(M, i_start + load(args, 15)), min(N, j_start + load(args, 16))
-        a_offset, b_offset, c_offset = batch_offsets(args, matrix)
-        a = ptr(load(args, 0), T) + a_offset
+        i_start, j_start = i_tile * tile_m, (item - (matrix * grid_m + i_tile) * grid_n) * tile_n
+        i_stop, j_stop = min(M, i_start + tile_m), min(N, j_start + tile_n)
+        a_offset, b_offset, c_offset = batch_offsets(args, BLOCKED.batch, matrix)
+        a = ptr(load(args, BLOCKED.a), T) + a_offset
         for j in range(j_start, j_stop, nc):
             columns = min(nc, j_stop - j)
             for p in range(p_start, max(p_stop, 1), kc):  # also once when K is 0: the bias alone
                 k = min(kc, p_stop - p)
                 steps = (k + pair - 1) // pair
                 if packed:
-                    panels, b_panel = panel_ptr(load(args, 1), T) + (j // across * packed + p // pair * across), packed
+                    panels, b_panel = panel_ptr(load(args, BLOCKED.b), T), packed
+                    panels = panels + (j // across * packed + p // pair * across)
                 else:
                     panels, b_panel = b_block, steps * across
-                    b = ptr(load(args, 1), T) + (b_offset + j * b_stride + p * b_k)
+                    b = ptr(load(args, BLOCKED.b), T) + (b_offset + j * b_stride + p * b_k)
                     pack_panels(panels, b_panel, b, columns, k, b_stride, b_k, across, T)
                 for i in range(i_start, i_stop, mc):
                     rows, c_at, at = min(mc, i_stop - i), c_offset + i * c_stride + j, i * a_stride + p * a_k
                     pack_panels(a_block, (steps + 1) * height, a + at, rows, k, a_stride, a_k, height, T)
-                    part, part_stride = sum_ptr(load(args, 2), T) + c_at, c_stride
+                    part, part_stride = sum_ptr(load(args, BLOCKED.c), T) + c_at, c_stride
                     if splits > 1:
-                        part = sum_ptr(load(args, SCRATCH) + load(args, PARTS), T) + ((split * M + i) * N + j)
-                        part_stride = N
+                        part = sum_ptr(load(args, BLOCKED.scratch) + load(args, BLOCKED.parts), T)
+                        part, part_stride = part + ((split * M + i) * N + j), N
                     elif part_offset:
                         part, part_stride = sum_ptr(scratch + part_offset, T) + (i - i_start) * nc, nc
                     ends = p == p_start, p + k >= p_stop and splits == 1
@@ -133,19 +125,19 @@ def destination(args, where, ends, nothing, T, ACT, R):
     whether that is all there is to do (768 x 512 x 128 with a bias: 6 % faster than by way of memory).
     """
     part, part_stride, c_at, j_start = where
-    bias, residual, c_stride = load(args, 3), load(args, RESIDUAL), load(args, 12)
+    bias, residual, c_stride = load(args, BLOCKED.bias), load(args, BLOCKED.residual), load(args, BLOCKED.c_stride)
     place, stride, term, row, column, terms = part, part_stride, nothing, 0, 0, 0
     if not ends[0]:
         term, row, column, terms = part, part_stride, 1, 1
     if not ends[1]:
         return place, stride, term, row, column, True
-    place, stride = sum_ptr(address(ptr(load(args, 2), R) + c_at), T), c_stride
+    place, stride = sum_ptr(address(ptr(load(args, BLOCKED.c), R) + c_at), T), c_stride
     if bias != 0:
         term, row, column, terms = sum_ptr(address(ptr(bias, T) + j_start), T), 0, 1, terms + 1
     if residual != 0:
         term, row, column, terms = sum_ptr(address(ptr(residual, R) + c_at), T), c_stride, 1, terms + 1
     as_it_is = holds_sums(T, R) and (bias == 0 or holds_sums(R, T))
-    as_it_is = as_it_is and ACT == 0 and bitcast(load(args, 4), types.float64) == 1.0
+    as_it_is = as_it_is and not activates(ACT) and bitcast(load(args, BLOCKED.alpha), types.float64) == 1.0
     return place, stride, term, row, column, as_it_is and terms <= 1
 
 
@@ -158,9 +150,10 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
     part, part_stride, c_at, j_start = where
     across = VECTORS * lanes(T)
     tile = sum_ptr(stack(TILE_BYTES), T)
-    c, residual, c_stride = ptr(load(args, 2), R) + c_at, ptr(load(args, RESIDUAL), R) + c_at, load(args, 12)
-    bias, alpha = ptr(load(args, 3), T) + j_start, bitcast(load(args, 4), types.float64)
-    given = load(args, 3) != 0, load(args, RESIDUAL) != 0
+    c, residual = ptr(load(args, BLOCKED.c), R) + c_at, ptr(load(args, BLOCKED.residual), R) + c_at
+    bias, c_stride = ptr(load(args, BLOCKED.bias), T) + j_start, load(args, BLOCKED.c_stride)
+    given = load(args, BLOCKED.bias) != 0, load(args, BLOCKED.residual) != 0
+    alpha = bitcast(load(args, BLOCKED.alpha), types.float64)
     nothing = sum_ptr(stack(ROW_BYTES), T)
     for i in range(across):
         store(nothing, i, -0.0)
@@ -216,34 +209,41 @@ def _add_row(total, part, width):
 @jit.inline
 def join_parts(args, lo, hi, T, ACT, R):
     """Rows [lo, hi) of C from the sums of the parts of k; arguments as of `matmul`."""
-    M, N, alpha = load(args, 5), load(args, 6), bitcast(load(args, 4), types.float64)
-    given = load(args, 3) != 0, load(args, RESIDUAL) != 0
-    parts = sum_ptr(load(args, SCRATCH) + load(args, PARTS), T)
+    M, N, alpha = (
+        load(args, BLOCKED.rows),
+        load(args, BLOCKED.columns),
+        bitcast(load(args, BLOCKED.alpha), types.float64),
+    )
+    given = load(args, BLOCKED.bias) != 0, load(args, BLOCKED.residual) != 0
+    parts = sum_ptr(load(args, BLOCKED.scratch) + load(args, BLOCKED.parts), T)
+    bias = ptr(load(args, BLOCKED.bias), T)
     for i in range(lo, hi):
         total = parts + i * N
-        for split in range(1, load(args, SPLITS)):
+        for split in range(1, load(args, BLOCKED.splits)):
             add_row(total, parts + (split * M + i) * N, N)
-        c, residual = ptr(load(args, 2), R) + i * N, ptr(load(args, RESIDUAL), R) + i * N
-        finish_row(c, total, ptr(load(args, 3), T), residual, alpha, given, N, ACT)
+        c, residual = ptr(load(args, BLOCKED.c), R) + i * N, ptr(load(args, BLOCKED.residual), R) + i * N
+        finish_row(c, total, bias, residual, alpha, given, N, ACT)
     return 0
 
 
 @jit.inline
 def integer_rows(args, lo, hi, T):
     """Rows [lo, hi) of C = alpha A B in integers that wrap around: one row of B after the other."""
-    M, N, K = load(args, 5), load(args, 6), load(args, 7)
-    b_k, b_stride, alpha = load(args, 10), load(args, 11), load(ptr(address(args + 4), T), 0)
+    M, N, K = load(args, INTEGER.rows), load(args, INTEGER.columns), load(args, INTEGER.k)
+    a_stride, a_k, c_stride = load(args, INTEGER.a_stride), load(args, INTEGER.a_k), load(args, INTEGER.c_stride)
+    b_k, b_stride = load(args, INTEGER.b_k), load(args, INTEGER.b_stride)
+    alpha = load(ptr(address(args + INTEGER.alpha), T), 0)
     for item in range(lo, hi):
         matrix = item // M
         i = item - matrix * M
-        a_offset, b_offset, c_offset = batch_offsets(args, matrix)
-        a = ptr(load(args, 0), T) + (a_offset + i * load(args, 8))
-        b = ptr(load(args, 1), T) + b_offset
-        c = ptr(load(args, 2), T) + (c_offset + i * load(args, 12))
+        a_offset, b_offset, c_offset = batch_offsets(args, INTEGER.batch, matrix)
+        a = ptr(load(args, INTEGER.a), T) + (a_offset + i * a_stride)
+        b = ptr(load(args, INTEGER.b), T) + b_offset
+        c = ptr(load(args, INTEGER.c), T) + (c_offset + i * c_stride)
         for j in range(0, N, LANES):
             vstore_first(c, j, fill(0, T, LANES), N - j)
         for p in range(K):
-            value = load(a, p * load(args, 9)) * alpha
+            value = load(a, p * a_k) * alpha
             row = b + p * b_k
             if b_stride == 1:
                 for j in range(0, N, LANES):

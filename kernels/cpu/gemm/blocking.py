@@ -1,22 +1,11 @@
 """Sizes of the blocked matrix product: register tiles, panels, cache blocks, and the cut into tiles.
 
-Plain Python, which both kernels and the ops that launch them read: no Numba here.
-
-The argument block of a product starts with the addresses of A, B, C and the bias (0: none) and alpha (the
-bits of a float64), then come M, N, K, strides and sizes of the kernel's own, at `BATCH` the number of
-batch dims and behind it the size of each and its strides in A, B and C.
+Plain Python, which both kernels and the plans that launch them read: no Numba here.
 """
 
-import functools
 from dataclasses import dataclass
 
 from ...build import isa
-
-ADDRESSES = 5  # how many of the arguments the layout does not determine, but for the two below
-SCRATCH, SLICE_BYTES, SLICE_ITEMS = 20, 21, 22  # address of the scratch, its bytes and items of work per thread
-RESIDUAL = 26  # the address of what is added to the result (0: nothing), with the strides of C
-SPLITS, SPLIT_K, PARTS = 27, 28, 29  # parts that k is cut into (0: none), their length, their sums in the scratch
-BATCH = 30
 
 LANES = isa.lanes()
 _WIDE_FILE = isa.vector_bytes() == 64 or "neon" in isa.features()  # 32 vector registers, else 16
@@ -26,6 +15,7 @@ ROWS = 14 if _WIDE_FILE else 6 if LANES == 8 else 4
 SHORT_ROWS = 4 if _WIDE_FILE else 3 if LANES == 8 else 2  # of the tile for the last rows of a matrix
 VECTORS = 2
 
+GROUP = 8  # rows of a matrix at a time, by dot products with a few vectors (gemv.py)
 # Dot products: 8 rows with 2 vectors, 4 with 4; half as many rows where registers are few.
 PAIR_ROWS, QUAD_ROWS = (8, 4) if _WIDE_FILE else (4, 2)
 
@@ -81,7 +71,7 @@ def _up(value, unit):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Blocks:
     """How a product is cut: `items` tiles over all matrices of the batch, blocks within a tile."""
 
     grid: tuple[int, int]
@@ -122,9 +112,8 @@ def split_length(m, n, k):
     return _up(-(-k // min(16, k // 4096)), 64)
 
 
-@functools.lru_cache(maxsize=4096)
-def plan(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
-    """The `Plan` of a batch of products [m, k] x [k, n]; `packed` when B comes in panels.
+def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
+    """The `Blocks` of a batch of products [m, k] x [k, n]; `packed` when B comes in panels.
 
     `own_sums` says that partial sums cannot lie in C: it is of 16 bits, or holds what the product is added to.
     """
@@ -136,12 +125,12 @@ def plan(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     else:
         tile_m, tile_n = _grid(m, n, k, threads, columns)
     steps = max(1, -(-k // pair))
-    blocks = -(-steps * size // _K_BYTES)
-    partial = blocks > 1 and own_sums
+    pieces = -(-steps * size // _K_BYTES)
+    partial = pieces > 1 and own_sums
     if partial:
         tile_m = min(tile_m, _up(_PART_ROWS, ROWS))
     grid = -(-m // tile_m), -(-n // tile_n)
-    steps = _up(-(-steps // blocks), lanes(dtype))
+    steps = _up(-(-steps // pieces), lanes(dtype))
     mc = min(tile_m, max(1, _A_BYTES // (steps * size * ROWS)) * ROWS)
     nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
@@ -150,7 +139,7 @@ def plan(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     slice_bytes = end + (tile_m * nc * size if partial else 0)  # a sum takes what a panel's element does
     items = grid[0] * grid[1] * batch
     slices = min(threads, items)
-    return Plan(
+    return Blocks(
         grid=grid,
         tile=(tile_m, tile_n),
         mc=mc,

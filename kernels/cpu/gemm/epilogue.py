@@ -1,36 +1,37 @@
-"""What follows a product before its result is stored: scale, bias, activation, residual; and the way back."""
+"""What follows a product before its result is stored: scale, bias, activation, residual; and the way back.
+
+The activation is the rule of an elementwise op, which the rendered kernel binds as a function, `ACT`, or its
+derivative, `SLOPE` (`kernels/build/render.py`); None: there is none.
+"""
 
 from numba import types
 from numba.extending import overload
 
+from ...blocks.gemm import ACTIVATION_GRAD
 from ...build import jit
-from ...lang import vmath
-from ...lang.simd import fill, load, ptr, select, vload, vload_first, vstore, vstore_first
+from ...lang.simd import fill, load, ptr, vload, vload_first, vstore, vstore_first
 from .microkernel import lanes_of, sum_ptr, sum_type
 
-ACTIVATIONS = (None, "relu", "silu", "gelu", "gelu_tanh")  # by number: the constant ACT of the kernels
+
+def activates(ACT):
+    """Whether there is an activation, at compile time."""
+    raise NotImplementedError("`activates` is for jitted code")
+
+
+@overload(activates)
+def _activates(ACT):
+    given = isinstance(ACT, types.Dispatcher)
+    return lambda ACT: given
 
 
 def activate(x, ACT):
-    """Activation number `ACT` (a literal) of a vector."""
+    """The activation of a vector."""
     raise NotImplementedError("`activate` is for jitted code")
 
 
-@overload(activate, prefer_literal=True)
+@overload(activate)
 def _activate(x, ACT):
-    if not isinstance(ACT, types.IntegerLiteral):
-        return None
-    name = ACTIVATIONS[ACT.literal_value]
-    if name == "relu":
-        return lambda x, ACT: select(x < 0.0, 0.0, x)
-    if name == "silu":
-        return lambda x, ACT: x / (1.0 + vmath.exp(-x))
-    if name == "gelu":
-        return lambda x, ACT: x * vmath.normal_cdf(x)
-    if name == "gelu_tanh":
-        # 1 + tanh(u) = 2 sigmoid(2 u): a third of the time, and nothing cancels
-        return lambda x, ACT: x / (1.0 + vmath.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    return lambda x, ACT: x
+    return (lambda x, ACT: ACT(x)) if isinstance(ACT, types.Dispatcher) else (lambda x, ACT: x)
 
 
 def finish_row(y, sums, bias, residual, alpha, given, width, ACT):
@@ -41,11 +42,9 @@ def finish_row(y, sums, bias, residual, alpha, given, width, ACT):
     raise NotImplementedError("`finish_row` is for jitted code")
 
 
-@overload(finish_row, prefer_literal=True)
+@overload(finish_row)
 def _finish_row(y, sums, bias, residual, alpha, given, width, ACT):
-    if not isinstance(ACT, types.IntegerLiteral):
-        return None
-    count, KIND = lanes_of(y.dtype), ACT.literal_value
+    count = lanes_of(y.dtype)
 
     def implementation(y, sums, bias, residual, alpha, given, width, ACT):
         for j in range(0, width, count):
@@ -53,7 +52,7 @@ def _finish_row(y, sums, bias, residual, alpha, given, width, ACT):
             value = vload(sums, j, count) * alpha
             if given[0]:
                 value = value + vload_first(bias, j, count, valid)
-            value = activate(value, KIND)
+            value = activate(value, ACT)
             if given[1]:
                 value = value + vload_first(residual, j, count, valid)
             if valid >= count:
@@ -69,58 +68,25 @@ def _finish_row(y, sums, bias, residual, alpha, given, width, ACT):
 ROWS_AT_A_TIME = 4  # of a chunk: their sums stay in registers
 
 
-def slope(x, ACT):
-    """The derivative of activation number `ACT` (a literal) at a vector."""
-    raise NotImplementedError("`slope` is for jitted code")
-
-
-@overload(slope, prefer_literal=True)
-def _slope(x, ACT):
-    if not isinstance(ACT, types.IntegerLiteral):
-        return None
-    name, kind, count = ACTIVATIONS[ACT.literal_value], x.dtype, x.lanes
-    if name == "relu":
-        return lambda x, ACT: select(x > 0.0, fill(1.0, kind, count), 0.0)
-    if name == "silu":
-
-        def silu(x, ACT):
-            s = 1.0 / (1.0 + vmath.exp(-x))
-            return s * (1.0 + x * (1.0 - s))
-
-        return silu
-    if name == "gelu":
-        return lambda x, ACT: vmath.normal_cdf(x) + 0.3989422804014327 * x * vmath.exp(-0.5 * x * x)
-    if name == "gelu_tanh":
-
-        def gelu_tanh(x, ACT):
-            s = 1.0 / (1.0 + vmath.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-            return s + x * (1.5957691216057308 + 0.21406444881780076 * x * x) * (s * (1.0 - s))
-
-        return gelu_tanh
-    return None
-
-
-def add_rows(g, stride, places, columns, totals, rows, fresh, ACT):
-    """totals[j] += the sum of some rows of out[j] = g[j] * activation'(before[j]); `places`: before, out.
+def add_rows(g, stride, places, columns, totals, rows, fresh, SLOPE):
+    """totals[j] += the sum of some rows of out[j] = SLOPE(g[j], before[j]); `places`: before, out.
 
     Whole vectors of `totals` are written, unread if they are `fresh`.
     """
     raise NotImplementedError("`add_rows` is for jitted code")
 
 
-@overload(add_rows, prefer_literal=True)
-def _add_rows(g, stride, places, columns, totals, rows, fresh, ACT):
-    if not isinstance(ACT, types.IntegerLiteral):
-        return None
-    count, KIND, kind = lanes_of(g.dtype), ACT.literal_value, sum_type(g.dtype)
+@overload(add_rows)
+def _add_rows(g, stride, places, columns, totals, rows, fresh, SLOPE):
+    count, kind = lanes_of(g.dtype), sum_type(g.dtype)
 
-    def implementation(g, stride, places, columns, totals, rows, fresh, ACT):
+    def implementation(g, stride, places, columns, totals, rows, fresh, SLOPE):
         before, out = places
         whole = columns // count * count
         for j in range(0, whole, count):
             total = fill(0.0, kind, count) if fresh else vload(totals, j, count)
             for i in range(rows):
-                value = vload(g, i * stride + j, count) * slope(vload(before, i * columns + j, count), KIND)
+                value = SLOPE(vload(g, i * stride + j, count), vload(before, i * columns + j, count))
                 vstore(out, i * columns + j, value)
                 total = total + value
             vstore(totals, j, total)
@@ -129,7 +95,7 @@ def _add_rows(g, stride, places, columns, totals, rows, fresh, ACT):
             total = fill(0.0, kind, count) if fresh else vload(totals, whole, count)
             for i in range(rows):
                 x = vload_first(before, i * columns + whole, count, left)
-                value = vload_first(g, i * stride + whole, count, left) * slope(x, KIND)
+                value = SLOPE(vload_first(g, i * stride + whole, count, left), x)
                 vstore_first(out, i * columns + whole, value, left)
                 total = total + value
             vstore(totals, whole, total)
@@ -138,20 +104,19 @@ def _add_rows(g, stride, places, columns, totals, rows, fresh, ACT):
 
 
 @jit.inline
-def backward(args, lo, hi, T, ACT):
-    """Chunks [lo, hi) of rows of out = g * activation'(before), and the sums of their columns: the bias's gradient.
+def backward(args, lo, hi, T, SLOPE):
+    """Chunks [lo, hi) of rows of out = SLOPE(g, before), and the sums of their columns: the bias's gradient.
 
-    0-3: addresses of g, before, out, and the sums of the first chunk, 4: rows, 5: columns, 6: stride of the rows of g,
-    7: rows of a chunk, 8: step to the sums of the next chunk, in whole vectors. Chunks follow from the shape alone, so
-    the sums do not depend on threads.
+    Chunks follow from the shape alone, so the sums do not depend on threads; they are written in whole vectors.
     """
-    rows, columns, stride = load(args, 4), load(args, 5), load(args, 6)
-    chunk_rows, step = load(args, 7), load(args, 8)
+    rows, columns = load(args, ACTIVATION_GRAD.rows), load(args, ACTIVATION_GRAD.columns)
+    stride, chunk_rows = load(args, ACTIVATION_GRAD.stride), load(args, ACTIVATION_GRAD.chunk_rows)
+    g_start, before = ptr(load(args, ACTIVATION_GRAD.g), T), ptr(load(args, ACTIVATION_GRAD.before), T)
+    out, sums = ptr(load(args, ACTIVATION_GRAD.out), T), sum_ptr(load(args, ACTIVATION_GRAD.sums), T)
     for chunk in range(lo, hi):
         start, stop = chunk * chunk_rows, min(rows, (chunk + 1) * chunk_rows)
-        totals = sum_ptr(load(args, 3), T) + chunk * step
+        totals = sums + chunk * load(args, ACTIVATION_GRAD.step)
         for i in range(start, stop, ROWS_AT_A_TIME):
-            g, few, fresh = ptr(load(args, 0), T) + i * stride, min(ROWS_AT_A_TIME, stop - i), i == start
-            places = ptr(load(args, 1), T) + i * columns, ptr(load(args, 2), T) + i * columns
-            add_rows(g, stride, places, columns, totals, few, fresh, ACT)
+            g, few, fresh = g_start + i * stride, min(ROWS_AT_A_TIME, stop - i), i == start
+            add_rows(g, stride, (before + i * columns, out + i * columns), columns, totals, few, fresh, SLOPE)
     return 0

@@ -7,14 +7,14 @@
 from numba import types
 from numba.extending import overload
 
+from ...blocks.gemm import ADD_ROWS, DOT_ROWS
 from ...build import jit
 from ...lang.simd import bitcast, fill, load, ptr, reduce_add, stack, store, vload, vload_first, vstore
 from .blocked import batch_offsets
-from .blocking import PAIR_ROWS, QUAD_ROWS, RESIDUAL
+from .blocking import GROUP, PAIR_ROWS, QUAD_ROWS
 from .epilogue import finish_row
 from .microkernel import dot_tile, fetch, itemsize, lanes, lanes_of, sum_ptr, sum_type
 
-GROUP = 8  # rows of the matrix at a time
 STREAM_BYTES = 12288  # rows up to this size are read one after the other (16384, float32: 42 GB/s, by groups 53)
 SUM_BYTES = GROUP * 4 * 64
 RESULT_BYTES = 128  # GROUP sums, in whole vectors
@@ -33,11 +33,12 @@ def _add_up(sums, index):
 
 @jit.inline
 def dot_rows(args, lo, hi, T, ACT):
-    """out[n, m] = residual + activation(alpha * (w[n] . x[m]) + bias[n]) for groups [lo, hi) of 8 rows of w.
+    """out[n, m] = residual + activation(alpha * (w[n] . x[m]) + bias[n]) for groups [lo, hi) of GROUP rows of w.
 
     Bias, activation and residual are for outputs whose neighbours are along n.
     """
-    rows, tokens, k, w_stride, x_stride = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 9)
+    rows, tokens, k = load(args, DOT_ROWS.rows), load(args, DOT_ROWS.tokens), load(args, DOT_ROWS.k)
+    w_stride, x_stride = load(args, DOT_ROWS.w_stride), load(args, DOT_ROWS.x_stride)
     # One short row of x stays in the first-level cache while w streams through it, and a single stream reads
     # fastest (bfloat16, K = 4096: 33 GB/s a core, 29 by groups). Otherwise x is read once per group of rows.
     stream = tokens == 1 and k * itemsize(T) <= STREAM_BYTES
@@ -46,11 +47,11 @@ def dot_rows(args, lo, hi, T, ACT):
         matrix = item // groups
         n = (item - matrix * groups) * GROUP
         height = min(GROUP, rows - n)
-        w_offset, x_offset, out = batch_offsets(args, matrix)
-        w = ptr(load(args, 0), T) + (w_offset + n * w_stride)
+        w_offset, x_offset, out = batch_offsets(args, DOT_ROWS.batch, matrix)
+        w = ptr(load(args, DOT_ROWS.w), T) + (w_offset + n * w_stride)
         for m in range(0, tokens, 4):
             width, across = min(4, tokens - m), 2
-            x = ptr(load(args, 1), T) + (x_offset + m * x_stride)
+            x = ptr(load(args, DOT_ROWS.x), T) + (x_offset + m * x_stride)
             if stream:
                 for i in range(height):
                     dot_tile(w + i * w_stride, w_stride, 1, x, x_stride, 1, k, sums + 2 * i * count, T, 1, 1, 4)
@@ -70,15 +71,16 @@ def dot_rows(args, lo, hi, T, ACT):
 @jit.inline
 def store_dots(args, sums, across, offset, n, m, height, width, T, ACT):
     """Add up the lanes of [height, width] sums, finish and store them."""
-    at, n_stride, m_stride = offset + n * load(args, 10) + m * load(args, 11), load(args, 10), load(args, 11)
-    out, residual = ptr(load(args, 2), T) + at, ptr(load(args, RESIDUAL), T) + at
-    alpha, given = bitcast(load(args, 4), types.float64), (load(args, 3) != 0, load(args, RESIDUAL) != 0)
+    n_stride, m_stride = load(args, DOT_ROWS.row_step), load(args, DOT_ROWS.token_step)
+    at, alpha = offset + n * n_stride + m * m_stride, bitcast(load(args, DOT_ROWS.alpha), types.float64)
+    out, residual = ptr(load(args, DOT_ROWS.out), T) + at, ptr(load(args, DOT_ROWS.residual), T) + at
+    given = load(args, DOT_ROWS.bias) != 0, load(args, DOT_ROWS.residual) != 0
     results = sum_ptr(stack(RESULT_BYTES), T)
     for j in range(width):
         for i in range(height):
             store(results, i, add_up(sums, i * across + j))
         if n_stride == 1:
-            to, bias = out + j * m_stride, ptr(load(args, 3), T) + n
+            to, bias = out + j * m_stride, ptr(load(args, DOT_ROWS.bias), T) + n
             finish_row(to, results, bias, residual + j * m_stride, alpha, given, height, ACT)
         else:
             for i in range(height):
@@ -135,24 +137,27 @@ def add_rows(args, lo, hi, T, ACT):
 
     [lo, hi) are chunks of columns. Bias, activation and residual are for outputs whose neighbours are along n.
     """
-    tokens, columns, k, chunk = load(args, 5), load(args, 6), load(args, 7), load(args, 13)
-    out_step, out_stride = load(args, 11), load(args, 12)
-    given = load(args, 3) != 0, load(args, RESIDUAL) != 0
-    x_k, b_k, alpha = load(args, 9), load(args, 10), bitcast(load(args, 4), types.float64)
+    tokens, columns, k = load(args, ADD_ROWS.tokens), load(args, ADD_ROWS.columns), load(args, ADD_ROWS.k)
+    chunk, x_stride = load(args, ADD_ROWS.chunk), load(args, ADD_ROWS.x_stride)
+    out_step, out_stride = load(args, ADD_ROWS.column_step), load(args, ADD_ROWS.token_step)
+    given = load(args, ADD_ROWS.bias) != 0, load(args, ADD_ROWS.residual) != 0
+    x_k, b_k = load(args, ADD_ROWS.x_k), load(args, ADD_ROWS.b_k)
+    alpha = bitcast(load(args, ADD_ROWS.alpha), types.float64)
     sums = sum_ptr(stack(ADD_BYTES), T)
     chunks = (columns + chunk - 1) // chunk
     for item in range(lo, hi):
         matrix = item // chunks
         j = (item - matrix * chunks) * chunk
         width = min(chunk, columns - j)
-        x_offset, b_offset, out_offset = batch_offsets(args, matrix)
-        x = ptr(load(args, 0), T) + x_offset
-        b = ptr(load(args, 1), T) + (b_offset + j)
-        out = ptr(load(args, 2), T) + (out_offset + j * out_step)
-        residual, bias = ptr(load(args, RESIDUAL), T) + (out_offset + j * out_step), ptr(load(args, 3), T) + j
+        x_offset, b_offset, out_offset = batch_offsets(args, ADD_ROWS.batch, matrix)
+        x = ptr(load(args, ADD_ROWS.x), T) + x_offset
+        b = ptr(load(args, ADD_ROWS.b), T) + (b_offset + j)
+        out = ptr(load(args, ADD_ROWS.out), T) + (out_offset + j * out_step)
+        residual = ptr(load(args, ADD_ROWS.residual), T) + (out_offset + j * out_step)
+        bias = ptr(load(args, ADD_ROWS.bias), T) + j
         for p in range(0, k, K_GROUP):  # rows of B that stay in the first-level cache for the other tokens
             for m in range(tokens):
-                part, rows = x + (m * load(args, 8) + p * x_k), b + p * b_k
+                part, rows = x + (m * x_stride + p * x_k), b + p * b_k
                 add_products(sums + m * chunk, rows, b_k, part, x_k, min(K_GROUP, k - p), width, p == 0)
         for m in range(tokens):
             if out_step == 1:

@@ -1,23 +1,21 @@
 """C = A B for int8 matrices, exactly, in int32: four products of bytes at a time (`vpdpbusd`, where the CPU has it).
 
 The instruction takes unsigned bytes on one side, so A is packed as a + 128, and sums of a column of B times 128 are
-what the sums begin with, negated. Blocks are packed as in gemm.py: panels of ROWS rows of A and of VECTORS vectors
+what the sums begin with, negated. Blocks are packed as in blocked.py: panels of ROWS rows of A and of VECTORS vectors
 of B, whose elements are int32 with four neighbours along k; what is missing at the end of k is zero in B.
-
-Arguments behind alpha, which is not used: 5-7 M, N, K, 8-9 strides of A along M and K, 10-11 of B along K and N,
-12 of C, 13 columns of C in a tile, 14 rows of A that are packed at a time.
 """
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ...blocks.gemm import BYTES
 from ...build import jit
 from ...lang.simd import address, convert, fill, load, ptr, stack, store, vload, vload_first, vstore_first
 from ...lang.vector import I32, literal_of, splat
 from ..quant.tile import dot_bytes
 from .blocked import batch_offsets
-from .blocking import LANES, ROWS, SCRATCH, SLICE_BYTES, SLICE_ITEMS, VECTORS
+from .blocking import LANES, ROWS, VECTORS
 from .microkernel import read, sum_loop, write
 
 INT8, INT32, UINT8 = types.int8, types.int32, types.uint8
@@ -108,10 +106,11 @@ def pack_quads(panel, x, valid, k, stride, k_stride, width, flip):
 @jit.inline
 def matmul(args, lo, hi):
     """Tiles [lo, hi) of C[M, N] = A[M, K] B[K, N], each some columns of one matrix of the batch."""
-    M, N, K, a_stride, a_k = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 9)
-    b_k, b_stride, c_stride = load(args, 10), load(args, 11), load(args, 12)
-    columns, block = load(args, 13), load(args, 14)
-    scratch = load(args, SCRATCH) + lo // load(args, SLICE_ITEMS) * load(args, SLICE_BYTES)
+    M, N, K = load(args, BYTES.rows), load(args, BYTES.columns), load(args, BYTES.k)
+    a_stride, a_k, c_stride = load(args, BYTES.a_stride), load(args, BYTES.a_k), load(args, BYTES.c_stride)
+    b_k, b_stride = load(args, BYTES.b_k), load(args, BYTES.b_stride)
+    columns, block = load(args, BYTES.width), load(args, BYTES.height)
+    scratch = load(args, BYTES.scratch) + lo // load(args, BYTES.slice_items) * load(args, BYTES.slice_bytes)
     steps, tiles = (K + 3) // 4, (N + columns - 1) // columns
     b_panels = ptr(scratch, INT32)
     starts = b_panels + columns * steps
@@ -121,8 +120,8 @@ def matmul(args, lo, hi):
         matrix = item // tiles
         first = (item - matrix * tiles) * columns
         width = min(columns, N - first)
-        a_offset, b_offset, c_offset = batch_offsets(args, matrix)
-        b = ptr(load(args, 1), INT8) + (b_offset + first * b_stride)
+        a_offset, b_offset, c_offset = batch_offsets(args, BYTES.batch, matrix)
+        b = ptr(load(args, BYTES.b), INT8) + (b_offset + first * b_stride)
         for j in range(0, width, ACROSS):
             panel = b_panels + j * steps
             pack_quads(panel, b + j * b_stride, min(ACROSS, width - j), K, b_stride, b_k, ACROSS, INT32(0))
@@ -130,12 +129,12 @@ def matmul(args, lo, hi):
         for top in range(0, M, block):
             rows = min(block, M - top)
             for i in range(0, rows, ROWS):
-                a = ptr(load(args, 0), INT8) + (a_offset + (top + i) * a_stride)
+                a = ptr(load(args, BYTES.a), INT8) + (a_offset + (top + i) * a_stride)
                 pack_quads(a_panels + i * steps, a, min(ROWS, rows - i), K, a_stride, a_k, ROWS, INT32(FLIP))
             for j in range(0, width, ACROSS):
                 for i in range(0, rows, ROWS):
                     byte_tile(a_panels + i * steps, b_panels + j * steps, starts + j, tile, steps, ROWS)
-                    c = ptr(load(args, 2), INT32) + (c_offset + (top + i) * c_stride + first + j)
+                    c = ptr(load(args, BYTES.c), INT32) + (c_offset + (top + i) * c_stride + first + j)
                     for r in range(min(ROWS, rows - i)):
                         for e in range(0, min(ACROSS, width - j), LANES):
                             value = vload(tile, r * ACROSS + e, LANES)

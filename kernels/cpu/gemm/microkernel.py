@@ -182,6 +182,28 @@ def sum_loop(builder, steps, pointers, strides, totals, body):
     return results[: len(pointers)], results[len(pointers) :]
 
 
+def outer_products(builder, dtype, height, across, steps, pointers, strides, places):
+    """Sums over `steps` of outer products of `height` elements and a row of `across` vectors, and their type.
+
+    `places(pointers)` says where they lie: the address of the row, and (address, offset in bytes) of each element.
+    """
+    one, count, size = element_type(panel_type(dtype)), lanes_of(dtype), panel_type(dtype).bitwidth // 8
+    vector, total = ir.VectorType(one, count), ir.VectorType(element_type(sum_type(dtype)), count)
+
+    def body(at, sums):
+        row, column = places(at)
+        right = [read(builder, row, vector, size, j * count * size) for j in range(across)]
+        new = []
+        for i, (address, offset) in enumerate(column):
+            left = splat(builder, read(builder, address, one, size, offset), count)
+            for j in range(across):
+                new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
+        return new
+
+    zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
+    return sum_loop(builder, steps, pointers, strides, zeros, body)[1], total
+
+
 def prefetch_line(builder, address, offset=0):
     """Ask for a cache line, which need not exist, into the second-level cache.
 
@@ -221,23 +243,12 @@ def tile_product(typingctx, a, b, term, term_stride, tile, stride, steps, T, row
     count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
 
     def codegen(context, builder, sig, args):
-        one = element_type(panel_type(dtype))
-        vector = ir.VectorType(one, count)
-        total = ir.VectorType(element_type(sum_type(dtype)), count)
-
-        def body(at, sums):
-            right = [read(builder, at[1], vector, size, j * count * size) for j in range(across)]
-            new = []
-            for i in range(height):
-                left = splat(builder, read(builder, at[0], one, size, i * size), count)
-                for j in range(across):
-                    new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
-            return new
+        def places(at):
+            return at[1], [(at[0], i * size) for i in range(height)]
 
         below, stride, steps = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (3, 5, 6))
-        zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
         strides = [a_width * size, across * count * size]
-        _, sums = sum_loop(builder, steps, args[:2], strides, zeros, body)
+        sums, total = outer_products(builder, dtype, height, across, steps, args[:2], strides, places)
         below, stride = (builder.mul(x, ir.Constant(I64, size)) for x in (below, stride))
         more, row = None if isinstance(term, types.NoneType) else args[2], args[4]
         for i in range(height):

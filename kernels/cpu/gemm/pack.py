@@ -8,6 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from ...blocks.gemm import PACK
 from ...build import jit
 from ...lang.memory import from_memory
 from ...lang.simd import address, convert, load, ptr, store, vload, vload_first, vstore
@@ -191,10 +192,15 @@ def pack_panels(panels, panel_stride, x, total, k, stride, k_stride, width, T):
 
 @jit.inline
 def pack_weight(args, lo, hi, T):
-    """Panels [lo, hi) of a weight [N, K] with any strides, each with all of k: what `gemm.matmul` calls packed."""
-    N, K, stride, k_stride = load(args, 2), load(args, 3), load(args, 4), load(args, 5)
+    """Panels [lo, hi) of a weight [N, K] with any strides, each with all of k: what `blocked.matmul` calls packed."""
+    N, K, stride, k_stride = (
+        load(args, PACK.rows),
+        load(args, PACK.k),
+        load(args, PACK.stride),
+        load(args, PACK.k_stride),
+    )
     across, pair = VECTORS * lanes(T), depth(T)
     size = (K + pair - 1) // pair * across
-    x, panels = ptr(load(args, 0), T) + lo * across * stride, panel_ptr(load(args, 1), T) + lo * size
+    x, panels = ptr(load(args, PACK.w), T) + lo * across * stride, panel_ptr(load(args, PACK.panels), T) + lo * size
     pack_panels(panels, size, x, min(N, hi * across) - lo * across, K, stride, k_stride, across, T)
     return 0

@@ -6,20 +6,19 @@ broadcast from memory, so nothing is added up; while 64 bytes of each row are mu
 a buffer in the first-level cache, where rows a power of two apart do not evict each other. A weight of 5632 x 2048 in
 bfloat16 with 8, 16, 24 and 32 rows: 340, 360, 360 and 425 of 470 GFLOP/s, by packing the weight 180 to 275. Rows of x
 are packed once per thread, into the slice of the scratch that belongs to its first item.
-
-Arguments from 5 on: N, M, K, stride of the rows of w, strides of x along M and K, stride of the rows of out.
 """
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from ...blocks.gemm import PANELS
 from ...build import jit
 from ...lang.memory import first_lanes, from_memory, vector_load
 from ...lang.simd import address, bitcast, load, ptr, reduce_add, stack, store, vload, vload_first, vstore
 from ...lang.vector import I64, element_type, literal_of, splat
 from .blocked import batch_offsets
-from .blocking import LINE, RESIDUAL, SCRATCH, SLICE_BYTES, SLICE_ITEMS
+from .blocking import LINE
 from .epilogue import finish_row
 from .microkernel import (
     add_products_of,
@@ -197,11 +196,19 @@ def _add_up(sums, across, results, height, width):
 
 
 @jit.inline
+def own_panels(args, lo, T):
+    """The panels of x of the thread whose first item is `lo`."""
+    slice_start = lo // load(args, PANELS.slice_items) * load(args, PANELS.slice_bytes)
+    return panel_ptr(load(args, PANELS.scratch) + slice_start, T)
+
+
+@jit.inline
 def dot_panels(args, lo, hi, T, ACT, ROWS, TOKENS):
     """out[m, n] = residual + activation(alpha * w[n] . x[m] + bias[n]) for groups [lo, hi) of ROWS rows of w."""
-    N, M, K, w_stride, out_stride = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 11)
-    alpha, given = bitcast(load(args, 4), types.float64), (load(args, 3) != 0, load(args, RESIDUAL) != 0)
-    panels = panel_ptr(load(args, SCRATCH) + lo // load(args, SLICE_ITEMS) * load(args, SLICE_BYTES), T)
+    N, M, K = load(args, PANELS.rows), load(args, PANELS.tokens), load(args, PANELS.k)
+    w_stride, out_stride = load(args, PANELS.w_stride), load(args, PANELS.out_stride)
+    given = load(args, PANELS.bias) != 0, load(args, PANELS.residual) != 0
+    alpha, panels = bitcast(load(args, PANELS.alpha), types.float64), own_panels(args, lo, T)
     many = lanes(T) * depth(T)
     panel, groups = (K + many - 1) // many * lanes(T) * TOKENS, (N + ROWS - 1) // ROWS
     sums, results = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TURN_BYTES), T)
@@ -209,12 +216,12 @@ def dot_panels(args, lo, hi, T, ACT, ROWS, TOKENS):
     for item in range(lo, hi):
         matrix = item // groups
         n = (item - matrix * groups) * ROWS
-        w_offset, x_offset, out_offset = batch_offsets(args, matrix)
-        w, height = ptr(load(args, 0), T) + (w_offset + n * w_stride), min(ROWS, N - n)
+        w_offset, x_offset, out_offset = batch_offsets(args, PANELS.batch, matrix)
+        w, height = ptr(load(args, PANELS.w), T) + (w_offset + n * w_stride), min(ROWS, N - n)
         if packed != matrix:
             packed = matrix
-            pack_vectors(panels, ptr(load(args, 1), T) + x_offset, load(args, 9), M, K, TOKENS)
-        bias = ptr(load(args, 3), T) + n
+            pack_vectors(panels, ptr(load(args, PANELS.x), T) + x_offset, load(args, PANELS.x_stride), M, K, TOKENS)
+        bias = ptr(load(args, PANELS.bias), T) + n
         for m in range(0, M, TOKENS):
             x = panels + m // TOKENS * panel
             dot_panel(w, w_stride, height, w + height * w_stride, x, K, sums, T, ROWS, TOKENS)
@@ -222,7 +229,7 @@ def dot_panels(args, lo, hi, T, ACT, ROWS, TOKENS):
             add_up(sums, TOKENS, results, height, width)
             for j in range(width):
                 at = out_offset + (m + j) * out_stride + n
-                y, residual = ptr(load(args, 2), T) + at, ptr(load(args, RESIDUAL), T) + at
+                y, residual = ptr(load(args, PANELS.out), T) + at, ptr(load(args, PANELS.residual), T) + at
                 finish_row(y, results + j * RESULTS, bias, residual, alpha, given, height, ACT)
     return 0
 
@@ -349,8 +356,8 @@ def pack_lanes(panels, panel, x, x_stride, x_k, M, K, width, T):
 @jit.inline
 def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT):
     """As `dot_panels`, with panels of VECTORS * COUNT rows of x."""
-    N, M, K, w_stride, out_stride = load(args, 5), load(args, 6), load(args, 7), load(args, 8), load(args, 11)
-    panels = panel_ptr(load(args, SCRATCH) + lo // load(args, SLICE_ITEMS) * load(args, SLICE_BYTES), T)
+    N, M, K = load(args, PANELS.rows), load(args, PANELS.tokens), load(args, PANELS.k)
+    w_stride, out_stride, panels = load(args, PANELS.w_stride), load(args, PANELS.out_stride), own_panels(args, lo, T)
     tile, turned = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TURN_BYTES), T)
     buffer, rest = panel_ptr(stack(BUFFER_BYTES), T), ptr(stack(BUFFER_BYTES), T)
     many = line_elements(rest)
@@ -361,11 +368,12 @@ def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT):
     for item in range(lo, hi):
         matrix = item // groups
         n = (item - matrix * groups) * ROWS
-        w_offset, x_offset, out_offset = batch_offsets(args, matrix)
-        w, height = ptr(load(args, 0), T) + (w_offset + n * w_stride), min(ROWS, N - n)
+        w_offset, x_offset, out_offset = batch_offsets(args, PANELS.batch, matrix)
+        w, height = ptr(load(args, PANELS.w), T) + (w_offset + n * w_stride), min(ROWS, N - n)
         if packed != matrix:
             packed = matrix
-            pack_lanes(panels, panel, ptr(load(args, 1), T) + x_offset, load(args, 9), load(args, 10), M, K, width, T)
+            source, x_stride = ptr(load(args, PANELS.x), T) + x_offset, load(args, PANELS.x_stride)
+            pack_lanes(panels, panel, source, x_stride, load(args, PANELS.x_k), M, K, width, T)
         for m in range(0, M, width):
             x = panels + m // width * panel
             for e in range(ROWS * width):
@@ -385,9 +393,10 @@ def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT):
 @jit.inline
 def store_lanes(args, at, n, tile, turned, width, height, tokens, T, ACT):
     """Finish and store the sums [height, tokens] of a tile [.., width], transposed."""
-    alpha, given = bitcast(load(args, 4), types.float64), (load(args, 3) != 0, load(args, RESIDUAL) != 0)
-    bias, out_stride, count = ptr(load(args, 3), T) + n, load(args, 11), lanes(T)
-    y, residual = ptr(load(args, 2), T) + at, ptr(load(args, RESIDUAL), T) + at
+    given, count = (load(args, PANELS.bias) != 0, load(args, PANELS.residual) != 0), lanes(T)
+    alpha, out_stride = bitcast(load(args, PANELS.alpha), types.float64), load(args, PANELS.out_stride)
+    bias, y = ptr(load(args, PANELS.bias), T) + n, ptr(load(args, PANELS.out), T) + at
+    residual = ptr(load(args, PANELS.residual), T) + at
     for i in range(0, height, count):
         for m in range(0, tokens, count):
             transpose_block(turned, count, tile + (i * width + m), width, height - i)

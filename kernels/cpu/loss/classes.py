@@ -8,6 +8,7 @@ row that has no softmax (its maximum is NaN or infinite) has the sum NaN.
 
 from numba import types
 
+from ...blocks.loss import BACKWARD, FORWARD
 from ...build import isa, jit
 from ...lang.shuffle import high, largest, low
 from ...lang.simd import (
@@ -28,7 +29,7 @@ from ...lang.simd import (
     vstore_first,
 )
 from ...lang.vmath import exp, libm
-from ..norm.grad import zero
+from ..array.create import fill_row
 from ..norm.softmax import exp_below, row_max
 
 LANES = isa.lanes()
@@ -38,7 +39,6 @@ F64, I64 = types.float64, types.int64
 BLOCK = 4096  # elements: half of a 32 KiB L1 in float32
 SLACK = 60.0  # e^60 times any number of classes is a float32
 BAD_CLASS = 1  # error: a class that is neither one of the row's nor the ignored one
-RETURNS = 8  # where the arguments of a reduction begin in those of a forward pass
 
 
 @jit.inline
@@ -117,17 +117,21 @@ def weight_of(weight, row_class, has_weight):
 
 
 @jit.inline
-def reduce_rows(args, first, target, T, C, CLASSES):
-    """The sum or mean of all losses, and the divisor of the mean: the weights of the classes that count.
+def class_weights(args, C):
+    """(weights of the classes, whether there are any)."""
+    weight = load(args, FORWARD.weight)
+    return ptr(weight, C), weight != 0
 
-    args from `first` on: losses (of type C), rows, weight or 0, ignored class, result, divisor or 0, whether the mean.
-    """
-    losses, num_rows, weight = ptr(load(args, first), C), load(args, first + 1), ptr(load(args, first + 2), C)
-    has_weight, ignored = load(args, first + 2) != 0, load(args, first + 3)
+
+@jit.inline
+def reduce_rows(args, target, T, C, CLASSES):
+    """The sum or mean of all losses, and the divisor of the mean: the weights of the classes that count."""
+    losses, num_rows = ptr(load(args, FORWARD.losses), C), load(args, FORWARD.rows)
+    (weight, has_weight), ignored = class_weights(args, C), load(args, FORWARD.ignored)
     total, divisor = 0.0, 0.0
     for row in range(num_rows):
         total += F64(load(losses, row))
-    if load(args, first + 6) != 0:
+    if load(args, FORWARD.mean) != 0:
         divisor = float(num_rows)
         if CLASSES:
             divisor = 0.0
@@ -136,15 +140,15 @@ def reduce_rows(args, first, target, T, C, CLASSES):
                 if c != ignored:
                     divisor += weight_of(weight, c, has_weight)
         total = total / divisor
-    store(ptr(load(args, first + 4), T), 0, total)
-    if load(args, first + 5) != 0:
-        store(ptr(load(args, first + 5), C), 0, divisor)
+    store(ptr(load(args, FORWARD.y), T), 0, total)
+    if load(args, FORWARD.divisor) != 0:
+        store(ptr(load(args, FORWARD.divisor), C), 0, divisor)
 
 
 @jit.inline
 def reduction(args, lo, hi, T, C, I, CLASSES):
-    """`reduce_rows` as a launch of its own. args: target (of type I), then those of `reduce_rows`."""
-    reduce_rows(args, 1, ptr(load(args, 0), I), T, C, CLASSES)
+    """`reduce_rows` as a launch of its own."""
+    reduce_rows(args, ptr(load(args, FORWARD.target), I), T, C, CLASSES)
     return 0
 
 
@@ -152,14 +156,13 @@ def reduction(args, lo, hi, T, C, I, CLASSES):
 def cross_entropy(args, lo, hi, T, C, I, Q, O, SOFT):
     """Losses of rows [lo, hi); C is the compute type of T, O the type of the losses.
 
-    args: 0 logits, 1 their row stride, 2 classes, 3 target (class ids of type I, with SOFT probabilities of type Q), 4
-    weight of type C or 0, 5 ignored class, 6 bits of the label smoothing, 7 statistics (pairs of type C) or 0, then the
-    arguments of `reduce_rows`, whose number of rows is 0 where another launch does that.
+    The target has class ids of type I, with SOFT probabilities of type Q.
     """
-    x, x_stride, size, target = ptr(load(args, 0), T), load(args, 1), load(args, 2), ptr(load(args, 3), I)
-    weight, has_weight, ignored = ptr(load(args, 4), C), load(args, 4) != 0, load(args, 5)
-    smoothing, statistics, soft = bitcast(load(args, 6), F64), ptr(load(args, 7), C), ptr(load(args, 3), Q)
-    losses, base = ptr(load(args, RETURNS), O), smoothing / float(size)
+    x, x_stride, size = ptr(load(args, FORWARD.x), T), load(args, FORWARD.stride), load(args, FORWARD.classes)
+    target, soft = ptr(load(args, FORWARD.target), I), ptr(load(args, FORWARD.target), Q)
+    (weight, has_weight), ignored = class_weights(args, C), load(args, FORWARD.ignored)
+    smoothing, statistics = bitcast(load(args, FORWARD.smoothing), F64), ptr(load(args, FORWARD.statistics), C)
+    losses, base = ptr(load(args, FORWARD.losses), O), smoothing / float(size)
     for row in range(lo, hi):
         c, x_row = 0, x + row * x_stride
         if not SOFT:
@@ -171,7 +174,7 @@ def cross_entropy(args, lo, hi, T, C, I, Q, O, SOFT):
                 return BAD_CLASS
         shift, total = row_statistics(x_row, size, T)
         log_sum = libm("log", total)
-        if load(args, 7) != 0:
+        if load(args, FORWARD.statistics) != 0:
             store(statistics, 2 * row, shift)
             store(statistics, 2 * row + 1, total)
         loss = 0.0
@@ -182,8 +185,8 @@ def cross_entropy(args, lo, hi, T, C, I, Q, O, SOFT):
             q = soft + row * size
             loss += F64(expected_loss(x_row, q, weight, has_weight, size, factors, T, SOFT)[0])
         store(losses, row, loss)
-    if load(args, RETURNS + 1) != 0:
-        reduce_rows(args, RETURNS, target, T, C, not SOFT)
+    if load(args, FORWARD.rows) != 0:
+        reduce_rows(args, target, T, C, not SOFT)
     return 0
 
 
@@ -214,16 +217,23 @@ def write_gradient(x, q, w, has_weight, dx, size, factors, T, SOFT):
 
 
 @jit.inline
-def cross_entropy_backward(args, lo, hi, T, C, I, Q, SOFT):
-    """Gradients of the logits of rows [lo, hi), in one pass: softmax less target, scaled.
+def backward_arguments(args, T, C, I):
+    """(classes, target, weight, whether there is one, ignored class, g, its step, divisor of the mean or 1, dx)."""
+    weight, divisor = load(args, BACKWARD.weight), load(args, BACKWARD.divisor)
+    return (
+        load(args, BACKWARD.classes), ptr(load(args, BACKWARD.target), I), ptr(weight, C), weight != 0,
+        load(args, BACKWARD.ignored), ptr(load(args, BACKWARD.g), T), load(args, BACKWARD.g_step),
+        F64(load(ptr(divisor, C), 0)) if divisor != 0 else 1.0, ptr(load(args, BACKWARD.dx), T),
+    )  # fmt: skip
 
-    args: 0 to 7 as in `cross_entropy`, 8 gradient of the result, 9 its step from row to row, 10 divisor or 0, 11 dx.
-    """
-    x, x_stride, size, target = ptr(load(args, 0), T), load(args, 1), load(args, 2), ptr(load(args, 3), I)
-    weight, has_weight, ignored = ptr(load(args, 4), C), load(args, 4) != 0, load(args, 5)
-    smoothing, statistics, soft = bitcast(load(args, 6), F64), ptr(load(args, 7), C), ptr(load(args, 3), Q)
-    g, g_step, dx = ptr(load(args, 8), T), load(args, 9), ptr(load(args, 11), T)
-    divisor = F64(load(ptr(load(args, 10), C), 0)) if load(args, 10) != 0 else 1.0
+
+@jit.inline
+def cross_entropy_backward(args, lo, hi, T, C, I, Q, SOFT):
+    """Gradients of the logits of rows [lo, hi), in one pass: softmax less target, scaled."""
+    x, x_stride = ptr(load(args, BACKWARD.x), T), load(args, BACKWARD.stride)
+    size, target, weight, has_weight, ignored, g, g_step, divisor, dx = backward_arguments(args, T, C, I)
+    smoothing, statistics = bitcast(load(args, BACKWARD.smoothing), F64), ptr(load(args, BACKWARD.statistics), C)
+    soft = ptr(load(args, BACKWARD.target), Q)
     keep, base, uniform = 1.0 - smoothing, smoothing / float(size), 0.0
     if not SOFT and smoothing > 0.0:
         zeros = (0.0, 0.0, keep, base)
@@ -234,7 +244,7 @@ def cross_entropy_backward(args, lo, hi, T, C, I, Q, SOFT):
         if not SOFT:
             c = I64(load(target, row))
             if c == ignored:
-                zero(dx_row, size, T)
+                fill_row(dx_row, size, 0.0, T)
                 continue
             if c < 0 or c >= size:
                 return BAD_CLASS
@@ -255,10 +265,10 @@ def cross_entropy_backward(args, lo, hi, T, C, I, Q, SOFT):
 
 @jit.inline
 def nll(args, lo, hi, T, C, I, O):
-    """Losses of rows [lo, hi) of log-probabilities. args: as in `cross_entropy`."""
-    x, x_stride, size, target = ptr(load(args, 0), T), load(args, 1), load(args, 2), ptr(load(args, 3), I)
-    weight, has_weight, ignored = ptr(load(args, 4), C), load(args, 4) != 0, load(args, 5)
-    losses = ptr(load(args, RETURNS), O)
+    """Losses of rows [lo, hi) of log-probabilities."""
+    x, x_stride, size = ptr(load(args, FORWARD.x), T), load(args, FORWARD.stride), load(args, FORWARD.classes)
+    (weight, has_weight), ignored = class_weights(args, C), load(args, FORWARD.ignored)
+    target, losses = ptr(load(args, FORWARD.target), I), ptr(load(args, FORWARD.losses), O)
     for row in range(lo, hi):
         c = I64(load(target, row))
         if c == ignored:
@@ -267,20 +277,18 @@ def nll(args, lo, hi, T, C, I, O):
             return BAD_CLASS
         else:
             store(losses, row, -F64(load(x, row * x_stride + c)) * weight_of(weight, c, has_weight))
-    if load(args, RETURNS + 1) != 0:
-        reduce_rows(args, RETURNS, target, T, C, True)
+    if load(args, FORWARD.rows) != 0:
+        reduce_rows(args, target, T, C, True)
     return 0
 
 
 @jit.inline
 def nll_backward(args, lo, hi, T, C, I):
-    """Gradients of the log-probabilities of rows [lo, hi). args: as in `cross_entropy_backward`."""
-    size, target, weight, has_weight = load(args, 2), ptr(load(args, 3), I), ptr(load(args, 4), C), load(args, 4) != 0
-    g, g_step, dx, ignored = ptr(load(args, 8), T), load(args, 9), ptr(load(args, 11), T), load(args, 5)
-    divisor = F64(load(ptr(load(args, 10), C), 0)) if load(args, 10) != 0 else 1.0
+    """Gradients of the log-probabilities of rows [lo, hi). Types as in `cross_entropy`."""
+    size, target, weight, has_weight, ignored, g, g_step, divisor, dx = backward_arguments(args, T, C, I)
     for row in range(lo, hi):
         c = I64(load(target, row))
-        zero(dx + row * size, size, T)
+        fill_row(dx + row * size, size, 0.0, T)
         if c != ignored:
             if c < 0 or c >= size:
                 return BAD_CLASS

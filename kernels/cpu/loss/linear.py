@@ -7,6 +7,7 @@ times, by when it lies in the second-level cache (50,257 logits: 200 KB).
 from numba import types
 from numba.extending import overload
 
+from ...blocks.gemm import LOGITS, LOSS, TARGETS
 from ...build import isa, jit
 from ...lang import vmath
 from ...lang.simd import (
@@ -34,49 +35,41 @@ I64, F64 = types.int64, types.float64
 
 @jit.inline
 def prepare(args, lo, hi, I):
-    """Check the targets, and find by what the loss of each row is multiplied.
-
-    0: targets, 1: their number, 2: classes, 3: target to leave out, 4: whether to divide by the number of the others,
-    5: address of a float64 for the factor.
-    """
-    targets, count = ptr(load(args, 0), I), 0
-    for i in range(load(args, 1)):
+    """Check the targets, and find by what the loss of each row is multiplied."""
+    targets, count = ptr(load(args, TARGETS.target), I), 0
+    for i in range(load(args, TARGETS.count)):
         target = I64(load(targets, i))
-        if target != load(args, 3):
-            if target < 0 or target >= load(args, 2):
+        if target != load(args, TARGETS.ignored):
+            if target < 0 or target >= load(args, TARGETS.classes):
                 return BAD_TARGET
             count += 1
-    factor = ptr(load(args, 5), F64)
+    factor = ptr(load(args, TARGETS.factor), F64)
     store(factor, 0, 1.0)
-    if load(args, 4) != 0:
+    if load(args, TARGETS.mean) != 0:
         store(factor, 0, 1.0 / F64(count))
     return 0
 
 
 @jit.inline
 def total(args, lo, hi, O):
-    """The sum of the losses of all rows times the factor. 0: losses, 1: their number, 2: the factor, 3: result."""
-    losses, whole = ptr(load(args, 0), F64), 0.0
-    for i in range(load(args, 1)):
+    """The sum of the losses of all rows times the factor."""
+    losses, whole = ptr(load(args, LOSS.losses), F64), 0.0
+    for i in range(load(args, LOSS.count)):
         whole += load(losses, i)
-    store(ptr(load(args, 3), O), 0, whole * load(ptr(load(args, 2), F64), 0))
+    store(ptr(load(args, LOSS.y), O), 0, whole * load(ptr(load(args, LOSS.factor), F64), 0))
     return 0
 
 
 @jit.inline
 def rows(args, lo, hi, T, I):
-    """Losses of rows [lo, hi) of logits, which become their gradients.
-
-    0: logits, 1: targets, 2: losses (float64), 3: classes, 4: target to leave out, 5: whether gradients are wanted,
-    6: address of a float64 that these are multiplied by (0: 1).
-    """
-    classes, wanted, factor = load(args, 3), load(args, 5) != 0, 1.0
-    if load(args, 6) != 0:
-        factor = load(ptr(load(args, 6), F64), 0)
-    losses, targets = ptr(load(args, 2), F64), ptr(load(args, 1), I)
+    """Losses of rows [lo, hi) of logits, which become their gradients, times the factor, if these are wanted."""
+    classes, wanted, factor = load(args, LOGITS.classes), load(args, LOGITS.gradients) != 0, 1.0
+    if load(args, LOGITS.factor) != 0:
+        factor = load(ptr(load(args, LOGITS.factor), F64), 0)
+    losses, targets = ptr(load(args, LOGITS.losses), F64), ptr(load(args, LOGITS.target), I)
     for i in range(lo, hi):
-        logits, target = ptr(load(args, 0), T) + i * classes, I64(load(targets, i))
-        if target == load(args, 4):
+        logits, target = ptr(load(args, LOGITS.logits), T) + i * classes, I64(load(targets, i))
+        if target == load(args, LOGITS.ignored):
             store(losses, i, 0.0)
             if wanted:
                 scale_row(logits, classes, 0.0, 0.0)

@@ -8,19 +8,16 @@ peaks are chains of multiply-adds in registers, the bandwidth is one load and on
 from numba import types
 from numba.extending import intrinsic
 
+from ...blocks.measure import RATE, READ, UPDATE
 from ...build import isa, jit
 from ...lang.simd import Vector, fill, load, ptr, reduce_add, store, vload, vstore
 from ..gemm.microkernel import add_products_of
 from ..quant.tile import dot_bytes
+from .sizes import BLOCK_BYTES, CHAINS
 
 LANES = isa.lanes()
 HALF = LANES // 2  # float64 values in a register
 
-# Twelve chains hide a latency of 4 to 6 cycles at two multiply-adds per cycle, and leave room for
-# the two operands in the 16 registers of AVX2.
-CHAINS = 12
-
-BLOCK_BYTES = 1024  # what one unit of `read` covers
 WORDS = BLOCK_BYTES // 4
 
 
@@ -79,45 +76,41 @@ def _four_f64(p):
 
 @jit.inline
 def fma_f32(args, lo, hi):
-    """`hi - lo` times `args[2]` rounds of float32 chains.
-
-    `args`: address of 14 registers of operands (12 starts, factor, addend); of one register of
-    results per unit; rounds.
-    """
-    p = ptr(load(args, 0), types.float32)
-    out = ptr(load(args, 1), types.float32)
+    """`hi - lo` times the rounds of float32 chains."""
+    p = ptr(load(args, RATE.operands), types.float32)
+    out = ptr(load(args, RATE.results), types.float32)
     starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
     a = vload(p, CHAINS * LANES, LANES)
     b = vload(p, (CHAINS + 1) * LANES, LANES)
     for i in range(lo, hi):
-        vstore(out, i * LANES, _chains(starts, a, b, load(args, 2)))
+        vstore(out, i * LANES, _chains(starts, a, b, load(args, RATE.rounds)))
     return 0
 
 
 @jit.inline
 def fma_f64(args, lo, hi):
     """As `fma_f32`, in float64."""
-    p = ptr(load(args, 0), types.float64)
-    out = ptr(load(args, 1), types.float64)
+    p = ptr(load(args, RATE.operands), types.float64)
+    out = ptr(load(args, RATE.results), types.float64)
     starts = _four_f64(p) + _four_f64(p + 4 * HALF) + _four_f64(p + 8 * HALF)
     a = vload(p, CHAINS * HALF, HALF)
     b = vload(p, (CHAINS + 1) * HALF, HALF)
     for i in range(lo, hi):
-        vstore(out, i * HALF, _chains(starts, a, b, load(args, 2)))
+        vstore(out, i * HALF, _chains(starts, a, b, load(args, RATE.rounds)))
     return 0
 
 
 @jit.inline
 def dot_bf16_f32(args, lo, hi):
     """As `fma_f32`, with 32 bfloat16 products per instruction; the operands are pairs of bfloat16."""
-    p = ptr(load(args, 0), types.float32)
-    pairs = ptr(load(args, 0), types.uint32)
-    out = ptr(load(args, 1), types.float32)
+    p = ptr(load(args, RATE.operands), types.float32)
+    pairs = ptr(load(args, RATE.operands), types.uint32)
+    out = ptr(load(args, RATE.results), types.float32)
     starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
     a = vload(pairs, CHAINS * LANES, LANES)
     b = vload(pairs, (CHAINS + 1) * LANES, LANES)
     for i in range(lo, hi):
-        vstore(out, i * LANES, _chains(starts, a, b, load(args, 2)))
+        vstore(out, i * LANES, _chains(starts, a, b, load(args, RATE.rounds)))
     return 0
 
 
@@ -135,27 +128,26 @@ def _byte_chains(c, a, b, steps):
 @jit.inline
 def dot_i8_i32(args, lo, hi):
     """As `fma_f32`, with 64 products of bytes per instruction, summed in int32 (modulo 2^32)."""
-    p = ptr(load(args, 0), types.int32)
-    out = ptr(load(args, 1), types.int32)
+    p = ptr(load(args, RATE.operands), types.int32)
+    out = ptr(load(args, RATE.results), types.int32)
     starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
     a = vload(p, CHAINS * LANES, LANES)
     b = vload(p, (CHAINS + 1) * LANES, LANES)
     for i in range(lo, hi):
-        vstore(out, i * LANES, _byte_chains(starts, a, b, load(args, 2)))
+        vstore(out, i * LANES, _byte_chains(starts, a, b, load(args, RATE.rounds)))
     return 0
 
 
 @jit.inline
 def read(args, lo, hi):
-    """Read blocks [lo, hi) of `BLOCK_BYTES` bytes at `args[0]`, as uint32.
+    """Read blocks [lo, hi) of `BLOCK_BYTES` bytes, as uint32.
 
-    `args[1]` is the address of one int64 per block: the sum of the slice (modulo 2^32) goes to
-    element `lo`, which nobody else writes.
+    The sum of the slice (modulo 2^32) goes to element `lo` of the sums, which nobody else writes.
     """
-    out = ptr(load(args, 1), types.int64)
+    out = ptr(load(args, READ.sums), types.int64)
     s0 = fill(0, types.uint32, LANES)
     s1, s2, s3 = s0, s0, s0
-    p = ptr(load(args, 0), types.uint32) + lo * WORDS
+    p = ptr(load(args, READ.data), types.uint32) + lo * WORDS
     for _ in range(lo, hi):
         for j in range(0, WORDS, 4 * LANES):
             s0 = s0 + vload(p, j, LANES)
@@ -172,10 +164,10 @@ def update(args, lo, hi):
     """Blocks [lo, hi) of `BLOCK_BYTES` bytes of four float32 arrays: all are read, and all but the first written.
 
     The traffic of a step of AdamW (gradient, two running means, parameter), with no more arithmetic than keeps the
-    values bounded. `args`: the addresses, in that order.
+    values bounded.
     """
-    gradient, first = ptr(load(args, 0), types.float32), ptr(load(args, 1), types.float32)
-    second, value = ptr(load(args, 2), types.float32), ptr(load(args, 3), types.float32)
+    gradient, first = ptr(load(args, UPDATE.gradient), types.float32), ptr(load(args, UPDATE.first), types.float32)
+    second, value = ptr(load(args, UPDATE.second), types.float32), ptr(load(args, UPDATE.value), types.float32)
     for i in range(lo * WORDS, hi * WORDS, LANES):
         g = vload(gradient, i, LANES)
         m = vload(first, i, LANES)

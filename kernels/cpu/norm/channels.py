@@ -9,6 +9,7 @@ import math
 
 from numba import types
 
+from ...blocks.channels import BATCH, BATCH_GRAD, GROUP, GROUP_GRAD
 from ...build import isa, jit
 from ...lang.simd import (
     bitcast,
@@ -78,33 +79,38 @@ def gradient_row(g, x, y, size, mean, scale, slope, shift):
 
 
 @jit.inline
+def factor_of(w, W, c, missing):
+    """Element c of a weight or bias at address w, or `missing` where there is none."""
+    return F64(load(ptr(w, W), c)) if w != 0 else missing
+
+
+@jit.inline
 def batch_norm(args, lo, hi, T, W, B, R, TRAINING):
-    """Channels [lo, hi). args: 0 x, 1 w, 2 b (each or 0), 3 y, 4-6 N, C, L, 7-8 running mean and variance (or 0),
-    9 momentum, 10 eps (bits), 11-12 where the mean and the inverse deviation go.
-    """
-    N, C, L = load(args, 4), load(args, 5), load(args, 6)
-    running_mean, running_var = ptr(load(args, 7), R), ptr(load(args, 8), R)
-    momentum, eps = bitcast(load(args, 9), F64), bitcast(load(args, 10), F64)
+    """Channels [lo, hi)."""
+    N, C, L = load(args, BATCH.n), load(args, BATCH.c), load(args, BATCH.length)
+    w, b = load(args, BATCH.w), load(args, BATCH.b)
+    means, inverses = sum_ptr(load(args, BATCH.mean), T), sum_ptr(load(args, BATCH.inverse), T)
+    running_mean, running_var = ptr(load(args, BATCH.running_mean), R), ptr(load(args, BATCH.running_var), R)
+    momentum, eps = bitcast(load(args, BATCH.momentum), F64), bitcast(load(args, BATCH.eps), F64)
     count = float(N * L)
     for c in range(lo, hi):
-        x, y = ptr(load(args, 0), T) + c * L, ptr(load(args, 3), T) + c * L
+        x, y = ptr(load(args, BATCH.x), T) + c * L, ptr(load(args, BATCH.y), T) + c * L
         if TRAINING:
             mean, variance = 0.0, 0.0
             for n in range(N):
                 mean += row_mean(x + n * C * L, L, T) * (L / count)
             for n in range(N):
                 variance += row_variance(x + n * C * L, L, mean, T) * (L / count)
-            if load(args, 7) != 0:
+            if load(args, BATCH.running_mean) != 0:
                 store(running_mean, c, load(running_mean, c) * (1.0 - momentum) + mean * momentum)
                 unbiased = variance * (count / (count - 1.0))
                 store(running_var, c, load(running_var, c) * (1.0 - momentum) + unbiased * momentum)
         else:
             mean, variance = F64(load(running_mean, c)), F64(load(running_var, c))
         inverse = 1.0 / math.sqrt(variance + eps)
-        store(sum_ptr(load(args, 11), T), c, mean)
-        store(sum_ptr(load(args, 12), T), c, inverse)
-        scale = inverse * load(ptr(load(args, 1), W), c) if load(args, 1) != 0 else inverse
-        shift = F64(load(ptr(load(args, 2), B), c)) if load(args, 2) != 0 else 0.0
+        store(means, c, mean)
+        store(inverses, c, inverse)
+        scale, shift = inverse * factor_of(w, W, c, 1.0), factor_of(b, B, c, 0.0)
         for n in range(N):
             normalize_row(x + n * C * L, y + n * C * L, L, mean, scale, shift)
     return 0
@@ -112,84 +118,71 @@ def batch_norm(args, lo, hi, T, W, B, R, TRAINING):
 
 @jit.inline
 def batch_norm_backward(args, lo, hi, T, W, TRAINING):
-    """Channels [lo, hi). args: 0 g, 1 x, 2 w (or 0), 3-4 mean and inverse deviation, 5-7 N, C, L, 8 dx, 9 dw, 10 db."""
-    N, C, L = load(args, 5), load(args, 6), load(args, 7)
+    """Channels [lo, hi)."""
+    N, C, L = load(args, BATCH_GRAD.n), load(args, BATCH_GRAD.c), load(args, BATCH_GRAD.length)
+    dw, db = ptr(load(args, BATCH_GRAD.dw), W), ptr(load(args, BATCH_GRAD.db), W)
+    means, inverses = sum_ptr(load(args, BATCH_GRAD.mean), T), sum_ptr(load(args, BATCH_GRAD.inverse), T)
     count = float(N * L)
     for c in range(lo, hi):
-        g, x, y = ptr(load(args, 0), T) + c * L, ptr(load(args, 1), T) + c * L, ptr(load(args, 8), T) + c * L
-        mean, inverse = F64(load(sum_ptr(load(args, 3), T), c)), F64(load(sum_ptr(load(args, 4), T), c))
+        g, x = ptr(load(args, BATCH_GRAD.g), T) + c * L, ptr(load(args, BATCH_GRAD.x), T) + c * L
+        dx = ptr(load(args, BATCH_GRAD.dx), T) + c * L
+        mean, inverse = F64(load(means, c)), F64(load(inverses, c))
         total, moment = 0.0, 0.0
         for n in range(N):
             one, two = gradient_sums(g + n * C * L, x + n * C * L, L, mean, T)
             total, moment = total + one, moment + two
-        scale = inverse * load(ptr(load(args, 2), W), c) if load(args, 2) != 0 else inverse
-        store(ptr(load(args, 9), W), c, moment * inverse)
-        store(ptr(load(args, 10), W), c, total)
+        scale = inverse * factor_of(load(args, BATCH_GRAD.w), W, c, 1.0)
+        store(dw, c, moment * inverse)
+        store(db, c, total)
         slope, shift = 0.0, 0.0
         if TRAINING:
             slope, shift = -scale * inverse * inverse * moment / count, -scale * total / count
         for n in range(N):
-            gradient_row(g + n * C * L, x + n * C * L, y + n * C * L, L, mean, scale, slope, shift)
+            gradient_row(g + n * C * L, x + n * C * L, dx + n * C * L, L, mean, scale, slope, shift)
     return 0
 
 
 @jit.inline
 def group_norm(args, lo, hi, T, W, B):
-    """Groups [lo, hi) of all images. args: 0 x, 1 w, 2 b (each or 0), 3 y, 4 groups, 5 channels of a group, 6 L,
-    7 eps (bits), 8-9 where the mean and the inverse deviation go.
-    """
-    groups, channels, L, eps = load(args, 4), load(args, 5), load(args, 6), bitcast(load(args, 7), F64)
+    """Groups [lo, hi) of all images."""
+    groups, channels, L = load(args, GROUP.groups), load(args, GROUP.channels), load(args, GROUP.length)
+    w, b, eps = load(args, GROUP.w), load(args, GROUP.b), bitcast(load(args, GROUP.eps), F64)
+    means, inverses = sum_ptr(load(args, GROUP.mean), T), sum_ptr(load(args, GROUP.inverse), T)
     size = channels * L
     for unit in range(lo, hi):
-        x, y = ptr(load(args, 0), T) + unit * size, ptr(load(args, 3), T) + unit * size
+        x, y = ptr(load(args, GROUP.x), T) + unit * size, ptr(load(args, GROUP.y), T) + unit * size
         mean = row_mean(x, size, T)
         inverse = 1.0 / math.sqrt(row_variance(x, size, mean, T) + eps)
-        store(sum_ptr(load(args, 8), T), unit, mean)
-        store(sum_ptr(load(args, 9), T), unit, inverse)
+        store(means, unit, mean)
+        store(inverses, unit, inverse)
         first = unit % groups * channels
         for c in range(channels):
-            scale = inverse * load(ptr(load(args, 1), W), first + c) if load(args, 1) != 0 else inverse
-            shift = F64(load(ptr(load(args, 2), B), first + c)) if load(args, 2) != 0 else 0.0
+            scale, shift = inverse * factor_of(w, W, first + c, 1.0), factor_of(b, B, first + c, 0.0)
             normalize_row(x + c * L, y + c * L, L, mean, scale, shift)
     return 0
 
 
 @jit.inline
 def group_norm_backward(args, lo, hi, T, W):
-    """Groups [lo, hi) of all images. args: 0 g, 1 x, 2 w (or 0), 3-4 mean and inverse deviation, 5 groups,
-    6 channels of a group, 7 L, 8 dx, 9-10 the parts of each image in dw and db, [N, C].
-    """
-    groups, channels, L = load(args, 5), load(args, 6), load(args, 7)
-    size = channels * L
+    """Groups [lo, hi) of all images; `dw` and `db` are parts, those of each image."""
+    groups, channels, L = load(args, GROUP_GRAD.groups), load(args, GROUP_GRAD.channels), load(args, GROUP_GRAD.length)
+    means, inverses = sum_ptr(load(args, GROUP_GRAD.mean), T), sum_ptr(load(args, GROUP_GRAD.inverse), T)
+    w, size = load(args, GROUP_GRAD.w), channels * L
     for unit in range(lo, hi):
-        g, x = ptr(load(args, 0), T) + unit * size, ptr(load(args, 1), T) + unit * size
-        y, w = ptr(load(args, 8), T) + unit * size, ptr(load(args, 2), W) + unit % groups * channels
-        dw, db = sum_ptr(load(args, 9), T) + unit * channels, sum_ptr(load(args, 10), T) + unit * channels
-        mean, inverse = F64(load(sum_ptr(load(args, 3), T), unit)), F64(load(sum_ptr(load(args, 4), T), unit))
+        g, x = ptr(load(args, GROUP_GRAD.g), T) + unit * size, ptr(load(args, GROUP_GRAD.x), T) + unit * size
+        dx, first = ptr(load(args, GROUP_GRAD.dx), T) + unit * size, unit % groups * channels
+        dw = sum_ptr(load(args, GROUP_GRAD.dw), T) + unit * channels
+        db = sum_ptr(load(args, GROUP_GRAD.db), T) + unit * channels
+        mean, inverse = F64(load(means, unit)), F64(load(inverses, unit))
         total, moment = 0.0, 0.0
         for c in range(channels):
             one, two = gradient_sums(g + c * L, x + c * L, L, mean, T)
             store(dw, c, two * inverse)
             store(db, c, one)
-            factor = F64(load(w, c)) if load(args, 2) != 0 else 1.0
+            factor = factor_of(w, W, first + c, 1.0)
             total, moment = total + one * factor, moment + two * factor
         slope, shift = -inverse * inverse * inverse * moment / float(size), -inverse * total / float(size)
         for c in range(channels):
-            scale = inverse * load(w, c) if load(args, 2) != 0 else inverse
-            gradient_row(g + c * L, x + c * L, y + c * L, L, mean, scale, slope, shift)
-    return 0
-
-
-@jit.inline
-def sum_images(args, lo, hi, T, W):
-    """Blocks [lo, hi) of LANES channels: sums over the rows of two [N, C] (0, 1) go to 2 and 3. args: 4-5 N, C."""
-    N, C = load(args, 4), load(args, 5)
-    for block in range(lo, hi):
-        c = block * LANES
-        for which in range(2):
-            parts, y = sum_ptr(load(args, which), T), ptr(load(args, 2 + which), W)
-            total = vload_first(parts, c, LANES, C - c)
-            for n in range(1, N):
-                total = total + vload_first(parts, n * C + c, LANES, C - c)
-            vstore_first(y, c, total, C - c)
+            scale = inverse * factor_of(w, W, first + c, 1.0)
+            gradient_row(g + c * L, x + c * L, dx + c * L, L, mean, scale, slope, shift)
     return 0

@@ -5,11 +5,14 @@ A 16-bit result cannot hold the exponentials: they wait in a buffer on the stack
 that compute them again. A row whose maximum is NaN or infinite is all NaN, as in PyTorch.
 """
 
+import math
+
 from numba import types
 from numba.extending import overload
 
-from ...build import isa, jit
-from ...lang.shuffle import high, largest, low
+from ...blocks.softmax import COLUMNS, LOGSUMEXP, ROWS
+from ...build import jit
+from ...lang.shuffle import high, larger, largest, low
 from ...lang.simd import (
     bitcast,
     fill,
@@ -21,17 +24,15 @@ from ...lang.simd import (
     reduce_add,
     select,
     stack,
+    store,
     vload,
     vload_first,
     vstore,
     vstore_first,
 )
 from ...lang.vmath import exp, log
-from ..reduce.fold import larger
+from ..reduce.sizes import LANES, PAIR, WIDE  # PAIR for exponentials: they need a dozen registers for their constants
 
-LANES = isa.lanes()
-WIDE = 4 * LANES
-PAIR = 2 * LANES  # an exponential needs a dozen registers for its constants
 INF, NAN = float("inf"), float("nan")
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 BUFFER = 4096  # float32 elements: half of a 32 KiB L1
@@ -140,11 +141,11 @@ def valid_length(row, size, period):
 
 @jit.inline
 def softmax(args, lo, hi, T):
-    """args: x, y, size, row strides of x and y, rows of the causal mask or 0; [lo, hi) counts rows."""
-    x, y = ptr(load(args, 0), T), ptr(load(args, 1), T)
-    size, x_stride, y_stride, period = load(args, 2), load(args, 3), load(args, 4), load(args, 5)
+    """Rows [lo, hi)."""
+    x, y = ptr(load(args, ROWS.x), T), ptr(load(args, ROWS.y), T)
+    size, x_stride, period = load(args, ROWS.size), load(args, ROWS.stride), load(args, ROWS.period)
     for row in range(lo, hi):
-        x_row, y_row = x + row * x_stride, y + row * y_stride
+        x_row, y_row = x + row * x_stride, y + row * size
         valid = valid_length(row, size, period)
         top = row_max(x_row, valid, T)
         total = exp_row(x_row, y_row, valid, top, T)
@@ -157,11 +158,11 @@ def softmax(args, lo, hi, T):
 @jit.inline
 def softmax_narrow(args, lo, hi, T):
     """As `softmax`, for 16-bit types."""
-    x, y = ptr(load(args, 0), T), ptr(load(args, 1), T)
-    size, x_stride, y_stride, period = load(args, 2), load(args, 3), load(args, 4), load(args, 5)
+    x, y = ptr(load(args, ROWS.x), T), ptr(load(args, ROWS.y), T)
+    size, x_stride, period = load(args, ROWS.size), load(args, ROWS.stride), load(args, ROWS.period)
     buffer = ptr(stack(BUFFER_BYTES), F32)
     for row in range(lo, hi):
-        x_row, y_row = x + row * x_stride, y + row * y_stride
+        x_row, y_row = x + row * x_stride, y + row * size
         valid = valid_length(row, size, period)
         top = row_max(x_row, valid, T)
         total = 0.0
@@ -186,13 +187,13 @@ def log_of(top, total, T):
 
 @jit.inline
 def log_softmax(args, lo, hi, T, C):
-    """args: x, y, size, row strides of x and y; C is the compute type of T."""
-    x, y = ptr(load(args, 0), T), ptr(load(args, 1), T)
-    size, x_stride, y_stride = load(args, 2), load(args, 3), load(args, 4)
+    """Rows [lo, hi); C is the compute type of T."""
+    x, y = ptr(load(args, ROWS.x), T), ptr(load(args, ROWS.y), T)
+    size, x_stride = load(args, ROWS.size), load(args, ROWS.stride)
     buffer = ptr(stack(BUFFER_BYTES), C)
     step = BUFFER // 2
     for row in range(lo, hi):
-        x_row, y_row = x + row * x_stride, y + row * y_stride
+        x_row, y_row = x + row * x_stride, y + row * size
         top = row_max(x_row, size, T)
         total = 0.0
         for start in range(0, size, step):
@@ -211,29 +212,54 @@ def log_softmax(args, lo, hi, T, C):
 
 @jit.inline
 def columns(args, lo, hi, T):
-    """Softmax along a dim of stride > 1, for PAIR neighbouring columns at a time.
-
-    args: x, y, size, columns, blocks of columns, outer and dim strides of x, the same of y, whether
-    the logarithm is wanted; [lo, hi) counts blocks. Both tensors have unit stride along the columns.
-    """
-    x, y = ptr(load(args, 0), T), ptr(load(args, 1), T)
-    size, inner, blocks, logarithm = load(args, 2), load(args, 3), load(args, 4), load(args, 9)
-    x_outer, x_stride, y_outer, y_stride = load(args, 5), load(args, 6), load(args, 7), load(args, 8)
+    """Softmax, or its logarithm, along a dim with `columns` elements behind it: blocks [lo, hi) of PAIR of them."""
+    x, y = ptr(load(args, COLUMNS.x), T), ptr(load(args, COLUMNS.y), T)
+    size, inner, x_outer = load(args, COLUMNS.size), load(args, COLUMNS.columns), load(args, COLUMNS.stride)
+    logarithm, blocks = load(args, COLUMNS.logarithm), (inner + PAIR - 1) // PAIR
     for unit in range(lo, hi):
         outer = unit // blocks
         column = (unit - outer * blocks) * PAIR
         left = inner - column
-        x_at, y_at = x + (outer * x_outer + column), y + (outer * y_outer + column)
+        x_at, y_at = x + (outer * x_outer + column), y + (outer * size * inner + column)
         top = fill(-INF, T, PAIR)
         for i in range(size):
-            top = larger(top, vload_first(x_at, i * x_stride, PAIR, left))
+            top = larger(top, vload_first(x_at, i * inner, PAIR, left))
         total = fill(0.0, T, PAIR)
         for i in range(size):
-            total = total + exp_below(vload_first(x_at, i * x_stride, PAIR, left) - top)
+            total = total + exp_below(vload_first(x_at, i * inner, PAIR, left) - top)
         defined = (top < INF) & (top > -INF)
         total = select(defined, log(total) if logarithm else 1.0 / total, NAN)
         for i in range(size):
-            v = vload_first(x_at, i * x_stride, PAIR, left) - top
+            v = vload_first(x_at, i * inner, PAIR, left) - top
             v = v - total if logarithm else exp_below(v) * total
-            vstore_first(y_at, i * y_stride, v, left)
+            vstore_first(y_at, i * inner, v, left)
+    return 0
+
+
+@jit.inline
+def sum_of_exp(x, size, shift, T):
+    """sum(exp(x - shift)) over `size` contiguous elements, none above `shift`."""
+    total, rest = fill(0.0, T, PAIR), fill(0.0, T, LANES)
+    i = 0
+    while i + PAIR <= size:
+        total = total + exp_below(vload(x, i, PAIR) - shift)
+        i += PAIR
+    while i < size:
+        left = size - i
+        v = exp_below(vload_first(x, i, LANES, left) - shift)
+        rest = rest + select(ramp(0, I64, LANES) < left, v, 0.0)
+        i += LANES
+    return reduce_add(low(total) + high(total) + rest)
+
+
+@jit.inline
+def logsumexp(args, lo, hi, T):
+    """The logarithm of the sum of exponentials of rows [lo, hi)."""
+    x, y = ptr(load(args, LOGSUMEXP.x), T), ptr(load(args, LOGSUMEXP.y), T)
+    size, stride = load(args, LOGSUMEXP.size), load(args, LOGSUMEXP.stride)
+    for row in range(lo, hi):
+        top = row_max(x + row * stride, size, T)
+        if top == top and -INF < top < INF:
+            top = top + math.log(sum_of_exp(x + row * stride, size, top, T))
+        store(y, row, top)
     return 0

@@ -4,12 +4,12 @@ With y = softmax(x): dx = y * (g - sum(g * y)); with y = log_softmax(x): dx = g 
 over a slice takes the sum, the second finds the slice in L1.
 """
 
-from ...build import isa, jit
+from ...blocks.softmax import BACKWARD
+from ...build import jit
 from ...lang.simd import fill, load, muladd, ptr, reduce_add, vload, vload_first, vstore, vstore_first
 from ...lang.vmath import exp
+from ..reduce.sizes import LANES, PAIR, WIDE
 
-LANES = isa.lanes()
-PAIR, WIDE = 2 * LANES, 4 * LANES
 BLOCK = 16  # vectors
 
 
@@ -41,9 +41,9 @@ def gradient(g, y, total, LOGARITHM):
 
 @jit.inline
 def rows(args, lo, hi, T, LOGARITHM):
-    """args: g, y, dx, size, row strides of g and y; [lo, hi) counts rows."""
-    g, y, dx = ptr(load(args, 0), T), ptr(load(args, 1), T), ptr(load(args, 2), T)
-    size, g_stride, y_stride = load(args, 3), load(args, 4), load(args, 5)
+    """Rows [lo, hi)."""
+    g, y, dx = ptr(load(args, BACKWARD.g), T), ptr(load(args, BACKWARD.y), T), ptr(load(args, BACKWARD.dx), T)
+    size, g_stride, y_stride = load(args, BACKWARD.size), load(args, BACKWARD.g_stride), load(args, BACKWARD.y_stride)
     for row in range(lo, hi):
         g_row, y_row, dx_row = g + row * g_stride, y + row * y_stride, dx + row * size
         total = row_dot(g_row, y_row, size, T, LOGARITHM)
@@ -60,12 +60,11 @@ def rows(args, lo, hi, T, LOGARITHM):
 
 @jit.inline
 def columns(args, lo, hi, T, LOGARITHM):
-    """The same along a dim of stride > 1, for PAIR neighbouring columns at a time.
-
-    args: g, y, dx, size, columns, blocks of columns, outer strides of g and y; [lo, hi) counts blocks.
-    """
-    g, y, dx = ptr(load(args, 0), T), ptr(load(args, 1), T), ptr(load(args, 2), T)
-    size, inner, blocks, g_outer, y_outer = load(args, 3), load(args, 4), load(args, 5), load(args, 6), load(args, 7)
+    """The same along a dim with `columns` elements behind it: blocks [lo, hi) of PAIR of them."""
+    g, y, dx = ptr(load(args, BACKWARD.g), T), ptr(load(args, BACKWARD.y), T), ptr(load(args, BACKWARD.dx), T)
+    size, inner = load(args, BACKWARD.size), load(args, BACKWARD.columns)
+    g_outer, y_outer = load(args, BACKWARD.g_stride), load(args, BACKWARD.y_stride)
+    blocks = (inner + PAIR - 1) // PAIR
     for unit in range(lo, hi):
         outer = unit // blocks
         column = (unit - outer * blocks) * PAIR

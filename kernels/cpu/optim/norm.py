@@ -3,14 +3,13 @@
 Each tensor is cut into units of UNIT elements, which do not depend on threads: a unit's partial result goes to a
 place of its own, and `finish` adds them up in order, so that norms are the same bits for any number of threads.
 Norms are accumulated in float64: squares of float32 neither overflow nor lose digits there.
-
-Arguments: three numbers (see each kernel), number of tensors, then address and number of elements of each.
 """
 
 import math
 
 from numba import types
 
+from ...blocks.optim import FINISH, MANY, TENSOR, UNIT
 from ...build import isa, jit
 from ...lang.shuffle import largest, smallest
 from ...lang.simd import (
@@ -33,12 +32,10 @@ from ...lang.simd import (
     vstore_first,
 )
 from ...lang.vmath import pow as vpow
-from .table import UNIT
 
 LANES = isa.lanes()
 WIDE = 2 * LANES  # four registers of float64: independent chains of additions
 F64, I64 = types.float64, types.int64
-TENSORS = 4  # where addresses and counts begin
 
 
 @jit.inline
@@ -48,7 +45,7 @@ def find(args, unit, index, before):
     Its index, the units before it, the first element of the unit, and how many there are.
     """
     while True:
-        count = load(args, TENSORS + 2 * index + 1)
+        count = load(args, MANY.tensors + TENSOR.WIDTH * index + TENSOR.numel)
         units = (count + UNIT - 1) // UNIT
         if unit - before < units:
             first = (unit - before) * UNIT
@@ -59,12 +56,12 @@ def find(args, unit, index, before):
 
 @jit.inline
 def fold(args, lo, hi, absorb, across, start, T):
-    """Partial norms of units [lo, hi), in float64 at args[0]; args[1] has the bits of the order p."""
-    out, order = ptr(load(args, 0), F64), bitcast(load(args, 1), F64)
+    """Partial norms of units [lo, hi), in float64; the number is the order p."""
+    out, order = ptr(load(args, MANY.result), F64), bitcast(load(args, MANY.number), F64)
     index, before = 0, 0
     for unit in range(lo, hi):
         index, before, first, count = find(args, unit, index, before)
-        x = ptr(load(args, TENSORS + 2 * index), T) + first
+        x = ptr(load(args, MANY.tensors + TENSOR.WIDTH * index + TENSOR.x), T) + first
         total = fill(start, F64, WIDE)
         i = 0
         while i + WIDE <= count:
@@ -161,8 +158,8 @@ def minima(args, lo, hi, T):
 
 @jit.inline
 def finish(args, lo, hi, T):
-    """args: partial results, their number, result, kind (0: sum, 1: maximum, 2: minimum), bits of the root (1/p)."""
-    partial, count, kind = ptr(load(args, 0), F64), load(args, 1), load(args, 3)
+    """The norm from partial results; kind 0 adds them up, 1 takes the maximum, 2 the minimum; root is 1/p."""
+    partial, count, kind = ptr(load(args, FINISH.partial), F64), load(args, FINISH.count), load(args, FINISH.kind)
     total = load(partial, 0)
     for i in range(1, count):
         v = load(partial, i)
@@ -170,18 +167,18 @@ def finish(args, lo, hi, T):
             total += v
         elif total == total and (v != v or (v > total) == (kind == 1)):
             total = v
-    store(ptr(load(args, 2), T), 0, total ** bitcast(load(args, 4), F64))
+    store(ptr(load(args, FINISH.y), T), 0, total ** bitcast(load(args, FINISH.root), F64))
     return 0
 
 
 @jit.inline
 def scale(args, lo, hi, T):
-    """Multiply in place. args[0]: bits of the factor; args[1]: an int64 that becomes 1 if an element was not finite."""
-    factor, found = bitcast(load(args, 0), F64), ptr(load(args, 1), I64)
+    """Multiply in place by the number; the result, an int64, becomes 1 if an element was not finite."""
+    factor, found = bitcast(load(args, MANY.number), F64), ptr(load(args, MANY.result), I64)
     index, before = 0, 0
     for unit in range(lo, hi):
         index, before, first, count = find(args, unit, index, before)
-        x = ptr(load(args, TENSORS + 2 * index), T) + first
+        x = ptr(load(args, MANY.tensors + TENSOR.WIDTH * index + TENSOR.x), T) + first
         bad = fill(0.0, T, LANES)
         i = 0
         while i + LANES <= count:
@@ -200,12 +197,12 @@ def scale(args, lo, hi, T):
 
 @jit.inline
 def clamp(args, lo, hi, T):
-    """Clamp in place to [-limit, limit]; NaN stays. args[0]: bits of the limit."""
-    limit = bitcast(load(args, 0), F64)
+    """Clamp in place to [-limit, limit] for the number `limit`; NaN stays."""
+    limit = bitcast(load(args, MANY.number), F64)
     index, before = 0, 0
     for unit in range(lo, hi):
         index, before, first, count = find(args, unit, index, before)
-        x = ptr(load(args, TENSORS + 2 * index), T) + first
+        x = ptr(load(args, MANY.tensors + TENSOR.WIDTH * index + TENSOR.x), T) + first
         i = 0
         while i < count:
             left = count - i

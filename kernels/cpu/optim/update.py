@@ -1,20 +1,19 @@
 """Optimizer steps over many tensors in one launch: parameters, gradients and states read once, written once.
 
-A table (`optim_table.py`) has one row for each parameter. Its tensors are thought of as laid end to
+A table (`kernels/blocks/optim.py`) has one row for each parameter. Its tensors are thought of as laid end to
 end, each rounded up to a multiple of ALIGN elements, and a launch counts in units of UNIT elements of that: slices
 are equal work however sizes differ, and begin on a cache line. Numbers of a parameter group (learning rate, betas,
 ...) lie in a block of float64 that rows point to, so groups share a launch as well.
 
 Types: W of the values that are updated (the parameter, or its float32 master copy), C of the copy that is rounded
 from them where a row has one, G of gradients, S of states. Everything is computed in float32, or float64 if S is.
-
-Arguments of every step: table, number of rows, factor of all gradients (bits of a float64).
 """
 
 import math
 
 from numba import types
 
+from ...blocks.optim import ADAGRAD, ADAM, ALIGN, LION, PARAMETER, RMSPROP, SGD, STEP, UNIT
 from ...build import isa, jit
 from ...lang.simd import (
     bitcast,
@@ -31,7 +30,6 @@ from ...lang.simd import (
     vstore,
     vstore_first,
 )
-from .table import ALIGN, COPY, COUNT, FIRST, FRESH, GRADIENT, GROUP, ROW, SECOND, STEP, THIRD, UNIT, VALUES
 
 LANES = isa.lanes()
 F64, I64, F32 = types.float64, types.int64, types.float32
@@ -95,26 +93,27 @@ update_wide, update_one = _updater(WIDE), _updater(LANES)
 def places_of(row):
     """The addresses of a row; in registers, since a store might change the table for all that LLVM knows."""
     return (
-        load(row, VALUES), load(row, GRADIENT), load(row, COPY), load(row, FIRST), load(row, SECOND), load(row, THIRD)
+        load(row, PARAMETER.values), load(row, PARAMETER.gradient), load(row, PARAMETER.copy),
+        load(row, PARAMETER.first), load(row, PARAMETER.second), load(row, PARAMETER.third),
     )  # fmt: skip
 
 
 @jit.inline
 def walk(args, lo, hi, prepare, rule, W, C, G, S):
     """Apply a rule to units [lo, hi); `prepare(row)` gives its numbers, once for each row."""
-    table, rows, factor = ptr(load(args, 0), I64), load(args, 1), bitcast(load(args, 2), F64)
+    table, rows, factor = ptr(load(args, STEP.table), I64), load(args, STEP.rows), bitcast(load(args, STEP.factor), F64)
     left = (hi - lo) * UNIT
     start = lo * UNIT
     for index in range(rows):
-        row = table + index * ROW
-        count = load(row, COUNT)
+        row = table + index * PARAMETER.WIDTH
+        count = load(row, PARAMETER.numel)
         padded = (count + ALIGN - 1) // ALIGN * ALIGN
         if start >= padded:
             start -= padded
             continue
         stop = min(count, start + left)
         left -= min(left, padded - start)
-        if load(row, GRADIENT) != 0:
+        if load(row, PARAMETER.gradient) != 0:
             numbers, places = prepare(row), places_of(row)
             i = start
             while i + WIDE <= stop:
@@ -132,27 +131,26 @@ def walk(args, lo, hi, prepare, rule, W, C, G, S):
 @jit.inline
 def group_of(row):
     """The numbers of a row's group."""
-    return ptr(load(row, GROUP), F64)
+    return ptr(load(row, PARAMETER.group), F64)
 
 
 @jit.inline
 def step_of(row):
     """The step count of a row."""
-    return float(load(ptr(load(row, STEP), F32), 0))
+    return float(load(ptr(load(row, PARAMETER.step), F32), 0))
 
 
 # ---- SGD ---------------------------------------------------------------------------------------
-# group: lr, momentum, dampening, weight decay, Nesterov, sign of the gradient
 
 
 @jit.inline
 def sgd_numbers(row):
     h = group_of(row)
-    momentum, taken = load(h, 1), 1.0 - load(h, 2)
+    momentum, taken = load(h, SGD.momentum), 1.0 - load(h, SGD.dampening)
     keep = momentum
-    if load(row, FRESH) != 0:  # the buffer begins as the gradient, whatever the dampening
+    if load(row, PARAMETER.fresh) != 0:  # the buffer begins as the gradient, whatever the dampening
         keep, taken = 0.0, 1.0
-    return load(h, 0), keep, taken, load(h, 3), momentum, load(h, 4), load(h, 5)
+    return load(h, SGD.lr), keep, taken, load(h, SGD.weight_decay), momentum, load(h, SGD.nesterov), load(h, SGD.sign)
 
 
 @jit.inline
@@ -177,19 +175,19 @@ def sgd(args, lo, hi, W, C, G, S):
 
 
 # ---- Adam and AdamW ----------------------------------------------------------------------------
-# group: lr, beta1, beta2, eps, weight decay, whether that is decoupled, AMSGrad, sign of the gradient
 
 
 @jit.inline
 def adam_numbers(row):
     h, step = group_of(row), step_of(row)
-    lr, beta1, beta2, decay = load(h, 0), load(h, 1), load(h, 2), load(h, 4)
+    lr, beta1, beta2, decay = load(h, ADAM.lr), load(h, ADAM.beta1), load(h, ADAM.beta2), load(h, ADAM.weight_decay)
     size = lr / (1.0 - beta1**step)
     inverse = 1.0 / math.sqrt(1.0 - beta2**step)
     keep = 1.0
-    if load(h, 5) != 0.0:
+    if load(h, ADAM.decoupled) != 0.0:
         keep, decay = 1.0 - lr * decay, 0.0
-    return size, inverse, 1.0 - beta1, beta2, 1.0 - beta2, load(h, 3), keep, decay, load(h, 6), load(h, 7)
+    eps, amsgrad, sign = load(h, ADAM.eps), load(h, ADAM.amsgrad), load(h, ADAM.sign)
+    return size, inverse, 1.0 - beta1, beta2, 1.0 - beta2, eps, keep, decay, amsgrad, sign
 
 
 @jit.inline
@@ -215,13 +213,13 @@ def adam(args, lo, hi, W, C, G, S):
 
 
 # ---- Adagrad -----------------------------------------------------------------------------------
-# group: lr, lr decay, weight decay, eps, sign of the gradient
 
 
 @jit.inline
 def adagrad_numbers(row):
     h = group_of(row)
-    return load(h, 0) / (1.0 + (step_of(row) - 1.0) * load(h, 1)), load(h, 2), load(h, 3), load(h, 4)
+    lr = load(h, ADAGRAD.lr) / (1.0 + (step_of(row) - 1.0) * load(h, ADAGRAD.lr_decay))
+    return lr, load(h, ADAGRAD.weight_decay), load(h, ADAGRAD.eps), load(h, ADAGRAD.sign)
 
 
 @jit.inline
@@ -241,14 +239,15 @@ def adagrad(args, lo, hi, W, C, G, S):
 
 
 # ---- RMSprop -----------------------------------------------------------------------------------
-# group: lr, alpha, eps, weight decay, momentum, centered, sign of the gradient
 
 
 @jit.inline
 def rmsprop_numbers(row):
     h = group_of(row)
-    alpha = load(h, 1)
-    return load(h, 0), alpha, 1.0 - alpha, load(h, 2), load(h, 3), load(h, 4), load(h, 5), load(h, 6)
+    alpha = load(h, RMSPROP.alpha)
+    lr, eps, decay = load(h, RMSPROP.lr), load(h, RMSPROP.eps), load(h, RMSPROP.weight_decay)
+    momentum, centered, sign = load(h, RMSPROP.momentum), load(h, RMSPROP.centered), load(h, RMSPROP.sign)
+    return lr, alpha, 1.0 - alpha, eps, decay, momentum, centered, sign
 
 
 @jit.inline
@@ -276,14 +275,14 @@ def rmsprop(args, lo, hi, W, C, G, S):
 
 
 # ---- Lion --------------------------------------------------------------------------------------
-# group: lr, beta1, beta2, weight decay, sign of the gradient
 
 
 @jit.inline
 def lion_numbers(row):
     h = group_of(row)
-    beta1, beta2 = load(h, 1), load(h, 2)
-    return load(h, 0), beta1, 1.0 - beta1, beta2, 1.0 - beta2, 1.0 - load(h, 0) * load(h, 3), load(h, 4)
+    beta1, beta2 = load(h, LION.beta1), load(h, LION.beta2)
+    lr, keep = load(h, LION.lr), 1.0 - load(h, LION.lr) * load(h, LION.weight_decay)
+    return lr, beta1, 1.0 - beta1, beta2, 1.0 - beta2, keep, load(h, LION.sign)
 
 
 @jit.inline

@@ -1,8 +1,8 @@
-"""Weights of GGUF files: raw blocks to values, and to the panels of `formats.py`.
+"""Weights of GGUF files: raw blocks to values, and to panels.
 
 Layouts of the blocks: https://github.com/ggml-org/ggml, `ggml-common.h` and `ggml-quants.c`. A row is a sequence of
 blocks of 32 elements, or of 256 for the kinds named K; each has the bits of its elements and its parameters. `unpack`
-takes a block apart into q, one byte an element as `formats.py` means it, and a record of the parameters as stored:
+takes a block apart into q, one byte an element as `lang/formats.py` means it, and a record of the parameters as stored:
     byte 0  scale (d) float16, or an exponent uint8;  byte 2  min float16;  bytes 4, 20  int8 scales and mins of groups
 Values and panels are both made of these two, so they agree. Values are those of the reference to the last bit: a scale
 times the scale of a group is rounded before it meets an element, and nothing is fused.
@@ -10,22 +10,27 @@ times the scale of a group is rounded before it meets an element, and nothing is
 
 from numba import types
 
+from ...blocks.quant import GGUF_PACK, GGUF_VALUES
 from ...build import jit
+from ...lang.formats import FORMATS, KINDS, SUPER, UNIT
 from ...lang.lowp import float16
 from ...lang.simd import address, bitcast, convert, load, ptr, ramp, stack, store, vload, vstore
-from .formats import FORMATS, LANES, UNIT
 from .pack import write_unit
+from .panels import LANES
+from .traits import bits_of, has_min, panel_bytes, record_bytes, unit_bytes, zero_of
 
 F32, I8, I32, I64 = types.float32, types.int8, types.int32, types.int64
 U8, U16, U32, U64 = types.uint8, types.uint16, types.uint32, types.uint64
 
-# Kinds by number; `ops/gguf.py` has their names and formats. GROUPS: scales of a block of 256, 0 for blocks of 32.
-Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K = range(12)
+# Kinds by number. GROUPS: scales of a block of 256, 0 for blocks of 32.
+Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K = (
+    KINDS[name].number for name in "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
+)
 
 BYTES = 16  # of a vector
 RECORD = 36  # bytes of the parameters of a block
 SCALES, MINS = 4, 20
-LONGEST = 256  # elements of a block
+LONGEST = SUPER  # elements of a block
 ROWS_BYTES, RECORDS_BYTES, STARTS_BYTES = LANES * LONGEST, LANES * RECORD, LANES * 8
 OUT_OF_RANGE = 1
 
@@ -212,7 +217,7 @@ def min_of(record, g, GROUPS):
 
 
 @jit.inline
-def write_values(y, q, record, table, KIND, GROUPS, ZERO, MIN):
+def write_values(y, q, record, table, F, KIND, GROUPS):
     """The values of one block, from q and its record, as elements of y."""
     size = UNIT if GROUPS == 0 else LONGEST // GROUPS
     for g in range(1 if GROUPS == 0 else GROUPS):
@@ -221,33 +226,30 @@ def write_values(y, q, record, table, KIND, GROUPS, ZERO, MIN):
             if KIND == IQ4_NL or KIND == MXFP4:
                 for j in range(i, i + BYTES):
                     store(q, j, load(table, I64(load(q, j))))
-            value = (convert(vload(q, i, BYTES), F32) - F32(ZERO)) * scale
-            if MIN:
+            value = (convert(vload(q, i, BYTES), F32) - F32(zero_of(F))) * scale
+            if has_min(F):
                 value = value + min_of(record, g, GROUPS)
             vstore(y, i, value)
 
 
 @jit.inline
-def dequantize(args, lo, hi, T, I, KIND, GROUPS, ZERO, MIN):
-    """y[i] = the values of row index[i] of raw blocks x (row i without an index), rows [lo, hi), elements of type T.
-
-    args: y, x, index or 0, stride of index, elements of a row, bytes of a row and of a block, number of rows of x.
-    """
-    x, index, step = ptr(load(args, 1), U8), ptr(load(args, 2), I), load(args, 3)
-    length, row_bytes, block_bytes, count = load(args, 4), load(args, 5), load(args, 6), load(args, 7)
+def dequantize(args, lo, hi, F, T, I, KIND, GROUPS):
+    """y[i] = the values of row index[i] of raw blocks (row i without an index), rows [lo, hi), elements of type T."""
+    raw, index = ptr(load(args, GGUF_VALUES.raw), U8), ptr(load(args, GGUF_VALUES.index), I)
+    length, block_bytes = load(args, GGUF_VALUES.length), load(args, GGUF_VALUES.block_bytes)
     block = UNIT if GROUPS == 0 else LONGEST
     q, record, table = ptr(stack(LONGEST), U8), ptr(stack(RECORD), U8), stack(BYTES)
     write_table(table, KIND)
     for i in range(lo, hi):
         row = i
-        if load(args, 2) != 0:
-            row = I64(load(index, i * step))
-            if row < 0 or row >= count:
+        if load(args, GGUF_VALUES.index) != 0:
+            row = I64(load(index, i))
+            if row < 0 or row >= load(args, GGUF_VALUES.count):
                 return OUT_OF_RANGE
-        y, source = ptr(load(args, 0), T) + i * length, x + row * row_bytes
+        y, source = ptr(load(args, GGUF_VALUES.y), T) + i * length, raw + row * (length // block * block_bytes)
         for k in range(length // block):
             unpack(q, record, source + k * block_bytes, KIND, GROUPS)
-            write_values(y + k * block, q, record, ptr(table, U8), KIND, GROUPS, ZERO, MIN)
+            write_values(y + k * block, q, record, ptr(table, U8), F, KIND, GROUPS)
     return 0
 
 
@@ -255,7 +257,7 @@ def dequantize(args, lo, hi, T, I, KIND, GROUPS, ZERO, MIN):
 
 
 @jit.inline
-def write_parameters(to, records, KIND, GROUPS, MIN):
+def write_parameters(to, records, F, KIND, GROUPS):
     """One record of a panel at the address `to`, from those of its rows."""
     if KIND == MXFP4:
         for r in range(LANES):
@@ -265,14 +267,14 @@ def write_parameters(to, records, KIND, GROUPS, MIN):
     for r in range(LANES):
         store(ptr(to, U16), r, load(halves, r * (RECORD // 2)))
     to = to + 2 * LANES
-    if MIN:
+    if has_min(F):
         for r in range(LANES):
             store(ptr(to, U16), r, load(halves, r * (RECORD // 2) + 1))
         to = to + 2 * LANES
     for g in range(GROUPS):
         for r in range(LANES):
             store(ptr(to, U8), g * LANES + r, load(records, r * RECORD + SCALES + g))
-    if MIN:
+    if has_min(F):
         to = to + GROUPS * LANES
         for g in range(GROUPS):
             for r in range(LANES):
@@ -287,33 +289,31 @@ def clear(x, size):
 
 
 @jit.inline
-def pack(args, lo, hi, KIND, BITS, GROUPS, MIN):
-    """Panels [lo, hi) of the packed weight from rows of raw blocks; packed row r is row index[r] (r without an index).
-
-    args: out, x, index (int64) or 0, rows, blocks of a row, bytes of a row, of a block, of a panel, of a record.
-    """
-    x, index, rows, blocks = ptr(load(args, 1), U8), ptr(load(args, 2), I64), load(args, 3), load(args, 4)
-    row_bytes, block_bytes, panel_bytes, record_bytes = load(args, 5), load(args, 6), load(args, 7), load(args, 8)
+def pack(args, lo, hi, F, KIND, GROUPS):
+    """Panels [lo, hi) of the packed weight from rows of raw blocks; row r is row index[r] (r without an index)."""
+    raw, index, rows = ptr(load(args, GGUF_PACK.raw), U8), load(args, GGUF_PACK.index), load(args, GGUF_PACK.count)
+    length, block_bytes = load(args, GGUF_PACK.length), load(args, GGUF_PACK.block_bytes)
     units = 1 if GROUPS == 0 else LONGEST // UNIT
+    blocks, nbytes = length // (units * UNIT), panel_bytes(F, length, 0)
     q, records, starts = ptr(stack(ROWS_BYTES), U8), ptr(stack(RECORDS_BYTES), U8), ptr(stack(STARTS_BYTES), I64)
-    unit_bytes = 4 * LANES * BITS
     for panel in range(lo, hi):
-        to = load(args, 0) + panel * panel_bytes
-        to_parameters = to + blocks * units * unit_bytes
+        to = load(args, GGUF_PACK.weight) + panel * nbytes
+        to_parameters = to + blocks * units * unit_bytes(F)
         valid = min(LANES, rows - panel * LANES)
         if valid < LANES:  # rows beyond the last one have scale 0
             clear(q, ROWS_BYTES)
             clear(records, RECORDS_BYTES)
         for r in range(valid):
             row = panel * LANES + r
-            store(starts, r, (load(index, row) if load(args, 2) != 0 else row) * row_bytes)
+            row = load(ptr(index, I64), row) if index != 0 else row
+            store(starts, r, row * (blocks * block_bytes))
         for k in range(blocks):
             for r in range(valid):
-                source = x + (load(starts, r) + k * block_bytes)
+                source = raw + (load(starts, r) + k * block_bytes)
                 unpack(q + r * LONGEST, records + r * RECORD, source, KIND, GROUPS)
             for u in range(units):
-                write_unit(to + (k * units + u) * unit_bytes, q + u * UNIT, LONGEST, BITS)
-            write_parameters(to_parameters + k * record_bytes, records, KIND, GROUPS, MIN)
-        end = to_parameters + blocks * record_bytes
-        clear(ptr(end, U8), to + panel_bytes - end)
+                write_unit(to + (k * units + u) * unit_bytes(F), q + u * UNIT, LONGEST, bits_of(F))
+            write_parameters(to_parameters + k * record_bytes(F), records, F, KIND, GROUPS)
+        end = to_parameters + blocks * record_bytes(F)
+        clear(ptr(end, U8), to + nbytes - end)
     return 0

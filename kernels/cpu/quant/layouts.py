@@ -1,17 +1,13 @@
-"""Quantised checkpoints of the Hugging Face kind to panels; a matrix is never expanded.
+"""Quantised checkpoints of the Hugging Face kind to panels, and back; a matrix is never expanded.
 
 Two shapes of source. Rows: bytes, or nibbles with the low one first, along k of each row of the weight. Columns: words
 of 32 bits, whose neighbours are rows of the weight: GPTQ has 8 (or 4) neighbours of k in a word and N words side by
 side, AWQ has 8 neighbours of N in a word.
-
-All kernels share the head of their argument block: 0 address of the source, 1 of the first panel, 2 N, 3 K, 4 distance
-of source rows (bytes for rows, words for columns), 5 bytes of a panel, 6 units, 7 records of parameters of a panel,
-8 address of the scales, 9 and 10 their strides along rows and along records, 11 how many rows share a scale; for
-columns 12 the address of the zeros (words), 13 their distance, 14 what is added to them, 15 the address of `order`.
 """
 
 from numba import types
 
+from ...blocks.quant import LAYOUT, UNPACK
 from ...build import jit
 from ...lang.lowp import float16 as F16
 from ...lang.shuffle import interleave
@@ -30,32 +26,48 @@ from ...lang.simd import (
     vstore,
     vstore_first,
 )
-from .formats import LANES, QUADS, UNIT
 from .pack import QUADS_BYTES, UNIT_BYTES, read_quads, read_unit, write_quads, write_unit
-from .quantize import INFINITE_BITS, magnitude_bits, zero_bytes
+from .panels import AWQ_COLUMNS, LANES, QUADS, UNIT
+from .quantize import INFINITE_BITS, INT4, INT8, magnitude_bits, zero_bytes
+from .traits import (
+    bits_of,
+    has_exponents,
+    has_zeros,
+    panel_bytes,
+    record_bytes,
+    records_of,
+    scale_type,
+    unit_bytes,
+    units_of,
+)
 
 F32, I32, I64, U8 = types.float32, types.int32, types.int64, types.uint8
 NOT_FINITE, ZERO_RANGE = 1, 2
 HALF_UNIT = UNIT // 2
-COLUMNS = 128  # of AWQ that are read together: words of 64 bytes
 SHIFTS_BYTES = 4 * (8 + LANES)
 
 
 @jit.inline
-def pack_scales(args, panel, parameters, record, SCALES, OUT, EXPONENTS):
-    """Write the scales of a panel as OUT, the first field of records of `record` bytes; whether all are finite."""
-    N, records, scales = load(args, 2), load(args, 7), ptr(load(args, 8), SCALES)
-    row_stride, record_stride, shared = load(args, 9), load(args, 10), load(args, 11)
-    first, finite = panel * LANES, True
-    for r in range(records):
-        target = ptr(parameters + r * record, OUT)
+def panel_of(args, panel, F):
+    """The address of a panel of the result."""
+    return load(args, LAYOUT.weight) + panel * panel_bytes(F, load(args, LAYOUT.k), load(args, LAYOUT.shift))
+
+
+@jit.inline
+def pack_scales(args, panel, parameters, F, SCALES):
+    """Write the scales of a panel, the first field of its records; whether all are finite."""
+    N, scales = load(args, LAYOUT.n), ptr(load(args, LAYOUT.scales), SCALES)
+    row_step, record_step = load(args, LAYOUT.row_step), load(args, LAYOUT.record_step)
+    rows_each, first, finite = load(args, LAYOUT.rows_each), panel * LANES, True
+    for r in range(records_of(F, load(args, LAYOUT.k), load(args, LAYOUT.shift))):
+        target = ptr(parameters + r * record_bytes(F), scale_type(F))
         for lane in range(LANES):
             store(target, lane, 0)
         for lane in range(min(LANES, N - first)):
-            store(target, lane, load(scales, (first + lane) // shared * row_stride + r * record_stride))
+            store(target, lane, load(scales, (first + lane) // rows_each * row_step + r * record_step))
         v = convert(vload(target, 0, LANES), F32)
         finite = finite and reduce_max(magnitude_bits(v)) < INFINITE_BITS
-        if EXPONENTS:
+        if has_exponents(F):
             finite = finite and reduce_max(v) < 255.0  # the code of NaN
     return finite
 
@@ -70,27 +82,25 @@ def unpack_bytes(tile, source, left, FLIP):
 
 
 @jit.inline
-def unpack_nibbles(tile, source, left, FLIP):
+def unpack_nibbles(tile, source, left):
     """One unit of a row from 16 bytes, the low nibble of each first."""
     if left >= UNIT:
-        v = vload(source, 0, HALF_UNIT) ^ FLIP
+        v = vload(source, 0, HALF_UNIT)
         vstore(tile, 0, interleave(v & 15, (v >> 4) & 15))
     else:
-        v = vload_first(source, 0, HALF_UNIT, left // 2) ^ FLIP
+        v = vload_first(source, 0, HALF_UNIT, left // 2)
         vstore_first(tile, 0, interleave(v & 15, (v >> 4) & 15), left)
 
 
 @jit.inline
-def pack_rows(args, lo, hi, unpack, BITS, FLIP, SCALES, OUT, SCALE_BYTES):
-    """Panels [lo, hi) of rows that `unpack` turns into bytes, one unit at a time."""
-    source, N, K, stride = ptr(load(args, 0), U8), load(args, 2), load(args, 3), load(args, 4)
-    panel_bytes, units = load(args, 5), load(args, 6)
-    scratch = stack(UNIT_BYTES)
-    tile, unit_bytes, width = ptr(scratch, U8), UNIT_BYTES * BITS // 8, UNIT * BITS // 8
+def rows(args, lo, hi, F, SCALES, FLIP):
+    """Panels [lo, hi) of rows of bytes, whose bits of FLIP are turned over, or of nibbles, one unit at a time."""
+    source, N, K = ptr(load(args, LAYOUT.source), U8), load(args, LAYOUT.n), load(args, LAYOUT.k)
+    scratch, units, bits = stack(UNIT_BYTES), units_of(K), bits_of(F)
+    tile, stride, width = ptr(scratch, U8), K * bits // 8, UNIT * bits // 8
     for panel in range(lo, hi):
-        out, valid = load(args, 1) + panel * panel_bytes, min(LANES, N - panel * LANES)
-        record = LANES * SCALE_BYTES
-        if not pack_scales(args, panel, out + units * unit_bytes, record, SCALES, OUT, SCALE_BYTES == 1):
+        out, valid = panel_of(args, panel, F), min(LANES, N - panel * LANES)
+        if not pack_scales(args, panel, out + units * unit_bytes(F), F, SCALES):
             return NOT_FINITE
         zero_bytes(scratch, UNIT_BYTES)
         for u in range(units):
@@ -98,66 +108,56 @@ def pack_rows(args, lo, hi, unpack, BITS, FLIP, SCALES, OUT, SCALE_BYTES):
             if left < UNIT:
                 zero_bytes(scratch, UNIT_BYTES)
             for row in range(valid):
-                unpack(tile + row * UNIT, source + ((panel * LANES + row) * stride + u * width), left, FLIP)
-            write_unit(out + u * unit_bytes, tile, UNIT, BITS)
+                at = source + ((panel * LANES + row) * stride + u * width)
+                if bits == 8:
+                    unpack_bytes(tile + row * UNIT, at, left, FLIP)
+                else:
+                    unpack_nibbles(tile + row * UNIT, at, left)
+            write_unit(out + u * unit_bytes(F), tile, UNIT, bits)
     return 0
 
 
 @jit.inline
-def byte_rows(args, lo, hi, FLIP, SCALES, OUT, SCALE_BYTES):
-    """Panels [lo, hi) of rows of bytes."""
-    return pack_rows(args, lo, hi, unpack_bytes, 8, FLIP, SCALES, OUT, SCALE_BYTES)
-
-
-@jit.inline
-def nibble_rows(args, lo, hi, FLIP, SCALES, OUT, SCALE_BYTES):
-    """Panels [lo, hi) of rows of nibbles."""
-    return pack_rows(args, lo, hi, unpack_nibbles, 4, FLIP, SCALES, OUT, SCALE_BYTES)
-
-
-@jit.inline
-def pack_zeros(args, panel, parameters, record, BITS, AWQ):
+def pack_zeros(args, panel, parameters, F, AWQ):
     """Write the zeros of a panel behind its scales; whether all fit into a byte."""
-    N, records, zeros = load(args, 2), load(args, 7), ptr(load(args, 12), I32)
-    stride, added, fit = load(args, 13), load(args, 14), True
-    per, mask = 32 // BITS, (1 << BITS) - 1
-    for r in range(records):
-        target = ptr(parameters + r * record + 2 * LANES, U8)
+    N, zeros = load(args, LAYOUT.n), ptr(load(args, LAYOUT.zeros), I32)
+    added, bits, fit = load(args, LAYOUT.added), bits_of(F), True
+    per, mask = 32 // bits, (1 << bits) - 1
+    for r in range(records_of(F, load(args, LAYOUT.k), load(args, LAYOUT.shift))):
+        target = ptr(parameters + r * record_bytes(F) + 2 * LANES, U8)
         for lane in range(LANES):
             column, zero = panel * LANES + lane, 0
             if column < N:
                 place = column % per
                 if AWQ:
                     place = (place >> 1) | ((place & 1) << 2)
-                word = I64(load(zeros, r * stride + column // per))
-                zero = ((word >> (BITS * place)) & mask) + added
+                word = I64(load(zeros, r * (N // per) + column // per))
+                zero = ((word >> (bits * place)) & mask) + added
             fit = fit and zero <= 255
             store(target, lane, U8(zero))
     return fit
 
 
 @jit.inline
-def pack_parameters(args, panel, parameters, BITS, AWQ, ZEROS, SCALES):
-    """Scales, and with ZEROS zeros, of a panel; an error code, or 0."""
-    record = (3 if ZEROS else 2) * LANES
-    if not pack_scales(args, panel, parameters, record, SCALES, F16, False):
+def pack_parameters(args, panel, parameters, F, SCALES, AWQ):
+    """Scales, and zeros where the format has them, of a panel; an error code, or 0."""
+    if not pack_scales(args, panel, parameters, F, SCALES):
         return NOT_FINITE
-    if ZEROS and not pack_zeros(args, panel, parameters, record, BITS, AWQ):
+    if has_zeros(F) and not pack_zeros(args, panel, parameters, F, AWQ):
         return ZERO_RANGE
     return 0
 
 
 @jit.inline
-def gptq(args, lo, hi, BITS, ZEROS, SCALES):
-    """Panels [lo, hi) of words [K / per, N]: element k of a row in bits BITS * (k % per) and up of word k // per."""
-    words, N, K, stride = ptr(load(args, 0), I32), load(args, 2), load(args, 3), load(args, 4)
-    panel_bytes, units = load(args, 5), load(args, 6)
-    order, has_order = ptr(load(args, 15), I32), load(args, 15) != 0
-    quads = ptr(stack(QUADS_BYTES), I32)
-    per, mask, unit_bytes = 32 // BITS, (1 << BITS) - 1, UNIT_BYTES * BITS // 8
+def gptq(args, lo, hi, F, SCALES):
+    """Panels [lo, hi) of words [K / per, N]: element k of a row is in word k // per, from bit k % per * bits on."""
+    words, N, K = ptr(load(args, LAYOUT.source), I32), load(args, LAYOUT.n), load(args, LAYOUT.k)
+    order, has_order = ptr(load(args, LAYOUT.order), I32), load(args, LAYOUT.order) != 0
+    quads, units, bits = ptr(stack(QUADS_BYTES), I32), units_of(K), bits_of(F)
+    per, mask = 32 // bits, (1 << bits) - 1
     for panel in range(lo, hi):
-        out, first = load(args, 1) + panel * panel_bytes, panel * LANES
-        status = pack_parameters(args, panel, out + units * unit_bytes, BITS, False, ZEROS, SCALES)
+        out, first = panel_of(args, panel, F), panel * LANES
+        status = pack_parameters(args, panel, out + units * unit_bytes(F), F, SCALES, False)
         if status != 0:
             return status
         for u in range(units):
@@ -167,18 +167,19 @@ def gptq(args, lo, hi, BITS, ZEROS, SCALES):
                     k = u * UNIT + 4 * i + j
                     if k < K:
                         k = I64(load(order, k)) if has_order else k
-                        word = vload_first(words, k // per * stride + first, LANES, N - first)
-                        quad = quad | (((word >> (k % per * BITS)) & mask) << (8 * j))
+                        word = vload_first(words, k // per * N + first, LANES, N - first)
+                        quad = quad | (((word >> (k % per * bits)) & mask) << (8 * j))
                 vstore(quads, i * LANES, quad)
-            write_quads(out + u * unit_bytes, quads, BITS)
+            write_quads(out + u * unit_bytes(F), quads, bits)
     return 0
 
 
 @jit.inline
-def awq_quads(quads, words, stride, first, N, k, K, shifts):
+def awq_quads(quads, words, first, N, k, K, shifts):
     """The quads of one unit from words [K, N / 8] at row k for the panel that begins at column `first`."""
     shift, at = vload(shifts, first % 8, LANES), first // 8
-    other = min(at + 1, N // 8 - 1)
+    stride = N // 8
+    other = min(at + 1, stride - 1)
     for i in range(QUADS):
         quad = fill(0, I32, LANES)
         for j in range(4):
@@ -193,29 +194,26 @@ def awq_quads(quads, words, stride, first, N, k, K, shifts):
 
 
 @jit.inline
-def awq(args, lo, hi, ZEROS, SCALES):
-    """Columns [COLUMNS * lo, COLUMNS * hi) of words [K, N / 8]: nibble i has column 0 2 4 6 1 3 5 7 [i] of its eight.
+def awq(args, lo, hi, F, SCALES):
+    """Items [lo, hi) of AWQ_COLUMNS columns of words [K, N / 8]: nibble i has column 0 2 4 6 1 3 5 7 [i] of its eight.
 
     Panels that share cache lines are packed together, unit by unit: alone, each would read all of K's lines again.
     """
-    words, N, K, stride = ptr(load(args, 0), I32), load(args, 2), load(args, 3), load(args, 4)
-    panel_bytes, units = load(args, 5), load(args, 6)
-    quads, shifts = ptr(stack(QUADS_BYTES), I32), ptr(stack(SHIFTS_BYTES), I32)
-    unit_bytes = UNIT_BYTES // 2
+    words, N, K = ptr(load(args, LAYOUT.source), I32), load(args, LAYOUT.n), load(args, LAYOUT.k)
+    quads, shifts, units = ptr(stack(QUADS_BYTES), I32), ptr(stack(SHIFTS_BYTES), I32), units_of(K)
     for lane in range(8 + LANES):
         place = lane % 8
         store(shifts, lane, 4 * ((place >> 1) | ((place & 1) << 2)))
-    for block in range(lo, hi):
-        begin, end = block * (COLUMNS // LANES), min((block + 1) * COLUMNS, N + LANES - 1) // LANES
+    for item in range(lo, hi):
+        begin, end = item * (AWQ_COLUMNS // LANES), min((item + 1) * AWQ_COLUMNS, N + LANES - 1) // LANES
         for panel in range(begin, end):
-            out = load(args, 1) + panel * panel_bytes + units * unit_bytes
-            status = pack_parameters(args, panel, out, 4, True, ZEROS, SCALES)
+            status = pack_parameters(args, panel, panel_of(args, panel, F) + units * unit_bytes(F), F, SCALES, True)
             if status != 0:
                 return status
         for u in range(units):
             for panel in range(begin, end):
-                awq_quads(quads, words, stride, panel * LANES, N, u * UNIT, K, shifts)
-                write_quads(load(args, 1) + panel * panel_bytes + u * unit_bytes, quads, 4)
+                awq_quads(quads, words, panel * LANES, N, u * UNIT, K, shifts)
+                write_quads(panel_of(args, panel, F) + u * unit_bytes(F), quads, 4)
     return 0
 
 
@@ -224,16 +222,13 @@ def awq(args, lo, hi, ZEROS, SCALES):
 
 @jit.inline
 def to_int8(args, lo, hi):
-    """Panels [lo, hi) of `int8` as rows of int8, and their scales as float32.
-
-    args: addresses of the rows, of the first panel and of the scales, N, K, bytes of a panel, units.
-    """
-    y, scales, N, K = ptr(load(args, 0), U8), ptr(load(args, 2), F32), load(args, 3), load(args, 4)
-    panel_bytes, units = load(args, 5), load(args, 6)
-    tile = ptr(stack(UNIT_BYTES), U8)
+    """Panels [lo, hi) of `int8` as rows of int8, and their scales as float32."""
+    y, scales = ptr(load(args, UNPACK.values), U8), ptr(load(args, UNPACK.scales), F32)
+    N, K = load(args, UNPACK.n), load(args, UNPACK.k)
+    tile, units = ptr(stack(UNIT_BYTES), U8), units_of(K)
     for panel in range(lo, hi):
-        source, valid = load(args, 1) + panel * panel_bytes, min(LANES, N - panel * LANES)
-        own = vload(ptr(source + units * UNIT_BYTES, F32), 0, LANES)
+        source = load(args, UNPACK.weight) + panel * panel_bytes(INT8, K, load(args, UNPACK.shift))
+        own, valid = vload(ptr(source + units * UNIT_BYTES, F32), 0, LANES), min(LANES, N - panel * LANES)
         vstore_first(scales, panel * LANES, own, valid)
         for u in range(units):
             read_unit(tile, UNIT, source + u * UNIT_BYTES, 8)
@@ -251,20 +246,17 @@ def nibbles_of(quad):
 
 @jit.inline
 def to_gptq(args, lo, hi):
-    """Panels [lo, hi) of `int4` as words [K / 8, N] and scales float16 [groups, N].
-
-    args: addresses of the words, of the first panel and of the scales, N, K, bytes of a panel, units, records.
-    """
-    words, scales, N, K = ptr(load(args, 0), I32), ptr(load(args, 2), F16), load(args, 3), load(args, 4)
-    panel_bytes, units, records = load(args, 5), load(args, 6), load(args, 7)
-    quads, unit_bytes = ptr(stack(QUADS_BYTES), I32), UNIT_BYTES // 2
+    """Panels [lo, hi) of `int4` as words [K / 8, N] and scales float16 [groups, N]."""
+    words, scales = ptr(load(args, UNPACK.values), I32), ptr(load(args, UNPACK.scales), F16)
+    N, K, shift = load(args, UNPACK.n), load(args, UNPACK.k), load(args, UNPACK.shift)
+    quads, units = ptr(stack(QUADS_BYTES), I32), units_of(K)
     for panel in range(lo, hi):
-        source, first = load(args, 1) + panel * panel_bytes, panel * LANES
-        for r in range(records):
-            own = vload(ptr(source + units * unit_bytes, F16), r * LANES, LANES)
+        source, first = load(args, UNPACK.weight) + panel * panel_bytes(INT4, K, shift), panel * LANES
+        for r in range(records_of(INT4, K, shift)):
+            own = vload(ptr(source + units * unit_bytes(INT4), F16), r * LANES, LANES)
             vstore_first(scales, r * N + first, own, N - first)
         for u in range(units):
-            read_quads(quads, source + u * unit_bytes, 4)
+            read_quads(quads, source + u * unit_bytes(INT4), 4)
             for i in range(min(4, (K - u * UNIT) // 8)):
                 low, high = vload(quads, 2 * i * LANES, LANES), vload(quads, (2 * i + 1) * LANES, LANES)
                 word = nibbles_of(low) | (nibbles_of(high) << 16)

@@ -1,6 +1,6 @@
 """Units of quantised weights: 32 elements along k of the rows of a panel, to and from planes.
 
-`formats.py` says how planes lie. A *quad* is 4 neighbours along k of each row: LANES int32. Packers that have rows of
+`panels.py` says how planes lie. A *quad* is 4 neighbours along k of each row: LANES int32. Packers that have rows of
 bytes use `write_unit` and `read_unit`; those whose source has rows in lanes already make quads themselves and use
 `write_quads`.
 """
@@ -10,7 +10,7 @@ from numba import types
 from ...build import jit
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, ptr, stack, vload, vstore
-from .formats import LANES, QUADS, UNIT
+from .panels import LANES, QUADS, UNIT
 
 I32 = types.int32
 TILE = min(LANES, QUADS)  # side of the square tiles that bytes are transposed in

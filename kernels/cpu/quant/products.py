@@ -1,4 +1,4 @@
-"""Products with quantised weights: out[M, N] = x[M, K] W[N, K]^T + bias; `formats.py` says how W lies.
+"""Products with quantised weights: out[M, N] = x[M, K] W[N, K]^T + bias; `panels.py` says how W lies.
 
 `quantize_rows` makes integers of the activations, in tiles of 8 rows, and `stream` multiplies them with each panel as
 it lies: it comes from memory once, at the rate of memory for few rows, and is unpacked in registers for each tile. That
@@ -7,8 +7,9 @@ costs little beside 8 rows of products (661 of 681 GOP/s that a panel expanded t
 """
 
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
+from ...blocks.quant import PRODUCT, TILES
 from ...build import jit
 from ...lang import lowp
 from ...lang.simd import (
@@ -30,10 +31,10 @@ from ...lang.simd import (
     vstore,
     vstore_first,
 )
-from ...lang.vector import I64
 from ..gemm.blocking import LANES
-from .formats import QUADS, SUPER, TILE_ROWS, UNIT
-from .tile import flat_tile, float_tile, format_of, integer_tile
+from .panels import QUADS, SUPER, TILE_ROWS, UNIT, record_bytes
+from .tile import flat_tile, float_tile, integer_tile
+from .traits import format_of, groups_of, has_min, is_flat, unit_bytes, words_of, zero_of
 
 F16, F32, F64, I8, I32, U8 = lowp.float16, types.float32, types.float64, types.int8, types.int32, types.uint8
 SCALED_UNITS = 32  # units whose parameters are decoded at a time: they stay in the first-level cache
@@ -42,26 +43,6 @@ ROW = 4 * LANES  # bytes of an int32 or float32 of each row of a panel
 PARAMETERS_BYTES = SCALED_UNITS * 2 * ROW
 TOTALS_BYTES = TILE_ROWS * ROW
 SMALLEST = 1e-30  # activations below, over 127, have no scale whose inverse is finite
-
-
-def _trait(name, value_of):
-    @intrinsic
-    def function(typingctx, F):
-        """A constant of a format."""
-        if not isinstance(F, types.NumberClass):
-            return None
-        return types.int64(F), lambda context, builder, sig, args: I64(int(value_of(format_of(F))))
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-groups_of = _trait("groups_of", lambda form: form.groups)
-zero_of = _trait("zero_of", lambda form: form.zero)
-has_min = _trait("has_min", lambda form: form.has_min)
-is_flat = _trait("is_flat", lambda form: form.flat)
-unit_bytes = _trait("unit_bytes", lambda form: form.unit_bytes)
-words_of = _trait("words_of", lambda form: form.words)
 
 
 # ---- activations -------------------------------------------------------------------------------
@@ -124,22 +105,23 @@ def put_quads(bytes_, quads, unit, height, i, words):
 
 @jit.inline
 def quantize_rows(args, lo, hi, F, T):
-    """Tiles [lo, hi) of the rows of x as integers: quads, scales and corrections as `quant_tile.py` wants them.
+    """Tiles [lo, hi) of the rows of x as integers: quads, scales and corrections as `tile.py` wants them.
 
     A scale is the largest magnitude of its unit (of its row, for flat formats) over 127. NaN and infinity make the
     scale NaN or infinite, and thus every result of the row NaN.
     """
-    stride, rows, k_size, units, order = load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 8)
+    stride, rows, order = load(args, TILES.stride), load(args, TILES.rows), load(args, TILES.order)
+    k_size, units = load(args, TILES.k), load(args, TILES.units)
     part, bytes_, groups, words = ptr(stack(PART_BYTES), F32), ptr(stack(UNIT), I8), groups_of(F), words_of(F)
     for tile in range(lo, hi):
         valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
         height = height_of(valid_rows)
-        quads = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT * words, I32)
+        quads = ptr(load(args, TILES.tiles) + tile * TILE_ROWS * units * UNIT * words, I32)
         per_row = 1 if is_flat(F) else units
-        scales = ptr(load(args, 6) + tile * TILE_ROWS * per_row * 4, F32)
-        fixes = load(args, 7) + tile * TILE_ROWS * per_row * groups * 4
+        scales = ptr(load(args, TILES.scales) + tile * TILE_ROWS * per_row * 4, F32)
+        fixes = load(args, TILES.fixes) + tile * TILE_ROWS * per_row * groups * 4
         for i in range(height):
-            x = ptr(load(args, 0), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
+            x = ptr(load(args, TILES.x), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
             bits, whole = I32(0), 0
             if is_flat(F):
                 for unit in range(units):
@@ -176,14 +158,15 @@ def quantize_rows(args, lo, hi, F, T):
 @jit.inline
 def spread_rows(args, lo, hi, T):
     """Tiles [lo, hi) of the rows of x as float32 [k, rows of the tile], for `float_tile`."""
-    stride, rows, k_size, units, order = load(args, 1), load(args, 2), load(args, 3), load(args, 4), load(args, 8)
+    stride, rows, order = load(args, TILES.stride), load(args, TILES.rows), load(args, TILES.order)
+    k_size, units = load(args, TILES.k), load(args, TILES.units)
     part = ptr(stack(PART_BYTES), F32)
     for tile in range(lo, hi):
         valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
         height = height_of(valid_rows)
-        to = ptr(load(args, 5) + tile * TILE_ROWS * units * UNIT * 4, F32)
+        to = ptr(load(args, TILES.tiles) + tile * TILE_ROWS * units * UNIT * 4, F32)
         for i in range(height):
-            x = ptr(load(args, 0), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
+            x = ptr(load(args, TILES.x), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
             for unit in range(units):
                 read_unit_of_row(x, unit * UNIT, k_size - unit * UNIT, order, part)
                 for k in range(UNIT):
@@ -202,7 +185,7 @@ def read_parameters(F, records, first, count, shift, s, m):
 @overload(read_parameters)
 def _read_parameters(F, records, first, count, shift, s, m):
     form = format_of(F)
-    kind, groups, size = form.parameters, form.groups, form.record()
+    kind, groups, size = form.parameters, form.groups, record_bytes(form)
     in_super = SUPER // form.group
 
     def half(F, records, first, count, shift, s, m):
@@ -266,11 +249,11 @@ def clear(totals, vectors):
 @jit.inline
 def finish(args, totals, apart, panel, first_row, rows, T):
     """Totals of a panel, rows `apart` elements from each other, plus the bias, to their place in the result."""
-    columns, stride, column = load(args, 7), load(args, 11), panel * LANES
-    out, bias, valid = ptr(load(args, 4), T), ptr(load(args, 5), T), columns - column
+    columns, stride, column = load(args, PRODUCT.columns), load(args, PRODUCT.y_stride), panel * LANES
+    out, bias, valid = ptr(load(args, PRODUCT.y), T), ptr(load(args, PRODUCT.bias), T), columns - column
     for i in range(rows):
         value = vload(totals, i * apart, LANES)
-        if load(args, 5) != 0:
+        if load(args, PRODUCT.bias) != 0:
             value = value + convert(vload_first(bias, column, LANES, valid), F32)
         at = (first_row + i) * stride + column
         if valid >= LANES:
@@ -282,11 +265,11 @@ def finish(args, totals, apart, panel, first_row, rows, T):
 @jit.inline
 def stream(args, lo, hi, F, T):
     """Panels [lo, hi) times all rows, in tiles of 8 rows, straight from the planes."""
-    rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
+    rows, units, shift = load(args, PRODUCT.rows), load(args, PRODUCT.units), load(args, PRODUCT.shift)
     s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals, groups = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32), groups_of(F)
     for panel in range(lo, hi):
-        planes = load(args, 3) + panel * load(args, 9)
+        planes = load(args, PRODUCT.weight) + panel * load(args, PRODUCT.panel_bytes)
         for row in range(0, rows, TILE_ROWS):
             valid_rows = min(TILE_ROWS, rows - row)
             height = height_of(valid_rows)
@@ -296,9 +279,9 @@ def stream(args, lo, hi, F, T):
                 read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
                 w, done = planes + first * unit_bytes(F), row * units + first * height
                 x, scales, fixes = (
-                    load(args, 0) + done * UNIT * words_of(F),
-                    load(args, 1) + done * 4,
-                    load(args, 2) + done * groups * 4,
+                    load(args, PRODUCT.x) + done * UNIT * words_of(F),
+                    load(args, PRODUCT.scales) + done * 4,
+                    load(args, PRODUCT.fixes) + done * groups * 4,
                 )
                 if height == 1:
                     integer_tile(x, scales, fixes, w, s_at, m_at, totals_at, many, F, 1)
@@ -315,11 +298,11 @@ def stream(args, lo, hi, F, T):
 @jit.inline
 def stream_floats(args, lo, hi, F, T):
     """As `stream`, with activations of float32 that `spread_rows` laid out."""
-    rows, units, shift = load(args, 6), load(args, 8), load(args, 10)
+    rows, units, shift = load(args, PRODUCT.rows), load(args, PRODUCT.units), load(args, PRODUCT.shift)
     s_at, m_at, totals_at = stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(TOTALS_BYTES)
     s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
     for panel in range(lo, hi):
-        planes = load(args, 3) + panel * load(args, 9)
+        planes = load(args, PRODUCT.weight) + panel * load(args, PRODUCT.panel_bytes)
         for row in range(0, rows, TILE_ROWS):
             valid_rows = min(TILE_ROWS, rows - row)
             height = height_of(valid_rows)
@@ -327,7 +310,8 @@ def stream_floats(args, lo, hi, F, T):
             for first in range(0, units, SCALED_UNITS):
                 many = min(SCALED_UNITS, units - first)
                 read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
-                x, w = load(args, 0) + (row * units + first * height) * UNIT * 4, planes + first * unit_bytes(F)
+                x = load(args, PRODUCT.x) + (row * units + first * height) * UNIT * 4
+                w = planes + first * unit_bytes(F)
                 if height == 1:
                     float_tile(x, w, s_at, m_at, totals_at, many, F, 1)
                 elif height == 2:
@@ -346,19 +330,19 @@ def stream_floats(args, lo, hi, F, T):
 @jit.inline
 def stream_flat(args, lo, hi, F, T):
     """As `stream`, for bytes with one scale per row: sums are integers until the end."""
-    rows, units = load(args, 6), load(args, 8)
+    rows, units = load(args, PRODUCT.rows), load(args, PRODUCT.units)
     at = stack(TOTALS_BYTES)
     totals, integers = ptr(at, F32), ptr(at, I32)
     for panel in range(lo, hi):
-        w = load(args, 3) + panel * load(args, 9)
+        w = load(args, PRODUCT.weight) + panel * load(args, PRODUCT.panel_bytes)
         weights = vload(ptr(w + units * QUADS * ROW, F32), 0, LANES)
         for row in range(0, rows, TILE_ROWS):
             valid_rows = min(TILE_ROWS, rows - row)
             height = height_of(valid_rows)
             x, fixes, scales = (
-                load(args, 0) + row * units * UNIT * words_of(F),
-                load(args, 2) + row * 4,
-                ptr(load(args, 1), F32) + row,
+                load(args, PRODUCT.x) + row * units * UNIT * words_of(F),
+                load(args, PRODUCT.fixes) + row * 4,
+                ptr(load(args, PRODUCT.scales), F32) + row,
             )
             if height == 1:
                 flat_tile(x, fixes, w, at, units, F, 1)

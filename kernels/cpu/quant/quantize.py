@@ -1,13 +1,11 @@
-"""Float weights to panels of `int8` and `int4`, and panels of every format back to floats.
-
-All kernels do panels [lo, hi) and share the head of their argument block: 0 address of the float rows, 1 of the first
-panel, 2 number of rows, 3 their length K, 4 elements from row to row, 5 bytes of a panel, 6 units of a row.
-"""
+"""Float weights to panels of `int8` and `int4`: panels [lo, hi) behind that of the row `first`."""
 
 from numba import types
 
+from ...blocks.quant import PACK
 from ...build import jit
 from ...lang.lowp import float16 as F16
+from ...lang.lowp import quantized
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import (
     bitcast,
@@ -28,10 +26,12 @@ from ...lang.simd import (
     vstore,
     vstore_first,
 )
-from .formats import LANES, QUADS, UNIT
-from .pack import QUADS_BYTES, UNIT_BYTES, read_unit, write_quads, write_unit
+from .pack import QUADS_BYTES, UNIT_BYTES, write_quads, write_unit
+from .panels import LANES, QUADS, UNIT
+from .traits import panel_bytes, units_of
 
-F32, I8, I32, I64, U8 = types.float32, types.int8, types.int32, types.int64, types.uint8
+F32, I32, U8 = types.float32, types.int32, types.uint8
+INT8, INT4 = quantized("int8"), quantized("int4")
 NOT_FINITE, TOO_LARGE = 1, 2
 INFINITE_BITS = 0x7F800000
 TINY_BITS = 0x06800000  # 2^-114: rows below it are zeros to int8, whose scales would lose bits as subnormals
@@ -47,6 +47,13 @@ GROUP_UNITS = 4  # units of the largest group
 GROUP_BYTES = 4 * LANES * UNIT * GROUP_UNITS
 SQUARE_BYTES = 4 * LANES * LANES
 LINE_BYTES = 4 * LANES
+
+
+@jit.inline
+def panel_of(args, panel, F):
+    """The address of a panel of the result."""
+    nbytes = panel_bytes(F, load(args, PACK.k), load(args, PACK.shift))
+    return load(args, PACK.weight) + (load(args, PACK.first) // LANES + panel) * nbytes
 
 
 @jit.inline
@@ -92,12 +99,12 @@ def int8_scales(scales, x, stride, rows, K):
 @jit.inline
 def int8(args, lo, hi, T):
     """q = round(w / scale) + 128 with scale = largest |w| of the row / 127."""
-    x, N, K, stride = ptr(load(args, 0), T), load(args, 2), load(args, 3), load(args, 4)
-    panel_bytes, units = load(args, 5), load(args, 6)
-    scratch = stack(UNIT_BYTES)
+    x, stride = ptr(load(args, PACK.x), T), load(args, PACK.stride)
+    N, K = load(args, PACK.n), load(args, PACK.k)
+    units, scratch = units_of(K), stack(UNIT_BYTES)
     tile, scales = ptr(scratch, U8), ptr(stack(LINE_BYTES), F32)
     for panel in range(lo, hi):
-        out, rows = load(args, 1) + panel * panel_bytes, min(LANES, N - panel * LANES)
+        out, rows = panel_of(args, panel, INT8), min(LANES, N - panel * LANES)
         base = x + panel * LANES * stride
         if not int8_scales(scales, base, stride, rows, K):
             return NOT_FINITE
@@ -172,14 +179,14 @@ def int4_scale(columns, size):
 
 @jit.inline
 def int4(args, lo, hi, T):
-    """q = round(w / scale) + 8 with a float16 scale for groups of args[7] units."""
-    x, N, K, stride = ptr(load(args, 0), T), load(args, 2), load(args, 3), load(args, 4)
-    panel_bytes, units, group = load(args, 5), load(args, 6), load(args, 7)
-    unit_bytes = UNIT_BYTES // 2
+    """q = round(w / scale) + 8 with a float16 scale for groups of 1 << `shift` units."""
+    x, stride = ptr(load(args, PACK.x), T), load(args, PACK.stride)
+    N, K = load(args, PACK.n), load(args, PACK.k)
+    units, group, unit_bytes = units_of(K), 1 << load(args, PACK.shift), UNIT_BYTES // 2
     columns, square = ptr(stack(GROUP_BYTES), F32), ptr(stack(SQUARE_BYTES), F32)
     quads = ptr(stack(QUADS_BYTES), I32)
     for panel in range(lo, hi):
-        out, rows = load(args, 1) + panel * panel_bytes, min(LANES, N - panel * LANES)
+        out, rows = panel_of(args, panel, INT4), min(LANES, N - panel * LANES)
         base = x + panel * LANES * stride
         scales = ptr(out + units * unit_bytes, F16)
         for first in range(0, units, group):
@@ -206,75 +213,4 @@ def int4(args, lo, hi, T):
                             quad = quad | ((bits - (MAGIC_BITS - 8)) << (8 * j))
                     vstore(quads, i * LANES, quad)
                 write_quads(out + (first + u) * unit_bytes, quads, 4)
-    return 0
-
-
-# ---- back to floats ------------------------------------------------------------------------------
-
-
-@jit.inline
-def scale_and_min(p, row, group, PARAMETERS, GROUPS):
-    """(scale, min) of group `group` of a row: w = scale * value + min; `p` is the address of the parameters.
-
-    PARAMETERS numbers the kinds in the order of `formats.py`; GROUPS is how many groups a "super" record has.
-    """
-    if PARAMETERS == 0:
-        return load(ptr(p + group * 2 * LANES, F16), row), F32(0.0)
-    if PARAMETERS == 1:
-        record = ptr(p + group * 4 * LANES, F16)
-        return load(record, row), load(record, LANES + row)
-    if PARAMETERS == 2:
-        record = p + group * 3 * LANES
-        scale = load(ptr(record, F16), row)
-        return scale, -scale * F32(load(ptr(record + 2 * LANES, U8), row))
-    if PARAMETERS == 3:
-        return load(ptr(p + group * 4 * LANES, F32), row), F32(0.0)
-    if PARAMETERS == 4:
-        exponent = I32(load(ptr(p + group * LANES, U8), row))
-        bits = 0x00400000 if exponent == 0 else 0x7FC00000 if exponent == 255 else exponent << 23
-        return bitcast(I32(bits), F32) * F32(0.5), F32(0.0)  # the table has twice the values
-    which, within = group // GROUPS, group % GROUPS
-    if PARAMETERS == 5:
-        record = p + which * (2 + GROUPS) * LANES
-        small = load(ptr(record + 2 * LANES, I8), within * LANES + row)
-        return load(ptr(record, F16), row) * F32(small), F32(0.0)
-    record = p + which * (4 + 2 * GROUPS) * LANES
-    halves, integers = ptr(record, F16), ptr(record + 4 * LANES, I8)
-    scale = load(halves, row) * F32(load(integers, within * LANES + row))
-    return scale, -load(halves, LANES + row) * F32(load(integers, (GROUPS + within) * LANES + row))
-
-
-@jit.inline
-def dequantize(args, lo, hi, T, Q, BITS, PARAMETERS, GROUPS, ZERO, TABLE):
-    """w = scale * (value(q) - ZERO) + min, into rows of T. Q is uint8, or the float8 type whose bits q are.
-
-    args beyond the shared ones: 7 how many elements of k share a scale, 8 address of `order` (0: none), and with
-    TABLE from 9 on its 16 entries.
-    """
-    y, N, K, stride = ptr(load(args, 0), T), load(args, 2), load(args, 3), load(args, 4)
-    panel_bytes, units, shared = load(args, 5), load(args, 6), load(args, 7)
-    order, has_order = ptr(load(args, 8), I32), load(args, 8) != 0
-    scratch, line = stack(UNIT_BYTES), ptr(stack(LINE_BYTES), F32)
-    tile, values = ptr(scratch, U8), ptr(scratch, Q)
-    unit_bytes = UNIT_BYTES * BITS // 8
-    for panel in range(lo, hi):
-        source = load(args, 1) + panel * panel_bytes
-        parameters = source + units * unit_bytes
-        for u in range(units):
-            read_unit(tile, UNIT, source + u * unit_bytes, BITS)
-            if TABLE:
-                for i in range(UNIT_BYTES):
-                    store(tile, i, U8(load(args, 9 + I64(load(tile, i)))))
-            for row in range(min(LANES, N - panel * LANES)):
-                for i in range(0, min(UNIT, K - u * UNIT), LANES):
-                    k = u * UNIT + i
-                    scale, low = scale_and_min(parameters, row, k // shared, PARAMETERS, GROUPS)
-                    v = (convert(vload(values, row * UNIT + i, LANES), F32) - F32(ZERO)) * scale + low
-                    at = (panel * LANES + row) * stride
-                    if has_order:
-                        vstore(line, 0, v)
-                        for j in range(min(LANES, K - k)):
-                            store(y, at + I64(load(order, k + j)), load(line, j))
-                    else:
-                        vstore_first(y, at + k, convert(v, T), K - k)
     return 0

@@ -1,4 +1,4 @@
-"""Register tiles of products with quantised weights, as vector IR; `formats.py` says how weights lie.
+"""Register tiles of products with quantised weights, as vector IR; `panels.py` says how weights lie.
 
 The integer tile multiplies unsigned weights of 8 bits with signed activations of 8 bits, four neighbours along k at a
 time (`vpdpbusd`: four times the float32 rate), sums a group exactly in int32 and scales it in float32. A format's zero
@@ -22,7 +22,9 @@ from ...lang import lowp
 from ...lang.vector import I8, I32, I64, call_llvm, literal_of, splat
 from ..gemm.blocking import LANES
 from ..gemm.microkernel import HAS_FMA, prefetch_line, read, sum_loop, write
-from .formats import BYTE_PAIRS, FORMATS, PAIRS, QUADS, UNIT
+from . import panels
+from .panels import BYTE_PAIRS, PAIRS, QUADS, UNIT
+from .traits import format_of
 
 I16, F32 = ir.IntType(16), ir.FloatType()
 AHEAD = 4096  # bytes that a streamed weight is asked for in advance
@@ -31,11 +33,6 @@ _NAMES = isa.features()
 _BYTES = 4 * LANES
 INTS, FLOATS = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES)
 HALVES, SMALL = ir.VectorType(I16, 2 * LANES), ir.VectorType(I8, _BYTES)
-
-
-def format_of(F):
-    """The `Format` that a type parameter of a kernel names."""
-    return FORMATS[F.instance_type.name]
 
 
 def _call(builder, name, result, args):
@@ -96,11 +93,11 @@ def add_quads(builder, form, quads, x, parts):
     They are int32, or of 16 bits where `form` is small and multiplied by byte pairs.
     """
     for q, quad in enumerate(quads):
-        if form.words == 2:
+        if panels.words(form) == 2:
             for word, w in enumerate(_elements(builder, quad)):
                 terms = [_multiply_pairs(builder, w, builder.bitcast(v, HALVES)) for v in x(q, word)]
                 parts = _add(builder, parts, terms)
-        elif form.small and BYTE_PAIRS:
+        elif panels.is_small(form) and BYTE_PAIRS:
             parts = _add(builder, parts, [_multiply_bytes(builder, quad, v) for v in x(q, 0)])
         else:
             parts = [dot_bytes(builder, part, quad, v) for part, v in zip(parts, x(q, 0))]
@@ -132,7 +129,7 @@ def _look_up(builder, index, table):
 def unit_quads(builder, form, base, offset=0):
     """The 8 quads of a unit as int32 vectors of 4 bytes, from its planes at the address `base` + `offset`."""
     quads, shift = [None] * QUADS, 0
-    for bits in form.planes:  # as many vectors as bits; bits of the plane go to bits `shift`... of the result
+    for bits in panels.planes(form):  # as many vectors as bits; bits of the plane go to bits `shift`... of the result
         vectors = [read(builder, base, INTS, 4, offset + i * _BYTES) for i in range(bits)]
         offset += bits * _BYTES
         mask = _everywhere(INTS, 0x01010101 * ((1 << bits) - 1 << shift))
@@ -159,7 +156,7 @@ def multiply(builder, form, x, quads, parts, ask=False):
     `quads` is a list of vectors, or an address where they lie one after another and how many (an int, or a value);
     `ask` for those ahead, where that is a weight in memory.
     """
-    if not (form.small and BYTE_PAIRS):
+    if not (panels.is_small(form) and BYTE_PAIRS):
         return _multiply_run(builder, form, x, quads, parts, ask)
     count = len(quads) if isinstance(quads, list) else quads[1]
     most = 32767 // (2 * 127 * ((1 << form.bits) - 1))  # quads whose sums fit 16 bits
@@ -181,7 +178,7 @@ def _multiply_run(builder, form, x, quads, parts, ask=False):
 
     def of_rows(x):
         return lambda quad, word: [
-            _splat_at(builder, x, I32, 4 * ((quad * form.words + word) * height + i)) for i in range(height)
+            _splat_at(builder, x, I32, 4 * ((quad * panels.words(form) + word) * height + i)) for i in range(height)
         ]
 
     def body(at, parts):
@@ -196,7 +193,8 @@ def _multiply_run(builder, form, x, quads, parts, ask=False):
     w, count = quads
     count = ir.Constant(I64, count) if isinstance(count, int) else count
     steps = builder.udiv(count, ir.Constant(I64, at_once))
-    return sum_loop(builder, steps, [x, w], [4 * at_once * form.words * height, at_once * _BYTES], parts, body)[1]
+    strides = [4 * at_once * panels.words(form) * height, at_once * _BYTES]
+    return sum_loop(builder, steps, [x, w], strides, parts, body)[1]
 
 
 def in_loop(height):
@@ -232,7 +230,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
     if height is None or not isinstance(F, types.NumberClass):
         return None
     form = format_of(F)
-    groups, as_bytes = form.groups, form.planes == (8,) and form.table is None
+    groups, as_bytes = form.groups, panels.planes(form) == (8,) and form.table is None
 
     def add_group(builder, at, group, quads, sums):
         """The sums with the products of one group added."""
@@ -241,7 +239,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
         fixes = [_splat_at(builder, at_corrections, kind, 4 * (group * height + i)) for i in range(height)]
         parts = [_everywhere(INTS, 0)] * height if form.has_min else list(fixes)
         first, many = group * QUADS // groups, QUADS // groups
-        x = builder.add(at_x, ir.Constant(I64, 4 * first * form.words * height))
+        x = builder.add(at_x, ir.Constant(I64, 4 * first * panels.words(form) * height))
         if isinstance(quads, list):
             some = quads[first : first + many]
         else:
@@ -256,7 +254,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
 
     def codegen(context, builder, sig, args):
         def body(at, sums):
-            _ask_for(builder, at[3], form.unit_bytes)
+            _ask_for(builder, at[3], panels.unit_bytes(form))
             quads = at[3]
             if not (as_bytes and in_loop(height)):
                 quads = unit_quads(builder, form, at[3])
@@ -268,7 +266,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
                 sums = list(add_group(builder, at, group, quads, sums))
             return sums
 
-        strides = [UNIT * form.words * height, 4 * height, 4 * height * groups, form.unit_bytes]
+        strides = [UNIT * panels.words(form) * height, 4 * height, 4 * height * groups, panels.unit_bytes(form)]
         strides += [groups * _BYTES] * 2
         starts = [read(builder, args[6], FLOATS, 4, i * _BYTES) for i in range(height)]
         unpacked = builder.ptrtoint(cgutils.alloca_once(builder, INTS, size=QUADS), I64)
@@ -301,7 +299,7 @@ def flat_tile(typingctx, x, corrections, w, totals, units, F, rows):
 
 def unit_floats(builder, form, base):
     """Yield (k, value(q) - zero as float32) for the 32 elements of a unit, one row of the panel in each lane."""
-    if form.planes == (4,) and LANES == 16:  # a table in one register, which looks at 4 bits of each lane
+    if panels.planes(form) == (4,) and LANES == 16:  # a table in one register, which looks at 4 bits of each lane
         table = form.table or range(16)
         entries = ir.Constant(FLOATS, [float(v - form.zero) for v in table])
         for i in range(4):
@@ -337,7 +335,7 @@ def float_tile(typingctx, x, w, s, m, totals, units, F, rows):
 
     def codegen(context, builder, sig, args):
         def body(at, sums):
-            _ask_for(builder, at[1], form.unit_bytes)
+            _ask_for(builder, at[1], panels.unit_bytes(form))
             scale = [read(builder, at[2], FLOATS, 4, group * _BYTES) for group in range(groups)]
             least = [read(builder, at[3], FLOATS, 4, group * _BYTES) for group in range(groups) if form.has_min]
             parts = {}
@@ -355,7 +353,7 @@ def float_tile(typingctx, x, w, s, m, totals, units, F, rows):
             return sums
 
         starts = [read(builder, args[4], FLOATS, 4, i * _BYTES) for i in range(height)]
-        strides = [4 * UNIT * height, form.unit_bytes, groups * _BYTES, groups * _BYTES]
+        strides = [4 * UNIT * height, panels.unit_bytes(form), groups * _BYTES, groups * _BYTES]
         _, sums = sum_loop(builder, args[5], args[:4], strides, starts, body)
         for i, value in enumerate(sums):
             write(builder, value, args[4], 4, i * _BYTES)

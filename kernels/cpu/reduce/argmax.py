@@ -2,23 +2,16 @@
 
 A row is searched block by block: each block's maximum is one vector reduction, and only the winning
 block is searched for the position, so the row is read once and a step is two instructions.
-
-Kernels over contiguous rows and over a strided dim have the same arguments:
-  0-2 x, values (or 0), indices (int64)     3 size of the inner kept dim
-  4-5 strides of the kept dims (outer, inner)    6 length of the searched dim, 7 its stride
-  8 length over all chunks, where the outer kept dim counts chunks of a long row
-  9-10 indices inside of chunks and the length of a chunk: x then holds one maximum per chunk (or 0)
 """
 
 from numba import types
 
-from ...build import isa, jit
+from ...blocks.reduce import POSITION
+from ...build import jit
+from ...lang.shuffle import larger, largest, smaller, smallest
 from ...lang.simd import fill, load, ptr, ramp, reduce_or, select, store, vload, vload_first, vstore_first
-from .fold import larger, max_lanes, min_lanes, smaller
+from .sizes import LANES, PAIR, WIDE
 
-LANES = isa.lanes()
-WIDE = 4 * LANES
-PAIR = 2 * LANES
 BLOCK = 16 * WIDE  # 1024 elements with AVX-512: 4 KB of float32
 I64 = types.int64
 
@@ -75,16 +68,18 @@ def row_best(x, size, combine, across, better, T):
 @jit.inline
 def inner(args, lo, hi, combine, across, better, T):
     """Results [lo, hi), each from a contiguous row of x."""
-    x, values, indices = ptr(load(args, 0), T), ptr(load(args, 1), T), ptr(load(args, 2), I64)
-    kept, kept_outer, kept_inner = load(args, 3), load(args, 4), load(args, 5)
-    length, whole, chunk_indices, chunk = load(args, 6), load(args, 8), load(args, 9), load(args, 10)
+    x, values = ptr(load(args, POSITION.x), T), ptr(load(args, POSITION.values), T)
+    indices, chunk_indices = ptr(load(args, POSITION.indices), I64), load(args, POSITION.chunk_indices)
+    kept, kept_outer = load(args, POSITION.inner), load(args, POSITION.outer_stride)
+    kept_inner, length = load(args, POSITION.inner_stride), load(args, POSITION.length)
+    whole, chunk = load(args, POSITION.whole), load(args, POSITION.chunk)
     for index in range(lo, hi):
         a = index // kept
         at = x + (a * kept_outer + (index - a * kept) * kept_inner)
         best, where = row_best(at, min(length, whole - a * length), combine, across, better, T)
         if chunk_indices != 0:
             where = where * chunk + load(ptr(chunk_indices, I64), where)
-        if load(args, 1) != 0:
+        if load(args, POSITION.values) != 0:
             store(values, index, best)
         store(indices, index, where)
     return 0
@@ -93,8 +88,10 @@ def inner(args, lo, hi, combine, across, better, T):
 @jit.inline
 def outer(args, lo, hi, better, T):
     """Blocks [lo, hi) of PAIR neighbouring results; x has unit stride along the inner kept dim."""
-    x, values, indices = ptr(load(args, 0), T), ptr(load(args, 1), T), ptr(load(args, 2), I64)
-    kept, kept_outer, length, stride = load(args, 3), load(args, 4), load(args, 6), load(args, 7)
+    x, values = ptr(load(args, POSITION.x), T), ptr(load(args, POSITION.values), T)
+    indices = ptr(load(args, POSITION.indices), I64)
+    kept, kept_outer = load(args, POSITION.inner), load(args, POSITION.outer_stride)
+    length, stride = load(args, POSITION.length), load(args, POSITION.stride)
     blocks = (kept + PAIR - 1) // PAIR
     for unit in range(lo, hi):
         a = unit // blocks
@@ -106,7 +103,7 @@ def outer(args, lo, hi, better, T):
             v = vload_first(at, i * stride, PAIR, left)
             wins = better(v, best) | ((v != v) & (best == best))
             best, where = select(wins, v, best), select(wins, i, where)
-        if load(args, 1) != 0:
+        if load(args, POSITION.values) != 0:
             vstore_first(values, a * kept + column, best, left)
         vstore_first(indices, a * kept + column, where, left)
     return 0
@@ -124,12 +121,12 @@ def less(a, b):
 
 @jit.inline
 def argmax_inner(args, lo, hi, T):
-    return inner(args, lo, hi, larger, max_lanes, greater, T)
+    return inner(args, lo, hi, larger, largest, greater, T)
 
 
 @jit.inline
 def argmin_inner(args, lo, hi, T):
-    return inner(args, lo, hi, smaller, min_lanes, less, T)
+    return inner(args, lo, hi, smaller, smallest, less, T)
 
 
 @jit.inline

@@ -12,7 +12,9 @@ import math
 
 from numba import types
 
-from ...build import isa, jit
+from ...blocks.reduce import GREEDY, SAMPLE
+from ...build import jit
+from ...lang.shuffle import larger, largest
 from ...lang.simd import (
     bitcast,
     convert,
@@ -31,18 +33,15 @@ from ...lang.simd import (
 )
 from ..norm.softmax import exp_below, row_max
 from .argmax import find, greater, row_best
-from .fold import larger, max_lanes
+from .sizes import LANES, SAMPLE_BYTES
 
-LANES = isa.lanes()
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 INF = math.inf
 BINS = 1024  # of the histogram over logits
 DIGITS = 256  # of the histograms over keys
 BINS_BYTES, DIGITS_BYTES = 8 * (BINS + 1), 8 * (DIGITS + 1)
-ARRAYS_BYTES = 24  # of workspace per token: six arrays of 4-byte elements
 LARGEST = 3.4028234663852886e38
 CHUNK_BYTES = 4 * LANES
-CONTRACT = 16  # where the arguments say whose rules hold
 BY_COUNT, AT_LEAST, ABOVE = 0, 1, 2
 NO_TOKEN = 1  # error: NaN among the logits, or all are -inf
 
@@ -272,10 +271,11 @@ def choose(tokens, found, size, options, contract, members, by_bin, by_digit):
 
 @jit.inline
 def greedy(args, lo, hi, T, O):
-    """args: logits, row stride, size, tokens (of type O); [lo, hi) counts rows."""
-    x, stride, size, tokens = ptr(load(args, 0), T), load(args, 1), load(args, 2), ptr(load(args, 3), O)
+    """The most likely tokens of rows [lo, hi), of type O."""
+    x, tokens = ptr(load(args, GREEDY.x), T), ptr(load(args, GREEDY.tokens), O)
+    stride, size = load(args, GREEDY.stride), load(args, GREEDY.size)
     for row in range(lo, hi):
-        best, where = row_best(x + row * stride, size, larger, max_lanes, greater, T)
+        best, where = row_best(x + row * stride, size, larger, largest, greater, T)
         if best != best:
             return NO_TOKEN
         store(tokens, row, where)
@@ -283,47 +283,52 @@ def greedy(args, lo, hi, T, O):
 
 
 @jit.inline
-def number(args, index, row, default):
-    """An option of a row: from its array, or `default` without one, or by the contract the value itself."""
-    if load(args, CONTRACT) != 0:
-        return bitcast(load(args, index), F64)
-    return default if load(args, index) == 0 else load(ptr(load(args, index), F64), row)
+def number(args, field, row, default):
+    """An option of a row: from its array, or `default` without one."""
+    return default if load(args, field) == 0 else load(ptr(load(args, field), F64), row)
 
 
 @jit.inline
-def whole_number(args, index, row):
+def whole_number(args, field, row):
     """As `number` for an int64 with default 0."""
-    if load(args, CONTRACT) != 0 or load(args, index) == 0:
-        return load(args, index)
-    return load(ptr(load(args, index), I64), row)
+    return 0 if load(args, field) == 0 else load(ptr(load(args, field), I64), row)
+
+
+@jit.inline
+def options_of(args, row):
+    """(temperature, (top_k, top_p, min_p, random)) of a row: those of `random_sample` are in the block."""
+    if load(args, SAMPLE.contract) != 0:
+        top_p, random = bitcast(load(args, SAMPLE.own_top_p), F64), bitcast(load(args, SAMPLE.own_random), F64)
+        return bitcast(load(args, SAMPLE.own_temperature), F64), (load(args, SAMPLE.own_top_k), top_p, 0.0, random)
+    options = (
+        whole_number(args, SAMPLE.top_k, row),
+        number(args, SAMPLE.top_p, row, 1.0),
+        number(args, SAMPLE.min_p, row, 0.0),
+        number(args, SAMPLE.random, row, 0.0),
+    )
+    return number(args, SAMPLE.temperature, row, 0.0), options
 
 
 @jit.inline
 def sample_row(args, row, x, space):
     """The token of one row, or -1 where there is none."""
-    size, contract = load(args, 3), load(args, CONTRACT) != 0
+    size, contract = load(args, SAMPLE.size), load(args, SAMPLE.contract) != 0
     buffer, members, bins = ptr(space, F32), ptr(space + 4 * size, I32), ptr(space + 8 * size, I32)
     tokens = (ptr(space + 12 * size, F32), ptr(space + 16 * size, F32), ptr(space + 20 * size, I32), bins)
     by_bin = (ptr(stack(BINS_BYTES), I64), ptr(stack(BINS_BYTES), F64))
     by_digit = (ptr(stack(DIGITS_BYTES), I64), ptr(stack(DIGITS_BYTES), F64))
     store(by_digit[0], DIGITS, 8)
     copy_row(x, buffer, size)
-    penalty = number(args, 12, row, 1.0)
-    if penalty != 1.0 and load(args, 13) != 0:
-        history = ptr(load(args, 13), I64) + row * load(args, 14)
-        penalize(x, buffer, size, history, load(args, 15), penalty)
+    penalty = number(args, SAMPLE.penalty, row, 1.0)
+    if penalty != 1.0 and load(args, SAMPLE.history) != 0:
+        history = ptr(load(args, SAMPLE.history), I64) + row * load(args, SAMPLE.history_stride)
+        penalize(x, buffer, size, history, load(args, SAMPLE.history_length), penalty)
     top = row_max(buffer, size, F32)
-    temperature = number(args, 8, row, 0.0)
+    temperature, options = options_of(args, row)
     if temperature <= 0.0 and top == top:
         return find(buffer, size, top)
     if not top > -INF:
         return -1
-    options = (
-        whole_number(args, 9, row),
-        number(args, 10, row, 1.0),
-        number(args, 11, row, 0.0),
-        number(args, 7, row, 0.0),
-    )
     token, cutoff = -1, 0.01
     while token < 0:
         n, total = collect(buffer, size, top, 1.0 / temperature, cutoff, tokens, by_bin)
@@ -334,22 +339,17 @@ def sample_row(args, row, x, space):
 
 @jit.inline
 def sample_tokens(args, lo, hi):
-    """Slots [lo, hi); each has its part of the rows and its own workspace.
-
-    args: 0 logits (float32), 1 row stride, 2 rows, 3 size, 4 tokens, 5 workspace (24 bytes times size per
-    slot), 6 slots, then arrays with a value per row, or 0: 7 random, 8 temperature, 9 top_k (int64),
-    10 top_p, 11 min_p, 12 penalty; 13 history (int64), 14 its row stride, 15 its length; 16 whether the
-    contract of `random_sample` rules: then 7-12 are the values themselves, and tokens are int32, not int64.
-    """
-    num_rows, size, slots = load(args, 2), load(args, 3), load(args, 6)
+    """Slots [lo, hi); each has its part of the rows and its own workspace."""
+    num_rows, size, slots = load(args, SAMPLE.rows), load(args, SAMPLE.size), load(args, SAMPLE.slots)
+    x, tokens = ptr(load(args, SAMPLE.x), F32), load(args, SAMPLE.tokens)
     for slot in range(lo, hi):
-        space = load(args, 5) + ARRAYS_BYTES * size * slot
+        space = load(args, SAMPLE.workspace) + SAMPLE_BYTES * size * slot
         for row in range(slot * num_rows // slots, (slot + 1) * num_rows // slots):
-            token = sample_row(args, row, ptr(load(args, 0), F32) + row * load(args, 1), space)
+            token = sample_row(args, row, x + row * load(args, SAMPLE.stride), space)
             if token < 0:
                 return NO_TOKEN
-            if load(args, CONTRACT) != 0:
-                store(ptr(load(args, 4), I32), row, token)
+            if load(args, SAMPLE.contract) != 0:
+                store(ptr(tokens, I32), row, token)
             else:
-                store(ptr(load(args, 4), I64), row, token)
+                store(ptr(tokens, I64), row, token)
     return 0

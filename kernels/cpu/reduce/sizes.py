@@ -2,4 +2,10 @@
 
 from ...build import isa
 
-PAIR = 2 * isa.lanes()  # columns that `chunks.join` takes at a time
+LANES = isa.lanes()
+PAIR = 2 * LANES  # columns that `chunks.join`, `argmax` and softmax take at a time
+WIDE = 4 * LANES  # elements or results that a reduction takes at a time: independent chains hide the latency of adding
+
+LIST = 128  # the largest k for which `topk` keeps a list
+SORT_BYTES = 32  # of workspace for each element of a row that is sorted: keys and places, twice
+SAMPLE_BYTES = 24  # of workspace for each token of a row: six arrays of 4-byte elements

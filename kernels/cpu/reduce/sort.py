@@ -9,16 +9,15 @@ a long row get; whole vectors are skipped by one comparison.
 
 from numba import types
 
-from ...build import isa, jit
+from ...blocks.reduce import SORT
+from ...build import jit
 from ...lang.simd import fill, load, ptr, reduce_or, select, stack, store, vload
+from .sizes import LANES, LIST
 
-LANES = isa.lanes()
 I64, U64 = types.int64, types.uint64
 SHORT = 48  # rows up to this length are sorted by insertion
 DIGITS = 256
 HISTOGRAMS_BYTES = 8 * 8 * DIGITS
-BYTES = 32  # of workspace per element: keys and places, twice
-LIST = 128  # the largest k that a list is kept for
 LIST_BYTES = 8 * LIST
 UNSIGNED, SIGNED, FLOAT = 0, 1, 2
 
@@ -95,17 +94,14 @@ def radix_sort(keys, places, other_keys, other_places, n, histograms, digits):
 
 @jit.inline
 def sort(args, lo, hi, E, KIND):
-    """The share of slots [lo, hi) of the rows, sorted.
-
-    args: x, row stride, rows, row length, elements of a row that are wanted, values (or 0), indices (int64), slots,
-    workspace of a slot in bytes, workspace, bits of infinity, mask of a descending order, bytes of an element.
-    """
-    x, stride, rows, n, wanted = ptr(load(args, 0), E), load(args, 1), load(args, 2), load(args, 3), load(args, 4)
-    values, indices, slots = ptr(load(args, 5), E), ptr(load(args, 6), I64), load(args, 7)
-    infinity, mask, digits = E(load(args, 10)), E(load(args, 11)), load(args, 12)
+    """The share of slots [lo, hi) of the rows, sorted; each has `room` bytes of the workspace."""
+    x, stride, rows = ptr(load(args, SORT.x), E), load(args, SORT.stride), load(args, SORT.rows)
+    n, wanted, slots = load(args, SORT.size), load(args, SORT.wanted), load(args, SORT.slots)
+    values, indices = ptr(load(args, SORT.values), E), ptr(load(args, SORT.indices), I64)
+    infinity, mask, digits = E(load(args, SORT.infinity)), E(load(args, SORT.mask)), load(args, SORT.digits)
     histograms = ptr(stack(HISTOGRAMS_BYTES), I64)
     for slot in range(lo, hi):
-        room = load(args, 9) + slot * load(args, 8)
+        room = load(args, SORT.workspace) + slot * load(args, SORT.room)
         places, other_places = ptr(room, I64), ptr(room + 8 * n, I64)
         keys, other_keys = ptr(room + 16 * n, E), ptr(room + 24 * n, E)
         for row in range(slot * rows // slots, (slot + 1) * rows // slots):
@@ -121,7 +117,7 @@ def sort(args, lo, hi, E, KIND):
             for i in range(wanted):
                 place = load(result, i)
                 store(indices, row * wanted + i, place)
-                if load(args, 5) != 0:
+                if load(args, SORT.values) != 0:
                     store(values, row * wanted + i, load(source, place))
     return 0
 
@@ -144,13 +140,11 @@ def keys_of(bits, infinity, mask, E, KIND):
 
 @jit.inline
 def topk(args, lo, hi, E, KIND):
-    """The k smallest keys of rows [lo, hi), sorted, the first of equal ones first; k <= LIST.
-
-    args: those of `sort`; slots and workspace are not used.
-    """
-    x, stride, n, k = ptr(load(args, 0), E), load(args, 1), load(args, 3), load(args, 4)
-    values, indices = ptr(load(args, 5), E), ptr(load(args, 6), I64)
-    infinity, mask = E(load(args, 10)), E(load(args, 11))
+    """The k smallest keys of rows [lo, hi), sorted, the first of equal ones first; k <= LIST."""
+    x, stride = ptr(load(args, SORT.x), E), load(args, SORT.stride)
+    n, k = load(args, SORT.size), load(args, SORT.wanted)
+    values, indices = ptr(load(args, SORT.values), E), ptr(load(args, SORT.indices), I64)
+    infinity, mask = E(load(args, SORT.infinity)), E(load(args, SORT.mask))
     keys, places = ptr(stack(LIST_BYTES), E), ptr(stack(LIST_BYTES), I64)
     for row in range(lo, hi):
         source = x + row * stride

@@ -11,6 +11,8 @@ import numpy as np
 
 import infinicore
 
+from ..dispatch import mirror
+
 
 def _check_sizes(**sizes):
     for name, value in sizes.items():
@@ -22,7 +24,7 @@ class BlockCache:
     """Keys and values of every layer: [blocks, heads, block size, head dim] each, of `dtype` (the model's, or int8).
 
     `capacity` is the longest that a sequence can become. `lengths[i]` counts the tokens stored of sequence i,
-    `tables[i]` names its blocks in order (`block_tables` is the same as a tensor).
+    `tables[i]` names its blocks in order (`block_tables` is their `Mirror` on the device).
     """
 
     def __init__(self, config, dtype, *, sequences, blocks, block_size, max_length):
@@ -38,8 +40,9 @@ class BlockCache:
             both = infinicore.empty((2, layers, *shape[:3]), dtype=infinicore.float32)
             self._scales = [{"k_scales": both[0, layer], "v_scales": both[1, layer]} for layer in range(layers)]
         self.block_size, self.capacity = block_size, max_length
-        self.block_tables = infinicore.zeros((sequences, -(-max_length // block_size)), dtype=infinicore.int64)
-        self.tables = self.block_tables.numpy()  # the same memory: a recorded step sees new blocks
+        self.device = both.device
+        self.block_tables = mirror((sequences, -(-max_length // block_size)), infinicore.int64, self.device)
+        self.tables = self.block_tables.host  # with `flush`, a recorded step sees new blocks
         self.lengths = [0] * sequences
 
     def keys(self, layer):

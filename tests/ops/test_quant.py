@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu.quant.formats import FORMATS, LANES, UNIT
+from infinicore.kernels.cpu.quant.panels import LANES, planes
+from infinicore.kernels.lang.formats import UNIT, Format
 
 import infinicore
 
@@ -26,10 +27,10 @@ def normal(shape, seed=0):
 
 
 def planes_of(q, bits):
-    """The planes of q [LANES, UNIT] as `formats.py` describes them."""
+    """The planes of q [LANES, UNIT] as `panels.py` describes them."""
     quads = q.reshape(LANES, 8, 4).transpose(1, 0, 2).reshape(8, 4 * LANES)
     vectors, low = [], 0
-    for plane in FORMATS["q8_0"].__class__("x", bits, 0, "half").planes:
+    for plane in planes(Format("x", bits, 0, "half")):
         part = quads >> low & (1 << plane) - 1
         low += plane
         for i in range(plane):

@@ -1,16 +1,12 @@
-"""Seeds, generators and random tensors (NumPy's Philox: counter-based, the same on every machine)."""
+"""Seeds and generators (NumPy's Philox: counter-based, the same on every machine)."""
 
 import secrets
 from contextlib import contextmanager
 
 import numpy as np
 
-from ..core import layout, node
-from ..dispatch.call import refuse_recording
-from ..dtype import dtype as to_dtype
-from ..dtype import float32, int64
-from ..interop.numpy import from_numpy
-from .gradients import makes_leaf
+from ..core import launch, node
+from .tensors import refuse_recording
 
 _ALGORITHM = "philox"
 _SEEDS = (1 << 63) - 1
@@ -32,6 +28,7 @@ class Generator:
 
     @property
     def _numpy(self):
+        launch.deed()
         refuse_recording("drawing random numbers", "all replays would use the same, so draw before, or use eval()")
         return self._state
 
@@ -82,13 +79,22 @@ class Generator:
         """One number in [0, 1)."""
         return self._numpy.random()
 
+    def uniforms(self, shape):
+        """Numbers in [0, 1), a float32 array."""
+        return np.asarray(self._numpy.random(shape, np.float32))
+
+    def normals(self, shape):
+        """Standard normal numbers, a float32 array."""
+        return np.asarray(self._numpy.standard_normal(shape, np.float32))
+
     def integers(self, low, high=None, size=None):
         """An int in [low, high), in [0, low) without `high`; with `size` (an int or a tuple), an int64 array."""
         found = self._numpy.integers(low, high, size)
-        return int(found) if size is None else found
+        return int(found) if size is None else np.asarray(found)
 
     def kernel_seed(self):
         """63 random bits for a kernel that makes its own random numbers; a recorded function draws them anew."""
+        launch.deed()
         if node.state.notes is None:
             return self.integers(_SEEDS)
         seed = int(self._state.integers(_SEEDS))
@@ -138,29 +144,3 @@ def fork_rng(seed=None):
         yield _default
     finally:
         _default._seed, _default._state = before
-
-
-def _sizes(size):
-    return layout.checked_shape(size[0] if len(size) == 1 else size)
-
-
-@makes_leaf
-def rand(*size, dtype=None, device=None, generator=None):
-    """Uniform numbers in [0, 1)."""
-    values = (generator or _default)._numpy.random(_sizes(size), np.float32)
-    return from_numpy(np.asarray(values), dtype=dtype or float32, device=device)
-
-
-@makes_leaf
-def randn(*size, dtype=None, device=None, generator=None):
-    """Standard normal numbers."""
-    values = (generator or _default)._numpy.standard_normal(_sizes(size), np.float32)
-    return from_numpy(np.asarray(values), dtype=dtype or float32, device=device)
-
-
-def randint(low, high, size, *, dtype=None, device=None, generator=None):
-    """Integers in [low, high)."""
-    if low >= high:
-        raise ValueError(f"`low` {low} must be below `high` {high}")
-    values = (generator or _default)._numpy.integers(low, high, layout.checked_shape(size))
-    return from_numpy(np.asarray(values), dtype=to_dtype(dtype) if dtype else int64, device=device)

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from infinicore.kernels.cpu.quant.formats import FORMATS, UNIT
-from infinicore.kernels.ops.quantized import QuantizedWeight
+from infinicore.kernels.cpu.quant.panels import panel_bytes, unit_bytes
+from infinicore.kernels.lang.formats import FORMATS, UNIT
+from infinicore.kernels.ops.quant import QuantizedWeight
 
 import infinicore as ic
 
@@ -77,8 +78,8 @@ def test_extreme_integers(rng):
         x[1] = 3.0
         for fill in (0, 255):
             data = weight.data.numpy().copy()
-            planes = weight.data.numel() // weight.panel_bytes, weight.format.unit_bytes * 2
-            data.reshape(planes[0], -1)[:, : planes[1]] = fill
+            panel = panel_bytes(weight.format, 64, weight.shift)
+            data.reshape(-1, panel)[:, : 2 * unit_bytes(weight.format)] = fill
             same = QuantizedWeight(ic.from_numpy(data), (16, 64), name, weight.shift)
             y = ic.linear_quantized(ic.from_numpy(x), same).numpy()
             assert (y[0] == -y[1]).all() and (np.sign(y[1]) == (1 if fill else -1)).all()
@@ -89,7 +90,8 @@ def test_sums_of_the_largest_integers_do_not_overflow(name, rng):
     k = 1024
     weight, _ = random_weight(name, 24, k, rng)
     data = weight.data.numpy().copy()
-    data.reshape(-1, weight.panel_bytes)[:, : k // UNIT * weight.format.unit_bytes] = 255
+    panel = panel_bytes(weight.format, k, weight.shift)
+    data.reshape(-1, panel)[:, : k // UNIT * unit_bytes(weight.format)] = 255
     same = QuantizedWeight(ic.from_numpy(data), weight.shape, name, weight.shift)
     exact = ic.dequantize_weight(same).numpy().astype(np.float64)
     for rows in (1, 2, 4, 9):
@@ -116,9 +118,13 @@ def test_several_weights_a_bias_and_an_order(rng):
     order = rng.permutation(k).astype(np.int32)
     weight, exact = pairs[0]
     shuffled = QuantizedWeight(weight.data, weight.shape, "q4_k", 0, ic.from_numpy(order))
-    for activations in ("int8", "float"):
-        straight = ic.linear_quantized(ic.from_numpy(x[..., order].copy()), weight, activations=activations).numpy()
-        assert (ic.linear_quantized(ic.from_numpy(x), shuffled, activations=activations).numpy() == straight).all()
+    for activations, rows in (("int8", 6), ("float", 6), ("int8", 40), ("float", 40)):
+        x = ic.from_numpy(rng.standard_normal((rows, k)).astype(np.float32))
+        sorted_x = ic.from_numpy(x.numpy()[:, order].copy())
+        straight = ic.linear_quantized(sorted_x, weight, activations=activations).numpy()
+        both = ic.linear_quantized(x, [shuffled, weight, shuffled], activations=activations).numpy()
+        assert (both[:, :40] == straight).all() and (both[:, 80:] == straight).all()
+        assert (both[:, 40:80] == ic.linear_quantized(x, weight, activations=activations).numpy()).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -159,6 +165,7 @@ def test_what_does_not_fit_is_refused(rng):
         ),
         (TypeError, "got int32", lambda: ic.linear_quantized(x.to(ic.int32), weight)),
         (TypeError, "must be a QuantizedWeight, got Tensor", lambda: ic.linear_quantized(x, [ic.zeros((8, 64))])),
+        (ValueError, "K of at least 1", lambda: ic.linear_quantized(ic.zeros((2, 0)), ic.empty_quantized((8, 0)))),
         (ValueError, r"shape \(8,\), got \(7,\)", lambda: ic.linear_quantized(x, weight, ic.zeros((7,)))),
         (TypeError, "dtype of `input`", lambda: ic.linear_quantized(x, weight, ic.zeros((8,), dtype=ic.float16))),
     ]:

@@ -1,0 +1,76 @@
+"""Recorded launches, replayed in one compiled loop without Python."""
+
+import ctypes
+
+from ..kernels.blocks.driver import RECORD
+from ..kernels.cpu import threads
+from . import launch
+
+
+def raise_for(status, errors, name):
+    """Raise the sentence of a kernel's error code."""
+    sentence = (errors or {}).get(status)
+    if sentence is None:
+        raise RuntimeError(f"kernel of `{name}` failed with code {status}")
+    raise ValueError(sentence)
+
+
+class Graph:
+    """A recorded sequence of launches. `run()` replays it."""
+
+    def __init__(self, records, arena):
+        self._arena = arena
+        self._errors = [errors for *_, errors in records]
+        self._keep = [keep for *_, keep, _ in records]  # memory that is not of the arena
+        blocks = [args for _, args, *_ in records]
+        self._blocks = (ctypes.c_int64 * max(1, sum(map(len, blocks))))()
+        self._table = (ctypes.c_int64 * max(1, RECORD.WIDTH * len(records)))()
+        at = ctypes.addressof(self._blocks)
+        offset = 0
+        parallel = False
+        for i, (kernel, args, n, parts, _, _) in enumerate(records):
+            self._blocks[offset : offset + len(args)] = args
+            row = RECORD(kernel=kernel, args=at + 8 * offset, n=n, parts=parts)[0]
+            self._table[RECORD.WIDTH * i : RECORD.WIDTH * (i + 1)] = row
+            offset += len(args)
+            parallel = parallel or parts > 1
+        self._count = len(records)
+        self._replay = _replay(parallel)
+        self._address = ctypes.addressof(self._table)
+
+    def __del__(self):
+        if getattr(self, "_arena", None) is not None:
+            self._arena.close()
+
+    def __len__(self):
+        return self._count
+
+    def __repr__(self):
+        return f"Graph({self._count} launches)"
+
+    @property
+    def nbytes(self):
+        """Bytes of the memory that the recording allocated."""
+        return self._arena.nbytes
+
+    def places(self, value):
+        """Where a number stands in the argument blocks."""
+        return [place for place, found in enumerate(self._blocks) if found == value]
+
+    def replace(self, place, value):
+        """Put another number into an argument block."""
+        self._blocks[place] = value
+
+    def run(self):
+        """Replay every launch, in order. Raises as the recorded op would."""
+        status = launch.call(self._replay, self._address, 0, self._count)
+        if status:
+            raise_for(status % 1000, self._errors[status // 1000], f"graph, launch {status // 1000}")
+
+
+def _replay(parallel):
+    """The address of the replay loop; graphs without parallel launches start no threads."""
+    if parallel:
+        threads.driver()
+        return threads.load_driver("replay", "args, lo, hi")
+    return threads.load_driver("replay_serial", "args, lo, hi")

@@ -1,0 +1,201 @@
+"""Elementwise calls of any dtypes and layouts, and copies: promotion, broadcasting, `out=`.
+
+Copies are here because a result may have to be copied to where it belongs, and a copy may have to cast.
+"""
+
+import functools
+
+from .. import kernels
+from ..core import launch as core_launch
+from ..core import layout
+from ..core.tensor_cy import TensorBase
+from ..device import CPU
+from ..dtype import bool_, dtype, float32, promote_types, scalar_type, uint8
+from ..kernels.blocks.elementwise import WALK
+from ..kernels.ops import copy as copy_ops
+from .launcher import Launcher
+from .tensors import empty, one_device, overlap, scalar, to_device, view, writable
+
+_kernels = {}  # (device, op, input dtypes, compute, output) -> handle
+
+
+def elementwise_kernel(op, inputs, compute, output, device=CPU):
+    """The handle of an elementwise kernel; dtypes are `DType`s."""
+    key = (device, op.name, inputs, compute, output)
+    found = _kernels.get(key)
+    if found is None:
+        found = _kernels[key] = device.backend.elementwise(op, [d.name for d in inputs], compute.name, output.name)
+    return found
+
+
+def _result_types(op, inputs):
+    """(dtype to compute in, dtype of the result) of inputs given as (dtype, shape, strides), or as types of numbers."""
+    tensors = [x for x in inputs if isinstance(x, tuple)]
+    if tensors:
+        common = functools.reduce(promote_types, [d for d, shape, _ in tensors if shape] or [d for d, *_ in tensors])
+    else:  # where(mask, 1.0, 0.0)
+        common = dtype(inputs[0])
+    for own, shape, _ in tensors:
+        if not shape and _category(own) > _category(common):
+            common = promote_types(common, own)
+    for x in inputs:
+        if not isinstance(x, tuple):
+            common = scalar_type(x, common)
+    if common.kind == "s":
+        raise TypeError(f"`{op.name}` does not compute in {common}, cast it to another dtype first")
+    if op.result == "bool":
+        return common, bool_
+    if op.result == "float" and not common.is_floating_point:
+        common = float32
+    if common.name not in op.dtypes:
+        raise TypeError(f"`{op.name}` takes {', '.join(op.dtypes)}, got {common}")
+    return common, common
+
+
+def _category(d):
+    return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)
+
+
+class _Plan:
+    """How an elementwise call runs: shape, dtype and strides of a new result, and the launch.
+
+    The argument block is `head`, the addresses of the operands, `tail`.
+    """
+
+    __slots__ = ("head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
+
+
+@functools.lru_cache(maxsize=8192)
+def _plan(op, inputs, result, target, device):
+    """The `_Plan` for inputs given as (dtype, shape, strides) or types of numbers.
+
+    `target` is (dtype, strides) of an output that exists; `result` forces the dtype (for `cast`).
+    """
+    values = inputs
+    if op.parameters[0] == "condition":
+        mask, values = inputs[0], inputs[1:]
+        if not isinstance(mask, tuple) or mask[0] is not bool_:
+            got = mask[0] if isinstance(mask, tuple) else mask.__name__
+            raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {got}")
+    plan = _Plan()
+    compute, plan.output = _result_types(op, values) if result is None else (result, result)
+    plan.numbers = _scalar_dtype(compute)
+    if compute is bool_ and op.name in ("add", "mul", "where"):
+        compute = uint8  # True + True is True: summed as bytes, stored as "not zero"
+    operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
+    plan.shape = shape = functools.reduce(layout.broadcast_shapes, [own for _, own, _ in operands])
+    plan.numel = layout.count(shape)
+    plan.strides = _new_strides(operands[0], shape)
+    written, strides = (plan.output, plan.strides) if target is None else target
+    plan.kernel = elementwise_kernel(op, tuple(d for d, *_ in operands), compute, written, device)
+    layouts = [layout.expand_strides(own, steps, shape) for _, own, steps in operands]
+    sizes, steps = layout.collapse(shape, [*layouts, strides])
+    plan.head, plan.tail = [], []
+    if len(sizes) > 1 or any(own[0] != 1 for own in steps):
+        if len(sizes) > 24:
+            raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
+        plan.head = WALK(kernel=plan.kernel, count=len(steps), ndim=len(sizes))[0]
+        plan.tail = [*(d.itemsize for d, *_ in operands), written.itemsize, *sizes, *(s for own in steps for s in own)]
+        plan.kernel = device.backend.kernel("array.elementwise.walk", {})
+    return plan
+
+
+def _new_strides(first, shape):
+    """Strides of a new result: those of a permuted dense first operand keep their order, as in PyTorch."""
+    _, own, strides = first
+    if own == shape:
+        order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
+        permuted = tuple(shape[d] for d in order)
+        if layout.is_contiguous(permuted, tuple(strides[d] for d in order)):
+            out = [0] * len(shape)
+            for d, stride in zip(order, layout.contiguous_strides(permuted)):
+                out[d] = stride
+            return tuple(out)
+    return layout.contiguous_strides(shape)
+
+
+def elementwise(op, inputs, out, result=None):
+    """Run an elementwise op on tensors and numbers, into `out` or a new tensor.
+
+    `result` forces the dtype of the result (for `cast`).
+    """
+    tensors = [x for x in inputs if isinstance(x, TensorBase)]
+    if not tensors:
+        raise TypeError(f"`{op.name}` needs a tensor, got {', '.join(type(x).__name__ for x in inputs)}")
+    signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
+    device = one_device(op.name, (*op.parameters, "out"), (*inputs, out))
+    plan = _plan(op, signature, result, None, device)
+    if out is None:
+        target = out = empty(plan.shape, plan.output, plan.strides, device)
+    else:
+        target = _checked_output(op, tensors, plan, out)
+        plan = _plan(op, signature, result, (target.dtype, target.strides_), device)
+    operands = inputs
+    if len(tensors) < len(inputs):
+        operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]
+    block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
+    device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, (operands, target), None)
+    target.storage.version += 1
+    if out is not target:
+        copy_into(out, target)
+    return out
+
+
+def _scalar_dtype(compute):
+    """Numbers beside 16-bit floats keep float32, as the arithmetic does."""
+    return float32 if compute.kind in "fs" and compute.itemsize < 4 else compute
+
+
+def _checked_output(op, tensors, plan, out):
+    """The tensor to write for the caller's `out`: itself, or a temporary where it overlaps an input partially."""
+    if not isinstance(out, TensorBase):
+        raise TypeError(f"`out` must be a tensor, got {type(out).__name__}")
+    if out.shape_ != plan.shape:
+        raise ValueError(f"`out` has shape {out.shape_}, but the result of `{op.name}` has shape {plan.shape}")
+    if out.dtype is not plan.output and out.dtype.kind in "iub" and plan.output.kind == "f":
+        raise TypeError(f"`out` has dtype {out.dtype}, which cannot hold the result of `{op.name}` in {plan.output}")
+    writable(out)
+    for x in tensors:
+        if (x.numel_ > 1 or out.numel_ > 1) and overlap(x, out) == "partial":
+            return empty(plan.shape, plan.output, None, out.device)
+    return out
+
+
+def cast(x, target, out=None):
+    """`x` as another dtype."""
+    return elementwise(kernels.OPS["cast"], (x,), out, result=target)
+
+
+def copy_into(destination, source):
+    """Write `source` into `destination`, broadcasting and casting as needed; overlap is handled."""
+    if source.shape_ != destination.shape_:
+        strides = layout.expand_strides(source.shape_, source.strides_, destination.shape_)
+        source = view(source, destination.shape_, strides)
+    if destination.numel_ == 0:
+        return
+    writable(destination, "destination")
+    if source.device is not destination.device:
+        source = to_device(source if source.contiguous_ else contiguous_copy(source), destination.device)
+    destination.storage.version += 1
+    how = overlap(source, destination)
+    if how == "same":
+        return
+    if how == "partial":
+        source = contiguous_copy(source)
+    if source.dtype is destination.dtype:
+        _copy_same(destination, source)
+    else:
+        elementwise(kernels.OPS["cast"], (source,), destination, result=destination.dtype)
+
+
+def _copy_same(destination, source):
+    """Copy between tensors of one shape and dtype that share no memory."""
+    copy_ops.copy_into(Launcher("rearrange", destination.device), destination, source)
+
+
+def contiguous_copy(x):
+    """A row-major copy."""
+    t = empty(x.shape_, x.dtype, None, x.device)
+    if t.numel_:
+        _copy_same(t, x)
+    return t

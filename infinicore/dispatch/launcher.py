@@ -1,0 +1,63 @@
+"""Launches on one device: of blocks that a paragraph fills, and of the plans that the device has for problems."""
+
+from ..core import launch as core_launch
+from ..core.backend import raise_for
+from ..dtype import uint8
+
+
+class Launcher:
+    """What launches on the device of an op's operands; `name` is the op's, for errors.
+
+    `launched` has the last launch, for calls that become known: (handle, values of its block, tensors, places, n,
+    grain). Tensors stand at the beginning of the block, or are named by `places`.
+    """
+
+    __slots__ = ("device", "launched", "name", "workspaces")
+
+    def __init__(self, name, device):
+        self.name, self.device, self.launched = name, device, None
+        self.workspaces = []  # memory whose contents nobody made: what `scratch` gave
+
+    @property
+    def backend(self):
+        """What the device does."""
+        return self.device.backend
+
+    def scratch(self, nbytes):
+        """Workspace: a uint8 tensor. Pass it in `keep`."""
+        x = core_launch.new_tensor((nbytes,), uint8, self.device)
+        self.workspaces.append(x)
+        return x
+
+    def launch(self, kernel, types, block, units, unit_size, errors=None):
+        """Run the kernel `<folder>.<file>.<function>` with a filled block (`kernels/blocks`).
+
+        `units` units of work, each of about `unit_size` elements that are read or computed: what that means for slices
+        and threads is the device's policy. `units` may be a pair (outer, inner), where each of the outer units consists
+        of inner ones that lie side by side. `errors` maps the kernel's error codes to sentences.
+        """
+        values, tensors = block
+        backend = self.device.backend
+        n, grain = backend.split(kernel, units, unit_size)
+        handle = backend.kernel(kernel, types)
+        self.launched = handle, values, tensors, None, n, grain
+        status = backend.launch(handle, values, n, grain, tensors, errors)
+        if status:
+            raise_for(status, errors, self.name)
+
+    def run(self, problem, errors=None, **tensors):
+        """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks.
+
+        Returns them and the plan's workspaces, by name.
+        """
+        backend = self.device.backend
+        plan = backend.plan(problem)
+        for name, nbytes in plan.scratch:
+            tensors[name] = self.scratch(nbytes)
+        keep = tuple(tensors.values())
+        for kernel, values, places, n, grain in plan.launches:
+            self.launched = kernel, values, tensors, places, n, grain
+            status = backend.launch(kernel, values, n, grain, keep, errors, places, tensors)
+            if status:
+                raise_for(status, errors, self.name)
+        return tensors

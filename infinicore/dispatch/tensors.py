@@ -1,0 +1,150 @@
+"""Tensors as calls see them: made, viewed, compared. Knows nothing of ops."""
+
+import functools
+import os
+
+from ..core import launch as core_launch
+from ..core import layout, memory
+from ..core.backend import Mirror
+from ..core.tensor_cy import TensorBase
+from ..device import CPU
+from ..dtype import DType, dtype
+from ..kernels.cpu import threads
+
+_new = TensorBase  # the class of new tensors
+
+
+def set_tensor_class(cls):
+    """Let new tensors be of this class."""
+    global _new
+    _new = cls
+    core_launch.configure(threads.driver, cls, CPU)
+
+
+def _after_fork():
+    """A child runs serially: OpenMP's workers do not survive a fork."""
+    threads.after_fork()
+    core_launch.set_threads(1)
+
+
+memory.set_host(CPU.backend)
+core_launch.configure(threads.driver, TensorBase, CPU)
+core_launch.set_threads(threads.default_threads())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def empty(shape, dtype, strides=None, device=CPU):
+    """A new uninitialised tensor of `shape` (a tuple); `strides` are row-major, or a permutation of that."""
+    t = core_launch.new_tensor(shape, dtype, device)
+    return t if strides is None or strides == t.strides_ else core_launch.view_tensor(t, shape, strides, 0)
+
+
+def view(x, shape, strides, offset=0):
+    """The same memory with another layout; `offset` in elements."""
+    return core_launch.view_tensor(x, shape, strides, offset)
+
+
+def wrap(address, shape, strides, dtype, owner):
+    """A tensor of foreign host memory that `owner` keeps alive."""
+    shape, strides = tuple(shape), tuple(strides)
+    low, high = layout.extent(shape, strides)
+    storage = memory.Storage(address + low * dtype.itemsize, (high - low + 1) * dtype.itemsize, None, owner)
+    t = _new.__new__(_new)
+    contiguous = layout.is_contiguous(shape, strides)
+    t.set_layout(storage, address, dtype, CPU, shape, strides, layout.count(shape), contiguous)
+    return t
+
+
+def from_array(array, device=CPU):
+    """A tensor of the memory of a NumPy array, or of a copy on a device that does not share the host's memory."""
+    size = array.itemsize
+    t = wrap(array.ctypes.data, array.shape, tuple(s // size for s in array.strides), dtype(array.dtype), array)
+    return t if device is CPU else to_device(t, device)
+
+
+def to_device(x, device):
+    """A contiguous tensor's values on another device: a new tensor."""
+    t = empty(x.shape_, x.dtype, device=device)
+    nbytes = x.numel_ * x.dtype.itemsize
+    if nbytes:
+        source = x.storage.backend
+        if device is CPU:
+            source.read(t.address, x.address, nbytes)
+        else:
+            device.backend.copy(t.address, x.address, nbytes, None if x.device is CPU else source)
+    return t
+
+
+def mirror(shape, dtype, device=CPU):
+    """A `Mirror`: values that the host writes, and a tensor of them on a device."""
+    return Mirror(empty(shape, dtype, device=device))
+
+
+@functools.lru_cache(maxsize=1024)
+def _scalar(value, kind, dtype, device, _sign):
+    import numpy as np
+
+    bits = np.array(value).astype(dtype.numpy).reshape(1)
+    t = wrap(bits.ctypes.data, (), (), dtype, bits)  # not in the arena of a graph, which may write to it
+    return t if device is CPU else to_device(t, device)
+
+
+def scalar(value, dtype, device=CPU):
+    """A 0-dim tensor of a Python number; cached, so never write to it."""
+    try:
+        sign = value == 0 and str(value)[0] == "-"  # 0.0 and -0.0 are equal as keys
+        return _scalar(value, type(value), dtype, device, sign)
+    except OverflowError:
+        raise ValueError(f"the number {value!r} does not fit into {dtype}") from None
+
+
+def byte_range(x):
+    """(first, past the last) address that a tensor reaches."""
+    low, high = layout.extent(x.shape_, x.strides_)
+    return x.address + low * x.dtype.itemsize, x.address + (high + 1) * x.dtype.itemsize
+
+
+def overlap(a, b):
+    """How two tensors share memory: "none", "same" (identical layout) or "partial"."""
+    if a.storage is not b.storage and a.storage.block is not None and b.storage.block is not None:
+        return "none"  # two blocks of the pool
+    a_low, a_high = byte_range(a)
+    b_low, b_high = byte_range(b)
+    if a_high <= b_low or b_high <= a_low:
+        return "none"
+    same = a.address == b.address and a.dtype is b.dtype and a.shape_ == b.shape_ and a.strides_ == b.strides_
+    return "same" if same else "partial"
+
+
+def writable(out, name="out"):
+    """Refuse an output whose elements share memory (stride 0)."""
+    for size, stride in zip(out.shape_, out.strides_):
+        if stride == 0 and size > 1:
+            raise ValueError(
+                f"`{name}` has shape {out.shape_} and strides {out.strides_}: its elements share memory, "
+                "so call `.clone()` on it first"
+            )
+
+
+def refuse_recording(what, instead):
+    """Raise where what Python does now would be missing from the replays of the graph that is being recorded."""
+    if core_launch.recording() is not None:
+        raise NotImplementedError(f"{what} cannot be recorded in a graph: {instead}")
+
+
+def one_device(name, names, values):
+    """The device of a call's tensors. Raises ValueError where they lie on several; `names` are those of the values."""
+    found = core_launch.device_of(values)
+    if found is None:
+        places = [f"`{n}` on {core_launch.device_of((x,)) or 'several'}" for n, x in zip(names, values) if _tensors(x)]
+        raise ValueError(f"`{name}` needs its tensors on one device, got {', '.join(places)}: move them with `.to()`")
+    return found
+
+
+def _tensors(x):
+    return core_launch.tensors((x,))
+
+
+def as_dtype(value):
+    return value if type(value) is DType else dtype(value)

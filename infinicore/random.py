@@ -1,0 +1,54 @@
+"""Random tensors, seeds and generators."""
+
+from .core import layout
+from .device import usable
+from .dispatch.generator import (
+    Generator,
+    default_generator,
+    fork_rng,
+    get_rng_state,
+    manual_seed,
+    set_rng_state,
+)
+from .dtype import dtype as to_dtype
+from .dtype import float32, int64
+from .interop.numpy import from_numpy
+from .tensor.gradients import makes_leaf
+
+__all__ = [
+    "Generator",
+    "default_generator",
+    "fork_rng",
+    "get_rng_state",
+    "manual_seed",
+    "rand",
+    "randint",
+    "randn",
+    "set_rng_state",
+]
+
+
+def _sizes(size):
+    return layout.checked_shape(size[0] if len(size) == 1 else size)
+
+
+@makes_leaf
+def rand(*size, dtype=None, device=None, generator=None):
+    """Uniform numbers in [0, 1)."""
+    values = (generator or default_generator()).uniforms(_sizes(size))
+    return from_numpy(values, dtype=dtype or float32, device=usable(device))
+
+
+@makes_leaf
+def randn(*size, dtype=None, device=None, generator=None):
+    """Standard normal numbers."""
+    values = (generator or default_generator()).normals(_sizes(size))
+    return from_numpy(values, dtype=dtype or float32, device=usable(device))
+
+
+def randint(low, high, size, *, dtype=None, device=None, generator=None):
+    """Integers in [low, high)."""
+    if low >= high:
+        raise ValueError(f"`low` {low} must be below `high` {high}")
+    values = (generator or default_generator()).integers(low, high, layout.checked_shape(size))
+    return from_numpy(values, dtype=to_dtype(dtype) if dtype else int64, device=usable(device))

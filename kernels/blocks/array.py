@@ -1,0 +1,45 @@
+"""Argument blocks of what moves, repeats, masks and numbers elements. Strides are in elements."""
+
+from . import Block
+
+# ---- copies: `kernels/cpu/array/copy.py` ----
+
+# Rows of `length` elements in `units` pieces of `step`; for transpositions, strides and size of the dim that is
+# contiguous in the source; then `num_dims` outer dims: their sizes, their strides in y, and in x.
+COPY = Block("y x | length y_stride x_stride units step other_y_stride other_x_stride other num_dims dims*")
+
+JOINED = Block("y | numel width itemsize pieces[]")  # rows of `width` elements, one piece from each tensor
+PIECE = Block("x | start length")
+
+# ---- new elements ----
+
+FILLED = Block("y | value")  # the bits of an element
+TRIANGLE = Block("x y | rows columns x_stride diagonal upper")
+ONE_HOT = Block("index y | classes")
+COUNT_NONZERO = Block("x counts | numel step")  # of chunks of `step` elements
+NONZERO = Block("x y | numel step ndim layout*")  # the sizes of the dims, and where the rows of each chunk begin
+SUM_OF_COUNTS = Block("counts total | size")
+REPEATED = Block("counts y | size total")
+
+DROPOUT = Block("x y | numel seed limit scale:f64")  # of 2^32 words, those below `limit` drop an element
+DROPOUT_GROUP = 64  # elements that take their words from 16 neighbouring blocks of Philox
+
+SILU_AND_MUL_BACKWARD = Block("g x dx | size g_stride x_stride")  # the size of a half, strides of rows
+
+# ---- elements and rows by index ----
+
+# Indices from `first` to `end` - 1 are valid; `zeros`: others give rows of zeros.
+GATHER_ROWS = Block("y x index | step indices length row_stride outer_stride first end zeros=0")
+
+# The indexed dim (k) and the innermost kept dim (j) with sizes and strides in t, index and v, each in blocks; then
+# `num_dims` other kept dims: their sizes, their strides in t, in the index, in v.
+ELEMENTS = Block(
+    "t index v | bound count t_k i_k v_k length t_j i_j v_j j_step j_blocks k_step k_blocks num_dims dims*",
+)
+
+CHAIN = Block("index first following | step indices rows")  # int32 [rows] and [indices]; -1 ends
+ADD_ROWS = Block("t v index first following | step indices rows length blocks scale")  # `scale`: bits, or an integer
+
+OFFSETS = Block("y | num_tensors num_dims sizes* tensors[]")  # sizes of the broadcast indices; of each one:
+INDEX = Block("x | size step strides*")  # size and stride of the dim that it indexes, and its own strides
+PUT_ROWS = Block("t v offsets | count length t_outer v_outer v_row v_step columns blocks")

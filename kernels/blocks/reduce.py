@@ -1,0 +1,22 @@
+"""Argument blocks of reductions, scans, sorting and sampling. Strides and steps are in elements."""
+
+from . import Block
+
+# Kept dims (outer, inner) and reduced ones (rows of `length`), merged to two each. Where a long reduction is cut, the
+# outer kept dim counts chunks of `length` and the last one may be shorter: `whole` is the length of all. `count` is how
+# many elements make up a result; parts of a state lie `plane` apart, in x if it holds states, in y if that does.
+FOLD = Block("x y | inner outer_stride inner_stride rows length row_stride stride whole count:f64 plane=0")
+# The same dims, one of them reduced. With `chunk_indices`, x holds one extreme for each chunk of `chunk` elements.
+POSITION = Block("x values? indices chunk_indices? | inner outer_stride inner_stride length stride whole chunk=0")
+# A running state along a dim of `size`, from the first element or (steps below 0) from the last one.
+SCAN = Block("x y | size x_stride y_stride x_step y_step columns")
+# `wanted` elements of each row; `infinity` has the bits of a float's, `mask` all ones for a descending order.
+SORT = Block("x values? indices workspace? | stride rows size wanted slots=1 room=0 infinity mask digits")
+GREEDY = Block("x tokens | stride size")
+# Options are arrays with a value per row, or by the contract of `random_sample` (`contract` = 1, tokens are int32) the
+# numbers at the end. A slot works in a part of `workspace` of its own: six 4-byte numbers for each token of a row.
+SAMPLE = Block(
+    "x tokens workspace random? temperature? top_k? top_p? min_p? penalty? history? | "
+    "stride rows size slots history_stride=0 history_length=0 "
+    "contract=0 own_random:f64=0.0 own_temperature:f64=0.0 own_top_k=0 own_top_p:f64=1.0"
+)

@@ -1,0 +1,8 @@
+"""Sizes that kernels of this folder and their plans agree on. No Numba here."""
+
+from ...build import isa
+
+UNIT = 32768  # bytes of a unit of work of copies
+COLUMNS = 4 * isa.lanes()  # of a unit of `scatter.add_rows`: a cache line or two of each row
+PUT_COLUMNS = 1024  # of a unit of `scatter.put_rows`
+ELEMENTS = 4096  # of a unit of `scatter.elements`

@@ -1,0 +1,108 @@
+"""Copies, and elements and rows by index: which loop walks a layout, and in which pieces."""
+
+from math import prod
+
+from ...blocks import float_bits
+from ...blocks.array import ADD_ROWS, CHAIN, COPY, ELEMENTS, PUT_ROWS
+from ...build.load import kernel
+from ...plan import Plan, launch
+from ...problems.array import AddRows, Copy, Elements, PutRows
+from .. import policy
+from ..array import sizes
+
+
+def merged(shape, *layouts):
+    """[size, strides...] of dims of several layouts, neighbours merged where all step evenly."""
+    dims = []
+    for size, *strides in zip(shape, *layouts):
+        if size == 1:
+            continue
+        if dims and all(a == size * b for a, b in zip(dims[-1][1:], strides)):
+            dims[-1] = [dims[-1][0] * size, *strides]
+        else:
+            dims.append([size, *strides])
+    return dims
+
+
+def _columns(dims, width):
+    """Dims as kernels read them: all sizes, all strides in the first layout, in the second, ..."""
+    return [d[k] for k in range(width) for d in dims]
+
+
+def copy(problem, threads):
+    """Rows by rows, by falling stride in y; two dims of swapped strides in tiles, in registers."""
+    shape, y_strides, x_strides, itemsize = problem
+    order = sorted(range(len(shape)), key=lambda d: -abs(y_strides[d]))
+    dims = merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
+    size, y_stride, x_stride = dims.pop()
+    turned = [d for d in dims if d[2] == 1 and d[0] >= 8] if y_stride == 1 and x_stride != 1 and size >= 8 else None
+    if turned:
+        dims.remove(turned[0])
+        other, other_y_stride, other_x_stride = turned[0]
+        step = 8 if itemsize == 8 else 16
+        name, units, elements = f"array.copy.transpose_{step}", -(-other // step), step * size
+    else:
+        other, other_y_stride, other_x_stride = 1, 0, 0
+        step = sizes.UNIT // itemsize
+        name = "array.copy.rows" if y_stride == 1 and x_stride == 1 else "array.copy.strided"
+        units, elements = -(-size // step), min(size, step)
+    n, grain = policy.split(name, units * prod(d[0] for d in dims), elements * itemsize)
+    record = launch(
+        kernel(name, E=f"uint{8 * itemsize}"), COPY, n, grain, length=size, y_stride=y_stride, x_stride=x_stride,
+        units=units, step=step, other_y_stride=other_y_stride, other_x_stride=other_x_stride, other=other,
+        num_dims=len(dims), dims=_columns(dims, 3),
+    )  # fmt: skip
+    return Plan((record,))
+
+
+def elements(problem, threads):
+    """Blocks of the innermost kept dim (j) and of the indexed one (k), which is whole where t is written."""
+    p, dim = problem, problem.dim
+    others = [d for d in range(len(p.own)) if d != dim]
+    kept = merged(*([values[d] for d in others] for values in (p.own, p.t_strides, p.strides, p.v_strides)))
+    bound, count, steps = 1, 1, (1, 0, 0)
+    if p.own:
+        bound, count, steps = p.shape[dim], p.own[dim], (p.t_strides[dim], p.strides[dim], p.v_strides[dim])
+    inner = [1, 0, 0, 0]
+    if kept and (count == 1 or kept[-1][2] < steps[1]):  # else the dim itself is the inner loop
+        inner = kept.pop()
+    j_step = min(inner[0], sizes.ELEMENTS)
+    k_step = count if p.kernel != "gather" else max(1, sizes.ELEMENTS // j_step)
+    j_blocks, k_blocks = -(-inner[0] // j_step), -(-count // k_step)
+    name, units = f"array.scatter.{p.kernel}", j_blocks * k_blocks * prod(d[0] for d in kept)
+    n, grain = policy.split(name, units, j_step * min(k_step, count))
+    record = launch(
+        kernel(name, T=p.t, V=p.v, I=p.i), ELEMENTS, n, grain, bound=bound, count=count, t_k=steps[0], i_k=steps[1],
+        v_k=steps[2], length=inner[0], t_j=inner[1], i_j=inner[2], v_j=inner[3], j_step=j_step, j_blocks=j_blocks,
+        k_step=k_step, k_blocks=k_blocks, num_dims=len(kept), dims=_columns(kept, 4),
+    )  # fmt: skip
+    return Plan((record,))
+
+
+def add_rows(problem, threads):
+    """Equal indices are chained first, by one thread; then each unit adds up its columns of all rows."""
+    p = problem
+    floating = "float" in p.dtype
+    numbers = {"step": p.step, "indices": p.indices, "rows": p.rows}
+    chain = launch(kernel("array.scatter.chain", I=p.index), CHAIN, 1, 1, **numbers)
+    name, blocks = "array.scatter.add_rows", -(-p.length // sizes.COLUMNS)
+    n, grain = policy.split(name, (p.outer, p.length), p.indices)
+    types = {"T": p.dtype, "A": "float64" if floating else "int64", "I": p.index}
+    numbers |= {"length": p.length, "blocks": blocks, "scale": float_bits(p.scale) if floating else p.scale}
+    scratch = ("first", 4 * p.rows), ("following", 4 * p.indices)
+    return Plan((chain, launch(kernel(name, **types), ADD_ROWS, n, grain, **numbers)), scratch)
+
+
+def put_rows(problem, threads):
+    """Blocks of columns of all rows: of equal places, the last one counts."""
+    p = problem
+    columns = min(p.length, sizes.PUT_COLUMNS) or 1
+    name, blocks = "array.scatter.put_rows", -(-p.length // columns)
+    n, grain = policy.split(name, p.outer * blocks, columns * p.count)
+    v_outer, v_row, v_step = p.v_strides
+    numbers = {"count": p.count, "length": p.length, "t_outer": p.t_outer, "columns": columns, "blocks": blocks}
+    numbers |= {"v_outer": v_outer, "v_row": v_row, "v_step": v_step}
+    return Plan((launch(kernel(name, T=p.t, V=p.v, ADD=p.add), PUT_ROWS, n, grain, **numbers),))
+
+
+PLANNERS = {Copy: copy, Elements: elements, AddRows: add_rows, PutRows: put_rows}

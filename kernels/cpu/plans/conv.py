@@ -1,0 +1,226 @@
+"""Convolutions: phases and taps of both directions, register tiles, and the blocks of rows that fit a cache."""
+
+from ...blocks.conv import JOIN, PRODUCT, SUMS, WEIGHT
+from ...build.load import kernel
+from ...plan import Plan, launch
+from ...problems.conv import Convolution
+from ..conv.sizes import SLACK
+from ..gemm import blocking
+
+_BUFFER_BYTES = 384 << 10  # of the padded image: with a panel of the weight it fits the second-level cache of 1 MB
+_SUM_BYTES = 32 << 20  # of the partial sums of the weight's gradient
+_NEAR_BYTES = 256 << 10  # of sums that stay in the second-level cache
+_TOGETHER_BYTES = 2 << 20  # of images that meet sums which do not
+_PACKED, _JOINED = 1 << 14, 1 << 17  # elements that are worth a thread: packed of the weight, read of partial sums
+_PARTS = 16  # fixed, so that the gradient does not depend on the number of threads
+
+# Register tiles by registers: 32, 16 with 8 lanes, 16 with 4 lanes. Few: each is a kernel of its own to compile.
+_TILES = {14: ((8, 2), (1, 8)), 6: ((6, 2), (1, 4)), 4: ((4, 2), (1, 4))}  # channels, vectors of positions
+_LANE_TILES = {14: ((14, 1), (10, 1)), 6: ((6, 2),), 4: ((4, 2),)}  # places, vectors of channels
+# Of the weight's gradient: elements of a patch, vectors of channels
+_TAP_TILES = {14: ((9, 1), (4, 1)), 6: ((6, 2), (3, 2)), 4: ((4, 2), (3, 2))}
+
+
+def _ceil(a, b):
+    return -(-a // b)
+
+
+def _lines(nbytes):
+    """Bytes of whole cache lines."""
+    return _ceil(nbytes, 64) * 64
+
+
+# ---- the grid ----------------------------------------------------------------------------------
+
+
+def _forward_axis(p, d):
+    """[(results, their first place, [(phase of the input, offset in it, index in the kernel)])] of one axis."""
+    w, s = p.window, p.window.stride[d]
+    places = [(k * w.dilation[d] - w.padding[d], k) for k in range(w.kernel[d])]
+    return [(p.y[d], 0, [(at % s, at // s, k) for at, k in places])]
+
+
+def _backward_axis(p, d):
+    """The same for the gradient of x: place s * i + u is a result of phase u."""
+    w, s, phases = p.window, p.window.stride[d], []
+    for u in range(min(s, p.x[d])):
+        places = [(u + w.padding[d] - k * w.dilation[d], k) for k in range(w.kernel[d])]
+        phases.append((_ceil(p.x[d] - u, s), u, [(0, at // s, k) for at, k in places if at % s == 0]))
+    return phases
+
+
+class Grid:
+    """Phases and taps of a convolution (`back`: of its transpose), and the block of rows that a buffer holds."""
+
+    def __init__(self, p, back, channels, item):
+        axis = _backward_axis if back else _forward_axis
+        rows, columns = axis(p, 0), axis(p, 1)
+        every = [[tap for phase in phases for tap in phase[2]] or [(0, 0, 0)] for phases in (rows, columns)]
+        self.first = [min(t[1] for t in taps) for taps in every]
+        self.reach = [max(t[1] for t in taps) - low for taps, low in zip(every, self.first)]
+        self.step = (1, 1) if back else p.window.stride
+        inputs = [sorted({t[0] for t in taps}) for taps in every]
+        self.inputs = [(h, w) for h in inputs[0] for w in inputs[1]]
+        most = max(phase[0] for phase in rows)
+        self.pitch = max(phase[0] for phase in columns) + self.reach[1]
+        row_bytes = channels * len(self.inputs) * self.pitch * item
+        self.block_rows = max(1, min(most, _BUFFER_BYTES // max(1, row_bytes) - self.reach[0]))
+        self.blocks = _ceil(most, self.block_rows)
+        self.block_rows = _ceil(most, self.blocks)
+        self.num_rows = self.block_rows + self.reach[0]
+        self.plane = self.num_rows * self.pitch
+        # Channels an odd number of lines apart: those a power of two apart evict each other from the first-level cache.
+        lines = _ceil(len(self.inputs) * self.plane * item, 64)
+        self.channel = (lines | 1) * 64 // item
+        self.buffer_bytes = _lines((channels * self.channel + self.pitch + 16 * blocking.LANES) * item)
+        self._add_results(rows, columns, p.x[1] if back else p.y[1], p.window.kernel[1])
+
+    def _add_results(self, rows, columns, width, kernel_width):
+        """`outputs`: (taps, rows, columns, first place) of each phase; `taps`: (offset, index) of all of them."""
+        self.outputs, self.taps = [], []
+        for num_rows, h, h_taps in rows:
+            for num_columns, w, w_taps in columns:
+                self.outputs.append((len(h_taps) * len(w_taps), num_rows, num_columns, h * width + w))
+                for h_phase, h_at, h_index in h_taps:
+                    for w_phase, w_at, w_index in w_taps:
+                        phase = self.inputs.index((h_phase, w_phase))
+                        at = (h_at - self.first[0]) * self.pitch + w_at - self.first[1]
+                        self.taps.append((phase * self.plane + at, h_index * kernel_width + w_index))
+
+    def numbers(self, sizes, x_image):
+        """Fields of `IMAGE` that follow from the grid; `sizes` of the image, `x_image` elements of one."""
+        h, w = sizes
+        return {
+            "x_image": x_image, "x_channel": h * w, "h": h, "w": w,
+            "stride_h": self.step[0], "stride_w": self.step[1], "first_h": self.first[0], "first_w": self.first[1],
+            "block_rows": self.block_rows, "blocks": self.blocks, "plane_rows": self.num_rows,
+            "pitch": self.pitch, "channel": self.channel, "plane": self.plane, "phases": len(self.inputs),
+        }  # fmt: skip
+
+
+def _flat(*lists):
+    return [value for rows in lists for row in rows for value in row]
+
+
+def _grain(work):
+    """Units of `work` multiply-adds x 2 that are worth a thread."""
+    return _ceil(blocking.PARALLEL_WORK, max(1, work))
+
+
+def _slices(items, threads, slice_bytes):
+    """(units of a thread, bytes of the scratch of all)."""
+    units = _ceil(items, threads)
+    return units, _ceil(items, units) * slice_bytes
+
+
+def _tile(m, k, grid, lanes):
+    """(whether channels lie along the lanes, rows, vectors) of the register tile that is done first, in cycles.
+
+    A step takes a cycle for each product of a row and a vector, and two more; a tile takes its stores, and to be
+    transposed where channels lie along the lanes.
+    """
+    columns = grid.outputs[0][2]
+    best = None
+    for rows, vectors in _TILES[blocking.ROWS]:
+        tiles = _ceil(m, rows) * _ceil(grid.block_rows * grid.pitch, vectors * lanes)
+        cost = tiles * (k * (rows * vectors + 2) + 60 + 4 * rows * vectors)
+        best = min(best or (cost + 1,), (cost, False, rows, vectors))
+    for rows, vectors in _LANE_TILES[blocking.ROWS]:
+        tiles = _ceil(m, vectors * lanes) * _ceil(grid.block_rows * columns, rows)
+        cost = tiles * (k * (rows * vectors + 2) + 60 + 12 * lanes * vectors)
+        best = min(best, (cost, True, rows, vectors))
+    return best[1:]
+
+
+# ---- plans -------------------------------------------------------------------------------------
+
+
+def product(p, threads):
+    """A convolution, or the gradient of its input: the weight is packed, then multiplied with images as they lie."""
+    back = p.gradient == "input"
+    pair, item, lanes = 2 if blocking.pairs(p.dtype) else 1, blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
+    c, m = p.c // p.groups, p.m // p.groups
+    taps = p.window.kernel[0] * p.window.kernel[1]
+    w_strides = {"group_stride": m * c * taps, "m_stride": c * taps, "c_stride": taps}
+    sizes_in, sizes_out = p.x, p.y
+    if back:
+        c, m, sizes_in, sizes_out = m, c, sizes_out, sizes_in
+        w_strides |= {"m_stride": w_strides["c_stride"], "c_stride": w_strides["m_stride"]}
+    channels = _ceil(c, pair)
+    grid = Grid(p, back, channels, item)
+    along, rows, vectors = _tile(m, channels * taps // len(grid.outputs), grid, lanes)
+    width = vectors * lanes if along else rows  # channels of a panel
+    panels = _ceil(m, width)
+    units = p.n * p.groups * grid.blocks
+    shares = min(panels, _ceil(4 * threads, max(1, units))) if units < 4 * threads else 1
+    per_share = _ceil(panels, shares)
+    shares = _ceil(panels, per_share)
+    items, offsets = units * shares, grid.buffer_bytes
+    most = grid.block_rows * max(phase[2] for phase in grid.outputs) + rows  # places of a phase
+    slice_bytes = offsets + _lines((channels * len(grid.taps) + most) * 8) + 64
+    slice_units, scratch = _slices(items, threads, slice_bytes)
+    shared = {"m": m, "c": c, "group_panels": panels, "taps": taps}
+    panel = channels * taps * width
+    pack = launch(
+        kernel("conv.forward.pack_weight", T=p.dtype), WEIGHT, panels * p.groups, 1 + _PACKED // (panel + 1),
+        phases=len(grid.outputs), width=width,
+        table=[phase[0] for phase in grid.outputs] + [tap[1] for tap in grid.taps], **shared, **w_strides,
+    )  # fmt: skip
+    pixels, step = sizes_out[0] * sizes_out[1], p.window.stride if back else (1, 1)
+    work = 2 * m * c * len(grid.taps) * grid.block_rows * grid.pitch * per_share * width // (m * len(grid.outputs))
+    name = "conv.forward.correlate_lanes" if along else "conv.forward.correlate"
+    multiply = launch(
+        kernel(name, T=p.dtype, R=rows, V=vectors), PRODUCT, items, _grain(work),
+        slice_bytes=slice_bytes, slice_units=slice_units, groups=p.groups, shares=shares, offsets=offsets,
+        y_image=p.groups * m * pixels, y_channel=pixels, y_row=sizes_out[1] * step[0], y_column=step[1],
+        unit_panels=per_share, results=len(grid.outputs), patch=channels * taps, **shared,
+        **grid.numbers(sizes_in, p.groups * c * sizes_in[0] * sizes_in[1]),
+        table=_flat(grid.inputs, grid.outputs, grid.taps),
+    )  # fmt: skip
+    return Plan((pack, multiply), (("panels", max(64, panel * panels * p.groups * item)), ("scratch", scratch)))
+
+
+def weight_sums(p, threads):
+    """The gradient of the weight: sums of parts of the images, which the sizes alone determine, are joined in order."""
+    pair = 2 if blocking.pairs(p.dtype) else 1
+    lanes, panel_item = blocking.lanes(p.dtype), blocking.panel_bytes(p.dtype)
+    item = 2 if pair == 2 else panel_item
+    c, m = p.c // p.groups, p.m // p.groups
+    k = c * p.window.kernel[0] * p.window.kernel[1]
+    grid = Grid(p, False, c, item)
+    rows, vectors = min(_TAP_TILES[blocking.ROWS], key=lambda tile: _ceil(k, tile[0]) * (tile[0] + 2))
+    across = vectors * lanes
+    width, padded = _ceil(m, across) * across, _ceil(k, rows) * rows
+    channels = min(width, _ceil(256, across) * across)  # of a unit: their block of g stays in a cache
+    shares, places = _ceil(m, channels), p.n * grid.blocks
+    sums_bytes = p.groups * padded * width * panel_item
+    parts = max(1, min(places, _PARTS, _SUM_BYTES // sums_bytes))
+    items = parts * p.groups * shares
+    image, result = grid.buffer_bytes, p.y[0] * p.y[1]
+    block = (channels * grid.block_rows * _ceil(p.y[1], pair) + SLACK) * panel_item
+    together = max(1, min(_ceil(places, parts), _TOGETHER_BYTES // (image + block))) if sums_bytes > _NEAR_BYTES else 1
+    packed = together * image
+    offsets = packed + _lines(together * block)
+    slice_bytes = offsets + _lines(padded * 8)
+    slice_units, scratch = _slices(items, threads, slice_bytes)
+    shared = {"m": m, "groups": p.groups, "parts": parts, "patch": k, "columns": width}
+    work = 2 * _ceil(places, parts) * grid.block_rows * p.y[1] * padded * channels
+    sums = launch(
+        kernel("conv.grad.weight_sums", T=p.dtype, R=rows, V=vectors), SUMS, items, _grain(work),
+        slice_bytes=slice_bytes, slice_units=slice_units, c=c,
+        shares=shares, offsets=offsets, packed=packed, g_image=p.m * result, g_channel=result, g_h=p.y[0], g_w=p.y[1],
+        images=p.n, unit_channels=channels, together=together, image_bytes=image, **shared,
+        **grid.numbers(p.x, p.c * p.x[0] * p.x[1]), table=_flat(grid.inputs, grid.taps),
+    )  # fmt: skip
+    join = launch(
+        kernel("conv.grad.join_parts", T=p.dtype), JOIN, p.groups * _ceil(m, lanes),
+        1 + _JOINED // (parts * k * lanes + 1), padded=padded, **shared,
+    )  # fmt: skip
+    return Plan((sums, join), (("sums", parts * sums_bytes), ("scratch", scratch)))
+
+
+def plan(p, threads):
+    return (weight_sums if p.gradient == "weight" else product)(p, threads)
+
+
+PLANNERS = {Convolution: plan}

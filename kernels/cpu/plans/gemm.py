@@ -1,0 +1,221 @@
+"""Matrix products: which kernel serves a layout, and with what tiles and blocks (`kernels/cpu/gemm/blocking.py`).
+
+A product goes to the blocked kernel or, where A or B is skinny, to one that reads the other matrix exactly once.
+"""
+
+import itertools
+import math
+
+from ...blocks.gemm import ACTIVATION_GRAD, ADD_ROWS, BLOCKED, BYTES, DOT_ROWS, INTEGER, PACK, PANELS
+from ...build.load import kernel
+from ...plan import Plan, launch
+from ...problems.gemm import FEW, SKINNY, ActivationGrad, PackWeight, Product
+from ..gemm import blocking
+from .norm import join
+
+_WIDE = 64  # rows of a weight from which it is worth packing x
+_GRAIN_BYTES = 1 << 19  # of a matrix: some 10 us of reading
+
+
+def product(problem, threads):
+    """The plan of a `Product`."""
+    p, x = problem, _fold(problem.matrices())
+    matrices = math.prod(size for size, *_ in x.batch)
+    if p.dtype == "int8" and p.result == "int32":
+        return _bytes(p, x, matrices, threads)
+    if "float" not in p.dtype:
+        items, grain, numbers = x.m * matrices, 1 + (1 << 17) // (x.n * x.k + 1), _sizes(x)
+        types = {"T": p.dtype}
+        return Plan(
+            (_launch("gemm.blocked.integer_rows", types, INTEGER, p, x, items, grain, alpha=int(p.alpha), **numbers),)
+        )
+    length = blocking.split_length(x.m, x.n, x.k) if matrices == 1 and not p.packed else 0
+    if length:
+        return _split(p, x, length, threads)
+    plain = not (p.bias or p.residual or p.activation)
+    if not p.packed and p.result == p.dtype:
+        if x.b_k == 1 and x.k and x.m > 1 and x.n >= _WIDE:
+            width = blocking.lane_width(x.m, p.dtype)
+            if width or (x.a_k == 1 and x.m <= blocking.MOST_DOTS):
+                return _panels(p, x, width, matrices, threads)
+        if x.a_k == 1 and x.b_k == 1:
+            if x.m <= SKINNY:
+                return _dot_rows(p, x, "b", (x.n, x.m, x.b_stride, x.a_stride, 1, x.n), matrices)
+            if x.n <= SKINNY and plain:
+                return _dot_rows(p, x, "a", (x.m, x.n, x.a_stride, x.b_stride, x.n, 1), matrices)
+        if x.k and x.m <= FEW and x.b_stride == 1:
+            return _add_rows(p, x, "a", (x.m, x.n, x.a_stride, x.a_k, x.b_k, 1, x.n), matrices, threads)
+        if x.k and x.n <= FEW and x.a_stride == 1 and plain:
+            return _add_rows(p, x, "b", (x.n, x.m, x.b_stride, x.b_k, x.a_k, x.n, 1), matrices, threads)
+    own_sums = p.accumulate or p.result in ("float16", "bfloat16")
+    cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
+    numbers = {**_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha}
+    first = _launch("gemm.blocked.matmul", _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
+    return Plan((first,), (("scratch", cut.slices * cut.slice_bytes),))
+
+
+def _fold(x):
+    """The `Matrices` with dims that share one B turned into rows of A, and without dims of size 1."""
+    m, a_stride, batch = x.m, x.a_stride, [dim for dim in x.batch if dim[0] != 1]
+    while batch:
+        size, a, b, _ = batch[-1]
+        if b != 0 or (a != m * a_stride and m != 1):
+            break
+        a_stride = a if m == 1 else a_stride
+        m *= size
+        batch.pop()
+    return x._replace(m=m, a_stride=a_stride, batch=tuple(batch))
+
+
+def _launch(name, types, block, p, x, items, grain, first="a", **numbers):
+    """A launch for `p` of matrices `x`; the operand `first` is the first tensor of the block, the other the second."""
+    names = (first, "b" if first == "a" else "a", "c")
+    at = {field: (name, 0) for (_, field), name in zip(block.places, names)}
+    at |= {field: None for field, given in (("bias", p.bias), ("residual", p.residual)) if not given}
+    batch = x.batch if first == "a" else [(size, b, a, c) for size, a, b, c in x.batch]
+    numbers |= {"batch": len(batch), "dims": tuple(itertools.chain.from_iterable(batch))}
+    return launch(kernel(name, **types), block, items, grain, at, **numbers)
+
+
+def _types(p, **more):
+    return {"T": p.dtype, "ACT": p.activation, **more}
+
+
+def _sizes(x):
+    return {
+        "rows": x.m, "columns": x.n, "k": x.k, "a_stride": x.a_stride, "a_k": x.a_k, "b_k": x.b_k,
+        "b_stride": x.b_stride, "c_stride": x.n,
+    }  # fmt: skip
+
+
+def _cut(cut):
+    """The numbers of the block of `gemm.blocked` that say how a product is cut."""
+    return {
+        "grid_m": cut.grid[0], "grid_n": cut.grid[1], "tile_m": cut.tile[0], "tile_n": cut.tile[1],
+        "mc": cut.mc, "kc": cut.kc, "nc": cut.nc, "b_offset": cut.b_offset, "part_offset": cut.part_offset,
+        "slice_bytes": cut.slice_bytes, "slice_items": cut.items_per_slice,
+    }  # fmt: skip
+
+
+def _split(p, x, length, threads):
+    """A small C with a long k, which is cut into parts; their sums are added up by a second launch."""
+    splits = -(-x.k // length)
+    cut = blocking.blocks(x.m, x.n, length, splits, threads, p.dtype)  # parts are to it what matrices of a batch are
+    parts = cut.slices * cut.slice_bytes
+    numbers = {**_sizes(x), **_cut(cut), "splits": splits, "split_k": length, "parts": parts, "panel": 0}
+    types = _types(p, R=p.result)
+    first = _launch("gemm.blocked.matmul", types, BLOCKED, p, x, cut.items, cut.grain, alpha=p.alpha, **numbers)
+    grain = 1 + (1 << 20) // (x.m * x.n)
+    second = _launch("gemm.blocked.join_parts", types, BLOCKED, p, x, x.m, grain, alpha=p.alpha, **numbers)
+    scratch = parts + splits * x.m * x.n * (8 if p.dtype == "float64" else 4) + 64
+    return Plan((first, second), (("scratch", scratch),))
+
+
+def _dot_rows(p, x, large, sizes, matrices):
+    """Rows of the `large` matrix times a few rows."""
+    rows, tokens, w_stride, x_stride, row_step, token_step = sizes
+    grain = 1 + _GRAIN_BYTES // (x.k * (8 if p.dtype == "float64" else 4) * (8 + tokens) + 64)
+    first = _launch(
+        "gemm.gemv.dot_rows", _types(p), DOT_ROWS, p, x, -(-rows // blocking.GROUP) * matrices, grain, large,
+        rows=rows, tokens=tokens, k=x.k, w_stride=w_stride, x_stride=x_stride, row_step=row_step,
+        token_step=token_step, alpha=p.alpha,
+    )  # fmt: skip
+    return Plan((first,))
+
+
+def _panels(p, x, width, matrices, threads):
+    """2 to 128 rows of A times the rows of a weight; `width` of them are a panel of lanes (0: dot products)."""
+    pair, size, lanes = 2 if blocking.pairs(p.dtype) else 1, blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
+    if width:
+        name, rows = "gemm.skinny.lane_panels", blocking.ROWS
+        types = _types(p, ROWS=rows, VECTORS=blocking.VECTORS, COUNT=width // blocking.VECTORS)
+    else:
+        width = 2 if x.m == 2 else 4
+        name, rows = "gemm.skinny.dot_panels", blocking.DOT_TILES[width]
+        types = _types(p, ROWS=rows, TOKENS=width)
+    # panels end in whole lines (and whole vectors), and packing fills up the last vector behind them
+    step = max(lanes, blocking.LINE // size)
+    panel = -(-x.k // (pair * step)) * step * width * size
+    slice_bytes = -(-(-(-x.m // width) * panel) // 64) * 64 + 64
+    items = -(-x.n // rows) * matrices
+    work = 2 * x.m * rows * x.k * (2 if p.dtype == "float64" else 1) // pair
+    first = _launch(
+        name, types, PANELS, p, x, items, -(-blocking.PARALLEL_WORK // max(1, work)), "b",
+        rows=x.n, tokens=x.m, k=x.k, w_stride=x.b_stride, x_stride=x.a_stride, x_k=x.a_k,
+        out_stride=x.n, slice_bytes=slice_bytes, slice_items=-(-items // threads), alpha=p.alpha,
+    )  # fmt: skip
+    return Plan((first,), (("scratch", min(threads, items) * slice_bytes),))
+
+
+def _add_rows(p, x, few, sizes, matrices, threads):
+    """The `few` rows of one operand times the other, whose columns are neighbours, in chunks that come out even."""
+    tokens, columns, x_stride, x_k, b_k, column_step, token_step = sizes
+    item, widest = (8, 512) if p.dtype == "float64" else (4, 1024)
+    even = 2 * threads
+    chunk = min(widest, -(-columns // (even * -(-columns // (even * widest)))))
+    chunk = max(64, -(-chunk // 64) * 64)
+    grain = 1 + _GRAIN_BYTES // (x.k * chunk * item * (1 + tokens) // 2 + 64)
+    first = _launch(
+        "gemm.gemv.add_rows", _types(p), ADD_ROWS, p, x, -(-columns // chunk) * matrices, grain, few,
+        tokens=tokens, columns=columns, k=x.k, x_stride=x_stride, x_k=x_k, b_k=b_k, column_step=column_step,
+        token_step=token_step, chunk=chunk, alpha=p.alpha,
+    )  # fmt: skip
+    return Plan((first,))
+
+
+def _bytes(p, x, matrices, threads):
+    """Exact products of int8 matrices."""
+    across, steps = blocking.across("float32"), -(-x.k // 4)
+    most = max(1, (1 << 20) // (4 * steps * across + 1)) * across  # columns whose panels stay in a cache
+    tiles = -(-x.n // min(most, -(-x.n // (threads * across)) * across)) if matrices < threads else -(-x.n // most)
+    tiles = -(-tiles // threads) * threads if matrices < threads else tiles
+    columns = -(-x.n // (tiles * across)) * across
+    rows = min(-(-x.m // blocking.ROWS), max(1, (1 << 18) // (4 * steps * blocking.ROWS + 1))) * blocking.ROWS
+    slice_bytes = -(-4 * (steps * (columns + rows) + columns + blocking.LANES) // 64) * 64
+    items = -(-x.n // columns) * matrices
+    grain = -(-4 * blocking.PARALLEL_WORK // (2 * x.m * columns * x.k + 1))
+    numbers = {"width": columns, "height": rows, "slice_bytes": slice_bytes, "slice_items": -(-items // threads)}
+    first = _launch("gemm.int8.matmul", {}, BYTES, p, x, items, grain, **_sizes(x), **numbers)
+    return Plan((first,), (("scratch", min(threads, items) * slice_bytes),))
+
+
+# ---- packed weights ------------------------------------------------------------------------------
+
+
+def _panel(dtype, k):
+    """Elements of a panel of a packed weight."""
+    return -(-k // (2 if blocking.pairs(dtype) else 1)) * blocking.across(dtype)
+
+
+def pack_weight(problem, threads):
+    """One launch over the panels."""
+    p, panel = problem, _panel(problem.dtype, problem.k)
+    panels, (stride, k_stride) = -(-p.n // blocking.across(p.dtype)), p.strides
+    numbers = {"rows": p.n, "k": p.k, "stride": stride, "k_stride": k_stride}
+    first = launch(kernel("gemm.pack.pack_weight", T=p.dtype), PACK, panels, 1 + (1 << 18) // (panel + 1), **numbers)
+    return Plan((first,), (("panels", max(1, panels * panel * blocking.panel_bytes(p.dtype))),))
+
+
+# ---- derivatives of activations ------------------------------------------------------------------
+
+_CHUNKS, _CHUNK = 32, 16384  # chunks of rows at most, elements of a chunk at least
+
+
+def activation_grad(problem, threads):
+    """One pass over chunks of rows, which follow from the shape alone; a second launch joins their sums."""
+    p = problem
+    chunk = max(-(-p.rows // _CHUNKS), -(-_CHUNK // p.columns))
+    chunks, step = -(-p.rows // chunk), -(-p.columns // blocking.LANES) * blocking.LANES
+    first = launch(
+        kernel("gemm.epilogue.backward", T=p.dtype, SLOPE=p.activation),
+        ACTIVATION_GRAD, chunks, 1 + _CHUNK // (chunk * p.columns),
+        rows=p.rows, columns=p.columns, stride=p.stride, chunk_rows=chunk, step=step,
+    )  # fmt: skip
+    compute = "float64" if p.dtype == "float64" else "float32"
+    launches = (first,)
+    if p.bias:
+        launches += (join(compute, {"db": ("sums", 0)}, {"db": p.dtype}, step, chunks, p.columns),)
+    return Plan(launches, (("sums", chunks * step * (8 if compute == "float64" else 4)),))
+
+
+PLANNERS = {Product: product, PackWeight: pack_weight, ActivationGrad: activation_grad}

@@ -1,0 +1,187 @@
+"""How a rule becomes an op: the paragraphs that all reductions and all scans share, and their samples."""
+
+import functools
+
+import numpy as np
+
+from ..problems.reduce import Reduce
+from ..problems.reduce import Scan as ScanProblem
+from ..table import rules
+from ..table.registry import ALL, register
+from ._layout import check, check_dim, product, rows
+
+# ---- reductions --------------------------------------------------------------------------------
+
+
+def reduced_dims(dim, ndim):
+    """The reduced dims of `dim` (None, an int or a sequence), sorted; None and () mean all."""
+    if dim is None:
+        return tuple(range(ndim))
+    if isinstance(dim, (tuple, list)):
+        dims = sorted(check_dim(d, ndim) for d in dim)
+        if len(set(dims)) < len(dims):
+            raise ValueError(f"`dim` names a dim twice: {tuple(dim)}")
+        return tuple(dims) or tuple(range(ndim))
+    return (check_dim(dim, ndim),) if ndim else (check_dim(dim, 0),)[:0]
+
+
+@functools.lru_cache(maxsize=4096)  # of a small sum, this would be a fifth of the time
+def reduced(shape, dim, keepdim):
+    """(reduced dims, shape of the result) of a tensor of `shape`; `dim` is no list."""
+    dims = reduced_dims(dim, len(shape))
+    return dims, tuple(1 if d in dims else n for d, n in enumerate(shape) if keepdim or d not in dims)
+
+
+def restored(g, shape, dim, keepdim):
+    """A result of a reduction of `shape` over `dim` with the reduced dims again, of size 1."""
+    if not keepdim:
+        for d in reduced_dims(dim, len(shape)):
+            g = g.unsqueeze(d)
+    return g
+
+
+def need_elements(call, shape, dims, result):
+    """Refuse a reduction of nothing that has a result."""
+    if product(result):
+        d = next(d for d in dims if shape[d] == 0)
+        raise ValueError(f"`{call.op.name}` needs at least one element along `dim` {d}, got shape {shape}")
+
+
+def reduce_by(call, rule, input, dim, keepdim, needs_elements=False, make=None):
+    """`input` reduced by a rule, into what `make(shape, dtype)` gives: the op's result, unless it is `call.empty`."""
+    check(call, input, "input")
+    dims, result = reduced(input.shape_, tuple(dim) if type(dim) is list else dim, keepdim)
+    if needs_elements and not input.numel_:
+        need_elements(call, input.shape_, dims, result)
+    own = input.dtype
+    y = (make or call.out)(result, rule.state or (own if own.kind == "f" or not rule.integers else rule.integers))
+    call.run(Reduce(rule, own.name, input.shape_, input.strides_, dims), x=input, y=y)
+    return y
+
+
+def reduce_samples(rng):
+    for size in (1, 3, 17, 257):
+        yield (rng.uniform(0.5, 2, (4, size)),), {"dim": -1}
+        yield (rng.uniform(0.5, 2, (size, 5)),), {"dim": 0, "keepdim": True}
+    yield (rng.uniform(0.9, 1.1, (3, 5, 7)),), {}
+    yield (rng.uniform(0.9, 1.1, (3, 5, 7, 2)),), {"dim": (0, 2)}
+    yield (rng.uniform(0.9, 1.1, (3, 5, 7, 2)),), {"dim": (1, -1), "keepdim": True}
+    yield (np.array(1.5),), {}
+
+
+def over(function):
+    """A NumPy reduction under the names of PyTorch."""
+
+    def ref(input, dim=None, keepdim=False, dtype=None):
+        return function(input, axis=tuple(dim) if isinstance(dim, list) else dim, keepdims=keepdim)
+
+    return ref
+
+
+def reduction(
+    *,
+    start,
+    ref,
+    dtypes=ALL,
+    state=None,
+    integers=None,
+    converts=False,
+    needs_elements=False,
+    samples=reduce_samples,
+    tolerance=None,
+    gradient="rule",
+    amp="as_is",
+):
+    """Declare a reduction by its rule: the function gives the state of one element.
+
+    `start` is the state of nothing, a number or a tuple of them; `.join`, `.absorb` and `.finish` say how it goes on
+    (`table/rules.py: Reduction`, as for `state` and `integers`). `ref` is NumPy's (`axis`, `keepdims`). The op has the
+    parameters `input, dim=None, keepdim=False`, and `dtype=None` if it `converts` its input. `needs_elements` refuses a
+    reduction of nothing.
+    """
+
+    def declare(element):
+        rule = rules.Reduction(element, start, state, integers)
+
+        def plain(call, input, dim=None, keepdim=False):
+            if call.training:
+                _save(call, input)
+            return reduce_by(call, rule, input, dim, keepdim, needs_elements)
+
+        def converting(call, input, dim=None, keepdim=False, dtype=None):
+            if call.training:
+                _save(call, input)
+            return reduce_by(call, rule, input if dtype is None else input.to(dtype=dtype), dim, keepdim)
+
+        given = {"dtypes": tuple(dtypes), "ref": over(ref), "samples": samples, "tolerance": tolerance or {}}
+        return _rule_op(converting if converts else plain, element, rule, **given, gradient=gradient, amp=amp)
+
+    return declare
+
+
+def _save(call, input):
+    """Keep what derivatives of rules may ask for besides arguments and results."""
+    if hasattr(input, "strides_"):
+        call.save(input_shape=input.shape_, input_dtype=input.dtype)
+
+
+def _rule_op(paragraph, function, rule, **given):
+    """The row of a rule, whose paragraph has the name and docstring of the rule's function."""
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        setattr(paragraph, name, getattr(function, name))
+    return register(rules.RuleOp(name=rule.name, family="kernel", function=paragraph, rule=rule, **given))
+
+
+# ---- scans -------------------------------------------------------------------------------------
+
+
+def along_dim(rng):
+    for size in (1, 3, 17, 257):
+        yield (rng.standard_normal((4, size)), -1), {}
+        yield (rng.standard_normal((size, 5)), 0), {"reverse": True}
+    yield (rng.standard_normal((3, 5, 70)), 1), {}
+    yield (rng.standard_normal((3, 33)), 1), {"reverse": True}
+    yield (np.array(1.5), 0), {}
+
+
+def _scan_ref(function):
+    """A NumPy scan along an axis, forwards or backwards."""
+
+    def ref(input, dim, dtype=None, reverse=False):
+        if not input.ndim:
+            return input
+        return np.flip(function(np.flip(input, dim), dim), dim) if reverse else function(input, dim)
+
+    return ref
+
+
+def scan(*, start, ref, dtypes=ALL, samples=along_dim, tolerance=None, gradient="rule", amp="as_is"):
+    """Declare a scan by its rule `function(state, element)`: the next state, which is the result at the element.
+
+    States are float64, or int64 for what is no float. The op takes `input, dim, dtype=None, reverse=False`.
+    """
+
+    def declare(function):
+        rule = rules.Scan(function, start)
+
+        def paragraph(call, input, dim, dtype=None, reverse=False):
+            if call.training:
+                _save(call, input)
+            if dtype is not None:
+                input = input.to(dtype=dtype)
+            check(call, input, "input")
+            shape, dim = input.shape_, check_dim(dim, len(input.shape_))
+            y = call.out(shape, input.dtype if input.dtype.is_floating_point else "int64", overlap="same")
+            if y.numel_:
+                x, outer, _, stride = rows(input, dim)  # the dim itself is contiguous with those behind it
+                size, columns = shape[dim] if shape else 1, product(shape[dim + 1 :])
+                call.run(ScanProblem(rule, x.dtype.name, outer, size, columns, stride, bool(reverse)), x=x, y=y)
+            return y
+
+        given = {"dtypes": tuple(dtypes), "ref": _scan_ref(ref), "samples": samples, "tolerance": tolerance or {}}
+        return _rule_op(paragraph, function, rule, **given, gradient=gradient, amp=amp)
+
+    return declare
+
+
+SUM_TOLERANCE = {"float32": (1e-5, 1e-5), "bfloat16": (1e-2, 1e-2), "float16": (2e-3, 2e-3)}

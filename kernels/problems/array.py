@@ -1,0 +1,60 @@
+"""Problems of copies, and of elements and rows by index. Strides are in elements."""
+
+from typing import NamedTuple
+
+
+class Copy(NamedTuple):
+    """Elements of `itemsize` bytes from one layout to another of the same shape: y, x."""
+
+    shape: tuple
+    y_strides: tuple
+    x_strides: tuple
+    itemsize: int
+
+
+class Elements(NamedTuple):
+    """`kernel` (gather, scatter, scatter_add) between t and v, by the elements of `index` along `dim`.
+
+    `t`, `v` and `i` are dtypes; `shape` and `t_strides` are those of t, `own` and `strides` those of the index, in
+    whose shape v has `v_strides`.
+    """
+
+    kernel: str
+    t: str
+    v: str
+    i: str
+    dim: int
+    shape: tuple
+    t_strides: tuple
+    own: tuple
+    strides: tuple
+    v_strides: tuple
+
+
+class AddRows(NamedTuple):
+    """t[o, index[n]] += scale * v[o, n] for contiguous t [outer, rows, length] and v [outer, indices, length].
+
+    Rows with equal indices are added in their order and rounded once; `step` is the stride of `index`.
+    """
+
+    dtype: str
+    index: str
+    step: int
+    indices: int
+    outer: int
+    rows: int
+    length: int
+    scale: float
+
+
+class PutRows(NamedTuple):
+    """t[o, places[n] + column] = v[o, n, column], or += where `add`; v has `v_strides`, o steps by `t_outer` in t."""
+
+    t: str
+    v: str
+    add: bool
+    outer: int
+    count: int
+    length: int
+    t_outer: int
+    v_strides: tuple

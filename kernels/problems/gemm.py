@@ -1,0 +1,84 @@
+"""Problems of matrix products."""
+
+from typing import NamedTuple
+
+SKINNY = 16  # rows of A (columns of B) up to which B (A) is read once, as it lies, by dot products
+FEW = 4  # the same where B lies in rows of N, by sums of rows
+
+
+class Product(NamedTuple):
+    """c = residual + activation(alpha * a b + bias) for matrices a [..., m, k] and b [..., k, n]; c is row-major.
+
+    Batch dims broadcast; an `a` of one dim is a row, such a `b` a column. Strides are in elements. `result` is the
+    dtype of c and of the residual, which is row-major too: `dtype`, float32 beside 16-bit operands, or int32 for exact
+    sums of int8. `bias` is [n], `activation` an elementwise op of one input. `accumulate` says that the residual may be
+    c itself; `packed`, that b is in the panels of `PackWeight`, whatever its strides.
+    """
+
+    dtype: str
+    a_shape: tuple
+    a_strides: tuple
+    b_shape: tuple
+    b_strides: tuple
+    result: str
+    alpha: float = 1.0
+    bias: bool = False
+    activation: object = None
+    residual: bool = False
+    accumulate: bool = False
+    packed: bool = False
+
+    def matrices(self):
+        """The `Matrices` that are multiplied."""
+        (a_shape, a_strides), (b_shape, b_strides) = (self.a_shape, self.a_strides), (self.b_shape, self.b_strides)
+        if len(a_shape) == 1:
+            a_shape, a_strides = (1, *a_shape), (0, *a_strides)
+        if len(b_shape) == 1:
+            b_shape, b_strides = (*b_shape, 1), (*b_strides, 1)
+        (m, k), n, rank = a_shape[-2:], b_shape[-1], max(len(a_shape), len(b_shape))
+        outer = [
+            [(1, 0)] * (rank - len(shape)) + list(zip(shape[:-2], strides[:-2]))
+            for shape, strides in ((a_shape, a_strides), (b_shape, b_strides))
+        ]
+        batch, step = [], m * n
+        for (s, a), (t, b) in zip(*map(reversed, outer)):
+            size = t if s == 1 else s
+            batch.append((size, 0 if s == 1 else a, 0 if t == 1 else b, step))
+            step *= size
+        return Matrices(m, n, k, *a_strides[-2:], *b_strides[-2:], tuple(reversed(batch)))
+
+
+class Matrices(NamedTuple):
+    """[m, k] times [k, n]; `batch` holds (size, strides of a, b, c) of each dim of a batch, outermost first."""
+
+    m: int
+    n: int
+    k: int
+    a_stride: int
+    a_k: int
+    b_k: int
+    b_stride: int
+    batch: tuple
+
+
+class PackWeight(NamedTuple):
+    """The weight [n, k], with these strides, in the order in which products read it: the workspace `panels`."""
+
+    dtype: str
+    n: int
+    k: int
+    strides: tuple
+
+
+class ActivationGrad(NamedTuple):
+    """out = g * activation'(before) for matrices [rows, columns]; `bias`: and the sums of its columns.
+
+    `stride` is that of the rows of g; the others are row-major.
+    """
+
+    dtype: str
+    rows: int
+    columns: int
+    stride: int
+    activation: object
+    bias: bool

@@ -1,0 +1,61 @@
+"""Problems of reductions, scans, sorting and sampling. Layouts are shapes and strides in elements."""
+
+from typing import NamedTuple
+
+
+class Reduce(NamedTuple):
+    """`x` reduced over `dims` (from the front, rising) by a rule (`table/rules.py`), into a row-major `y`."""
+
+    rule: object
+    dtype: str
+    shape: tuple
+    strides: tuple
+    dims: tuple
+
+
+class Position(NamedTuple):
+    """The first position of the largest or smallest element of `x` along `dims`, and its value if that is wanted.
+
+    `dims` is one dim, or all of a row-major tensor.
+    """
+
+    dtype: str
+    shape: tuple
+    strides: tuple
+    dims: tuple
+    largest: bool
+    values: bool
+
+
+class Scan(NamedTuple):
+    """A running state by a rule along a dim of `size`, for `outer` slices `stride` apart, of `columns` neighbours."""
+
+    rule: object
+    dtype: str
+    outer: int
+    size: int
+    columns: int
+    stride: int
+    reverse: bool
+
+
+class Sort(NamedTuple):
+    """The `wanted` first elements of `rows` sorted rows of `size`: their indices, and if wanted their `values`."""
+
+    dtype: str
+    rows: int
+    size: int
+    stride: int
+    wanted: int
+    descending: bool
+    values: bool
+
+
+class Sample(NamedTuple):
+    """A token drawn from each of `rows` rows of `size` logits, after a history of `history_length` tokens."""
+
+    rows: int
+    size: int
+    stride: int
+    history_length: int
+    history_stride: int

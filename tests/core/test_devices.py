@@ -1,0 +1,156 @@
+"""A second device under the same house: `host2`, which lies in the same RAM, and which the host must ask for values."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from infinicore.kernels import OPS
+
+import infinicore as ic
+from infinicore import nn, optim
+from infinicore.core import launch
+from infinicore.device import Device
+
+from ..host2 import host2, placed
+
+
+@pytest.fixture(scope="module")
+def other():
+    return host2()
+
+
+def test_a_device_is_one_object(other):
+    assert Device("host2") is other and ic.device("host2:0") is other and other == ic.device("host2", 0)
+    assert pickle.loads(pickle.dumps(other)) is other and copy.deepcopy(other) is other
+    with pytest.raises(NotImplementedError, match="`device` cuda:0 has no kernels"):
+        ic.zeros(2, device="cuda")
+    with pytest.raises(NotImplementedError, match="cpu:1"):
+        ic.zeros(2, device="cpu:1")
+
+
+def test_tensors_are_made_there_and_copied_by_to(other, rng):
+    array = rng.standard_normal((3, 5)).astype(np.float32)
+    x = ic.from_numpy(array).to("host2")
+    assert x.device is other and x.storage.backend is other.backend
+    np.testing.assert_array_equal(x.cpu().numpy(), array)
+    np.testing.assert_array_equal(x.T.to("cpu").numpy(), array.T)
+    assert x.to("host2") is x and x.to(ic.float64).device is other
+    for y in (ic.zeros(2, 3, device=other), ic.full((2, 3), 7, device=other), ic.arange(6, device=other)):
+        assert y.device is other
+    assert ic.empty_like(x).device is other and ic.zeros_like(x, device="cpu").device is ic.device("cpu")
+    assert ic.tensor([1.0, 2.0], device=other).tolist() == [1.0, 2.0]
+    for draw in (ic.rand, ic.randn):
+        a = draw(4, generator=ic.Generator(3), device=other)
+        assert a.device is other and a.tolist() == draw(4, generator=ic.Generator(3)).tolist()
+    y = ic.zeros(3, 5)
+    y.copy_(x)
+    np.testing.assert_array_equal(y.numpy(), array)
+    y = ic.zeros(3, 5, device=other)
+    y.copy_(ic.from_numpy(array).T.contiguous().T)
+    assert y.tolist() == x.tolist()
+
+
+def test_what_reads_values_asks_the_backend(other, rng):
+    x = ic.tensor([[1.5, 2.0], [3.0, 4.0]], device=other)
+    before = other.backend.asked["read"]
+    assert x[1, 0].item() == 3.0 and float(x[0, 0]) == 1.5 and bool(x[0, 0] > 1)
+    assert repr(x) == repr(x.cpu())
+    assert pickle.loads(pickle.dumps(x)).tolist() == x.tolist() and pickle.loads(pickle.dumps(x)).device is other
+    assert copy.deepcopy(x).device is other
+    assert other.backend.asked["read"] > before
+    with pytest.raises(TypeError, match=r"host2:0.*`\.cpu\(\)`"):
+        x.numpy()
+    with pytest.raises(BufferError, match="host2:0"):
+        x.__dlpack__()
+
+
+def test_operands_of_two_devices_are_refused(other):
+    here, there = ic.ones(2, 3), ic.ones(2, 3, device=other)
+    for function in (ic.add, ic.maximum, ic.mul):
+        with pytest.raises(ValueError, match=r"one device.*cpu:0.*host2:0.*`\.to\(\)`"):
+            function(here, there)
+        with pytest.raises(ValueError, match="one device"):
+            function(there, there, out=here)
+    with pytest.raises(ValueError, match=r"`input` on cpu:0.*`other` on host2:0"):
+        ic.matmul(here, there.T)
+    with pytest.raises(ValueError, match="one device"):
+        ic.cat([here, there])
+    with pytest.raises(ValueError, match="host2:0"):
+        ic.softmax(there, -1, out=here)
+    leaf = ic.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match="host2"):
+        leaf.grad = ic.ones(2, device=other)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.samples], ids=lambda op: op.name)
+def test_every_row_refuses_operands_of_two_devices(op, other, rng):
+    """Each tensor in turn of the first sample with several goes to the other device."""
+
+    def tensors(value, dtype):
+        if isinstance(value, (list, tuple)) and any(isinstance(v, np.ndarray) for v in value):
+            return [tensors(v, dtype) for v in value]
+        if isinstance(value, np.ndarray):
+            return ic.from_numpy(value.astype(ic.dtype(dtype).numpy) if value.dtype.kind == "f" else value.copy())
+        return value
+
+    dtype = "float32" if "float32" in op.dtypes else op.dtypes[0]
+    for args, kwargs in op.samples(rng):
+        args = [tensors(a, dtype) for a in args]
+        kwargs = {name: tensors(a, dtype) for name, a in kwargs.items()}
+        moved = [i for i, a in enumerate(args) if isinstance(a, ic.Tensor)]
+        if len(moved) + sum(isinstance(a, ic.Tensor) for a in kwargs.values()) < 2:
+            continue
+        for i in moved:
+            mixed = [placed(a, other) if k == i else a for k, a in enumerate(args)]
+            with pytest.raises(ValueError, match="one device"):
+                getattr(ic, op.name)(*mixed, **kwargs)
+        return
+
+
+def test_gradients_follow_a_copy_back(other):
+    x = ic.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = x.to(other)
+    (y * y * y).sum().backward()
+    assert x.grad.device is ic.device("cpu") and x.grad.tolist() == [3.0, 12.0, 27.0]
+
+
+def train(device, steps=3):
+    rng = np.random.default_rng(5)
+    model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+    for p in model.parameters():
+        p.data = ic.from_numpy(rng.standard_normal(tuple(p.shape)).astype(np.float32) * 0.3).to(device)
+    step = optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(steps):
+        x = ic.from_numpy(rng.standard_normal((8, 6)).astype(np.float32)).to(device)
+        target = ic.from_numpy(rng.integers(0, 4, 8)).to(device)
+        loss = nn.functional.cross_entropy(model(x), target)
+        step.zero_grad()
+        loss.backward()
+        step.step()
+        losses.append(loss.item())
+    return losses, [p.detach().cpu().numpy() for p in model.parameters()]
+
+
+def test_training_there_is_training_here(other):
+    losses, values = train(other)
+    expected_losses, expected = train(ic.device("cpu"))
+    assert losses == expected_losses
+    for a, b in zip(values, expected):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_graphs_and_known_calls_use_its_memory(other, rng):
+    x, w = placed(ic.from_numpy(rng.standard_normal((4, 8)).astype(np.float32)), other), ic.ones(8, device=other)
+    first = ic.rms_norm(x, w)
+    for _ in range(3):  # from the second call on known, where the core is compiled
+        y = ic.rms_norm(x, w)
+        assert y.device is other and y.storage.backend is other.backend and y.tolist() == first.tolist()
+    ic.start_graph_recording(other)
+    y = ic.softmax(ic.matmul(x, x.T) * 0.1, -1)
+    graph = ic.stop_graph_recording()
+    x.fill_(0)
+    graph.run()
+    np.testing.assert_allclose(y.cpu().numpy(), np.full((4, 4), 0.25), rtol=1e-6)
+    assert launch.recording() is None
