@@ -4,7 +4,6 @@ A subcommand is a module of this package with `add_arguments(parser)` and `run(a
 None or an exit status. It is imported when it is called, so `infinicore --help` loads none of them.
 """
 
-import argparse
 import importlib
 import os
 import sys
@@ -21,6 +20,8 @@ COMMANDS = {
 
 
 def _parser():
+    import argparse
+
     from .. import __version__
 
     parser = argparse.ArgumentParser(
@@ -34,8 +35,34 @@ def _parser():
 
 
 def main(argv=None):
-    """Run the command line `argv` (default: this process's); returns the exit status."""
+    """Run the command line `argv` (default: this process's); returns the exit status.
+
+    What the user can set right is one sentence and status 2; an interrupt ends quietly, whenever it comes.
+    """
     argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        _open_closed_streams()
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # here, where a full disk or a reader that has gone is still an error like others
+    except KeyboardInterrupt:
+        _end_line()
+        return 130
+    except BrokenPipeError:  # the reader (`| head`) has gone; keep Python from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, OverflowError) as error:
+        if "--traceback" in argv:
+            raise
+        _end_line()
+        _say(f"infinicore: error: {_sentence(error)}")
+        return 2
+
+
+def _run(argv):
+    from .. import config
+
     parser = _parser()
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     called = next((word for word in argv if not word.startswith("-")), None)
@@ -46,29 +73,36 @@ def main(argv=None):
             module = importlib.import_module(f"{__name__}.{name}")
             module.add_arguments(subparser)
     arguments = parser.parse_args(argv)
-    return _run(module, arguments)
+    config.check()
+    return module.run(arguments) or 0
 
 
-def _run(module, arguments):
-    """Run a command: what the user can set right is one sentence and status 2; an interrupt ends quietly."""
-    from .. import config
-    from . import progress
+def _open_closed_streams():
+    """Standard streams that whoever started this process has closed lead nowhere.
 
+    Else Python has None in their places, and the next file that is opened gets their number.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", encoding="utf-8"))
+
+
+def _end_line():
+    """Remove what shows progress, if anything can show it by now."""
+    progress = sys.modules.get(f"{__name__}.progress")
+    if progress is not None:
+        progress.clear()
+
+
+def _say(text):
     try:
-        config.check()
-        return module.run(arguments) or 0
-    except KeyboardInterrupt:
-        progress.clear()
-        return 130
-    except BrokenPipeError:  # the reader (`| head`) has gone; keep Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, OverflowError) as error:
-        if arguments.traceback:
-            raise
-        progress.clear()
-        print(f"infinicore: error: {_sentence(error)}", file=sys.stderr)
-        return 2
+        print(text, file=sys.stderr)
+    except OSError:  # nobody can hear it; the status tells
+        pass
 
 
 def _sentence(error):

@@ -72,7 +72,7 @@ def test_a_command_loads_only_itself():
         "print('heavy', sorted({'numba', 'torch', 'tokenizers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "loaded ['info', 'progress']" in done.stdout
+    assert "loaded ['info']" in done.stdout
     assert "heavy []" in done.stdout
 
 
@@ -80,6 +80,56 @@ def test_a_reader_that_leaves_is_no_error():
     command = f"set -o pipefail; {sys.executable} -m infinicore info | head -c 1 >/dev/null"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("info <&- >&- 2>&-", 0),
+        ("info >&-", 0),
+        ("--help >&-", 0),
+        ("generat <&- >&- 2>&-", 2),
+        ("generate <&- >&-", 2),
+        ("chat <&- >&-", 0),
+        ("info >/dev/full", 2),
+        ("info >/dev/full 2>&1", 2),
+        ("cache list | head -c 1 >/dev/null", 141),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(command, status, tmp_path):
+    for number in range(3000):  # more than a pipe holds
+        (tmp_path / f"norm.rows.rms_norm-{number}-aaaa.o").write_bytes(b"")
+    words = f"set -o pipefail; {sys.executable} -m infinicore {command}"
+    environment = os.environ | {"INFINICORE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
+    """Else a library that writes to standard error writes into whatever file was opened next."""
+    script = tmp_path / "script.py"
+    script.write_text("from infinicore import cli\ncli.main(['info'])\nprint(open(__file__).fileno())\n")
+    done = subprocess.run(["bash", "-c", f"{sys.executable} {script} <&- 2>&-"], capture_output=True, text=True)
+    assert int(done.stdout.splitlines()[-1]) > 2
+
+
+@pytest.mark.parametrize("module", ["argparse", "numpy", "infinicore.train.presets", "infinicore.train.run"])
+def test_an_interrupt_while_a_command_starts(module, tmp_path):
+    hook = f"""
+import importlib.abc, os, signal, sys
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+"""
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    _, error = run("train", "--data", __file__, "--out", tmp_path / "out", "--steps", 1, expect=130, PYTHONPATH=path)
+    assert "Traceback" not in error and "Exception ignored" not in error
 
 
 def test_info_says_what_runs(tmp_path):
