@@ -404,12 +404,12 @@ RESULT, SCRATCH = -1, -2  # owners of addresses that are no operand
 cdef enum:
     MOST = 96  # numbers of a block
     PLACES = 12  # addresses in it
-    TRIES = 64  # layouts whose calls turned out to be no single launch, after which an op without others is left alone
+    TRIES = 64  # layouts whose calls could not be known, after which an op without others is left alone
     LARGE = 1 << 30  # integers from here on are seeds and the like
 
 
 cdef class Known:
-    """The one launch of an op's call for operands of certain layouts: all but the addresses."""
+    """A launch of an op's call for operands of certain layouts, all but the addresses, and the launch `after` it."""
     cdef int64_t kernel, n, grain, numel, nbytes, scratch
     cdef int64_t block[MOST]
     cdef int places[PLACES]  # of addresses in the block, and whose: the number of an operand, RESULT or SCRATCH
@@ -418,15 +418,16 @@ cdef class Known:
     cdef int count, addresses
     cdef object dtype, device, backend, saved
     cdef tuple shape, strides
+    cdef Known after
 
 
-cdef tuple _layouts_of(tuple args, bint training):
+cdef tuple _layouts_of(tuple args, tuple names, bint training):
     """The key of a call: device, layouts of its tensors, its numbers and texts; with `training`, who is tracked.
 
-    None for a call whose gradients are recorded (unless `training`), without tensors, of tensors on several devices, or
-    of anything else.
+    `names` are those of keywords, whose values come last in `args`. None for a call whose gradients are recorded
+    (unless `training`), without tensors, of tensors on several devices, or of anything else.
     """
-    cdef list parts = [_count()]
+    cdef list parts = [_count(), names]
     cdef TensorBase t
     cdef object device = None
     cdef object kind
@@ -462,58 +463,92 @@ cdef tuple _layouts_of(tuple args, bint training):
     return None if device is None else tuple(parts)
 
 
-def know(dict table, tuple args, TensorBase result, int64_t kernel, values, list owners, int64_t n, int64_t grain,
-         int64_t scratch, dict saved=None):
-    """Let calls with these layouts, numbers and texts go straight to their launch.
+def know(dict table, tuple args, tuple names, TensorBase result, list launches, int64_t scratch, dict saved=None):
+    """Let calls with these layouts, numbers and texts go straight to their launches.
 
-    `values` is its argument block, `owners` say whose address stands where: (place, number of an operand, RESULT or
-    SCRATCH, offset in bytes). `scratch` bytes of workspace. `saved`: for `recall`, what the call keeps for backward.
+    Of each: (kernel, its argument block, owners, n, grain); owners say whose address stands where: (place, number of an
+    operand, RESULT or SCRATCH, offset in bytes). `names` are those of keywords, whose values come last in `args`, and
+    "out" where the caller gave it. `scratch` bytes of workspace. `saved`: for `recall`, what is kept for backward.
     """
-    cdef Known known
-    cdef tuple key = _layouts_of(args, saved is not None)
-    if key is None or len(values) > MOST or len(owners) > PLACES or not result.contiguous_:
+    cdef Known known, first = None, last = None
+    cdef tuple key = _layouts_of(args, names, saved is not None)
+    if key is None or not launches or not result.contiguous_:
         return
-    known = Known()
-    known.kernel, known.n, known.grain, known.scratch = kernel, n, grain, scratch
-    known.numel, known.nbytes = result.numel_, result.numel_ * result.dtype.itemsize
-    known.dtype, known.device = result.dtype, result.device
-    known.backend = None if result.device is _cpu else result.device.backend
-    known.shape, known.strides, known.saved = result.shape_, result.strides_, saved
-    for i, value in enumerate(values):
-        known.block[i] = value
-    known.count, known.addresses = len(values), len(owners)
-    for i, (place, owner, offset) in enumerate(owners):
-        known.places[i], known.owners[i], known.offsets[i] = place, owner, offset
+    for kernel, values, owners, n, grain in launches:
+        if len(values) > MOST or len(owners) > PLACES:
+            return
+        known = Known()
+        known.kernel, known.n, known.grain, known.scratch = kernel, n, grain, scratch
+        known.numel, known.nbytes = result.numel_, result.numel_ * result.dtype.itemsize
+        known.dtype, known.device = result.dtype, result.device
+        known.backend = None if result.device is _cpu else result.device.backend
+        known.shape, known.strides, known.saved = result.shape_, result.strides_, saved
+        for i, value in enumerate(values):
+            known.block[i] = value
+        known.count, known.addresses = len(values), len(owners)
+        for i, (place, owner, offset) in enumerate(owners):
+            known.places[i], known.owners[i], known.offsets[i] = place, owner, offset
+        if first is None:
+            first = known
+        else:
+            last.after = known
+        last = known
     if len(table) >= MOST_KNOWN:
         table.clear()
-    table[key] = known
+    table[key] = first
 
 
 cdef inline Storage _allocate(Known known, int64_t nbytes):
     return allocate(nbytes) if known.backend is None else <Storage>known.backend.allocate(nbytes)
 
 
-cdef TensorBase _call_known(Known known, tuple args):
+cdef bint _takes(Known known, TensorBase out, tuple args):
+    """Whether the result may be written to `out` at once: it is dense, and no operand shares its memory."""
+    cdef Storage storage
+    if out.dtype is not known.dtype or not out.contiguous_ or out.device is not known.device or out.tracked:
+        return False
+    if out.shape_ != known.shape:
+        return False
+    for x in args:
+        if isinstance(x, TensorBase):
+            storage = (<TensorBase>x).storage
+            if storage.address < out.address + known.nbytes and out.address < storage.address + storage.nbytes:
+                return False
+    return True
+
+
+cdef TensorBase _call_known(Known known, tuple args, TensorBase out):
     cdef int64_t block[MOST]
-    cdef int64_t address
-    cdef Storage storage = _allocate(known, known.nbytes)
+    cdef int64_t address, start
+    cdef Storage storage = None
     cdef Storage scratch = None
+    cdef Known step = known
     cdef int i
-    for i in range(known.count):
-        block[i] = known.block[i]
-    for i in range(known.addresses):
-        if known.owners[i] == -1:
-            address = storage.address
-        elif known.owners[i] == -2:
-            if scratch is None:
-                scratch = _allocate(known, known.scratch)
-            address = scratch.address
-        else:
-            address = (<TensorBase>args[known.owners[i]]).address
-        block[known.places[i]] = address + known.offsets[i]
-    if known.n > 0 and _run(known.kernel, block, known.n, _parts(known.n, known.grain)) != 0:
-        return None  # the whole call finds the words for it
-    return _make(storage, storage.address, known.dtype, known.device, known.shape, known.strides, known.numel, True)
+    if out is None:
+        storage = _allocate(known, known.nbytes)
+        start = storage.address
+    else:
+        start = out.address
+    while step is not None:
+        for i in range(step.count):
+            block[i] = step.block[i]
+        for i in range(step.addresses):
+            if step.owners[i] == -1:
+                address = start
+            elif step.owners[i] == -2:
+                if scratch is None:
+                    scratch = _allocate(known, known.scratch)
+                address = scratch.address
+            else:
+                address = (<TensorBase>args[step.owners[i]]).address
+            block[step.places[i]] = address + step.offsets[i]
+        if step.n > 0 and _run(step.kernel, block, step.n, _parts(step.n, step.grain)) != 0:
+            return None  # the whole call finds the words for it
+        step = step.after
+    if out is not None:
+        out.storage.version += 1
+        return out
+    return _make(storage, start, known.dtype, known.device, known.shape, known.strides, known.numel, True)
 
 
 def recall(dict table, tuple args):
@@ -522,39 +557,49 @@ def recall(dict table, tuple args):
     cdef TensorBase result
     if not table or not _plain():
         return None
-    key = _layouts_of(args, True)
+    key = _layouts_of(args, (), True)
     known = None if key is None else table.get(key)
     if known is None:
         return None
-    result = _call_known(<Known>known, args)
+    result = _call_known(<Known>known, args, None)
     return None if result is None else (result, (<Known>known).saved)
 
 
-def make_known(dict table, slow, learn):
-    """`slow`, but calls of layouts that `table` has go straight to their launch.
+def make_known(dict table, slow, learn, others):
+    """`slow`, but calls of layouts that `table` has go straight to their launches.
 
-    Calls of other layouts go to `learn(*args)`, which does what `slow` does for operands outside of a graph, and may
-    let the table `know` the call.
+    Calls of other layouts go to `learn`, which does what `slow` does for operands outside of a graph, and may let the
+    table `know` the call. Calls with one of the keywords `others` are left to `slow`.
     """
     cdef int failed = 0
     def function(*args, **kwargs):
         nonlocal failed
-        cdef tuple key
+        cdef tuple key, names = (), values = args
         cdef TensorBase result
-        if not kwargs and failed < TRIES and _plain():
-            key = _layouts_of(args, False)
-            if key is not None:
+        out = None
+        if failed < TRIES and _plain():
+            if kwargs:
+                for name in kwargs:
+                    if name in others:
+                        return slow(*args, **kwargs)
+                out = kwargs.get("out")
+                if out is not None and type(out) is not _tensor:
+                    return slow(*args, **kwargs)
+                names = tuple(kwargs)
+                values = args + tuple([None if name == "out" else x for name, x in kwargs.items()])
+            key = _layouts_of(values, names, False)
+            if key is not None and (out is None) == ("out" not in names):
                 known = table.get(key, False)
                 if known is False:
-                    answer = learn(*args)
+                    answer = learn(args, kwargs, values, names)
                     if key in table:
                         failed = -MOST_KNOWN
                     else:
                         failed += 1
                         table[key] = None
                     return answer
-                if known is not None:
-                    result = _call_known(<Known>known, args)
+                if known is not None and (out is None or _takes(<Known>known, <TensorBase>out, values)):
+                    result = _call_known(<Known>known, values, <TensorBase>out)
                     if result is not None:
                         return result
         return slow(*args, **kwargs)

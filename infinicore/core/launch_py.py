@@ -266,7 +266,7 @@ def make_binary(kernels, slow, name, doc):
 RESULT, SCRATCH = -1, -2  # as in `launch_cy.pyx`
 
 
-def know(table, args, result, kernel, values, owners, n, grain, scratch, saved=None):
+def know(table, args, names, result, launches, scratch, saved=None):
     """Nothing: without compiled code, a call that is known costs no less than one that is not."""
 
 
@@ -274,6 +274,6 @@ def recall(table, args):
     """None: no call is known here."""
 
 
-def make_known(table, slow, learn):
+def make_known(table, slow, learn, others):
     """`slow` itself: `know` fills no table here."""
     return slow

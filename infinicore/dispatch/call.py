@@ -26,7 +26,7 @@ class Call(Launcher):
         self.training = training  # whether a gradient of this call will be wanted
         self.device = device
         self.name = op.name
-        self.launched = None
+        self.launched = []
         self.workspaces = []
         self.saved = {}
         self._copies = []

@@ -296,7 +296,7 @@ def make_function(op):
         before = _state_of(args)
         result = recorded(mode, call, args, kwargs)
         if not core_launch.tensors(call.saved.values()):
-            _remember(op.training, args, result, call, before, call.saved)
+            _remember(op.training, args, (), result, call, before, call.saved)
         return result
 
     def device_of(args, kwargs):
@@ -304,63 +304,66 @@ def make_function(op):
         found = core_launch.device_of(values)
         return dispatch.one_device(op.name, (*op.parameters[: len(args)], *kwargs), values) if found is None else found
 
-    def learn(*args):
-        """A call outside of a graph; if it is a single launch of its operands, let the table of known calls have it."""
-        call = dispatch.Call(op, {}, (), False, device_of(args, {}))
-        before = _state_of(args)
-        result = paragraph(call, *args)
-        _remember(op.known, args, result, call, before)
+    def learn(args, kwargs, values, names):
+        """A call outside of a graph; if it is nothing but launches of its operands, let the known calls have it.
+
+        `values` are all arguments, but None instead of `out`.
+        """
+        out = kwargs.get("out")
+        call = dispatch.Call(op, {} if out is None else {"out": out}, (), False, device_of(args, kwargs))
+        if out is not None:
+            call.inputs = core_launch.tensors(values)
+        before = _state_of(values)
+        result = call.finish(paragraph(call, *args, **{k: x for k, x in kwargs.items() if k != "out"}))
+        if out is None or result is out:
+            _remember(op.known, values, names, result, call, before)
         return result
 
     signature = inspect.signature(paragraph)
     signature = signature.replace(parameters=list(signature.parameters.values())[1:])
     _described(function, op, signature, **dict.fromkeys(outputs))
-    return _with_fields(function, op) if op.fields else core_launch.make_known(op.known, function, learn)
+    if op.fields:
+        return _with_fields(function, op)
+    return core_launch.make_known(op.known, function, learn, frozenset(outputs) - {"out"})
 
 
 def _state_of(args):
-    """What a single launch changes by one, and what it must not change: deeds, and the versions of operands."""
-    return core_launch.deeds() + 1, [x.storage.version for x in args if isinstance(x, TensorBase)]
+    """What a call changes only by its launches, and what it must not change: deeds, and the versions of operands."""
+    return core_launch.deeds(), [x.storage.version for x in args if isinstance(x, TensorBase)]
 
 
-def _remember(table, args, result, call, before, saved=None):
+def _remember(table, args, names, result, call, before, saved=None):
     """Enter a call into a table of known ones.
 
-    It must have been a single launch with a new result, whose block has no address but those of operands, the result
-    and workspace. `before` is the `_state_of` its operands then; `saved` is what a call under gradients keeps besides.
+    It must have done nothing but its launches, whose blocks have no address but those of operands, the result and
+    workspace. `before` is the `_state_of` its operands then; `saved` is what a call under gradients keeps besides.
     """
-    if before != (core_launch.deeds(), before[1]) or call.launched is None or not isinstance(result, TensorBase):
+    deeds, versions = _state_of(args)
+    if deeds != before[0] + len(call.launched) or versions != before[1] or not isinstance(result, TensorBase):
         return
-    if _state_of(args)[1] != before[1]:
-        return
-    kernel, values, tensors, places, n, grain = call.launched
-    numbers = {}  # id of a tensor -> its owner
+    owners = {id(result): (core_launch.RESULT, 0)}  # id of a tensor -> its owner, and where its memory begins there
     for i, x in enumerate(args):
         if isinstance(x, TensorBase):
-            if id(x) in numbers:
+            if id(x) in owners:
                 return  # one tensor twice: of two others, the block would hold the first twice
-            numbers[id(x)] = i
-    if id(result) in numbers:
-        return
-    numbers[id(result)] = core_launch.RESULT
-    starts, scratch = {}, 0  # of workspaces, one behind the other
-    for x in call.workspaces:
-        starts[id(x)], scratch = scratch, scratch + -(-x.nbytes // 64) * 64
-    owners = []
-    for place, name, offset in places or [(i, i, 0) for i in range(len(tensors))]:
-        x = tensors[name]
-        if x is None:
-            continue
-        if id(x) in numbers:
-            owners.append((place, numbers[id(x)], offset))
-        elif id(x) in starts:
-            owners.append((place, core_launch.SCRATCH, offset + starts[id(x)]))
-        else:
-            return
-        if places is None and values[place] != x.address:
-            return  # a block whose tensors do not stand at its beginning
-    if any(owner == core_launch.RESULT for _, owner, _ in owners):
-        core_launch.know(table, args, result, kernel, values, owners, n, grain, scratch, saved)
+            owners[id(x)] = i, 0
+    scratch = 0
+    for x in call.workspaces:  # one behind the other
+        owners[id(x)], scratch = (core_launch.SCRATCH, scratch), scratch + -(-x.nbytes // 64) * 64
+    launches = []
+    for kernel, values, tensors, places, n, grain in call.launched:
+        found = []
+        for place, name, offset in [(i, i, 0) for i in range(len(tensors))] if places is None else places:
+            x = tensors[name]
+            if x is None:
+                continue
+            owner, start = owners.get(id(x), (None, 0))
+            if owner is None or (places is None and values[place] != x.address):
+                return
+            found.append((place, owner, start + offset))
+        launches.append((kernel, values, found, n, grain))
+    if any(owner == core_launch.RESULT for _, _, found, _, _ in launches for _, owner, _ in found):
+        core_launch.know(table, args, names, result, launches, scratch, saved)
 
 
 def _with_fields(function, op):

@@ -8,14 +8,14 @@ from ..dtype import uint8
 class Launcher:
     """What launches on the device of an op's operands; `name` is the op's, for errors.
 
-    `launched` has the last launch, for calls that become known: (handle, values of its block, tensors, places, n,
-    grain). Tensors stand at the beginning of the block, or are named by `places`.
+    `launched` has the launches, for calls that become known: (handle, values of its block, tensors, places, n, grain).
+    Tensors stand at the beginning of the block, or are named by `places`.
     """
 
     __slots__ = ("device", "launched", "name", "workspaces")
 
     def __init__(self, name, device):
-        self.name, self.device, self.launched = name, device, None
+        self.name, self.device, self.launched = name, device, []
         self.workspaces = []  # memory whose contents nobody made: what `scratch` gave
 
     @property
@@ -40,7 +40,7 @@ class Launcher:
         backend = self.device.backend
         n, grain = backend.split(kernel, units, unit_size)
         handle = backend.kernel(kernel, types)
-        self.launched = handle, values, tensors, None, n, grain
+        self.launched.append((handle, values, tensors, None, n, grain))
         status = backend.launch(handle, values, n, grain, tensors, errors)
         if status:
             raise_for(status, errors, self.name)
@@ -56,7 +56,7 @@ class Launcher:
             tensors[name] = self.scratch(nbytes)
         keep = tuple(tensors.values())
         for kernel, values, places, n, grain in plan.launches:
-            self.launched = kernel, values, tensors, places, n, grain
+            self.launched.append((kernel, values, tensors, places, n, grain))
             status = backend.launch(kernel, values, n, grain, keep, errors, places, tensors)
             if status:
                 raise_for(status, errors, self.name)
