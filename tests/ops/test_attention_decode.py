@@ -94,7 +94,7 @@ def share(monkeypatch):
         planner = plans.attention.attention
         monkeypatch.setitem(plans.PLANNERS, Attention, lambda problem, threads: planner(problem, units))
         monkeypatch.setattr(plans.attention, "GRAIN_NS", 1e-3)
-        monkeypatch.setattr(ic.device("cpu").backend, "_plans", {})  # none that was made before, and none for others
+        monkeypatch.setattr(ic.device("cpu").backend, "plans", {})  # none that was made before, and none for others
 
     return set_units
 
