@@ -1,7 +1,8 @@
 """The current device, its streams and synchronisation, threads."""
 
 from .device import CPU, TYPES, current, device, set_current
-from .dispatch.launcher import core_launch as launch  # by way of dispatch, which sets the thread count of the start
+from .dispatch.tensors import core_launch as launch  # from where the thread count of the start is set
+from .kernels.cpu import threads
 
 
 def get_device():
@@ -56,28 +57,23 @@ def set_num_threads(count):
     """Use up to `count` threads per launch."""
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"`count` must be a positive integer, got {count!r}")
-    from .kernels.cpu import threads
-
-    count = min(count, threads.limit())
-    launch.set_threads(count)
-    threads.set_team(count)
+    launch.set_threads(min(count, threads.limit()))
 
 
 class NumThreads:
-    """A `with` block that runs with another thread count, as often as wanted; None leaves the count as it is."""
+    """A `with` block whose launches use another thread count, those of this thread; None leaves the count as it is."""
 
     def __init__(self, count):
         self.count = count
-        self._before = None
+        self._before = []
 
     def __enter__(self):
         if self.count is not None:
-            self._before = get_num_threads()
-            set_num_threads(self.count)
+            self._before.append(launch.set_own_threads(min(self.count, threads.limit())))
 
     def __exit__(self, *_):
         if self.count is not None:
-            set_num_threads(self._before)
+            launch.set_own_threads(self._before.pop())
 
 
 def get_num_threads():

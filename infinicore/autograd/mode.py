@@ -1,12 +1,12 @@
 """Whether calls are recorded: switches of the thread, as context managers and decorators."""
 
-import contextlib
+import functools
 
 from ..core import launch
 from ..core.node import GRAD, INFERENCE
 
 
-class _Switch(contextlib.ContextDecorator):
+class _Switch:
     """Sets the bits `on` and clears the bits `off` of the thread's mode; nests, and restores what was before."""
 
     on = off = 0
@@ -20,12 +20,26 @@ class _Switch(contextlib.ContextDecorator):
         return self
 
     def __exit__(self, *error):
+        self._restore(self._before.pop())
+
+    def _restore(self, before):
         # only the bits of this switch: a watcher that began inside may go on
         bits = self.on | self.off
-        launch.set_mode(launch.mode() & ~bits | self._before.pop() & bits)
+        launch.set_mode(launch.mode() & ~bits | before & bits)
 
-    def _recreate_cm(self):
-        return self
+    def __call__(self, function):
+        """As a decorator; other threads may be in `function` at the same time."""
+
+        @functools.wraps(function)
+        def switched(*args, **kwargs):
+            before = launch.mode()
+            launch.set_mode(before & ~self.off | self.on)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._restore(before)
+
+        return switched
 
 
 class no_grad(_Switch):

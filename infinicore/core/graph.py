@@ -34,8 +34,8 @@ class Graph:
             self._table[RECORD.WIDTH * i : RECORD.WIDTH * (i + 1)] = row
             offset += len(args)
             parallel = parallel or parts > 1
-        self._count = len(records)
-        self._replay = _replay(parallel)
+        self._count, self._parallel = len(records), parallel
+        self._replay = threads.load_driver("replay" if parallel else "replay_serial", "args, lo, hi")
         self._address = ctypes.addressof(self._table)
 
     def __del__(self):
@@ -62,15 +62,9 @@ class Graph:
         self._blocks[place] = value
 
     def run(self):
-        """Replay every launch, in order. Raises as the recorded op would."""
+        """Replay every launch, in order. Raises as the recorded op would. For one thread at a time."""
+        if self._parallel:
+            launch.gather_team()
         status = launch.call(self._replay, self._address, 0, self._count)
         if status:
             raise_for(status % 1000, self._errors[status // 1000], f"graph, launch {status // 1000}")
-
-
-def _replay(parallel):
-    """The address of the replay loop; graphs without parallel launches start no threads."""
-    if parallel:
-        threads.driver()
-        return threads.load_driver("replay", "args, lo, hi")
-    return threads.load_driver("replay_serial", "args, lo, hi")

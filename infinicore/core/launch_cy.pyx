@@ -4,6 +4,8 @@
 `launch_py.py` is the twin of this file for the uncompiled life.
 """
 
+import threading
+
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
@@ -15,8 +17,8 @@ ctypedef int64_t (*driver_t)(int64_t, int64_t, int64_t, int64_t) noexcept nogil
 
 cdef int64_t _driver = 0
 cdef int64_t _threads = 1
-cdef list _records = None  # of the one thread whose `infinicore_records` is set
-cdef object _load_driver = None
+cdef object _own = threading.local()  # `records`: what this thread records, where `infinicore_records` is set
+cdef object _policy = None
 cdef type _tensor = TensorBase
 cdef object _cpu = None
 
@@ -29,10 +31,14 @@ cdef extern from *:
     #endif
     static THREAD_OWN int infinicore_mode = 1;
     static THREAD_OWN int infinicore_records = 0;
+    static THREAD_OWN int infinicore_threads = 0;
+    static THREAD_OWN int infinicore_team = 0;
     static THREAD_OWN long long infinicore_deeds = 0;
     """
     int infinicore_mode
     int infinicore_records
+    int infinicore_threads  # the thread count of this thread; 0: that of all
+    int infinicore_team  # workers that a parallel launch of this thread wakes; 0: not known
     long long infinicore_deeds
 
 cdef enum:
@@ -48,21 +54,35 @@ def is_compiled():
     return True
 
 
-def configure(load_driver, type tensor, device):
-    """Name the function that loads the driver, the class of tensors, and the device that they have by default."""
-    global _load_driver, _tensor, _cpu
-    _load_driver = load_driver
+def configure(policy, type tensor, device):
+    """Name the thread policy (`driver`, `set_team`), the class of tensors, and the device that they have by default."""
+    global _policy, _tensor, _cpu
+    _policy = policy
     _tensor = tensor
     _cpu = device
 
 
 def set_threads(int64_t count):
+    """Let launches use up to `count` threads."""
     global _threads
     _threads = count
 
 
+def set_own_threads(int count):
+    """Let launches of this thread use up to `count` threads (0: as all do); returns what it was before."""
+    global infinicore_threads
+    cdef int before = infinicore_threads
+    infinicore_threads = count
+    return before
+
+
+cdef inline int64_t _count():
+    return infinicore_threads if infinicore_threads else _threads
+
+
 def threads():
-    return _threads
+    """How many threads a launch of this thread may use."""
+    return _count()
 
 
 def mode():
@@ -143,25 +163,35 @@ cdef inline bint _tracks(TensorBase a):
 
 def record_into(list records):
     """Append the launches of this thread to the list `records` too; None ends recording."""
-    global _records, infinicore_records
-    _records = records
+    global infinicore_records
+    _own.records = records
     infinicore_records = records is not None
 
 
 def recording():
     """The list that launches of this thread are appended to, or None."""
-    return _records if infinicore_records else None
+    return _own.records if infinicore_records else None
+
+
+def gather_team():
+    """Have the driver, and as many workers as a launch of this thread may use."""
+    global _driver, infinicore_team
+    cdef int64_t count = _count()
+    if _driver == 0:
+        _driver = _policy.driver()
+    if infinicore_team != count:
+        _policy.set_team(count)
+        infinicore_team = count
 
 
 cdef int64_t _parts(int64_t n, int64_t grain):
-    global _driver
-    cdef int64_t parts = 1
-    if _threads > 1 and grain > 0 and n >= 2 * grain:
+    cdef int64_t parts = 1, count = _count()
+    if count > 1 and grain > 0 and n >= 2 * grain:
         parts = n // grain
-        if parts > _threads:
-            parts = _threads
-        if parts > 1 and _driver == 0:
-            _driver = _load_driver()
+        if parts > count:
+            parts = count
+        if parts > 1 and infinicore_team != count:
+            gather_team()
     return parts
 
 
@@ -212,7 +242,7 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
                 block[i] = x.address + <int64_t>offset
         status = _run(kernel, block, n, parts)
         if infinicore_records:
-            _records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
+            _own.records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
     finally:
         if block != small:
             free(block)
@@ -396,7 +426,7 @@ cdef tuple _layouts_of(tuple args, bint training):
     None for a call whose gradients are recorded (unless `training`), without tensors, of tensors on several devices, or
     of anything else.
     """
-    cdef list parts = [_threads]
+    cdef list parts = [_count()]
     cdef TensorBase t
     cdef object device = None
     cdef object kind

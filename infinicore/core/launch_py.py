@@ -13,12 +13,14 @@ GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
-_state = {"driver": None, "threads": 1, "load_driver": None, "tensor": None, "device": None}
+_state = {"driver": None, "threads": 1, "policy": None, "tensor": None, "device": None}
 
 
 class _Thread(threading.local):
     mode = 1
     recording = None
+    threads = 0  # the thread count of this thread; 0: that of all
+    team = 0  # workers that a parallel launch of this thread wakes; 0: not known
 
 
 _thread = _Thread()
@@ -30,19 +32,27 @@ def is_compiled():
     return False
 
 
-def configure(load_driver, tensor, device):
-    """Name the function that loads the driver, the class of tensors, and the device that they have by default."""
-    _state["load_driver"] = load_driver
+def configure(policy, tensor, device):
+    """Name the thread policy (`driver`, `set_team`), the class of tensors, and the device that they have by default."""
+    _state["policy"] = policy
     _state["tensor"] = tensor
     _state["device"] = device
 
 
 def set_threads(count):
+    """Let launches use up to `count` threads."""
     _state["threads"] = count
 
 
+def set_own_threads(count):
+    """Let launches of this thread use up to `count` threads (0: as all do); returns what it was before."""
+    before, _thread.threads = _thread.threads, count
+    return before
+
+
 def threads():
-    return _state["threads"]
+    """How many threads a launch of this thread may use."""
+    return _thread.threads or _state["threads"]
 
 
 def mode():
@@ -116,12 +126,22 @@ def call(kernel, args, lo, hi):
     return _function(kernel)(args, lo, hi)
 
 
+def gather_team():
+    """Have the driver, and as many workers as a launch of this thread may use."""
+    count = threads()
+    if _state["driver"] is None:
+        _state["driver"] = _DRIVER(_state["policy"].driver())
+    if _thread.team != count:
+        _state["policy"].set_team(count)
+        _thread.team = count
+
+
 def _parts(n, grain):
-    parts = 1
-    if _state["threads"] > 1 and grain > 0 and n >= 2 * grain:
-        parts = min(n // grain, _state["threads"])
-        if parts > 1 and _state["driver"] is None:
-            _state["driver"] = _DRIVER(_state["load_driver"]())
+    parts, count = 1, threads()
+    if count > 1 and grain > 0 and n >= 2 * grain:
+        parts = min(n // grain, count)
+        if parts > 1 and _thread.team != count:
+            gather_team()
     return parts
 
 

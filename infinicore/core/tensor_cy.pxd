@@ -21,7 +21,7 @@ cdef dict _large
 cdef long long _cached
 cdef long long _used
 cdef long long _peak
-cdef object _arena
+cdef list _arenas
 
 cdef class TensorBase:
     cdef object __weakref__

@@ -4,6 +4,7 @@ Plain Python; `tensor_cy.pxd` turns the classes into C structs in the compiled l
 """
 
 import mmap
+import os
 import threading
 
 import numpy as np
@@ -63,8 +64,10 @@ def _new_block(size):
 def take_block(nbytes):
     """A block of at least `nbytes`, recycled if one of its size class is free."""
     size = _size_class(nbytes)
-    if _arena is not None and threading.get_ident() == _arena.thread:
-        return _arena.take(size)
+    if _arenas:
+        arena = getattr(_own, "arena", None)
+        if arena is not None:
+            return arena.take(size)
     return _take(size)
 
 
@@ -106,6 +109,7 @@ def give_block(block):
     free = _large.pop(size, None)
     if free is None:
         free = []
+        free = _large.pop(size, free)  # making it, the garbage collector may have come here
     free.append(block)
     _large[size] = free  # last in the order of eviction
 
@@ -122,18 +126,19 @@ def _evict():
         del _large[size]
 
 
-_arena = None  # of the recording that a thread is making, which holds the lock
-_recording = threading.Lock()
+_arenas = []  # of the recordings that threads are making
+_own = threading.local()  # `arena`: that of this thread
 
 
 class Arena:
     """The memory of a graph: what its recording allocated, which only that recording may use again.
 
     So a replay finds each result where the recording had it, in as much memory as the calls took when they ran.
+    `backend` is that of the recording.
     """
 
-    def __init__(self):
-        self.thread = threading.get_ident()
+    def __init__(self, backend):
+        self.backend = backend
         self.free = {}
         self.nbytes = 0
         self.closed = False
@@ -159,33 +164,25 @@ class Arena:
         self.free = {}
 
 
-def open_arena():
-    """From now on this thread allocates from an arena of its own. ValueError if another thread has one."""
-    global _arena
-    if not _recording.acquire(blocking=False):
-        raise ValueError("another thread is recording a graph: wait until it has called `stop_graph_recording()`")
-    _arena = Arena()
+def open_arena(backend):
+    """From now on this thread allocates from an arena of its own."""
+    _own.arena = Arena(backend)
+    _arenas.append(_own.arena)
 
 
 def leave_arena():
     """Allocate from the pool again; returns the arena."""
-    global _arena
-    arena, _arena = _arena, None
-    _recording.release()
+    arena, _own.arena = _own.arena, None
+    _arenas.remove(arena)
     return arena
-
-
-def recording_somewhere():
-    """Whether some thread records a graph."""
-    return _recording.locked()
 
 
 def outside(keep):
     """What a graph must hold of the tensors (and other objects) of a launch: all memory that is not of its arena."""
-    found = []
+    arena, found = _own.arena, []
     for x in keep:
         if isinstance(x, TensorBase):
-            if x.storage.block is None or x.storage.block.arena is not _arena:
+            if x.storage.block is None or x.storage.block.arena is not arena:
                 found.append(x.storage)
         elif isinstance(x, (tuple, list)):
             found.extend(outside(x))
@@ -281,6 +278,43 @@ class TensorBase:
         self.numel_ = numel
         self.contiguous_ = contiguous
 
+
+def _take_turns():
+    """Let one thread at a time change the pool: for the uncompiled life, as the GIL does it for compiled code.
+
+    A block comes back when its last reference goes, also in the midst of this: then it waits in a list.
+    """
+    lock, returned, inside = threading.RLock(), [], False
+    give = give_block
+
+    def in_turn(function):
+        def call(*args):
+            nonlocal inside
+            with lock:
+                nested, inside = inside, True
+                try:
+                    result = function(*args)
+                    while returned and not nested:
+                        give(returned.pop())
+                finally:
+                    inside = nested
+            return result
+
+        return call
+
+    def after_fork():
+        nonlocal lock, inside
+        lock, inside = threading.RLock(), False
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=after_fork)
+    give_later = in_turn(returned.append)
+    Arena.close = in_turn(Arena.close)
+    globals().update(take_block=in_turn(take_block), give_block=give_later, trim=in_turn(trim))
+
+
+if not is_compiled():
+    _take_turns()
 
 if not is_compiled():  # compiled, these are fields of the C struct
     for _name, _value in (("tracked", False), ("output", 0)):

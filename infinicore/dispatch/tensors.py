@@ -18,17 +18,18 @@ def set_tensor_class(cls):
     """Let new tensors be of this class."""
     global _new
     _new = cls
-    core_launch.configure(threads.driver, cls, CPU)
+    core_launch.configure(threads, cls, CPU)
 
 
 def _after_fork():
     """A child runs serially: OpenMP's workers do not survive a fork."""
     threads.after_fork()
     core_launch.set_threads(1)
+    core_launch.set_own_threads(0)
 
 
 memory.set_host(CPU.backend)
-core_launch.configure(threads.driver, TensorBase, CPU)
+core_launch.configure(threads, TensorBase, CPU)
 core_launch.set_threads(threads.default_threads())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -17,15 +17,15 @@ class RotaryTables:
     def __init__(self, config, dtype):
         self.config = config
         self.dtype = dtype if dtype is infinicore.float64 else infinicore.float32
-        self.length = 0
-        self.sine = self.cosine = None
+        self._tables = 0, None, None  # (length, sine, cosine), in one piece: other threads make them, too
 
     def ensure(self, length):
         """Make the tables at least this long; returns them. Longer ones are new tensors."""
-        if length > self.length:
-            self.length = max(256, 1 << (length - 1).bit_length())
-            self.sine, self.cosine = self._tensors(*rope.rows(self.config, np.arange(self.length)))
-        return self.sine, self.cosine
+        tables = self._tables
+        if length > tables[0]:
+            longer = max(256, 1 << (length - 1).bit_length())
+            tables = self._tables = longer, *self._tensors(*rope.rows(self.config, np.arange(longer)))
+        return tables[1:]
 
     def _tensors(self, *arrays):
         return [infinicore.from_numpy(array, device=usable(None)).to(self.dtype) for array in arrays]

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from ..core import launch
 from ..kernels import kernel
 from ..kernels.blocks.measure import RATE, READ, UPDATE
 from ..kernels.build import isa
@@ -35,6 +36,7 @@ class _Launch:
         if parts == 1:  # as every launch of one part: the driver would wait for its idle threads
             self._function, self._call = _function(address, 3), (block, 0, n)
         else:
+            launch.gather_team()
             self._function, self._call = _function(threads.driver(), 4), (address, block, n, parts)
 
     def seconds(self):

@@ -11,16 +11,13 @@ from ..device import usable
 
 __all__ = ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"]
 
-_state = {"backend": None}  # of the recording
-
 
 def start_graph_recording(device=None):
-    """Begin to record the launches of this thread."""
+    """Begin to record the launches of this thread; other threads may record too."""
     backend = usable(device).backend
     if launch.recording() is not None:
         raise ValueError("a graph is being recorded already, call `stop_graph_recording()` first")
-    memory.open_arena()
-    _state["backend"] = backend
+    memory.open_arena(backend)
     launch.record_into([])
 
 
@@ -30,7 +27,8 @@ def stop_graph_recording():
     if records is None:
         raise ValueError("no graph is being recorded, call `start_graph_recording()` first")
     launch.record_into(None)
-    return _state["backend"].graph(records, memory.leave_arena())
+    arena = memory.leave_arena()
+    return arena.backend.graph(records, arena)
 
 
 def is_graph_recording():

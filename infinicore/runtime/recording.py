@@ -1,10 +1,11 @@
 """Functions that are recorded once and replayed: a step of training without Python."""
 
 import functools
+import threading
 import warnings
 
 from .. import dispatch
-from ..core import launch, memory, node
+from ..core import launch, node
 from ..core.tensor_cy import TensorBase
 from .graph import start_graph_recording, stop_graph_recording
 
@@ -20,34 +21,40 @@ class Recorded:
         functools.update_wrapper(self, function)
         self._function = function
         self._known = {}  # layout of the arguments -> recordings, none after the first call
+        self._lock = threading.RLock()  # of `_known`, and of the memory of its recordings
 
     def __call__(self, *args, **kwargs):
         inputs = []
         key = launch.mode(), launch.threads(), _layout((args, kwargs), inputs)
-        if launch.mode() & node.WATCH or memory.recording_somewhere():
+        if launch.mode() & node.WATCH or launch.recording() is not None:
             return self._run(args, kwargs)
-        recordings = self._known.get(key)
+        with self._lock:
+            recordings = self._known.pop(key, None)
+            if recordings is None:
+                if len(self._known) == _LAYOUTS:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = []
+            else:
+                self._known[key] = recordings  # last in the order of eviction
+                for recording in recordings:
+                    if recording.fits():
+                        return recording.replay(inputs)
+                recordings[:] = [recording for recording in recordings if recording.lives()]
         if recordings is None:
-            if len(self._known) == _LAYOUTS:
-                del self._known[next(iter(self._known))]
-            self._known[key] = []
             return self._run(args, kwargs)
-        self._known[key] = self._known.pop(key)  # last in the order of eviction
-        for recording in recordings:
-            if recording.fits():
-                return recording.replay(inputs)
-        recordings[:] = [recording for recording in recordings if recording.lives()]
-        if len(recordings) == _MOST:
+        if len(recordings) >= _MOST:
             warnings.warn(
                 f"`{getattr(self, '__name__', 'function')}` runs unrecorded: it found its parameters with other "
                 "gradients each time; drop them between calls with `optimizer.zero_grad()`",
                 stacklevel=2,
             )
             return self._run(args, kwargs)
-        recording = _Recording(self._function, args, kwargs, inputs)
-        self._make_room()
-        recordings.append(recording)
-        return recording.results()
+        recording = _Recording(self._function, args, kwargs, inputs)  # outside of the lock: it runs the user's Python
+        results = recording.results()
+        with self._lock:
+            self._make_room()
+            recordings.append(recording)
+        return results
 
     def _make_room(self):
         """Forget recordings that were not used for the longest, until the others are small together."""
@@ -66,7 +73,8 @@ class Recorded:
 
     def reset(self):
         """Forget all recordings: the next calls record again. Their memory is free when their results are gone."""
-        self._known.clear()
+        with self._lock:
+            self._known.clear()
 
 
 def recorded(function):
@@ -97,8 +105,8 @@ def recorded(function):
 
     What a replay could not repeat raises NotImplementedError while it is recorded: reading values (`item()`), `randn`
     and the like, indexing with lists, hooks of leaves, an optimizer's step. Dropout draws anew in each replay. Under
-    autocast or a profiler around the call, or while another thread records, it runs unrecorded; autocast inside of the
-    function is recorded.
+    autocast or a profiler around the call, or inside of another recording, it runs unrecorded; autocast inside of the
+    function is recorded. Threads that call it take turns.
     """
     if not callable(function):
         raise TypeError(f"`function` must be callable, got {type(function).__name__}")

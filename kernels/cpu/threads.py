@@ -14,7 +14,6 @@ from .machine import available_cpus
 
 MOST = 64  # threads that may be asked for on a machine of fewer CPUs: more only wait, and thousands cannot be started
 _forked = False  # whether this process is the child of one that may have had workers
-_team = None  # workers that a parallel launch wakes; None: as many as at start
 
 _STUB = '''"""Rendered from the driver `{name}`."""
 
@@ -69,14 +68,7 @@ def driver():
     # Cached parallel code refers to symbols that these two register; without them it crashes.
     parallel._launch_threads()
     rtsys.initialize(cpu_target.target_context)
-    _resize(default_threads() if _team is None else _team)
     return load_driver("drive", "fn, args, n, parts")
-
-
-def _resize(count):
-    from numba.np.ufunc import parallel
-
-    parallel._set_num_threads(min(count, parallel.NUM_THREADS))
 
 
 def set_team(count):
@@ -85,10 +77,9 @@ def set_team(count):
     A launch waits for its whole team, for workers without a part too: on 2 CPUs, a launch of two parts takes 14 us
     with a team of 2, and 84 us with one of 8.
     """
-    global _team
-    _team = count
-    if driver.cache_info().currsize:
-        _resize(count)
+    from numba.np.ufunc import parallel
+
+    parallel._set_num_threads(min(count, parallel.NUM_THREADS))
 
 
 @functools.cache

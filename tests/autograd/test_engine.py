@@ -1,6 +1,7 @@
 """The engine: values, accumulation, aliasing, graphs that are freed or kept, long chains, errors."""
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -182,6 +183,27 @@ def test_modes():
     with pytest.raises(KeyError), ic.no_grad():
         raise KeyError
     assert ic.is_grad_enabled()
+
+
+def test_a_decorated_function_may_run_in_two_threads():
+    """The mode that each of them goes back to is its own."""
+    entered, leave, found = threading.Event(), threading.Event(), []
+
+    @ic.no_grad()
+    def run(step):
+        step()
+
+    def work():
+        run(lambda: (entered.set(), leave.wait()))
+        found.append(ic.is_grad_enabled())
+
+    other = threading.Thread(target=work)
+    with ic.no_grad():
+        other.start()
+        entered.wait()
+        run(lambda: (leave.set(), other.join()))  # the other one entered first, and leaves first
+        assert not ic.is_grad_enabled()
+    assert found == [True] and ic.is_grad_enabled()
 
 
 def test_new_leaves():

@@ -370,18 +370,18 @@ def test_constants_of_a_recording_stay():
         np.testing.assert_array_equal(y.numpy(), expected)
 
 
-def test_other_threads_are_not_recorded():
+def test_threads_record_by_themselves():
+    """Each its own launches, in memory of its own, all at the same time."""
     x, found = ic.ones(5000), []
 
     def work():
         found.append(ic.is_graph_recording())
         made = [ic.zeros(5000) + float(i) for i in range(4)]
-        found.append([t.numpy()[0] for t in made])
-        found.extend(made)
-        with pytest.raises(ValueError, match="thread"):
-            ic.start_graph_recording()
+        ic.start_graph_recording()
+        total = (made[0] + made[1] + made[2] + made[3]) * 10
+        found.extend([ic.stop_graph_recording(), made, total])
         doubled = ic.recorded(lambda x: F.dropout(x, 0.5) * 0 + x * 2)
-        found.append([doubled(t).numpy()[0] for t in made])  # unrecorded meanwhile
+        found.append([doubled(t).numpy()[0] for t in made])
 
     ic.start_graph_recording()
     y = (x + 1) * 2
@@ -390,8 +390,32 @@ def test_other_threads_are_not_recorded():
     thread.join()
     del y
     z = x * 7
+    with pytest.raises(ValueError, match="already"):
+        ic.start_graph_recording()
     graph = ic.stop_graph_recording()
-    assert found[:2] == [False, [0.0, 1.0, 2.0, 3.0]] and len(graph) == 3
-    assert found.pop() == [0.0, 2.0, 4.0, 6.0]
+    recording, other, made, total, doubled = found
+    assert not recording and len(graph) == 3 and len(other) == 4
+    assert doubled == [0.0, 2.0, 4.0, 6.0]
+    made[3].fill_(7.0)
+    x.fill_(2.0)
+    other.run()
+    assert total.numpy()[17] == 100 and z.numpy()[3] == 7
     graph.run()
-    assert [t.numpy()[17] for t in found[2:]] == [0.0, 1.0, 2.0, 3.0] and z.numpy()[3] == 7
+    assert total.numpy()[17] == 100 and z.numpy()[3] == 14
+
+
+def test_replays_of_threads_take_turns():
+    """One recording has one memory, which each call fills, replays and reads."""
+    steps = ic.recorded(lambda x: (x * 2 + 1).sum() + (x - 1).sum())
+    wrong = []
+
+    def work(own):
+        for i in range(300):
+            value = float(own * 300 + i)
+            if steps(ic.full((512,), value)).item() != 512 * (3 * value):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(own,)) for own in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not wrong

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from infinicore.kernels.cpu import machine
@@ -155,6 +156,23 @@ def test_a_thread_count_for_a_block():
     with pytest.raises(KeyError), one:
         raise KeyError
     assert infinicore.get_num_threads() == before
+
+
+@pytest.mark.parametrize("seconds", [2, pytest.param(180, marks=pytest.mark.slow)])
+def test_threads_may_do_everything_at_once(seconds):
+    """Import, compile, compute, record, replay, train and generate, with one model."""
+    program = os.path.join(os.path.dirname(__file__), "threads_at_work.py")
+    done = subprocess.run([sys.executable, program, str(seconds)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def test_the_thread_count_of_a_block_is_that_of_its_thread():
+    before, found = infinicore.get_num_threads(), []
+    other = threading.Thread(target=lambda: found.append(infinicore.get_num_threads()))
+    with NumThreads(1):
+        other.start()
+        other.join()
+    assert found == [before]
 
 
 # ---- memory ------------------------------------------------------------------------------------

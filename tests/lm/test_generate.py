@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -45,6 +46,25 @@ def greedy(model, ids, count):
     for _ in range(count):
         ids.append(int(np.argmax(model([ids]).numpy()[0, -1])))
     return ids[-count:]
+
+
+def test_threads_generate_with_one_model_while_another_records(tiny):
+    """Each records a step of its own; the tables of positions, which they share, grow in the meantime."""
+    expected = {length: tiny.generate([1] * length, max_new_tokens=12, ignore_eos=True).finish()[0].token_ids for
+                length in (2, 20)}  # fmt: skip
+    found = []
+
+    def work(length):
+        found.append((length, tiny.generate([1] * length, max_new_tokens=12, ignore_eos=True).finish()[0].token_ids))
+
+    infinicore.start_graph_recording()
+    try:
+        threads = [threading.Thread(target=work, args=(length,)) for length in (2, 20) * 4]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    finally:
+        infinicore.stop_graph_recording()
+    assert len(found) == 8 and all(ids == expected[length] for length, ids in found)
 
 
 def test_decoding_has_its_own_thread_count(tiny, monkeypatch):

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import infinicore as ic
 from infinicore.models import rope
+from infinicore.models.rotary import RotaryTables
 
 RULES = [
     {"rope_type": "default"},
@@ -47,3 +49,19 @@ def test_dynamic_rows_of_decoding():
     sine, _ = rope.rows(config, np.arange(32))
     for position in (3, 15, 16, 31):
         np.testing.assert_array_equal(sine[position], rope.rows(config, [position], position + 1)[0][0])
+
+
+def test_tables_that_another_thread_makes_longer_are_whole(monkeypatch):
+    """Asked for in the midst of that, they are as long as they must be."""
+    tables, seen = RotaryTables(rope.RopeConfig(head_dim=8), ic.float32), []
+    make = tables._tensors
+
+    def ask_meanwhile(*arrays):
+        monkeypatch.setattr(tables, "_tensors", make)
+        seen.append(tables.ensure(900))
+        return make(*arrays)
+
+    tables.ensure(10)
+    monkeypatch.setattr(tables, "_tensors", ask_meanwhile)
+    seen.append(tables.ensure(1000))
+    assert all(len(sine) >= 900 and len(cosine) >= 900 for sine, cosine in seen)
