@@ -17,6 +17,8 @@ def sizes_of(args):
     return tuple([v if type(v) is int else operator.index(v) for v in args])
 
 
+_BOTH = frozenset((a, b) for a in (0, 1, -1, -2) for b in (0, 1, -1, -2) if (a - b) % 2)  # the two dims of a matrix
+
 # ---- inverses: what the gradient of a view is for the tensor that it shows ------------------------
 
 
@@ -184,7 +186,7 @@ class Views:
 
     def transpose(self, dim0, dim1):
         """Two dims swapped."""
-        if len(self.shape_) == 2 and dim0 in (0, 1, -1, -2) and (dim0 - dim1) % 2:
+        if len(self.shape_) == 2 and (dim0, dim1) in _BOTH:
             return self._turned()
         order = list(range(self.ndim))
         a, b = layout.checked_dim(dim0, self.ndim), layout.checked_dim(dim1, self.ndim)

@@ -45,3 +45,18 @@ def test_results_with_names(rng):
         assert values.requires_grad and not indices.requires_grad
     assert repr(x.max(dim=1)).startswith("max(values=")
     assert x.max().shape == ()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 4), (3, 4, 5)])
+def test_transpose_takes_the_dims_that_numpy_takes(shape, rng):
+    """Of matrices too, which have a way of their own."""
+    a = rng.standard_normal(shape)
+    x, ndim = ic.from_numpy(a), len(shape)
+    for dim0 in range(-6, 7):
+        for dim1 in range(-6, 7):
+            if all(-max(1, ndim) <= d < max(1, ndim) for d in (dim0, dim1)):  # a number has dim 0, as in PyTorch
+                expected = np.swapaxes(a, dim0, dim1) if ndim else a
+                np.testing.assert_array_equal(x.transpose(dim0, dim1).numpy(), expected)
+            else:
+                with pytest.raises(IndexError, match=f"for a tensor of {ndim} dims, got "):
+                    x.transpose(dim0, dim1)
