@@ -11,7 +11,8 @@ from typing import NamedTuple
 class Launch(NamedTuple):
     """One launch: a compiled kernel over [0, n) in slices of at least `grain`.
 
-    `values` is its argument block, `places` say whose address goes where in it: (place, name, offset in bytes).
+    `values` is its argument block, `places` say whose address goes where in it: (place, name, offset in bytes), and
+    `numbers` where numbers go that differ from call to call: (place, name).
     """
 
     kernel: int
@@ -19,6 +20,7 @@ class Launch(NamedTuple):
     places: tuple
     n: int
     grain: int
+    numbers: tuple = ()
 
 
 class Plan(NamedTuple):
@@ -28,12 +30,13 @@ class Plan(NamedTuple):
     scratch: tuple = ()
 
 
-def launch(kernel, block, n, grain, at=None, **numbers):
+def launch(kernel, block, n, grain, at=None, later=(), **numbers):
     """The `Launch` of a compiled kernel with these numbers in its block.
 
     A tensor of the block has its place under its own name, unless `at` names another one and an offset in bytes:
-    {field: (name, offset)}, or None for an address of 0.
+    {field: (name, offset)}, or None for an address of 0. Numbers that are named `later` come with each call.
     """
     at = at or {}
     wanted = [(place, *at.get(field, (field, 0))) for place, field in block.places if at.get(field, field) is not None]
-    return Launch(kernel, tuple(block.numbers(**numbers)), tuple(wanted), n, grain)
+    values = block.numbers(**dict.fromkeys(later, 0), **numbers)
+    return Launch(kernel, tuple(values), tuple(wanted), n, grain, tuple((getattr(block, name), name) for name in later))

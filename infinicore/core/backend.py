@@ -72,7 +72,7 @@ class Backend:
 
     def plan(self, problem):
         """The `Plan` of a problem (`kernels/problems`) for the current thread count."""
-        key = launch.threads(), problem
+        key = launch.threads(), type(problem), problem  # the type: tuples of two types may be equal
         found = self.plans.get(key)
         return self.keep(key, plans.plan(problem, key[0])) if found is None else found
 

@@ -45,17 +45,21 @@ class Launcher:
         if status:
             raise_for(status, errors, self.name)
 
-    def run(self, problem, errors=None, **tensors):
+    def run(self, problem, errors=None, numbers=None, **tensors):
         """Run the device's plan for a problem (`kernels/problems`); tensors (or None) under the names of its blocks.
 
-        Returns them and the plan's workspaces, by name.
+        `numbers` are those that the plan leaves open, by name. Returns the tensors and the plan's workspaces, by name.
         """
         backend = self.device.backend
         plan = backend.plan(problem)
         for name, nbytes in plan.scratch:
             tensors[name] = self.scratch(nbytes)
         keep = tuple(tensors.values())
-        for kernel, values, places, n, grain in plan.launches:
+        for kernel, values, places, n, grain, later in plan.launches:
+            if later:
+                values = list(values)
+                for place, name in later:
+                    values[place] = numbers[name]
             self.launched.append((kernel, values, tensors, places, n, grain))
             status = backend.launch(kernel, values, n, grain, keep, errors, places, tensors)
             if status:

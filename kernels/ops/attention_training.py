@@ -85,8 +85,8 @@ def scaled_dot_product_attention(
         return attend(call, q, k, v, BATCH_HEAD_TOKEN, BATCH_HEAD_TOKEN, scale_of(scale, size), causal, out=out)
     lse = call.empty((batch, heads, num_rows), _sum_dtype(q)) if call.training else None
     call.save(lse=lse)
-    mask, problem = _problem(call, q, k, v, out, attn_mask, dropout_p, is_causal, scale, seed, call.training)
-    call.run(problem, q=q, k=k, v=v, out=out, lse=lse, mask=mask)
+    mask, problem = _problem(call, q, k, v, out, attn_mask, dropout_p, is_causal, scale, call.training)
+    call.run(problem, numbers=_numbers(dropout_p, seed), q=q, k=k, v=v, out=out, lse=lse, mask=mask)
     return out
 
 
@@ -121,17 +121,20 @@ def scaled_dot_product_attention_backward(
     for name, x in (("g", g), ("result", result)):
         same(call, f"`{name}` [B, H, S, Dv]", x.shape_, (batch, heads, num_rows, v.shape_[3]))
     dq, dk, dv = _gradients(call, query, key, value)
-    mask, problem = _problem(call, q, k, v, result, attn_mask, dropout_p, is_causal, scale, seed, True)
+    mask, problem = _problem(call, q, k, v, result, attn_mask, dropout_p, is_causal, scale, True)
+    numbers = _numbers(dropout_p, seed)
     want = _sum_dtype(q)
     if lse is None:
         lse = call.empty(q.shape_[:3], want)
         again = call.empty(result.shape_, q.dtype)
-        call.run(problem._replace(out=again.strides_[:3]), q=q, k=k, v=v, out=again, lse=lse, mask=mask)
+        before = problem._replace(out=again.strides_[:3])
+        call.run(before, numbers=numbers, q=q, k=k, v=v, out=again, lse=lse, mask=mask)
     elif lse.shape_ != q.shape_[:3] or lse.dtype.name != want:
         got = f"{lse.dtype.name} {lse.shape_}"
         raise ValueError(f"`lse` of `{call.op.name}` must be {want} of shape {q.shape_[:3]}, got {got}")
     problem = AttentionBackward(problem, *(x.strides_[:3] for x in (g, dq, dk, dv)))
-    call.run(problem, q=q, k=k, v=v, out=result, g=g, dq=dq, dk=dk, dv=dv, lse=lse.contiguous(), mask=mask)
+    lse = lse.contiguous()
+    call.run(problem, numbers=numbers, q=q, k=k, v=v, out=result, g=g, dq=dq, dk=dk, dv=dv, lse=lse, mask=mask)
     return dq, dk, dv
 
 
@@ -212,15 +215,20 @@ def _mask_layout(call, mask, shape, dtype):
 # ---- the problem -------------------------------------------------------------------------------
 
 
-def _problem(call, q, k, v, out, mask, dropout_p, is_causal, scale, seed, lse):
+def _numbers(dropout_p, seed):
+    """What differs between calls of one problem: the seed of dropout, as a signed integer."""
+    seed = int(seed) & ((1 << 64) - 1) if dropout_p else 0
+    return {"seed": seed - (1 << 64) if seed >> 63 else seed}
+
+
+def _problem(call, q, k, v, out, mask, dropout_p, is_causal, scale, lse):
     """(mask as the kernels read it, the problem of the forward pass)."""
     batch, heads, num_rows, size = q.shape_
     _, kv_heads, num_keys, size_v = v.shape_
     check_groups(call, heads, kv_heads)
     mask, mask_strides = _mask_layout(call, mask, (batch, heads, num_rows, num_keys), _sum_dtype(q))
-    seed = int(seed) & ((1 << 64) - 1) if dropout_p else 0
     return mask, AttentionForward(
         q.dtype.name, q.strides_[:3], k.strides_[:3], v.strides_[:3], out.strides_[:3],
         None if mask is None else (mask_strides, mask.dtype.itemsize), batch, heads, kv_heads, num_rows, num_keys,
-        size, size_v, scale_of(scale, size), bool(is_causal), dropout_p, seed - (1 << 64) if seed >> 63 else seed, lse,
+        size, size_v, scale_of(scale, size), bool(is_causal), dropout_p, lse,
     )  # fmt: skip

@@ -62,7 +62,6 @@ class AttentionForward(NamedTuple):
     scale: float
     causal: bool
     dropout: float
-    seed: int
     lse: bool
 
 
