@@ -39,4 +39,5 @@ def launch(kernel, block, n, grain, at=None, later=(), **numbers):
     at = at or {}
     wanted = [(place, *at.get(field, (field, 0))) for place, field in block.places if at.get(field, field) is not None]
     values = block.numbers(**dict.fromkeys(later, 0), **numbers)
-    return Launch(kernel, tuple(values), tuple(wanted), n, grain, tuple((getattr(block, name), name) for name in later))
+    open_numbers = tuple((getattr(block, name), name) for name in later)
+    return Launch(kernel, tuple(values), tuple(wanted), n, grain, open_numbers)
