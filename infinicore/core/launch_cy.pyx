@@ -131,8 +131,8 @@ def device_of(values):
             if other is None:
                 return None
         else:  # a packed weight, say, names its device as well
-            other = None if x is None or isinstance(x, (int, float, str, tuple)) else getattr(x, "device", None)
-            if other is None:
+            other = None if x is None or isinstance(x, (int, float, str)) else getattr(x, "device", None)
+            if type(other) is not type(_cpu):
                 continue
         if device is None:
             device = other

@@ -91,7 +91,8 @@ def tensors(values):
 def device_of(values):
     """The device of the tensors among `values` and in lists of them; None where there are two."""
     devices = {x.device for x in tensors(values)}
-    devices |= {x.device for x in values if getattr(x, "device", None) is not None}  # packed weights, say
+    kind = type(_state["device"])
+    devices |= {x.device for x in values if type(getattr(x, "device", None)) is kind}  # packed weights, say
     return _state["device"] if not devices else devices.pop() if len(devices) == 1 else None
 
 

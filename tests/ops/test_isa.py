@@ -26,7 +26,7 @@ def test_the_table_on(choice, width):
 DOTS = """
 import json
 import numpy as np, infinicore as ic
-from infinicore.kernels import isa, jit, render
+from infinicore.kernels.build import isa, jit, render
 
 asked, load = {}, jit.load_kernel
 

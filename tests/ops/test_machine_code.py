@@ -107,7 +107,8 @@ def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, instruction):
 
 WIDTHS = """
 import numpy as np, infinicore as ic
-from infinicore.kernels import isa, jit, render, OPS
+from infinicore.kernels import OPS
+from infinicore.kernels.build import isa, jit, render
 assert isa.vector_bytes() == {width}, isa.vector_bytes()
 text = jit.assembly("exp", render.elementwise(OPS["exp"], ["float32"], "float32", "float32"))
 assert "{register}" in text and not any(r in text for r in {wider})

@@ -4,9 +4,11 @@ import ctypes
 
 import numpy as np
 import pytest
+from infinicore.kernels import OPS
 
 import infinicore as ic
 from infinicore import autograd, dispatch
+from infinicore.core import launch, layout
 
 from ..autograd.test_rules import SAMPLED, calls, floats
 from .test_table import CASES, compare, mapped, rounded_samples
@@ -17,18 +19,17 @@ PATTERN = b"\xff"  # also what new memory holds: NaN for floats, so that reading
 
 @pytest.fixture
 def guards(monkeypatch):
-    """Put guards around what `dispatch.empty` makes: a function that makes a tensor of an array so, and one that checks
-    all those made so far."""
-    made, plain = [], dispatch.empty
+    """Put guards around all new memory: a function that makes a tensor of an array so, and one that checks all those
+    made so far. No call is known meanwhile, since the compiled core allocates for those by itself."""
+    made, plain = [], launch.new_tensor
 
-    def guarded(shape, dtype, strides=None):
+    def guarded(shape, dtype, device):
         unit = GUARD // dtype.itemsize
         count = int(np.prod(shape, dtype=np.int64))
-        whole = plain((count + 2 * unit,), dtype)
+        whole = plain((count + 2 * unit,), dtype, device)
         ctypes.memset(whole.address, PATTERN[0], (count + 2 * unit) * dtype.itemsize)
         made.append((whole, count * dtype.itemsize))
-        strides = strides or tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
-        return dispatch.view(whole, tuple(shape), strides, unit)
+        return dispatch.view(whole, tuple(shape), layout.contiguous_strides(tuple(shape)), unit)
 
     def make(array):
         t = ic.from_numpy(array)
@@ -41,7 +42,11 @@ def guards(monkeypatch):
             assert ctypes.string_at(whole.address + GUARD + nbytes, GUARD) == PATTERN * GUARD
         made.clear()
 
-    monkeypatch.setattr(dispatch, "empty", guarded)
+    monkeypatch.setattr(launch, "new_tensor", guarded)
+    monkeypatch.setattr(launch, "know", lambda *args: None)
+    for op in OPS.values():
+        op.known.clear()
+        op.training.clear()
     return make, check
 
 

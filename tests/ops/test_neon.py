@@ -17,7 +17,7 @@ PROGRAM = r"""
 import json, re
 import ml_dtypes, numpy as np
 import infinicore as ic
-from infinicore.kernels import isa, jit, render
+from infinicore.kernels.build import isa, jit, render
 
 assert isa.lanes() == 4 and isa.has_fma() and not isa.has_bf16_dot() and not isa.has_int8_dot()
 

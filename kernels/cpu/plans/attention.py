@@ -157,8 +157,8 @@ def _pass(p, threads, name, absent, chunks, areas, products, **numbers):
         kernel(name, T=p.dtype), GRAD, units, max(1, int(GRAIN_NS / cost)), dict.fromkeys(absent),
         q_strides=p.q, k_strides=p.k, v_strides=p.v, out_strides=p.out, batch=p.batch, kv_heads=p.kv_heads, group=group,
         num_rows=p.num_rows, num_keys=p.num_keys, size_qk=p.size_qk, size_v=p.size_v, scale=p.scale,
-        causal=int(p.causal), dropout=p.dropout, later=("seed",), chunks=chunks, slice_bytes=nbytes, slice_items=per_slice,
-        **offsets, **numbers,
+        causal=int(p.causal), dropout=p.dropout, later=("seed",), chunks=chunks, slice_bytes=nbytes,
+        slice_items=per_slice, **offsets, **numbers,
     ), scratch  # fmt: skip
 
 
