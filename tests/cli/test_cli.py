@@ -97,8 +97,9 @@ def test_a_reader_that_leaves_is_no_error():
     ],
 )
 def test_standard_streams_that_are_closed_or_full(command, status, tmp_path):
+    (tmp_path / "cpu-123").mkdir()
     for number in range(3000):  # more than a pipe holds
-        (tmp_path / f"norm.rows.rms_norm-{number}-aaaa.o").write_bytes(b"")
+        (tmp_path / "cpu-123" / f"norm.rows.rms_norm-{number}-aaaa.o").write_bytes(b"")
     words = f"set -o pipefail; {sys.executable} -m infinicore {command}"
     environment = os.environ | {"INFINICORE_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment, timeout=300)
