@@ -4,6 +4,7 @@ Real weights and texts come from `INFINICORE_TEST_DATA`, else from a folder `sha
 a test that needs them skips where neither exists. Tests marked `slow` run with `--slow`.
 """
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -74,22 +75,27 @@ def stories(test_data):
 
 
 @pytest.fixture(scope="session")
-def device(pytestconfig):
-    """The device that tests of ops compute on: `--device`."""
-    from infinicore.device import Device
-
-    from .host2 import host2
-
-    name = pytestconfig.getoption("--device")
-    return host2() if name == "host2" else Device(name)
+def host2():
+    """The module `host2.py`, by its path: this folder is a package only where the tests lie in the checkout."""
+    spec = importlib.util.spec_from_file_location("host2", Path(__file__).with_name("host2.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")
-def place(device):
-    """A function that brings a tensor, or the tensors in a list, to the device under test, in its own layout."""
-    from .host2 import placed
+def device(pytestconfig, host2):
+    """The device that tests of ops compute on: `--device`."""
+    from infinicore.device import Device
 
-    return lambda value: placed(value, device)
+    name = pytestconfig.getoption("--device")
+    return host2.device() if name == "host2" else Device(name)
+
+
+@pytest.fixture(scope="session")
+def place(device, host2):
+    """A function that brings a tensor, or the tensors in a list, to the device under test, in its own layout."""
+    return lambda value: host2.placed(value, device)
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ class Host2(Backend):
         return Backend.launch(*args)
 
 
-def host2():
+def device():
     """The device, registered on the first call."""
     register("host2", Host2)
     return Device("host2")

@@ -12,12 +12,15 @@ from infinicore import nn, optim
 from infinicore.core import launch
 from infinicore.device import Device
 
-from ..host2 import host2, placed
-
 
 @pytest.fixture(scope="module")
-def other():
-    return host2()
+def other(host2):
+    return host2.device()
+
+
+@pytest.fixture
+def placed(host2):
+    return host2.placed
 
 
 def test_a_device_is_one_object(other):
@@ -84,7 +87,7 @@ def test_operands_of_two_devices_are_refused(other):
 
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.samples], ids=lambda op: op.name)
-def test_every_row_refuses_operands_of_two_devices(op, other, rng):
+def test_every_row_refuses_operands_of_two_devices(op, other, placed, rng):
     """Each tensor in turn of the first sample with several goes to the other device."""
 
     def tensors(value, dtype):
@@ -141,7 +144,7 @@ def test_training_there_is_training_here(other):
         np.testing.assert_array_equal(a, b)
 
 
-def test_graphs_and_known_calls_use_its_memory(other, rng):
+def test_graphs_and_known_calls_use_its_memory(other, placed, rng):
     x, w = placed(ic.from_numpy(rng.standard_normal((4, 8)).astype(np.float32)), other), ic.ones(8, device=other)
     first = ic.rms_norm(x, w)
     for _ in range(3):  # from the second call on known, where the core is compiled
