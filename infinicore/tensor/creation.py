@@ -1,5 +1,7 @@
 """Making tensors: empty, filled, from Python data, from foreign memory."""
 
+import math
+
 import numpy as np
 
 from .. import dispatch
@@ -11,9 +13,14 @@ from ..interop.numpy import from_numpy
 from .gradients import makes_leaf
 from .tensor import Tensor
 
+_MOST = 1 << 56  # elements
+
 
 def _shape(size):
-    return layout.checked_shape(size)
+    shape = layout.checked_shape(size)
+    if math.prod(shape) >= _MOST:
+        raise MemoryError(f"`size` {shape} has {math.prod(shape)} elements, more than any memory holds: ask for fewer")
+    return shape
 
 
 @makes_leaf

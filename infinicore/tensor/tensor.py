@@ -229,6 +229,8 @@ class Tensor(Views, Gradients, TensorBase):
 
     def type_as(self, other):
         """As the dtype of another tensor."""
+        if not isinstance(other, TensorBase):
+            raise TypeError(f"`other` of `type_as` must be a tensor, got {type(other).__name__}: use `.to()`")
         return self.to(other.dtype)
 
     def cpu(self):

@@ -6,6 +6,7 @@ import operator
 from .. import dispatch
 from ..core import launch, layout
 from ..core.node import GRAD
+from ..core.tensor_cy import TensorBase
 from ..dispatch import derive
 from ..dtype import DType
 
@@ -94,6 +95,13 @@ def _stacked(shape, strides, dtype, dim, gradients):
     return _joined(shape, strides, dtype, dim, [1] * shape[dim], parts)
 
 
+def _shape_of(other, name):
+    """The shape of the argument of `view_as` and the like."""
+    if not isinstance(other, TensorBase):
+        raise TypeError(f"`other` of `{name}` must be a tensor, got {type(other).__name__}")
+    return other.shape_
+
+
 class Views:
     """Methods of `Tensor` that share its memory."""
 
@@ -166,11 +174,11 @@ class Views:
 
     def view_as(self, other):
         """The same memory with the shape of another tensor."""
-        return self.view(other.shape_)
+        return self.view(_shape_of(other, "view_as"))
 
     def reshape_as(self, other):
         """As `view_as`, with a copy where it needs one."""
-        return self.reshape(other.shape_)
+        return self.reshape(_shape_of(other, "reshape_as"))
 
     def permute(self, *dims):
         """Dims in another order."""
@@ -299,6 +307,8 @@ class Views:
 
     def split(self, sizes, dim=0):
         """Pieces of `sizes` along `dim` (an int: pieces of that size, the last may be smaller)."""
+        if not self.shape_:
+            raise ValueError("`split` needs a tensor of at least one dim, got a 0-dim one: use `.reshape(1)` first")
         total = self.size(dim)
         if isinstance(sizes, int):
             if sizes <= 0:

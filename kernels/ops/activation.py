@@ -86,6 +86,7 @@ def clamp(call, input, min=None, max=None):
 
     Raises ValueError when both limits are None.
     """
+    check(call, input, "input")
     if min is None and max is None:
         raise ValueError("`min` and `max` of `clamp` must not both be None")
     out = call.out(input.shape, input.dtype, overlap="same")

@@ -64,3 +64,22 @@ def test_wrong_arguments(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda t: ic.zeros(2**62), MemoryError),
+        (lambda t: nn.functional.conv2d(ic.ones(1, 1, 3, 3), ic.ones(1, 1, 3, 3), padding=2**40), ValueError),
+        (lambda t: nn.functional.mse_loss(t, (1,)), TypeError),
+        (lambda t: nn.functional.hardsigmoid(5), TypeError),
+        (lambda t: t.view_as(2.0), TypeError),
+        (lambda t: t.reshape_as(2.0), TypeError),
+        (lambda t: t.type_as(False), TypeError),
+        (lambda t: ic.clamp(5, 0), TypeError),
+        (lambda t: ic.ones(()).split(-1), ValueError),
+    ],
+)
+def test_what_used_to_be_raw_errors_are_sentences(call, error):
+    with pytest.raises(error, match="`"):
+        call(ic.ones(3, 3))

@@ -20,6 +20,9 @@ def _reduced(loss, reduction):
 
 
 def _same_shape(input, target, name="target"):
+    for label, x in (("input", input), (name, target)):
+        if not isinstance(x, infinicore.Tensor):
+            raise TypeError(f"`{label}` of a loss must be a tensor, got {type(x).__name__}: use `infinicore.tensor`")
     if input.shape != target.shape:
         raise ValueError(f"`{name}` must have the shape of `input`, {tuple(input.shape)}, got {tuple(target.shape)}")
 
