@@ -73,7 +73,7 @@ def __getattr__(name):
     else:
         from .tensor.tensor import FUNCTIONS
 
-        if name not in FUNCTIONS:
+        if name not in FUNCTIONS.names():
             raise AttributeError(f"module 'infinicore' has no attribute {name!r}")
         value = FUNCTIONS[name]
     globals()[name] = value
@@ -83,4 +83,4 @@ def __getattr__(name):
 def __dir__():
     from .tensor.tensor import FUNCTIONS
 
-    return sorted({*globals(), *_WHERE, *_DTYPES, *_MODULES, *FUNCTIONS})
+    return sorted({*globals(), *_WHERE, *_DTYPES, *_MODULES, *FUNCTIONS.names()})

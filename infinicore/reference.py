@@ -130,7 +130,8 @@ def tensor_stub():
         "    address: int",
     ]
     methods = {}
-    for name, value in vars(Tensor).items():
+    for name in list(vars(Tensor)):
+        value = getattr(Tensor, name)
         op = OPS.get(name)
         if name in _HIDDEN or name in _OPERATORS or (name.startswith("_") and not name.startswith("__")):
             continue

@@ -20,12 +20,26 @@ from ..kernels.lang import scalar_math
 from ..kernels.ops import elementwise as _rules
 from ..kernels.table.registry import FLOATS, Op
 
-functions = types.SimpleNamespace()  # all public ops by name: the `f` of rules
+
+class _Functions:
+    """All public ops by name: the `f` of rules. They record their calls by this file, and are made above it."""
+
+    def __getattr__(self, name):
+        try:
+            found = _public[name]
+        except KeyError:
+            raise AttributeError(f"there is no op `{name}`") from None
+        setattr(self, name, found)  # found at once from now on
+        return found
+
+
+functions, _public = _Functions(), {}
 
 
 def enter(made):
-    """Let rules call the public functions, which record their calls by this file and are made above it."""
-    vars(functions).update(made)
+    """Let rules call the public functions: a dict that may make them as they are asked for."""
+    global _public
+    _public = made
 
 
 def _is_one(g):

@@ -182,8 +182,8 @@ def make_loss(op):
 # ---- ops that are written with others ------------------------------------------------------------
 
 
-class _Functions:
-    """All public ops by name, and the row that a composite belongs to (`op`, for its errors)."""
+class _Composed:
+    """The `f` of a composite: all public ops by name, and its own row (`op`, for its errors)."""
 
     def __init__(self, op):
         self.op = op
@@ -196,7 +196,7 @@ class _Functions:
 
 def make_composite(op):
     """The public function of a composite: the ops that it calls allocate, launch and record."""
-    f, paragraph = _Functions(op), op.function
+    f, paragraph = _Composed(op), op.function
     signature = inspect.signature(paragraph)
     writes = "out" in signature.parameters
 
@@ -378,5 +378,17 @@ def _with_fields(function, op):
     return with_fields
 
 
-FUNCTIONS = {name: make_function(op) for name, op in kernels.OPS.items()}  # all public functions of the op table
+class _Functions(dict):
+    """All public functions by name; that of a row of the op table is made when it is first asked for (0.1 ms each)."""
+
+    def __missing__(self, name):
+        made = self[name] = make_function(kernels.OPS[name])
+        return made
+
+    def names(self):
+        """The names of all, also of those that are still to be made."""
+        return {*kernels.OPS, *self}
+
+
+FUNCTIONS = _Functions()
 derive.enter(FUNCTIONS)

@@ -1,6 +1,7 @@
 """Seeds and generators (NumPy's Philox: counter-based, the same on every machine)."""
 
-import secrets
+import functools
+import os
 from contextlib import contextmanager
 
 import numpy as np
@@ -22,9 +23,14 @@ class Generator:
         """Restart from `seed` (None: from the system's entropy); returns the generator."""
         if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
             raise ValueError(f"`seed` must be an integer of 0 or more, got {seed!r}")
-        self._seed = secrets.randbits(63) if seed is None else int(seed)
-        self._state = np.random.Generator(np.random.Philox(self._seed))
+        self._seed = int.from_bytes(os.urandom(8), "little") >> 1 if seed is None else int(seed)
+        self.__dict__.pop("_state", None)
         return self
+
+    @functools.cached_property
+    def _state(self):
+        """NumPy's generator from the seed: made when it is needed, because loading `numpy.random` takes a while."""
+        return np.random.Generator(np.random.Philox(self._seed))
 
     @property
     def _numpy(self):

@@ -350,6 +350,18 @@ FUNCTIONS |= {name: _of_method(name) for name in METHODS}
 _NOT_METHODS = {"cat", "stack", "cast", "where", "embedding", "linear", "rope"}
 
 
+class _Unmade:
+    """A method that is made when it is first asked for, and stands in this one's place from then on."""
+
+    def __init__(self, name, make, op):
+        self._name, self._make, self._op = name, make, op
+
+    def __get__(self, instance, owner=None):
+        method = self._make(FUNCTIONS[self._op])
+        setattr(Tensor, self._name, method)
+        return method.__get__(instance, owner)
+
+
 def _method(function):
     def method(self, *args, **kwargs):
         return function(self, *args, **kwargs)
@@ -384,15 +396,15 @@ def _in_place(function):
 
 
 def _attach():
+    methods = set(dir(Tensor))
     for name, op in kernels.OPS.items():
-        function = FUNCTIONS[name]
         if name in _NOT_METHODS:
             continue
-        if not hasattr(Tensor, name):
-            setattr(Tensor, name, _method(function))
+        if name not in methods:
+            setattr(Tensor, name, _Unmade(name, _method, name))
         in_place = (op.family == "elementwise" and op.result in ("same", "float")) or name in _IN_PLACE
-        if in_place and not hasattr(Tensor, name + "_"):
-            setattr(Tensor, name + "_", _in_place(function))
+        if in_place and name + "_" not in methods:
+            setattr(Tensor, name + "_", _Unmade(name + "_", _in_place, name))
 
 
 def _operator(function):

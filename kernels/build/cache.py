@@ -1,6 +1,6 @@
 """The disk cache of compiled kernels: one object file per kernel, one directory per machine type.
 
-An entry is `<name>-<key>.o`: a JSON header line (symbol, digest) and the object code; beside it lies
+An entry is `<name>-<key>.o`: a line with the symbol and a digest, and the object code; beside it lies
 the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
 llvmlite, so code for another machine is never loaded; the key covers the source text and the helpers that
 it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes
@@ -11,34 +11,20 @@ damaged, or another one's under this name, is dropped and compiled again.
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import platform
 import re
 import sys
-import tempfile
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 
 from . import isa
+from .host import root, version
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
-
-
-def root():
-    """The cache directory of this user: `INFINICORE_CACHE_DIR`, else the platform's."""
-    given = os.environ.get("INFINICORE_CACHE_DIR")
-    if given:
-        return Path(given)
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "infinicore"
 
 
 @functools.cache
@@ -50,7 +36,7 @@ def directory():
     return root() / f"{isa.cpu_name()}-{digest}"
 
 
-_FORMAT = "2"  # of entries: part of the key, so that versions that share a directory leave each other's alone
+_FORMAT = "3"  # of entries: part of the key, so that versions that share a directory leave each other's alone
 _KERNELS = Path(__file__).parents[1]
 _IMPORT = re.compile(r"^\s*from (\.+[\w.]*|infinicore\.kernels[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
@@ -111,12 +97,9 @@ def read(path):
     except OSError:
         return None
     head, _, code = data.partition(b"\n")
-    try:
-        header = json.loads(head)
-        if header["sha256"] == _digest(path, header["symbol"], code):
-            return header["symbol"], code
-    except (ValueError, KeyError, TypeError):
-        pass
+    symbol, _, digest = head.decode("utf-8", "replace").partition(" ")
+    if digest == _digest(path, symbol, code):
+        return symbol, code
     try:
         path.unlink()
     except OSError:
@@ -136,10 +119,9 @@ def _warn_unwritable(reason):
 
 def write(path, symbol, code, source):
     """Store an entry and its source atomically; a cache that cannot be written only warns, once."""
-    header = json.dumps({"symbol": symbol, "sha256": _digest(path, symbol, code)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, header.encode() + b"\n" + code)
+        _replace(path, f"{symbol} {_digest(path, symbol, code)}\n".encode() + code)
         _replace(path.with_suffix(".py"), source.encode())
     except OSError as error:
         _warn_unwritable(error.strerror or str(error))
@@ -173,6 +155,8 @@ def turn(path, wait=True):
 
 
 def _replace(path, data):
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -233,7 +217,7 @@ def clear():
         count, size = count + 1, size + nbytes
         for file in (path, path.with_suffix(".py")):
             file.unlink(missing_ok=True)
-    for path in root().glob("*/*.lock"):  # what a killed process has left
+    for path in (*root().glob("*/*.lock"), *root().glob("host-*")):  # locks of killed processes; LLVM's answers
         path.unlink(missing_ok=True)
     for folder in root().glob("*/"):
         try:

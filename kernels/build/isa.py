@@ -2,14 +2,14 @@
 
 `INFINICORE_ISA` forces a smaller set: `avx512` (without dot products; `avx512_bf16` and `avx512_vnni` leave one of
 them), `avx2` or `portable`; `neon` compiles for aarch64 anywhere (`jit.cross_assembly`), and runs only there.
-Importing this costs an import of `llvmlite.binding` and nothing of Numba.
+Importing this loads neither LLVM nor Numba.
 """
 
 import functools
 import os
 import platform
 
-import llvmlite.binding as llvm
+from . import host
 
 CHOICES = ("auto", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon")
 _IS_ARM = platform.machine() in ("aarch64", "arm64")
@@ -38,7 +38,7 @@ def is_foreign():
 def cpu_name():
     """The LLVM name of the CPU that kernels are compiled for."""
     if forced() == "auto" or (forced() == "neon" and _IS_ARM):
-        return llvm.get_host_cpu_name()
+        return host.cpu()[0]
     if not _IS_X86 or forced() == "neon":
         return "generic"
     return {"avx2": "haswell", "portable": "x86-64"}.get(forced(), "skylake-avx512")
@@ -47,7 +47,7 @@ def cpu_name():
 @functools.cache
 def features():
     """The LLVM features of that CPU, as a frozen set of names."""
-    names = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    names = frozenset(name for name, on in host.cpu()[1].items() if on)
     choice = forced()
     if choice == "auto" or (choice == "neon" and _IS_ARM):
         return names
@@ -65,9 +65,9 @@ def feature_string():
 
     With foreign kernels: the least that this machine's code generator, which Numba begins with, can do without.
     """
-    host = llvm.get_host_cpu_features()
+    known = host.cpu()[1]
     on = _PORTABLE if is_foreign() else features()
-    return ",".join(("+" if name in on else "-") + name for name in sorted(host))
+    return ",".join(("+" if name in on else "-") + name for name in sorted(known))
 
 
 def vector_bytes():

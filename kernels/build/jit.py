@@ -3,7 +3,7 @@
 A kernel is a Python function `kernel(args, lo, hi)` that does the slice [lo, hi) of its work; `args`
 points to its argument block of int64 (addresses, sizes, strides, bits of scalars). It returns 0, or
 an error code. Numba compiles it to an object file that needs nothing of Numba at run time, so a warm
-start loads code through llvmlite in about a millisecond and never imports Numba.
+start loads code (`elf.py`, or LLVM) in about a millisecond and never imports Numba.
 
 Helpers that kernels call are decorated with `@inline`. Flags: no fast-math (NaN and infinity keep
 their meaning; the vector library asks for `fma` and reassociated sums where it wants them), NumPy's
@@ -12,7 +12,6 @@ error model (no exceptions in kernels), no reference counting (kernels see raw a
 
 import contextlib
 import ctypes
-import ctypes.util
 import functools
 import importlib.util
 import os
@@ -20,9 +19,7 @@ import platform
 import re
 import threading
 
-import llvmlite.binding as llvm
-
-from . import cache, isa
+from . import cache, elf, isa
 
 _FLAGS = {"error_model": "numpy", "boundscheck": False}
 _engines = []  # an execution engine owns the code it loaded
@@ -79,19 +76,16 @@ def parallel(function):
     return numba.njit(parallel=True, **_FLAGS)(function)
 
 
-# What a compiled function refers to on the path that raises a Python exception. Kernels never take it
-# (they return error codes), and without Numba loaded these names would stay unresolved.
-_EXCEPTION_SYMBOLS = (
-    "NRT_Free numba_do_raise numba_gil_ensure numba_gil_release numba_runtime_build_excinfo_struct numba_unpickle"
-).split()
-
-
 @functools.cache
 def _target_machine():
+    import ctypes.util
+
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
-    for name in _EXCEPTION_SYMBOLS:
+    for name in elf.EXCEPTION_SYMBOLS:
         if llvm.address_of_symbol(name) is None:
             llvm.add_symbol(name, abort)
     libm = ctypes.util.find_library("m")  # functions without a polynomial of ours, such as `pow`
@@ -102,6 +96,11 @@ def _target_machine():
 
 def _load(symbol, code):
     """The address of `symbol` in object code, which stays loaded for the life of the process."""
+    address = elf.load(symbol, code)
+    if address is not None:
+        return address
+    import llvmlite.binding as llvm
+
     machine = _target_machine()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
@@ -191,6 +190,8 @@ def _link(path, source):
 
 def _optimise(module, machine):
     """Run LLVM's passes for a target machine over a linked module."""
+    import llvmlite.binding as llvm
+
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True  # SLP stays off, as in Numba, where it once miscompiled
     builder = llvm.create_pass_builder(machine, options)
@@ -269,6 +270,8 @@ def cross_assembly(name, source, triple="aarch64-unknown-linux-gnu"):
             f"`INFINICORE_ISA` must be 'neon', on a machine that is not aarch64, to compile for another one, "
             f"got {isa.forced()!r} on {platform.machine()}"
         )
+    import llvmlite.binding as llvm
+
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     features = ",".join("+" + feature for feature in sorted(isa.features()))

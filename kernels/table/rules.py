@@ -5,12 +5,11 @@ called with arrays, the same functions are the rule's own oracle (`evaluate`).
 """
 
 import functools
-import inspect
 from dataclasses import dataclass
 
 import numpy as np
 
-from .registry import FLOATS, Op
+from .registry import FLOATS, Op, names_of
 
 _WIDE = {"bfloat16": "float32", "float16": "float32", "bool": "uint8"}  # bools are bytes, which order as they should
 
@@ -43,7 +42,7 @@ class Reduction:
 
     @property
     def counts(self):
-        return self.finished is not None and len(inspect.signature(self.finished).parameters) > self.parts
+        return self.finished is not None and len(names_of(self.finished)) > self.parts
 
     def join(self, function):
         """Declare how two states become one: `function(a, b)`."""

@@ -1,21 +1,13 @@
-"""Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here."""
+"""Plans of the CPU: from a problem to launches (`kernels/plan.py`). Plain Python: no Numba here.
 
-from . import array, attention, conv, gemm, loss, norm, pooling, quant, reduce
+The planners of the problems in `kernels/problems/<family>.py` stand in the file of the same name here.
+"""
 
-# type of the problem -> function(problem, threads) that makes its `Plan`
-PLANNERS = {
-    **array.PLANNERS,
-    **attention.PLANNERS,
-    **conv.PLANNERS,
-    **gemm.PLANNERS,
-    **loss.PLANNERS,
-    **norm.PLANNERS,
-    **pooling.PLANNERS,
-    **quant.PLANNERS,
-    **reduce.PLANNERS,
-}
+import importlib
 
 
 def plan(problem, threads):
     """The `Plan` of a problem for launches on up to `threads` threads."""
-    return PLANNERS[type(problem)](problem, threads)
+    kind = type(problem)
+    family = importlib.import_module(f"{__name__}.{kind.__module__.rpartition('.')[2]}")  # loaded when first needed
+    return family.PLANNERS[kind](problem, threads)

@@ -1,0 +1,89 @@
+"""The machine that kernels are compiled for, as LLVM sees it, and the folder where what is made for it is kept.
+
+LLVM's answer is remembered beside the kernels, since asking means loading LLVM. It belongs to what the system says of
+the CPU and to the version of llvmlite.
+"""
+
+import functools
+import hashlib
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+_VARIES = ("processor", "cpu MHz", "bogomips", "physical id", "core id", "apicid", "initial apicid", "BogoMIPS")
+
+
+def root():
+    """The cache directory of this user: `INFINICORE_CACHE_DIR`, else the platform's."""
+    given = os.environ.get("INFINICORE_CACHE_DIR")
+    if given:
+        return Path(given)
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "infinicore"
+
+
+def version(package):
+    """A text that differs between versions of a package. Its metadata would take 12 ms to load."""
+    folder = Path(find_spec(package).origin).parent
+    try:
+        return (folder / "_version.py").read_text()
+    except OSError:
+        from importlib.metadata import version
+
+        return version(package)
+
+
+def _cpu():
+    """What Linux says of the first CPU, without what varies between two of them; "" elsewhere."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = file.read(1 << 14).partition("\n\n")[0].splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return "\n".join(line for line in lines if line.partition(":")[0].strip() not in _VARIES)
+
+
+@functools.cache
+def cpu():
+    """(LLVM's name of this CPU, {feature: whether it has it})."""
+    described = _cpu()
+    key = hashlib.sha256(f"{described} {version('llvmlite')}".encode()).hexdigest()[:20]
+    path = root() / f"host-{key}.txt"
+    found = _remembered(path) if described else None
+    if found is None:
+        import llvmlite.binding as llvm
+
+        found = llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
+        if described and path.parent.is_dir():
+            _remember(path, *found)
+    return found
+
+
+def _digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _remembered(path):
+    """The answer in a file, or None if it is missing or damaged."""
+    try:
+        digest, _, text = path.read_text().partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if digest != _digest(text):
+        return None
+    name, *features = text.split()
+    return name, {feature[1:]: feature[0] == "+" for feature in features}
+
+
+def _remember(path, name, features):
+    text = " ".join([name, *("-+"[on] + feature for feature, on in features.items())])
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        temporary.write_text(f"{_digest(text)}\n{text}")
+        temporary.replace(path)
+    except OSError:  # LLVM is asked again
+        pass
