@@ -92,6 +92,8 @@ def dtype(value):
     """The `DType` for a name, a NumPy or torch dtype, a Python type, or a `DType`."""
     if type(value) is DType:
         return value
+    if type(value) is str and value in _TABLE:
+        return _TABLE[value]
     if isinstance(value, type) and value in (float, int, bool):
         return {float: float32, int: int64, bool: bool_}[value]
     if isinstance(value, str):

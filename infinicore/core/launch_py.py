@@ -32,8 +32,8 @@ def is_compiled():
     return False
 
 
-def configure(policy, tensor, device):
-    """Name the thread policy (`driver`, `set_team`), the class of tensors, and the device that they have by default."""
+def configure(policy, tensor, device, dtype):
+    """Name the thread policy (`driver`, `set_team`), the classes of tensors and dtypes, and the default device."""
     _state["policy"] = policy
     _state["tensor"] = tensor
     _state["device"] = device
@@ -233,7 +233,7 @@ def _alike(a, b):
     )
 
 
-def make_unary(kernels, slow, name, doc):
+def make_unary(kernels, table, slow, learn, name, doc):
     """`function(input, *, out=None)` with a fast path for contiguous tensors."""
 
     def function(input, *, out=None):
@@ -248,7 +248,7 @@ def make_unary(kernels, slow, name, doc):
     return function
 
 
-def make_binary(kernels, slow, name, doc):
+def make_binary(kernels, table, slow, learn, name, doc):
     """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype."""
 
     def function(input, other, *, out=None):
@@ -264,10 +264,23 @@ def make_binary(kernels, slow, name, doc):
     return function
 
 
-RESULT, SCRATCH = -1, -2  # as in `launch_cy.pyx`
+def make_many(table, slow, learn, count, defaults, bind):
+    """`function(*inputs, *, out=None)` of up to `count` inputs, the last with `defaults`; `bind` orders named ones."""
+    needed = count - len(defaults)
+
+    def function(*inputs, out=None, **named):
+        if named or not needed <= len(inputs) <= count:
+            inputs = bind(inputs, named)
+        return slow(inputs + defaults[len(inputs) - needed :], out)
+
+    return function
 
 
-def know(table, args, names, result, launches, scratch, saved=None):
+RESULT, SCRATCH, NUMBER = -1, -9, -10  # as in `launch_cy.pyx`
+FLOAT32, FLOAT64, INT64, INT32 = 1, 2, 3, 4
+
+
+def know(table, args, names, results, launches, scratch, saved=None, writes=(), constants=(), numbers=0):
     """Nothing: without compiled code, a call that is known costs no less than one that is not."""
 
 
@@ -275,6 +288,6 @@ def recall(table, args):
     """None: no call is known here."""
 
 
-def make_known(table, slow, learn, others):
+def make_known(table, slow, learn, others, apart=False):
     """`slow` itself: `know` fills no table here."""
     return slow

@@ -1,7 +1,7 @@
 """From a call to launches: the public functions, raw calls, and derivatives of recorded ones."""
 
 from .call import Call
-from .elementwise import cast, contiguous_copy, copy_into, elementwise, elementwise_kernel
+from .elementwise import cast, contiguous_copy, copy_into, elementwise, elementwise_kernel, known_launch
 from .tensors import (
     as_dtype,
     empty,
@@ -27,6 +27,7 @@ __all__ = [
     "elementwise_kernel",
     "empty",
     "from_array",
+    "known_launch",
     "mirror",
     "one_device",
     "refuse_recording",

@@ -28,6 +28,7 @@ class Call(Launcher):
         self.name = op.name
         self.launched = []
         self.workspaces = []
+        self.constants = []
         self.saved = {}
         self._copies = []
 
@@ -76,7 +77,9 @@ class Call(Launcher):
 
     def empty(self, shape, dtype, strides=None):
         """A new uninitialised tensor, for an intermediate result; `strides` are a permutation of row-major ones."""
-        return empty(tuple(shape), as_dtype(dtype), strides, self.device)
+        x = empty(tuple(shape), as_dtype(dtype), strides, self.device)
+        self.workspaces.append(x)
+        return x
 
     @staticmethod
     def view(x, shape, strides, offset=0):
@@ -85,7 +88,7 @@ class Call(Launcher):
 
     def elementwise(self, name, *inputs, out=None):
         """Run an elementwise op as a part of this one."""
-        return elementwise(kernels.OPS[name], inputs, out)
+        return elementwise(kernels.OPS[name], inputs, out, call=self)
 
     def finish(self, result):
         """Copy temporaries to the outputs they stand for."""

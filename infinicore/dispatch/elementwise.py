@@ -13,6 +13,7 @@ from ..device import CPU
 from ..dtype import bool_, dtype, float32, promote_types, scalar_type, uint8
 from ..kernels.blocks.elementwise import WALK
 from ..kernels.ops import copy as copy_ops
+from . import known
 from .launcher import Launcher
 from .tensors import empty, one_device, overlap, scalar, to_device, view, writable
 
@@ -119,10 +120,10 @@ def _new_strides(first, shape):
     return layout.contiguous_strides(shape)
 
 
-def elementwise(op, inputs, out, result=None):
+def elementwise(op, inputs, out, result=None, call=None):
     """Run an elementwise op on tensors and numbers, into `out` or a new tensor.
 
-    `result` forces the dtype of the result (for `cast`).
+    `result` forces the dtype of the result (for `cast`); `call` is the call that this is a part of.
     """
     tensors = [x for x in inputs if isinstance(x, TensorBase)]
     if not tensors:
@@ -140,10 +141,53 @@ def elementwise(op, inputs, out, result=None):
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]
     block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
     device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, (operands, target), None)
+    if call is not None:
+        places = [(len(plan.head) + i, i, 0) for i in range(len(operands) + 1)]
+        call.launched.append((plan.kernel, block, [*operands, target], places, plan.numel, core_launch.GRAIN_ELEMENTS))
+        call.constants += [x for x, given in zip(operands, inputs) if x is not given]
+        if out is None:
+            call.workspaces.append(target)
     target.storage.version += 1
     if out is not target:
         copy_into(out, target)
     return out
+
+
+_NUMBERS = {
+    "float32": core_launch.FLOAT32,
+    "float64": core_launch.FLOAT64,
+    "int64": core_launch.INT64,
+    "int32": core_launch.INT32,
+}
+
+
+def known_launch(op, inputs, out, y, result=None):
+    """What a call with result `y` launched, for `core.launch.know`, and how its numbers lie in memory.
+
+    None if calls of the same layouts may launch something else. `out` and `result` as in `elementwise`.
+    """
+    fresh = out is None and y.address == y.storage.address
+    if not (fresh or (y is out and y.contiguous_)):
+        return None
+    signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
+    plan = _planned(y.device, op, signature, result, None if out is None else (y.dtype, y.strides_))
+    owners, operands, numbers, place = [], 0, 0, len(plan.head)
+    for x in inputs:
+        if isinstance(x, TensorBase):
+            owners.append((place, operands, 0))
+            operands += 1
+        elif type(x) in (int, float) and plan.numbers.name in _NUMBERS:
+            owners.append((place, core_launch.NUMBER - numbers, 0))
+            numbers += 1
+        else:
+            return None
+        place += 1
+    owners.append((place, core_launch.RESULT, 0))
+    if y.dtype is not plan.output:
+        return None
+    block = [*plan.head, *[0] * len(owners), *plan.tail]
+    launch = plan.kernel, block, owners, plan.numel, core_launch.GRAIN_ELEMENTS
+    return launch, _NUMBERS[plan.numbers.name] if numbers else 0
 
 
 def _scalar_dtype(compute):
@@ -171,31 +215,47 @@ def cast(x, target, out=None):
     return elementwise(kernels.OPS["cast"], (x,), out, result=target)
 
 
-def copy_into(destination, source):
-    """Write `source` into `destination`, broadcasting and casting as needed; overlap is handled."""
+def _copy_into(destination, source):
+    """Write `source` into `destination`, broadcasting and casting as needed; overlap is handled.
+
+    Returns the `Launcher` of a copy that is one problem, else None.
+    """
     if source.shape_ != destination.shape_:
         strides = layout.expand_strides(source.shape_, source.strides_, destination.shape_)
         source = view(source, destination.shape_, strides)
     if destination.numel_ == 0:
-        return
+        return None
     writable(destination, "destination")
     if source.device is not destination.device:
         source = to_device(source if source.contiguous_ else contiguous_copy(source), destination.device)
     destination.storage.version += 1
     how = overlap(source, destination)
     if how == "same":
-        return
+        return None
     if how == "partial":
         source = contiguous_copy(source)
     if source.dtype is destination.dtype:
-        _copy_same(destination, source)
-    else:
-        elementwise(kernels.OPS["cast"], (source,), destination, result=destination.dtype)
+        return _copy_same(destination, source)
+    elementwise(kernels.OPS["cast"], (source,), destination, result=destination.dtype)
+    return None
+
+
+def _learn_copy(args, kwargs, values, names):
+    before = known.state_of(args)
+    launcher = _copy_into(*args)
+    if launcher is not None:
+        known.remember(_known_copies, args, (), args[0], launcher, before)
+
+
+_known_copies = {}
+copy_into = core_launch.make_known(_known_copies, _copy_into, _learn_copy, frozenset(), True)
 
 
 def _copy_same(destination, source):
     """Copy between tensors of one shape and dtype that share no memory."""
-    copy_ops.copy_into(Launcher("rearrange", destination.device), destination, source)
+    launcher = Launcher("rearrange", destination.device)
+    copy_ops.copy_into(launcher, destination, source)
+    return launcher
 
 
 def contiguous_copy(x):

@@ -12,10 +12,9 @@ import threading
 from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
-from ..core.tensor_cy import TensorBase
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
-from . import derive
+from . import derive, known
 
 # ---- watchers ------------------------------------------------------------------------------------
 
@@ -112,16 +111,7 @@ def make_elementwise(op):
         return y
 
     if op.result == "given":
-
-        def cast_function(input, dtype, *, out=None):
-            target = dispatch.as_dtype(dtype)
-            if core_launch.mode() & WATCH:
-                return _watched(op, lambda x, **_: recorded((x,), out, target), (input,), _given(out))
-            return recorded((input,), out, target)
-
-        cast_function.__name__ = cast_function.__qualname__ = op.name
-        cast_function.__doc__ = op.doc
-        return cast_function
+        return _make_cast(op, recorded)
     table = {}  # dtype -> entry of the fast path, or None; filled by the first call per dtype
 
     def slow(inputs, out):
@@ -133,23 +123,50 @@ def make_elementwise(op):
             table[key] = _fast_entry(op, key)
         return y
 
+    def learn(inputs, out):
+        y = slow(inputs, out)
+        launched = dispatch.known_launch(op, inputs, out, y)
+        if launched is not None:
+            core_launch.know(
+                op.known, inputs, () if out is None else ("out",), y, [launched[0]], 0, numbers=launched[1]
+            )
+        return y
+
     count, defaults = len(op.parameters), tuple(op.defaults.values())
     if not defaults and count < 3:
         make = core_launch.make_unary if count == 1 else core_launch.make_binary
-        return make(table, slow, op.name, op.doc)
-    needed = count - len(defaults)
+        return make(table, op.known, slow, learn, op.name, op.doc)
 
-    def function(*inputs, out=None, **named):
-        if named or not needed <= len(inputs) <= count:
-            bound = signature.bind(*inputs, **named)
-            bound.apply_defaults()
-            inputs = bound.args
-        elif len(inputs) < count:
-            inputs = (*inputs, *defaults[len(inputs) - needed :])
-        return slow(inputs, out)
+    def bind(inputs, named):
+        bound = signature.bind(*inputs, **named)
+        bound.apply_defaults()
+        return bound.args
 
     signature = inspect.signature(op.function)
+    function = core_launch.make_many(op.known, slow, learn, count, defaults, bind)
     return _described(function, op, signature, out=None)
+
+
+def _make_cast(op, recorded):
+    """The public function of `cast`, whose second argument is a dtype."""
+
+    def function(input, dtype, *, out=None):
+        target = dispatch.as_dtype(dtype)
+        if core_launch.mode() & WATCH:
+            return _watched(op, lambda x, **_: recorded((x,), out, target), (input,), _given(out))
+        return recorded((input,), out, target)
+
+    def learn(args, kwargs, values, names):
+        y = function(*args, **kwargs)
+        if len(args) == 2 and not names:
+            launched = dispatch.known_launch(op, args[:1], None, y, dispatch.as_dtype(args[1]))
+            if launched is not None:
+                core_launch.know(op.known, args, (), y, [launched[0]], 0)
+        return y
+
+    function.__name__ = function.__qualname__ = op.name
+    function.__doc__, function.__signature__ = op.doc, inspect.signature(function)
+    return core_launch.make_known(op.known, function, learn, frozenset())
 
 
 def _described(function, op, signature, **named):
@@ -293,10 +310,10 @@ def make_function(op):
             record(found[1], args, kwargs, found[0])
             return found[0]
         call = dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {}))
-        before = _state_of(args)
+        before = known.state_of(core_launch.tensors(args))
         result = recorded(mode, call, args, kwargs)
         if not core_launch.tensors(call.saved.values()):
-            _remember(op.training, args, (), result, call, before, call.saved)
+            known.remember(op.training, args, (), result, call, before, call.saved)
         return result
 
     def device_of(args, kwargs):
@@ -313,57 +330,17 @@ def make_function(op):
         call = dispatch.Call(op, {} if out is None else {"out": out}, (), False, device_of(args, kwargs))
         if out is not None:
             call.inputs = core_launch.tensors(values)
-        before = _state_of(values)
+        before = known.state_of(core_launch.tensors(values))
         result = call.finish(paragraph(call, *args, **{k: x for k, x in kwargs.items() if k != "out"}))
         if out is None or result is out:
-            _remember(op.known, values, names, result, call, before)
+            known.remember(op.known, values, names, result, call, before)
         return result
 
     signature = inspect.signature(paragraph)
     signature = signature.replace(parameters=list(signature.parameters.values())[1:])
     _described(function, op, signature, **dict.fromkeys(outputs))
-    if op.fields:
-        return _with_fields(function, op)
-    return core_launch.make_known(op.known, function, learn, frozenset(outputs) - {"out"})
-
-
-def _state_of(args):
-    """What a call changes only by its launches, and what it must not change: deeds, and the versions of operands."""
-    return core_launch.deeds(), [x.storage.version for x in args if isinstance(x, TensorBase)]
-
-
-def _remember(table, args, names, result, call, before, saved=None):
-    """Enter a call into a table of known ones.
-
-    It must have done nothing but its launches, whose blocks have no address but those of operands, the result and
-    workspace. `before` is the `_state_of` its operands then; `saved` is what a call under gradients keeps besides.
-    """
-    deeds, versions = _state_of(args)
-    if deeds != before[0] + len(call.launched) or versions != before[1] or not isinstance(result, TensorBase):
-        return
-    owners = {id(result): (core_launch.RESULT, 0)}  # id of a tensor -> its owner, and where its memory begins there
-    for i, x in enumerate(args):
-        if isinstance(x, TensorBase):
-            if id(x) in owners:
-                return  # one tensor twice: of two others, the block would hold the first twice
-            owners[id(x)] = i, 0
-    scratch = 0
-    for x in call.workspaces:  # one behind the other
-        owners[id(x)], scratch = (core_launch.SCRATCH, scratch), scratch + -(-x.nbytes // 64) * 64
-    launches = []
-    for kernel, values, tensors, places, n, grain in call.launched:
-        found = []
-        for place, name, offset in [(i, i, 0) for i in range(len(tensors))] if places is None else places:
-            x = tensors[name]
-            if x is None:
-                continue
-            owner, start = owners.get(id(x), (None, 0))
-            if owner is None or (places is None and values[place] != x.address):
-                return
-            found.append((place, owner, start + offset))
-        launches.append((kernel, values, found, n, grain))
-    if any(owner == core_launch.RESULT for _, _, found, _, _ in launches for _, owner, _ in found):
-        core_launch.know(table, args, names, result, launches, scratch, saved)
+    made = core_launch.make_known(op.known, function, learn, frozenset(outputs) - {"out"})
+    return _with_fields(made, op) if op.fields else made
 
 
 def _with_fields(function, op):

@@ -12,11 +12,12 @@ class Launcher:
     Tensors stand at the beginning of the block, or are named by `places`.
     """
 
-    __slots__ = ("device", "launched", "name", "workspaces")
+    __slots__ = ("constants", "device", "launched", "name", "workspaces")
 
     def __init__(self, name, device):
         self.name, self.device, self.launched = name, device, []
-        self.workspaces = []  # memory whose contents nobody made: what `scratch` gave
+        self.workspaces = []  # memory whose contents only these launches make
+        self.constants = []  # tensors of numbers, which calls of the same numbers share
 
     @property
     def backend(self):

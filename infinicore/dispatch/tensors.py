@@ -18,7 +18,7 @@ def set_tensor_class(cls):
     """Let new tensors be of this class."""
     global _new
     _new = cls
-    core_launch.configure(threads, cls, CPU)
+    core_launch.configure(threads, cls, CPU, DType)
 
 
 def _after_fork():
@@ -29,7 +29,7 @@ def _after_fork():
 
 
 memory.set_host(CPU.backend)
-core_launch.configure(threads, TensorBase, CPU)
+core_launch.configure(threads, TensorBase, CPU, DType)
 core_launch.set_threads(threads.default_threads())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
