@@ -1,7 +1,7 @@
 """The cache of compiled kernels and repacked weights, seen from above: what lies in it, and how to fill it early.
 
-Where kernels lie and how they are written is `kernels/cache.py`, for weights `models/weight_cache.py`. The command is
-`infinicore cache`.
+Where kernels lie and how they are written is `kernels/build/disk.py`, for weights `models/weight_cache.py`. The command
+is `infinicore cache`.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .dtype import dtype as as_dtype
-from .kernels.build import cache as _files
+from .kernels.build import disk as _files
 from .kernels.build import jit as _jit
 from .kernels.cpu.machine import available_cpus
 

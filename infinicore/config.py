@@ -103,7 +103,7 @@ _ROWS = (
         default=None,
         meaning="where compiled kernels and repacked weights are kept; default: `infinicore` in the user's cache"
         " folder",
-        read_by="kernels/build/cache.py",
+        read_by="kernels/build/disk.py",
     ),
     Switch(
         name="INFINICORE_TEST_DATA",

@@ -76,7 +76,7 @@ def _memory():
 
 def _cache():
     from . import cache
-    from .kernels.build import cache as files
+    from .kernels.build import disk as files
 
     found, weights = cache.entries(), cache.weight_entries()
     machine = files.directory().name

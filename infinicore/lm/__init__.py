@@ -1,8 +1,8 @@
 """Text generation with language models: tokenizers, sampling, caches, streams of tokens, chat."""
 
-from .cache import PagedCache, StaticCache
 from .conversation import Conversation
 from .generate import Completion, Generation, Token, generate
+from .kvcache import PagedCache, StaticCache
 from .runner import Runner
 from .sampler import SamplingParams
 from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of

@@ -5,7 +5,7 @@ import numpy as np
 import infinicore
 from infinicore import Tensor
 
-from .cache import ScratchCache
+from .kvcache import ScratchCache
 
 
 def _rows(input_ids):

@@ -6,7 +6,7 @@ from .. import config
 from ..autograd import no_grad
 from ..context import NumThreads
 from ..dispatch import mirror
-from .cache import PagedCache, StaticCache
+from .kvcache import PagedCache, StaticCache
 from .step import Step, build, indices
 
 CACHES = {"static": StaticCache, "paged": PagedCache}

@@ -1,6 +1,6 @@
 """Language models: checkpoints in Hugging Face layout, decoders, and the caches they run over."""
 
-from ..lm.cache import PagedCache, StaticCache
+from ..lm.kvcache import PagedCache, StaticCache
 from .auto import from_config, from_pretrained, load_config
 from .gpt2.configs import GPT2Config
 from .gpt2.model import GPT2

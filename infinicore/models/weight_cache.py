@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import config, dispatch
 from ..dtype import uint8
-from ..kernels.build import cache, isa
+from ..kernels.build import disk, isa
 
 _ALIGNMENT = 4096  # a page: mapped tensors begin on one
 _PIECE = 16 << 20
@@ -53,7 +53,7 @@ def key(paths, *, format, version, **options):
 
 def folder():
     """Where entries lie."""
-    return cache.weights_folder()
+    return disk.weights_folder()
 
 
 def _identity(key):
@@ -68,7 +68,7 @@ def path_of(key):
     source = Path(key["sources"][0][0])
     name = source.parent.name if source.stem.startswith("model") else source.stem
     safe = "".join(c if c.isalnum() or c in "._" else "_" for c in name)[:60]
-    return folder() / f"{safe}-{key['format']}-{_identity(key)}-{digest}{cache.WEIGHTS_SUFFIX}"
+    return folder() / f"{safe}-{key['format']}-{_identity(key)}-{digest}{disk.WEIGHTS_SUFFIX}"
 
 
 def load(key):
@@ -137,7 +137,7 @@ def store(key, tensors):
             stacklevel=2,
         )
         return False
-    for other in path.parent.glob(f"*-{_identity(key)}-*{cache.WEIGHTS_SUFFIX}"):
+    for other in path.parent.glob(f"*-{_identity(key)}-*{disk.WEIGHTS_SUFFIX}"):
         if other != path:
             other.unlink(missing_ok=True)
     return True
@@ -161,7 +161,7 @@ def _header(key, tensors):
 
 
 def _write(path, header, size, tensors):
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=cache.WEIGHTS_SUFFIX, dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=disk.WEIGHTS_SUFFIX, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)

@@ -19,7 +19,7 @@ import platform
 import re
 import threading
 
-from . import cache, elf, isa
+from . import disk, elf, isa
 
 _FLAGS = {"error_model": "numpy", "boundscheck": False}
 _engines = []  # an execution engine owns the code it loaded
@@ -213,13 +213,13 @@ def _store(name, path, source, wait=True):
 
     Without `wait`: None in the second case.
     """
-    with cache.turn(path, wait) as ours:
-        entry = cache.read(path)  # another process may have been faster
+    with disk.turn(path, wait) as ours:
+        entry = disk.read(path)  # another process may have been faster
         if entry is None and ours:
             if _on_compile is not None:
                 _on_compile(name)
             entry = _compile(path, source)
-            cache.write(path, *entry, source)
+            disk.write(path, *entry, source)
         return entry
 
 
@@ -235,21 +235,21 @@ def load_kernel(name, source):
         raise NotImplementedError(
             f"`INFINICORE_ISA=neon` compiles for aarch64, and this is {platform.machine()}: unset it to run kernels"
         )
-    path = cache.path_of(name, source)
+    path = disk.path_of(name, source)
     if _only_store:
-        if cache.read(path) is None:
+        if disk.read(path) is None:
             _store(name, path, source, wait=False)
         return ctypes.cast(_nothing(), ctypes.c_void_p).value
     with _turns.setdefault(path, threading.RLock()):
         address = _addresses.get(path)
         if address is None:
-            address = _addresses[path] = _load(*(cache.read(path) or _store(name, path, source)))
+            address = _addresses[path] = _load(*(disk.read(path) or _store(name, path, source)))
         return address
 
 
 def assembly(name, source):
     """The machine code of a kernel as text (for tests and for reading)."""
-    _, code = _compile(cache.path_of(name, source), source)
+    _, code = _compile(disk.path_of(name, source), source)
     import subprocess
     import tempfile
 
@@ -277,7 +277,7 @@ def cross_assembly(name, source, triple="aarch64-unknown-linux-gnu"):
     features = ",".join("+" + feature for feature in sorted(isa.features()))
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(cpu=isa.cpu_name(), features=features, opt=3)
-    text = str(_link(cache.path_of(name, source), source)[1]._final_module)
+    text = str(_link(disk.path_of(name, source), source)[1]._final_module)
     text = re.sub(r'^target triple = ".*"$', f'target triple = "{triple}"', text, flags=re.MULTILINE)
     layout = f'target datalayout = "{machine.target_data}"'
     module = llvm.parse_assembly(re.sub(r'^target datalayout = ".*"$', layout, text, flags=re.MULTILINE))

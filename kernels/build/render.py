@@ -9,6 +9,7 @@ contiguous operands; `cpu/array/elementwise.py` brings other layouts to it.
 import ast
 import functools
 import inspect
+import re
 import textwrap
 
 from . import isa
@@ -160,7 +161,7 @@ from infinicore.kernels.cpu.reduce import fold
 from infinicore.kernels.cpu.reduce.fold import WIDE, spread
 from infinicore.kernels.lang import lowp, vmath as m
 from infinicore.kernels.lang.vector import BLOCK
-from infinicore.kernels.lang.shuffle import high, low
+from infinicore.kernels.lang.shuffle import high, low, turned
 from infinicore.kernels.lang.simd import (
     convert, fill, lane, ramp, select, store, vload, vload_first, vstore, vstore_first
 )
@@ -188,7 +189,7 @@ def read_first(x, i, left, plane):
 
 @jit.inline
 def read_rest(x, i, left, plane):
-    there, s = ramp(0, types.int64, WIDE) < left, read_first(x, i, left, plane)
+    there, s = ramp(0, types.int64, WIDE) < left, {read_first}
     return {read_rest}
 
 
@@ -218,7 +219,8 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     Elements of dtype `source` are converted to `value` before the rule sees them; its states are of dtype `state`.
     Where a long reduction is `cut`, its "parts" are states stored for a second launch, which makes their "whole".
     """
-    parts = range(rule.parts)
+    # A helper takes some 20 ms to compile, so none is written that only hands its argument on.
+    parts, itself = range(rule.parts), rule.parts == 1 and _hands_on(rule.element)
     here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
 
     def joined(values):
@@ -227,30 +229,40 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     def states(load):
         if cut == "whole":
             return joined([load.format(x=f"x + {k} * plane" if k else "x") for k in parts])
-        values = f"element(convert({load.format(x='x')}, VALUE))"
+        values = f"convert({load.format(x='x')}, VALUE)"
+        if itself:
+            return values if value == state else f"convert({values}, STATE)"
         if rule.parts == 1:
-            return f"spread({values}, STATE, WIDE)"
-        return f"stated({values})"
+            return f"spread(element({values}), STATE, WIDE)"
+        return f"stated(element({values}))"
 
     types = {"SOURCE": state if cut == "whole" else source, "VALUE": value, "STATE": state}
     types["RESULT"] = state if cut == "parts" else result
-    functions = [_function(rule.element, "element"), _function(rule.joined, "join")]
+    functions = [_function(rule.joined, "join")]
+    if not itself and cut != "whole":
+        functions.append(_function(rule.element, "element"))
     functions.append(_function(rule.absorbed, "absorb") if rule.absorbed else _ABSORB)
     if rule.parts > 1:
         functions.append(f"def stated(s):\n    return {joined([f'spread({v}, STATE, WIDE)' for v in here])}")
-    halves = "\n".join(
-        f"    s{k + 1} = join({joined([f'low({v})' for v in _parts(rule, f's{k}')])}, "
-        f"{joined([f'high({v})' for v in _parts(rule, f's{k}')])})"
-        for k in range(_LEVELS)
-    )
+    # From WIDE lanes to those of a register, then at one width, which is one `join` to compile for all steps.
+    folds = [("low({v})", "high({v})")] * 2
+    folds += [("{v}", f"turned({{v}}, {isa.lanes() >> k})") for k in range(1, isa.lanes().bit_length())]
+    across = []
+    for step, sides in enumerate(folds):
+        values = [v.replace("s", f"s{step}", 1) for v in here]
+        pair = ", ".join(joined([side.format(v=v) for v in values]) for side in sides)
+        across.append(f"    s{step + 1} = join({pair})")
     if cut == "parts":
         write = "\n".join(f"    store(y, i + {k} * plane, lane({v}, 0))" for k, v in enumerate(here))
         first = "\n".join(f"    vstore_first(y, i + {k} * plane, {v}, left)" for k, v in enumerate(here))
     else:
-        functions.append(_function(rule.finished, "finish") if rule.finished else _FINISH)
-        final = f"finish({', '.join([*here, 'count'] if rule.counts else here)})"
-        write = f"    store(y, i, lane(spread({final}, RESULT, 1), 0))"
-        first = f"    vstore_first(y, i, spread({final}, RESULT, WIDE), left)"
+        final, rest = "convert(s, RESULT)", "convert(s, RESULT)"
+        if rule.finished or rule.parts > 1:
+            functions.append(_function(rule.finished, "finish") if rule.finished else _FINISH)
+            final = f"finish({', '.join([*here, 'count'] if rule.counts else here)})"
+            final, rest = f"spread({final}, RESULT, 1)", f"spread({final}, RESULT, WIDE)"
+        write = f"    store(y, i, lane({final}, 0))"
+        first = f"    vstore_first(y, i, {rest}, left)"
     loads = "vload_first({x}, i, WIDE, left)"
     arguments = "begin, read, read_rest, join, absorb, across, write"
     if kind == "outer":
@@ -267,20 +279,15 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         read=states("vload({x}, i, WIDE)"),
         read_first=states(loads),
         read_rest=joined([f"select(there, {v}, fill(START_{k}, STATE, WIDE))" for k, v in enumerate(here)]),
-        across=f"{halves}\n    return s{_LEVELS}",
+        across="\n".join([*across, f"    return s{len(folds)}"]),
         write=write,
         write_first=first,
         call=f"fold.{kind}(args, lo, hi, {arguments}, SOURCE, RESULT)",
     )
 
 
-_LEVELS = (4 * isa.lanes()).bit_length() - 1  # from WIDE lanes to one, in halves
 _ABSORB = "def absorb(total, a, b):\n    return join(join(total, a), b)"
 _FINISH = "def finish(s):\n    return s"
-
-
-def _parts(rule, name):
-    return [f"{name}[{k}]" for k in range(rule.parts)] if rule.parts > 1 else [name]
 
 
 def _start(value, dtype):
@@ -337,6 +344,11 @@ def _function(function, name):
     function.name = name
     function.body = [s for s in function.body if not _is_docstring(s)]
     return ast.unparse(function)
+
+
+def _hands_on(function):
+    """Whether a function of a rule returns its argument as it is."""
+    return re.fullmatch(r"def (\w+)\((\w+)\):\s*return \2", _function(function, "f")) is not None
 
 
 def _is_docstring(statement):

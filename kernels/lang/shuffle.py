@@ -7,7 +7,7 @@ from numba.extending import intrinsic
 from ..build import isa, jit
 from .memory import element_bytes, gep
 from .simd import select
-from .vector import I32, Pointer, Vector, is_float, memory_type
+from .vector import I32, Pointer, Vector, is_float, literal_of, memory_type
 
 
 def _permute(builder, a, b, lanes):
@@ -50,6 +50,19 @@ def interleave(typingctx, a, b):
         return _permute(builder, *args, lanes)
 
     return Vector(a.dtype, 2 * a.lanes)(a, b), codegen
+
+
+@intrinsic(prefer_literal=True)
+def turned(typingctx, v, by):
+    """v[by], v[by + 1], ..., v[by - 1]: lane i becomes lane i - by; `by` is a literal."""
+    steps = literal_of(by)
+    if steps is None or not isinstance(v, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        return _permute(builder, args[0], args[0], [(i + steps) % v.lanes for i in range(v.lanes)])
+
+    return v(v, by), codegen
 
 
 def _across(name, doc, symbol):

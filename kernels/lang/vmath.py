@@ -9,9 +9,10 @@ least-squares fits at Chebyshev nodes to mpmath values. `tests/ops/test_vmath.py
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from ..build import jit
+from .by_type import by_type
 from .simd import (
     Vector,
     bitcast,
@@ -86,12 +87,6 @@ def pow(typingctx, x, y):
 def _function(name, float32=None, float64=None):
     """Make `name(x)`: one implementation per type, the C library where there is none."""
 
-    def declared(x):
-        raise NotImplementedError(f"`{name}` is for jitted code")
-
-    declared.__name__ = declared.__qualname__ = name
-
-    @overload(declared)
     def choose(x):
         vector = isinstance(x, Vector)
         if vector and x.dtype == F32 and float32 is not None:
@@ -101,7 +96,8 @@ def _function(name, float32=None, float64=None):
         if (x.dtype if vector else x) in (F32, F64):
             return lambda x: libm(name, x)
 
-    return declared
+    choose.__name__ = choose.__qualname__ = name
+    return by_type(choose)
 
 
 # ---- exp and its relatives ---------------------------------------------------------------------
@@ -171,13 +167,9 @@ def _expm1_f32(x):
 expm1 = _function("expm1", _expm1_f32)
 
 
+@by_type
 def sigmoid(x):
     """1 / (1 + exp(-x))."""
-    raise NotImplementedError("`sigmoid` is for jitted code")
-
-
-@overload(sigmoid)
-def _sigmoid(x):
     return lambda x: 1.0 / (1.0 + exp(-x))
 
 

@@ -7,7 +7,7 @@ from ..problems.array import PutRows
 from ..table.registry import ALL, op
 from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
-from .index import gather_rows
+from .gather import gather_rows
 
 _CHUNK = 65536  # elements of a chunk that `nonzero` counts
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from infinicore.kernels.build import cache, elf, host, jit, load
+from infinicore.kernels.build import disk, elf, host, jit, load
 
 X86 = sys.platform == "linux" and platform.machine() == "x86_64"
 
@@ -43,8 +43,8 @@ def test_code_runs_wherever_it_is_loaded(name, monkeypatch):
     """Our loader and LLVM's write the same bytes into the same places, but for where things lie."""
     types = {"T": "uint32"} if name.endswith("rows") else {}
     load.kernel(name, **types)
-    path = next(p for p in sorted(cache.directory().glob(f"{name}*.o")))
-    symbol, code = cache.read(path)
+    path = next(p for p in sorted(disk.directory().glob(f"{name}*.o")))
+    symbol, code = disk.read(path)
     ours = elf.load(symbol, code)
     monkeypatch.setattr(elf, "load", lambda *_: None)
     theirs = jit._load(symbol, code)
@@ -57,7 +57,7 @@ def test_code_runs_wherever_it_is_loaded(name, monkeypatch):
 @pytest.mark.skipif(not X86, reason="LLVM loads kernels here")
 def test_code_that_is_unknown_is_left_to_llvm():
     load.kernel("array.elementwise.walk")
-    symbol, code = cache.read(next(iter(cache.directory().glob("array.elementwise.walk*.o"))))
+    symbol, code = disk.read(next(iter(disk.directory().glob("array.elementwise.walk*.o"))))
     assert elf.load(symbol, code) is not None
     assert elf.load(symbol, b"\xcf\xfa\xed\xfe" + code[4:]) is None  # Mach-O
     assert elf.load(symbol, code[:18] + b"\xb7\x00" + code[20:]) is None  # for aarch64

@@ -92,7 +92,7 @@ def share(monkeypatch):
 
     def set_units(units):
         planner = plans.attention.attention
-        monkeypatch.setitem(plans.PLANNERS, Attention, lambda problem, threads: planner(problem, units))
+        monkeypatch.setitem(plans.attention.PLANNERS, Attention, lambda problem, threads: planner(problem, units))
         monkeypatch.setattr(plans.attention, "GRAIN_NS", 1e-3)
         monkeypatch.setattr(ic.device("cpu").backend, "plans", {})  # none that was made before, and none for others
 

@@ -4,7 +4,8 @@ from numba import types
 
 from ...blocks.array import COUNT_NONZERO, FILLED, NONZERO, ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
 from ...build import isa, jit
-from ...lang.simd import fill, load, ptr, stack, store, vstore, vstore_first
+from ...lang.rows import fill_row
+from ...lang.simd import load, ptr, stack, store
 from .copy import copy_row
 
 LANES = isa.lanes()
@@ -16,21 +17,9 @@ FOUND_BYTES, DIGITS_BYTES = 8 * FOUND, 8 * 64
 
 
 @jit.inline
-def fill_row(y, size, value, E):
-    """`size` contiguous elements set to `value`."""
-    wide, i = fill(value, E, WIDE), 0
-    while i + WIDE <= size:
-        vstore(y, i, wide)
-        i += WIDE
-    while i < size:
-        vstore_first(y, i, fill(value, E, LANES), size - i)
-        i += LANES
-
-
-@jit.inline
 def filled(args, lo, hi, E):
     """Elements [lo, hi) set to one value."""
-    fill_row(ptr(load(args, FILLED.y), E) + lo, hi - lo, load(args, FILLED.value), E)
+    fill_row(ptr(load(args, FILLED.y), E) + lo, hi - lo, load(args, FILLED.value))
     return 0
 
 
@@ -44,12 +33,12 @@ def triangle(args, lo, hi, E):
         source, target = x + row * stride, y + row * columns
         if upper:
             cut = min(max(row % rows + diagonal, 0), columns)
-            fill_row(target, cut, 0, E)
+            fill_row(target, cut, 0)
             copy_row(target + cut, source + cut, columns - cut)
         else:
             cut = min(max(row % rows + diagonal + 1, 0), columns)
             copy_row(target, source, cut)
-            fill_row(target + cut, columns - cut, 0, E)
+            fill_row(target + cut, columns - cut, 0)
     return 0
 
 
@@ -61,7 +50,7 @@ def one_hot(args, lo, hi, I):
         at = I64(load(index, row))
         if at < 0 or at >= classes:
             return OUT_OF_RANGE
-        fill_row(y + row * classes, classes, 0, I64)
+        fill_row(y + row * classes, classes, 0)
         store(y, row * classes + at, 1)
     return 0
 
@@ -138,6 +127,6 @@ def repeated(args, lo, hi, I):
     counts, y, at = ptr(load(args, REPEATED.counts), I), ptr(load(args, REPEATED.y), I64), 0
     for i in range(load(args, REPEATED.size)):
         count = min(I64(load(counts, i)), load(args, REPEATED.total) - at)
-        fill_row(y + at, count, i, I64)
+        fill_row(y + at, count, i)
         at += count
     return 0

@@ -4,9 +4,9 @@ from numba import types
 
 from ...blocks.array import GATHER_ROWS as BLOCK
 from ...build import jit
+from ...lang.rows import fill_row
 from ...lang.simd import load, ptr, store
 from .copy import copy_row
-from .create import fill_row
 
 I64 = types.int64
 OUT_OF_RANGE = 1
@@ -36,7 +36,7 @@ def gather_rows(args, lo, hi, E, I):
         if first <= row < end:
             copy_row(y + unit * length, x + (outer * outer_stride + (row - first) * row_stride), length)
         elif others_are_zero:
-            fill_row(y + unit * length, length, 0, E)
+            fill_row(y + unit * length, length, 0)
         else:
             return OUT_OF_RANGE
     return 0

@@ -8,18 +8,26 @@ from numba import types
 
 from ...blocks.array import ADD_ROWS, CHAIN, ELEMENTS, INDEX, OFFSETS, PUT_ROWS
 from ...build import isa, jit
-from ...lang.simd import fill, load, ptr, store, vload, vload_first, vstore, vstore_first
-from ..reduce.fold import identity
+from ...lang.by_type import by_type
+from ...lang.simd import bitcast, fill, is_float, load, ptr, store, vload, vload_first, vstore, vstore_first
 from .copy import copy_row
 from .sizes import COLUMNS
 
 LANES = isa.lanes()
 WIDE = 4 * LANES
-I32, I64 = types.int32, types.int64
+I32, I64, F64 = types.int32, types.int64, types.float64
 OUT_OF_RANGE = 1
 
 
 # ---- single elements ---------------------------------------------------------------------------
+
+
+@by_type
+def number_of(args, index, A):
+    """The number at a place of the block, of type A: a floating-point one stands there as its bits."""
+    if is_float(A.instance_type):
+        return lambda args, index, A: bitcast(load(args, index), F64)
+    return lambda args, index, A: load(args, index)
 
 
 @jit.inline
@@ -124,7 +132,7 @@ def add_rows(args, lo, hi, T, A, I):
     t, v = ptr(load(args, ADD_ROWS.t), T), ptr(load(args, ADD_ROWS.v), T)
     index, step, count = ptr(load(args, ADD_ROWS.index), I), load(args, ADD_ROWS.step), load(args, ADD_ROWS.indices)
     first, following = ptr(load(args, ADD_ROWS.first), I32), ptr(load(args, ADD_ROWS.following), I32)
-    length, blocks, scale = load(args, ADD_ROWS.length), load(args, ADD_ROWS.blocks), identity(args, ADD_ROWS.scale, A)
+    length, blocks, scale = load(args, ADD_ROWS.length), load(args, ADD_ROWS.blocks), number_of(args, ADD_ROWS.scale, A)
     t_outer, v_outer = load(args, ADD_ROWS.rows) * length, count * length
     unit = lo
     while unit < hi:

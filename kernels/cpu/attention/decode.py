@@ -11,12 +11,13 @@ from numba.extending import intrinsic
 
 from ...blocks.attention import ATTENTION
 from ...build import jit
+from ...lang.rows import clear
 from ...lang.simd import address, bitcast, fill, load, ptr, stack, store, vload, vstore
 from ..gemm.microkernel import depth, fetch, itemsize, lanes, panel_ptr, panel_type, sum_ptr, sum_type
 from .few import LINE, WORDS, bias_few, fold_add, hide_few, in_halves, score_few, softmax_few, weigh_few
 from .prefill import find_rows, row_slope, sequence, visible, write_row
 from .sizes import CUT, FEW, FEW_KEYS, KEY_BYTES, LANES, PANEL, QUERY_BYTES, STREAM, SUM_BYTES, VALUE_BYTES
-from .tiles import INF, LOG2E, clear, exp2_below, offset_of, pack_row, row_scale
+from .tiles import INF, LOG2E, exp2_below, offset_of, pack_row, row_scale
 
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 

@@ -16,6 +16,7 @@ from numba import types
 
 from ...blocks.attention import GRAD
 from ...build import jit
+from ...lang.rows import clear
 from ...lang.simd import (
     bitcast,
     fill,
@@ -46,7 +47,7 @@ from .grad_tiles import (
     write_rows,
 )
 from .sizes import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
-from .tiles import INF, LOG2E, clear, offset_of, value_tile
+from .tiles import INF, LOG2E, offset_of, value_tile
 
 F64 = types.float64
 ROW_BYTES = 8 * TILE  # one number for each row of a tile

@@ -11,6 +11,7 @@ from numba import types
 from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.philox import philox
+from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, fill, ptr, ramp, select, stack, vload, vload_first, vstore, vstore_first
 from ..gemm.microkernel import depth, sum_ptr
@@ -19,7 +20,6 @@ from .tiles import (
     INF,
     LOG2E,
     as_words,
-    clear,
     exp2_below,
     pack_row,
     pack_two_rows,

@@ -18,6 +18,7 @@ from numba import types
 
 from ...blocks.attention import ATTENTION, BAD_BLOCK, BAD_KV_STARTS, BAD_LENGTH, BAD_Q_STARTS
 from ...build import jit
+from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import bitcast, fill, load, ptr, stack, store, vload, vstore, vstore_first
 from ..gemm.microkernel import depth, itemsize, lanes, panel_ptr, sum_ptr
@@ -38,7 +39,6 @@ from .tiles import (
     INF,
     LOG2E,
     bias_tile,
-    clear,
     mask_tile,
     offset_of,
     pack_row,

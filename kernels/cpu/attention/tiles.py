@@ -15,7 +15,7 @@ from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.lowp import bfloat16
 from ...lang.memory import first_lanes, from_memory, gep, vector_load
-from ...lang.simd import address, bitcast, convert, fill, load, muladd, ptr, select, vload, vload_first, vstore
+from ...lang.simd import address, bitcast, convert, load, muladd, ptr, select, vload, vload_first, vstore
 from ...lang.vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from ...lang.vmath import exp
 from ..gemm.microkernel import _BFloat, add_products_of
@@ -379,18 +379,6 @@ def pack_two_rows(words, stride, pair, first, second, keep, size, scale, second_
         pack_row(words + (2 * pair + 1) * stride, second, size, second_scale)
 
     return widened
-
-
-@by_type
-def clear(x, size):
-    """Zero `size` elements of scratch; writes whole registers."""
-    dtype = x.dtype
-
-    def zeros(x, size):
-        for i in range(0, size, LANES):
-            vstore(x, i, fill(0, dtype, LANES))
-
-    return zeros
 
 
 @jit.inline

@@ -13,12 +13,13 @@ Sums run over channels and taps in one order, whatever the cut into units.
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.conv import IMAGE, PRODUCT, WEIGHT
 from ...build import jit
+from ...lang.by_type import by_type
+from ...lang.rows import fill_row
 from ...lang.shuffle import transpose_tile
-from ...lang.simd import address, convert, fill, load, ptr, stack, store, vload, vload_first, vstore_first
+from ...lang.simd import address, convert, load, ptr, stack, store, vload, vload_first, vstore_first
 from ..gemm.microkernel import depth, is_pair, itemsize, lanes, lanes_of, panel_ptr, sum_ptr
 from ..gemm.pack import load_unit
 from .products import offset_product, place_product
@@ -63,29 +64,9 @@ def pack_weight(args, lo, hi, T):
 # ---- the padded image --------------------------------------------------------------------------
 
 
-def zero_row(target, start, stop):
-    """target[start:stop] = 0."""
-    raise NotImplementedError("`zero_row` is for jitted code")
-
-
-@overload(zero_row)
-def _zero_row(target, start, stop):
-    width, kind = lanes_of(target.dtype), target.dtype
-
-    def implementation(target, start, stop):
-        for i in range(start, stop, width):
-            vstore_first(target, i, fill(0, kind, width), stop - i)
-
-    return implementation
-
-
+@by_type
 def copy_row(target, x, other, count, step):
     """target[i] = x[i * step] for i < count; pairs have their upper halves from `other` elements later, or zeros."""
-    raise NotImplementedError("`copy_row` is for jitted code")
-
-
-@overload(copy_row)
-def _copy_row(target, x, other, count, step):
     width = lanes_of(x.dtype)
 
     def plain(target, x, other, count, step):
@@ -132,24 +113,20 @@ def pad_image(args, table, buffer, x, row, channels, pair):
             for i in range(num_rows):
                 h = (i + h_first) * h_stride + h_phase
                 if 0 <= h < H and left < right:
-                    zero_row(target, 0, left)
+                    fill_row(target, left, 0)
                     copy_row(target + left, source + h * W, other, right - left, w_stride)
-                    zero_row(target, right, pitch)
+                    fill_row(target + right, pitch - right, 0)
                 else:
-                    zero_row(target, 0, pitch)
+                    fill_row(target, pitch, 0)
                 target = target + pitch
 
 
 # ---- the product -------------------------------------------------------------------------------
 
 
+@by_type
 def store_sums(y, step, sums, count, bias):
     """y[i * step] = sums[i] + bias for i < count."""
-    raise NotImplementedError("`store_sums` is for jitted code")
-
-
-@overload(store_sums)
-def _store_sums(y, step, sums, count, bias):
     width = lanes_of(y.dtype)
 
     def implementation(y, step, sums, count, bias):
@@ -253,13 +230,9 @@ def fill_offsets(args, offsets, channels, size):
 # ---- the product with channels along the lanes ---------------------------------------------------
 
 
+@by_type
 def turn(turned, tile, rows, across):
     """turned[c, r] = tile[r, c] for c < across; rows of `turned` have whole vectors."""
-    raise NotImplementedError("`turn` is for jitted code")
-
-
-@overload(turn)
-def _turn(turned, tile, rows, across):
     count = lanes_of(tile.dtype)
 
     def implementation(turned, tile, rows, across):

@@ -6,39 +6,31 @@ its columns are channels m, for which a block of g is packed as [places, m]. The
 that the sizes alone determine; each part has sums of its own, added up in one order by `join_parts`.
 """
 
-from numba.extending import overload
-
 from ...blocks.conv import JOIN, SUMS
 from ...build import jit
+from ...lang.by_type import by_type
+from ...lang.rows import fill_row
 from ...lang.simd import load, ptr, stack, store, vload_first, vstore
 from ..gemm.microkernel import depth, is_pair, itemsize, lanes, lanes_of, panel_ptr, sum_ptr
 from ..gemm.pack import pack_panels
-from .forward import INT64, TILE_BYTES, U16, pad_image, store_sums, turn, zero_row
+from .forward import INT64, TILE_BYTES, U16, pad_image, store_sums, turn
 from .products import tap_product
 from .sizes import SLACK
 
 BEHIND = 4  # a pair may reach one element behind the image, times a zero
 
 
+@by_type
 def image_ptr(address, T):
     """The pointer to elements of a padded image: bfloat16 that is multiplied in pairs keeps its bits."""
-    raise NotImplementedError("`image_ptr` is for jitted code")
-
-
-@overload(image_ptr)
-def _image_ptr(address, T):
     if is_pair(T.instance_type):
         return lambda address, T: ptr(address, U16)
     return lambda address, T: sum_ptr(address, T)
 
 
+@by_type
 def source_ptr(address, T):
     """The pointer at an image to copy into what `image_ptr` points to."""
-    raise NotImplementedError("`source_ptr` is for jitted code")
-
-
-@overload(source_ptr)
-def _source_ptr(address, T):
     if is_pair(T.instance_type):
         return lambda address, T: ptr(address, U16)
     return lambda address, T: ptr(address, T)
@@ -69,7 +61,7 @@ def weight_sums(args, lo, hi, T, R, V):
         panels = (count + across - 1) // across
         sums = sum_ptr(load(args, SUMS.sums), T) + ((part * groups + group) * rows_of_k * width + first)
         for k in range(rows_of_k):
-            zero_row(sums, k * width, k * width + panels * across)
+            fill_row(sums + k * width, panels * across, 0)
         stop = (part + 1) * places // parts
         for begin in range(part * places // parts, stop, load(args, SUMS.together)):
             together = min(load(args, SUMS.together), stop - begin)
@@ -79,7 +71,7 @@ def weight_sums(args, lo, hi, T, R, V):
                 x = source_ptr(load(args, SUMS.x), T) + x_at
                 buffer = image_ptr(scratch + i * load(args, SUMS.image_bytes), T)
                 pad_image(args, SUMS.table, buffer, x, row, C, 1)
-                zero_row(buffer, C * load(args, SUMS.channel), C * load(args, SUMS.channel) + BEHIND)
+                fill_row(buffer + C * load(args, SUMS.channel), BEHIND, 0)
                 g = ptr(load(args, SUMS.g), T) + (n * g_image + (group * M + first) * g_channel + row * OW)
                 pack_places(packed + i * block_size, g, count, min(block_rows, OH - row), OW, g_channel, across, T)
             for k in range(0, k_total, R):
@@ -140,13 +132,9 @@ def join_parts(args, lo, hi, T):
     return 0
 
 
+@by_type
 def add_up(row, sums, parts, step, valid):
     """row = the sum of `parts` vectors that lie `step` apart, in order."""
-    raise NotImplementedError("`add_up` is for jitted code")
-
-
-@overload(add_up)
-def _add_up(row, sums, parts, step, valid):
     count = lanes_of(row.dtype)
 
     def implementation(row, sums, parts, step, valid):

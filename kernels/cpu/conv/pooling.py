@@ -7,15 +7,15 @@ scratch, which are rounded once into the result. Windows of one row are taken LA
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.pooling import POOL
 from ...build import isa, jit
+from ...lang.by_type import by_type
+from ...lang.rows import fill_row
 from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import convert, fill, load, ptr, select, stack, store, vload, vload_first, vstore_first
 from ..gemm.microkernel import lanes_of, sum_ptr
 from ..norm.rows import row_mean
-from .forward import zero_row
 
 LANES = isa.lanes()
 PAIR = 2 * LANES
@@ -23,13 +23,10 @@ TAPS = 256  # of a window
 TAPS_BYTES = 8 * TAPS
 
 
+@by_type
 def windows_row(x, at, step):
     """Elements at, at + step, ... of LANES windows; step 1 or 2."""
-    raise NotImplementedError("`windows_row` is for jitted code")
 
-
-@overload(windows_row)
-def _windows_row(x, at, step):
     def implementation(x, at, step):
         if step == 1:
             return vload(x, at, LANES)
@@ -204,13 +201,9 @@ def tap_offset(tap, steps, VOLUME):
 # ---- gradients ---------------------------------------------------------------------------------
 
 
+@by_type
 def round_into(y, sums, size):
     """y[i] = sums[i], rounded."""
-    raise NotImplementedError("`round_into` is for jitted code")
-
-
-@overload(round_into)
-def _round_into(y, sums, size):
     width = lanes_of(sums.dtype)
 
     def implementation(y, sums, size):
@@ -238,7 +231,7 @@ def max_pool_backward(args, lo, hi, T, I, VOLUME):
     for tap in range(count if few else 0):
         store(offsets, tap, tap_offset(tap, steps, VOLUME))
     for plane in range(lo, hi):
-        zero_row(sums, 0, size)
+        fill_row(sums, size, 0)
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
             y_at = (plane * OD * OH + row) * OW
@@ -373,7 +366,7 @@ def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
     counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
     sums, size = sums_of(args, lo, T), D * H * W
     for plane in range(lo, hi):
-        zero_row(sums, 0, size)
+        fill_row(sums, size, 0)
         for row in range(OD * OH):
             o, i = (row // OH, row % OH) if VOLUME else (0, row)
             g = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
@@ -425,7 +418,7 @@ def positions_backward(args, lo, hi, T, I):
     size, count, sums = load(args, POOL.size + 2), load(args, POOL.out + 2), sums_of(args, lo, T)
     for plane in range(lo, hi):
         g, places = ptr(load(args, POOL.y), T) + plane * count, ptr(load(args, POOL.chosen), I) + plane * count
-        zero_row(sums, 0, size)
+        fill_row(sums, size, 0)
         for i in range(count):
             at = load(places, i)
             store(sums, at, load(sums, at) + load(g, i))

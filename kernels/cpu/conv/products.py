@@ -4,37 +4,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...lang.vector import I64, element_type, literal_of, splat
-from ..gemm.microkernel import add_products_of, is_pair, lanes_of, panel_type, read, sum_loop, sum_type, write
-
-
-class Tile:
-    """A tile of `height` rows of `across` vectors of sums, at compile time; `size` are the bytes of an element."""
-
-    def __init__(self, dtype, height, across):
-        self.height, self.across = height, across
-        self.count, self.size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
-        self.width = across * self.count * self.size  # bytes of a row
-        self.one = element_type(panel_type(dtype))
-        self.vector = ir.VectorType(self.one, self.count)
-        self.total = ir.VectorType(element_type(sum_type(dtype)), self.count)
-
-    def zeros(self):
-        return [ir.Constant(self.total, [0.0] * self.count)] * (self.height * self.across)
-
-    def outer(self, builder, left, right, sums):
-        """`sums` plus the products of `left(row)`, a value for each row, with the vectors at the address `right`."""
-        vectors = [read(builder, right, self.vector, self.size, j * self.count * self.size) for j in range(self.across)]
-        new = []
-        for i in range(self.height):
-            value = splat(builder, left(i), self.count)
-            for j, vector in enumerate(vectors):
-                new.append(add_products_of(builder, value, vector, sums[i * self.across + j]))
-        return new
-
-    def write(self, builder, sums, address):
-        for index, value in enumerate(sums):
-            write(builder, value, address, self.size, index * self.count * self.size)
+from ...lang.vector import I64, literal_of
+from ..gemm.microkernel import Tile, is_pair, read, sum_loop, write
 
 
 def _tile(T, rows, vectors):
@@ -126,38 +97,10 @@ def tap_product(typingctx, x, offsets, pitch, num_rows, g, steps, sums, sums_str
         places = [(p, j * t.count * t.size) for p in rows for j in range(t.across)]
         start = [read(builder, p, t.total, t.size, offset) for p, offset in places]
         length = builder.mul(steps, ir.Constant(I64, t.width))
-        values = rows_loop(builder, num_rows, [ir.Constant(I64, 0), args[4]], [pitch, length], start, row)
+        _, values = sum_loop(builder, num_rows, [ir.Constant(I64, 0), args[4]], [pitch, length], start, row)
         for value, (p, offset) in zip(values, places):
             write(builder, value, p, t.size, offset)
         return context.get_dummy_value()
 
     sig = types.void(x, offsets, pitch, num_rows, g, steps, sums, sums_stride, T, rows, vectors)
     return sig, codegen
-
-
-def rows_loop(builder, times, pointers, strides, totals, body):
-    """As `sum_loop`, with strides that are values; the new totals."""
-    entry = builder.block
-    loop, done = builder.append_basic_block("rows.loop"), builder.append_basic_block("rows.done")
-    builder.cbranch(builder.icmp_signed(">", times, ir.Constant(I64, 0)), loop, done)
-    builder.position_at_end(loop)
-    carried = []
-    for start in [ir.Constant(I64, 0), *pointers, *totals]:
-        phi = builder.phi(start.type)
-        phi.add_incoming(start, entry)
-        carried.append(phi)
-    split = 1 + len(pointers)
-    new = body(carried[1:split], carried[split:])
-    following = [builder.add(p, s) for p, s in zip(carried[:split], [ir.Constant(I64, 1), *strides])]
-    for phi, value in zip(carried, [*following, *new]):
-        phi.add_incoming(value, builder.block)
-    last = builder.block
-    builder.cbranch(builder.icmp_signed("<", following[0], times), loop, done)
-    builder.position_at_end(done)
-    results = []
-    for before, after in zip(totals, new):
-        phi = builder.phi(before.type)
-        phi.add_incoming(before, entry)
-        phi.add_incoming(after, last)
-        results.append(phi)
-    return results

@@ -6,10 +6,10 @@ R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.gemm import BLOCKED, INTEGER
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
 from .blocking import LANES, ROWS, SHORT_ROWS, VECTORS
 from .epilogue import activates, finish_row
@@ -20,16 +20,12 @@ ROW_BYTES = VECTORS * 64
 TILE_BYTES = ROWS * ROW_BYTES
 
 
+@by_type
 def add_parts(tile, part, part_stride, height, width, first, last):
     """Add the partial sums, which begin with the `first` block of k, to a tile of sums.
 
     The sum is kept in the tile after the `last` block, else in the partial sums.
     """
-    raise NotImplementedError("`add_parts` is for jitted code")
-
-
-@overload(add_parts)
-def _add_parts(tile, part, part_stride, height, width, first, last):
     count = lanes_of(tile.dtype)
     across = VECTORS * count
 
@@ -189,13 +185,9 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
             i += height
 
 
+@by_type
 def add_row(total, part, width):
     """total[j] += part[j] for j < width."""
-    raise NotImplementedError("`add_row` is for jitted code")
-
-
-@overload(add_row)
-def _add_row(total, part, width):
     count = lanes_of(total.dtype)
 
     def implementation(total, part, width):

@@ -5,45 +5,33 @@ derivative, `SLOPE` (`kernels/build/render.py`); None: there is none.
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.gemm import ACTIVATION_GRAD
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.simd import fill, load, ptr, vload, vload_first, vstore, vstore_first
 from .microkernel import lanes_of, sum_ptr, sum_type
 
 
+@by_type
 def activates(ACT):
     """Whether there is an activation, at compile time."""
-    raise NotImplementedError("`activates` is for jitted code")
-
-
-@overload(activates)
-def _activates(ACT):
     given = isinstance(ACT, types.Dispatcher)
     return lambda ACT: given
 
 
+@by_type
 def activate(x, ACT):
     """The activation of a vector."""
-    raise NotImplementedError("`activate` is for jitted code")
-
-
-@overload(activate)
-def _activate(x, ACT):
     return (lambda x, ACT: ACT(x)) if isinstance(ACT, types.Dispatcher) else (lambda x, ACT: x)
 
 
+@by_type
 def finish_row(y, sums, bias, residual, alpha, given, width, ACT):
     """y[j] = residual[j] + activation(alpha * sums[j] + bias[j]) for j < width.
 
     `given` says whether there is a bias and whether there is a residual. Whole vectors of `sums` are read.
     """
-    raise NotImplementedError("`finish_row` is for jitted code")
-
-
-@overload(finish_row)
-def _finish_row(y, sums, bias, residual, alpha, given, width, ACT):
     count = lanes_of(y.dtype)
 
     def implementation(y, sums, bias, residual, alpha, given, width, ACT):
@@ -68,16 +56,12 @@ def _finish_row(y, sums, bias, residual, alpha, given, width, ACT):
 ROWS_AT_A_TIME = 4  # of a chunk: their sums stay in registers
 
 
+@by_type
 def add_rows(g, stride, places, columns, totals, rows, fresh, SLOPE):
     """totals[j] += the sum of some rows of out[j] = SLOPE(g[j], before[j]); `places`: before, out.
 
     Whole vectors of `totals` are written, unread if they are `fresh`.
     """
-    raise NotImplementedError("`add_rows` is for jitted code")
-
-
-@overload(add_rows)
-def _add_rows(g, stride, places, columns, totals, rows, fresh, SLOPE):
     count, kind = lanes_of(g.dtype), sum_type(g.dtype)
 
     def implementation(g, stride, places, columns, totals, rows, fresh, SLOPE):

@@ -5,10 +5,10 @@
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.gemm import ADD_ROWS, DOT_ROWS
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.simd import bitcast, fill, load, ptr, reduce_add, stack, store, vload, vload_first, vstore
 from .blocked import batch_offsets
 from .blocking import GROUP, PAIR_ROWS, QUAD_ROWS
@@ -20,13 +20,9 @@ SUM_BYTES = GROUP * 4 * 64
 RESULT_BYTES = 128  # GROUP sums, in whole vectors
 
 
+@by_type
 def add_up(sums, index):
     """The sum of the lanes of vector `index`."""
-    raise NotImplementedError("`add_up` is for jitted code")
-
-
-@overload(add_up)
-def _add_up(sums, index):
     count = lanes_of(sums.dtype)
     return lambda sums, index: reduce_add(vload(sums, index * count, count))
 
@@ -91,13 +87,9 @@ K_GROUP = 4  # rows of B at a time: one load and one store of a sum for four pro
 ADD_BYTES = 4 * 4096  # sums of 4 rows of x with a chunk of 1024 columns (512 in float64)
 
 
+@by_type
 def add_products(sums, b, b_k, x, x_k, k, width, fresh):
     """sums[j] += sum over p < k of x[p * x_k] * b[p * b_k + j], for j < width; they were zero if `fresh`."""
-    raise NotImplementedError("`add_products` is for jitted code")
-
-
-@overload(add_products)
-def _add_products(sums, b, b_k, x, x_k, k, width, fresh):
     count, kind = lanes_of(b.dtype), sum_type(b.dtype)
 
     def implementation(sums, b, b_k, x, x_k, k, width, fresh):

@@ -154,7 +154,10 @@ def add_halves_of(builder, a, b, total, in_turn):
 
 
 def sum_loop(builder, steps, pointers, strides, totals, body):
-    """`for _ in range(steps)`: `totals = body(pointers, totals)`, then advance the pointers by `strides` bytes."""
+    """`for _ in range(steps)`: `totals = body(pointers, totals)`, then advance the pointers by `strides` bytes.
+
+    A stride is an int or a value. Returns (pointers, totals).
+    """
     entry = builder.block
     loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
     builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
@@ -167,7 +170,8 @@ def sum_loop(builder, steps, pointers, strides, totals, body):
     count, at, sums = carried[0], carried[1 : 1 + len(pointers)], carried[1 + len(pointers) :]
     new = body(at, sums)
     count_next = builder.add(count, ir.Constant(I64, 1))
-    at_next = [builder.add(p, ir.Constant(I64, s)) for p, s in zip(at, strides)]
+    strides = [ir.Constant(I64, s) if isinstance(s, int) else s for s in strides]
+    at_next = [builder.add(p, s) for p, s in zip(at, strides)]
     for phi, value in zip(carried, [count_next, *at_next, *new]):
         phi.add_incoming(value, builder.block)
     last = builder.block
@@ -182,26 +186,33 @@ def sum_loop(builder, steps, pointers, strides, totals, body):
     return results[: len(pointers)], results[len(pointers) :]
 
 
-def outer_products(builder, dtype, height, across, steps, pointers, strides, places):
-    """Sums over `steps` of outer products of `height` elements and a row of `across` vectors, and their type.
+class Tile:
+    """A tile of `height` rows of `across` vectors of sums, at compile time; `size` are the bytes of an element."""
 
-    `places(pointers)` says where they lie: the address of the row, and (address, offset in bytes) of each element.
-    """
-    one, count, size = element_type(panel_type(dtype)), lanes_of(dtype), panel_type(dtype).bitwidth // 8
-    vector, total = ir.VectorType(one, count), ir.VectorType(element_type(sum_type(dtype)), count)
+    def __init__(self, dtype, height, across):
+        self.height, self.across = height, across
+        self.count, self.size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+        self.width = across * self.count * self.size  # bytes of a row
+        self.one = element_type(panel_type(dtype))
+        self.vector = ir.VectorType(self.one, self.count)
+        self.total = ir.VectorType(element_type(sum_type(dtype)), self.count)
 
-    def body(at, sums):
-        row, column = places(at)
-        right = [read(builder, row, vector, size, j * count * size) for j in range(across)]
+    def zeros(self):
+        return [ir.Constant(self.total, [0.0] * self.count)] * (self.height * self.across)
+
+    def outer(self, builder, left, right, sums):
+        """`sums` plus the products of `left(row)`, a value for each row, with the vectors at the address `right`."""
+        vectors = [read(builder, right, self.vector, self.size, j * self.count * self.size) for j in range(self.across)]
         new = []
-        for i, (address, offset) in enumerate(column):
-            left = splat(builder, read(builder, address, one, size, offset), count)
-            for j in range(across):
-                new.append(add_products_of(builder, left, right[j], sums[i * across + j]))
+        for i in range(self.height):
+            value = splat(builder, left(i), self.count)
+            for j, vector in enumerate(vectors):
+                new.append(add_products_of(builder, value, vector, sums[i * self.across + j]))
         return new
 
-    zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
-    return sum_loop(builder, steps, pointers, strides, zeros, body)[1], total
+    def write(self, builder, sums, address):
+        for index, value in enumerate(sums):
+            write(builder, value, address, self.size, index * self.count * self.size)
 
 
 def prefetch_line(builder, address, offset=0):
@@ -239,24 +250,22 @@ def tile_product(typingctx, a, b, term, term_stride, tile, stride, steps, T, row
     if None in literals or not isinstance(T, types.NumberClass):
         return None
     height, a_width, across = literals
-    dtype = T.instance_type
-    count, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
+    t = Tile(T.instance_type, height, across)
 
     def codegen(context, builder, sig, args):
-        def places(at):
-            return at[1], [(at[0], i * size) for i in range(height)]
+        def body(at, sums):
+            return t.outer(builder, lambda i: read(builder, at[0], t.one, t.size, i * t.size), at[1], sums)
 
         below, stride, steps = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (3, 5, 6))
-        strides = [a_width * size, across * count * size]
-        sums, total = outer_products(builder, dtype, height, across, steps, args[:2], strides, places)
-        below, stride = (builder.mul(x, ir.Constant(I64, size)) for x in (below, stride))
+        _, sums = sum_loop(builder, steps, args[:2], [a_width * t.size, t.width], t.zeros(), body)
+        below, stride = (builder.mul(x, ir.Constant(I64, t.size)) for x in (below, stride))
         more, row = None if isinstance(term, types.NoneType) else args[2], args[4]
         for i in range(height):
             for j in range(across):
-                value = sums[i * across + j]
+                value, offset = sums[i * across + j], j * t.count * t.size
                 if more is not None:
-                    value = builder.fadd(value, read(builder, more, total, size, j * count * size))
-                write(builder, value, row, size, j * count * size)
+                    value = builder.fadd(value, read(builder, more, t.total, t.size, offset))
+                write(builder, value, row, t.size, offset)
             more = None if more is None else builder.add(more, below)
             row = builder.add(row, stride)
         return context.get_dummy_value()

@@ -6,10 +6,11 @@ one another. Types widen on the way (float16 -> float32), bfloat16 stays in pair
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from ...blocks.gemm import PACK
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.memory import from_memory
 from ...lang.simd import address, convert, load, ptr, store, vload, vload_first, vstore
 from ...lang.vector import I32, I64, memory_type
@@ -104,13 +105,9 @@ def transpose_block(typingctx, panel, width, x, stride, valid):
     return types.void(panel, width, x, stride, valid), codegen
 
 
+@by_type
 def load_unit(x, index, step, whole):
     """One panel element of `x` at `index`; for pairs also the element `step` later, unless not `whole`."""
-    raise NotImplementedError("`load_unit` is for jitted code")
-
-
-@overload(load_unit)
-def _load_unit(x, index, step, whole):
     if not is_pair(x.dtype):
         return lambda x, index, step, whole: load(x, index)
 
@@ -123,13 +120,9 @@ def _load_unit(x, index, step, whole):
     return pair
 
 
+@by_type
 def load_units(x, index, step, whole, valid):
     """As `load_unit`, for a vector of neighbours of which `valid` exist; the others are zero."""
-    raise NotImplementedError("`load_units` is for jitted code")
-
-
-@overload(load_units)
-def _load_units(x, index, step, whole, valid):
     count = lanes_of(x.dtype)
     if not is_pair(x.dtype):
 

@@ -10,10 +10,11 @@ are packed once per thread, into the slice of the scratch that belongs to its fi
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from ...blocks.gemm import PANELS
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.memory import first_lanes, from_memory, vector_load
 from ...lang.simd import address, bitcast, load, ptr, reduce_add, stack, store, vload, vload_first, vstore
 from ...lang.vector import I64, element_type, literal_of, splat
@@ -158,13 +159,9 @@ def dot_panel(typingctx, w, w_stride, w_valid, ahead, x, k, sums, T, rows, token
     return types.void(w, w_stride, w_valid, ahead, x, k, sums, T, rows, tokens), codegen
 
 
+@by_type
 def pack_vectors(panels, x, x_stride, tokens, k, across):
     """Panels of `across` rows of x: one vector of each row in turn, with zeros behind the last."""
-    raise NotImplementedError("`pack_vectors` is for jitted code")
-
-
-@overload(pack_vectors)
-def _pack_vectors(panels, x, x_stride, tokens, k, across):
     many = lanes_of(x.dtype) * (2 if is_pair(x.dtype) else 1)
     kind = x.dtype if is_pair(x.dtype) else sum_type(x.dtype)
 
@@ -178,13 +175,9 @@ def _pack_vectors(panels, x, x_stride, tokens, k, across):
     return implementation
 
 
+@by_type
 def add_up(sums, across, results, height, width):
     """results[j, i] = the sum of the lanes of vector (i, j) of `sums`; rows of `results` have RESULTS elements."""
-    raise NotImplementedError("`add_up` is for jitted code")
-
-
-@overload(add_up)
-def _add_up(sums, across, results, height, width):
     count = lanes_of(sums.dtype)
 
     def implementation(sums, across, results, height, width):
@@ -316,24 +309,16 @@ def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T
     return types.void(w, w_stride, w_valid, ahead, x, buffer, tile, lines, T, rows, vectors, count), codegen
 
 
+@by_type
 def line_elements(w):
     """Elements of a row of `w` in one line of the buffer."""
-    raise NotImplementedError("`line_elements` is for jitted code")
-
-
-@overload(line_elements)
-def _line_elements(w):
     many = LINE * 8 // panel_type(w.dtype).bitwidth * (2 if is_pair(w.dtype) else 1)
     return lambda w: many
 
 
+@by_type
 def copy_rest(to, w, w_stride, height, rest):
     """One line of each row, of which `rest` elements exist and the others are zero."""
-    raise NotImplementedError("`copy_rest` is for jitted code")
-
-
-@overload(copy_rest)
-def _copy_rest(to, w, w_stride, height, rest):
     many = LINE * 8 // panel_type(w.dtype).bitwidth * (2 if is_pair(w.dtype) else 1)
 
     def implementation(to, w, w_stride, height, rest):

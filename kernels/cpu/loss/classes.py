@@ -10,6 +10,7 @@ from numba import types
 
 from ...blocks.loss import BACKWARD, FORWARD
 from ...build import isa, jit
+from ...lang.rows import fill_row
 from ...lang.shuffle import high, largest, low
 from ...lang.simd import (
     bitcast,
@@ -29,7 +30,6 @@ from ...lang.simd import (
     vstore_first,
 )
 from ...lang.vmath import exp, libm
-from ..array.create import fill_row
 from ..norm.softmax import exp_below, row_max
 
 LANES = isa.lanes()
@@ -244,7 +244,7 @@ def cross_entropy_backward(args, lo, hi, T, C, I, Q, SOFT):
         if not SOFT:
             c = I64(load(target, row))
             if c == ignored:
-                fill_row(dx_row, size, 0.0, T)
+                fill_row(dx_row, size, 0.0)
                 continue
             if c < 0 or c >= size:
                 return BAD_CLASS
@@ -288,7 +288,7 @@ def nll_backward(args, lo, hi, T, C, I):
     size, target, weight, has_weight, ignored, g, g_step, divisor, dx = backward_arguments(args, T, C, I)
     for row in range(lo, hi):
         c = I64(load(target, row))
-        fill_row(dx + row * size, size, 0.0, T)
+        fill_row(dx + row * size, size, 0.0)
         if c != ignored:
             if c < 0 or c >= size:
                 return BAD_CLASS

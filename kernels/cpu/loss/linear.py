@@ -5,11 +5,11 @@ times, by when it lies in the second-level cache (50,257 logits: 200 KB).
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.gemm import LOGITS, LOSS, TARGETS
 from ...build import isa, jit
 from ...lang import vmath
+from ...lang.by_type import by_type
 from ...lang.simd import (
     fill,
     load,
@@ -85,13 +85,9 @@ def rows(args, lo, hi, T, I):
     return 0
 
 
+@by_type
 def row_max(x, size):
     """The largest of `size` elements; NaN if one is."""
-    raise NotImplementedError("`row_max` is for jitted code")
-
-
-@overload(row_max)
-def _row_max(x, size):
     kind, count = sum_type(x.dtype), LANES
 
     def implementation(x, size):
@@ -110,13 +106,9 @@ def _row_max(x, size):
     return implementation
 
 
+@by_type
 def row_sum(x, size, highest):
     """The sum of exp(x - highest) over `size` elements."""
-    raise NotImplementedError("`row_sum` is for jitted code")
-
-
-@overload(row_sum)
-def _row_sum(x, size, highest):
     kind, count = sum_type(x.dtype), LANES
 
     def implementation(x, size, highest):
@@ -137,13 +129,9 @@ def _row_sum(x, size, highest):
     return implementation
 
 
+@by_type
 def scale_row(x, size, highest, factor):
     """x = exp(x - highest) * factor; zeros where the factor is 0."""
-    raise NotImplementedError("`scale_row` is for jitted code")
-
-
-@overload(scale_row)
-def _scale_row(x, size, highest, factor):
     kind, count = sum_type(x.dtype), LANES
 
     def implementation(x, size, highest, factor):

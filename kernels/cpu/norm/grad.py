@@ -15,6 +15,7 @@ from numba import types
 
 from ...blocks.norm import BACKWARD
 from ...build import isa, jit
+from ...lang.rows import fill_row
 from ...lang.simd import (
     bitcast,
     fill,
@@ -65,13 +66,6 @@ def row_sums(g, x, w, size, mean, T, CENTER, WEIGHT):
         if CENTER:
             totals = totals + h
     return reduce_add(squares), reduce_add(totals), reduce_add(products)
-
-
-@jit.inline
-def zero(y, size, C):
-    """y[:size] = 0."""
-    for i in range(0, size, LANES):
-        vstore_first(y, i, fill(0.0, C, LANES), size - i)
 
 
 @jit.inline
@@ -184,9 +178,9 @@ def backward(args, lo, hi, T, W, C, CENTER, WEIGHT, DW, DB, ADD):
     for chunk in range(lo, hi):
         dw, db = ptr(load(args, BACKWARD.dw), C) + chunk * step, ptr(load(args, BACKWARD.db), C) + chunk * step
         if DW:
-            zero(dw, size, C)
+            fill_row(dw, size, 0.0)
         if DB:
-            zero(db, size, C)
+            fill_row(db, size, 0.0)
         r, end = chunk * chunk_rows, min(num_rows, (chunk + 1) * chunk_rows)
         while r < end:
             count = 4 if r + 4 <= end else 1

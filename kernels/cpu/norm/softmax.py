@@ -8,10 +8,11 @@ that compute them again. A row whose maximum is NaN or infinite is all NaN, as i
 import math
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.softmax import COLUMNS, LOGSUMEXP, ROWS
 from ...build import jit
+from ...lang.by_type import by_type
+from ...lang.rows import fill_row
 from ...lang.shuffle import high, larger, largest, low
 from ...lang.simd import (
     bitcast,
@@ -39,11 +40,6 @@ BUFFER = 4096  # float32 elements: half of a 32 KiB L1
 BUFFER_BYTES = 4 * BUFFER
 
 
-def exp_below(d):
-    """exp(d) for finite d <= 0 or d = -inf; subnormal results are 0."""
-    raise NotImplementedError("`exp_below` is for jitted code")
-
-
 def _exp_below_f32(d):
     # As `vmath.exp` without its upper half: 12 instructions, not 20.
     shifted = muladd(d, 1.4426950408889634, 12582912.0)
@@ -59,8 +55,9 @@ def _exp_below_f32(d):
     return select(d < -87.0, 0.0, e)
 
 
-@overload(exp_below)
-def _exp_below(d):
+@by_type
+def exp_below(d):
+    """exp(d) for finite d <= 0 or d = -inf; subnormal results are 0."""
     if d.dtype == F32:
         return _exp_below_f32
     return lambda d: exp(d)
@@ -121,13 +118,6 @@ def scale_row(x, y, size, scale):
 
 
 @jit.inline
-def zero_row(y, start, size, T):
-    """y[start:size] = 0."""
-    for i in range(start, size, LANES):
-        vstore_first(y, i, fill(0.0, T, LANES), size - i)
-
-
-@jit.inline
 def scale_of(top, total):
     """1 / total, or NaN for a row that has no softmax."""
     return 1.0 / total if -INF < top < INF else NAN
@@ -151,7 +141,7 @@ def softmax(args, lo, hi, T):
         total = exp_row(x_row, y_row, valid, top, T)
         scale_row(y_row, y_row, valid, scale_of(top, total))
         if valid < size:
-            zero_row(y_row, valid, size, T)
+            fill_row(y_row + valid, size - valid, 0.0)
     return 0
 
 
@@ -175,7 +165,7 @@ def softmax_narrow(args, lo, hi, T):
                 exp_row(x_row + start, buffer, count, top, T)
             scale_row(buffer, y_row + start, count, scale)
         if valid < size:
-            zero_row(y_row, valid, size, T)
+            fill_row(y_row + valid, size - valid, 0.0)
     return 0
 
 

@@ -14,6 +14,7 @@ from ...blocks.quant import GGUF_PACK, GGUF_VALUES
 from ...build import jit
 from ...lang.formats import FORMATS, KINDS, SUPER, UNIT
 from ...lang.lowp import float16
+from ...lang.rows import fill_row
 from ...lang.simd import address, bitcast, convert, load, ptr, ramp, stack, store, vload, vstore
 from .pack import write_unit
 from .panels import LANES
@@ -282,13 +283,6 @@ def write_parameters(to, records, F, KIND, GROUPS):
 
 
 @jit.inline
-def clear(x, size):
-    """`size` bytes set to zero."""
-    for i in range(size):
-        store(x, i, U8(0))
-
-
-@jit.inline
 def pack(args, lo, hi, F, KIND, GROUPS):
     """Panels [lo, hi) of the packed weight from rows of raw blocks; row r is row index[r] (r without an index)."""
     raw, index, rows = ptr(load(args, GGUF_PACK.raw), U8), load(args, GGUF_PACK.index), load(args, GGUF_PACK.count)
@@ -301,8 +295,8 @@ def pack(args, lo, hi, F, KIND, GROUPS):
         to_parameters = to + blocks * units * unit_bytes(F)
         valid = min(LANES, rows - panel * LANES)
         if valid < LANES:  # rows beyond the last one have scale 0
-            clear(q, ROWS_BYTES)
-            clear(records, RECORDS_BYTES)
+            fill_row(q, ROWS_BYTES, 0)
+            fill_row(records, RECORDS_BYTES, 0)
         for r in range(valid):
             row = panel * LANES + r
             row = load(ptr(index, I64), row) if index != 0 else row
@@ -315,5 +309,5 @@ def pack(args, lo, hi, F, KIND, GROUPS):
                 write_unit(to + (k * units + u) * unit_bytes(F), q + u * UNIT, LONGEST, bits_of(F))
             write_parameters(to_parameters + k * record_bytes(F), records, F, KIND, GROUPS)
         end = to_parameters + blocks * record_bytes(F)
-        clear(ptr(end, U8), to + nbytes - end)
+        fill_row(ptr(end, U8), to + nbytes - end, 0)
     return 0

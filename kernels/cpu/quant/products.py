@@ -7,11 +7,12 @@ costs little beside 8 rows of products (661 of 681 GOP/s that a panel expanded t
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.quant import PRODUCT, TILES
 from ...build import jit
 from ...lang import lowp
+from ...lang.by_type import by_type
+from ...lang.rows import clear
 from ...lang.simd import (
     address,
     bitcast,
@@ -177,13 +178,9 @@ def spread_rows(args, lo, hi, T):
 # ---- parameters of weights ---------------------------------------------------------------------
 
 
+@by_type
 def read_parameters(F, records, first, count, shift, s, m):
     """Scales s[unit, groups, LANES] and minimums m, as float32, of units [first, first + count) of a panel."""
-    raise NotImplementedError("`read_parameters` is for jitted code")
-
-
-@overload(read_parameters)
-def _read_parameters(F, records, first, count, shift, s, m):
     form = format_of(F)
     kind, groups, size = form.parameters, form.groups, record_bytes(form)
     in_super = SUPER // form.group
@@ -241,12 +238,6 @@ def _read_parameters(F, records, first, count, shift, s, m):
 
 
 @jit.inline
-def clear(totals, vectors):
-    for i in range(vectors):
-        vstore(totals, i * LANES, fill(0.0, F32, LANES))
-
-
-@jit.inline
 def finish(args, totals, apart, panel, first_row, rows, T):
     """Totals of a panel, rows `apart` elements from each other, plus the bias, to their place in the result."""
     columns, stride, column = load(args, PRODUCT.columns), load(args, PRODUCT.y_stride), panel * LANES
@@ -273,7 +264,7 @@ def stream(args, lo, hi, F, T):
         for row in range(0, rows, TILE_ROWS):
             valid_rows = min(TILE_ROWS, rows - row)
             height = height_of(valid_rows)
-            clear(totals, height)
+            clear(totals, height * LANES)
             for first in range(0, units, SCALED_UNITS):
                 many = min(SCALED_UNITS, units - first)
                 read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
@@ -306,7 +297,7 @@ def stream_floats(args, lo, hi, F, T):
         for row in range(0, rows, TILE_ROWS):
             valid_rows = min(TILE_ROWS, rows - row)
             height = height_of(valid_rows)
-            clear(totals, height)
+            clear(totals, height * LANES)
             for first in range(0, units, SCALED_UNITS):
                 many = min(SCALED_UNITS, units - first)
                 read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)

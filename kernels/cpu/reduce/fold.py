@@ -12,36 +12,20 @@ vector, or a tuple of them, and then the parts of states in memory are `plane` e
 """
 
 from numba import types
-from numba.extending import overload
 
 from ...blocks.reduce import FOLD
 from ...build import jit
-from ...lang.simd import Vector, bitcast, convert, fill, is_float, load, ptr
+from ...lang.by_type import by_type
+from ...lang.simd import Vector, bitcast, convert, fill, load, ptr
 from .sizes import WIDE
 
 BLOCK = 256  # elements per lane before a partial state is set aside
 F64 = types.float64
 
 
-def identity(args, index, A):
-    """The neutral element of a reduction, from the argument block, as a scalar."""
-    raise NotImplementedError("`identity` is for jitted code")
-
-
-@overload(identity)
-def _identity(args, index, A):
-    if is_float(A.instance_type):
-        return lambda args, index, A: bitcast(load(args, index), F64)
-    return lambda args, index, A: load(args, index)
-
-
+@by_type(prefer_literal=True)
 def spread(v, A, lanes):
     """What a rule returned, as `lanes` elements of type A: rules may return plain numbers."""
-    raise NotImplementedError("`spread` is for jitted code")
-
-
-@overload(spread, prefer_literal=True)
-def _spread(v, A, lanes):
     if isinstance(v, Vector):
         return lambda v, A, lanes: convert(v, A)
     return lambda v, A, lanes: fill(v, A, lanes)
@@ -100,8 +84,8 @@ def inner(args, lo, hi, begin, read, read_rest, join, absorb, across, write, T, 
         a = index // kept
         at = x + (a * kept_outer + (index - a * kept) * kept_inner)
         count = min(length, whole - a * length)
-        total = fold_row(at, count, plane, begin, read, read_rest, join, absorb)
-        for row in range(1, rows):
+        total = begin()
+        for row in range(rows):
             part = fold_row(at + row * row_stride, count, plane, begin, read, read_rest, join, absorb)
             total = join(total, part)
         write(y, index, across(total), elements, plane)

@@ -14,6 +14,7 @@ from numba import types
 
 from ...blocks.reduce import GREEDY, SAMPLE
 from ...build import jit
+from ...lang.rows import fill_row
 from ...lang.shuffle import larger, largest
 from ...lang.simd import (
     bitcast,
@@ -68,9 +69,8 @@ def penalize(x, y, size, history, length, penalty):
 @jit.inline
 def clear(histogram, size):
     counts, masses = histogram
-    for i in range(size):
-        store(counts, i, 0)
-        store(masses, i, 0.0)
+    fill_row(counts, size, 0)
+    fill_row(masses, size, 0.0)
 
 
 @jit.inline
