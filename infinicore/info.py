@@ -52,6 +52,7 @@ def _cpu():
         "fma": isa.has_fma(),
         "bfloat16_dot": isa.has_bf16_dot(),
         "int8_dot": isa.has_int8_dot(),
+        "tile_registers": isa.tiles(),
         "features": sorted(isa.features()),
     }
 

@@ -1,23 +1,31 @@
 """What this CPU can do, and the vector shapes that follow from it.
 
 `INFINICORE_ISA` forces a smaller set: `avx512` (without dot products; `avx512_bf16` and `avx512_vnni` leave one of
-them), `avx2` or `portable`; `neon` compiles for aarch64 anywhere (`jit.cross_assembly`), and runs only there.
-Importing this loads neither LLVM nor Numba.
+them), `avx2` or `portable`. `neon` and `amx` compile for aarch64 and for Intel's tile registers anywhere
+(`jit.cross_assembly`), and run only there. Importing this loads neither LLVM nor Numba.
 """
 
+import ctypes
 import functools
 import os
 import platform
+import sys
 
 from . import host
 
-CHOICES = ("auto", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon")
+CHOICES = ("auto", "amx", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon")
 _IS_ARM = platform.machine() in ("aarch64", "arm64")
 _IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 _PORTABLE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"))
 _NEON = frozenset(("fp-armv8", "neon"))
 _DOTS = frozenset(("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni"))
 _KEPT_DOTS = {"avx512": frozenset(), "avx512_bf16": {"avx512bf16"}, "avx512_vnni": {"avx512vnni"}}
+_TILES = frozenset(("amx-tile", "amx-bf16", "amx-int8"))
+# of Sapphire Rapids, the first CPU with tile registers: what our kernels ask for
+_AMX = _TILES | frozenset(
+    "64bit avx avx2 avx512bf16 avx512bw avx512cd avx512dq avx512f avx512vl avx512vnni bmi bmi2 cmov cx8 f16c fma fxsr "
+    "lzcnt mmx popcnt sse sse2 sse3 sse4.1 sse4.2 ssse3".split()
+)
 
 
 @functools.cache
@@ -31,14 +39,35 @@ def forced():
 
 def is_foreign():
     """Whether kernels are compiled for another machine than this one, to be read and not run."""
-    return forced() == "neon" and not _IS_ARM
+    return (forced() == "neon" and not _IS_ARM) or (forced() == "amx" and tiles() != "granted")
+
+
+def _is_own():
+    """Whether kernels use all that this machine has."""
+    return forced() == "auto" or (forced() in ("neon", "amx") and not is_foreign())
+
+
+@functools.cache
+def tiles():
+    """Tile registers (AMX) of this machine: "absent"; "granted" to this process by the system, or "refused".
+
+    Linux saves their 8 KB for processes that ask, before a thread first uses one (Linux documentation, x86/xstate):
+    this asks, and the answer holds for all threads of the process and for its children.
+    """
+    names = {name for name, on in host.cpu()[1].items() if on}
+    if not (_IS_X86 and names >= _TILES and sys.platform == "linux"):
+        return "absent"
+    ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
+    return "refused" if ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) else "granted"
 
 
 @functools.cache
 def cpu_name():
     """The LLVM name of the CPU that kernels are compiled for."""
-    if forced() == "auto" or (forced() == "neon" and _IS_ARM):
+    if _is_own():
         return host.cpu()[0]
+    if forced() == "amx":
+        return "sapphirerapids"
     if not _IS_X86 or forced() == "neon":
         return "generic"
     return {"avx2": "haswell", "portable": "x86-64"}.get(forced(), "skylake-avx512")
@@ -49,14 +78,17 @@ def features():
     """The LLVM features of that CPU, as a frozen set of names."""
     names = frozenset(name for name, on in host.cpu()[1].items() if on)
     choice = forced()
-    if choice == "auto" or (choice == "neon" and _IS_ARM):
-        return names
+    if _is_own():
+        return names if tiles() == "granted" else frozenset(n for n in names if not n.startswith("amx"))
     if choice == "neon":
         return _NEON
+    if choice == "amx":
+        return _AMX
     if choice == "portable":
         return names & _PORTABLE
+    names = frozenset(n for n in names if not n.startswith("amx"))
     if choice == "avx2":
-        return frozenset(n for n in names if "avx512" not in n and not n.startswith("amx")) - _DOTS
+        return frozenset(n for n in names if "avx512" not in n) - _DOTS
     return names - (_DOTS - _KEPT_DOTS[choice])
 
 
@@ -95,3 +127,8 @@ def has_bf16_dot():
 def has_int8_dot():
     """`vpdpbusd`: products of 4 bytes, summed in int32."""
     return "avx512vnni" in features() or "avxvnni" in features()
+
+
+def has_amx():
+    """Tile registers that multiply bfloat16 and int8."""
+    return features() >= _TILES

@@ -232,8 +232,10 @@ def _nothing():
 def load_kernel(name, source):
     """The address of the kernel with this rendered source: from the disk cache, or compiled now."""
     if isa.is_foreign():
+        what = "aarch64" if isa.forced() == "neon" else "a CPU with tile registers that the system lets it use"
         raise NotImplementedError(
-            f"`INFINICORE_ISA=neon` compiles for aarch64, and this is {platform.machine()}: unset it to run kernels"
+            f"`INFINICORE_ISA={isa.forced()}` compiles for {what}, and this is {platform.machine()}"
+            f"{'' if isa.forced() == 'neon' else ' with them ' + isa.tiles()}: unset it to run kernels"
         )
     path = disk.path_of(name, source)
     if _only_store:
@@ -259,17 +261,18 @@ def assembly(name, source):
         return subprocess.run(["objdump", "-d", file.name], capture_output=True, text=True, check=True).stdout
 
 
-def cross_assembly(name, source, triple="aarch64-unknown-linux-gnu"):
-    """The code of a kernel for another machine, as assembly: shows what `INFINICORE_ISA=neon` compiles to.
+def cross_assembly(name, source):
+    """The code of a kernel for another machine, as assembly: what `INFINICORE_ISA=neon` or `amx` compiles to.
 
-    The IR is Numba's for this machine, made with 4 lanes and without x86 intrinsics; it takes the other machine's
+    The IR is Numba's for this machine, made with the lanes and the intrinsics of the other one; it takes that one's
     triple and data layout, and LLVM optimises it for that one.
     """
     if not isa.is_foreign():
         raise ValueError(
-            f"`INFINICORE_ISA` must be 'neon', on a machine that is not aarch64, to compile for another one, "
+            f"`INFINICORE_ISA` must be 'neon' or 'amx', on a machine without them, to compile for another one, "
             f"got {isa.forced()!r} on {platform.machine()}"
         )
+    triple = "aarch64-unknown-linux-gnu" if isa.forced() == "neon" else "x86_64-unknown-linux-gnu"
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()

@@ -61,8 +61,24 @@ def batch_offsets(args, batch, index):
 def matmul(args, lo, hi, T, ACT, R):
     """Tiles [lo, hi) of C[M, N] = residual + activation(alpha A[M, K] B[K, N] + bias[N]); columns of C are contiguous.
 
-    C and the residual (which may be C) are of type R. Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed
-    in turn, into the slice of the scratch that belongs to the first tile, and thus to the thread.
+    C and the residual (which may be C) are of type R.
+    """
+    products(args, lo, hi, pack_rows, block, T, ACT, R)
+    return 0
+
+
+@jit.inline
+def pack_rows(target, x, total, steps, k, stride, k_stride, T):
+    """A block of A in panels of ROWS rows; behind each is space to fill up the last vector."""
+    pack_panels(target, (steps + 1) * ROWS, x, total, k, stride, k_stride, types.int64(ROWS), T)
+
+
+@jit.inline
+def products(args, lo, hi, pack_a, multiply, T, ACT, R):
+    """The loops of `matmul`, for a micro-kernel: `pack_a` brings A into its order, `multiply` does a pair of blocks.
+
+    Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed in turn, into the slice of the scratch that belongs
+    to the first tile, and thus to the thread.
     """
     M, N, K = load(args, BLOCKED.rows), load(args, BLOCKED.columns), load(args, BLOCKED.k)
     a_stride, a_k, c_stride = load(args, BLOCKED.a_stride), load(args, BLOCKED.a_k), load(args, BLOCKED.c_stride)
@@ -73,7 +89,7 @@ def matmul(args, lo, hi, T, ACT, R):
     packed, part_offset = load(args, BLOCKED.panel), load(args, BLOCKED.part_offset)
     scratch = load(args, BLOCKED.scratch) + lo // load(args, BLOCKED.slice_items) * load(args, BLOCKED.slice_bytes)
     a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, BLOCKED.b_offset), T)
-    across, pair, height = VECTORS * lanes(T), depth(T), types.int64(ROWS)
+    across, pair = VECTORS * lanes(T), depth(T)
     splits = max(1, load(args, BLOCKED.splits))
     length = load(args, BLOCKED.split_k) if splits > 1 else K
     for unit in range(lo, hi):
@@ -100,7 +116,7 @@ def matmul(args, lo, hi, T, ACT, R):
                     pack_panels(panels, b_panel, b, columns, k, b_stride, b_k, across, T)
                 for i in range(i_start, i_stop, mc):
                     rows, c_at, at = min(mc, i_stop - i), c_offset + i * c_stride + j, i * a_stride + p * a_k
-                    pack_panels(a_block, (steps + 1) * height, a + at, rows, k, a_stride, a_k, height, T)
+                    pack_a(a_block, a + at, rows, steps, k, a_stride, a_k, T)
                     part, part_stride = sum_ptr(load(args, BLOCKED.c), T) + c_at, c_stride
                     if splits > 1:
                         part = sum_ptr(load(args, BLOCKED.scratch) + load(args, BLOCKED.parts), T)
@@ -109,8 +125,7 @@ def matmul(args, lo, hi, T, ACT, R):
                         part, part_stride = sum_ptr(scratch + part_offset, T) + (i - i_start) * nc, nc
                     ends = p == p_start, p + k >= p_stop and splits == 1
                     where = part, part_stride, c_at, j
-                    block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R)
-    return 0
+                    multiply(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R)
 
 
 @jit.inline

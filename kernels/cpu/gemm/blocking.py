@@ -26,9 +26,14 @@ MOST_DOTS = 64 if _WIDE_FILE else 16  # rows of x by dot products, unless they f
 LEAST_LANES, MOST_LANES = 13, 128 if _WIDE_FILE else 64
 LINE = 64  # bytes of each row of the weight at a time
 
+# Tile registers (amx.py): rows of two tiles, and the k that a step of theirs covers.
+TILE_ROWS, TILE_DEPTH = 32, 32
+LEAST_TILED = 16  # rows of A, and columns of B, from which tiles are faster than vectors
+
 # Cache blocks. A long k pays most: sums stay in registers and C is touched once (K = 2048 in one
 # piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache.
 _K_BYTES = 8192  # of one row of a panel block
+_TILE_K_BYTES = 2048  # the same for tile registers: a panel of B of 64 KB
 _A_BYTES = 512 << 10
 _B_BYTES = 4 << 20
 _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
@@ -39,6 +44,11 @@ PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: wo
 def pairs(dtype):
     """Whether a dtype (by name) is multiplied as bfloat16 pairs."""
     return dtype == "bfloat16" and isa.has_bf16_dot()
+
+
+def tiles(dtype):
+    """Whether a dtype (by name) is multiplied by tile registers."""
+    return dtype == "bfloat16" and isa.has_amx()
 
 
 def lanes(dtype):
@@ -88,15 +98,16 @@ class Blocks:
     grain: int
 
 
-def _grid(m, n, k, threads, columns):
+def _grid(m, n, k, threads, columns, tiled):
     """The grid of at most `threads` tiles that finishes first: products, plus packing of A and B."""
-    best = None
+    best, high, short = None, *((TILE_ROWS, TILE_ROWS // 2) if tiled else (ROWS, SHORT_ROWS))
+    packing = 64 if tiled else 8  # products that cost as much as packing one element
     for grid_m in range(1, threads + 1):
-        tile_m = _up(-(-m // grid_m), ROWS)
+        tile_m = _up(-(-m // grid_m), high)
         tile_n = _up(-(-n // (threads // grid_m)), columns)
         rows = min(m, tile_m)
-        rows = rows // ROWS * ROWS + _up(rows % ROWS, SHORT_ROWS)  # of the largest tile, as they are multiplied
-        cost = rows * tile_n + 8 * (tile_m * (1 + tile_n // 1024) + tile_n)  # packing one costs as much as 8 products
+        rows = rows // high * high + _up(rows % high, short)  # of the largest tile, as they are multiplied
+        cost = rows * tile_n + packing * (tile_m * (1 + tile_n // 1024) + tile_n)
         if best is None or cost < best[0]:
             best = cost, tile_m, tile_n
     return best[1:]
@@ -118,20 +129,21 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     `own_sums` says that partial sums cannot lie in C: it is of 16 bits, or holds what the product is added to.
     """
     own_sums = dtype in ("float16", "bfloat16") if own_sums is None else own_sums
-    columns, pair, size = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype)
-    work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // pair
+    columns, pair, size, tiled = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), tiles(dtype)
+    high, k_bytes = (TILE_ROWS, _TILE_K_BYTES) if tiled else (ROWS, _K_BYTES)
+    work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // (8 if tiled else pair)
     if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
-        tile_m, tile_n = _up(m, ROWS), _up(n, columns)
+        tile_m, tile_n = _up(m, high), _up(n, columns)
     else:
-        tile_m, tile_n = _grid(m, n, k, threads, columns)
+        tile_m, tile_n = _grid(m, n, k, threads, columns, tiled)
     steps = max(1, -(-k // pair))
-    pieces = -(-steps * size // _K_BYTES)
+    pieces = -(-steps * size // k_bytes)
     partial = pieces > 1 and own_sums
     if partial:
-        tile_m = min(tile_m, _up(_PART_ROWS, ROWS))
+        tile_m = min(tile_m, _up(_PART_ROWS, high))
     grid = -(-m // tile_m), -(-n // tile_n)
     steps = _up(-(-steps // pieces), lanes(dtype))
-    mc = min(tile_m, max(1, _A_BYTES // (steps * size * ROWS)) * ROWS)
+    mc = min(tile_m, max(1, _A_BYTES // (steps * size * high)) * high)
     nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
     b_offset = _up(mc * (steps + 1) * size, 64)

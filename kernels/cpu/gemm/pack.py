@@ -9,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ...blocks.gemm import PACK
-from ...build import jit
+from ...build import isa, jit
 from ...lang.by_type import by_type
 from ...lang.memory import from_memory
 from ...lang.simd import address, convert, load, ptr, store, vload, vload_first, vstore
@@ -103,6 +103,20 @@ def transpose_block(typingctx, panel, width, x, stride, valid):
         return context.get_dummy_value()
 
     return types.void(panel, width, x, stride, valid), codegen
+
+
+@intrinsic
+def transpose_pairs(typingctx, tile):
+    """tile[q, r] becomes tile[r, q], for as many rows of 4-byte elements as a register has lanes."""
+    n = isa.lanes()
+
+    def codegen(context, builder, sig, args):
+        rows = [read(builder, args[0], ir.VectorType(I32, n), 4, 4 * n * i) for i in range(n)]
+        for i, column in enumerate(_transpose(builder, rows)):
+            write(builder, column, args[0], 4, 4 * n * i)
+        return context.get_dummy_value()
+
+    return types.void(tile), codegen
 
 
 @by_type

@@ -33,7 +33,8 @@ def product(problem, threads):
     if length:
         return _split(p, x, length, threads)
     plain = not (p.bias or p.residual or p.activation)
-    if not p.packed and p.result == p.dtype:
+    many = blocking.tiles(p.dtype) and min(x.m, x.n) >= blocking.LEAST_TILED
+    if not p.packed and p.result == p.dtype and not many:
         if x.b_k == 1 and x.k and x.m > 1 and x.n >= _WIDE:
             width = blocking.lane_width(x.m, p.dtype)
             if width or (x.a_k == 1 and x.m <= blocking.MOST_DOTS):
@@ -50,8 +51,14 @@ def product(problem, threads):
     own_sums = p.accumulate or p.result in ("float16", "bfloat16")
     cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
     numbers = {**_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha}
-    first = _launch("gemm.blocked.matmul", _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
+    name = f"gemm.{_blocked(p.dtype)}.matmul"
+    first = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
     return Plan((first,), (("scratch", cut.slices * cut.slice_bytes),))
+
+
+def _blocked(dtype):
+    """The file of the kernel of blocked products: by tile registers or by vectors."""
+    return "amx" if blocking.tiles(dtype) else "blocked"
 
 
 def _fold(x):
@@ -104,7 +111,8 @@ def _split(p, x, length, threads):
     parts = cut.slices * cut.slice_bytes
     numbers = {**_sizes(x), **_cut(cut), "splits": splits, "split_k": length, "parts": parts, "panel": 0}
     types = _types(p, R=p.result)
-    first = _launch("gemm.blocked.matmul", types, BLOCKED, p, x, cut.items, cut.grain, alpha=p.alpha, **numbers)
+    name = f"gemm.{_blocked(p.dtype)}.matmul"
+    first = _launch(name, types, BLOCKED, p, x, cut.items, cut.grain, alpha=p.alpha, **numbers)
     grain = 1 + (1 << 20) // (x.m * x.n)
     second = _launch("gemm.blocked.join_parts", types, BLOCKED, p, x, x.m, grain, alpha=p.alpha, **numbers)
     scratch = parts + splits * x.m * x.n * (8 if p.dtype == "float64" else 4) + 64

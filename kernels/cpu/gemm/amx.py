@@ -1,0 +1,215 @@
+"""Products of bfloat16 by the tile registers of Intel's AMX: blocks of 32 x 32 sums in four tiles of 16 x 16.
+
+Intel's "64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18: eight registers of 16 rows of 64
+bytes; `tdpbf16ps` adds to 16 x 16 float32 sums the products of 16 rows of 32 bfloat16 with 16 rows of 16 pairs. A pair
+is two neighbours of k, as in the panels of `pack.py`, which serve here as they are. Subnormals count as zero. Tiles
+have one shape for the whole of a launch: what is missing at the end of k is zero in copies of the last tiles.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ...blocks.gemm import BLOCKED
+from ...build import jit
+from ...lang.rows import fill_row
+from ...lang.simd import address, bitcast, load, ptr, stack, store, vload, vload_first, vstore
+from ...lang.vector import I8, I64, literal_of
+from .blocked import add_parts, destination, products
+from .blocking import TILE_DEPTH, TILE_ROWS
+from .epilogue import finish_row
+from .microkernel import fetch, panel_ptr, sum_ptr
+from .pack import load_unit, load_units, transpose_pairs
+
+PAIRS = TILE_DEPTH // 2  # rows of a tile of B, and 4-byte columns of a tile of A
+HALF = TILE_ROWS // 2  # rows of one tile
+ACROSS = 32  # columns of a panel of B, which two tiles read
+ROW = 64  # bytes of a row of a tile
+STEP = TILE_ROWS * PAIRS  # elements of A, 4 bytes each, that a step reads; and of B
+TILE_BYTES, STEP_BYTES, LINE_BYTES, CONFIG_BYTES = TILE_ROWS * ACROSS * 4, 4 * STEP, 4 * ACROSS, 64
+U16 = types.uint16
+
+
+def _call(builder, name, *arguments):
+    """Call an intrinsic of AMX: integers of Python are numbers of tiles, values are addresses and strides."""
+    values = [ir.Constant(I8, x) if isinstance(x, int) else x for x in arguments]
+    kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)
+
+
+def _pointer(builder, at, offset=0):
+    return builder.inttoptr(builder.add(at, ir.Constant(I64, offset)), I8.as_pointer())
+
+
+@intrinsic
+def load_shapes(typingctx, config):
+    """Give the tile registers of this thread the shapes at an address, and the system's leave to use them."""
+
+    def codegen(context, builder, sig, args):
+        _call(builder, "ldtilecfg", _pointer(builder, context.cast(builder, args[0], sig.args[0], types.int64)))
+        return context.get_dummy_value()
+
+    return types.void(config), codegen
+
+
+@intrinsic
+def release(typingctx):
+    """Let go of the tile registers, so that the system need not save them."""
+
+    def codegen(context, builder, sig, args):
+        _call(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_sums(typingctx, a, b, last, term, term_stride, to, stride, steps, rest, high):
+    """to[16 high, 32] = term + the products of `steps` tiles of `a` and `b`, and if `rest` of one more with `last`.
+
+    `a` is [steps, 2, 16, 16 pairs], `b` and `last` rows of 32 pairs. Strides are in bytes; `high`, a literal, is 1 or 2.
+    """
+    count = literal_of(high)
+    if count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        def integer(index):
+            return context.cast(builder, args[index], sig.args[index], types.int64)
+
+        def corners(at, stride):  # the addresses of the tiles of sums
+            for i in range(count):
+                below = builder.add(at, builder.mul(stride, ir.Constant(I64, HALF * i)))
+                for j in range(2):
+                    yield 2 * i + j, _pointer(builder, below, ROW * j)
+
+        def step(a, b):
+            across = ir.Constant(I64, 2 * ROW)
+            _call(builder, "tileloadd64", 4, _pointer(builder, a), ir.Constant(I64, ROW))
+            _call(builder, "tileloadd64", 6, _pointer(builder, b), across)
+            _call(builder, "tdpbf16ps", 0, 4, 6)
+            _call(builder, "tileloadd64", 7, _pointer(builder, b, ROW), across)
+            _call(builder, "tdpbf16ps", 1, 4, 7)
+            if count == 2:
+                _call(builder, "tileloadd64", 5, _pointer(builder, a, HALF * ROW), ir.Constant(I64, ROW))
+                _call(builder, "tdpbf16ps", 2, 5, 6)
+                _call(builder, "tdpbf16ps", 3, 5, 7)
+
+        a, b, last, term, to = args[0], args[1], args[2], args[3], args[5]
+        below, stride, steps, rest = (integer(k) for k in (4, 6, 7, 8))
+        for tile, at in corners(term, below):
+            _call(builder, "tileloadd64", tile, at, below)
+        entry = builder.block
+        loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
+        builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
+        builder.position_at_end(loop)
+        left, a_at, b_at = (builder.phi(I64) for _ in range(3))
+        step(a_at, b_at)
+        for phi, start, move in ((left, steps, -1), (a_at, a, 4 * STEP), (b_at, b, 4 * STEP)):
+            phi.add_incoming(start, entry)
+            phi.add_incoming(builder.add(phi, ir.Constant(I64, move)), loop)
+        builder.cbranch(builder.icmp_signed(">", left, ir.Constant(I64, 1)), loop, done)
+        builder.position_at_end(done)
+        with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I64, 0))):
+            step(builder.add(a, builder.mul(steps, ir.Constant(I64, 4 * STEP))), last)
+        for tile, at in corners(to, stride):
+            _call(builder, "tilestored64", tile, at, stride)
+        return context.get_dummy_value()
+
+    return types.void(a, b, last, term, term_stride, to, stride, steps, rest, high), codegen
+
+
+@jit.inline
+def pack_tiles(target, x, total, steps, k, stride, k_stride, T):
+    """Pack x[i, p] = x[i * stride + p * k_stride] into tiles of 16 rows of 16 pairs, two of them a step of k.
+
+    `target` is [total / 32, steps / 16, 2, 16, 16] pairs; what lies beyond k is zero, rows beyond `total` are anything.
+    """
+    deep = (steps + PAIRS - 1) // PAIRS
+    bits = ptr(address(x), U16)
+    for start in range(0, total, HALF):
+        group = target + (start // TILE_ROWS * deep * STEP + start % TILE_ROWS * PAIRS)
+        valid = min(HALF, total - start)
+        for s in range(deep):
+            tile, p = group + s * STEP, s * TILE_DEPTH
+            left = min(TILE_DEPTH, k - p)
+            if k_stride == 1:
+                for r in range(valid):
+                    at, to = (start + r) * stride + p, ptr(address(tile + r * PAIRS), U16)
+                    fetch(bits, at + 8 * TILE_DEPTH)
+                    if left >= TILE_DEPTH:
+                        vstore(to, 0, vload(bits, at, TILE_DEPTH))
+                    else:
+                        vstore(to, 0, vload_first(bits, at, TILE_DEPTH, left))
+            elif stride == 1:
+                for q in range(PAIRS):
+                    at = (p + 2 * q) * k_stride + start
+                    some = valid if 2 * q < left else 0
+                    vstore(tile, q * PAIRS, load_units(x, at, k_stride, 2 * q + 1 < left, some))
+                transpose_pairs(tile)
+            else:
+                for r in range(valid):
+                    at = (start + r) * stride + p * k_stride
+                    for q in range(PAIRS):
+                        if 2 * q < left:
+                            unit = load_unit(x, at + 2 * q * k_stride, k_stride, 2 * q + 1 < left)
+                            store(tile, r * PAIRS + q, unit)
+                        else:
+                            store(tile, r * PAIRS + q, 0)
+
+
+@jit.inline
+def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
+    """The product of a packed block of A and one of B, as `blocked.block` does it with vectors."""
+    part, part_stride, c_at, j_start = where
+    tile, last = sum_ptr(stack(TILE_BYTES), T), panel_ptr(stack(STEP_BYTES), T)
+    c, residual = ptr(load(args, BLOCKED.c), R) + c_at, ptr(load(args, BLOCKED.residual), R) + c_at
+    bias, c_stride = ptr(load(args, BLOCKED.bias), T) + j_start, load(args, BLOCKED.c_stride)
+    given = load(args, BLOCKED.bias) != 0, load(args, BLOCKED.residual) != 0
+    alpha = bitcast(load(args, BLOCKED.alpha), types.float64)
+    nothing = sum_ptr(stack(LINE_BYTES), T)
+    fill_row(nothing, ACROSS, 0.0)
+    place, stride, term, term_row, term_column, at_once = destination(args, where, ends, nothing, T, ACT, R)
+    whole, rest = steps // PAIRS, steps % PAIRS
+    deep = whole + min(rest, 1)
+    for j in range(0, columns, ACROSS):
+        b, width = panels + j // ACROSS * b_panel, min(ACROSS, columns - j)
+        if rest != 0:
+            for q in range(0, rest * ACROSS, PAIRS):
+                vstore(last, q, vload(b, whole * STEP + q, PAIRS))
+            fill_row(last + rest * ACROSS, (PAIRS - rest) * ACROSS, 0)
+        for i in range(0, rows, TILE_ROWS):
+            height = min(TILE_ROWS, rows - i)
+            a = a_block + i // TILE_ROWS * deep * STEP
+            direct = at_once and width == ACROSS and (height == TILE_ROWS or height == HALF)
+            to, step, more, more_row = tile, ACROSS, nothing, 0
+            if direct:
+                to, step = place + (i * stride + j), stride
+                more, more_row = term + (i * term_row + j * term_column), term_row
+            if height > HALF:
+                tile_sums(a, b, last, more, 4 * more_row, to, 4 * step, whole, rest, 2)
+            else:
+                tile_sums(a, b, last, more, 4 * more_row, to, 4 * step, whole, rest, 1)
+            if not direct:
+                if not (ends[0] and ends[1]):
+                    add_parts(tile, part + (i * part_stride + j), part_stride, height, width, ends[0], ends[1])
+                if ends[1]:
+                    for r in range(height):
+                        at = (i + r) * c_stride + j
+                        finish_row(c + at, tile + r * ACROSS, bias + j, residual + at, alpha, given, width, ACT)
+
+
+@jit.inline
+def matmul(args, lo, hi, T, ACT, R):
+    """As `blocked.matmul`, for bfloat16."""
+    config = ptr(stack(CONFIG_BYTES), types.uint8)
+    fill_row(config, 64, 0)
+    store(config, 0, 1)  # the palette: eight tiles of 1 KB
+    for tile in range(8):
+        store(config, 16 + 2 * tile, ROW)  # bytes of a row (16 bits each)
+        store(config, 48 + tile, HALF)  # rows
+    load_shapes(address(config))
+    products(args, lo, hi, pack_tiles, block, T, ACT, R)
+    release()
+    return 0
