@@ -65,10 +65,10 @@ _ROWS = (
         name="INFINICORE_ISA",
         kind=str,
         default="auto",
-        choices=("auto", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon"),
+        choices=("auto", "amx", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon"),
         meaning="a smaller instruction set than this CPU's (`avx512` leaves out the bfloat16 and int8 dot products,"
-        " `avx512_bf16` and `avx512_vnni` keep one of them); `neon`: code for aarch64, which other machines can only"
-        " compile",
+        " `avx512_bf16` and `avx512_vnni` keep one of them, and none has tile registers); `neon` and `amx`: code for"
+        " aarch64 and for Intel's tile registers, which machines without them can only compile",
         read_by="kernels/build/isa.py",
     ),
     Switch(

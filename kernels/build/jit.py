@@ -134,6 +134,9 @@ def _whole_programs():
     class Library(JITCodeLibrary):
         """A function and all that it calls, unknown to Numba's execution engine."""
 
+        def _optimize_functions(self, module):
+            module.data_layout = self._codegen._data_layout
+
         def _optimize_final_module(self):
             pass
 

@@ -11,7 +11,7 @@ from ..table.registry import op
 from ..table.rules import reduction_rule
 from ._layout import check, rows
 from ._rules import reduce_by, reduce_samples, reduced, restored
-from .reduce import INF, add, larger, larger_of_three, shared, smaller, smaller_of_three, sum_
+from .reduce import add, amax, amin, shared, sum_
 
 _TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
 
@@ -144,24 +144,9 @@ def _(total):
     return m.sqrt(total)
 
 
-@reduction_rule(start=-INF)
-def largest_magnitude(x):
-    return m.abs(x)
-
-
-@reduction_rule(start=INF)
-def smallest_magnitude(x):
-    return m.abs(x)
-
-
 for _rule in (count_of_nonzero, sum_of_magnitudes, root_of_squares):
     _rule.join(add)
-largest_magnitude.join(larger)
-largest_magnitude.absorb(larger_of_three)
-smallest_magnitude.join(smaller)
-smallest_magnitude.absorb(smaller_of_three)
 _NORMS = {0.0: count_of_nonzero, 1.0: sum_of_magnitudes, 2.0: root_of_squares}
-_NORMS |= {INF: largest_magnitude, -INF: smallest_magnitude}
 
 
 @op(ref=_norm_ref, samples=_norm_samples, grad_samples=_norm_grad_samples, tolerance=_TOLERANCE, amp="float32")
@@ -174,8 +159,11 @@ def norm(call, input, p=2, dim=None, keepdim=False):
     p = float({"fro": 2}.get(p, p))
     rule = _NORMS.get(p)
     if rule is not None:
-        return reduce_by(call, rule, input, dim, keepdim, needs_elements=math.isinf(p))
+        return reduce_by(call, rule, input, dim, keepdim)
     check(call, input, "input")
+    if math.isinf(p):
+        largest = amax if p > 0 else amin
+        return reduce_by(call, largest.rule, call.elementwise("abs", input), dim, keepdim, needs_elements=True)
     wide = input if input.dtype.itemsize > 2 else input.to(dtype="float32")
     powers = call.elementwise("pow", call.elementwise("abs", wide), p)
     total = reduce_by(call, sum_.rule, powers, dim, keepdim, make=call.empty)

@@ -68,7 +68,8 @@ def release(typingctx):
 def tile_sums(typingctx, a, b, last, term, term_stride, to, stride, steps, rest, high):
     """to[16 high, 32] = term + the products of `steps` tiles of `a` and `b`, and if `rest` of one more with `last`.
 
-    `a` is [steps, 2, 16, 16 pairs], `b` and `last` rows of 32 pairs. Strides are in bytes; `high`, a literal, is 1 or 2.
+    `a` is [steps, 2, 16, 16 pairs], `b` and `last` are rows of 32 pairs. Strides are in bytes; `high`, a literal, is 1
+    or 2.
     """
     count = literal_of(high)
     if count is None:

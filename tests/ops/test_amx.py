@@ -1,0 +1,166 @@
+"""Products by tile registers (AMX): their machine code on every x86-64 machine, their values where the CPU has them."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from infinicore.kernels.build import host, isa
+
+import infinicore as ic
+
+runs = pytest.mark.skipif(not isa.has_amx(), reason="this machine has no tile registers, or may not use them")
+
+# Runs under `INFINICORE_ISA=amx`. The kernel is asked for, and its code is read instead of run.
+PROGRAM = r"""
+import json, re
+import ml_dtypes, numpy as np
+import infinicore as ic
+from infinicore.kernels.build import isa, jit
+
+assert isa.lanes() == 16 and isa.has_bf16_dot() and isa.has_amx()
+
+class Asked(Exception):
+    pass
+
+def ask(name, source):
+    raise Asked(name, source)
+
+refuses, jit.load_kernel = jit.load_kernel, ask
+x = ic.from_numpy(np.ones((64, 64), np.float32).astype(ml_dtypes.bfloat16))
+try:
+    ic.matmul(x, x)
+except Asked as asked:
+    name, source = asked.args
+text = jit.cross_assembly(name, source)
+words = "ldtilecfg tileloadd tdpbf16ps tilestored tilerelease vdpbf16ps".split()
+found = {word: len(re.findall(rf"^\t{word}\b", text, re.MULTILINE)) for word in words}
+loops = [block for block in re.split(r"^\.LBB\w+:", text, flags=re.MULTILINE) if "tdpbf16ps" in block]
+jit.load_kernel = refuses
+try:
+    ic.add(x, x)
+except NotImplementedError as refused:
+    print(json.dumps([name, found, max(block.count("tdpbf16ps") for block in loops), str(refused)]))
+"""
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="the IR is that of x86-64")
+@pytest.mark.skipif(isa.has_amx(), reason="this machine runs the code that others compile")
+def test_machine_code(tmp_path):
+    environment = {**os.environ, "INFINICORE_ISA": "amx", "INFINICORE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    name, found, together, refused = json.loads(done.stdout)
+    assert name.startswith("gemm.amx.matmul-bfloat16")
+    assert found["ldtilecfg"] == 1 and found["tilerelease"] == 1 and found["vdpbf16ps"] == 0
+    assert found["tilestored"] == 6  # four sums, or two
+    assert found["tdpbf16ps"] >= 12 and found["tileloadd"] >= found["tdpbf16ps"]
+    assert together >= 4  # a step of the loop over k is four products of four tiles
+    assert refused.startswith("`INFINICORE_ISA=amx` compiles for a CPU with tile registers that the system lets it use")
+
+
+@pytest.fixture
+def asked_again():
+    """What is known of the machine is asked again, before and after."""
+
+    def forget():
+        for function in (isa.tiles, isa.features, isa.cpu_name):
+            function.cache_clear()
+
+    forget()
+    yield
+    forget()
+
+
+def test_a_refusal_leaves_them_out(monkeypatch, asked_again):
+    """An old system, or a container whose filter knows no such call: the other instructions serve."""
+    name, features = host.cpu()
+    if isa.forced() != "auto" or not features.get("avx512f"):
+        pytest.skip("the features that are pretended here would not fit")
+    have = {**features, "amx-tile": True, "amx-bf16": True, "amx-int8": True}
+    monkeypatch.setattr(host, "cpu", lambda: (name, have))
+    for answer, state in ((-1, "refused"), (0, "granted")):
+        isa.tiles.cache_clear()
+        isa.features.cache_clear()
+        libc = type("Libc", (), {"syscall": staticmethod(lambda *numbers, answer=answer: answer)})
+        monkeypatch.setattr(isa.ctypes, "CDLL", lambda name, libc=libc: libc)
+        assert isa.tiles() == (state if isa._IS_X86 and sys.platform == "linux" else "absent")
+        assert isa.has_amx() == (isa.tiles() == "granted")
+        assert not isa.is_foreign()
+
+
+def bfloat16(rng, *shape):
+    return ic.from_numpy(rng.standard_normal(shape).astype(np.float32)).to(ic.bfloat16)
+
+
+def layouts(x):
+    """The same values, transposed and with steps between neighbours."""
+    yield x
+    yield x.t().contiguous().t()
+    wide = ic.zeros((x.shape[0], 2 * x.shape[1]), dtype=ic.bfloat16)
+    wide[:, ::2] = x
+    yield wide[:, ::2]
+
+
+@runs
+@pytest.mark.parametrize("m", [16, 17, 31, 33, 130])
+@pytest.mark.parametrize("k", [1, 2, 31, 33, 64, 1025, 5000])
+def test_products_of_any_sizes_and_strides(m, k, rng):
+    n = 16 + (m * k) % 61
+    a, b = bfloat16(rng, m, k), bfloat16(rng, k, n)
+    wide_a, wide_b = (x.to(ic.float64).numpy() for x in (a, b))
+    exact, bound = wide_a @ wide_b, 1e-6 * np.abs(wide_a) @ np.abs(wide_b)
+    bias, residual = bfloat16(rng, n), bfloat16(rng, m, n)
+    for x in layouts(a):
+        for w in layouts(b):
+            y = ic.matmul(x, w).to(ic.float64).numpy()
+            assert (np.abs(y - exact) <= bound + 2.0**-8 * np.abs(exact)).all()
+    y = ic.linear(a, b.t(), bias, residual=residual, activation="relu").to(ic.float64).numpy()
+    want = np.maximum(exact + bias.to(ic.float64).numpy(), 0) + residual.to(ic.float64).numpy()
+    assert (np.abs(y - want) <= bound + 2.0**-7 * np.abs(want) + 1e-6).all()
+
+
+@runs
+def test_sums_are_float32(rng):
+    """Within the bound of float32 sums of 4096 products, whatever the number of threads."""
+    a, b = bfloat16(rng, 70, 4096), bfloat16(rng, 4096, 90)
+    exact = a.to(ic.float64).numpy() @ b.to(ic.float64).numpy()
+    bound = 2.0**-24 * 64 * (np.abs(a.to(ic.float64).numpy()) @ np.abs(b.to(ic.float64).numpy()))
+    count, found = ic.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, count):
+            ic.set_num_threads(threads)
+            found.append(ic.matmul(a, b).float().numpy())
+    finally:
+        ic.set_num_threads(count)
+    assert all((y == found[0]).all() for y in found)
+    assert (np.abs(found[0] - exact) <= bound + 2.0**-8 * np.abs(exact)).all()
+
+
+@runs
+def test_nan_and_infinity_stay_in_their_rows(rng):
+    a, b = bfloat16(rng, 40, 50), bfloat16(rng, 50, 40)
+    a[3, 49], b[49, 5] = float("nan"), float("inf")
+    y = ic.matmul(a, b).float().numpy()
+    assert np.isnan(y[3]).all() and np.isinf(np.delete(y, 3, 0)[:, 5]).all()
+    assert np.isfinite(np.delete(np.delete(y, 3, 0), 5, 1)).all()
+
+
+@runs
+def test_threads_and_children_may_use_them(rng):
+    a, b = bfloat16(rng, 64, 64), bfloat16(rng, 64, 64)
+    want, found = ic.matmul(a, b).float().numpy(), []
+    workers = [threading.Thread(target=lambda: found.append(ic.matmul(a, b).float().numpy())) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 4 and all((y == want).all() for y in found)
+    child = os.fork()
+    if not child:
+        os._exit(0 if (ic.matmul(a, b).float().numpy() == want).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
