@@ -70,7 +70,7 @@ setup(
     package_data={
         "infinicore": ["py.typed", "*.pyi"],
         "infinicore.tensor": ["*.pyi"],
-        "infinicore.core": ["*.pxd", "*.pyx"],
+        "infinicore.core": ["*.pxd", "*.pxi", "*.pyx"],
         "infinicore.models.embedded": ["*"],
     },
     ext_modules=extensions(),
