@@ -125,16 +125,6 @@ def _norm_grad_samples(rng):
 
 
 @reduction_rule(start=0)
-def count_of_nonzero(x):
-    return x != 0
-
-
-@reduction_rule(start=0)
-def sum_of_magnitudes(x):
-    return m.abs(x)
-
-
-@reduction_rule(start=0)
 def root_of_squares(x):
     return x * x
 
@@ -144,9 +134,7 @@ def _(total):
     return m.sqrt(total)
 
 
-for _rule in (count_of_nonzero, sum_of_magnitudes, root_of_squares):
-    _rule.join(add)
-_NORMS = {0.0: count_of_nonzero, 1.0: sum_of_magnitudes, 2.0: root_of_squares}
+root_of_squares.join(add)
 
 
 @op(ref=_norm_ref, samples=_norm_samples, grad_samples=_norm_grad_samples, tolerance=_TOLERANCE, amp="float32")
@@ -157,13 +145,14 @@ def norm(call, input, p=2, dim=None, keepdim=False):
     float32 and rounded once.
     """
     p = float({"fro": 2}.get(p, p))
-    rule = _NORMS.get(p)
-    if rule is not None:
-        return reduce_by(call, rule, input, dim, keepdim)
     check(call, input, "input")
-    if math.isinf(p):
-        largest = amax if p > 0 else amin
-        return reduce_by(call, largest.rule, call.elementwise("abs", input), dim, keepdim, needs_elements=True)
+    if p == 2.0:
+        return reduce_by(call, root_of_squares, input, dim, keepdim)
+    if p == 0.0:
+        return reduce_by(call, sum_.rule, call.elementwise("ne", input, 0).to(dtype=input.dtype), dim, keepdim)
+    if p == 1.0 or math.isinf(p):
+        rule = sum_.rule if p == 1.0 else amax.rule if p > 0 else amin.rule
+        return reduce_by(call, rule, call.elementwise("abs", input), dim, keepdim, needs_elements=math.isinf(p))
     wide = input if input.dtype.itemsize > 2 else input.to(dtype="float32")
     powers = call.elementwise("pow", call.elementwise("abs", wide), p)
     total = reduce_by(call, sum_.rule, powers, dim, keepdim, make=call.empty)
