@@ -66,7 +66,7 @@ def test_every_form_stays_right(name, f):
 
 
 @compiled
-@pytest.mark.parametrize("name", set(FORMS) - {"norm of many"})
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "norm of many"])
 def test_every_form_becomes_known(name, f, python_ends):
     ours, _ = FORMS[name]
     first = ours(f(6, 10), f(6, 10))

@@ -28,12 +28,16 @@ LINE = 64  # bytes of each row of the weight at a time
 
 # Tile registers (amx.py): rows of two tiles, and the k that a step of theirs covers.
 TILE_ROWS, TILE_DEPTH = 32, 32
-LEAST_TILED = 16  # rows of A, and columns of B, from which tiles are faster than vectors
+LEAST_TILED = 8  # rows of x from which tiles are faster than vectors
+MOST_FEW = 128  # rows of x up to which the weight is read as it lies (amx.py: few_rows)
 
 # Cache blocks. A long k pays most: sums stay in registers and C is touched once (K = 2048 in one
 # piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache.
 _K_BYTES = 8192  # of one row of a panel block
-_TILE_K_BYTES = 2048  # the same for tile registers: a panel of B of 64 KB
+# The same for tile registers, beside 2 MB of second-level cache: 2048^3 on one core of Emerald Rapids, 972 GFLOP/s; with
+# panels of half the length 744 to 781, blocks of A of half the size 897; 4096^3 861, 811 to 837, 831.
+_TILE_K_BYTES = 4096
+_TILE_A_BYTES = 1 << 20
 _A_BYTES = 512 << 10
 _B_BYTES = 4 << 20
 _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
@@ -130,7 +134,7 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     """
     own_sums = dtype in ("float16", "bfloat16") if own_sums is None else own_sums
     columns, pair, size, tiled = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), tiles(dtype)
-    high, k_bytes = (TILE_ROWS, _TILE_K_BYTES) if tiled else (ROWS, _K_BYTES)
+    high, k_bytes, a_bytes = (TILE_ROWS, _TILE_K_BYTES, _TILE_A_BYTES) if tiled else (ROWS, _K_BYTES, _A_BYTES)
     work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // (8 if tiled else pair)
     if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
         tile_m, tile_n = _up(m, high), _up(n, columns)
@@ -143,7 +147,7 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
         tile_m = min(tile_m, _up(_PART_ROWS, high))
     grid = -(-m // tile_m), -(-n // tile_n)
     steps = _up(-(-steps // pieces), lanes(dtype))
-    mc = min(tile_m, max(1, _A_BYTES // (steps * size * high)) * high)
+    mc = min(tile_m, max(1, a_bytes // (steps * size * high)) * high)
     nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
     b_offset = _up(mc * (steps + 1) * size, 64)

@@ -33,7 +33,11 @@ def product(problem, threads):
     if length:
         return _split(p, x, length, threads)
     plain = not (p.bias or p.residual or p.activation)
-    many = blocking.tiles(p.dtype) and min(x.m, x.n) >= blocking.LEAST_TILED
+    tiled = blocking.tiles(p.dtype)
+    if tiled and not p.packed and p.result == p.dtype and x.b_k == 1 and x.k and x.n >= blocking.TILE_ROWS // 2:
+        if blocking.LEAST_TILED <= x.m <= blocking.MOST_FEW:
+            return _few_rows(p, x, matrices, threads)
+    many = tiled and min(x.m, x.n) >= blocking.TILE_ROWS // 2
     if not p.packed and p.result == p.dtype and not many:
         if x.b_k == 1 and x.k and x.m > 1 and x.n >= _WIDE:
             width = blocking.lane_width(x.m, p.dtype)
@@ -149,6 +153,21 @@ def _panels(p, x, width, matrices, threads):
     work = 2 * x.m * rows * x.k * (2 if p.dtype == "float64" else 1) // pair
     first = _launch(
         name, types, PANELS, p, x, items, -(-blocking.PARALLEL_WORK // max(1, work)), "b",
+        rows=x.n, tokens=x.m, k=x.k, w_stride=x.b_stride, x_stride=x.a_stride, x_k=x.a_k,
+        out_stride=x.n, slice_bytes=slice_bytes, slice_items=-(-items // threads), alpha=p.alpha,
+    )  # fmt: skip
+    return Plan((first,), (("scratch", min(threads, items) * slice_bytes),))
+
+
+def _few_rows(p, x, matrices, threads):
+    """The rows of a weight, by tile registers, times 8 to 128 rows of A."""
+    width = blocking.TILE_ROWS // (2 if x.m <= blocking.TILE_ROWS // 2 else 1)
+    panel = -(-x.k // 2) * width * 4
+    slice_bytes = -(-(-(-x.m // width) * panel) // 64) * 64 + 64
+    items = -(-x.n // blocking.TILE_ROWS) * matrices
+    first = _launch(
+        "gemm.amx.few_rows", _types(p, ACROSS=2 * width // blocking.TILE_ROWS), PANELS, p, x, items,
+        1 + _GRAIN_BYTES // (4 * 2 * x.k * blocking.TILE_ROWS), "b",
         rows=x.n, tokens=x.m, k=x.k, w_stride=x.b_stride, x_stride=x.a_stride, x_k=x.a_k,
         out_stride=x.n, slice_bytes=slice_bytes, slice_items=-(-items // threads), alpha=p.alpha,
     )  # fmt: skip
