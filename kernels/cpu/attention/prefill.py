@@ -22,6 +22,7 @@ from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import bitcast, fill, load, ptr, stack, store, vload, vstore, vstore_first
 from ..gemm.microkernel import depth, itemsize, lanes, panel_ptr, sum_ptr
+from .products import begin_tiles, end_tiles, score_tiles, value_tiles
 from .sizes import (
     FEW,
     KEY_BYTES,
@@ -33,7 +34,6 @@ from .sizes import (
     SUM_BYTES,
     TILE,
     VALUE_BYTES,
-    VECTORS,
 )
 from .tiles import (
     INF,
@@ -45,9 +45,7 @@ from .tiles import (
     pack_two_rows,
     read_index,
     row_scale,
-    score_tile,
     softmax_tile,
-    value_tile,
 )
 
 I32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
@@ -265,12 +263,7 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
         load_tile(
             k_at, v_at, k_scales, v_scales, count, keys, key_stride, values, value_stride, size_qk, size_v, C
         )  # fmt: skip
-        for i in range(0, count, ROWS):
-            for c in range(0, width, PANEL):
-                score_tile(
-                    keys + i * key_stride, key_stride, queries + c, width, words, scale,
-                    scores + (i * width + c), ROWS, VECTORS,
-                )  # fmt: skip
+        score_tiles(keys, key_stride, queries, width, words, scale, scores, count)
         if load(args, ATTENTION.slopes) != 0:
             bias_tile(scores, positions, slopes, j, count, width, T)
         if (causal != 0 and j + count - 1 > first_position) or (window > 0 and j <= last_position - window):
@@ -279,13 +272,7 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
             for c in range(0, width, LANES):
                 vstore(scores, count * width + c, fill(-INF, T, LANES))
         softmax_tile(scores, weights, tops, totals, decay, count, width, T)
-        steps = (count + depth(T) - 1) // depth(T)
-        for i in range(0, value_stride, PANEL):
-            for c in range(0, width, ROWS):
-                value_tile(
-                    weights + c, 1, width, values + i, value_stride, steps, None, decay + c,
-                    sums + (c * value_stride + i), value_stride, ROWS, VECTORS,
-                )  # fmt: skip
+        value_tiles(weights, width, values, value_stride, count, depth(T), decay, sums)
     for r in range(rows):
         write_row(args, seq, q_start, first_row + r, kv_head, sums + r * value_stride, load(totals, r), T)
     return 0
@@ -334,10 +321,13 @@ def find_unit(args, unit):
 @jit.inline
 def prefill(args, lo, hi, T, C):
     """Units [lo, hi), tile by tile."""
+    status = 0
+    begin_tiles(T)
     for unit in range(lo, hi):
         seq, kv_head, first_row, rows, status = find_unit(args, unit)
         if status == 0 and seq >= 0:
             status = attend_tile(args, seq, kv_head, first_row, rows, T, C)
         if status != 0:
-            return status
-    return 0
+            break
+    end_tiles(T)
+    return status

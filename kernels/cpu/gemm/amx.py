@@ -29,7 +29,8 @@ ACROSS = 32  # columns of a panel of B, which two tiles read
 ROW = 64  # bytes of a row of a tile
 STEP = TILE_ROWS * PAIRS  # elements of A, 4 bytes each, that a step reads; and of B
 TILE_BYTES, STEP_BYTES, LINE_BYTES, CONFIG_BYTES = TILE_ROWS * ACROSS * 4, 4 * STEP, 4 * ACROSS, 64
-PACKED = ROW, HALF * ROW, STEP_BYTES  # strides of packed tiles of A
+# Strides of packed tiles of A, and of a panel of B: see `tile_sums`.
+PACKED, PANEL = (ROW, HALF * ROW, STEP_BYTES), (2 * ROW, STEP_BYTES)
 U16 = types.uint16
 
 
@@ -67,12 +68,12 @@ def release(typingctx):
 
 
 @intrinsic(prefer_literal=True)
-def tile_sums(typingctx, a, a_strides, b, last, term, term_stride, to, stride, steps, rest, high, across):
+def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across):
     """to[16 high, 16 across] = term + the products of `steps` tiles of `a` and `b`, and if `rest` of one more, `last`.
 
     `a_strides`: from one row of a tile of `a` to the next, from a tile to the one below, and to that of the next step;
-    `b` has rows of 16 `across` pairs. `last` are two addresses, whose tiles are 16 rows of 64 bytes and rows as of `b`.
-    Strides are in bytes; `high` and `across`, literals, are 1 or 2.
+    `b_strides`: from one row of pairs to the next, and to the next step. `last` are two addresses, whose tiles are 16
+    rows of 64 bytes, and rows as of `b`. Strides are in bytes; `high` and `across`, literals, are 1 or 2.
     """
     literals = [literal_of(v) for v in (high, across)]
     if None in literals:
@@ -90,7 +91,6 @@ def tile_sums(typingctx, a, a_strides, b, last, term, term_stride, to, stride, s
                     yield 2 * i + j, _pointer(builder, below, ROW * j)
 
         def step(a, b, a_row, a_below):
-            b_row = ir.Constant(I64, columns * ROW)
             for j in range(columns):
                 _call(builder, "tileloadd64", 6 + j, _pointer(builder, b, ROW * j), b_row)
             for i in range(rows):
@@ -99,10 +99,11 @@ def tile_sums(typingctx, a, a_strides, b, last, term, term_stride, to, stride, s
                 for j in range(columns):
                     _call(builder, "tdpbf16ps", 2 * i + j, 4 + i, 6 + j)
 
-        a, b, term, to = args[0], args[2], args[4], args[6]
+        a, b, term, to = args[0], args[2], args[5], args[7]
         a_row, a_below, a_step = cgutils.unpack_tuple(builder, args[1], 3)
-        last_a, last_b = cgutils.unpack_tuple(builder, args[3], 2)
-        below, stride, steps, rest = (integer(k) for k in (5, 7, 8, 9))
+        b_row, b_step = cgutils.unpack_tuple(builder, args[3], 2)
+        last_a, last_b = cgutils.unpack_tuple(builder, args[4], 2)
+        below, stride, steps, rest = (integer(k) for k in (6, 8, 9, 10))
         for tile, at in corners(term, below):
             _call(builder, "tileloadd64", tile, at, below)
         entry, one = builder.block, ir.Constant(I64, 1)
@@ -111,7 +112,6 @@ def tile_sums(typingctx, a, a_strides, b, last, term, term_stride, to, stride, s
         builder.position_at_end(loop)
         left, a_at, b_at = (builder.phi(I64) for _ in range(3))
         step(a_at, b_at, a_row, a_below)
-        b_step = ir.Constant(I64, HALF * columns * ROW)
         for phi, start, following in (
             (left, steps, builder.sub(left, one)),
             (a_at, a, builder.add(a_at, a_step)),
@@ -127,7 +127,8 @@ def tile_sums(typingctx, a, a_strides, b, last, term, term_stride, to, stride, s
             _call(builder, "tilestored64", tile, at, stride)
         return context.get_dummy_value()
 
-    return types.void(a, a_strides, b, last, term, term_stride, to, stride, steps, rest, high, across), codegen
+    sig = types.void(a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across)
+    return sig, codegen
 
 
 @jit.inline
@@ -201,9 +202,9 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
                 more, more_row = term + (i * term_row + j * term_column), term_row
             ends_of_k = a + whole * STEP_BYTES, address(last)
             if height > HALF:
-                tile_sums(a, PACKED, b, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 2, 2)
+                tile_sums(a, PACKED, b, PANEL, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 2, 2)
             else:
-                tile_sums(a, PACKED, b, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 1, 2)
+                tile_sums(a, PACKED, b, PANEL, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 1, 2)
             if not direct:
                 if not (ends[0] and ends[1]):
                     add_parts(tile, part + (i * part_stride + j), part_stride, height, width, ends[0], ends[1])
@@ -254,7 +255,7 @@ def few_rows(args, lo, hi, T, ACT, ACROSS):
     width, groups, whole, left = HALF * ACROSS, (N + TILE_ROWS - 1) // TILE_ROWS, K // TILE_DEPTH, K % TILE_DEPTH
     pairs = (K + 1) // 2
     panel = pairs * width
-    strides = 2 * w_stride, 2 * HALF * w_stride, types.int64(ROW)
+    strides, x_strides = (2 * w_stride, 2 * HALF * w_stride, types.int64(ROW)), (ROW * ACROSS, ROW * ACROSS * PAIRS)
     packed = -1
     begin()
     for item in range(lo, hi):
@@ -282,11 +283,15 @@ def few_rows(args, lo, hi, T, ACT, ACROSS):
                     fill_row(last_b, HALF * width, 0)
                     for q in range(0, (pairs - whole * PAIRS) * width, PAIRS):
                         vstore(last_b, q, vload(x, whole * PAIRS * width + q, PAIRS))
-                ends_of_k = address(last_a), address(last_b)
+                w_at, ends_of_k = address(w), (address(last_a), address(last_b))
                 if both:
-                    tile_sums(address(w), strides, x, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 2, ACROSS)
+                    tile_sums(
+                        w_at, strides, x, x_strides, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 2, ACROSS
+                    )
                 else:
-                    tile_sums(address(w), strides, x, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 1, ACROSS)
+                    tile_sums(
+                        w_at, strides, x, x_strides, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 1, ACROSS
+                    )
                 at = out_offset + m * out_stride + start
                 rows = tile + (start - n) * width
                 store_lanes(args, at, start, rows, turned, width, valid, min(width, M - m), T, ACT)

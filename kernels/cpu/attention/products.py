@@ -1,0 +1,116 @@
+"""The two products of a tile of attention: by vectors, or by tile registers where bfloat16 has them (`gemm/amx.py`).
+
+Words as of `tiles.py`: an int32 is a pair of bfloat16. Keys [key, word] and transposed queries [word, row] are what a
+step of tiles reads, and so are values [pair of keys, element]; only the weights are turned to [row, pair].
+"""
+
+from numba import types
+
+from ...build import isa
+from ...lang.by_type import by_type
+from ...lang.rows import clear
+from ...lang.shuffle import transpose_tile
+from ...lang.simd import address, load, ptr, stack, vload, vstore
+from ..gemm.amx import HALF, LINE_BYTES, PAIRS, ROW, begin, release, tile_sums
+from ..gemm.microkernel import is_pair
+from .sizes import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
+from .tiles import score_tile, value_tile
+
+TILED = isa.has_amx()
+INT32, F32, I64 = types.int32, types.float32, types.int64
+TURNED_BYTES = 4 * TILE * KEYS // 2
+
+
+@by_type
+def score_tiles(keys, key_stride, queries, width, words, scale, scores, count):
+    """scores[i, r] = scale * sum over d < words of keys[i, d] * queries[d, r] for i < count, r < width.
+
+    Rows of scores up to the next multiple of 16 may be written too.
+    """
+    if not (TILED and keys.dtype == INT32):
+
+        def by_vectors(keys, key_stride, queries, width, words, scale, scores, count):
+            for i in range(0, count, ROWS):
+                for c in range(0, width, PANEL):
+                    at = scores + (i * width + c)
+                    score_tile(keys + i * key_stride, key_stride, queries + c, width, words, scale, at, ROWS, VECTORS)
+
+        return by_vectors
+
+    def by_tiles(keys, key_stride, queries, width, words, scale, scores, count):
+        nothing, none = ptr(stack(LINE_BYTES), F32), (I64(0), I64(0))
+        clear(nothing, 2 * HALF)
+        steps, factor = key_stride // PAIRS, F32(scale)
+        a_strides, b_strides = (4 * key_stride, 4 * HALF * key_stride, I64(ROW)), (4 * width, 4 * PAIRS * width)
+        for i in range(0, count, 2 * HALF):
+            a = address(keys + i * key_stride)
+            for c in range(0, width, PANEL):
+                at, b = scores + (i * width + c), queries + c
+                if count - i > HALF:
+                    tile_sums(a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 2, 2)
+                else:
+                    tile_sums(a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 1, 2)
+        for i in range(0, count * width, LANES):
+            vstore(scores, i, vload(scores, i, LANES) * factor)
+
+    return by_tiles
+
+
+@by_type
+def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
+    """sums[r, :] = decay[r] * sums[r, :] + sum over keys k < count of weights[k, r] * values[k, :] for r < width.
+
+    `pair` is how many keys a word holds. Words of weights and values up to the next multiple of 16 may be zeroed.
+    """
+    if not (TILED and values.dtype == INT32):
+
+        def by_vectors(weights, width, values, value_stride, count, pair, decay, sums):
+            steps = (count + pair - 1) // pair
+            for i in range(0, value_stride, PANEL):
+                for c in range(0, width, ROWS):
+                    value_tile(
+                        weights + c, 1, width, values + i, value_stride, steps, None, decay + c,
+                        sums + (c * value_stride + i), value_stride, ROWS, VECTORS,
+                    )  # fmt: skip
+
+        return by_vectors
+
+    def by_tiles(weights, width, values, value_stride, count, pair, decay, sums):
+        steps = (count + 2 * PAIRS - 1) // (2 * PAIRS)
+        deep, none, turned = PAIRS * steps, (I64(0), I64(0)), ptr(stack(TURNED_BYTES), INT32)
+        for q in range((count + 1) // 2, deep):
+            clear(weights + q * width, width)
+            clear(values + q * value_stride, value_stride)
+        for c in range(0, width, HALF):
+            for q in range(0, deep, PAIRS):
+                transpose_tile(turned + (c * deep + q), deep, weights + (q * width + c), width, LANES)
+        for r in range(width):
+            kept = load(decay, r)
+            if kept != 1.0:
+                for i in range(0, value_stride, LANES):
+                    at = r * value_stride + i
+                    vstore(sums, at, vload(sums, at, LANES) * kept)
+        a_strides, b_strides = (4 * deep, 4 * HALF * deep, I64(ROW)), (4 * value_stride, 4 * PAIRS * value_stride)
+        for c in range(0, width, 2 * HALF):
+            a = address(turned + c * deep)
+            for i in range(0, value_stride, PANEL):
+                at, stride = sums + (c * value_stride + i), 4 * value_stride
+                tile_sums(a, a_strides, values + i, b_strides, none, at, stride, at, stride, steps, 0, 2, 2)
+
+    return by_tiles
+
+
+@by_type
+def begin_tiles(T):
+    """Make tile registers ready, if products of T use them."""
+    if TILED and is_pair(T.instance_type):
+        return lambda T: begin()
+    return lambda T: None
+
+
+@by_type
+def end_tiles(T):
+    """Let go of what `begin_tiles` made ready."""
+    if TILED and is_pair(T.instance_type):
+        return lambda T: release()
+    return lambda T: None
