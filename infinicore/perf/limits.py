@@ -55,7 +55,7 @@ def _aligned(nbytes):
 class FmaPeak:
     """Multiply-adds in registers, on every thread: `amount` FLOPs per call.
 
-    `dtype` is what is multiplied: bfloat16 uses the dot instruction where the CPU has it; otherwise it
+    `dtype` is what is multiplied: bfloat16 uses tiles or the dot instruction where the CPU has them; otherwise it
     and float16 are widened and multiplied as float32, which is then their peak as well. int8 uses the dot
     instruction of bytes where the CPU has it (4 times the float32 rate), otherwise it is widened too.
     """
@@ -66,6 +66,8 @@ class FmaPeak:
         self.unit = "GOP/s" if dtype == "int8" else "GFLOP/s"
         if dtype == "float64":
             name, self.per_round = "measure.rates.fma_f64", lanes
+        elif dtype == "bfloat16" and isa.has_amx():
+            name, self.per_round = "measure.rates.tiles_bf16", 2 * 32**3 / CHAINS
         elif dtype == "bfloat16" and isa.has_bf16_dot():
             name, self.per_round = "measure.rates.dot_bf16_f32", 4 * lanes
         elif dtype == "int8" and isa.has_int8_dot():
@@ -74,14 +76,18 @@ class FmaPeak:
         rng = np.random.default_rng(0)
         # Factor and addend in (0.25, 0.75): the chains stay near 1, far from denormals and infinity.
         kind = np.float64 if dtype == "float64" else np.float32
-        count = 14 * isa.vector_bytes() // np.dtype(kind).itemsize
+        tiled = name == "measure.rates.tiles_bf16"  # 4 KB of operands, and as much for each result
+        count = (4096 if tiled else 14 * isa.vector_bytes()) // np.dtype(kind).itemsize
         self._operands = (rng.random(count) / 2 + 0.25).astype(kind)
-        if name == "measure.rates.dot_bf16_f32":  # the upper half of a float32 is a bfloat16: twice, for a pair
+        if name in (
+            "measure.rates.dot_bf16_f32",
+            "measure.rates.tiles_bf16",
+        ):  # the upper half of a float32 is a bfloat16: twice, for a pair
             high = self._operands.view(np.uint32) >> 16
             self._operands = (high << 16 | high).view(np.float32)
         if name == "measure.rates.dot_i8_i32":
             kind, self._operands = np.int32, rng.integers(1, 2**31, count, dtype=np.int32)
-        self._out = np.zeros(parts * isa.vector_bytes() // self._operands.itemsize, kind)
+        self._out = np.zeros(parts * (4096 if tiled else isa.vector_bytes()) // self._operands.itemsize, kind)
         block = RATE(operands=self._operands.ctypes.data, results=self._out.ctypes.data, rounds=_ROUNDS)
         self._launch = _Launch(name, block, parts, parts)
         self._launch.seconds()

@@ -11,6 +11,8 @@ from numba.extending import intrinsic
 from ...blocks.measure import RATE, READ, UPDATE
 from ...build import isa, jit
 from ...lang.simd import Vector, fill, load, ptr, reduce_add, store, vload, vstore
+from ..gemm.amx import HALF as TILE_HALF
+from ..gemm.amx import ROW, STEP_BYTES, TILE_BYTES, begin, release, tile_sums
 from ..gemm.microkernel import add_products_of
 from ..quant.tile import dot_bytes
 from .sizes import BLOCK_BYTES, CHAINS
@@ -111,6 +113,20 @@ def dot_bf16_f32(args, lo, hi):
     b = vload(pairs, (CHAINS + 1) * LANES, LANES)
     for i in range(lo, hi):
         vstore(out, i * LANES, _chains(starts, a, b, load(args, RATE.rounds)))
+    return 0
+
+
+@jit.inline
+def tiles_bf16(args, lo, hi):
+    """As `fma_f32`, by tile registers: 32 x 32 sums of pairs of tiles in the first-level cache, 32 of k a round."""
+    a, strides = load(args, RATE.operands), (types.int64(ROW), types.int64(TILE_HALF * ROW), types.int64(0))
+    b, b_strides, rounds = a + STEP_BYTES, (types.int64(2 * ROW), types.int64(0)), load(args, RATE.rounds)
+    none = types.int64(0), types.int64(0)
+    begin()
+    for i in range(lo, hi):
+        out = load(args, RATE.results) + i * TILE_BYTES
+        tile_sums(a, strides, b, b_strides, none, out, 2 * TILE_HALF * 4, out, 2 * TILE_HALF * 4, rounds, 0, 2, 2)
+    release()
     return 0
 
 
