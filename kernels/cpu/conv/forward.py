@@ -65,7 +65,7 @@ def pack_weight(args, lo, hi, T):
 
 
 @by_type
-def copy_row(target, x, other, count, step):
+def copy_image_row(target, x, other, count, step):
     """target[i] = x[i * step] for i < count; pairs have their upper halves from `other` elements later, or zeros."""
     width = lanes_of(x.dtype)
 
@@ -114,7 +114,7 @@ def pad_image(args, table, buffer, x, row, channels, pair):
                 h = (i + h_first) * h_stride + h_phase
                 if 0 <= h < H and left < right:
                     fill_row(target, left, 0)
-                    copy_row(target + left, source + h * W, other, right - left, w_stride)
+                    copy_image_row(target + left, source + h * W, other, right - left, w_stride)
                     fill_row(target + right, pitch - right, 0)
                 else:
                     fill_row(target, pitch, 0)

@@ -48,7 +48,7 @@ NO_TOKEN = 1  # error: NaN among the logits, or all are -inf
 
 
 @jit.inline
-def copy_row(x, y, size):
+def copy_logits(x, y, size):
     """y = x, with 0 for -0, so that equal logits have equal keys, and a number for infinity."""
     for i in range(0, size, LANES):
         left = size - i
@@ -318,7 +318,7 @@ def sample_row(args, row, x, space):
     by_bin = (ptr(stack(BINS_BYTES), I64), ptr(stack(BINS_BYTES), F64))
     by_digit = (ptr(stack(DIGITS_BYTES), I64), ptr(stack(DIGITS_BYTES), F64))
     store(by_digit[0], DIGITS, 8)
-    copy_row(x, buffer, size)
+    copy_logits(x, buffer, size)
     penalty = number(args, SAMPLE.penalty, row, 1.0)
     if penalty != 1.0 and load(args, SAMPLE.history) != 0:
         history = ptr(load(args, SAMPLE.history), I64) + row * load(args, SAMPLE.history_stride)
