@@ -124,10 +124,10 @@ def _whole_programs():
     """While a kernel compiles, its helpers stay LLVM IR: unoptimised, and without machine code of their own.
 
     What counts of a helper is what the kernel makes of it, so the whole program is optimised once, in `_optimise`.
-    Numba's passes over single functions stay: compiling would take 5 % less, but LLVM then inlines otherwise (the kernel
-    of one row has 2,860 instructions instead of 3,360), and what that does to speed is unknown.
     Numba would do that for each helper in turn, and emit each: 9.2 s instead of 5.5 s for twelve kernels, for code
     of the same speed.
+    Its passes over single functions stay: without them compiling takes 5 % less, but LLVM inlines otherwise (the kernel
+    of one row has 2,860 instructions instead of 3,360), and what that does to speed is unknown.
     """
     from numba.core.codegen import JITCodeLibrary
     from numba.core.registry import cpu_target
