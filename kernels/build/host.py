@@ -58,7 +58,7 @@ def cpu():
         import llvmlite.binding as llvm
 
         found = llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
-        if described and path.parent.is_dir():
+        if described:
             _remember(path, *found)
     return found
 
@@ -83,6 +83,7 @@ def _remember(path, name, features):
     text = " ".join([name, *("-+"[on] + feature for feature, on in features.items())])
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(f"{_digest(text)}\n{text}")
         temporary.replace(path)
     except OSError:  # LLVM is asked again
