@@ -95,8 +95,12 @@ cdef bint _describe(values, list parts, list operands, list numbers, bint traini
                     return False
             elif isinstance(x, (tuple, list)):
                 parts.append(len(x))
-                if not _describe(x, parts, operands, numbers, training):
-                    return False
+                Py_EnterRecursiveCall(_DEEP)
+                try:
+                    if not _describe(x, parts, operands, numbers, training):
+                        return False
+                finally:
+                    Py_LeaveRecursiveCall()
                 continue
             elif kind is not bool and kind is not str and kind is not _dtype_class:
                 return False
@@ -340,6 +344,13 @@ cdef bint _apart(list operands):
     return True
 
 
+cdef _see(dict table, tuple key):
+    """Note that a call came; it is learned when it comes again, since learning takes 10 us that one call is not worth."""
+    if len(table) >= MOST_KNOWN:
+        table.clear()
+    table[key] = True
+
+
 cdef bint _distinct(list operands):
     """Whether no tensor is there twice: of such a call, it could not be told whose address stands where."""
     cdef Py_ssize_t i, j
@@ -353,9 +364,9 @@ cdef bint _distinct(list operands):
 def make_known(dict table, slow, learn, others, bint apart=False):
     """`slow`, but calls of layouts that `table` has go straight to their launches.
 
-    Calls of other layouts go to `learn`, which does what `slow` does for operands outside of a graph, and may let the
-    table `know` the call. Calls with one of the keywords `others` are left to `slow`, and so are, if they must lie
-    `apart`, calls whose first operand shares memory with another one.
+    Calls of other layouts go to `slow`, and the second time to `learn`, which does what `slow` does for operands
+    outside of a graph, and may let the table `know` the call. Calls with one of the keywords `others` are left to
+    `slow`, and so are, if they must lie `apart`, calls whose first operand shares memory with another one.
     """
     cdef int failed = 0
     def function(*args, **kwargs):
@@ -380,14 +391,14 @@ def make_known(dict table, slow, learn, others, bint apart=False):
             if key is not None and (not apart or _apart(operands)):
                 known = table.get(key, False)
                 if known is False:
+                    _see(table, key)
+                    return slow(*args, **kwargs)
+                if known is True:
                     if not _distinct(operands):
                         return slow(*args, **kwargs)
+                    table[key] = None  # unless `learn` knows better
                     answer = learn(args, kwargs, values, names)
-                    if key in table:
-                        failed = -MOST_KNOWN
-                    else:
-                        failed += 1
-                        table[key] = None
+                    failed = failed + 1 if table.get(key) is None else -MOST_KNOWN
                     return answer
                 if known is not None and (out is None or _takes(<Answer>known, <TensorBase>out, operands, False)):
                     result = _call_known(<Answer>known, operands, None, <TensorBase>out)

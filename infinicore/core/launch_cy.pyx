@@ -13,6 +13,12 @@ from libc.string cimport memcpy
 from infinicore.core.layout_cy import is_contiguous
 from infinicore.core.tensor_cy cimport Storage, TensorBase, allocate, outside
 
+cdef extern from "Python.h":
+    int Py_EnterRecursiveCall(const char*) except *  # 1 or -1, by the version of Python
+    void Py_LeaveRecursiveCall()
+
+cdef const char* _DEEP = " in the arguments: a list that holds itself?"  # unguarded, C would run out of its stack
+
 ctypedef int64_t (*kernel_t)(int64_t*, int64_t, int64_t) noexcept nogil
 ctypedef int64_t (*driver_t)(int64_t, int64_t, int64_t, int64_t) noexcept nogil
 
@@ -107,8 +113,13 @@ def tracked(values):
         if isinstance(x, TensorBase):
             if (<TensorBase>x).tracked:
                 return True
-        elif isinstance(x, (list, tuple)) and tracked(x):
-            return True
+        elif isinstance(x, (list, tuple)):
+            Py_EnterRecursiveCall(_DEEP)
+            try:
+                if tracked(x):
+                    return True
+            finally:
+                Py_LeaveRecursiveCall()
     return False
 
 
@@ -119,7 +130,11 @@ def tensors(values):
         if isinstance(x, TensorBase):
             found.append(x)
         elif isinstance(x, (list, tuple)):
-            found.extend(tensors(x))
+            Py_EnterRecursiveCall(_DEEP)
+            try:
+                found.extend(tensors(x))
+            finally:
+                Py_LeaveRecursiveCall()
     return found
 
 
@@ -364,8 +379,9 @@ cdef object _elementwise(dict table, slow, learn, tuple inputs, out):
         if key is not None:
             known = table.get(key, False)
             if known is False:
-                if len(table) >= MOST_KNOWN:
-                    table.clear()
+                _see(table, key)
+                return slow(inputs, out)
+            if known is True:
                 table[key] = None  # unless `learn` knows better
                 return learn(inputs, out)
             if known is not None and (out is None or _takes(<Answer>known, <TensorBase>out, operands, True)):

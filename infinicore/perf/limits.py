@@ -79,10 +79,7 @@ class FmaPeak:
         tiled = name == "measure.rates.tiles_bf16"  # 4 KB of operands, and as much for each result
         count = (4096 if tiled else 14 * isa.vector_bytes()) // np.dtype(kind).itemsize
         self._operands = (rng.random(count) / 2 + 0.25).astype(kind)
-        if name in (
-            "measure.rates.dot_bf16_f32",
-            "measure.rates.tiles_bf16",
-        ):  # the upper half of a float32 is a bfloat16: twice, for a pair
+        if "bf16" in name:  # the upper half of a float32 is a bfloat16: twice, for a pair
             high = self._operands.view(np.uint32) >> 16
             self._operands = (high << 16 | high).view(np.float32)
         if name == "measure.rates.dot_i8_i32":

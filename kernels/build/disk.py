@@ -169,14 +169,7 @@ def _replace(path, data):
 
 def entries():
     """The cached kernels of every machine type: (path, bytes, seconds since the epoch)."""
-    found = []
-    for path in sorted(root().glob("*/*.o")):
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        found.append((path, status.st_size, status.st_mtime))
-    return found
+    return _files(root().glob("*/*.o"))
 
 
 WEIGHTS_SUFFIX = ".weights"
@@ -189,11 +182,15 @@ def weights_folder():
 
 def weight_entries():
     """The repacked weights: (path, bytes, seconds since the epoch)."""
+    return _files(weights_folder().glob(f"[!.]*{WEIGHTS_SUFFIX}"))
+
+
+def _files(paths):
     found = []
-    for path in sorted(weights_folder().glob(f"[!.]*{WEIGHTS_SUFFIX}")):
+    for path in sorted(paths):
         try:
             status = path.stat()
-        except OSError:
+        except OSError:  # another process has deleted it
             continue
         found.append((path, status.st_size, status.st_mtime))
     return found

@@ -15,9 +15,9 @@ def array(rng, *shape):
 
 
 @compiled
-def test_a_second_call_leaves_python_out(rng, monkeypatch):
+def test_a_third_call_leaves_python_out(rng, monkeypatch):
     a, b = ic.from_numpy(array(rng, 6, 21)), ic.from_numpy(array(rng, 21, 17))
-    first = ic.matmul(a, b)
+    first = [ic.matmul(a, b) for _ in range(2)][1]
     monkeypatch.setattr("infinicore.dispatch.Call.__init__", None)  # any other call fails
     assert (ic.matmul(a, b).numpy() == first.numpy()).all()
     assert ((a @ b).numpy() == first.numpy()).all()
@@ -27,7 +27,7 @@ def test_a_second_call_leaves_python_out(rng, monkeypatch):
 def test_layers_are_known_calls_outside_of_a_graph(rng, monkeypatch):
     layer, x = ic.nn.Linear(24, 10), ic.from_numpy(array(rng, 3, 24))
     with ic.no_grad():
-        first = layer(x)
+        first = [layer(x) for _ in range(2)][1]
         monkeypatch.setattr("infinicore.dispatch.Call.__init__", None)
         for y in (layer(x), ic.nn.functional.linear(x, layer.weight, layer.bias)):
             assert type(y) is ic.Tensor and (y.numpy() == first.numpy()).all()

@@ -69,7 +69,7 @@ def test_every_form_stays_right(name, f):
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "norm of many"])
 def test_every_form_becomes_known(name, f, python_ends):
     ours, _ = FORMS[name]
-    first = ours(f(6, 10), f(6, 10))
+    first = [ours(f(6, 10), f(6, 10)) for _ in range(2)][1]
     python_ends()
     assert ours(f(6, 10), f(6, 10)).shape == first.shape
 
@@ -158,3 +158,12 @@ def test_graphs_record_what_is_known(f):
     a.copy_(b)
     graph.run()
     np.testing.assert_allclose(y.numpy(), np.concatenate([b.numpy() * 2, b.numpy()]))
+
+
+def test_a_list_that_holds_itself_is_refused(f):
+    endless = [f(3)]
+    endless.append(endless)
+    with pytest.raises((RecursionError, TypeError)):
+        ic.cat(endless)
+    with pytest.raises((RecursionError, TypeError)):
+        ic.cat([f(3).requires_grad_(), endless])
