@@ -77,7 +77,7 @@ def _op_signature(op, method=False):
             if elementwise
             else "Any"
         )
-        text = f"{p.name}: {_annotation(p, tensor)}"
+        text = f"{'*' if p.kind is p.VAR_POSITIONAL else ''}{p.name}: {_annotation(p, tensor)}"
         parts.append(text if p.default is p.empty else text + " = ...")
     if op.result == "given":
         parts.append("dtype: Any")
@@ -85,6 +85,8 @@ def _op_signature(op, method=False):
     parts += ["*"] if outputs and not star else []
     parts += ["reduction: str = ..."] if op.family == "loss" else []
     parts += [f"{name}: Any = ..." for name in outputs]
+    if op.family == "view":
+        return ", ".join(parts), _RETURNS.get(op.name, "Tensor")
     return ", ".join(parts), "Tensor" if len(outputs) == 1 else "Any"
 
 

@@ -3,6 +3,8 @@
 Pure functions; nothing here touches memory. `layout_cy.pxd` types them for the compiled life.
 """
 
+import operator
+
 
 def is_compiled():
     """Whether this module runs as compiled code."""
@@ -73,9 +75,25 @@ def checked_shape(shape, name="size"):
     return tuple(out)
 
 
+def sizes(args):
+    """The integers of `f(2, 3)` or `f((2, 3))`: a tuple."""
+    if len(args) == 1 and type(args[0]) is not int and hasattr(args[0], "__iter__"):
+        args = args[0]
+    return tuple([v if type(v) is int else _index(v, "size or dim") for v in args])
+
+
+def _index(value, name):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer, got {value!r}") from None
+
+
 def checked_dim(dim, ndim, name="dim"):
     """`dim` counted from the front; negative ones count from the back."""
     limit = ndim if ndim else 1
+    if type(dim) is not int:
+        dim = _index(dim, name)
     if not -limit <= dim < limit:
         raise IndexError(f"`{name}` must be between {-limit} and {limit - 1} for a tensor of {ndim} dims, got {dim}")
     return dim + limit if dim < 0 else dim

@@ -15,6 +15,7 @@ from ..core.node import GRAD, WATCH
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from . import derive, known
+from .views import make_view
 
 # ---- watchers ------------------------------------------------------------------------------------
 
@@ -257,13 +258,15 @@ def _fast_entry(op, key):
     return core_launch.Entry(dispatch.elementwise_kernel(op, (key,) * len(op.parameters), key, output), output)
 
 
+_MAKERS = {"elementwise": make_elementwise, "loss": make_loss, "composite": make_composite, "view": make_view}
+
 # ---- every other op ------------------------------------------------------------------------------
 
 
 def make_function(op):
     """The public function of an op: its paragraph, with `out=` instead of `call`."""
     if op.family != "kernel":
-        return {"elementwise": make_elementwise, "loss": make_loss, "composite": make_composite}[op.family](op)
+        return _MAKERS[op.family](op)
     paragraph, outputs = op.function, op.outputs
     record = derive.Recorder(op).record
 

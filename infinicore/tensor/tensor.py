@@ -325,11 +325,8 @@ dispatch.set_tensor_class(Tensor)
 
 # ---- methods from the op table ------------------------------------------------------------------
 
-# Methods that are functions of the package as well: `infinicore.reshape(x, (2, 3))`.
-METHODS = (
-    "broadcast_to chunk clone expand flatten movedim narrow permute reshape select split squeeze t transpose unbind "
-    "unflatten unsqueeze"
-).split()
+# Methods that are functions of the package as well.
+METHODS = ("as_strided", "clone")
 
 
 def _of_method(name):
@@ -370,6 +367,11 @@ def _method(function):
     return method
 
 
+def _itself(function):
+    """A function of Python, which needs no wrapper to take the tensor as `self`."""
+    return function
+
+
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
 
@@ -401,7 +403,7 @@ def _attach():
         if name in _NOT_METHODS:
             continue
         if name not in methods:
-            setattr(Tensor, name, _Unmade(name, _method, name))
+            setattr(Tensor, name, _Unmade(name, _itself if op.family == "view" else _method, name))
         in_place = (op.family == "elementwise" and op.result in ("same", "float")) or name in _IN_PLACE
         if in_place and name + "_" not in methods:
             setattr(Tensor, name + "_", _Unmade(name + "_", _in_place, name))

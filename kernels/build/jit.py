@@ -59,7 +59,31 @@ def inline(function):
     import numba
 
     # Without entry points for Python and C, which only kernels themselves need, a helper compiles faster.
-    return numba.njit(**_FLAGS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    flags = {**_FLAGS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(**flags, pipeline_class=_compiler())(function)
+
+
+@functools.cache
+def _compiler():
+    """Numba's compiler without the passes that find nothing to do in kernels: 6 % of the time of all."""
+    from numba.core.compiler import CompilerBase, DefaultPassBuilder, PassManager
+    from numba.core.typed_passes import NopythonRewrites
+    from numba.core.untyped_passes import InlineClosureLikes
+
+    needless = (
+        NopythonRewrites,  # fuses expressions of whole arrays
+        InlineClosureLikes,  # functions and comprehensions inside of functions
+    )
+
+    class Compiler(CompilerBase):
+        def define_pipelines(self):
+            every = DefaultPassBuilder.define_nopython_pipeline(self.state)
+            kept = PassManager(every.pipeline_name)
+            kept.passes = [step for step in every.passes if step[0] not in needless]
+            kept.finalize()
+            return [kept]
+
+    return Compiler
 
 
 def public(function):
@@ -185,7 +209,7 @@ def _link(path, source):
     else:  # the driver: plain integers
         arguments = (types.int64,) * kernel.__code__.co_argcount
     with global_compiler_lock, _whole_programs():
-        result = CFunc(kernel, (arguments, types.int64), {}, dict(_FLAGS))._compile_uncached()
+        result = CFunc(kernel, (arguments, types.int64), {}, dict(_FLAGS), _compiler())._compile_uncached()
         result.library.finalize()
     return result.fndesc.llvm_cfunc_wrapper_name, result.library
 

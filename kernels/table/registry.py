@@ -57,14 +57,14 @@ class Op:
     """One row of the table.
 
     `family` is "elementwise" (a scalar rule, rendered), "loss" (such a rule, whose results are reduced), "kernel" (a
-    paragraph that launches hand-written kernels) or "composite" (written with other ops). `ref` computes the same in
-    float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and benchmarks. `result` names the
-    result dtype of an elementwise op: "same", "bool", or "float" (integers become float32). `outputs` are the keywords
-    that say where results go, `fields` the names that several results have as attributes. `gradients` maps inputs to
-    their derivative rules; `gradient=None` says that the result has no derivative, "missing" that backward through it
-    is an error, "composed" that it is that of other ops; `grad_samples` stand in for `samples` where those have ties or
-    kinks. `amp` is what autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the
-    widest of several), or "as_is".
+    paragraph that launches hand-written kernels), "composite" (written with other ops) or "view" (a layout). `ref`
+    computes the same in float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and benchmarks.
+    `result` names the result dtype of an elementwise op: "same", "bool", or "float" (integers become float32).
+    `outputs` are the keywords that say where results go, `fields` the names that several results have as attributes.
+    `gradients` maps inputs to their derivative rules; `gradient=None` says that the result has no derivative, "missing"
+    that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
+    in for `samples` where those have ties or kinks. `amp` is what autocast does to the inputs: "lower" (products: the
+    16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 

@@ -1,28 +1,87 @@
-"""Methods that are functions as well, scaled additions, results with names."""
+"""Views as functions and methods, scaled additions, results with names."""
 
 import numpy as np
 import pytest
+from infinicore.kernels import OPS
 
 import infinicore as ic
-from infinicore.tensor.tensor import METHODS
+from infinicore import autograd
 
-ARGUMENTS = {
-    "broadcast_to": ((2, 3, 4),), "chunk": (2, 1), "expand": (2, 3, 4), "flatten": (0,), "movedim": (0, 1),
-    "narrow": (1, 1, 2), "permute": (1, 0), "reshape": (4, 3), "select": (0, 1), "split": (2, 1), "transpose": (0, 1),
-    "unflatten": (1, (2, 2)), "unsqueeze": (1,),
-}  # fmt: skip
+VIEWS = [op for op in OPS.values() if op.family == "view"]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_functions_of_methods(name, rng):
-    x = ic.from_numpy(rng.standard_normal((3, 4)))
-    args = ARGUMENTS.get(name, ())
-    one, two = getattr(ic, name)(x, *args), getattr(x, name)(*args)
-    for a, b in zip(one, two) if isinstance(one, tuple) else [(one, two)]:
-        assert a.shape == b.shape and (name == "clone" or a.data_ptr() == b.data_ptr())
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
-    with pytest.raises(TypeError, match=f"`input` of `{name}` must be a tensor, got list"):
-        getattr(ic, name)([1.0], *args)
+def listed(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("op", VIEWS, ids=lambda op: op.name)
+def test_views_share_memory(op, rng):
+    """As functions and as methods: what is written through them shows in the tensor, which counts as written to."""
+    for (array, *args), kwargs in op.samples(rng):
+        x = ic.from_numpy(array.copy())
+        for views in (listed(getattr(ic, op.name)(x, *args, **kwargs)), listed(getattr(x, op.name)(*args, **kwargs))):
+            expected = listed(op.ref(array, *args, **kwargs))
+            assert [y.numpy().tolist() for y in views] == [np.asarray(y).tolist() for y in expected]
+            for y in views:
+                assert y.storage is x.storage
+        first = next((y for y in views if y.numel()), None)
+        if first is not None:
+            before = x._version
+            first[(0,) * first.ndim] = 77.0
+            assert x._version > before and 77.0 in x.numpy()
+
+
+@pytest.mark.parametrize("op", VIEWS, ids=lambda op: op.name)
+def test_views_take_tensors_alone(op, rng):
+    (_, *args), kwargs = next(iter(op.samples(rng)))
+    with pytest.raises(TypeError, match=f"`input` of `{op.name}` must be a tensor, got list"):
+        getattr(ic, op.name)([1.0], *args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["reshape", "flatten", "unflatten"])
+def test_shapes_that_no_view_has_are_copied(name, rng):
+    args = {"reshape": (12,), "flatten": (), "unflatten": (0, (2, 2))}[name]
+    array = rng.standard_normal((3, 4))
+    x = ic.from_numpy(array).T
+    y = getattr(x, name)(*args)
+    assert (y.storage is x.storage) == (name == "unflatten")
+    np.testing.assert_array_equal(y.numpy(), array.T.reshape(y.shape))
+    with pytest.raises(ValueError, match="needs a copy"):
+        x.view(12)
+
+
+def test_dims_have_names():
+    x = ic.zeros(2, 3)
+    assert ic.permute(x, dims=(1, 0)).shape == x.permute(dims=(1, 0)).shape == [3, 2]
+    assert x.reshape(shape=(3, 2)).shape == [3, 2]
+    assert x.transpose(dim0=0, dim1=1).shape == x.expand(sizes=(1, 2, 3))[0].T.shape
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.permute(0, 1.0), lambda x: x.reshape("a"), lambda x: x.narrow(0, 0.5, 1),
+        lambda x: x.select(0, 0.5),
+        lambda x: x.transpose(0, None), lambda x: x.split(1.5), lambda x: x.chunk("2"), lambda x: x.expand(2, 3.0),
+    ],
+)  # fmt: skip
+def test_what_is_no_integer_is_refused(call):
+    with pytest.raises(TypeError, match=r"must .* integer"):
+        call(ic.zeros(2, 3))
+
+
+def test_gradients_of_views_can_be_differentiated(rng):
+    """The gradient of a part is that part of what comes, at any order; parts that nothing reaches get zeros."""
+    x = ic.from_numpy(rng.standard_normal((4, 6))).requires_grad_()
+    first, _, third = x.split([1, 2, 3], 1)
+    y = (first**3).sum() + (third.narrow(0, 1, 2) ** 3).sum()
+    for order, factor in ((1, 3.0), (2, 6.0), (3, 6.0)):
+        (g,) = autograd.grad(y, (x,), create_graph=True)
+        expected = np.zeros((4, 6))
+        expected[:, :1] = factor * x.detach().numpy()[:, :1] ** (3 - order)
+        expected[1:3, 3:] = factor * x.detach().numpy()[1:3, 3:] ** (3 - order)
+        np.testing.assert_allclose(g.detach().numpy(), expected, rtol=1e-12)
+        y = g.sum()
 
 
 def test_scaled_additions(rng):

@@ -51,6 +51,9 @@ def padded(array):
     return ic.from_numpy(wide)[..., : array.shape[-1]]
 
 
+LAYOUTS = (ic.from_numpy, transposed, padded)
+
+
 def compare(op, dtype, ours, expected):
     if isinstance(expected, tuple):
         assert isinstance(ours, tuple) and len(ours) == len(expected)
@@ -84,7 +87,7 @@ def rounded_samples(op, dtype, rng):
 def test_values_in_every_layout(op, dtype, rng, place):
     function = getattr(ic, op.name)
     for args, kwargs, expected in rounded_samples(op, dtype, rng):
-        for make in (ic.from_numpy, transposed, padded) if op.outputs else (ic.from_numpy,):  # in place: no gaps
+        for make in (ic.from_numpy,) if op.family == "kernel" and not op.outputs else LAYOUTS:  # in place: no gaps
             tensors = [mapped(a, lambda v: place(make(v.copy()))) for a in args]
             options = {k: mapped(v, lambda w: place(make(w.copy()))) for k, v in kwargs.items()}
             compare(op, dtype, function(*tensors, **options), expected)

@@ -1,0 +1,30 @@
+"""Ops that show the memory of their input with another layout: the same on every device, since nothing moves."""
+
+from .registry import ALL, Op, register
+
+
+def view(*, ref, samples):
+    """Declare a view by its layout: `function(v, input, *args)` gives (shape, strides, offset, back).
+
+    Sizes, strides and the offset count elements; `v` has the layout algebra (`infinicore/core/layout_cy.py`). Strides
+    of None: no view has that shape, so the elements are copied. `back` is (function, *args) where
+    `function(*args, g)` gives the gradient of `input` from that of the view, or None for what is right wherever no
+    element is shown twice: `g` where the view shows, zeros elsewhere. A list of (shape, strides, offset) stands for
+    several views, which must show every element once.
+    """
+
+    def declare(function):
+        return register(
+            Op(
+                name=function.__name__.rstrip("_"),
+                family="view",
+                function=function,
+                dtypes=ALL,
+                ref=ref,
+                samples=samples,
+                outputs=(),
+                gradient="composed",
+            )
+        )
+
+    return declare
