@@ -309,8 +309,8 @@ def new_tensor(tuple shape, dtype, device):
     return _make(storage, storage.address, dtype, device, shape, found[1], found[0], True)
 
 
-def view_tensor(TensorBase x, tuple shape, tuple strides, int64_t offset):
-    """The memory of `x` with another layout."""
+def view_tensor(TensorBase x, tuple shape, tuple strides, int64_t offset=0):
+    """The memory of `x` with another layout; `offset` in elements."""
     cdef tuple found = _layout_of(shape)
     cdef bint contiguous = found[1] == strides or is_contiguous(shape, strides)
     return _make(x.storage, x.address + offset * <int64_t>x.dtype.itemsize, x.dtype, x.device, shape, strides,

@@ -181,8 +181,8 @@ def new_tensor(shape, dtype, device):
     return t
 
 
-def view_tensor(x, shape, strides, offset):
-    """The memory of `x` with another layout."""
+def view_tensor(x, shape, strides, offset=0):
+    """The memory of `x` with another layout; `offset` in elements."""
     t = _state["tensor"]()
     address, contiguous = x.address + offset * x.dtype.itemsize, layout_cy.is_contiguous(shape, strides)
     t.set_layout(x.storage, address, x.dtype, x.device, shape, strides, layout_cy.count(shape), contiguous)

@@ -99,6 +99,31 @@ def checked_dim(dim, ndim, name="dim"):
     return dim + limit if dim < 0 else dim
 
 
+def part(shape, strides, dim, start, length):
+    """(shape, strides, offset) of `length` elements from `start` on along one dim; from the end if negative."""
+    d = checked_dim(dim, len(shape))
+    size = shape[d] if shape else 0
+    first = start if type(start) is int else _index(start, "start")
+    wanted = length if type(length) is int else _index(length, "length")
+    if first < 0:
+        first += size
+    if wanted < 0 or first < 0 or first + wanted > size or not shape:
+        raise ValueError(f"`start` {start} and `length` {length} do not fit dim {dim} of size {size}")
+    return shape[:d] + (wanted,) + shape[d + 1 :], strides, first * strides[d]
+
+
+def slice_at(shape, strides, dim, index):
+    """(shape, strides, offset) at `index` of one dim, which is left out; from the end if negative."""
+    d = checked_dim(dim, len(shape))
+    size = shape[d] if shape else 0
+    at = index if type(index) is int else _index(index, "index")
+    if not -size <= at < size:
+        raise IndexError(f"`index` {index} is out of range for dim {dim} of size {size}")
+    if at < 0:
+        at += size
+    return shape[:d] + shape[d + 1 :], strides[:d] + strides[d + 1 :], at * strides[d]
+
+
 def broadcast_shapes(a, b):
     """The common shape of two shapes, by the rules of NumPy."""
     if a == b:

@@ -41,9 +41,7 @@ def empty(shape, dtype, strides=None, device=CPU):
     return t if strides is None or strides == t.strides_ else core_launch.view_tensor(t, shape, strides, 0)
 
 
-def view(x, shape, strides, offset=0):
-    """The same memory with another layout; `offset` in elements."""
-    return core_launch.view_tensor(x, shape, strides, offset)
+view = core_launch.view_tensor
 
 
 def wrap(address, shape, strides, dtype, owner):

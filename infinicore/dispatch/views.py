@@ -18,11 +18,14 @@ def make_view(op):
     variadic = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
 
     def function(input, *args, **kwargs):
-        if not isinstance(input, TensorBase):
-            raise TypeError(f"`input` of `{op.name}` must be a tensor, got {type(input).__name__}")
         if kwargs and variadic in kwargs and not args:  # `permute(x, dims=(1, 0))`
             args = (kwargs.pop(variadic),)
-        found = paragraph(layout, input, *args, **kwargs)
+        try:
+            found = paragraph(layout, input, *args, **kwargs)
+        except AttributeError:
+            if isinstance(input, TensorBase):
+                raise
+            raise TypeError(f"`input` of `{op.name}` must be a tensor, got {type(input).__name__}") from None
         if type(found) is list:
             return _pieces(function, input, args, kwargs, found)
         shape, strides, offset, back = found

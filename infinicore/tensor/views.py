@@ -15,6 +15,10 @@ def _shape_of(other, name):
     return other.shape_
 
 
+def _turned(g):
+    return g.T
+
+
 class Views:
     """Methods of `Tensor` that share its memory."""
 
@@ -64,8 +68,9 @@ class Views:
     @property
     def T(self):
         """All dims reversed."""
-        ndim = len(self.shape_)
-        return self.transpose(0, 1) if ndim == 2 else self.permute(range(ndim - 1, -1, -1))
+        if len(self.shape_) == 2:  # a third of the time of `permute`, for what every backward of a product asks for
+            return derive.view(self, self.shape_[::-1], self.strides_[::-1], 0, _turned if self.tracked else None)
+        return self.permute(range(self.ndim - 1, -1, -1))
 
     @property
     def mT(self):

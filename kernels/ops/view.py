@@ -228,17 +228,6 @@ def broadcast_to(v, input, size):
 # ---- parts -------------------------------------------------------------------------------------
 
 
-def _integer(value, name):
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"`{name}` must be an integer, got {value!r}") from None
-
-
-def _part(own, strides, d, start, length):
-    return (*own[:d], length, *own[d + 1 :]), strides, start * strides[d]
-
-
 @declare(
     ref=lambda x, dim, start, length: np.take(
         x, np.arange(start % (x.shape[dim] + 1), start % (x.shape[dim] + 1) + length), dim
@@ -247,17 +236,7 @@ def _part(own, strides, d, start, length):
 )
 def narrow(v, input, dim, start, length):
     """The `length` elements from `start` on along one dim; a negative start counts from the end."""
-    own = input.shape_
-    d, first, length = v.checked_dim(dim, len(own)), _integer(start, "start"), _integer(length, "length")
-    size = own[d] if own else 0
-    first = first + size if first < 0 else first
-    if length < 0 or first < 0 or first + length > size or not own:
-        raise ValueError(f"`start` {start} and `length` {length} do not fit dim {dim} of size {size}")
-    return (*_part(own, input.strides_, d, first, length), None)
-
-
-def _slice(own, strides, d, index):
-    return own[:d] + own[d + 1 :], strides[:d] + strides[d + 1 :], index * strides[d]
+    return (*v.part(input.shape_, input.strides_, dim, start, length), None)
 
 
 @declare(
@@ -266,18 +245,20 @@ def _slice(own, strides, d, index):
 )
 def select(v, input, dim, index):
     """The slice at `index` of one dim, without that dim; a negative index counts from the end."""
-    own = input.shape_
-    d, at = v.checked_dim(dim, len(own)), _integer(index, "index")
-    size = own[d] if own else 0
-    if not -size <= at < size:
-        raise IndexError(f"`index` {index} is out of range for dim {dim} of size {size}")
-    return (*_slice(own, input.strides_, d, at + size if at < 0 else at), None)
+    return (*v.slice_at(input.shape_, input.strides_, dim, index), None)
 
 
-def _pieces(input, d, sizes):
-    own, strides, start, found = input.shape_, input.strides_, 0, []
+def _integer(value, name):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer, got {value!r}") from None
+
+
+def _pieces(v, input, d, sizes):
+    start, found = 0, []
     for size in sizes:
-        found.append(_part(own, strides, d, start, size))
+        found.append(v.part(input.shape_, input.strides_, d, start, size))
         start += size
     return found
 
@@ -286,7 +267,7 @@ def _even(v, input, dim, size):
     """Pieces of `size` along `dim`, the last one smaller where they do not come out even; at least one."""
     d = v.checked_dim(dim, len(input.shape_))
     total = input.shape_[d]
-    return _pieces(input, d, [min(size, total - i) for i in range(0, total, size)] or [0])
+    return _pieces(v, input, d, [min(size, total - i) for i in range(0, total, size)] or [0])
 
 
 def _need_dim(input, name):
@@ -307,7 +288,7 @@ def split(v, input, sizes, dim=0):
         d, sizes = v.checked_dim(dim, len(input.shape_)), v.sizes((sizes,))
         if sum(sizes) != input.shape_[d] or any(n < 0 for n in sizes):
             raise ValueError(f"`sizes` {list(sizes)} must add up to {input.shape_[d]}, the size of dim {d}")
-        return _pieces(input, d, sizes)
+        return _pieces(v, input, d, sizes)
     size = _integer(sizes, "sizes")
     if size <= 0:
         raise ValueError(f"`sizes` must be positive, got {size}")
@@ -333,5 +314,4 @@ def unbind(v, input, dim=0):
     """All slices along `dim`, without that dim."""
     _need_dim(input, "unbind")
     own, strides = input.shape_, input.strides_
-    d = v.checked_dim(dim, len(own))
-    return [_slice(own, strides, d, i) for i in range(own[d])]
+    return [v.slice_at(own, strides, dim, i) for i in range(own[v.checked_dim(dim, len(own))])]
