@@ -26,6 +26,8 @@ _engines = []  # an execution engine owns the code it loaded
 _addresses = {}  # entry of the disk cache -> address
 _turns = {}  # entry -> lock: one thread loads it, and others wait for that, or load another one
 _compiling = threading.RLock()  # Numba and LLVM compile one kernel at a time
+_RENDERED = "infinicore_rendered."
+_shared = {}  # what a rendered function means -> the compiled function
 _on_compile = None  # called with a kernel's name before it is compiled: progress for waiting users
 _only_store = False  # whether kernels are compiled into the disk cache, and never run: `_nothing` runs instead
 
@@ -56,6 +58,25 @@ if hasattr(os, "register_at_fork"):
 
 def inline(function):
     """Decorate a helper that kernels (and users' own Numba code) call."""
+    if not function.__module__.startswith(_RENDERED):
+        return _inline(function)
+    # Rendered functions that mean the same are one, so that what is called with them is compiled once, too: kernels of
+    # reductions differ in little, and 78 of them take TIME.
+    meaning = _meaning(function)
+    if meaning not in _shared:
+        _shared[meaning] = _inline(function)
+    return _shared[meaning]
+
+
+def _meaning(function):
+    """What a rendered function says, and the values of the names in it."""
+    code, names = function.__code__, function.__globals__
+    values = [names.get(name) for name in code.co_names]
+    values = [(type(v), repr(v)) if isinstance(v, (int, float)) else v for v in values]  # 0.0 is not -0.0
+    return code.co_code, repr(code.co_consts), code.co_names, code.co_varnames, code.co_argcount, tuple(values)
+
+
+def _inline(function):
     import numba
 
     # Without entry points for Python and C, which only kernels themselves need, a helper compiles faster.
@@ -187,7 +208,7 @@ def _import_source(name, path, source):
     """Run rendered source as a module of its own, named so that tracebacks show the text."""
     import linecache
 
-    module_name = "infinicore_rendered." + re.sub(r"\W", "_", name)
+    module_name = _RENDERED + re.sub(r"\W", "_", name)
     spec = importlib.util.spec_from_loader(module_name, loader=None)
     module = importlib.util.module_from_spec(spec)
     linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))

@@ -161,7 +161,7 @@ from infinicore.kernels.cpu.reduce import fold
 from infinicore.kernels.cpu.reduce.fold import WIDE, spread
 from infinicore.kernels.lang import lowp, vmath as m
 from infinicore.kernels.lang.vector import BLOCK
-from infinicore.kernels.lang.shuffle import high, low, turned
+from infinicore.kernels.lang.shuffle import turned
 from infinicore.kernels.lang.simd import (
     convert, fill, lane, ramp, select, store, vload, vload_first, vstore, vstore_first
 )
@@ -170,11 +170,6 @@ from infinicore.kernels.lang.simd import (
 
 
 {functions}
-
-
-@jit.inline
-def begin():
-    return {begin}
 
 
 @jit.inline
@@ -241,17 +236,18 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     functions = [_function(rule.joined, "join")]
     if not itself and cut != "whole":
         functions.append(_function(rule.element, "element"))
-    functions.append(_function(rule.absorbed, "absorb") if rule.absorbed else _ABSORB)
+    if rule.absorbed:
+        functions.append(_function(rule.absorbed, "absorb"))
     if rule.parts > 1:
         functions.append(f"def stated(s):\n    return {joined([f'spread({v}, STATE, WIDE)' for v in here])}")
-    # From WIDE lanes to those of a register, then at one width, which is one `join` to compile for all steps.
-    folds = [("low({v})", "high({v})")] * 2
-    folds += [("{v}", f"turned({{v}}, {isa.lanes() >> k})") for k in range(1, isa.lanes().bit_length())]
-    across = []
-    for step, sides in enumerate(folds):
+    # At one width, which is one `join` to compile for all steps; LLVM drops the lanes that no later step looks at.
+    across, wide = [], 4 * isa.lanes()  # `cpu/reduce/sizes.py: WIDE`
+    steps = wide.bit_length() - 1
+    for step in range(steps):
         values = [v.replace("s", f"s{step}", 1) for v in here]
-        pair = ", ".join(joined([side.format(v=v) for v in values]) for side in sides)
-        across.append(f"    s{step + 1} = join({pair})")
+        far = joined([f"turned({v}, {wide >> step + 1})" for v in values])
+        across.append(f"    s{step + 1} = join({joined(values)}, {far})")
+    across.append("    return " + joined([f"fill(lane({v.replace('s', f's{steps}', 1)}, 0), STATE, 1)" for v in here]))
     if cut == "parts":
         write = "\n".join(f"    store(y, i + {k} * plane, lane({v}, 0))" for k, v in enumerate(here))
         first = "\n".join(f"    vstore_first(y, i + {k} * plane, {v}, left)" for k, v in enumerate(here))
@@ -264,9 +260,10 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         write = f"    store(y, i, lane({final}, 0))"
         first = f"    vstore_first(y, i, {rest}, left)"
     loads = "vload_first({x}, i, WIDE, left)"
-    arguments = "begin, read, read_rest, join, absorb, across, write"
+    nothing = joined([f"fill(START_{k}, STATE, WIDE)" for k in parts])
+    arguments = f"read, read_rest, join, {'absorb' if rule.absorbed else None}, across, write"
     if kind == "outer":
-        arguments = "begin, read, read_first, join, absorb, write_first"
+        arguments = f"read, read_first, join, {'absorb' if rule.absorbed else None}, write_first"
     bindings = [f"{k} = {_TYPES[v]}" for k, v in types.items()]
     bindings += [f"START_{k} = {_start(v, state)}" for k, v in enumerate(rule.starts)]
     return _REDUCTION.format(
@@ -275,18 +272,16 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         types=", ".join(dict.fromkeys(types.values())),
         bindings="\n".join(bindings),
         functions="\n\n\n".join(f"@jit.inline\n{text}" for text in functions),
-        begin=joined([f"fill(START_{k}, STATE, WIDE)" for k in parts]),
         read=states("vload({x}, i, WIDE)"),
         read_first=states(loads),
         read_rest=joined([f"select(there, {v}, fill(START_{k}, STATE, WIDE))" for k, v in enumerate(here)]),
-        across="\n".join([*across, f"    return s{len(folds)}"]),
+        across="\n".join(across),
         write=write,
         write_first=first,
-        call=f"fold.{kind}(args, lo, hi, {arguments}, SOURCE, RESULT)",
+        call=f"fold.{kind}(\n        args, lo, hi, {nothing}, {arguments}, SOURCE, RESULT\n    )",
     )
 
 
-_ABSORB = "def absorb(total, a, b):\n    return join(join(total, a), b)"
 _FINISH = "def finish(s):\n    return s"
 
 

@@ -5,9 +5,9 @@ elements of one result from contiguous memory, `outer` takes WIDE neighbouring r
 in blocks, so that a lane joins at most some hundred elements before its state is set aside: the error of a sum grows
 with the square root of that, not of the whole length.
 
-What a rule brings: `begin()` gives the state of nothing, `read` that of WIDE elements, `read_first` where only some
-exist, `read_rest` with the state of nothing for the others; `join` makes one state of two, `absorb` of a state and two
-of elements; `across` joins the lanes of a state, `write` and `write_first` store what becomes of it. A state is a
+What a rule brings: `nothing` is the state of no elements, `read` gives that of WIDE elements, `read_first` where only
+some exist, `read_rest` with `nothing` for the others; `join` makes one state of two, `absorb`, if any, of a state and
+two of elements; `across` joins the lanes of a state, `write` and `write_first` store what becomes of it. A state is a
 vector, or a tuple of them, and then the parts of states in memory are `plane` elements apart.
 """
 
@@ -20,7 +20,7 @@ from ...lang.simd import Vector, bitcast, convert, fill, load, ptr
 from .sizes import WIDE
 
 BLOCK = 256  # elements per lane before a partial state is set aside
-F64 = types.float64
+I64, F64 = types.int64, types.float64
 
 
 @by_type(prefer_literal=True)
@@ -32,15 +32,18 @@ def spread(v, A, lanes):
 
 
 @jit.inline
-def fold_row(x, size, plane, begin, read, read_rest, join, absorb):
+def fold_row(x, size, plane, nothing, read, read_rest, join, absorb):
     """`size` contiguous elements, joined into the lanes of a state."""
-    total = begin()
-    i = 0
+    total = nothing
+    i = I64(0)  # no literal, for which `read` would be compiled a second time
     while i + 2 * WIDE <= size:
-        block = begin()
+        block = nothing
         stop = min(size - 2 * WIDE, i + (BLOCK - 2) * WIDE)
         while i <= stop:
-            block = absorb(block, read(x, i, plane), read(x, i + WIDE, plane))
+            if absorb is None:
+                block = join(join(block, read(x, i, plane)), read(x, i + WIDE, plane))
+            else:
+                block = absorb(block, read(x, i, plane), read(x, i + WIDE, plane))
             i += 2 * WIDE
         total = join(total, block)
     if i + WIDE <= size:
@@ -52,20 +55,23 @@ def fold_row(x, size, plane, begin, read, read_rest, join, absorb):
 
 
 @jit.inline
-def fold_columns(x, count, stride, left, plane, begin, read, read_first, join, absorb):
+def fold_columns(x, count, stride, left, plane, nothing, read, read_first, join, absorb):
     """`count` rows of WIDE neighbouring columns, of which `left` exist."""
-    total = begin()
+    total = nothing
     i = 0
     if left >= WIDE:
         while i + 2 <= count:
-            block = begin()
+            block = nothing
             stop = min(count - 2, i + BLOCK - 2)
             while i <= stop:
-                block = absorb(block, read(x, i * stride, plane), read(x, (i + 1) * stride, plane))
+                if absorb is None:
+                    block = join(join(block, read(x, i * stride, plane)), read(x, (i + 1) * stride, plane))
+                else:
+                    block = absorb(block, read(x, i * stride, plane), read(x, (i + 1) * stride, plane))
                 i += 2
             total = join(total, block)
     while i < count:
-        block = begin()
+        block = nothing
         for k in range(i, min(count, i + BLOCK)):
             block = join(block, read_first(x, k * stride, left, plane))
         total = join(total, block)
@@ -74,7 +80,7 @@ def fold_columns(x, count, stride, left, plane, begin, read, read_first, join, a
 
 
 @jit.inline
-def inner(args, lo, hi, begin, read, read_rest, join, absorb, across, write, T, O):
+def inner(args, lo, hi, nothing, read, read_rest, join, absorb, across, write, T, O):
     """Results [lo, hi), each from contiguous rows of x."""
     x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
     kept, kept_outer, kept_inner = load(args, FOLD.inner), load(args, FOLD.outer_stride), load(args, FOLD.inner_stride)
@@ -84,16 +90,16 @@ def inner(args, lo, hi, begin, read, read_rest, join, absorb, across, write, T, 
         a = index // kept
         at = x + (a * kept_outer + (index - a * kept) * kept_inner)
         count = min(length, whole - a * length)
-        total = begin()
+        total = nothing
         for row in range(rows):
-            part = fold_row(at + row * row_stride, count, plane, begin, read, read_rest, join, absorb)
+            part = fold_row(at + row * row_stride, count, plane, nothing, read, read_rest, join, absorb)
             total = join(total, part)
         write(y, index, across(total), elements, plane)
     return 0
 
 
 @jit.inline
-def outer(args, lo, hi, begin, read, read_first, join, absorb, write_first, T, O):
+def outer(args, lo, hi, nothing, read, read_first, join, absorb, write_first, T, O):
     """Blocks [lo, hi) of WIDE neighbouring results; x has unit stride along the inner kept dim."""
     x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
     kept, kept_outer = load(args, FOLD.inner), load(args, FOLD.outer_stride)
@@ -107,10 +113,10 @@ def outer(args, lo, hi, begin, read, read_first, join, absorb, write_first, T, O
         left = kept - column
         at = x + (a * kept_outer + column)
         count = min(length, whole - a * length)
-        total = begin()
+        total = nothing
         for row in range(rows):
             part = fold_columns(
-                at + row * row_stride, count, stride, left, plane, begin, read, read_first, join, absorb
+                at + row * row_stride, count, stride, left, plane, nothing, read, read_first, join, absorb
             )
             total = join(total, part)
         write_first(y, a * kept + column, total, left, elements, plane)
