@@ -210,16 +210,21 @@ def sigmoid(x):
 
 
 def _tanh_f32(x):
+    # e / (e + 2) for e = exp(-2|x|) - 1, which is as right for small x as for large ones; beyond 10 it is 1.
     a = vabs(x)
-    z = x * x
-    p = muladd(z, -0.006088718509, 0.02099087512)
-    p = muladd(p, z, -0.05384935066)
-    p = muladd(p, z, 0.1333275732)
-    p = muladd(p, z, -0.3333332879)
-    small = muladd(p * z, x, x)
-    t = exp(-(a + a))
-    large = muladd(-2.0, _quotient(t, 1.0 + t), 1.0)
-    return select(a < 0.625, small, select(x < 0.0, -large, large))
+    z = select(a > 10.0, -20.0, -2.0 * a)
+    shifted = muladd(z, LOG2E, MAGIC_F32)
+    k = shifted - MAGIC_F32
+    r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, z))
+    p = muladd(r, 0.001389383228, 0.008363130306)
+    p = muladd(p, r, 0.04166694278)
+    p = muladd(p, r, 0.1666657742)
+    p = muladd(p, r, 0.4999999942)
+    p = muladd(p, r * r, r)
+    power = bitcast((bitcast(shifted, I32) << 23) + 0x3F800000, F32)  # 2^k: the low bits of `shifted` hold k
+    e = muladd(p, power, power - 1.0)
+    y = bitcast(_quotient(e, e + 2.0), I32)
+    return bitcast((y & 0x7FFFFFFF) | (bitcast(x, I32) & -0x80000000), F32)
 
 
 tanh = _function("tanh", _tanh_f32)
