@@ -8,6 +8,7 @@ import functools
 from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout
+from ..core.backend import raise_for
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import bool_, dtype, float32, promote_types, scalar_type, uint8
@@ -63,7 +64,7 @@ class _Plan:
     The argument block is `head`, the addresses of the operands, `tail`.
     """
 
-    __slots__ = ("head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
+    __slots__ = ("errors", "head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
 
 
 def _planned(device, *key):
@@ -85,7 +86,7 @@ def _plan(op, inputs, result, target, device):
             raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {got}")
     plan = _Plan()
     compute, plan.output = _result_types(op, values) if result is None else (result, result)
-    plan.numbers = _scalar_dtype(compute)
+    plan.numbers, plan.errors = _scalar_dtype(compute), op.errors
     if compute is bool_ and op.name in ("add", "mul", "where"):
         compute = uint8  # True + True is True: summed as bytes, stored as "not zero"
     operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
@@ -140,7 +141,10 @@ def elementwise(op, inputs, out, result=None, call=None):
     if len(tensors) < len(inputs):
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]
     block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
-    device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, (operands, target), None)
+    keep = operands, target
+    status = device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, keep, plan.errors)
+    if status:
+        raise_for(status, plan.errors, op.name)
     if call is not None:
         places = [(len(plan.head) + i, i, 0) for i in range(len(operands) + 1)]
         call.launched.append((plan.kernel, block, [*operands, target], places, plan.numel, core_launch.GRAIN_ELEMENTS))
