@@ -11,7 +11,7 @@ from ..core import layout
 from ..core.backend import raise_for
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
-from ..dtype import bool_, dtype, float32, promote_types, scalar_type, uint8
+from ..dtype import bool_, can_cast, dtype, float32, promote_types, scalar_type, uint8
 from ..kernels.blocks.elementwise import WALK
 from ..kernels.ops import copy as copy_ops
 from . import known
@@ -38,7 +38,7 @@ def _result_types(op, inputs):
     else:  # where(mask, 1.0, 0.0)
         common = dtype(inputs[0])
     for own, shape, _ in tensors:
-        if not shape and _category(own) > _category(common):
+        if not shape and not can_cast(own, common):
             common = promote_types(common, own)
     for x in inputs:
         if not isinstance(x, tuple):
@@ -52,10 +52,6 @@ def _result_types(op, inputs):
     if common.name not in op.dtypes:
         raise TypeError(f"`{op.name}` takes {', '.join(op.dtypes)}, got {common}")
     return common, common
-
-
-def _category(d):
-    return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)
 
 
 class _Plan:
@@ -205,7 +201,7 @@ def _checked_output(op, tensors, plan, out):
         raise TypeError(f"`out` must be a tensor, got {type(out).__name__}")
     if out.shape_ != plan.shape:
         raise ValueError(f"`out` has shape {out.shape_}, but the result of `{op.name}` has shape {plan.shape}")
-    if out.dtype is not plan.output and out.dtype.kind in "iub" and plan.output.kind == "f":
+    if not can_cast(plan.output, out.dtype):
         raise TypeError(f"`out` has dtype {out.dtype}, which cannot hold the result of `{op.name}` in {plan.output}")
     writable(out)
     for x in tensors:

@@ -15,7 +15,7 @@ from ..device import CPU, Device, named, usable
 from ..dispatch import derive
 from ..dispatch.functions import FUNCTIONS
 from ..dispatch.generator import default_generator
-from ..dtype import DType, dtype
+from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import from_numpy, to_numpy
 from .gradients import Gradients, in_graph
@@ -390,6 +390,9 @@ def _into(self, function, args, kwargs):
     result = function(self, *args, **kwargs)
     if result.shape_ != self.shape_:
         raise ValueError(f"`self` has shape {self.shape_}, but the result of `{function.__name__}_` is {result.shape_}")
+    if not can_cast(result.dtype, self.dtype):
+        name = function.__name__
+        raise TypeError(f"`self` has dtype {self.dtype}, which cannot hold the result of `{name}_` in {result.dtype}")
     derive.keep_old(self, result)
     derive.write(self, result.to(self.dtype), function.__name__ + "_")
     return self
