@@ -145,3 +145,12 @@ def scalar_type(kind, other):
     if issubclass(kind, (float, np.floating)):
         return other if other.kind in "fs" else float32
     raise TypeError(f"an operand must be a tensor or a real number, got {kind.__name__}")
+
+
+def can_cast(result, target):
+    """Whether an op may write its result to a tensor of dtype `target`: no floats to integers, no numbers to bools."""
+    return _category(result) <= _category(target)
+
+
+def _category(d):
+    return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)

@@ -8,9 +8,10 @@ import functools
 from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout
+from ..core.backend import raise_for
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
-from ..dtype import bool_, dtype, float32, promote_types, scalar_type, uint8
+from ..dtype import bool_, can_cast, dtype, float32, promote_types, scalar_type, uint8
 from ..kernels.blocks.elementwise import WALK
 from ..kernels.ops import copy as copy_ops
 from . import known
@@ -37,7 +38,7 @@ def _result_types(op, inputs):
     else:  # where(mask, 1.0, 0.0)
         common = dtype(inputs[0])
     for own, shape, _ in tensors:
-        if not shape and _category(own) > _category(common):
+        if not shape and not can_cast(own, common):
             common = promote_types(common, own)
     for x in inputs:
         if not isinstance(x, tuple):
@@ -53,17 +54,13 @@ def _result_types(op, inputs):
     return common, common
 
 
-def _category(d):
-    return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)
-
-
 class _Plan:
     """How an elementwise call runs: shape, dtype and strides of a new result, and the launch.
 
     The argument block is `head`, the addresses of the operands, `tail`.
     """
 
-    __slots__ = ("head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
+    __slots__ = ("errors", "head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
 
 
 def _planned(device, *key):
@@ -85,7 +82,7 @@ def _plan(op, inputs, result, target, device):
             raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {got}")
     plan = _Plan()
     compute, plan.output = _result_types(op, values) if result is None else (result, result)
-    plan.numbers = _scalar_dtype(compute)
+    plan.numbers, plan.errors = _scalar_dtype(compute), op.errors
     if compute is bool_ and op.name in ("add", "mul", "where"):
         compute = uint8  # True + True is True: summed as bytes, stored as "not zero"
     operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
@@ -140,7 +137,10 @@ def elementwise(op, inputs, out, result=None, call=None):
     if len(tensors) < len(inputs):
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]
     block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
-    device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, (operands, target), None)
+    keep = operands, target
+    status = device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, keep, plan.errors)
+    if status:
+        raise_for(status, plan.errors, op.name)
     if call is not None:
         places = [(len(plan.head) + i, i, 0) for i in range(len(operands) + 1)]
         call.launched.append((plan.kernel, block, [*operands, target], places, plan.numel, core_launch.GRAIN_ELEMENTS))
@@ -201,7 +201,7 @@ def _checked_output(op, tensors, plan, out):
         raise TypeError(f"`out` must be a tensor, got {type(out).__name__}")
     if out.shape_ != plan.shape:
         raise ValueError(f"`out` has shape {out.shape_}, but the result of `{op.name}` has shape {plan.shape}")
-    if out.dtype is not plan.output and out.dtype.kind in "iub" and plan.output.kind == "f":
+    if not can_cast(plan.output, out.dtype):
         raise TypeError(f"`out` has dtype {out.dtype}, which cannot hold the result of `{op.name}` in {plan.output}")
     writable(out)
     for x in tensors:

@@ -15,7 +15,7 @@ from ..device import CPU, Device, named, usable
 from ..dispatch import derive
 from ..dispatch.functions import FUNCTIONS
 from ..dispatch.generator import default_generator
-from ..dtype import DType, dtype
+from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import from_numpy, to_numpy
 from .gradients import Gradients, in_graph
@@ -174,6 +174,12 @@ class Tensor(Views, Gradients, TensorBase):
             dispatch.copy_into(self, source)
         return self
 
+    def positive(self):
+        """The tensor itself: unary `+`, which bools do not have."""
+        if self.dtype.kind == "b":
+            raise TypeError("`positive`, i.e. unary `+`, takes numbers, got a bool tensor: cast it first")
+        return self
+
     def fill_(self, value):
         """Set every element; returns the tensor."""
         return self.copy_(dispatch.scalar(value, self.dtype, self.device))
@@ -326,7 +332,7 @@ dispatch.set_tensor_class(Tensor)
 # ---- methods from the op table ------------------------------------------------------------------
 
 # Methods that are functions of the package as well.
-METHODS = ("as_strided", "clone")
+METHODS = ("as_strided", "clone", "positive")
 
 
 def _of_method(name):
@@ -374,6 +380,7 @@ def _itself(function):
 
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
+_IN_PLACE += ("logical_and", "logical_not", "logical_or", "logical_xor")
 
 
 def _into(self, function, args, kwargs):
@@ -383,6 +390,9 @@ def _into(self, function, args, kwargs):
     result = function(self, *args, **kwargs)
     if result.shape_ != self.shape_:
         raise ValueError(f"`self` has shape {self.shape_}, but the result of `{function.__name__}_` is {result.shape_}")
+    if not can_cast(result.dtype, self.dtype):
+        name = function.__name__
+        raise TypeError(f"`self` has dtype {self.dtype}, which cannot hold the result of `{name}_` in {result.dtype}")
     derive.keep_old(self, result)
     derive.write(self, result.to(self.dtype), function.__name__ + "_")
     return self
@@ -399,7 +409,8 @@ def _in_place(function):
 
 def _attach():
     methods = set(dir(Tensor))
-    for name, op in kernels.OPS.items():
+    aliases = {name: kernels.OPS[other] for name, other in kernels.ALIASES.items()}
+    for name, op in (kernels.OPS | aliases).items():
         if name in _NOT_METHODS:
             continue
         if name not in methods:
@@ -427,11 +438,16 @@ def _reflected(function):
     return backward
 
 
+_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
+_BINARY |= {"floordiv": "floor_divide", "mod": "remainder"}
+_BINARY |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_BINARY |= {"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
+
+
 def _operators():
     """Special methods by name, from the functions that they call."""
     found = {}
-    arithmetic = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
-    for symbol, name in arithmetic.items():
+    for symbol, name in _BINARY.items():
         function = FUNCTIONS[name]
         found[f"__{symbol}__"] = _operator(function)
         if symbol != "matmul":
@@ -439,9 +455,7 @@ def _operators():
             found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
-    for symbol, name in (("and", "logical_and"), ("or", "logical_or")):
-        found[f"__{symbol}__"] = _operator(FUNCTIONS[name])
-    for symbol, name in (("neg", "neg"), ("abs", "abs"), ("invert", "logical_not")):
+    for symbol, name in (("neg", "neg"), ("pos", "positive"), ("abs", "abs"), ("invert", "bitwise_not")):
         found[f"__{symbol}__"] = lambda self, f=FUNCTIONS[name]: f(self)
     return found
 

@@ -6,14 +6,13 @@ least-squares fits at Chebyshev nodes to mpmath values. `tests/ops/test_vmath.py
 (float32: at most 4 ulp). float64 functions other than `exp` call libm, lane by lane.
 """
 
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..build import isa, jit
 from .avx512 import fills_registers, rcp14, scalef
 from .by_type import by_type
+from .division import floor_divide, fmod, left_shift, remainder, right_shift, trunc_divide  # noqa: F401
+from .libm import libm, pow  # noqa: F401
 from .simd import (
     Vector,
     bitcast,
@@ -40,49 +39,6 @@ LN2_HI_F64, LN2_LO_F64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # 1.5 * 2^23 and 1.5 * 2^52: adding one rounds to an integer that the low bits of the sum hold
 MAGIC_F32, MAGIC_F32_BITS = 12582912.0, 0x4B400000
 MAGIC_F64, MAGIC_F64_BITS = 6755399441055744.0, 0x4338000000000000
-
-
-@intrinsic(prefer_literal=True)
-def libm(typingctx, name, x):
-    """The C library's function `name` on every lane (or on a scalar)."""
-    dtype = x.dtype if isinstance(x, Vector) else x
-    suffix = "f" if dtype == F32 else ""
-
-    def codegen(context, builder, sig, args):
-        value = args[1]
-        element = value.type.element if isinstance(x, Vector) else value.type
-        kind = ir.FunctionType(element, [element])
-        function = cgutils.get_or_insert_function(builder.module, kind, name.literal_value + suffix)
-        if not isinstance(x, Vector):
-            return builder.call(function, [value])
-        out = ir.Constant(value.type, ir.Undefined)
-        for i in range(x.lanes):
-            at = ir.Constant(ir.IntType(32), i)
-            out = builder.insert_element(out, builder.call(function, [builder.extract_element(value, at)]), at)
-        return out
-
-    return x(name, x), codegen
-
-
-@intrinsic
-def pow(typingctx, x, y):
-    """x ** y on every lane, by the C library."""
-    if not (isinstance(x, Vector) and x == y and x.dtype in (F32, F64)):
-        return None
-    name = "powf" if x.dtype == F32 else "pow"
-
-    def codegen(context, builder, sig, args):
-        element = args[0].type.element
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(element, [element] * 2), name)
-        out = ir.Constant(args[0].type, ir.Undefined)
-        for i in range(x.lanes):
-            at = ir.Constant(ir.IntType(32), i)
-            out = builder.insert_element(
-                out, builder.call(function, [builder.extract_element(a, at) for a in args]), at
-            )
-        return out
-
-    return x(x, y), codegen
 
 
 def _function(name, float32=None, float64=None):

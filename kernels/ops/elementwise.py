@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import ALL, FLOATS, elementwise
+from ..table.registry import ALL, FLOATS, alias, elementwise
 
 NUMBERS = tuple(d for d in ALL if d != "bool")
 _erf = m.erf
@@ -49,8 +49,21 @@ def _(g, other):
 
 @elementwise(ref=np.true_divide, dtypes=ALL, result="float")
 def div(input, other):
-    """Quotient of two tensors; integers are divided as float32."""
+    """Quotient of two tensors; integers are divided as float32.
+
+    `rounding_mode` "floor" or "trunc" rounds it down or towards 0, as `floor_divide` and `trunc_divide`.
+    """
     return input / other
+
+
+@div.form("rounding_mode")
+def _(f, input, other, *, rounding_mode, out=None):
+    if rounding_mode not in ("floor", "trunc"):
+        raise ValueError(f"`rounding_mode` of `div` must be None, 'floor' or 'trunc', got {rounding_mode!r}")
+    return (f.floor_divide if rounding_mode == "floor" else f.trunc_divide)(input, other, out=out)
+
+
+alias(div, "divide", "true_divide")
 
 
 @div.grad("input")
@@ -385,24 +398,6 @@ def gt(input, other):
 def ge(input, other):
     """Where input >= other."""
     return input >= other
-
-
-@elementwise(ref=np.logical_and, dtypes=("bool",), result="bool")
-def logical_and(input, other):
-    """Where both bool elements are true."""
-    return input & other
-
-
-@elementwise(ref=np.logical_or, dtypes=("bool",), result="bool")
-def logical_or(input, other):
-    """Where either bool element is true."""
-    return input | other
-
-
-@elementwise(ref=np.logical_not, dtypes=("bool",), result="bool")
-def logical_not(input):
-    """Where the bool element is false."""
-    return ~input
 
 
 @elementwise(ref=lambda x: x, dtypes=ALL, result="given")
