@@ -59,8 +59,8 @@ def randint(low, high, size, *, dtype=None, device=None, generator=None):
 def dropout(input, p, train):
     """Each element of `input` zero with probability `p`, else divided by 1 - p; `input` itself unless `train`.
 
-    `seeded_dropout` with a seed of the default generator. Raises ValueError for a `p` that is not from 0 to 1, TypeError
-    for a `train` that is no bool.
+    `seeded_dropout` with a seed of the default generator. Raises ValueError for a `p` that is not from 0 to 1,
+    TypeError for a `train` that is no bool.
     """
     if not isinstance(train, bool):
         got = type(train).__name__
