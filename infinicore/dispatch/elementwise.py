@@ -42,7 +42,8 @@ def _result_types(op, inputs):
             common = promote_types(common, own)
     for x in inputs:
         if not isinstance(x, tuple):
-            common = scalar_type(x, common)
+            promoted = scalar_type(x, common)
+            common = common if op.result == "input" else promoted
     if common.kind == "s":
         raise TypeError(f"`{op.name}` does not compute in {common}, cast it to another dtype first")
     if op.result == "bool":
@@ -135,6 +136,8 @@ def elementwise(op, inputs, out, result=None, call=None):
         plan = _planned(device, op, signature, result, (target.dtype, target.strides_))
     operands = inputs
     if len(tensors) < len(inputs):
+        if op.result == "input":
+            _need_room(op, inputs, plan.numbers)
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]
     block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
     keep = operands, target
@@ -151,6 +154,15 @@ def elementwise(op, inputs, out, result=None, call=None):
     if out is not target:
         copy_into(out, target)
     return out
+
+
+def _need_room(op, inputs, own):
+    """Refuse numbers beyond an integer dtype that they do not promote."""
+    bits = 8 * own.itemsize - (own.kind == "i")
+    low, high = -(1 << bits) if own.kind == "i" else 0, 1 << bits
+    for name, x in zip(op.parameters, inputs):
+        if own.kind in "iu" and not isinstance(x, TensorBase) and not low - 1 < x < high:
+            raise ValueError(f"`{name}` of `{op.name}` must fit into the dtype of `input`, {own}, got {x}")
 
 
 _NUMBERS = {

@@ -86,23 +86,58 @@ def full_like(input, fill_value, *, dtype=None, device=None):
     return empty_like(input, dtype=dtype, device=device).fill_(fill_value)
 
 
+def _number(value, name):
+    """A Python number, of a 0-dim tensor or a scalar of NumPy as well."""
+    if not getattr(value, "ndim", 0):
+        value = value.item() if hasattr(value, "item") else value
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"`{name}` must be a number, got {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, got {value}")
+    return value
+
+
 def arange(start, end=None, step=1, *, dtype=None, device=None):
-    """`start, start + step, ...` below `end`; int64 for integers, else float32."""
+    """`start, start + step, ...` before `end`; int64 for integers, else float32.
+
+    With an integer `dtype`, `start` and `step` lose their fractions: int64 before the values are counted, others after
+    it, as in PyTorch. Raises ValueError for an `end` on the other side of `start` than `step` goes.
+    """
     if end is None:
         start, end = 0, start
-    if step == 0:
-        raise ValueError("`step` must not be 0")
-    whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
+    start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
+    whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
     wanted = to_dtype(dtype) if dtype is not None else int64 if whole else float32
-    return from_numpy(
-        np.arange(start, end, step, dtype=np.int64 if whole else np.float64), dtype=wanted, device=usable(device)
-    )
+    if (end - start) * step < 0:
+        raise ValueError(f"`end` {end} of `arange` cannot be reached from `start` {start} by `step` {step}")
+    if wanted is int64:
+        start, end, step = int(start), int(end), int(step)
+    if step == 0:
+        raise ValueError(f"`step` of `arange` must not be 0 as {wanted}: take another one, or a float `dtype`")
+    count = -((start - end) // step) if whole or wanted is int64 else math.ceil((end - start) / step)
+    if wanted.kind in "iu":
+        start, step = int(start), int(step)
+    return from_numpy(start + step * np.arange(count), dtype=wanted, device=usable(device))
 
 
 @makes_leaf
 def linspace(start, end, steps, *, dtype=None, device=None):
-    """`steps` equally spaced values from `start` to `end`, both included."""
-    return from_numpy(np.linspace(start, end, steps), dtype=dtype or float32, device=usable(device))
+    """`steps` equally spaced values from `start` to `end`, both included.
+
+    With an integer `dtype`, which must hold them, `start`, `end` and the values between lose their fractions; the
+    second half is counted back from `end`, as in PyTorch.
+    """
+    start, end, wanted = _number(start, "start"), _number(end, "end"), float32 if dtype is None else to_dtype(dtype)
+    if steps < 0:
+        raise ValueError(f"`steps` must not be negative, got {steps}")
+    if wanted.kind not in "iu":
+        return from_numpy(np.linspace(start, end, steps), dtype=wanted, device=usable(device))
+    start, end, i, limits = int(start), int(end), np.arange(steps), np.iinfo(wanted.numpy)
+    if min(start, end) < limits.min or max(start, end) > limits.max:
+        raise ValueError(f"`start` {start} and `end` {end} of `linspace` must fit into {wanted}: take a wider one")
+    step = np.longdouble((end - start) / max(1, steps - 1))  # products are rounded with the sum, as fused ones are
+    values = np.where(i < max(1, steps // 2), start + step * i, end - step * (steps - 1 - i))
+    return from_numpy(values.astype(np.float64).astype(np.int64), dtype=wanted, device=usable(device))
 
 
 @makes_leaf

@@ -415,7 +415,7 @@ def _attach():
             continue
         if name not in methods:
             setattr(Tensor, name, _Unmade(name, _itself if op.family == "view" else _method, name))
-        in_place = (op.family == "elementwise" and op.result in ("same", "float")) or name in _IN_PLACE
+        in_place = (op.family == "elementwise" and op.result in ("same", "float", "input")) or name in _IN_PLACE
         if in_place and name + "_" not in methods:
             setattr(Tensor, name + "_", _Unmade(name + "_", _in_place, name))
 

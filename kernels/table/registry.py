@@ -60,8 +60,9 @@ class Op:
     `family` is "elementwise" (a scalar rule, rendered), "loss" (such a rule, whose results are reduced), "kernel" (a
     paragraph that launches hand-written kernels), "composite" (written with other ops) or "view" (a layout). `ref`
     computes the same in float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and benchmarks.
-    `result` names the result dtype of an elementwise op: "same", "bool", or "float" (integers become float32).
-    `divisor` names its input that must not be 0 where integers are computed; its kernel returns an error code then.
+    `result` names the result dtype of an elementwise op: "same", "bool", "float" (integers become float32), or "input"
+    (numbers beside integers lose their fractions, where "same" makes floats of them). `divisor` names its input that
+    must not be 0 where integers are computed; its kernel returns an error code then.
     `outputs` are the keywords that say where results go, `fields` the names that several results have as attributes.
     `gradients` maps inputs to their derivative rules; `gradient=None` says that the result has no derivative, "missing"
     that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
