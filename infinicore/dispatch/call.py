@@ -44,8 +44,8 @@ class Call(Launcher):
     def out(self, shape, dtype, key="out", overlap="never"):
         """The output tensor: the caller's (checked), or a new one.
 
-        `overlap="same"` says that the kernel is right when the output is exactly one of the inputs;
-        any other overlap goes through a temporary.
+        `overlap="same"` says that the kernel is right when the output is exactly one of the inputs; any other overlap
+        goes through a temporary, or is an error where `overlap` is "refused".
         """
         shape, dtype = tuple(shape), dtype if type(dtype) is DType else as_dtype(dtype)
         given = self.given.get(key) if self.given else None
@@ -63,12 +63,16 @@ class Call(Launcher):
                 "move it with `.to()`"
             )
         writable(given, key)
-        given.storage.version += 1
         direct = given.contiguous_
         for x in self.inputs:
             how = how_they_overlap(x, given)
+            if overlap == "refused" and how != "none":
+                raise ValueError(
+                    f"`{key}` of `{self.op.name}` must not share memory with an input: give another tensor"
+                )
             if how == "partial" or (how == "same" and overlap != "same"):
                 direct = False
+        given.storage.version += 1
         if direct:
             return given
         temporary = empty(shape, dtype, None, self.device)

@@ -110,7 +110,7 @@ def overlap(a, b):
         return "none"  # two blocks of the pool
     a_low, a_high = byte_range(a)
     b_low, b_high = byte_range(b)
-    if a_high <= b_low or b_high <= a_low:
+    if a_high <= b_low or b_high <= a_low or not a.numel_ or not b.numel_:
         return "none"
     same = a.address == b.address and a.dtype is b.dtype and a.shape_ == b.shape_ and a.strides_ == b.strides_
     return "same" if same else "partial"

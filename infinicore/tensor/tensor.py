@@ -19,7 +19,7 @@ from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import from_numpy, to_numpy
 from .gradients import Gradients, in_graph
-from .indexing import advanced_index, basic_index
+from .indexing import advanced_index, basic_index, without_leading_ones
 from .printing import format_tensor
 from .views import Views
 
@@ -127,7 +127,8 @@ class Tensor(Views, Gradients, TensorBase):
             back = functools.partial(_placed, self.shape_, index) if self.tracked else None
             return derive.view(self, *basic, back)
         dispatch.refuse_recording("indexing with tensors or lists", "use slices or `infinicore.embedding`")
-        return FUNCTIONS["index"](*advanced_index(self, index))
+        view, indices = advanced_index(self, index)
+        return FUNCTIONS["index"](view, indices) if indices else view
 
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
@@ -138,6 +139,8 @@ class Tensor(Views, Gradients, TensorBase):
                     if np.isscalar(value)
                     else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
                 )
+            if len(value.shape_) > len(basic[0]):
+                value = without_leading_ones(value)
             if in_graph(self, value):
                 self[index].copy_(value)
             else:
@@ -147,9 +150,11 @@ class Tensor(Views, Gradients, TensorBase):
         dispatch.writable(self, "self")
         if not isinstance(value, TensorBase) and not np.isscalar(value):
             value = from_numpy(np.asarray(value), device=self.device)
-        value = value.to(self.dtype) if isinstance(value, TensorBase) else value
+        value = without_leading_ones(value.to(self.dtype)) if isinstance(value, TensorBase) else value
         view, indices = advanced_index(self, index)
-        if in_graph(self, value):
+        if not indices:
+            view[...] = value
+        elif in_graph(self, value):
             view.copy_(FUNCTIONS["index_put"](view, indices, value))
         else:
             FUNCTIONS["index_put"](view, indices, value, out=view)

@@ -21,7 +21,7 @@ def reduced_dims(dim, ndim):
         dims = sorted(check_dim(d, ndim) for d in dim)
         if len(set(dims)) < len(dims):
             raise ValueError(f"`dim` names a dim twice: {tuple(dim)}")
-        return tuple(dims) or tuple(range(ndim))
+        return (tuple(dims) or tuple(range(ndim))) if ndim else ()
     return (check_dim(dim, ndim),) if ndim else (check_dim(dim, 0),)[:0]
 
 

@@ -142,6 +142,17 @@ def _(total):
 root_of_squares.join(add)
 
 
+def _order(p):
+    """`p` of a norm as a number."""
+    if p == "nuc":
+        raise NotImplementedError("`p` of `norm` is 'nuc', which needs singular values: only vector norms are there")
+    if p == "fro":
+        return 2.0
+    if not hasattr(p, "__float__"):
+        raise ValueError(f"`p` of `norm` must be a number or 'fro', got {p!r}")
+    return float(p)
+
+
 @op(ref=_norm_ref, samples=_norm_samples, grad_samples=_norm_grad_samples, tolerance=_TOLERANCE, amp="float32")
 def norm(call, input, p=2, dim=None, keepdim=False):
     """The vector norm sum(|x|^p)^(1/p) over `dim` (an int, several, or None for all).
@@ -149,7 +160,7 @@ def norm(call, input, p=2, dim=None, keepdim=False):
     `p` inf and -inf give the largest and smallest magnitude, 0 counts what is not zero. 16-bit floats are summed in
     float32 and rounded once.
     """
-    p = float({"fro": 2}.get(p, p))
+    p = _order(p)
     check(call, input, "input")
     if p == 2.0:
         return reduce_by(call, root_of_squares, input, dim, keepdim)
@@ -168,7 +179,7 @@ def norm(call, input, p=2, dim=None, keepdim=False):
 
 @norm.grad("input")
 def _(f, g, input, out, p, dim, keepdim):
-    p = float({"fro": 2}.get(p, p))
+    p = _order(p)
     size = f.abs(input)
     sign = f.where(f.gt(input, 0.0), 1.0, f.where(f.lt(input, 0.0), -1.0, 0.0)).to(dtype=input.dtype)
     if math.isinf(p):

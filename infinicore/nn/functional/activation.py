@@ -31,7 +31,9 @@ def leaky_relu(input, negative_slope=0.01, inplace=False):
 
 
 def prelu(input, weight):
-    """leaky_relu whose slope `weight` is learned: one, or one for each channel (dim 1)."""
+    """leaky_relu whose slope `weight` ([] or [C]) is learned: one, or one for each channel (dim 1)."""
+    if weight.ndim > 1:
+        raise ValueError(f"`weight` must be a number or [C], got shape {tuple(weight.shape)}: flatten it")
     if weight.numel() == 1:
         slope = weight.reshape(())
     else:

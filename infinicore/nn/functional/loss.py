@@ -162,8 +162,10 @@ def soft_margin_loss(input, target, reduction="mean"):
 def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm of the difference.
 
-    `swap` takes d(positive, negative) where that is smaller (Balntas et al., 2016).
+    `swap` takes d(positive, negative) where that is smaller (Balntas et al., 2016). `margin` is above 0.
     """
+    if margin <= 0:
+        raise ValueError(f"`margin` of triplet_margin_loss must be above 0, got {margin}")
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = infinicore.minimum(far, pairwise_distance(positive, negative, p, eps))

@@ -42,8 +42,6 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     In training the statistics are those of the batch, and the running ones move towards them by `momentum`; else the
     running ones are used, if there are any.
     """
-    if training and input.numel() == input.shape[1]:
-        raise ValueError(f"`input` must have more than 1 value per channel when training, got shape {input.shape}")
     return infinicore.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
