@@ -64,10 +64,8 @@ def libm(typingctx, name, x):
 
 
 @intrinsic
-def pow(typingctx, x, y):
+def _libm_pow(typingctx, x, y):
     """x ** y on every lane, by the C library."""
-    if not (isinstance(x, Vector) and x == y and x.dtype in (F32, F64)):
-        return None
     name = "powf" if x.dtype == F32 else "pow"
 
     def codegen(context, builder, sig, args):
@@ -82,6 +80,24 @@ def pow(typingctx, x, y):
         return out
 
     return x(x, y), codegen
+
+
+def _integer_pow(x, y):
+    # By squaring. Of negative powers, those of 1 and -1 are not 0.
+    left, result, square = select(y < 0, 0, y), select(x == x, 1, x), x
+    while reduce_or(left) != 0:
+        result = select((left & 1) != 0, result * square, result)
+        square = square * square
+        left = left >> 1
+    sign = select((y & 1) != 0, x, x * x)
+    return select(y < 0, select((x == 1) | (x + 1 == 0), sign, 0), result)
+
+
+@by_type
+def pow(x, y):
+    """x ** y on every lane; integers modulo 2^bits."""
+    if isinstance(x, Vector) and x == y:
+        return (lambda x, y: _libm_pow(x, y)) if x.dtype in (F32, F64) else _integer_pow
 
 
 def _function(name, float32=None, float64=None):

@@ -65,6 +65,8 @@ class Op:
     that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
     in for `samples` where those have ties or kinks. `amp` is what autocast does to the inputs: "lower" (products: the
     16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
+    Of an elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses numbers
+    that it cannot compute with in an integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
@@ -83,6 +85,8 @@ class Op:
     gradient: str | None = "rule"
     grad_samples: Callable | None = None
     amp: str = "as_is"
+    refuses: tuple[str, ...] = ()
+    check: Callable | None = None
     known: dict = field(default_factory=dict)
     training: dict = field(default_factory=dict)
 
@@ -145,7 +149,18 @@ def register(op):
     return op
 
 
-def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolerance=None, gradient="rule", amp="as_is"):
+def elementwise(
+    *,
+    ref,
+    dtypes=FLOATS,
+    domain=(-4.0, 4.0),
+    result="same",
+    tolerance=None,
+    gradient="rule",
+    amp="as_is",
+    refuses=(),
+    check=None,
+):
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
 
     def declare(rule):
@@ -161,6 +176,8 @@ def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolera
                 tolerance=tolerance or {},
                 gradient=None if result == "bool" else gradient,
                 amp=amp,
+                refuses=tuple(refuses),
+                check=check,
             )
         )
 
