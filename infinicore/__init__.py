@@ -33,6 +33,7 @@ _NAMES = {
         "sync_device sync_stream"
     ).split(),
     "device": ["device"],
+    "dispatch.elementwise": ["result_type"],
     "dtype": ["DType", "dtype", "promote_types"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],

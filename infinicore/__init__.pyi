@@ -34,6 +34,7 @@ from .context import set_num_threads as set_num_threads
 from .context import sync_device as sync_device
 from .context import sync_stream as sync_stream
 from .device import device as device
+from .dispatch.elementwise import result_type as result_type
 from .dtype import DType as DType
 from .dtype import dtype as dtype
 from .dtype import promote_types as promote_types

@@ -11,7 +11,7 @@ from ..core import layout
 from ..core.backend import raise_for
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
-from ..dtype import bool_, can_cast, dtype, float32, promote_types, scalar_type, uint8
+from ..dtype import bool_, can_cast, common_type, float32, number_type, uint8
 from ..kernels.blocks.elementwise import WALK
 from ..kernels.ops import copy as copy_ops
 from . import known
@@ -30,20 +30,28 @@ def elementwise_kernel(op, inputs, compute, output, device=CPU):
     return found
 
 
+def result_type(*values):
+    """The dtype of an operation on tensors and numbers, by PyTorch's rules."""
+    tensors = [x for x in values if isinstance(x, TensorBase)]
+    return common_type(
+        [x.dtype for x in tensors if x.shape_],
+        [x.dtype for x in tensors if not x.shape_],
+        [number_type(type(x)) for x in values if not isinstance(x, TensorBase)],
+    )
+
+
 def _result_types(op, inputs):
     """(dtype to compute in, dtype of the result) of inputs given as (dtype, shape, strides), or as types of numbers."""
     tensors = [x for x in inputs if isinstance(x, tuple)]
-    if tensors:
-        common = functools.reduce(promote_types, [d for d, shape, _ in tensors if shape] or [d for d, *_ in tensors])
-    else:  # where(mask, 1.0, 0.0)
-        common = dtype(inputs[0])
-    for own, shape, _ in tensors:
-        if not shape and not can_cast(own, common):
-            common = promote_types(common, own)
-    for x in inputs:
-        if not isinstance(x, tuple):
-            promoted = scalar_type(x, common)
-            common = common if op.result == "input" else promoted
+    numbers = [number_type(x) for x in inputs if not isinstance(x, tuple)]
+    common = common_type(
+        [d for d, shape, _ in tensors if shape],
+        [d for d, shape, _ in tensors if not shape],
+        [] if op.result == "input" else numbers,
+    )
+    for own in op.refuses:
+        if any((x[0] if isinstance(x, tuple) else number_type(x)).name == own for x in inputs):
+            raise TypeError(f"`{op.name}` takes no operand of {own}: cast it to another dtype first")
     if common.kind == "s":
         raise TypeError(f"`{op.name}` does not compute in {common}, cast it to another dtype first")
     if op.result == "bool":
@@ -84,7 +92,7 @@ def _plan(op, inputs, result, target, device):
     plan = _Plan()
     compute, plan.output = _result_types(op, values) if result is None else (result, result)
     plan.numbers, plan.errors = _scalar_dtype(compute), op.errors
-    if compute is bool_ and op.name in ("add", "mul", "where"):
+    if compute is bool_ and op.name in ("add", "mul", "where", "maximum", "minimum"):
         compute = uint8  # True + True is True: summed as bytes, stored as "not zero"
     operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
     plan.shape = shape = functools.reduce(layout.broadcast_shapes, [own for _, own, _ in operands])
@@ -129,6 +137,8 @@ def elementwise(op, inputs, out, result=None, call=None):
     signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
     device = one_device(op.name, (*op.parameters, "out"), (*inputs, out))
     plan = _planned(device, op, signature, result, None)
+    if op.check is not None:
+        op.check(plan.output, *inputs)
     if out is None:
         target = out = empty(plan.shape, plan.output, plan.strides, device)
     else:
@@ -183,6 +193,8 @@ def known_launch(op, inputs, out, y, result=None):
         return None
     signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
     plan = _planned(y.device, op, signature, result, None if out is None else (y.dtype, y.strides_))
+    if op.check is not None and plan.output.kind != "f" and not all(isinstance(x, TensorBase) for x in inputs):
+        return None  # it depends on the numbers
     owners, operands, numbers, place = [], 0, 0, len(plan.head)
     for x in inputs:
         if isinstance(x, TensorBase):

@@ -1,5 +1,6 @@
 """Making tensors: empty, filled, from Python data, from foreign memory."""
 
+import functools
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from .. import dispatch
 from ..core import layout
 from ..device import usable
-from ..dtype import bool_, float32, int64
+from ..dtype import DType, float32, int64, number_type, promote_types
 from ..dtype import dtype as to_dtype
 from ..interop.numpy import from_numpy
 from .gradients import makes_leaf
@@ -43,10 +44,14 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
 
 @makes_leaf
 def full(size, fill_value, *, dtype=None, device=None):
-    """A tensor of one value; the dtype follows the value (float32, int64 or bool) unless given."""
+    """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, int64 or bool) unless given."""
     place = usable(device)
+    if isinstance(fill_value, Tensor):
+        if fill_value.shape_:
+            raise TypeError(f"`fill_value` must be a number or a 0-dim tensor, got shape {fill_value.shape_}")
+        fill_value = fill_value.item()
     if dtype is None:
-        dtype = float32 if isinstance(fill_value, float) else bool_ if isinstance(fill_value, bool) else int64
+        dtype = number_type(type(fill_value))
     return dispatch.empty(_shape(size), to_dtype(dtype), None, place).fill_(fill_value)
 
 
@@ -152,8 +157,8 @@ def tensor(data, *, dtype=None, device=None):
     if isinstance(data, Tensor):
         return data.to(dtype or data.dtype, device=device, copy=True)
     device = usable(device)
-    if isinstance(data, (list, tuple)) and any(isinstance(v, Tensor) for v in data):
-        data = [v.cpu().numpy() for v in data]
+    if isinstance(data, (list, tuple)) and any(issubclass(kind, Tensor) for kind in set(map(type, data))):
+        data = [x.cpu().numpy() if isinstance(x, Tensor) else x for x in data]
     try:
         array = np.array(data)
     except ValueError:
@@ -162,14 +167,41 @@ def tensor(data, *, dtype=None, device=None):
         ) from None
     if array.dtype == object:
         raise ValueError("`data` must hold numbers in a rectangular arrangement")
-    if dtype is None and not isinstance(data, np.ndarray) and array.dtype == np.float64:
-        dtype = float32
-    if array.size == 0 and dtype is None and not isinstance(data, np.ndarray):
-        dtype = float32
-    if dtype is not None:
-        wanted = to_dtype(dtype)
-        array = array.astype(wanted.numpy)
-    return from_numpy(array, device=device)
+    wanted = _own_dtype(data, array) if dtype is None else to_dtype(dtype)
+    if not isinstance(data, np.ndarray):
+        dispatch.check_fits(array, wanted)
+    return from_numpy(array.astype(wanted.numpy, copy=False), device=device)
+
+
+def _own_dtype(data, array):
+    """The dtype of data by PyTorch's rules, under which Python's floats are float32; `array` is NumPy's idea of it."""
+    if isinstance(data, np.ndarray) or (array.size and array.dtype.name not in ("float64", "uint64")):
+        return to_dtype(array.dtype)
+    if not array.size:
+        return float32
+    return functools.reduce(promote_types, [_dtype_of(kind, array) for kind in _kinds([data])])
+
+
+def _dtype_of(kind, array):
+    """The dtype of one of `_kinds` by itself; what only NumPy understands (a `range`) has that of the `array`."""
+    if isinstance(kind, (np.dtype, DType)) or issubclass(kind, np.generic):
+        return to_dtype(kind)
+    if issubclass(kind, (int, float)):
+        return number_type(kind)
+    return float32 if array.dtype == np.float64 else to_dtype(array.dtype)
+
+
+def _kinds(data):
+    """What nested sequences hold: the types of numbers, and the dtypes of arrays and tensors."""
+    found = set()
+    for kind in set(map(type, data)):
+        if issubclass(kind, (list, tuple)):
+            found.update(*[_kinds(x) for x in data if type(x) is kind])
+        elif issubclass(kind, (np.ndarray, Tensor)):
+            found.update(x.dtype for x in data if type(x) is kind)
+        else:
+            found.add(kind)
+    return found
 
 
 def from_list(data, *, dtype=None):

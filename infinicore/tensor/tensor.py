@@ -17,7 +17,7 @@ from ..dispatch.functions import FUNCTIONS
 from ..dispatch.generator import default_generator
 from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
-from ..interop.numpy import from_numpy, to_numpy
+from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
 from .printing import format_tensor
@@ -135,7 +135,7 @@ class Tensor(Views, Gradients, TensorBase):
         if basic is not None:
             if not isinstance(value, TensorBase):
                 value = (
-                    dispatch.scalar(value, self.dtype, self.device)
+                    dispatch.scalar(value, self.dtype, self.device, exact=True)
                     if np.isscalar(value)
                     else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
                 )
@@ -187,7 +187,11 @@ class Tensor(Views, Gradients, TensorBase):
 
     def fill_(self, value):
         """Set every element; returns the tensor."""
-        return self.copy_(dispatch.scalar(value, self.dtype, self.device))
+        if isinstance(value, TensorBase):
+            if value.shape_:
+                raise ValueError(f"`value` of `fill_` must be a number or a 0-dim tensor, got shape {value.shape_}")
+            return self.copy_(value)
+        return self.copy_(dispatch.scalar(value, self.dtype, self.device, exact=True))
 
     def zero_(self):
         """Set every element to 0; returns the tensor."""
@@ -261,6 +265,9 @@ class Tensor(Views, Gradients, TensorBase):
         if dtype is not None:
             array = array.astype(dtype, copy=bool(copy))
         return array.copy() if copy else array
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        return array_ufunc(ufunc, method, inputs, options)
 
     def tolist(self):
         """Nested Python lists of the elements (a number, for a 0-dim tensor)."""
@@ -457,7 +464,7 @@ def _operators():
         found[f"__{symbol}__"] = _operator(function)
         if symbol != "matmul":
             found[f"__r{symbol}__"] = _reflected(function)
-            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,), {})
+            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
     for symbol, name in (("neg", "neg"), ("pos", "positive"), ("abs", "abs"), ("invert", "bitwise_not")):

@@ -12,7 +12,8 @@ from ..build import isa, jit
 from .avx512 import fills_registers, rcp14, scalef
 from .by_type import by_type
 from .division import floor_divide, fmod, left_shift, remainder, right_shift, trunc_divide  # noqa: F401
-from .libm import libm, pow  # noqa: F401
+from .libm import libm
+from .libm import pow as libm_pow
 from .simd import (
     Vector,
     bitcast,
@@ -39,6 +40,24 @@ LN2_HI_F64, LN2_LO_F64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # 1.5 * 2^23 and 1.5 * 2^52: adding one rounds to an integer that the low bits of the sum hold
 MAGIC_F32, MAGIC_F32_BITS = 12582912.0, 0x4B400000
 MAGIC_F64, MAGIC_F64_BITS = 6755399441055744.0, 0x4338000000000000
+
+
+def _integer_pow(x, y):
+    # By squaring. Of negative powers, those of 1 and -1 are not 0.
+    left, result, square = select(y < 0, 0, y), select(x == x, 1, x), x
+    while reduce_or(left) != 0:
+        result = select((left & 1) != 0, result * square, result)
+        square = square * square
+        left = left >> 1
+    sign = select((y & 1) != 0, x, x * x)
+    return select(y < 0, select((x == 1) | (x + 1 == 0), sign, 0), result)
+
+
+@by_type
+def pow(x, y):
+    """x ** y on every lane; integers modulo 2^bits."""
+    if isinstance(x, Vector) and x == y:
+        return (lambda x, y: libm_pow(x, y)) if x.dtype in (F32, F64) else _integer_pow
 
 
 def _function(name, float32=None, float64=None):

@@ -20,9 +20,9 @@ def _(g):
     return g
 
 
-@elementwise(ref=np.subtract, dtypes=NUMBERS)
+@elementwise(ref=np.subtract, dtypes=NUMBERS, refuses=("bool",))
 def sub(input, other):
-    """Difference of two tensors."""
+    """Difference of two tensors, neither of which may be bool."""
     return input - other
 
 
@@ -273,9 +273,25 @@ def _(g, input, other):
     return g * input * (s * (1.0 + other * (1.0 - s)))
 
 
-@elementwise(ref=np.power, dtypes=ALL, result="float", domain=(0.1, 4), tolerance={"float32": (1e-5, 1e-5)})
+def _check_exponent(dtype, input, other):
+    if dtype.kind in "iu" and not hasattr(other, "strides_") and not 0 <= other <= np.iinfo(dtype.numpy).max:
+        what = "have no negative powers" if other < 0 else f"of {dtype} have no larger exponents than those they hold"
+        raise ValueError(f"`other` of `pow` is {other}, but integers {what}: cast `input` to another dtype")
+
+
+@elementwise(
+    ref=np.power,
+    dtypes=NUMBERS,
+    domain=(0.1, 4),
+    tolerance={"float32": (1e-5, 1e-5)},
+    check=_check_exponent,
+)
 def pow_(input, other):
-    """input ** other; integers are computed as float32."""
+    """input ** other; integers stay integers, modulo 2^bits as their products are.
+
+    Raises ValueError for integers to the power of a negative number. Tensors may hold negative exponents of integers:
+    the power is that of 1 or -1, and 0 of all other bases.
+    """
     return m.pow(input, other)
 
 
@@ -326,7 +342,7 @@ for _row in (floor, ceil, round_):
         return 0.0 * g
 
 
-@elementwise(ref=np.maximum, dtypes=NUMBERS)
+@elementwise(ref=np.maximum, dtypes=ALL)
 def maximum(input, other):
     """The larger of two elements; NaN if either is."""
     return m.maximum(input, other)
@@ -337,7 +353,7 @@ def _(g, input, other):
     return m.where(input > other, g, m.where(input == other, 0.5 * g, 0.0))
 
 
-@elementwise(ref=np.minimum, dtypes=NUMBERS)
+@elementwise(ref=np.minimum, dtypes=ALL)
 def minimum(input, other):
     """The smaller of two elements; NaN if either is."""
     return m.minimum(input, other)

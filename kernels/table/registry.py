@@ -68,7 +68,8 @@ class Op:
     that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
     in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
     autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
-    "as_is".
+    "as_is". Of an elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses
+    numbers that it cannot compute with in an integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
@@ -89,6 +90,8 @@ class Op:
     grad_samples: Callable | None = None
     forms: dict[str, Callable] = field(default_factory=dict)
     amp: str = "as_is"
+    refuses: tuple[str, ...] = ()
+    check: Callable | None = None
     known: dict = field(default_factory=dict)
     training: dict = field(default_factory=dict)
 
@@ -184,6 +187,8 @@ def elementwise(
     tolerance=None,
     gradient="rule",
     amp="as_is",
+    refuses=(),
+    check=None,
 ):
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
 
@@ -201,6 +206,8 @@ def elementwise(
                 tolerance=tolerance or {},
                 gradient=None if result == "bool" else gradient,
                 amp=amp,
+                refuses=tuple(refuses),
+                check=check,
             )
         )
 
