@@ -45,6 +45,13 @@ def test_the_gradient_of_means_of_one_dim_is_there_for_all_windows():
                     assert x.grad.sum().item() == pytest.approx(total, abs=1e-5)
 
 
+def test_pixels_of_nothing():
+    for shape in ((0, 4, 2, 2), (1, 0, 2, 2), (1, 4, 0, 2), (2, 0, 4, 2, 2)):
+        *front, c, h, w = shape
+        assert F.pixel_shuffle(ic.zeros(*shape), 2).shape == [*front, c // 4, 2 * h, 2 * w]
+        assert F.pixel_unshuffle(ic.zeros(*shape), 2).shape == [*front, 4 * c, h // 2, w // 2]
+
+
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_batch_norm_needs_channels(shape):
     for training in (False, True):
@@ -130,6 +137,11 @@ def test_an_output_over_an_input():
         (lambda x: F.prelu(x, ic.ones(4, 1)), ValueError, "`weight` must be a number"),
         (lambda x: F.triplet_margin_loss(x, x, x, margin=-1.0), ValueError, "`margin` .* above 0, got -1.0"),
         (lambda x: F.triplet_margin_loss(x, x, x, margin=0), ValueError, "`margin` .* above 0"),
+        (lambda x: F.glu(x[0, 0]), ValueError, "`dim` -1 of glu must have an even size"),
+        (lambda x: F.bilinear(x[0, 0], x, ic.ones(2, 4, 4)), ValueError, "`input1` and `input2` must be"),
+        (lambda x: F.bilinear(x, x, x), ValueError, r"must be \[K, I, J\], \[..., I\] and \[..., J\]"),
+        (lambda x: F.pixel_shuffle(x, 1), ValueError, r"`input` must be \[..., C, H, W\]"),
+        (lambda x: F.pixel_unshuffle(x, 1), ValueError, r"`input` must be \[..., C, H, W\]"),
         (lambda x: ic.norm(x, "nuc"), NotImplementedError, "`p` of `norm` is 'nuc'"),
         (lambda x: ic.norm(x, "largest"), ValueError, "`p` of `norm` must be a number or 'fro', got 'largest'"),
         (lambda x: ic.norm(x, None), ValueError, "`p` of `norm` must be a number"),

@@ -90,7 +90,7 @@ def silu_and_mul(input, out=None):
 
 def glu(input, dim=-1):
     """`a * sigmoid(b)` of the two halves of `dim`."""
-    if input.size(dim) % 2:
+    if not input.ndim or input.size(dim) % 2:
         raise ValueError(f"`dim` {dim} of glu must have an even size, got shape {input.shape}")
     a, b = input.chunk(2, dim)
     return infinicore.gated_sigmoid(a, b)

@@ -41,23 +41,30 @@ __all__ = [
 ]
 
 
+def _image(input):
+    """The shape of [..., C, H, W]."""
+    if input.ndim < 3:
+        raise ValueError(f"`input` must be [..., C, H, W], got shape {input.shape}")
+    return input.shape
+
+
 def pixel_shuffle(input, upscale_factor):
     """[..., C r^2, H, W] to [..., C, H r, W r] (Shi et al., arXiv 1609.05158)."""
-    *front, channels, height, width = input.shape
+    *front, channels, height, width = _image(input)
     r = upscale_factor
     if r < 1 or channels % (r * r):
         raise ValueError(f"`upscale_factor` {r} squared must divide the {channels} channels of `input`")
-    x = input.reshape(-1, channels // (r * r), r, r, height, width).permute(0, 1, 4, 2, 5, 3)
+    x = input.reshape(math.prod(front), channels // (r * r), r, r, height, width).permute(0, 1, 4, 2, 5, 3)
     return x.reshape(*front, channels // (r * r), height * r, width * r)
 
 
 def pixel_unshuffle(input, downscale_factor):
     """[..., C, H r, W r] to [..., C r^2, H, W]: the inverse of `pixel_shuffle`."""
-    *front, channels, height, width = input.shape
+    *front, channels, height, width = _image(input)
     r = downscale_factor
     if r < 1 or height % r or width % r:
         raise ValueError(f"`downscale_factor` {r} must divide height and width of `input`, got shape {input.shape}")
-    x = input.reshape(-1, channels, height // r, r, width // r, r).permute(0, 1, 3, 5, 2, 4)
+    x = input.reshape(math.prod(front), channels, height // r, r, width // r, r).permute(0, 1, 3, 5, 2, 4)
     return x.reshape(*front, channels * r * r, height // r, width // r)
 
 

@@ -13,6 +13,9 @@ def linear(input, weight, bias=None, *, alpha=1.0, out=None):
 
 def bilinear(input1, input2, weight, bias=None):
     """`input1 @ weight[k] @ input2` for each k: [..., I], [..., J], weight [K, I, J], bias [K]; [..., K]."""
+    if weight.ndim != 3 or not input1.ndim or not input2.ndim:
+        shapes = f"{weight.shape}, {input1.shape} and {input2.shape}"
+        raise ValueError(f"`weight`, `input1` and `input2` must be [K, I, J], [..., I] and [..., J], got {shapes}")
     k, i, j = weight.shape
     if input1.shape[-1] != i or input2.shape[-1] != j or input1.shape[:-1] != input2.shape[:-1]:
         raise ValueError(
