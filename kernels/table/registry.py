@@ -63,8 +63,9 @@ class Op:
     `outputs` are the keywords that say where results go, `fields` the names that several results have as attributes.
     `gradients` maps inputs to their derivative rules; `gradient=None` says that the result has no derivative, "missing"
     that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
-    in for `samples` where those have ties or kinks. `amp` is what autocast does to the inputs: "lower" (products: the
-    16-bit dtype), "float32", "promote" (the widest of several), or "as_is".
+    in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is
+    what autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of
+    several), or "as_is".
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
@@ -82,6 +83,7 @@ class Op:
     gradients: dict[str, "Rule"] = field(default_factory=dict)
     gradient: str | None = "rule"
     grad_samples: Callable | None = None
+    forms: dict[str, Callable] = field(default_factory=dict)
     amp: str = "as_is"
     known: dict = field(default_factory=dict)
     training: dict = field(default_factory=dict)
@@ -101,6 +103,17 @@ class Op:
             if self.scalar and len(names) == 2:
                 self.gradients[names[1]] = rule.exchanged()
             return rule
+
+        return declare
+
+    def form(self, name):
+        """Declare what a call of an elementwise op means that names `name`, which is no parameter of the rule, or (as
+        the last parameter) leaves it out: `function(f, *inputs, out=None)`, written with other ops.
+        """
+
+        def declare(function):
+            self.forms[name] = function
+            return function
 
         return declare
 

@@ -1,0 +1,84 @@
+"""Ops in their other forms: two tensors in place of a dim, a dtype, a way to reduce, a condition alone."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+import infinicore.nn.functional as F
+from infinicore import autograd
+
+FLOATS = ["float32", "float64", "bfloat16", "float16"]
+
+
+def tensor(array, dtype="float64"):
+    return ic.from_numpy(np.asarray(array).astype(ic.dtype(dtype).numpy))
+
+
+def differentiated(function, *arrays, g=None):
+    """The result of a function and the gradients of its inputs."""
+    inputs = [tensor(a).requires_grad_() for a in arrays]
+    y = function(*inputs)
+    return y.detach().numpy(), [
+        x.numpy() for x in autograd.grad(y, inputs, ic.ones_like(y) if g is None else tensor(g))
+    ]
+
+
+# ---- views and copies ----------------------------------------------------------------------------
+
+
+def test_windows_add_up_their_gradients(rng):
+    array, g = rng.standard_normal((2, 7)), rng.standard_normal((2, 3, 3))
+    y, (gx,) = differentiated(lambda x: x.unfold(1, 3, 2), array, g=g)
+    expected = np.zeros((2, 7))
+    for i in range(3):
+        np.testing.assert_array_equal(y[:, i], array[:, 2 * i : 2 * i + 3])
+        expected[:, 2 * i : 2 * i + 3] += g[:, i]
+    np.testing.assert_allclose(gx, expected)
+    x = ic.arange(4.0)
+    x.unfold(0, 2, 2)[1].fill_(9)
+    assert x.tolist() == [0, 1, 9, 9]
+    for wrong in (lambda: x.unfold(0, 5, 1), lambda: x.unfold(0, 2, 0), lambda: x.unfold(0, -1, 1)):
+        with pytest.raises(ValueError, match="of `unfold`"):
+            wrong()
+
+
+def test_diagonals_are_views():
+    x = ic.zeros(2, 3, 3)
+    x.diagonal(1, 1, 2).fill_(5)
+    assert x.tolist() == [[[0, 5, 0], [0, 0, 5], [0, 0, 0]]] * 2
+    with pytest.raises(ValueError, match="`dim1` 1 and `dim2` -2"):
+        x.diagonal(0, 1, -2)
+
+
+def test_what_was_broadcast_may_be_written_to():
+    x = ic.ones(3, 1)
+    y = ic.broadcast_to(x, (3, 4))
+    assert y.is_contiguous() and y.storage is not x.storage
+    y.copy_(ic.arange(12.0).reshape(3, 4))
+    y += 1
+    assert y.tolist() == (np.arange(12.0).reshape(3, 4) + 1).tolist() and x.tolist() == [[1]] * 3
+    out = ic.empty(3, 2)
+    assert ic.broadcast_to(x, size=[3, 2], out=out) is out and out.tolist() == [[1, 1]] * 3
+
+
+def test_repeats_of_any_form(rng):
+    array = rng.standard_normal((2, 3))
+    x = ic.from_numpy(array)
+    for found in (
+        x.repeat(2, 1, 2),
+        x.repeat((2, 1, 2)),
+        x.repeat([2, 1, 2]),
+        x.repeat(repeats=(2, 1, 2)),
+        x.tile(2, 1, 2),
+    ):
+        np.testing.assert_array_equal(found.numpy(), np.tile(array, (2, 1, 2)))
+    np.testing.assert_array_equal(ic.tile(x, (2,)).numpy(), np.tile(array, 2))
+    np.testing.assert_array_equal(ic.tile(x, dims=()).numpy(), array)
+    assert ic.tile(x, ()).storage is not x.storage
+    for wrong, error in (
+        (lambda: x.repeat(2), ValueError),
+        (lambda: x.repeat(1, -1), ValueError),
+        (lambda: x.tile(1.5), TypeError),
+    ):
+        with pytest.raises(error, match=r"`(repeats|dims)` of `(repeat|tile)`"):
+            wrong()
