@@ -23,6 +23,56 @@ def differentiated(function, *arrays, g=None):
     ]
 
 
+# ---- rounding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("decimals", [-2, -1, 0, 1, 3])
+def test_round_to_decimals(dtype, decimals, rng):
+    x = tensor(rng.uniform(-300, 300, (3, 17)), dtype)
+    scale = 10.0 ** abs(decimals)
+    wide = x.numpy().astype("f8" if dtype == "float64" else "f4")
+    expected = np.round(wide / scale) * scale if decimals < 0 else np.round(wide * scale) / scale
+    expected = expected.astype(x.dtype.numpy)
+    for y in (x, x.T.contiguous().T, ic.stack((x, x), -1)[..., 0]):
+        found = ic.round(y, decimals=decimals)
+        assert found.dtype is x.dtype and found.tolist() == expected.tolist()
+        assert y.round(decimals=decimals).tolist() == expected.tolist()
+    out = ic.empty_like(x)
+    assert ic.round(x, decimals=decimals, out=out) is out and out.tolist() == expected.tolist()
+    assert x.round_(decimals=decimals) is x and x.tolist() == expected.tolist()
+
+
+def test_round_has_no_slope():
+    _, (g,) = differentiated(lambda x: ic.round(x, decimals=1), [0.12, 3.4])
+    assert g.tolist() == [0, 0]
+    with pytest.raises(TypeError):
+        ic.round(ic.ones(2), decimals=0.5)
+
+
+# ---- where things are ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "bool"])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 0, 3), (2, 3, 4)])
+def test_positions_as_a_tuple(dtype, shape, rng):
+    x = tensor(rng.integers(0, 2, shape), dtype)
+    expected = [a.tolist() for a in np.nonzero(np.atleast_1d(x.numpy()))]
+    for _ in range(3):
+        for found in (ic.nonzero(x, as_tuple=True), x.nonzero(as_tuple=True), ic.where(x), ic.where(condition=x)):
+            assert isinstance(found, tuple) and [a.tolist() for a in found] == expected
+            assert all(a.dtype is ic.int64 for a in found)
+    assert x.nonzero(as_tuple=False).tolist() == np.argwhere(x.numpy()).tolist()
+
+
+def test_where_takes_all_or_the_condition_alone():
+    mask = ic.tensor([True, False])
+    assert ic.where(mask, 1.0, 2.0).tolist() == [1, 2] and ic.where(mask, input=mask, other=mask).tolist() == [1, 0]
+    for wrong in (lambda: ic.where(mask, mask), lambda: ic.where(mask, other=1.0), lambda: ic.where(mask, out=mask)):
+        with pytest.raises(TypeError):
+            wrong()
+
+
 # ---- views and copies ----------------------------------------------------------------------------
 
 
