@@ -23,6 +23,45 @@ def differentiated(function, *arrays, g=None):
     ]
 
 
+# ---- max and min of two tensors ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int64", "uint8"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extreme_values_of_two_tensors(name, dtype, rng):
+    reference = np.maximum if name == "max" else np.minimum
+    a, b = (rng.integers(0, 9, shape).astype("f8") for shape in ((4, 5), (4, 1)))
+    x, y, wide = tensor(a, dtype), tensor(b, dtype), tensor(np.stack([a, a], 2), dtype)
+    expected = reference(a, b)
+    for _ in range(4):  # also as a known call
+        for found in (getattr(ic, name)(x, y), getattr(x, name)(y), getattr(ic, name)(wide[..., 1], y)):
+            assert found.dtype is ic.dtype(dtype) and found.numpy().astype("f8").tolist() == expected.tolist()
+        assert getattr(x.T, name)(y.T).numpy().astype("f8").tolist() == expected.T.tolist()
+    out = ic.empty(4, 5, dtype=dtype)
+    assert getattr(ic, name)(x, y, out=out) is out and out.numpy().astype("f8").tolist() == expected.tolist()
+
+
+def test_extreme_values_of_two_tensors_promote_and_refuse():
+    x = ic.tensor([1, 2])
+    assert x.max(ic.tensor([1.5, 1.5])).tolist() == [1.5, 2.0] and np.isnan(
+        ic.max(ic.tensor([1.0]), ic.tensor([np.nan])).item()
+    )
+    with pytest.raises(TypeError, match="`keepdim` of `max`"):
+        ic.max(x, x, True)
+
+
+def test_gradients_of_the_extreme_values_of_two_tensors(rng):
+    a, b, g = rng.standard_normal((3, 4)), rng.standard_normal((3, 1)), rng.standard_normal((3, 4))
+    a[0, 0] = b[0, 0]
+    share = np.where(a == b, 0.5, a > b)
+    for function, mine in ((ic.max, share), (ic.min, 1 - share)):
+        _, (ga, gb) = differentiated(function, a, b, g=g)
+        np.testing.assert_allclose(ga, g * mine)
+        np.testing.assert_allclose(gb, (g * (1 - mine)).sum(1, keepdims=True))
+        _, (ga,) = differentiated(lambda x, f=function: f(x, tensor(b)), a, g=g)
+        np.testing.assert_allclose(ga, g * mine)
+
+
 # ---- rounding ------------------------------------------------------------------------------------
 
 
