@@ -62,6 +62,25 @@ def test_gradients_of_the_extreme_values_of_two_tensors(rng):
         np.testing.assert_allclose(ga, g * mine)
 
 
+# ---- softmax of another dtype --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_converts_first(name, rng):
+    array = rng.integers(-5, 5, (3, 7))
+    function = getattr(ic, name)
+    for dtype in ("int64", "float16", "uint8", "bool"):
+        x = tensor(array, dtype)
+        for found in (function(x, 1, dtype=ic.float64), getattr(x, name)(-1, ic.float64)):
+            assert found.dtype is ic.float64
+            np.testing.assert_array_equal(found.numpy(), function(x.double(), 1).numpy())
+    x = tensor(array, "float32").requires_grad_()
+    g = tensor(rng.standard_normal((3, 7)))
+    (found,) = autograd.grad(function(x, 1, dtype=ic.float64), (x,), g)
+    (expected,) = autograd.grad(function(x.double(), 1), (x,), g)
+    assert found.dtype is ic.float32 and found.tolist() == expected.tolist()
+
+
 # ---- rounding ------------------------------------------------------------------------------------
 
 
