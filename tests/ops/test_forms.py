@@ -131,6 +131,47 @@ def test_where_takes_all_or_the_condition_alone():
             wrong()
 
 
+# ---- scatter -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int64", "uint8"])
+@pytest.mark.parametrize("reduce", ["add", "multiply"])
+def test_scatter_reduces(reduce, dtype, rng):
+    at = np.add.at if reduce == "add" else np.multiply.at
+    a, b = rng.integers(1, 4, (5, 3)).astype("f8"), rng.integers(1, 3, (4, 3)).astype("f8")
+    index = rng.integers(0, 5, (4, 3))
+    for src in (b, 2.0):
+        expected = a.copy()
+        at(expected, (index, np.broadcast_to(np.arange(3), (4, 3))), src)
+        x = tensor(a, dtype)
+        given = tensor(b, dtype) if src is b else 2
+        for input in (x, tensor(a.T, dtype).T):
+            found = ic.scatter(input, 0, ic.from_numpy(index), given, reduce=reduce)
+            assert found.dtype is x.dtype and found.numpy().astype("f8").tolist() == expected.tolist()
+        assert x.scatter_(0, ic.from_numpy(index), given, reduce=reduce) is x
+        assert x.numpy().astype("f8").tolist() == expected.tolist()
+
+
+def test_scatter_of_a_value_and_its_errors():
+    x, index = ic.zeros(3), ic.tensor([0, 2])
+    assert x.scatter(0, index, value=2.5).tolist() == [2.5, 0, 2.5]
+    for wrong, error in (
+        (lambda: x.scatter(0, index, 1.0, reduce="mean"), ValueError),
+        (lambda: x.scatter(0, index), TypeError),
+        (lambda: x.scatter(0, index, ic.ones(2), value=1.0), TypeError),
+        (lambda: x.bool().scatter(0, index, True, reduce="add"), TypeError),
+        (lambda: x.requires_grad_().scatter(0, index, 2.0, reduce="multiply"), NotImplementedError),
+    ):
+        with pytest.raises(error, match=r"`(reduce|src|scatter)`"):
+            wrong()
+
+
+def test_gradients_of_a_scatter_that_adds():
+    index = ic.tensor([0, 2, 0])
+    _, (gx, gs) = differentiated(lambda x, s: x.scatter(0, index, s, reduce="add"), np.ones(3), np.ones(3), g=[1, 2, 3])
+    assert gx.tolist() == [1, 2, 3] and gs.tolist() == [1, 3, 1]
+
+
 # ---- views and copies ----------------------------------------------------------------------------
 
 
