@@ -172,6 +172,34 @@ def test_gradients_of_a_scatter_that_adds():
     assert gx.tolist() == [1, 2, 3] and gs.tolist() == [1, 3, 1]
 
 
+# ---- clamp by tensors ----------------------------------------------------------------------------
+
+
+def test_gradients_of_limits(rng):
+    x, g = rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
+    low, high = rng.uniform(-1, 0.5, (3, 4)), rng.uniform(-0.5, 1, (3, 4))
+    x[0, 0], x[1, 1] = low[0, 0], high[1, 1]
+    below, above = (x < low) & (low < high), (x > high) | (high < low)
+    _, (gx, gl, gh) = differentiated(ic.clamp, x, low, high, g=g)
+    np.testing.assert_allclose(gx, np.where((x >= low) & (x <= high), g, 0))
+    np.testing.assert_allclose(gl, np.where(below, g, 0))
+    np.testing.assert_allclose(gh, np.where(above, g, 0))
+    _, (gx, gl) = differentiated(ic.clamp, x, low, g=g)
+    np.testing.assert_allclose(gl, np.where(x < low, g, 0))
+    _, (gx, gh) = differentiated(lambda x, h: ic.clamp(x, max=h), x, high[:1], g=g)
+    np.testing.assert_allclose(gh, np.where(x > high[:1], g, 0).sum(0, keepdims=True))
+
+
+def test_gradients_of_limits_are_those_of_torch(rng):
+    torch = pytest.importorskip("torch")
+    for _ in range(20):
+        arrays = [rng.integers(-2, 3, (4, 5)).astype("f8") for _ in range(3)]
+        theirs = [torch.from_numpy(a.copy()).requires_grad_() for a in arrays]
+        torch.clamp(*theirs).backward(torch.ones(4, 5, dtype=torch.float64))
+        _, ours = differentiated(ic.clamp, *arrays)
+        assert [g.tolist() for g in ours] == [t.grad.tolist() for t in theirs]
+
+
 # ---- views and copies ----------------------------------------------------------------------------
 
 
