@@ -259,3 +259,25 @@ def test_repeats_of_any_form(rng):
     ):
         with pytest.raises(error, match=r"`(repeats|dims)` of `(repeat|tile)`"):
             wrong()
+
+
+# ---- nn.functional -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", "sigmoid tanh tanhshrink softplus softsign log_softmax relu6 hardswish hardtanh selu".split()
+)
+def test_activations_write_to_out(name, rng):
+    x = tensor(rng.standard_normal((3, 17)), "float32")
+    function, out = getattr(F, name), ic.empty(3, 17)
+    assert function(x, out=out) is out and out.tolist() == function(x).tolist()
+    if name in ("relu6", "hardswish", "hardtanh", "selu"):
+        with pytest.raises(ValueError, match="`inplace` and `out`"):
+            function(x, inplace=True, out=out)
+
+
+def test_activations_have_the_defaults_of_pytorch():
+    x = ic.tensor([-1.0, 2.0])
+    np.testing.assert_allclose(ic.elu(x).numpy(), [np.expm1(-1), 2], rtol=1e-6)
+    np.testing.assert_allclose(x.celu().numpy(), [np.expm1(-1), 2], rtol=1e-6)
+    np.testing.assert_allclose(ic.softplus(x).numpy(), np.log1p(np.exp([-1, 2])), rtol=1e-6)
