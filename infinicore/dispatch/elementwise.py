@@ -53,6 +53,12 @@ def _result_types(op, inputs):
     return common, common
 
 
+def result_type(*values):
+    """The dtype of an operation on tensors and numbers."""
+    inputs = [(x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in values]
+    return _result_types(kernels.OPS["add"], inputs)[1]
+
+
 def _category(d):
     return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)
 
