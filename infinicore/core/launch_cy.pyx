@@ -53,6 +53,7 @@ cdef enum:
     GRAD = 1  # gradients are recorded
     WATCH = 2  # autocast or a profiler looks at every call
     GRAIN = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
+    FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
 
 GRAIN_ELEMENTS = GRAIN
 
@@ -206,6 +207,8 @@ cdef int64_t _parts(int64_t n, int64_t grain):
     cdef int64_t parts = 1, count = _count()
     if count > 1 and grain > 0 and n >= 2 * grain:
         parts = n // grain
+        if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
+            parts = n // max(1, grain // FINER)
         if parts > count:
             parts = count
         if parts > 1 and infinicore_team != count:

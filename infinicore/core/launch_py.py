@@ -10,6 +10,7 @@ import threading
 from infinicore.core import layout_cy, tensor_cy
 
 GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
+FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
@@ -140,7 +141,10 @@ def gather_team():
 def _parts(n, grain):
     parts, count = 1, threads()
     if count > 1 and grain > 0 and n >= 2 * grain:
-        parts = min(n // grain, count)
+        parts = n // grain
+        if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
+            parts = n // max(1, grain // FINER)
+        parts = min(parts, count)
         if parts > 1 and _thread.team != count:
             gather_team()
     return parts

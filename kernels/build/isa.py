@@ -129,6 +129,11 @@ def has_int8_dot():
     return "avx512vnni" in features() or "avxvnni" in features()
 
 
+def divides_slowly():
+    """Whether a 512-bit division takes as long as 30 other instructions, as on Intel's CPUs; AMD's take a third."""
+    return vector_bytes() == 64 and not cpu_name().startswith("znver")
+
+
 def has_amx():
     """Tile registers that multiply bfloat16 and int8."""
     return features() >= _TILES

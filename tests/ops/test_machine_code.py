@@ -28,6 +28,12 @@ def test_elementwise_kernels_are_vector_code(name, storage):
     assert not re.search(r"call.*(NRT_|Py[A-Z])", text.replace("PyErr_WriteUnraisable", ""))
 
 
+@pytest.mark.skipif(isa.vector_bytes() != 64, reason="needs AVX-512")
+def test_exp_scales_by_one_instruction():
+    for dtype, instruction in (("float32", "vscalefps"), ("float64", "vscalefpd")):
+        assert instruction in jit.assembly("exp", render.elementwise(OPS["exp"], [dtype], dtype, dtype))
+
+
 # kernel, its constants, and the instruction that does its work: with the 512-bit dot products, and on AVX2
 _F32 = "vfmadd...ps"
 PRODUCTS = [

@@ -1,9 +1,13 @@
 """The error of each elementary function, in units of the last place, against float64 NumPy."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from infinicore.kernels.build import isa
 
 import infinicore as ic
 
@@ -29,7 +33,7 @@ REFERENCE = {
 def test_error(name, dtype, ulps, rng):
     span = RANGES[name]
     x = np.exp(rng.uniform(-80, 80, 50000)) if span is None else rng.uniform(*span, 50000)
-    x = np.concatenate([x, x * 1e-3]).astype(dtype)
+    x = np.concatenate([x, x * 1e-3, x * 1e-9]).astype(dtype)
     expected = REFERENCE.get(name, getattr(np, name, None))(x.astype(np.longdouble if name != "erf" else np.float64))
     ours = getattr(ic, name)(ic.from_numpy(x)).numpy()
     spacing = np.spacing(np.abs(expected).astype(dtype))
@@ -50,3 +54,31 @@ def test_exp_at_the_ends_of_its_range():
     x = np.float64([709.7, 709.9, -745.1, -745.3])
     with np.errstate(over="ignore"):
         np.testing.assert_allclose(ic.exp(ic.from_numpy(x)).numpy(), np.exp(x), rtol=1e-14, atol=1e-323)
+
+
+@pytest.mark.parametrize("name", ["exp", "sigmoid"])
+def test_results_below_the_normal_numbers(name):
+    """Rounded once: the two functions are the same there, since 1 + exp(x) is 1."""
+    x = np.linspace(-103.9, -87.4, 5001, dtype=np.float32)
+    got, expected = getattr(ic, name)(ic.from_numpy(x)).numpy().astype("f8"), np.exp(x.astype("f8"))
+    assert np.all(np.abs(got - expected) <= 1.1 * np.spacing(expected.astype("f4")))
+
+
+@pytest.mark.parametrize(
+    "name, high, low, zero", [("exp", np.inf, 0, 1), ("sigmoid", 1, 0, 0.5), ("tanh", 1, -1, 0), ("erf", 1, -1, 0)]
+)
+def test_infinity_and_nan(name, high, low, zero):
+    x = np.float32([np.inf, 3e38, -np.inf, -3e38, 0.0, -0.0, np.nan] * 7)
+    got = getattr(ic, name)(ic.from_numpy(x)).numpy()
+    np.testing.assert_array_equal(got, np.float32([high, high, low, low, zero, zero, np.nan] * 7))
+    if low == -1:  # odd: the sign of zero stays
+        assert np.signbit(got[5]) and not np.signbit(got[4])
+
+
+@pytest.mark.skipif(isa.vector_bytes() != 64 or isa.divides_slowly(), reason="needs AVX-512")
+def test_where_divisions_are_slow(tmp_path):
+    """What other CPUs with AVX-512 run: the same errors, by reciprocals."""
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "not slow", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "INFINICORE_ISA": "avx512", "INFINICORE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
