@@ -33,12 +33,13 @@ _NAMES = {
         "sync_device sync_stream"
     ).split(),
     "device": ["device"],
+    "dispatch.elementwise": ["result_type"],
     "dtype": ["DType", "dtype", "promote_types"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
     "tensor.printing": ["printoptions", "set_printoptions"],
-    "random": ["Generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
+    "random": ["Generator", "dropout", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }

@@ -4,6 +4,7 @@ from .call import Call
 from .elementwise import cast, contiguous_copy, copy_into, elementwise, elementwise_kernel, known_launch
 from .tensors import (
     as_dtype,
+    check_fits,
     empty,
     from_array,
     mirror,
@@ -21,6 +22,7 @@ __all__ = [
     "Call",
     "as_dtype",
     "cast",
+    "check_fits",
     "contiguous_copy",
     "copy_into",
     "elementwise",

@@ -8,7 +8,7 @@ from ..core import launch as core_launch
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import DType
-from .elementwise import copy_into, elementwise
+from .elementwise import copy_into, elementwise, result_type
 from .launcher import Launcher
 from .tensors import as_dtype, empty, view, writable
 from .tensors import overlap as how_they_overlap
@@ -89,6 +89,8 @@ class Call(Launcher):
     def view(x, shape, strides, offset=0):
         """The memory of a new tensor with another layout; `offset` in elements."""
         return view(x, shape, strides, offset)
+
+    result_type = staticmethod(result_type)
 
     def elementwise(self, name, *inputs, out=None):
         """Run an elementwise op as a part of this one."""

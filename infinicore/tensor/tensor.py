@@ -15,9 +15,9 @@ from ..device import CPU, Device, named, usable
 from ..dispatch import derive
 from ..dispatch.functions import FUNCTIONS
 from ..dispatch.generator import default_generator
-from ..dtype import DType, dtype
+from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
-from ..interop.numpy import from_numpy, to_numpy
+from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
 from .printing import format_tensor
@@ -135,7 +135,7 @@ class Tensor(Views, Gradients, TensorBase):
         if basic is not None:
             if not isinstance(value, TensorBase):
                 value = (
-                    dispatch.scalar(value, self.dtype, self.device)
+                    dispatch.scalar(value, self.dtype, self.device, exact=True)
                     if np.isscalar(value)
                     else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
                 )
@@ -179,9 +179,19 @@ class Tensor(Views, Gradients, TensorBase):
             dispatch.copy_into(self, source)
         return self
 
+    def positive(self):
+        """The tensor itself: unary `+`, which bools do not have."""
+        if self.dtype.kind == "b":
+            raise TypeError("`positive`, i.e. unary `+`, takes numbers, got a bool tensor: cast it first")
+        return self
+
     def fill_(self, value):
         """Set every element; returns the tensor."""
-        return self.copy_(dispatch.scalar(value, self.dtype, self.device))
+        if isinstance(value, TensorBase):
+            if value.shape_:
+                raise ValueError(f"`value` of `fill_` must be a number or a 0-dim tensor, got shape {value.shape_}")
+            return self.copy_(value)
+        return self.copy_(dispatch.scalar(value, self.dtype, self.device, exact=True))
 
     def zero_(self):
         """Set every element to 0; returns the tensor."""
@@ -255,6 +265,9 @@ class Tensor(Views, Gradients, TensorBase):
         if dtype is not None:
             array = array.astype(dtype, copy=bool(copy))
         return array.copy() if copy else array
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        return array_ufunc(ufunc, method, inputs, options)
 
     def tolist(self):
         """Nested Python lists of the elements (a number, for a 0-dim tensor)."""
@@ -331,7 +344,7 @@ dispatch.set_tensor_class(Tensor)
 # ---- methods from the op table ------------------------------------------------------------------
 
 # Methods that are functions of the package as well.
-METHODS = ("as_strided", "clone")
+METHODS = ("as_strided", "clone", "positive")
 
 
 def _of_method(name):
@@ -379,6 +392,7 @@ def _itself(function):
 
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
+_IN_PLACE += ("logical_and", "logical_not", "logical_or", "logical_xor")
 
 
 def _into(self, function, args, kwargs):
@@ -388,6 +402,9 @@ def _into(self, function, args, kwargs):
     result = function(self, *args, **kwargs)
     if result.shape_ != self.shape_:
         raise ValueError(f"`self` has shape {self.shape_}, but the result of `{function.__name__}_` is {result.shape_}")
+    if not can_cast(result.dtype, self.dtype):
+        name = function.__name__
+        raise TypeError(f"`self` has dtype {self.dtype}, which cannot hold the result of `{name}_` in {result.dtype}")
     derive.keep_old(self, result)
     derive.write(self, result.to(self.dtype), function.__name__ + "_")
     return self
@@ -404,12 +421,13 @@ def _in_place(function):
 
 def _attach():
     methods = set(dir(Tensor))
-    for name, op in kernels.OPS.items():
+    aliases = {name: kernels.OPS[other] for name, other in kernels.ALIASES.items()}
+    for name, op in (kernels.OPS | aliases).items():
         if name in _NOT_METHODS:
             continue
         if name not in methods:
             setattr(Tensor, name, _Unmade(name, _itself if op.family == "view" else _method, name))
-        in_place = (op.family == "elementwise" and op.result in ("same", "float")) or name in _IN_PLACE
+        in_place = (op.family == "elementwise" and op.result in ("same", "float", "input")) or name in _IN_PLACE
         if in_place and name + "_" not in methods:
             setattr(Tensor, name + "_", _Unmade(name + "_", _in_place, name))
 
@@ -432,21 +450,24 @@ def _reflected(function):
     return backward
 
 
+_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
+_BINARY |= {"floordiv": "floor_divide", "mod": "remainder"}
+_BINARY |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_BINARY |= {"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
+
+
 def _operators():
     """Special methods by name, from the functions that they call."""
     found = {}
-    arithmetic = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
-    for symbol, name in arithmetic.items():
+    for symbol, name in _BINARY.items():
         function = FUNCTIONS[name]
         found[f"__{symbol}__"] = _operator(function)
         if symbol != "matmul":
             found[f"__r{symbol}__"] = _reflected(function)
-            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,), {})
+            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
-    for symbol, name in (("and", "logical_and"), ("or", "logical_or")):
-        found[f"__{symbol}__"] = _operator(FUNCTIONS[name])
-    for symbol, name in (("neg", "neg"), ("abs", "abs"), ("invert", "logical_not")):
+    for symbol, name in (("neg", "neg"), ("pos", "positive"), ("abs", "abs"), ("invert", "bitwise_not")):
         found[f"__{symbol}__"] = lambda self, f=FUNCTIONS[name]: f(self)
     return found
 

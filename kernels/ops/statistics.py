@@ -55,9 +55,13 @@ def _grad_samples(rng):
 
 def _variance(call, input, dim, unbiased, keepdim, correction):
     check(call, input, "input")
+    if isinstance(dim, bool):
+        if not unbiased or keepdim or correction is not None:
+            raise TypeError(f"`dim` of `{call.op.name}` must be an integer, several or None, got {dim}")
+        dim, unbiased = None, dim
     x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
     degrees = float(max(0, size - (int(bool(unbiased)) if correction is None else correction)))
-    call.save(degrees=degrees)
+    call.save(degrees=degrees, dim=dim)
     y = call.out(result, input.dtype)
     block = VARIANCE(x=x, y=y, size=size, stride=stride, divisor=degrees)
     call.launch("norm.rows.variance", {"T": x.dtype.name}, block, count, size)
@@ -68,7 +72,8 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
 def var(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
     """Variance over `dim` (an int, several, or None for all): squares about the mean, summed.
 
-    The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0.
+    The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0. A bool in the place of `dim`
+    is `unbiased`, over all dims.
     """
     return _variance(call, input, dim, unbiased, keepdim, correction)
 
@@ -81,7 +86,7 @@ def _(f, g, input, dim, keepdim, degrees):
 
 @op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
 def std(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
-    """Standard deviation over `dim`: the square root of `var`."""
+    """Standard deviation over `dim`: the square root of `var`, with its arguments."""
     y = _variance(call, input, dim, unbiased, keepdim, correction)
     call.elementwise("sqrt", y, out=y)
     return y

@@ -280,7 +280,10 @@ def _split_ref(x, sizes, dim=0):
     return tuple(np.split(x, list(every), dim))
 
 
-@declare(ref=_split_ref, samples=_sampled(((7, 3), 3), ((3, 6), (1, 2, 3), 1), ((4, 2), 4, -2), ((5,), (0, 5))))
+@declare(
+    ref=_split_ref,
+    samples=_sampled(((7, 3), 3), ((3, 6), (1, 2, 3), 1), ((4, 2), 4, -2), ((5,), (0, 5)), ((0,), 3)),
+)
 def split(v, input, sizes, dim=0):
     """Pieces of `sizes` along `dim`; an int: pieces of that size, of which the last may be smaller."""
     _need_dim(input, "split")
@@ -290,23 +293,24 @@ def split(v, input, sizes, dim=0):
             raise ValueError(f"`sizes` {list(sizes)} must add up to {input.shape_[d]}, the size of dim {d}")
         return _pieces(v, input, d, sizes)
     size = _integer(sizes, "sizes")
-    if size <= 0:
+    if size < 0 or (size == 0 and input.shape_[v.checked_dim(dim, len(input.shape_))]):
         raise ValueError(f"`sizes` must be positive, got {size}")
-    return _even(v, input, dim, size)
+    return _even(v, input, dim, max(size, 1))
 
 
 def _chunk_ref(x, chunks, dim=0):
-    return _split_ref(x, max(1, -(-x.shape[dim] // chunks)), dim)
+    return _split_ref(x, -(-x.shape[dim] // chunks) or [0] * chunks, dim)
 
 
-@declare(ref=_chunk_ref, samples=_sampled(((7, 3), 3), ((3, 6), 4, 1), ((2, 5), 9, -1)))
+@declare(ref=_chunk_ref, samples=_sampled(((7, 3), 3), ((3, 6), 4, 1), ((2, 5), 9, -1), ((2, 0), 3, 1)))
 def chunk(v, input, chunks, dim=0):
-    """At most `chunks` pieces of equal size along `dim`, of which the last may be smaller."""
+    """At most `chunks` pieces of equal size along `dim`, of which the last may be smaller; of size 0, just `chunks`."""
     _need_dim(input, "chunk")
     if _integer(chunks, "chunks") <= 0:
         raise ValueError(f"`chunks` must be positive, got {chunks}")
-    total = input.shape_[v.checked_dim(dim, len(input.shape_))]
-    return _even(v, input, dim, max(1, -(-total // chunks)))
+    d = v.checked_dim(dim, len(input.shape_))
+    total = input.shape_[d]
+    return _even(v, input, d, -(-total // chunks)) if total else _pieces(v, input, d, [0] * chunks)
 
 
 @declare(ref=lambda x, dim=0: tuple(np.moveaxis(x, dim, 0)), samples=_sampled(((3, 5),), ((3, 5), -1), ((2, 3, 4), 1)))

@@ -90,12 +90,13 @@ def pad(input, pad, mode="constant", value=None):
 
 def _border(mode, size, before, after):
     """Which elements of a dim its padded form shows."""
-    largest = {"reflect": size - 1, "circular": size, "replicate": math.inf if size else 0}[mode]
-    if max(before, after) > largest or before + size + after < 1:
+    first, left = max(-before, 0), size + min(before, 0) + min(after, 0)  # of what negative sides leave of the dim
+    largest = {"reflect": size - 1, "circular": left, "replicate": math.inf if size else 0}[mode]
+    if max(before, after) > largest or before + size + after < (mode != "circular"):
         raise ValueError(f"`pad` {(before, after)} does not fit a dim of size {size} in mode {mode!r}")
     wanted = range(-before, size + after)
     if mode == "replicate":
         return infinicore.tensor([min(max(i, 0), size - 1) for i in wanted])
-    if mode == "circular":
-        return infinicore.tensor([i % size for i in wanted])
+    if mode == "circular":  # only what is left is repeated
+        return infinicore.tensor([first + (i - first) % left for i in wanted], dtype=infinicore.int64)
     return infinicore.tensor([abs(i) if i < size else 2 * (size - 1) - i for i in wanted])

@@ -106,7 +106,7 @@ def kl_div(input, target, reduction="mean", log_target=False):
     """
     loss = infinicore.kl_divergence_log if log_target else infinicore.kl_divergence
     if reduction == "batchmean":
-        return loss(input, target, reduction="sum") / input.shape[0]
+        return loss(input, target, reduction="sum") / (input.shape[0] if input.ndim else 1)
     return _loss(loss, (input, target), None, reduction)
 
 
@@ -148,8 +148,9 @@ def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
 
 
 def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
-    """`input` where target is 1, max(0, margin - input) where it is -1."""
-    return _reduced(infinicore.where(target == 1, input, infinicore.relu(margin - input)), reduction)
+    """`input` where target is 1, max(0, margin - input) where it is -1, the sum of both where it is neither."""
+    similar = infinicore.where(target != -1, input, 0.0)
+    return _reduced(similar + infinicore.where(target != 1, (margin - input).clamp(0.0), 0.0), reduction)
 
 
 def soft_margin_loss(input, target, reduction="mean"):
