@@ -72,7 +72,8 @@ def reduce_by(call, rule, input, dim, keepdim, needs_elements=False, make=None, 
 
 def narrowed(call, wide, dtype):
     """The op's result from one in int64: what sums and products in `dtype`, modulo 2^bits, would have been."""
-    return call.elementwise("cast", wide, out=call.out(wide.shape_, dtype))
+    out = call.out(wide.shape_, dtype)
+    return call.elementwise("ne", wide, 0, out=out) if dtype.kind == "b" else call.elementwise("cast", wide, out=out)
 
 
 def reduce_samples(rng):
