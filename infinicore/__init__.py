@@ -25,7 +25,7 @@ _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange empty empty_like eye from_blob from_list from_torch full full_like linspace ones ones_like "
+        "arange as_tensor empty empty_like eye from_blob from_list from_torch full full_like linspace ones ones_like "
         "strided_empty strided_from_blob tensor zeros zeros_like"
     ).split(),
     "context": (
@@ -33,11 +33,12 @@ _NAMES = {
         "sync_device sync_stream"
     ).split(),
     "device": ["device"],
-    "dispatch.elementwise": ["result_type"],
-    "dtype": ["DType", "dtype", "promote_types"],
+    "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
+    "tensor.formats": ["channels_last", "channels_last_3d", "contiguous_format", "memory_format", "preserve_format"],
+    "tensor.kinds": ["e", "inf", "is_tensor", "nan", "pi", "result_type"],
     "tensor.printing": ["printoptions", "set_printoptions"],
     "random": ["Generator", "dropout", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],

@@ -1,6 +1,7 @@
 """Data types and their promotion."""
 
 import functools
+import math
 
 import numpy as np
 
@@ -109,6 +110,48 @@ def dtype(value):
     if found is None:
         raise TypeError(f"`dtype` must be one of {', '.join(_TABLE)}, got {name!r}")
     return found
+
+
+_FLOATS = {  # bits of the mantissa, exponents of the largest and the smallest normal number
+    "float8_e4m3": (3, 8, -6), "float8_e5m2": (2, 15, -14), "float16": (10, 15, -14), "bfloat16": (7, 127, -126),
+    "float32": (23, 127, -126), "float64": (52, 1023, -1022),
+}  # fmt: skip
+
+
+class finfo:
+    """What numbers a floating-point dtype has: `bits`, `eps`, `max`, `min`, `tiny`, `smallest_normal`, `resolution`."""
+
+    __slots__ = ("bits", "dtype", "eps", "max", "min", "resolution", "smallest_normal", "tiny")
+
+    def __init__(self, type=None):
+        found = float32 if type is None else dtype(type)
+        if found.name not in _FLOATS:
+            raise TypeError(f"`type` of `finfo` must be a floating-point dtype, got {found}: use `iinfo`")
+        mantissa, most, least = _FLOATS[found.name]
+        self.dtype, self.bits, self.eps = found.name, found.bits, 2.0**-mantissa
+        self.max = 448.0 if found is float8_e4m3 else (2.0 - self.eps) * 2.0**most  # its last code is NaN
+        self.min, self.tiny, self.smallest_normal = -self.max, 2.0**least, 2.0**least
+        self.resolution = float(f"1e-{int(mantissa * math.log10(2))}")
+
+    def __repr__(self):
+        return f"finfo({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
+
+
+class iinfo:
+    """What numbers an integer dtype has: `bits`, `max`, `min`."""
+
+    __slots__ = ("bits", "dtype", "max", "min")
+
+    def __init__(self, type):
+        found = dtype(type)
+        if found.kind not in "iu":
+            raise TypeError(f"`type` of `iinfo` must be an integer dtype, got {found}")
+        signed = found.kind == "i"
+        self.dtype, self.bits, self.max = found.name, found.bits, 2 ** (found.bits - signed) - 1
+        self.min = -self.max - 1 if signed else 0
+
+    def __repr__(self):
+        return f"iinfo({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
 
 
 @functools.cache

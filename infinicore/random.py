@@ -30,26 +30,34 @@ __all__ = [
 ]
 
 
-def _sizes(size):
-    return layout.checked_shape(size[0] if len(size) == 1 else size)
+def _sizes(sizes, size):
+    if size is not None and sizes:
+        raise TypeError(f"the sizes {sizes} and `size` {size} are the same argument: leave one out")
+    return layout.checked_shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
 
 
 @makes_leaf
-def rand(*size, dtype=None, device=None, generator=None):
+def rand(*sizes, size=None, dtype=None, device=None, generator=None):
     """Uniform numbers in [0, 1)."""
-    values = (generator or default_generator()).uniforms(_sizes(size))
+    values = (generator or default_generator()).uniforms(_sizes(sizes, size))
     return from_numpy(values, dtype=dtype or float32, device=usable(device))
 
 
 @makes_leaf
-def randn(*size, dtype=None, device=None, generator=None):
+def randn(*sizes, size=None, dtype=None, device=None, generator=None):
     """Standard normal numbers."""
-    values = (generator or default_generator()).normals(_sizes(size))
+    values = (generator or default_generator()).normals(_sizes(sizes, size))
     return from_numpy(values, dtype=dtype or float32, device=usable(device))
 
 
-def randint(low, high, size, *, dtype=None, device=None, generator=None):
-    """Integers in [low, high)."""
+def randint(low=0, high=None, size=None, *, dtype=None, device=None, generator=None):
+    """Integers in [low, high); of two arguments, `randint(high, size)`, in [0, high)."""
+    if size is None:
+        if high is None or isinstance(high, int):
+            raise TypeError("`size` of `randint` is missing: it takes `randint(high, size)` or all three")
+        low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
     if low >= high:
         raise ValueError(f"`low` {low} must be below `high` {high}")
     values = (generator or default_generator()).integers(low, high, layout.checked_shape(size))

@@ -36,7 +36,7 @@ def _annotation(parameter, tensors):
         return tensors
     if default is None:
         return "Any"
-    return type(default).__name__
+    return type(default).__name__ if type(default).__module__ == "builtins" else "Any"
 
 
 def _signature(function, tensors="Any", drop=0, method=False):
@@ -77,6 +77,7 @@ def _op_signature(op, method=False):
             if elementwise
             else "Any"
         )
+        star = star or p.kind is p.VAR_POSITIONAL
         text = f"{'*' if p.kind is p.VAR_POSITIONAL else ''}{p.name}: {_annotation(p, tensor)}"
         parts.append(text if p.default is p.empty else text + " = ...")
     if op.result == "given":
@@ -85,6 +86,7 @@ def _op_signature(op, method=False):
     parts += ["*"] if outputs and not star else []
     parts += [f"{name}: Any = ..." for name in op.forms if name not in op.parameters]
     parts += ["reduction: str = ..."] if op.family == "loss" else []
+    parts += [f"{name}: Any = ..." for name in op.forms if name not in op.parameters]
     parts += [f"{name}: Any = ..." for name in outputs]
     if op.family == "view":
         return ", ".join(parts), _RETURNS.get(op.name, "Tensor")

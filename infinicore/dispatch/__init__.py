@@ -1,7 +1,15 @@
 """From a call to launches: the public functions, raw calls, and derivatives of recorded ones."""
 
 from .call import Call
-from .elementwise import cast, contiguous_copy, copy_into, elementwise, elementwise_kernel, known_launch
+from .elementwise import (
+    cast,
+    contiguous_copy,
+    copy_into,
+    elementwise,
+    elementwise_kernel,
+    known_launch,
+    result_type,
+)
 from .tensors import (
     as_dtype,
     check_fits,
@@ -33,6 +41,7 @@ __all__ = [
     "mirror",
     "one_device",
     "refuse_recording",
+    "result_type",
     "scalar",
     "set_tensor_class",
     "to_device",

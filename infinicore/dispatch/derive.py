@@ -169,6 +169,9 @@ def pieces(x, views, inverse):
 def _unstrided(shape, strides, view_shape, view_strides, offset, g):
     """The gradient of a tensor of `shape`, `strides` from that of a strided view of it: zeros and the view's own."""
     low, high = layout.extent(shape, strides)
+    first, last = layout.extent(view_shape, view_strides)
+    if first <= last:  # it may reach beyond the tensor, to where nothing wants a gradient
+        low, high = min(low, offset + first), max(high, offset + last)
     places = _places(view_shape, view_strides, offset - low, g.device)
     memory = dispatch.empty((high - low + 1,), g.dtype, None, g.device).zero_()
     memory = functions.index_add(memory, 0, places, g.reshape(-1))
@@ -226,6 +229,37 @@ def write(x, source, name):
     made.base, made.part = (base.shape_, base.strides_), (x.shape_, x.strides_, offset)
     attach(base, made)
     _renew_view(x)
+
+
+class RelaidNode(Node):
+    """A tensor that took the layout of a view of itself: `inverse` turns its gradient into that of what it was."""
+
+    __slots__ = ("inverse",)
+
+    def backward(self, gradients, into):
+        return (self.inverse(gradients[0]),)
+
+
+def take_layout(x, t, name):
+    """Give `x` the layout of `t`, a view of it, and return it; a write, since calls may have saved `x` as it was."""
+    made = None
+    if x.tracked:
+        recorded = bool(core_launch.mode() & GRAD)
+        if recorded != (x.node is not None):
+            raise ValueError(
+                f"`{name}` takes a leaf that requires grad under `no_grad` alone, and a result that does outside of it "
+                "alone: use it on a copy"
+            )
+        if recorded and x.base is None:
+            made = RelaidNode(name, (edge(x),), ((t.shape_, t.dtype),))
+            made.inverse = edge(t)[0].inverse
+    x.set_layout(x.storage, t.address, x.dtype, x.device, t.shape_, t.strides_, t.numel_, t.contiguous_)
+    x.storage.version += 1
+    if made is not None:
+        attach(x, made)
+    elif x.tracked and x.base is not None:
+        _renew_view(x)
+    return x
 
 
 # ---- elementwise ops -----------------------------------------------------------------------------

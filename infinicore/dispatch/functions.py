@@ -15,6 +15,7 @@ from ..core.node import GRAD, WATCH
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from . import derive, known
+from .names import by_own_names, other_names
 from .views import make_view
 
 # ---- watchers ------------------------------------------------------------------------------------
@@ -116,6 +117,8 @@ def make_elementwise(op):
     table = {}  # dtype -> entry of the fast path, or None; filled by the first call per dtype
 
     def slow(inputs, out):
+        if inputs[-1] is None and op.parameters[-1] in op.forms:
+            return op.forms[op.parameters[-1]](derive.functions, *inputs, out=out)
         if core_launch.mode() & WATCH:
             return _watched(op, lambda *inputs, **_: recorded(inputs, out), inputs, _given(out))
         y = recorded(inputs, out)
@@ -126,7 +129,7 @@ def make_elementwise(op):
 
     def learn(inputs, out):
         y = slow(inputs, out)
-        launched = dispatch.known_launch(op, inputs, out, y)
+        launched = None if inputs[-1] is None else dispatch.known_launch(op, inputs, out, y)
         if launched is not None:
             core_launch.know(
                 op.known, inputs, () if out is None else ("out",), y, [launched[0]], 0, numbers=launched[1]
@@ -136,7 +139,8 @@ def make_elementwise(op):
     count, defaults = len(op.parameters), tuple(op.defaults.values())
     if not defaults and count < 3:
         if count == 1:
-            return core_launch.make_unary(table, op.known, slow, learn, op.name, op.doc)
+            function = core_launch.make_unary(table, op.known, slow, learn, op.name, op.doc)
+            return _with_form(function, op) if op.forms else function
         form = op.forms.get("rounding_mode")
         rounded = None if form is None else functools.partial(form, derive.functions)
         return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc, rounded)
@@ -149,6 +153,18 @@ def make_elementwise(op):
     signature = inspect.signature(op.function)
     function = core_launch.make_many(op.known, slow, learn, count, defaults, bind)
     return _described(function, op, signature, out=None)
+
+
+def _with_form(function, op):
+    """`function` of one input, which has another meaning where a certain keyword is named."""
+    ((name, form),) = op.forms.items()
+
+    def with_form(input, *, out=None, **named):
+        if named:
+            return form(derive.functions, input, out=out, **named)
+        return function(input, out=out)
+
+    return _described(with_form, op, inspect.signature(op.function), **{name: None}, out=None)
 
 
 def _make_cast(op, recorded):
@@ -218,7 +234,8 @@ class _Composed:
 def make_composite(op):
     """The public function of a composite: the ops that it calls allocate, launch and record."""
     f, paragraph = _Composed(op), op.function
-    signature = inspect.signature(paragraph)
+    signature, names = inspect.signature(paragraph), other_names(op)
+    others = names.keys()
     writes = "out" in signature.parameters
 
     def run(*args, out=None, **kwargs):
@@ -235,6 +252,8 @@ def make_composite(op):
         return call.finish(target)
 
     def function(*args, **kwargs):
+        if kwargs and not others.isdisjoint(kwargs):
+            args, kwargs = by_own_names(op, names, args, kwargs)
         if core_launch.mode() & WATCH:
             return _watched(op, run, args, kwargs)
         return run(*args, **kwargs)
@@ -271,9 +290,12 @@ def make_function(op):
     if op.family != "kernel":
         return _MAKERS[op.family](op)
     paragraph, outputs = op.function, op.outputs
-    record = derive.Recorder(op).record
+    record, names = derive.Recorder(op).record, other_names(op)
+    others = names.keys()
 
     def run(*args, **kwargs):
+        if not others.isdisjoint(kwargs):
+            args, kwargs = by_own_names(op, names, args, kwargs)
         given = {}
         for name in outputs:
             value = kwargs.pop(name, None)
@@ -327,19 +349,21 @@ def make_function(op):
         found = core_launch.device_of(values)
         return dispatch.one_device(op.name, (*op.parameters[: len(args)], *kwargs), values) if found is None else found
 
-    def learn(args, kwargs, values, names):
+    def learn(args, kwargs, values, named):
         """A call outside of a graph; if it is nothing but launches of its operands, let the known calls have it.
 
         `values` are all arguments, but None instead of `out`.
         """
         out = kwargs.get("out")
+        if not others.isdisjoint(kwargs):
+            args, kwargs = by_own_names(op, names, args, kwargs)
         call = dispatch.Call(op, {} if out is None else {"out": out}, (), False, device_of(args, kwargs))
         if out is not None:
             call.inputs = core_launch.tensors(values)
         before = known.state_of(core_launch.tensors(values))
         result = call.finish(paragraph(call, *args, **{k: x for k, x in kwargs.items() if k != "out"}))
         if out is None or result is out:
-            known.remember(op.known, values, names, result, call, before)
+            known.remember(op.known, values, named, result, call, before)
         return result
 
     signature = inspect.signature(paragraph)

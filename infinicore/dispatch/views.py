@@ -8,6 +8,7 @@ from ..core import launch, layout
 from ..core.node import GRAD, Node, attach, edge
 from ..core.tensor_cy import TensorBase
 from . import derive
+from .names import by_own_names, other_names
 
 
 def make_view(op):
@@ -15,11 +16,12 @@ def make_view(op):
     paragraph = op.function
     signature = inspect.signature(paragraph)
     signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    variadic = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+    names = other_names(op)
+    others = names.keys()
 
     def function(input, *args, **kwargs):
-        if kwargs and variadic in kwargs and not args:  # `permute(x, dims=(1, 0))`
-            args = (kwargs.pop(variadic),)
+        if kwargs and not others.isdisjoint(kwargs):
+            (_, *args), kwargs = by_own_names(op, names, (input, *args), kwargs)
         try:
             found = paragraph(layout, input, *args, **kwargs)
         except AttributeError:
@@ -31,7 +33,7 @@ def make_view(op):
         shape, strides, offset, back = found
         if strides is None:
             return derive.functions.rearrange(input).reshape(shape)
-        if not input.tracked:
+        if not input.tracked or back == ():
             return derive.view(input, shape, strides, offset)
         back = (_placed, function, args, kwargs, input.shape_) if back is None else back
         return derive.view(input, shape, strides, offset, functools.partial(*back))

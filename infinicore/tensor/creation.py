@@ -11,6 +11,7 @@ from ..device import usable
 from ..dtype import DType, float32, int64, number_type, promote_types
 from ..dtype import dtype as to_dtype
 from ..interop.numpy import from_numpy
+from .formats import contiguous_format, row_major
 from .gradients import makes_leaf
 from .tensor import Tensor
 
@@ -24,10 +25,29 @@ def _shape(size):
     return shape
 
 
+def _given(out, shape, dtype, device):
+    """The tensor `out` that the caller has for a new one of `shape`."""
+    if not isinstance(out, Tensor):
+        raise TypeError(f"`out` must be a tensor, got {type(out).__name__}")
+    if out.shape_ != shape:
+        raise ValueError(f"`out` has shape {out.shape_}, but the result has shape {shape}")
+    if dtype is not None and to_dtype(dtype) is not out.dtype:
+        raise TypeError(f"`out` has dtype {out.dtype}, but `dtype` is {to_dtype(dtype)}: leave `dtype` out")
+    if device is not None and usable(device) is not out.device:
+        raise ValueError(f"`out` lies on {out.device}, but `device` is {device}: leave `device` out")
+    return out
+
+
 @makes_leaf
-def empty(*size, dtype=None, device=None, pin_memory=False):
-    """An uninitialised tensor of shape `size` (ints, or one sequence of them)."""
-    shape = _shape(size[0] if len(size) == 1 else size)
+def empty(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False, memory_format=contiguous_format):
+    """An uninitialised tensor of a shape: ints, or one sequence of them, also by the name `size`; or `out` itself."""
+    if memory_format is not contiguous_format:
+        row_major(memory_format)
+    if size is not None and sizes:
+        raise TypeError(f"the sizes {sizes} and `size` {size} are the same argument: leave one out")
+    shape = _shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
+    if out is not None:
+        return _given(out, shape, dtype, device)
     return dispatch.empty(shape, float32 if dtype is None else to_dtype(dtype), None, usable(device))
 
 
@@ -43,8 +63,10 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
 
 
 @makes_leaf
-def full(size, fill_value, *, dtype=None, device=None):
+def full(size, fill_value, *, out=None, dtype=None, device=None):
     """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, int64 or bool) unless given."""
+    if out is not None:
+        return _given(out, _shape(size), dtype, device).fill_(fill_value)
     place = usable(device)
     if isinstance(fill_value, Tensor):
         if fill_value.shape_:
@@ -56,39 +78,41 @@ def full(size, fill_value, *, dtype=None, device=None):
 
 
 @makes_leaf
-def zeros(*size, dtype=None, device=None, pin_memory=False):
-    """A tensor of zeros."""
-    return empty(*size, dtype=dtype, device=device).zero_()
+def zeros(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False):
+    """A tensor of zeros, by the arguments of `empty`."""
+    return empty(*sizes, size=size, out=out, dtype=dtype, device=device).zero_()
 
 
 @makes_leaf
-def ones(*size, dtype=None, device=None, pin_memory=False):
-    """A tensor of ones."""
-    return empty(*size, dtype=dtype, device=device).fill_(1)
+def ones(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False):
+    """A tensor of ones, by the arguments of `empty`."""
+    return empty(*sizes, size=size, out=out, dtype=dtype, device=device).fill_(1)
 
 
 @makes_leaf
-def empty_like(input, *, dtype=None, device=None):
+def empty_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """An uninitialised tensor of the shape and dtype of `input`."""
+    if memory_format is not contiguous_format:
+        row_major(memory_format)
     return empty(input.shape_, dtype=dtype or input.dtype, device=device or input.device)
 
 
 @makes_leaf
-def zeros_like(input, *, dtype=None, device=None):
+def zeros_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """Zeros of the shape and dtype of `input`."""
-    return empty_like(input, dtype=dtype, device=device).zero_()
+    return empty_like(input, dtype=dtype, device=device, memory_format=memory_format).zero_()
 
 
 @makes_leaf
-def ones_like(input, *, dtype=None, device=None):
+def ones_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """Ones of the shape and dtype of `input`."""
-    return empty_like(input, dtype=dtype, device=device).fill_(1)
+    return empty_like(input, dtype=dtype, device=device, memory_format=memory_format).fill_(1)
 
 
 @makes_leaf
-def full_like(input, fill_value, *, dtype=None, device=None):
+def full_like(input, fill_value, *, dtype=None, device=None, memory_format=contiguous_format):
     """One value in the shape and dtype of `input`."""
-    return empty_like(input, dtype=dtype, device=device).fill_(fill_value)
+    return empty_like(input, dtype=dtype, device=device, memory_format=memory_format).fill_(fill_value)
 
 
 def _number(value, name):
@@ -202,6 +226,18 @@ def _kinds(data):
         else:
             found.add(kind)
     return found
+
+
+def as_tensor(data, dtype=None, device=None):
+    """The values of `data` as a tensor: a tensor or an array that has the dtype and the device already, itself.
+
+    Of an array that can be shared, the result has the memory; all else is copied, as by `tensor`.
+    """
+    if isinstance(data, Tensor):
+        return data.to(dtype=dtype, device=device)
+    if isinstance(data, np.ndarray):
+        return from_numpy(data, dtype=dtype, device=device)
+    return tensor(data, dtype=dtype, device=device)
 
 
 def from_list(data, *, dtype=None):

@@ -18,8 +18,10 @@ from ..dispatch.generator import default_generator
 from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
+from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
+from .makes import Makes
 from .printing import format_tensor
 from .views import Views
 
@@ -45,7 +47,15 @@ class Size(tuple):
         return f"Size({list(self)})"
 
 
-class Tensor(Views, Gradients, TensorBase):
+# What PyTorch calls tensors of a dtype.
+_TYPES = {
+    "float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "bool": "Bool",
+    "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+    "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
+}  # fmt: skip
+
+
+class Tensor(Views, Makes, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -97,8 +107,10 @@ class Tensor(Views, Gradients, TensorBase):
         """Address of the first element."""
         return self.address
 
-    def is_contiguous(self):
+    def is_contiguous(self, memory_format=contiguous_format):
         """Whether elements lie in row-major order without gaps."""
+        if memory_format is not contiguous_format:
+            row_major(memory_format)
         return self.contiguous_
 
     def is_floating_point(self):
@@ -161,12 +173,16 @@ class Tensor(Views, Gradients, TensorBase):
 
     # ---- copies and conversions ----
 
-    def contiguous(self):
+    def contiguous(self, memory_format=contiguous_format):
         """This tensor if it is contiguous, else a row-major copy."""
+        if memory_format is not contiguous_format:
+            row_major(memory_format)
         return self if self.contiguous_ else FUNCTIONS["rearrange"](self)
 
-    def clone(self):
+    def clone(self, *, memory_format=contiguous_format):
         """A row-major copy."""
+        if memory_format is not contiguous_format:
+            row_major(memory_format)
         return FUNCTIONS["rearrange"](self)
 
     def copy_(self, source):
@@ -226,8 +242,10 @@ class Tensor(Views, Gradients, TensorBase):
             raise TypeError(f"`{name}` needs a tensor of floats, got {self.dtype}; use `infinicore.randint`")
         return self.copy_(from_numpy(values, device=self.device) * factor + shift)
 
-    def to(self, *args, dtype=None, device=None, copy=False):
+    def to(self, *args, dtype=None, device=None, copy=False, memory_format=contiguous_format):
         """On another device, or as another dtype (in either order, or by name)."""
+        if memory_format is not contiguous_format:
+            row_major(memory_format)
         for arg in args:
             if isinstance(arg, Device) or named(arg):
                 device = arg
@@ -248,9 +266,19 @@ class Tensor(Views, Gradients, TensorBase):
             raise TypeError(f"`other` of `type_as` must be a tensor, got {type(other).__name__}: use `.to()`")
         return self.to(other.dtype)
 
-    def cpu(self):
+    def type(self, dtype=None):
+        """As a dtype, or as the one that a name like "infinicore.FloatTensor" says; without either, that name."""
+        if dtype is None:
+            name = self.dtype.name
+            return f"infinicore.{_TYPES.get(name, name.capitalize())}Tensor"
+        if isinstance(dtype, str):
+            word = dtype.rpartition(".")[2].removesuffix("Tensor")
+            dtype = next((name for name, known in _TYPES.items() if known == word), dtype)
+        return self.to(dtype=dtype)
+
+    def cpu(self, memory_format=contiguous_format):
         """On the CPU."""
-        return self.to(device=CPU)
+        return self.to(device=CPU, memory_format=memory_format)
 
     def numpy(self):
         """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
@@ -289,6 +317,11 @@ class Tensor(Views, Gradients, TensorBase):
 
     def __int__(self):
         return int(self.item())
+
+    def __format__(self, spec):
+        if self.shape_ and spec:
+            raise TypeError(f"a tensor of shape {self.shape_} takes no format {spec!r}: only one of 0 dims is a number")
+        return str(self) if self.shape_ else format(self.item(), spec)
 
     def __index__(self):
         if self.dtype.kind not in "iub":
@@ -344,7 +377,7 @@ dispatch.set_tensor_class(Tensor)
 # ---- methods from the op table ------------------------------------------------------------------
 
 # Methods that are functions of the package as well.
-METHODS = ("as_strided", "clone", "positive")
+METHODS = ("as_strided", "clone", "numel", "positive")
 
 
 def _of_method(name):
@@ -473,8 +506,8 @@ def _operators():
 
 
 def _conversion(name, target):
-    def method(self):
-        return self.to(target)
+    def method(self, memory_format=contiguous_format):
+        return self.to(target, memory_format=memory_format)
 
     method.__name__ = name
     method.__doc__ = f"As {target!r}."

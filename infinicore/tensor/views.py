@@ -1,5 +1,7 @@
 """Views of `Tensor` that are no rows of the op table: of the storage, of bits, and by the shape of another tensor."""
 
+import operator
+
 from .. import dispatch
 from ..core import layout
 from ..core.tensor_cy import TensorBase
@@ -24,8 +26,16 @@ class Views:
 
     __slots__ = ()
 
-    def as_strided(self, size, stride, offset=0):
-        """The same memory with any layout (in elements); it must stay inside of the storage."""
+    def storage_offset(self):
+        """Where the first element lies in the storage, in elements."""
+        return (self.address - self.storage.address) // self.dtype.itemsize
+
+    def as_strided(self, size, stride, storage_offset=None):
+        """The same memory with any layout (in elements); it must stay inside of the storage.
+
+        `storage_offset` counts from the beginning of the storage; None: where this tensor begins.
+        """
+        offset = 0 if storage_offset is None else operator.index(storage_offset) - self.storage_offset()
         shape, strides = layout.checked_shape(size), layout.sizes((stride,))
         if len(shape) != len(strides):
             raise ValueError(f"`size` {shape} and `stride` {strides} must have the same length")
@@ -35,10 +45,18 @@ class Views:
         begin = self.storage.address
         if high >= low and not (begin <= first and last <= begin + self.storage.nbytes):
             raise ValueError(
-                f"`size` {shape} with `stride` {strides} and `offset` {offset} reaches outside of the storage "
-                f"of {self.storage.nbytes} bytes"
+                f"`size` {shape}, `stride` {strides} and `storage_offset` {storage_offset} reach outside of the "
+                f"storage of {self.storage.nbytes} bytes"
             )
         return derive.view(self, shape, strides, offset)
+
+    def squeeze_(self, dim=None):
+        """As `squeeze`, of this tensor itself; returns it."""
+        return derive.take_layout(self, self.squeeze(dim), "squeeze_")
+
+    def unsqueeze_(self, dim):
+        """As `unsqueeze`, of this tensor itself; returns it."""
+        return derive.take_layout(self, self.unsqueeze(dim), "unsqueeze_")
 
     def view(self, *shape):
         """The same memory with another shape; one size may be -1. With a dtype: the bits as that dtype."""

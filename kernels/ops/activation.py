@@ -6,6 +6,7 @@ from ..blocks.array import SILU_AND_MUL_BACKWARD
 from ..lang import scalar_math as m
 from ..table.registry import ALL, FLOATS, op
 from ._layout import check, rows
+from .view import shown_once
 
 
 def _halves(rng):
@@ -117,4 +118,16 @@ def _(f, g, input, min, max):
     if max is not None:
         below = f.le(input, max)
         inside = below if inside is None else f.logical_and(inside, below)
-    return f.where(inside, g, 0.0)
+    return shown_once(input.shape_, f.where(inside, g, 0.0))
+
+
+@clamp.grad("min")
+def _(f, g, input, min, max):
+    low = f.lt(input, min)
+    return shown_once(min.shape_, f.where(low if max is None else f.logical_and(low, f.lt(min, max)), g, 0.0))
+
+
+@clamp.grad("max")
+def _(f, g, input, min, max):
+    high = f.gt(input, max)
+    return shown_once(max.shape_, f.where(high if min is None else f.logical_or(high, f.lt(max, min)), g, 0.0))

@@ -270,6 +270,75 @@ def repeat_interleave(f, input, repeats, dim=None, output_size=None):
     return f.rearrange(wide).reshape(*shape[:dim], shape[dim] * repeats, *shape[dim + 1 :])
 
 
+def _sizes(call, given, name):
+    """The integers of `f(2, 3)` or `f((2, 3))`, none of them negative."""
+    sizes = given[0] if len(given) == 1 and hasattr(given[0], "__iter__") else given
+    try:
+        sizes = [operator.index(n) for n in sizes]
+    except TypeError:
+        raise TypeError(f"`{name}` of `{call.op.name}` must hold integers, got {tuple(sizes)!r}") from None
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"`{name}` of `{call.op.name}` must not be negative, got {tuple(sizes)}")
+    return sizes
+
+
+def _repeated(f, input, times):
+    """`input`, with dims of size 1 in front where `times` has more, laid side by side that often along each dim."""
+    shape = (1,) * (len(times) - len(input.shape_)) + input.shape_
+    apart = [n for size in shape for n in (1, size)]
+    wide = [n for pair in zip(times, shape) for n in pair]
+    return f.rearrange(input.reshape(apart).expand(wide)).reshape([n * size for n, size in zip(times, shape)])
+
+
+def _repeat_all_ref(input, *repeats):
+    return np.kron(np.ones(repeats[0] if isinstance(repeats[0], tuple) else repeats), input)
+
+
+def _repeat_all_samples(rng):
+    for shape, *repeats in (((3, 5), 2, 3), ((3, 5), (2, 1, 4)), ((), 3), ((2, 3), 0, 2), ((4, 1), 1, 7)):
+        yield (rng.standard_normal(shape), *repeats), {}
+
+
+@composite(dtypes=ALL, ref=_repeat_all_ref, samples=_repeat_all_samples)
+def repeat(f, input, *repeats):
+    """`input` laid side by side: `repeats` says how often along each dim, new dims first.
+
+    Takes `repeat(x, 2, 3)` and `repeat(x, (2, 3))`; there must be a number for each dim, or more.
+    """
+    check(f, input, "input")
+    times = _sizes(f, repeats, "repeats")
+    if len(times) < len(input.shape_):
+        raise ValueError(f"`repeats` of `repeat` must name each of the {len(input.shape_)} dims, got {tuple(times)}")
+    return _repeated(f, input, times)
+
+
+@composite(dtypes=ALL, ref=_repeat_all_ref, samples=_repeat_all_samples)
+def tile(f, input, *dims):
+    """As `repeat`; where there are fewer numbers than dims, they are those of the last dims."""
+    check(f, input, "input")
+    times = _sizes(f, dims, "dims")
+    return _repeated(f, input, [1] * (len(input.shape_) - len(times)) + times)
+
+
+def _broadcast_samples(rng):
+    for shape, size in (((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((), ()), ((3, 1), (2, -1, 5)), ((1, 4), (0, 4))):
+        yield (rng.standard_normal(shape), size), {}
+
+
+def _broadcast_ref(input, size):
+    return np.broadcast_to(input, [input.shape[i - len(size)] if n == -1 else n for i, n in enumerate(size)])
+
+
+@composite(dtypes=ALL, ref=_broadcast_ref, samples=_broadcast_samples)
+def broadcast_to(f, input, size):
+    """A copy of `input` in which sizes of 1 became larger ones; -1 keeps a size, and new dims come first.
+
+    Other than of `expand`, which shows the same memory, elements of the result are its own and may be written to.
+    """
+    check(f, input, "input")
+    return f.rearrange(input.expand(size))
+
+
 def _pad_ref(input, pad, mode="constant", value=0):
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2)
     pairs += [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]

@@ -1,5 +1,8 @@
 """Elementwise operators. The rule is the definition: real Python, rendered into the vector loop."""
 
+import builtins
+import operator
+
 import numpy as np
 
 from ..lang import scalar_math as m
@@ -331,8 +334,19 @@ def ceil(input):
 
 @elementwise(ref=np.rint)
 def round_(input):
-    """Nearest integer, ties to even."""
+    """Nearest integer, ties to even; with `decimals`, nearest multiple of 10 ** -decimals."""
     return m.round(input)
+
+
+@round_.form("decimals")
+def _(f, input, *, decimals, out=None):
+    """Nearest multiple of 10 ** -decimals; 16-bit floats are rounded in float32."""
+    decimals = operator.index(decimals)
+    wide = input.to(dtype="float32") if input.dtype.itemsize < 4 else input
+    scale = float(f"1e{builtins.abs(decimals)}")
+    before, after = (f.div, f.mul) if decimals < 0 else (f.mul, f.div)
+    y = after(f.round(before(wide, scale)), scale, out=out)
+    return y.to(dtype=input.dtype) if out is None else y
 
 
 for _row in (floor, ceil, round_):
@@ -365,9 +379,16 @@ def _(g, input, other):
 
 
 @elementwise(ref=np.where, dtypes=ALL)
-def where(condition, input, other):
-    """`input` where the bool tensor `condition` is true, else `other`."""
+def where(condition, input=None, other=None):
+    """`input` where the bool tensor `condition` is true, else `other`; of a tensor alone, `nonzero(as_tuple=True)`."""
     return m.where(condition, input, other)
+
+
+@where.form("other")
+def _(f, condition, input, other, out=None):
+    if input is not None or out is not None:
+        raise TypeError("`where` takes a condition alone, or also `input` and `other`: `other` is missing")
+    return f.nonzero(condition, as_tuple=True)
 
 
 @where.grad("input")

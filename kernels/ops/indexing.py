@@ -42,10 +42,17 @@ def _positions(call, input, result=None):
 
 
 @op(dtypes=ALL, ref=lambda input: np.argwhere(input), samples=_nonzero_samples, gradient=None)
-def nonzero(call, input):
-    """int64 [K, dims]: the indices of the K elements that are not zero, in row-major order. Waits for the result."""
+def nonzero(call, input, *, as_tuple=False):
+    """int64 [K, dims]: the indices of the K elements that are not zero, in row-major order. Waits for the result.
+
+    `as_tuple` gives a vector [K] for each dim instead, as an index takes them; a number counts as a vector of one.
+    """
     check(call, input, "input")
-    return _positions(call, input, lambda shape: call.out(shape, "int64"))
+    if not as_tuple:
+        return _positions(call, input, lambda shape: call.out(shape, "int64"))
+    if call.given:
+        raise ValueError("`out` of `nonzero` takes no tuple: leave it out, or `as_tuple`")
+    return _positions(call, input if input.shape_ else input.reshape(1)).unbind(1)
 
 
 # ---- index -------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ._rules import (
     reduction,
     restored,
 )
+from .view import shown_once
 
 INF = math.inf
 
@@ -261,10 +262,12 @@ def argmin(call, input, dim=None, keepdim=False):
 
 
 def _value_and_position(call, input, dim, keepdim, rule, largest):
-    """max or min: a value over all dims, or (values, indices) along one."""
+    """max or min: a value over all dims, or (values, indices) along one; of two tensors, the larger elements."""
     if hasattr(dim, "strides_"):
-        name = call.op.name
-        raise TypeError(f"`dim` of `{name}` must be an integer, got a tensor: `{name}imum` compares two tensors")
+        if keepdim:
+            raise TypeError(f"`keepdim` of `{call.op.name}` goes with a `dim`, not with a second tensor: leave it out")
+        call.save(kept=input, where=None, input_shape=None)
+        return call.elementwise("maximum" if largest else "minimum", input, dim, out=(call.given or {}).get("out"))
     if dim is None:
         call.save(kept=input, where=None, input_shape=None)
         return reduce_by(call, rule, input, None, keepdim, needs_elements=True)
@@ -273,8 +276,16 @@ def _value_and_position(call, input, dim, keepdim, rule, largest):
     return values, indices
 
 
+def _half_of(f, g, input, other, out):
+    """The gradient of `input`, one of the two tensors that `out` has the extreme values of."""
+    mine = f.where(f.eq(input, other), f.mul(g, 0.5), f.where(f.eq(input, out), g, 0.0))
+    return shown_once(input.shape_, mine)
+
+
 def _value_gradient(f, g, kept, out, dim, keepdim, where, shape):
     """The gradient of max or min: to the element that the index `where` names, or shared among equal ones."""
+    if hasattr(dim, "strides_"):
+        return _half_of(f, g, kept, dim, out)
     if dim is None:
         return shared(f, g, kept, out, None, keepdim)
     if not shape:
@@ -301,7 +312,8 @@ def _pair_ref(value, position):
 def max_(call, input, dim=None, keepdim=False):
     """The maximum of all elements, or along `dim` a pair (values, int64 indices of the first ones).
 
-    NaN counts as the maximum. Raises ValueError for a maximum of nothing.
+    Of two tensors, `max(input, other)`, the larger of each two elements, as `maximum`. NaN counts as the maximum.
+    Raises ValueError for a maximum of nothing.
     """
     return _value_and_position(call, input, dim, keepdim, amax.rule, True)
 
@@ -309,6 +321,11 @@ def max_(call, input, dim=None, keepdim=False):
 @max_.grad("input")
 def _(f, g, kept, out, dim, keepdim, where, input_shape):
     return _value_gradient(f, g, kept, out, dim, keepdim, where, input_shape)
+
+
+@max_.grad("dim")
+def _(f, g, kept, out, dim):
+    return _half_of(f, g, dim, kept, out)
 
 
 @op(
@@ -327,3 +344,8 @@ def min_(call, input, dim=None, keepdim=False):
 @min_.grad("input")
 def _(f, g, kept, out, dim, keepdim, where, input_shape):
     return _value_gradient(f, g, kept, out, dim, keepdim, where, input_shape)
+
+
+@min_.grad("dim")
+def _(f, g, kept, out, dim):
+    return _half_of(f, g, dim, kept, out)

@@ -13,7 +13,7 @@ def _launch(call, kernel, t, dim, index, v, v_strides):
     if not index.numel_:
         return
     bits, shape = UNSIGNED[t.dtype.itemsize], t.shape_
-    types = (t.dtype.name, v.dtype.name) if kernel == "scatter_add" else (bits, bits)
+    types = (t.dtype.name, v.dtype.name) if kernel.startswith("scatter_") else (bits, bits)
     layouts = (shape, t.strides_, index.shape_, index.strides_, v_strides)
     last = (shape[dim] if shape else 1) - 1
     errors = {1: f"`index` of `{call.op.name}` must be from 0 to {last} for dim {dim} of a tensor {shape}"}
@@ -74,14 +74,15 @@ def _(f, g, dim, index, input_shape):
     return f.gather_backward(g, dim, index, input_shape)
 
 
-def _add(call, y, dim, index, src):
-    """Add to y; 16-bit sums are kept in float32 and rounded once."""
+def _add(call, y, dim, index, src, strides=None, kernel="scatter_add"):
+    """Add to y (or multiply it); 16-bit results are kept in float32 and rounded once."""
+    strides = src.strides_ if strides is None else strides
     if y.dtype.is_floating_point and y.dtype.itemsize == 2:
         wide = y.to(dtype="float32")
-        _launch(call, "scatter_add", wide, dim, index, src, src.strides_)
+        _launch(call, kernel, wide, dim, index, src, strides)
         copy_into(call, y, wide.to(dtype=y.dtype))
     else:
-        _launch(call, "scatter_add", y, dim, index, src, src.strides_)
+        _launch(call, kernel, y, dim, index, src, strides)
     return y
 
 
@@ -124,8 +125,12 @@ def _places(dim, index):
     return tuple(places)
 
 
-def _scatter_ref(input, dim, index, src):
+def _scatter_ref(input, dim, index, src, reduce=None):
     y = input.copy()
+    if reduce is not None:
+        add = np.add if reduce == "add" else np.multiply
+        add.at(y, _places(dim, index), _part(src, index.shape) if isinstance(src, np.ndarray) else src)
+        return y
     y[_places(dim, index)] = _part(src, index.shape) if isinstance(src, np.ndarray) and src.ndim else src
     return y
 
@@ -139,16 +144,30 @@ def _scatter_samples(rng):
     yield (rng.standard_normal((5, 3)), 0, distinct((4, 3), 5, 0), rng.standard_normal((4, 3))), {}
     yield (rng.standard_normal((5, 7)), 1, distinct((4, 3), 7, 1), rng.standard_normal((5, 3))), {}
     yield (rng.standard_normal((3, 5, 17)), -2, distinct((3, 2, 17), 5, 1).astype(np.int32), -1.5), {}
+    yield (rng.standard_normal((5, 3)), 0, rng.integers(0, 5, (7, 3)), rng.standard_normal((7, 3))), {"reduce": "add"}
+
+
+_KERNELS = {None: "scatter", "add": "scatter_add", "multiply": "scatter_multiply"}
 
 
 @op(dtypes=ALL, ref=_scatter_ref, samples=_scatter_samples, amp="promote")
-def scatter(call, input, dim, index, src):
+def scatter(call, input, dim, index, src=None, *, value=None, reduce=None):
     """`input` with out[index[i, j, ...], j, ...] = src[i, j, ...] for `dim` 0, and so on for others.
 
-    `src` is a tensor of the dtype of `input`, at least as large as `index`, or a number. Of equal indices the last one
-    counts. Raises ValueError for an index outside of the dim; `out` may be `input`.
+    `src` is a tensor of the dtype of `input`, at least as large as `index`, or a number (also by the name `value`). Of
+    equal indices the last one counts; `reduce` "add" or "multiply" takes all in their order, and `input` too, 16-bit
+    floats in float32. Raises ValueError for an index outside of the dim; `out` may be `input`.
     """
     check(call, input, "input")
+    if (src is None) == (value is None):
+        raise TypeError("`scatter` takes one of `src` and `value`, got " + ("none" if src is None else "both"))
+    if reduce not in _KERNELS:
+        raise ValueError(f"`reduce` of `scatter` must be 'add', 'multiply' or None, got {reduce!r}")
+    if reduce is not None and input.dtype.name == "bool":
+        raise TypeError(f"`reduce` {reduce!r} of `scatter` takes numbers, got bool: cast `input`")
+    if reduce == "multiply" and call.training:
+        raise NotImplementedError("`reduce` 'multiply' of `scatter` has no derivative: call it under `no_grad`")
+    src = value if src is None else src
     tensor = hasattr(src, "strides_")
     if tensor and src.dtype is not input.dtype:
         raise TypeError(f"`src` of `scatter` must be {input.dtype.name} as `input`, got {src.dtype.name}")
@@ -158,16 +177,18 @@ def scatter(call, input, dim, index, src):
     if tensor:
         strides = src.strides_
     else:
-        value, strides = src, (0,) * len(index.shape_)
+        number, strides = src, (0,) * len(index.shape_)
         src = call.empty((), input.dtype)
-        fill(call, src, value)
+        fill(call, src, number)
+    if reduce is not None:
+        return _add(call, y, dim, index, src, strides, _KERNELS[reduce])
     _launch(call, "scatter", y, dim, index, src, strides)
     return y
 
 
 @scatter.grad("input")
-def _(f, g, dim, index):
-    return f.scatter(g, dim, index, 0)
+def _(f, g, dim, index, reduce):
+    return f.scatter(g, dim, index, 0) if reduce is None else g
 
 
 def _from_places(f, g, dim, index, shape):

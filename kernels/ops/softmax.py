@@ -81,12 +81,12 @@ _TOLERANCE = {"bfloat16": (1e-2, 1e-6), "float16": (2e-3, 1e-6)}
 
 
 @op(ref=_softmax_ref, samples=_samples, tolerance=_TOLERANCE)
-def softmax(call, input, dim):
+def softmax(call, input, dim, dtype=None):
     """exp(input) / sum(exp(input)) along `dim`; a slice with a NaN, or of -inf only, gives NaN.
 
-    The result has the shape and dtype of `input`, which it may overwrite.
+    The result has the shape and dtype of `input`, which it may overwrite; `dtype` converts the input first.
     """
-    return _along(call, input, dim, "softmax")
+    return _along(call, input if dtype is None else input.to(dtype=dtype), dim, "softmax")
 
 
 @softmax.grad("input")
@@ -124,9 +124,12 @@ def softmax_backward(call, g, result, dim=-1):
 
 
 @op(ref=_log_softmax_ref, samples=_samples)
-def log_softmax(call, input, dim):
-    """log(softmax(input, dim)), without the loss of small probabilities; `out` may be `input`."""
-    return _along(call, input, dim, "log_softmax")
+def log_softmax(call, input, dim, dtype=None):
+    """log(softmax(input, dim)), without the loss of small probabilities; `out` may be `input`.
+
+    `dtype` converts the input first.
+    """
+    return _along(call, input if dtype is None else input.to(dtype=dtype), dim, "log_softmax")
 
 
 @log_softmax.grad("input")

@@ -17,6 +17,13 @@ def _sampled(*cases):
     return samples
 
 
+def _integer(value, name):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer, got {value!r}") from None
+
+
 def _order_back(order):
     """The inverse of a permutation."""
     return sorted(range(len(order)), key=order.__getitem__)
@@ -79,6 +86,12 @@ def flatten(v, input, start_dim=0, end_dim=-1):
     if first > last:
         raise ValueError(f"`start_dim` {start_dim} must not lie behind `end_dim` {end_dim}")
     return _shaped(v, input, (*own[:first], v.count(own[first : last + 1]), *own[last + 1 :]))
+
+
+@declare(ref=np.ravel, samples=_sampled(((2, 3, 4),), ((),), ((0, 3),)))
+def ravel(v, input):
+    """All elements in row-major order as one dim, without a copy where a view has it."""
+    return _shaped(v, input, (input.numel_,))
 
 
 @declare(
@@ -170,6 +183,22 @@ def transpose(v, input, dim0, dim1):
     return _in_order(input, order)
 
 
+def _swapaxes_ref(x, a, b):
+    return np.swapaxes(x, a, b) if x.ndim else x
+
+
+@declare(ref=_swapaxes_ref, samples=_sampled(((2, 3, 4), 0, -1), ((3, 4), 1, 0), ((), 0, -1)))
+def swapaxes(v, input, axis0, axis1):
+    """As `transpose`, by NumPy's name."""
+    return transpose.function(v, input, axis0, axis1)
+
+
+@declare(ref=_swapaxes_ref, samples=_sampled(((2, 3, 4), 0, -1), ((3, 4), 1, 0), ((), 0, -1)))
+def swapdims(v, input, dim0, dim1):
+    """As `transpose`."""
+    return transpose.function(v, input, dim0, dim1)
+
+
 @declare(ref=np.transpose, samples=_sampled(((3, 4),), ((5,),), ((),)))
 def t(v, input):
     """A matrix transposed; vectors and numbers as they are."""
@@ -192,10 +221,16 @@ def movedim(v, input, source, destination):
     return _in_order(input, order)
 
 
+@declare(ref=np.moveaxis, samples=_sampled(((2, 3, 4), 0, 2), ((2, 3, 4, 5), (0, 1), (-1, 0))))
+def moveaxis(v, input, source, destination):
+    """As `movedim`, by NumPy's name."""
+    return movedim.function(v, input, source, destination)
+
+
 # ---- more of each element ----------------------------------------------------------------------
 
 
-def _shown_once(shape, g):
+def shown_once(shape, g):
     """The gradient of what was expanded: the sum over all the places where an element was shown."""
     added = len(g.shape_) - len(shape)
     dims = [*range(added), *[added + d for d, n in enumerate(shape) if n == 1 and g.shape_[added + d] != 1]]
@@ -207,7 +242,7 @@ def _expanded(v, input, wanted):
     pad = len(wanted) - len(own)
     target = tuple([own[i - pad] if n == -1 and i >= pad else n for i, n in enumerate(wanted)])
     target = v.checked_shape(target, "sizes")
-    return target, v.expand_strides(own, input.strides_, target), 0, (_shown_once, own)
+    return target, v.expand_strides(own, input.strides_, target), 0, (shown_once, own)
 
 
 @declare(
@@ -219,10 +254,32 @@ def expand(v, input, *sizes):
     return _expanded(v, input, v.sizes(sizes))
 
 
-@declare(ref=np.broadcast_to, samples=_sampled(((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((), ())))
-def broadcast_to(v, input, size):
-    """As `expand`, which takes the sizes one by one as well."""
-    return _expanded(v, input, v.sizes((size,)))
+def _unfold_ref(x, dimension, size, step):
+    if not x.ndim:
+        return x.reshape(1)[:size]
+    d = dimension % x.ndim
+    parts = [np.take(x, range(i, i + size), d) for i in range(0, x.shape[d] - size + 1, step)]
+    return np.moveaxis(np.stack(parts, d), d + 1, -1)
+
+
+@declare(
+    ref=_unfold_ref,
+    samples=_sampled(((7,), 0, 3, 2), ((3, 8), 1, 2, 2), ((5, 3), -2, 4, 1), ((2, 6), 1, 2, 3), ((), 0, 1, 1)),
+)
+def unfold(v, input, dimension, size, step):
+    """Every window of `size` elements along a dim, `step` apart, without a copy: its elements are a new last dim."""
+    own, strides = input.shape_ or (1,), input.strides_
+    d = v.checked_dim(dimension, len(input.shape_), "dimension")
+    size, step = _integer(size, "size"), _integer(step, "step")
+    if not 0 <= size <= own[d]:
+        raise ValueError(f"`size` {size} of `unfold` must be from 0 to {own[d]}, the size of dim {d}")
+    if step <= 0:
+        raise ValueError(f"`step` of `unfold` must be positive, got {step}")
+    if not input.shape_:
+        return (size,), (1,), 0, ()
+    windows = (own[d] - size) // step + 1
+    shape = (*own[:d], windows, *own[d + 1 :], size)
+    return shape, (*strides[:d], step * strides[d], *strides[d + 1 :], strides[d]), 0, ()
 
 
 # ---- parts -------------------------------------------------------------------------------------
@@ -248,13 +305,6 @@ def select(v, input, dim, index):
     return (*v.slice_at(input.shape_, input.strides_, dim, index), None)
 
 
-def _integer(value, name):
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"`{name}` must be an integer, got {value!r}") from None
-
-
 def _pieces(v, input, d, sizes):
     start, found = 0, []
     for size in sizes:
@@ -275,7 +325,8 @@ def _need_dim(input, name):
         raise ValueError(f"`{name}` needs a tensor of at least one dim, got a 0-dim one: use `.reshape(1)` first")
 
 
-def _split_ref(x, sizes, dim=0):
+def _split_ref(x, split_size_or_sections, dim=0):
+    sizes = split_size_or_sections
     every = range(sizes, x.shape[dim], sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1]
     return tuple(np.split(x, list(every), dim))
 
@@ -284,17 +335,20 @@ def _split_ref(x, sizes, dim=0):
     ref=_split_ref,
     samples=_sampled(((7, 3), 3), ((3, 6), (1, 2, 3), 1), ((4, 2), 4, -2), ((5,), (0, 5)), ((0,), 3)),
 )
-def split(v, input, sizes, dim=0):
-    """Pieces of `sizes` along `dim`; an int: pieces of that size, of which the last may be smaller."""
+def split(v, input, split_size_or_sections, dim=0):
+    """Pieces of the sizes given along `dim`; an int: pieces of that size, of which the last may be smaller."""
     _need_dim(input, "split")
-    if hasattr(sizes, "__iter__"):
-        d, sizes = v.checked_dim(dim, len(input.shape_)), v.sizes((sizes,))
+    given = split_size_or_sections
+    if hasattr(given, "__iter__"):
+        d, sizes = v.checked_dim(dim, len(input.shape_)), v.sizes((given,))
         if sum(sizes) != input.shape_[d] or any(n < 0 for n in sizes):
-            raise ValueError(f"`sizes` {list(sizes)} must add up to {input.shape_[d]}, the size of dim {d}")
+            raise ValueError(
+                f"`split_size_or_sections` {list(sizes)} must add up to {input.shape_[d]}, the size of dim {d}"
+            )
         return _pieces(v, input, d, sizes)
-    size = _integer(sizes, "sizes")
+    size = _integer(given, "split_size_or_sections")
     if size < 0 or (size == 0 and input.shape_[v.checked_dim(dim, len(input.shape_))]):
-        raise ValueError(f"`sizes` must be positive, got {size}")
+        raise ValueError(f"`split_size_or_sections` must be positive, got {size}")
     return _even(v, input, dim, max(size, 1))
 
 
@@ -311,6 +365,27 @@ def chunk(v, input, chunks, dim=0):
     d = v.checked_dim(dim, len(input.shape_))
     total = input.shape_[d]
     return _even(v, input, d, -(-total // chunks)) if total else _pieces(v, input, d, [0] * chunks)
+
+
+def _diagonal_ref(x, offset=0, dim1=0, dim2=1):
+    return np.diagonal(x, offset, dim1, dim2)
+
+
+@declare(
+    ref=_diagonal_ref,
+    samples=_sampled(((3, 5),), ((3, 5), 2), ((5, 3), -1), ((2, 3, 4), 1, 0, -1), ((3, 4), 7), ((2, 3, 4), 0, 2, 1)),
+)
+def diagonal(v, input, offset=0, dim1=0, dim2=1):
+    """The elements whose index in `dim2` is that in `dim1` plus `offset`, as a new last dim in place of the two."""
+    own, strides, offset = input.shape_, input.strides_, _integer(offset, "offset")
+    one, two = v.checked_dim(dim1, len(own), "dim1"), v.checked_dim(dim2, len(own), "dim2")
+    if one == two:
+        raise ValueError(f"`dim1` {dim1} and `dim2` {dim2} of `diagonal` must name two dims of {len(own)}")
+    length = max(0, min(own[one], own[two] - offset) if offset > 0 else min(own[one] + offset, own[two]))
+    first = (offset * strides[two] if offset > 0 else -offset * strides[one]) if length else 0
+    kept = [d for d in range(len(own)) if d not in (one, two)]
+    steps = (*(strides[d] for d in kept), strides[one] + strides[two])
+    return (*(own[d] for d in kept), length), steps, first, None
 
 
 @declare(ref=lambda x, dim=0: tuple(np.moveaxis(x, dim, 0)), samples=_sampled(((3, 5),), ((3, 5), -1), ((2, 3, 4), 1)))

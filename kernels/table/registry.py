@@ -114,8 +114,8 @@ class Op:
         return declare
 
     def form(self, name):
-        """Declare what a call of an elementwise op means that names `name`, which is no parameter of the rule:
-        `function(f, *inputs, name=..., out=None)`, written with other ops.
+        """Declare what a call of an elementwise op means that names `name`, which is no parameter of the rule, or (as
+        the last parameter) leaves it out: `function(f, *inputs, name=..., out=None)`, written with other ops.
         """
 
         def declare(function):

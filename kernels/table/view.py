@@ -9,8 +9,8 @@ def view(*, ref, samples):
     Sizes, strides and the offset count elements; `v` has the layout algebra (`infinicore/core/layout_cy.py`). Strides
     of None: no view has that shape, so the elements are copied. `back` is (function, *args) where
     `function(*args, g)` gives the gradient of `input` from that of the view, or None for what is right wherever no
-    element is shown twice: `g` where the view shows, zeros elsewhere. A list of (shape, strides, offset) stands for
-    several views, which must show every element once.
+    element is shown twice: `g` where the view shows, zeros elsewhere. () adds up what comes for each element, however
+    often it is shown. A list of (shape, strides, offset) stands for several views, which must show every element once.
     """
 
     def declare(function):

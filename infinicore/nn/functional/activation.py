@@ -5,8 +5,12 @@ import warnings
 import infinicore
 
 
-def _activate(function, input, inplace, *args):
-    """`function(input, *args)`, into the memory of `input` if asked to."""
+def _activate(function, input, inplace, *args, out=None):
+    """`function(input, *args)`, into the memory of `input` or into `out` if asked to."""
+    if out is not None:
+        if inplace:
+            raise ValueError("`inplace` and `out` both say where the result goes: leave one out")
+        return function(input, *args, out=out)
     if not inplace:
         return function(input, *args)
     if input.requires_grad and infinicore.is_grad_enabled():
@@ -20,9 +24,9 @@ def relu(input, inplace=False):
     return input.relu_() if inplace else infinicore.relu(input)
 
 
-def relu6(input, inplace=False):
+def relu6(input, inplace=False, *, out=None):
     """min(max(x, 0), 6)."""
-    return _activate(infinicore.hardtanh, input, inplace, 0.0, 6.0)
+    return _activate(infinicore.hardtanh, input, inplace, 0.0, 6.0, out=out)
 
 
 def leaky_relu(input, negative_slope=0.01, inplace=False):
@@ -49,9 +53,9 @@ def elu(input, alpha=1.0, inplace=False):
     return _activate(infinicore.elu, input, inplace, float(alpha))
 
 
-def selu(input, inplace=False):
+def selu(input, inplace=False, *, out=None):
     """elu with the constants that keep mean 0 and variance 1 (Klambauer et al., arXiv 1706.02515)."""
-    return _activate(infinicore.selu, input, inplace)
+    return _activate(infinicore.selu, input, inplace, out=out)
 
 
 def celu(input, alpha=1.0, inplace=False):
@@ -96,19 +100,19 @@ def glu(input, dim=-1):
     return infinicore.gated_sigmoid(a, b)
 
 
-def softplus(input, beta=1.0, threshold=20.0):
+def softplus(input, beta=1.0, threshold=20.0, *, out=None):
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
-    return infinicore.softplus(input, float(beta), float(threshold))
+    return infinicore.softplus(input, float(beta), float(threshold), out=out)
 
 
-def softsign(input):
+def softsign(input, *, out=None):
     """x / (1 + |x|)."""
-    return infinicore.softsign(input)
+    return infinicore.softsign(input, out=out)
 
 
-def sigmoid(input):
+def sigmoid(input, *, out=None):
     """1 / (1 + exp(-x))."""
-    return infinicore.sigmoid(input)
+    return infinicore.sigmoid(input, out=out)
 
 
 def logsigmoid(input):
@@ -116,21 +120,21 @@ def logsigmoid(input):
     return infinicore.logsigmoid(input)
 
 
-def tanh(input):
+def tanh(input, *, out=None):
     """Hyperbolic tangent."""
-    return infinicore.tanh(input)
+    return infinicore.tanh(input, out=out)
 
 
-def tanhshrink(input):
+def tanhshrink(input, *, out=None):
     """x - tanh(x)."""
-    return infinicore.tanhshrink(input)
+    return infinicore.tanhshrink(input, out=out)
 
 
-def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
+def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False, *, out=None):
     """x limited to [min_val, max_val]."""
     if min_val > max_val:
         raise ValueError(f"`min_val` {min_val} must not be above `max_val` {max_val}")
-    return _activate(infinicore.hardtanh, input, inplace, min_val, max_val)
+    return _activate(infinicore.hardtanh, input, inplace, min_val, max_val, out=out)
 
 
 def hardsigmoid(input, inplace=False):
@@ -138,9 +142,9 @@ def hardsigmoid(input, inplace=False):
     return _activate(infinicore.hardsigmoid, input, inplace)
 
 
-def hardswish(input, inplace=False):
+def hardswish(input, inplace=False, *, out=None):
     """x * hardsigmoid(x)."""
-    return _activate(infinicore.hardswish, input, inplace)
+    return _activate(infinicore.hardswish, input, inplace, out=out)
 
 
 def hardshrink(input, lambd=0.5):
@@ -180,12 +184,12 @@ def softmin(input, dim=None, dtype=None):
     return softmax(-input, _implicit_dim(input) if dim is None else dim, dtype)
 
 
-def log_softmax(input, dim=None, dtype=None):
+def log_softmax(input, dim=None, dtype=None, *, out=None):
     """The logarithm of softmax, with its arguments."""
     dim = _implicit_dim(input) if dim is None else dim
     if dtype is not None:
         input = input.to(dtype)
-    return infinicore.log_softmax(input, dim)
+    return infinicore.log_softmax(input, dim, out=out)
 
 
 def causal_softmax(input, out=None):

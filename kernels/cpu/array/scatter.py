@@ -46,6 +46,11 @@ def add(t, t_at, v, v_at):
 
 
 @jit.inline
+def multiply(t, t_at, v, v_at):
+    store(t, t_at, load(t, t_at) * load(v, v_at))
+
+
+@jit.inline
 def elements(args, lo, hi, move, T, V, I):
     """t[.., index[.., k, j], ..] and v[.., k, j] for units [lo, hi): blocks of j and of k for each kept index."""
     t, index, v = ptr(load(args, ELEMENTS.t), T), ptr(load(args, ELEMENTS.index), I), ptr(load(args, ELEMENTS.v), V)
@@ -100,6 +105,11 @@ def scatter(args, lo, hi, T, V, I):
 @jit.inline
 def scatter_add(args, lo, hi, T, V, I):
     return elements(args, lo, hi, add, T, V, I)
+
+
+@jit.inline
+def scatter_multiply(args, lo, hi, T, V, I):
+    return elements(args, lo, hi, multiply, T, V, I)
 
 
 # ---- rows that are added up --------------------------------------------------------------------
