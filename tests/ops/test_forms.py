@@ -227,6 +227,13 @@ def test_diagonals_are_views():
         x.diagonal(0, 1, -2)
 
 
+def test_a_number_has_a_dim_to_move():
+    x = ic.tensor(3.0)
+    for y in (x.movedim(0, -1), x.moveaxis(-1, 0), x.swapaxes(0, -1), x.swapdims(0, 0)):
+        assert y.shape == () and y.storage is x.storage
+    assert x.unfold(0, 1, 1).tolist() == x.ravel().tolist() == [3] and x.unfold(0, 0, 1).shape == (0,)
+
+
 def test_what_was_broadcast_may_be_written_to():
     x = ic.ones(3, 1)
     y = ic.broadcast_to(x, (3, 4))
