@@ -40,7 +40,7 @@ _NAMES = {
     "tensor.formats": ["channels_last", "channels_last_3d", "contiguous_format", "memory_format", "preserve_format"],
     "tensor.kinds": ["e", "inf", "is_tensor", "nan", "pi", "result_type"],
     "tensor.printing": ["printoptions", "set_printoptions"],
-    "random": ["Generator", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
+    "random": ["Generator", "dropout", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }

@@ -179,12 +179,31 @@ def promote_types(a, b):
     return _TABLE[f"int{unsigned.itemsize * 16}"]
 
 
-def scalar_type(kind, other):
-    """The dtype of an operation between a number of Python type `kind` and a tensor of dtype `other`."""
+def number_type(kind):
+    """The dtype that numbers of a Python or NumPy type have by themselves: bool, int64 or float32."""
     if issubclass(kind, (bool, np.bool_)):
-        return other
+        return bool_
     if issubclass(kind, (int, np.integer)):
-        return int64 if other.kind == "b" else other
+        return int64
     if issubclass(kind, (float, np.floating)):
-        return other if other.kind in "fs" else float32
+        return float32
     raise TypeError(f"an operand must be a tensor or a real number, got {kind.__name__}")
+
+
+def can_cast(result, target):
+    """Whether an op may write its result to a tensor of dtype `target`: no floats to integers, no numbers to bools."""
+    return _category(result) <= _category(target)
+
+
+def common_type(with_dims, zero_dim, numbers):
+    """The dtype of an operation, by PyTorch's rules, from those of its tensors and of its numbers (`number_type`).
+
+    Each of the three groups is promoted by itself. Of the three, the highest kind wins (bool < integers < floats), and
+    of equal kinds the first group: a number never widens a tensor of its kind.
+    """
+    groups = [group for group in (with_dims, zero_dim, numbers) if group]
+    return max([functools.reduce(promote_types, group) for group in groups], key=_category)
+
+
+def _category(d):
+    return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)

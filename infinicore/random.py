@@ -13,11 +13,13 @@ from .dispatch.generator import (
 from .dtype import dtype as to_dtype
 from .dtype import float32, int64
 from .interop.numpy import from_numpy
+from .tensor import FUNCTIONS
 from .tensor.gradients import makes_leaf
 
 __all__ = [
     "Generator",
     "default_generator",
+    "dropout",
     "fork_rng",
     "get_rng_state",
     "manual_seed",
@@ -60,3 +62,17 @@ def randint(low=0, high=None, size=None, *, dtype=None, device=None, generator=N
         raise ValueError(f"`low` {low} must be below `high` {high}")
     values = (generator or default_generator()).integers(low, high, layout.checked_shape(size))
     return from_numpy(values, dtype=to_dtype(dtype) if dtype else int64, device=usable(device))
+
+
+def dropout(input, p, train):
+    """Each element of `input` zero with probability `p`, else divided by 1 - p; `input` itself unless `train`.
+
+    `seeded_dropout` with a seed of the default generator. Raises ValueError for a `p` that is not from 0 to 1,
+    TypeError for a `train` that is no bool.
+    """
+    if not isinstance(train, bool):
+        got = type(train).__name__
+        raise TypeError(f"`train` of `dropout` must be a bool, got {got}: a seed is for `seeded_dropout`")
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"`p` of `dropout` must be from 0 to 1, got {p!r}")
+    return FUNCTIONS["seeded_dropout"](input, p, default_generator().kernel_seed()) if train else input

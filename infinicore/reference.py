@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import infinicore
-from infinicore.kernels import OPS
+from infinicore.kernels import ALIASES, OPS
 from infinicore.tensor.tensor import METHODS
 
 ROOT = Path(infinicore.__file__).parent
@@ -84,6 +84,7 @@ def _op_signature(op, method=False):
         parts.append("dtype: Any")
     outputs = op.outputs
     parts += ["*"] if outputs and not star else []
+    parts += [f"{name}: Any = ..." for name in op.forms if name not in op.parameters]
     parts += ["reduction: str = ..."] if op.family == "loss" else []
     parts += [f"{name}: Any = ..." for name in op.forms if name not in op.parameters]
     parts += [f"{name}: Any = ..." for name in outputs]
@@ -112,8 +113,8 @@ def package_stub():
     lines += [f"from . import {name} as {name}" for name in infinicore._MODULES]
     lines += ["", "__version__: str"]
     lines += [f"{name}: DType" for name in (*infinicore._DTYPES, *infinicore._ALIASES)]
-    for name, op in sorted(OPS.items()):
-        parameters, result = _op_signature(op)
+    for name in sorted({*OPS, *ALIASES}):
+        parameters, result = _op_signature(OPS[ALIASES.get(name, name)])
         lines.append(f"def {name}({parameters}) -> {result}: ...")
     for name in METHODS:
         parameters = _signature(getattr(infinicore.Tensor, name), drop=1)
@@ -136,7 +137,7 @@ def tensor_stub():
     methods = {}
     for name in list(vars(Tensor)):
         value = getattr(Tensor, name)
-        op = OPS.get(name)
+        op = OPS.get(ALIASES.get(name, name))
         if name in _HIDDEN or name in _OPERATORS or (name.startswith("_") and not name.startswith("__")):
             continue
         if isinstance(value, property):
@@ -150,7 +151,7 @@ def tensor_stub():
     for name in sorted(methods):
         lines += ["    " + line for line in methods[name]]
     for name in sorted(_OPERATORS):
-        unary = name in ("__neg__", "__abs__", "__invert__")
+        unary = name in ("__neg__", "__pos__", "__abs__", "__invert__")
         ignore = "  # type: ignore[override]" if name in ("__eq__", "__ne__") else ""
         lines.append(f"    def {name}(self{'' if unary else ', other: Any'}) -> Tensor: ...{ignore}")
     imports = "from collections.abc import Iterator\nfrom typing import Any\n\nimport numpy as np\n"
@@ -174,7 +175,10 @@ def operators_page():
             plain = ", ".join(
                 p.partition(":")[0] + ("" if "= ..." not in p else "=…") for p in parameters.split(", ") if p.strip()
             )
-            lines += [f"### `{op.name}({plain})`", "", op.doc or "", "", f"dtypes: {', '.join(op.dtypes)}", ""]
+            names = [f"`{name}`" for name, other in ALIASES.items() if other == op.name]
+            also = [f"Also as {' and '.join(names)}.", ""] if names else []
+            text = [op.doc or "", "", *also, f"dtypes: {', '.join(op.dtypes)}", ""]
+            lines += [f"### `{op.name}({plain})`", "", *text]
     return "\n".join(lines)
 
 

@@ -5,9 +5,9 @@ if __name__ == "infinicore.kernels":
     from pathlib import Path
 
     from .build.load import kernel
-    from .table.registry import OPS, Op
+    from .table.registry import ALIASES, OPS, Op
 
-    __all__ = ["OPS", "Op", "kernel"]
+    __all__ = ["ALIASES", "OPS", "Op", "kernel"]
 
     for _file in sorted((Path(__file__).parent / "ops").glob("[!_]*.py")):
         importlib.import_module(f"{__name__}.ops.{_file.stem}")

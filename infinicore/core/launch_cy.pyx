@@ -419,35 +419,52 @@ def make_unary(dict kernels, dict table, slow, learn, str name, str doc):
     return function
 
 
-def make_binary(dict kernels, dict table, slow, learn, str name, str doc):
-    """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype."""
+cdef inline TensorBase _dense(dict kernels, input, other, out):
+    """The result for contiguous tensors of one dtype and shape; None if this is no such call, or finds an error."""
+    global infinicore_deeds
+    cdef TensorBase a, b, o
+    cdef Entry entry
+    cdef int64_t block[3]
+    if type(input) is not _tensor or type(other) is not _tensor or not _plain():
+        return None
+    a = <TensorBase>input
+    b = <TensorBase>other
+    if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and a.numel_ > 0
+            and a.device is _cpu and b.device is _cpu
+            and (a.shape_ is b.shape_ or a.shape_ == b.shape_) and not _tracks(a) and not _tracks(b)):
+        entry = kernels.get(a.dtype)
+        if entry is not None:
+            o = _output(a, entry, out)
+            if o is not None and (out is None or not (
+                    _overlaps(a, o, a.numel_ * entry.itemsize)
+                    or _overlaps(b, o, a.numel_ * entry.itemsize))):
+                block[0] = a.address
+                block[1] = b.address
+                block[2] = o.address
+                infinicore_deeds += 1
+                if _run(entry.kernel, block, a.numel_, _parts(a.numel_, GRAIN)) == 0:
+                    return o  # else the whole call finds the words
+    return None
+
+
+def make_binary(dict kernels, dict table, slow, learn, str name, str doc, rounded=None):
+    """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype.
+
+    Of one that can be `rounded`, calls with a `rounding_mode` go there.
+    """
     def function(input, other, *, out=None):
-        global infinicore_deeds
-        cdef TensorBase a, b, o
-        cdef Entry entry
-        cdef int64_t block[3]
-        if type(input) is _tensor and type(other) is _tensor and _plain():
-            a = <TensorBase>input
-            b = <TensorBase>other
-            if (a.dtype is b.dtype and a.contiguous_ and b.contiguous_ and a.numel_ > 0
-                    and a.device is _cpu and b.device is _cpu
-                    and (a.shape_ is b.shape_ or a.shape_ == b.shape_) and not _tracks(a) and not _tracks(b)):
-                entry = kernels.get(a.dtype)
-                if entry is not None:
-                    o = _output(a, entry, out)
-                    if o is not None and (out is None or not (
-                            _overlaps(a, o, a.numel_ * entry.itemsize)
-                            or _overlaps(b, o, a.numel_ * entry.itemsize))):
-                        block[0] = a.address
-                        block[1] = b.address
-                        block[2] = o.address
-                        infinicore_deeds += 1
-                        _run(entry.kernel, block, a.numel_, _parts(a.numel_, GRAIN))
-                        return o
-        return _elementwise(table, slow, learn, (input, other), out)
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
+        cdef TensorBase y = _dense(kernels, input, other, out)
+        return _elementwise(table, slow, learn, (input, other), out) if y is None else y
+    def with_mode(input, other, *, out=None, rounding_mode=None):
+        cdef TensorBase y
+        if rounding_mode is not None:
+            return rounded(input, other, rounding_mode=rounding_mode, out=out)
+        y = _dense(kernels, input, other, out)
+        return _elementwise(table, slow, learn, (input, other), out) if y is None else y
+    made = function if rounded is None else with_mode
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = doc
+    return made
 
 
 def make_many(dict table, slow, learn, int count, tuple defaults, bind):

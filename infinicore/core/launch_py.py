@@ -202,7 +202,7 @@ class Entry:
 
 
 def _dense(entry, inputs):
-    """Run a kernel on contiguous tensors of one shape."""
+    """Run a kernel on contiguous tensors of one shape; None if it reports an error."""
     first = inputs[0]
     storage = tensor_cy.allocate(first.numel_ * entry.result.itemsize)
     out = _state["tensor"]()
@@ -210,8 +210,8 @@ def _dense(entry, inputs):
         storage, storage.address, entry.result, first.device, first.shape_, first.strides_, first.numel_, True
     )
     block = (ctypes.c_int64 * (len(inputs) + 1))(*[x.address for x in inputs], out.address)
-    _run(entry.kernel, ctypes.addressof(block), first.numel_, _parts(first.numel_, GRAIN_ELEMENTS))
-    return out
+    status = _run(entry.kernel, ctypes.addressof(block), first.numel_, _parts(first.numel_, GRAIN_ELEMENTS))
+    return None if status else out
 
 
 def _plain(x, tensor):
@@ -252,20 +252,30 @@ def make_unary(kernels, table, slow, learn, name, doc):
     return function
 
 
-def make_binary(kernels, table, slow, learn, name, doc):
-    """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype."""
+def make_binary(kernels, table, slow, learn, name, doc, rounded=None):
+    """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype.
+
+    Of one that can be `rounded`, calls with a `rounding_mode` go there.
+    """
 
     def function(input, other, *, out=None):
         tensor = _state["tensor"]
         if out is None and type(other) is tensor and _plain(input, tensor) and _alike(input, other):
             entry = kernels.get(input.dtype)
-            if entry is not None:
-                return _dense(entry, (input, other))
+            y = None if entry is None else _dense(entry, (input, other))
+            if y is not None:
+                return y
         return slow((input, other), out)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
+    def with_mode(input, other, *, out=None, rounding_mode=None):
+        if rounding_mode is not None:
+            return rounded(input, other, rounding_mode=rounding_mode, out=out)
+        return function(input, other, out=out)
+
+    made = function if rounded is None else with_mode
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = doc
+    return made
 
 
 def make_many(table, slow, learn, count, defaults, bind):

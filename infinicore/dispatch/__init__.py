@@ -12,6 +12,7 @@ from .elementwise import (
 )
 from .tensors import (
     as_dtype,
+    check_fits,
     empty,
     from_array,
     mirror,
@@ -29,6 +30,7 @@ __all__ = [
     "Call",
     "as_dtype",
     "cast",
+    "check_fits",
     "contiguous_copy",
     "copy_into",
     "elementwise",

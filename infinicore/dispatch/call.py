@@ -8,7 +8,7 @@ from ..core import launch as core_launch
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import DType
-from .elementwise import copy_into, elementwise
+from .elementwise import copy_into, elementwise, result_type
 from .launcher import Launcher
 from .tensors import as_dtype, empty, view, writable
 from .tensors import overlap as how_they_overlap
@@ -44,8 +44,8 @@ class Call(Launcher):
     def out(self, shape, dtype, key="out", overlap="never"):
         """The output tensor: the caller's (checked), or a new one.
 
-        `overlap="same"` says that the kernel is right when the output is exactly one of the inputs;
-        any other overlap goes through a temporary.
+        `overlap="same"` says that the kernel is right when the output is exactly one of the inputs; any other overlap
+        goes through a temporary, or is an error where `overlap` is "refused".
         """
         shape, dtype = tuple(shape), dtype if type(dtype) is DType else as_dtype(dtype)
         given = self.given.get(key) if self.given else None
@@ -63,12 +63,16 @@ class Call(Launcher):
                 "move it with `.to()`"
             )
         writable(given, key)
-        given.storage.version += 1
         direct = given.contiguous_
         for x in self.inputs:
             how = how_they_overlap(x, given)
+            if overlap == "refused" and how != "none":
+                raise ValueError(
+                    f"`{key}` of `{self.op.name}` must not share memory with an input: give another tensor"
+                )
             if how == "partial" or (how == "same" and overlap != "same"):
                 direct = False
+        given.storage.version += 1
         if direct:
             return given
         temporary = empty(shape, dtype, None, self.device)
@@ -85,6 +89,8 @@ class Call(Launcher):
     def view(x, shape, strides, offset=0):
         """The memory of a new tensor with another layout; `offset` in elements."""
         return view(x, shape, strides, offset)
+
+    result_type = staticmethod(result_type)
 
     def elementwise(self, name, *inputs, out=None):
         """Run an elementwise op as a part of this one."""

@@ -354,7 +354,8 @@ def record_elementwise(op, inputs, out, result=None):
         if isinstance(x, TensorBase) and x.tracked:
             rule = op.gradients.get(name)
             if rule is None:
-                made = Node(op.name, tuple(edge(x) for x in inputs if isinstance(x, TensorBase)), ())
+                edges = tuple(edge(x) for x in inputs if isinstance(x, TensorBase))
+                made = Node(op.name, edges, ((out.shape_, out.dtype),))
                 return attach(out, made)
             wanted.append((name, x.shape_, x.dtype, x.device))
             edges.append(edge(x))

@@ -8,9 +8,10 @@ import functools
 from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout
+from ..core.backend import raise_for
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
-from ..dtype import bool_, dtype, float32, promote_types, scalar_type, uint8
+from ..dtype import bool_, can_cast, common_type, float32, number_type, uint8
 from ..kernels.blocks.elementwise import WALK
 from ..kernels.ops import copy as copy_ops
 from . import known
@@ -29,19 +30,28 @@ def elementwise_kernel(op, inputs, compute, output, device=CPU):
     return found
 
 
+def result_type(*values):
+    """The dtype of an operation on tensors and numbers, by PyTorch's rules."""
+    tensors = [x for x in values if isinstance(x, TensorBase)]
+    return common_type(
+        [x.dtype for x in tensors if x.shape_],
+        [x.dtype for x in tensors if not x.shape_],
+        [number_type(type(x)) for x in values if not isinstance(x, TensorBase)],
+    )
+
+
 def _result_types(op, inputs):
     """(dtype to compute in, dtype of the result) of inputs given as (dtype, shape, strides), or as types of numbers."""
     tensors = [x for x in inputs if isinstance(x, tuple)]
-    if tensors:
-        common = functools.reduce(promote_types, [d for d, shape, _ in tensors if shape] or [d for d, *_ in tensors])
-    else:  # where(mask, 1.0, 0.0)
-        common = dtype(inputs[0])
-    for own, shape, _ in tensors:
-        if not shape and _category(own) > _category(common):
-            common = promote_types(common, own)
-    for x in inputs:
-        if not isinstance(x, tuple):
-            common = scalar_type(x, common)
+    numbers = [number_type(x) for x in inputs if not isinstance(x, tuple)]
+    common = common_type(
+        [d for d, shape, _ in tensors if shape],
+        [d for d, shape, _ in tensors if not shape],
+        [] if op.result == "input" else numbers,
+    )
+    for own in op.refuses:
+        if any((x[0] if isinstance(x, tuple) else number_type(x)).name == own for x in inputs):
+            raise TypeError(f"`{op.name}` takes no operand of {own}: cast it to another dtype first")
     if common.kind == "s":
         raise TypeError(f"`{op.name}` does not compute in {common}, cast it to another dtype first")
     if op.result == "bool":
@@ -53,23 +63,13 @@ def _result_types(op, inputs):
     return common, common
 
 
-def result_type(*values):
-    """The dtype of an operation on tensors and numbers."""
-    inputs = [(x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in values]
-    return _result_types(kernels.OPS["add"], inputs)[1]
-
-
-def _category(d):
-    return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)
-
-
 class _Plan:
     """How an elementwise call runs: shape, dtype and strides of a new result, and the launch.
 
     The argument block is `head`, the addresses of the operands, `tail`.
     """
 
-    __slots__ = ("head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
+    __slots__ = ("errors", "head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
 
 
 def _planned(device, *key):
@@ -91,8 +91,8 @@ def _plan(op, inputs, result, target, device):
             raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {got}")
     plan = _Plan()
     compute, plan.output = _result_types(op, values) if result is None else (result, result)
-    plan.numbers = _scalar_dtype(compute)
-    if compute is bool_ and op.name in ("add", "mul", "where"):
+    plan.numbers, plan.errors = _scalar_dtype(compute), op.errors
+    if compute is bool_ and op.name in ("add", "mul", "where", "maximum", "minimum"):
         compute = uint8  # True + True is True: summed as bytes, stored as "not zero"
     operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
     plan.shape = shape = functools.reduce(layout.broadcast_shapes, [own for _, own, _ in operands])
@@ -137,6 +137,8 @@ def elementwise(op, inputs, out, result=None, call=None):
     signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
     device = one_device(op.name, (*op.parameters, "out"), (*inputs, out))
     plan = _planned(device, op, signature, result, None)
+    if op.check is not None:
+        op.check(plan.output, *inputs)
     if out is None:
         target = out = empty(plan.shape, plan.output, plan.strides, device)
     else:
@@ -144,9 +146,14 @@ def elementwise(op, inputs, out, result=None, call=None):
         plan = _planned(device, op, signature, result, (target.dtype, target.strides_))
     operands = inputs
     if len(tensors) < len(inputs):
+        if op.result == "input":
+            _need_room(op, inputs, plan.numbers)
         operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]
     block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
-    device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, (operands, target), None)
+    keep = operands, target
+    status = device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, keep, plan.errors)
+    if status:
+        raise_for(status, plan.errors, op.name)
     if call is not None:
         places = [(len(plan.head) + i, i, 0) for i in range(len(operands) + 1)]
         call.launched.append((plan.kernel, block, [*operands, target], places, plan.numel, core_launch.GRAIN_ELEMENTS))
@@ -157,6 +164,15 @@ def elementwise(op, inputs, out, result=None, call=None):
     if out is not target:
         copy_into(out, target)
     return out
+
+
+def _need_room(op, inputs, own):
+    """Refuse numbers beyond an integer dtype that they do not promote."""
+    bits = 8 * own.itemsize - (own.kind == "i")
+    low, high = -(1 << bits) if own.kind == "i" else 0, 1 << bits
+    for name, x in zip(op.parameters, inputs):
+        if own.kind in "iu" and not isinstance(x, TensorBase) and not low - 1 < x < high:
+            raise ValueError(f"`{name}` of `{op.name}` must fit into the dtype of `input`, {own}, got {x}")
 
 
 _NUMBERS = {
@@ -177,6 +193,8 @@ def known_launch(op, inputs, out, y, result=None):
         return None
     signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
     plan = _planned(y.device, op, signature, result, None if out is None else (y.dtype, y.strides_))
+    if op.check is not None and plan.output.kind != "f" and not all(isinstance(x, TensorBase) for x in inputs):
+        return None  # it depends on the numbers
     owners, operands, numbers, place = [], 0, 0, len(plan.head)
     for x in inputs:
         if isinstance(x, TensorBase):
@@ -207,7 +225,7 @@ def _checked_output(op, tensors, plan, out):
         raise TypeError(f"`out` must be a tensor, got {type(out).__name__}")
     if out.shape_ != plan.shape:
         raise ValueError(f"`out` has shape {out.shape_}, but the result of `{op.name}` has shape {plan.shape}")
-    if out.dtype is not plan.output and out.dtype.kind in "iub" and plan.output.kind == "f":
+    if not can_cast(plan.output, out.dtype):
         raise TypeError(f"`out` has dtype {out.dtype}, which cannot hold the result of `{op.name}` in {plan.output}")
     writable(out)
     for x in tensors:

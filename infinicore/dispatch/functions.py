@@ -138,9 +138,12 @@ def make_elementwise(op):
 
     count, defaults = len(op.parameters), tuple(op.defaults.values())
     if not defaults and count < 3:
-        make = core_launch.make_unary if count == 1 else core_launch.make_binary
-        function = make(table, op.known, slow, learn, op.name, op.doc)
-        return _with_form(function, op) if op.forms else function
+        if count == 1:
+            function = core_launch.make_unary(table, op.known, slow, learn, op.name, op.doc)
+            return _with_form(function, op) if op.forms else function
+        form = op.forms.get("rounding_mode")
+        rounded = None if form is None else functools.partial(form, derive.functions)
+        return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc, rounded)
 
     def bind(inputs, named):
         bound = signature.bind(*inputs, **named)
@@ -386,12 +389,13 @@ class _Functions(dict):
     """All public functions by name; that of a row of the op table is made when it is first asked for (0.1 ms each)."""
 
     def __missing__(self, name):
-        made = self[name] = make_function(kernels.OPS[name])
+        other = kernels.ALIASES.get(name)
+        made = self[name] = self[other] if other else make_function(kernels.OPS[name])
         return made
 
     def names(self):
         """The names of all, also of those that are still to be made."""
-        return {*kernels.OPS, *self}
+        return {*kernels.OPS, *kernels.ALIASES, *self}
 
 
 FUNCTIONS = _Functions()

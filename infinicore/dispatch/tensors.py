@@ -81,21 +81,42 @@ def mirror(shape, dtype, device=CPU):
 
 
 @functools.lru_cache(maxsize=1024)
-def _scalar(value, kind, dtype, device, _sign):
+def _scalar(value, kind, dtype, device, _sign, exact):
     import numpy as np
 
+    if exact:
+        check_fits(np.array(value), dtype)
     bits = np.array(value).astype(dtype.numpy).reshape(1)
     t = wrap(bits.ctypes.data, (), (), dtype, bits)  # not in the arena of a graph, which may write to it
     return t if device is CPU else to_device(t, device)
 
 
-def scalar(value, dtype, device=CPU):
-    """A 0-dim tensor of a Python number; cached, so never write to it."""
+def scalar(value, dtype, device=CPU, exact=False):
+    """A 0-dim tensor of a Python number; cached, so never write to it.
+
+    An integer dtype takes a number modulo 2^bits, as arithmetic does, unless it must be `exact`.
+    """
     try:
         sign = value == 0 and str(value)[0] == "-"  # 0.0 and -0.0 are equal as keys
-        return _scalar(value, type(value), dtype, device, sign)
+        return _scalar(value, type(value), dtype, device, sign, exact)
     except OverflowError:
         raise ValueError(f"the number {value!r} does not fit into {dtype}") from None
+
+
+def check_fits(array, dtype):
+    """Refuse numbers in an array that an integer dtype cannot hold, NaN among them; fractions are cut off later.
+
+    A negative integer is its two's complement in an unsigned dtype, as in PyTorch.
+    """
+    import numpy as np
+
+    if dtype.kind not in "iu" or array.dtype.kind not in "iuf" or not array.size:
+        return
+    ends = np.iinfo(dtype.numpy)
+    low = -ends.max if dtype.kind == "u" and array.dtype.kind == "i" else ends.min
+    for value in (array.min().item(), array.max().item()):  # NaN, if there is one
+        if not low <= value <= ends.max:
+            raise ValueError(f"the number {value} does not fit into {dtype}, which holds {ends.min} to {ends.max}")
 
 
 def byte_range(x):
@@ -110,7 +131,7 @@ def overlap(a, b):
         return "none"  # two blocks of the pool
     a_low, a_high = byte_range(a)
     b_low, b_high = byte_range(b)
-    if a_high <= b_low or b_high <= a_low:
+    if a_high <= b_low or b_high <= a_low or not a.numel_ or not b.numel_:
         return "none"
     same = a.address == b.address and a.dtype is b.dtype and a.shape_ == b.shape_ and a.strides_ == b.strides_
     return "same" if same else "partial"

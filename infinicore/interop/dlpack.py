@@ -63,7 +63,11 @@ def _capsule_gone(capsule):
 
 
 def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=None):
-    """A capsule for `__dlpack__`; `copy=True` exports a copy."""
+    """A capsule for `__dlpack__`; `copy=True` exports a copy.
+
+    Raises BufferError for what other libraries cannot take: float8, other devices, and negative strides (PyTorch ends
+    the process) without `copy`.
+    """
     if tensor.device is not CPU:
         raise BufferError(f"a tensor on {tensor.device} cannot be exported through DLPack: call `.cpu()` on it first")
     if dl_device not in (None, (_CPU, 0)):
@@ -73,8 +77,14 @@ def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=Non
     dispatch.refuse_recording("exporting a tensor", "replays would not export it again, so do it afterwards")
     if copy:
         tensor = tensor.clone()
+    steps = [s if n > 1 and tensor.numel_ else abs(s) for n, s in zip(tensor.shape_, tensor.strides_)]
+    if any(s < 0 for s in steps):
+        raise BufferError(
+            f"a tensor with negative strides, {tensor.strides_}, cannot be exported through DLPack, as most libraries "
+            "do not take them: export `.contiguous()`"
+        )
     n = max(1, tensor.ndim)
-    shape, strides = (ctypes.c_int64 * n)(*tensor.shape_), (ctypes.c_int64 * n)(*tensor.strides_)
+    shape, strides = (ctypes.c_int64 * n)(*tensor.shape_), (ctypes.c_int64 * n)(*steps)
     managed = _Managed()
     own = managed.tensor
     own.data = tensor.address if tensor.numel_ else None

@@ -1,10 +1,15 @@
-"""NumPy arrays to tensors and back, sharing memory where that is possible."""
+"""NumPy arrays to tensors and back, sharing memory where that is possible; NumPy's functions of tensors."""
+
+import functools
 
 import numpy as np
 
-from .. import dispatch
+from .. import dispatch, kernels
 from ..core import launch as core_launch
+from ..core.node import GRAD
+from ..core.tensor_cy import TensorBase
 from ..device import CPU, usable
+from ..dispatch.functions import FUNCTIONS
 from ..dtype import dtype as to_dtype
 
 _TYPESTR = {"bfloat16": "<u2", "float8_e4m3": "|u1", "float8_e5m2": "|u1"}
@@ -57,3 +62,33 @@ def from_numpy(array, *, dtype=None, device=None):
         return dispatch.empty(array.shape, wanted, None, place)
     result = dispatch.from_array(array, place)
     return result if wanted is own else dispatch.cast(result, wanted)
+
+
+def operand(x, beside):
+    """What may stand beside a tensor in an operation: itself, or a tensor of a copy of an array."""
+    if not isinstance(x, np.ndarray):
+        return x
+    return from_numpy(np.array(x), device=beside.device)  # a copy: derivatives may need the values of now
+
+
+@functools.cache
+def _ops():
+    """The ops of the table that are NumPy's functions: those whose reference is one."""
+    return {op.ref: name for name, op in reversed(kernels.OPS.items()) if isinstance(op.ref, np.ufunc)}
+
+
+def array_ufunc(ufunc, method, inputs, options):
+    """A universal function of NumPy with a tensor among its operands (`numpy.float32(2) * x`, `array + x`).
+
+    Where the op table has it, the result is a tensor with its place in the graph, by the promotion of tensors; else
+    it is NumPy's, of the values. Raises TypeError where that would lose gradients.
+    """
+    name = _ops().get(ufunc)
+    if name is not None and method == "__call__" and not options:
+        beside = next(x for x in inputs if isinstance(x, TensorBase))
+        return FUNCTIONS[name](*[operand(x, beside) for x in inputs])
+    if any(isinstance(x, TensorBase) for x in options.get("out", ())):
+        return NotImplemented
+    if core_launch.mode() & GRAD and core_launch.tracked(inputs):
+        raise TypeError(f"`numpy.{ufunc.__name__}` records no gradients here: call `.detach()` on the tensor first")
+    return getattr(ufunc, method)(*[x.numpy() if isinstance(x, TensorBase) else x for x in inputs], **options)

@@ -1,5 +1,6 @@
 """Making tensors: empty, filled, from Python data, from foreign memory."""
 
+import functools
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from .. import dispatch
 from ..core import layout
 from ..device import usable
-from ..dtype import bool_, float32, int64
+from ..dtype import DType, float32, int64, number_type, promote_types
 from ..dtype import dtype as to_dtype
 from ..interop.numpy import from_numpy
 from .formats import contiguous_format, row_major
@@ -63,12 +64,16 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
 
 @makes_leaf
 def full(size, fill_value, *, out=None, dtype=None, device=None):
-    """A tensor of one value; the dtype follows the value (float32, int64 or bool) unless given."""
+    """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, int64 or bool) unless given."""
     if out is not None:
         return _given(out, _shape(size), dtype, device).fill_(fill_value)
     place = usable(device)
+    if isinstance(fill_value, Tensor):
+        if fill_value.shape_:
+            raise TypeError(f"`fill_value` must be a number or a 0-dim tensor, got shape {fill_value.shape_}")
+        fill_value = fill_value.item()
     if dtype is None:
-        dtype = float32 if isinstance(fill_value, float) else bool_ if isinstance(fill_value, bool) else int64
+        dtype = number_type(type(fill_value))
     return dispatch.empty(_shape(size), to_dtype(dtype), None, place).fill_(fill_value)
 
 
@@ -110,23 +115,58 @@ def full_like(input, fill_value, *, dtype=None, device=None, memory_format=conti
     return empty_like(input, dtype=dtype, device=device, memory_format=memory_format).fill_(fill_value)
 
 
+def _number(value, name):
+    """A Python number, of a 0-dim tensor or a scalar of NumPy as well."""
+    if not getattr(value, "ndim", 0):
+        value = value.item() if hasattr(value, "item") else value
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"`{name}` must be a number, got {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, got {value}")
+    return value
+
+
 def arange(start, end=None, step=1, *, dtype=None, device=None):
-    """`start, start + step, ...` below `end`; int64 for integers, else float32."""
+    """`start, start + step, ...` before `end`; int64 for integers, else float32.
+
+    With an integer `dtype`, `start` and `step` lose their fractions: int64 before the values are counted, others after
+    it, as in PyTorch. Raises ValueError for an `end` on the other side of `start` than `step` goes.
+    """
     if end is None:
         start, end = 0, start
-    if step == 0:
-        raise ValueError("`step` must not be 0")
-    whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
+    start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
+    whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
     wanted = to_dtype(dtype) if dtype is not None else int64 if whole else float32
-    return from_numpy(
-        np.arange(start, end, step, dtype=np.int64 if whole else np.float64), dtype=wanted, device=usable(device)
-    )
+    if (end - start) * step < 0:
+        raise ValueError(f"`end` {end} of `arange` cannot be reached from `start` {start} by `step` {step}")
+    if wanted is int64:
+        start, end, step = int(start), int(end), int(step)
+    if step == 0:
+        raise ValueError(f"`step` of `arange` must not be 0 as {wanted}: take another one, or a float `dtype`")
+    count = -((start - end) // step) if whole or wanted is int64 else math.ceil((end - start) / step)
+    if wanted.kind in "iu":
+        start, step = int(start), int(step)
+    return from_numpy(start + step * np.arange(count), dtype=wanted, device=usable(device))
 
 
 @makes_leaf
 def linspace(start, end, steps, *, dtype=None, device=None):
-    """`steps` equally spaced values from `start` to `end`, both included."""
-    return from_numpy(np.linspace(start, end, steps), dtype=dtype or float32, device=usable(device))
+    """`steps` equally spaced values from `start` to `end`, both included.
+
+    With an integer `dtype`, which must hold them, `start`, `end` and the values between lose their fractions; the
+    second half is counted back from `end`, as in PyTorch.
+    """
+    start, end, wanted = _number(start, "start"), _number(end, "end"), float32 if dtype is None else to_dtype(dtype)
+    if steps < 0:
+        raise ValueError(f"`steps` must not be negative, got {steps}")
+    if wanted.kind not in "iu":
+        return from_numpy(np.linspace(start, end, steps), dtype=wanted, device=usable(device))
+    start, end, i, limits = int(start), int(end), np.arange(steps), np.iinfo(wanted.numpy)
+    if min(start, end) < limits.min or max(start, end) > limits.max:
+        raise ValueError(f"`start` {start} and `end` {end} of `linspace` must fit into {wanted}: take a wider one")
+    step = np.longdouble((end - start) / max(1, steps - 1))  # products are rounded with the sum, as fused ones are
+    values = np.where(i < max(1, steps // 2), start + step * i, end - step * (steps - 1 - i))
+    return from_numpy(values.astype(np.float64).astype(np.int64), dtype=wanted, device=usable(device))
 
 
 @makes_leaf
@@ -141,8 +181,8 @@ def tensor(data, *, dtype=None, device=None):
     if isinstance(data, Tensor):
         return data.to(dtype or data.dtype, device=device, copy=True)
     device = usable(device)
-    if isinstance(data, (list, tuple)) and any(isinstance(v, Tensor) for v in data):
-        data = [v.cpu().numpy() for v in data]
+    if isinstance(data, (list, tuple)) and any(issubclass(kind, Tensor) for kind in set(map(type, data))):
+        data = [x.cpu().numpy() if isinstance(x, Tensor) else x for x in data]
     try:
         array = np.array(data)
     except ValueError:
@@ -151,14 +191,41 @@ def tensor(data, *, dtype=None, device=None):
         ) from None
     if array.dtype == object:
         raise ValueError("`data` must hold numbers in a rectangular arrangement")
-    if dtype is None and not isinstance(data, np.ndarray) and array.dtype == np.float64:
-        dtype = float32
-    if array.size == 0 and dtype is None and not isinstance(data, np.ndarray):
-        dtype = float32
-    if dtype is not None:
-        wanted = to_dtype(dtype)
-        array = array.astype(wanted.numpy)
-    return from_numpy(array, device=device)
+    wanted = _own_dtype(data, array) if dtype is None else to_dtype(dtype)
+    if not isinstance(data, np.ndarray):
+        dispatch.check_fits(array, wanted)
+    return from_numpy(array.astype(wanted.numpy, copy=False), device=device)
+
+
+def _own_dtype(data, array):
+    """The dtype of data by PyTorch's rules, under which Python's floats are float32; `array` is NumPy's idea of it."""
+    if isinstance(data, np.ndarray) or (array.size and array.dtype.name not in ("float64", "uint64")):
+        return to_dtype(array.dtype)
+    if not array.size:
+        return float32
+    return functools.reduce(promote_types, [_dtype_of(kind, array) for kind in _kinds([data])])
+
+
+def _dtype_of(kind, array):
+    """The dtype of one of `_kinds` by itself; what only NumPy understands (a `range`) has that of the `array`."""
+    if isinstance(kind, (np.dtype, DType)) or issubclass(kind, np.generic):
+        return to_dtype(kind)
+    if issubclass(kind, (int, float)):
+        return number_type(kind)
+    return float32 if array.dtype == np.float64 else to_dtype(array.dtype)
+
+
+def _kinds(data):
+    """What nested sequences hold: the types of numbers, and the dtypes of arrays and tensors."""
+    found = set()
+    for kind in set(map(type, data)):
+        if issubclass(kind, (list, tuple)):
+            found.update(*[_kinds(x) for x in data if type(x) is kind])
+        elif issubclass(kind, (np.ndarray, Tensor)):
+            found.update(x.dtype for x in data if type(x) is kind)
+        else:
+            found.add(kind)
+    return found
 
 
 def as_tensor(data, dtype=None, device=None):

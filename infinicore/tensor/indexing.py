@@ -52,7 +52,7 @@ def basic_index(sizes, steps, index):
 
 
 def _as_tensor(item, device):
-    """An index of one or several dims as a tensor: of a tensor, an array, a list or a number."""
+    """An index of one or several dims as a tensor: of a tensor, an array or a list."""
     if isinstance(item, TensorBase):
         return item
     array = np.asarray(item)
@@ -63,40 +63,64 @@ def _as_tensor(item, device):
     return from_numpy(np.ascontiguousarray(array).reshape(array.shape), device=device)
 
 
-def advanced_index(x, index):
-    """(view, indices) such that `infinicore.index(view, indices)` is `x[index]`, under the rules of NumPy.
+def _is_mask(tensor):
+    """Whether a tensor says which elements are meant, not where they are."""
+    return tensor.dtype.name in ("bool", "uint8")
 
-    The view takes care of slices, None and `...`; `indices` holds a tensor or None for each dim of the view, where a
-    mask stands for as many dims as it has. Integers beside tensors are 0-dim tensors.
+
+def _simplified(item, device):
+    """An item of an index as None, `...`, a slice, a bool, an int, or a tensor of positions or a mask of some dims."""
+    if item is None or item is Ellipsis or isinstance(item, (slice, bool, int)):
+        return item
+    if isinstance(item, np.integer):
+        return int(item)
+    tensor = _as_tensor(item, device)
+    if tensor.shape_ or tensor.dtype.kind not in "iub":
+        return tensor
+    return bool(tensor) if _is_mask(tensor) else int(tensor)
+
+
+def advanced_index(x, index):
+    """(view, indices) such that `infinicore.index(view, indices)` is `x[index]`, under the rules of PyTorch.
+
+    The view takes care of integers (0-dim tensors too), slices, None and `...`; `indices` holds a tensor or None for
+    each dim of the view, where a mask stands for as many dims as it has, or nothing if the view is all.
     """
-    items = [
-        item
-        if item is None or item is Ellipsis or isinstance(item, (slice, bool, np.bool_))
-        else _as_tensor(item, x.device)
-        for item in (index if isinstance(index, tuple) else (index,))
-    ]
+    items = [_simplified(item, x.device) for item in (index if isinstance(index, tuple) else (index,))]
     used = 0
     for item in items:
         if isinstance(item, TensorBase):
-            used += len(item.shape_) if item.dtype.kind == "b" and item.shape_ else item.dtype.kind != "b"
+            used += len(item.shape_) if _is_mask(item) else 1
         else:
-            used += isinstance(item, slice)
+            used += not (item is None or item is Ellipsis or isinstance(item, bool))
     if used > len(x.shape_):
         raise IndexError(f"`index` names {used} dims, but the tensor has {len(x.shape_)}")
     if sum(item is Ellipsis for item in items) > 1:
         raise IndexError("`index` may hold one `...` only")
-    basic, indices = [], []
+    basic, indices, found = [], [], False
     for item in items:
         if item is Ellipsis:
             basic += [slice(None)] * (len(x.shape_) - used)
             indices += [None] * (len(x.shape_) - used)
-        elif item is None or isinstance(item, slice):
-            basic.append(item)
-            indices.append(None)
-        elif isinstance(item, (bool, np.bool_)) or (item.dtype.kind == "b" and not item.shape_):
-            basic.append(None)  # True and False are masks of a dim of size 1
-            indices.append(_as_tensor([bool(item)], x.device))
-        else:
-            basic += [slice(None)] * (len(item.shape_) if item.dtype.kind == "b" else 1)
+        elif isinstance(item, bool):
+            basic.append(None)  # a mask of a dim of size 1
+            indices.append(_as_tensor([item], x.device))
+            found = True
+        elif isinstance(item, TensorBase):
+            basic += [slice(None)] * (len(item.shape_) if _is_mask(item) else 1)
             indices.append(item)
-    return (x if all(b == slice(None) for b in basic) else x[tuple(basic)]), tuple(indices)
+            found = True
+        else:
+            basic.append(item)
+            if not isinstance(item, int):  # the view has no dim of an integer
+                indices.append(None)
+    view = x if all(b == slice(None) for b in basic) else x[tuple(basic)]
+    return view, tuple(indices) if found else ()
+
+
+def without_leading_ones(value):
+    """A value for an index without the first dims of size 1, which it may have more of than what it is written to."""
+    shape, d = value.shape_, 0
+    while d < len(shape) and shape[d] == 1:
+        d += 1
+    return value.reshape(shape[d:]) if d else value

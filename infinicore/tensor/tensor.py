@@ -15,12 +15,12 @@ from ..device import CPU, Device, named, usable
 from ..dispatch import derive
 from ..dispatch.functions import FUNCTIONS
 from ..dispatch.generator import default_generator
-from ..dtype import DType, dtype
+from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
-from ..interop.numpy import from_numpy, to_numpy
+from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
 from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
-from .indexing import advanced_index, basic_index
+from .indexing import advanced_index, basic_index, without_leading_ones
 from .makes import Makes
 from .printing import format_tensor
 from .views import Views
@@ -139,17 +139,20 @@ class Tensor(Views, Makes, Gradients, TensorBase):
             back = functools.partial(_placed, self.shape_, index) if self.tracked else None
             return derive.view(self, *basic, back)
         dispatch.refuse_recording("indexing with tensors or lists", "use slices or `infinicore.embedding`")
-        return FUNCTIONS["index"](*advanced_index(self, index))
+        view, indices = advanced_index(self, index)
+        return FUNCTIONS["index"](view, indices) if indices else view
 
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
         if basic is not None:
             if not isinstance(value, TensorBase):
                 value = (
-                    dispatch.scalar(value, self.dtype, self.device)
+                    dispatch.scalar(value, self.dtype, self.device, exact=True)
                     if np.isscalar(value)
                     else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
                 )
+            if len(value.shape_) > len(basic[0]):
+                value = without_leading_ones(value)
             if in_graph(self, value):
                 self[index].copy_(value)
             else:
@@ -159,9 +162,11 @@ class Tensor(Views, Makes, Gradients, TensorBase):
         dispatch.writable(self, "self")
         if not isinstance(value, TensorBase) and not np.isscalar(value):
             value = from_numpy(np.asarray(value), device=self.device)
-        value = value.to(self.dtype) if isinstance(value, TensorBase) else value
+        value = without_leading_ones(value.to(self.dtype)) if isinstance(value, TensorBase) else value
         view, indices = advanced_index(self, index)
-        if in_graph(self, value):
+        if not indices:
+            view[...] = value
+        elif in_graph(self, value):
             view.copy_(FUNCTIONS["index_put"](view, indices, value))
         else:
             FUNCTIONS["index_put"](view, indices, value, out=view)
@@ -190,9 +195,19 @@ class Tensor(Views, Makes, Gradients, TensorBase):
             dispatch.copy_into(self, source)
         return self
 
+    def positive(self):
+        """The tensor itself: unary `+`, which bools do not have."""
+        if self.dtype.kind == "b":
+            raise TypeError("`positive`, i.e. unary `+`, takes numbers, got a bool tensor: cast it first")
+        return self
+
     def fill_(self, value):
         """Set every element; returns the tensor."""
-        return self.copy_(dispatch.scalar(value, self.dtype, self.device))
+        if isinstance(value, TensorBase):
+            if value.shape_:
+                raise ValueError(f"`value` of `fill_` must be a number or a 0-dim tensor, got shape {value.shape_}")
+            return self.copy_(value)
+        return self.copy_(dispatch.scalar(value, self.dtype, self.device, exact=True))
 
     def zero_(self):
         """Set every element to 0; returns the tensor."""
@@ -279,6 +294,9 @@ class Tensor(Views, Makes, Gradients, TensorBase):
             array = array.astype(dtype, copy=bool(copy))
         return array.copy() if copy else array
 
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        return array_ufunc(ufunc, method, inputs, options)
+
     def tolist(self):
         """Nested Python lists of the elements (a number, for a 0-dim tensor)."""
         return self._values().tolist()
@@ -359,7 +377,7 @@ dispatch.set_tensor_class(Tensor)
 # ---- methods from the op table ------------------------------------------------------------------
 
 # Methods that are functions of the package as well.
-METHODS = ("as_strided", "clone", "numel")
+METHODS = ("as_strided", "clone", "numel", "positive")
 
 
 def _of_method(name):
@@ -407,6 +425,7 @@ def _itself(function):
 
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
+_IN_PLACE += ("logical_and", "logical_not", "logical_or", "logical_xor")
 
 
 def _into(self, function, args, kwargs):
@@ -416,6 +435,9 @@ def _into(self, function, args, kwargs):
     result = function(self, *args, **kwargs)
     if result.shape_ != self.shape_:
         raise ValueError(f"`self` has shape {self.shape_}, but the result of `{function.__name__}_` is {result.shape_}")
+    if not can_cast(result.dtype, self.dtype):
+        name = function.__name__
+        raise TypeError(f"`self` has dtype {self.dtype}, which cannot hold the result of `{name}_` in {result.dtype}")
     derive.keep_old(self, result)
     derive.write(self, result.to(self.dtype), function.__name__ + "_")
     return self
@@ -432,12 +454,13 @@ def _in_place(function):
 
 def _attach():
     methods = set(dir(Tensor))
-    for name, op in kernels.OPS.items():
+    aliases = {name: kernels.OPS[other] for name, other in kernels.ALIASES.items()}
+    for name, op in (kernels.OPS | aliases).items():
         if name in _NOT_METHODS:
             continue
         if name not in methods:
             setattr(Tensor, name, _Unmade(name, _itself if op.family == "view" else _method, name))
-        in_place = (op.family == "elementwise" and op.result in ("same", "float")) or name in _IN_PLACE
+        in_place = (op.family == "elementwise" and op.result in ("same", "float", "input")) or name in _IN_PLACE
         if in_place and name + "_" not in methods:
             setattr(Tensor, name + "_", _Unmade(name + "_", _in_place, name))
 
@@ -460,21 +483,24 @@ def _reflected(function):
     return backward
 
 
+_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
+_BINARY |= {"floordiv": "floor_divide", "mod": "remainder"}
+_BINARY |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_BINARY |= {"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
+
+
 def _operators():
     """Special methods by name, from the functions that they call."""
     found = {}
-    arithmetic = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
-    for symbol, name in arithmetic.items():
+    for symbol, name in _BINARY.items():
         function = FUNCTIONS[name]
         found[f"__{symbol}__"] = _operator(function)
         if symbol != "matmul":
             found[f"__r{symbol}__"] = _reflected(function)
-            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (other,), {})
+            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
-    for symbol, name in (("and", "logical_and"), ("or", "logical_or")):
-        found[f"__{symbol}__"] = _operator(FUNCTIONS[name])
-    for symbol, name in (("neg", "neg"), ("abs", "abs"), ("invert", "logical_not")):
+    for symbol, name in (("neg", "neg"), ("pos", "positive"), ("abs", "abs"), ("invert", "bitwise_not")):
         found[f"__{symbol}__"] = lambda self, f=FUNCTIONS[name]: f(self)
     return found
 

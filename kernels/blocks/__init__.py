@@ -10,9 +10,12 @@ from types import ModuleType
 from typing import NamedTuple
 
 
-def float_bits(value):
+def float_bits(value, name="value"):
     """The bits of a float64, as the int64 that stands for it in a block."""
-    return struct.unpack("q", struct.pack("d", value))[0]
+    try:
+        return struct.unpack("q", struct.pack("d", value))[0]
+    except struct.error:
+        raise TypeError(f"`{name}` must be a number, got {value!r}") from None
 
 
 class _Field(NamedTuple):
@@ -46,7 +49,7 @@ def _number(word):
         default = str((int(default),) * count) if default else ""
         values = ", ".join(f"{name}[{k}]" for k in range(count))
     else:
-        values = f"float_bits({name})" if kind == "f64" else name
+        values = f"float_bits({name}, {name!r})" if kind == "f64" else name
     return _Field(name, f"{name}={default}" if default else name, values, "", count)
 
 

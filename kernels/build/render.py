@@ -96,7 +96,9 @@ from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.array.elementwise import LANES
 from infinicore.kernels.lang import lowp, vmath as m
 from infinicore.kernels.lang.vector import BLOCK
-from infinicore.kernels.lang.simd import convert, load, ptr, vload, vload_first, vstore, vstore_first
+from infinicore.kernels.lang.simd import (
+    convert, load, ptr, ramp, reduce_or, vload, vload_first, vstore, vstore_first
+)
 
 {types}
 WIDTH = {width}
@@ -111,10 +113,10 @@ def kernel(args, lo, hi):
 {pointers}
     i = lo
     while i + WIDTH <= hi:
-        vstore(out, i, convert(rule({full}), OUT))
+{full_check}        vstore(out, i, convert(rule({full}), OUT))
         i += WIDTH
     if i < hi:
-        vstore_first(out, i, convert(rule({masked}), OUT), hi - i)
+{masked_check}        vstore_first(out, i, convert(rule({masked}), OUT), hi - i)
     return 0
 '''
 
@@ -123,7 +125,7 @@ def elementwise(op, inputs, compute, output):
     """Source of an elementwise kernel for contiguous operands.
 
     `inputs` and `output` are dtype names; every input but a mask named `condition` is converted to
-    the dtype `compute` when it is loaded.
+    the dtype `compute` when it is loaded. Where integers are divided by 0, the kernel returns 1.
     """
     # Two registers of results at a time are rounded to 16 bits with fewer shuffles: 10 to 25 % faster on AVX2.
     two = output in ("bfloat16", "float16") and isa.vector_bytes() < 64
@@ -137,8 +139,15 @@ def elementwise(op, inputs, compute, output):
         for i, name in enumerate(op.parameters):
             value = call.format(i=i)
             values.append(value if name == "condition" else f"convert({value}, COMPUTE)")
-        return ", ".join(values)
+        return values
 
+    def check(values, there=""):
+        if op.divisor is None or "float" in compute:
+            return ""
+        zero = f"(({values[op.parameters.index(op.divisor)]}) == 0){there}"
+        return f"        if reduce_or({zero}):\n            return 1\n"
+
+    full, masked = loads("vload(x{i}, i, WIDTH)"), loads("vload_first(x{i}, i, WIDTH, hi - i)")
     return _ELEMENTWISE.format(
         name=op.name,
         inputs=", ".join(inputs),
@@ -147,8 +156,10 @@ def elementwise(op, inputs, compute, output):
         types="\n".join(lines),
         rule=_function(op.function, "rule"),
         pointers="\n".join(pointers),
-        full=loads("vload(x{i}, i, WIDTH)"),
-        masked=loads("vload_first(x{i}, i, WIDTH, hi - i)"),
+        full=", ".join(full),
+        masked=", ".join(masked),
+        full_check=check(full),
+        masked_check=check(masked, " & (ramp(0, types.int64, WIDTH) < hi - i)"),
     )
 
 

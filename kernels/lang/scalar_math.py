@@ -9,7 +9,15 @@ expm1, log1p = np.expm1, np.log1p
 abs, floor, ceil, trunc, round = np.abs, np.floor, np.ceil, np.trunc, np.rint
 pow = np.power
 maximum, minimum, where = np.maximum, np.minimum, np.where
+floor_divide, remainder, fmod = np.floor_divide, np.remainder, np.fmod
+left_shift, right_shift = np.left_shift, np.right_shift
 erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def trunc_divide(x, y):
+    """x / y without its fraction."""
+    x, y = np.asarray(x), np.asarray(y)
+    return np.trunc(x / y) if np.result_type(x, y).kind == "f" else (x - np.fmod(x, y)) // y
 
 
 def normal_cdf(x):

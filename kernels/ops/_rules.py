@@ -21,7 +21,7 @@ def reduced_dims(dim, ndim):
         dims = sorted(check_dim(d, ndim) for d in dim)
         if len(set(dims)) < len(dims):
             raise ValueError(f"`dim` names a dim twice: {tuple(dim)}")
-        return tuple(dims) or tuple(range(ndim))
+        return (tuple(dims) or tuple(range(ndim))) if ndim else ()
     return (check_dim(dim, ndim),) if ndim else (check_dim(dim, 0),)[:0]
 
 
@@ -47,16 +47,32 @@ def need_elements(call, shape, dims, result):
         raise ValueError(f"`{call.op.name}` needs at least one element along `dim` {d}, got shape {shape}")
 
 
-def reduce_by(call, rule, input, dim, keepdim, needs_elements=False, make=None):
-    """`input` reduced by a rule, into what `make(shape, dtype)` gives: the op's result, unless it is `call.empty`."""
+def reduce_by(call, rule, input, dim, keepdim, needs_elements=False, make=None, dtype=None):
+    """`input` reduced by a rule, into what `make(shape, dtype)` gives: the op's result, unless it is `call.empty`.
+
+    With `dtype`, the input is converted to it first, and has it in the end.
+    """
+    if dtype is not None:
+        input = input.to(dtype=dtype)
     check(call, input, "input")
     dims, result = reduced(input.shape_, tuple(dim) if type(dim) is list else dim, keepdim)
+    if rule.state == "bool" and isinstance(dim, (tuple, list)) and not dim:
+        dims, result = (), input.shape_  # PyTorch's exception: no dims are none here, and all for sums
     if needs_elements and not input.numel_:
         need_elements(call, input.shape_, dims, result)
     own = input.dtype
-    y = (make or call.out)(result, rule.state or (own if own.kind == "f" or not rule.integers else rule.integers))
+    kind = rule.state or (own.name if own.kind == "f" or not rule.integers else rule.integers)
+    if kind == "bool" and own.name == "uint8":
+        kind = "uint8"  # the same bytes, by PyTorch's oldest rule
+    narrows = dtype is not None and kind != own.name
+    y = call.empty(result, kind) if narrows else (make or call.out)(result, kind)
     call.run(Reduce(rule, own.name, input.shape_, input.strides_, dims), x=input, y=y)
-    return y
+    return narrowed(call, y, own) if narrows else y
+
+
+def narrowed(call, wide, dtype):
+    """The op's result from one in int64: what sums and products in `dtype`, modulo 2^bits, would have been."""
+    return call.elementwise("cast", wide, out=call.out(wide.shape_, dtype))
 
 
 def reduce_samples(rng):
@@ -111,7 +127,7 @@ def reduction(
         def converting(call, input, dim=None, keepdim=False, dtype=None):
             if call.training:
                 _save(call, input)
-            return reduce_by(call, rule, input if dtype is None else input.to(dtype=dtype), dim, keepdim)
+            return reduce_by(call, rule, input, dim, keepdim, dtype=dtype)
 
         given = {"dtypes": tuple(dtypes), "ref": over(ref), "samples": samples, "tolerance": tolerance or {}}
         return _rule_op(converting if converts else plain, element, rule, **given, gradient=gradient, amp=amp)
@@ -170,13 +186,15 @@ def scan(*, start, ref, dtypes=ALL, samples=along_dim, tolerance=None, gradient=
             if dtype is not None:
                 input = input.to(dtype=dtype)
             check(call, input, "input")
-            shape, dim = input.shape_, check_dim(dim, len(input.shape_))
-            y = call.out(shape, input.dtype if input.dtype.is_floating_point else "int64", overlap="same")
+            shape, dim, own = input.shape_, check_dim(dim, len(input.shape_)), input.dtype
+            narrows = dtype is not None and not own.is_floating_point and own.name != "int64"
+            kind = own if own.is_floating_point else "int64"
+            y = call.empty(shape, kind) if narrows else call.out(shape, kind, overlap="same")
             if y.numel_:
                 x, outer, _, stride = rows(input, dim)  # the dim itself is contiguous with those behind it
                 size, columns = shape[dim] if shape else 1, product(shape[dim + 1 :])
                 call.run(ScanProblem(rule, x.dtype.name, outer, size, columns, stride, bool(reverse)), x=x, y=y)
-            return y
+            return narrowed(call, y, own) if narrows else y
 
         given = {"dtypes": tuple(dtypes), "ref": _scan_ref(ref), "samples": samples, "tolerance": tolerance or {}}
         return _rule_op(paragraph, function, rule, **given, gradient=gradient, amp=amp)

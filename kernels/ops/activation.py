@@ -4,7 +4,7 @@ import numpy as np
 
 from ..blocks.array import SILU_AND_MUL_BACKWARD
 from ..lang import scalar_math as m
-from ..table.registry import FLOATS, INTEGERS, op
+from ..table.registry import ALL, FLOATS, op
 from ._layout import check, rows
 from .view import shown_once
 
@@ -81,19 +81,35 @@ def _limits(rng):
     yield (rng.uniform(-4, 4, 5),), {"max": 0.5}
 
 
-@op(dtypes=(*FLOATS, *INTEGERS), ref=lambda x, min=None, max=None: np.clip(x, min, max), samples=_limits)
-def clamp(call, input, min=None, max=None):
-    """`input` limited to [min, max] (numbers; None: no limit). NaN stays NaN.
+def _limit(value, dtype, name):
+    """A limit as a number of an integer dtype, where it is one: 300 is the same as 255 for uint8, as a maximum."""
+    if dtype.kind not in "iu" or value is None or hasattr(value, "strides_"):
+        return value
+    ends = np.iinfo(dtype.numpy)
+    nearest = max(ends.min, min(ends.max, int(value)))
+    if (value > nearest) if name == "min" else (value < nearest):
+        raise ValueError(f"`{name}` of `clamp` is {value}, which {dtype} cannot hold: cast `input` to a wider dtype")
+    return nearest
 
-    Raises ValueError when both limits are None.
+
+@op(dtypes=ALL, ref=lambda x, min=None, max=None: np.clip(x, min, max), samples=_limits)
+def clamp(call, input, min=None, max=None):
+    """`input` limited to [min, max] (numbers, or tensors that broadcast with it; None: no limit). NaN stays NaN.
+
+    The result has the dtype that `input + min + max` has. Raises ValueError when both limits are None, or where the
+    limit is beyond the range of the dtype and the result would be as well.
     """
     check(call, input, "input")
-    if min is None and max is None:
+    limits = [x for x in (min, max) if x is not None]
+    if not limits:
         raise ValueError("`min` and `max` of `clamp` must not both be None")
-    out = call.out(input.shape, input.dtype, overlap="same")
-    if min is not None:
-        input = call.elementwise("maximum", input, min, out=out)
-    return input if max is None else call.elementwise("minimum", input, max, out=out)
+    dtype = call.result_type(input, *limits)
+    tensors = [x.shape_ for x in limits if hasattr(x, "strides_")]
+    out = call.out(np.broadcast_shapes(input.shape_, *tensors) if tensors else input.shape_, dtype, overlap="same")
+    low, high = _limit(min, dtype, "min"), _limit(max, dtype, "max")
+    if low is not None:  # where `max` is a tensor, `out` may be its memory, or of a larger shape
+        input = call.elementwise("maximum", input, low, out=None if high is not None and tensors else out)
+    return input if high is None else call.elementwise("minimum", input, high, out=out)
 
 
 @clamp.grad("input")

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..lang import scalar_math as m
 from ..table.registry import ALL, elementwise
+from .elementwise import NUMBERS
 
 
 @elementwise(ref=np.expm1, dtypes=ALL, result="float", domain=(-5, 5), amp="float32")
@@ -130,9 +131,9 @@ def _(g, input):
     return g / (d * d)
 
 
-@elementwise(ref=lambda x, low, high: np.minimum(np.maximum(x, low), high))
+@elementwise(ref=lambda x, low, high: np.minimum(np.maximum(x, low), high), dtypes=NUMBERS, result="input")
 def hardtanh(input, min_val=-1.0, max_val=1.0):
-    """x limited to [min_val, max_val]; the gradient is zero at the limits too."""
+    """x limited to [min_val, max_val]; the gradient is zero at the limits too. Integers stay integers."""
     return m.minimum(m.maximum(input, min_val), max_val)
 
 
@@ -197,9 +198,9 @@ def _(g, input, lambd):
     return m.where(m.abs(input) > lambd, g, 0.0)
 
 
-@elementwise(ref=lambda x, threshold, value: np.where(x > threshold, x, value))
+@elementwise(ref=lambda x, threshold, value: np.where(x > threshold, x, value), dtypes=NUMBERS, result="input")
 def threshold(input, threshold, value):
-    """x where x > threshold, else value."""
+    """x where x > threshold, else value. Integers stay integers."""
     return m.where(input > threshold, input, value)
 
 

@@ -97,9 +97,17 @@ def _flip_samples(rng):
     yield (rng.standard_normal((3, 5)), ()), {}
 
 
+def _listed(value, name):
+    """Integers as a list; an int means one."""
+    try:
+        return [operator.index(v) for v in (value if hasattr(value, "__iter__") else (value,))]
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer or several, got {value!r}") from None
+
+
 def _several(value, ndim):
     """Dims as a list, counted from the front; an int means one."""
-    dims = [value] if isinstance(value, int) else list(value)
+    dims = _listed(value, "dims")
     found = [check_dim(d, ndim, "dims") for d in dims]
     if len(set(found)) < len(found):
         raise ValueError(f"`dims` names a dim twice: {tuple(dims)}")
@@ -146,23 +154,20 @@ def _roll_parts(call, y, starts, x, turns):
 def roll(call, input, shifts, dims=None):
     """`input` with elements moved by `shifts` along `dims` (ints or as many of each); those pushed out come in again.
 
-    Without `dims` the flattened tensor is rolled.
+    Without `dims`, or with (), the flattened tensor is rolled.
     """
     check(call, input, "input")
-    if dims is None:
-        if not isinstance(shifts, int) and len(shifts) != 1:
-            raise ValueError(f"`shifts` of `roll` must be one integer where `dims` is None, got {tuple(shifts)}")
-        y = call.out(input.shape_, input.dtype)
-        x, target, steps, axes = input.contiguous().view(-1), y.view(-1), shifts, (0,)
-    else:
-        x, steps, axes = input, shifts, _several(dims, len(input.shape_))
-        target = y = call.out(input.shape_, input.dtype)
-    steps = [steps] if isinstance(steps, int) else list(steps)
+    steps, dims = _listed(shifts, "shifts"), [] if dims is None else _listed(dims, "dims")
+    if not dims and len(steps) != 1:
+        raise ValueError(f"`shifts` of `roll` must be one integer where `dims` names none, got {steps}")
+    if dims and not input.shape_:
+        raise IndexError(f"`dims` of `roll` names {dims}, but `input` has no dims: leave them out")
+    axes = _several(dims, len(input.shape_)) if dims else [0]
     if len(steps) != len(axes):
         raise ValueError(f"`shifts` and `dims` of `roll` must be as many, got {len(steps)} and {len(axes)}")
-    if not x.shape_:
-        copy_into(call, y, input)
-    elif x.numel_:
+    y = call.out(input.shape_, input.dtype)
+    x, target = (input, y) if dims else (input.contiguous().view(-1), y.view(-1))
+    if x.numel_:
         turns = [(d, shift % x.shape_[d]) for d, shift in zip(axes, steps)]
         _roll_parts(call, target, [0] * len(x.shape_), x, turns)
     return y
@@ -170,7 +175,7 @@ def roll(call, input, shifts, dims=None):
 
 @roll.grad("input")
 def _(f, g, shifts, dims):
-    return f.roll(g, -shifts if isinstance(shifts, int) else [-s for s in shifts], dims)
+    return f.roll(g, [-s for s in _listed(shifts, "shifts")], dims)
 
 
 # ---- more elements -----------------------------------------------------------------------------

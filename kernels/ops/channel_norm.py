@@ -97,7 +97,7 @@ def batch_norm(call, input, running_mean, running_var, weight=None, bias=None, t
         raise ValueError(f"`input` of `batch_norm` must be [N, C, *], got shape {shape}")
     _running(call, input, running_mean, running_var, training)
     weight, bias = _factors(call, input, shape[1], weight=weight, bias=bias)
-    if training and product(shape) == shape[1]:
+    if training and shape[0] * product(shape[2:]) == 1:
         raise ValueError(f"`batch_norm` needs more than one value for each channel when training, got shape {shape}")
     x, sizes = _by_channel(input)
     flat = len(shape) == 2

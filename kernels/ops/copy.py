@@ -65,6 +65,8 @@ def _same(call, tensors):
     """The tensors as a list, after checks of what `cat` and `stack` share."""
     if hasattr(tensors, "strides_"):
         raise TypeError(f"`tensors` of `{call.op.name}` must be a list of tensors, got one tensor: put it in a list")
+    if not hasattr(tensors, "__iter__"):
+        raise TypeError(f"`tensors` of `{call.op.name}` must be a list of tensors, got {type(tensors).__name__}")
     tensors = list(tensors)
     if not tensors:
         raise ValueError(f"`tensors` of `{call.op.name}` must hold at least one tensor, got none")
@@ -105,7 +107,7 @@ def _cat_samples(rng):
 def cat(call, tensors, dim=0):
     """The tensors of a sequence joined along `dim`; they have one dtype, and equal sizes of all other dims.
 
-    Tensors of shape (0,) are left out, as in PyTorch.
+    Tensors of shape (0,) are left out, as in PyTorch. Raises ValueError for an `out` that shares memory with one.
     """
     tensors = _same(call, tensors)
     call.save(shapes=tuple(x.shape_ for x in tensors))
@@ -118,7 +120,7 @@ def cat(call, tensors, dim=0):
         if x.shape_[:dim] != shape[:dim] or x.shape_[dim + 1 :] != shape[dim + 1 :]:
             raise ValueError(f"`tensors` of `cat` must agree in all dims but {dim}, got {shape} and {x.shape_}")
     total = sum(x.shape_[dim] for x in parts)
-    y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype)
+    y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype, overlap="refused")
     inner = product(shape[dim + 1 :])
     if _join(call, y, parts, [x.shape_[dim] * inner for x in parts]):
         return y
@@ -148,14 +150,14 @@ def _stack_samples(rng):
 
 @op(dtypes=_STORABLE, ref=lambda tensors, dim=0: np.stack(tensors, dim), samples=_stack_samples, amp="promote")
 def stack(call, tensors, dim=0):
-    """Tensors of one shape and dtype joined along a new dim."""
+    """Tensors of one shape and dtype joined along a new dim, in an `out` that shares memory with none of them."""
     tensors = _same(call, tensors)
     shape = tensors[0].shape_
     for x in tensors:
         if x.shape_ != shape:
             raise ValueError(f"`tensors` of `stack` must have one shape, got {shape} and {x.shape_}")
     dim = check_dim(dim, len(shape) + 1)
-    y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype)
+    y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype, overlap="refused")
     if _join(call, y, tensors, [product(shape[dim:])] * len(tensors)):
         return y
     strides = y.strides_[:dim] + y.strides_[dim + 1 :]

@@ -50,7 +50,7 @@ def _samples(rng):
 
 
 @op(ref=_dropout_ref, samples=_samples)
-def dropout(call, input, p, seed):
+def seeded_dropout(call, input, p, seed):
     """`input` / (1 - p) with each element set to 0 with probability `p`; 0 gives `input` itself in value, 1 zeros.
 
     `seed` (an int, of which 64 bits count) and the position in row-major order decide which: the words of
@@ -59,11 +59,11 @@ def dropout(call, input, p, seed):
     """
     check(call, input, "input")
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"`p` of `dropout` must be from 0 to 1, got {p!r}")
+        raise ValueError(f"`p` of `seeded_dropout` must be from 0 to 1, got {p!r}")
     try:
         seed = operator.index(seed) % (1 << 64)
     except TypeError:
-        raise TypeError(f"`seed` of `dropout` must be an int, got {type(seed).__name__}") from None
+        raise TypeError(f"`seed` of `seeded_dropout` must be an int, got {type(seed).__name__}") from None
     x = input.contiguous()
     y = call.out(input.shape_, input.dtype, overlap="same")
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
@@ -73,6 +73,6 @@ def dropout(call, input, p, seed):
     return y
 
 
-@dropout.grad("input")
+@seeded_dropout.grad("input")
 def _(f, g, p, seed):
-    return f.dropout(g, p, seed)
+    return f.seeded_dropout(g, p, seed)

@@ -6,7 +6,7 @@ import operator
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import ALL, FLOATS, elementwise
+from ..table.registry import ALL, FLOATS, alias, elementwise
 
 NUMBERS = tuple(d for d in ALL if d != "bool")
 _erf = m.erf
@@ -23,9 +23,9 @@ def _(g):
     return g
 
 
-@elementwise(ref=np.subtract, dtypes=NUMBERS)
+@elementwise(ref=np.subtract, dtypes=NUMBERS, refuses=("bool",))
 def sub(input, other):
-    """Difference of two tensors."""
+    """Difference of two tensors, neither of which may be bool."""
     return input - other
 
 
@@ -52,8 +52,21 @@ def _(g, other):
 
 @elementwise(ref=np.true_divide, dtypes=ALL, result="float")
 def div(input, other):
-    """Quotient of two tensors; integers are divided as float32."""
+    """Quotient of two tensors; integers are divided as float32.
+
+    `rounding_mode` "floor" or "trunc" rounds it down or towards 0, as `floor_divide` and `trunc_divide`.
+    """
     return input / other
+
+
+@div.form("rounding_mode")
+def _(f, input, other, *, rounding_mode, out=None):
+    if rounding_mode not in ("floor", "trunc"):
+        raise ValueError(f"`rounding_mode` of `div` must be None, 'floor' or 'trunc', got {rounding_mode!r}")
+    return (f.floor_divide if rounding_mode == "floor" else f.trunc_divide)(input, other, out=out)
+
+
+alias(div, "divide", "true_divide")
 
 
 @div.grad("input")
@@ -263,9 +276,25 @@ def _(g, input, other):
     return g * input * (s * (1.0 + other * (1.0 - s)))
 
 
-@elementwise(ref=np.power, dtypes=ALL, result="float", domain=(0.1, 4), tolerance={"float32": (1e-5, 1e-5)})
+def _check_exponent(dtype, input, other):
+    if dtype.kind in "iu" and not hasattr(other, "strides_") and not 0 <= other <= np.iinfo(dtype.numpy).max:
+        what = "have no negative powers" if other < 0 else f"of {dtype} have no larger exponents than those they hold"
+        raise ValueError(f"`other` of `pow` is {other}, but integers {what}: cast `input` to another dtype")
+
+
+@elementwise(
+    ref=np.power,
+    dtypes=NUMBERS,
+    domain=(0.1, 4),
+    tolerance={"float32": (1e-5, 1e-5)},
+    check=_check_exponent,
+)
 def pow_(input, other):
-    """input ** other; integers are computed as float32."""
+    """input ** other; integers stay integers, modulo 2^bits as their products are.
+
+    Raises ValueError for integers to the power of a negative number. Tensors may hold negative exponents of integers:
+    the power is that of 1 or -1, and 0 of all other bases.
+    """
     return m.pow(input, other)
 
 
@@ -327,7 +356,7 @@ for _row in (floor, ceil, round_):
         return 0.0 * g
 
 
-@elementwise(ref=np.maximum, dtypes=NUMBERS)
+@elementwise(ref=np.maximum, dtypes=ALL)
 def maximum(input, other):
     """The larger of two elements; NaN if either is."""
     return m.maximum(input, other)
@@ -338,7 +367,7 @@ def _(g, input, other):
     return m.where(input > other, g, m.where(input == other, 0.5 * g, 0.0))
 
 
-@elementwise(ref=np.minimum, dtypes=NUMBERS)
+@elementwise(ref=np.minimum, dtypes=ALL)
 def minimum(input, other):
     """The smaller of two elements; NaN if either is."""
     return m.minimum(input, other)
@@ -406,24 +435,6 @@ def gt(input, other):
 def ge(input, other):
     """Where input >= other."""
     return input >= other
-
-
-@elementwise(ref=np.logical_and, dtypes=("bool",), result="bool")
-def logical_and(input, other):
-    """Where both bool elements are true."""
-    return input & other
-
-
-@elementwise(ref=np.logical_or, dtypes=("bool",), result="bool")
-def logical_or(input, other):
-    """Where either bool element is true."""
-    return input | other
-
-
-@elementwise(ref=np.logical_not, dtypes=("bool",), result="bool")
-def logical_not(input):
-    """Where the bool element is false."""
-    return ~input
 
 
 @elementwise(ref=lambda x: x, dtypes=ALL, result="given")

@@ -159,7 +159,8 @@ def _select_samples(rng):
 def index_select(call, input, dim, index):
     """The slices of `input` along `dim` that `index` [K] (int32 or int64) names, in its order.
 
-    Raises ValueError for an index outside of the dim; negative ones are.
+    Raises ValueError for an index outside of the dim (negative ones are), and for an `out` that shares memory with an
+    input.
     """
     check(call, input, "input")
     check_index(call, index, "index")
@@ -169,7 +170,7 @@ def index_select(call, input, dim, index):
     dim = check_dim(dim, len(shape))
     x, outer, _, stride = rows(input, dim)
     length = product(shape[dim + 1 :])
-    y = call.out((*shape[:dim], index.numel_, *shape[dim + 1 :]), input.dtype)
+    y = call.out((*shape[:dim], index.numel_, *shape[dim + 1 :]), input.dtype, overlap="refused")
     call.save(size=shape[dim])
     errors = {1: f"`index` of `index_select` must be from 0 to {shape[dim] - 1} for `input` {shape}, `dim` {dim}"}
     return gather_rows(call, x, index, y, outer, length, (length, stride), (0, shape[dim]), errors=errors)

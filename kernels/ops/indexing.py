@@ -10,7 +10,8 @@ from .copy import copy_into, fill
 from .gather import gather_rows
 
 _CHUNK = 65536  # elements of a chunk that `nonzero` counts
-_INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+_INTEGERS = ("int64", "int32", "int16", "int8")
+_MASKS = ("bool", "uint8")
 
 
 # ---- nonzero -----------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ def _as_numbers(call, indices, shape):
         if not hasattr(index, "strides_"):
             raise TypeError(f"`indices` of `{call.op.name}` must hold tensors and None, got {type(index).__name__}")
         name = index.dtype.name
-        if name == "bool":
+        if name in _MASKS:
             covered = shape[dim : dim + len(index.shape_)]
             if index.shape_ != covered or not covered:
                 raise IndexError(
@@ -167,10 +168,10 @@ def _index_samples(rng):
 
 @op(dtypes=ALL, ref=_index_ref, samples=_index_samples)
 def index(call, input, indices):
-    """`input[indices]` for a tuple of one integer or bool tensor, or None (all of the dim), for each dim.
+    """`input[indices]` for a tuple of one integer tensor or mask, or None (all of the dim), for each dim.
 
-    Integer tensors broadcast, and count from the end where negative; a mask covers as many dims as it has. Where the
-    indexed dims are neighbours, those of the index take their place, else they come first, as in NumPy.
+    Integer tensors broadcast, and count from the end where negative; a mask (bool or uint8) covers as many dims as it
+    has. Where the indexed dims are neighbours, those of the index take their place, else they come first.
     Raises ValueError for an index outside of its dim.
     """
     check(call, input, "input")

@@ -106,10 +106,10 @@ def _(g, input, pos_weight):
     return g * ((pos_weight - 1.0) * (m.log1p(m.exp(-m.abs(input))) + m.maximum(-input, 0.0)) - input)
 
 
-@loss(ref=lambda x, t: np.where(t > 0, t * np.log(t), 0) - t * x, domain=(0.05, 2))
+@loss(ref=lambda x, t: np.where(t == 0, 0, t * np.log(t)) - t * x, domain=(0.05, 2))
 def kl_divergence(input, target):
-    """target (log(target) - input): `input` holds logarithms, `target` probabilities; 0 log 0 is 0."""
-    return m.where(target > 0.0, target * (m.log(target) - input), -target * input)
+    """target (log(target) - input): `input` holds logarithms, `target` probabilities; 0 log 0 is 0, of less NaN."""
+    return m.where(target == 0.0, -target * input, target * (m.log(target) - input))
 
 
 @kl_divergence.grad("input")
@@ -119,7 +119,7 @@ def _(g, target):
 
 @kl_divergence.grad("target")
 def _(g, input, target):
-    return g * (m.where(target > 0.0, m.log(target) + 1.0, 0.0) - input)
+    return g * (m.log(target) + target / target - input)  # NaN at 0, as PyTorch has it
 
 
 @loss(ref=lambda x, t: np.exp(t) * (t - x), domain=(-3, 1))

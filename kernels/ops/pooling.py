@@ -33,14 +33,19 @@ def _declare(name, dims, **row):
 # ---- options -----------------------------------------------------------------------------------
 
 
-def _planes(call, input, dims):
-    """(leading dims, sizes of a plane) of an input with `dims` dims of space behind one or two others."""
+def _planes(call, input, dims, channels="always"):
+    """(leading dims, sizes of a plane) of an input with `dims` dims of space behind one or two others.
+
+    Of the sizes, that of a batch may be 0, and that of the channels too where `channels` are needed "never", or only
+    "in batches".
+    """
     check(call, input, "input")
     shape = input.shape_
     if len(shape) not in (dims + 1, dims + 2):
         raise ValueError(f"`input` of `{call.op.name}` must have {dims + 1} or {dims + 2} dims, got shape {shape}")
-    if 0 in shape[-dims:]:
-        raise ValueError(f"`{call.op.name}` needs planes with elements, got size {shape[-dims:]}")
+    needed = channels == "always" or (channels == "in batches" and len(shape) == dims + 2)
+    if 0 in shape[-dims - needed :]:
+        raise ValueError(f"`input` of `{call.op.name}` must have no size of 0 but that of its batch, got shape {shape}")
     return shape[:-dims], shape[-dims:]
 
 
@@ -418,7 +423,7 @@ def _adaptive_pools(dims):
         Cell i of n covers [floor(i L / n), ceil((i + 1) L / n)) of a dim of size L: cells overlap where n does not
         divide L.
         """
-        lead, size = _planes(call, input, dims)
+        lead, size = _planes(call, input, dims, "in batches" if dims == 3 else "never")
         y = call.out((*lead, *_cells(call, output_size, size)), input.dtype)
         if call.training:
             call.save(size=input.shape_)
@@ -444,7 +449,7 @@ def _adaptive_pools(dims):
 
         With `return_indices`, a pair with their int64 positions in their planes.
         """
-        lead, size = _planes(call, input, dims)
+        lead, size = _planes(call, input, dims, "in batches")
         y = call.out((*lead, *_cells(call, output_size, size)), input.dtype)
         positions = call.out(y.shape_, "int64", key="indices") if return_indices else call.empty(y.shape_, "int64")
         if call.training:

@@ -33,8 +33,8 @@ def add(a, b):
 def sum_(x):
     """Sum over `dim` (an int, several, or None for all); integers and bools sum to int64.
 
-    16-bit floats are summed in float32 and rounded once; `dtype` converts the input first. A sum of
-    nothing is 0.
+    16-bit floats are summed in float32 and rounded once. `dtype` converts the input first, and the result has it. A
+    sum of nothing is 0.
     """
     return x
 
@@ -184,7 +184,10 @@ def _truth_samples(rng):
 
 @reduction(start=False, ref=np.any, state="bool", samples=_truth_samples, gradient=None)
 def any_(x):
-    """Whether any element over `dim` is not zero (NaN is not); False of nothing."""
+    """Whether any element over `dim` is not zero (NaN is not); False of nothing.
+
+    bool, but uint8 for uint8. No dims, `dim=()`, are none here: the result is whether each element is not zero.
+    """
     return x != 0
 
 
@@ -195,7 +198,7 @@ def _(a, b):
 
 @reduction(start=True, ref=np.all, state="bool", samples=_truth_samples, gradient=None)
 def all_(x):
-    """Whether all elements over `dim` are not zero; True of nothing."""
+    """Whether all elements over `dim` are not zero, under the rules of `any`; True of nothing."""
     return x != 0
 
 

@@ -16,8 +16,8 @@ from ._rules import scan
 def cumsum(a, b):
     """Running sums along `dim`: each element is the sum of those up to it (from it on, if `reverse`).
 
-    Integers and bools sum to int64; `dtype` converts the input first. Floats are summed in float64 and rounded
-    once; the result has the shape of `input`.
+    Integers and bools sum to int64; `dtype` converts the input first, and the result has it. Floats are summed in
+    float64 and rounded once; the result has the shape of `input`.
     """
     return a + b
 

@@ -59,12 +59,12 @@ def gather(call, input, dim, index):
     """out[i, j, ...] = input[index[i, j, ...], j, ...] for `dim` 0, and so on for others: the shape of `index`.
 
     `index` (int32 or int64) has the dims of `input`, none but `dim` larger. Raises ValueError for an index outside of
-    the dim.
+    the dim, and for an `out` that shares memory with an input.
     """
     check(call, input, "input")
     dim = _check(call, input, dim, index)
     call.save(input_shape=input.shape_)
-    y = call.out(index.shape_, input.dtype)
+    y = call.out(index.shape_, input.dtype, overlap="refused")
     _launch(call, "gather", input, dim, index, y, y.strides_)
     return y
 

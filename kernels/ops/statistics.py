@@ -55,9 +55,13 @@ def _grad_samples(rng):
 
 def _variance(call, input, dim, unbiased, keepdim, correction):
     check(call, input, "input")
+    if isinstance(dim, bool):
+        if not unbiased or keepdim or correction is not None:
+            raise TypeError(f"`dim` of `{call.op.name}` must be an integer, several or None, got {dim}")
+        dim, unbiased = None, dim
     x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
     degrees = float(max(0, size - (int(bool(unbiased)) if correction is None else correction)))
-    call.save(degrees=degrees)
+    call.save(degrees=degrees, dim=dim)
     y = call.out(result, input.dtype)
     block = VARIANCE(x=x, y=y, size=size, stride=stride, divisor=degrees)
     call.launch("norm.rows.variance", {"T": x.dtype.name}, block, count, size)
@@ -68,7 +72,8 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
 def var(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
     """Variance over `dim` (an int, several, or None for all): squares about the mean, summed.
 
-    The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0.
+    The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0. A bool in the place of `dim`
+    is `unbiased`, over all dims.
     """
     return _variance(call, input, dim, unbiased, keepdim, correction)
 
@@ -81,7 +86,7 @@ def _(f, g, input, dim, keepdim, degrees):
 
 @op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
 def std(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
-    """Standard deviation over `dim`: the square root of `var`."""
+    """Standard deviation over `dim`: the square root of `var`, with its arguments."""
     y = _variance(call, input, dim, unbiased, keepdim, correction)
     call.elementwise("sqrt", y, out=y)
     return y
@@ -137,6 +142,17 @@ def _(total):
 root_of_squares.join(add)
 
 
+def _order(p):
+    """`p` of a norm as a number."""
+    if p == "nuc":
+        raise NotImplementedError("`p` of `norm` is 'nuc', which needs singular values: only vector norms are there")
+    if p == "fro":
+        return 2.0
+    if not hasattr(p, "__float__"):
+        raise ValueError(f"`p` of `norm` must be a number or 'fro', got {p!r}")
+    return float(p)
+
+
 @op(ref=_norm_ref, samples=_norm_samples, grad_samples=_norm_grad_samples, tolerance=_TOLERANCE, amp="float32")
 def norm(call, input, p=2, dim=None, keepdim=False):
     """The vector norm sum(|x|^p)^(1/p) over `dim` (an int, several, or None for all).
@@ -144,7 +160,7 @@ def norm(call, input, p=2, dim=None, keepdim=False):
     `p` inf and -inf give the largest and smallest magnitude, 0 counts what is not zero. 16-bit floats are summed in
     float32 and rounded once.
     """
-    p = float({"fro": 2}.get(p, p))
+    p = _order(p)
     check(call, input, "input")
     if p == 2.0:
         return reduce_by(call, root_of_squares, input, dim, keepdim)
@@ -163,7 +179,7 @@ def norm(call, input, p=2, dim=None, keepdim=False):
 
 @norm.grad("input")
 def _(f, g, input, out, p, dim, keepdim):
-    p = float({"fro": 2}.get(p, p))
+    p = _order(p)
     size = f.abs(input)
     sign = f.where(f.gt(input, 0.0), 1.0, f.where(f.lt(input, 0.0), -1.0, 0.0)).to(dtype=input.dtype)
     if math.isinf(p):

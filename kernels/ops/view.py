@@ -331,7 +331,10 @@ def _split_ref(x, split_size_or_sections, dim=0):
     return tuple(np.split(x, list(every), dim))
 
 
-@declare(ref=_split_ref, samples=_sampled(((7, 3), 3), ((3, 6), (1, 2, 3), 1), ((4, 2), 4, -2), ((5,), (0, 5))))
+@declare(
+    ref=_split_ref,
+    samples=_sampled(((7, 3), 3), ((3, 6), (1, 2, 3), 1), ((4, 2), 4, -2), ((5,), (0, 5)), ((0,), 3)),
+)
 def split(v, input, split_size_or_sections, dim=0):
     """Pieces of the sizes given along `dim`; an int: pieces of that size, of which the last may be smaller."""
     _need_dim(input, "split")
@@ -344,23 +347,24 @@ def split(v, input, split_size_or_sections, dim=0):
             )
         return _pieces(v, input, d, sizes)
     size = _integer(given, "split_size_or_sections")
-    if size <= 0:
+    if size < 0 or (size == 0 and input.shape_[v.checked_dim(dim, len(input.shape_))]):
         raise ValueError(f"`split_size_or_sections` must be positive, got {size}")
-    return _even(v, input, dim, size)
+    return _even(v, input, dim, max(size, 1))
 
 
 def _chunk_ref(x, chunks, dim=0):
-    return _split_ref(x, max(1, -(-x.shape[dim] // chunks)), dim)
+    return _split_ref(x, -(-x.shape[dim] // chunks) or [0] * chunks, dim)
 
 
-@declare(ref=_chunk_ref, samples=_sampled(((7, 3), 3), ((3, 6), 4, 1), ((2, 5), 9, -1)))
+@declare(ref=_chunk_ref, samples=_sampled(((7, 3), 3), ((3, 6), 4, 1), ((2, 5), 9, -1), ((2, 0), 3, 1)))
 def chunk(v, input, chunks, dim=0):
-    """At most `chunks` pieces of equal size along `dim`, of which the last may be smaller."""
+    """At most `chunks` pieces of equal size along `dim`, of which the last may be smaller; of size 0, just `chunks`."""
     _need_dim(input, "chunk")
     if _integer(chunks, "chunks") <= 0:
         raise ValueError(f"`chunks` must be positive, got {chunks}")
-    total = input.shape_[v.checked_dim(dim, len(input.shape_))]
-    return _even(v, input, dim, max(1, -(-total // chunks)))
+    d = v.checked_dim(dim, len(input.shape_))
+    total = input.shape_[d]
+    return _even(v, input, d, -(-total // chunks)) if total else _pieces(v, input, d, [0] * chunks)
 
 
 def _diagonal_ref(x, offset=0, dim1=0, dim2=1):

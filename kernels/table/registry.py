@@ -14,6 +14,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 ALL = (*FLOATS, *INTEGERS, "bool")
 
 OPS: dict[str, "Op"] = {}
+ALIASES: dict[str, str] = {}  # other names of public functions and methods -> the op's
 
 # (rtol, atol) against a float64 reference, where a paragraph names no other
 TOLERANCE = {
@@ -59,13 +60,16 @@ class Op:
     `family` is "elementwise" (a scalar rule, rendered), "loss" (such a rule, whose results are reduced), "kernel" (a
     paragraph that launches hand-written kernels), "composite" (written with other ops) or "view" (a layout). `ref`
     computes the same in float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and benchmarks.
-    `result` names the result dtype of an elementwise op: "same", "bool", or "float" (integers become float32).
+    `result` names the result dtype of an elementwise op: "same", "bool", "float" (integers become float32), or "input"
+    (numbers beside integers lose their fractions, where "same" makes floats of them). `divisor` names its input that
+    must not be 0 where integers are computed; its kernel returns an error code then.
     `outputs` are the keywords that say where results go, `fields` the names that several results have as attributes.
     `gradients` maps inputs to their derivative rules; `gradient=None` says that the result has no derivative, "missing"
     that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
-    in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is
-    what autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of
-    several), or "as_is".
+    in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
+    autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
+    "as_is". Of an elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses
+    numbers that it cannot compute with in an integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
@@ -78,6 +82,7 @@ class Op:
     samples: Callable | None = None
     tolerance: dict = field(default_factory=dict)
     result: str = "same"
+    divisor: str | None = None
     outputs: tuple[str, ...] = ("out",)
     fields: tuple[str, ...] = ()
     gradients: dict[str, "Rule"] = field(default_factory=dict)
@@ -85,6 +90,8 @@ class Op:
     grad_samples: Callable | None = None
     forms: dict[str, Callable] = field(default_factory=dict)
     amp: str = "as_is"
+    refuses: tuple[str, ...] = ()
+    check: Callable | None = None
     known: dict = field(default_factory=dict)
     training: dict = field(default_factory=dict)
 
@@ -108,7 +115,7 @@ class Op:
 
     def form(self, name):
         """Declare what a call of an elementwise op means that names `name`, which is no parameter of the rule, or (as
-        the last parameter) leaves it out: `function(f, *inputs, out=None)`, written with other ops.
+        the last parameter) leaves it out: `function(f, *inputs, name=..., out=None)`, written with other ops.
         """
 
         def declare(function):
@@ -137,6 +144,13 @@ class Op:
         parameters = inspect.signature(self.function).parameters
         return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
+    @property
+    def errors(self):
+        """The sentence of each error code of an elementwise kernel."""
+        if self.divisor is None:
+            return None
+        return {1: f"`{self.divisor}` of `{self.name}` holds a 0, by which no integer can be divided: replace it first"}
+
     def tolerance_for(self, dtype):
         """(rtol, atol) for a dtype name."""
         return self.tolerance.get(dtype, TOLERANCE.get(dtype, (0.0, 0.0)))
@@ -158,7 +172,24 @@ def register(op):
     return op
 
 
-def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolerance=None, gradient="rule", amp="as_is"):
+def alias(op, *names):
+    """Give the public function and method of an op more names."""
+    ALIASES.update(dict.fromkeys(names, op.name))
+
+
+def elementwise(
+    *,
+    ref,
+    dtypes=FLOATS,
+    domain=(-4.0, 4.0),
+    result="same",
+    divisor=None,
+    tolerance=None,
+    gradient="rule",
+    amp="as_is",
+    refuses=(),
+    check=None,
+):
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
 
     def declare(rule):
@@ -171,9 +202,12 @@ def elementwise(*, ref, dtypes=FLOATS, domain=(-4.0, 4.0), result="same", tolera
                 ref=ref,
                 domain=domain,
                 result=result,
+                divisor=divisor,
                 tolerance=tolerance or {},
                 gradient=None if result == "bool" else gradient,
                 amp=amp,
+                refuses=tuple(refuses),
+                check=check,
             )
         )
 

@@ -29,16 +29,16 @@ def test_published_answers(counter, key, answer):
 def test_the_mask_is_philox(dtype, rng):
     x = ic.from_numpy(rng.standard_normal(3000)).to(ic.dtype(dtype))
     for p in (0.1, 0.5, 0.9):
-        got = ic.dropout(x, p, 77).to(ic.float64).numpy()
-        expected = OPS["dropout"].ref(x.to(ic.float64).numpy(), p, 77)
+        got = ic.seeded_dropout(x, p, 77).to(ic.float64).numpy()
+        expected = OPS["seeded_dropout"].ref(x.to(ic.float64).numpy(), p, 77)
         np.testing.assert_array_equal(got == 0, expected == 0)
 
 
 def test_share_and_scale():
-    y = ic.dropout(ic.ones(1 << 20), 0.3, 1234).numpy()
+    y = ic.seeded_dropout(ic.ones(1 << 20), 0.3, 1234).numpy()
     assert abs((y == 0).mean() - 0.3) < 5 * (0.3 * 0.7 / (1 << 20)) ** 0.5
     np.testing.assert_array_equal(np.unique(y), np.float32([0, 1 / 0.7]))
-    other = ic.dropout(ic.ones(1 << 20), 0.3, 1235).numpy()
+    other = ic.seeded_dropout(ic.ones(1 << 20), 0.3, 1235).numpy()
     both = ((y == 0) & (other == 0)).mean()
     assert abs(both - 0.09) < 5 * (0.09 * 0.91 / (1 << 20)) ** 0.5, "masks of two seeds must not be related"
 
@@ -46,41 +46,43 @@ def test_share_and_scale():
 def test_nothing_and_everything(rng):
     x = ic.from_numpy(rng.standard_normal((7, 33)))
     x[0, 0] = float("nan")
-    np.testing.assert_array_equal(ic.dropout(x, 0.0, 5).numpy(), x.numpy())
-    np.testing.assert_array_equal(ic.dropout(x, 1.0, 5).numpy(), 0.0)
-    assert ic.dropout(ic.empty(0, 3), 0.5, 5).shape == (0, 3)
-    assert ic.dropout(ic.tensor(3.0), 0.0, 5).item() == 3
+    np.testing.assert_array_equal(ic.seeded_dropout(x, 0.0, 5).numpy(), x.numpy())
+    np.testing.assert_array_equal(ic.seeded_dropout(x, 1.0, 5).numpy(), 0.0)
+    assert ic.seeded_dropout(ic.empty(0, 3), 0.5, 5).shape == (0, 3)
+    assert ic.seeded_dropout(ic.tensor(3.0), 0.0, 5).item() == 3
 
 
 def test_positions_decide_and_not_layout_threads_or_place(rng):
     x = ic.from_numpy(rng.standard_normal((300, 700)))
-    expected = ic.dropout(x, 0.4, 9).numpy()
-    np.testing.assert_array_equal(ic.dropout(ic.from_numpy(np.array(x.numpy(), order="F")), 0.4, 9).numpy(), expected)
+    expected = ic.seeded_dropout(x, 0.4, 9).numpy()
+    np.testing.assert_array_equal(
+        ic.seeded_dropout(ic.from_numpy(np.array(x.numpy(), order="F")), 0.4, 9).numpy(), expected
+    )
     before = ic.get_num_threads()
     try:
         ic.set_num_threads(1)
-        np.testing.assert_array_equal(ic.dropout(x, 0.4, 9).numpy(), expected)
+        np.testing.assert_array_equal(ic.seeded_dropout(x, 0.4, 9).numpy(), expected)
     finally:
         ic.set_num_threads(before)
-    assert ic.dropout(x, 0.4, 9, out=x) is x
+    assert ic.seeded_dropout(x, 0.4, 9, out=x) is x
     np.testing.assert_array_equal(x.numpy(), expected)
 
 
 def test_the_gradient_has_the_same_mask(rng):
     x = ic.from_numpy(rng.standard_normal((9, 41))).requires_grad_()
-    y = ic.dropout(x, 0.5, -3)  # seeds count modulo 2^64
+    y = ic.seeded_dropout(x, 0.5, -3)  # seeds count modulo 2^64
     y.backward(ic.ones(9, 41, dtype=ic.float64))
     np.testing.assert_array_equal(x.grad.numpy(), np.where(y.detach().numpy() == 0, 0.0, 2.0))
-    assert autograd.gradcheck(lambda x: ic.dropout(x, 0.3, 11), x)
-    assert autograd.gradgradcheck(lambda x: ic.dropout(x, 0.3, 11), x)
+    assert autograd.gradcheck(lambda x: ic.seeded_dropout(x, 0.3, 11), x)
+    assert autograd.gradgradcheck(lambda x: ic.seeded_dropout(x, 0.3, 11), x)
 
 
 def test_bad_input():
     x = ic.ones(3)
     for p in (-0.1, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"`p`.*0 to 1"):
-            ic.dropout(x, p, 0)
+            ic.seeded_dropout(x, p, 0)
     with pytest.raises(TypeError, match=r"`seed`.*float"):
-        ic.dropout(x, 0.5, 1.0)
+        ic.seeded_dropout(x, 0.5, 1.0)
     with pytest.raises(TypeError, match=r"`input`.*int64"):
-        ic.dropout(ic.arange(3), 0.5, 1)
+        ic.seeded_dropout(ic.arange(3), 0.5, 1)

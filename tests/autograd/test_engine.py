@@ -408,3 +408,10 @@ def test_a_seed_that_is_the_gradient_of_a_leaf(function, which, rng):
 
     for one, two in zip(gradients(lambda t: t), gradients(lambda t: t.clone())):
         np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-12)
+
+
+def test_a_parameter_without_a_derivative_is_named_wherever_its_result_goes():
+    for last in (lambda y: y, lambda y: y.sum(), lambda y: (y * y).sum()):
+        x, alpha = ic.tensor(1.0).requires_grad_(), ic.tensor(1.0).requires_grad_()
+        with pytest.raises(NotImplementedError, match="`elu` has no derivative"):
+            last(ic.elu(x, alpha)).backward()

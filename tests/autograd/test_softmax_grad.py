@@ -40,15 +40,15 @@ def test_hidden_places_get_no_gradient(rng):
     hidden = np.triu(np.ones((4, 6), bool), 3)
     assert (wide(x.grad)[:, hidden] == 0).all() and np.abs(wide(x.grad)[:, ~hidden]).min() > 0
     x = leaf([[0.0, -INF, 1.0, -INF]], "float32")
-    ic.softmax(x).backward(ic.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    ic.softmax(x, -1).backward(ic.tensor([[1.0, 2.0, 3.0, 4.0]]))
     assert np.isfinite(wide(x.grad)).all() and wide(x.grad)[0, 1] == 0
     x = leaf([[0.0, NAN, 1.0], [0.0, 1.0, 2.0]], "float32")
-    ic.log_softmax(x).backward(ic.ones(2, 3))
+    ic.log_softmax(x, -1).backward(ic.ones(2, 3))
     assert np.isnan(wide(x.grad)[0]).all() and np.isfinite(wide(x.grad)[1]).all()
 
 
 def test_gradients_of_any_layout_and_in_place(rng):
-    y = ic.softmax(ic.from_numpy(rng.standard_normal((6, 50))))
+    y = ic.softmax(ic.from_numpy(rng.standard_normal((6, 50))), -1)
     g = ic.from_numpy(rng.standard_normal((50, 6))).transpose(0, 1)
     for name in ("softmax_backward", "log_softmax_backward"):
         function = getattr(ic, name)

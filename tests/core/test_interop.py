@@ -88,6 +88,33 @@ def test_dlpack_capsules_nobody_used_are_freed():
     assert len(dlpack._exported) == before
 
 
+def test_dlpack_exports_no_negative_strides():
+    """Which PyTorch answers by ending the process."""
+    x = ic.arange(6).reshape(2, 3)
+    for view in (x[::-1], x[:, ::-1], x[::-1, :1]):
+        for copy in (None, False):
+            with pytest.raises(BufferError, match=r"strides.* export `.contiguous\(\)`"):
+                view.__dlpack__(copy=copy)
+        for source in (view.contiguous(), view.clone()):
+            np.testing.assert_array_equal(np.from_dlpack(source), view.numpy())
+        assert ic.from_dlpack(_Copied(view)).tolist() == view.tolist()
+    for view in (x[:1][::-1], x[:, :1][:, ::-1], x[:0, ::-1]):  # a step of a single element is never made
+        np.testing.assert_array_equal(np.from_dlpack(view), view.numpy())
+
+
+class _Copied:
+    """Exports a copy of a tensor."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self):
+        return self.tensor.__dlpack__(copy=True)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
 def test_torch():
     torch = pytest.importorskip("torch")
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool):

@@ -50,6 +50,19 @@ def test_shapes_that_no_view_has_are_copied(name, rng):
         x.view(12)
 
 
+@pytest.mark.parametrize("shape, dim", [((0,), 0), ((2, 0), 1), ((0, 3), 0)])
+def test_pieces_of_nothing(shape, dim):
+    """As many as `chunk` is asked for, as in PyTorch; one of `split`."""
+    x = ic.zeros(*shape).requires_grad_()
+    for count, pieces in ((3, x.chunk(3, dim)), (1, x.split(2, dim)), (1, x.split(0, dim)), (2, x.split([0, 0], dim))):
+        assert [y.shape for y in pieces] == [list(shape)] * count
+        sum(y.sum() for y in pieces).backward()
+        assert x.grad.shape == list(shape)
+    assert x.split([], dim) == ()
+    with pytest.raises(ValueError, match=r"`sizes` must be positive, got 0"):
+        ic.zeros(3).split(0)
+
+
 def test_dims_have_names():
     x = ic.zeros(2, 3)
     assert ic.permute(x, dims=(1, 0)).shape == x.permute(dims=(1, 0)).shape == [3, 2]

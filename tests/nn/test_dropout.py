@@ -29,6 +29,19 @@ def test_dropout():
     assert not F.dropout(x, 1.0).detach().numpy().any() and F.dropout(x, 0.0) is x
 
 
+def test_the_third_argument_says_whether_to_train():
+    x = ic.ones(200, 300)
+    assert F.dropout(x, 0.3, False) is x and ic.dropout(x, 0.3, False) is x
+    a = ic.dropout(x, 0.3, True).numpy()
+    assert (a == 0).mean() == pytest.approx(0.3, abs=0.01)
+    ic.manual_seed(1)
+    assert (F.dropout(x, 0.3, True).numpy() == a).all()
+    with pytest.raises(TypeError, match=r"`train`.*int"):
+        ic.dropout(x, 0.3, 12345)
+    with pytest.raises(ValueError, match="`p`"):
+        ic.dropout(x, 1.5, False)
+
+
 @pytest.mark.parametrize("layer, shape", [(nn.Dropout1d, (40, 50, 3)), (nn.Dropout2d, (40, 50, 3, 2))])
 def test_channels(layer, shape):
     x = ic.ones(*shape).requires_grad_()

@@ -67,9 +67,33 @@ def test_norms(x):
 def test_softmax(x):
     e = np.exp(x.numpy())
     close(F.softmax(x, 1), e / e.sum(1, keepdims=True))
-    assert F.softmax(x, dtype=infinicore.float64).dtype is infinicore.float64
+    assert F.softmax(x, -1, dtype=infinicore.float64).dtype is infinicore.float64
     close(F.causal_softmax(x).numpy().sum(-1), np.ones((2, 5)))
     assert F.causal_softmax(x).numpy()[0, 0, 4] == 0
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin"])
+@pytest.mark.parametrize("shape, dim", [((), 0), ((3,), 0), ((3, 4), 1), ((2, 3, 4), 0), ((2, 3, 4, 2), 1)])
+def test_softmax_without_a_dim(name, shape, dim, rng):
+    """The dim that PyTorch takes, with a warning; of the modules too."""
+    x, f = infinicore.from_numpy(np.asarray(rng.standard_normal(shape))), getattr(F, name)
+    module = {"softmax": nn.Softmax, "log_softmax": nn.LogSoftmax, "softmin": nn.Softmin}[name]
+    for call in (f, module()):
+        with pytest.warns(UserWarning, match="`dim`"):
+            result = call(x)
+        np.testing.assert_array_equal(result.numpy(), f(x, dim).numpy())
+
+
+@pytest.mark.parametrize("dtype, eps", [("float64", 2.0**-52), ("float32", 2.0**-23), ("float16", 2.0**-23)])
+def test_rms_norm_without_eps(dtype, eps):
+    """None is PyTorch's: that of the dtype the mean is taken in; left out, it is InfiniCore's."""
+    x = infinicore.full((2, 4), 1e-3, dtype=infinicore.dtype(dtype))
+    tolerance = 1e-3 if dtype == "float16" else 1e-5
+    for call, value in (
+        (lambda: F.rms_norm(x, (4,), eps=None), eps), (lambda: F.rms_norm(x, (4,)), 1e-5),
+        (lambda: nn.RMSNorm(4, eps=None, dtype=x.dtype)(x), eps), (lambda: nn.RMSNorm(4, dtype=x.dtype)(x), 1e-6),
+    ):  # fmt: skip
+        close(call().detach().to(infinicore.float64), np.full((2, 4), 1e-3 / np.sqrt(1e-6 + value)), tolerance)
 
 
 def test_embedding():

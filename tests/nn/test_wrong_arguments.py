@@ -22,7 +22,7 @@ CASES = [
     (lambda: nn.LayerNorm(0), ValueError, "`normalized_shape`"),
     (lambda: nn.LayerNorm(5)(X), ValueError, "`normalized_shape`"),
     (lambda: nn.BatchNorm2d(4)(X), ValueError, "4 dims"),
-    (lambda: nn.BatchNorm1d(4)(ic.ones(1, 4)), ValueError, "more than 1 value"),
+    (lambda: nn.BatchNorm1d(4)(ic.ones(1, 4)), ValueError, "more than one value"),
     (lambda: nn.PReLU(3)(X), ValueError, "`weight`"),
     (lambda: nn.Hardtanh(1.0, 0.0), ValueError, "`min_val`"),
     (lambda: F.softshrink(X, -1.0), ValueError, "`lambd`"),

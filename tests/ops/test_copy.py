@@ -76,10 +76,19 @@ def test_cat_and_stack(rng):
 
 
 def test_cat_into_its_own_input(rng):
-    x = values(rng, "float32", 4, 6)
-    expected = wide(ic.cat([x[2:], x[:2]]))
-    ic.cat([x[2:], x[:2]], out=x)
-    np.testing.assert_array_equal(wide(x), expected)
+    """An error as in PyTorch; another part of the same memory is not its own."""
+    x = values(rng, "float32", 8, 6)
+    before, version = wide(x), x._version
+    for parts, out in (([x[2:4], x[:2]], x[:4]), ([x], x), ([x[:2], x[:2].clone()], x[1:5])):
+        with pytest.raises(ValueError, match="`out` of `cat` must not share memory with an input"):
+            ic.cat(parts, out=out)
+    np.testing.assert_array_equal(wide(x), before)
+    assert x._version == version
+    for _ in range(3):  # also as a known call
+        ic.cat([x[2:4], x[:2], x[5:5]], out=x[4:])
+        np.testing.assert_array_equal(wide(x[4:]), before[[2, 3, 0, 1]])
+    with pytest.raises(ValueError, match="must not share memory"):
+        ic.cat([x[2:4], x[:2], x[5:5]], out=x[:4])
 
 
 def test_bad_input():

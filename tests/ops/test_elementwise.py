@@ -30,7 +30,8 @@ def draw(rng, op, dtype, shape):
             arrays.append(rng.integers(0, 2, shape).astype(bool))
         elif kind.startswith(("int", "uint")):
             lowest = max(int(np.ceil(low)), 0 if kind[0] == "u" or low >= 0 else -100)
-            arrays.append(rng.integers(max(lowest, 1) if op.name in ("div", "log") else lowest, 5, shape).astype(kind))
+            lowest = max(lowest, 1) if op.divisor or op.name in ("div", "log") else lowest
+            arrays.append(rng.integers(lowest, 5, shape).astype(kind))
         else:
             arrays.append(np.asarray(rng.uniform(low, high, shape)).astype(ic.dtype(kind).numpy))
     return arrays

@@ -169,7 +169,7 @@ def test_a_layout_that_is_not_contiguous(rng):
         ("max_pool3d", (1, 1, 4, 4, 4), ((2, 2),), {}, "`kernel_size` of .* or 3 of them"),
         ("max_pool3d", (1, 1, 4, 4, 4), (2**11, 1, 2**10), {"dilation": 1}, r"fewer than 2\*\*31 elements"),
         ("max_pool1d", (1, 1, 4), (2**40,), {"ceil_mode": True}, r"`kernel_size` of .* below 2\*\*31"),
-        ("avg_pool3d", (1, 1, 4, 0, 4), (2,), {}, "planes with elements"),
+        ("avg_pool3d", (1, 1, 4, 0, 4), (2,), {}, "no size of 0"),
         ("avg_pool2d", (1, 1, 4, 4), (2,), {"divisor_override": 1.5}, "`divisor_override`"),
     ],
 )

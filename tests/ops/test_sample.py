@@ -70,7 +70,7 @@ def test_the_greatest_logit_without_a_draw():
 
 
 def test_all_of_the_distribution_is_reached():
-    x = ic.log_softmax(ic.tensor([0.0, 1.0, 2.0]))
+    x = ic.log_softmax(ic.tensor([0.0, 1.0, 2.0]), 0)
     weights = np.exp([2.0, 1.0, 0.0]) / np.exp([2.0, 1.0, 0.0]).sum()
     draws = np.linspace(0, 1, 1001)[:-1]
     rows = x.unsqueeze(0).expand(1000, 3)

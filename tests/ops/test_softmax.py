@@ -63,11 +63,15 @@ def test_in_place(name, dtype, normal):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_long_rows(name, dtype, normal):
     x = normal(3, 20011, dtype=dtype)
-    close(getattr(ic, name)(x), OPS[name].ref(wide(x)), {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}[dtype])
+    close(
+        getattr(ic, name)(x, -1),
+        OPS[name].ref(wide(x), -1),
+        {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}[dtype],
+    )
 
 
 def test_sums_are_one(normal):
-    np.testing.assert_allclose(wide(ic.softmax(normal(50, 1000))).sum(-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(wide(ic.softmax(normal(50, 1000), -1)).sum(-1), 1, rtol=1e-6)
 
 
 def test_causal_mask_keeps_the_lower_part(normal):
@@ -84,9 +88,9 @@ def test_causal_mask_keeps_the_lower_part(normal):
 
 
 def test_scalars_and_nothing():
-    assert ic.softmax(ic.tensor(3.0)).item() == 1
+    assert ic.softmax(ic.tensor(3.0), 0).item() == 1
     assert ic.log_softmax(ic.tensor(3.0), 0).item() == 0
-    assert ic.softmax(ic.empty(3, 0)).shape == (3, 0)
+    assert ic.softmax(ic.empty(3, 0), 1).shape == (3, 0)
     assert ic.softmax(ic.empty(0, 3), 0).shape == (0, 3)
     assert ic.softmax(ic.empty(3, 0), 0).shape == (3, 0)
 
@@ -98,9 +102,13 @@ def test_bad_input(normal):
     with pytest.raises(TypeError, match=r"`dim`"):
         ic.softmax(x, 0.5)
     with pytest.raises(TypeError, match=r"`input`.*int64"):
-        ic.softmax(ic.arange(4))
+        ic.softmax(ic.arange(4), 0)
     with pytest.raises(TypeError, match=r"`input`.*list"):
-        ic.softmax([1.0, 2.0])
+        ic.softmax([1.0, 2.0], 0)
+    for name in FUNCTIONS:
+        for call in (lambda: getattr(ic, name)(x), lambda: getattr(x, name)()):
+            with pytest.raises(TypeError, match="dim"):
+                call()
     with pytest.raises(ValueError, match=r"S = 4 and T = 3"):
         ic.causal_softmax(normal(4, 3))
     with pytest.raises(ValueError, match=r"two dims"):

@@ -1,5 +1,7 @@
 """Activations."""
 
+import warnings
+
 import infinicore
 
 
@@ -33,7 +35,9 @@ def leaky_relu(input, negative_slope=0.01, inplace=False):
 
 
 def prelu(input, weight):
-    """leaky_relu whose slope `weight` is learned: one, or one for each channel (dim 1)."""
+    """leaky_relu whose slope `weight` ([] or [C]) is learned: one, or one for each channel (dim 1)."""
+    if weight.ndim > 1:
+        raise ValueError(f"`weight` must be a number or [C], got shape {tuple(weight.shape)}: flatten it")
     if weight.numel() == 1:
         slope = weight.reshape(())
     else:
@@ -90,7 +94,7 @@ def silu_and_mul(input, out=None):
 
 def glu(input, dim=-1):
     """`a * sigmoid(b)` of the two halves of `dim`."""
-    if input.size(dim) % 2:
+    if not input.ndim or input.size(dim) % 2:
         raise ValueError(f"`dim` {dim} of glu must have an even size, got shape {input.shape}")
     a, b = input.chunk(2, dim)
     return infinicore.gated_sigmoid(a, b)
@@ -128,9 +132,9 @@ def tanhshrink(input, *, out=None):
 
 def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False, *, out=None):
     """x limited to [min_val, max_val]."""
-    if not min_val < max_val:
-        raise ValueError(f"`min_val` {min_val} must be below `max_val` {max_val}")
-    return _activate(infinicore.hardtanh, input, inplace, float(min_val), float(max_val), out=out)
+    if min_val > max_val:
+        raise ValueError(f"`min_val` {min_val} must not be above `max_val` {max_val}")
+    return _activate(infinicore.hardtanh, input, inplace, min_val, max_val, out=out)
 
 
 def hardsigmoid(input, inplace=False):
@@ -157,23 +161,32 @@ def softshrink(input, lambd=0.5):
 
 def threshold(input, threshold, value, inplace=False):
     """x where x > threshold, else value."""
-    return _activate(infinicore.threshold, input, inplace, float(threshold), float(value))
+    return _activate(infinicore.threshold, input, inplace, threshold, value)
 
 
-def softmax(input, dim=-1, dtype=None, *, out=None):
-    """Softmax along `dim`; `dtype` converts the input first."""
+def _implicit_dim(input):
+    """The dim of a softmax that names none, as PyTorch still has it: 0 of 0, 1 or 3 dims, else 1."""
+    dim = 0 if input.ndim in (0, 1, 3) else 1
+    warnings.warn(f"`dim` of a softmax should be given: of {input.ndim} dims, {dim} is taken", stacklevel=3)
+    return dim
+
+
+def softmax(input, dim=None, dtype=None, *, out=None):
+    """Softmax along `dim` (None, with a warning: 0 of 0, 1 or 3 dims, else 1); `dtype` converts the input first."""
+    dim = _implicit_dim(input) if dim is None else dim
     if dtype is not None:
         input = input.to(dtype)
     return infinicore.softmax(input, dim, out=out)
 
 
-def softmin(input, dim=-1, dtype=None):
-    """Softmax of the negated input along `dim`."""
-    return softmax(-input, dim, dtype)
+def softmin(input, dim=None, dtype=None):
+    """Softmax of the negated input, with the arguments of `softmax`."""
+    return softmax(-input, _implicit_dim(input) if dim is None else dim, dtype)
 
 
-def log_softmax(input, dim=-1, dtype=None, *, out=None):
-    """The logarithm of softmax along `dim`; `dtype` converts the input first."""
+def log_softmax(input, dim=None, dtype=None, *, out=None):
+    """The logarithm of softmax, with its arguments."""
+    dim = _implicit_dim(input) if dim is None else dim
     if dtype is not None:
         input = input.to(dtype)
     return infinicore.log_softmax(input, dim, out=out)

@@ -41,23 +41,30 @@ __all__ = [
 ]
 
 
+def _image(input):
+    """The shape of [..., C, H, W]."""
+    if input.ndim < 3:
+        raise ValueError(f"`input` must be [..., C, H, W], got shape {input.shape}")
+    return input.shape
+
+
 def pixel_shuffle(input, upscale_factor):
     """[..., C r^2, H, W] to [..., C, H r, W r] (Shi et al., arXiv 1609.05158)."""
-    *front, channels, height, width = input.shape
+    *front, channels, height, width = _image(input)
     r = upscale_factor
     if r < 1 or channels % (r * r):
         raise ValueError(f"`upscale_factor` {r} squared must divide the {channels} channels of `input`")
-    x = input.reshape(-1, channels // (r * r), r, r, height, width).permute(0, 1, 4, 2, 5, 3)
+    x = input.reshape(math.prod(front), channels // (r * r), r, r, height, width).permute(0, 1, 4, 2, 5, 3)
     return x.reshape(*front, channels // (r * r), height * r, width * r)
 
 
 def pixel_unshuffle(input, downscale_factor):
     """[..., C, H r, W r] to [..., C r^2, H, W]: the inverse of `pixel_shuffle`."""
-    *front, channels, height, width = input.shape
+    *front, channels, height, width = _image(input)
     r = downscale_factor
     if r < 1 or height % r or width % r:
         raise ValueError(f"`downscale_factor` {r} must divide height and width of `input`, got shape {input.shape}")
-    x = input.reshape(-1, channels, height // r, r, width // r, r).permute(0, 1, 3, 5, 2, 4)
+    x = input.reshape(math.prod(front), channels, height // r, r, width // r, r).permute(0, 1, 3, 5, 2, 4)
     return x.reshape(*front, channels * r * r, height // r, width // r)
 
 
@@ -83,12 +90,13 @@ def pad(input, pad, mode="constant", value=None):
 
 def _border(mode, size, before, after):
     """Which elements of a dim its padded form shows."""
-    largest = {"reflect": size - 1, "circular": size, "replicate": math.inf if size else 0}[mode]
-    if max(before, after) > largest or before + size + after < 1:
+    first, left = max(-before, 0), size + min(before, 0) + min(after, 0)  # of what negative sides leave of the dim
+    largest = {"reflect": size - 1, "circular": left, "replicate": math.inf if size else 0}[mode]
+    if max(before, after) > largest or before + size + after < (mode != "circular"):
         raise ValueError(f"`pad` {(before, after)} does not fit a dim of size {size} in mode {mode!r}")
     wanted = range(-before, size + after)
     if mode == "replicate":
         return infinicore.tensor([min(max(i, 0), size - 1) for i in wanted])
-    if mode == "circular":
-        return infinicore.tensor([i % size for i in wanted])
+    if mode == "circular":  # only what is left is repeated
+        return infinicore.tensor([first + (i - first) % left for i in wanted], dtype=infinicore.int64)
     return infinicore.tensor([abs(i) if i < size else 2 * (size - 1) - i for i in wanted])

@@ -24,7 +24,7 @@ def dropout(input, p=0.5, training=True, inplace=False):
     _checked(p)
     if not training or p == 0.0:
         return input
-    return _into(input, infinicore.dropout(input, p, seed()), inplace)
+    return _into(input, infinicore.dropout(input, p, True), inplace)
 
 
 def _channels(input, dims):
@@ -39,7 +39,7 @@ def _drop_channels(input, p, training, inplace, dims):
     ones = _channels(input, dims)
     if not training or p == 0.0:
         return input
-    return _into(input, input * infinicore.dropout(ones, p, seed()), inplace)
+    return _into(input, input * infinicore.dropout(ones, p, True), inplace)
 
 
 def dropout1d(input, p=0.5, training=True, inplace=False):
@@ -64,5 +64,5 @@ def alpha_dropout(input, p=0.5, training=False, inplace=False):
         return _into(input, input * 0.0, inplace)
     scale = ((1 - p) * (1 + p * _SATURATED**2)) ** -0.5
     shift = -scale * _SATURATED * p
-    kept = infinicore.dropout(infinicore.ones(input.shape, dtype=input.dtype), p, seed()) > 0.0
+    kept = infinicore.dropout(infinicore.ones(input.shape, dtype=input.dtype), p, True) > 0.0
     return _into(input, infinicore.where(kept, input * scale + shift, _SATURATED * scale + shift), inplace)

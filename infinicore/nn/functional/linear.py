@@ -1,6 +1,7 @@
 """Products, embeddings and distances."""
 
 import infinicore
+from infinicore.core import layout
 
 
 def linear(input, weight, bias=None, *, alpha=1.0, out=None):
@@ -12,6 +13,9 @@ def linear(input, weight, bias=None, *, alpha=1.0, out=None):
 
 def bilinear(input1, input2, weight, bias=None):
     """`input1 @ weight[k] @ input2` for each k: [..., I], [..., J], weight [K, I, J], bias [K]; [..., K]."""
+    if weight.ndim != 3 or not input1.ndim or not input2.ndim:
+        shapes = f"{weight.shape}, {input1.shape} and {input2.shape}"
+        raise ValueError(f"`weight`, `input1` and `input2` must be [K, I, J], [..., I] and [..., J], got {shapes}")
     k, i, j = weight.shape
     if input1.shape[-1] != i or input2.shape[-1] != j or input1.shape[:-1] != input2.shape[:-1]:
         raise ValueError(
@@ -55,12 +59,26 @@ def normalize(input, p=2.0, dim=1, eps=1e-12):
     return input / infinicore.norm(input, p, dim, True).maximum(eps)
 
 
+def _unit(x, dim, eps):
+    """`x` divided by its norm along `dim`; one below `eps` counts as that, but has its own gradient, as in PyTorch."""
+    size = infinicore.norm(x, 2, dim, True)
+    if not size.requires_grad:
+        return x / size.maximum(eps)
+    size = size.clone()  # the norm itself is kept for its derivative
+    with infinicore.no_grad():
+        infinicore.maximum(size, eps, out=size)
+    return x / size
+
+
 def cosine_similarity(x1, x2, dim=1, eps=1e-8):
-    """`x1 . x2 / (max(|x1|, eps) max(|x2|, eps))` along `dim`; the shapes broadcast."""
-    squares = [(x * x).sum(dim, True) for x in (x1, x2)]
-    # The root of a number of at least eps^2: its derivative at 0 stays finite.
-    left, right = (s.maximum(eps * eps).sqrt() for s in squares)
-    return ((x1 / left) * (x2 / right)).sum(dim)
+    """`x1 . x2 / (max(|x1|, eps) max(|x2|, eps))` along `dim` of the shape that `x1` and `x2` broadcast to."""
+    if x1.dtype is not x2.dtype:
+        common = infinicore.promote_types(x1.dtype, x2.dtype)
+        x1, x2 = x1.to(common), x2.to(common)
+    if x1.shape_ != x2.shape_:
+        shape = layout.broadcast_shapes(x1.shape_, x2.shape_)
+        x1, x2 = x1.expand(shape), x2.expand(shape)
+    return (_unit(x1, dim, eps) * _unit(x2, dim, eps)).sum(dim)
 
 
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):

@@ -106,7 +106,7 @@ def kl_div(input, target, reduction="mean", log_target=False):
     """
     loss = infinicore.kl_divergence_log if log_target else infinicore.kl_divergence
     if reduction == "batchmean":
-        return loss(input, target, reduction="sum") / input.shape[0]
+        return loss(input, target, reduction="sum") / (input.shape[0] if input.ndim else 1)
     return _loss(loss, (input, target), None, reduction)
 
 
@@ -148,8 +148,9 @@ def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
 
 
 def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
-    """`input` where target is 1, max(0, margin - input) where it is -1."""
-    return _reduced(infinicore.where(target == 1, input, infinicore.relu(margin - input)), reduction)
+    """`input` where target is 1, max(0, margin - input) where it is -1, the sum of both where it is neither."""
+    similar = infinicore.where(target != -1, input, 0.0)
+    return _reduced(similar + infinicore.where(target != 1, (margin - input).clamp(0.0), 0.0), reduction)
 
 
 def soft_margin_loss(input, target, reduction="mean"):
@@ -161,8 +162,10 @@ def soft_margin_loss(input, target, reduction="mean"):
 def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm of the difference.
 
-    `swap` takes d(positive, negative) where that is smaller (Balntas et al., 2016).
+    `swap` takes d(positive, negative) where that is smaller (Balntas et al., 2016). `margin` is above 0.
     """
+    if margin <= 0:
+        raise ValueError(f"`margin` of triplet_margin_loss must be above 0, got {margin}")
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = infinicore.minimum(far, pairwise_distance(positive, negative, p, eps))

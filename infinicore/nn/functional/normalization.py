@@ -13,13 +13,15 @@ def _checked(input, normalized_shape):
     return shape
 
 
-_EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
 def rms_norm(input, normalized_shape, weight=None, eps=1e-5, *, out=None):
-    """`input / sqrt(mean(input^2) + eps) * weight` over the last dims; eps None is that of the dtype."""
+    """`input / sqrt(mean(input^2) + eps) * weight` over the last dims.
+
+    `eps` is 1e-5 unless given, as in InfiniCore. None, PyTorch's default, is that of the dtype the mean is taken in:
+    2^-52 for float64, else 2^-23.
+    """
     shape = _checked(input, normalized_shape)
-    eps = _EPS[input.dtype.name] if eps is None else eps
+    if eps is None:
+        eps = 2.0**-52 if input.dtype is infinicore.float64 else 2.0**-23
     if weight is None:
         weight = infinicore.ones(shape, dtype=input.dtype)
     if len(shape) == 1:
@@ -40,8 +42,6 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     In training the statistics are those of the batch, and the running ones move towards them by `momentum`; else the
     running ones are used, if there are any.
     """
-    if training and input.numel() == input.shape[1]:
-        raise ValueError(f"`input` must have more than 1 value per channel when training, got shape {input.shape}")
     return infinicore.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 

@@ -284,10 +284,7 @@ class _AlongDim(Module):
         self.dim = dim
 
     def forward(self, input):
-        dim = self.dim
-        if dim is None:  # PyTorch's old default: 0 for 0, 1 or 3 dims, else 1
-            dim = 0 if input.ndim in (0, 1, 3) else 1
-        return type(self).function(input, dim)
+        return type(self).function(input, self.dim)
 
     def extra_repr(self):
         return f"dim={self.dim}"

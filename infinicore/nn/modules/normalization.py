@@ -34,9 +34,10 @@ class _Scaled(Module):
 
 
 class RMSNorm(_Scaled):
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last dims; the mean is taken in float32.
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last dims; the mean is taken in float32, or in float64 of such.
 
-    `eps` is 1e-6 unless given, as in the checkpoints of language models; None is that of the input's dtype.
+    `eps` is 1e-6 unless given, as in the checkpoints of language models; None, PyTorch's default, is that of the dtype
+    the mean is taken in (2^-23; 2^-52 for float64).
     """
 
     def __init__(self, normalized_shape, eps=1e-6, elementwise_affine=True, device=None, dtype=None):

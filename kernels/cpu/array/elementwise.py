@@ -94,7 +94,7 @@ def walk(args, lo, hi):
     dense = True
     for j in range(count):
         dense = dense and load(args, shape + ndim * (j + 2) - 1) == 1
-    todo = hi - lo
+    status, todo = 0, hi - lo
     while todo > 0:
         run = min(length - column, todo)
         for j in range(count - 1):
@@ -114,7 +114,7 @@ def walk(args, lo, hi):
                 elif step != 0 and j < count - 1:
                     copy_steps(tile, source, 1, step, n, itemsize)
                 store(block, j, tile)
-            call_kernel(kernel, block_address, 0, n)
+            status |= call_kernel(kernel, block_address, 0, n)
             last = count - 1
             step = load(args, shape + ndim * (last + 2) - 1)
             if step != 1:
@@ -126,4 +126,4 @@ def walk(args, lo, hi):
         todo -= run
         if todo > 0:
             _advance(args, count, ndim, indices, at)
-    return 0
+    return status

@@ -1,0 +1,112 @@
+"""Quotients, remainders and shifts of vectors, of floats and of all integers.
+
+Of integers, the quotient by 0 may be anything (but ends no process), and the lowest by -1 is itself.
+"""
+
+from numba import types
+from numba.extending import intrinsic
+
+from ..build import jit
+from . import libm
+from .by_type import by_type
+from .simd import convert, reduce_or, select, vabs, vfloor, vtrunc
+from .vector import is_float
+
+F32, F64 = types.float32, types.float64
+
+
+@intrinsic
+def _divide(typingctx, a, b):
+    """The processor's quotient of integers; it traps where there is none."""
+
+    def codegen(context, builder, sig, args):
+        return (builder.sdiv if a.dtype.signed else builder.udiv)(*args)
+
+    return a(a, b), codegen
+
+
+@by_type
+def trunc_divide(a, b):
+    """a / b without its fraction."""
+    T = a.dtype
+    if is_float(T):
+        return lambda a, b: vtrunc(a / b)
+    if T.bitwidth == 64:
+        if not T.signed:
+            return lambda a, b: _divide(a, select(b == 0, 1, b))
+        return lambda a, b: select(b == -1, -a, _divide(a, select((b == 0) | (b == -1), 1, b)))
+    # In float64: a quotient of 32 bits that is not whole is further from the next whole number than rounding moves it.
+    if not T.signed:
+        return lambda a, b: convert(convert(a, F64) / convert(b, F64), T)
+    return lambda a, b: select(b == -1, -a, convert(convert(a, F64) / convert(b, F64), T))
+
+
+def _fmod_f32(a, b):
+    # Below 2^28, the quotient in float64 has the right whole part, of whose product with b no bit is lost.
+    x, y = convert(a, F64), convert(b, F64)
+    quotient = x / y
+    if reduce_or(vabs(quotient) >= 268435456.0):
+        return libm.fmod(a, b)
+    whole = vtrunc(quotient)
+    rest = convert(x - whole * y, F32)
+    return select(whole == 0.0, a, select(rest == 0.0, a * 0.0, rest))
+
+
+@by_type
+def fmod(a, b):
+    """The remainder of `trunc_divide`: a - n b, with the sign of a."""
+    if a.dtype == F32:
+        return _fmod_f32
+    if a.dtype == F64:
+        return lambda a, b: libm.fmod(a, b)
+    return lambda a, b: a - trunc_divide(a, b) * b
+
+
+@jit.inline
+def _apart(rest, b):
+    """Whether a remainder of the sign of the dividend has another sign than the divisor."""
+    return (rest != 0) & ((rest < 0) ^ (b < 0))
+
+
+@jit.inline
+def remainder(a, b):
+    """The remainder of `floor_divide`: a - n b, with the sign of b."""
+    rest = fmod(a, b)
+    return select(_apart(rest, b), rest + b, rest)
+
+
+def _floor_divide_floats(a, b):
+    # From the exact remainder: a / b may have been rounded up to a whole number.
+    rest, quotient = fmod(a, b), a / b
+    n = (a - rest) / b
+    n = select(_apart(rest, b), n - 1.0, n)
+    whole = vfloor(n)
+    whole = select(n - whole > 0.5, whole + 1.0, whole)
+    return select(b == 0.0, quotient, select(n == 0.0, quotient * 0.0, whole))
+
+
+def _floor_divide_integers(a, b):
+    n = trunc_divide(a, b)
+    return select(_apart(a - n * b, b), n - 1, n)
+
+
+@by_type
+def floor_divide(a, b):
+    """The largest whole number not above a / b; a / b itself where a float is divided by 0."""
+    return _floor_divide_floats if is_float(a.dtype) else _floor_divide_integers
+
+
+@by_type
+def left_shift(a, b):
+    """The bits of a, b places higher; 0 where b is negative or not below the number of bits."""
+    bits = a.dtype.bitwidth
+    return lambda a, b: select((b < 0) | (b >= bits), 0, a << b)
+
+
+@by_type
+def right_shift(a, b):
+    """a / 2^b rounded down; 0 or -1 where b is negative or not below the number of bits."""
+    last = a.dtype.bitwidth - 1
+    if not a.dtype.signed:
+        return lambda a, b: select(b > last, 0, a >> b)
+    return lambda a, b: a >> select((b < 0) | (b > last), last, b)
