@@ -85,7 +85,6 @@ def _op_signature(op, method=False):
     outputs = op.outputs
     parts += ["*"] if outputs and not star else []
     parts += ["reduction: str = ..."] if op.family == "loss" else []
-    parts += [f"{name}: Any = ..." for name in op.forms if name not in op.parameters]
     parts += [f"{name}: Any = ..." for name in outputs]
     if op.family == "view":
         return ", ".join(parts), _RETURNS.get(op.name, "Tensor")
