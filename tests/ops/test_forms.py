@@ -106,6 +106,8 @@ def test_round_has_no_slope():
     assert g.tolist() == [0, 0]
     with pytest.raises(TypeError):
         ic.round(ic.ones(2), decimals=0.5)
+    with pytest.raises(TypeError, match="`decimals` of `round` goes with floats"):
+        ic.round(ic.tensor([123]), decimals=-1)
 
 
 # ---- where things are ----------------------------------------------------------------------------
