@@ -144,13 +144,13 @@ class Tensor(Views, Makes, Gradients, TensorBase):
 
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
+        if not isinstance(value, TensorBase):
+            value = (
+                dispatch.scalar(value, self.dtype, self.device, exact=True)
+                if np.isscalar(value)
+                else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
+            )
         if basic is not None:
-            if not isinstance(value, TensorBase):
-                value = (
-                    dispatch.scalar(value, self.dtype, self.device, exact=True)
-                    if np.isscalar(value)
-                    else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
-                )
             if len(value.shape_) > len(basic[0]):
                 value = without_leading_ones(value)
             if in_graph(self, value):
@@ -160,9 +160,7 @@ class Tensor(Views, Makes, Gradients, TensorBase):
             return
         dispatch.refuse_recording("assignment to an index of tensors or lists", "use slices")
         dispatch.writable(self, "self")
-        if not isinstance(value, TensorBase) and not np.isscalar(value):
-            value = from_numpy(np.asarray(value), device=self.device)
-        value = without_leading_ones(value.to(self.dtype)) if isinstance(value, TensorBase) else value
+        value = without_leading_ones(value.to(self.dtype))
         view, indices = advanced_index(self, index)
         if not indices:
             view[...] = value

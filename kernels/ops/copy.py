@@ -32,7 +32,10 @@ def copy_part(call, y, starts, x):
 
 def fill(call, y, value):
     """Set every element of a contiguous tensor to a Python number."""
-    bits = np.asarray(value).astype(y.dtype.numpy).tobytes()
+    number = np.asarray(value)
+    if number.shape or number.dtype.kind in "OSU":  # bfloat16 is of kind V
+        raise TypeError(f"`{call.name}` takes a tensor or a number for a value, got {type(value).__name__} {value!r}")
+    bits = number.astype(y.dtype.numpy).tobytes()
     block = FILLED(y=y, value=int.from_bytes(bits, "little", signed=True))
     call.launch("array.create.filled", {"E": UNSIGNED[len(bits)]}, block, y.numel_, len(bits))
 

@@ -101,6 +101,15 @@ def test_a_value_may_have_more_dims_of_one():
         x[0] = ic.zeros(2, 1, 3)
 
 
+def test_a_number_that_does_not_fit_is_refused():
+    x = ic.zeros(2, 3, dtype=ic.uint8)
+    for index in (0, ic.tensor([0]), x == 0, (0, ic.tensor([1, 2]))):
+        with pytest.raises(ValueError, match="300"):
+            x[index] = 300
+        x[index] = 7.0
+    assert x.tolist() == [[7, 7, 7], [7, 7, 7]]
+
+
 def test_masks_of_bytes_mask():
     x = ic.arange(4)
     byte = ic.tensor([1, 0, 0, 2], dtype=ic.uint8)
