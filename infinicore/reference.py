@@ -84,7 +84,6 @@ def _op_signature(op, method=False):
         parts.append("dtype: Any")
     outputs = op.outputs
     parts += ["*"] if outputs and not star else []
-    parts += [f"{name}: Any = ..." for name in op.forms if name not in op.parameters]
     parts += ["reduction: str = ..."] if op.family == "loss" else []
     parts += [f"{name}: Any = ..." for name in outputs]
     if op.family == "view":

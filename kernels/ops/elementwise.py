@@ -342,6 +342,8 @@ def round_(input):
 def _(f, input, *, decimals, out=None):
     """Nearest multiple of 10 ** -decimals; 16-bit floats are rounded in float32."""
     decimals = operator.index(decimals)
+    if not input.dtype.is_floating_point:
+        raise TypeError(f"`decimals` of `round` goes with floats, got {input.dtype}: cast `input`")
     wide = input.to(dtype="float32") if input.dtype.itemsize < 4 else input
     scale = float(f"1e{builtins.abs(decimals)}")
     before, after = (f.div, f.mul) if decimals < 0 else (f.mul, f.div)

@@ -216,7 +216,7 @@ def movedim(v, input, source, destination):
     if not len(set(sources)) == len(sources) == len(set(targets)) == len(targets):
         raise ValueError(f"`source` {source} and `destination` {destination} must name as many different dims")
     order = [d for d in range(ndim) if d not in sources]
-    for target, d in sorted(zip(targets, sources)):
+    for target, d in sorted(zip(targets, sources)) if ndim else ():
         order.insert(target, d)
     return _in_order(input, order)
 

@@ -59,7 +59,7 @@ def test_pieces_of_nothing(shape, dim):
         sum(y.sum() for y in pieces).backward()
         assert x.grad.shape == list(shape)
     assert x.split([], dim) == ()
-    with pytest.raises(ValueError, match=r"`sizes` must be positive, got 0"):
+    with pytest.raises(ValueError, match=r"`split_size_or_sections` must be positive, got 0"):
         ic.zeros(3).split(0)
 
 

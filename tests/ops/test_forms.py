@@ -106,6 +106,8 @@ def test_round_has_no_slope():
     assert g.tolist() == [0, 0]
     with pytest.raises(TypeError):
         ic.round(ic.ones(2), decimals=0.5)
+    with pytest.raises(TypeError, match="`decimals` of `round` goes with floats"):
+        ic.round(ic.tensor([123]), decimals=-1)
 
 
 # ---- where things are ----------------------------------------------------------------------------
@@ -227,6 +229,13 @@ def test_diagonals_are_views():
         x.diagonal(0, 1, -2)
 
 
+def test_a_number_has_a_dim_to_move():
+    x = ic.tensor(3.0)
+    for y in (x.movedim(0, -1), x.moveaxis(-1, 0), x.swapaxes(0, -1), x.swapdims(0, 0)):
+        assert y.shape == () and y.storage is x.storage
+    assert x.unfold(0, 1, 1).tolist() == x.ravel().tolist() == [3] and x.unfold(0, 0, 1).shape == (0,)
+
+
 def test_what_was_broadcast_may_be_written_to():
     x = ic.ones(3, 1)
     y = ic.broadcast_to(x, (3, 4))
@@ -269,8 +278,8 @@ def test_repeats_of_any_form(rng):
 )
 def test_activations_write_to_out(name, rng):
     x = tensor(rng.standard_normal((3, 17)), "float32")
-    function, out = getattr(F, name), ic.empty(3, 17)
-    assert function(x, out=out) is out and out.tolist() == function(x).tolist()
+    function, out, named = getattr(F, name), ic.empty(3, 17), {"dim": 1} if name == "log_softmax" else {}
+    assert function(x, **named, out=out) is out and out.tolist() == function(x, **named).tolist()
     if name in ("relu6", "hardswish", "hardtanh", "selu"):
         with pytest.raises(ValueError, match="`inplace` and `out`"):
             function(x, inplace=True, out=out)
