@@ -56,6 +56,8 @@ def test_as_pytorch(rng):
             start, end, step = (round(v, rng.integers(3)) for v in rng.uniform(1, 20, 3))
             start, end = (start, end) if name == "uint8" else (start - 10, end - 10)
             step = step / 4 if end >= start else -step / 4
+            if name == "int64" and int(step) == 0:
+                step = 1 if end >= start else -1  # PyTorch 2.11 divides by it, which ends the process
             for function, args in (("arange", (start, end, step)), ("linspace", (start, end, int(rng.integers(40))))):
                 try:
                     expected = getattr(torch, function)(*args, dtype=getattr(torch, name)).numpy()
