@@ -106,7 +106,9 @@ def test_fit_without_resume_begins_anew(tmp_path):
     second = language_trainer(tmp_path, steps=3, save_every=2)
     rows = second.fit(resume=False)
     assert second.step == 3 and [row["step"] for row in rows] == [3]
-    steps = [name for name in names(tmp_path) if name.startswith("step")]  # beside the logs of TensorBoard, if installed
+    steps = [
+        name for name in names(tmp_path) if name.startswith("step")
+    ]  # beside the logs of TensorBoard, if installed
     assert steps[-2:] == ["step-00000002", "step-00000003"]
 
 
