@@ -51,6 +51,7 @@ def _is_one(g):
 
 
 functions.is_one, functions.from_array = _is_one, dispatch.from_array
+functions.check_fits = dispatch.check_fits
 
 # ---- views -------------------------------------------------------------------------------------
 

@@ -114,9 +114,9 @@ def _quotient(p, q):
     return by_reciprocal
 
 
-def _exp_f32(x):
-    # Outside of this range the result is 0 or infinity; NaN compares false and passes through.
-    x = select(x > 89.0, 89.0, select(x < -104.0, -104.0, x))
+@jit.inline
+def _near_zero(x):
+    """(exp(r) - 1, k, k + MAGIC) for x = k ln 2 + r: r is small, so that a polynomial serves."""
     shifted = muladd(x, LOG2E, MAGIC_F32)
     k = shifted - MAGIC_F32
     r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, x))
@@ -124,8 +124,13 @@ def _exp_f32(x):
     p = muladd(p, r, 0.04166694278)
     p = muladd(p, r, 0.1666657742)
     p = muladd(p, r, 0.4999999942)
-    p = muladd(p, r * r, r) + 1.0
-    return _scaled(p, k, shifted)
+    return muladd(p, r * r, r), k, shifted
+
+
+def _exp_f32(x):
+    # Outside of this range the result is 0 or infinity; NaN compares false and passes through.
+    p, k, shifted = _near_zero(select(x > 89.0, 89.0, select(x < -104.0, -104.0, x)))
+    return _scaled(p + 1.0, k, shifted)
 
 
 def _exp_f64(x):
@@ -152,15 +157,7 @@ exp = _function("exp", _exp_f32, _exp_f64)
 
 def _expm1_f32(x):
     # As exp, but 1 is taken off before the scaling: 2^k (p + 1 - 2^-k), p = exp(r) - 1. Without it, k = 0 is p itself.
-    x = select(x > 89.0, 89.0, select(x < -104.0, -104.0, x))
-    shifted = muladd(x, LOG2E, MAGIC_F32)
-    k = shifted - MAGIC_F32
-    r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, x))
-    p = muladd(r, 0.001389383228, 0.008363130306)
-    p = muladd(p, r, 0.04166694278)
-    p = muladd(p, r, 0.1666657742)
-    p = muladd(p, r, 0.4999999942)
-    p = muladd(p, r * r, r)
+    p, _, shifted = _near_zero(select(x > 89.0, 89.0, select(x < -104.0, -104.0, x)))
     n = bitcast(shifted, I32) - MAGIC_F32_BITS
     half = n >> 1
     first = bitcast((half + 127) << 23, F32)
@@ -187,15 +184,7 @@ def sigmoid(x):
 def _tanh_f32(x):
     # e / (e + 2) for e = exp(-2|x|) - 1, which is as right for small x as for large ones; beyond 10 it is 1.
     a = vabs(x)
-    z = select(a > 10.0, -20.0, -2.0 * a)
-    shifted = muladd(z, LOG2E, MAGIC_F32)
-    k = shifted - MAGIC_F32
-    r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, z))
-    p = muladd(r, 0.001389383228, 0.008363130306)
-    p = muladd(p, r, 0.04166694278)
-    p = muladd(p, r, 0.1666657742)
-    p = muladd(p, r, 0.4999999942)
-    p = muladd(p, r * r, r)
+    p, _, shifted = _near_zero(select(a > 10.0, -20.0, -2.0 * a))
     power = bitcast((bitcast(shifted, I32) << 23) + 0x3F800000, F32)  # 2^k: the low bits of `shifted` hold k
     e = muladd(p, power, power - 1.0)
     y = bitcast(_quotient(e, e + 2.0), I32)

@@ -36,20 +36,13 @@ def masked_fill(f, input, mask, value, out=None):
     elif not input.dtype.is_floating_point:
         if isinstance(value, float) and not value.is_integer():
             raise TypeError(f"`value` of `masked_fill` is {value}, which {input.dtype.name} cannot hold: cast `input`")
-        value = bool(value) if input.dtype.name == "bool" else _fitting(int(value), input.dtype)
+        value = bool(value) if input.dtype.name == "bool" else int(value)
+        f.check_fits(np.array(value), input.dtype)
     shape = input.shape_
     behind = shape[len(shape) - len(mask.shape_) :] if len(mask.shape_) <= len(shape) else ()
     if len(behind) != len(mask.shape_) or any(m not in (1, n) for m, n in zip(mask.shape_, behind)):
         raise ValueError(f"`mask` of `masked_fill` must broadcast to the shape of `input` {shape}, got {mask.shape_}")
     return f.where(mask, value, input, out=out)
-
-
-def _fitting(value, dtype):
-    """An integer that an integer dtype can hold; a negative one is its two's complement where that is unsigned."""
-    ends = np.iinfo(dtype.numpy)
-    if not (ends.min or -ends.max) <= value <= ends.max:
-        raise ValueError(f"`value` of `masked_fill` is {value}, which {dtype.name} cannot hold: cast `input`")
-    return value
 
 
 def _triangle_samples(rng):
