@@ -1,6 +1,6 @@
 """Ops that are written with other ops, and have their derivatives from those."""
 
-from .registry import FLOATS, Op, register
+from .registry import FLOATS, declare
 
 
 def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None, amp="as_is"):
@@ -10,21 +10,13 @@ def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None,
     returns must not share memory with its inputs. With a parameter `out` it writes there itself, else its result is
     copied. Mixed precision looks at `amp` alone, not at the ops inside.
     """
-
-    def declare(function):
-        return register(
-            Op(
-                name=function.__name__.rstrip("_"),
-                family="composite",
-                function=function,
-                dtypes=tuple(dtypes),
-                ref=ref,
-                samples=samples,
-                tolerance=tolerance or {},
-                gradient="composed",
-                grad_samples=grad_samples,
-                amp=amp,
-            )
-        )
-
-    return declare
+    return declare(
+        "composite",
+        dtypes=tuple(dtypes),
+        ref=ref,
+        samples=samples,
+        tolerance=tolerance or {},
+        gradient="composed",
+        grad_samples=grad_samples,
+        amp=amp,
+    )

@@ -1,6 +1,6 @@
 """Losses that are a scalar rule, and a mean or a sum."""
 
-from .registry import FLOATS, Op, register
+from .registry import FLOATS, declare
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -11,19 +11,4 @@ def loss(*, ref, domain=(-4.0, 4.0), tolerance=None):
     The public function takes `reduction` besides, "mean" by default; "none" gives the loss of each element. The
     derivative is that of the rule. `ref` computes the losses of the elements in float64 NumPy.
     """
-
-    def declare(rule):
-        return register(
-            Op(
-                name=rule.__name__,
-                family="loss",
-                function=rule,
-                dtypes=FLOATS,
-                ref=ref,
-                domain=domain,
-                tolerance=tolerance or {},
-                amp="float32",
-            )
-        )
-
-    return declare
+    return declare("loss", dtypes=FLOATS, ref=ref, domain=domain, tolerance=tolerance or {}, amp="float32")

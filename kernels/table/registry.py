@@ -172,6 +172,11 @@ def register(op):
     return op
 
 
+def declare(family, **fields):
+    """A decorator that adds a row to the table, named after its function, and returns it."""
+    return lambda function: register(Op(name=function.__name__.rstrip("_"), family=family, function=function, **fields))
+
+
 def alias(op, *names):
     """Give the public function and method of an op more names."""
     ALIASES.update(dict.fromkeys(names, op.name))
@@ -191,27 +196,19 @@ def elementwise(
     check=None,
 ):
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
-
-    def declare(rule):
-        return register(
-            Op(
-                name=rule.__name__.rstrip("_"),
-                family="elementwise",
-                function=rule,
-                dtypes=tuple(dtypes),
-                ref=ref,
-                domain=domain,
-                result=result,
-                divisor=divisor,
-                tolerance=tolerance or {},
-                gradient=None if result == "bool" else gradient,
-                amp=amp,
-                refuses=tuple(refuses),
-                check=check,
-            )
-        )
-
-    return declare
+    return declare(
+        "elementwise",
+        dtypes=tuple(dtypes),
+        ref=ref,
+        domain=domain,
+        result=result,
+        divisor=divisor,
+        tolerance=tolerance or {},
+        gradient=None if result == "bool" else gradient,
+        amp=amp,
+        refuses=tuple(refuses),
+        check=check,
+    )
 
 
 def op(
@@ -227,23 +224,15 @@ def op(
     amp="as_is",
 ):
     """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
-
-    def declare(function):
-        return register(
-            Op(
-                name=function.__name__.rstrip("_"),
-                family="kernel",
-                function=function,
-                dtypes=tuple(dtypes),
-                ref=ref,
-                samples=samples,
-                tolerance=tolerance or {},
-                outputs=tuple(outputs),
-                fields=tuple(fields),
-                gradient=gradient,
-                grad_samples=grad_samples,
-                amp=amp,
-            )
-        )
-
-    return declare
+    return declare(
+        "kernel",
+        dtypes=tuple(dtypes),
+        ref=ref,
+        samples=samples,
+        tolerance=tolerance or {},
+        outputs=tuple(outputs),
+        fields=tuple(fields),
+        gradient=gradient,
+        grad_samples=grad_samples,
+        amp=amp,
+    )

@@ -1,6 +1,6 @@
 """Ops that show the memory of their input with another layout: the same on every device, since nothing moves."""
 
-from .registry import ALL, Op, register
+from .registry import ALL, declare
 
 
 def view(*, ref, samples):
@@ -12,19 +12,4 @@ def view(*, ref, samples):
     element is shown twice: `g` where the view shows, zeros elsewhere. () adds up what comes for each element, however
     often it is shown. A list of (shape, strides, offset) stands for several views, which must show every element once.
     """
-
-    def declare(function):
-        return register(
-            Op(
-                name=function.__name__.rstrip("_"),
-                family="view",
-                function=function,
-                dtypes=ALL,
-                ref=ref,
-                samples=samples,
-                outputs=(),
-                gradient="composed",
-            )
-        )
-
-    return declare
+    return declare("view", dtypes=ALL, ref=ref, samples=samples, outputs=(), gradient="composed")
