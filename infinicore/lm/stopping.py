@@ -38,12 +38,12 @@ class StopStrings:
         return text
 
 
-def check(stop):
-    """A tuple of stop strings from a string, a sequence of them or None; ValueError for an empty one."""
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+def check(strings, name="stop"):
+    """A tuple of strings from one, a sequence of them or None; ValueError for an empty one. `name` is the argument."""
+    strings = (strings,) if isinstance(strings, str) else tuple(strings or ())
     for string in strings:
         if not isinstance(string, str):
-            raise TypeError(f"`stop` must be a string or a list of strings, got {string!r}")
+            raise TypeError(f"`{name}` must be a string or a list of strings, got {string!r}")
         if not string:
-            raise ValueError("`stop` must not contain an empty string, which would stop before the first token")
+            raise ValueError(f"`{name}` must not contain an empty string, which begins before the first token")
     return strings

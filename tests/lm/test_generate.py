@@ -187,7 +187,7 @@ def test_repetition_penalty(tiny, penalty):
 def test_runner_keeps_what_prompts_share(tiny):
     from infinicore.lm.sampler import Sampler, SamplingParams
 
-    runner = lm.Runner(tiny, max_length=40, cache="paged", sampler=Sampler(SamplingParams(), 1, 40))
+    runner = lm.Runner(tiny, max_length=40, cache="paged", sampler=Sampler(SamplingParams(temperature=0), 1, 40))
     first = lm.generate(tiny, [1, 2, 3, 4], max_new_tokens=5, ignore_eos=True, runner=runner).finish()[0].token_ids
     longer = [1, 2, 3, 4, *first[:3], 8]
     assert runner.prefill([longer]) == 1
