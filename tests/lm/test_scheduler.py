@@ -107,7 +107,7 @@ class World:
         assert len(blocks._published) == len(blocks._names)
 
 
-class Sequence(Sequence):  # noqa: F811 - the engine's, with what this test keeps of it
+class Sequence(Sequence):
     __slots__ = ("siblings",)
 
     def __init__(self, *args, **options):
