@@ -1,5 +1,6 @@
 """The engine: every request gets what it gets alone, whatever else runs, and each parameter does what it says."""
 
+import itertools
 import pickle
 import random
 import time
@@ -164,7 +165,7 @@ def test_where_a_text_ends(story):
         engine.add_request("one", prompt, SamplingParams(temperature=0, max_tokens=40, **options))
         finish(engine, outputs)
         texts = [output.outputs[0].text for output in outputs]
-        assert all(later.startswith(text) for text, later in zip(texts, texts[1:])), "what was shown is not taken back"
+        assert all(later.startswith(text) for text, later in itertools.pairwise(texts)), "taken back"
         last = outputs[-1].outputs[0]
         return last.text, last.finish_reason, last.stop_reason
 
@@ -304,8 +305,8 @@ def test_streams_of_new_text_add_up(story):
     finish(engine, outputs)
     parts = [output.outputs[0] for output in outputs]
     assert "".join(part.text for part in parts) == whole.text
-    assert sum((part.token_ids for part in parts), []) == whole.token_ids
-    assert sum((part.logprobs for part in parts), []) == whole.logprobs
+    assert [token for part in parts for token in part.token_ids] == whole.token_ids
+    assert [found for part in parts for found in part.logprobs] == whole.logprobs
     assert [output.prompt_logprobs is None for output in outputs] == [False] + [True] * (len(outputs) - 1)
     assert pickle.loads(pickle.dumps(outputs)) == outputs
     assert pickle.loads(pickle.dumps(delta)) == delta
@@ -411,7 +412,8 @@ def test_bad_requests_are_refused_and_leave_nothing(tiny, prompt, options, messa
         ({"temperature": -1}, "`temperature`"), ({"top_p": 0}, "`top_p`"), ({"top_k": -2}, "`top_k`"),
         ({"top_k": 1.5}, "`top_k`"), ({"n": 0}, "`n`"), ({"n": 2, "temperature": 0}, "`n` and `best_of`"),
         ({"n": 3, "best_of": 2}, "`best_of`"), ({"seed": -1}, "`seed`"), ({"stop": [""]}, "`stop`"),
-        ({"max_tokens": 0}, "`max_tokens`"), ({"min_tokens": 20}, "`min_tokens`"), ({"stop_token_ids": [-1]}, "`stop_token_ids`"),
+        ({"max_tokens": 0}, "`max_tokens`"), ({"min_tokens": 20}, "`min_tokens`"),
+        ({"stop_token_ids": [-1]}, "`stop_token_ids`"),
         ({"logit_bias": {"x": 1}}, "`logit_bias`"), ({"logit_bias": {1: 101}}, "`logit_bias`"),
         ({"presence_penalty": 3}, "`presence_penalty`"), ({"ignore_eos": 1}, "`ignore_eos`"),
         ({"output_kind": "all"}, "`output_kind`"), ({"temperature": float("nan")}, "`temperature`"),

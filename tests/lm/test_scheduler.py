@@ -6,9 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from infinicore.lm.engine import sequence
 from infinicore.lm.engine.blocks import BlockManager
 from infinicore.lm.engine.scheduler import Scheduler
-from infinicore.lm.engine.sequence import Sequence
+
+
+class Sequence(sequence.Sequence):
+    """The engine's, with what this test keeps of it."""
+
+    __slots__ = ("siblings",)
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.siblings = []
 
 
 class World:
@@ -107,14 +117,6 @@ class World:
         assert len(blocks._published) == len(blocks._names)
 
 
-class Sequence(Sequence):
-    __slots__ = ("siblings",)
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.siblings = []
-
-
 def test_random_programs():
     seen = collections.Counter()
     for seed in range(10_000):
@@ -201,7 +203,7 @@ def test_tokens_are_compared_and_the_oldest_blocks_go_first():
 def test_refusals(sizes):
     with pytest.raises(ValueError, match="must be an integer of at least 1"):
         BlockManager(*sizes)
-    with pytest.raises(ValueError, match="`max_num_batched_tokens` .* must be at least `max_num_seqs`"):
+    with pytest.raises(ValueError, match=r"`max_num_batched_tokens` .* must be at least `max_num_seqs`"):
         scheduler_of(seats=17)
     with pytest.raises(ValueError, match="needs 9 blocks, and the cache has 8"):
         scheduler_of().add(Sequence([1], limit=33))

@@ -149,7 +149,7 @@ class Engine:
         check_ids(ids, self.model.config.vocab_size, "prompt")
         if len(ids) >= self.max_model_len:
             raise ValueError(
-                f"`prompt` has {len(ids)} tokens, and prompt and answer together at most {self.max_model_len}: shorten it"
+                f"`prompt` has {len(ids)} tokens, and prompt and answer at most {self.max_model_len}: shorten it"
             )
         return text, ids
 
