@@ -60,6 +60,8 @@ class Engine:
             )
         if kv_cache_dtype not in (None, "int8", infinicore.int8):
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
+        if next(iter(model.parameters())).device.type != "cpu":
+            raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
         if not max_step_stretch > 1:
             raise ValueError(f"`max_step_stretch` must be above 1, got {max_step_stretch!r}")
         self.model, self.tokenizer = model, tokenizer_of(model) if tokenizer is None else tokenizer
@@ -68,6 +70,9 @@ class Engine:
         if num_blocks is None:
             wanted = max_num_seqs * -(-self.max_model_len // block_size)
             num_blocks = memory.blocks_of(kv_cache_memory, memory.block_bytes(model.config, block_size, dtype), wanted)
+        rope = getattr(model.config, "rope", None)
+        if rope is not None and rope.type == "dynamic":  # what keys are depends on the length of their own text
+            enable_prefix_caching = False
         self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
         self.max_model_len = min(self.max_model_len, num_blocks * block_size)
@@ -196,7 +201,11 @@ class Engine:
             self._propose()
         batch = self.scheduler.schedule(self._prompt_tokens())
         if batch.entries:
-            self._run(batch, touched)
+            try:
+                self._run(batch, touched)
+            except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
+                self.scheduler.start_over()
+                raise
         outputs = []
         for request in touched.values():
             if request.finished:
