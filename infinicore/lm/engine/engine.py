@@ -177,7 +177,10 @@ class Engine:
         return [list(ids) for ids in found if ids]
 
     def abort_request(self, request_id, reason="aborted"):
-        """End a request; its last output comes with the next step. Unknown or finished ones are passed over."""
+        """End a request; its last output comes with the next step. Unknown or finished ones are passed over.
+
+        Other threads may call it, too.
+        """
         if request_id in self._requests:
             self._aborted[request_id] = reason
 
@@ -232,12 +235,15 @@ class Engine:
         for request_id, deadline in self._deadlines.items():
             if now >= deadline:
                 self._aborted.setdefault(request_id, "deadline")
-        for request_id, reason in self._aborted.items():
-            request = touched[request_id] = self._requests[request_id]
+        aborted, self._aborted = self._aborted, {}
+        for request_id, reason in aborted.items():
+            request = self._requests.get(request_id)
+            if request is None:  # it was finished by the step that ran when another thread aborted it
+                continue
+            touched[request_id] = request
             for sequence in request.sequences:
                 if sequence.finish_reason is None:
                     self._finish(sequence, "abort", reason)
-        self._aborted.clear()
 
     def _run(self, batch, touched):
         """Compute a batch and take what comes of it."""
