@@ -183,24 +183,20 @@ class Matcher:
         """Set the bits of the tokens that may come next in `row`, uint32 [ceil(vocab_size / 32)], lowest bit first,
         and clear all others.
 
-        Stop tokens may come where the text may end. Raises ValueError if no token may come here, or if finding out
-        takes too much work.
+        Stop tokens may come where the text may end. No bits: nothing may come, or finding out takes too much work.
         """
         words, inner = self._words, self._inner
-        if self.finished:
-            words[:] = 0
-        else:
+        words[:] = 0
+        if not self.finished:
             inner.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-            if inner.is_error():
-                raise ValueError(f"the constraint cannot go on: {_reason(inner.get_error())}")
+        if inner.is_error():
+            words[:] = 0
         words[self._end >> 5] &= ~np.uint32(1 << (self._end & 31))
         words[self._vocab_size >> 5] &= np.uint32((1 << (self._vocab_size & 31)) - 1)
         words[(self._vocab_size >> 5) + 1 :] = 0
         if self._stop and inner.is_accepting():
             for token in self._stop:
                 words[token >> 5] |= np.uint32(1 << (token & 31))
-        if not words.any():
-            raise ValueError("the constraint cannot go on: no token of the vocabulary may come here")
         row[:] = words[: len(row)]
 
     def accept(self, token_id):
@@ -237,11 +233,11 @@ class _Grammars:
 
     def _compile(self, kind, grammar):
         inner = _llguidance().LLMatcher(self._tokens, grammar, log_level=0, limits=_limits())
-        first = Matcher(inner, self._vocab_size, self._words, self._end, ())
-        if inner.is_error():
-            raise ValueError(f"`{kind}` cannot be followed: {_reason(inner.get_error())}")
-        if not first.finished and not inner.is_accepting():
-            first.fill_mask(np.empty(-(-self._vocab_size // 32), np.uint32))
+        mask = np.zeros(-(-self._vocab_size // 32), np.uint32)
+        if not inner.is_error():
+            Matcher(inner, self._vocab_size, self._words, self._end, ()).fill_mask(mask)
+        if inner.is_error() or not (mask.any() or inner.is_accepting()):
+            raise ValueError(f"`{kind}` cannot be followed: {_reason(inner.get_error() or 'NoExtension')}")
         return inner
 
 
