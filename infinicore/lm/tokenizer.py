@@ -65,6 +65,11 @@ class Tokenizer:
         with self._guard:
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    def to_json(self):
+        """The tokenizer as the text of a tokenizer.json, also that of a GGUF file."""
+        with self._guard:
+            return self._backend.to_str()
+
 
 class StreamDecoder:
     """Decodes ids one at a time: `push(id)` returns the new text, which never ends inside a character.
