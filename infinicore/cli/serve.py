@@ -70,7 +70,13 @@ def run(arguments):
         from ..lm.server.app import create_app
         from ..lm.server.model import ServedModel
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("fastapi", "uvicorn", "pydantic", "starlette", "prometheus_client"):
+        if (error.name or "").partition(".")[0] not in (
+            "fastapi",
+            "uvicorn",
+            "pydantic",
+            "starlette",
+            "prometheus_client",
+        ):
             raise
         raise ImportError(f"serving needs {error.name}: pip install infinicore-numba[serve]") from None
     from ..models.serving import async_engine
@@ -111,7 +117,7 @@ def run(arguments):
 
     scheme = "http" if arguments.ssl_certfile is None else "https"
     print(f"Serving {', '.join(m.name for m in models)} on {scheme}://{arguments.host}:{arguments.port}", flush=True)
-    serve.run(
+    server = serve.make(
         models,
         create,
         host=arguments.host,
@@ -124,6 +130,7 @@ def run(arguments):
         log_level=arguments.log_level,
         access_log=arguments.log_level in ("debug", "info"),
     )
+    serve.run(server)
 
 
 def _names(arguments):
@@ -138,7 +145,9 @@ def _names(arguments):
         rows.append((name, path))
     if arguments.served_model_name:
         if len(arguments.served_model_name) != len(rows):
-            raise ValueError(f"`--served-model-name` has {len(arguments.served_model_name)} names for {len(rows)} models")
+            raise ValueError(
+                f"`--served-model-name` has {len(arguments.served_model_name)} names for {len(rows)} models"
+            )
         rows = [(name, path) for name, (_, path) in zip(arguments.served_model_name, rows)]
     if len(dict(rows)) < len(rows):
         raise ValueError(f"`--model` gives two models one name: write NAME=PATH, got {', '.join(n for n, _ in rows)}")

@@ -42,7 +42,9 @@ def create_app(models, *, api_keys=(), allowed_origins=(), max_body=16 << 20, bo
 
     app = FastAPI(title="infinicore", version=__version__, lifespan=lifespan, openapi_url=None)
     if allowed_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(allowed_origins), allow_methods=["*"], allow_headers=["*"])
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(allowed_origins), allow_methods=["*"], allow_headers=["*"]
+        )
     app.add_middleware(Guard, api_keys=api_keys, max_body=max_body, body_seconds=body_seconds)
     _handle_errors(app)
 
@@ -126,7 +128,10 @@ def _handle_errors(app):
 
     @app.exception_handler(HTTPException)
     async def no_route(request, error):
-        texts = {404: f"there is no route {request.url.path}", 405: f"{request.url.path} does not know {request.method}"}
+        texts = {
+            404: f"there is no route {request.url.path}",
+            405: f"{request.url.path} does not know {request.method}",
+        }
         return error_response(APIError(error.status_code, texts.get(error.status_code, str(error.detail))))
 
     @app.exception_handler(GoneAway)
@@ -140,7 +145,9 @@ def _handle_errors(app):
 async def _tokenize(http, model, request):
     given = [name for name in ("prompt", "content", "messages") if getattr(request, name) is not None]
     if len(given) != 1:
-        raise APIError(400, "`prompt` (or `content`, or `messages`) is what to tokenize: give one of them", param="prompt")
+        raise APIError(
+            400, "`prompt` (or `content`, or `messages`) is what to tokenize: give one of them", param="prompt"
+        )
     llama = given == ["content"]
     special = request.add_special if llama else request.add_special_tokens
     if request.messages is not None:

@@ -32,7 +32,9 @@ def text_of(message, index, name="messages"):
         return message.content or ""
     for part in message.content:
         if part.type not in ("text", "input_text", "output_text", "refusal"):
-            raise APIError(400, f"`{name}.{index}` has a part of type {part.type!r}: only texts can be read", param=name)
+            raise APIError(
+                400, f"`{name}.{index}` has a part of type {part.type!r}: only texts can be read", param=name
+            )
     return "\n".join(part.text or part.refusal or "" for part in message.content)
 
 
@@ -40,7 +42,9 @@ def _call_of(call, index):
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):
-        raise APIError(400, f"`messages.{index}` has a tool call whose `arguments` are no JSON", param="messages") from None
+        raise APIError(
+            400, f"`messages.{index}` has a tool call whose `arguments` are no JSON", param="messages"
+        ) from None
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 

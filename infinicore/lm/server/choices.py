@@ -73,7 +73,10 @@ def prompt_logprobs(model, output):
     if output.prompt_logprobs is None:
         return None
     return [
-        row and {str(i): {"logprob": p.logprob, "rank": p.rank, "decoded_token": _text(model, i, p)} for i, p in row.items()}
+        row
+        and {
+            str(i): {"logprob": p.logprob, "rank": p.rank, "decoded_token": _text(model, i, p)} for i, p in row.items()
+        }
         for row in output.prompt_logprobs
     ]
 

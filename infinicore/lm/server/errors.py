@@ -38,6 +38,8 @@ def as_api_error(error):
         return APIError(503, str(error), code="engine_unavailable", retry_after=2)
     if isinstance(error, (ValueError, TypeError, NotImplementedError)):
         text = str(error)
-        name = text[1:].split("`")[0] if text.startswith("`") else None  # sentences begin with the argument they are about
+        name = (
+            text[1:].split("`")[0] if text.startswith("`") else None
+        )  # sentences begin with the argument they are about
         return APIError(400, text, param=name)
     return APIError(500, f"the server failed: {type(error).__name__}", code="internal_error")

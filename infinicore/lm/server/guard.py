@@ -46,7 +46,9 @@ class Guard:
             raise APIError(401, message, code="invalid_api_key")
 
     def _too_large(self):
-        return APIError(413, f"the body is larger than {self._max_body} bytes, which this server accepts", code="too_large")
+        return APIError(
+            413, f"the body is larger than {self._max_body} bytes, which this server accepts", code="too_large"
+        )
 
     def _limited(self, receive):
         loop = asyncio.get_running_loop()

@@ -5,7 +5,17 @@ from .client import PING
 from .errors import APIError
 from .http import PING_SECONDS, EventStream, check_finished, event, json_response, until_gone
 
-_SAME = ("temperature", "top_k", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos", "stop")
+_SAME = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "ignore_eos",
+    "stop",
+)
 
 
 def _given(request):

@@ -82,7 +82,9 @@ class Metrics:
                 for model, engine in engines:
                     family.add_metric([model], getattr(engine.stats, field))
                 yield family
-        success = CounterMetricFamily("vllm:request_success", "Requests by reason", labels=["model_name", "finished_reason"])
+        success = CounterMetricFamily(
+            "vllm:request_success", "Requests by reason", labels=["model_name", "finished_reason"]
+        )
         up = GaugeMetricFamily("infinicore:engine_up", "1 where the engine takes requests", labels=["model_name"])
         restarts = CounterMetricFamily("infinicore:engine_restarts", "Engines that died", labels=["model_name"])
         for model, engine in engines:

@@ -71,7 +71,11 @@ class Respond:
         """The response object; `status` is in_progress, completed, incomplete (out of tokens) or failed."""
         request, done = self.request, status in ("completed", "incomplete")
         usage = self.usage.body()
-        form = request.text.format.model_dump(by_alias=True, exclude_none=True) if request.text and request.text.format else None
+        form = (
+            request.text.format.model_dump(by_alias=True, exclude_none=True)
+            if request.text and request.text.format
+            else None
+        )
         return {
             "id": self.id,
             "object": "response",

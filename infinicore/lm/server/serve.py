@@ -56,21 +56,16 @@ class Server(uvicorn.Server):
     async def _end(self):
         await asyncio.sleep(self._grace)
         for model in self._models:
-            model.engine.fail_all(EngineError("the server is shutting down, and this request took too long to wait for"))
+            model.engine.fail_all(
+                EngineError("the server is shutting down, and this request took too long to wait for")
+            )
 
 
-def run(models, create, *, host, port, grace=30.0, **options):
-    """Serve until an interrupt. `create(on_start)` makes the application; `options` are uvicorn's.
-
-    Raises whatever kept a model from being loaded.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # each connection is an open file
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+def make(models, create, *, host, port, grace=30.0, **options):
+    """A `Server`, to be run. `create(on_start)` makes the application; `options` are uvicorn's."""
     server = None
-    app = create(lambda given: server.watch(given))
     config = uvicorn.Config(
-        app,
+        create(lambda given: server.watch(given)),
         host=host,
         port=port,
         http=_Protocol,
@@ -80,6 +75,14 @@ def run(models, create, *, host, port, grace=30.0, **options):
         **options,
     )
     server = Server(config, models, grace)
+    return server
+
+
+def run(server):
+    """Serve until an interrupt; raises whatever kept a model from being loaded."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # each connection is an open file
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has ended
         server.run()
     if server.failure is not None:

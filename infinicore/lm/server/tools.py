@@ -238,18 +238,36 @@ def constraint(tools, choice, parallel):
         tools = [tool for tool in tools if tool["function"]["name"] == choice]
         if not tools:
             raise APIError(400, f"`tool_choice` names {choice!r}, which is none of `tools`", param="tool_choice")
+    parameters = [tool["function"].get("parameters") or {"type": "object"} for tool in tools]
     calls = [
         {
             "type": "object",
-            "properties": {
-                "name": {"const": tool["function"]["name"]},
-                "arguments": tool["function"].get("parameters") or {"type": "object"},
-            },
+            "properties": {"name": {"const": tool["function"]["name"]}, "arguments": {"$ref": f"#/$defs/{place}"}},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
-        for tool in tools
+        for place, tool in enumerate(tools)
     ]
-    one = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    most = {} if parallel and choice == "required" else {"maxItems": 1}
-    return {"type": "json_schema", "value": {"type": "array", "items": one, "minItems": 1, **most}}
+    schema = {
+        "type": "array",
+        "items": calls[0] if len(calls) == 1 else {"anyOf": calls},
+        "minItems": 1,
+        "$defs": {str(place): _moved(one, f"#/$defs/{place}") for place, one in enumerate(parameters)},
+    }
+    if not parallel or choice != "required":
+        schema["maxItems"] = 1
+    return {"type": "json_schema", "value": schema}
+
+
+def _moved(schema, place):
+    """A schema that has become part of another one, at `place`: what it refers to has moved with it."""
+    if isinstance(schema, list):
+        return [_moved(one, place) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: place + value[1:]
+        if key == "$ref" and isinstance(value, str) and value[:1] == "#"
+        else _moved(value, place)
+        for key, value in schema.items()
+    }
