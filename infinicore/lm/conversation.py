@@ -2,8 +2,9 @@
 
 from . import chat
 from .generate import generate
+from .engine.params import resolve
 from .runner import Runner
-from .sampler import Sampler, resolve
+from .sampler import Sampler
 from .tokenizer import load_config, tokenizer_of
 
 

@@ -1,4 +1,4 @@
-"""How the next token is chosen: defaults from generation_config.json, and a batch with common parameters."""
+"""How the next token is chosen in a batch with common parameters."""
 
 import random
 
@@ -6,34 +6,6 @@ import infinicore
 
 from ..device import usable
 from ..dispatch import mirror
-from .engine.params import SamplingParams
-
-
-def resolve(defaults, given):
-    """`SamplingParams` from a generation_config.json (a dict) and what the caller gave (None: not given).
-
-    Without a temperature, tokens are sampled if the config says `do_sample`, or if the caller limits the choice
-    (`top_k`, `top_p`, `min_p`), which means nothing otherwise.
-    """
-    sampled = defaults.get("do_sample")
-    if sampled is not None and type(sampled) is not bool:
-        raise ValueError(f"`do_sample` in generation_config.json must be true or false, got {sampled!r}")
-    chosen = {}
-    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
-        value = given.get(name)
-        if value is None:
-            value = defaults.get(name)
-        if value is not None:
-            chosen[name] = value
-    if given.get("temperature") is None:
-        limits = any(given.get(name) is not None for name in ("top_k", "top_p", "min_p"))
-        if sampled or limits:
-            chosen.setdefault("temperature", 1.0)
-        else:
-            chosen["temperature"] = 0.0
-    if chosen.get("top_k") == -1:  # how some configs write "all tokens"
-        chosen["top_k"] = 0
-    return SamplingParams(**chosen, seed=given.get("seed"))
 
 
 class Sampler:

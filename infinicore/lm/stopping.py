@@ -12,11 +12,12 @@ def _overlap(text, stop):
 class StopStrings:
     """`push(text)` returns what may be shown now and whether a stop string has come; none of it is ever shown.
 
-    The earliest occurrence counts, whichever of the strings it is and however tokens cut it.
+    The earliest occurrence counts, whichever of the strings it is and however tokens cut it; `found` is then that string.
     """
 
     def __init__(self, strings=()):
         self.strings = tuple(strings)
+        self.found = None
         self._held = ""
 
     def push(self, text):
@@ -24,10 +25,11 @@ class StopStrings:
         if not self.strings:
             return text, False
         text = self._held + text
-        found = [at for at in (text.find(stop) for stop in self.strings) if at >= 0]
+        found = [(at, stop) for stop in self.strings if (at := text.find(stop)) >= 0]
         if found:
+            at, self.found = min(found, key=lambda one: one[0])
             self._held = ""
-            return text[: min(found)], True
+            return text[:at], True
         keep = max(_overlap(text, stop) for stop in self.strings)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False
