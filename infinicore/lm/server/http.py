@@ -1,0 +1,130 @@
+"""What all routes share: reading a body, answering with an error, streams of events, clients that go away."""
+
+import asyncio
+import logging
+
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from .client import PING
+from .errors import APIError, as_api_error
+
+PING_SECONDS = 15.0  # proxies and clients close a connection on which nothing comes
+log = logging.getLogger("infinicore.server")
+
+
+class GoneAway(Exception):
+    """The client has closed the connection; nobody is there to be told."""
+
+
+def body(kind):
+    """A dependency of a route: its JSON body as an object of `kind`."""
+
+    async def read(request: Request):
+        declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if declared != "application/json":  # else any page in a browser could send one
+            raise APIError(415, f"`Content-Type` must be application/json, got {declared or 'none'!r}")
+        try:
+            data = from_json(await request.body(), allow_inf_nan=False)
+        except ValueError as error:
+            raise APIError(400, f"the body is no JSON: {error}", code="invalid_json") from None
+        if not isinstance(data, dict):
+            raise APIError(400, f"the body must be a JSON object, got {type(data).__name__}", code="invalid_json")
+        try:
+            return kind.model_validate(data, by_alias=True)
+        except ValidationError as error:
+            raise _explained(error) from None
+
+    return read
+
+
+def _explained(error):
+    """An APIError for the mistake of a body that lies deepest: of a union, the member that fits best."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    worst = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
+    name = worst["loc"][0] if worst["loc"] else None
+    place = ".".join(str(part) for part in worst["loc"])
+    if worst["type"] == "extra_forbidden":
+        message = f"`{place}` is no parameter of this route: leave it out (docs/serving.md lists what there is)"
+    elif worst["type"] == "missing":
+        message = f"`{place}` is missing"
+    else:
+        message = f"`{place}` is wrong: {worst['msg'][:1].lower()}{worst['msg'][1:]}"
+    code = "unknown_parameter" if worst["type"] == "extra_forbidden" else None
+    return APIError(400, message[:1000], param=None if name is None else str(name), code=code)
+
+
+def json_response(content, status=200, headers=None):
+    return Response(to_json(content), status_code=status, media_type="application/json", headers=headers)
+
+
+def error_response(error):
+    """The response for an exception."""
+    told = as_api_error(error)
+    if told.status == 500:
+        log.error("a request failed", exc_info=error)
+    return json_response(told.body(), told.status, told.headers)
+
+
+async def until_gone(request, work):
+    """The result of the coroutine `work`, which is cancelled when the client goes away."""
+
+    async def gone():
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise GoneAway
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+
+
+def event(content, name=None):
+    """A server-sent event."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + to_json(content) + b"\n\n"
+
+
+class EventStream(StreamingResponse):
+    """Writes `events`, an async iterator of bytes, and ends `stream` when it or the client ends, begun or not.
+
+    An error after the beginning is an event like any other: the object that would have been the body, or what
+    `failed` makes of it. `done` is the last line.
+    """
+
+    def __init__(self, stream, events, done=b"data: [DONE]\n\n", failed=None):
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(self._run(events, done, failed), media_type="text/event-stream", headers=headers)
+        self._stream = stream
+
+    async def __call__(self, scope, receive, send):
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.close()
+
+    async def _run(self, events, done, failed):
+        try:
+            async for data in events:
+                yield b": ping\n\n" if data is PING else data
+            if done:
+                yield done
+        except Exception as error:
+            told = as_api_error(error)
+            if told.status == 500:
+                log.error("a stream failed", exc_info=error)
+            yield failed(told) if failed else event(told.body())
+
+
+def check_finished(output):
+    """Raise for a request that the engine gave up."""
+    for answer in output.outputs:
+        if answer.finish_reason == "abort":
+            raise APIError(503, f"the request was given up: {answer.stop_reason or 'aborted'}", code="request_aborted")
