@@ -16,7 +16,7 @@ def load_engine(path, *, dtype=None, quantize=None, threads=None, **options):
         set_num_threads(threads)
     model = from_pretrained(path, dtype=dtype, quantize=quantize)
     engine = Engine(model, tokenizer_of(model), **options)
-    return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.max_num_seqs}
+    return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
 
 
 def async_engine(path, *, max_queue=1000, **options):

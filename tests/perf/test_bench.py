@@ -259,3 +259,57 @@ def test_answers_that_are_no_http():
         listening.close()
 
     asyncio.run(ask())
+
+
+def test_a_vocabulary_in_a_gguf_file(stories, folder):
+    """What servers need beside weights: the folder's own pieces, or made-up ones that spell every byte."""
+    from infinicore.lm import Tokenizer
+    from infinicore.perf import checkpoint, vocabulary
+
+    checkpoint.write_gguf(stories, folder / "own.gguf", with_vocabulary=True)
+    theirs, ours = Tokenizer(stories / "tokenizer.json"), Tokenizer(folder / "own.gguf")
+    for text in ("Once upon a time", " Zoë  saw\n12 cats"):
+        assert ours.encode(text, False) == theirs.encode(text, False) and ours.decode(ours.encode(text)) == text
+    assert (ours.bos_token_id, ours.eos_token_id) == (1, 2)
+    tokens, scores = vocabulary.made_up(1024)
+    assert len(set(tokens)) == len(scores) == 1024 and tokens[3 + 65] == "<0x41>"
+    with pytest.raises(ValueError, match="at least 300"):
+        vocabulary.made_up(299)
+
+
+def test_the_suite_needs_a_server_to_be_set_against(monkeypatch, folder):
+    from infinicore.perf import compare, suites
+    from infinicore.perf.cases import Skip
+    from infinicore.perf.serving import sides
+
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("INFINICORE_LLAMA_SERVER", raising=False)
+    assert compare.installed(("llama-server",)) == ([], ["llama-server"])
+    monkeypatch.setenv("INFINICORE_LLAMA_SERVER", "/opt/llama-server")
+    assert compare.installed(("llama-server",)) == (["llama-server"], [])
+    case = suites.cases(quick=True, suites=["serving"])[0]
+    files, _ = sides.files(case, ["llama-server"], folder)
+    assert set(files) == {"ours", "llama-server"} and len(set(files.values())) == 1
+    with pytest.raises(Skip, match="llama-quantize"):
+        sides._quantize("a", "b", "Q8_0")
+
+
+def test_figures_of_one_load_come_from_the_same_runs(server):
+    """Three cases of two rounds ask for two runs, and one before them that does not count."""
+    from infinicore.perf import suites
+    from infinicore.perf.serving import sides
+
+    cases = suites.cases(quick=True, suites=["serving"])
+    runs, measured = [], {}
+    for case in cases:
+        side = sides.Serve(server, runs, case.options)
+        measured[case.options["figure"]] = [case.value(side.measure(1)) for _ in range(2)]
+    assert len(runs) == 2 and len(server.bodies) == 3 * cases[0].options["users"]
+    assert measured["median_ttft_ms"] == [run["median_ttft_ms"] for run in runs]
+    rates = [run["output_throughput"] for run in runs]
+    assert measured["output_throughput"] == pytest.approx(rates)
+    first, again = (body["prompt"] for body in server.bodies[4:12:4])
+    assert first != again and all(body["ignore_eos"] for body in server.bodies)
+    server.fail = lambda index: (500, {"error": "x"})
+    with pytest.raises(RuntimeError, match="status 500"):
+        side.measure(1)
