@@ -1,9 +1,11 @@
 """`infinicore bench serve | throughput | latency`: vLLM's benchmarks of serving, with its options and lines."""
 
 import asyncio
+import contextlib
 import json
 import math
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -217,6 +219,10 @@ def _serve(arguments):
         raise ValueError("`--backend openai-chat` needs texts: pass `--tokenizer` instead of `--vocab-size`")
     url = arguments.base_url or f"http://{arguments.host}:{arguments.port}"
     given = {name: getattr(arguments, name) for name in ("temperature", "top_p", "min_p", "top_k")}
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # each request under way is an open file
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
 
     async def measure():
         server = Server(url, headers, arguments.insecure)

@@ -57,7 +57,7 @@ class FakeServer:
         self.most = max(self.most, self.running)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         chat, count = "chat" in head.split()[1], body.get("max_tokens") or body["max_completion_tokens"]
-        events = [{"choices": [{"delta": {"role": "assistant"}, "finish_reason": None}]}] if chat else []
+        events = [{"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}] if chat else []
         for i in range(count):
             piece = {"delta": {"content": f" {i}"}} if chat else {"text": f" {i}"}
             events.append({"choices": [piece]})

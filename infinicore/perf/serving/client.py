@@ -83,15 +83,16 @@ async def ask(server, load, prompt):
             if not message.get("choices"):
                 continue
             choice = message["choices"][0]
-            if chat and not (choice.get("delta", {}).keys() - {"role"}) and not choice.get("finish_reason"):
-                continue  # the first event says who speaks, before there is a token
+            text = (_chat_text(choice) if chat else choice.get("text")) or ""
+            if chat and not answer.ttft and "role" in choice["delta"] and not (text or choice.get("finish_reason")):
+                continue  # it says who speaks, before there is a token
             now = time.perf_counter()
             if answer.ttft:
                 answer.itl.append(now - last)
             else:
                 answer.ttft = now - answer.start_time
             last = now
-            answer.text += (_chat_text(choice) if chat else choice.get("text")) or ""
+            answer.text += text
         if not answer.ttft:
             raise HTTPError("the answer has no pieces")
         answer.latency = last - answer.start_time
