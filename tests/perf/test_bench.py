@@ -164,8 +164,8 @@ def test_requests_that_fail(server, capsys):
 
 def test_no_server_is_one_sentence(capsys):
     with FakePort() as url:
-        for more in ([], ["--model", "x", "--ready-check-timeout-sec", "0.01"]):
-            options = ["--base-url", url, "--vocab-size", "9", "--num-prompts", "1"]
+        for more in ([], ["--model", "x"]):
+            options = ["--base-url", url, "--vocab-size", "9", "--num-prompts", "1", "--ready-check-timeout-sec=0.01"]
             assert cli.main(["bench", "serve", *options, *more]) == 2
             assert re.search(r"infinicore: error: the server .*", capsys.readouterr().err)
 

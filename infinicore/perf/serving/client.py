@@ -133,20 +133,27 @@ async def run(server, load, prompts, on_answer=lambda answer: None):
     return answers, time.perf_counter() - begin
 
 
-async def ready(server, load, prompt, timeout_s):
-    """Wait until the server answers a first request. RuntimeError with its last error after `timeout_s` seconds."""
+async def patiently(attempt, timeout_s):
+    """What `await attempt()` gives, tried again each second while it raises OSError; that after `timeout_s` seconds."""
     end = time.perf_counter() + timeout_s
     while True:
-        answer = await ask(server, load, prompt)
-        if answer.error is None:
-            return
-        if time.perf_counter() > end:
-            raise OSError(f"the server gives no answer to a first request: {answer.error}")
+        try:
+            return await attempt()
+        except OSError:
+            if time.perf_counter() >= end:
+                raise
         await asyncio.sleep(1.0)
 
 
+async def first_answer(server, load, prompt):
+    """Ask something that does not count; OSError if it fails."""
+    answer = await ask(server, load, prompt)
+    if answer.error is not None:
+        raise OSError(f"the server gives no answer to a first request: {answer.error}")
+
+
 async def first_model(server):
-    """The name of the first model that the server has."""
+    """The name of the first model that the server has; OSError if it does not say."""
     try:
         return (await server.json("GET", "/v1/models"))["data"][0]["id"]
     except (HTTPError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
