@@ -21,9 +21,9 @@ def add_arguments(parser):
     switch = argparse.BooleanOptionalAction
     add = parser.add_argument
     add(
-        "--model", action="append", required=True, metavar="[NAME=]PATH",
+        "--model", action="append", metavar="[NAME=]PATH",
         help="a checkpoint folder or a GGUF file, served under NAME (default: the path's last part); several may be "
-        "given, each with an engine of its own",
+        "given, each with an engine of its own; default: the small model that comes with the package",
     )  # fmt: skip
     add("--served-model-name", nargs="+", metavar="NAME", help="the names of the models, in their order")
     add("--host", default="127.0.0.1", help="where to listen (default: %(default)s, this machine only)")
@@ -135,8 +135,10 @@ def run(arguments):
 
 def _names(arguments):
     """Names of models to their paths."""
+    from ..models.auto import EMBEDDED
+
     rows = []
-    for given in arguments.model:
+    for given in arguments.model or [str(EMBEDDED)]:
         name, mark, path = given.partition("=")
         if not mark or Path(given).exists():
             name, path = Path(given).resolve().name, given

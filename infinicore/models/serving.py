@@ -16,9 +16,9 @@ def load_engine(path, *, dtype=None, quantize=None, threads=None, **options):
         set_num_threads(threads)
     model = from_pretrained(path, dtype=dtype, quantize=quantize)
     engine = Engine(model, tokenizer_of(model), **options)
-    return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.max_num_seqs}
+    return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
 
 
 def async_engine(path, *, max_queue=1000, **options):
-    """An `AsyncEngine` of the checkpoint at `path`, to be started with `await engine.start()`; options of `load_engine`."""
+    """An `AsyncEngine` of the checkpoint at `path`, begun by `await engine.start()`; `options` are `load_engine`'s."""
     return AsyncEngine(load_engine, {"path": str(path)} | options, max_queue=max_queue)

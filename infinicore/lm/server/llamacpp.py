@@ -86,8 +86,7 @@ class Completion:
         return body
 
     async def whole(self):
-        async for _, output in self.stream:
-            pass  # there is one
+        _, output = await anext(self.stream)  # the only one
         check_finished(output)
         self.usage.add(output)
         (answer,) = output.outputs

@@ -1,4 +1,4 @@
-"""/v1/responses for texts: OpenAI's newer form of a chat. Nothing is stored, so each request has the whole conversation."""
+"""/v1/responses for texts: OpenAI's newer form of a chat. Nothing is stored: a request has the whole conversation."""
 
 import itertools
 
@@ -109,8 +109,7 @@ class Respond:
         }
 
     async def whole(self):
-        async for _, output in self.stream:
-            pass  # there is one
+        _, output = await anext(self.stream)  # the only one
         check_finished(output)
         self.usage.add(output)
         (answer,) = output.outputs

@@ -191,7 +191,7 @@ def test_a_body_that_does_not_come(serving):
     sock.close()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
         sock.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         )
         assert b" 408 " in sock.recv(1000)
     server.stop()
