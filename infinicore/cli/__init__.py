@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "serve models over HTTP, by OpenAI's API",
     "train": "train a language model on texts, or fine-tune a checkpoint",
     "quantize": "write a checkpoint of 8-bit or 4-bit weights",
+    "bench": "measure how a server answers many users, with vLLM's options",
     "perf": "measure speed against the machine's limits and other libraries",
     "info": "say what this installation runs on",
     "cache": "list, delete or prepare compiled kernels",

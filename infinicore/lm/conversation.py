@@ -1,8 +1,8 @@
 """A conversation with a model: messages, the chat template, and a cache that keeps what was said."""
 
 from . import chat
-from .generate import generate
 from .engine.params import resolve
+from .generate import generate
 from .runner import Runner
 from .sampler import Sampler
 from .tokenizer import load_config, tokenizer_of

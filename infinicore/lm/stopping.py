@@ -12,7 +12,7 @@ def _overlap(text, stop):
 class StopStrings:
     """`push(text)` returns what may be shown now and whether a stop string has come; none of it is ever shown.
 
-    The earliest occurrence counts, whichever of the strings it is and however tokens cut it; `found` is then that string.
+    The earliest occurrence counts, whichever of the strings it is (`found`) and however tokens cut it.
     """
 
     def __init__(self, strings=()):

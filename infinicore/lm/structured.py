@@ -22,8 +22,9 @@ _MOST_BYTES = {"json_object": 64, "json_schema": 1 << 16, "choice": 1 << 16, "re
 _KEPT = 32  # compiled constraints of one tokenizer
 # Rules that refer to one another are followed by recursion: 20,000 of them overflow the usual 8 MB, not this.
 _STACK_BYTES = 256 << 20
-# Between the parts of a JSON text. Without a limit, small models write spaces for ever.
-_JSON = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}
+# Between the parts of a JSON text: a space, or a new line and its indentation, as llama.cpp has it. Without a limit
+# small models write spaces for ever.
+_JSON = {"whitespace_pattern": r" |\n{1,2}[ \t]{0,20}"}
 _END = "<|the constraint allows an end|>"
 _stack_lock = threading.Lock()
 
@@ -145,6 +146,8 @@ class Constraint:
 
     def matcher(self, tokenizer, vocab_size, stop_token_ids=()):
         """A fresh `Matcher` for one answer, over the ids of `tokenizer` and logits of `vocab_size` tokens."""
+        if tokenizer is None:
+            raise ValueError("structured output needs a tokenizer, and the checkpoint has none")
         return _grammars(tokenizer, vocab_size).matcher(self.type, self._grammar, stop_token_ids)
 
     def _checked(self):

@@ -39,6 +39,10 @@ def _prepare(side, slots, message):
         from . import generation
 
         slots[message["slot"]] = generation.prepare(side, case, message["path"])
+    elif case.op in suites.SERVE_OPS:
+        from .serving import sides
+
+        slots[message["slot"]] = sides.prepare(side, case, message["path"])
     elif case.op in suites.TRAIN_OPS:
         from . import training
 

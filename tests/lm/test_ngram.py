@@ -45,3 +45,49 @@ def test_numbers_of_texts_and_of_tokens():
 def test_wrong_sizes_are_one_sentence(wrong):
     with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` must be an integer"):
         NgramProposer(**wrong)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "top_p": 0.95, "seed": 5}])
+def test_the_engine_writes_the_same_text_in_fewer_steps(stories, sampling):
+    """Greedy text and drawn text do not depend on proposals: those that are wrong are not taken."""
+    import infinicore
+    from infinicore.lm.engine import Engine, SamplingParams
+
+    model = infinicore.models.from_pretrained(stories)
+    lines = "Lily saw a red ball. Tom saw a red ball. Lily saw a red"
+    prompts = [lines, "Once upon a time", "x = 1\nx = 1\nx = 1\nx ="]
+
+    def answers(proposer):
+        engine = Engine(model, max_num_seqs=4, num_blocks=80, max_model_len=256, proposer=proposer)
+        params = SamplingParams(max_tokens=60, ignore_eos=True, logprobs=1, **sampling)
+        for index, prompt in enumerate(prompts):
+            engine.add_request(str(index), prompt, params)
+        found = {}
+        while engine.has_unfinished_requests():
+            found |= {out.request_id: out.outputs[0] for out in engine.step() if out.finished}
+        return [(found[key].text, found[key].token_ids) for key in sorted(found)], engine.stats()
+
+    plain, without = answers(None)
+    told, stats = answers(NgramProposer(4, 3, 1))
+    assert told == plain
+    assert 0 < stats.accepted_tokens < stats.draft_tokens and stats.steps < without.steps
+
+    ahead = dict(zip(prompts, (ids for _, ids in plain)))
+    started = {tuple(model_ids): ids for model_ids, ids in _prompt_ids(model, ahead)}
+
+    def oracle(token_ids):
+        """Knows the answer, and is wrong in every third place."""
+        for prompt, ids in started.items():
+            if tuple(token_ids[: len(prompt)]) == prompt:
+                at = len(token_ids) - len(prompt)
+                return [token if (at + i) % 3 else 7 for i, token in enumerate(ids[at : at + 4])]
+        return []
+
+    told, stats = answers(oracle)
+    assert told == plain and stats.accepted_tokens > 60 and stats.steps < 0.8 * without.steps
+
+
+def _prompt_ids(model, answers):
+    from infinicore.lm import tokenizer_of
+
+    return [(tokenizer_of(model).encode(prompt), ids) for prompt, ids in answers.items()]

@@ -192,6 +192,50 @@ def test_any_token_can_end_an_answer(tokenizer):
     assert x not in allowed(endless, size) and not endless.accept(x)
 
 
+def test_the_engine_follows_constraints(stories):
+    """Several at once, greedily and drawn, beside an answer without one; each is what it is alone."""
+    import infinicore
+    from infinicore.lm.engine import Engine, SamplingParams
+
+    model = infinicore.models.from_pretrained(stories)
+    constraints = [
+        Constraint("json_schema", SCHEMA),
+        Constraint("choice", CHOICES),
+        Constraint("regex", "[a-z ]+ cat"),
+        None,
+    ]
+    params = [
+        SamplingParams(temperature=temperature, seed=1, max_tokens=90, structured_outputs=constraint)
+        for constraint in constraints
+        for temperature in (0.0, 1.0)
+    ]
+
+    def answers(chosen):
+        engine = Engine(model, max_num_seqs=8, num_blocks=64, max_model_len=256)
+        for index, one in enumerate(chosen):
+            engine.add_request(str(index), "Once upon a time", one)
+        found = {}
+        while engine.has_unfinished_requests():
+            found |= {int(out.request_id): out.outputs[0] for out in engine.step() if out.finished}
+        return [found[index] for index in range(len(chosen))]
+
+    together = answers(params)
+    for one, answer in zip(params[2:6], together[2:6]):
+        assert answer.finish_reason == "stop" or one.structured_outputs.type == "regex"
+        [alone] = answers([one])
+        assert (alone.text, alone.finish_reason) == (answer.text, answer.finish_reason)
+    for answer in together[:2]:
+        if answer.finish_reason == "stop":
+            conforms(answer.text)
+        else:
+            assert re.match(r'\{\s*"name"\s*:\s*"', answer.text)
+    assert together[2].text in CHOICES and together[3].text in CHOICES
+    assert all(re.fullmatch("[a-z ]+( cat)?", answer.text) for answer in together[4:6])
+    engine = Engine(model, num_blocks=64, max_model_len=256)
+    with pytest.raises(ValueError, match="cannot be followed"):
+        engine.add_request("0", "x", SamplingParams(structured_outputs=Constraint("regex", r"[^\s\S]")))
+
+
 REFUSED = [
     ("xml", "x", "`type` of a constraint must be one of"),
     ([], "x", "`type` of a constraint must be one of"),

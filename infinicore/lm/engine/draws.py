@@ -91,7 +91,7 @@ class Draws:
             row[self.bias[0]] += self.bias[1]
         for word in self.bad_words:
             before = len(word) - 1
-            if before == 0 or sequence.num_new >= before and sequence.token_ids[-before:] == word[:-1]:
+            if before == 0 or (sequence.num_new >= before and sequence.token_ids[-before:] == word[:-1]):
                 row[word[-1]] = -np.inf
         if sequence.num_new < params.min_tokens:
             row[self.stop_ids] = -np.inf

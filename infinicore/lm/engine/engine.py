@@ -48,12 +48,16 @@ class Engine:
         decode_threads=None, proposer=None, max_draft_seqs=4,
     ):  # fmt: skip
         counts = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, block_size=block_size)
+        threads = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
+        counts |= {} if threads is None else {"decode_threads": threads}
         for name, value in counts.items():
             if type(value) is not int or value < 1:
                 raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}")
         context = model.config.context
         if max_model_len is not None and (type(max_model_len) is not int or not 2 <= max_model_len <= context):
-            raise ValueError(f"`max_model_len` must be from 2 to the model's context of {context}, got {max_model_len!r}")
+            raise ValueError(
+                f"`max_model_len` must be from 2 to the model's context of {context}, got {max_model_len!r}"
+            )
         if kv_cache_dtype not in (None, "int8", infinicore.int8):
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
         if not max_step_stretch > 1:
@@ -70,7 +74,7 @@ class Engine:
         self._runner = Runner(
             model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, kv_cache_dtype=dtype,
-            decode_threads=config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads,
+            decode_threads=threads,
         )  # fmt: skip
         self._sampler = Sampler(self._runner.cache.device)
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
@@ -113,7 +117,9 @@ class Engine:
                 request=request, index=index,
             )  # fmt: skip
             made = params.structured_outputs
-            matcher = None if made is None else made.matcher(self.tokenizer, self.model.config.vocab_size, self._eos_ids)
+            matcher = (
+                None if made is None else made.matcher(self.tokenizer, self.model.config.vocab_size, self._eos_ids)
+            )
             sequence.draws = Draws(params, index, self.model.config.vocab_size, stop_ids, bad_words, matcher)
             sequence.reuse = params.prompt_logprobs is None or index > 0
             sequence.logprobs = None if params.logprobs is None else []
@@ -143,7 +149,7 @@ class Engine:
         check_ids(ids, self.model.config.vocab_size, "prompt")
         if len(ids) >= self.max_model_len:
             raise ValueError(
-                f"`prompt` has {len(ids)} tokens, and prompt and answer together at most {self.max_model_len}: shorten it"
+                f"`prompt` has {len(ids)} tokens, and prompt and answer at most {self.max_model_len}: shorten it"
             )
         return text, ids
 

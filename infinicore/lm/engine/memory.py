@@ -17,7 +17,10 @@ def free_bytes(root=""):
         found.append(int(lines["MemAvailable"].split()[0]) * 1024)
     except (OSError, KeyError, ValueError):
         pass
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         try:
             folder = Path(f"{root}/sys/fs/cgroup")
             found.append(int((folder / limit).read_text()) - int((folder / used).read_text()))

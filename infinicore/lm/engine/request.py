@@ -10,7 +10,8 @@ class Request:
     """`sequences` are its answers, `prompt_logprobs` what is known of its prompt so far (None: not asked for)."""
 
     __slots__ = (
-        "id", "metrics", "params", "prompt", "prompt_ids", "prompt_logprobs", "sent", "sequences", "silent", "tokenizer",
+        "id", "metrics", "params", "prompt", "prompt_ids", "prompt_logprobs", "sent", "sequences", "silent",
+        "tokenizer",
     )  # fmt: skip
 
     def __init__(self, request_id, prompt, prompt_ids, params, tokenizer, now):
@@ -36,7 +37,7 @@ class Request:
         return None if self.tokenizer is None else self.tokenizer.decode([token], skip_special_tokens=False)
 
     def note_prompt(self, logits, first):
-        """Keep the log probabilities of prompt tokens: row i of `logits` [R, vocabulary] is what token `first` + i saw."""
+        """Keep log probabilities of the prompt: row i of `logits` [R, vocabulary] is what token `first` + i saw."""
         for row, logs in enumerate(log_softmax(logits), start=first + 1):
             if row < len(self.prompt_ids):
                 self.prompt_logprobs[row] = self.logprob(logs, self.prompt_ids[row], self.params.prompt_logprobs)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 class Batch:
     """What a step computes: `entries` of (sequence, tokens), those that are being written first.
 
-    `num_prompts` of the entries are chunks of prompts, of `prompt_tokens` in all. `copies` of blocks come before. As long as `version` stays the same, so do the sequences and their old blocks.
+    `num_prompts` of the entries are chunks of prompts, of `prompt_tokens` in all. `copies` of blocks come before. As long
+    as `version` stays the same, so do the sequences and their old blocks.
     """
 
     entries: list = field(default_factory=list)
@@ -22,8 +23,8 @@ class Scheduler:
     """At most `max_num_seqs` sequences run, and a step computes at most `max_num_batched_tokens` tokens.
 
     Sequences go by `order`, (priority, arrival, index): the smaller one first. Those that are being written get a
-    token each; what is left of the budget goes to prompts, in chunks. A sequence is admitted when the cache has room for
-    all its tokens and some more, never before one that comes earlier, so nobody waits for ever behind others of its
+    token each; what is left of the budget goes to prompts, in chunks. A sequence is admitted when the cache has room
+    for all its tokens and some more, never before one that comes earlier, so nobody waits for ever behind others of its
     priority. When the cache is full, the last in order gives up its blocks and is computed again later, which the
     blocks it published make short; so does one whose place a more urgent one needs.
     """

@@ -10,9 +10,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "blocks", "draft", "draws", "finish_reason", "first_cached", "index", "keys", "limit", "logprobs", "num_computed",
-        "num_prompt", "order", "parent", "queued", "request", "reuse", "running", "stop_ids", "stop_reason", "sum_logprob",
-        "token_ids", "writer",
+        "blocks", "draft", "draws", "finish_reason", "first_cached", "index", "keys", "limit", "logprobs",
+        "num_computed", "num_prompt", "order", "parent", "queued", "request", "reuse", "running", "stop_ids",
+        "stop_reason", "sum_logprob", "token_ids", "writer",
     )  # fmt: skip
 
     def __init__(self, prompt, *, order=(0, 0, 0), limit=1 << 30, stop_ids=frozenset(), request=None, index=0):
