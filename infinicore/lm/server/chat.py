@@ -225,6 +225,6 @@ async def respond(http_request, model, request):
     if request.stream:
         return EventStream(chat.stream, chat.events())
     try:
-        return json_response(await until_gone(http_request, chat.whole()))
+        return json_response(await until_gone(http_request.receive, chat.whole()))
     finally:
         chat.stream.close()

@@ -162,6 +162,6 @@ async def respond(http_request, model, request):
     if request.stream:
         return EventStream(work.stream, work.events(), done=b"", failed=work.failed)
     try:
-        return json_response(await until_gone(http_request, work.whole()))
+        return json_response(await until_gone(http_request.receive, work.whole()))
     finally:
         work.stream.close()
