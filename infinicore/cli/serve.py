@@ -54,12 +54,13 @@ def add_arguments(parser):
     add("--block-size", type=int, metavar="N", help="tokens of a block of the cache")
     add("--kv-cache-memory", metavar="BYTES", help="of the cache, as in 4G; default: by the free memory")
     add("--kv-cache-dtype", choices=("int8",), help="store keys and values in a byte each")
+    add("--speculative-config", metavar="JSON", help='guess tokens: {"method": "ngram", "num_speculative_tokens": 5}')
     add("--enable-prefix-caching", action=switch, help="reuse what prompts have in common (default: yes)")
 
 
 _ENGINE = (
     "dtype quantize threads max_model_len max_num_seqs max_num_batched_tokens block_size kv_cache_dtype "
-    "enable_prefix_caching"
+    "speculative_config enable_prefix_caching"
 ).split()
 
 

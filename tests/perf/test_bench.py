@@ -313,3 +313,25 @@ def test_figures_of_one_load_come_from_the_same_runs(server):
     server.fail = lambda index: (500, {"error": "x"})
     with pytest.raises(RuntimeError, match="status 500"):
         side.measure(1)
+
+
+@pytest.mark.parametrize("action,more", [
+    ("throughput", ["--num-prompts", "5", "--tokenizer", "MODEL", "--max-num-seqs", "3", "--random-range-ratio=0.3"]),
+    ("latency", ["--batch-size", "2", "--num-iters", "3", "--num-iters-warmup", "1"]),
+])  # fmt: skip
+def test_without_a_server(stories, folder, capsys, action, more):
+    path = folder / f"{action}.json"
+    more = [str(stories) if word == "MODEL" else word for word in more]
+    lengths = ["--input-len", "20", "--output-len", "6", "--output-json", str(path)]
+    speculate = ["--speculative-config", '{"method": "ngram"}']
+    assert cli.main(["bench", action, "--model", str(stories), *lengths, *more, *speculate]) == 0
+    result, shown = json.loads(path.read_text()), capsys.readouterr().out
+    if action == "latency":
+        assert len(result["latencies"]) == 3 and result["avg_latency"] == pytest.approx(np.mean(result["latencies"]))
+        assert set(result["percentiles"]) == {"10", "25", "50", "75", "90", "99"}
+        assert f"Avg latency: {result['avg_latency']} seconds" in shown and "99% percentile latency: " in shown
+        return
+    assert result["num_requests"] == 5 and 20 <= result["total_output_tokens"] <= 40
+    assert result["total_num_tokens"] == result["total_prompt_tokens"] + result["total_output_tokens"]
+    assert result["requests_per_second"] == pytest.approx(5 / result["elapsed_time"])
+    assert re.search(r"Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s, [\d.]+ output tokens/s", shown)
