@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,9 +17,9 @@ httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")
 pytest.importorskip("llguidance")
 
+from infinicore.lm import AsyncEngine
 from infinicore.lm.server.model import ServedModel
 from infinicore.models import from_pretrained
-from infinicore.models.serving import async_engine
 
 TEMPLATE = "{{ bos_token }}{{ (tools or '') | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
 SCHEMA = {
@@ -34,7 +33,7 @@ START = "Once upon a time, there was a little girl"
 
 @pytest.fixture(scope="module")
 def real(stories):
-    engine = async_engine(stories, max_num_seqs=8, kv_cache_memory=8 << 20)
+    engine = AsyncEngine(stories, max_num_seqs=8, kv_cache_memory=8 << 20)
     server = Running(ServedModel("stories", stories, engine, template=TEMPLATE))
     yield server
     server.stop()
@@ -130,26 +129,23 @@ def test_a_killed_engine_comes_back(real):
 
 def test_readme_s_lines(root):
     """`infinicore serve` and the request as README has them, from the first line to SIGTERM."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     (block,) = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
-    serve, curl = (line.partition(" #")[0].replace("8000", str(port)) for line in block.strip().splitlines())
-    words = [sys.executable, "-m", *shlex.split(serve), "--max-num-seqs", "4", "--kv-cache-memory", "4M"]
+    serve, curl = (shlex.split(line.partition(" #")[0]) for line in block.strip().splitlines())
+    assert serve[:2] == ["infinicore", "serve"] and curl[0] == "curl" and (curl[2], curl[4]) == ("-H", "-d")
+    words = [sys.executable, "-m", *serve, "--port", "0", "--max-num-seqs", "4", "--kv-cache-memory", "4M"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=root, text=True)
     try:
-        assert process.stdout.readline() == f"Serving embedded on http://127.0.0.1:{port}\n"
+        place = re.fullmatch(r"Serving embedded on (http://127.0.0.1:\d+)\n", process.stdout.readline())[1]
         with httpx.Client(trust_env=False) as client:
             for _ in range(200):
                 try:
-                    if client.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                    if client.get(f"{place}/health").status_code == 200:
                         break
                 except httpx.ConnectError:
                     pass
                 time.sleep(0.1)
-            words = shlex.split(curl)
-            reply = client.post(words[1], content=words[-1], headers=[words[3].split(": ")])
-        assert words[0] == "curl" and words[2] == "-H" and words[4] == "-d"
+            path = curl[1].removeprefix("http://127.0.0.1:8000")
+            reply = client.post(place + path, content=curl[5], headers=[curl[3].split(": ")])
         assert reply.json()["usage"]["completion_tokens"] == 40, reply.text
         process.terminate()
         assert process.wait(20) in (0, -signal.SIGTERM)
