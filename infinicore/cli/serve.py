@@ -21,13 +21,13 @@ def add_arguments(parser):
     switch = argparse.BooleanOptionalAction
     add = parser.add_argument
     add(
-        "--model", action="append", required=True, metavar="[NAME=]PATH",
+        "--model", action="append", metavar="[NAME=]PATH",
         help="a checkpoint folder or a GGUF file, served under NAME (default: the path's last part); several may be "
-        "given, each with an engine of its own",
+        "given, each with an engine of its own; default: the small model that comes with the package",
     )  # fmt: skip
     add("--served-model-name", nargs="+", metavar="NAME", help="the names of the models, in their order")
     add("--host", default="127.0.0.1", help="where to listen (default: %(default)s, this machine only)")
-    add("--port", type=int, default=8000, help="default: %(default)s")
+    add("--port", type=int, default=8000, help="default: %(default)s; 0: any that is free")
     add("--api-key", action="append", default=[], metavar="KEY", help="requests need one of these keys")
     add("--api-key-file", metavar="FILE", help="keys, one a line; unlike --api-key, `ps` does not show them")
     add("--allowed-origins", nargs="+", default=[], metavar="ORIGIN", help="pages that may call from a browser (CORS)")
@@ -80,7 +80,7 @@ def run(arguments):
         ):
             raise
         raise ImportError(f"serving needs {error.name}: pip install infinicore-numba[serve]") from None
-    from ..models.serving import async_engine
+    from ..lm import AsyncEngine
 
     template = None
     if arguments.chat_template is not None:
@@ -97,7 +97,7 @@ def run(arguments):
         ServedModel(
             name,
             path,
-            async_engine(path, max_queue=arguments.max_queue, **options),
+            AsyncEngine(path, max_queue=arguments.max_queue, **options),
             template=template,
             tool_parser=arguments.tool_call_parser,
             reasoning_parser=arguments.reasoning_parser,
@@ -116,13 +116,9 @@ def run(arguments):
             on_start=on_start,
         )
 
-    scheme = "http" if arguments.ssl_certfile is None else "https"
-    print(f"Serving {', '.join(m.name for m in models)} on {scheme}://{arguments.host}:{arguments.port}", flush=True)
     server = serve.make(
         models,
         create,
-        host=arguments.host,
-        port=arguments.port,
         grace=arguments.shutdown_timeout,
         ssl_certfile=arguments.ssl_certfile,
         ssl_keyfile=arguments.ssl_keyfile,
@@ -131,13 +127,18 @@ def run(arguments):
         log_level=arguments.log_level,
         access_log=arguments.log_level in ("debug", "info"),
     )
-    serve.run(server)
+    with serve.listen(arguments.host, arguments.port) as sock:
+        place = f"{'http' if arguments.ssl_certfile is None else 'https'}://{arguments.host}:{sock.getsockname()[1]}"
+        print(f"Serving {', '.join(m.name for m in models)} on {place}", flush=True)
+        serve.run(server, sock)
 
 
 def _names(arguments):
     """Names of models to their paths."""
+    from ..models.auto import EMBEDDED
+
     rows = []
-    for given in arguments.model:
+    for given in arguments.model or [str(EMBEDDED)]:
         name, mark, path = given.partition("=")
         if not mark or Path(given).exists():
             name, path = Path(given).resolve().name, given

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from infinicore.lm.engine import sequence
 from infinicore.lm.engine.blocks import BlockManager
 from infinicore.lm.engine.scheduler import Scheduler
+from infinicore.lm.engine.sequence import Sequence as Plain
 
 
-class Sequence(sequence.Sequence):
+class Sequence(Plain):
     """The engine's, with what this test keeps of it."""
 
     __slots__ = ("siblings",)

@@ -176,6 +176,10 @@ class Engine:
         if request_id in self._requests:
             self._aborted[request_id] = reason
 
+    def is_unfinished(self, request_id):
+        """Whether this request is queued or runs."""
+        return request_id in self._requests
+
     def has_unfinished_requests(self):
         """Whether `step` has something to do."""
         return bool(self._requests)

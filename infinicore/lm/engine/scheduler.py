@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class Batch:
     """What a step computes: `entries` of (sequence, tokens), those that are being written first.
 
-    `num_prompts` of the entries are chunks of prompts, of `prompt_tokens` in all. `copies` of blocks come before. As long
-    as `version` stays the same, so do the sequences and their old blocks.
+    `num_prompts` of the entries are chunks of prompts, of `prompt_tokens` in all. `copies` of blocks come before. As
+    long as `version` stays the same, so do the sequences and their old blocks.
     """
 
     entries: list = field(default_factory=list)

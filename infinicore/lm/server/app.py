@@ -8,6 +8,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from ... import __version__
 from . import chat, choices, completions, llamacpp, responses
@@ -134,6 +135,7 @@ def _handle_errors(app):
         }
         return error_response(APIError(error.status_code, texts.get(error.status_code, str(error.detail))))
 
+    @app.exception_handler(ClientDisconnect)
     @app.exception_handler(GoneAway)
     async def gone(request, error):
         return Response(status_code=499)  # nobody reads it

@@ -84,8 +84,8 @@ class Chat:
         elif self.tools and self.parser is None:
             raise APIError(
                 400,
-                "`tools` need a parser of the model's calls: start the server with --tool-call-parser, or set `tool_choice` "
-                "to required",
+                "`tools` need a parser of the model's calls: start the server with --tool-call-parser, or set "
+                "`tool_choice` to required",
                 param="tools",
             )
         # A constraint shapes the text from its first token: there are no thoughts to be split off.
@@ -119,8 +119,7 @@ class Chat:
 
     async def whole(self):
         """The body of the response that is not streamed."""
-        async for _, output in self.stream:
-            pass  # there is one
+        _, output = await anext(self.stream)  # the only one
         check_finished(output)
         self.usage.add(output)
         body = self.head("chat.completion")
@@ -226,6 +225,6 @@ async def respond(http_request, model, request):
     if request.stream:
         return EventStream(chat.stream, chat.events())
     try:
-        return json_response(await until_gone(http_request, chat.whole()))
+        return json_response(await until_gone(http_request.receive, chat.whole()))
     finally:
         chat.stream.close()

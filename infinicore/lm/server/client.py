@@ -1,4 +1,4 @@
-"""`AsyncEngine`: an engine in a process of its own, from asyncio: many requests at once, restarted when it dies."""
+"""`EngineClient`: an engine in a process of its own, from asyncio: many requests at once, restarted when it dies."""
 
 import asyncio
 import contextlib
@@ -101,18 +101,13 @@ class _Request:
     last: float | None = None
 
 
-class AsyncEngine:
+class EngineClient:
     """An engine in a process of its own. `make_engine(**options)` runs there and returns (engine, info).
 
     It must be a function that can be imported by name, and `info` a dict of what is to be known of the engine here:
-    `max_model_len`, `max_num_seqs`. At most `max_queue` answers may wait beside those that are being written; more are
-    refused with `QueueFull`. If the process dies, requests on the way end with an `EngineError`, and another is started.
-
-        engine = AsyncEngine(make_engine, {"model": "checkpoint"})
-        await engine.start()
-        async for output in engine.generate("Once upon", SamplingParams(max_tokens=20)):
-            ...
-        await engine.close()
+    `max_model_len`, `max_num_seqs`. At most `max_queue` answers may wait beside those that are being written; more
+    are refused with `QueueFull`. If the process dies, requests on the way end with an `EngineError`, and another one is
+    started.
     """
 
     def __init__(self, make_engine, options=None, *, max_queue=1000):
@@ -244,7 +239,7 @@ class AsyncEngine:
             raise EngineError(self.reason)
 
     def submit(self, requests, *, priority=0, timeout=None, ping=None):
-        """Queue requests, a list of (prompt, `SamplingParams`) whose prompts are texts or token ids; returns a `Stream`.
+        """Queue requests, a list of (prompt, `SamplingParams`), prompts as texts or token ids; returns a `Stream`.
 
         `timeout` in seconds ends what is not finished then; `ping` is after how many seconds without an output the
         stream gives `PING`. QueueFull if there is no room for all of them, EngineError if there is no engine.

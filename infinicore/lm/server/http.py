@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from fastapi import Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
@@ -68,11 +68,11 @@ def error_response(error):
     return json_response(told.body(), told.status, told.headers)
 
 
-async def until_gone(request, work):
-    """The result of the coroutine `work`, which is cancelled when the client goes away."""
+async def until_gone(receive, work):
+    """The result of the coroutine `work`; GoneAway, and the end of `work`, when the client closes the connection."""
 
     async def gone():
-        while (await request.receive())["type"] != "http.disconnect":
+        while (await receive())["type"] != "http.disconnect":
             pass
 
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
@@ -92,7 +92,7 @@ def event(content, name=None):
     return head + b"data: " + to_json(content) + b"\n\n"
 
 
-class EventStream(StreamingResponse):
+class EventStream(Response):
     """Writes `events`, an async iterator of bytes, and ends `stream` when it or the client ends, begun or not.
 
     An error after the beginning is an event like any other: the object that would have been the body, or what
@@ -100,15 +100,24 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, stream, events, done=b"data: [DONE]\n\n", failed=None):
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(self._run(events, done, failed), media_type="text/event-stream", headers=headers)
-        self._stream = stream
+        # Not by Starlette's own, which watches the connection only for servers that say so.
+        self.status_code, self.background = 200, None
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"})
+        self._stream, self._events = stream, self._run(events, done, failed)
 
     async def __call__(self, scope, receive, send):
         try:
-            await super().__call__(scope, receive, send)
+            await until_gone(receive, self._write(send))
+        except GoneAway:
+            pass
         finally:
             self._stream.close()
+
+    async def _write(self, send):
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for data in self._events:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _run(self, events, done, failed):
         try:

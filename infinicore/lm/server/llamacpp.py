@@ -86,8 +86,7 @@ class Completion:
         return body
 
     async def whole(self):
-        async for _, output in self.stream:
-            pass  # there is one
+        _, output = await anext(self.stream)  # the only one
         check_finished(output)
         self.usage.add(output)
         (answer,) = output.outputs
@@ -148,7 +147,7 @@ async def respond(http_request, model, request):
     if request.stream:
         return EventStream(work.stream, work.events(), done=b"")
     try:
-        return json_response(await until_gone(http_request, work.whole()))
+        return json_response(await until_gone(http_request.receive, work.whole()))
     finally:
         work.stream.close()
 

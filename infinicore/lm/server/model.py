@@ -111,5 +111,5 @@ class ServedModel:
         return SamplingParams(**values)
 
     def submit(self, request, prompts, ping=None):
-        """Queue what a request asks for: see `AsyncEngine.submit`."""
+        """Queue what a request asks for: see `EngineClient.submit`."""
         return self.engine.submit(prompts, priority=getattr(request, "priority", 0), timeout=self.timeout, ping=ping)

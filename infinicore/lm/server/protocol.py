@@ -150,7 +150,7 @@ class Generation(Sampling):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def constraint(self):
-        """The structured output as a plain spec, `{"type": ..., "value": ...}`, or None; ValueError for more than one."""
+        """The structured output as a spec, `{"type": ..., "value": ...}`, or None; ValueError for more than one."""
         so, format_ = self.structured_outputs or StructuredOutputs(), self.response_format
         found = {
             "guided_json": ("json_schema", self.guided_json),

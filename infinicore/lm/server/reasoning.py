@@ -1,4 +1,4 @@
-"""Reasoning models write their thoughts between tags before the answer; `Splitter` tells the two apart as text comes."""
+"""Reasoning models write their thoughts between tags before the answer; `Splitter` tells the two apart."""
 
 # name -> (tag that begins, tag that ends, whether the thoughts begin without a tag)
 PARSERS = {

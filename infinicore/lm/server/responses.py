@@ -1,4 +1,4 @@
-"""/v1/responses for texts: OpenAI's newer form of a chat. Nothing is stored, so each request has the whole conversation."""
+"""/v1/responses for texts: OpenAI's newer form of a chat. Nothing is stored: a request has the whole conversation."""
 
 import itertools
 
@@ -109,8 +109,7 @@ class Respond:
         }
 
     async def whole(self):
-        async for _, output in self.stream:
-            pass  # there is one
+        _, output = await anext(self.stream)  # the only one
         check_finished(output)
         self.usage.add(output)
         (answer,) = output.outputs
@@ -163,6 +162,6 @@ async def respond(http_request, model, request):
     if request.stream:
         return EventStream(work.stream, work.events(), done=b"", failed=work.failed)
     try:
-        return json_response(await until_gone(http_request, work.whole()))
+        return json_response(await until_gone(http_request.receive, work.whole()))
     finally:
         work.stream.close()

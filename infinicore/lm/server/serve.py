@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import resource
+import socket
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -61,13 +62,11 @@ class Server(uvicorn.Server):
             )
 
 
-def make(models, create, *, host, port, grace=30.0, **options):
+def make(models, create, *, grace=30.0, **options):
     """A `Server`, to be run. `create(on_start)` makes the application; `options` are uvicorn's."""
     server = None
     config = uvicorn.Config(
         create(lambda given: server.watch(given)),
-        host=host,
-        port=port,
         http=_Protocol,
         ws="none",
         timeout_graceful_shutdown=int(grace) + 5,
@@ -78,12 +77,21 @@ def make(models, create, *, host, port, grace=30.0, **options):
     return server
 
 
-def run(server):
-    """Serve until an interrupt; raises whatever kept a model from being loaded."""
+def listen(host, port):
+    """A socket that listens there; OSError, which names the place, where it cannot."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    try:
+        return socket.create_server(address, family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
+
+
+def run(server, sock):
+    """Serve on a socket until an interrupt; raises whatever kept a model from being loaded."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # each connection is an open file
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has ended
-        server.run()
+        server.run([sock])
     if server.failure is not None:
         raise server.failure

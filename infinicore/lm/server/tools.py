@@ -1,8 +1,8 @@
 """Tool calls in the text of a model: Hermes and Qwen, Llama 3, Mistral; and the constraint that makes a model call one.
 
-A parser's `push(text)` and `flush()` return what is certain now, a list of texts and `Call`s in order. Text goes through
-at once, but for what may be the beginning of a call; a call comes whole, when its last brace has been written. What
-looks like a call and is none stays text: nothing that the model wrote is lost.
+A parser's `push(text)` and `flush()` return what is certain now, a list of texts and `Call`s in order. Text goes
+through at once, but for what may be the beginning of a call; a call comes whole, when its last brace has been written.
+What looks like a call and is none stays text: nothing that the model wrote is lost.
 """
 
 import json
@@ -101,7 +101,7 @@ class Hermes:
 
 
 class Llama3:
-    """`{"name": ..., "parameters": {...}}` from the very beginning, after <|python_tag|> or not; more follow after `;`."""
+    """`{"name": ..., "parameters": {...}}` from the beginning, after <|python_tag|> or not; more follow after `;`."""
 
     skip_special_tokens = False
     _marks = ("<|python_tag|>",)
@@ -233,7 +233,7 @@ class Demanded:
 
 
 def constraint(tools, choice, parallel):
-    """The structured output, a plain spec, that makes an answer calls: of any of `tools`, or of the one `choice` names."""
+    """The structured output (a spec) that makes an answer calls: of any of `tools`, or of the one `choice` names."""
     if choice != "required":
         tools = [tool for tool in tools if tool["function"]["name"] == choice]
         if not tools:

@@ -1,7 +1,6 @@
 """Servers for the tests of this folder: one over the fake engine, started once."""
 
 import asyncio
-import socket
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ import fake_engine
 
 from infinicore.lm.server import serve
 from infinicore.lm.server.app import create_app
-from infinicore.lm.server.client import AsyncEngine
+from infinicore.lm.server.client import EngineClient
 from infinicore.lm.server.model import ServedModel
 
 # The last user message decides what the fake engine says; tools and thoughts as Qwen's template has them.
@@ -34,16 +33,15 @@ class Running:
 
     def __init__(self, model, wait=True, grace=10.0, **options):
         self.model = model
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        sock = serve.listen("127.0.0.1", 0)
+        self.port = sock.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
         def create(on_start):
             return create_app([model], on_start=on_start, **options)
 
-        self.server = serve.make([model], create, host="127.0.0.1", port=self.port, grace=grace, log_level="error")
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.server = serve.make([model], create, grace=grace, log_level="error")
+        self.thread = threading.Thread(target=self.server.run, args=([sock],), daemon=True)
         self.thread.start()
         self.client = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
         self.until(lambda: self.server.started)
@@ -72,11 +70,11 @@ class Running:
 
 @pytest.fixture(scope="session")
 def serving(stories):
-    """Makes servers over the fake engine: options of `fake_engine.make`, of `AsyncEngine` and of the application."""
+    """Makes servers over the fake engine: options of `fake_engine.make`, of `EngineClient` and of the application."""
     running = []
 
     def make(engine=None, max_queue=1000, model=None, **options):
-        engine = AsyncEngine(fake_engine.make, {"path": str(stories)} | (engine or {}), max_queue=max_queue)
+        engine = EngineClient(fake_engine.make, {"path": str(stories)} | (engine or {}), max_queue=max_queue)
         served = ServedModel("tiny", stories, engine, **{"template": TEMPLATE} | (model or {}))
         running.append(Running(served, **options))
         return running[-1]

@@ -18,7 +18,7 @@ from infinicore.lm.tokenizer import StreamDecoder, tokenizer_at
 
 
 def make(path, delay=0.0, context=2000, max_num_seqs=4, marker=None):
-    """`AsyncEngine`'s make_engine; with `marker`, a file that has to be there from the second start on."""
+    """`EngineClient`'s make_engine; with `marker`, a file that has to be there from the second start on."""
     time.sleep(delay)
     if marker is not None and not os.path.exists(marker):
         raise ValueError("the weights are broken")

@@ -163,6 +163,7 @@ def test_disconnects_end_their_requests_and_nobody_elses(server):
     half = socket.create_connection(("127.0.0.1", server.port))
     half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Le")
     half.close()
+    server.until(lambda: server.model.engine.open_answers <= 1, seconds=2)  # each would take 5 s
     listener.join(20)
     assert "".join(texts).split() == "one two three ".split() * 8
     server.until(lambda: server.model.engine.open_answers == 0)
@@ -191,7 +192,7 @@ def test_a_body_that_does_not_come(serving):
     sock.close()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
         sock.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         )
         assert b" 408 " in sock.recv(1000)
     server.stop()

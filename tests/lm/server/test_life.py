@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -175,6 +176,9 @@ def test_the_command(stories, root):
 
     status, text = serve("--model", "/nowhere")
     assert status == 2 and "no such checkpoint" in text and "Traceback" not in text
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, text = serve("--model", str(stories), "--port", str(taken.getsockname()[1]))
+        assert status == 2 and "in use" in text.lower()
     status, text = serve("--model", str(stories), "--kv-cache-memory", "lots")
     assert status == 2 and "a size must be" in text
 
