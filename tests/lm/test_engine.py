@@ -333,6 +333,28 @@ def test_requests_end_early(tiny):
     assert engine.stats().requests_finished == {"abort": 2, "length": 2}
 
 
+def test_a_step_that_fails_is_made_again(tiny, monkeypatch):
+    engine, params = Engine(tiny, block_size=4), SamplingParams(n=2, seed=1, max_tokens=12, ignore_eos=True)
+    expected = complete(tiny, [1, 2, 3, 4, 5, 6, 7], params)
+    engine.add_request("one", [1, 2, 3, 4, 5, 6, 7], params)
+    run, failed = engine._runner.run, []
+
+    def fragile(batch):
+        if batch.copies:
+            failed.append(batch)
+            raise KeyboardInterrupt
+        return run(batch)
+
+    monkeypatch.setattr(engine._runner, "run", fragile)
+    outputs = {}
+    while engine.has_unfinished_requests():
+        try:
+            outputs |= {output.request_id: output for output in engine.step()}
+        except KeyboardInterrupt:
+            monkeypatch.setattr(engine._runner, "run", run)
+    assert failed and outputs["one"].outputs == expected
+
+
 def test_no_block_is_lost(tiny):
     """Two thousand requests of all kinds, of which many go away at any time."""
     engine, rng = (

@@ -33,10 +33,10 @@ class Engine:
 
     `tokenizer` (None: the model's) reads and writes texts. `max_num_seqs` answers are written at once, and a step
     computes at most `max_num_batched_tokens` tokens; beside what is being written, prompts get as many as make a step
-    `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as many as fit into
-    `kv_cache_memory` bytes (None: half of the memory that is free, and no more than the answers can fill), of
-    `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers have in
-    common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
+    `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as
+    many as fit into `kv_cache_memory` bytes (None: half of the memory that is free, and no more than the answers can
+    fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers
+    have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
     written: the text stays the same, and so do its probabilities.
@@ -60,6 +60,8 @@ class Engine:
             )
         if kv_cache_dtype not in (None, "int8", infinicore.int8):
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
+        if next(iter(model.parameters())).device.type != "cpu":
+            raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
         if not max_step_stretch > 1:
             raise ValueError(f"`max_step_stretch` must be above 1, got {max_step_stretch!r}")
         self.model, self.tokenizer = model, tokenizer_of(model) if tokenizer is None else tokenizer
@@ -68,6 +70,9 @@ class Engine:
         if num_blocks is None:
             wanted = max_num_seqs * -(-self.max_model_len // block_size)
             num_blocks = memory.blocks_of(kv_cache_memory, memory.block_bytes(model.config, block_size, dtype), wanted)
+        rope = getattr(model.config, "rope", None)
+        if rope is not None and rope.type == "dynamic":  # what keys are depends on the length of their own text
+            enable_prefix_caching = False
         self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
         self.max_model_len = min(self.max_model_len, num_blocks * block_size)
@@ -172,7 +177,10 @@ class Engine:
         return [list(ids) for ids in found if ids]
 
     def abort_request(self, request_id, reason="aborted"):
-        """End a request; its last output comes with the next step. Unknown or finished ones are passed over."""
+        """End a request; its last output comes with the next step. Unknown or finished ones are passed over.
+
+        Other threads may call it, too.
+        """
         if request_id in self._requests:
             self._aborted[request_id] = reason
 
@@ -196,7 +204,11 @@ class Engine:
             self._propose()
         batch = self.scheduler.schedule(self._prompt_tokens())
         if batch.entries:
-            self._run(batch, touched)
+            try:
+                self._run(batch, touched)
+            except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
+                self.scheduler.start_over()
+                raise
         outputs = []
         for request in touched.values():
             if request.finished:
@@ -223,12 +235,15 @@ class Engine:
         for request_id, deadline in self._deadlines.items():
             if now >= deadline:
                 self._aborted.setdefault(request_id, "deadline")
-        for request_id, reason in self._aborted.items():
-            request = touched[request_id] = self._requests[request_id]
+        aborted, self._aborted = self._aborted, {}
+        for request_id, reason in aborted.items():
+            request = self._requests.get(request_id)
+            if request is None:  # it was finished by the step that ran when another thread aborted it
+                continue
+            touched[request_id] = request
             for sequence in request.sequences:
                 if sequence.finish_reason is None:
                     self._finish(sequence, "abort", reason)
-        self._aborted.clear()
 
     def _run(self, batch, touched):
         """Compute a batch and take what comes of it."""
