@@ -1,9 +1,11 @@
 """`infinicore bench serve | throughput | latency`: vLLM's benchmarks of serving, with its options and lines."""
 
 import asyncio
+import contextlib
 import json
 import math
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -218,12 +220,16 @@ def _serve(arguments):
     url = arguments.base_url or f"http://{arguments.host}:{arguments.port}"
     given = {name: getattr(arguments, name) for name in ("temperature", "top_p", "min_p", "top_k")}
 
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # each request under way is an open file
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+
     async def measure():
-        server = Server(url, headers, arguments.insecure)
+        server, patience = Server(url, headers, arguments.insecure), arguments.ready_check_timeout_sec
         load = client.Load(
             backend=arguments.backend,
             endpoint=arguments.endpoint,
-            model=arguments.model or await client.first_model(server),
+            model=arguments.model or await client.patiently(lambda: client.first_model(server), patience),
             rate=arguments.request_rate,
             burstiness=arguments.burstiness,
             concurrency=arguments.max_concurrency,
@@ -232,8 +238,8 @@ def _serve(arguments):
             warmups=arguments.num_warmups,
             seed=arguments.seed,
         )
-        if arguments.ready_check_timeout_sec > 0:
-            await client.ready(server, load, prompts[0], arguments.ready_check_timeout_sec)
+        if patience > 0:
+            await client.patiently(lambda: client.first_answer(server, load, prompts[0]), patience)
         found = await client.run(server, load, prompts, _Progress(len(prompts), arguments.disable_tqdm))
         server.close()
         return load.model, *found

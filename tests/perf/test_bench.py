@@ -57,7 +57,7 @@ class FakeServer:
         self.most = max(self.most, self.running)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         chat, count = "chat" in head.split()[1], body.get("max_tokens") or body["max_completion_tokens"]
-        events = [{"choices": [{"delta": {"role": "assistant"}, "finish_reason": None}]}] if chat else []
+        events = [{"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}] if chat else []
         for i in range(count):
             piece = {"delta": {"content": f" {i}"}} if chat else {"text": f" {i}"}
             events.append({"choices": [piece]})
@@ -164,8 +164,8 @@ def test_requests_that_fail(server, capsys):
 
 def test_no_server_is_one_sentence(capsys):
     with FakePort() as url:
-        for more in ([], ["--model", "x", "--ready-check-timeout-sec", "0.01"]):
-            options = ["--base-url", url, "--vocab-size", "9", "--num-prompts", "1"]
+        for more in ([], ["--model", "x"]):
+            options = ["--base-url", url, "--vocab-size", "9", "--num-prompts", "1", "--ready-check-timeout-sec=0.01"]
             assert cli.main(["bench", "serve", *options, *more]) == 2
             assert re.search(r"infinicore: error: the server .*", capsys.readouterr().err)
 

@@ -83,15 +83,16 @@ async def ask(server, load, prompt):
             if not message.get("choices"):
                 continue
             choice = message["choices"][0]
-            if chat and not (choice.get("delta", {}).keys() - {"role"}) and not choice.get("finish_reason"):
-                continue  # the first event says who speaks, before there is a token
+            text = (_chat_text(choice) if chat else choice.get("text")) or ""
+            if chat and not answer.ttft and "role" in choice["delta"] and not (text or choice.get("finish_reason")):
+                continue  # it says who speaks, before there is a token
             now = time.perf_counter()
             if answer.ttft:
                 answer.itl.append(now - last)
             else:
                 answer.ttft = now - answer.start_time
             last = now
-            answer.text += (_chat_text(choice) if chat else choice.get("text")) or ""
+            answer.text += text
         if not answer.ttft:
             raise HTTPError("the answer has no pieces")
         answer.latency = last - answer.start_time
@@ -132,20 +133,27 @@ async def run(server, load, prompts, on_answer=lambda answer: None):
     return answers, time.perf_counter() - begin
 
 
-async def ready(server, load, prompt, timeout_s):
-    """Wait until the server answers a first request. RuntimeError with its last error after `timeout_s` seconds."""
+async def patiently(attempt, timeout_s):
+    """What `await attempt()` gives, tried again each second while it raises OSError; that after `timeout_s` seconds."""
     end = time.perf_counter() + timeout_s
     while True:
-        answer = await ask(server, load, prompt)
-        if answer.error is None:
-            return
-        if time.perf_counter() > end:
-            raise OSError(f"the server gives no answer to a first request: {answer.error}")
+        try:
+            return await attempt()
+        except OSError:
+            if time.perf_counter() >= end:
+                raise
         await asyncio.sleep(1.0)
 
 
+async def first_answer(server, load, prompt):
+    """Ask something that does not count; OSError if it fails."""
+    answer = await ask(server, load, prompt)
+    if answer.error is not None:
+        raise OSError(f"the server gives no answer to a first request: {answer.error}")
+
+
 async def first_model(server):
-    """The name of the first model that the server has."""
+    """The name of the first model that the server has; OSError if it does not say."""
     try:
         return (await server.json("GET", "/v1/models"))["data"][0]["id"]
     except (HTTPError, OSError, ValueError, KeyError, IndexError, TypeError) as error:

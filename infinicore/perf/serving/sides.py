@@ -17,7 +17,7 @@ from ... import config
 from .. import checkpoint, generation
 from ..cases import Skip
 from ..model_cases import MODELS
-from ..process import python
+from ..process import die_with_parent, python
 from . import client, datasets, report
 from .http import HTTPError, Server
 
@@ -77,8 +77,9 @@ class _Process:
             port = free.getsockname()[1]
         self.url, self._log = f"http://127.0.0.1:{port}", tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self._process = subprocess.Popen(
-            _command(side, path, port, options), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-        )
+            _command(side, path, port, options), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            preexec_fn=die_with_parent,
+        )  # fmt: skip
         atexit.register(self.close)
         self._wait()
 
