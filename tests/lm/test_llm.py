@@ -1,5 +1,7 @@
 """`LLM`: lists of prompts and conversations through the engine, under the names of vLLM and InfiniLM."""
 
+import re
+
 import pytest
 
 from infinicore import lm
@@ -78,3 +80,11 @@ def test_an_interrupt_lets_go_of_everything(story, monkeypatch):
         story.generate(["Once upon a time"] * 6, SamplingParams(temperature=0))
     assert not story.engine.has_unfinished_requests()
     assert story.engine.blocks.num_free == story.engine.blocks.num_blocks
+
+
+def test_what_the_page_says(root, capsys):
+    names = {}
+    for code in re.findall(r"```python\n(.*?)```", (root / "docs/engine.md").read_text(), re.DOTALL):
+        exec(code, names)
+    said = capsys.readouterr().out
+    assert len(names["outputs"]) == 2 and "a " in said and said.count("True") == 2

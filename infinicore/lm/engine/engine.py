@@ -33,7 +33,7 @@ class Engine:
 
     `tokenizer` (None: the model's) reads and writes texts. `max_num_seqs` answers are written at once, and a step
     computes at most `max_num_batched_tokens` tokens; beside what is being written, prompts get as many as make a step
-    `max_step_stretch` times as long. The cache has blocks of `block_size` tokens: `num_blocks`, or as many as fit into
+    `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as many as fit into
     `kv_cache_memory` bytes (None: half of the memory that is free, and no more than the answers can fill), of
     `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers have in
     common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
@@ -194,7 +194,7 @@ class Engine:
             self._end_early(touched)
         if self._proposer is not None:
             self._propose()
-        batch = self.scheduler.schedule(self._pace.prompt_tokens())
+        batch = self.scheduler.schedule(self._prompt_tokens())
         if batch.entries:
             self._run(batch, touched)
         outputs = []
@@ -207,6 +207,15 @@ class Engine:
         self._stats.steps += 1
         self._stats.step_seconds += time.perf_counter() - began
         return outputs
+
+    def _prompt_tokens(self):
+        """How many tokens of prompts a step may have beside what is being written; None: nothing waits."""
+        running, waiting = self.scheduler.running, len(self.scheduler.waiting)
+        writing = sum(sequence.left == 1 for sequence in running)
+        if not waiting and writing == len(running):
+            return None
+        seats = self.scheduler.max_num_seqs - writing  # who has none is not kept waiting by those that write
+        return self._pace.prompt_tokens(writing, min(seats, waiting + len(running) - writing))
 
     def _end_early(self, touched):
         """End what was aborted, or is past its deadline."""
