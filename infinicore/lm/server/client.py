@@ -62,9 +62,9 @@ class Stream:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(value)
 
-    def _put(self, place, output):
-        earlier = self._ready.get(place)
-        self._ready[place] = output if earlier is None else _joined(earlier, output)
+    def _put(self, request, output):
+        earlier = self._ready.get(request.place)
+        self._ready[request.place] = output if earlier is None else _joined(earlier, output, request.delta)
         self._wake()
 
     def _fail(self, error):
@@ -72,12 +72,12 @@ class Stream:
         self._wake()
 
 
-def _joined(first, then):
-    """Two outputs of a request as one, where both say what is new."""
+def _joined(first, then, delta):
+    """Two outputs of a request as one; with `delta`, both say what is new."""
     answers = {answer.index: answer for answer in first.outputs}
     for answer in then.outputs:
         earlier = answers.get(answer.index)
-        if earlier is not None:
+        if earlier is not None and delta:
             answer.text = earlier.text + answer.text
             answer.token_ids = earlier.token_ids + answer.token_ids
             if earlier.logprobs is not None:
@@ -97,6 +97,7 @@ class _Request:
     place: int
     prompt: object
     answers: int
+    delta: bool
     tokens: int = 0
     last: float | None = None
 
@@ -175,7 +176,7 @@ class EngineClient:
         child, sock, first = await asyncio.to_thread(process.start, self._make, self._options)
         self._process = child
         sock.setblocking(False)
-        reader, writer = await asyncio.open_connection(sock=sock)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
         writer.write(first)
         try:
             while True:
@@ -255,8 +256,9 @@ class EngineClient:
         stream = Stream(self, len(requests), ping)
         for place, (prompt, params) in enumerate(requests):
             request_id = str(next(self._numbers))
-            self._requests[request_id] = request = _Request(stream, place, prompt, params.best_of or params.n)
-            self._places += request.answers
+            answers = params.best_of or params.n
+            self._requests[request_id] = _Request(stream, place, prompt, answers, params.output_kind == "delta")
+            self._places += answers
             stream._ids.append(request_id)
             self._send(("add", request_id, prompt, params, priority, deadline))
         return stream
@@ -313,7 +315,7 @@ class EngineClient:
                 watcher(request, output)
             if output.finished:
                 self._forget(output.request_id)
-            request.stream._put(request.place, output)
+            request.stream._put(request, output)
 
     def _take_refused(self, request_id, kind, sentence):
         error = process.error_of(kind, sentence)

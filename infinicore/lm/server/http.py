@@ -40,20 +40,32 @@ def body(kind):
     return read
 
 
+def _place(loc):
+    """Where a mistake is, as one would write it: without the names of a union's members."""
+    shown = [part for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _MEMBERS)]
+    return ".".join(map(str, shown))
+
+
+_MEMBERS = {"str", "int", "float", "bool", "ToolChoice"}
+
+
 def _explained(error):
-    """An APIError for the mistake of a body that lies deepest: of a union, the member that fits best."""
+    """An APIError for the mistakes of a body; of a union, what each of its members would have wanted."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
-    worst = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
-    name = worst["loc"][0] if worst["loc"] else None
-    place = ".".join(str(part) for part in worst["loc"])
-    if worst["type"] == "extra_forbidden":
+    unknown = [one for one in errors if one["type"] == "extra_forbidden"]
+    first = (unknown or errors)[0]
+    place, name = _place(first["loc"]), str(first["loc"][0])
+    if unknown:
         message = f"`{place}` is no parameter of this route: leave it out (docs/serving.md lists what there is)"
-    elif worst["type"] == "missing":
-        message = f"`{place}` is missing"
-    else:
-        message = f"`{place}` is wrong: {worst['msg'][:1].lower()}{worst['msg'][1:]}"
-    code = "unknown_parameter" if worst["type"] == "extra_forbidden" else None
-    return APIError(400, message[:1000], param=None if name is None else str(name), code=code)
+        return APIError(400, message, param=name, code="unknown_parameter")
+    if first["type"] == "missing":
+        return APIError(400, f"`{place}` is missing", param=name)
+    wanted = []
+    for one in errors:
+        if one["loc"][0] == first["loc"][0]:
+            there = "" if _place(one["loc"]) == place else f" (`{_place(one['loc'])}`)"
+            wanted.append(one["msg"][:1].lower() + one["msg"][1:] + there)
+    return APIError(400, f"`{place}` is wrong: {', or '.join(list(dict.fromkeys(wanted))[:4])}", param=name)
 
 
 def json_response(content, status=200, headers=None):

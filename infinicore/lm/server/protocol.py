@@ -21,7 +21,9 @@ class Body(BaseModel):
 
 
 class Part(Body):
-    """A piece of a message; only texts can be read here."""
+    """A piece of a message; only texts can be read here, and what is no text is refused where it is read."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: str
     text: str | None = None

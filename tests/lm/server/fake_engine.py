@@ -82,9 +82,9 @@ class FakeEngine:
             text += a.stops.flush()
         kind = a.params.output_kind
         a.shown += text
-        if kind == "final_only":
-            if reason is None:
-                return
+        if kind == "final_only" and reason is None:
+            return
+        if kind != "delta":
             text, ids = a.shown, a.ids[: a.done]
         logprobs = None
         if a.params.logprobs is not None:

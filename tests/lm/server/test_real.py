@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from conftest import Running
+from running import Running
 
 httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")
@@ -41,7 +41,7 @@ def real(stories):
 
 @pytest.fixture(scope="module")
 def client(real):
-    return openai.OpenAI(base_url=real.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=real.url + "/v1", api_key="none", max_retries=0, timeout=120)
 
 
 def complete(client, **options):
@@ -136,7 +136,7 @@ def test_readme_s_lines(root):
     process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=root, text=True)
     try:
         place = re.fullmatch(r"Serving embedded on (http://127.0.0.1:\d+)\n", process.stdout.readline())[1]
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, timeout=120) as client:
             for _ in range(200):
                 try:
                     if client.get(f"{place}/health").status_code == 200:
