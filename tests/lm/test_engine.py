@@ -345,6 +345,10 @@ def test_a_step_that_fails_is_made_again(tiny, monkeypatch):
             raise KeyboardInterrupt
         return run(batch)
 
+    engine.add_request("gone", [1, 2], params)
+    engine.step()
+    engine.abort_request("gone")
+
     monkeypatch.setattr(engine._runner, "run", fragile)
     outputs = {}
     while engine.has_unfinished_requests():
@@ -352,7 +356,7 @@ def test_a_step_that_fails_is_made_again(tiny, monkeypatch):
             outputs |= {output.request_id: output for output in engine.step()}
         except KeyboardInterrupt:
             monkeypatch.setattr(engine._runner, "run", run)
-    assert failed and outputs["one"].outputs == expected
+    assert failed and outputs["one"].outputs == expected and outputs["gone"].finished
 
 
 def test_no_block_is_lost(tiny):
@@ -410,6 +414,7 @@ def test_memory_of_the_cache(tmp_path):
         ([60], {}, "token id 60"),
         (list(range(59)) + [1] * 5, {}, "at most 64"),
         ([1.5], {}, "`prompt` must be a text or a list of token ids"),
+        ([[1]], {}, "`prompt` must be a text or a list of token ids"),
         ("text", {}, "no tokenizer"),
         ([1], {"stop": "x"}, "need a tokenizer"),
         ([1], {"stop_token_ids": [60]}, "`stop_token_ids` holds the token id 60"),

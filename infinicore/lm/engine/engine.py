@@ -84,7 +84,7 @@ class Engine:
         self._sampler = Sampler(self._runner.cache.device)
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
         self._requests, self._aborted, self._deadlines, self._arrivals = {}, {}, {}, 0
-        self._max_tokens = max_num_batched_tokens
+        self._touched, self._max_tokens = {}, max_num_batched_tokens  # requests with something new
         self._stats = EngineStats(num_blocks=num_blocks, block_size=block_size)
         self._eos_ids = ids_in("generation_config.json", model.generation_config, "eos_token_id")
         self._eos_ids = tuple(self._eos_ids or model.config.eos_token_ids)
@@ -146,7 +146,7 @@ class Engine:
                 raise ValueError("`prompt` must be token ids, because the checkpoint has no tokenizer")
             text, ids = prompt, self.tokenizer.encode(check_text(prompt, "prompt"))
         else:
-            ids = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
+            ids = np.asarray(prompt).tolist() if len(prompt) else []
             if not all(type(one) is int for one in ids):
                 raise TypeError("`prompt` must be a text or a list of token ids")
         if not ids:
@@ -197,7 +197,7 @@ class Engine:
     def step(self):
         """One forward pass. Returns a list of `RequestOutput`, one for each request that has something new."""
         began = time.perf_counter()
-        touched = {}
+        touched = self._touched  # kept by a step that fails
         if self._aborted or self._deadlines:
             self._end_early(touched)
         if self._proposer is not None:
@@ -216,6 +216,7 @@ class Engine:
             elif request.silent:
                 continue
             outputs.append(request.output())
+        touched.clear()
         self._stats.steps += 1
         self._stats.step_seconds += time.perf_counter() - began
         return outputs
@@ -235,8 +236,8 @@ class Engine:
         for request_id, deadline in self._deadlines.items():
             if now >= deadline:
                 self._aborted.setdefault(request_id, "deadline")
-        aborted, self._aborted = self._aborted, {}
-        for request_id, reason in aborted.items():
+        while self._aborted:
+            request_id, reason = self._aborted.popitem()
             request = self._requests.get(request_id)
             if request is None:  # it was finished by the step that ran when another thread aborted it
                 continue
@@ -273,10 +274,10 @@ class Engine:
                 tokens += _accepted(sequence.draft, ids[first : first + rows])
                 self._stats.draft_tokens += rows - 1
                 self._stats.accepted_tokens += len(tokens) - 1
-            known = sequence.left
+            known, length = sequence.left, len(sequence.token_ids)
             self._write(sequence, tokens, logprobs.get(id(sequence)), now)
-            computed(sequence, known + len(tokens) - 1)
-            if sequence.num_new == len(tokens) and sequence.index == 0:
+            computed(sequence, known + max(0, len(sequence.token_ids) - length - 1))  # the last one is not in the cache
+            if sequence.request.metrics.first_token_time is None:
                 self._begun(sequence, now)
             if sequence.finish_reason is not None:
                 self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
@@ -347,11 +348,10 @@ class Engine:
     def _begun(self, sequence, now):
         """The prompt of a request is computed, and its first answer begun: the others may share it."""
         request = sequence.request
-        if request.metrics.first_token_time is None:
-            request.metrics.first_token_time = now
-            self._stats.prompt_tokens += sequence.num_prompt
-            for other in request.sequences[1:]:
-                self.scheduler.add(other)
+        request.metrics.first_token_time = now
+        self._stats.prompt_tokens += sequence.num_prompt
+        for other in request.sequences[1:]:
+            self.scheduler.add(other)
 
     def _finish(self, sequence, reason, stop_reason=None):
         """End an answer and let go of what it holds."""
@@ -387,7 +387,7 @@ class Engine:
         few, size = len(running) <= self._max_draft_seqs, self.model.config.vocab_size
         for sequence in running:
             sequence.draft = ()
-            if few and sequence.left == 1 and not sequence.draws.follows:
+            if few and sequence.left == 1 and sequence.num_new and not sequence.draws.follows:
                 proposed = self._proposer(sequence.token_ids)
                 sequence.draft = tuple(token for token in proposed if type(token) is int and 0 <= token < size)
 
