@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import pickle
+import subprocess
 import time
 from dataclasses import dataclass
 
@@ -197,10 +198,12 @@ class EngineClient:
         finally:
             self._writer = self._process = None
             writer.close()
+            if self.state == "ready":
+                self._become("down", "the engine process has gone")
             status = await asyncio.shield(asyncio.to_thread(_end, child))
         died = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         if self.state == "loading":
-            self._failure = RuntimeError(f"the engine process {died} while it loaded the model")
+            self._failure = ChildProcessError(f"the engine process {died} while it loaded the model")
             self._become("failed", str(self._failure))
         return f"the engine process {died}"
 
@@ -337,7 +340,7 @@ def _end(child):
     """Wait for a process whose socket is closed; its status."""
     try:
         return child.wait(5)
-    except Exception:  # it does not notice: in a step that takes long, or stopped
+    except subprocess.TimeoutExpired:  # it does not notice: in a step that takes long, or stopped
         child.kill()
         return child.wait()
 

@@ -26,7 +26,7 @@ from ..structured import Constraint
 
 LENGTH = struct.Struct("<Q")
 _STATS_EVERY = 0.25  # seconds between statistics while steps go on
-_KINDS = {"ValueError": ValueError, "TypeError": TypeError, "NotImplementedError": NotImplementedError}
+_KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, NotImplementedError, OSError, MemoryError)}
 
 
 def frame(message):
@@ -164,13 +164,14 @@ class Loop:
 
 
 def start(make_engine, options):
-    """Start a process that runs `make_engine(**options)`; returns it and our end of the socket.
+    """Start a process that runs `make_engine(**options)`; returns it, our end of the socket, and what to send first.
 
     A program of its own and neither a fork (threads and compiled code do not survive one) nor multiprocessing's
     spawn, which runs the caller's main script again.
     """
+    first = frame((make_engine, options))
     ours, theirs = socket.socketpair()
-    code = "import sys, json, os; sys.path[:] = json.loads(sys.argv[2]); "
+    code = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     code += f"from {__name__} import main; main(int(sys.argv[1]))"
     with theirs:
         process = subprocess.Popen(
@@ -178,7 +179,6 @@ def start(make_engine, options):
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # an interrupt from the terminal is for the server, which then ends us
         )
-    first = frame((make_engine, options))
     return process, ours, first
 
 

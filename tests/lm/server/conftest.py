@@ -1,6 +1,5 @@
 """Servers for the tests of this folder: one over the fake engine, started once."""
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -45,9 +44,3 @@ def serving(stories):
 @pytest.fixture(scope="session")
 def server(serving):
     return serving()
-
-
-@pytest.fixture
-def run():
-    """Runs a coroutine."""
-    return asyncio.run
