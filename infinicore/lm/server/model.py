@@ -8,6 +8,7 @@ from ...io.json import read_json
 from .. import chat
 from ..conversation import SPECIAL
 from ..engine.params import SamplingParams
+from ..structured import Constraint
 from ..tokenizer import load_config, tokenizer_at
 from . import reasoning, tools
 from .errors import APIError
@@ -88,6 +89,10 @@ class ServedModel:
     def token_text(self, token_id):
         """The text of one token, special ones too."""
         return self.tokenizer.decode([token_id], skip_special_tokens=False)
+
+    async def constraint(self, spec):
+        """The `Constraint` of a spec, or None of None; ValueError if it cannot be followed."""
+        return None if spec is None else await asyncio.to_thread(Constraint.from_spec, spec)
 
     # ---- parameters ----------------------------------------------------------------------------------
 

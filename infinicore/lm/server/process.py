@@ -10,7 +10,6 @@ end of a socket pair that both processes were born with.
 """
 
 import collections
-import dataclasses
 import json
 import pickle
 import select
@@ -21,8 +20,6 @@ import subprocess
 import sys
 import time
 import traceback
-
-from ..structured import Constraint
 
 LENGTH = struct.Struct("<Q")
 _STATS_EVERY = 0.25  # seconds between statistics while steps go on
@@ -136,9 +133,6 @@ class Loop:
 
     def _add(self, request_id, prompt, params, priority, deadline):
         try:
-            if params.structured_outputs is not None:
-                constraint = Constraint.from_spec(params.structured_outputs)
-                params = dataclasses.replace(params, structured_outputs=constraint)
             self._engine.add_request(request_id, prompt, params, priority=priority, deadline=deadline)
         except (ValueError, TypeError, NotImplementedError, OverflowError, ImportError) as error:
             self._channel.send(("refused", request_id, kind_of(error), str(error)))
