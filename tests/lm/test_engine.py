@@ -333,6 +333,32 @@ def test_requests_end_early(tiny):
     assert engine.stats().requests_finished == {"abort": 2, "length": 2}
 
 
+def test_a_step_that_fails_is_made_again(tiny, monkeypatch):
+    engine, params = Engine(tiny, block_size=4), SamplingParams(n=2, seed=1, max_tokens=12, ignore_eos=True)
+    expected = complete(tiny, [1, 2, 3, 4, 5, 6, 7], params)
+    engine.add_request("one", [1, 2, 3, 4, 5, 6, 7], params)
+    run, failed = engine._runner.run, []
+
+    def fragile(batch):
+        if batch.copies:
+            failed.append(batch)
+            raise KeyboardInterrupt
+        return run(batch)
+
+    engine.add_request("gone", [1, 2], params)
+    engine.step()
+    engine.abort_request("gone")
+
+    monkeypatch.setattr(engine._runner, "run", fragile)
+    outputs = {}
+    while engine.has_unfinished_requests():
+        try:
+            outputs |= {output.request_id: output for output in engine.step()}
+        except KeyboardInterrupt:
+            monkeypatch.setattr(engine._runner, "run", run)
+    assert failed and outputs["one"].outputs == expected and outputs["gone"].finished
+
+
 def test_no_block_is_lost(tiny):
     """Two thousand requests of all kinds, of which many go away at any time."""
     engine, rng = (
@@ -388,6 +414,7 @@ def test_memory_of_the_cache(tmp_path):
         ([60], {}, "token id 60"),
         (list(range(59)) + [1] * 5, {}, "at most 64"),
         ([1.5], {}, "`prompt` must be a text or a list of token ids"),
+        ([[1]], {}, "`prompt` must be a text or a list of token ids"),
         ("text", {}, "no tokenizer"),
         ([1], {"stop": "x"}, "need a tokenizer"),
         ([1], {"stop_token_ids": [60]}, "`stop_token_ids` holds the token id 60"),

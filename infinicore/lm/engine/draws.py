@@ -27,12 +27,18 @@ def uniforms(seeds, counts):
 
 
 class Seen:
-    """Which tokens an answer's text has, in a list for NumPy: `ids`, and how often it wrote each itself."""
+    """Which tokens an answer's text has, in arrays for NumPy, and by how much each is made less likely.
 
-    def __init__(self, prompt, own):
-        distinct = np.unique(np.asarray(prompt, np.int64))
-        self._ids, self._counts = distinct, np.zeros(len(distinct), np.float32)
-        self._places = {token: place for place, token in enumerate(distinct.tolist())}
+    The repetition penalty (Keskar et al., arXiv 1909.05858) counts for prompt and answer, those of OpenAI's API for the
+    answer alone: `presence` once, `frequency` each time.
+    """
+
+    def __init__(self, prompt, own, params):
+        self._params = params
+        self._ids = np.unique(np.asarray(prompt, np.int64))
+        self._less = np.zeros(len(self._ids), np.float32)
+        self._places = {token: place for place, token in enumerate(self._ids.tolist())}
+        self._own = set()
         for token in own:
             self.note(token)
 
@@ -40,19 +46,21 @@ class Seen:
         place = self._places.setdefault(token, len(self._places))
         if place == len(self._ids):
             self._ids = np.concatenate([self._ids, np.full(max(64, place), token)])
-            self._counts = np.concatenate([self._counts, np.zeros(max(64, place), np.float32)])
+            self._less = np.concatenate([self._less, np.zeros(max(64, place), np.float32)])
         self._ids[place] = token
-        self._counts[place] += 1
+        self._less[place] += self._params.frequency_penalty
+        if token not in self._own:
+            self._own.add(token)
+            self._less[place] += self._params.presence_penalty
 
-    def penalize(self, row, params):
-        """Lower the logits of tokens that were there: the repetition penalty of Keskar et al. (arXiv 1909.05858) for
-        prompt and answer, then those of OpenAI's API for the answer alone."""
-        ids, counts = self._ids[: len(self._places)], self._counts[: len(self._places)]
+    def penalize(self, row):
+        """Change the logits of these tokens."""
+        count, penalty = len(self._places), self._params.repetition_penalty
+        ids = self._ids[:count]
         values = row[ids]
-        if params.repetition_penalty != 1:
-            penalty = params.repetition_penalty
+        if penalty != 1:
             values = np.where(values > 0, values / penalty, values * penalty)
-        row[ids] = values - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+        row[ids] = values - self._less[:count]
 
 
 class Draws:
@@ -98,8 +106,8 @@ class Draws:
         if self.penalized:
             if self.seen is None:
                 split = sequence.num_prompt
-                self.seen = Seen(sequence.token_ids[:split], sequence.token_ids[split:])
-            self.seen.penalize(row, params)
+                self.seen = Seen(sequence.token_ids[:split], sequence.token_ids[split:], params)
+            self.seen.penalize(row)
         if params.typical_p < 1 and not params.greedy:
             _typical(row, params.typical_p, params.temperature)
 

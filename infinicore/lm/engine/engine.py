@@ -33,10 +33,10 @@ class Engine:
 
     `tokenizer` (None: the model's) reads and writes texts. `max_num_seqs` answers are written at once, and a step
     computes at most `max_num_batched_tokens` tokens; beside what is being written, prompts get as many as make a step
-    `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as many as fit into
-    `kv_cache_memory` bytes (None: half of the memory that is free, and no more than the answers can fill), of
-    `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers have in
-    common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
+    `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as
+    many as fit into `kv_cache_memory` bytes (None: half of the memory that is free, and no more than the answers can
+    fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers
+    have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
     written: the text stays the same, and so do its probabilities.
@@ -60,6 +60,8 @@ class Engine:
             )
         if kv_cache_dtype not in (None, "int8", infinicore.int8):
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
+        if next(iter(model.parameters())).device.type != "cpu":
+            raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
         if not max_step_stretch > 1:
             raise ValueError(f"`max_step_stretch` must be above 1, got {max_step_stretch!r}")
         self.model, self.tokenizer = model, tokenizer_of(model) if tokenizer is None else tokenizer
@@ -68,6 +70,9 @@ class Engine:
         if num_blocks is None:
             wanted = max_num_seqs * -(-self.max_model_len // block_size)
             num_blocks = memory.blocks_of(kv_cache_memory, memory.block_bytes(model.config, block_size, dtype), wanted)
+        rope = getattr(model.config, "rope", None)
+        if rope is not None and rope.type == "dynamic":  # what keys are depends on the length of their own text
+            enable_prefix_caching = False
         self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
         self.max_model_len = min(self.max_model_len, num_blocks * block_size)
@@ -79,7 +84,7 @@ class Engine:
         self._sampler = Sampler(self._runner.cache.device)
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
         self._requests, self._aborted, self._deadlines, self._arrivals = {}, {}, {}, 0
-        self._max_tokens = max_num_batched_tokens
+        self._touched, self._max_tokens = {}, max_num_batched_tokens  # requests with something new
         self._stats = EngineStats(num_blocks=num_blocks, block_size=block_size)
         self._eos_ids = ids_in("generation_config.json", model.generation_config, "eos_token_id")
         self._eos_ids = tuple(self._eos_ids or model.config.eos_token_ids)
@@ -141,7 +146,7 @@ class Engine:
                 raise ValueError("`prompt` must be token ids, because the checkpoint has no tokenizer")
             text, ids = prompt, self.tokenizer.encode(check_text(prompt, "prompt"))
         else:
-            ids = prompt.tolist() if hasattr(prompt, "tolist") else list(prompt)
+            ids = np.asarray(prompt).tolist() if len(prompt) else []
             if not all(type(one) is int for one in ids):
                 raise TypeError("`prompt` must be a text or a list of token ids")
         if not ids:
@@ -172,7 +177,10 @@ class Engine:
         return [list(ids) for ids in found if ids]
 
     def abort_request(self, request_id, reason="aborted"):
-        """End a request; its last output comes with the next step. Unknown or finished ones are passed over."""
+        """End a request; its last output comes with the next step. Unknown or finished ones are passed over.
+
+        Other threads may call it, too.
+        """
         if request_id in self._requests:
             self._aborted[request_id] = reason
 
@@ -189,14 +197,18 @@ class Engine:
     def step(self):
         """One forward pass. Returns a list of `RequestOutput`, one for each request that has something new."""
         began = time.perf_counter()
-        touched = {}
+        touched = self._touched  # kept by a step that fails
         if self._aborted or self._deadlines:
             self._end_early(touched)
         if self._proposer is not None:
             self._propose()
         batch = self.scheduler.schedule(self._prompt_tokens())
         if batch.entries:
-            self._run(batch, touched)
+            try:
+                self._run(batch, touched)
+            except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
+                self.scheduler.start_over()
+                raise
         outputs = []
         for request in touched.values():
             if request.finished:
@@ -204,6 +216,7 @@ class Engine:
             elif request.silent:
                 continue
             outputs.append(request.output())
+        touched.clear()
         self._stats.steps += 1
         self._stats.step_seconds += time.perf_counter() - began
         return outputs
@@ -223,12 +236,15 @@ class Engine:
         for request_id, deadline in self._deadlines.items():
             if now >= deadline:
                 self._aborted.setdefault(request_id, "deadline")
-        for request_id, reason in self._aborted.items():
-            request = touched[request_id] = self._requests[request_id]
+        while self._aborted:
+            request_id, reason = self._aborted.popitem()
+            request = self._requests.get(request_id)
+            if request is None:  # it was finished by the step that ran when another thread aborted it
+                continue
+            touched[request_id] = request
             for sequence in request.sequences:
                 if sequence.finish_reason is None:
                     self._finish(sequence, "abort", reason)
-        self._aborted.clear()
 
     def _run(self, batch, touched):
         """Compute a batch and take what comes of it."""
@@ -258,10 +274,10 @@ class Engine:
                 tokens += _accepted(sequence.draft, ids[first : first + rows])
                 self._stats.draft_tokens += rows - 1
                 self._stats.accepted_tokens += len(tokens) - 1
-            known = sequence.left
+            known, length = sequence.left, len(sequence.token_ids)
             self._write(sequence, tokens, logprobs.get(id(sequence)), now)
-            computed(sequence, known + len(tokens) - 1)
-            if sequence.num_new == len(tokens) and sequence.index == 0:
+            computed(sequence, known + max(0, len(sequence.token_ids) - length - 1))  # the last one is not in the cache
+            if sequence.request.metrics.first_token_time is None:
                 self._begun(sequence, now)
             if sequence.finish_reason is not None:
                 self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
@@ -332,11 +348,10 @@ class Engine:
     def _begun(self, sequence, now):
         """The prompt of a request is computed, and its first answer begun: the others may share it."""
         request = sequence.request
-        if request.metrics.first_token_time is None:
-            request.metrics.first_token_time = now
-            self._stats.prompt_tokens += sequence.num_prompt
-            for other in request.sequences[1:]:
-                self.scheduler.add(other)
+        request.metrics.first_token_time = now
+        self._stats.prompt_tokens += sequence.num_prompt
+        for other in request.sequences[1:]:
+            self.scheduler.add(other)
 
     def _finish(self, sequence, reason, stop_reason=None):
         """End an answer and let go of what it holds."""
@@ -372,7 +387,7 @@ class Engine:
         few, size = len(running) <= self._max_draft_seqs, self.model.config.vocab_size
         for sequence in running:
             sequence.draft = ()
-            if few and sequence.left == 1 and not sequence.draws.follows:
+            if few and sequence.left == 1 and sequence.num_new and not sequence.draws.follows:
                 proposed = self._proposer(sequence.token_ids)
                 sequence.draft = tuple(token for token in proposed if type(token) is int and 0 <= token < size)
 

@@ -1,6 +1,8 @@
 """How much of a prompt fits beside what is being written, so that no text stands still for long."""
 
-_WEIGHT = 0.2  # of the newest measurement
+import collections
+
+_KEPT = 9  # measurements whose median counts: one that compiles or is disturbed changes nothing
 
 
 class Pace:
@@ -12,19 +14,23 @@ class Pace:
 
     def __init__(self, stretch, least=16):
         self.stretch, self.least = stretch, least
-        self._step = self._token = None
+        self._steps, self._tokens = (collections.deque(maxlen=_KEPT) for _ in range(2))
 
     def note(self, seconds, prompt_tokens, written):
         """Learn from a step that took `seconds`."""
         if not prompt_tokens:
-            self._step = seconds if self._step is None else self._step + _WEIGHT * (seconds - self._step)
-        elif written and self._step is not None:
-            token = max(0.0, seconds - self._step) / prompt_tokens
-            self._token = token if self._token is None else self._token + _WEIGHT * (token - self._token)
+            self._steps.append(seconds)
+        elif written and self._steps:
+            self._tokens.append(max(0.0, seconds - _median(self._steps)) / prompt_tokens)
 
     def prompt_tokens(self, writing, waiting):
         """How many tokens of prompts the next step may have beside so many who write; `waiting` have yet to begin."""
         share = 1 + waiting / max(1, writing)
-        if not self._token:
+        token = _median(self._tokens) if self._tokens else 0.0
+        if token == 0:
             return int(4 * self.least * share)
-        return max(self.least, int((self.stretch - 1) * share * self._step / self._token))
+        return max(self.least, int((self.stretch - 1) * share * _median(self._steps) / token))
+
+
+def _median(values):
+    return sorted(values)[len(values) // 2]

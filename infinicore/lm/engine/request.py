@@ -72,6 +72,8 @@ class Request:
                 return None
             self.sent[index] = len(text), len(tokens), sequence.finish_reason is not None
             text, tokens = text[chars:], tokens[count:]
+            if not tokens and not text and sequence.finish_reason is None:
+                return None
             logprobs = None if logprobs is None else logprobs[count:]
         else:
             self.sent[index] = 0, 0, False

@@ -129,6 +129,11 @@ class Scheduler:
         sequence.queued, sequence.draft = True, ()
         bisect.insort(self.waiting, sequence, key=_order)
 
+    def start_over(self):
+        """Take the blocks of all that run, which are then computed again; what was published stays."""
+        while self.running:
+            self._preempt(self.running[-1])
+
     def _make_way(self):
         """Preempt who is less urgent than the first in the queue, where that has no place otherwise."""
         while self.waiting and self.running and self.waiting[0].order[0] < self.running[-1].order[0]:

@@ -27,7 +27,7 @@ class Writer:
         if not new:
             return None
         if not stops:
-            self.text += new
+            self.text += self._stops.flush() + new
             return None
         shown, stopped = self._stops.push(new)
         self.text += shown
