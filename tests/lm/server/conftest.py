@@ -29,10 +29,12 @@ def serving(stories):
 
     running = []
 
-    def make(engine=None, max_queue=1000, model=None, **options):
-        engine = EngineClient(fake_engine.make, {"path": str(stories)} | (engine or {}), max_queue=max_queue)
-        served = ServedModel("tiny", stories, engine, **{"template": TEMPLATE} | (model or {}))
-        running.append(Running(served, **options))
+    def make(engine=None, max_queue=1000, names=("tiny",), **options):
+        def served(name):
+            client = EngineClient(fake_engine.make, {"path": str(stories)} | (engine or {}), max_queue=max_queue)
+            return ServedModel(name, stories, client, template=TEMPLATE)
+
+        running.append(Running(*map(served, names), **options))
         return running[-1]
 
     yield make
