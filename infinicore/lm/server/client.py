@@ -119,9 +119,13 @@ class EngineClient:
         self.watchers = []  # called with (request, output) for each output: see metrics.py
         self._requests, self._embeddings, self._numbers = {}, {}, itertools.count()
         self._places = 0
-        self._writer = self._process = self._task = None
+        self._writer = self._process = self._task = self._begun = None
 
     # ---- life ------------------------------------------------------------------------------------
+
+    def begin(self):
+        """Start the process already, outside of an event loop: it loads while the caller does other things."""
+        self._begun = process.start(self._make, self._options)
 
     def launch(self):
         """Begin to load, without waiting for it."""
@@ -174,11 +178,11 @@ class EngineClient:
 
     async def _live(self):
         """One life of the process; returns why it ended."""
-        child, sock, first = await asyncio.to_thread(process.start, self._make, self._options)
+        begun, self._begun = self._begun, None
+        child, sock = begun or await asyncio.to_thread(process.start, self._make, self._options)
         self._process = child
         sock.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
-        writer.write(first)
         try:
             while True:
                 (length,) = process.LENGTH.unpack(await reader.readexactly(process.LENGTH.size))
@@ -210,6 +214,9 @@ class EngineClient:
     async def close(self, reason="the server is shutting down"):
         """End the process; requests on the way get an `EngineError` with `reason`."""
         if self._task is None:
+            if self._begun is not None:
+                self._begun[0].terminate()
+                self._begun[1].close()
             self.state = "closed"
             return
         self._become("closing", reason)

@@ -158,7 +158,7 @@ class Loop:
 
 
 def start(make_engine, options):
-    """Start a process that runs `make_engine(**options)`; returns it, our end of the socket, and what to send first.
+    """Start a process that runs `make_engine(**options)`; returns it and our end of the socket.
 
     A program of its own and neither a fork (threads and compiled code do not survive one) nor multiprocessing's
     spawn, which runs the caller's main script again.
@@ -173,7 +173,8 @@ def start(make_engine, options):
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # an interrupt from the terminal is for the server, which then ends us
         )
-    return process, ours, first
+    ours.sendall(first)
+    return process, ours
 
 
 def main(descriptor):
