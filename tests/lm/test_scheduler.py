@@ -163,6 +163,16 @@ def test_chunks_of_prompts_run_beside_what_is_written():
     assert run(scheduler, scheduler.schedule()) == [(first, 1), (second, 1)]
 
 
+def test_what_arrives_together_is_computed_once():
+    scheduler = scheduler_of(num_blocks=20, tokens=16)
+    texts = [[*range(9), last] for last in (1, 2, 3)]
+    for i, text in enumerate(texts):
+        scheduler.add(Sequence(text, order=(0, i, 0), limit=12))
+    assert [count for _, count in run(scheduler, scheduler.schedule())] == [10]
+    assert [count for _, count in run(scheduler, scheduler.schedule())] == [1, 2, 2]
+    assert (scheduler.num_queries, scheduler.num_hits) == (30, 16)
+
+
 def test_nobody_overtakes_one_of_its_priority_and_the_urgent_take_their_place():
     scheduler = scheduler_of(num_blocks=4, block_size=4, seats=2)
     long, short = Sequence(range(12), order=(1, 0, 0), limit=16), Sequence([1], order=(1, 2, 0), limit=2)
@@ -196,7 +206,7 @@ def test_tokens_are_compared_and_the_oldest_blocks_go_first():
     assert other.blocks[0] not in (0, 1)
     blocks.free(other)
     text(8, 8, 8, 8)
-    assert blocks._find([1, 2, 3, 4, 5])[0] == [0], "the end of a text goes before its beginning"
+    assert blocks.find([1, 2, 3, 4, 5])[0] == [0], "the end of a text goes before its beginning"
 
 
 @pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (2.0, 4)])

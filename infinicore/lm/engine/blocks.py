@@ -66,7 +66,7 @@ class BlockManager:
 
     # ---- what is in the cache already ----
 
-    def _find(self, token_ids):
+    def find(self, token_ids):
         """The published blocks that a text begins with, and their keys; its last token is always left out."""
         blocks, keys, size, key = [], [], self.block_size, 0
         if self.enable_prefix_caching:
@@ -90,7 +90,7 @@ class BlockManager:
             computed = length - 1
             blocks, keys = parent.blocks[: self.blocks_for(computed)], parent.keys[: computed // self.block_size]
         else:
-            blocks, keys = self._find(sequence.token_ids) if reuse else ([], [])
+            blocks, keys = self.find(sequence.token_ids) if reuse else ([], [])
             computed = len(blocks) * self.block_size
         fresh = self.blocks_for(length) - len(blocks) + (computed % self.block_size > 0)
         if fresh + sum(self.counts[block] == 0 for block in blocks) + spare > len(self._free):

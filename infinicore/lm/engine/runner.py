@@ -10,6 +10,8 @@ from ...dispatch import mirror
 from ..kvcache import BlockCache
 from ..step import Step, indices
 
+GRAPHS = 16  # that are kept: logits of 64 rows of 150,000 tokens take 19 MB each
+
 
 class Runner:
     """`run(batch)` returns logits [R, vocabulary], and whose they are.
@@ -28,8 +30,8 @@ class Runner:
             max_length=max_model_len,
         )  # fmt: skip
         device = self.cache.device
+        # Tokens (the sampler writes the next ones where they are needed), positions, totals, slots.
         self._mirrors = [mirror((rows,), infinicore.int64, device) for _ in range(4)]
-        self.ids = self._mirrors[0]  # the tokens of the next step: the sampler writes them where they are needed
         self._tokens, self._positions, self._totals, self._slots = (one.host for one in self._mirrors)
         self._graphs = {}  # (size, longest) -> (graph, logits, ids)
         self._threads = NumThreads(decode_threads)
@@ -63,13 +65,17 @@ class Runner:
             one.flush()
         self.cache.block_tables.flush()
         key = size, longest_of(int(self._totals[:count].max()), self.cache.capacity)
+        recorded = self._graphs.pop(key, None)
         with self._threads:
-            if key in self._graphs:
-                self._graphs[key][0].run()
+            if recorded is None:
+                recorded = self._record(*key)
             else:
-                self._graphs[key] = self._record(*key)
+                recorded[0].run()
+        self._graphs[key] = recorded  # the one used last comes last
+        if len(self._graphs) > GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
         self._held = batch.version
-        _, logits, ids = self._graphs[key]
+        _, logits, ids = recorded
         return logits, [(sequence, row, 1) for row, (sequence, _) in enumerate(batch.entries)], ids
 
     def _place(self, entries, count, size):

@@ -109,8 +109,21 @@ class Scheduler:
             parent = None
         if sequence.num_new:
             parent = None
+        if parent is None and sequence.reuse and self._is_computed_now(sequence):
+            return False
         spare = self._spare if self.running else 0
         return self.blocks.start(sequence, spare, parent, sequence.reuse)
+
+    def _is_computed_now(self, sequence):
+        """Whether a prompt that runs is about to publish what this one would compute next: then it is worth waiting."""
+        blocks, ids = self.blocks, sequence.token_ids
+        stop = (len(blocks.find(ids)[0]) + 1) * blocks.block_size
+        if stop >= len(ids) or not blocks.enable_prefix_caching:
+            return False
+        return any(
+            one.left > 1 and one.num_computed < stop <= len(one.token_ids) and one.token_ids[:stop] == ids[:stop]
+            for one in self.running
+        )
 
     def _enter(self, batch, sequence, budget):
         """Let a sequence with blocks run."""
