@@ -105,6 +105,8 @@ async def _body(reader, fields):
         while left and (piece := await reader.read(left)):
             left -= len(piece)
             yield piece
+        if left:
+            raise HTTPError(f"the answer broke off: {left} bytes are missing")
     else:
         while piece := await reader.read(1 << 16):
             yield piece
