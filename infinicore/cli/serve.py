@@ -64,57 +64,35 @@ _ENGINE = (
 ).split()
 
 
+_LIBRARIES = ("fastapi", "uvicorn", "pydantic", "starlette", "prometheus_client")
+
+
 def run(arguments):
     """Serve until an interrupt; returns the exit status."""
+    _check(arguments)
+    keys, limit = _keys(arguments), size(arguments.max_body_size)
+    engines = _engines(arguments)
     try:
         from ..lm.server import serve
         from ..lm.server.app import create_app
         from ..lm.server.model import ServedModel
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in (
-            "fastapi",
-            "uvicorn",
-            "pydantic",
-            "starlette",
-            "prometheus_client",
-        ):
+        if (error.name or "").partition(".")[0] not in _LIBRARIES:
             raise
         raise ImportError(f"serving needs {error.name}: pip install infinicore-numba[serve]") from None
-    from ..lm import AsyncEngine
 
     template = None
     if arguments.chat_template is not None:
         template = Path(arguments.chat_template).read_text(encoding="utf-8")
-    options = {name: getattr(arguments, name) for name in _ENGINE if getattr(arguments, name) is not None}
-    if arguments.kv_cache_memory is not None:
-        options["kv_cache_memory"] = size(arguments.kv_cache_memory)
-    for name in ("max_queue", "port", "request_timeout", "shutdown_timeout"):
-        if (getattr(arguments, name) or 0) < 0:
-            raise ValueError(f"`--{name.replace('_', '-')}` must be at least 0, got {getattr(arguments, name)}")
-    if (arguments.ssl_certfile is None) != (arguments.ssl_keyfile is None):
-        raise ValueError("`--ssl-certfile` and `--ssl-keyfile` belong together: give both")
+    parsers = dict(tool_parser=arguments.tool_call_parser, reasoning_parser=arguments.reasoning_parser)
     models = [
-        ServedModel(
-            name,
-            path,
-            AsyncEngine(path, max_queue=arguments.max_queue, **options),
-            template=template,
-            tool_parser=arguments.tool_call_parser,
-            reasoning_parser=arguments.reasoning_parser,
-            timeout=arguments.request_timeout,
-        )
-        for name, path in _names(arguments).items()
+        ServedModel(name, path, engine, template=template, timeout=arguments.request_timeout, **parsers)
+        for name, (path, engine) in engines.items()
     ]
-    keys = _keys(arguments)
 
     def create(on_start):
-        return create_app(
-            models,
-            api_keys=keys,
-            allowed_origins=arguments.allowed_origins,
-            max_body=size(arguments.max_body_size),
-            on_start=on_start,
-        )
+        guards = dict(api_keys=keys, allowed_origins=arguments.allowed_origins, max_body=limit)
+        return create_app(models, on_start=on_start, **guards)
 
     server = serve.make(
         models,
@@ -129,8 +107,31 @@ def run(arguments):
     )
     with serve.listen(arguments.host, arguments.port) as sock:
         place = f"{'http' if arguments.ssl_certfile is None else 'https'}://{arguments.host}:{sock.getsockname()[1]}"
-        print(f"Serving {', '.join(m.name for m in models)} on {place}", flush=True)
+        print(f"Serving {', '.join(engines)} on {place}", flush=True)
         serve.run(server, sock)
+
+
+def _check(arguments):
+    for name in ("max_queue", "port", "request_timeout", "shutdown_timeout"):
+        if (getattr(arguments, name) or 0) < 0:
+            raise ValueError(f"`--{name.replace('_', '-')}` must be at least 0, got {getattr(arguments, name)}")
+    if (arguments.ssl_certfile is None) != (arguments.ssl_keyfile is None):
+        raise ValueError("`--ssl-certfile` and `--ssl-keyfile` belong together: give both")
+
+
+def _engines(arguments):
+    """Names of models to (path, engine); the engines load while this process imports what it serves with."""
+    from ..lm import AsyncEngine
+
+    options = {name: getattr(arguments, name) for name in _ENGINE if getattr(arguments, name) is not None}
+    if arguments.kv_cache_memory is not None:
+        options["kv_cache_memory"] = size(arguments.kv_cache_memory)
+    engines = {}
+    for name, path in _names(arguments).items():
+        engine = AsyncEngine(path, max_queue=arguments.max_queue, **options)
+        engine.begin()
+        engines[name] = path, engine
+    return engines
 
 
 def _names(arguments):

@@ -107,7 +107,7 @@ class Chat:
             name="messages",
             max_tokens=limit,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-            structured_outputs=self.constraint,
+            structured_outputs=await model.constraint(self.constraint),
             output_kind="delta" if request.stream else "final_only",
         )
         self.usage = Usage(len(ids))

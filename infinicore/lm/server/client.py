@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import pickle
+import subprocess
 import time
 from dataclasses import dataclass
 
@@ -118,9 +119,13 @@ class EngineClient:
         self.watchers = []  # called with (request, output) for each output: see metrics.py
         self._requests, self._embeddings, self._numbers = {}, {}, itertools.count()
         self._places = 0
-        self._writer = self._process = self._task = None
+        self._writer = self._process = self._task = self._begun = None
 
     # ---- life ------------------------------------------------------------------------------------
+
+    def begin(self):
+        """Start the process already, outside of an event loop: it loads while the caller does other things."""
+        self._begun = process.start(self._make, self._options)
 
     def launch(self):
         """Begin to load, without waiting for it."""
@@ -173,11 +178,11 @@ class EngineClient:
 
     async def _live(self):
         """One life of the process; returns why it ended."""
-        child, sock, first = await asyncio.to_thread(process.start, self._make, self._options)
+        begun, self._begun = self._begun, None
+        child, sock = begun or await asyncio.to_thread(process.start, self._make, self._options)
         self._process = child
         sock.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 20)
-        writer.write(first)
         try:
             while True:
                 (length,) = process.LENGTH.unpack(await reader.readexactly(process.LENGTH.size))
@@ -197,16 +202,21 @@ class EngineClient:
         finally:
             self._writer = self._process = None
             writer.close()
+            if self.state == "ready":
+                self._become("down", "the engine process has gone")
             status = await asyncio.shield(asyncio.to_thread(_end, child))
         died = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         if self.state == "loading":
-            self._failure = RuntimeError(f"the engine process {died} while it loaded the model")
+            self._failure = ChildProcessError(f"the engine process {died} while it loaded the model")
             self._become("failed", str(self._failure))
         return f"the engine process {died}"
 
     async def close(self, reason="the server is shutting down"):
         """End the process; requests on the way get an `EngineError` with `reason`."""
         if self._task is None:
+            if self._begun is not None:
+                self._begun[0].terminate()
+                self._begun[1].close()
             self.state = "closed"
             return
         self._become("closing", reason)
@@ -337,7 +347,7 @@ def _end(child):
     """Wait for a process whose socket is closed; its status."""
     try:
         return child.wait(5)
-    except Exception:  # it does not notice: in a step that takes long, or stopped
+    except subprocess.TimeoutExpired:  # it does not notice: in a step that takes long, or stopped
         child.kill()
         return child.wait()
 

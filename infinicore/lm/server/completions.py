@@ -45,6 +45,7 @@ class Completions:
         rows = request.logprobs if request.echo and request.logprobs is not None else request.prompt_logprobs
         given = request.sampling() | {"best_of": request.best_of}
         given.pop("prompt_logprobs", None)
+        constraint = await model.constraint(request.constraint())
         params = [
             model.params(
                 given,
@@ -53,7 +54,7 @@ class Completions:
                 max_tokens=limit,
                 logprobs=request.logprobs,
                 prompt_logprobs=rows,
-                structured_outputs=request.constraint(),
+                structured_outputs=constraint,
                 output_kind="delta" if request.stream else "final_only",
             )
             for ids in self.prompts

@@ -42,4 +42,6 @@ def as_api_error(error):
             text[1:].split("`")[0] if text.startswith("`") else None
         )  # sentences begin with the argument they are about
         return APIError(400, text, param=name)
+    if isinstance(error, ImportError):  # of a library that is not installed here
+        return APIError(501, str(error))
     return APIError(500, f"the server failed: {type(error).__name__}", code="internal_error")

@@ -29,11 +29,14 @@ def _given(request):
         given["logit_bias"] = dict(map(tuple, request.logit_bias))
     if request.json_schema is not None and request.grammar is not None:
         raise APIError(400, "`json_schema` and `grammar` exclude each other: give one of them", param="grammar")
-    if request.json_schema is not None:
-        given["structured_outputs"] = {"type": "json_schema", "value": request.json_schema}
-    elif request.grammar:
-        given["structured_outputs"] = {"type": "grammar", "value": request.grammar}
     return given
+
+
+def _constraint(request):
+    """The structured output as a spec, or None."""
+    if request.json_schema is not None:
+        return {"type": "json_schema", "value": request.json_schema}
+    return {"type": "grammar", "value": request.grammar} if request.grammar else None
 
 
 class Completion:
@@ -50,6 +53,7 @@ class Completion:
             _given(request),
             prompt_length=len(self.ids),
             name="prompt",
+            structured_outputs=await model.constraint(_constraint(request)),
             max_tokens=None if request.n_predict < 0 else max(request.n_predict, 1),
             output_kind="delta" if request.stream else "final_only",
         )

@@ -6,14 +6,15 @@ from pathlib import Path
 from ...io.gguf import is_gguf
 from ...io.json import read_json
 from .. import chat
+from ..conversation import SPECIAL
 from ..engine.params import SamplingParams
+from ..structured import Constraint
 from ..tokenizer import load_config, tokenizer_at
 from . import reasoning, tools
 from .errors import APIError
 
 # Names of the checkpoint's generation_config.json that requests need not repeat.
 _DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class ServedModel:
@@ -35,10 +36,11 @@ class ServedModel:
         self.template = template or chat.load_template(self.path, load_config(self.path))
         self.tool_parser = tools.choose(tool_parser, self.template)
         self.reasoning_parser = reasoning.choose(reasoning_parser, self.template)
-        self._special = {key: self.tokenizer.special_text(key) or "" for key in _SPECIAL}
+        self._special = {key: self.tokenizer.special_text(key) or "" for key in SPECIAL}
         file = self.path / "generation_config.json"
         given = read_json(file, "generation config") if not is_gguf(self.path) and file.is_file() else {}
         self.defaults = {key: given[key] for key in _DEFAULTS if given.get(key) is not None}
+        SamplingParams(**self.defaults)  # a mistake in that file is told now, not by each request
 
     @property
     def context(self):
@@ -62,7 +64,7 @@ class ServedModel:
         if tools and "tools" not in self.template:
             raise APIError(400, "`tools` cannot be used: the chat template of this model has no place for them")
         variables = dict(variables or {})
-        for name in ("messages", "tools", "add_generation_prompt", *_SPECIAL):
+        for name in ("messages", "tools", "add_generation_prompt", *SPECIAL):
             if name in variables:
                 raise APIError(400, f"`chat_template_kwargs` must not set {name!r}", param="chat_template_kwargs")
         return chat.render(
@@ -87,6 +89,10 @@ class ServedModel:
     def token_text(self, token_id):
         """The text of one token, special ones too."""
         return self.tokenizer.decode([token_id], skip_special_tokens=False)
+
+    async def constraint(self, spec):
+        """The `Constraint` of a spec, or None of None; ValueError if it cannot be followed."""
+        return None if spec is None else await asyncio.to_thread(Constraint.from_spec, spec)
 
     # ---- parameters ----------------------------------------------------------------------------------
 

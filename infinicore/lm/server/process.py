@@ -10,7 +10,6 @@ end of a socket pair that both processes were born with.
 """
 
 import collections
-import dataclasses
 import json
 import pickle
 import select
@@ -22,11 +21,9 @@ import sys
 import time
 import traceback
 
-from ..structured import Constraint
-
 LENGTH = struct.Struct("<Q")
 _STATS_EVERY = 0.25  # seconds between statistics while steps go on
-_KINDS = {"ValueError": ValueError, "TypeError": TypeError, "NotImplementedError": NotImplementedError}
+_KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, NotImplementedError, OSError, MemoryError)}
 
 
 def frame(message):
@@ -136,9 +133,6 @@ class Loop:
 
     def _add(self, request_id, prompt, params, priority, deadline):
         try:
-            if params.structured_outputs is not None:
-                constraint = Constraint.from_spec(params.structured_outputs)
-                params = dataclasses.replace(params, structured_outputs=constraint)
             self._engine.add_request(request_id, prompt, params, priority=priority, deadline=deadline)
         except (ValueError, TypeError, NotImplementedError, OverflowError, ImportError) as error:
             self._channel.send(("refused", request_id, kind_of(error), str(error)))
@@ -169,8 +163,9 @@ def start(make_engine, options):
     A program of its own and neither a fork (threads and compiled code do not survive one) nor multiprocessing's
     spawn, which runs the caller's main script again.
     """
+    first = frame((make_engine, options))
     ours, theirs = socket.socketpair()
-    code = "import sys, json, os; sys.path[:] = json.loads(sys.argv[2]); "
+    code = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     code += f"from {__name__} import main; main(int(sys.argv[1]))"
     with theirs:
         process = subprocess.Popen(
@@ -178,8 +173,8 @@ def start(make_engine, options):
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # an interrupt from the terminal is for the server, which then ends us
         )
-    first = frame((make_engine, options))
-    return process, ours, first
+    ours.sendall(first)
+    return process, ours
 
 
 def main(descriptor):

@@ -44,7 +44,7 @@ class Respond:
             prompt_length=len(ids),
             name="input",
             max_tokens=request.max_output_tokens,
-            structured_outputs=self.constraint,
+            structured_outputs=await model.constraint(self.constraint),
             output_kind="delta" if request.stream else "final_only",
         )
         self.temperature, self.top_p = params.temperature, params.top_p

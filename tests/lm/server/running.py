@@ -12,22 +12,22 @@ from infinicore.lm.server.app import create_app
 class Running:
     """A server in a thread of this process, with its engine in a process of its own."""
 
-    def __init__(self, model, wait=True, grace=10.0, **options):
-        self.model = model
+    def __init__(self, *models, wait=True, grace=10.0, **options):
+        self.model = models[0]
         sock = serve.listen("127.0.0.1", 0)
         self.port = sock.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
         def create(on_start):
-            return create_app([model], on_start=on_start, **options)
+            return create_app(models, on_start=on_start, **options)
 
-        self.server = serve.make([model], create, grace=grace, log_level="error")
+        self.server = serve.make(models, create, grace=grace, log_level="error")
         self.thread = threading.Thread(target=self.server.run, args=([sock],), daemon=True)
         self.thread.start()
         self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         self.until(lambda: self.server.started)
         if wait:
-            self.until(lambda: model.engine.state == "ready")
+            self.until(lambda: all(model.engine.state == "ready" for model in models))
 
     @staticmethod
     def until(true, seconds=60.0):

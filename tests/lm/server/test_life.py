@@ -136,6 +136,20 @@ def test_keys_and_origins(serving):
     server.stop()
 
 
+def test_two_models(serving):
+    """Each has an engine of its own; one that dies leaves the other alone."""
+    server = serving(names=("a", "b"))
+    assert [row["id"] for row in server.client.get("/v1/models").json()["data"]] == ["a", "b"]
+    assert server.chat("die", model="b").status_code == 503
+    for options in ({}, {"model": "a"}):
+        assert server.chat("say x", **options).json()["model"] == "a"
+    rows = server.client.get("/health").json()["models"]
+    assert rows["a"] == {"state": "ready", "restarts": 0} and rows["b"]["restarts"] == 1
+    server.until(lambda: server.client.get("/health").status_code == 200)
+    assert server.chat("say x", model="b").json()["model"] == "b"
+    server.stop()
+
+
 def test_no_origins_unless_asked(server):
     reply = server.client.get("/v1/models", headers={"Origin": "https://a.example"})
     assert "access-control-allow-origin" not in reply.headers

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-pytest.importorskip("fastapi")
-
 from infinicore.lm.server import reasoning, tools
 from infinicore.lm.server.tools import Call, Demanded, Hermes, Llama3, Mistral
 
