@@ -115,6 +115,14 @@ _ROWS = (
         read_by="kernels/build/disk.py",
     ),
     Switch(
+        name="INFINICORE_LLAMA_SERVER",
+        kind=str,
+        default=None,
+        meaning="llama.cpp's program `llama-server`, which the suite `serving` of `infinicore perf compare` sets our"
+        " server against (`llama-quantize` beside it makes its files); default: the one on the path",
+        read_by="infinicore/perf/serving/sides.py",
+    ),
+    Switch(
         name="INFINICORE_TEST_DATA",
         kind=str,
         default=None,

@@ -28,7 +28,7 @@ LAYERS = (
     ("io",),
     ("lm",),
     ("models",),
-    ("lm.llm",),
+    ("lm.llm", "lm.async_engine"),
     ("train",),
     ("cache",),
     ("info", "reference"),
