@@ -114,6 +114,10 @@ def _add_model(parser):
 
 def run(arguments):
     """Do `infinicore bench ACTION`; exit status 1 if a request failed."""
+    for name in ("output_json", "result_dir", "plots"):
+        path = getattr(arguments, name, None)
+        if path and not Path(path).absolute().parent.is_dir():  # before an hour of measuring, not after
+            raise ValueError(f"the folder of `{path}` does not exist; make it first")
     return {"serve": _serve, "throughput": _throughput, "latency": _latency}[arguments.action](arguments)
 
 
@@ -292,7 +296,7 @@ def _result_path(arguments, model, label):
     base = model.replace("\\", "/").rstrip("/").rpartition("/")[2]
     name = f"{label}-{arguments.request_rate}qps{most}-{base}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     folder = Path(arguments.result_dir or ".")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     return folder / (arguments.result_filename or name)
 
 

@@ -191,7 +191,8 @@ class FakePort:
     (["--extra-body", "[1]"], "`--extra-body`"), (["--num-prompts", "0"], "`--num-prompts`"),
     (["--base-url", "ftp://x"], "`--base-url`"), (["--backend", "openai-chat"], "needs texts"),
     (["--dataset-name", "sharegpt"], "`--tokenizer`"), (["--random-range-ratio", "1"], "`--random-range-ratio`"),
-    (["--metadata", "x"], "`--metadata`"), (["--max-concurrency", "0"], "`--max-concurrency`"),
+    (["--metadata", "x"], "`--metadata`"), (["--plots", "/no/such/folder"], "make it first"),
+    (["--max-concurrency", "0"], "`--max-concurrency`"),
 ])  # fmt: skip
 def test_wrong_options_are_one_sentence(capsys, wrong, message):
     assert cli.main(["bench", "serve", "--vocab-size", "500", "--num-prompts", "2", *wrong]) == 2
