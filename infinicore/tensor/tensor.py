@@ -107,6 +107,11 @@ class Tensor(Views, Makes, Gradients, TensorBase):
         """Address of the first element."""
         return self.address
 
+    @property
+    def _underlying(self):
+        """What InfiniCore's entry points (`infinicore.lib._infinicore`) take: the tensor itself."""
+        return self
+
     def is_contiguous(self, memory_format=contiguous_format):
         """Whether elements lie in row-major order without gaps."""
         if memory_format is not contiguous_format:

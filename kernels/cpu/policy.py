@@ -54,6 +54,8 @@ WORK = {
     "quant.expand.dequantize": Work(16384, panels.LANES),
     "quant.gguf.dequantize": Work(65536),  # 20 to 60 us, by kind
     "quant.gguf.pack": Work(65536, panels.LANES),
+    "recurrent.delta.delta_rule": Work(32768, reduce_sizes.PAIR),
+    "recurrent.selective.put_states": Work(262144),  # bytes
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
     "reduce.sample.greedy": Work(65536),
 }

@@ -24,6 +24,7 @@ LAYERS = (
     ("runtime", "context", "random"),
     ("amp", "data", "optim"),
     ("nn",),
+    ("lib", "ops"),
     ("distributed",),
     ("io",),
     ("lm",),
