@@ -288,7 +288,8 @@ _MAKERS = {"elementwise": make_elementwise, "loss": make_loss, "composite": make
 def make_function(op):
     """The public function of an op: its paragraph, with `out=` instead of `call`."""
     if op.family != "kernel":
-        return _MAKERS[op.family](op)
+        made = _MAKERS[op.family](op)
+        return _with_fields(made, op) if op.fields else made
     paragraph, outputs = op.function, op.outputs
     record, names = derive.Recorder(op).record, other_names(op)
     others = names.keys()

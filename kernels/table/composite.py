@@ -3,7 +3,7 @@
 from .registry import FLOATS, declare
 
 
-def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None, amp="as_is"):
+def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None, amp="as_is", fields=()):
     """Declare an op by a function of tensors: `function(f, *inputs, **options)`, where `f` has all public ops.
 
     What it calls is recorded, so it needs no derivative of its own, also for derivatives of derivatives; what it
@@ -19,4 +19,5 @@ def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None,
         gradient="composed",
         grad_samples=grad_samples,
         amp=amp,
+        fields=tuple(fields),
     )

@@ -21,7 +21,7 @@ LAYERS = (
     ("interop",),
     ("autograd",),
     ("tensor",),
-    ("runtime", "context", "random"),
+    ("runtime", "context", "random", "linalg"),
     ("amp", "data", "optim"),
     ("nn",),
     ("lib", "ops"),
