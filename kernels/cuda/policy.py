@@ -1,0 +1,61 @@
+"""What an item of a launch is given to on a GPU, and with how many neighbours: the shape of each kernel's launches."""
+
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    """How a kernel is launched.
+
+    `kind`: an item goes to a "thread", `per` items at a time, or to all threads of a "block" together. `threads` are
+    those of a block, `fixed` where the kernel counts on it; `shared` the bytes of its dynamic shared memory; `blocks`
+    as many as should fit into a multiprocessor (0: as the compiler likes), and `resident` the most that are launched
+    for each, which then go from item to item.
+    """
+
+    kind: str = "thread"
+    threads: int = 128
+    per: int = 1
+    shared: int = 0
+    blocks: int = 0
+    resident: int = 32
+    fixed: bool = False
+
+
+ELEMENTWISE = Shape(threads=256)
+DEFAULT = Shape()
+
+# Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
+RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
+_ROW = Shape("block", threads=256, fixed=True, resident=8)
+_HEAD_ROW = _ROW._replace(threads=128, resident=16)
+OWN = {
+    **dict.fromkeys(
+        ("norm.rows.rms_norm", "norm.rows.add_rms_norm", "norm.rows.layer_norm", "norm.rows.variance"), _ROW
+    ),
+    **{f"norm.softmax.{name}": _ROW for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
+    "norm.softmax_grad.rows": _ROW,
+    **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
+    "array.copy.strided": Shape(threads=256),
+    "array.copy.transpose": _ROW,
+    "gemm.tiled.product": _ROW,
+    **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
+    "conv.direct.weight": _ROW,
+    "attention.rows.attend": _HEAD_ROW,
+    **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},
+    "gemm.tiled.pack_weight": Shape(threads=256),
+}
+
+
+def is_own(name):
+    """Whether GPUs have a kernel of their own of this name."""
+    return name in OWN
+
+
+def shape(name):
+    """The `Shape` of a kernel's launches."""
+    return OWN.get(name, DEFAULT)
+
+
+def rendered(family, kind="", *rest):
+    """The `Shape` of the launches of a kernel that is rendered from a rule."""
+    return _ROW if family == "reduction" and kind == "inner" else DEFAULT

@@ -1,0 +1,232 @@
+"""Elementwise kernels, reductions and scans of GPUs, from the rules that those of the CPU are rendered from.
+
+An elementwise kernel: a thread does the elements of one access of 16 bytes, where all operands are contiguous and lie at such addresses, and
+one element where they are not: what its place in each operand is follows from its number.
+"""
+
+from ..build.render import FINISH, function_text, hands_on, start_expression, type_expression
+
+_HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> {output}, {layout}."""
+
+from numba import types
+
+from infinicore.kernels.build import jit
+from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang.vector import BLOCK
+from infinicore.kernels.lang.simd import (
+    convert, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore, vstore_aligned, vstore_first
+)
+
+U64 = types.uint64
+{types}
+WIDTH = {width}
+
+
+@jit.inline
+{rule}
+
+
+'''
+
+_CONTIGUOUS = """def kernel(args, lo, hi):
+    # args: the addresses of contiguous operands, the output last; [lo, hi) is at most WIDTH elements
+{pointers}
+    if hi - lo == WIDTH and ({addresses}) & 15 == 0:
+{full_check}        vstore_aligned(out, lo, convert(rule({full}), OUT))
+    else:
+{masked_check}        vstore_first(out, lo, convert(rule({masked}), OUT), hi - lo)
+    return 0
+"""
+
+_STRIDED = """def kernel(args, lo, hi):
+    # args: the addresses of the operands, how many dims there are, their sizes, and the strides of each operand
+{pointers}
+    ndim = load(args, {count})
+    for index in range(lo, hi):
+        rest = U64(index)
+        {places} = {zeros}
+        for d in range(ndim - 1, -1, -1):
+            size = U64(load(args, {count} + 1 + d))
+            whole = rest // size
+            i = types.int64(rest - whole * size)
+            rest = whole
+{steps}
+{check}        vstore(out, at{last}, convert(rule({values}), OUT))
+    return 0
+"""
+
+
+def width(dtypes):
+    """How many elements make up an access of 16 bytes in the widest operand."""
+    return 16 // max(_bytes(d) for d in dtypes)
+
+
+def _bytes(dtype):
+    return 1 if dtype == "bool" else int(dtype.partition("_")[0].lstrip("bfloatuin")) // 8
+
+
+def elementwise(op, inputs, compute, output, strided=False):
+    """Source of an elementwise kernel; `inputs` and `output` are dtype names, `compute` the one to compute in.
+
+    Where integers are divided by 0, the kernel returns 1.
+    """
+    wide = 1 if strided else width([*inputs, output])
+    lines = [f"T{i} = {type_expression(d)}" for i, d in enumerate(inputs)]
+    lines += [f"OUT = {type_expression(output)}", f"COMPUTE = {type_expression(compute)}"]
+    last = len(inputs)
+    pointers = [f"    x{i} = ptr(load(args, {i}), T{i})" for i in range(last)]
+    pointers.append(f"    out = ptr(load(args, {last}), OUT)")
+
+    def loads(text):
+        values = [text.format(i=i) for i in range(last)]
+        return [v if p == "condition" else f"convert({v}, COMPUTE)" for p, v in zip(op.parameters, values)]
+
+    def check(values, there=""):
+        if op.divisor is None or "float" in compute:
+            return ""
+        zero = f"(({values[op.parameters.index(op.divisor)]}) == 0){there}"
+        return f"        if reduce_or({zero}):\n            return 1\n"
+
+    head = _HEAD.format(
+        name=op.name, inputs=", ".join(inputs), output=output, layout="strided" if strided else "contiguous",
+        types="\n".join(lines), width=wide, rule=function_text(op.function, "rule"),
+    )  # fmt: skip
+    if strided:
+        values = loads("vload(x{i}, at{i}, 1)")
+        step = "            at{i} += i * load(args, {count} + 1 + ndim * {k} + d)"
+        return head + _STRIDED.format(
+            pointers="\n".join(pointers), count=last + 1, last=last, values=", ".join(values), check=check(values),
+            places=" = ".join(f"at{i}" for i in range(last + 1)), zeros="0",
+            steps="\n".join(step.format(i=i, k=i + 1, count=last + 1) for i in range(last + 1)),
+        )  # fmt: skip
+    full, masked = loads("vload_aligned(x{i}, lo, WIDTH)"), loads("vload_first(x{i}, lo, WIDTH, hi - lo)")
+    return head + _CONTIGUOUS.format(
+        pointers="\n".join(pointers), addresses=" | ".join(f"load(args, {i})" for i in range(last + 1)),
+        full=", ".join(full), masked=", ".join(masked), full_check=check(full),
+        masked_check=check(masked, " & (ramp(0, types.int64, WIDTH) < hi - lo)"),
+    )  # fmt: skip
+
+
+_REDUCTION = '''"""Rendered for GPUs from the reduction `{name}`: {kind}, {types}."""
+
+from numba import types
+
+from infinicore.kernels.build import jit
+from infinicore.kernels.cuda.block import read as read_vector
+from infinicore.kernels.cuda.reduce import fold
+from infinicore.kernels.cpu.reduce.fold import spread
+from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang.ptx import from_lane
+from infinicore.kernels.lang.shuffle import turned
+from infinicore.kernels.lang.vector import BLOCK
+from infinicore.kernels.lang.simd import convert, fill, lane, ptr, ramp, select, store, vload, vload_first
+
+{bindings}
+N = {lanes}
+
+
+{functions}
+
+
+@jit.inline
+def read(x, i, left, plane):
+    {there}return {read}
+
+
+@jit.inline
+def lanes(s0):
+{across}
+
+
+@jit.inline
+def exchange(s, apart):
+    return {exchanged}
+
+
+@jit.inline
+def keep(memory, k, s):
+    parts = ptr(memory, STATE)
+{keep}
+
+
+@jit.inline
+def kept(memory, k):
+    parts = ptr(memory, STATE)
+    return {kept}
+
+
+@jit.inline
+def write(y, i, s, count, plane):
+{write}
+
+
+def kernel(args, lo, hi):
+    return {call}
+'''
+
+
+def reduction(rule, kind, source, value, state, result, cut=""):
+    """Source of a reduction by a rule (`table/rules.py`) in a loop of `cuda/reduce/fold.py`; see the CPU's.
+
+    `kind`: "inner" or "outer". Of a `cut` reduction, the "parts" are states in memory, which the second launch, the
+    "whole", joins.
+    """
+    parts, lanes = range(rule.parts), 1
+    if kind == "inner" and cut != "whole":
+        lanes = max(1, 16 // _bytes(source))
+    here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
+    itself = rule.parts == 1 and hands_on(rule.element)
+
+    def joined(values):
+        return f"({', '.join(values)})" if rule.parts > 1 else values[0]
+
+    if cut == "whole":
+        read, there = joined([f"vload(x + {k} * plane, i, 1)" for k in parts]), ""
+    else:
+        vector = "read_vector(x, i, left, fill(0, VALUE, N))" if lanes > 1 else "vload(x, i, 1)"
+        values = f"convert({vector}, VALUE)"
+        if itself:
+            read = f"convert({values}, STATE)"
+        else:
+            read = f"stated(element({values}))" if rule.parts > 1 else f"spread(element({values}), STATE, N)"
+        there = ""
+        if lanes > 1:
+            there = f"s, there = {read}, ramp(0, types.int64, N) < left\n    "
+            read = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
+    across, step = [], 0
+    while lanes >> step > 1:
+        values = [v.replace("s", f"s{step}", 1) for v in here]
+        far = joined([f"turned({v}, {lanes >> step + 1})" for v in values])
+        across.append(f"    s{step + 1} = join({joined(values)}, {far})")
+        step += 1
+    last = [v.replace("s", f"s{step}", 1) for v in here]
+    across.append("    return " + joined([f"fill(lane({v}, 0), STATE, 1)" for v in last]))
+    types = {"SOURCE": state if cut == "whole" else source, "VALUE": value, "STATE": state}
+    types["RESULT"] = state if cut == "parts" else result
+    functions = [function_text(rule.joined, "join")]
+    if not itself and cut != "whole":
+        functions.append(function_text(rule.element, "element"))
+    if rule.parts > 1:
+        functions.append(f"def stated(s):\n    return {joined([f'spread({v}, STATE, N)' for v in here])}")
+    if cut == "parts":
+        write = "\n".join(f"    store(y, i + {k} * plane, lane({v}, 0))" for k, v in enumerate(here))
+    else:
+        final = "convert(s, RESULT)"
+        if rule.finished or rule.parts > 1:
+            functions.append(function_text(rule.finished, "finish") if rule.finished else FINISH)
+            final = f"spread(finish({', '.join([*here, 'count'] if rule.counts else here)}), RESULT, 1)"
+        write = f"    store(y, i, lane({final}, 0))"
+    bindings = [f"{k} = {type_expression(v)}" for k, v in types.items()]
+    bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
+    nothing = joined([f"fill(START_{k}, STATE, N)" for k in parts])
+    call = f"fold.inner(args, lo, {nothing}, read, join, lanes, exchange, keep, kept, write, SOURCE, RESULT, N)"
+    if kind == "outer":
+        call = f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)"
+    return _REDUCTION.format(
+        name=rule.name, kind=kind + (f", {cut} of a long one" if cut else ""), types=", ".join(types.values()),
+        bindings="\n".join(bindings), lanes=lanes, functions="\n\n\n".join(f"@jit.inline\n{f}" for f in functions),
+        there=there, read=read, across="\n".join(across), write=write, call=call,
+        exchanged=joined([f"from_lane({v}, apart)" for v in here]),
+        keep="\n".join(f"    store(parts, {rule.parts} * k + {i}, lane({v}, 0))" for i, v in enumerate(here)),
+        kept=joined([f"vload(parts, {rule.parts} * k + {i}, 1)" for i in parts]),
+    )  # fmt: skip
