@@ -1,5 +1,7 @@
 """Layers with states: pools that are read and written by index, packed sequences, padding, and what is refused."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -184,3 +186,26 @@ def test_entry_points_take_underlying_tensors(rng):
     assert _infinicore.Device.Type.CPU == 0 and bilinear is F.bilinear
     with pytest.raises(AttributeError, match="no_such_op"):
         _infinicore.no_such_op
+
+
+def test_shapes_are_tuples_that_lists_go_with():
+    shape = ic.zeros(2, 3).shape
+    assert shape == [2, 3] and operator.eq([2, 3], shape) and shape != [2, 4]
+    assert shape + [1] == [2, 3, 1] and [1] + shape == (1, 2, 3) and shape + shape == (2, 3, 2, 3)
+    assert shape[1:] == [3] and type(shape[:1]) is type(shape + [1]) is type(shape) and shape[-1] == 3
+
+
+def test_dtypes_by_the_names_of_others():
+    from infinicore import utils
+
+    for name in ("float32", "bfloat16", "int64", "bool", "uint8"):
+        own = ic.dtype(name)
+        assert utils.numpy_to_infinicore_dtype(utils.infinicore_to_numpy_dtype(own)) is own
+    with pytest.raises(TypeError, match="`torch_dtype` must be a dtype of PyTorch"):
+        utils.to_infinicore_dtype(np.float32)
+    torch = pytest.importorskip("torch")
+    for name in ("float32", "bfloat16", "int64", "bool", "uint8", "float8_e4m3"):
+        assert utils.to_infinicore_dtype(utils.to_torch_dtype(ic.dtype(name))) is ic.dtype(name)
+    assert utils.to_torch_dtype(ic.float16) is torch.float16
+    made = ic.from_list_by_numpy([[1, 2], [3, 4]], dtype=ic.float32)
+    assert made.dtype is ic.float32 and made.tolist() == [[1.0, 2.0], [3.0, 4.0]]

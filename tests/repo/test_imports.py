@@ -24,7 +24,7 @@ LAYERS = (
     ("runtime", "context", "random", "linalg"),
     ("amp", "data", "optim"),
     ("nn",),
-    ("lib", "ops"),
+    ("lib", "ops", "utils"),
     ("distributed",),
     ("io",),
     ("lm",),
