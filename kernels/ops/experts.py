@@ -1,5 +1,7 @@
 """Mixtures of experts: routing, and feed-forward layers of which each token takes some (Shazeer et al., 1701.06538)."""
 
+import itertools
+
 import numpy as np
 
 from ..table.composite import composite
@@ -83,15 +85,12 @@ def _mixture(f, input, experts, scales, count, layer):
     starts = np.searchsorted(ids[order], np.arange(count + 1))
     wide = "float64" if input.dtype.name == "float64" else "float32"
     order = order[starts[0] : starts[-1]]
-    if not len(order):
-        return input * 0.0
     rows = f.from_array(order // experts.shape_[1], input.device)
     x, starts = f.index_select(input, 0, rows), starts - starts[0]
-    pieces = [layer(e, x[a:b]) for e, (a, b) in enumerate(zip(starts, starts[1:])) if b > a]  # noqa: RUF007
+    pieces = [layer(e, x[a:b]) for e, (a, b) in enumerate(itertools.pairwise(starts)) if b > a]
     own = f.index_select(scales.reshape(-1), 0, f.from_array(order, input.device))
-    y = f.cat(pieces, 0).to(dtype=wide) * own.to(dtype=wide).unsqueeze(-1)
-    zeros = f.mul(y.new_empty((input.shape_[0], y.shape_[1])).zero_(), 1.0)
-    return f.index_add(zeros, 0, rows, y).to(dtype=input.dtype)
+    y = f.cat(pieces or [x], 0).to(dtype=wide) * own.to(dtype=wide).unsqueeze(-1)
+    return f.index_add(y.new_zeros((input.shape_[0], y.shape_[1])), 0, rows, y).to(dtype=input.dtype)
 
 
 def _layer_ref(x, w1, w2, b1, b2, gated):
@@ -117,6 +116,7 @@ def _fused_samples(rng):
         experts = rng.integers(-1, 5, (7, 2)).astype(np.int32)
         biases = {"b1": rng.standard_normal(w1.shape[:2]), "b2": rng.standard_normal((4, 6))} if biased else {}
         yield (x, experts, rng.uniform(0, 1, (7, 2)), w1, w2), {"activation": activation, **biases}
+    yield (x, 0 * experts - 1, rng.uniform(0, 1, (7, 2)), w1, w2), {"activation": 0}
 
 
 def _check_activation(f, activation):
@@ -202,10 +202,10 @@ def linear_mxfp4(f, input, packed_weight, weight_scale, bias=None, alpha=1.0):
 
     `packed_weight` uint8 [N, K / 2] has two E2M1 numbers a byte, the low one first; `weight_scale` uint8 [N, K / 32]
     the exponents + 127 of 32 neighbours. The weight is packed anew in each call: for one that stays, use `pack_mxfp4`
-    and `linear_quantized`. No gradients.
+    and `linear_quantized`. Backward through it is an error.
     """
     check(f, input, "input")
-    y = f.linear_quantized(input.detach() * alpha, f.pack_mxfp4(packed_weight, weight_scale), activations="float")
+    y = f.linear_quantized(input * alpha, f.pack_mxfp4(packed_weight, weight_scale), activations="float")
     return y if bias is None else y + bias
 
 
@@ -232,4 +232,4 @@ def fused_moe_mxfp4(
             f.silu_and_mul(h) if activation else f.silu(h), w2_packed.select(0, e), w2_scale.select(0, e)
         )
 
-    return _mixture(f, input.detach(), selected_experts, routing_weights, w13_packed.shape_[0], layer)
+    return _mixture(f, input, selected_experts, routing_weights, w13_packed.shape_[0], layer)

@@ -3,6 +3,8 @@
 Written with other ops, so their derivatives follow. Computed in float32 (float64 for float64), rounded once at the end.
 """
 
+import itertools
+
 import numpy as np
 
 from ..table.composite import composite
@@ -92,7 +94,7 @@ def _packed_taps(f, cu_seqlens, batch, length, slots, device):
     """Rows that each token reads (four arrays), and the last three of each sequence, behind 3 rows of each state."""
     check_index(f, cu_seqlens, "cu_seqlens")
     starts = cu_seqlens.tolist()
-    rises = all(a <= b for a, b in zip(starts, starts[1:]))  # noqa: RUF007
+    rises = all(a <= b for a, b in itertools.pairwise(starts))
     if batch != 1 or len(starts) < 1 or starts[0] != 0 or starts[-1] != length or not rises:
         raise ValueError(f"`cu_seqlens` of `causal_conv1d` must rise from 0 to the {length} tokens of one batch")
     count = len(starts) - 1

@@ -1,5 +1,6 @@
 """Powers, exponentials, logarithms of determinants and products of matrices; decompositions by their old names."""
 
+import itertools
 import math
 
 import numpy as np
@@ -109,7 +110,7 @@ alias(linalg_matrix_exp, "matrix_exp")
 
 def _chain_samples(rng):
     for sizes in ((3, 7), (2, 9, 3), (10, 2, 30, 4, 5), (1, 40, 2, 3)):
-        yield ([rng.standard_normal(s) for s in zip(sizes, sizes[1:])],), {}  # noqa: RUF007
+        yield ([rng.standard_normal(s) for s in itertools.pairwise(sizes)],), {}
     yield ([rng.standard_normal(s) for s in ((5,), (5, 9), (9, 4), (4,))],), {}
 
 

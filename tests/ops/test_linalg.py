@@ -60,19 +60,23 @@ BESIDE_TORCH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BESIDE_TORCH)
-def test_beside_torch(name):
-    torch = pytest.importorskip("torch")
-    arrays, function = BESIDE_TORCH[name]
+def compare(arrays, call, torch):
+    """Values and gradients of `call(package, *tensors)`, ours and PyTorch's."""
     theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
     ours = [ic.tensor(a, dtype=ic.float64).requires_grad_() for a in arrays]
-    expected, got = function(torch.linalg, *theirs), function(ic.linalg, *ours)
+    expected, got = call(torch, *theirs), call(ic, *ours)
     np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-8, atol=1e-9)
     weight = np.random.default_rng(9).standard_normal(tuple(got.shape))
     (expected * torch.tensor(weight)).sum().backward()
     (got * ic.tensor(weight)).sum().backward()
     for a, b in zip(ours, theirs):
         np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", BESIDE_TORCH)
+def test_linalg_beside_torch(name):
+    arrays, function = BESIDE_TORCH[name]
+    compare(arrays, lambda package, *xs: function(package.linalg, *xs), pytest.importorskip("torch"))
 
 
 FUNCTIONS = {
@@ -92,17 +96,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_functions_beside_torch(name):
-    torch = pytest.importorskip("torch")
-    arrays, function = FUNCTIONS[name]
-    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
-    ours = [ic.tensor(a, dtype=ic.float64).requires_grad_() for a in arrays]
-    expected, got = function(torch, *theirs), function(ic, *ours)
-    np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-8, atol=1e-9)
-    weight = np.random.default_rng(9).standard_normal(tuple(got.shape))
-    (expected * torch.tensor(weight)).sum().backward()
-    (got * ic.tensor(weight)).sum().backward()
-    for a, b in zip(ours, theirs):
-        np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-6, atol=1e-7)
+    compare(*FUNCTIONS[name], pytest.importorskip("torch"))
 
 
 def test_decompositions_multiply_to_the_matrix():
