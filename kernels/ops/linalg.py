@@ -1,5 +1,7 @@
 """Linear algebra that is written with other ops: systems, norms, powers, ranks, distances. The names are PyTorch's."""
 
+import math
+
 import numpy as np
 
 from ..table.composite import composite
@@ -223,3 +225,96 @@ def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
     left = f.sum(f.square(f.matmul(A, x) - b), -2) if full else empty.clone()
     solution = f.squeeze(x, -1).clone() if vectors else x
     return solution, left, rank, values if driver in ("gelsd", "gelss") else empty.clone()
+
+
+# ---- factors and products by their own names ---------------------------------------------------
+
+
+def _lu_parts_ref(A, *, pivot=True):
+    lu, pivots = _lu_ref(A)
+    k = min(A.shape[-2:])
+    low = np.tril(lu[..., :k], -1) + np.eye(A.shape[-2], k)
+    turn = np.zeros((*A.shape[:-2], A.shape[-2], A.shape[-2]))
+    for at in np.ndindex(*A.shape[:-2]):
+        order = list(range(A.shape[-2]))
+        for i, p in enumerate(pivots[at]):
+            order[i], order[p - 1] = order[p - 1], order[i]
+        turn[(*at, order, range(A.shape[-2]))] = 1
+    return turn, low, np.triu(lu[..., :k, :])
+
+
+def _lu_parts_samples(rng):
+    for shape in ((3, 3), (2, 4, 4), (5, 3)):
+        yield (rng.standard_normal(shape),), {}
+
+
+def _lu_square_samples(rng):
+    for args, options in _lu_parts_samples(rng):
+        if args[0].shape[-1] == args[0].shape[-2]:
+            yield args, options
+
+
+@composite(
+    dtypes=_WIDE, ref=_lu_parts_ref, samples=_lu_parts_samples, grad_samples=_lu_square_samples,
+    tolerance={"float32": (2e-3, 1e-4)}, fields=("P", "L", "U"),
+)  # fmt: skip
+def linalg_lu(f, A, *, pivot=True):
+    """(P, L, U) with A = P L U for A [..., M, N]: a permutation, ones on the diagonal of L, U upper triangular.
+
+    With K = min(M, N), L is [..., M, K] and U [..., K, N]. The derivative is that of square matrices.
+    """
+    check_matrices(f, A, square=False)
+    if not pivot:
+        raise NotImplementedError(f"`pivot` of `{f.op.name}` must be True: without exchanged rows, LU is not stable")
+    lu, pivots = f.linalg_lu_factor(A)
+    m, k = A.shape_[-2], min(A.shape_[-2:])
+    low = f.tril(lu.narrow(-1, 0, k), -1) + f.from_array(np.eye(m, k, dtype=A.dtype.numpy), A.device)
+    turned = rows_of(f, f.rearrange(eye_of(f, A, m).expand(*A.shape_[:-2], m, m)), order_of(pivots, m))
+    return _t(turned).contiguous(), low, f.triu(lu.narrow(-2, 0, k))
+
+
+def _vecdot_samples(rng):
+    yield (rng.standard_normal((2, 3, 5)), rng.standard_normal((3, 5))), {}
+    yield (rng.standard_normal((4, 3)), rng.standard_normal((4, 1))), {"dim": 0}
+
+
+@composite(
+    ref=lambda x, y, *, dim=-1: (x * y).sum(dim), samples=_vecdot_samples,
+    tolerance={"float32": (1e-5, 1e-5), "bfloat16": (2e-2, 5e-2), "float16": (5e-3, 1e-2)},
+)  # fmt: skip
+def linalg_vecdot(f, x, y, *, dim=-1):
+    """The sums of the products of two tensors, which broadcast, along `dim`."""
+    for name, t in (("x", x), ("y", y)):
+        check(f, t, name)
+    return f.sum(x * y, dim)
+
+
+def _tensorinv_samples(rng):
+    yield (_well_conditioned(rng, 6, 6).reshape(2, 3, 6),), {}
+    yield (_well_conditioned(rng, 6, 6).reshape(6, 3, 2),), {"ind": 1}
+
+
+@composite(dtypes=_WIDE, ref=np.linalg.tensorinv, samples=_tensorinv_samples, tolerance=_TOLERANCE)
+def linalg_tensorinv(f, A, ind=2):
+    """The inverse of A under `tensordot(A, B, ind)`: the sizes of its first `ind` dims and of the others multiply to
+    the same number, and the two groups change places.
+    """
+    check(f, A, "A")
+    first, last = A.shape_[:ind], A.shape_[ind:]
+    if ind < 1 or math.prod(first) != math.prod(last):
+        raise ValueError(f"`ind` of `{f.op.name}` must split the sizes {A.shape_} into two equal products, got {ind}")
+    return f.linalg_inv(A.reshape(math.prod(first), -1)).reshape(*last, *first)
+
+
+@composite(
+    dtypes=_WIDE, ref=lambda A, B: np.linalg.tensorsolve(A, B), tolerance=_TOLERANCE,
+    samples=lambda rng: iter([((_well_conditioned(rng, 6, 6).reshape(2, 3, 6), rng.standard_normal((2, 3))), {})]),
+)  # fmt: skip
+def linalg_tensorsolve(f, A, B):
+    """X with `tensordot(A, X, X.ndim)` = B, where A has the dims of B and then those of X, of as many elements."""
+    check(f, A, "A")
+    check(f, B, "B")
+    rest = A.shape_[len(B.shape_) :]
+    if A.shape_[: len(B.shape_)] != B.shape_ or math.prod(rest) != B.numel_:
+        raise ValueError(f"`A` of `{f.op.name}` must be {B.shape_} and dims of {B.numel_} elements, got {A.shape_}")
+    return f.linalg_solve(A.reshape(B.numel_, -1), B.reshape(-1)).reshape(rest)

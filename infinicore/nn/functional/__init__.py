@@ -11,6 +11,7 @@ from infinicore import (
     linear_w8a8i8,
     mamba_selective_scan,
     moe_fused_dense,
+    pdist,
     recurrent_gated_delta_rule,
 )
 
@@ -168,6 +169,7 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
