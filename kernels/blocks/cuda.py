@@ -27,6 +27,6 @@ PANELS = Block("w panels | rows k stride k_stride")
 
 # ---- convolutions: `kernels/cuda/conv`; everything is row-major ----
 
-_CONV = "| n c m groups x_h x_w y_h y_w kernel_h kernel_w stride_h stride_w pad_h pad_w gap_h gap_w"
+_CONV = "| images c m groups x_h x_w y_h y_w kernel_h kernel_w stride_h stride_w pad_h pad_w gap_h gap_w"
 CONV = Block(f"x weight y bias? {_CONV}")
 CONV_WEIGHT = Block(f"x g dw {_CONV}")

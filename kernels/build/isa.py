@@ -130,9 +130,9 @@ def vector_bytes():
     """The width of one vector register in bytes."""
     if is_gpu():
         return int(os.environ["INFINICORE_VECTOR_BYTES"])
-    if "avx512f" in features():
+    if "avx512f" in _features():
         return 64
-    return 32 if "avx2" in features() else 16
+    return 32 if "avx2" in _features() else 16
 
 
 def lanes():

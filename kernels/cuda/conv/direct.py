@@ -85,7 +85,7 @@ def weight(args, lo, hi, T, A):
     k, channel = rest % c, rest // c
     first = channel // (m // groups) * c
     x, g, total = ptr(load(args, CONV_WEIGHT.x), T), ptr(load(args, CONV_WEIGHT.g), T), A(0)
-    for place in range(thread(), load(args, CONV_WEIGHT.n) * y_h * y_w, threads()):
+    for place in range(thread(), load(args, CONV_WEIGHT.images) * y_h * y_w, threads()):
         j, rest = place % y_w, place // y_w
         i, image = rest % y_h, rest // y_h
         row = i * load(args, CONV_WEIGHT.stride_h) - load(args, CONV_WEIGHT.pad_h) + a * load(args, CONV_WEIGHT.gap_h)

@@ -8,7 +8,7 @@ from ...problems.conv import Convolution
 
 def plan(problem):
     p, w = problem, problem.window
-    numbers = {"n": p.n, "c": p.c, "m": p.m, "groups": p.groups}
+    numbers = {"images": p.n, "c": p.c, "m": p.m, "groups": p.groups}
     numbers |= {"x_h": p.x[0], "x_w": p.x[1], "y_h": p.y[0], "y_w": p.y[1]}
     for name, (h, width) in {"kernel": w.kernel, "stride": w.stride, "pad": w.padding, "gap": w.dilation}.items():
         numbers |= {f"{name}_h": h, f"{name}_w": width}
