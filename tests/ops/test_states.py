@@ -177,6 +177,10 @@ def test_entry_points_take_underlying_tensors(rng):
     weights, chosen = ic.topksoftmax(x, 3, 1)
     np.testing.assert_array_equal(values.numpy(), weights.numpy())
     np.testing.assert_array_equal(indices.numpy(), chosen.numpy())
+    pair = ic.empty(4, 3), ic.empty(4, 3, dtype=ic.int32)
+    assert ic.topksoftmax(x, 3, 1, out=pair)[0] is pair[0] and pair[1].tolist() == chosen.tolist()
+    with pytest.raises(TypeError, match="`out` of `topksoftmax` must be 2 tensors"):
+        ic.topksoftmax(x, 3, 1, out=pair[0])
     again = ic.empty(4, 3), ic.empty(4, 3, dtype=ic.int32)
     _infinicore.moe_topk_softmax_(again[0]._underlying, again[1]._underlying, x._underlying, None, True, 0.0)
     np.testing.assert_array_equal(again[0].numpy(), weights.numpy())
