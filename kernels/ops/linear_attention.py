@@ -254,17 +254,15 @@ def _gating_samples(rng):
 
 
 @composite(ref=_gating_ref, samples=_gating_samples, tolerance={"bfloat16": (1e-5, 1e-5), "float16": (1e-5, 1e-5)})
-def fused_gated_delta_net_gating(f, A_log, a, b, dt_bias, beta=1.0, threshold=20.0, out=None):
+def fused_gated_delta_net_gating(f, A_log, a, b, dt_bias, beta=1.0, threshold=20.0):
     """(g, beta) for a gated delta rule: -exp(A_log) softplus(a + dt_bias), and sigmoid(b), in float32.
 
     `a`, `b` [..., H], `A_log`, `dt_bias` [H]; `beta` and `threshold` are those of softplus. float64 stays float64.
-    `out` is a pair of tensors for the results.
     """
     for name, x in (("A_log", A_log), ("a", a), ("b", b), ("dt_bias", dt_bias)):
         check(f, x, name)
     a, b, A_log, dt_bias = _wide(a, b, A_log, dt_bias)
-    found = f.neg(f.exp(A_log)) * f.softplus(a + dt_bias, beta, threshold), f.sigmoid(b)
-    return found if out is None else tuple(y.copy_(x) for y, x in zip(out, found))
+    return f.neg(f.exp(A_log)) * f.softplus(a + dt_bias, beta, threshold), f.sigmoid(b)
 
 
 # ---- Mamba -------------------------------------------------------------------------------------
