@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .dtype import dtype as to_dtype
+from ..dtype import dtype as to_dtype
 
 __all__ = ["infinicore_to_numpy_dtype", "numpy_to_infinicore_dtype", "to_infinicore_dtype", "to_torch_dtype"]
 
