@@ -25,7 +25,8 @@ _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange as_tensor empty empty_like eye from_blob from_list from_torch full full_like linspace ones ones_like "
+        "arange as_tensor empty empty_like eye from_blob from_list from_list_by_numpy from_torch full full_like "
+        "linspace ones ones_like "
         "strided_empty strided_from_blob tensor zeros zeros_like"
     ).split(),
     "context": (
@@ -44,9 +45,10 @@ _NAMES = {
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }
+use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg utils"
 ).split()  # fmt: skip
 
 

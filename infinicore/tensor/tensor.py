@@ -39,6 +39,16 @@ class Size(tuple):
 
     __hash__ = tuple.__hash__
 
+    def __add__(self, other):
+        return Size(tuple.__add__(self, tuple(other) if isinstance(other, list) else other))
+
+    def __radd__(self, other):
+        return Size((*other, *self)) if isinstance(other, (tuple, list)) else NotImplemented
+
+    def __getitem__(self, index):
+        found = tuple.__getitem__(self, index)
+        return Size(found) if isinstance(index, slice) else found
+
     def numel(self):
         """Number of elements."""
         return layout.count(self)
@@ -106,6 +116,11 @@ class Tensor(Views, Makes, Gradients, TensorBase):
     def data_ptr(self):
         """Address of the first element."""
         return self.address
+
+    @property
+    def _underlying(self):
+        """What InfiniCore's entry points (`infinicore.lib._infinicore`) take: the tensor itself."""
+        return self
 
     def is_contiguous(self, memory_format=contiguous_format):
         """Whether elements lie in row-major order without gaps."""

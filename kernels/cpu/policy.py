@@ -40,6 +40,7 @@ WORK = {
     "attention.kvcache.write": Work(262144),  # some 30 us
     "attention.kvcache.write_int8": Work(65536),  # bytes of the source: four times as long
     "conv.pooling": Work(16384),
+    "linalg.factor.solve_triangular": Work(32768, reduce_sizes.PAIR),
     "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
     "norm.channels": Work(16384),
     "norm.rows": Work(65536),  # 8 us for float32
@@ -54,6 +55,8 @@ WORK = {
     "quant.expand.dequantize": Work(16384, panels.LANES),
     "quant.gguf.dequantize": Work(65536),  # 20 to 60 us, by kind
     "quant.gguf.pack": Work(65536, panels.LANES),
+    "recurrent.delta.delta_rule": Work(32768, reduce_sizes.PAIR),
+    "recurrent.selective.put_states": Work(262144),  # bytes
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
     "reduce.sample.greedy": Work(65536),
 }

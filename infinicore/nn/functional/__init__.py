@@ -1,5 +1,20 @@
 """Functions of tensors under PyTorch's names: `import infinicore.nn.functional as F`."""
 
+from infinicore import (
+    causal_conv1d,
+    chunk_gated_delta_rule,
+    fused_gated_delta_net_gating,
+    fused_moe,
+    fused_moe_mxfp4,
+    kimi_delta_attention,
+    linear_mxfp4,
+    linear_w8a8i8,
+    mamba_selective_scan,
+    moe_fused_dense,
+    pdist,
+    recurrent_gated_delta_rule,
+)
+
 from .activation import (
     causal_softmax,
     celu,
@@ -81,7 +96,11 @@ from .loss import (
 )
 from .normalization import batch_norm, group_norm, layer_norm, rms_norm
 
+ACT_SILU, ACT_SWIGLU = 0, 1  # the `activation` of `fused_moe`
+
 __all__ = [
+    "ACT_SILU",
+    "ACT_SWIGLU",
     "RopeAlgo",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
@@ -97,8 +116,10 @@ __all__ = [
     "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "causal_conv1d",
     "causal_softmax",
     "celu",
+    "chunk_gated_delta_rule",
     "conv1d",
     "conv2d",
     "cosine_embedding_loss",
@@ -110,6 +131,9 @@ __all__ = [
     "elu",
     "embedding",
     "flash_attention",
+    "fused_gated_delta_net_gating",
+    "fused_moe",
+    "fused_moe_mxfp4",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -120,19 +144,24 @@ __all__ = [
     "hardtanh",
     "hinge_embedding_loss",
     "huber_loss",
+    "kimi_delta_attention",
     "kl_div",
     "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",
     "linear_cross_entropy",
+    "linear_mxfp4",
+    "linear_w8a8i8",
     "log_softmax",
     "logsigmoid",
+    "mamba_selective_scan",
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
     "mish",
+    "moe_fused_dense",
     "mse_loss",
     "multi_head_attention",
     "nll_loss",
@@ -140,11 +169,13 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "random_sample",
+    "recurrent_gated_delta_rule",
     "relu",
     "relu6",
     "rms_norm",
