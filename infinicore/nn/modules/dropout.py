@@ -9,6 +9,8 @@ class _Dropout(Module):
 
     def __init__(self, p=0.5, inplace=False):
         super().__init__()
+        if not isinstance(p, (int, float)):
+            raise TypeError(f"`p` must be a number, got {type(p).__name__}")
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"`p` must be a probability from 0 to 1, got {p}")
         self.p, self.inplace = p, inplace
@@ -38,6 +40,18 @@ class Dropout2d(_Dropout):
     """As Dropout, for whole channels of [N, C, H, W] or [C, H, W]."""
 
     function = staticmethod(F.dropout2d)
+
+
+class Dropout3d(_Dropout):
+    """As Dropout, for whole channels of [N, C, D, H, W] or [C, D, H, W]."""
+
+    function = staticmethod(F.dropout3d)
+
+
+class FeatureAlphaDropout(_Dropout):
+    """As AlphaDropout, for whole channels of [N, C, *]."""
+
+    function = staticmethod(F.feature_alpha_dropout)
 
 
 class AlphaDropout(_Dropout):
