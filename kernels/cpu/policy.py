@@ -27,6 +27,7 @@ DEFAULT = Work(32768)
 # By kernel (`folder.file.function`), or by the file of kernels. What only moves elements is counted in bytes.
 WORK = {
     "array.activation_grad": Work(16384),  # 10 us for float32
+    "array.cells": Work(16384),  # 10 us for float32
     "array.copy": Work(262144),  # 10 us
     "array.copy.joined": Work(262144, array_sizes.UNIT),
     "array.create": Work(262144),
