@@ -48,6 +48,7 @@ WORK = {
     "norm.softmax.logsumexp": Work(8192),
     "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
     "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
+    "optim.adaptive": Work(2 * UNIT),
     "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
     "quant.quantize": Work(16384, panels.LANES),  # some 20 us
     "quant.layouts": Work(16384, panels.LANES),
