@@ -34,6 +34,8 @@ _NAMES = {
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
+    "io.torch_file": ["load", "save"],
+    "runtime.compiled": ["compile"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
@@ -46,7 +48,7 @@ _NAMES = {
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train utils backends cuda"
 ).split()  # fmt: skip
 
 

@@ -22,7 +22,7 @@ LAYERS = (
     ("autograd",),
     ("tensor",),
     ("runtime", "context", "random"),
-    ("amp", "data", "optim"),
+    ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
     ("distributed",),
     ("io",),
