@@ -35,6 +35,10 @@ _NAMES = {
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
     "io.torch_file": ["load", "save"],
+    "nn.functional": (
+        "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
+        "pixel_shuffle pixel_unshuffle prelu rrelu"
+    ).split(),
     "runtime.compiled": ["compile"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],

@@ -40,6 +40,19 @@ from .dtype import dtype as dtype
 from .dtype import finfo as finfo
 from .dtype import iinfo as iinfo
 from .dtype import promote_types as promote_types
+from .io.torch_file import load as load
+from .io.torch_file import save as save
+from .nn.functional import alpha_dropout as alpha_dropout
+from .nn.functional import bilinear as bilinear
+from .nn.functional import channel_shuffle as channel_shuffle
+from .nn.functional import cosine_similarity as cosine_similarity
+from .nn.functional import feature_alpha_dropout as feature_alpha_dropout
+from .nn.functional import pairwise_distance as pairwise_distance
+from .nn.functional import pixel_shuffle as pixel_shuffle
+from .nn.functional import pixel_unshuffle as pixel_unshuffle
+from .nn.functional import prelu as prelu
+from .nn.functional import rrelu as rrelu
+from .runtime.compiled import compile as compile
 from .runtime.events import DeviceEvent as DeviceEvent
 from .runtime.graph import Graph as Graph
 from .runtime.graph import is_graph_recording as is_graph_recording
@@ -88,6 +101,9 @@ from . import amp as amp
 from . import optim as optim
 from . import data as data
 from . import train as train
+from . import utils as utils
+from . import backends as backends
+from . import cuda as cuda
 
 __version__: str
 bool: DType

@@ -165,7 +165,7 @@ class GPT(nn.Module):
         return idx
 
 
-def main(path, flash=True, max_iters=60):
+def main(path, flash=True, compile=True, max_iters=50):
     device, dtype = "cpu", "bfloat16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "float16"
     learning_rate, warmup_iters, min_lr, grad_clip, batch_size = 1e-2, 5, 1e-3, 1.0, 8
     gradient_accumulation_steps, eval_iters = 2, 4
@@ -191,7 +191,7 @@ def main(path, flash=True, max_iters=60):
     model.to(device)
     scaler = torch.cuda.amp.GradScaler(enabled=(dtype == "float16" and device_type == "cuda"))
     optimizer = model.configure_optimizers(1e-1, learning_rate, (0.9, 0.99), device_type)
-    raw_model, model = model, torch.compile(model) if flash == "compiled" else model
+    raw_model, model = model, torch.compile(model) if compile else model
 
     @torch.no_grad()
     def estimate_loss():
