@@ -24,6 +24,8 @@ from infinicore import (
     max_pool3d,
 )
 
+from .checks import integers
+
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
@@ -90,8 +92,7 @@ def pad(input, pad, mode="constant", value=None):
 
     `mode` says what they are: "constant" (`value`), "reflect", "replicate" or "circular".
     """
-    if not isinstance(pad, (tuple, list)) or not all(isinstance(p, int) for p in pad):
-        raise TypeError(f"`pad` must be a list of integers, got {pad!r}")
+    pad = integers(pad, "pad")
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ValueError(f"`pad` must hold two sizes for up to {input.ndim} dims, got {pad}")
     if mode == "constant":

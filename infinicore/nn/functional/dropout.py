@@ -3,11 +3,11 @@
 import infinicore
 from infinicore.dispatch.generator import default_generator
 
+from .checks import number
+
 
 def _checked(p):
-    if not isinstance(p, (int, float)):
-        raise TypeError(f"`p` must be a number, got {type(p).__name__}")
-    if not 0.0 <= p <= 1.0:
+    if not 0.0 <= number(p, "p") <= 1.0:
         raise ValueError(f"`p` must be a probability from 0 to 1, got {p}")
     return p
 

@@ -4,6 +4,7 @@ import math
 
 import infinicore
 
+from .checks import integer, number
 from .linear import cosine_similarity, pairwise_distance
 
 _REDUCTIONS = ("none", "mean", "sum")
@@ -36,16 +37,9 @@ def _loss(loss, inputs, weight, reduction):
     return reduced(elements if weight is None else elements * weight, reduction)
 
 
-def _class_options(ignore_index, label_smoothing=0.0):
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise TypeError(f"`ignore_index` must be an integer, got {ignore_index!r}")
-    if isinstance(label_smoothing, bool) or not isinstance(label_smoothing, (int, float)):
-        raise TypeError(f"`label_smoothing` must be a number, got {label_smoothing!r}")
-
-
 def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-log softmax(input)[target]: logits [N, C], [C] or [N, C, ...], class ids [N], [], [N, ...] or probabilities."""
-    _class_options(ignore_index, label_smoothing)
+    ignore_index, _ = integer(ignore_index, "ignore_index"), number(label_smoothing, "label_smoothing")
     return infinicore.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
@@ -69,8 +63,8 @@ def linear_cross_entropy(
     """
     if options is not None:
         raise NotImplementedError("`options` of linear_cross_entropy must be None: chunks are chosen by size")
-    ignored = -100 if ignore_index is None else ignore_index
-    _class_options(ignored, label_smoothing)
+    ignored = -100 if ignore_index is None else integer(ignore_index, "ignore_index")
+    number(label_smoothing, "label_smoothing")
     plain = linear_bias is None and weight is None and not label_smoothing and linear_weight.ndim == 2
     if plain and not target.dtype.is_floating_point and reduction in ("mean", "sum"):
         loss = infinicore.linear_cross_entropy(input, linear_weight, target, ignore_index=ignored, reduction=reduction)
@@ -87,8 +81,7 @@ def linear_cross_entropy(
 
 def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
     """-input[target] of log probabilities [N, C], [C] or [N, C, ...] and class ids."""
-    _class_options(ignore_index)
-    return infinicore.nll_loss(input, target, weight, ignore_index, reduction)
+    return infinicore.nll_loss(input, target, weight, integer(ignore_index, "ignore_index"), reduction)
 
 
 def mse_loss(input, target, reduction="mean", weight=None):

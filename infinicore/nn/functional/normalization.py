@@ -4,13 +4,12 @@ import math
 
 import infinicore
 
+from .checks import integer, integers
+
 
 def _checked(input, normalized_shape):
     """`normalized_shape` as a tuple, after checking that `input` ends in it."""
-    given = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
-    if not isinstance(given, (tuple, list)) or not given or not all(isinstance(n, int) for n in given):
-        raise TypeError(f"`normalized_shape` must be an integer or a list of integers, got {normalized_shape!r}")
-    shape = tuple(given)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else integers(normalized_shape, "normalized_shape")
     if tuple(input.shape)[-len(shape) :] != shape:
         raise ValueError(
             f"`normalized_shape` {list(shape)} must be the last dims of `input`, which has shape {tuple(input.shape)}"
@@ -52,9 +51,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
 
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
     """Normalisation over each of `num_groups` groups of channels (dim 1) of each sample."""
-    if not isinstance(num_groups, int):
-        raise TypeError(f"`num_groups` must be an integer, got {num_groups!r}")
-    return infinicore.group_norm(input, num_groups, weight, bias, eps)
+    return infinicore.group_norm(input, integer(num_groups, "num_groups"), weight, bias, eps)
 
 
 def instance_norm(

@@ -1,6 +1,7 @@
 """Dropout layers: they act in training mode alone."""
 
 from .. import functional as F
+from ..functional.checks import number
 from ..module import Module
 
 
@@ -9,9 +10,7 @@ class _Dropout(Module):
 
     def __init__(self, p=0.5, inplace=False):
         super().__init__()
-        if not isinstance(p, (int, float)):
-            raise TypeError(f"`p` must be a number, got {type(p).__name__}")
-        if not 0.0 <= p <= 1.0:
+        if not 0.0 <= number(p, "p") <= 1.0:
             raise ValueError(f"`p` must be a probability from 0 to 1, got {p}")
         self.p, self.inplace = p, inplace
 

@@ -5,6 +5,7 @@ As in PyTorch, the originals and the modules are children of the module's own `p
 """
 
 import contextlib
+import copy
 
 import infinicore
 
@@ -106,8 +107,6 @@ def _of_its_own_class(module):
 
 
 def _copied(module, memo):
-    import copy
-
     new = memo[id(module)] = module.__class__.__new__(module.__class__)
     new.__dict__.update({key: copy.deepcopy(value, memo) for key, value in module.__dict__.items()})
     return new
