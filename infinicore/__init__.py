@@ -35,6 +35,12 @@ _NAMES = {
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
+    "io.torch_file": ["load", "save"],
+    "nn.functional": (
+        "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
+        "pixel_shuffle pixel_unshuffle prelu rrelu"
+    ).split(),
+    "runtime.compiled": ["compile"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
@@ -48,7 +54,7 @@ _NAMES = {
 use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg utils"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg utils backends cuda"
 ).split()  # fmt: skip
 
 

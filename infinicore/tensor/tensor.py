@@ -132,6 +132,19 @@ class Tensor(Views, Makes, Gradients, TensorBase):
         """Whether the dtype is a floating-point one."""
         return self.dtype.is_floating_point
 
+    @property
+    def is_cuda(self):
+        """Whether the tensor lies on a GPU of NVIDIA's."""
+        return self.device.type == "cuda"
+
+    def cuda(self, device=None):
+        """The tensor on a GPU of NVIDIA's."""
+        return self.to(device="cuda" if device is None else device)
+
+    def pin_memory(self, device=None):
+        """Itself: memory of the host is not pinned."""
+        return self
+
     def is_pinned(self):
         """Whether the memory is page-locked for a GPU (never, on the CPU)."""
         return False

@@ -1,5 +1,13 @@
-"""Dtypes by the names of other libraries, where InfiniCore's programs look for them."""
+"""What PyTorch keeps in `torch.utils` (`data`, `checkpoint`), and InfiniCore's names of dtypes in other libraries."""
 
+from . import checkpoint, data
 from .dtypes import infinicore_to_numpy_dtype, numpy_to_infinicore_dtype, to_infinicore_dtype, to_torch_dtype
 
-__all__ = ["infinicore_to_numpy_dtype", "numpy_to_infinicore_dtype", "to_infinicore_dtype", "to_torch_dtype"]
+__all__ = [
+    "checkpoint",
+    "data",
+    "infinicore_to_numpy_dtype",
+    "numpy_to_infinicore_dtype",
+    "to_infinicore_dtype",
+    "to_torch_dtype",
+]

@@ -27,6 +27,7 @@ DEFAULT = Work(32768)
 # By kernel (`folder.file.function`), or by the file of kernels. What only moves elements is counted in bytes.
 WORK = {
     "array.activation_grad": Work(16384),  # 10 us for float32
+    "array.cells": Work(16384),  # 10 us for float32
     "array.copy": Work(262144),  # 10 us
     "array.copy.joined": Work(262144, array_sizes.UNIT),
     "array.create": Work(262144),
@@ -48,6 +49,7 @@ WORK = {
     "norm.softmax.logsumexp": Work(8192),
     "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
     "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
+    "optim.adaptive": Work(2 * UNIT),
     "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
     "quant.quantize": Work(16384, panels.LANES),  # some 20 us
     "quant.layouts": Work(16384, panels.LANES),

@@ -22,7 +22,7 @@ LAYERS = (
     ("autograd",),
     ("tensor",),
     ("runtime", "context", "random", "linalg"),
-    ("amp", "data", "optim", "utils"),
+    ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
     ("lib", "ops"),
     ("distributed",),
