@@ -1,18 +1,34 @@
-"""What scripts ask `torch.cuda`: whether there is a GPU, and its seeds and memory."""
+"""GPUs, by the names of `torch.cuda`: what there is, streams, events, memory, seeds. `docs/cuda.md` is the page."""
 
-from ..device import Device
+from ..context import Stream, get_stream, sync_device
+from ..device import Device, current, set_current
 from ..dispatch.generator import manual_seed
 from ..kernels.cuda.driver import device_count
+from ..runtime.events import DeviceEvent
 from . import amp
 
 __all__ = [
+    "Event",
+    "Stream",
     "amp",
+    "current_device",
+    "current_stream",
     "device_count",
     "empty_cache",
+    "get_device_capability",
+    "get_device_name",
     "is_available",
     "is_bf16_supported",
     "manual_seed",
     "manual_seed_all",
+    "max_memory_allocated",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "set_device",
+    "stream",
     "synchronize",
 ]
 
@@ -34,11 +50,94 @@ def is_bf16_supported(including_emulation=True):
     return is_available()
 
 
+def _device(device):
+    """The GPU that a number, a name or None (the current one, or the first) means."""
+    if device is None:
+        return current() if current().type == "cuda" else Device("cuda")
+    return Device(f"cuda:{device}") if isinstance(device, int) else Device(device)
+
+
+def _backend(device):
+    return _device(device).backend
+
+
+def current_device():
+    """The number of the current GPU: that of the current device, or 0."""
+    return _device(None).index
+
+
+def set_device(device):
+    """Make a GPU the device that new tensors are made on."""
+    set_current(_device(device))
+
+
+def current_stream(device=None):
+    """The stream that calls on a GPU go into."""
+    return get_stream(_device(device))
+
+
+def stream(stream):
+    """A `with` block whose calls go into a stream."""
+    return stream
+
+
+class Event(DeviceEvent):
+    """A mark in a stream of a GPU."""
+
+    def __init__(self, enable_timing=False, device=None):
+        super().__init__(enable_timing, _device(device))
+
+
 def synchronize(device=None):
-    """Wait for a GPU, if there is one."""
-    if is_available():
-        Device("cuda" if device is None else device).backend.synchronize()
+    """Wait for all streams of a GPU, if there is one; raises what a kernel found wrong."""
+    if device_count():
+        sync_device(_device(device))
+
+
+def get_device_name(device=None):
+    """The name that the driver gives a GPU."""
+    return _backend(device).gpu.name
+
+
+def get_device_capability(device=None):
+    """The compute capability of a GPU, as (major, minor)."""
+    return _backend(device).gpu.capability
+
+
+def mem_get_info(device=None):
+    """(free, all) bytes of the memory of a GPU."""
+    backend = _backend(device)
+    backend.enter()
+    return backend.gpu.memory()
+
+
+def memory_stats(device=None):
+    """Bytes of tensors ("used"), the most of them so far ("peak"), and those kept for reuse ("cached")."""
+    return _backend(device).pool.stats()
+
+
+def memory_allocated(device=None):
+    """Bytes of tensors on a GPU."""
+    return memory_stats(device)["used"]
+
+
+def max_memory_allocated(device=None):
+    """The most bytes of tensors so far, since the start or `reset_peak_memory_stats`."""
+    return memory_stats(device)["peak"]
+
+
+def memory_reserved(device=None):
+    """Bytes of tensors and those kept for reuse."""
+    found = memory_stats(device)
+    return found["used"] + found["cached"]
+
+
+def reset_peak_memory_stats(device=None):
+    """Count the peak anew."""
+    _backend(device).pool.stats(reset_peak=True)
 
 
 def empty_cache():
-    """Nothing to do: memory that nobody uses is given back when it is needed."""
+    """Give the memory that is kept for reuse back to the driver, on every GPU."""
+    for index in range(device_count()):
+        Device(f"cuda:{index}").backend.pool.trim()

@@ -306,6 +306,10 @@ class Tensor(Views, Makes, Gradients, TensorBase):
         """On the CPU."""
         return self.to(device=CPU, memory_format=memory_format)
 
+    def cuda(self, device=None):
+        """On a GPU: of a number or name, or the first."""
+        return self.to(device="cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
+
     def numpy(self):
         """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
         return to_numpy(self)
