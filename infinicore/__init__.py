@@ -46,7 +46,7 @@ _NAMES = {
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train distributed"
 ).split()  # fmt: skip
 
 
