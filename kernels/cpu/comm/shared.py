@@ -134,12 +134,10 @@ def reduce(args, lo, hi, T, HOW):
         if count > 0:
             own = x + (load(starts, rank) + done) * item
             given = slot(args, 0, k % 2) + (0 if single else rank * part)
+            result = slot(args, rank, 2 + k % 2) if mode == TWO_PHASES else y + done * item
+            combine(ptr(result, T), given, step, own, rank, size, count, T, HOW)
             if mode == TWO_PHASES:
-                result = slot(args, rank, 2 + k % 2)
-                combine(ptr(result, T), given, step, own, rank, size, count, T, HOW)
                 copy_row(ptr(y + (load(starts, rank) + done) * item, U8), ptr(result, U8), count * item)
-            else:
-                combine(ptr(y + done * item, T), given, step, own, rank, size, count, T, HOW)
         if mode == TWO_PHASES:
             code = finish(args, k)
             if code != 0:
