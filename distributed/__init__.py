@@ -22,7 +22,7 @@ _NAMES = {
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULES = ("ccl", "functional")
-__all__ = [*_WHERE, *_MODULES]  # noqa: PLE0604
+__all__ = [*_WHERE, *_MODULES]
 
 
 def __getattr__(name):

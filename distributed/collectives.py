@@ -1,7 +1,8 @@
 """Collectives on tensors. Every rank of the group calls them in one order, with tensors of one dtype.
 
 Results are written into the tensors that are passed, of any strides. `async_op=True` returns a `Work` at once: the
-tensors belong to it until `wait()`. While a graph is recorded, a collective is a launch of it, and done when it returns.
+tensors belong to it until `wait()`. While a graph is recorded, a collective is a launch of it, and done when it
+returns.
 """
 
 from .. import dispatch
@@ -145,8 +146,8 @@ def _contiguous(x):
 def reduce_scatter(output, input, op="sum", group=None, async_op=False):
     """Reduce over all ranks; rank r gets part r. Returns `output`.
 
-    `input` is a tensor of `size` equal parts along its first dim, or a list of one tensor for each rank, whose sizes may
-    differ (the shapes of `input[r]` are those of every rank).
+    `input` is a tensor of `size` equal parts along its first dim, or a list of one tensor for each rank, whose sizes
+    may differ (the shapes of `input[r]` are those of every rank).
     """
     group = world_group(group)
     memory, copied = _written(output, "output")
@@ -155,14 +156,16 @@ def reduce_scatter(output, input, op="sum", group=None, async_op=False):
         _tensor(input, "input")
         if input.dtype is not output.dtype or input.numel_ != output.numel_ * group.size:
             raise ValueError(
-                f"`input` must have {group.size} times the elements of `output` and its dtype: got shape {input.shape_} "
-                f"of {input.dtype} for shape {output.shape_} of {output.dtype}"
+                f"`input` must have {group.size} times the elements of `output` and its dtype: got shape "
+                f"{input.shape_} of {input.dtype} for shape {output.shape_} of {output.dtype}"
             )
         counts, given = [output.numel_] * group.size, _contiguous(input)
     else:
         _pieces(input, "input", group, output.dtype)
         if input[group.rank].shape_ != output.shape_:
-            raise ValueError(f"`output` has shape {output.shape_}, but part {group.rank} has {input[group.rank].shape_}")
+            raise ValueError(
+                f"`output` has shape {output.shape_}, but part {group.rank} has {input[group.rank].shape_}"
+            )
         counts = [x.numel_ for x in input]
         given = input[0] if group.size == 1 else _joined(input)
     if group.size == 1:

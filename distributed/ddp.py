@@ -21,10 +21,10 @@ class DistributedDataParallel(nn.Module):
 
     As torch.nn.parallel.DistributedDataParallel (Li et al., arXiv 2006.15704). Parameters and buffers of rank 0 are
     given to all at the start, buffers before each training pass too (`broadcast_buffers`). Gradients travel in buckets,
-    a first one of `first_bucket_mb` and others of `bucket_mb` MB, while backward computes those of earlier layers; after
-    the first pass the buckets follow the order in which gradients came. `compression="bfloat16"` halves what travels,
-    and rounds it. `find_unused_parameters` looks for parameters that do not take part in a pass; without it, such a pass
-    is an error at the next one. Gradients are parts of the buckets' memory.
+    a first one of `first_bucket_mb` and others of `bucket_mb` MB, while backward computes those of earlier layers;
+    after the first pass the buckets follow the order in which gradients came. `compression="bfloat16"` halves what
+    travels, and rounds it. `find_unused_parameters` looks for parameters that do not take part in a pass; without it,
+    such a pass is an error at the next one. Gradients are parts of the buckets' memory.
     """
 
     def __init__(
@@ -47,7 +47,11 @@ class DistributedDataParallel(nn.Module):
         if compression is not None and as_dtype(compression).name not in ("bfloat16", "float16"):
             raise ValueError(f"`compression` must be 'bfloat16', 'float16' or None, got {compression!r}")
         self.module = module
-        self.group, self.find_unused, self.broadcast_buffers = world_group(group), find_unused_parameters, broadcast_buffers
+        self.group, self.find_unused, self.broadcast_buffers = (
+            world_group(group),
+            find_unused_parameters,
+            broadcast_buffers,
+        )
         parameters = [p for p in module.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("`module` has no parameter that requires a gradient: there is nothing to average")
@@ -65,7 +69,9 @@ class DistributedDataParallel(nn.Module):
             if theirs != mine:
                 at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
                 here, there = (x[at] if at < len(x) else "nothing" for x in (mine, theirs))
-                raise ValueError(f"`module` differs between ranks: rank {self.group.rank} has {here}, rank {rank} {there}")
+                raise ValueError(
+                    f"`module` differs between ranks: rank {self.group.rank} has {here}, rank {rank} {there}"
+                )
 
     def _give(self, src, parameters=True):
         """Parameters (and buffers) of a rank, for all."""
@@ -128,8 +134,8 @@ class DistributedDataParallel(nn.Module):
 class Join:
     """Who has no more data takes part with zeros until all are done; then all take the model of who did the most steps.
 
-    Averages are over all ranks of the group. Every training pass must be synchronised, and buffers are given from rank to
-    rank at the end only.
+    Averages are over all ranks of the group. Every training pass must be synchronised, and buffers are given from rank
+    to rank at the end only.
     """
 
     def __init__(self, model):

@@ -3,6 +3,7 @@
 import os
 
 from .. import config
+from ..context import set_num_threads
 from ..core import launch as core_launch
 from ..core import memory
 from ..device import CPU
@@ -19,7 +20,8 @@ class Group:
     """Ranks that communicate: all of them call each collective, in one order.
 
     `ranks` are their numbers in the world, `rank` is this process's place among them, `size` how many there are,
-    `hosts` where each runs, and `transport` says how bytes travel ("shared memory", "MPI messages", "a single process").
+    `hosts` where each runs, and `transport` says how bytes travel ("shared memory", "MPI messages", or "a single
+    process").
     """
 
     def __init__(self, comm, name, ranks, timeout, transport, checks):
@@ -32,14 +34,15 @@ class Group:
             self.hosts, self.nodes = (world.host(),), 1
             return
         MPI = world.mpi()
-        about = comm.allgather((world.host(), len(os.sched_getaffinity(0)), threads.default_threads()))
+        about = comm.allgather((world.host(), tuple(sorted(os.sched_getaffinity(0))), core_launch.threads()))
         self.hosts = tuple(host for host, _, _ in about)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        shared, least = node.size == self.size, node.allreduce(node.size, MPI.MIN)
+        shared = node.size == self.size
         self.nodes = len(set(comm.allgather(node.allgather(self.rank)[0])))
         node.Free()
         here = [entry for entry in about if entry[0] == world.host()]
-        crowded = least > 1 and sum(count for _, _, count in here) > _cpus(here)
+        # ranks that share CPUs give them away early: a rank that spins keeps the one that it waits for from running
+        crowded = len(here) > len({cpu for _, cpus, _ in here for cpu in cpus})
         if transport == "messages" or not comm.allreduce(shared, MPI.LAND):
             self.links = Messages(self, comm, timeout, crowded)
         else:
@@ -111,11 +114,12 @@ class Group:
         return Group(comm, name, [self.ranks[r] for r in ranks], *self.settings)
 
 
-def _cpus(here):
-    """How many CPUs the ranks of this node have together, as far as one of them can see."""
-    mine = os.sched_getaffinity(0)
-    bound = sum(count for _, count, _ in here)
-    return bound if len(mine) * len(here) <= (os.cpu_count() or 1) else min(bound, os.cpu_count() or 1)
+def _divide_threads(comm):
+    """Ranks that may run on the same CPUs have an equal part of them as threads, unless the user says otherwise."""
+    mine = world.host(), tuple(sorted(os.sched_getaffinity(0)))
+    alike = comm.allgather(mine).count(mine)
+    if alike > 1 and not os.environ.get("INFINICORE_NUM_THREADS"):
+        set_num_threads(max(1, threads.default_threads() // alike))
 
 
 def init(timeout=None, transport=None, debug_mode=None):
@@ -140,6 +144,8 @@ def init(timeout=None, transport=None, debug_mode=None):
     MPI = world.mpi()
     comm = None if MPI is None else MPI.COMM_WORLD.Dup()
     ranks = range(1 if comm is None else comm.size)
+    if comm is not None:
+        _divide_threads(comm)
     _state["world"] = Group(comm, "world", ranks, timeout, transport, debug.Checks if checks else None)
     _state["settings"] = given
     return _state["world"]

@@ -9,8 +9,8 @@ import sys
 from ..kernels.cpu import machine
 
 _MISSING = (
-    '`infinicore run` needs MPI, and {what} cannot be found: `pip install "infinicore-numba[mpi]"` (Open MPI from PyPI, '
-    "no compiler), or load the MPI of this machine"
+    '`infinicore run` needs MPI, and {what} cannot be found: `pip install "infinicore-numba[mpi]"` (Open MPI from '
+    "PyPI, no compiler), or load the MPI of this machine"
 )
 
 
@@ -83,7 +83,7 @@ def local_rank():
 
 
 def share_of(cpus, rank, count):
-    """The CPUs of rank `rank` of the `count` of a node: neighbours, as many for each; one, in turn, where there are few."""
+    """The CPUs of rank `rank` of the `count` of a node: neighbours, as many for each; one where they are few."""
     cpus = sorted(cpus)
     if count >= len(cpus):
         return [cpus[rank % len(cpus)]]

@@ -1,10 +1,11 @@
 """How bytes get from rank to rank: by memory that the ranks of a node share, or by MPI's messages.
 
-Both make launch records, which graphs replay. A transport has `channels`, each with memory or a communicator of its own:
-number 0 is that of the calling thread, 1 that of the thread that communicates in the background.
+Both make launch records, which graphs replay. A transport has `channels`, each with memory or a communicator of its
+own: number 0 is that of the calling thread, 1 that of the thread that communicates in the background.
 """
 
 import ctypes
+import itertools
 import os
 import time
 import zlib
@@ -16,7 +17,6 @@ from ..dispatch.launcher import Launcher
 from ..dtype import int64, uint8
 from ..kernels.blocks import comm as blocks
 from ..kernels.blocks.comm import MESSAGES, REDUCE, ROWS, TRANSFER
-
 from . import world
 
 CHANNELS = 2
@@ -89,6 +89,11 @@ class _Transport:
             raise_for(status, errors, what)
 
 
+def _combine(dtype, how):
+    """The address of the kernel that reduces rows."""
+    return CPU.backend.kernel("comm.combine.rows", {"T": dtype.name, "HOW": how})
+
+
 class SharedMemory(_Transport):
     """For a group whose ranks all run on one node."""
 
@@ -147,10 +152,11 @@ class SharedMemory(_Transport):
         """(handle, values, errors) of a reduction, whose tensors are still open."""
         what, mode, how, dtype, starts, channel, heap = key
         block = REDUCE(
-            x=0, y=0, item=dtype.itemsize, mode=mode, heap=heap[0], segment=heap[1], offset=0, starts=starts,
+            x=0, y=0, combine=_combine(dtype, how), item=dtype.itemsize, mode=mode, heap=heap[0], segment=heap[1],
+            offset=0, starts=starts,
             **self._shared(channel, (what, mode, how, dtype.name, starts, heap[2])),
         )  # fmt: skip
-        handle = CPU.backend.kernel("comm.shared.reduce", {"T": dtype.name, "HOW": how})
+        handle = CPU.backend.kernel("comm.shared.reduce", {})
         self._plans[key] = handle, tuple(block[0]), Errors(self, what)
         return self._plans[key]
 
@@ -280,7 +286,7 @@ class Messages(_Transport):
         rank, size, item, dtype = self.group.rank, self.group.size, x.dtype.itemsize, x.dtype
         others = [r for r in range(size) if r != rank]
         whole = not scatter and starts[-1] * item * size <= _ONE_PHASE_BYTES
-        parts = ((0, starts[-1]),) * size if whole else tuple(zip(starts, starts[1:]))
+        parts = ((0, starts[-1]),) * size if whole else tuple(itertools.pairwise(starts))
         first, last = parts[rank]
         n = last - first
         rows = core_launch.new_tensor((size, max(1, n)), dtype, CPU)
@@ -291,11 +297,13 @@ class Messages(_Transport):
         mine = y if scatter else core_launch.view_tensor(y, (n,), (1,), first)
         if n:
             own = core_launch.view_tensor(x, (n,), (1,), first)
-            block = ROWS(rows=rows, own=own, y=mine, item=item, stride=width, size=size, rank=rank)
+            block = ROWS(rows=rows, own=own, y=mine, stride=width, size=size, rank=rank)
             types = {"T": dtype.name, "HOW": how}
             Launcher(what, CPU).launch("comm.combine.rows", types, block, n, size * 2)
         if not whole and not scatter:
-            moves = [(blocks.RECEIVE, r, y.address + starts[r] * item, (starts[r + 1] - starts[r]) * item) for r in others]
+            moves = [
+                (blocks.RECEIVE, r, y.address + starts[r] * item, (starts[r + 1] - starts[r]) * item) for r in others
+            ]
             moves += [(blocks.SEND, r, mine.address, n * item) for r in others]
             self.transfer(what, moves, (y,), channel)
 

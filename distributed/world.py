@@ -47,7 +47,7 @@ def mpi():
 
 
 def _abort_on_errors(MPI):
-    """Let an exception that nobody catches end all processes, after its traceback: the others would wait for this one."""
+    """Let an exception that nobody catches end all processes, after its traceback: the others would wait for it."""
     shown = sys.excepthook
 
     def hook(kind, error, traceback):

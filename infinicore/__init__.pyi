@@ -88,6 +88,7 @@ from . import amp as amp
 from . import optim as optim
 from . import data as data
 from . import train as train
+from . import distributed as distributed
 
 __version__: str
 bool: DType

@@ -13,7 +13,7 @@ WAITING = Block("| spin timeout report pids size rank broken")
 SHARED = Block("| control slots slot_bytes signature", after=WAITING)
 
 # An all-reduce or a reduce-scatter. Elements [starts[r], starts[r + 1]) of x are reduced by rank r.
-REDUCE = Block("| x y item mode heap segment offset starts*", after=SHARED)
+REDUCE = Block("| x y combine item mode heap segment offset starts*", after=SHARED)
 
 # Messages between pairs of ranks. `moves` are (kind, peer, address, bytes) each; `state` has 2 numbers for each.
 TRANSFER = Block("| mail mail_bytes state resume count moves*", after=WAITING)
@@ -21,8 +21,8 @@ TRANSFER = Block("| mail mail_bytes state resume count moves*", after=WAITING)
 # The same by MPI: addresses of its functions, its handles, and memory for requests.
 MESSAGES = Block("| isend irecv testall comm byte tag requests request_bytes statuses count moves*", after=WAITING)
 
-# Rows of a matrix reduced to one: the sum of what other nodes sent.
-ROWS = Block("rows own y | item stride size rank")
+# What each rank has of the same elements: rank r at rows + r * stride bytes, and `rank` itself at `own`.
+ROWS = Block("rows own y | stride size rank")
 
 # Places (int64) in the record of a rank.
 READY = 0  # the number of the last operation for which this rank has published what it gives

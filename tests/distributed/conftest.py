@@ -13,7 +13,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 @pytest.fixture(scope="session")
 def ranks(root):
     """`ranks(n, program, *arguments, **environment)`: run a program on n ranks; the finished process."""
-    pytest.importorskip("mpi4py")
     from infinicore.distributed import launch
 
     try:
@@ -23,6 +22,8 @@ def ranks(root):
 
     def run(count, program, *arguments, timeout=120, check=True, **environment):
         line, variables = launch.command(count, None, str(PROGRAMS / program), list(map(str, arguments)))
+        if count == 1:  # without MPI
+            line = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
         variables |= {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": str(root), "INFINICORE_COMM_TIMEOUT": "60"}
         variables |= environment
         done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=timeout, check=False)

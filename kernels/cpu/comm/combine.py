@@ -30,34 +30,26 @@ def divided(total, size):
 
 
 @jit.inline
-def combine(y, rows, step, own, rank, size, n, T, HOW):
-    """y[:n] of what `size` ranks have: rank r at address `rows + r * step`, and `rank` itself at `own`."""
-    first = ptr(own if rank == 0 else rows, T)
-    i = 0
-    while i + WIDE <= n:
+def rows(args, lo, hi, T, HOW):
+    """Elements [lo, hi) of what all ranks have. `HOW` is one of SUM, PROD, MIN, MAX, AVG."""
+    size, rank, stride = load(args, ROWS.size), load(args, ROWS.rank), load(args, ROWS.stride)
+    start, own, y = load(args, ROWS.rows), load(args, ROWS.own), ptr(load(args, ROWS.y), T)
+    first, i = ptr(own if rank == 0 else start, T), lo
+    while i + WIDE <= hi:
         total = vload(first, i, WIDE)
         for r in range(1, size):
-            total = two(total, vload(ptr(own if r == rank else rows + r * step, T), i, WIDE), HOW)
+            total = two(total, vload(ptr(own if r == rank else start + r * stride, T), i, WIDE), HOW)
         if HOW == AVG:
             total = divided(total, size)
         vstore(y, i, total)
         i += WIDE
-    while i < n:
-        rest = n - i
+    while i < hi:
+        rest = hi - i
         total = vload_first(first, i, LANES, rest)
         for r in range(1, size):
-            total = two(total, vload_first(ptr(own if r == rank else rows + r * step, T), i, LANES, rest), HOW)
+            total = two(total, vload_first(ptr(own if r == rank else start + r * stride, T), i, LANES, rest), HOW)
         if HOW == AVG:
             total = divided(total, size)
         vstore_first(y, i, total, rest)
         i += LANES
-
-
-@jit.inline
-def rows(args, lo, hi, T, HOW):
-    """Elements [lo, hi) of the rows that other ranks sent, and of this rank's own."""
-    item = load(args, ROWS.item)
-    y = ptr(load(args, ROWS.y) + lo * item, T)
-    combine(y, load(args, ROWS.rows) + lo * item, load(args, ROWS.stride), load(args, ROWS.own) + lo * item,
-            load(args, ROWS.rank), load(args, ROWS.size), hi - lo, T, HOW)  # fmt: skip
     return 0

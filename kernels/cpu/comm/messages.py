@@ -42,7 +42,10 @@ def transfer(args, lo, hi):
         turn = 0
         while True:
             store(flag, 0, 0)
-            if call_at(load(args, MESSAGES.testall), (posted, requests, address(flag), load(args, MESSAGES.statuses))) != 0:
+            if (
+                call_at(load(args, MESSAGES.testall), (posted, requests, address(flag), load(args, MESSAGES.statuses)))
+                != 0
+            ):
                 return MPI_ERROR
             if load(flag, 0) != 0:
                 break

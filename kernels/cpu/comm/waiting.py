@@ -34,7 +34,7 @@ def report(args, code, peer):
 
 @jit.inline
 def idle(args, peer, turn, started):
-    """One turn of waiting for `peer` beyond the first look: 0, or the code of an error. `started`: memory of 8 bytes."""
+    """One turn of waiting for `peer`: 0, or the code of an error. `started` is memory of 8 bytes."""
     spin = load(args, WAITING.spin)
     if turn < spin:
         pause()

@@ -1,9 +1,9 @@
 """Data-parallel training beside one process that has every rank's rows: losses and parameters within 1e-5."""
 
+import infinicore.distributed as dist
 import numpy as np
 
 import infinicore as ic
-import infinicore.distributed as dist
 from infinicore import nn, optim
 from infinicore.models import from_config
 
@@ -59,7 +59,7 @@ def language(config, accumulate, record):
     own = from_config(config)
     model = dist.DistributedDataParallel(own, bucket_mb=0.02, first_bucket_mb=0.005)
     assert N == 1 or len(model.reducer.buckets) > 2
-    # The gradient of a key's bias is 0, as softmax does not see it: `eps` keeps AdamW from dividing its rounding by itself.
+    # The gradient of a key's bias is 0, as softmax does not see it: `eps` keeps AdamW from dividing rounding by itself.
     adams = [optim.AdamW(m.parameters(), lr=1e-2, eps=1e-4) for m in (reference, model)]
     passes = ic.recorded(lambda ids, labels: _backward(model.loss(ids, labels), accumulate)) if record else None
     for step in range(10):
