@@ -7,6 +7,7 @@ returns.
 
 from .. import dispatch
 from ..core import launch as core_launch
+from ..core import layout
 from ..core.tensor_cy import TensorBase
 from ..dispatch import writable
 from ..kernels.blocks import comm as blocks
@@ -197,17 +198,9 @@ def _joined(tensors):
     at = 0
     for x in tensors:
         if x.numel_:
-            dispatch.copy_into(core_launch.view_tensor(whole, x.shape_, _strides(x.shape_), at), x)
+            dispatch.copy_into(core_launch.view_tensor(whole, x.shape_, layout.contiguous_strides(x.shape_), at), x)
         at += x.numel_
     return whole
-
-
-def _strides(shape):
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
 
 
 def _pieces(tensors, name, group, dtype):
@@ -307,7 +300,7 @@ def _parts(whole, name, group, like):
         )
     if not whole.contiguous_:
         raise ValueError(f"`{name}` must be contiguous, got strides {whole.strides_}: pass a list of tensors instead")
-    strides = _strides(like.shape_)
+    strides = layout.contiguous_strides(like.shape_)
     return [core_launch.view_tensor(whole, like.shape_, strides, r * like.numel_) for r in range(group.size)]
 
 

@@ -1,14 +1,16 @@
 """Groups of ranks, and the start: `init()` makes the group of all."""
 
+import math
 import os
 
 from .. import config
 from ..context import set_num_threads
 from ..core import launch as core_launch
-from ..core import memory
+from ..core import layout, memory
 from ..device import CPU
-from ..dispatch import as_dtype, wrap
+from ..dispatch import as_dtype, empty
 from ..kernels.cpu import threads
+from ..tensor.tensor import Tensor
 from . import debug, world
 from .transport import CHANNELS, Heap, Messages, SharedMemory, slices
 from .work import Background, Courier, done
@@ -68,18 +70,14 @@ class Group:
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = as_dtype("float32" if dtype is None else dtype)
-        count = 1
-        for length in shape:
-            count *= length
+        count = math.prod(shape)
         if not isinstance(self.links, SharedMemory):
-            from ..dispatch import empty
-
             return empty(shape, dtype)
         owner = self.links.heap(count * dtype.itemsize)
         storage = memory.Storage(owner.address, count * dtype.itemsize, None, owner)
-        flat = wrap(owner.address, (count,), (1,), dtype, owner)
-        flat.set_layout(storage, owner.address, dtype, CPU, (count,), (1,), count, True)
-        return flat.view(shape)
+        tensor = Tensor.__new__(Tensor)
+        tensor.set_layout(storage, owner.address, dtype, CPU, shape, layout.contiguous_strides(shape), count, True)
+        return tensor
 
     def background(self):
         """The thread that communicates beside this one, made when it is first asked for."""
