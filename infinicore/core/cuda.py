@@ -3,12 +3,10 @@
 import threading
 
 from ..kernels.build import load as cpu_load
-from ..kernels.cpu import plans as cpu_plans
-from ..kernels.cuda import driver, load
+from ..kernels.cuda import driver, load, plans
 from . import launch, memory
 from .backend import Backend
 
-_SMALL = 1 << 20  # blocks up to here come out of chunks of this size
 _current = threading.local()  # `gpu`: the one whose context this thread has entered
 
 
@@ -151,7 +149,7 @@ class Cuda(Backend):
         found = self.plans.get(key)
         if found is None:
             with cpu_load.on(self.kernels):
-                found = self.keep(key, cpu_plans.plan(problem, _SLOTS))
+                found = self.keep(key, plans.plan(problem))
         return found
 
     # ---- launches ----
@@ -162,6 +160,3 @@ class Cuda(Backend):
         if errors:
             self._errors[self.kernels.name_of(handle)] = errors
         return launch.launch(handle, values, n, grain, keep, errors, places, tensors)
-
-
-_SLOTS = 1024  # what takes slots of a workspace gets so many

@@ -110,9 +110,9 @@ class Kernels:
         key = (rule, *parameters)
         found = self._handles.get(key)
         if found is None:
-            source = getattr(render, family)(rule, *parameters)
+            source = getattr(cuda_render if family in policy.RENDERED else render, family)(rule, *parameters)
             label = "-".join([rule.name, *filter(None, parameters)])
-            found = self._handles[key] = self._load(label, source, policy.shape(family))
+            found = self._handles[key] = self._load(label, source, policy.rendered(family, *parameters))
         return found
 
     def elementwise(self, op, inputs, compute, output, strided):
