@@ -8,8 +8,9 @@ import itertools
 import sys
 from pathlib import Path
 
-import infinicore as ic
 import infinicore.distributed as dist
+
+import infinicore as ic
 from infinicore import optim
 from infinicore.data import DataLoader, DistributedSampler, character_datasets
 from infinicore.models import from_config

@@ -16,7 +16,10 @@ EXPECTED = {
     "resume.py": ["status -9", "'step-00000030'", "bit for bit the same: True"],
 }
 # Those that take settings, with small ones: see below.
-OTHERS = ("generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py", "data_parallel.py")
+OTHERS = (
+    "generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py",
+    "data_parallel.py",
+)  # fmt: skip
 TEXT = "".join(f"def square_{i}(x):\n    return x * {i}  # and {i % 7} more\n\n\n" for i in range(200))
 
 
