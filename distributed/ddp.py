@@ -7,7 +7,7 @@ from ..autograd import is_grad_enabled, no_grad
 from ..core import launch as core_launch
 from ..core import node
 from ..core.tensor_cy import TensorBase
-from ..dispatch import as_dtype
+from ..dispatch import as_dtype, refuse_recording
 from . import collectives as c
 from .group import world_group
 from .objects import all_gather_object
@@ -98,6 +98,10 @@ class DistributedDataParallel(nn.Module):
             self._give(0, parameters=False)
         result = function(*args, **kwargs)
         if syncs:
+            if self.find_unused:
+                refuse_recording(
+                    "`find_unused_parameters`", "it looks at each pass anew; leave it out, or do not record"
+                )
             self.reducer.prepare(self._unused(result) if self.find_unused else None)
         return result
 

@@ -59,19 +59,21 @@ class Group:
         """Where the parts begin of `n` elements that the ranks reduce, each one of them."""
         found = self._starts.get((n, item))
         if found is None:
+            if len(self._starts) >= 4096:
+                self._starts.clear()
             found = self._starts[n, item] = slices(n, self.size, item)
         return found
 
     def empty(self, shape, dtype=None):
-        """A new uninitialised tensor in memory that all ranks of a node reach: collectives on it copy nothing.
+        """A new uninitialised tensor in memory that all ranks of a node reach: an all-reduce of it copies nothing.
 
-        Every rank of the group calls this alike. The memory stays until the process ends. Elsewhere than on one node,
-        it is an ordinary tensor.
+        Every rank of the group calls this alike. The memory stays until the process ends. Where ranks run on
+        several nodes, or little memory can be shared (`/dev/shm`), it is an ordinary tensor.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = as_dtype("float32" if dtype is None else dtype)
         count = math.prod(shape)
-        if not isinstance(self.links, SharedMemory):
+        if not isinstance(self.links, SharedMemory) or not self.links.has_room(count * dtype.itemsize):
             return empty(shape, dtype)
         owner = self.links.heap(count * dtype.itemsize)
         storage = memory.Storage(owner.address, count * dtype.itemsize, None, owner)

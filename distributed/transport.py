@@ -25,6 +25,9 @@ _MAIL_BYTES = 64 << 10
 _ONE_PHASE_BYTES = 64 << 10  # of all ranks together; above, each rank reduces a part
 _SPIN, _SPIN_SHORT = 20_000, 50  # looks before the CPU is given away; where ranks share CPUs, a few
 _ALIGN = 64
+_SHARED_FOLDER = "/dev/shm"  # where MPI keeps windows
+_SPARE = 1.25
+_KEPT = 4096  # plans of reductions
 
 
 class Errors:
@@ -157,6 +160,8 @@ class SharedMemory(_Transport):
             **self._shared(channel, (what, mode, how, dtype.name, starts, heap[2])),
         )  # fmt: skip
         handle = CPU.backend.kernel("comm.shared.reduce", {})
+        if len(self._plans) >= _KEPT:
+            self._plans.clear()
         self._plans[key] = handle, tuple(block[0]), Errors(self, what)
         return self._plans[key]
 
@@ -214,6 +219,16 @@ class SharedMemory(_Transport):
         x = core_launch.new_tensor((1,), uint8, CPU)
         self.reduce(what, x, x, (0,) * (self.group.size + 1), blocks.MAX, channel)
 
+    def has_room(self, nbytes):
+        """Whether all ranks can share as much memory: where it is full, a process ends when it writes."""
+        try:
+            found = os.statvfs(_SHARED_FOLDER)
+            room = found.f_bavail * found.f_frsize
+        except OSError:
+            room = None
+        enough = room is None or room > _SPARE * nbytes * self.group.size
+        return all(self.comm.allgather(enough))
+
     def heap(self, nbytes):
         """Memory of this rank that the others may read and write too: (owner, address). All ranks call it alike."""
         nbytes = -(-max(nbytes, 1) // 4096) * 4096
@@ -244,6 +259,7 @@ class Messages(_Transport):
         self._comms = [comm.Dup() for _ in range(CHANNELS)]
         for one in self._comms:
             one.Set_errhandler(MPI.ERRORS_RETURN)
+        self._lost = []
         self._handles = [MPI._handleof(one) for one in self._comms]
         self._byte = MPI._handleof(MPI.BYTE)
         self._functions = {name: world.function(f"MPI_{name.capitalize()}") for name in ("isend", "irecv", "testall")}
@@ -265,6 +281,7 @@ class Messages(_Transport):
             return True
         if time.monotonic() - since > self.timeout:
             self.report[0] = moves[0][1]
+            self._lost.append((keep, requests))
             raise Errors(self, what).get(blocks.LATE)
         time.sleep(5e-5)
         return False
@@ -278,7 +295,12 @@ class Messages(_Transport):
             requests=requests.address, request_bytes=self._request_bytes, statuses=statuses.address,
             count=len(moves), moves=[n for move in moves for n in move],
         )  # fmt: skip
-        self.launch("comm.messages.transfer", {}, block, (*keep, requests, statuses), what)
+        keep = (*keep, requests, statuses)
+        try:
+            self.launch("comm.messages.transfer", {}, block, keep, what)
+        except world.PeerError:
+            self._lost.append(keep)  # MPI may still write to it
+            raise
         return True
 
     def reduce(self, what, x, y, starts, how, channel, scatter=False):

@@ -9,6 +9,7 @@ SENTENCES = {
     "gone": "which has ended",
     "raises": "KeyError: 'a mistake of rank 1'",
     "differs": "differ in kind, dtype, number of elements or order",
+    "offsets": "differ in kind, dtype, number of elements or order",
     "debug": "calls `broadcast` of",
     "late": "longer than 2 s",
 }

@@ -52,7 +52,8 @@ def publish(args, k, offset):
     if code != 0:
         return code
     for peer in range(load(args, REDUCE.size)):
-        if load(control + peer * RECORD, SIGNATURES + k % 2) != load(args, REDUCE.signature):
+        theirs = control + peer * RECORD
+        if load(theirs, SIGNATURES + k % 2) != load(args, REDUCE.signature) or load(theirs, OFFSETS + k % 2) != offset:
             return report(args, DISAGREE, peer)
     return 0
 

@@ -217,6 +217,10 @@ def objects_and_windows():
         half.copy_(ic.from_numpy(every[R][: n // 2].copy()))
         dist.all_reduce(half, "avg")
         same(half, folded([e[: n // 2] for e in every], "avg", "float32"), "part of the window")
+    if N > 1:
+        world.links.has_room = lambda nbytes: False  # nothing can be shared
+        same(dist.all_reduce(world.empty((5,)).fill_(1.0)), np.full(5, N, "float32"), "ordinary memory")
+        del world.links.has_room
     x = ic.full((3,), R + 1.0)
     y = ic.empty(3)
     ccl.allreduce(y, x, ccl.MAX)

@@ -28,6 +28,8 @@ elif kind == "raises":
     dist.all_reduce(x)
 elif kind == "differs":
     dist.all_reduce(x if rank else ic.ones(50_001))
+elif kind == "offsets":  # parts of the window that do not lie over one another
+    dist.all_reduce(group.empty((2000,)).zero_()[rank * 64 : rank * 64 + 1000])
 elif kind == "debug":
     if rank:
         dist.all_reduce(x)
