@@ -23,6 +23,7 @@ CHANNELS = 2
 _SLOT_BYTES = 256 << 10  # what a rank publishes at a time: half of a second-level cache
 _MAIL_BYTES = 64 << 10
 _ONE_PHASE_BYTES = 64 << 10  # of all ranks together; above, each rank reduces a part
+_COPIED_BYTES = 16 << 10  # up to this, also tensors of the window are copied: one meeting is cheaper than two
 _SPIN, _SPIN_SHORT = 20_000, 50  # looks before the CPU is given away; where ranks share CPUs, a few
 _ALIGN = 64
 _SHARED_FOLDER = "/dev/shm"  # where MPI keeps windows
@@ -120,6 +121,7 @@ class SharedMemory(_Transport):
         self.broken = self._base
         self.pids = self._ask_pids()
         self._plans, self._heaps = {}, []
+        self._nothing, self._no_parts = core_launch.new_tensor((1,), uint8, CPU), (0,) * (size + 1)
 
     def _allocate(self, nbytes):
         """(window, address of the first rank's part, bytes of this rank's part) of new shared memory."""
@@ -168,12 +170,15 @@ class SharedMemory(_Transport):
     def reduce(self, what, x, y, starts, how, channel, scatter=False):
         """Elements [starts[r], starts[r + 1]) of x, reduced by rank r: into its y (scatter), or into all of every y."""
         heap, values = (0, 0, 0), {}
+        nbytes = starts[-1] * x.dtype.itemsize * self.group.size
         if scatter:
             mode = blocks.SCATTER
+        elif nbytes <= _COPIED_BYTES:
+            mode = blocks.ONE_PHASE
         elif x is y and type(x.storage.owner) is Heap and x.storage.owner.transport is self:
             owner = x.storage.owner
             mode, heap, values = blocks.IN_PLACE, owner.place, {"offset": x.address - owner.address}
-        elif starts[-1] * x.dtype.itemsize * self.group.size <= _ONE_PHASE_BYTES:
+        elif nbytes <= _ONE_PHASE_BYTES:
             mode = blocks.ONE_PHASE
         else:
             mode = blocks.TWO_PHASES
@@ -216,8 +221,7 @@ class SharedMemory(_Transport):
 
     def barrier(self, what, channel):
         """Wait for all."""
-        x = core_launch.new_tensor((1,), uint8, CPU)
-        self.reduce(what, x, x, (0,) * (self.group.size + 1), blocks.MAX, channel)
+        self.reduce(what, self._nothing, self._nothing, self._no_parts, blocks.MAX, channel)
 
     def has_room(self, nbytes):
         """Whether all ranks can share as much memory: where it is full, a process ends when it writes."""

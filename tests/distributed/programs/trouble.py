@@ -29,7 +29,7 @@ elif kind == "raises":
 elif kind == "differs":
     dist.all_reduce(x if rank else ic.ones(50_001))
 elif kind == "offsets":  # parts of the window that do not lie over one another
-    dist.all_reduce(group.empty((2000,)).zero_()[rank * 64 : rank * 64 + 1000])
+    dist.all_reduce(group.empty((20_000,)).zero_()[rank * 64 : rank * 64 + 10_000])
 elif kind == "debug":
     if rank:
         dist.all_reduce(x)
