@@ -1,7 +1,7 @@
-"""Elementwise kernels, reductions and scans of GPUs, from the rules that those of the CPU are rendered from.
+"""Elementwise kernels and reductions of GPUs, from the rules that those of the CPU are rendered from.
 
-An elementwise kernel: a thread does the elements of one access of 16 bytes, where all operands are contiguous and lie at such addresses, and
-one element where they are not: what its place in each operand is follows from its number.
+Of an elementwise kernel, a thread does the elements of one access of 16 bytes, where all operands are contiguous and
+lie at such addresses, and one element where they are not: what its place in each operand is follows from its number.
 """
 
 from ..build.render import FINISH, function_text, hands_on, start_expression, type_expression

@@ -56,7 +56,7 @@ def barrier(typingctx):
 
 @intrinsic(prefer_literal=True)
 def shared(typingctx, nbytes):
-    """The address of `nbytes` (a literal) that the threads of a block share, 16-byte aligned: one piece for each use."""
+    """The address of `nbytes` (a literal) that the threads of a block share, 16-byte aligned."""
     size = literal_of(nbytes)
     if size is None:
         return None
