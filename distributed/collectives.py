@@ -13,7 +13,6 @@ from ..dispatch import writable
 from ..kernels.blocks import comm as blocks
 from ..kernels.blocks.comm import RECEIVE, SEND
 from .group import world_group
-from .transport import Heap
 from .work import done
 
 OPS = {"sum": blocks.SUM, "prod": blocks.PROD, "min": blocks.MIN, "max": blocks.MAX, "avg": blocks.AVG}
@@ -448,9 +447,3 @@ def batch(messages, group=None, async_op=False):
     for to, source in moves.copies:
         dispatch.copy_into(to, source)
     return (work or done(None)) if async_op else None
-
-
-__all__ = [
-    "P2P", "Heap", "all_gather", "all_reduce", "all_to_all", "barrier", "batch", "broadcast", "gather", "irecv",
-    "isend", "recv", "reduce", "reduce_scatter", "scatter", "send",
-]  # fmt: skip

@@ -7,7 +7,8 @@ from ..autograd import is_grad_enabled, no_grad
 from ..core import launch as core_launch
 from ..core import node
 from ..core.tensor_cy import TensorBase
-from ..dispatch import as_dtype, refuse_recording
+from ..dispatch import as_dtype, empty, refuse_recording
+from ..dtype import int64
 from . import collectives as c
 from .group import world_group
 from .objects import all_gather_object
@@ -148,7 +149,7 @@ class Join:
         self.model, self.steps = model, 0
 
     def _count(self, here):
-        flag = c.dispatch.empty((1,), as_dtype("int64")).fill_(int(here))
+        flag = empty((1,), int64).fill_(int(here))
         return c.all_reduce(flag, "sum", self.model.group).item()
 
     def present(self):

@@ -12,7 +12,7 @@ from ..dispatch import as_dtype, empty
 from ..kernels.cpu import threads
 from ..tensor.tensor import Tensor
 from . import debug, world
-from .transport import CHANNELS, Heap, Messages, SharedMemory, slices
+from .transport import CHANNELS, Messages, SharedMemory, slices
 from .work import Background, Courier, done
 
 _state = {"world": None, "settings": None}
@@ -182,6 +182,3 @@ def new_group(ranks):
     rest = [r for r in range(everyone.size) if r not in ranks]
     found = everyone.split([ranks, rest] if rest else [ranks], f"ranks {ranks}")
     return found if everyone.rank in ranks else None
-
-
-__all__ = ["Group", "Heap", "get_rank", "get_world_size", "init", "is_initialized", "new_group", "world_group"]

@@ -2,6 +2,7 @@
 
 from ..core import launch as core_launch
 from ..dispatch import copy_into, empty
+from ..dtype import uint8
 from . import collectives as c
 from .objects import broadcast_object
 from .work import done
@@ -172,7 +173,7 @@ class Reducer:
 
     def _taken(self):
         """Which parameters any rank used."""
-        flags = empty((len(self.parameters),), c.dispatch.as_dtype("uint8")).zero_()
+        flags = empty((len(self.parameters),), uint8).zero_()
         host = flags.numpy()
         host[list(self.touched)] = 1
         c.all_reduce(flags, "max", self.group, async_op=True).wait()
