@@ -1,13 +1,17 @@
 """Text generation with language models: tokenizers, sampling, caches, streams of tokens, chat."""
 
+import importlib
+
 from .conversation import Conversation
+from .engine.params import SamplingParams
 from .generate import Completion, Generation, Token, generate
 from .kvcache import PagedCache, StaticCache
 from .runner import Runner
-from .sampler import SamplingParams
 from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of
 
 __all__ = [
+    "LLM",
+    "AsyncEngine",
     "Completion",
     "Conversation",
     "Generation",
@@ -21,3 +25,11 @@ __all__ = [
     "generate",
     "tokenizer_of",
 ]
+
+_ABOVE = {"LLM": "llm", "AsyncEngine": "async_engine"}  # they load models, which stand above what is imported here
+
+
+def __getattr__(name):
+    if name in _ABOVE:
+        return getattr(importlib.import_module(f"{__name__}.{_ABOVE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

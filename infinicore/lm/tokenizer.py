@@ -1,5 +1,6 @@
 """Text to token ids and back: a tokenizer.json or the tokenizer of a GGUF file, and decoding while tokens arrive."""
 
+import functools
 from pathlib import Path
 
 from ..interop.tokenizers import Guard, check_text, read
@@ -65,9 +66,14 @@ class Tokenizer:
         with self._guard:
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    def to_json(self):
+        """The tokenizer as the text of a tokenizer.json, also that of a GGUF file."""
+        with self._guard:
+            return self._backend.to_str()
+
 
 class StreamDecoder:
-    """Decodes ids one at a time: `push(id)` returns the new text, which never ends inside a character.
+    """Decodes ids as they come: `push(id)` returns the new text, which never ends inside a character.
 
     What one token spells depends on those before it (spaces, bytes of one character), so the last few tokens
     are decoded together and the text known before is cut off the front.
@@ -75,8 +81,10 @@ class StreamDecoder:
 
     _LONGEST = 16  # bytes that never become a character must not be collected for ever
 
-    def __init__(self, tokenizer, prompt_ids=()):
+    def __init__(self, tokenizer, prompt_ids=(), skip_special_tokens=True):
         self._decode = tokenizer.decode
+        if not skip_special_tokens:
+            self._decode = functools.partial(tokenizer.decode, skip_special_tokens=False)
         self._ids, self._known = [], ""
         for size in (5, 9, 17, 33):  # the context that says whether a space precedes the first token
             self._ids = list(prompt_ids[-size:])
@@ -85,10 +93,10 @@ class StreamDecoder:
                 break
         self._fresh = 0
 
-    def push(self, token_id):
-        """The text that this token completes; "" while a character is incomplete."""
-        self._ids.append(token_id)
-        self._fresh += 1
+    def push(self, *token_ids):
+        """The text that these tokens complete; "" while a character is incomplete."""
+        self._ids += token_ids
+        self._fresh += len(token_ids)
         text = self._decode(self._ids)
         if text.endswith(_REPLACEMENT) and self._fresh < self._LONGEST:
             return ""
@@ -112,11 +120,13 @@ class StreamDecoder:
 def tokenizer_of(model):
     """The tokenizer of a model from `from_pretrained`, read once; None if its folder or GGUF file has none."""
     if "_tokenizer" not in model.__dict__:
-        model._tokenizer = None if model.path is None else _tokenizer_at(Path(model.path))
+        model._tokenizer = None if model.path is None else tokenizer_at(model.path)
     return model._tokenizer
 
 
-def _tokenizer_at(path):
+def tokenizer_at(path):
+    """The tokenizer of a checkpoint folder or GGUF file; None if it has none."""
+    path = Path(path)
     if is_gguf(path):
         with GGUFFile(path) as file:
             found = gguf_tokenizer.has_tokenizer(file)

@@ -1,6 +1,6 @@
 """The table of cases: what `infinicore perf compare` measures, suite by suite."""
 
-from . import kernel_cases, model_cases, ranks, scaling_cases, train_cases
+from . import kernel_cases, model_cases, ranks, scaling_cases, serving_cases, train_cases
 
 SUITES = {
     "kernels": kernel_cases.KERNELS,
@@ -10,9 +10,11 @@ SUITES = {
     "train": train_cases.TRAIN,
     "distributed": ranks.DISTRIBUTED,
     "scaling": scaling_cases.SCALING,
+    "serving": (serving_cases.serving,),
 }
 USUAL = ("kernels", "dispatch", "generate", "quantised", "train")  # what is measured when no suite is named
 MODEL_OPS = ("prefill", "decode", "memory", "first_token")  # those of `generation.py`
+SERVE_OPS = ("serve",)  # those of `serving/sides.py`
 TRAIN_OPS = ("train_step", "train_adamw", "train_memory")  # those of `training.py`
 
 
