@@ -25,7 +25,8 @@ _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange as_tensor empty empty_like eye from_blob from_list from_torch full full_like linspace ones ones_like "
+        "arange as_tensor empty empty_like eye from_blob from_list from_list_by_numpy from_torch full full_like "
+        "linspace ones ones_like "
         "strided_empty strided_from_blob tensor zeros zeros_like"
     ).split(),
     "context": (
@@ -34,6 +35,12 @@ _NAMES = {
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
+    "io.torch_file": ["load", "save"],
+    "nn.functional": (
+        "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
+        "pixel_shuffle pixel_unshuffle prelu rrelu"
+    ).split(),
+    "runtime.compiled": ["compile"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
@@ -44,9 +51,11 @@ _NAMES = {
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }
+use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train distributed"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg utils "
+    "backends cuda distributed"
 ).split()  # fmt: skip
 
 
