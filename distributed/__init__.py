@@ -1,4 +1,38 @@
-"""Meshes, collectives and parallel layers over MPI: reserved, and empty in this version."""
+"""Ranks of an MPI job: groups and meshes of them, collectives, data-parallel training.
+
+A process that was started alone is a job of one rank, and needs no MPI.
+"""
+
+import importlib
 
 if __name__ != "infinicore.distributed":
     raise ImportError("this package is `infinicore.distributed`; import it by that name")
+
+_NAMES = {
+    "collectives": (
+        "P2P all_gather all_reduce all_to_all barrier batch broadcast gather irecv isend recv reduce reduce_scatter "
+        "scatter send"
+    ),
+    "group": "Group get_rank get_world_size init is_initialized new_group",
+    "mesh": "Mesh",
+    "objects": "all_gather_object broadcast_object gather_object scatter_object",
+    "ddp": "DistributedDataParallel Join",
+    "work": "Work",
+    "world": "PeerError launched",
+}
+_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = ("ccl", "functional")
+__all__ = [*_WHERE, *_MODULES]
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

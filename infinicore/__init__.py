@@ -54,7 +54,8 @@ _NAMES = {
 use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg utils backends cuda"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg utils "
+    "backends cuda distributed"
 ).split()  # fmt: skip
 
 

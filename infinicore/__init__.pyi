@@ -106,6 +106,7 @@ from . import linalg as linalg
 from . import utils as utils
 from . import backends as backends
 from . import cuda as cuda
+from . import distributed as distributed
 
 __version__: str
 bool: DType

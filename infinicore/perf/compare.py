@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import peers
+from . import peers, ranks
 from .cases import Skip, times_better
 from .process import Workers
 from .suites import MODEL_OPS, SERVE_OPS
@@ -244,6 +244,8 @@ def _row(case, sides, limit, share, options):
 
 def run_case(case, options, workers, folder=None):
     """Measure one case; its row, with `error` (relative difference of the results) and `notes`."""
+    if case.op in ranks.RANK_OPS:
+        return _run_ranks(case, options)
     sides, notes = _prepare(case, options, workers, folder)
     limit, share = _limit(case, options, workers, notes) if sides else (None, 0.0)
     lasting = _take_turns(case, [*filter(None, [limit]), *sides], options, notes)
@@ -256,6 +258,20 @@ def run_case(case, options, workers, folder=None):
         side.worker.ask("release")
     row = _row(case, sides, limit, share, options)
     return {**row, "error": error, "notes": [*filter(None, [difference]), *notes]}
+
+
+def _run_ranks(case, options):
+    """A case whose sides are ranks of one job, which it starts."""
+    have, missing = installed(case.peers)
+    notes = [f"{name} is not installed" for name in missing]
+    try:
+        measured, more = ranks.measure(case, ["ours", *have], options.rounds(case), options.turn_s)
+    except ImportError as error:
+        measured, more = {}, [f"skipped: {error}"]
+    sides = [_Side(name, None) for name in measured]
+    for side in sides:
+        side.measured = measured[side.name]
+    return {**_row(case, sides, None, 0.0, options), "error": None, "notes": notes + more}
 
 
 def _beside(case, row, rows):

@@ -20,8 +20,11 @@ MODULES = {
     "torch": "torch",
     "transformers": "transformers",
     "llama.cpp": "llama_cpp",
+    "mpi4py": "mpi4py",
+    "gloo": "torch",
 }
-DISTRIBUTIONS = {**{name: name for name in ("numpy", "torch", "transformers")}, "llama.cpp": "llama-cpp-python"}
+DISTRIBUTIONS = {name: name for name in ("numpy", "torch", "transformers", "mpi4py")}
+DISTRIBUTIONS["llama.cpp"] = "llama-cpp-python"
 _REPLAYED = 100  # operations in a recorded graph
 
 

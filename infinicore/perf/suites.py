@@ -1,6 +1,6 @@
 """The table of cases: what `infinicore perf compare` measures, suite by suite."""
 
-from . import kernel_cases, model_cases, scaling_cases, serving_cases, train_cases
+from . import kernel_cases, model_cases, ranks, scaling_cases, serving_cases, train_cases
 
 SUITES = {
     "kernels": kernel_cases.KERNELS,
@@ -8,6 +8,7 @@ SUITES = {
     "generate": (model_cases.generate,),
     "quantised": (model_cases.quantised,),
     "train": train_cases.TRAIN,
+    "distributed": ranks.DISTRIBUTED,
     "scaling": scaling_cases.SCALING,
     "serving": (serving_cases.serving,),
 }

@@ -1,5 +1,6 @@
 """Every example runs."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -15,7 +16,10 @@ EXPECTED = {
     "resume.py": ["status -9", "'step-00000030'", "bit for bit the same: True"],
 }
 # Those that take settings, with small ones: see below.
-OTHERS = ("generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py")
+OTHERS = (
+    "generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py",
+    "data_parallel.py",
+)  # fmt: skip
 TEXT = "".join(f"def square_{i}(x):\n    return x * {i}  # and {i % 7} more\n\n\n" for i in range(200))
 
 
@@ -71,6 +75,22 @@ def test_train_llama(root, tmp_path):
     (tmp_path / "text").write_text(TEXT)
     losses = list(map(float, re.findall(r"loss ([\d.]+)", run(root, "train_llama.py", str(tmp_path / "text"), "30"))))
     assert len(losses) == 5 and losses[-1] < losses[0] - 1
+
+
+def test_data_parallel(root, tmp_path):
+    """Alone, and on two ranks by the line that its first line shows."""
+    (tmp_path / "text").write_text(TEXT)
+    alone = run(root, "data_parallel.py", str(tmp_path / "text"), "20")
+    losses = list(map(float, re.findall(r"loss ([\d.]+) on 1", alone)))
+    assert losses[-1] < losses[0] - 0.3 and "on all ranks: True" in alone
+    if importlib.util.find_spec("mpi4py") is None:
+        return
+    program = str(root / "examples" / "data_parallel.py")
+    command = [sys.executable, "-m", "infinicore", "run", "-n", "2", program, str(tmp_path / "text"), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
+    assert done.returncode == 0, done.stderr
+    losses = list(map(float, re.findall(r"loss ([\d.]+) on 2", done.stdout)))
+    assert losses[-1] < losses[0] - 0.3 and "on all ranks: True" in done.stdout
 
 
 def test_lora(root, stories, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from infinicore import cli
 from infinicore.perf import compare, generation, limits, peers, process, report, suites
 from infinicore.perf.cases import Case, times_better
+from infinicore.perf.ranks import RANK_OPS
 
 KEYS = {
     "suite", "case", "dtype", "threads", "unit", "ours", "peers", "ratio", "limit", "limit_fraction",
@@ -32,7 +33,8 @@ def test_cases_are_complete(quick):
         assert case.base is None or case.base in {(c.name, c.dtype) for c in cases if c.suite == case.suite}
         assert (case.suite == "scaling") == (case.series is not None) == (case.x is not None)
         assert not case.compared or case.repeat is False or case.allowed_error > 0
-        if case.op in (*suites.MODEL_OPS, *suites.TRAIN_OPS, *suites.SERVE_OPS) or case.op in ("import", "first_add"):
+        elsewhere = (*RANK_OPS, *suites.MODEL_OPS, *suites.TRAIN_OPS, *suites.SERVE_OPS, "import", "first_add")
+        if case.op in elsewhere:
             continue
         tables = {"numpy": peers.NUMPY, "torch": peers.TORCH}
         assert case.op in peers.OURS

@@ -1,0 +1,43 @@
+"""Collectives on Python objects, which travel pickled: for what is small and rare. Ranks trust each other's pickles."""
+
+from ..dispatch import refuse_recording
+from .collectives import _peer
+from .group import world_group
+
+
+def _comm(group, what):
+    refuse_recording(f"`{what}`", "exchange objects before")
+    return group.comm
+
+
+def broadcast_object(value, src=0, group=None):
+    """What `value` is on rank `src`, on every rank."""
+    group = world_group(group)
+    _peer(src, "src", group)
+    comm = _comm(group, "broadcast_object")
+    return value if comm is None else comm.bcast(value, src)
+
+
+def all_gather_object(value, group=None):
+    """The list of every rank's `value`, on every rank."""
+    group = world_group(group)
+    comm = _comm(group, "all_gather_object")
+    return [value] if comm is None else comm.allgather(value)
+
+
+def gather_object(value, dst=0, group=None):
+    """The list of every rank's `value` on rank `dst`; None elsewhere."""
+    group = world_group(group)
+    _peer(dst, "dst", group)
+    comm = _comm(group, "gather_object")
+    return [value] if comm is None else comm.gather(value, dst)
+
+
+def scatter_object(values=None, src=0, group=None):
+    """Element r of the list `values`, which rank `src` has, on rank r."""
+    group = world_group(group)
+    _peer(src, "src", group)
+    comm = _comm(group, "scatter_object")
+    if group.rank == src and (not isinstance(values, (list, tuple)) or len(values) != group.size):
+        raise ValueError(f"`values` must be a list of {group.size} objects on rank `src`, got {values!r}")
+    return values[0] if comm is None else comm.scatter(values if group.rank == src else None, src)

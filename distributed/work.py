@@ -1,0 +1,135 @@
+"""Communication beside computing: a thread for each group, with memory (or a communicator) of its own."""
+
+import atexit
+import collections
+import threading
+import time
+import weakref
+
+from ..core import launch as core_launch
+
+_open = weakref.WeakSet()
+
+
+class Work:
+    """An operation on its way; `wait()` returns when it is done, and raises what went wrong."""
+
+    def __init__(self, result=None):
+        self._done, self._error, self._result = threading.Event(), None, result
+
+    def is_completed(self):
+        """Whether it has ended."""
+        return self._done.is_set()
+
+    def wait(self, timeout=None):
+        """Wait until it has ended; returns its result. TimeoutError after `timeout` seconds."""
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"the operation has not ended after {timeout} s")
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def finish(self, error=None):
+        """Say that it has ended."""
+        self._error = error
+        self._done.set()
+
+
+def done(result):
+    """The `Work` of what is done already."""
+    work = Work(result)
+    work.finish()
+    return work
+
+
+class Background:
+    """A thread, which does one collective after the other, in the order in which they were asked for."""
+
+    def __init__(self, group, name):
+        self.group = group
+        self.tasks, self.wake, self.busy, self._closing = collections.deque(), threading.Condition(), False, False
+        self._thread = threading.Thread(target=self._run, name=f"{name} of {group.name}", daemon=True)
+        self._thread.start()
+        _open.add(self)
+
+    def add(self, task, result=None):
+        """Have a task done; its `Work`."""
+        work = Work(result)
+        with self.wake:
+            self.tasks.append((task, work))
+            self.wake.notify()
+        return work
+
+    def idle(self):
+        """Whether there is nothing to do."""
+        with self.wake:
+            return not self.tasks and not self.busy
+
+    def _run(self):
+        core_launch.set_own_threads(1)
+        core_launch.set_mode(0)
+        while True:
+            with self.wake:
+                self.busy = False
+                while not self.tasks and not self._closing:
+                    self.wake.wait()
+                if not self.tasks:
+                    return
+                self.busy = True
+                task, work = self.tasks.popleft()
+            self.do(task, work)
+
+    def do(self, task, work):
+        """One task: a function."""
+        try:
+            task()
+            work.finish()
+        except BaseException as error:
+            work.finish(error)
+
+    def close(self):
+        """Do what was asked for, and end."""
+        with self.wake:
+            self._closing = True
+            self.wake.notify()
+        self._thread.join(5)
+
+
+class Courier(Background):
+    """A thread for messages between pairs of ranks: those that are asked for while others are on their way join them.
+
+    A task is (what, moves, keep). Messages of one pair and direction keep their order.
+    """
+
+    def do(self, task, work):
+        """Messages, until all have arrived."""
+        links = self.group.links
+        underway = [(task, work, links.note(task), time.monotonic())]
+        while underway:
+            taken = set()
+            for entry in list(underway):
+                (what, moves, keep), work, note, since = entry
+                ways = {(kind, peer) for kind, peer, _, _ in moves}
+                if ways & taken:
+                    taken |= ways
+                    continue
+                taken |= ways
+                try:
+                    done = links.progress(what, moves, keep, note, since)
+                except BaseException as error:
+                    underway.remove(entry)
+                    work.finish(error)
+                    continue
+                if done:
+                    underway.remove(entry)
+                    work.finish()
+            with self.wake:
+                while self.tasks:
+                    task, work = self.tasks.popleft()
+                    underway.append((task, work, links.note(task), time.monotonic()))
+
+
+@atexit.register
+def _close_all():
+    for background in list(_open):
+        background.close()

@@ -1,0 +1,80 @@
+"""Whether this process is one of several, and what MPI says of them. The only file that imports mpi4py."""
+
+import functools
+import os
+import socket
+import sys
+
+SINGLE, SEVERAL = "a single process", "several"
+# How starters tell a process how many there are.
+_COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
+
+
+class PeerError(RuntimeError):
+    """A collective failed because of another rank: it ended, came too late, or called something else."""
+
+
+def launched():
+    """How many processes this one was started with, as far as its environment says; 1 alone."""
+    for name in _COUNTS:
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    if os.environ.get("SLURM_STEP_ID") and os.environ.get("SLURM_NTASKS", "").isdecimal():
+        return int(os.environ["SLURM_NTASKS"])
+    return 1
+
+
+@functools.cache
+def mpi():
+    """The module `mpi4py.MPI`, initialised; None in a process that was started alone.
+
+    ImportError where this is one process of several, and mpi4py or its MPI library is missing.
+    """
+    if launched() == 1:
+        return None
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")  # Open MPI's wheel: that part of it fails, and says so on each rank
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(
+            f"this is one of {launched()} processes, and mpi4py cannot be used ({error}): "
+            'install `pip install "infinicore-numba[mpi]"`, or mpi4py for the MPI of this machine'
+        ) from error
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise RuntimeError("MPI was initialised without THREAD_MULTIPLE, which overlapping communication needs")
+    _abort_on_errors(MPI)
+    return MPI
+
+
+def _abort_on_errors(MPI):
+    """Let an exception that nobody catches end all processes, after its traceback: the others would wait for it."""
+    shown = sys.excepthook
+
+    def hook(kind, error, traceback):
+        shown(kind, error, traceback)
+        if not issubclass(kind, KeyboardInterrupt):
+            print(f"infinicore: rank {MPI.COMM_WORLD.rank} on {host()} ends the job", file=sys.stderr)  # noqa: T201
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    sys.excepthook = hook
+
+
+def host():
+    """The name of this machine."""
+    return socket.gethostname()
+
+
+@functools.cache
+def function(name):
+    """The address of a C function of the MPI library that mpi4py has loaded."""
+    import ctypes
+
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "libmpi" in line and "/" in line}
+    for library in [ctypes.CDLL(path) for path in sorted(paths)]:
+        try:
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+        except AttributeError:
+            pass
+    raise RuntimeError(f"the MPI library of this process has no function `{name}`: looked into {sorted(paths)}")

@@ -1,0 +1,159 @@
+"""What a job of the suite `distributed` runs on each rank: `rank_worker.py ASKED ANSWER`, two JSON files."""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+import infinicore as ic
+import infinicore.distributed as dist
+
+
+class Collective:
+    """An all-reduce (or barrier) of each side, prepared."""
+
+    def __init__(self, asked, group):
+        self.asked, self.group = asked, group
+
+    def call(self, side):
+        """A function that does it once."""
+        return getattr(self, f"_{side}")(self.asked["elements"])
+
+    def _ours(self, n):
+        if self.asked["op"] == "barrier":
+            return dist.barrier
+        x = self.group.empty((n,)) if self.asked["kind"] == "window" else ic.empty(n)
+        x.zero_()
+        if self.asked["kind"] != "recorded":
+            return lambda: dist.all_reduce(x)
+        ic.start_graph_recording()
+        dist.all_reduce(x)
+        return ic.stop_graph_recording().run
+
+    def _mpi4py(self, n):
+        from mpi4py import MPI
+
+        if self.asked["op"] == "barrier":
+            return MPI.COMM_WORLD.Barrier
+        x, y = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        return lambda: MPI.COMM_WORLD.Allreduce(x, y)
+
+    def _gloo(self, n):
+        torch = start_gloo(self.group)
+        if self.asked["op"] == "barrier":
+            return torch.distributed.barrier
+        x = torch.zeros(n)
+        return lambda: torch.distributed.all_reduce(x)
+
+
+class Step:
+    """A step of data-parallel training of a GPT-2: forward, backward, AdamW."""
+
+    def __init__(self, asked, group):
+        from infinicore.perf import train_cases
+
+        self.asked, self.group = asked, group
+        self.network = train_cases.TINY_GPT2 if asked["quick"] else train_cases.GPT2
+        rng = np.random.default_rng(group.rank)
+        self.ids = rng.integers(0, self.network.vocabulary, (2, asked["tokens"] + 1))
+
+    def call(self, side):
+        """A function that does it once."""
+        return getattr(self, f"_{side}")()
+
+    def _ours(self):
+        from infinicore import models, optim
+
+        ic.manual_seed(0)
+        model = dist.DistributedDataParallel(models.from_config(self.network.config()))
+        adam = optim.AdamW(model.parameters(), lr=1e-4)
+        x, y = (ic.from_numpy(a.copy()) for a in (self.ids[:, :-1], self.ids[:, 1:]))
+
+        def step():
+            model.loss(x, y).backward()
+            adam.step()
+            adam.zero_grad()
+
+        return step
+
+    def _gloo(self):
+        torch = start_gloo(self.group)
+        from infinicore.perf import torch_models
+
+        torch.set_num_threads(1)
+        decoder = torch_models.decoder(self.network)
+
+        class Loss(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.decoder = decoder
+
+            def forward(self, x, y):
+                return self.decoder.loss(x, y)
+
+        model = torch.nn.parallel.DistributedDataParallel(Loss())
+        adam = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        x, y = (torch.from_numpy(a.copy()) for a in (self.ids[:, :-1], self.ids[:, 1:]))
+
+        def step():
+            model(x, y).backward()
+            adam.step()
+            adam.zero_grad()
+
+        return step
+
+
+def start_gloo(group):
+    """torch, whose default process group is that of these ranks."""
+    import socket
+
+    import torch
+
+    if not torch.distributed.is_initialized():
+        port = None
+        if group.rank == 0:
+            with socket.socket() as one:
+                one.bind(("127.0.0.1", 0))
+                port = one.getsockname()[1]
+        port = dist.broadcast_object(port)
+        where = f"tcp://127.0.0.1:{port}"
+        torch.distributed.init_process_group("gloo", where, rank=group.rank, world_size=group.size)
+    return torch
+
+
+def turn(function, repetitions, group):
+    """Seconds of a call; ranks begin together."""
+    dist.barrier(group)
+    start = time.perf_counter()
+    for _ in range(repetitions):
+        function()
+    return (time.perf_counter() - start) / repetitions
+
+
+def main(asked_path, answer_path):
+    """Measure what is asked, side by side; rank 0 writes the answer."""
+    with open(asked_path, encoding="utf-8") as file:
+        asked = json.load(file)
+    group = dist.init()
+    kind = Step if asked["op"] == "ddp_step" else Collective
+    prepared, calls, repetitions = kind(asked, group), {}, {}
+    for side in asked["sides"]:
+        calls[side] = prepared.call(side)
+        once = min(turn(calls[side], 1, group) for _ in range(3))
+        repetitions[side] = dist.broadcast_object(max(1, min(10_000, int(asked["turn_s"] / max(once, 1e-7)))))
+    found = {side: [] for side in calls}
+    for number in range(asked["rounds"]):
+        order = list(calls)[number % len(calls) :] + list(calls)[: number % len(calls)]
+        for side in order:
+            turn(calls[side], 1, group)
+            found[side].append(turn(calls[side], repetitions[side], group))
+    if group.rank == 0:
+        with open(answer_path, "w", encoding="utf-8") as file:
+            json.dump(found, file)
+    if "torch" in sys.modules:  # else gloo aborts a process whose peers have gone first
+        sys.modules["torch"].distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

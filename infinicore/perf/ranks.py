@@ -1,0 +1,75 @@
+"""The cases of the suite `distributed`, and what starts their ranks: one job of MPI for a case, with all sides in it.
+
+Collectives need all sides on all ranks, so the sides take turns within one job (`rank_worker.py`), while the other ones
+do nothing.
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .cases import Case
+
+RANK_OPS = ("all_reduce", "barrier", "ddp_step")
+_SIZES = ((4, "4 KB"), (64, "64 KB"), (1024, "1 MB"), (65536, "64 MB"))
+_SIDES = ("mpi4py", "gloo")
+_TIMEOUT_S = 600
+
+
+def _collectives(quick):
+    """All-reduce of float32 on two ranks of one node, one thread each."""
+    sizes = _SIZES[:2] if quick else _SIZES
+    kinds = [("", "tensor"), (" in the window", "window"), (" recorded", "recorded")]
+    for kib, size in sizes:
+        for words, kind in kinds:
+            yield Case(
+                suite="distributed", name=f"all_reduce {size}{words}", op="all_reduce", dtype="float32", unit="us",
+                options={"ranks": 2, "elements": 256 * kib, "kind": kind}, peers=_SIDES, compared=False, threads=1,
+            )  # fmt: skip
+    yield Case(
+        suite="distributed", name="barrier", op="barrier", dtype="float32", unit="us", threads=1,
+        options={"ranks": 2, "elements": 0, "kind": "tensor"}, peers=_SIDES, compared=False,
+    )  # fmt: skip
+
+
+def _steps(quick):
+    """A step of data-parallel training of 2 sequences a rank, beside PyTorch's over gloo."""
+    name = "tiny GPT-2" if quick else "GPT-2 124M"
+    for ranks in (1, 2):
+        yield Case(
+            suite="distributed", name=f"data-parallel step, {name}, {ranks} x 1 thread", op="ddp_step", dtype="float32",
+            unit="tokens/s", work=2.0 * (32 if quick else 128) * ranks, peers=("gloo",), compared=False, threads=1,
+            options={"ranks": ranks, "tokens": 32 if quick else 128, "quick": quick}, repeat=False, rounds=3,
+            base=None if ranks == 1 else (f"data-parallel step, {name}, 1 x 1 thread", "float32"),
+        )  # fmt: skip
+
+
+DISTRIBUTED = (_collectives, _steps)
+
+
+def measure(case, sides, rounds, turn_s):
+    """({side: seconds of a call, each turn}, notes) of a case, measured by a job of MPI."""
+    from ..distributed import launch
+
+    with tempfile.TemporaryDirectory(prefix="infinicore-perf-") as folder:
+        asked, answer = Path(folder, "asked.json"), Path(folder, "answer.json")
+        asked.write_text(
+            json.dumps({"op": case.op, "sides": sides, "rounds": rounds, "turn_s": turn_s, **case.options})
+        )
+        script = str(Path(__file__).with_name("rank_worker.py"))
+        line, environment = launch.command(case.options["ranks"], None, script, [str(asked), str(answer)])
+        environment |= {"INFINICORE_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        root = str(Path(__file__).parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
+        try:
+            done = subprocess.run(
+                line, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return {}, [f"ours failed: the job did not end within {_TIMEOUT_S} s"]
+        if done.returncode or not answer.exists():
+            last = " ".join(done.stderr.split())[-300:]
+            return {}, [f"ours failed: status {done.returncode}: {last}"]
+        return json.loads(answer.read_text()), []

@@ -1,0 +1,45 @@
+"""Programs that run on several ranks by `mpiexec`; without MPI these tests skip."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture(scope="session")
+def ranks(root):
+    """`ranks(n, program, *arguments, **environment)`: run a program on n ranks; the finished process."""
+    from infinicore.distributed import launch
+
+    try:
+        launch.mpiexec()
+    except ImportError as missing:
+        pytest.skip(str(missing))
+
+    def run(count, program, *arguments, timeout=120, check=True, **environment):
+        line, variables = launch.command(count, None, str(PROGRAMS / program), list(map(str, arguments)))
+        if count == 1:  # without MPI
+            line = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
+        variables |= {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": str(root), "INFINICORE_COMM_TIMEOUT": "60"}
+        variables |= environment
+        done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=timeout, check=False)
+        if check:
+            assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def command():
+    """`command(*arguments, **environment)`: run `infinicore ...`."""
+
+    def run(*arguments, **environment):
+        line = [sys.executable, "-m", "infinicore", *map(str, arguments)]
+        return subprocess.run(line, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+    return run

@@ -1,0 +1,277 @@
+"""Every collective against NumPy, on every transport of this machine, blocking and not, recorded and not."""
+
+import sys
+import time
+
+import infinicore.distributed as dist
+import numpy as np
+from infinicore.distributed import ccl
+from infinicore.distributed import functional as flow
+from infinicore.distributed.group import Group
+
+import infinicore as ic
+
+world = dist.init()
+R, N = world.rank, world.size
+groups = [world]
+if N > 1:
+    groups.append(Group(world.comm.Dup(), "messages", world.ranks, 60, "messages", None))
+
+FOLD = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def data(r, n, dtype, seed=0):
+    """What rank r has: the same on every rank that asks."""
+    rng = np.random.default_rng([r, n, seed])
+    if dtype == "bool":
+        return rng.random(n) < 0.5
+    if "int" in dtype:
+        return rng.integers(0, 5, n).astype(dtype)
+    return (rng.integers(-64, 64, n) / 16).astype(ic.dtype(dtype).numpy)
+
+
+def folded(parts, op, dtype):
+    """In float32 (float64 of that) in the order of ranks, rounded once."""
+    if dtype == "bool":
+        return np.logical_or.reduce(parts) if op in ("sum", "max") else np.logical_and.reduce(parts)
+    wide = [p.astype("float32") if p.dtype.itemsize < 4 and "int" not in dtype else p for p in parts]
+    total = wide[0]
+    for part in wide[1:]:
+        total = FOLD["sum" if op == "avg" else op](total, part)
+    if op == "avg":
+        total = total / np.asarray(N, total.dtype)
+    return total.astype(ic.dtype(dtype).numpy)
+
+
+def same(x, wanted, what):
+    got = x.numpy() if isinstance(x, ic.Tensor) else x
+    assert got.dtype == wanted.dtype and np.array_equal(
+        got.reshape(-1).astype("float64"), wanted.reshape(-1).astype("float64"), equal_nan=True
+    ), f"{what} on rank {R}: {got.reshape(-1)[:5]} for {wanted.reshape(-1)[:5]}"
+
+
+CASES = [("float32", op) for op in ("sum", "prod", "min", "max", "avg")]
+CASES += [("bfloat16", "sum"), ("float16", "avg"), ("float64", "sum"), ("bool", "sum"), ("bool", "prod")]
+CASES += [("int8", "sum"), ("int64", "max"), ("uint16", "sum"), ("float8_e4m3", "sum")]
+
+
+def reductions(group):
+    for dtype, op in CASES:
+        every = [data(r, 1000, dtype) for r in range(N)]
+        x = ic.from_numpy(every[R].copy())
+        assert dist.all_reduce(x, op, group) is x
+        same(x, folded(every, op, dtype), f"all_reduce {op} of {dtype}")
+    for n in (0, 1, 33, 40_000, 300_001):  # one phase, two phases, several rounds
+        every = [data(r, n, "float32", 1) for r in range(N)]
+        x = ic.from_numpy(every[R].copy())
+        dist.all_reduce(x, group=group)
+        same(x, folded(every, "sum", "float32"), f"all_reduce of {n}")
+        y = ic.from_numpy(every[R].copy())
+        dist.reduce(y, N - 1, group=group)
+        same(y, folded(every, "sum", "float32") if R == N - 1 else every[R], f"reduce of {n}")
+        work = dist.all_reduce(ic.from_numpy(every[R].copy()), group=group, async_op=True)
+        same(work.wait(), folded(every, "sum", "float32"), f"all_reduce of {n} in the background")
+    every = [data(r, 600, "float32", 2).reshape(20, 30) for r in range(N)]
+    whole = ic.from_numpy(every[R].copy())
+    dist.all_reduce(whole.t()[3:, ::2], group=group)  # strides
+    wanted = every[R].copy()
+    wanted.T[3:, ::2] = folded(every, "sum", "float32").T[3:, ::2]
+    same(whole, wanted, "all_reduce of strides")
+    nan = ic.from_numpy(np.array([np.nan if R == 0 else 1.0, float(R)], "float32"))
+    same(dist.all_reduce(nan, "max", group), np.array([np.nan, N - 1], "float32"), "NaN")
+    parts = [data(r, 12 * N, "float32", 3) for r in range(N)]
+    total = folded(parts, "sum", "float32")
+    out = dist.reduce_scatter(ic.empty(12), ic.from_numpy(parts[R].copy()), group=group)
+    same(out, total[12 * R : 12 * R + 12], "reduce_scatter")
+    counts = [5 * r + 1 for r in range(N)]
+    starts = np.cumsum([0, *counts])
+    pieces = [ic.from_numpy(parts[R][starts[r] : starts[r + 1]].copy()) for r in range(N)]
+    out = dist.reduce_scatter(ic.empty(counts[R]), pieces, group=group)
+    same(out, total[starts[R] : starts[R + 1]], "reduce_scatter of unequal parts")
+
+
+def movements(group):
+    counts = [3 * r + 1 for r in range(N)]
+    for src in range(N):
+        x = ic.from_numpy(data(R, 70_000, "float32", 4))
+        same(dist.broadcast(x, src, group), data(src, 70_000, "float32", 4), "broadcast")
+    every = [data(r, 24, "bfloat16", 5).reshape(4, 6) for r in range(N)]
+    x = ic.from_numpy(every[R].copy())
+    same(dist.all_gather(ic.empty((4 * N, 6), dtype="bfloat16"), x, group), np.concatenate(every), "all_gather")
+    uneven = [ic.empty(c) for c in counts]
+    dist.all_gather(uneven, ic.from_numpy(data(R, counts[R], "float32", 6)), group)
+    for r in range(N):
+        same(uneven[r], data(r, counts[r], "float32", 6), "all_gather of unequal parts")
+    there = R == N - 1
+    whole = ic.empty((N, 4, 6), dtype="bfloat16") if there else None
+    dist.gather(x, whole, N - 1, group)
+    if there:
+        same(whole, np.stack(every), "gather")
+    given = ic.from_numpy(np.stack(every)) if R == 0 else None
+    same(dist.scatter(ic.empty((4, 6), dtype="bfloat16"), given, 0, group), every[R], "scatter")
+    send = [ic.from_numpy(data(R, counts[r], "int32", 10 + r)) for r in range(N)]
+    take = [ic.empty(counts[R], dtype="int32") for _ in range(N)]
+    dist.all_to_all(take, send, group, async_op=True).wait()
+    for r in range(N):
+        same(take[r], data(r, counts[R], "int32", 10 + R), "all_to_all")
+    dist.barrier(group)
+
+
+def messages(group):
+    after, before = (R + 1) % N, (R - 1) % N
+    if N == 1:
+        return
+    for n in (0, 5, 200_000):
+        x, y = ic.from_numpy(data(R, n, "float32", 7)), ic.empty(n)
+        works = [dist.irecv(y, before, group), dist.isend(x, after, group)]
+        for work in works:
+            work.wait()
+        same(y, data(before, n, "float32", 7), "irecv")
+        z = ic.zeros(n)
+        dist.batch([dist.P2P("recv", z, before), dist.P2P("send", x, after)], group)
+        same(z, data(before, n, "float32", 7), "batch")
+        if R == 0:
+            dist.send(x, 1, group)
+        elif R == 1:
+            same(dist.recv(ic.empty(n), 0, group), data(0, n, "float32", 7), "recv")
+
+
+def recorded(group):
+    x = ic.ones(2000)
+    ic.start_graph_recording()
+    y = x * 2.0
+    dist.all_reduce(y, group=group)
+    parts = ic.empty((N, 2000))
+    dist.all_gather(parts, y, group)
+    graph = ic.stop_graph_recording()
+    for k in range(3):
+        x.fill_(float(R + k))
+        graph.run()
+        total = np.full(2000, 2.0 * sum(r + k for r in range(N)), "float32")
+        same(y, total, "all_reduce of a graph")
+        same(parts, np.tile(total, N), "all_gather of a graph")
+
+
+def gradients(group):
+    """f(x) = sum of weights * collective(x): the gradient is what the transposed collective makes of the weights."""
+    x0 = [data(r, 4 * N, "float32", 8) for r in range(N)]
+    w0 = [data(r, 4 * N, "float32", 9) for r in range(N)]
+    sum_w = np.add.reduce(w0)
+
+    def grad(function, weight):
+        x = ic.from_numpy(x0[R].copy()).requires_grad_()
+        y = function(x)
+        (y * ic.from_numpy(weight)).sum().backward()
+        return x.grad, y.detach()
+
+    g, y = grad(lambda x: flow.all_reduce(x, group=group), w0[R])
+    same(y, np.add.reduce(x0), "all_reduce")
+    same(g, sum_w, "gradient of all_reduce")
+    same(grad(lambda x: flow.copy_to(x, group), w0[R])[0], sum_w, "gradient of copy_to")
+    same(grad(lambda x: flow.reduce_from(x, group), w0[R])[0], w0[R], "gradient of reduce_from")
+    part = slice(4 * R, 4 * R + 4)
+    same(grad(lambda x: flow.reduce_scatter(x, group=group), w0[R][:4])[0], np.concatenate([w[:4] for w in w0]), "rs")
+    big = [np.concatenate([w0[r]] * N) for r in range(N)]
+    want = np.add.reduce([b.reshape(N, -1)[R] for b in big])
+    same(grad(lambda x: flow.all_gather(x, group=group), big[R])[0], want, "gradient of all_gather")
+    g, y = grad(lambda x: flow.all_to_all(x, group), w0[R])
+    same(y, np.concatenate([x0[r][part] for r in range(N)]), "all_to_all")
+    same(g, np.concatenate([w0[r][part] for r in range(N)]), "gradient of all_to_all")
+    g, y = grad(lambda x: flow.broadcast(x, N - 1, group), w0[R])
+    same(g, sum_w if R == N - 1 else 0 * sum_w, "gradient of broadcast")
+    g, y = grad(lambda x: flow.reduce(x, 0, group), w0[R])
+    same(g, w0[0], "gradient of reduce")
+    x = ic.from_numpy(x0[R].copy()).requires_grad_()
+    flow.gather(x, 0, group).sum().backward()
+    same(x.grad, np.ones(4 * N, "float32"), "gradient of gather")
+    x = ic.from_numpy(x0[R].copy()).view(N, 4).requires_grad_()
+    y = flow.scatter(x, 0, group)
+    same(y, x0[0].reshape(N, 4)[R], "scatter")
+    (y * (R + 1.0)).sum().backward()
+    wanted = np.repeat(np.arange(1, N + 1), 4).astype("float32")
+    same(x.grad, wanted if R == 0 else 0 * wanted, "gradient of scatter")
+    if N > 1 and R < 2:
+        x = ic.from_numpy(x0[0].copy()).requires_grad_()
+        if R == 0:
+            flow.send(x, 1, group).backward()
+            same(x.grad, w0[1], "gradient of send")
+        else:
+            y = flow.recv(ic.zeros(4 * N).requires_grad_(), 0, group)
+            same(y, x0[0], "recv")
+            (y * ic.from_numpy(w0[1])).sum().backward()
+
+
+def objects_and_windows():
+    assert dist.all_gather_object({"rank": R}) == [{"rank": r} for r in range(N)]
+    assert dist.broadcast_object(R, N - 1) == N - 1
+    assert dist.gather_object(R, 0) == (list(range(N)) if R == 0 else None)
+    assert dist.scatter_object(list("abcdefgh"[:N]) if R == 0 else None) == "abcdefgh"[R]
+    for n in (7, 100_003):
+        every = [data(r, n, "float32", 20) for r in range(N)]
+        w = world.empty((n,))
+        for _ in range(2):
+            w.copy_(ic.from_numpy(every[R].copy()))
+            dist.all_reduce(w)
+            same(w, folded(every, "sum", "float32"), "all_reduce in the window")
+        half = w.view(-1)[: n // 2]  # a part of it, in place too
+        half.copy_(ic.from_numpy(every[R][: n // 2].copy()))
+        dist.all_reduce(half, "avg")
+        same(half, folded([e[: n // 2] for e in every], "avg", "float32"), "part of the window")
+    if N > 1:
+        world.links.has_room = lambda nbytes: False  # nothing can be shared
+        same(dist.all_reduce(world.empty((5,)).fill_(1.0)), np.full(5, N, "float32"), "ordinary memory")
+        del world.links.has_room
+    x = ic.full((3,), R + 1.0)
+    y = ic.empty(3)
+    ccl.allreduce(y, x, ccl.MAX)
+    same(y, np.full(3, N, "float32"), "ccl")
+    flat = ic.empty(sum(range(1, N + 1)))
+    ccl.allgatherv(flat, ic.full((R + 1,), float(R)), list(range(1, N + 1)))
+    same(flat, np.repeat(np.arange(N), np.arange(1, N + 1)).astype("float32"), "allgatherv")
+
+
+def meshes():
+    if N != 4:
+        return
+    mesh = dist.Mesh(dp=2, tp=2)
+    assert mesh.rank_of() == R and mesh.coordinates["tp"] == R % 2 and mesh.coordinates["dp"] == R // 2
+    assert mesh.tp.ranks == ((0, 1), (2, 3))[R // 2] and mesh.dp.ranks == ((0, 2), (1, 3))[R % 2]
+    x = ic.full((3,), float(R))
+    dist.all_reduce(x, group=mesh.dp)
+    same(x, np.full(3, 2.0 * (R % 2) + 2, "float32"), "all_reduce along an axis")
+    assert mesh.group("dp", "tp") is world and mesh.pp.size == 1
+    assert dist.Mesh(dp=-1, pp=2).rank_of(dp=1, pp=1) == 3
+    odd = dist.new_group([1, 3])
+    assert odd.ranks == (1, 3) if R % 2 else odd is None
+
+
+def late_and_strange(group):
+    """One rank that comes late does not matter; wrong arguments are refused before anybody waits."""
+    if R == 0:
+        time.sleep(0.2)
+    same(dist.all_reduce(ic.ones(5), group=group), np.full(5, N, "float32"), "a late rank")
+    for call in (
+        lambda: dist.all_reduce(ic.ones(3), "xor", group),
+        lambda: dist.all_reduce(ic.ones(3, dtype="int32"), "avg", group),
+        lambda: dist.broadcast(ic.ones(3), N, group),
+        lambda: dist.all_gather(ic.ones(3 * N + 1), ic.ones(3), group),
+        lambda: dist.reduce_scatter(ic.ones(3), ic.ones(4), group=group),
+        lambda: dist.all_reduce(ic.ones(3).requires_grad_(), group=group),
+        lambda: dist.all_reduce(ic.ones(1).expand(3), group=group),
+        lambda: dist.Mesh(dp=N + 1),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            assert "`" in str(error) or "mesh" in str(error), error
+        else:
+            raise AssertionError("a wrong argument passed")
+
+
+for group in groups:
+    for case in (reductions, movements, messages, recorded, gradients, late_and_strange):
+        case(group)
+objects_and_windows()
+meshes()
+assert N > 1 or "mpi4py" not in sys.modules
+print(f"rank {R} of {N}: done")

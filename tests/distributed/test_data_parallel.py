@@ -1,0 +1,8 @@
+"""Data-parallel training equals one process: see `programs/data_parallel.py`."""
+
+import pytest
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_data_parallel(ranks, count):
+    assert ranks(count, "data_parallel.py").stdout.count("done") == count

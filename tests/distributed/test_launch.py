@@ -1,0 +1,48 @@
+"""`infinicore run`, and what `infinicore info` says on several ranks."""
+
+import json
+import sys
+
+import pytest
+from infinicore.distributed import launch
+
+
+def test_cpus_are_divided():
+    assert [launch.share_of(range(8), r, 3) for r in range(3)] == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    assert [launch.share_of([4, 9], r, 4) for r in range(4)] == [[4], [9], [4], [9]]
+
+
+def test_run_gives_ranks_their_share(ranks, command, tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import sys\nfrom infinicore import info\nassert __name__ == '__main__' and sys.argv[1:] == ['--json', '-x']\n"
+        "sys.argv.pop()\ninfo.main(sys.argv[1:])\n"
+    )
+    done = command("run", "-n", 2, script, "--json", "-x")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)["ranks"]
+    assert (facts["size"], facts["nodes"], facts["transport"]) == (2, 1, "shared memory")
+    assert all(one["threads"] >= 1 and one["cpus"] for one in facts["each"])
+    script.write_text("import sys\nimport infinicore.distributed as d\nsys.exit(7 * (d.init().rank == 1))\n")
+    assert command("run", "-n", 2, script).returncode != 0
+
+
+def test_run_without_mpi_says_what_to_install(command, tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("print(1)\n")
+    (tmp_path / "mpi4py.py").write_text("raise ImportError")
+    done = command("run", "-n", 2, tmp_path / "missing.py")
+    assert done.returncode == 2 and "there is none at" in done.stderr
+    monkeypatch.setattr(launch.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "_installed", lambda: None)
+    with pytest.raises(ImportError, match=r"infinicore-numba\[mpi\]"):
+        launch.command(2, None, str(script), [])
+
+
+def test_hosts_are_named(ranks, monkeypatch):
+    line, _ = launch.command(4, "a,b", "script.py", ["--x"])
+    assert line[line.index("-n") + 1] == "4" and line[-4:] == ["infinicore.distributed.start", "2", "script.py", "--x"]
+    assert sys.executable in line
+    assert "a:2,b:2" in line or "a,b" in line
+    with pytest.raises(ValueError, match="`-n`"):
+        launch.command(0, None, "script.py", [])
