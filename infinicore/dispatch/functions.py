@@ -245,11 +245,12 @@ def make_composite(op):
             _refuse_out(op, out)
         if writes:
             return paragraph(f, *args, out=out, **kwargs)
-        y = paragraph(f, *args, **kwargs)
-        call = dispatch.Call(op, {"out": out}, (), False, y.device)
-        target = call.out(y.shape_, y.dtype)
-        dispatch.copy_into(target, y)
-        return call.finish(target)
+        found = paragraph(f, *args, **kwargs)
+        if not isinstance(found, tuple):
+            return _copied(op, out, found)
+        if not isinstance(out, (tuple, list)) or len(out) != len(found):
+            raise TypeError(f"`out` of `{op.name}` must be {len(found)} tensors, got {type(out).__name__}")
+        return tuple([_copied(op, x, y) for x, y in zip(out, found)])
 
     def function(*args, **kwargs):
         if kwargs and not others.isdisjoint(kwargs):
@@ -259,7 +260,16 @@ def make_composite(op):
         return run(*args, **kwargs)
 
     inputs = signature.replace(parameters=list(signature.parameters.values())[1:])
-    return _described(function, op, inputs, out=None)
+    _described(function, op, inputs, out=None)
+    return _with_fields(function, op) if op.fields else function
+
+
+def _copied(op, out, y):
+    """The caller's `out` with the values of a result."""
+    call = dispatch.Call(op, {"out": out}, (), False, y.device)
+    target = call.out(y.shape_, y.dtype)
+    dispatch.copy_into(target, y)
+    return call.finish(target)
 
 
 def _given(out):

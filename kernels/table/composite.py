@@ -3,12 +3,22 @@
 from .registry import FLOATS, declare
 
 
-def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None, amp="as_is"):
+def composite(
+    *,
+    ref,
+    samples,
+    dtypes=FLOATS,
+    tolerance=None,
+    gradient="composed",
+    grad_samples=None,
+    fields=(),
+    amp="as_is",
+):
     """Declare an op by a function of tensors: `function(f, *inputs, **options)`, where `f` has all public ops.
 
     What it calls is recorded, so it needs no derivative of its own, also for derivatives of derivatives; what it
     returns must not share memory with its inputs. With a parameter `out` it writes there itself, else its result is
-    copied. Mixed precision looks at `amp` alone, not at the ops inside.
+    copied. Several results have the names `fields`. Mixed precision looks at `amp` alone, not at the ops inside.
     """
     return declare(
         "composite",
@@ -16,7 +26,8 @@ def composite(*, ref, samples, dtypes=FLOATS, tolerance=None, grad_samples=None,
         ref=ref,
         samples=samples,
         tolerance=tolerance or {},
-        gradient="composed",
+        gradient=gradient,
+        fields=tuple(fields),
         grad_samples=grad_samples,
         amp=amp,
     )
