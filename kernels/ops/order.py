@@ -156,7 +156,7 @@ def _quantile_samples(rng):
 
 
 def _quantile_grad_samples(rng):
-    yield (rng.permutation(24).reshape(4, 6) / 4.0, np.array([0.13, 0.5, 0.8])), {"dim": 1, "keepdim": True}
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, np.array([0.13, 0.5, 0.77])), {"dim": 1, "keepdim": True}
     yield (rng.permutation(20).reshape(4, 5) / 4.0, 0.4), {"dim": 0, "interpolation": "nearest"}
 
 

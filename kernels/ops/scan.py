@@ -10,6 +10,7 @@ from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, alias, op
 from ._layout import check, check_dim, product
 from ._rules import along_dim, scan
+from .special import wider
 
 ROUGH = {"float32": (1e-5, 1e-5), "bfloat16": (2e-2, 2e-2), "float16": (2e-3, 2e-3)}
 
@@ -67,11 +68,13 @@ def logcumsumexp(a, b):
 @logcumsumexp.grad("input")
 def _(f, g, input, out, input_dtype, dim, reverse):
     # sums of g exp(input - out), of positive and of negative g by themselves, as logarithms
-    def part(size):
-        logs = f.logcumsumexp(f.sub(f.log(size), out), dim, reverse=not reverse)
-        return f.exp(f.add(logs, input))
+    g, x, out = wider(g), wider(input), wider(out)
 
-    return f.sub(part(f.relu(g)), part(f.relu(f.neg(g)))).to(dtype=input_dtype)
+    def part(there, size):
+        logs = f.where(there, f.sub(f.log(f.where(there, size, 1.0)), out), -1e30)
+        return f.exp(f.add(f.logcumsumexp(logs, dim, reverse=not reverse), x))
+
+    return f.sub(part(f.gt(g, 0.0), g), part(f.lt(g, 0.0), f.neg(g))).to(dtype=input_dtype)
 
 
 # ---- running extremes --------------------------------------------------------------------------
