@@ -3,7 +3,16 @@
 from .core.backend import Backend
 
 TYPES = ["cpu", "cuda", "mlu", "npu", "musa"]  # that a name may begin with; not all have a backend here
-_backends = {"cpu": Backend}  # type -> function(device) that makes the backend of a device
+
+
+def _cuda(device):
+    """The backend of an NVIDIA GPU; its files are read when the first one is asked for."""
+    from .core.cuda import Cuda
+
+    return Cuda(device)
+
+
+_backends = {"cpu": Backend, "cuda": _cuda}  # type -> function(device) that makes the backend of a device
 _devices = {}  # (type, index) -> the one device of that name
 
 

@@ -9,6 +9,7 @@ import ctypes
 import numpy as np
 
 from .. import kernels
+from ..kernels.blocks.elementwise import WALK
 from ..kernels.build import jit, render
 from ..kernels.cpu import plans, policy
 from . import launch, memory
@@ -65,6 +66,16 @@ class Backend:
         """The handle of an elementwise kernel; dtypes are names."""
         source = render.elementwise(op, inputs, compute, output)
         return jit.load_kernel("-".join([op.name, *inputs, output]), source)
+
+    def strided(self, op, inputs, compute, output, sizes, steps, itemsizes):
+        """(handle, values before the operands' addresses, values behind them) of an elementwise launch on any layout.
+
+        `sizes` are those of the dims, `steps` the strides of each operand, the output last, in elements.
+        """
+        kernel = self.elementwise(op, inputs, compute, output)
+        head = WALK(kernel=kernel, count=len(steps), ndim=len(sizes))[0]
+        tail = [*itemsizes, *sizes, *(s for own in steps for s in own)]
+        return self.kernel("array.elementwise.walk", {}), head, tail
 
     def split(self, kernel, units, unit_size):
         """(n, grain) of a launch: the items of the kernel that make up these units, and how many are worth a thread."""

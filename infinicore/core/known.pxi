@@ -292,7 +292,7 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
                 address = <int64_t>(memory + (-10 - owner))
             block[at.place] = address + at.offset
         if step.n > 0:
-            failed = _run(step.kernel, block, step.n, _parts(step.n, step.grain))
+            failed = _run(step.kernel, block, step.count, step.n, _parts(step.kernel, step.n, step.grain))
         step = step.after
     if block != small:
         free(block)

@@ -203,9 +203,9 @@ def gather_team():
         infinicore_team = count
 
 
-cdef int64_t _parts(int64_t n, int64_t grain):
+cdef int64_t _parts(int64_t kernel, int64_t n, int64_t grain):
     cdef int64_t parts = 1, count = _count()
-    if count > 1 and grain > 0 and n >= 2 * grain:
+    if count > 1 and grain > 0 and n >= 2 * grain and not kernel & 1:
         parts = n // grain
         if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
             parts = n // max(1, grain // FINER)
@@ -216,10 +216,12 @@ cdef int64_t _parts(int64_t n, int64_t grain):
     return parts
 
 
-cdef int64_t _run(int64_t kernel, int64_t* args, int64_t n, int64_t parts) noexcept:
+cdef int64_t _run(int64_t kernel, int64_t* args, int64_t count, int64_t n, int64_t parts) noexcept:
     cdef int64_t status
     with nogil:
-        if parts > 1:
+        if kernel & 1:  # of another device: the address of what describes it, which begins with who launches it
+            status = (<driver_t>(<int64_t*>(kernel - 1))[0])(kernel - 1, <int64_t>args, n, count)
+        elif parts > 1:
             status = (<driver_t>_driver)(kernel, <int64_t>args, n, parts)
         else:
             status = (<kernel_t>kernel)(args, 0, n)
@@ -248,7 +250,7 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
     infinicore_deeds += 1
     if n <= 0:
         return 0
-    parts = _parts(n, grain)
+    parts = _parts(kernel, n, grain)
     if count > 96:
         block = <int64_t*>malloc(count * sizeof(int64_t))
         if block == NULL:
@@ -261,7 +263,7 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
             if x is not None:
                 i = where
                 block[i] = x.address + <int64_t>offset
-        status = _run(kernel, block, n, parts)
+        status = _run(kernel, block, count, n, parts)
         if infinicore_records:
             _own.records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
     finally:
@@ -411,7 +413,7 @@ def make_unary(dict kernels, dict table, slow, learn, str name, str doc):
                         block[0] = a.address
                         block[1] = o.address
                         infinicore_deeds += 1
-                        _run(entry.kernel, block, a.numel_, _parts(a.numel_, GRAIN))
+                        _run(entry.kernel, block, 2, a.numel_, _parts(entry.kernel, a.numel_, GRAIN))
                         return o
         return _elementwise(table, slow, learn, (input,), out)
     function.__name__ = function.__qualname__ = name
@@ -442,7 +444,7 @@ cdef inline TensorBase _dense(dict kernels, input, other, out):
                 block[1] = b.address
                 block[2] = o.address
                 infinicore_deeds += 1
-                if _run(entry.kernel, block, a.numel_, _parts(a.numel_, GRAIN)) == 0:
+                if _run(entry.kernel, block, 3, a.numel_, _parts(entry.kernel, a.numel_, GRAIN)) == 0:
                     return o  # else the whole call finds the words
     return None
 

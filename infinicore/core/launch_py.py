@@ -138,9 +138,9 @@ def gather_team():
         _thread.team = count
 
 
-def _parts(n, grain):
+def _parts(kernel, n, grain):
     parts, count = 1, threads()
-    if count > 1 and grain > 0 and n >= 2 * grain:
+    if count > 1 and grain > 0 and n >= 2 * grain and not kernel & 1:
         parts = n // grain
         if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
             parts = n // max(1, grain // FINER)
@@ -150,7 +150,9 @@ def _parts(n, grain):
     return parts
 
 
-def _run(kernel, args, n, parts):
+def _run(kernel, args, count, n, parts):
+    if kernel & 1:  # of another device: the address of what describes it, which begins with who launches it
+        return _DRIVER(ctypes.c_int64.from_address(kernel - 1).value)(kernel - 1, args, n, count)
     if parts > 1:
         return _state["driver"](kernel, args, n, parts)
     return _function(kernel)(args, 0, n)
@@ -168,9 +170,9 @@ def launch(kernel, args, n, grain, keep, errors, places=(), tensors=None):
         x = tensors[name]
         if x is not None:
             args[place] = x.address + offset
-    parts = _parts(n, grain)
+    parts = _parts(kernel, n, grain)
     block = (ctypes.c_int64 * len(args))(*args)
-    status = _run(kernel, ctypes.addressof(block), n, parts)
+    status = _run(kernel, ctypes.addressof(block), len(args), n, parts)
     if _thread.recording is not None:
         _thread.recording.append((kernel, tuple(args), n, parts, tensor_cy.outside(keep), errors))
     return status
@@ -210,7 +212,13 @@ def _dense(entry, inputs):
         storage, storage.address, entry.result, first.device, first.shape_, first.strides_, first.numel_, True
     )
     block = (ctypes.c_int64 * (len(inputs) + 1))(*[x.address for x in inputs], out.address)
-    status = _run(entry.kernel, ctypes.addressof(block), first.numel_, _parts(first.numel_, GRAIN_ELEMENTS))
+    status = _run(
+        entry.kernel,
+        ctypes.addressof(block),
+        len(block),
+        first.numel_,
+        _parts(entry.kernel, first.numel_, GRAIN_ELEMENTS),
+    )
     return None if status else out
 
 

@@ -43,7 +43,7 @@ cdef class TensorBase:
                      tuple shape, tuple strides, long long numel, bint contiguous)
 
 @cython.locals(shift=cython.int)
-cdef long long _size_class(long long nbytes)
+cpdef long long size_class(long long nbytes)
 
 @cython.locals(size="long long")
 cpdef Block take_block(long long nbytes)

@@ -35,7 +35,7 @@ _used = 0  # bytes of all blocks in use, and the most of them so far
 _peak = 0
 
 
-def _size_class(nbytes):
+def size_class(nbytes):
     """Sizes are rounded to 256 bytes, above 4 KB to an eighth of a power of two."""
     if nbytes <= 4096:
         return (nbytes + 255) & ~255 if nbytes else 256
@@ -63,7 +63,7 @@ def _new_block(size):
 
 def take_block(nbytes):
     """A block of at least `nbytes`, recycled if one of its size class is free."""
-    size = _size_class(nbytes)
+    size = size_class(nbytes)
     if _arenas:
         arena = getattr(_own, "arena", None)
         if arena is not None:

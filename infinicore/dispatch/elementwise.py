@@ -12,7 +12,6 @@ from ..core.backend import raise_for
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import bool_, can_cast, common_type, float32, number_type, uint8
-from ..kernels.blocks.elementwise import WALK
 from ..kernels.ops import copy as copy_ops
 from . import known
 from .launcher import Launcher
@@ -99,16 +98,19 @@ def _plan(op, inputs, result, target, device):
     plan.numel = layout.count(shape)
     plan.strides = _new_strides(operands[0], shape)
     written, strides = (plan.output, plan.strides) if target is None else target
-    plan.kernel = elementwise_kernel(op, tuple(d for d, *_ in operands), compute, written, device)
+    dtypes = tuple(d for d, *_ in operands)
     layouts = [layout.expand_strides(own, steps, shape) for _, own, steps in operands]
     sizes, steps = layout.collapse(shape, [*layouts, strides])
     plan.head, plan.tail = [], []
     if len(sizes) > 1 or any(own[0] != 1 for own in steps):
         if len(sizes) > 24:
             raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
-        plan.head = WALK(kernel=plan.kernel, count=len(steps), ndim=len(sizes))[0]
-        plan.tail = [*(d.itemsize for d, *_ in operands), written.itemsize, *sizes, *(s for own in steps for s in own)]
-        plan.kernel = device.backend.kernel("array.elementwise.walk", {})
+        plan.kernel, plan.head, plan.tail = device.backend.strided(
+            op, [d.name for d in dtypes], compute.name, written.name, sizes, steps,
+            [*(d.itemsize for d in dtypes), written.itemsize],
+        )  # fmt: skip
+    else:
+        plan.kernel = elementwise_kernel(op, dtypes, compute, written, device)
     return plan
 
 

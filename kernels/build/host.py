@@ -4,6 +4,7 @@ LLVM's answer is remembered beside the kernels, since asking means loading LLVM.
 the CPU and to the version of llvmlite.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -29,12 +30,12 @@ def root():
 def version(package):
     """A text that differs between versions of a package. Its metadata would take 12 ms to load."""
     folder = Path(find_spec(package).origin).parent
-    try:
-        return (folder / "_version.py").read_text()
-    except OSError:
-        from importlib.metadata import version
+    for name in ("VERSION", "_version.py"):
+        with contextlib.suppress(OSError):
+            return (folder / name).read_text()
+    from importlib.metadata import version
 
-        return version(package)
+    return version(package)
 
 
 def _cpu():

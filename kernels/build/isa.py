@@ -2,7 +2,8 @@
 
 `INFINICORE_ISA` forces a smaller set: `avx512` (without dot products; `avx512_bf16` and `avx512_vnni` leave one of
 them), `avx2` or `portable`. `neon` and `amx` compile for aarch64 and for Intel's tile registers anywhere
-(`jit.cross_assembly`), and run only there. Importing this loads neither LLVM nor Numba.
+(`jit.cross_assembly`), and run only there; `cuda` is set for the processes that compile for GPUs, whose kernels count
+in this CPU's lanes (`INFINICORE_VECTOR_BYTES`). Importing this loads neither LLVM nor Numba.
 """
 
 import ctypes
@@ -13,11 +14,12 @@ import sys
 
 from . import host
 
-CHOICES = ("auto", "amx", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon")
+CHOICES = ("auto", "amx", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon", "cuda")
 _IS_ARM = platform.machine() in ("aarch64", "arm64")
 _IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 _PORTABLE = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"))
 _NEON = frozenset(("fp-armv8", "neon"))
+_CUDA = frozenset(("f16c", "fma"))  # what GPUs have of what kernels ask for
 _DOTS = frozenset(("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni"))
 _KEPT_DOTS = {"avx512": frozenset(), "avx512_bf16": {"avx512bf16"}, "avx512_vnni": {"avx512vnni"}}
 _TILES = frozenset(("amx-tile", "amx-bf16", "amx-int8"))
@@ -39,7 +41,7 @@ def forced():
 
 def is_foreign():
     """Whether kernels are compiled for another machine than this one, to be read and not run."""
-    return (forced() == "neon" and not _IS_ARM) or (forced() == "amx" and tiles() != "granted")
+    return forced() == "cuda" or (forced() == "neon" and not _IS_ARM) or (forced() == "amx" and tiles() != "granted")
 
 
 def _is_own():
@@ -68,7 +70,7 @@ def cpu_name():
         return host.cpu()[0]
     if forced() == "amx":
         return "sapphirerapids"
-    if not _IS_X86 or forced() == "neon":
+    if not _IS_X86 or forced() in ("neon", "cuda"):
         return "generic"
     return {"avx2": "haswell", "portable": "x86-64"}.get(forced(), "skylake-avx512")
 
@@ -80,8 +82,8 @@ def features():
     choice = forced()
     if _is_own():
         return names if tiles() == "granted" else frozenset(n for n in names if not n.startswith("amx"))
-    if choice == "neon":
-        return _NEON
+    if choice in ("neon", "cuda"):
+        return _NEON if choice == "neon" else _CUDA
     if choice == "amx":
         return _AMX
     if choice == "portable":
@@ -104,6 +106,8 @@ def feature_string():
 
 def vector_bytes():
     """The width of one vector register in bytes."""
+    if forced() == "cuda":
+        return int(os.environ["INFINICORE_VECTOR_BYTES"])
     if "avx512f" in features():
         return 64
     return 32 if "avx2" in features() else 16

@@ -1,12 +1,29 @@
 """Compiled kernels by name: from memory, the disk cache, or the compiler."""
 
+import contextlib
+import threading
+
 from . import jit, render
 
 _addresses = {}
+_elsewhere = threading.local()  # `kernels`: those of the device whose plan this thread makes
+
+
+@contextlib.contextmanager
+def on(kernels):
+    """Let `kernel` and `rendered` give the handles of another device's kernels (in this thread, inside the block)."""
+    before, _elsewhere.kernels = getattr(_elsewhere, "kernels", None), kernels
+    try:
+        yield
+    finally:
+        _elsewhere.kernels = before
 
 
 def kernel(name, **parameters):
     """The address of the compiled kernel `<folder>.<file>.<function>` for these types, constants and rules of ops."""
+    there = getattr(_elsewhere, "kernels", None)
+    if there is not None:
+        return there.kernel(name, parameters)
     key = (name, *parameters.items())
     found = _addresses.get(key)
     if found is None:
@@ -17,6 +34,9 @@ def kernel(name, **parameters):
 
 def rendered(family, rule, *parameters):
     """The address of the kernel that `build/render.py` makes of a rule: `family` names the function there."""
+    there = getattr(_elsewhere, "kernels", None)
+    if there is not None:
+        return there.rendered(family, rule, *parameters)
     key = (rule, *parameters)
     found = _addresses.get(key)
     if found is None:

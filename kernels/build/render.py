@@ -29,7 +29,7 @@ _STUB = '''"""Rendered from the kernel `{kernel}` for {what}."""
 
 from numba import types
 
-from infinicore.kernels.cpu.{folder} import {file}
+from infinicore.kernels.{device}.{folder} import {file}
 from infinicore.kernels.lang import lowp
 from infinicore.kernels.lang.vector import BLOCK
 
@@ -64,15 +64,15 @@ def _jitted(source):
 def _rules(name, op):
     """An elementwise op of one input as the function `name` of a module; SLOPE: its derivative, of (g, input)."""
     if name != "SLOPE":
-        return _jitted(_function(op.function, name))
+        return _jitted(function_text(op.function, name))
     derivative = op.gradients[op.parameters[0]]
     values = ", ".join({"g": "g", "out": "rule(x)"}.get(p, "x") for p in derivative.parameters)
-    sources = _function(op.function, "rule"), _function(derivative.function, "derivative")
+    sources = function_text(op.function, "rule"), function_text(derivative.function, "derivative")
     return "".join(map(_jitted, (*sources, f"def SLOPE(g, x):\n    return derivative({values})")))
 
 
-def stub(kernel, parameters):
-    """Source of a hand-written kernel.
+def stub(kernel, parameters, device="cpu"):
+    """Source of a hand-written kernel of `kernels/<device>`.
 
     `parameters` maps names to dtype names, ints or bools, F to a format; ACT to an elementwise op (or None), whose
     rule the kernel gets as a function, and SLOPE to one whose derivative it gets.
@@ -84,7 +84,14 @@ def stub(kernel, parameters):
     bindings += "".join(f"{k} = {_value(k, v)}\n" for k, v in parameters.items() if k not in ops)
     arguments = "".join(f", {k}" for k in parameters)
     return _STUB.format(
-        kernel=kernel, what=what, folder=folder, file=file, function=function, bindings=bindings, arguments=arguments
+        kernel=kernel,
+        what=what,
+        device=device,
+        folder=folder,
+        file=file,
+        function=function,
+        bindings=bindings,
+        arguments=arguments,
     )
 
 
@@ -154,7 +161,7 @@ def elementwise(op, inputs, compute, output):
         output=output,
         width="2 * LANES" if two else "LANES",
         types="\n".join(lines),
-        rule=_function(op.function, "rule"),
+        rule=function_text(op.function, "rule"),
         pointers="\n".join(pointers),
         full=", ".join(full),
         masked=", ".join(masked),
@@ -244,11 +251,11 @@ def reduction(rule, kind, source, value, state, result, cut=""):
 
     types = {"SOURCE": state if cut == "whole" else source, "VALUE": value, "STATE": state}
     types["RESULT"] = state if cut == "parts" else result
-    functions = [_function(rule.joined, "join")]
+    functions = [function_text(rule.joined, "join")]
     if not itself and cut != "whole":
-        functions.append(_function(rule.element, "element"))
+        functions.append(function_text(rule.element, "element"))
     if rule.absorbed:
-        functions.append(_function(rule.absorbed, "absorb"))
+        functions.append(function_text(rule.absorbed, "absorb"))
     if rule.parts > 1:
         functions.append(f"def stated(s):\n    return {joined([f'spread({v}, STATE, WIDE)' for v in here])}")
     # At one width, which is one `join` to compile for all steps; LLVM drops the lanes that no later step looks at.
@@ -265,7 +272,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     else:
         final, rest = "convert(s, RESULT)", "convert(s, RESULT)"
         if rule.finished or rule.parts > 1:
-            functions.append(_function(rule.finished, "finish") if rule.finished else _FINISH)
+            functions.append(function_text(rule.finished, "finish") if rule.finished else _FINISH)
             final = f"finish({', '.join([*here, 'count'] if rule.counts else here)})"
             final, rest = f"spread({final}, RESULT, 1)", f"spread({final}, RESULT, WIDE)"
         write = f"    store(y, i, lane({final}, 0))"
@@ -337,12 +344,12 @@ def scan(rule, kind, T, state, result):
         kind=kind,
         types=f"{T} in {state} to {result}",
         bindings="\n".join(bindings),
-        join=_function(rule.joined, "join"),
+        join=function_text(rule.joined, "join"),
     )
 
 
 @functools.cache
-def _function(function, name):
+def function_text(function, name):
     """A function of a rule under another name, without decorators and docstring."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     function = tree.body[0]
@@ -354,7 +361,7 @@ def _function(function, name):
 
 def _hands_on(function):
     """Whether a function of a rule returns its argument as it is."""
-    return re.fullmatch(r"def (\w+)\((\w+)\):\s*return \2", _function(function, "f")) is not None
+    return re.fullmatch(r"def (\w+)\((\w+)\):\s*return \2", function_text(function, "f")) is not None
 
 
 def _is_docstring(statement):

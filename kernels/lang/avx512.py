@@ -15,7 +15,7 @@ _KINDS = {types.float32: ("ps", ir.FloatType()), types.float64: ("pd", ir.Double
 
 def fills_registers(v):
     """Whether a value's type is a float vector of whole AVX-512 registers, on a CPU that has them."""
-    if isa.vector_bytes() != REGISTER or not isinstance(v, Vector) or v.dtype not in _KINDS:
+    if "avx512f" not in isa.features() or not isinstance(v, Vector) or v.dtype not in _KINDS:
         return False
     return v.lanes * v.dtype.bitwidth % (8 * REGISTER) == 0
 

@@ -5,9 +5,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..build import isa
 from .simd import Vector
 
 F32, F64 = types.float32, types.float64
+PREFIX = "__nv_" if isa.forced() == "cuda" else ""  # NVIDIA's library has the same functions
 
 
 def _on_every_lane(kind, name, skipped=0):
@@ -17,7 +19,7 @@ def _on_every_lane(kind, name, skipped=0):
         args = args[skipped:]
         vector = isinstance(kind, Vector)
         element = args[0].type.element if vector else args[0].type
-        full = name + ("f" if (kind.dtype if vector else kind) == F32 else "")
+        full = PREFIX + name + ("f" if (kind.dtype if vector else kind) == F32 else "")
         signature = ir.FunctionType(element, [element] * len(args))
         function = cgutils.get_or_insert_function(builder.module, signature, full)
         if not vector:

@@ -8,6 +8,7 @@ from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin
 
+from ..build import isa
 from . import lowp
 from .vector import (
     I8,
@@ -119,12 +120,12 @@ def store(typingctx, p, index, value):
     return types.void(p, index, value), codegen
 
 
-def vector_load(context, builder, p, dtype, index, lanes, mask=None, fill=0):
+def vector_load(context, builder, p, dtype, index, lanes, mask=None, fill=0, align=None):
     where = gep(context, builder, p, dtype, index, lanes)
     kind = ir.VectorType(memory_type(dtype), lanes)
     if mask is None:
         value = builder.load(where)
-        value.align = element_bytes(dtype)
+        value.align = align or element_bytes(dtype)
         return value
     name = f"llvm.masked.load.{suffix(kind)}.p0"
     align = ir.Constant(I32, element_bytes(dtype))
@@ -133,10 +134,10 @@ def vector_load(context, builder, p, dtype, index, lanes, mask=None, fill=0):
     return builder.call(cgutils.get_or_insert_function(builder.module, function, name), [where, align, mask, passthru])
 
 
-def vector_store(context, builder, p, dtype, index, value, mask=None):
+def vector_store(context, builder, p, dtype, index, value, mask=None, align=None):
     where = gep(context, builder, p, dtype, index, value.type.count)
     if mask is None:
-        builder.store(value, where).align = element_bytes(dtype)
+        builder.store(value, where).align = align or element_bytes(dtype)
         return
     name = f"llvm.masked.store.{suffix(value.type)}.p0"
     align = ir.Constant(I32, element_bytes(dtype))
@@ -177,6 +178,36 @@ def vload_first(typingctx, p, index, lanes, valid):
         return from_memory(builder, p.dtype, vector_load(context, builder, args[0], p.dtype, index, count, mask))
 
     return Vector(compute_type(p.dtype), count)(p, index, lanes, valid), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vload_aligned(typingctx, p, index, lanes):
+    """As `vload`, from an address that is a multiple of the vector's bytes: one access on a GPU."""
+    count = literal_of(lanes)
+    if not isinstance(p, Pointer) or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        align = min(16, count * element_bytes(p.dtype))
+        return from_memory(builder, p.dtype, vector_load(context, builder, args[0], p.dtype, index, count, align=align))
+
+    return Vector(compute_type(p.dtype), count)(p, index, lanes), codegen
+
+
+@intrinsic
+def vstore_aligned(typingctx, p, index, value):
+    """As `vstore`, to an address that is a multiple of the vector's bytes."""
+    if not isinstance(p, Pointer) or not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        align = min(16, value.lanes * element_bytes(p.dtype))
+        vector_store(context, builder, args[0], p.dtype, index, to_memory(builder, p.dtype, args[2]), align=align)
+        return context.get_dummy_value()
+
+    return types.void(p, index, value), codegen
 
 
 @intrinsic
@@ -231,6 +262,8 @@ def prefetch(typingctx, p, index):
     """Ask for the cache line of element `index` (read, all levels)."""
 
     def codegen(context, builder, sig, args):
+        if isa.forced() == "cuda":
+            return context.get_dummy_value()
         index = context.cast(builder, args[1], sig.args[1], types.int64)
         where = builder.bitcast(gep(context, builder, args[0], p.dtype, index), I8.as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])

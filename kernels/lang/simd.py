@@ -29,8 +29,10 @@ from .memory import (  # noqa: F401  (this file is where kernels take them from)
     stack,
     store,
     vload,
+    vload_aligned,
     vload_first,
     vstore,
+    vstore_aligned,
     vstore_first,
 )
 from .vector import I1, I32, Pointer, Vector, call_llvm, compute_type, element_type, is_float, literal_of, splat, suffix  # noqa: F401

@@ -1,0 +1,189 @@
+"""The driver of NVIDIA's GPUs, through ctypes: contexts, memory, streams, events, modules, graphs.
+
+Names are those of the CUDA driver API. Every call that fails raises with the driver's own name of the error.
+"""
+
+import ctypes
+import functools
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+
+OUT_OF_MEMORY = 2
+_ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76, "shared": 97, "pageable": 88}
+
+
+class DriverError(RuntimeError):
+    """A call of the driver that failed; `code` is its CUresult."""
+
+    def __init__(self, call, code):
+        self.code = code
+        text = c_char_p()
+        _library().cuGetErrorName(code, byref(text))
+        name = text.value.decode() if text.value else "unknown"
+        super().__init__(f"the CUDA driver's `{call}` failed with {name} ({code})")
+
+
+@functools.cache
+def _library():
+    """libcuda; raises RuntimeError where there is none, or no GPU."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise RuntimeError(
+            "`device` 'cuda' needs an NVIDIA GPU and its driver, and libcuda.so.1 is not on this machine: use 'cpu'"
+        ) from None
+    code = library.cuInit(0)
+    if code:
+        raise RuntimeError(
+            f"`device` 'cuda' needs an NVIDIA GPU, and the driver reports error {code} when it starts: "
+            "look at `nvidia-smi`, or use 'cpu'"
+        )
+    return library
+
+
+def call(name, *args):
+    """Call a function of the driver."""
+    code = getattr(_library(), name)(*args)
+    if code:
+        raise DriverError(name, code)
+
+
+def address_of(name):
+    """The address of a function of the driver, for compiled code."""
+    return ctypes.cast(getattr(_library(), name), c_void_p).value
+
+
+def device_count():
+    """How many GPUs there are; 0 without a driver."""
+    count = c_int()
+    try:
+        call("cuDeviceGetCount", byref(count))
+    except RuntimeError:
+        return 0
+    return count.value
+
+
+def version():
+    """The version of CUDA that the driver speaks, as (major, minor)."""
+    found = c_int()
+    call("cuDriverGetVersion", byref(found))
+    return found.value // 1000, found.value % 1000 // 10
+
+
+class Gpu:
+    """One GPU and its primary context."""
+
+    def __init__(self, index):
+        count = device_count()
+        _library()
+        if index >= count:
+            raise ValueError(f"`device` cuda:{index} does not exist: there are {count} GPUs, numbered from 0")
+        self.index = index
+        self._device = c_int()
+        call("cuDeviceGet", byref(self._device), index)
+        self.context = c_void_p()
+        call("cuDevicePrimaryCtxRetain", byref(self.context), self._device)
+        self.capability = self.attribute("major"), self.attribute("minor")
+
+    def attribute(self, name):
+        """A number of the device, by a name of `_ATTRIBUTES`."""
+        value = c_int()
+        call("cuDeviceGetAttribute", byref(value), _ATTRIBUTES[name], self._device)
+        return value.value
+
+    @property
+    def name(self):
+        """The name that the driver gives it."""
+        text = ctypes.create_string_buffer(256)
+        call("cuDeviceGetName", text, 256, self._device)
+        return text.value.decode()
+
+    @property
+    def arch(self):
+        """The architecture that kernels are compiled for: sm_90a where the chip has instructions of its own."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+    def enter(self):
+        """Make this the current device of the thread."""
+        call("cuCtxSetCurrent", self.context)
+
+    def memory(self):
+        """(free, all) bytes of its memory."""
+        free, total = c_size_t(), c_size_t()
+        call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value, total.value
+
+
+def allocate(nbytes):
+    """The address of memory on the current device."""
+    found = c_void_p()
+    call("cuMemAlloc_v2", byref(found), c_size_t(nbytes))
+    return found.value
+
+
+def free(address):
+    """Give memory of the current device back."""
+    call("cuMemFree_v2", c_void_p(address))
+
+
+def allocate_host(nbytes):
+    """The address of pinned memory, which host and device read and write."""
+    found = c_void_p()
+    call("cuMemHostAlloc", byref(found), c_size_t(nbytes), c_uint(3))  # portable, mapped
+    return found.value
+
+
+def copy_to_device(to, at, nbytes, stream):
+    """Copy from the host, which may change its memory when this returns."""
+    call("cuMemcpyHtoDAsync_v2", c_void_p(to), c_void_p(at), c_size_t(nbytes), c_void_p(stream))
+
+
+def copy_to_host(to, at, nbytes, stream):
+    """Copy to the host; the bytes are there when the stream is done."""
+    call("cuMemcpyDtoHAsync_v2", c_void_p(to), c_void_p(at), c_size_t(nbytes), c_void_p(stream))
+
+
+def copy_on_device(to, at, nbytes, stream):
+    """Copy within a device, or between two in one address space."""
+    call("cuMemcpyAsync", c_void_p(to), c_void_p(at), c_size_t(nbytes), c_void_p(stream))
+
+
+def create_stream(priority=0):
+    """A stream that does not wait for the default one."""
+    found = c_void_p()
+    call("cuStreamCreateWithPriority", byref(found), c_uint(1), c_int(priority))
+    return found.value
+
+
+def synchronize(stream):
+    """Wait for all work of a stream."""
+    call("cuStreamSynchronize", c_void_p(stream))
+
+
+def link(ptx):
+    """The cubin of PTX for the current device, by the driver's compiler."""
+    log = ctypes.create_string_buffer(8192)
+    options = (c_int * 2)(5, 6)  # CU_JIT_ERROR_LOG_BUFFER, and its size
+    values = (c_void_p * 2)(ctypes.addressof(log), 8192)
+    state, image, size = c_void_p(), c_void_p(), c_size_t()
+    call("cuLinkCreate_v2", c_uint(2), options, values, byref(state))
+    try:
+        data = ptx + b"\0"
+        try:
+            call("cuLinkAddData_v2", state, c_int(1), data, c_size_t(len(data)), b"kernel", c_uint(0), None, None)
+            call("cuLinkComplete", state, byref(image), byref(size))
+        except DriverError as error:
+            raise RuntimeError(f"{error}: {log.value.decode(errors='replace').strip()}") from None
+        return ctypes.string_at(image, size.value)
+    finally:
+        call("cuLinkDestroy", state)
+
+
+def load_kernel(cubin, shared=0):
+    """The handle of the function `kernel` in a cubin, loaded for the current device."""
+    module, function = c_void_p(), c_void_p()
+    call("cuModuleLoadData", byref(module), cubin)
+    call("cuModuleGetFunction", byref(function), module, b"kernel")
+    if shared > 48 << 10:
+        call("cuFuncSetAttribute", function, c_int(8), c_int(shared))  # the most of dynamic shared memory
+    return function.value

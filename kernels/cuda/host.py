@@ -1,0 +1,66 @@
+"""How the host launches a kernel on a GPU: compiled for the CPU, and called by the core by its address.
+
+The words of the launch and those of the argument block, one after the other, are the kernel's parameters.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ..blocks.cuda import KERNEL
+from ..build import jit
+from ..lang.simd import load, ptr, stack, store
+
+INT64 = types.int64
+HEAD, MOST = 4, 512  # words of the launch, and of all parameters (`target.py`)
+PARAMETERS, SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
+TOO_LONG = 999  # the status of a block that no kernel takes
+
+
+@intrinsic
+def _call_driver(typingctx, launcher, function, grid, threads, shared, stream, extra):
+    """cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, shared, stream, NULL, extra)."""
+
+    def codegen(context, builder, sig, values):
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        launcher, function, grid, threads, shared, stream, extra = values
+        kind = ir.FunctionType(i32, [i64] + [i32] * 7 + [i64] * 3)
+        one = ir.Constant(i32, 1)
+        grid, threads, shared = (builder.trunc(v, i32) for v in (grid, threads, shared))
+        arguments = [function, grid, one, one, threads, one, one, shared, stream, ir.Constant(i64, 0), extra]
+        return builder.sext(builder.call(builder.inttoptr(launcher, kind.as_pointer()), arguments), i64)
+
+    return types.int64(*[types.int64] * 7), codegen
+
+
+@jit.inline
+def launch(kernel, args, n, count):
+    """Launch over n items with a block of `count` words; 0, or 1000 + the driver's error."""
+    k, block = ptr(kernel, INT64), ptr(args, INT64)
+    words, per, threads = load(k, KERNEL.words) - HEAD, load(k, KERNEL.per), load(k, KERNEL.threads)
+    if words < 0:
+        words = count
+    if words + HEAD > MOST:
+        return TOO_LONG
+    buffer, size, extra = stack(8 * 512), stack(8), stack(40)
+    parameters = ptr(buffer, INT64)
+    store(parameters, 0, n)
+    store(parameters, 1, per)
+    store(parameters, 2, load(k, KERNEL.error_at))
+    store(parameters, 3, load(k, KERNEL.number))
+    for i in range(words):
+        store(parameters, HEAD + i, load(block, i))
+    store(ptr(size, INT64), 0, 8 * (HEAD + words))
+    e = ptr(extra, INT64)
+    store(e, 0, PARAMETERS)
+    store(e, 1, buffer)
+    store(e, 2, SIZE)
+    store(e, 3, size)
+    store(e, 4, 0)
+    grid = n if per == 0 else (n + per * threads - 1) // (per * threads)
+    grid = min(grid, load(k, KERNEL.most))
+    stream = load(ptr(load(k, KERNEL.stream_at), INT64), 0)
+    code = _call_driver(
+        load(k, KERNEL.launcher), load(k, KERNEL.function), grid, threads, load(k, KERNEL.shared), stream, extra
+    )
+    return 0 if code == 0 else 1000 + code

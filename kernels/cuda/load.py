@@ -1,0 +1,163 @@
+"""Kernels of GPUs by name: from memory, the disk cache, or the compiling process; and what launches them.
+
+The cache has PTX for each architecture, and beside it the machine code that the driver made of it (`.cubin`).
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+from ..blocks.cuda import KERNEL
+from ..build import disk, isa, jit, render
+from ..build.host import root, version
+from . import driver, policy
+from . import render as cuda_render
+
+_LAUNCH = '''"""Rendered from the host's part of a launch."""
+
+from infinicore.kernels.cuda import host
+
+
+def kernel(description, args, n, count):
+    return host.launch(description, args, n, count)
+'''
+
+_worker = None
+_lock = threading.RLock()
+
+
+def directory(arch):
+    """The cache directory of an architecture, for kernels that count in this CPU's lanes."""
+    what = [platform.machine(), str(isa.vector_bytes()), version("numba"), version("llvmlite"), version("numba_cuda")]
+    digest = hashlib.sha256(" ".join(what).encode()).hexdigest()[:12]
+    return root() / f"{arch}-{digest}"
+
+
+def path_of(name, source, arch, shape):
+    """Where the PTX of a kernel lies."""
+    text = disk.library_digest(source) + disk.library_digest("from infinicore.kernels.cuda import target") + source
+    key = hashlib.sha256(f"{text} {tuple(shape)}".encode()).hexdigest()[:20]
+    return directory(arch) / f"{name}-{key}.ptx"
+
+
+def _start_worker():
+    """The process that compiles, started anew where it has ended."""
+    global _worker
+    if _worker is None or _worker.poll() is not None:
+        environment = dict(os.environ, INFINICORE_ISA="cuda", INFINICORE_VECTOR_BYTES=str(isa.vector_bytes()))
+        parent = str(Path(sys.modules["infinicore"].__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
+        command = [sys.executable, "-m", "infinicore.kernels.cuda.worker"]
+        _worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        weakref.finalize(_worker, _worker.kill)
+    return _worker
+
+
+def compiled(name, source, arch, shape):
+    """(path, words, PTX) of rendered source, compiled if it is not in the cache."""
+    path = path_of(name, source, arch, shape)
+    entry = disk.read(path)
+    if entry is None:
+        with _lock:
+            worker = _start_worker()
+            request = {"name": name, "source": source, "arch": arch, "path": str(path)}
+            request |= {"kind": shape.kind, "threads": shape.threads if shape.fixed else None, "blocks": shape.blocks}
+            worker.stdin.write(json.dumps(request) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+        error = json.loads(line)["error"] if line else "the process that compiles kernels for GPUs has ended"
+        if error:
+            raise RuntimeError(f"the kernel `{name}` could not be compiled for {arch}:\n{error}")
+        entry = disk.read(path)
+    words, ptx = entry
+    return path, int(words), ptx
+
+
+class Kernels:
+    """The kernels of one GPU, and what their launches share: the stream and the word for errors."""
+
+    def __init__(self, gpu):
+        self.gpu = gpu
+        self._handles = {}  # key -> handle
+        self._kept = {}  # handle -> its description, which it is the address of
+        self.names = []  # of the kernels, by their number
+        self.stream = ctypes.c_int64(0)  # the current one
+        self.error = ctypes.c_int64.from_address(driver.allocate_host(8))
+        self.error.value = 0
+        self._entry = jit.load_kernel("cuda.launch", _LAUNCH)
+        self._launcher = driver.address_of("cuLaunchKernel")
+
+    def kernel(self, name, parameters):
+        """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
+        key = (name, *parameters.items())
+        found = self._handles.get(key)
+        if found is None:
+            label = "-".join([name, *(str(getattr(v, "name", v)) for v in parameters.values())])
+            device = "cuda" if policy.is_own(name) else "cpu"
+            source = render.stub(name, parameters, device)
+            found = self._handles[key] = self._load(label, source, policy.shape(name))
+        return found
+
+    def rendered(self, family, rule, *parameters):
+        """The handle of the kernel that `build/render.py` makes of a rule: `family` names the function there."""
+        key = (rule, *parameters)
+        found = self._handles.get(key)
+        if found is None:
+            source = getattr(render, family)(rule, *parameters)
+            label = "-".join([rule.name, *filter(None, parameters)])
+            found = self._handles[key] = self._load(label, source, policy.shape(family))
+        return found
+
+    def elementwise(self, op, inputs, compute, output, strided):
+        """The handle of an elementwise kernel; dtypes are names."""
+        source = cuda_render.elementwise(op, inputs, compute, output, strided)
+        per = 1 if strided else cuda_render.width([*inputs, output])
+        return self._load("-".join([op.name, *inputs, output]), source, policy.ELEMENTWISE._replace(per=per))
+
+    def _load(self, name, source, shape):
+        """The handle of rendered source: the address of its description, and 1."""
+        self.gpu.enter()
+        path, words, ptx = compiled(name, source, self.gpu.arch, shape)
+        cubin = self._cubin(path, ptx)
+        most = 0x7FFFFFFF if shape.kind == "thread" else self.gpu.attribute("multiprocessors") * shape.resident
+        values = KERNEL(
+            entry=self._entry, launcher=self._launcher, function=driver.load_kernel(cubin, shape.shared),
+            stream_at=ctypes.addressof(self.stream), error_at=ctypes.addressof(self.error), number=len(self.names) + 1,
+            threads=shape.threads, per=0 if shape.kind == "block" else shape.per, shared=shape.shared, words=words,
+            most=most,
+        )[0]  # fmt: skip
+        description = (ctypes.c_int64 * len(values))(*values)
+        self.names.append(name)
+        handle = ctypes.addressof(description) | 1
+        self._kept[handle] = description
+        return handle
+
+    def name_of(self, handle):
+        """The name of the kernel with this handle."""
+        return self.names[self._kept[handle][KERNEL.number] - 1]
+
+    @staticmethod
+    def _cubin(path, ptx):
+        """The machine code of PTX: kept beside it."""
+        beside = path.with_suffix(".cubin")
+        entry = disk.read(beside)
+        if entry is None:
+            code = driver.link(ptx)
+            disk.write(beside, "kernel", code, "")
+            return code
+        return entry[1]
+
+    def take_error(self):
+        """(name of a kernel, its error code) of what has gone wrong since the last call, or None; the stream is done."""
+        value = self.error.value
+        if not value:
+            return None
+        self.error.value = 0
+        return self.names[(value >> 16) - 1], value & 0xFFFF
