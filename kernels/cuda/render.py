@@ -11,7 +11,7 @@ _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> 
 from numba import types
 
 from infinicore.kernels.build import jit
-from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
     convert, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore, vstore_aligned, vstore_first

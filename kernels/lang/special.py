@@ -144,7 +144,9 @@ def _gamma_scale(a, x):
     # log Gamma(a + 1) = a log a - a + log(2 pi a) / 2 + 1 / (12 a) - ...; for large a
     d = (x - a) / a
     z = 1.0 / (a * a)
-    r = muladd(muladd(muladd(z, -0.0005952380952380953, 0.0007936507936507937), z, -0.002777777777777778), z, 1.0 / 12.0)
+    r = muladd(
+        muladd(muladd(z, -0.0005952380952380953, 0.0007936507936507937), z, -0.002777777777777778), z, 1.0 / 12.0
+    )
     large = a * (libm("log1p", d) - d) - 0.5 * log(2.0 * PI * a) - r / a
     small = a * log(x) - x - libm("lgamma", a + 1.0)
     return exp(select((a > 20.0) & (d > -0.9), large, small))

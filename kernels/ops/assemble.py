@@ -11,7 +11,7 @@ from ..table.registry import ALL, alias
 from ..table.view import view
 from ._layout import check, check_dim
 from .copy import cat
-from .order import NUMBERS, numbers
+from .order import NUMBERS
 from .view import _pieces
 
 # ---- several tensors -----------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def _combinations_samples(rng):
 
 
 @composite(dtypes=ALL, ref=_combinations_ref, samples=_combinations_samples)
-def combinations(f, input, r=2, with_replacement=False):
+def combinations(f, input, r: int = 2, with_replacement=False):
     """[K, r]: all combinations of `r` elements of a vector, in its order."""
     check(f, input, "input")
     if len(input.shape_) != 1 or r < 0:
@@ -309,7 +309,7 @@ def _rot_samples(rng):
 
 
 @composite(dtypes=ALL, ref=lambda x, k=1, dims=(0, 1): np.rot90(x, k, dims), samples=_rot_samples)
-def rot90(f, input, k=1, dims=(0, 1)):
+def rot90(f, input, k: int = 1, dims=(0, 1)):
     """`input` turned `k` times by 90 degrees, from the first of `dims` towards the second."""
     check(f, input, "input")
     a, b = (check_dim(d, len(input.shape_), "dims") for d in dims)
@@ -341,7 +341,7 @@ def _diag_embed_samples(rng):
 
 
 @composite(dtypes=ALL, ref=_diag_embed_ref, samples=_diag_embed_samples)
-def diag_embed(f, input, offset=0, dim1=-2, dim2=-1):
+def diag_embed(f, input, offset: int = 0, dim1=-2, dim2=-1):
     """Matrices of zeros in the dims `dim1` and `dim2`, with the last dim of `input` on a diagonal."""
     check(f, input, "input")
     if not input.shape_:
@@ -369,7 +369,7 @@ def _diag_samples(rng):
 
 
 @composite(dtypes=ALL, ref=lambda x, diagonal=0: np.diag(x, diagonal), samples=_diag_samples)
-def diag(f, input, diagonal=0):
+def diag(f, input, diagonal: int = 0):
     """The matrix with a vector on a diagonal; of a matrix, a copy of its diagonal."""
     check(f, input, "input")
     if len(input.shape_) not in (1, 2):
@@ -378,7 +378,7 @@ def diag(f, input, diagonal=0):
 
 
 @composite(dtypes=ALL, ref=lambda x, offset=0: np.diagflat(x, offset), samples=_diag_samples)
-def diagflat(f, input, offset=0):
+def diagflat(f, input, offset: int = 0):
     """The matrix with all elements on a diagonal."""
     return f.diag_embed(input.reshape(-1), offset)
 

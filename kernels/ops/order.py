@@ -101,7 +101,7 @@ def _kth_ref(x, k, dim=-1, keepdim=False):
 
 
 @composite(dtypes=NUMBERS, ref=_kth_ref, samples=_kth_samples, fields=PAIR)
-def kthvalue(f, input, k, dim=-1, keepdim=False):
+def kthvalue(f, input, k: int, dim=-1, keepdim: bool = False):
     """The `k`-th smallest element along `dim` (from 1 on) and its index; NaN counts as the largest."""
     dim = check_axis(f, input, dim)
     k, size = operator.index(k), input.shape_[dim] if input.shape_ else 1
@@ -174,9 +174,13 @@ def _quantile(f, input, q, dim, keepdim, interpolation, ignores):
             f"`interpolation` of `{f.op.name}` must be linear, lower, higher, midpoint or nearest, got {interpolation!r}"
         )
     if not hasattr(q, "strides_"):
+        if not isinstance(q, (int, float)):
+            raise TypeError(f"`q` of `{f.op.name}` must be a number or a tensor, got {type(q).__name__}")
         q = input.new_tensor(float(q))
     if q.dtype is not input.dtype or len(q.shape_) > 1:
-        raise TypeError(f"`q` of `{f.op.name}` must be a number or {input.dtype.name} of at most one dim, got {q.dtype}")
+        raise TypeError(
+            f"`q` of `{f.op.name}` must be a number or {input.dtype.name} of at most one dim, got {q.dtype}"
+        )
     if q.numel_ and not bool(f.all(f.logical_and(f.ge(q, 0), f.le(q, 1)))):
         raise ValueError(f"`q` of `{f.op.name}` must be from 0 to 1")
     if not input.numel_:
@@ -263,10 +267,14 @@ def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, 
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ValueError(f"`side` of `{call.op.name}` must be 'left' or 'right', as `right` says, got {side!r}")
     if input.dtype is not sorted_sequence.dtype:
-        raise TypeError(f"`input` of `{call.op.name}` must be {sorted_sequence.dtype} as the sequence, got {input.dtype}")
+        raise TypeError(
+            f"`input` of `{call.op.name}` must be {sorted_sequence.dtype} as the sequence, got {input.dtype}"
+        )
     shape = sorted_sequence.shape_
     if not shape or (len(shape) > 1 and shape[:-1] != input.shape_[:-1]):
-        raise ValueError(f"`sorted_sequence` {shape} of `{call.op.name}` must be a vector, or have the rows of {input.shape_}")
+        raise ValueError(
+            f"`sorted_sequence` {shape} of `{call.op.name}` must be a vector, or have the rows of {input.shape_}"
+        )
     if sorter is not None:
         index = sorter.reshape(-1) if len(shape) == 1 else None
         if index is None:
@@ -276,7 +284,12 @@ def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, 
     x, dtype = input.contiguous(), "uint8" if input.dtype.name == "bool" else input.dtype.name
     count = x.shape_[-1] if len(shape) > 1 else x.numel_
     block = SEARCH(
-        sequence=sorted_sequence.contiguous(), x=x, y=y, size=shape[-1], count=count, right=bool(right or side == "right")
+        sequence=sorted_sequence.contiguous(),
+        x=x,
+        y=y,
+        size=shape[-1],
+        count=count,
+        right=bool(right or side == "right"),
     )
     call.launch("array.search.places", {"T": dtype}, block, x.numel_, 16)
     return call.elementwise("cast", y, out=call.out(input.shape_, "int32")) if out_int32 else y
@@ -434,7 +447,7 @@ def _bincount_samples(rng):
 
 
 @composite(dtypes=INTEGERS, ref=_bincount_ref, samples=_bincount_samples, gradient=None)
-def bincount(f, input, weights=None, minlength=0):
+def bincount(f, input, weights=None, minlength: int = 0):
     """How often each of the numbers 0, 1, ... stands in a vector, at least `minlength` of them; or sums of `weights`."""
     check(f, input, "input")
     if len(input.shape_) != 1:
@@ -483,7 +496,7 @@ def _histc_samples(rng):
 
 
 @composite(ref=_histc_ref, samples=_histc_samples, gradient=None)
-def histc(f, input, bins=100, min=0, max=0):
+def histc(f, input, bins: int = 100, min: float = 0, max: float = 0):
     """How many elements lie in each of `bins` equal intervals from `min` to `max` (by default, of the elements)."""
     check(f, input, "input")
     if bins < 1:

@@ -306,7 +306,7 @@ def _isclose_samples(rng):
 
 
 @composite(dtypes=ALL, ref=np.isclose, samples=_isclose_samples, gradient=None)
-def isclose(f, input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+def isclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False):
     """Where |input - other| <= atol + rtol * |other|, or both are the same infinity (or NaN, with `equal_nan`)."""
     check(f, input, "input")
     check(f, other, "other")
@@ -326,7 +326,7 @@ def isclose(f, input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 
 @composite(dtypes=ALL, ref=np.allclose, samples=None, gradient=None)
-def allclose(f, input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+def allclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False):
     """Whether all elements are close, under the rules of `isclose`: a Python bool."""
     return bool(f.all(f.isclose(input, other, rtol, atol, equal_nan)))
 
@@ -415,7 +415,7 @@ def _rsub_samples(rng):
 
 
 @composite(dtypes=NUMBERS, ref=lambda x, y, alpha=1: y - alpha * x, samples=_rsub_samples)
-def rsub(f, input, other, *, alpha=1):
+def rsub(f, input, other, *, alpha: float = 1):
     """other - alpha * input."""
     return f.sub(other, input if alpha == 1 else f.mul(input, alpha))
 

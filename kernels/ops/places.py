@@ -7,9 +7,8 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
 from ._layout import check, check_dim, check_index
-from .scatter import _check, _KERNELS, _launch, _start
 from .copy import copy_into
-from .scatter import _part, _places
+from .scatter import _check, _launch, _part, _places, _start
 
 NUMBERS = (*FLOATS, *INTEGERS)
 
@@ -63,7 +62,9 @@ def take_along_dim(f, input, indices, dim=None):
         return f.gather(input.reshape(-1), 0, indices.reshape(-1))
     d = check_dim(dim, len(input.shape_))
     if len(indices.shape_) != len(input.shape_):
-        raise ValueError(f"`indices` of `take_along_dim` must have the dims of `input` {input.shape_}, got {indices.shape_}")
+        raise ValueError(
+            f"`indices` of `take_along_dim` must have the dims of `input` {input.shape_}, got {indices.shape_}"
+        )
     common = np.broadcast_shapes(*[s[:d] + (1,) + s[d + 1 :] for s in (input.shape_, indices.shape_)])
     wide = [x.expand(common[:d] + (x.shape_[d],) + common[d + 1 :]) for x in (input, indices)]
     return f.gather(wide[0], d, wide[1])
@@ -74,7 +75,9 @@ def take_along_dim(f, input, indices, dim=None):
 
 def _need_mask(f, mask):
     if not hasattr(mask, "strides_") or mask.dtype.name != "bool":
-        raise TypeError(f"`mask` of `{f.op.name}` must be a bool tensor, got {getattr(mask, 'dtype', type(mask).__name__)}")
+        raise TypeError(
+            f"`mask` of `{f.op.name}` must be a bool tensor, got {getattr(mask, 'dtype', type(mask).__name__)}"
+        )
 
 
 def _masked_samples(rng):
@@ -150,7 +153,9 @@ def index_copy(f, input, dim, index, source):
     where, dim = _slices(f, input, dim, index)
     own = input.shape_
     if source.shape_ != (own[:dim] + (index.numel_,) + own[dim + 1 :] if own else source.shape_):
-        raise ValueError(f"`source` of `index_copy` must be as `input` {own}, with {index.numel_} slices, got {source.shape_}")
+        raise ValueError(
+            f"`source` of `index_copy` must be as `input` {own}, with {index.numel_} slices, got {source.shape_}"
+        )
     x, source = (input, source) if own else (input.reshape(1), source.reshape(1))
     return f.index_put(x, where, source).reshape(own)
 

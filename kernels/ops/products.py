@@ -101,8 +101,13 @@ def _matrix_power_samples(rng):
         yield (rng.standard_normal((2, 4, 4)), n), {}
 
 
-@composite(ref=np.linalg.matrix_power, samples=_matrix_power_samples, grad_samples=_normal((2, 4, 4), 5), tolerance={**TOLERANCE, "bfloat16": (5e-2, 0.5)})
-def matrix_power(f, input, n):
+@composite(
+    ref=np.linalg.matrix_power,
+    samples=_matrix_power_samples,
+    grad_samples=_normal((2, 4, 4), 5),
+    tolerance={**TOLERANCE, "bfloat16": (5e-2, 0.5)},
+)
+def matrix_power(f, input, n: int):
     """Square matrices [..., N, N] to the power of an integer `n` of 0 or more."""
     check(f, input, "input")
     if len(input.shape_) < 2 or input.shape_[-1] != input.shape_[-2]:
@@ -131,7 +136,9 @@ def _added(f, input, product, beta, alpha):
     if input.dtype is not product.dtype:
         raise TypeError(f"`input` of `{f.op.name}` must be {product.dtype.name} as the product, got {input.dtype.name}")
     if not product.dtype.is_floating_point and not all(isinstance(x, int) for x in (beta, alpha)):
-        raise TypeError(f"`beta` and `alpha` of `{f.op.name}` must be integers for {product.dtype}, got {beta}, {alpha}")
+        raise TypeError(
+            f"`beta` and `alpha` of `{f.op.name}` must be integers for {product.dtype}, got {beta}, {alpha}"
+        )
     y = product if alpha == 1 else f.mul(product, alpha)
     if beta == 0:
         return y
@@ -144,31 +151,31 @@ def _sum_of(product):
 
 
 @_product(_sum_of(np.matmul), (5,), (7, 17), (17, 5))
-def addmm(f, input, mat1, mat2, *, beta=1, alpha=1):
+def addmm(f, input, mat1, mat2, *, beta: float = 1, alpha: float = 1):
     """beta * input + alpha * mat1 @ mat2, for matrices; `input` broadcasts to the product."""
     return _added(f, input, f.mm(mat1, mat2), beta, alpha)
 
 
 @_product(_sum_of(np.matmul), (7,), (7, 17), (17,))
-def addmv(f, input, mat, vec, *, beta=1, alpha=1):
+def addmv(f, input, mat, vec, *, beta: float = 1, alpha: float = 1):
     """beta * input + alpha * mat @ vec."""
     return _added(f, input, f.mv(mat, vec), beta, alpha)
 
 
 @_product(_sum_of(np.outer), (7, 5), (7,), (5,))
-def addr(f, input, vec1, vec2, *, beta=1, alpha=1):
+def addr(f, input, vec1, vec2, *, beta: float = 1, alpha: float = 1):
     """beta * input + alpha * outer(vec1, vec2)."""
     return _added(f, input, f.outer(vec1, vec2), beta, alpha)
 
 
 @_product(_sum_of(np.matmul), (3, 7, 5), (3, 7, 17), (3, 17, 5))
-def baddbmm(f, input, batch1, batch2, *, beta=1, alpha=1):
+def baddbmm(f, input, batch1, batch2, *, beta: float = 1, alpha: float = 1):
     """beta * input + alpha * bmm(batch1, batch2)."""
     return _added(f, input, f.bmm(batch1, batch2), beta, alpha)
 
 
 @_product(_sum_of(lambda a, b: np.matmul(a, b).sum(0)), (7, 5), (3, 7, 17), (3, 17, 5))
-def addbmm(f, input, batch1, batch2, *, beta=1, alpha=1):
+def addbmm(f, input, batch1, batch2, *, beta: float = 1, alpha: float = 1):
     """beta * input + alpha * the sum of bmm(batch1, batch2) over its matrices."""
     _dims(f, batch1, "batch1", 3)
     _dims(f, batch2, "batch2", 3)
@@ -260,7 +267,9 @@ def _equation(equation, shapes):
     def parsed(term, ndim):
         letters = term.replace("...", "")
         if not all(c.isascii() and c.isalpha() for c in letters) or term.count("...") > 1:
-            raise ValueError(f"`equation` {equation!r} of `einsum` may hold letters, one '...' for each operand, ',' and '->'")
+            raise ValueError(
+                f"`equation` {equation!r} of `einsum` may hold letters, one '...' for each operand, ',' and '->'"
+            )
         spread = most if ndim is None else ndim - len(letters)
         if spread < 0 or (spread and "..." not in term):
             raise ValueError(f"`equation` {equation!r} of `einsum` names other dims than an operand of {ndim} dims has")
@@ -275,7 +284,9 @@ def _equation(equation, shapes):
         letters = sorted(n for n in set(every) if isinstance(n, str) and every.count(n) == 1)
         output = [*range(most), *letters]
     if len(set(output)) < len(output) or not set(output) <= {*every, *range(most)}:
-        raise ValueError(f"`equation` {equation!r} of `einsum` must name each dim of the result once, and in an operand")
+        raise ValueError(
+            f"`equation` {equation!r} of `einsum` must name each dim of the result once, and in an operand"
+        )
     return inputs, output
 
 
@@ -306,7 +317,9 @@ def einsum(f, equation, *operands):
     for x, names in zip(operands, inputs):
         for n, size in zip(names, x.shape_):
             if sizes.setdefault(n, size) != size and 1 not in (size, sizes[n]):
-                raise ValueError(f"`equation` {equation!r} of `einsum` names dims of sizes {sizes[n]} and {size} as {n!r}")
+                raise ValueError(
+                    f"`equation` {equation!r} of `einsum` names dims of sizes {sizes[n]} and {size} as {n!r}"
+                )
             sizes[n] = max(sizes[n], size) if 0 not in (size, sizes[n]) else 0
     parts = [_diagonals(x, names) for x, names in zip(operands, inputs)]
     y, names = parts[0]
@@ -360,9 +373,7 @@ def kron(f, input, other):
     check(f, other, "other")
     ndim = max(len(input.shape_), len(other.shape_))
     a, b = ((1,) * (ndim - len(x.shape_)) + x.shape_ for x in (input, other))
-    y = f.mul(
-        input.reshape([n for size in a for n in (size, 1)]), other.reshape([n for size in b for n in (1, size)])
-    )
+    y = f.mul(input.reshape([n for size in a for n in (size, 1)]), other.reshape([n for size in b for n in (1, size)]))
     return y.reshape([m * n for m, n in zip(a, b)])
 
 
@@ -395,7 +406,9 @@ def cross(f, input, other, dim=None):
             raise ValueError(f"`input` of `cross` must have a dim of size 3, got shape {input.shape_}")
     dim = check_dim(dim, len(input.shape_))
     if input.shape_[dim] != 3 or other.shape_[dim] != 3:
-        raise ValueError(f"`dim` {dim} of `cross` must have size 3 in both tensors, got {input.shape_} and {other.shape_}")
+        raise ValueError(
+            f"`dim` {dim} of `cross` must have size 3 in both tensors, got {input.shape_} and {other.shape_}"
+        )
     a, b = f.unbind(input, dim), f.unbind(other, dim)
     parts = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return f.stack(parts, dim)
@@ -412,8 +425,12 @@ def _cov_samples(rng):
     yield (rng.standard_normal(9),), {}
 
 
-@composite(ref=_cov_ref, samples=_cov_samples, tolerance={"float32": (1e-5, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5e-3)})
-def cov(f, input, *, correction=1, fweights=None, aweights=None):
+@composite(
+    ref=_cov_ref,
+    samples=_cov_samples,
+    tolerance={"float32": (1e-5, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5e-3)},
+)
+def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
     """The covariance matrix of variables (rows) by observations (columns) [V, N]; of a vector, its variance.
 
     `fweights` (integers) say how often, `aweights` how much each observation counts.
@@ -447,7 +464,11 @@ def _corrcoef_samples(rng):
     yield (rng.standard_normal(9),), {}
 
 
-@composite(ref=np.corrcoef, samples=_corrcoef_samples, tolerance={"float32": (1e-5, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5e-3)})
+@composite(
+    ref=np.corrcoef,
+    samples=_corrcoef_samples,
+    tolerance={"float32": (1e-5, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5e-3)},
+)
 def corrcoef(f, input):
     """The correlation coefficients of variables (rows) [V, N]: covariances by standard deviations, within [-1, 1]."""
     c = f.cov(input)

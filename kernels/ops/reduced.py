@@ -8,7 +8,6 @@ from ..table.composite import composite
 from ..table.registry import ALL
 from ._layout import check
 from ._rules import SUM_TOLERANCE, over, reduce_samples
-from .order import NUMBERS
 from .statistics import _TOLERANCE, _grad_samples, _var_ref, _var_samples
 
 
@@ -110,7 +109,7 @@ def _dist_ref(x, y, p=2):
 
 
 @composite(ref=_dist_ref, samples=_dist_samples, tolerance=_TOLERANCE, amp="float32")
-def dist(f, input, other, p=2):
+def dist(f, input, other, p: float = 2):
     """The norm of order `p` of input - other."""
     return f.norm(f.sub(input, other), p)
 
@@ -127,12 +126,14 @@ def _renorm_samples(rng):
 
 
 @composite(ref=_renorm_ref, samples=_renorm_samples, tolerance=_TOLERANCE, amp="float32")
-def renorm(f, input, p, dim, maxnorm):
+def renorm(f, input, p: float, dim, maxnorm: float):
     """Each slice along `dim` scaled down to a norm of order `p` of at most `maxnorm`."""
     check(f, input, "input")
     ndim = len(input.shape_)
     if ndim < 2 or p <= 0 or maxnorm < 0:
-        raise ValueError(f"`renorm` takes at least 2 dims, a positive `p` and `maxnorm`, got {input.shape_}, {p}, {maxnorm}")
+        raise ValueError(
+            f"`renorm` takes at least 2 dims, a positive `p` and `maxnorm`, got {input.shape_}, {p}, {maxnorm}"
+        )
     norm = f.norm(input, p, [d for d in range(ndim) if d != dim % ndim], True)
     over_ = f.gt(norm, maxnorm)
     scale = f.where(over_, f.div(maxnorm, f.add(f.where(over_, norm, 1.0), 1e-7)), 1.0)

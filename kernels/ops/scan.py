@@ -151,7 +151,10 @@ for _row in (cummax, cummin):
 def _diff_samples(rng):
     yield (rng.standard_normal((3, 7)),), {}
     yield (rng.standard_normal((7, 3)),), {"n": 2, "dim": 0}
-    yield (rng.standard_normal((3, 4)),), {"prepend": rng.standard_normal((3, 1)), "append": rng.standard_normal((3, 2))}
+    yield (
+        (rng.standard_normal((3, 4)),),
+        {"prepend": rng.standard_normal((3, 1)), "append": rng.standard_normal((3, 2))},
+    )
 
 
 def _diff_ref(x, n=1, dim=-1, prepend=None, append=None):
@@ -160,7 +163,7 @@ def _diff_ref(x, n=1, dim=-1, prepend=None, append=None):
 
 
 @composite(dtypes=ALL, ref=_diff_ref, samples=_diff_samples)
-def diff(f, input, n=1, dim=-1, prepend=None, append=None):
+def diff(f, input, n: int = 1, dim=-1, prepend=None, append=None):
     """The differences of neighbours along `dim`, `n` times; `prepend` and `append` are joined to `input` first."""
     check(f, input, "input")
     if not input.shape_:
@@ -184,14 +187,18 @@ def _areas(f, y, x, dx, dim):
     check(f, y, "y")
     dim = check_dim(dim, len(y.shape_))
     size = y.shape_[dim] if y.shape_ else 0
-    pairs = f.add(y.narrow(dim, 1, size - 1), y.narrow(dim, 0, size - 1)) if size > 1 else f.rearrange(y.narrow(dim, 0, 0))
+    pairs = (
+        f.add(y.narrow(dim, 1, size - 1), y.narrow(dim, 0, size - 1)) if size > 1 else f.rearrange(y.narrow(dim, 0, 0))
+    )
     if x is None:
         return f.mul(pairs, dx / 2), dim
     if dx is not None:
         raise TypeError(f"`{f.op.name}` takes one of `x` and `dx`, got both")
     own = x.shape_[0 if len(x.shape_) == 1 else dim]
     if own != size:
-        raise ValueError(f"`x` of `{f.op.name}` must have {size} points along `dim` {dim}, as `y`, got shape {x.shape_}")
+        raise ValueError(
+            f"`x` of `{f.op.name}` must have {size} points along `dim` {dim}, as `y`, got shape {x.shape_}"
+        )
     steps = f.diff(x, dim=0 if len(x.shape_) == 1 else dim)
     if len(x.shape_) == 1:
         steps = steps.reshape([-1] + [1] * (len(y.shape_) - dim - 1))
@@ -209,7 +216,11 @@ def _area_ref(function):
         if x is not None and x.ndim == 1 and y.ndim > 1:
             x = x.reshape([-1] + [1] * (y.ndim - dim % y.ndim - 1))
         y = np.moveaxis(y, dim, 0)
-        steps = (1.0 if dx is None else dx) if x is None else np.diff(np.moveaxis(np.broadcast_to(x, np.moveaxis(y, 0, dim).shape), dim, 0), axis=0)
+        steps = (
+            (1.0 if dx is None else dx)
+            if x is None
+            else np.diff(np.moveaxis(np.broadcast_to(x, np.moveaxis(y, 0, dim).shape), dim, 0), axis=0)
+        )
         return function((y[1:] + y[:-1]) / 2 * steps, dim)
 
     return ref

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..lang import scalar_math as m
 from ..table.composite import composite
-from ..table.registry import FLOATS, alias, elementwise
+from ..table.registry import alias, elementwise
 from ._layout import check
 
 
@@ -97,7 +97,7 @@ def _polygamma_samples(rng):
 
 
 @composite(ref=_scipy("polygamma"), samples=_polygamma_samples, tolerance={"float32": (2e-5, 1e-5)}, amp="float32")
-def polygamma(f, n, input):
+def polygamma(f, n: int, input):
     """The n-th derivative of `digamma`, for an integer `n` of 0 or more."""
     check(f, input, "input", integers=True)
     if type(n) is not int:
@@ -127,7 +127,7 @@ def _mvlgamma_samples(rng):
 
 
 @composite(ref=_scipy("multigammaln"), samples=_mvlgamma_samples, amp="float32")
-def mvlgamma(f, input, p):
+def mvlgamma(f, input, p: int):
     """The multivariate log-gamma function of `p` dims: the sum of `lgamma(input - j / 2)` for j < p, and a constant."""
     check(f, input, "input", integers=True)
     if type(p) is not int or p < 1:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import FLOATS, alias, elementwise
+from ..table.registry import alias, elementwise
 
 # Integers become float32, as where `dtypes` names them; they are left out of the tests of every dtype, whose kernels
 # would take as long to compile as those of floats.

@@ -21,7 +21,7 @@ LAYERS = (
     ("interop",),
     ("autograd",),
     ("tensor",),
-    ("runtime", "context", "random"),
+    ("runtime", "context", "random", "special"),
     ("amp", "data", "optim"),
     ("nn",),
     ("distributed",),
