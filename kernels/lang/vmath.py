@@ -91,7 +91,11 @@ def copysign(x, y):
 
 @by_type
 def negative(x):
-    """Whether the sign bit is set."""
+    """Whether the sign bit is set; of integers, whether they are below 0."""
+    if x.dtype == types.boolean:
+        return lambda x: x != x
+    if x.dtype not in (F32, F64):
+        return lambda x: x < 0
     if x.dtype == F32:
         return lambda x: bitcast(x, I32) < 0
     return lambda x: bitcast(x, I64) < 0

@@ -467,14 +467,14 @@ def bincount(f, input, weights=None, minlength: int = 0):
     return f.scatter_add(wide.new_zeros(bins), 0, index, wide)
 
 
-def _span(f, x, low, high):
+def _span(f, x, low, high, apart):
     """The ends of a histogram: those of the elements where none are given, and never the same."""
     low, high = float(low), float(high)
     if low == high == 0 and x.numel_:
         low, high = float(f.amin(x).item()), float(f.amax(x).item())
     if not (math.isfinite(low) and math.isfinite(high)) or low > high:
         raise ValueError(f"the range of `{f.op.name}` must be finite and rising, got {low} to {high}")
-    return (low, high) if low < high else (low - 1, high + 1)
+    return (low, high) if low < high else (low - apart, high + apart)
 
 
 def _counted(f, x, bins, low, high, weight=None):
@@ -502,7 +502,7 @@ def histc(f, input, bins: int = 100, min: float = 0, max: float = 0):
     if bins < 1:
         raise ValueError(f"`bins` of `histc` must be positive, got {bins}")
     x = wider(input.reshape(-1))
-    return _counted(f, x, bins, *_span(f, x, min, max)).to(dtype=input.dtype)
+    return _counted(f, x, bins, *_span(f, x, min, max, 1)).to(dtype=input.dtype)
 
 
 def _histogram_samples(rng):
@@ -534,7 +534,7 @@ def histogram(f, input, bins, *, range=None, weight=None, density=False):
         share = inside.to(dtype=x.dtype) if weight is None else f.where(inside, weight.reshape(-1), 0.0)
         hist = f.scatter_add(x.new_zeros(count), 0, f.where(inside, place, 0), share)
     else:
-        low, high = _span(f, x, *(range or (0, 0)))
+        low, high = _span(f, x, *(range or (0, 0)), 0.5)
         edges = f.from_array(np.linspace(low, high, bins + 1), x.device).to(dtype=x.dtype)
         hist = _counted(f, x, bins, low, high, weight)
     if density:

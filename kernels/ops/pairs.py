@@ -81,10 +81,20 @@ def _(g):
     return 0.0 * g
 
 
-@elementwise(ref=np.nextafter, dtypes=("float32", "float64"), gradient=None)
+@elementwise(ref=np.nextafter, dtypes=("float32", "float64"))
 def nextafter(input, other):
     """The next number of the dtype from `input` towards `other`."""
     return m.nextafter(input, other)
+
+
+@nextafter.grad("input")
+def _(g):
+    return g
+
+
+@nextafter.grad("other")
+def _(g):
+    return 0.0 * g
 
 
 def _heaviside_ref(x, values):
@@ -278,7 +288,8 @@ def _asked(function):
 @composite(**_asked(np.isinf))
 def isinf(f, input):
     """Where elements are infinite."""
-    return f.eq(f.abs(input), np.inf)
+    check(f, input, "input", integers=True)
+    return f.eq(f.abs(input), np.inf) if input.dtype.is_floating_point else f.ne(input, input)
 
 
 @composite(**_asked(np.isposinf))

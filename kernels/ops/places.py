@@ -66,6 +66,7 @@ def take_along_dim(f, input, indices, dim=None):
             f"`indices` of `take_along_dim` must have the dims of `input` {input.shape_}, got {indices.shape_}"
         )
     common = np.broadcast_shapes(*[s[:d] + (1,) + s[d + 1 :] for s in (input.shape_, indices.shape_)])
+    indices = f.where(f.lt(indices, 0), f.add(indices, input.shape_[d]), indices)
     wide = [x.expand(common[:d] + (x.shape_[d],) + common[d + 1 :]) for x in (input, indices)]
     return f.gather(wide[0], d, wide[1])
 
@@ -112,7 +113,8 @@ def masked_scatter(f, input, mask, source):
     _need_mask(f, mask)
     if source.dtype is not input.dtype:
         raise TypeError(f"`source` of `masked_scatter` must be {input.dtype.name} as `input`, got {source.dtype.name}")
-    mask = mask.expand(input.shape_)
+    shape = np.broadcast_shapes(input.shape_, mask.shape_)
+    input, mask = input.expand(shape), mask.expand(shape)
     place = f.sub(f.cumsum(mask.reshape(-1), 0), 1)
     count = place[-1].item() + 1 if place.numel_ else 0
     if count > source.numel_:
@@ -180,7 +182,11 @@ def index_fill(f, input, dim, index, value):
             raise ValueError(f"`value` of `index_fill` must be a number or a 0-dim tensor, got shape {value.shape_}")
         value = value.to(dtype=input.dtype)
     x = input if input.shape_ else input.reshape(1)
-    return f.index_put(x, where, value).reshape(input.shape_)
+    if not hasattr(value, "strides_"):
+        return f.index_put(x, where, value).reshape(input.shape_)
+    # by a mask: what an index names twice is filled once, which the gradient of the value counts
+    mask = f.index_put(x.new_zeros(x.shape_, dtype="bool"), where, True)
+    return f.where(mask, value, x).reshape(input.shape_)
 
 
 # ---- reductions by index -------------------------------------------------------------------------

@@ -135,10 +135,8 @@ def _added(f, input, product, beta, alpha):
     check(f, input, "input")
     if input.dtype is not product.dtype:
         raise TypeError(f"`input` of `{f.op.name}` must be {product.dtype.name} as the product, got {input.dtype.name}")
-    if not product.dtype.is_floating_point and not all(isinstance(x, int) for x in (beta, alpha)):
-        raise TypeError(
-            f"`beta` and `alpha` of `{f.op.name}` must be integers for {product.dtype}, got {beta}, {alpha}"
-        )
+    if not product.dtype.is_floating_point:
+        beta, alpha = int(beta), int(alpha)  # as PyTorch: of integers, without their fractions
     y = product if alpha == 1 else f.mul(product, alpha)
     if beta == 0:
         return y
@@ -348,6 +346,11 @@ def tensordot(f, a, b, dims=2):
             raise ValueError(f"`dims` of `tensordot` must be from 0 to the dims of both tensors, got {dims}")
         dims = range(len(a.shape_) - dims, len(a.shape_)), range(dims)
     one, two = ([check_dim(d, len(x.shape_), "dims") for d in own] for own, x in zip(dims, (a, b)))
+    for d, e in zip(one, two):  # a size of 1 goes with any other, which is summed over
+        if a.shape_[d] == 1 != b.shape_[e]:
+            b = f.sum(b, e, True, dtype=b.dtype)
+        elif b.shape_[e] == 1 != a.shape_[d]:
+            a = f.sum(a, d, True, dtype=a.dtype)
     if [a.shape_[d] for d in one] != [b.shape_[d] for d in two]:
         raise ValueError(f"`dims` {dims} of `tensordot` must have the same sizes in {a.shape_} and {b.shape_}")
     size = math.prod(a.shape_[d] for d in one)
@@ -435,7 +438,9 @@ def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
 
     `fweights` (integers) say how often, `aweights` how much each observation counts.
     """
-    check(f, input, "input")
+    check(f, input, "input", integers=True)
+    if not input.dtype.is_floating_point:
+        input = input.to(dtype="float32")
     if len(input.shape_) > 2:
         raise ValueError(f"`input` of `cov` must have at most 2 dims, got shape {input.shape_}")
     x = input.reshape(1, -1) if len(input.shape_) < 2 else input
@@ -444,19 +449,20 @@ def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
         if w is not None:
             if len(w.shape_) != 1 or w.shape_[0] != count:
                 raise ValueError(f"`{name}` of `cov` must be [{count}], a weight for each observation, got {w.shape_}")
-            w = w.to(dtype=x.dtype)
             weights = w if weights is None else weights * w
     if weights is None:
         centred, norm = x - f.mean(x, 1, True), max(count - correction, 0)
         product = f.matmul(centred, centred.transpose(0, 1))
         y = f.div(product, float(norm))
     else:
+        weights = weights if weights.dtype.is_floating_point else weights.to(dtype=x.dtype)
         total = f.sum(weights)
         centred = x - f.sum(x * weights, 1, True) / total
-        lost = f.sum(weights * aweights.to(dtype=x.dtype)) / total if aweights is not None else 1.0
+        lost = f.sum(weights * aweights) / total if aweights is not None else 1.0
         norm = f.maximum(total - lost * correction, 0.0) if correction else total
-        y = f.matmul(centred * weights, centred.transpose(0, 1)) / norm
-    return y.reshape(()) if len(input.shape_) < 2 else y
+        weighted = centred * weights
+        y = f.matmul(weighted, centred.transpose(0, 1).to(dtype=weighted.dtype)) / norm
+    return y.reshape(()) if y.numel_ == 1 else y
 
 
 def _corrcoef_samples(rng):

@@ -171,6 +171,8 @@ def diff(f, input, n: int = 1, dim=-1, prepend=None, append=None):
     if n < 0:
         raise ValueError(f"`n` of `diff` must not be negative, got {n}")
     dim = check_dim(dim, len(input.shape_))
+    if n == 0:
+        return f.rearrange(input)
     parts = [x for x in (prepend, input, append) if x is not None]
     y = f.cat(parts, dim) if len(parts) > 1 else input
     for _ in range(n):
@@ -179,12 +181,12 @@ def diff(f, input, n: int = 1, dim=-1, prepend=None, append=None):
             return f.rearrange(y.narrow(dim, 0, 0))
         late, early = y.narrow(dim, 1, size - 1), y.narrow(dim, 0, size - 1)
         y = f.logical_xor(late, early) if y.dtype.kind == "b" else f.sub(late, early)
-    return f.rearrange(y) if y is input else y
+    return y
 
 
 def _areas(f, y, x, dx, dim):
     """The areas between neighbours of y along `dim`."""
-    check(f, y, "y")
+    check(f, y, "y", integers=True)
     dim = check_dim(dim, len(y.shape_))
     size = y.shape_[dim] if y.shape_ else 0
     pairs = (
