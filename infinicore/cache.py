@@ -125,6 +125,78 @@ def warm(dtype, report=None):
     return names
 
 
+def _samples(op, dtype, rng):
+    """(args, kwargs) of NumPy arrays of calls of an op."""
+    if not op.scalar:
+        yield from op.samples(rng) if op.samples is not None else ()
+        return
+    arrays = [rng.random((40, 40)) + 0.1 for _ in op.parameters]
+    if op.parameters[0] == "condition":
+        arrays[0] = arrays[0] > 0.6
+    yield tuple(arrays), {}
+    yield tuple(a.T for a in arrays), {}
+    yield (arrays[0][:, ::2], *(a[:, 1::2] for a in arrays[1:])), {}
+
+
+def _placed(value, dtype, device):
+    """Arrays in arguments as tensors on a device, those of floats of a dtype."""
+    import numpy as np
+
+    from .dispatch.tensors import from_array, view
+
+    if isinstance(value, dict):
+        return {key: _placed(item, dtype, device) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_placed(item, dtype, device) for item in value)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    array = np.asarray(value)
+    array = array.astype(dtype.numpy) if array.dtype.kind == "f" else array
+    size = array.itemsize
+    tensor = from_array(np.ascontiguousarray(array), device)
+    return view(tensor, array.shape, tuple(s // size for s in array.strides)) if _dense(array) else tensor
+
+
+def _dense(array):
+    """Whether an array is a permutation of a row-major one."""
+    return array.flags.c_contiguous or array.flags.f_contiguous
+
+
+def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None, report=None):
+    """Compile the GPU kernels of ops (names; None: the whole table) on their samples; no GPU is needed.
+
+    `arch` is an architecture of NVIDIA's such as "sm_80" or "sm_90a". They go to the kernel cache, and their PTX to
+    `folder` as well, a file for each. `report(name, count)` is called for each op. Returns the names of the kernels.
+    """
+    import numpy as np
+
+    from .core.cuda_compile import CompileOnly
+    from .device import Device, register
+    from .kernels import OPS
+    from .kernels.cuda.target import ARCHITECTURES
+    from .tensor.tensor import FUNCTIONS
+
+    if arch not in ARCHITECTURES:
+        raise ValueError(f"`arch` must be one of {', '.join(ARCHITECTURES)}, got {arch!r}")
+    register("gpu-of-" + arch, lambda device: CompileOnly(device, arch))
+    device = Device("gpu-of-" + arch)
+    for count, name in enumerate(ops or OPS, 1):
+        if report is not None:
+            report(name, count)
+        for dtype in dtypes:
+            for args, kwargs in _samples(OPS[name], dtype, np.random.default_rng(0)):
+                args, kwargs = _placed(args, as_dtype(dtype), device), _placed(kwargs, as_dtype(dtype), device)
+                with contextlib.suppress(TypeError, ValueError):  # a dtype that the op does not take, or zeros
+                    FUNCTIONS[name](*args, **kwargs)
+    found = device.backend.kernels.found
+    if folder is not None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, ptx in found.items():
+            (folder / f"{name}.ptx").write_text(ptx)
+    return sorted(found)
+
+
 def _store(dtype, note):
     """Compile in several processes; what they leave out, for whatever reason, is compiled when it runs."""
     code = f"from infinicore import cache; cache._store_only({dtype!r})"

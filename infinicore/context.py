@@ -1,8 +1,9 @@
 """The current device, its streams and synchronisation, threads."""
 
-from .device import CPU, TYPES, current, device, set_current
+from .device import TYPES, current, device, set_current, usable
 from .dispatch.tensors import core_launch as launch  # from where the thread count of the start is set
 from .kernels.cpu import threads
+from .runtime.events import DeviceEvent
 
 
 def get_device():
@@ -19,38 +20,67 @@ def get_device_count(type="cpu"):
     """Devices of a type that kernels can run on."""
     if type not in TYPES:
         raise ValueError(f"`type` must be one of {', '.join(TYPES)}, got {type!r}")
+    if type == "cuda":
+        from .kernels.cuda.driver import device_count
+
+        return device_count()
     return 1 if type == "cpu" else 0
 
 
 class Stream:
-    """A queue of launches. The CPU has one, and every launch on it has ended when the call returns."""
+    """A queue of launches and copies of a device, which run in their order.
 
-    def __init__(self, device):
-        self.device = device
+    The CPU has one, and every launch on it has ended when the call returns. A GPU has a default one, and as many more
+    as are made; in a `with` block, the calls of this thread's device go into the stream. Of two streams, that of the
+    lower `priority` (0 or negative) runs first where both could.
+    """
+
+    def __init__(self, device=None, priority=0, handle=None):
+        self.device = usable(device)
+        self._backend = self.device.backend
+        self.handle = self._backend.new_stream(priority) if handle is None else handle
+        self._before = []
 
     def synchronize(self):
-        """Wait for all launches."""
+        """Wait for all launches and copies; raises what a kernel found wrong."""
+        self._backend.synchronize(self.handle)
+
+    def wait_event(self, event):
+        """Let what comes next wait for an event."""
+        event.wait(self)
+
+    def wait_stream(self, other):
+        """Let what comes next wait for what another stream has so far."""
+        event = DeviceEvent(device=other.device)
+        event.record(other)
+        event.wait(self)
+
+    def __enter__(self):
+        self._before.append(self._backend.stream)
+        self._backend.stream = self.handle
+        return self
+
+    def __exit__(self, *_):
+        self._backend.stream = self._before.pop()
 
     def __repr__(self):
-        return f"Stream({self.device})"
+        return f"Stream({self.device}, {self.handle})"
 
 
-_cpu_stream = Stream(CPU)
-
-
-def get_stream():
-    """The current stream."""
-    return _cpu_stream
+def get_stream(device=None):
+    """The current stream of a device (None: the current one)."""
+    device = usable(device)
+    return Stream(device, handle=device.backend.stream)
 
 
 def sync_stream():
     """Wait for the current stream."""
-    _cpu_stream.synchronize()
+    get_stream().synchronize()
 
 
-def sync_device():
-    """Wait for the current device."""
-    _cpu_stream.synchronize()
+def sync_device(device=None):
+    """Wait for all streams of a device (None: the current one)."""
+    usable(device).backend.synchronize_all()
 
 
 def set_num_threads(count):

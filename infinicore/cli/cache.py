@@ -15,6 +15,10 @@ def add_arguments(parser):
     clear.add_argument("what", nargs="?", choices=("kernels", "weights"), help="default: both")
     warm = actions.add_parser("warm", help="compile what text generation needs, so that no user waits for it")
     warm.add_argument("--dtype", nargs="+", choices=DTYPES, default=["float32", "bfloat16"], help="weights' dtypes")
+    warm.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: the op table, also without a GPU")
+    warm.add_argument("--arch", help="of the GPU, such as sm_80 or sm_90a (default: that of this machine's)")
+    warm.add_argument("--ops", nargs="+", metavar="OP", help="with cuda: of these ops only")
+    warm.add_argument("--ptx", metavar="DIR", help="with cuda: write the PTX of every kernel there")
 
 
 def run(arguments):
@@ -75,6 +79,16 @@ def _warm(arguments):
     def report(name, count):
         print(f"  {count:3d}  {name}", file=sys.stderr, flush=True)
 
+    if arguments.device == "cuda":
+        arch = arguments.arch
+        if arch is None:
+            from ..kernels.cuda.driver import Gpu
+
+            arch = Gpu(0).arch
+        started = time.perf_counter()
+        names = cache.compile_for_gpu(arch, arguments.ops, arguments.dtype, arguments.ptx, report)
+        print(f"{len(names)} kernels for {arch} in {time.perf_counter() - started:.1f} s")
+        return
     for dtype in arguments.dtype:
         print(f"{dtype}:", file=sys.stderr, flush=True)
         started = time.perf_counter()

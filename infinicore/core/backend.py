@@ -5,6 +5,7 @@ it; so a second device is a second object, and nothing above this file asks whic
 """
 
 import ctypes
+import time
 
 import numpy as np
 
@@ -53,8 +54,23 @@ class Backend:
         """Copy bytes from address `at` of this backend to host memory; they are there when it returns."""
         ctypes.memmove(to, at, nbytes)
 
-    def synchronize(self):
-        """Wait for all launches and copies."""
+    # ---- streams: the CPU has one, whose launches have ended when they return ----
+
+    stream = 0  # the handle of the current one
+
+    def new_stream(self, priority=0):
+        """The handle of a new stream."""
+        return 0
+
+    def event(self, timing=False):
+        """A mark that streams can take."""
+        return Event()
+
+    def synchronize(self, stream=None):
+        """Wait for all launches and copies of a stream (None: the current one)."""
+
+    def synchronize_all(self):
+        """Wait for all streams."""
 
     # ---- kernels ----
 
@@ -102,6 +118,30 @@ class Backend:
     def graph(self, records, arena):
         """What replays recorded launches: `Graph`."""
         return Graph(records, arena)
+
+
+class Event:
+    """A mark in the launches of the CPU: a time."""
+
+    at = None
+
+    def record(self, stream):
+        """Take the time."""
+        self.at = time.perf_counter()
+
+    def query(self):
+        """Whether everything before the mark has ended."""
+        return True
+
+    def synchronize(self):
+        """Wait until everything before the mark has ended."""
+
+    def wait(self, stream):
+        """Let a stream wait for the mark."""
+
+    def elapsed(self, other):
+        """Milliseconds from this mark to another one."""
+        return (other.at - self.at) * 1e3
 
 
 class Mirror:

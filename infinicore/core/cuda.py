@@ -3,85 +3,181 @@
 import threading
 
 from ..kernels.build import load as cpu_load
-from ..kernels.cpu import plans as cpu_plans
-from ..kernels.cuda import driver, load
+from ..kernels.cuda import driver, load, plans
 from . import launch, memory
 from .backend import Backend
+from .graph import Graph
 
-_SMALL = 1 << 20  # blocks up to here come out of chunks of this size
 _current = threading.local()  # `gpu`: the one whose context this thread has entered
 
 
 class _Block:
-    """Memory of a storage, which goes back to the pool with it."""
+    """Memory of a storage, which goes back to the pool with it; `stream` is the one that it was taken for."""
 
-    __slots__ = ("address", "pool", "size")
+    __slots__ = ("address", "pool", "size", "stream")
 
-    def __init__(self, pool, address, size):
-        self.pool, self.address, self.size = pool, address, size
+    def __init__(self, pool, address, size, stream):
+        self.pool, self.address, self.size, self.stream = pool, address, size, stream
 
     def __del__(self):
-        self.pool.give(self.address, self.size)
+        self.pool.give(self)
 
 
 class Pool:
-    """Device memory, kept for reuse by size. What is given back is taken again by work that is later in the stream."""
+    """Device memory, kept for reuse by stream and size.
+
+    Work of one stream runs in order, so what is given back is taken again at once by what comes later in its stream.
+    Where there are several streams, another one may still read it: it waits for a mark in each of them.
+    """
 
     def __init__(self, gpu):
         self.gpu = gpu
-        self.free = {}  # size -> addresses
+        self.streams = [0]
         self.used = self.peak = self.cached = 0
+        self._free = {}  # (stream, size) -> addresses
+        self._waiting = []  # (marks, stream, size, address)
         self._lock = threading.RLock()
 
-    def take(self, nbytes):
-        """(address, size) of at least `nbytes`."""
+    def take(self, nbytes, stream):
+        """A `_Block` of at least `nbytes` for work of a stream."""
         size = memory.size_class(nbytes)
+        with self._lock:
+            if self._waiting:
+                self._reap()
+            free = self._free.get((stream, size))
+            address = free.pop() if free else None
+            if address is not None:
+                self.cached -= size
+        if address is None:
+            address = self._allocate(nbytes, size)
         with self._lock:
             self.used += size
             self.peak = max(self.peak, self.used)
-            free = self.free.get(size)
-            if free:
-                self.cached -= size
-                return free.pop(), size
-        try:
+        return _Block(self, address, size, stream)
+
+    def _allocate(self, nbytes, size):
+        """New memory; when there is none, what is kept goes back to the driver first."""
+        for last in (False, True):
             try:
-                return driver.allocate(size), size
+                return driver.allocate(size)
             except driver.DriverError as error:
                 if error.code != driver.OUT_OF_MEMORY:
                     raise
+                if last:
+                    free, total = self.gpu.memory()
+                    raise MemoryError(
+                        f"a tensor of {nbytes} bytes does not fit into the memory of cuda:{self.gpu.index}: "
+                        f"{free} of {total} bytes are free, and tensors take {self.used}"
+                    ) from None
                 self.trim()
-                return driver.allocate(size), size
-        except driver.DriverError as error:
-            self.used -= size
-            if error.code != driver.OUT_OF_MEMORY:
-                raise
-            free, total = self.gpu.memory()
-            raise MemoryError(
-                f"a tensor of {nbytes} bytes does not fit into the memory of cuda:{self.gpu.index}: {free} of {total} "
-                f"bytes are free, and tensors take {self.used}"
-            ) from None
 
-    def give(self, address, size):
-        """Keep memory for the next one that asks for as much."""
+    def give(self, block):
+        """Keep the memory of a block for the next one that asks for as much."""
+        if driver is None:  # the interpreter goes down
+            return
         with self._lock:
-            self.used -= size
-            self.cached += size
-            self.free.setdefault(size, []).append(address)
+            self.used -= block.size
+            marks = []
+            for stream in self.streams if len(self.streams) > 1 else ():
+                if stream != block.stream:
+                    mark = driver.Event(timing=False)
+                    mark.record(stream)
+                    marks.append(mark)
+            self._waiting.append((marks, block.stream, block.size, block.address))
+            if not marks:
+                self._reap()
+
+    def _reap(self):
+        """Let memory that no stream works with any more be taken."""
+        waiting, self._waiting = self._waiting, []
+        for marks, stream, size, address in waiting:
+            if all(mark.query() for mark in marks):
+                self.cached += size
+                self._free.setdefault((stream, size), []).append(address)
+            else:
+                self._waiting.append((marks, stream, size, address))
 
     def trim(self):
-        """Give what is free back to the driver; returns its bytes."""
+        """Give what is free back to the driver, when all work is done; returns its bytes."""
         with self._lock:
-            freed, self.free, bytes_freed, self.cached = self.free, {}, self.cached, 0
-        if freed:
             self.gpu.enter()
             driver.call("cuCtxSynchronize")
-            for addresses in freed.values():
-                for address in addresses:
-                    driver.free(address)
-        return bytes_freed
+            self._reap()
+            free, self._free, released, self.cached = self._free, {}, self.cached, 0
+        for addresses in free.values():
+            for address in addresses:
+                driver.free(address)
+        return released
+
+    def stats(self, reset_peak=False):
+        """Bytes of tensors, the most of them so far, and those that are kept for reuse."""
+        found = {"used": self.used, "peak": self.peak, "cached": self.cached}
+        if reset_peak:
+            self.peak = self.used
+        return found
 
 
-class Cuda(Backend):
+class CudaGraph(Graph):
+    """Recorded launches as a CUDA graph: one call of the driver replays them all."""
+
+    def __init__(self, records, arena, backend):
+        self._backend, self._executable = backend, None
+        super().__init__(records, arena)
+
+    def _prepare(self):
+        """Nothing: `run` makes the graph when it is first asked for, and again after `replace`."""
+
+    def replace(self, place, value):
+        """Put another number into an argument block."""
+        super().replace(place, value)
+        self._drop()
+
+    def _drop(self):
+        executable, self._executable = self._executable, None
+        if executable is not None:
+            driver.destroy_graph(executable)
+
+    def __del__(self):
+        if driver is not None:
+            self._drop()
+        super().__del__()
+
+    def run(self):
+        """Replay every launch, in order. What goes wrong is raised when the host waits."""
+        backend = self._backend
+        backend.enter()
+        if self._executable is None:
+            self._executable = backend.capture(self.rows())
+        driver.launch_graph(self._executable, backend.stream)
+
+
+class GpuBackend(Backend):
+    """What does not need a GPU to be there: names of kernels, and plans. `kernels` are a `load.Kernels`."""
+
+    def kernel(self, name, types):
+        """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
+        return self.kernels.kernel(name, types)
+
+    def elementwise(self, op, inputs, compute, output):
+        """The handle of an elementwise kernel; dtypes are names."""
+        return self.kernels.elementwise(op, inputs, compute, output, strided=False)
+
+    def strided(self, op, inputs, compute, output, sizes, steps, itemsizes):
+        """(handle, values before the addresses of operands, values behind them) of an elementwise launch."""
+        handle = self.kernels.elementwise(op, inputs, compute, output, strided=True)
+        return handle, [], [len(sizes), *sizes, *(s for own in steps for s in own)]
+
+    def plan(self, problem):
+        """The `Plan` of a problem (`kernels/problems`)."""
+        key = type(problem), problem
+        found = self.plans.get(key)
+        if found is None:
+            with cpu_load.on(self.kernels):
+                found = self.keep(key, plans.plan(problem))
+        return found
+
+
+class Cuda(GpuBackend):
     """One NVIDIA GPU. Launches and copies follow one another in its current stream."""
 
     shares_memory = False
@@ -92,7 +188,8 @@ class Cuda(Backend):
         self.enter()
         self.pool = Pool(self.gpu)
         self.kernels = load.Kernels(self.gpu)
-        self._errors = {}  # number of a kernel's handle -> sentences
+        self._errors = {}  # name of a kernel -> sentences
+        self._capturing = None  # the stream that graphs are made in
 
     def enter(self):
         """Let this thread use the GPU."""
@@ -105,54 +202,61 @@ class Cuda(Backend):
     def allocate(self, nbytes):
         """A new `Storage` of uninitialised memory."""
         self.enter()
-        address, size = self.pool.take(nbytes)
-        return memory.Storage(address, nbytes, None, _Block(self.pool, address, size), self)
+        block = self.pool.take(nbytes, self.stream)
+        return memory.Storage(block.address, nbytes, None, block, self)
 
     def copy(self, to, at, nbytes, source=None):
         """Copy bytes from address `at` of the backend `source` (None: host memory) to address `to` of this one."""
         self.enter()
-        stream = self.kernels.stream.value
-        (driver.copy_to_device if source is None else driver.copy_on_device)(to, at, nbytes, stream)
+        (driver.copy_to_device if source is None else driver.copy_on_device)(to, at, nbytes, self.stream)
 
     def read(self, to, at, nbytes):
         """Copy bytes from address `at` to host memory; they are there when it returns."""
         self.enter()
-        driver.copy_to_host(to, at, nbytes, self.kernels.stream.value)
+        driver.copy_to_host(to, at, nbytes, self.stream)
         self.synchronize()
 
-    def synchronize(self):
-        """Wait for all launches and copies. Raises what a kernel found wrong since the last time."""
+    # ---- streams ----
+
+    @property
+    def stream(self):
+        """The handle of the current stream, into which launches and copies go; 0 is the default one."""
+        return self.kernels.stream.value
+
+    @stream.setter
+    def stream(self, handle):
+        self.kernels.stream.value = handle
+
+    def new_stream(self, priority=0):
+        """The handle of a new stream."""
         self.enter()
-        driver.synchronize(self.kernels.stream.value)
+        handle = driver.create_stream(priority)
+        self.pool.streams.append(handle)
+        return handle
+
+    def event(self, timing=False):
+        """A mark that streams can take, with `record(stream)`, `query`, `synchronize`, `wait`, `elapsed`."""
+        self.enter()
+        return driver.Event(timing)
+
+    def synchronize(self, stream=None):
+        """Wait for the launches and copies of a stream (None: the current one).
+
+        Raises what a kernel found wrong since the last time.
+        """
+        self.enter()
+        driver.synchronize(self.stream if stream is None else stream)
         found = self.kernels.take_error()
         if found is not None:
             name, code = found
-            sentence = self._errors.get(name, {}).get(code, f"failed with code {code}")
+            sentence = self._errors.get(name, {}).get(code) or f"a kernel failed with code {code}"
             raise ValueError(f"{sentence} (found by the kernel `{name}` on {self.device})")
 
-    # ---- kernels ----
-
-    def kernel(self, name, types):
-        """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
-        return self.kernels.kernel(name, types)
-
-    def elementwise(self, op, inputs, compute, output):
-        """The handle of an elementwise kernel; dtypes are names."""
-        return self.kernels.elementwise(op, inputs, compute, output, strided=False)
-
-    def strided(self, op, inputs, compute, output, sizes, steps, itemsizes):
-        """(handle, values before the operands' addresses, values behind them) of an elementwise launch on any layout."""
-        handle = self.kernels.elementwise(op, inputs, compute, output, strided=True)
-        return handle, [], [len(sizes), *sizes, *(s for own in steps for s in own)]
-
-    def plan(self, problem):
-        """The `Plan` of a problem (`kernels/problems`)."""
-        key = type(problem), problem
-        found = self.plans.get(key)
-        if found is None:
-            with cpu_load.on(self.kernels):
-                found = self.keep(key, cpu_plans.plan(problem, _SLOTS))
-        return found
+    def synchronize_all(self):
+        """Wait for all streams."""
+        self.enter()
+        driver.call("cuCtxSynchronize")
+        self.synchronize()
 
     # ---- launches ----
 
@@ -163,5 +267,19 @@ class Cuda(Backend):
             self._errors[self.kernels.name_of(handle)] = errors
         return launch.launch(handle, values, n, grain, keep, errors, places, tensors)
 
+    def graph(self, records, arena):
+        """What replays recorded launches."""
+        return CudaGraph(records, arena, self)
 
-_SLOTS = 1024  # what takes slots of a workspace gets so many
+    def capture(self, rows):
+        """The handle of an executable graph of launches: (kernel, address of its block, words of it, n)."""
+        if self._capturing is None:
+            self._capturing = driver.create_stream()
+        before, self.stream = self.stream, self._capturing
+        try:
+            with driver.Capture(self._capturing) as capture:
+                for kernel, args, count, n in rows:
+                    launch.call_foreign(kernel, args, count, n)
+        finally:
+            self.stream = before
+        return capture.executable

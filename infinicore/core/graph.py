@@ -35,8 +35,19 @@ class Graph:
             offset += len(args)
             parallel = parallel or parts > 1
         self._count, self._parallel = len(records), parallel
-        self._replay = threads.load_driver("replay" if parallel else "replay_serial", "args, lo, hi")
+        self._words = [len(args) for args in blocks]
         self._address = ctypes.addressof(self._table)
+        self._prepare()
+
+    def _prepare(self):
+        """Load what replays."""
+        self._replay = threads.load_driver("replay" if self._parallel else "replay_serial", "args, lo, hi")
+
+    def rows(self):
+        """Of each launch: (kernel, address of its block, words of it, n)."""
+        for i, count in enumerate(self._words):
+            row = self._table[RECORD.WIDTH * i : RECORD.WIDTH * (i + 1)]
+            yield row[RECORD.kernel], row[RECORD.args], count, row[RECORD.n]
 
     def __del__(self):
         if getattr(self, "_arena", None) is not None:

@@ -236,6 +236,13 @@ def call(int64_t kernel, int64_t args, int64_t lo, int64_t hi):
     return status
 
 
+def call_foreign(int64_t kernel, int64_t args, int64_t count, int64_t n):
+    """Launch a kernel of another device on a block of `count` words that is already in memory."""
+    cdef int64_t status = _run(kernel, <int64_t*>args, count, n, 1)
+    if status:
+        raise RuntimeError(f"a launch failed with code {status}")
+
+
 def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple places=(), dict tensors=None):
     """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
 

@@ -158,6 +158,13 @@ def _run(kernel, args, count, n, parts):
     return _function(kernel)(args, 0, n)
 
 
+def call_foreign(kernel, args, count, n):
+    """Launch a kernel of another device on a block of `count` words that is already in memory."""
+    status = _run(kernel, args, count, n, 1)
+    if status:
+        raise RuntimeError(f"a launch failed with code {status}")
+
+
 def launch(kernel, args, n, grain, keep, errors, places=(), tensors=None):
     """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
 

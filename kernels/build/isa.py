@@ -6,11 +6,13 @@ them), `avx2` or `portable`. `neon` and `amx` compile for aarch64 and for Intel'
 in this CPU's lanes (`INFINICORE_VECTOR_BYTES`). Importing this loads neither LLVM nor Numba.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
 import platform
 import sys
+import threading
 
 from . import host
 
@@ -28,6 +30,7 @@ _AMX = _TILES | frozenset(
     "64bit avx avx2 avx512bf16 avx512bw avx512cd avx512dq avx512f avx512vl avx512vnni bmi bmi2 cmov cx8 f16c fma fxsr "
     "lzcnt mmx popcnt sse sse2 sse3 sse4.1 sse4.2 ssse3".split()
 )
+_own = threading.local()  # `gpu`: whether this thread plans for one
 
 
 @functools.cache
@@ -39,9 +42,14 @@ def forced():
     return choice
 
 
+def is_gpu():
+    """Whether this process compiles for GPUs."""
+    return forced() == "cuda"
+
+
 def is_foreign():
     """Whether kernels are compiled for another machine than this one, to be read and not run."""
-    return forced() == "cuda" or (forced() == "neon" and not _IS_ARM) or (forced() == "amx" and tiles() != "granted")
+    return is_gpu() or (forced() == "neon" and not _IS_ARM) or (forced() == "amx" and tiles() != "granted")
 
 
 def _is_own():
@@ -75,9 +83,23 @@ def cpu_name():
     return {"avx2": "haswell", "portable": "x86-64"}.get(forced(), "skylake-avx512")
 
 
-@functools.cache
+@contextlib.contextmanager
+def planning_for_gpu():
+    """Let this thread see, inside the block, the features that kernels for GPUs are compiled with."""
+    before, _own.gpu = getattr(_own, "gpu", False), True
+    try:
+        yield
+    finally:
+        _own.gpu = before
+
+
 def features():
     """The LLVM features of that CPU, as a frozen set of names."""
+    return _CUDA if getattr(_own, "gpu", False) else _features()
+
+
+@functools.cache
+def _features():
     names = frozenset(name for name, on in host.cpu()[1].items() if on)
     choice = forced()
     if _is_own():
@@ -106,11 +128,11 @@ def feature_string():
 
 def vector_bytes():
     """The width of one vector register in bytes."""
-    if forced() == "cuda":
+    if is_gpu():
         return int(os.environ["INFINICORE_VECTOR_BYTES"])
-    if "avx512f" in features():
+    if "avx512f" in _features():
         return 64
-    return 32 if "avx2" in features() else 16
+    return 32 if "avx2" in _features() else 16
 
 
 def lanes():

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 
-from . import jit, render
+from . import isa, jit, render
 
 _addresses = {}
 _elsewhere = threading.local()  # `kernels`: those of the device whose plan this thread makes
@@ -14,7 +14,8 @@ def on(kernels):
     """Let `kernel` and `rendered` give the handles of another device's kernels (in this thread, inside the block)."""
     before, _elsewhere.kernels = getattr(_elsewhere, "kernels", None), kernels
     try:
-        yield
+        with isa.planning_for_gpu():
+            yield
     finally:
         _elsewhere.kernels = before
 

@@ -233,7 +233,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     Where a long reduction is `cut`, its "parts" are states stored for a second launch, which makes their "whole".
     """
     # A helper takes some 20 ms to compile, so none is written that only hands its argument on.
-    parts, itself = range(rule.parts), rule.parts == 1 and _hands_on(rule.element)
+    parts, itself = range(rule.parts), rule.parts == 1 and hands_on(rule.element)
     here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
 
     def joined(values):
@@ -272,7 +272,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     else:
         final, rest = "convert(s, RESULT)", "convert(s, RESULT)"
         if rule.finished or rule.parts > 1:
-            functions.append(function_text(rule.finished, "finish") if rule.finished else _FINISH)
+            functions.append(function_text(rule.finished, "finish") if rule.finished else FINISH)
             final = f"finish({', '.join([*here, 'count'] if rule.counts else here)})"
             final, rest = f"spread({final}, RESULT, 1)", f"spread({final}, RESULT, WIDE)"
         write = f"    store(y, i, lane({final}, 0))"
@@ -283,7 +283,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     if kind == "outer":
         arguments = f"read, read_first, join, {'absorb' if rule.absorbed else None}, write_first"
     bindings = [f"{k} = {_TYPES[v]}" for k, v in types.items()]
-    bindings += [f"START_{k} = {_start(v, state)}" for k, v in enumerate(rule.starts)]
+    bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
     return _REDUCTION.format(
         name=rule.name,
         kind=kind + (f", {cut} of a long one" if cut else ""),
@@ -300,10 +300,10 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     )
 
 
-_FINISH = "def finish(s):\n    return s"
+FINISH = "def finish(s):\n    return s"
 
 
-def _start(value, dtype):
+def start_expression(value, dtype):
     """The source of a state's start; infinity stands for the ends of integer types."""
     if dtype in ("float32", "float64"):
         return f"float({str(value)!r})"
@@ -338,7 +338,7 @@ def kernel(args, lo, hi):
 def scan(rule, kind, T, state, result):
     """Source of a running state by a rule: `kind` is "rows" or "columns", the loop of `cpu/reduce/scan.py`."""
     bindings = [f"{k} = {_TYPES[v]}" for k, v in {"T": T, "STATE": state, "RESULT": result}.items()]
-    bindings.append(f"START = {_start(rule.start, state)}")
+    bindings.append(f"START = {start_expression(rule.start, state)}")
     return _SCAN.format(
         name=rule.name,
         kind=kind,
@@ -359,7 +359,7 @@ def function_text(function, name):
     return ast.unparse(function)
 
 
-def _hands_on(function):
+def hands_on(function):
     """Whether a function of a rule returns its argument as it is."""
     return re.fullmatch(r"def (\w+)\((\w+)\):\s*return \2", function_text(function, "f")) is not None
 

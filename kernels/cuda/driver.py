@@ -24,16 +24,16 @@ class DriverError(RuntimeError):
 
 @functools.cache
 def _library():
-    """libcuda; raises RuntimeError where there is none, or no GPU."""
+    """libcuda; raises NotImplementedError where there is none, or no GPU."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        raise RuntimeError(
+        raise NotImplementedError(
             "`device` 'cuda' needs an NVIDIA GPU and its driver, and libcuda.so.1 is not on this machine: use 'cpu'"
         ) from None
     code = library.cuInit(0)
     if code:
-        raise RuntimeError(
+        raise NotImplementedError(
             f"`device` 'cuda' needs an NVIDIA GPU, and the driver reports error {code} when it starts: "
             "look at `nvidia-smi`, or use 'cpu'"
         )
@@ -153,6 +153,80 @@ def create_stream(priority=0):
     found = c_void_p()
     call("cuStreamCreateWithPriority", byref(found), c_uint(1), c_int(priority))
     return found.value
+
+
+def destroy_stream(stream):
+    """Give a stream back; its work goes on."""
+    call("cuStreamDestroy_v2", c_void_p(stream))
+
+
+class Event:
+    """A mark in a stream."""
+
+    def __init__(self, timing):
+        found = c_void_p()
+        call("cuEventCreate", byref(found), c_uint(0 if timing else 2))
+        self.handle = found.value
+
+    def __del__(self):
+        if getattr(self, "handle", None) is not None and _library is not None:
+            _library().cuEventDestroy_v2(c_void_p(self.handle))
+
+    def record(self, stream):
+        """Mark what the stream has so far."""
+        call("cuEventRecord", c_void_p(self.handle), c_void_p(stream))
+
+    def query(self):
+        """Whether everything before the mark has ended."""
+        code = _library().cuEventQuery(c_void_p(self.handle))
+        if code not in (0, 600):  # CUDA_ERROR_NOT_READY
+            raise DriverError("cuEventQuery", code)
+        return code == 0
+
+    def synchronize(self):
+        """Wait until everything before the mark has ended."""
+        call("cuEventSynchronize", c_void_p(self.handle))
+
+    def wait(self, stream):
+        """Let a stream wait for the mark."""
+        call("cuStreamWaitEvent", c_void_p(stream), c_void_p(self.handle), c_uint(0))
+
+    def elapsed(self, other):
+        """Milliseconds from this mark to another one."""
+        found = ctypes.c_float()
+        call("cuEventElapsedTime", byref(found), c_void_p(self.handle), c_void_p(other.handle))
+        return found.value
+
+
+class Capture:
+    """A `with` block that makes an executable graph of what is launched into `stream` in it; nothing runs."""
+
+    def __init__(self, stream):
+        self.stream, self.executable = stream, None
+
+    def __enter__(self):
+        call("cuStreamBeginCapture_v2", c_void_p(self.stream), c_int(1))  # of this thread's launches
+        return self
+
+    def __exit__(self, kind, *_):
+        graph, executable = c_void_p(), c_void_p()
+        call("cuStreamEndCapture", c_void_p(self.stream), byref(graph))
+        if kind is None:
+            try:
+                call("cuGraphInstantiateWithFlags", byref(executable), graph, ctypes.c_ulonglong(0))
+            finally:
+                call("cuGraphDestroy", graph)
+            self.executable = executable.value
+
+
+def launch_graph(executable, stream):
+    """Run an executable graph."""
+    call("cuGraphLaunch", c_void_p(executable), c_void_p(stream))
+
+
+def destroy_graph(executable):
+    """Give an executable graph back."""
+    call("cuGraphExecDestroy", c_void_p(executable))
 
 
 def synchronize(stream):

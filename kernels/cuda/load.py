@@ -84,7 +84,7 @@ class Kernels:
     """The kernels of one GPU, and what their launches share: the stream and the word for errors."""
 
     def __init__(self, gpu):
-        self.gpu = gpu
+        self.gpu, self.arch = gpu, gpu.arch
         self._handles = {}  # key -> handle
         self._kept = {}  # handle -> its description, which it is the address of
         self.names = []  # of the kernels, by their number
@@ -110,9 +110,9 @@ class Kernels:
         key = (rule, *parameters)
         found = self._handles.get(key)
         if found is None:
-            source = getattr(render, family)(rule, *parameters)
+            source = getattr(cuda_render if family in policy.RENDERED else render, family)(rule, *parameters)
             label = "-".join([rule.name, *filter(None, parameters)])
-            found = self._handles[key] = self._load(label, source, policy.shape(family))
+            found = self._handles[key] = self._load(label, source, policy.rendered(family, *parameters))
         return found
 
     def elementwise(self, op, inputs, compute, output, strided):
@@ -123,8 +123,8 @@ class Kernels:
 
     def _load(self, name, source, shape):
         """The handle of rendered source: the address of its description, and 1."""
+        path, words, ptx = compiled(name, source, self.arch, shape)
         self.gpu.enter()
-        path, words, ptx = compiled(name, source, self.gpu.arch, shape)
         cubin = self._cubin(path, ptx)
         most = 0x7FFFFFFF if shape.kind == "thread" else self.gpu.attribute("multiprocessors") * shape.resident
         values = KERNEL(
@@ -155,9 +155,24 @@ class Kernels:
         return entry[1]
 
     def take_error(self):
-        """(name of a kernel, its error code) of what has gone wrong since the last call, or None; the stream is done."""
+        """(name of a kernel, its error code) of what has gone wrong since the last call, or None."""
         value = self.error.value
         if not value:
             return None
         self.error.value = 0
         return self.names[(value >> 16) - 1], value & 0xFFFF
+
+
+class CompiledOnly(Kernels):
+    """Kernels that are compiled for an architecture and never run: their handles are those of one that does nothing.
+
+    Their PTX is in `found`, by name.
+    """
+
+    def __init__(self, arch):
+        self.arch, self.found, self._handles = arch, {}, {}
+
+    def _load(self, name, source, shape):
+        _, _, ptx = compiled(name, source, self.arch, shape)
+        self.found[name] = ptx.decode()
+        return jit.nothing()

@@ -25,7 +25,25 @@ ELEMENTWISE = Shape(threads=256)
 DEFAULT = Shape()
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
-OWN = {}
+RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
+_ROW = Shape("block", threads=256, fixed=True, resident=8)
+_HEAD_ROW = _ROW._replace(threads=128, resident=16)
+OWN = {
+    **dict.fromkeys(
+        ("norm.rows.rms_norm", "norm.rows.add_rms_norm", "norm.rows.layer_norm", "norm.rows.variance"), _ROW
+    ),
+    **{f"norm.softmax.{name}": _ROW for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
+    "norm.softmax_grad.rows": _ROW,
+    **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
+    "array.copy.strided": Shape(threads=256),
+    "array.copy.transpose": _ROW,
+    "gemm.tiled.product": _ROW,
+    **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
+    "conv.direct.weight": _ROW,
+    "attention.rows.attend": _HEAD_ROW,
+    **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},
+    "gemm.tiled.pack_weight": Shape(threads=256),
+}
 
 
 def is_own(name):
@@ -36,3 +54,8 @@ def is_own(name):
 def shape(name):
     """The `Shape` of a kernel's launches."""
     return OWN.get(name, DEFAULT)
+
+
+def rendered(family, kind="", *rest):
+    """The `Shape` of the launches of a kernel that is rendered from a rule."""
+    return _ROW if family == "reduction" and kind == "inner" else DEFAULT

@@ -1,10 +1,10 @@
-"""Elementwise kernels of GPUs, from the rules that those of the CPU are rendered from.
+"""Elementwise kernels and reductions of GPUs, from the rules that those of the CPU are rendered from.
 
-A thread does the elements of one access of 16 bytes, where all operands are contiguous and lie at such addresses, and
-one element where they are not: what its place in each operand is follows from its number.
+Of an elementwise kernel, a thread does the elements of one access of 16 bytes, where all operands are contiguous and
+lie at such addresses, and one element where they are not: what its place in each operand is follows from its number.
 """
 
-from ..build.render import function_text, type_expression
+from ..build.render import FINISH, function_text, hands_on, start_expression, type_expression
 
 _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> {output}, {layout}."""
 
@@ -104,4 +104,129 @@ def elementwise(op, inputs, compute, output, strided=False):
         pointers="\n".join(pointers), addresses=" | ".join(f"load(args, {i})" for i in range(last + 1)),
         full=", ".join(full), masked=", ".join(masked), full_check=check(full),
         masked_check=check(masked, " & (ramp(0, types.int64, WIDTH) < hi - lo)"),
+    )  # fmt: skip
+
+
+_REDUCTION = '''"""Rendered for GPUs from the reduction `{name}`: {kind}, {types}."""
+
+from numba import types
+
+from infinicore.kernels.build import jit
+from infinicore.kernels.cuda.block import read as read_vector
+from infinicore.kernels.cuda.reduce import fold
+from infinicore.kernels.cpu.reduce.fold import spread
+from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang.ptx import from_lane
+from infinicore.kernels.lang.shuffle import turned
+from infinicore.kernels.lang.vector import BLOCK
+from infinicore.kernels.lang.simd import convert, fill, lane, ptr, ramp, select, store, vload, vload_first
+
+{bindings}
+N = {lanes}
+
+
+{functions}
+
+
+@jit.inline
+def read(x, i, left, plane):
+    {there}return {read}
+
+
+@jit.inline
+def lanes(s0):
+{across}
+
+
+@jit.inline
+def exchange(s, apart):
+    return {exchanged}
+
+
+@jit.inline
+def keep(memory, k, s):
+    parts = ptr(memory, STATE)
+{keep}
+
+
+@jit.inline
+def kept(memory, k):
+    parts = ptr(memory, STATE)
+    return {kept}
+
+
+@jit.inline
+def write(y, i, s, count, plane):
+{write}
+
+
+def kernel(args, lo, hi):
+    return {call}
+'''
+
+
+def reduction(rule, kind, source, value, state, result, cut=""):
+    """Source of a reduction by a rule (`table/rules.py`) in a loop of `cuda/reduce/fold.py`; see the CPU's.
+
+    `kind`: "inner" or "outer". Of a `cut` reduction, the "parts" are states in memory, which the second launch, the
+    "whole", joins.
+    """
+    parts, lanes = range(rule.parts), 1
+    if kind == "inner" and cut != "whole":
+        lanes = max(1, 16 // _bytes(source))
+    here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
+    itself = rule.parts == 1 and hands_on(rule.element)
+
+    def joined(values):
+        return f"({', '.join(values)})" if rule.parts > 1 else values[0]
+
+    if cut == "whole":
+        read, there = joined([f"vload(x + {k} * plane, i, 1)" for k in parts]), ""
+    else:
+        vector = "read_vector(x, i, left, fill(0, VALUE, N))" if lanes > 1 else "vload(x, i, 1)"
+        values = f"convert({vector}, VALUE)"
+        if itself:
+            read = f"convert({values}, STATE)"
+        else:
+            read = f"stated(element({values}))" if rule.parts > 1 else f"spread(element({values}), STATE, N)"
+        there = ""
+        if lanes > 1:
+            there = f"s, there = {read}, ramp(0, types.int64, N) < left\n    "
+            read = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
+    across, step = [], 0
+    while lanes >> step > 1:
+        values = [v.replace("s", f"s{step}", 1) for v in here]
+        far = joined([f"turned({v}, {lanes >> step + 1})" for v in values])
+        across.append(f"    s{step + 1} = join({joined(values)}, {far})")
+        step += 1
+    last = [v.replace("s", f"s{step}", 1) for v in here]
+    across.append("    return " + joined([f"fill(lane({v}, 0), STATE, 1)" for v in last]))
+    types = {"SOURCE": state if cut == "whole" else source, "VALUE": value, "STATE": state}
+    types["RESULT"] = state if cut == "parts" else result
+    functions = [function_text(rule.joined, "join")]
+    if not itself and cut != "whole":
+        functions.append(function_text(rule.element, "element"))
+    if rule.parts > 1:
+        functions.append(f"def stated(s):\n    return {joined([f'spread({v}, STATE, N)' for v in here])}")
+    if cut == "parts":
+        write = "\n".join(f"    store(y, i + {k} * plane, lane({v}, 0))" for k, v in enumerate(here))
+    else:
+        final = "convert(s, RESULT)"
+        if rule.finished or rule.parts > 1:
+            functions.append(function_text(rule.finished, "finish") if rule.finished else FINISH)
+            final = f"spread(finish({', '.join([*here, 'count'] if rule.counts else here)}), RESULT, 1)"
+        write = f"    store(y, i, lane({final}, 0))"
+    bindings = [f"{k} = {type_expression(v)}" for k, v in types.items()]
+    bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
+    nothing = joined([f"fill(START_{k}, STATE, N)" for k in parts])
+    call = f"fold.inner(args, lo, {nothing}, read, join, lanes, exchange, keep, kept, write, SOURCE, RESULT, N)"
+    if kind == "outer":
+        call = f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)"
+    return _REDUCTION.format(
+        name=rule.name, kind=kind + (f", {cut} of a long one" if cut else ""), types=", ".join(types.values()),
+        bindings="\n".join(bindings), lanes=lanes, functions="\n\n\n".join(f"@jit.inline\n{f}" for f in functions),
+        there=there, read=read, across="\n".join(across), write=write, call=call,
+        exchanged=joined([f"from_lane({v}, apart)" for v in here]),
+        keep="\n".join(f"    store(parts, {rule.parts} * k + {i}, lane({v}, 0))" for i, v in enumerate(here)),
+        kept=joined([f"vload(parts, {rule.parts} * k + {i}, 1)" for i in parts]),
     )  # fmt: skip

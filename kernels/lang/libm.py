@@ -9,7 +9,7 @@ from ..build import isa
 from .simd import Vector
 
 F32, F64 = types.float32, types.float64
-PREFIX = "__nv_" if isa.forced() == "cuda" else ""  # NVIDIA's library has the same functions
+PREFIX = "__nv_" if isa.is_gpu() else ""  # NVIDIA's library has the same functions
 
 
 def _on_every_lane(kind, name, skipped=0):

@@ -108,6 +108,10 @@ def widen(builder, dtype, bits):
 
 def narrow(builder, dtype, value):
     """LLVM IR for float32 (scalar or vector) -> `dtype` bits, rounded to nearest even."""
+    if dtype == bfloat16 and isa.is_gpu():
+        from .ptx import narrow_bfloat16  # which needs this file's vectors
+
+        return narrow_bfloat16(builder, value)
     if dtype == float16 and _has_float16():
         return builder.bitcast(builder.fptrunc(value, like(value, F16)), like(value, I16))
     bits = builder.bitcast(value, like(value, I32))

@@ -262,7 +262,7 @@ def prefetch(typingctx, p, index):
     """Ask for the cache line of element `index` (read, all levels)."""
 
     def codegen(context, builder, sig, args):
-        if isa.forced() == "cuda":
+        if isa.is_gpu():
             return context.get_dummy_value()
         index = context.cast(builder, args[1], sig.args[1], types.int64)
         where = builder.bitcast(gep(context, builder, args[0], p.dtype, index), I8.as_pointer())

@@ -9,6 +9,7 @@ least-squares fits at Chebyshev nodes to mpmath values. `tests/ops/test_vmath.py
 from numba import types
 
 from ..build import isa, jit
+from . import ptx
 from .avx512 import fills_registers, rcp14, scalef
 from .by_type import by_type
 from .division import floor_divide, fmod, left_shift, remainder, right_shift, trunc_divide  # noqa: F401
@@ -35,6 +36,7 @@ F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
 INF, NAN = float("inf"), float("nan")
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 # ln 2 in two parts: the first has few bits, so that k * part is exact
+LOG2E_HI_F32, LOG2E_LO_F32 = 1.4426950216293335, 1.925963033500e-08
 LN2_HI_F32, LN2_LO_F32 = 0.693359375, -2.12194440e-4
 LN2_HI_F64, LN2_LO_F64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # 1.5 * 2^23 and 1.5 * 2^52: adding one rounds to an integer that the low bits of the sum hold
@@ -128,7 +130,9 @@ def _scaled(p, k, shifted):
 
 @by_type
 def _quotient(p, q):
-    """p / q for q between 2^-100 and 2^100, within 1 ulp."""
+    """p / q for q between 2^-100 and 2^100, within 2 ulp."""
+    if isa.is_gpu() and p.dtype == F32:
+        return lambda p, q: ptx.divide(p, q)
     if not (fills_registers(p) and p.dtype == F32 and isa.divides_slowly()):
         return lambda p, q: p / q
 
@@ -158,6 +162,14 @@ def _near_zero(x):
     return _expm1_poly(r), k, shifted
 
 
+def _exp_f32_gpu(x):
+    # 2^k 2^f: the instruction is as right for small f as x log2(e) - k is, with log2(e) in two parts.
+    x = select(x > 89.0, 89.0, select(x < -104.0, -104.0, x))
+    shifted = muladd(x, LOG2E, MAGIC_F32)
+    k = shifted - MAGIC_F32
+    return _scaled(ptx.exp2(muladd(x, LOG2E_LO_F32, muladd(x, LOG2E_HI_F32, -k))), k, shifted)
+
+
 def _exp_f32(x):
     # Outside of this range the result is 0 or infinity; NaN compares false and passes through.
     p, k, shifted = _near_zero(select(x > 89.0, 89.0, select(x < -104.0, -104.0, x)))
@@ -183,7 +195,7 @@ def _exp_f64(x):
     return _scaled(p, k, shifted)
 
 
-exp = function_of("exp", _exp_f32, _exp_f64)
+exp = function_of("exp", _exp_f32_gpu if isa.is_gpu() else _exp_f32, _exp_f64)
 
 
 def _exp2_f32(x):

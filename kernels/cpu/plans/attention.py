@@ -68,8 +68,9 @@ def _decode(p, threads, rows, part, cost, word):
     return (shares, _launch(p, merge, units, units, scratch=True, **numbers)), (("scratch", 2 * units * slot),)
 
 
-def _launch(p, address, n, grain, scratch=False, **numbers):
-    """One launch of a kernel on the block of a problem."""
+def numbers_of(p, scratch=False):
+    """(places of tensors that are not there, numbers) of a problem's block."""
+    numbers = {}
     if p.table is not None:
         numbers |= zip(("table_bytes", "table_seq", "table_block", "table_width"), p.table)
     if p.starts is not None:
@@ -81,13 +82,18 @@ def _launch(p, address, n, grain, scratch=False, **numbers):
     absent = [name for name in ("table", "starts", "lens", "slopes") if getattr(p, name) is None]
     absent += ("k_scales", "v_scales") if p.scales is None else ()
     absent += () if scratch else ("scratch",)
-    return launch(
-        address, ATTENTION, n, grain, dict.fromkeys(absent),
-        q_strides=p.q, out_strides=p.out, k_strides=p.k, v_strides=p.v, blocks=p.blocks, block_size=p.block_size,
-        q_len=p.q_len, lens_are_starts=int(p.lens_are_starts), kv_len=p.kv_len, num_seqs=p.num_seqs,
-        kv_heads=p.kv_heads, group=p.heads // p.kv_heads, size_qk=p.size_qk, size_v=p.size_v, scale=p.scale,
-        causal=p.causal, window=p.window, slopes_stride=p.slopes or 0, **numbers,
-    )  # fmt: skip
+    return dict.fromkeys(absent), numbers | {
+        "q_strides": p.q, "out_strides": p.out, "k_strides": p.k, "v_strides": p.v, "blocks": p.blocks,
+        "block_size": p.block_size, "q_len": p.q_len, "lens_are_starts": int(p.lens_are_starts), "kv_len": p.kv_len,
+        "num_seqs": p.num_seqs, "kv_heads": p.kv_heads, "group": p.heads // p.kv_heads, "size_qk": p.size_qk,
+        "size_v": p.size_v, "scale": p.scale, "causal": p.causal, "window": p.window, "slopes_stride": p.slopes or 0,
+    }  # fmt: skip
+
+
+def _launch(p, address, n, grain, scratch=False, **numbers):
+    """One launch of a kernel on the block of a problem."""
+    at, own = numbers_of(p, scratch)
+    return launch(address, ATTENTION, n, grain, at, **own, **numbers)
 
 
 # ---- training ----------------------------------------------------------------------------------

@@ -1,0 +1,74 @@
+"""Copies between layouts. Elements are unsigned integers of their size."""
+
+from numba import types
+
+from ...blocks.cuda import COPY, STRIDED_COPY, TRANSPOSE
+from ...build import jit
+from ...lang.ptx import barrier, shared, thread
+from ...lang.simd import fill, load, ptr, store
+from ..block import read, write
+from ..plans.array import TILE
+
+U64, I64 = types.uint64, types.int64
+TILE_BYTES = 8 * TILE * (TILE + 1)
+
+
+def _contiguous(lanes):
+    @jit.inline
+    def copy(args, lo, hi, E):
+        """Elements [lo, hi), at most 16 bytes."""
+        x, y = ptr(load(args, COPY.x), E), ptr(load(args, COPY.y), E)
+        write(y, lo, read(x, lo, hi - lo, fill(0, E, lanes)), hi - lo)
+        return 0
+
+    return copy
+
+
+contiguous_1, contiguous_2, contiguous_4, contiguous_8 = (_contiguous(16 // size) for size in (1, 2, 4, 8))
+
+
+@jit.inline
+def place(args, index, at, ndim):
+    """(offset in y, offset in x) of element number `index` of dims that stand in a block from `at` on."""
+    rest, in_y, in_x = U64(index), 0, 0
+    for d in range(ndim - 1, -1, -1):
+        size = U64(load(args, at + d))
+        whole = rest // size
+        i = I64(rest - whole * size)
+        rest = whole
+        in_y += i * load(args, at + ndim + d)
+        in_x += i * load(args, at + 2 * ndim + d)
+    return in_y, in_x
+
+
+@jit.inline
+def strided(args, lo, hi, E):
+    """Elements [lo, hi)."""
+    x, y = ptr(load(args, STRIDED_COPY.x), E), ptr(load(args, STRIDED_COPY.y), E)
+    for index in range(lo, hi):
+        in_y, in_x = place(args, index, STRIDED_COPY.dims, load(args, STRIDED_COPY.ndim))
+        store(y, in_y, load(x, in_x))
+    return 0
+
+
+@jit.inline
+def transpose(args, lo, hi, E):
+    """Tile number `lo`, through shared memory, by 8 rows of 32 threads; rows of 33 elements meet other banks."""
+    tiles, across, ndim = load(args, TRANSPOSE.tiles), load(args, TRANSPOSE.across), load(args, TRANSPOSE.ndim)
+    rows, columns = load(args, TRANSPOSE.rows), load(args, TRANSPOSE.columns)
+    outer = lo // tiles
+    tile = lo - outer * tiles
+    row, column = tile // across * TILE, tile % across * TILE
+    in_y, in_x = place(args, outer, TRANSPOSE.dims, ndim)
+    x, y = ptr(load(args, TRANSPOSE.x), E) + in_x, ptr(load(args, TRANSPOSE.y), E) + in_y
+    memory = ptr(shared(TILE_BYTES), E)
+    i, j = thread() % TILE, thread() // TILE
+    for k in range(j, TILE, 8):
+        if row + i < rows and column + k < columns:
+            store(memory, i * (TILE + 1) + k, load(x, row + i + (column + k) * load(args, TRANSPOSE.x_stride)))
+    barrier()
+    for k in range(j, TILE, 8):
+        if row + k < rows and column + i < columns:
+            store(y, (row + k) * load(args, TRANSPOSE.y_stride) + column + i, load(memory, k * (TILE + 1) + i))
+    barrier()
+    return 0

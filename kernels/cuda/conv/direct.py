@@ -1,0 +1,101 @@
+"""Convolutions as their definition says: a thread sums up one element of the result, or a block one of the weight."""
+
+from numba import types
+
+from ...blocks.cuda import CONV, CONV_WEIGHT
+from ...build import jit
+from ...lang.ptx import thread, threads
+from ...lang.simd import load, ptr, store
+from ..block import block_sum
+
+I64 = types.int64
+
+
+@jit.inline
+def forward(args, lo, hi, T, A):
+    """Elements [lo, hi) of y [n, m, *]."""
+    c, m = load(args, CONV.c) // load(args, CONV.groups), load(args, CONV.m)
+    x_h, x_w, y_h, y_w = load(args, CONV.x_h), load(args, CONV.x_w), load(args, CONV.y_h), load(args, CONV.y_w)
+    kernel_h, kernel_w = load(args, CONV.kernel_h), load(args, CONV.kernel_w)
+    gap_h, gap_w = load(args, CONV.gap_h), load(args, CONV.gap_w)
+    for index in range(lo, hi):
+        j, rest = index % y_w, index // y_w
+        i, rest = rest % y_h, rest // y_h
+        channel, image = rest % m, rest // m
+        first = channel // (m // load(args, CONV.groups)) * c
+        top = i * load(args, CONV.stride_h) - load(args, CONV.pad_h)
+        left = j * load(args, CONV.stride_w) - load(args, CONV.pad_w)
+        x = ptr(load(args, CONV.x), T) + (image * load(args, CONV.c) + first) * x_h * x_w
+        weight, total = ptr(load(args, CONV.weight), T) + channel * c * kernel_h * kernel_w, A(0)
+        for k in range(c):
+            for a in range(kernel_h):
+                row = top + a * gap_h
+                if 0 <= row < x_h:
+                    for b in range(kernel_w):
+                        column = left + b * gap_w
+                        if 0 <= column < x_w:
+                            value = A(load(weight, (k * kernel_h + a) * kernel_w + b))
+                            total += value * A(load(x, (k * x_h + row) * x_w + column))
+        if load(args, CONV.bias) != 0:
+            total += A(load(ptr(load(args, CONV.bias), T), channel))
+        store(ptr(load(args, CONV.y), T), index, total)
+    return 0
+
+
+@jit.inline
+def backward(args, lo, hi, T, A):
+    """Elements [lo, hi) of the gradient y [n, c, *] of the input, from the gradient x [n, m, *] of the result."""
+    groups = load(args, CONV.groups)
+    c, m = load(args, CONV.c) // groups, load(args, CONV.m) // groups
+    x_h, x_w, y_h, y_w = load(args, CONV.x_h), load(args, CONV.x_w), load(args, CONV.y_h), load(args, CONV.y_w)
+    kernel_h, kernel_w = load(args, CONV.kernel_h), load(args, CONV.kernel_w)
+    stride_h, stride_w = load(args, CONV.stride_h), load(args, CONV.stride_w)
+    g, weights = ptr(load(args, CONV.x), T), ptr(load(args, CONV.weight), T)
+    for index in range(lo, hi):
+        j, rest = index % x_w, index // x_w
+        i, rest = rest % x_h, rest // x_h
+        channel, image = rest % (c * groups), rest // (c * groups)
+        group, total = channel // c, A(0)
+        for k in range(group * m, (group + 1) * m):
+            weight = weights + (k * c + channel - group * c) * kernel_h * kernel_w
+            for a in range(kernel_h):
+                down = i + load(args, CONV.pad_h) - a * load(args, CONV.gap_h)
+                row = down // stride_h
+                if down >= 0 and row * stride_h == down and row < y_h:
+                    for b in range(kernel_w):
+                        along = j + load(args, CONV.pad_w) - b * load(args, CONV.gap_w)
+                        column = along // stride_w
+                        if along >= 0 and column * stride_w == along and column < y_w:
+                            at = ((image * m * groups + k) * y_h + row) * y_w + column
+                            total += A(load(weight, a * kernel_w + b)) * A(load(g, at))
+        store(ptr(load(args, CONV.y), T), index, total)
+    return 0
+
+
+@jit.inline
+def weight(args, lo, hi, T, A):
+    """Element `lo` of the gradient of the weight: a sum over all images and places, by a block."""
+    groups = load(args, CONV_WEIGHT.groups)
+    c, m = load(args, CONV_WEIGHT.c) // groups, load(args, CONV_WEIGHT.m)
+    x_h, x_w = load(args, CONV_WEIGHT.x_h), load(args, CONV_WEIGHT.x_w)
+    y_h, y_w = load(args, CONV_WEIGHT.y_h), load(args, CONV_WEIGHT.y_w)
+    kernel_h, kernel_w = load(args, CONV_WEIGHT.kernel_h), load(args, CONV_WEIGHT.kernel_w)
+    b, rest = lo % kernel_w, lo // kernel_w
+    a, rest = rest % kernel_h, rest // kernel_h
+    k, channel = rest % c, rest // c
+    first = channel // (m // groups) * c
+    x, g, total = ptr(load(args, CONV_WEIGHT.x), T), ptr(load(args, CONV_WEIGHT.g), T), A(0)
+    for place in range(thread(), load(args, CONV_WEIGHT.images) * y_h * y_w, threads()):
+        j, rest = place % y_w, place // y_w
+        i, image = rest % y_h, rest // y_h
+        row = i * load(args, CONV_WEIGHT.stride_h) - load(args, CONV_WEIGHT.pad_h) + a * load(args, CONV_WEIGHT.gap_h)
+        column = (
+            j * load(args, CONV_WEIGHT.stride_w) - load(args, CONV_WEIGHT.pad_w) + b * load(args, CONV_WEIGHT.gap_w)
+        )
+        if 0 <= row < x_h and 0 <= column < x_w:
+            value = A(load(g, ((image * m + channel) * y_h + i) * y_w + j))
+            total += value * A(load(x, ((image * c * groups + first + k) * x_h + row) * x_w + column))
+    total = block_sum(total)
+    if thread() == 0:
+        store(ptr(load(args, CONV_WEIGHT.dw), T), lo, total)
+    return 0

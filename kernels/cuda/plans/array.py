@@ -1,0 +1,44 @@
+"""Copies: whole accesses of 16 bytes where both sides are contiguous, tiles where rows and columns change places."""
+
+from math import prod
+
+from ...blocks.cuda import COPY, STRIDED_COPY, TRANSPOSE
+from ...build.load import kernel
+from ...cpu.plans.array import merged
+from ...plan import Plan, launch
+from ...problems.array import Copy
+
+TILE = 32
+
+
+def copy(problem):
+    """One launch, by falling strides of y."""
+    shape, y_strides, x_strides, itemsize = problem
+    order = sorted(range(len(shape)), key=lambda d: -abs(y_strides[d]))
+    dims = merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
+    n, element = prod(d[0] for d in dims), f"uint{8 * itemsize}"
+    if len(dims) == 1 and dims[0][1:] == [1, 1]:
+        return Plan((launch(kernel(f"array.copy.contiguous_{itemsize}", E=element), COPY, n, 1),))
+    if dims[-1][1] == 1 and dims[-1][0] >= 8:
+        turned = [d for d in dims[:-1] if d[2] == 1 and d[0] >= 8]
+        if turned and dims[-1][2] != 1:
+            size, y_stride, _ = turned[0]
+            others = [d for d in dims[:-1] if d is not turned[0]]
+            length, _, x_stride = dims[-1]
+            tiles = -(-size // TILE), -(-length // TILE)
+            numbers = {"rows": size, "columns": length, "y_stride": y_stride, "x_stride": x_stride}
+            record = launch(
+                kernel("array.copy.transpose", E=element), TRANSPOSE, prod(tiles) * prod(d[0] for d in others), 1,
+                across=tiles[1], tiles=prod(tiles), ndim=len(others), dims=_columns(others), **numbers,
+            )  # fmt: skip
+            return Plan((record,))
+    numbers = {"ndim": len(dims), "dims": _columns(dims)}
+    return Plan((launch(kernel("array.copy.strided", E=element), STRIDED_COPY, n, 1, **numbers),))
+
+
+def _columns(dims):
+    """Dims as kernels read them: all sizes, all strides in y, in x."""
+    return [d[k] for k in range(3) for d in dims]
+
+
+PLANNERS = {Copy: copy}

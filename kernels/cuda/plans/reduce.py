@@ -1,0 +1,75 @@
+"""Reductions: a block for each result where elements are contiguous, else a thread; a few long ones in chunks."""
+
+from math import prod
+
+from ...blocks.reduce import FOLD
+from ...build.load import rendered
+from ...cpu.plans.array import merged
+from ...plan import Plan, launch
+from ...problems.array import Copy
+from ...problems.reduce import Reduce
+from .array import copy
+
+_WHOLE = 1 << 62  # "not in chunks"
+_ENOUGH = 1024  # blocks that keep a GPU busy
+_CHUNK = 16384  # elements of a block that are worth a second launch
+_COLUMN = 512  # the same of a thread
+
+
+def _bytes(dtype):
+    """The size of an element."""
+    return 1 if dtype == "bool" else int(dtype.lstrip("bfloatuin")) // 8
+
+
+def _two(groups):
+    """Two (size, stride) pairs, outer and inner."""
+    return [(1, 0)] * (2 - len(groups)) + [tuple(group) for group in groups]
+
+
+def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE, plane=0):
+    """One launch of a reduction; `kept` and `reduced` are (size, stride) of outer and inner dims."""
+    ((outer, outer_stride), (inner, inner_stride)), ((rows, row_stride), (length, stride)) = kept, reduced
+    handle = rendered("reduction", rule, kind, *types, cut)
+    return launch(
+        handle, FOLD, outer * inner, 1, at, inner=inner, outer_stride=outer_stride, inner_stride=inner_stride,
+        rows=rows, length=length, row_stride=row_stride, stride=stride, whole=whole, count=float(count), plane=plane,
+    )  # fmt: skip
+
+
+def reduce(problem):
+    """One launch, or one for the states of chunks and one that joins them; before it a copy, if dims do not merge."""
+    rule, shape, strides, dims = problem.rule, problem.shape, problem.strides, problem.dims
+    types = rule.types(problem.dtype)
+    others = [d for d in range(len(shape)) if d not in dims]
+    count, results = prod(shape[d] for d in dims), prod(shape[d] for d in others)
+    kept = merged([shape[d] for d in others], [strides[d] for d in others])
+    reduced = merged([shape[d] for d in dims], [strides[d] for d in dims]) or [(1, 1)]
+    before, scratch, x = (), (), {}
+    if len(kept) > 2 or len(reduced) > 2:
+        own, size = tuple(shape[d] for d in (*others, *dims)), _bytes(problem.dtype)
+        to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
+        places = {"x": "x", "y": "copy"}
+        (one,) = copy(Copy(own, to, tuple(strides[d] for d in (*others, *dims)), size)).launches
+        before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
+        scratch, x = (("copy", prod(own) * size),), {"x": ("copy", 0)}
+        kept, reduced = merged([results], [count]), [(count, 1)]
+    kind = "inner" if reduced[-1][1] == 1 and count >= 32 else "outer"
+    kept, reduced = _two(kept), _two(reduced)
+    length, stride = reduced[1]
+    step, least = (_CHUNK, _ENOUGH) if kind == "inner" else (_COLUMN, 128 * _ENOUGH)
+    if kept[0][0] > 1 or reduced[0][0] > 1 or results >= least or length < 2 * step:
+        return Plan((*before, _fold(rule, types, kind, kept, reduced, count, x)), scratch)
+    step = max(step, -(-length * max(1, results) // least))
+    chunks = -(-length // step)
+    plane, states = chunks * results, ("states", 0)
+    first = _fold(
+        rule, types, kind, [(chunks, step * stride), kept[1]], _two([(step, stride)]), count, x | {"y": states},
+        "parts", length, plane,
+    )  # fmt: skip
+    second_kind, kept = ("inner", _two([])) if results == 1 else ("outer", _two([(results, 1)]))
+    reduced = _two([(chunks, results)])
+    second = _fold(rule, types, second_kind, kept, reduced, count, {"x": states}, "whole", plane=plane)
+    return Plan((*before, first, second), (*scratch, ("states", rule.parts * plane * _bytes(types[2]))))
+
+
+PLANNERS = {Reduce: reduce}
