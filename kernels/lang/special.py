@@ -44,7 +44,7 @@ def _wide(float64, name, count=1, float32=None):
 def _digamma(x):
     # Upwards by the recurrence until the asymptotic series serves (DLMF 5.5.2, 5.11.2), below 0 by reflection (5.5.4).
     below = x <= 0.0
-    y, s = select(below, 1.0 - x, x), 0.0 * x
+    y, s = select(below, 1.0 - x, x), select(x == x, 0.0, x)
     while reduce_or(y < 10.0):
         small = y < 10.0
         s = select(small, s - 1.0 / y, s)
@@ -199,7 +199,7 @@ def _bessel_scaled(x, order):
     large = x > 30.0
     near = select(large, 0.0, x)
     z = 0.25 * near * near
-    term = 0.0 * x + 1.0
+    term = select(x == x, 1.0, x)
     total, k = term, 1.0
     while reduce_or(term > EPSILON * total):
         term = term * z / (k * (k + order))
@@ -209,7 +209,7 @@ def _bessel_scaled(x, order):
     if order == 1.0:
         total = total * 0.5 * near
     far = select(large, x, 31.0)
-    term, k = 0.0 * x + 1.0, 1.0
+    term, k = select(x == x, 1.0, x), 1.0
     rest = term
     while k < 25.0:
         odd = 2.0 * k - 1.0

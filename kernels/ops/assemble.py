@@ -146,7 +146,7 @@ def _meshgrid_samples(rng):
 
 @composite(dtypes=ALL, ref=_meshgrid_ref, samples=_meshgrid_samples)
 def meshgrid(f, *tensors, indexing="ij"):
-    """The coordinates of a grid from those of its axes, vectors; views. `indexing` "xy" exchanges the first two dims."""
+    """The coordinates of a grid from those of its axes, vectors; views. `indexing` "xy" swaps the first two dims."""
     found = [x.reshape(-1) for x in several(f, tensors)]
     if indexing not in ("ij", "xy"):
         raise ValueError(f"`indexing` of `meshgrid` must be 'ij' or 'xy', got {indexing!r}")

@@ -79,7 +79,7 @@ def _median_ref(x, dim=None, keepdim=False):
 
 @composite(dtypes=NUMBERS, ref=_median_ref, samples=_odd_samples, fields=PAIR)
 def median(f, input, dim=None, keepdim=False):
-    """The median of all elements, the lower one of two, or along `dim` a pair (values, int64 indices); NaN if one is."""
+    """The median of all elements, the lower one of two, or along `dim` (values, int64 indices); NaN if one is."""
     return _median(f, input, dim, keepdim, False)
 
 
@@ -171,7 +171,7 @@ def _quantile(f, input, q, dim, keepdim, interpolation, ignores):
     check(f, input, "input")
     if interpolation not in ("linear", "lower", "higher", "nearest", "midpoint"):
         raise ValueError(
-            f"`interpolation` of `{f.op.name}` must be linear, lower, higher, midpoint or nearest, got {interpolation!r}"
+            f"`interpolation` of `{f.op.name}` must be linear, lower, higher, midpoint, nearest, got {interpolation!r}"
         )
     if not hasattr(q, "strides_"):
         if not isinstance(q, (int, float)):
@@ -216,7 +216,7 @@ quantiles = functools.partial(
 
 @quantiles(ref=_quantile_ref(np.quantile))
 def quantile(f, input, q, dim=None, keepdim=False, *, interpolation="linear"):
-    """The quantiles `q` (a number, or a vector, whose dim comes first) along `dim` or of all elements; NaN if one is."""
+    """The quantiles `q` (a number, or a vector: its dim comes first) along `dim` or of all elements; NaN if one is."""
     return _quantile(f, input, q, dim, keepdim, interpolation, False)
 
 
@@ -305,7 +305,7 @@ def _bucketize_ref(x, boundaries, out_int32=False, right=False):
 
 @composite(dtypes=ALL, ref=_bucketize_ref, samples=_bucketize_samples, gradient=None)
 def bucketize(f, input, boundaries, *, out_int32=False, right=False):
-    """The bucket of each element between sorted `boundaries` [S]: 0 to S; `right`: with its left end, not its right one."""
+    """The bucket of each element between sorted `boundaries` [S]: 0 to S; `right`: with its left end."""
     check(f, boundaries, "boundaries")
     if len(boundaries.shape_) != 1:
         raise ValueError(f"`boundaries` of `bucketize` must be a vector, got shape {boundaries.shape_}")
@@ -448,7 +448,7 @@ def _bincount_samples(rng):
 
 @composite(dtypes=INTEGERS, ref=_bincount_ref, samples=_bincount_samples, gradient=None)
 def bincount(f, input, weights=None, minlength: int = 0):
-    """How often each of the numbers 0, 1, ... stands in a vector, at least `minlength` of them; or sums of `weights`."""
+    """How often each of the numbers 0, 1, ... stands in a vector, at least `minlength` of them; or sums of weights."""
     check(f, input, "input")
     if len(input.shape_) != 1:
         raise ValueError(f"`input` of `bincount` must be a vector, got shape {input.shape_}")

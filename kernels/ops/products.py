@@ -302,7 +302,7 @@ def einsum(f, equation, *operands):
     """Sums of products over named dims, by Einstein's convention: `einsum("bij,bjk->bik", a, b)`.
 
     Each operand's dims have letters, `...` stands for dims that broadcast. Names that the result does not have are
-    summed over; without `->` it has those that stand once, in alphabetical order. Operands are contracted from the left.
+    summed over; without `->` it has those that stand once, in alphabetical order. Contracted from the left.
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])

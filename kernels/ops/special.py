@@ -311,8 +311,8 @@ def _(g, input, other):
 @special(ref=_scipy("entr"), domain=(0.1, 4))
 def entr(input):
     """-x log(x), 0 at 0, and -inf below."""
-    y = -input * m.log(m.where(input > 0.0, input, 1.0))
-    return m.where(input < 0.0, -1.0 / (0.0 * input * input), m.where(input == 0.0, 0.0, y))
+    logarithm = m.log(m.where(input < 0.0, 0.0, input))
+    return m.where(input < 0.0, logarithm, m.where(input == 0.0, 0.0, -input * logarithm))
 
 
 @entr.grad("input")

@@ -1,4 +1,4 @@
-"""Running extremes along a dim, and their positions: the largest (or smallest) element so far, of equal ones the last."""
+"""Running extremes along a dim and their positions: the largest (or smallest) so far, of equal ones the last."""
 
 from numba import types
 
