@@ -402,7 +402,7 @@ def _frexp_samples(rng):
 
 @composite(ref=np.frexp, samples=_frexp_samples, grad_samples=_frexp_grad_samples, fields=("mantissa", "exponent"))
 def frexp(f, input):
-    """(mantissa, int32 exponent) with input = mantissa * 2^exponent and 0.5 <= |mantissa| < 1; infinity and NaN stay."""
+    """(mantissa, int32 exponent), input = mantissa * 2^exponent and 0.5 <= |mantissa| < 1; infinity and NaN stay."""
     check(f, input, "input")
     x = wider(input)
     bits, most, kind = (23, 255, "int32") if x.dtype.itemsize == 4 else (52, 2047, "int64")
