@@ -151,15 +151,11 @@ def _placed(value, dtype, device):
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     array = np.asarray(value)
+    dense = array.flags.c_contiguous or array.flags.f_contiguous
     array = array.astype(dtype.numpy) if array.dtype.kind == "f" else array
-    size = array.itemsize
-    tensor = from_array(np.ascontiguousarray(array), device)
-    return view(tensor, array.shape, tuple(s // size for s in array.strides)) if _dense(array) else tensor
-
-
-def _dense(array):
-    """Whether an array is a permutation of a row-major one."""
-    return array.flags.c_contiguous or array.flags.f_contiguous
+    memory = array if dense else np.zeros((*array.shape[:-1], array.shape[-1] + 1), array.dtype)  # rows with gaps
+    strides = tuple(s // array.itemsize for s in memory.strides)
+    return view(from_array(np.ascontiguousarray(memory), device), array.shape, strides)
 
 
 def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None, report=None):

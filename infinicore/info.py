@@ -75,6 +75,20 @@ def _memory():
     return {"numa_nodes": nodes, "huge_pages": machine.huge_pages()}
 
 
+def _gpus():
+    """Names, memory and architecture of the GPUs; empty without a driver."""
+    from .kernels.cuda import driver
+
+    found = []
+    for index in range(driver.device_count()):
+        gpu = driver.Gpu(index)
+        gpu.enter()
+        free, total = gpu.memory()
+        cuda = ".".join(map(str, driver.version()))
+        found.append({"name": gpu.name, "arch": gpu.arch, "bytes": total, "free": free, "driver_cuda": cuda})
+    return found
+
+
 def _cache():
     from . import cache
     from .kernels.build import disk as files
@@ -107,6 +121,7 @@ def collect():
         "cpu": _cpu(),
         "threads": _threads(),
         "memory": _memory(),
+        "gpus": _gpus(),
         "cache": _cache(),
         "switches": {name: os.environ[name] for name in config.SWITCHES if name in os.environ},
     }

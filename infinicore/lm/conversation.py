@@ -1,10 +1,24 @@
 """A conversation with a model: messages, the chat template, and a cache that keeps what was said."""
 
 from . import chat
+from .engine.params import resolve
 from .generate import generate
 from .runner import Runner
-from .sampler import Sampler, resolve
+from .sampler import Sampler
 from .tokenizer import load_config, tokenizer_of
+
+SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+def encode(tokenizer, template, messages, **variables):
+    """The token ids of messages, as a chat template writes them, ready for the assistant's answer.
+
+    Without a template (None), they are written one after another; `variables` are for the template.
+    """
+    if template is None:
+        return tokenizer.encode(chat.concatenate(messages))
+    special = {key: tokenizer.special_text(key) or "" for key in SPECIAL}
+    return tokenizer.encode(chat.render(template, messages, special=special, **variables), add_special_tokens=False)
 
 
 class Conversation:
@@ -36,13 +50,7 @@ class Conversation:
 
     def prompt_ids(self):
         """The token ids of the conversation so far, ready for the assistant's answer."""
-        if self.template is None:
-            return self.tokenizer.encode(chat.concatenate(self.messages))
-        special = {
-            key: self.tokenizer.special_text(key) or "" for key in ("bos_token", "eos_token", "unk_token", "pad_token")
-        }
-        text = chat.render(self.template, self.messages, special=special)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return encode(self.tokenizer, self.template, self.messages)
 
     def say(self, text):
         """Add the user's message and begin the answer. ValueError if the conversation has grown too long."""

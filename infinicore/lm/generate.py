@@ -8,8 +8,9 @@ from ..interop.tokenizers import check_text
 from ..io.json import token_ids
 from . import stopping
 from .batch import check_ids
+from .engine.params import resolve
 from .runner import Runner
-from .sampler import Sampler, resolve
+from .sampler import Sampler
 from .tokenizer import StreamDecoder, tokenizer_of
 
 DEFAULT_NEW_TOKENS = 256

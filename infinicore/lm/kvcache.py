@@ -55,6 +55,12 @@ class BlockCache:
         """`k_scales` and `v_scales` [blocks, heads, block size] of an int8 cache, by name; else nothing."""
         return self._scales[layer]
 
+    def copy_block(self, block, copy):
+        """Write what `block` holds to the block `copy`, in every layer."""
+        scales = [tensor for layer in self._scales for tensor in layer.values()]
+        for tensor in (*self._keys, *self._values, *scales):
+            tensor[copy] = tensor[block]
+
     @property
     def nbytes(self):
         """Bytes of all keys and values, with their scales."""

@@ -1,77 +1,11 @@
-"""How the next token is chosen: parameters, checked, and their defaults from generation_config.json."""
+"""How the next token is chosen in a batch with common parameters."""
 
-import math
 import random
-from dataclasses import dataclass
 
 import infinicore
 
 from ..device import usable
 from ..dispatch import mirror
-
-
-@dataclass(kw_only=True, slots=True, frozen=True)
-class SamplingParams:
-    """Temperature 0 takes the most likely token. Otherwise, in this order: the repetition penalty, the temperature,
-    the `top_k` most likely tokens (0: all), the smallest set of most likely tokens that together has probability
-    `top_p`, and those with at least `min_p` times the probability of the most likely one.
-
-    `seed` makes the draws repeatable; None draws a fresh one. Raises ValueError for values out of range.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
-
-    def __post_init__(self):
-        _check("temperature", self.temperature, lambda v: v >= 0, "a number of at least 0 (0: no sampling)")
-        _check("top_k", self.top_k, lambda v: v >= 0 and v == int(v), "an integer of at least 0 (0: all tokens)")
-        _check("top_p", self.top_p, lambda v: 0 < v <= 1, "a number above 0 and at most 1")
-        _check("min_p", self.min_p, lambda v: 0 <= v <= 1, "a number from 0 to 1")
-        _check("repetition_penalty", self.repetition_penalty, lambda v: v > 0, "a number above 0 (1: none)")
-        if self.seed is not None:
-            _check("seed", self.seed, lambda v: v >= 0 and v == int(v), "an integer of at least 0")
-
-    @property
-    def greedy(self):
-        """Whether every token is the most likely one."""
-        return self.temperature == 0 or self.top_k == 1
-
-
-def _check(name, value, fits, words):
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not fits(value):
-        raise ValueError(f"`{name}` must be {words}, got {value!r}")
-
-
-def resolve(defaults, given):
-    """`SamplingParams` from a generation_config.json (a dict) and what the caller gave (None: not given).
-
-    Without a temperature, tokens are sampled if the config says `do_sample`, or if the caller limits the choice
-    (`top_k`, `top_p`, `min_p`), which means nothing otherwise.
-    """
-    sampled = defaults.get("do_sample")
-    if sampled is not None and type(sampled) is not bool:
-        raise ValueError(f"`do_sample` in generation_config.json must be true or false, got {sampled!r}")
-    chosen = {}
-    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
-        value = given.get(name)
-        if value is None:
-            value = defaults.get(name)
-        if value is not None:
-            chosen[name] = value
-    if given.get("temperature") is None:
-        limits = any(given.get(name) is not None for name in ("top_k", "top_p", "min_p"))
-        if sampled or limits:
-            chosen.setdefault("temperature", 1.0)
-        else:
-            chosen["temperature"] = 0.0
-    if chosen.get("top_k") == -1:  # how some configs write "all tokens"
-        chosen["top_k"] = 0
-    return SamplingParams(**chosen, seed=given.get("seed"))
 
 
 class Sampler:

@@ -12,11 +12,12 @@ def _overlap(text, stop):
 class StopStrings:
     """`push(text)` returns what may be shown now and whether a stop string has come; none of it is ever shown.
 
-    The earliest occurrence counts, whichever of the strings it is and however tokens cut it.
+    The earliest occurrence counts, whichever of the strings it is (`found`) and however tokens cut it.
     """
 
     def __init__(self, strings=()):
         self.strings = tuple(strings)
+        self.found = None
         self._held = ""
 
     def push(self, text):
@@ -24,10 +25,11 @@ class StopStrings:
         if not self.strings:
             return text, False
         text = self._held + text
-        found = [at for at in (text.find(stop) for stop in self.strings) if at >= 0]
+        found = [(at, stop) for stop in self.strings if (at := text.find(stop)) >= 0]
         if found:
+            at, self.found = min(found, key=lambda one: one[0])
             self._held = ""
-            return text[: min(found)], True
+            return text[:at], True
         keep = max(_overlap(text, stop) for stop in self.strings)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False
@@ -38,12 +40,12 @@ class StopStrings:
         return text
 
 
-def check(stop):
-    """A tuple of stop strings from a string, a sequence of them or None; ValueError for an empty one."""
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+def check(strings, name="stop"):
+    """A tuple of strings from one, a sequence of them or None; ValueError for an empty one. `name` is the argument."""
+    strings = (strings,) if isinstance(strings, str) else tuple(strings or ())
     for string in strings:
         if not isinstance(string, str):
-            raise TypeError(f"`stop` must be a string or a list of strings, got {string!r}")
+            raise TypeError(f"`{name}` must be a string or a list of strings, got {string!r}")
         if not string:
-            raise ValueError("`stop` must not contain an empty string, which would stop before the first token")
+            raise ValueError(f"`{name}` must not contain an empty string, which begins before the first token")
     return strings

@@ -1,5 +1,6 @@
 """Text to token ids and back: a tokenizer.json or the tokenizer of a GGUF file, and decoding while tokens arrive."""
 
+import functools
 from pathlib import Path
 
 from ..interop.tokenizers import Guard, check_text, read
@@ -67,7 +68,7 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Decodes ids one at a time: `push(id)` returns the new text, which never ends inside a character.
+    """Decodes ids as they come: `push(id)` returns the new text, which never ends inside a character.
 
     What one token spells depends on those before it (spaces, bytes of one character), so the last few tokens
     are decoded together and the text known before is cut off the front.
@@ -75,8 +76,10 @@ class StreamDecoder:
 
     _LONGEST = 16  # bytes that never become a character must not be collected for ever
 
-    def __init__(self, tokenizer, prompt_ids=()):
+    def __init__(self, tokenizer, prompt_ids=(), skip_special_tokens=True):
         self._decode = tokenizer.decode
+        if not skip_special_tokens:
+            self._decode = functools.partial(tokenizer.decode, skip_special_tokens=False)
         self._ids, self._known = [], ""
         for size in (5, 9, 17, 33):  # the context that says whether a space precedes the first token
             self._ids = list(prompt_ids[-size:])
@@ -85,10 +88,10 @@ class StreamDecoder:
                 break
         self._fresh = 0
 
-    def push(self, token_id):
-        """The text that this token completes; "" while a character is incomplete."""
-        self._ids.append(token_id)
-        self._fresh += 1
+    def push(self, *token_ids):
+        """The text that these tokens complete; "" while a character is incomplete."""
+        self._ids += token_ids
+        self._fresh += len(token_ids)
         text = self._decode(self._ids)
         if text.endswith(_REPLACEMENT) and self._fresh < self._LONGEST:
             return ""

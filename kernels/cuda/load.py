@@ -119,7 +119,8 @@ class Kernels:
         """The handle of an elementwise kernel; dtypes are names."""
         source = cuda_render.elementwise(op, inputs, compute, output, strided)
         per = 1 if strided else cuda_render.width([*inputs, output])
-        return self._load("-".join([op.name, *inputs, output]), source, policy.ELEMENTWISE._replace(per=per))
+        label = "-".join([op.name, *inputs, output, *(["strided"] if strided else [])])
+        return self._load(label, source, policy.ELEMENTWISE._replace(per=per))
 
     def _load(self, name, source, shape):
         """The handle of rendered source: the address of its description, and 1."""

@@ -140,6 +140,9 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0):
         for function in module.functions:
             if not function.is_declaration and function.name != "kernel":
                 function.linkage = "internal"
+        for variable in module.global_variables:
+            if variable.name.startswith("_ZN08NumbaEnv"):  # of exceptions, which kernels lack
+                variable.linkage = "internal"
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.inlining_threshold = 100000  # a call would keep the block in local memory
         options.loop_vectorization = False

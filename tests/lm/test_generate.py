@@ -185,9 +185,10 @@ def test_repetition_penalty(tiny, penalty):
 
 
 def test_runner_keeps_what_prompts_share(tiny):
-    from infinicore.lm.sampler import Sampler, SamplingParams
+    from infinicore.lm import SamplingParams
+    from infinicore.lm.sampler import Sampler
 
-    runner = lm.Runner(tiny, max_length=40, cache="paged", sampler=Sampler(SamplingParams(), 1, 40))
+    runner = lm.Runner(tiny, max_length=40, cache="paged", sampler=Sampler(SamplingParams(temperature=0), 1, 40))
     first = lm.generate(tiny, [1, 2, 3, 4], max_new_tokens=5, ignore_eos=True, runner=runner).finish()[0].token_ids
     longer = [1, 2, 3, 4, *first[:3], 8]
     assert runner.prefill([longer]) == 1
@@ -237,7 +238,7 @@ def test_bad_arguments(tiny, prompt, options, error, words):
 
 
 def test_defaults_follow_generation_config(tiny):
-    from infinicore.lm.sampler import resolve
+    from infinicore.lm.engine.params import resolve
 
     assert resolve({}, {}).greedy and resolve({"temperature": 0.7}, {}).greedy
     config = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20}

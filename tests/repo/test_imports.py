@@ -28,6 +28,7 @@ LAYERS = (
     ("io",),
     ("lm",),
     ("models",),
+    ("lm.llm",),
     ("train",),
     ("cache",),
     ("info", "reference"),
@@ -68,6 +69,8 @@ def _imports(name, path, known):
 def _layer(name):
     """`infinicore.nn.modules.linear` -> "nn"; None for the package itself, whose names are lazy."""
     parts = name.split(".")
+    if ".".join(parts[1:3]) in RANK:  # a part of a part that stands elsewhere
+        return ".".join(parts[1:3])
     return parts[1] if parts[0] == "infinicore" and len(parts) > 1 else None
 
 

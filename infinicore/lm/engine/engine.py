@@ -1,0 +1,441 @@
+"""Many requests at once: each step runs chunks of prompts together with the next tokens of what is being written."""
+
+import dataclasses
+import time
+
+import numpy as np
+
+import infinicore
+
+from ... import config
+from ...autograd import no_grad
+from ...interop.tokenizers import check_text
+from ...io.json import token_ids as ids_in
+from ..batch import Batch, check_ids
+from ..step import build
+from ..tokenizer import tokenizer_of
+from . import memory
+from .blocks import BlockManager
+from .draws import Draws
+from .outputs import EngineStats
+from .pace import Pace
+from .params import SamplingParams, resolve
+from .request import Request
+from .runner import Runner, all_logits
+from .sampler import Sampler
+from .scheduler import Scheduler
+from .sequence import Sequence
+from .writer import Writer
+
+
+class Engine:
+    """Runs requests over one model, in the thread that calls `step`.
+
+    `tokenizer` (None: the model's) reads and writes texts. `max_num_seqs` answers are written at once, and a step
+    computes at most `max_num_batched_tokens` tokens; beside what is being written, prompts get as many as make a step
+    `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as
+    many as fit into `kv_cache_memory` bytes (None: half of the memory that is free, and no more than the answers can
+    fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers
+    have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
+    `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
+    `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
+    written: the text stays the same, and so do its probabilities.
+    """
+
+    def __init__(
+        self, model, tokenizer=None, *, max_num_seqs=64, max_num_batched_tokens=512, block_size=32, num_blocks=None,
+        kv_cache_memory=None, kv_cache_dtype=None, enable_prefix_caching=True, max_model_len=None, max_step_stretch=2.0,
+        decode_threads=None, proposer=None, max_draft_seqs=4,
+    ):  # fmt: skip
+        counts = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, block_size=block_size)
+        threads = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
+        counts |= {} if threads is None else {"decode_threads": threads}
+        for name, value in counts.items():
+            if type(value) is not int or value < 1:
+                raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}")
+        context = model.config.context
+        if max_model_len is not None and (type(max_model_len) is not int or not 2 <= max_model_len <= context):
+            raise ValueError(
+                f"`max_model_len` must be from 2 to the model's context of {context}, got {max_model_len!r}"
+            )
+        if kv_cache_dtype not in (None, "int8", infinicore.int8):
+            raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
+        if next(iter(model.parameters())).device.type != "cpu":
+            raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
+        if not max_step_stretch > 1:
+            raise ValueError(f"`max_step_stretch` must be above 1, got {max_step_stretch!r}")
+        self.model, self.tokenizer = model, tokenizer_of(model) if tokenizer is None else tokenizer
+        self.max_model_len = context if max_model_len is None else max_model_len
+        dtype = model.dtype if kv_cache_dtype is None else infinicore.int8
+        if num_blocks is None:
+            wanted = max_num_seqs * -(-self.max_model_len // block_size)
+            num_blocks = memory.blocks_of(kv_cache_memory, memory.block_bytes(model.config, block_size, dtype), wanted)
+        rope = getattr(model.config, "rope", None)
+        if rope is not None and rope.type == "dynamic":  # what keys are depends on the length of their own text
+            enable_prefix_caching = False
+        self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
+        self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
+        self.max_model_len = min(self.max_model_len, num_blocks * block_size)
+        self._runner = Runner(
+            model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
+            max_model_len=self.max_model_len, kv_cache_dtype=dtype,
+            decode_threads=threads,
+        )  # fmt: skip
+        self._sampler = Sampler(self._runner.cache.device)
+        self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
+        self._requests, self._aborted, self._deadlines, self._arrivals = {}, {}, {}, 0
+        self._touched, self._max_tokens = {}, max_num_batched_tokens  # requests with something new
+        self._stats = EngineStats(num_blocks=num_blocks, block_size=block_size)
+        self._eos_ids = ids_in("generation_config.json", model.generation_config, "eos_token_id")
+        self._eos_ids = tuple(self._eos_ids or model.config.eos_token_ids)
+
+    # ---- requests ----
+
+    def default_params(self, **given):
+        """The `SamplingParams` that the checkpoint's generation_config.json asks for, with those `given`."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+        base = resolve(self.model.generation_config, {name: given.get(name) for name in names})
+        chosen = {name: getattr(base, name) for name in names}
+        return SamplingParams(**{**chosen, **{name: value for name, value in given.items() if value is not None}})
+
+    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None):
+        """Queue a request: `prompt` is a text or token ids. Smaller `priority` runs first, then whoever came first.
+
+        `deadline` in seconds of `time.monotonic()`: what is not finished then ends with "abort". Without
+        `sampling_params`, `default_params()` count. ValueError or TypeError for what cannot be done, before anything is
+        queued.
+        """
+        params = self.default_params() if sampling_params is None else sampling_params
+        if request_id in self._requests:
+            raise ValueError(f"`request_id` {request_id!r} is of a request that is still running: choose another one")
+        if type(priority) is not int:
+            raise TypeError(f"`priority` must be an integer, got {priority!r}")
+        text, ids = self._read(prompt)
+        self._check(params)
+        request = Request(request_id, text, ids, params, self.tokenizer, time.monotonic())
+        longest = len(ids) + params.max_tokens if params.max_tokens is not None else self.max_model_len
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(self._eos_ids))
+        bad_words = self._bad_words(params.bad_words)
+        for index in range(params.best_of or params.n):
+            sequence = Sequence(
+                ids, order=(priority, self._arrivals, index), limit=min(longest, self.max_model_len), stop_ids=stop_ids,
+                request=request, index=index,
+            )  # fmt: skip
+            made = params.structured_outputs
+            matcher = (
+                None if made is None else made.matcher(self.tokenizer, self.model.config.vocab_size, self._eos_ids)
+            )
+            sequence.draws = Draws(params, index, self.model.config.vocab_size, stop_ids, bad_words, matcher)
+            sequence.reuse = params.prompt_logprobs is None or index > 0
+            sequence.logprobs = None if params.logprobs is None else []
+            sequence.parent = request.sequences[0] if index else None
+            if self.tokenizer is not None and params.detokenize and (params.stop or not request.silent):
+                sequence.writer = Writer(self.tokenizer, ids, params)
+            request.sequences.append(sequence)
+        self.scheduler.add(request.sequences[0])  # the others follow when the prompt is computed
+        self._arrivals += 1
+        self._requests[request_id] = request
+        if deadline is not None:
+            self._deadlines[request_id] = deadline
+
+    def _read(self, prompt):
+        """(text or None, token ids) of a prompt, checked."""
+        text = None
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("`prompt` must be token ids, because the checkpoint has no tokenizer")
+            text, ids = prompt, self.tokenizer.encode(check_text(prompt, "prompt"))
+        else:
+            ids = np.asarray(prompt).tolist() if len(prompt) else []
+            if not all(type(one) is int for one in ids):
+                raise TypeError("`prompt` must be a text or a list of token ids")
+        if not ids:
+            raise ValueError("`prompt` is empty: give at least one token")
+        check_ids(ids, self.model.config.vocab_size, "prompt")
+        if len(ids) >= self.max_model_len:
+            raise ValueError(
+                f"`prompt` has {len(ids)} tokens, and prompt and answer at most {self.max_model_len}: shorten it"
+            )
+        return text, ids
+
+    def _check(self, params):
+        """Refuse what the vocabulary or the lack of a tokenizer makes impossible."""
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"`sampling_params` must be a SamplingParams, got {type(params).__name__}")
+        size = self.model.config.vocab_size
+        check_ids(list(params.stop_token_ids), size, "stop_token_ids")
+        check_ids(list(params.logit_bias or ()), size, "logit_bias")
+        for name in ("logprobs", "prompt_logprobs"):
+            if (getattr(params, name) or 0) > size:
+                raise ValueError(f"`{name}` is {getattr(params, name)}, but the vocabulary has {size} tokens")
+        if (params.stop or params.bad_words) and self.tokenizer is None:
+            raise ValueError("`stop` and `bad_words` need a tokenizer, and the checkpoint has none")
+
+    def _bad_words(self, words):
+        """The token ids of each word, at the beginning of a text and after a space."""
+        found = {tuple(self.tokenizer.encode(text, add_special_tokens=False)) for w in words for text in (w, " " + w)}
+        return [list(ids) for ids in found if ids]
+
+    def abort_request(self, request_id, reason="aborted"):
+        """End a request; its last output comes with the next step. Unknown or finished ones are passed over.
+
+        Other threads may call it, too.
+        """
+        if request_id in self._requests:
+            self._aborted[request_id] = reason
+
+    def is_unfinished(self, request_id):
+        """Whether this request is queued or runs."""
+        return request_id in self._requests
+
+    def has_unfinished_requests(self):
+        """Whether `step` has something to do."""
+        return bool(self._requests)
+
+    # ---- steps ----
+
+    def step(self):
+        """One forward pass. Returns a list of `RequestOutput`, one for each request that has something new."""
+        began = time.perf_counter()
+        touched = self._touched  # kept by a step that fails
+        if self._aborted or self._deadlines:
+            self._end_early(touched)
+        if self._proposer is not None:
+            self._propose()
+        batch = self.scheduler.schedule(self._prompt_tokens())
+        if batch.entries:
+            try:
+                self._run(batch, touched)
+            except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
+                self.scheduler.start_over()
+                raise
+        outputs = []
+        for request in touched.values():
+            if request.finished:
+                self._close(request)
+            elif request.silent:
+                continue
+            outputs.append(request.output())
+        touched.clear()
+        self._stats.steps += 1
+        self._stats.step_seconds += time.perf_counter() - began
+        return outputs
+
+    def _prompt_tokens(self):
+        """How many tokens of prompts a step may have beside what is being written; None: nothing waits."""
+        running, waiting = self.scheduler.running, len(self.scheduler.waiting)
+        writing = sum(sequence.left == 1 for sequence in running)
+        if not waiting and writing == len(running):
+            return None
+        seats = self.scheduler.max_num_seqs - writing  # who has none is not kept waiting by those that write
+        return self._pace.prompt_tokens(writing, min(seats, waiting + len(running) - writing))
+
+    def _end_early(self, touched):
+        """End what was aborted, or is past its deadline."""
+        now = time.monotonic()
+        for request_id, deadline in self._deadlines.items():
+            if now >= deadline:
+                self._aborted.setdefault(request_id, "deadline")
+        while self._aborted:
+            request_id, reason = self._aborted.popitem()
+            request = self._requests.get(request_id)
+            if request is None:  # it was finished by the step that ran when another thread aborted it
+                continue
+            touched[request_id] = request
+            for sequence in request.sequences:
+                if sequence.finish_reason is None:
+                    self._finish(sequence, "abort", reason)
+
+    def _run(self, batch, touched):
+        """Compute a batch and take what comes of it."""
+        began = time.perf_counter()
+        logits, wanted, out = self._runner.run(batch)
+        wanted = self._note_prompts(logits, wanted)
+        ids, logprobs = (), {}
+        if wanted:
+            version = None if out is None else batch.version
+            ids, logprobs = self._sampler.choose(logits, wanted, out, version)
+        seconds = time.perf_counter() - began
+        self._stats.model_seconds += seconds
+        self._pace.note(seconds, batch.prompt_tokens, len(batch.entries) > batch.num_prompts)
+        now, computed = time.monotonic(), self.scheduler.computed
+        if batch.prompt_tokens:
+            for sequence, _ in batch.entries:
+                if sequence.request.metrics.first_scheduled_time is None:
+                    sequence.request.metrics.first_scheduled_time = now - seconds
+        if len(wanted) < len(batch.entries):
+            writing = {id(sequence) for sequence, *_ in wanted}
+            for sequence, count in batch.entries:
+                if id(sequence) not in writing:
+                    computed(sequence, count)
+        for sequence, first, rows in wanted:
+            tokens = [ids[first]]
+            if rows > 1:
+                tokens += _accepted(sequence.draft, ids[first : first + rows])
+                self._stats.draft_tokens += rows - 1
+                self._stats.accepted_tokens += len(tokens) - 1
+            known, length = sequence.left, len(sequence.token_ids)
+            self._write(sequence, tokens, logprobs.get(id(sequence)), now)
+            computed(sequence, known + max(0, len(sequence.token_ids) - length - 1))  # the last one is not in the cache
+            if sequence.request.metrics.first_token_time is None:
+                self._begun(sequence, now)
+            if sequence.finish_reason is not None:
+                self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
+                touched[sequence.request.id] = sequence.request
+            elif not sequence.request.silent:
+                touched[sequence.request.id] = sequence.request
+
+    def _note_prompts(self, logits, wanted):
+        """Keep the log probabilities of prompts; returns the rows that a token is to be chosen for."""
+        if logits is None or not any(map(all_logits, (sequence for sequence, *_ in wanted))):
+            return wanted
+        chosen = []
+        for sequence, first, rows in wanted:
+            if all_logits(sequence):
+                known = logits[first : first + rows].to(infinicore.float32).numpy()
+                sequence.request.note_prompt(known, sequence.num_computed)
+                if rows < sequence.left:
+                    continue
+                first, rows = first + rows - 1, 1
+            chosen.append((sequence, first, rows))
+        return chosen
+
+    def _write(self, sequence, tokens, logprobs, now):
+        """Add tokens to an answer, up to one that ends it."""
+        metrics = sequence.request.metrics
+        metrics.last_token_time = now
+        draws, writer, token_ids = sequence.draws, sequence.writer, sequence.token_ids
+        for i, token in enumerate(tokens):
+            if draws.stuck:
+                return sequence.finish("abort", "no token may follow here")
+            token_ids.append(token)
+            self._stats.generation_tokens += 1
+            if logprobs is not None:
+                sequence.sum_logprob += float(logprobs[i, token])
+                if sequence.logprobs is not None:
+                    params = sequence.request.params
+                    sequence.logprobs.append(sequence.request.logprob(logprobs[i], token, params.logprobs))
+            if token in sequence.stop_ids:
+                named = token in sequence.request.params.stop_token_ids
+                if writer is not None and sequence.request.params.include_stop_str_in_output:
+                    writer.push(token, stops=False)
+                return sequence.finish("stop", token if named else None)
+            if draws.follows and not self._follow(sequence, token):
+                return None
+            if writer is not None:
+                stops = sequence.num_new >= sequence.request.params.min_tokens
+                found = writer.push(token, stops=stops)
+                if found is not None:
+                    return sequence.finish("stop", found)
+            if sequence.finish_reason is not None:
+                return None
+            if len(token_ids) >= sequence.limit:
+                return sequence.finish("length")
+        return None
+
+    def _follow(self, sequence, token):
+        """Tell what depends on the text of a token; False if the constraint refuses it."""
+        draws = sequence.draws
+        draws.note(token)
+        if draws.matcher is not None:
+            if not draws.matcher.accept(token):
+                sequence.finish("abort", "the constraint refuses a token")
+                return False
+            if draws.matcher.finished:
+                sequence.finish("stop")
+        return True
+
+    def _begun(self, sequence, now):
+        """The prompt of a request is computed, and its first answer begun: the others may share it."""
+        request = sequence.request
+        request.metrics.first_token_time = now
+        self._stats.prompt_tokens += sequence.num_prompt
+        for other in request.sequences[1:]:
+            self.scheduler.add(other)
+
+    def _finish(self, sequence, reason, stop_reason=None):
+        """End an answer and let go of what it holds."""
+        if sequence.queued:
+            self.scheduler.remove(sequence)
+        request = sequence.request
+        params = request.params
+        if sequence.writer is None and params.detokenize and self.tokenizer is not None:
+            sequence.writer = Writer(self.tokenizer, request.prompt_ids, params)
+            own = sequence.token_ids[sequence.num_prompt :]
+            if reason == "stop" and own and own[-1] in sequence.stop_ids and not params.include_stop_str_in_output:
+                own.pop()
+            sequence.writer.push(*own, stops=False)
+        ended_by_text = reason == "stop" and isinstance(stop_reason, str)
+        if sequence.writer is not None and not ended_by_text:
+            found = sequence.writer.finish(stops=sequence.num_new >= params.min_tokens)
+            if found is not None and reason != "abort":
+                reason, stop_reason = "stop", found
+        sequence.finish(reason, stop_reason)
+
+    def _close(self, request):
+        """Forget a request that is finished."""
+        request.metrics.finished_time = time.monotonic()
+        del self._requests[request.id]
+        self._deadlines.pop(request.id, None)
+        finished = self._stats.requests_finished
+        for sequence in request.sequences:
+            finished[sequence.finish_reason] = finished.get(sequence.finish_reason, 0) + 1
+
+    def _propose(self):
+        """Ask for tokens that may follow, where few answers are being written."""
+        running = self.scheduler.running
+        few, size = len(running) <= self._max_draft_seqs, self.model.config.vocab_size
+        for sequence in running:
+            sequence.draft = ()
+            if few and sequence.left == 1 and sequence.num_new and not sequence.draws.follows:
+                proposed = self._proposer(sequence.token_ids)
+                sequence.draft = tuple(token for token in proposed if type(token) is int and 0 <= token < size)
+
+    # ---- figures, embeddings ----
+
+    def stats(self):
+        """An `EngineStats` of now; cheap, and safe from other threads."""
+        scheduler = self.scheduler
+        return dataclasses.replace(
+            self._stats,
+            num_requests_running=len(scheduler.running),
+            num_requests_waiting=len(scheduler.waiting),
+            num_blocks_used=self.blocks.num_blocks - self.blocks.num_free,
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache_queries=scheduler.num_queries,
+            prefix_cache_hits=scheduler.num_hits,
+            requests_finished=dict(self._stats.requests_finished),
+        )
+
+    @no_grad()
+    def embed(self, prompts):
+        """Embeddings float32 [prompts, hidden size]: the last hidden state of each prompt's last token, of length 1.
+
+        `prompts` is a list of texts or of lists of token ids.
+        """
+        rows = [self._read(prompt)[1] for prompt in prompts]
+        found, most = np.zeros((len(rows), self.model.config.hidden_size), np.float32), self._max_tokens
+        first = 0
+        while first < len(rows):  # as many at a time as make a step
+            stop = first + 1
+            while stop < len(rows) and sum(map(len, rows[first : stop + 1])) <= most:
+                stop += 1
+            batch = Batch(rows[first:stop], None, self.model.config.vocab_size)
+            cache = batch.scratch_cache(self.model)
+            count = range(stop - first)
+            hidden = self.model.decoder(build(cache, self.model.rotary, count, batch.rows, rows=count))
+            found[first:stop] = hidden.to(infinicore.float32).numpy()
+            first = stop
+        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+
+
+def _accepted(draft, ids):
+    """The tokens that follow the first of `ids`, as far as the draft guessed those before.
+
+    Each was drawn from the probabilities after the draft up to there, by the random number of its place: as long as
+    the draft agrees, they are the tokens that single steps would have given.
+    """
+    count = 0
+    while count < len(ids) - 1 and draft[count] == ids[count]:
+        count += 1
+    return ids[1 : count + 1]

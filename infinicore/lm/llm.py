@@ -1,0 +1,135 @@
+"""`LLM`: a model with an engine around it, for lists of prompts, under the names that vLLM and InfiniLM have."""
+
+import dataclasses
+import itertools
+
+from ..models import LanguageModel, from_pretrained
+from . import chat
+from .conversation import encode
+from .engine import Engine, SamplingParams
+from .tokenizer import load_config
+
+# What InfiniLM calls otherwise, what can only be 1 here, and what chooses between things of which there is one.
+_OTHERWISE = {"model_path": "model", "max_batch_size": "max_num_seqs", "max_cache_len": "max_model_len"}
+_ONE = ("tensor_parallel_size", "pipeline_parallel_size", "moe_ep_size")
+_NOTHING = ("cache_type", "enable_graph", "attn_backend", "weight_load_mode", "pre_transpose")
+_DEFAULTS = ("temperature", "top_k", "top_p", "max_tokens")
+
+
+class LLM:
+    """Writes answers to many prompts at once: `generate` and `chat` return when all are done.
+
+    `model` is a model, or what `from_pretrained` loads: the path of a folder or of a GGUF file, or None for the small
+    model that comes with the package, with its `dtype` and `quantize`. `temperature`, `top_k`, `top_p` and `max_tokens`
+    are the defaults of requests without parameters, else those of generation_config.json count. Other options are those
+    of `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`; `device` is "cpu",
+    `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any case), `enable_graph` (always),
+    `attn_backend`, `weight_load_mode` and `pre_transpose` change nothing.
+    """
+
+    def __init__(self, model=None, *, tokenizer=None, dtype=None, quantize=None, device=None, **options):
+        options = {_OTHERWISE.get(name, name): value for name, value in options.items() if name not in _NOTHING}
+        model = options.pop("model", model)
+        for name in _ONE:
+            if options.pop(name, 1) != 1:
+                raise NotImplementedError(f"`{name}` must be 1: the engine runs in one process")
+        if device not in (None, "cpu"):
+            raise NotImplementedError(f"`device` must be 'cpu', got {device!r}: the engine runs on the CPU")
+        given = {name: options.pop(name) for name in _DEFAULTS if options.get(name) is not None}
+        if isinstance(model, LanguageModel):
+            self.model = model
+        else:
+            self.model = from_pretrained(model, dtype=dtype, quantize=quantize)
+        self.engine = Engine(self.model, tokenizer, **options)
+        self.default_params = self.engine.default_params(**given)
+        self._template = None
+        if self.model.path is not None:
+            self._template = chat.load_template(self.model.path, load_config(self.model.path))
+        self._numbers = itertools.count()
+
+    @property
+    def tokenizer(self):
+        return self.engine.tokenizer
+
+    def generate(self, prompts, sampling_params=None, *, use_tqdm=True, priority=0):
+        """A list of `RequestOutput`, one for each prompt, in their order.
+
+        `prompts` is a text, or a list of texts and of lists of token ids (or dicts with "prompt" or
+        "prompt_token_ids"); `sampling_params` one `SamplingParams` for all, a list with one for each, or None;
+        `priority` likewise. `use_tqdm` shows a progress bar in a terminal, where the package tqdm is installed. Raises
+        ValueError or TypeError for what cannot be done, before anything is computed.
+        """
+        prompts = [_prompt(one) for one in ([prompts] if isinstance(prompts, (str, dict)) else prompts)]
+        chosen = _each("sampling_params", sampling_params, len(prompts), (list, tuple))
+        urgent = _each("priority", priority, len(prompts), (list, tuple))
+        ids = []
+        try:
+            for prompt, params, rank in zip(prompts, chosen, urgent):
+                params = self.default_params if params is None else params
+                if isinstance(params, SamplingParams):
+                    params = dataclasses.replace(params, output_kind="final_only")
+                ids.append(next(self._numbers))
+                self.engine.add_request(ids[-1], prompt, params, priority=rank)
+            return self._finish(ids, use_tqdm)
+        finally:  # of an interrupt, or of a prompt that was refused
+            for one in ids:
+                self.engine.abort_request(one)
+            while any(map(self.engine.is_unfinished, ids)):
+                self.engine.step()
+
+    def chat(self, messages, sampling_params=None, *, use_tqdm=True, **variables):
+        """The same for conversations: `messages` is a list of dicts with `role` and `content`, or a list of such lists.
+
+        They are written as the checkpoint's chat template says, with `variables` such as `enable_thinking`.
+        """
+        if self.tokenizer is None:
+            raise ValueError("`chat` needs a tokenizer, and the checkpoint has none")
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        prompts = [encode(self.tokenizer, self._template, one, **variables) for one in conversations]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def embed(self, prompts):
+        """Embeddings float32 [prompts, hidden size] of texts or lists of token ids; see `Engine.embed`."""
+        return self.engine.embed([prompts] if isinstance(prompts, str) else prompts)
+
+    def _finish(self, ids, use_tqdm):
+        """Run the engine until these requests are done."""
+        found, bar = {}, _bar(len(ids)) if use_tqdm else None
+        while len(found) < len(ids):
+            for output in self.engine.step():
+                if output.finished:
+                    found[output.request_id] = output
+                    if bar is not None:
+                        bar.update()
+        if bar is not None:
+            bar.close()
+        return [found[one] for one in ids]
+
+
+def _prompt(prompt):
+    """A text or token ids; vLLM writes them as dicts, too."""
+    if isinstance(prompt, dict):
+        for name in ("prompt_token_ids", "prompt"):
+            if prompt.get(name) is not None:
+                return prompt[name]
+        raise ValueError(f"`prompts` must have a `prompt` or `prompt_token_ids` in each dict, got {list(prompt)}")
+    if not isinstance(prompt, (str, list, tuple)) and not hasattr(prompt, "tolist"):
+        raise TypeError(f"`prompts` must be a text or a list of texts and lists of token ids, got {prompt!r} in it")
+    return prompt
+
+
+def _each(name, given, count, several):
+    """One value for each of `count` prompts."""
+    if not isinstance(given, several):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"`{name}` has {len(given)} entries, but `prompts` has {count}")
+    return given
+
+
+def _bar(total):
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm(total=total, desc="requests", disable=None)

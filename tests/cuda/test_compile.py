@@ -1,0 +1,64 @@
+"""Kernels for GPUs compile where there is none: to PTX, and by ptxas, where that is installed."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba.cuda.compiler", reason="needs numba-cuda")
+
+from infinicore import cache
+
+# A kernel of each kind: elementwise (contiguous, strided), reductions in one and two launches, rows for a block,
+# products with an epilogue, attention and its derivative, and CPU kernels with a thread for each item.
+OPS = ("add", "erf", "sum", "softmax", "rms_norm", "linear", "scaled_dot_product_attention", "embedding")
+
+
+def ptxas():
+    """The path of ptxas: of an installed toolkit, or of a wheel."""
+    found = shutil.which("ptxas")
+    if found is None:
+        for folder in sys.path:
+            for path in Path(folder).glob("nvidia/*/bin/ptxas"):
+                return str(path)
+    return found
+
+
+@pytest.fixture(scope="module", params=["sm_80", "sm_90a"])
+def compiled(request, tmp_path_factory):
+    """(architecture, folder of PTX)."""
+    folder = tmp_path_factory.mktemp(request.param)
+    names = cache.compile_for_gpu(request.param, OPS, ["bfloat16"], folder)
+    wanted = ("add-bfloat16-bfloat16-bfloat16-strided", "erf-bfloat16-bfloat16", "norm.rows.rms_norm-bfloat16-bfloat16")
+    assert set(wanted) <= set(names) and len(names) > 14
+    return request.param, folder
+
+
+def test_ptx_is_for_the_architecture_and_reads_its_block_from_the_parameters(compiled):
+    arch, folder = compiled
+    for path in folder.glob("*.ptx"):
+        text = path.read_text()
+        assert f".target {arch}" in text and ".visible .entry kernel(" in text
+        assert re.search(r"ld\.param\.b64\s+\S+ \[(kernel_param_0|%rd\d+)", text), path.name
+    add = (folder / "add-bfloat16-bfloat16-bfloat16.ptx").read_text()
+    assert add.count("ld.global.v4.b32") == 2 and add.count("st.global.v4.b32") == 1  # accesses of 16 bytes
+
+
+def test_registers_are_enough(compiled):
+    arch, folder = compiled
+    if ptxas() is None:
+        pytest.skip("ptxas is not installed")
+    for path in folder.glob("*.ptx"):
+        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        spilled = re.search(r"(\d+) bytes spill stores", done.stderr)  # masks of a few branches, outside of loops
+        assert spilled is None or int(spilled[1]) <= 16, f"{path.name}: {done.stderr}"
+
+
+def test_an_architecture_that_does_not_exist():
+    with pytest.raises(ValueError, match="`arch` must be one of sm_80"):
+        cache.compile_for_gpu("sm_1", ["add"])
