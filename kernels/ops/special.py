@@ -1,7 +1,6 @@
 """Special functions: relatives of the gamma function, error functions, Bessel functions, and x log y."""
 
 import functools
-import importlib
 
 import numpy as np
 
@@ -15,7 +14,9 @@ def _scipy(name):
     """SciPy's function of this name: a reference for tests, who import it."""
 
     def ref(*args):
-        return getattr(importlib.import_module("scipy.special"), name)(*args)
+        from scipy import special as functions
+
+        return getattr(functions, name)(*args)
 
     return ref
 
