@@ -71,6 +71,7 @@ setup(
         "infinicore": ["py.typed", "*.pyi"],
         "infinicore.tensor": ["*.pyi"],
         "infinicore.core": ["*.pxd", "*.pxi", "*.pyx"],
+        "infinicore.lm.server": ["page.html"],
         "infinicore.models.embedded": ["*"],
     },
     ext_modules=extensions(),

@@ -25,8 +25,9 @@ _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange as_tensor asarray empty empty_like eye from_blob from_list from_torch full full_like linspace logspace "
-        "ones ones_like scalar_tensor strided_empty strided_from_blob tensor tril_indices triu_indices zeros zeros_like"
+        "arange as_tensor asarray empty empty_like eye from_blob from_list from_list_by_numpy from_torch full "
+        "full_like linspace logspace ones ones_like scalar_tensor strided_empty strided_from_blob tensor tril_indices "
+        "triu_indices zeros zeros_like"
     ).split(),
     "context": (
         "Stream get_device get_device_count get_num_threads get_stream set_device set_num_threads "
@@ -34,6 +35,12 @@ _NAMES = {
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
+    "io.torch_file": ["load", "save"],
+    "nn.functional": (
+        "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
+        "pixel_shuffle pixel_unshuffle prelu rrelu"
+    ).split(),
+    "runtime.compiled": ["compile"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
@@ -49,9 +56,11 @@ _NAMES = {
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }
+use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train special"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special utils "
+    "backends cuda"
 ).split()  # fmt: skip
 
 

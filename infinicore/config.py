@@ -65,10 +65,19 @@ _ROWS = (
         name="INFINICORE_ISA",
         kind=str,
         default="auto",
-        choices=("auto", "amx", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon"),
+        choices=("auto", "amx", "avx512", "avx512_bf16", "avx512_vnni", "avx2", "portable", "neon", "cuda"),
         meaning="a smaller instruction set than this CPU's (`avx512` leaves out the bfloat16 and int8 dot products,"
         " `avx512_bf16` and `avx512_vnni` keep one of them, and none has tile registers); `neon` and `amx`: code for"
-        " aarch64 and for Intel's tile registers, which machines without them can only compile",
+        " aarch64 and for Intel's tile registers, which machines without them can only compile; `cuda` is set by"
+        " infinicore itself for the processes that compile kernels for GPUs",
+        read_by="kernels/build/isa.py",
+    ),
+    Switch(
+        name="INFINICORE_VECTOR_BYTES",
+        kind=int,
+        default=None,
+        least=16,
+        meaning="set by infinicore itself beside `INFINICORE_ISA=cuda`: the bytes of this CPU's vectors",
         read_by="kernels/build/isa.py",
     ),
     Switch(
@@ -104,6 +113,14 @@ _ROWS = (
         meaning="where compiled kernels and repacked weights are kept; default: `infinicore` in the user's cache"
         " folder",
         read_by="kernels/build/disk.py",
+    ),
+    Switch(
+        name="INFINICORE_LLAMA_SERVER",
+        kind=str,
+        default=None,
+        meaning="llama.cpp's program `llama-server`, which the suite `serving` of `infinicore perf compare` sets our"
+        " server against (`llama-quantize` beside it makes its files); default: the one on the path",
+        read_by="infinicore/perf/serving/sides.py",
     ),
     Switch(
         name="INFINICORE_TEST_DATA",

@@ -8,11 +8,13 @@ from .grad import backward, grad
 from .gradcheck import gradcheck, gradgradcheck
 from .mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from .saved import saved_tensors_hooks
+from .variable import Variable
 
 __all__ = [
     "Function",
     "Handle",
     "Node",
+    "Variable",
     "backward",
     "checkpoint",
     "detect_anomaly",

@@ -59,7 +59,7 @@ class FunctionNode(Node):
             from ..dispatch import empty
 
             gradients = [
-                empty(*output).zero_() if g is None and output[1].is_floating_point else g
+                empty(*output).zero_() if g is None and output[1] is not None and output[1].is_floating_point else g
                 for g, output in zip(gradients, self.outputs)
             ]
         results = self.function.backward(self, *gradients)

@@ -11,8 +11,10 @@ import sys
 COMMANDS = {
     "generate": "write text with a model: the one that comes along, a Hugging Face checkpoint or a GGUF file",
     "chat": "talk with a checkpoint, turn by turn",
+    "serve": "serve models over HTTP, by OpenAI's API",
     "train": "train a language model on texts, or fine-tune a checkpoint",
     "quantize": "write a checkpoint of 8-bit or 4-bit weights",
+    "bench": "measure how a server answers many users, with vLLM's options",
     "perf": "measure speed against the machine's limits and other libraries",
     "info": "say what this installation runs on",
     "cache": "list, delete or prepare compiled kernels",

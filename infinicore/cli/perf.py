@@ -12,7 +12,7 @@ def add_arguments(parser):
 
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     compare = actions.add_parser("compare", help="measure ours and the installed peers in turn, and print the ratios")
-    compare.add_argument("--suite", action="append", choices=tuple(SUITES), help="default: all but scaling")
+    compare.add_argument("--suite", action="append", choices=tuple(SUITES), help="default: all but scaling and serving")
     scaling = actions.add_parser("scaling", help="the same for one kind of work in many sizes, with plots")
     for measured in (compare, scaling):
         _add_measuring(measured)

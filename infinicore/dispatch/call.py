@@ -3,6 +3,8 @@
 A paragraph knows no device: it fills named blocks or describes problems, and the backend of its operands chooses.
 """
 
+import numpy as np
+
 from .. import kernels
 from ..core import launch as core_launch
 from ..core.tensor_cy import TensorBase
@@ -10,7 +12,7 @@ from ..device import CPU
 from ..dtype import DType
 from .elementwise import copy_into, elementwise, result_type
 from .launcher import Launcher
-from .tensors import as_dtype, empty, view, writable
+from .tensors import as_dtype, empty, from_array, view, writable
 from .tensors import overlap as how_they_overlap
 
 
@@ -95,6 +97,27 @@ class Call(Launcher):
     def elementwise(self, name, *inputs, out=None):
         """Run an elementwise op as a part of this one."""
         return elementwise(kernels.OPS[name], inputs, out, call=self)
+
+    def lapack(self, function, *inputs):
+        """Results of NumPy's linear algebra as the op's: `function` takes and returns arrays, one or several.
+
+        For what the host's LAPACK computes. Outputs take the arrays in the order of `op.outputs`; a matrix that has no
+        result is a ValueError.
+        """
+        try:
+            with np.errstate(all="ignore"):
+                results = function(*[x.cpu().numpy() for x in inputs])
+        except np.linalg.LinAlgError as error:
+            shapes = " and ".join(str(x.shape_) for x in inputs)
+            raise ValueError(f"`{self.op.name}` has no result for a matrix of {shapes}: {str(error).lower()}") from None
+        several = isinstance(results, tuple)
+        made = []
+        for key, array in zip(self.op.outputs, results if several else (results,)):
+            y = self.out(array.shape, array.dtype, key=key)
+            if y.numel_:
+                copy_into(y, from_array(np.asarray(array, order="C"), self.device))
+            made.append(y)
+        return tuple(made) if several else made[0]
 
     def finish(self, result):
         """Copy temporaries to the outputs they stand for."""

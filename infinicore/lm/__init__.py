@@ -11,6 +11,7 @@ from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of
 
 __all__ = [
     "LLM",
+    "AsyncEngine",
     "Completion",
     "Conversation",
     "Generation",
@@ -25,8 +26,10 @@ __all__ = [
     "tokenizer_of",
 ]
 
+_ABOVE = {"LLM": "llm", "AsyncEngine": "async_engine"}  # they load models, which stand above what is imported here
+
 
 def __getattr__(name):
-    if name == "LLM":  # it loads models, which stand above what is imported here
-        return importlib.import_module(f"{__name__}.llm").LLM
+    if name in _ABOVE:
+        return getattr(importlib.import_module(f"{__name__}.{_ABOVE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,9 +26,10 @@ def _compile(template):
     return sandbox.Environment().from_string(template)
 
 
-def render(template, messages, *, special=None, add_generation_prompt=True, **variables):
+def render(template, messages, *, special=None, add_generation_prompt=True, tools=None, documents=None, **variables):
     """The text for a list of messages (dicts with `role` and `content`).
 
+    `tools` are functions that the model may call, as OpenAI's API describes them; `variables` the template's own.
     `special` maps `bos_token` and the like to their texts. Raises ValueError with the template's own words if it
     refuses the messages, and for a template that is wrong, that never ends or that fills memory.
     """
@@ -42,8 +43,8 @@ def render(template, messages, *, special=None, add_generation_prompt=True, **va
         with sandbox.Allowance(messages):
             return _compile(template).render(
                 messages=messages,
-                tools=None,
-                documents=None,
+                tools=tools,
+                documents=documents,
                 add_generation_prompt=add_generation_prompt,
                 **(special or {}),
                 **variables,

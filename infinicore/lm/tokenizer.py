@@ -66,6 +66,11 @@ class Tokenizer:
         with self._guard:
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    def to_json(self):
+        """The tokenizer as the text of a tokenizer.json, also that of a GGUF file."""
+        with self._guard:
+            return self._backend.to_str()
+
 
 class StreamDecoder:
     """Decodes ids as they come: `push(id)` returns the new text, which never ends inside a character.
@@ -115,11 +120,13 @@ class StreamDecoder:
 def tokenizer_of(model):
     """The tokenizer of a model from `from_pretrained`, read once; None if its folder or GGUF file has none."""
     if "_tokenizer" not in model.__dict__:
-        model._tokenizer = None if model.path is None else _tokenizer_at(Path(model.path))
+        model._tokenizer = None if model.path is None else tokenizer_at(model.path)
     return model._tokenizer
 
 
-def _tokenizer_at(path):
+def tokenizer_at(path):
+    """The tokenizer of a checkpoint folder or GGUF file; None if it has none."""
+    path = Path(path)
     if is_gguf(path):
         with GGUFFile(path) as file:
             found = gguf_tokenizer.has_tokenizer(file)

@@ -295,18 +295,20 @@ class Module(State, hooks.Hooked):
                 self._buffers[name] = done[id(buffer)][1]
 
     def to(self, *args, device=None, dtype=None, non_blocking=False):
-        """Convert floating-point parameters and buffers to a dtype (in place); returns self.
+        """Bring parameters and buffers to a device, and those of floats to a dtype (in place); returns self.
 
-        Takes what PyTorch takes: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(tensor)`. The only device of
-        this version is the CPU.
+        Takes what PyTorch takes: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(tensor)`.
         """
         device, dtype = _target(args, device, dtype)
-        usable(device)
-        if dtype is None:
-            return self
-        if not dtype.is_floating_point:
+        if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"`dtype` must be a floating-point dtype, got {dtype}")
-        return self._apply(lambda t: t.to(dtype) if t.dtype.is_floating_point and t.dtype is not dtype else t)
+        target = None if device is None else usable(device)
+
+        def placed(t):
+            own = dtype if dtype is not None and t.dtype.is_floating_point else t.dtype
+            return t if (target is None or t.device is target) and own is t.dtype else t.to(target or t.device, own)
+
+        return self._apply(placed)
 
     def type(self, dst_type):
         """Convert all parameters and buffers to a dtype, integers too; returns self."""
@@ -314,8 +316,12 @@ class Module(State, hooks.Hooked):
         return self._apply(lambda t: t.to(dtype))
 
     def cpu(self):
-        """Nothing to do: the only device of this version is the CPU; returns self."""
-        return self
+        """Bring parameters and buffers to the CPU (in place); returns self."""
+        return self.to("cpu")
+
+    def cuda(self, device=None):
+        """Bring parameters and buffers to a GPU (None: the first one, or the current device if it is one)."""
+        return self.to("cuda" if device is None else device if not isinstance(device, int) else f"cuda:{device}")
 
     def float(self):
         """Floating-point parameters and buffers as float32; returns self."""

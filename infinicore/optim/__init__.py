@@ -4,6 +4,9 @@ from . import lr_scheduler
 from .adafactor import Adafactor
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
+from .adaptive import Adadelta, Adamax, RAdam, Rprop
+from .averaged import ASGD, NAdam
+from .lbfgs import LBFGS
 from .lion import Lion
 from .muon import Muon
 from .optimizer import Optimizer
@@ -11,14 +14,21 @@ from .rmsprop import RMSprop
 from .sgd import SGD
 
 __all__ = [
+    "ASGD",
+    "LBFGS",
     "SGD",
+    "Adadelta",
     "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Lion",
     "Muon",
+    "NAdam",
     "Optimizer",
+    "RAdam",
     "RMSprop",
+    "Rprop",
     "lr_scheduler",
 ]

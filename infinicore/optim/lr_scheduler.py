@@ -8,19 +8,21 @@ import math
 from bisect import bisect_right
 from collections import Counter
 
-from ..tensor.tensor import Tensor
-from .optimizer import Optimizer
+from .cycles import CyclicLR, OneCycleLR
+from .schedule import LRScheduler, check_optimizer, check_positive, per_group, set_rate
 
 __all__ = [
     "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
+    "CyclicLR",
     "ExponentialLR",
     "LRScheduler",
     "LambdaLR",
     "LinearLR",
     "MultiStepLR",
+    "MultiplicativeLR",
     "OneCycleLR",
     "PolynomialLR",
     "ReduceLROnPlateau",
@@ -30,115 +32,12 @@ __all__ = [
 ]
 
 
-def _rate(value):
-    """A rate as a number of its own."""
-    return value.item() if isinstance(value, Tensor) else value
-
-
-def _set_rate(group, value):
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(value)
-    else:
-        group["lr"] = value
-
-
-def _check_optimizer(optimizer):
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"`optimizer` must be an Optimizer, got {type(optimizer).__name__}")
-
-
-def _check_positive(**values):
-    for name, value in values.items():
-        if not isinstance(value, int) or value <= 0:
-            raise ValueError(f"`{name}` must be a positive integer, got {value!r}")
-
-
-def _per_group(name, optimizer, value):
-    """A value for each group, from one number or a list."""
-    count = len(optimizer.param_groups)
-    if not isinstance(value, (list, tuple)):
-        return [value] * count
-    if len(value) != count:
-        raise ValueError(f"`{name}` must have a value for each of {count} parameter groups, got {len(value)}")
-    return list(value)
-
-
-class LRScheduler:
-    """The base of schedulers: `last_epoch` counts steps from 0, and the first rates are set at construction.
-
-    A subclass implements `get_lr()`, the rates of all groups at `last_epoch` from the current ones, and may have
-    `_closed(base_lr)`, the rate at `last_epoch` from the initial one. A `last_epoch` above -1 resumes, from groups
-    that have an `initial_lr`.
-    """
-
-    def __init__(self, optimizer, last_epoch=-1):
-        _check_optimizer(optimizer)
-        self.optimizer = optimizer
-        for i, group in enumerate(optimizer.param_groups):
-            if last_epoch == -1:
-                group.setdefault("initial_lr", _rate(group["lr"]))
-            elif "initial_lr" not in group:
-                raise KeyError(
-                    f"`initial_lr` is missing in param_groups[{i}], needed to resume at `last_epoch` {last_epoch}: "
-                    "load the optimizer's state first"
-                )
-        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-        self.last_epoch = last_epoch
-        self._begin()
-
-    def _begin(self):
-        """The first step, which sets the rates of the start."""
-        self._step_count = 0
-        self._is_initial = True
-        try:
-            self.step()
-        finally:
-            self._is_initial = False
-
-    def get_lr(self):
-        """The next rates of all groups."""
-        raise NotImplementedError(f"`{type(self).__name__}` must implement `get_lr`")
-
-    def get_last_lr(self):
-        """The rates that were set last, one for each group."""
-        return self._last_lr
-
-    def _rates(self):
-        return [_rate(group["lr"]) for group in self.optimizer.param_groups]
-
-    def step(self, epoch=None):
-        """Set the rates of the next step, or of step `epoch`."""
-        self._step_count += 1
-        self._update(epoch)
-
-    def _update(self, epoch=None):
-        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if epoch is not None and hasattr(self, "_closed"):
-            values = [self._closed(base) for base in self.base_lrs]
-        else:
-            values = self.get_lr()
-        self._set(values)
-
-    def _set(self, values):
-        for group, value in zip(self.optimizer.param_groups, values):
-            _set_rate(group, value)
-        self._last_lr = self._rates()
-
-    def state_dict(self):
-        """Everything but the optimizer."""
-        return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
-
-    def load_state_dict(self, state_dict):
-        """Take over what `state_dict` returned. Load the optimizer's state too: rates lie there."""
-        self.__dict__.update(state_dict)
-
-
 class LambdaLR(LRScheduler):
     """The initial rate times `lr_lambda(step)`; a list has one function for each group."""
 
     def __init__(self, optimizer, lr_lambda, last_epoch=-1):
-        _check_optimizer(optimizer)
-        self.lr_lambdas = _per_group("lr_lambda", optimizer, lr_lambda)
+        check_optimizer(optimizer)
+        self.lr_lambdas = per_group("lr_lambda", optimizer, lr_lambda)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self):
@@ -163,11 +62,21 @@ def _is_function(value):
     return type(value) is type(_is_function)
 
 
+class MultiplicativeLR(LambdaLR):
+    """The rate times `lr_lambda(step)` at each step; a list has one function for each group."""
+
+    def get_lr(self):
+        rates = self._rates()
+        if self.last_epoch == 0:
+            return rates
+        return [rate * function(self.last_epoch) for function, rate in zip(self.lr_lambdas, rates)]
+
+
 class StepLR(LRScheduler):
     """The rate times `gamma` every `step_size` steps."""
 
     def __init__(self, optimizer, step_size, gamma=0.1, last_epoch=-1):
-        _check_positive(step_size=step_size)
+        check_positive(step_size=step_size)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -302,7 +211,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """
 
     def __init__(self, optimizer, T_0, T_mult=1, eta_min=0.0, last_epoch=-1):
-        _check_positive(T_0=T_0, T_mult=T_mult)
+        check_positive(T_0=T_0, T_mult=T_mult)
         if not isinstance(eta_min, (int, float)):
             raise TypeError(f"`eta_min` must be a number, got {type(eta_min).__name__}")
         self.T_0 = self.T_i = T_0
@@ -340,89 +249,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         while self.T_cur >= self.T_i:
             self.T_cur -= self.T_i
             self.T_i *= self.T_mult
-
-
-class OneCycleLR(LRScheduler):
-    """Up from max_lr / div_factor to `max_lr`, then down to a small rate (Smith and Topin, arXiv 1708.07120).
-
-    The rise takes `pct_start` of `total_steps` (or of epochs * steps_per_epoch), the end is at the initial rate /
-    `final_div_factor`. With `three_phase` the fall mirrors the rise, and a third part goes on to the end.
-    `cycle_momentum` moves the momentum (or beta1) between `max_momentum` and `base_momentum` the other way.
-    """
-
-    def __init__(
-        self,
-        optimizer,
-        max_lr,
-        total_steps=None,
-        epochs=None,
-        steps_per_epoch=None,
-        pct_start=0.3,
-        anneal_strategy="cos",
-        cycle_momentum=True,
-        base_momentum=0.85,
-        max_momentum=0.95,
-        div_factor=25.0,
-        final_div_factor=1e4,
-        three_phase=False,
-        last_epoch=-1,
-    ):
-        _check_optimizer(optimizer)
-        if total_steps is None:
-            if epochs is None or steps_per_epoch is None:
-                raise ValueError("`total_steps` must be given, or both `epochs` and `steps_per_epoch`")
-            _check_positive(epochs=epochs, steps_per_epoch=steps_per_epoch)
-            total_steps = epochs * steps_per_epoch
-        _check_positive(total_steps=total_steps)
-        if not isinstance(pct_start, float) or not 0 <= pct_start <= 1:
-            raise ValueError(f"`pct_start` must be a float between 0 and 1, got {pct_start}")
-        if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(f"`anneal_strategy` must be 'cos' or 'linear', got {anneal_strategy!r}")
-        self.total_steps, self.anneal_strategy, self.cycle_momentum = total_steps, anneal_strategy, cycle_momentum
-        rise = pct_start * total_steps
-        # (last step of a part, keys of the rate's ends, keys of the momentum's ends)
-        self._parts = [(rise - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum")]
-        if three_phase:
-            self._parts.append((2 * rise - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum"))
-            self._parts.append((total_steps - 1, "initial_lr", "min_lr", "max_momentum", "max_momentum"))
-        else:
-            self._parts.append((total_steps - 1, "max_lr", "min_lr", "base_momentum", "max_momentum"))
-        self.use_beta1 = "betas" in optimizer.defaults
-        if cycle_momentum and not self.use_beta1 and "momentum" not in optimizer.defaults:
-            raise ValueError("`cycle_momentum` needs an optimizer with `momentum` or `betas`: set it to False")
-        if last_epoch == -1:
-            for group, highest in zip(optimizer.param_groups, _per_group("max_lr", optimizer, max_lr)):
-                group["initial_lr"], group["max_lr"] = highest / div_factor, highest
-                group["min_lr"] = group["initial_lr"] / final_div_factor
-            if cycle_momentum:
-                highest = _per_group("max_momentum", optimizer, max_momentum)
-                lowest = _per_group("base_momentum", optimizer, base_momentum)
-                for group, high, low in zip(optimizer.param_groups, highest, lowest):
-                    group["max_momentum"], group["base_momentum"] = high, low
-        super().__init__(optimizer, last_epoch)
-
-    def _between(self, start, end, done):
-        if self.anneal_strategy == "cos":
-            return end + (start - end) / 2.0 * (math.cos(math.pi * done) + 1)
-        return (end - start) * done + start
-
-    def get_lr(self):
-        if self.last_epoch > self.total_steps:
-            raise ValueError(f"`OneCycleLR` was made for {self.total_steps} steps, got step {self.last_epoch}")
-        part = next((i for i, (end, *_) in enumerate(self._parts) if self.last_epoch <= end), len(self._parts) - 1)
-        begin = self._parts[part - 1][0] if part else 0.0
-        end, *keys = self._parts[part]
-        done = (self.last_epoch - begin) / (end - begin)
-        rates = []
-        for group in self.optimizer.param_groups:
-            rates.append(self._between(group[keys[0]], group[keys[1]], done))
-            if self.cycle_momentum:
-                momentum = self._between(group[keys[2]], group[keys[3]], done)
-                if self.use_beta1:
-                    group["betas"] = (momentum, *group["betas"][1:])
-                else:
-                    group["momentum"] = momentum
-        return rates
 
 
 class WarmupCosineLR(LRScheduler):
@@ -502,7 +328,7 @@ class SequentialLR(_Several):
         self._milestones = list(milestones)
         self.last_epoch = last_epoch + 1
         for group in optimizer.param_groups:
-            _set_rate(group, group["initial_lr"])
+            set_rate(group, group["initial_lr"])
         _undo(self)
         first = self._schedulers[bisect_right(self._milestones, 0)]
         first._begin()
@@ -549,7 +375,7 @@ class ReduceLROnPlateau(LRScheduler):
         min_lr=0,
         eps=1e-8,
     ):
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer)
         if not factor < 1:
             raise ValueError(f"`factor` must be below 1, got {factor}")
         if mode not in ("min", "max"):
@@ -559,7 +385,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.optimizer = optimizer
         self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode, self.cooldown, self.eps = threshold, threshold_mode, cooldown, eps
-        self.min_lrs = _per_group("min_lr", optimizer, min_lr)
+        self.min_lrs = per_group("min_lr", optimizer, min_lr)
         self.best = math.inf if mode == "min" else -math.inf
         self.cooldown_counter = self.num_bad_epochs = self.last_epoch = 0
         self._last_lr = self._rates()
@@ -602,4 +428,4 @@ class ReduceLROnPlateau(LRScheduler):
             old = float(group["lr"])
             new = max(old * self.factor, lowest)
             if old - new > self.eps:
-                _set_rate(group, new)
+                set_rate(group, new)

@@ -2,7 +2,8 @@
 
 Written tensor by tensor, so that 2.2 GB of weights need little memory. The GGUF file (version 3,
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) lets llama.cpp run the same weights: its
-LLaMA keeps the rows of the query and key projections in rotated pairs (its Qwen2 does not), and there is no tokenizer.
+LLaMA keeps the rows of the query and key projections in rotated pairs (its Qwen2 does not); there is no
+tokenizer, unless a server needs one.
 """
 
 import json
@@ -11,6 +12,9 @@ import struct
 from pathlib import Path
 
 import numpy as np
+
+from .vocabulary import made_up, of_tokenizer
+from .vocabulary import metadata as vocabulary_metadata
 
 _SAFETENSORS = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 _GGUF_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
@@ -157,8 +161,8 @@ def _string(text):
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _metadata(config):
-    """The key-value section for a model without a tokenizer."""
+def _metadata(config, vocabulary=None):
+    """(number of keys, their bytes) of the key-value section; `vocabulary` is (pieces, scores), or None for none."""
     family = config["model_type"]
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     integers = {
@@ -176,21 +180,28 @@ def _metadata(config):
         f"{family}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         f"{family}.rope.freq_base": config.get("rope_theta", 10000.0),
     }
-    strings = {"general.architecture": family, "tokenizer.ggml.model": "none"}
+    strings = {"general.architecture": family, **({} if vocabulary else {"tokenizer.ggml.model": "none"})}
     out = [_string(k) + struct.pack("<I", _GGUF_STRING) + _string(v) for k, v in strings.items()]
     out += [_string(k) + struct.pack("<II", _GGUF_UINT32, v) for k, v in integers.items()]
     out += [_string(k) + struct.pack("<If", _GGUF_FLOAT32, v) for k, v in floats.items()]
-    return len(out), b"".join(out)
+    count, more = vocabulary_metadata(*vocabulary) if vocabulary else (0, b"")
+    return len(out) + count, b"".join(out) + more
 
 
-def write_gguf(folder, path):
-    """Write the Llama or Qwen2 checkpoint in `folder` (config.json, model.safetensors) as a GGUF file at `path`."""
+def write_gguf(folder, path, with_vocabulary=False):
+    """Write the Llama or Qwen2 checkpoint in `folder` (config.json, model.safetensors) as a GGUF file at `path`.
+
+    `with_vocabulary`: that of the folder's tokenizer.json, or one that is made up.
+    """
     config = json.loads((Path(folder) / "config.json").read_text())
     heads = {}
     if config["model_type"] == "llama":
         heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     tensors = list(_read_safetensors(Path(folder) / "model.safetensors"))
-    count, metadata = _metadata(config)
+    vocabulary, tokenizer = None, Path(folder, "tokenizer.json")
+    if with_vocabulary:
+        vocabulary = of_tokenizer(tokenizer) if tokenizer.exists() else made_up(config["vocab_size"])
+    count, metadata = _metadata(config, vocabulary)
     infos, offset = [], 0
     for name, code, array in tensors:
         if array.ndim == 1:

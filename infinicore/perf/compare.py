@@ -22,7 +22,7 @@ import numpy as np
 from . import peers
 from .cases import Skip, times_better
 from .process import Workers
-from .suites import MODEL_OPS
+from .suites import MODEL_OPS, SERVE_OPS
 
 _TURN_S, _QUICK_TURN_S = 0.1, 0.01
 _ROUNDS, _QUICK_ROUNDS = 7, 3
@@ -46,9 +46,17 @@ class Options:
 
 
 def installed(names):
-    """(those of `names` that can be imported, those that cannot)."""
-    have = [name for name in names if importlib.util.find_spec(peers.MODULES[name])]
+    """(those of `names` that can be imported, or started, and those that cannot)."""
+    have = [name for name in names if _is_installed(name)]
     return have, [name for name in names if name not in have]
+
+
+def _is_installed(name):
+    if name == "llama-server":
+        from .serving import sides
+
+        return sides.llama_server() is not None
+    return importlib.util.find_spec(peers.MODULES[name]) is not None
 
 
 def versions():
@@ -117,6 +125,10 @@ class _Side:
 
 def _files(case, have, folder):
     """({side: path} of what a case of a model loads, made before anything is measured; notes)."""
+    if case.op in SERVE_OPS:
+        from .serving import sides
+
+        return sides.files(case, have, folder)
     if case.op not in MODEL_OPS:
         return {}, []
     from . import generation
@@ -138,7 +150,7 @@ def _prepare(case, options, workers, folder):
     about = {"suite": case.suite, "name": case.name, "dtype": case.dtype, "quick": options.quick}
     sides = []
     for name in ("ours", *have):
-        if case.op in MODEL_OPS and name not in files:
+        if case.op in (*MODEL_OPS, *SERVE_OPS) and name not in files:
             continue
         worker = workers.get(name, case.group, case.threads or options.threads)
         reply = worker.ask("prepare", slot="case", path=files.get(name), **about)

@@ -14,7 +14,7 @@ from .report import PEER_ORDER, number, sides_used
 # The colours of Okabe and Ito (https://jfly.uni-koeln.de/color/), which colour-blind readers can tell apart.
 _COLOURS = {
     "ours": "#0072B2", "numpy": "#E69F00", "torch": "#D55E00", "transformers": "#CC79A7", "llama.cpp": "#009E73",
-    "limit": "#777777",
+    "llama-server": "#56B4E9", "limit": "#777777",
 }  # fmt: skip
 # series: (title, what x is, what y is, axes of powers)
 _SERIES = {

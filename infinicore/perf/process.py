@@ -1,6 +1,7 @@
 """The processes of a comparison: how they start, and the pipe to a worker."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -38,6 +39,13 @@ def python(code, find_ours=False):
 def python_with_ours(code):
     """The same with `infinicore` imported, and its checkout not on the path."""
     return python(f"import infinicore; {_FORGET}{code}", find_ours=True)
+
+
+def die_with_parent():
+    """On Linux: end when the parent does, even while stopped by `Worker.pause`."""
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Worker:

@@ -1,6 +1,6 @@
 """The table of cases: what `infinicore perf compare` measures, suite by suite."""
 
-from . import kernel_cases, model_cases, scaling_cases, train_cases
+from . import kernel_cases, model_cases, scaling_cases, serving_cases, train_cases
 
 SUITES = {
     "kernels": kernel_cases.KERNELS,
@@ -9,9 +9,11 @@ SUITES = {
     "quantised": (model_cases.quantised,),
     "train": train_cases.TRAIN,
     "scaling": scaling_cases.SCALING,
+    "serving": (serving_cases.serving,),
 }
 USUAL = ("kernels", "dispatch", "generate", "quantised", "train")  # what is measured when no suite is named
 MODEL_OPS = ("prefill", "decode", "memory", "first_token")  # those of `generation.py`
+SERVE_OPS = ("serve",)  # those of `serving/sides.py`
 TRAIN_OPS = ("train_step", "train_adamw", "train_memory")  # those of `training.py`
 
 

@@ -13,17 +13,16 @@ A case that cannot be run here is answered by {"skip": reason}, an exception by 
 End of input ends the process.
 """
 
-import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 
 import numpy as np
 
 from . import limits, peers, suites
 from .cases import Skip
+from .process import die_with_parent
 
 _RESULT_SIZE = 1 << 16  # values of a result that are compared
 _ERROR_LENGTH = 300
@@ -39,6 +38,10 @@ def _prepare(side, slots, message):
         from . import generation
 
         slots[message["slot"]] = generation.prepare(side, case, message["path"])
+    elif case.op in suites.SERVE_OPS:
+        from .serving import sides
+
+        slots[message["slot"]] = sides.prepare(side, case, message["path"])
     elif case.op in suites.TRAIN_OPS:
         from . import training
 
@@ -90,16 +93,9 @@ def serve(side, lines, answer):
         answer(reply)
 
 
-def _die_with_parent():
-    """On Linux: end when the parent does, even while stopped by `Worker.pause`."""
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main(side):
     """Serve stdin; answers go to the original stdout, prints of libraries to stderr."""
-    _die_with_parent()
+    die_with_parent()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

@@ -314,6 +314,11 @@ def from_list(data, *, dtype=None):
     return tensor(array if wanted is not None else data, dtype=wanted)
 
 
+def from_list_by_numpy(data, *, dtype=None, device=None):
+    """A tensor from nested lists of numbers on a device; without `dtype`, that which NumPy gives them."""
+    return from_numpy(np.array(data), dtype=dtype, device=device)
+
+
 def from_blob(data_ptr, size, *, dtype=None, device=None):
     """A tensor of the memory at an address, row-major. The caller keeps the memory alive."""
     shape = _shape(size)

@@ -39,6 +39,16 @@ class Size(tuple):
 
     __hash__ = tuple.__hash__
 
+    def __add__(self, other):
+        return Size(tuple.__add__(self, tuple(other) if isinstance(other, list) else other))
+
+    def __radd__(self, other):
+        return Size((*other, *self)) if isinstance(other, (tuple, list)) else NotImplemented
+
+    def __getitem__(self, index):
+        found = tuple.__getitem__(self, index)
+        return Size(found) if isinstance(index, slice) else found
+
     def numel(self):
         """Number of elements."""
         return layout.count(self)
@@ -107,6 +117,11 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         """Address of the first element."""
         return self.address
 
+    @property
+    def _underlying(self):
+        """What InfiniCore's entry points (`infinicore.lib._infinicore`) take: the tensor itself."""
+        return self
+
     def is_contiguous(self, memory_format=contiguous_format):
         """Whether elements lie in row-major order without gaps."""
         if memory_format is not contiguous_format:
@@ -116,6 +131,19 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
     def is_floating_point(self):
         """Whether the dtype is a floating-point one."""
         return self.dtype.is_floating_point
+
+    @property
+    def is_cuda(self):
+        """Whether the tensor lies on a GPU of NVIDIA's."""
+        return self.device.type == "cuda"
+
+    def cuda(self, device=None):
+        """The tensor on a GPU of NVIDIA's."""
+        return self.to(device="cuda" if device is None else device)
+
+    def pin_memory(self, device=None):
+        """Itself: memory of the host is not pinned."""
+        return self
 
     def is_pinned(self):
         """Whether the memory is page-locked for a GPU (never, on the CPU)."""

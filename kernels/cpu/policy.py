@@ -27,6 +27,7 @@ DEFAULT = Work(32768)
 # By kernel (`folder.file.function`), or by the file of kernels. What only moves elements is counted in bytes.
 WORK = {
     "array.activation_grad": Work(16384),  # 10 us for float32
+    "array.cells": Work(16384),  # 10 us for float32
     "array.copy": Work(262144),  # 10 us
     "array.copy.joined": Work(262144, array_sizes.UNIT),
     "array.create": Work(262144),
@@ -40,6 +41,7 @@ WORK = {
     "attention.kvcache.write": Work(262144),  # some 30 us
     "attention.kvcache.write_int8": Work(65536),  # bytes of the source: four times as long
     "conv.pooling": Work(16384),
+    "linalg.factor.solve_triangular": Work(32768, reduce_sizes.PAIR),
     "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
     "norm.channels": Work(16384),
     "norm.rows": Work(65536),  # 8 us for float32
@@ -47,6 +49,7 @@ WORK = {
     "norm.softmax.logsumexp": Work(8192),
     "norm.softmax_grad.columns": Work(32768, reduce_sizes.PAIR),
     "optim.norm": Work(4 * UNIT),  # reading 64 Ki elements takes some 10 us
+    "optim.adaptive": Work(2 * UNIT),
     "optim.update": Work(2 * UNIT),  # some 20 us of AdamW
     "quant.quantize": Work(16384, panels.LANES),  # some 20 us
     "quant.layouts": Work(16384, panels.LANES),
@@ -54,6 +57,8 @@ WORK = {
     "quant.expand.dequantize": Work(16384, panels.LANES),
     "quant.gguf.dequantize": Work(65536),  # 20 to 60 us, by kind
     "quant.gguf.pack": Work(65536, panels.LANES),
+    "recurrent.delta.delta_rule": Work(32768, reduce_sizes.PAIR),
+    "recurrent.selective.put_states": Work(262144),  # bytes
     "reduce.chunks": Work(65536, reduce_sizes.PAIR),
     "reduce.sample.greedy": Work(65536),
 }

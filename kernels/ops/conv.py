@@ -129,7 +129,7 @@ def _conv_ref(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=
     n, c = windows.shape[:2]
     windows = windows.reshape(n, groups, c // groups, *windows.shape[2:])
     grouped = weight.reshape(groups, -1, *weight.shape[1:])
-    space, taps = "hw"[:dims], "ij"[:dims]
+    space, taps = "dhw"[:dims], "ijk"[:dims]
     y = np.einsum(f"ngc{space}{taps},gmc{taps}->ngm{space}", windows, grouped)
     y = y.reshape(n, weight.shape[0], *y.shape[3:])
     if bias is not None:

@@ -20,6 +20,10 @@ ELEMENTWISE = [op for op in RULES if op.scalar and op.result != "given"]
 SAMPLED = [op for op in RULES if not op.scalar and (op.grad_samples or op.samples)]
 
 
+# Of their first argument one triangle is read, and the gradient is that of a symmetric matrix.
+SYMMETRIC = ("linalg_cholesky", "linalg_eigh", "linalg_eigvalsh")
+
+
 def test_every_row_says_whether_it_has_a_derivative():
     silent = [op.name for op in OPS.values() if op.gradient == "rule" and not op.gradients]
     assert not silent, f"neither a rule nor gradient=None: {silent}"
@@ -122,6 +126,8 @@ def test_elementwise(op, rng, make):
 def calls(op, rng, make):
     """(call, inputs with a gradient) of each sample of a row; `make` turns an array into a tensor."""
     function = getattr(ic, op.name)
+    if op.name in SYMMETRIC:
+        function = lambda a, *args, f=function, **kwargs: f((a + a.transpose(-1, -2)) * 0.5, *args, **kwargs)
     for args, kwargs in (op.grad_samples or op.samples)(rng):
         args = [tensors_of(a, make) for a in args]
         kwargs = {name: tensors_of(v, make) for name, v in kwargs.items()}

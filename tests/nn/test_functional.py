@@ -102,8 +102,10 @@ def test_embedding():
     assert (table(ids).numpy() == table.weight.numpy()[ids.numpy()]).all()
     with pytest.raises(ValueError):
         table(infinicore.tensor([5]))
-    with pytest.raises(NotImplementedError, match="max_norm"):
-        nn.Embedding(5, 3, max_norm=1.0)
+    limited = nn.Embedding(5, 3, max_norm=0.5)
+    nn.init.constant_(limited.weight, 1.0)
+    close(limited(ids), np.full((2, 2, 3), 0.5 / np.sqrt(3)))
+    close(limited.weight.detach()[1], np.ones(3))  # not asked for
     with pytest.raises(ValueError, match="padding_idx"):
         nn.Embedding(5, 3, padding_idx=5)
 

@@ -57,6 +57,11 @@ CASES = {
         pct_start=0.4, base_momentum=0.6, max_momentum=[0.8, 0.9],
     ),
     "one cycle without momentum": one("OneCycleLR", max_lr=0.4, total_steps=50, cycle_momentum=False),
+    "cyclic": one("CyclicLR", 0.01, [0.3, 1.0], step_size_up=4, step_size_down=7),
+    "cyclic by halves": one("CyclicLR", 0.01, 0.3, 5, mode="triangular2", base_momentum=0.5, max_momentum=[0.8, 0.9]),
+    "cyclic exponential": one("CyclicLR", [0.01, 0.1], 0.3, 5, mode="exp_range", gamma=0.97, cycle_momentum=False),
+    "cyclic by a function": one("CyclicLR", 0.01, 0.3, 5, scale_fn=lambda x: 1 / x, scale_mode="cycle"),
+    "multiplicative": one("MultiplicativeLR", [lambda step: 0.95, lambda step: 1 - 0.01 * step]),
     "warm-up and cosine": sequence(
         [10], one("LinearLR", start_factor=0.01, total_iters=10), one("CosineAnnealingLR", 40)
     ),

@@ -28,12 +28,26 @@ CASES = [
     ("RMSprop", {}),
     ("RMSprop", {"alpha": 0.5, "centered": True, "momentum": 0.9, "weight_decay": 0.1}),
     ("RMSprop", {"momentum": 0.5, "maximize": True, "eps": 1e-3}),
+    ("Adamax", {}),
+    ("Adamax", {"lr": 0.1, "betas": (0.5, 0.7), "weight_decay": 0.1, "maximize": True, "eps": 1e-3}),
+    ("RAdam", {"betas": (0.9, 0.9)}),
+    ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True, "betas": (0.5, 0.99)}),
+    ("RAdam", {"weight_decay": 0.1, "maximize": True}),
+    ("Adadelta", {}),
+    ("Adadelta", {"lr": 0.5, "rho": 0.5, "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    ("Rprop", {}),
+    ("Rprop", {"lr": 0.1, "etas": (0.3, 2.0), "step_sizes": (0.05, 0.3), "maximize": True}),
+    ("NAdam", {}),
+    ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "momentum_decay": 0.1, "maximize": True}),
+    ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("ASGD", {}),
+    ("ASGD", {"lr": 0.1, "lambd": 0.1, "t0": 3, "weight_decay": 0.1, "maximize": True}),
     ("Adafactor", {}),
     ("Adafactor", {"lr": 0.1, "weight_decay": 0.1, "maximize": True, "d": 2.0}),
     ("Adafactor", {"beta2_decay": -0.5, "eps": (1e-3, 1e-2)}),
 ]
-NAMES = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Lion", "Adafactor", "Muon")
-FUSED = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Lion")
+FUSED = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Lion", "Adamax", "RAdam", "Adadelta", "Rprop")
+NAMES = (*FUSED, "Adafactor", "Muon", "NAdam", "ASGD")
 
 
 def pair_of(name, options, dtype="float32", **more):
@@ -286,6 +300,8 @@ def test_bad_input():
     for name in NAMES:
         with pytest.raises(ValueError, match=r"`lr`.*-1"):
             getattr(optim, name)([p], lr=-1)
+        if name == "Rprop":
+            continue
         with pytest.raises(ValueError, match=r"`weight_decay`.*-1"):
             getattr(optim, name)([p], weight_decay=-1)
     for name in ("Adam", "AdamW", "Lion"):

@@ -32,7 +32,7 @@ def test_cases_are_complete(quick):
         assert case.base is None or case.base in {(c.name, c.dtype) for c in cases if c.suite == case.suite}
         assert (case.suite == "scaling") == (case.series is not None) == (case.x is not None)
         assert not case.compared or case.repeat is False or case.allowed_error > 0
-        if case.op in (*suites.MODEL_OPS, *suites.TRAIN_OPS) or case.op in ("import", "first_add"):
+        if case.op in (*suites.MODEL_OPS, *suites.TRAIN_OPS, *suites.SERVE_OPS) or case.op in ("import", "first_add"):
             continue
         tables = {"numpy": peers.NUMPY, "torch": peers.TORCH}
         assert case.op in peers.OURS

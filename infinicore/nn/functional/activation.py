@@ -48,6 +48,17 @@ def prelu(input, weight):
     return infinicore.leaky_relu(input, slope)
 
 
+def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
+    """leaky_relu whose slopes are drawn from [lower, upper) in training, else their mean (Xu, arXiv 1505.00853)."""
+    if not lower <= upper:
+        raise ValueError(f"`lower` {lower} must not be above `upper` {upper}")
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    slope = infinicore.rand(input.shape, dtype=input.dtype) * (upper - lower) + lower
+    result = infinicore.where(input > 0.0, input, (input.clone() if inplace else input) * slope)
+    return input.copy_(result) if inplace else result
+
+
 def elu(input, alpha=1.0, inplace=False):
     """x where x > 0, else alpha * (exp(x) - 1)."""
     return _activate(infinicore.elu, input, inplace, float(alpha))
@@ -195,3 +206,32 @@ def log_softmax(input, dim=None, dtype=None, *, out=None):
 def causal_softmax(input, out=None):
     """Softmax of [..., S, T] along T, where row i sees columns up to T - S + i and the rest is zero."""
     return infinicore.causal_softmax(input, out=out)
+
+
+def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
+    """Softmax of (`logits` + Gumbel noise) / `tau`: a sample of the distribution that has a gradient.
+
+    With `hard` it is one-hot, with the gradient of the soft one (Jang, Gu and Poole, arXiv 1611.01144). `eps` is
+    PyTorch's and changes nothing.
+    """
+    exponential = (-infinicore.log1p(-infinicore.rand(logits.shape))).maximum(1e-30)
+    soft = infinicore.softmax((logits - exponential.log().to(logits.dtype)) / tau, dim)
+    if not hard:
+        return soft
+    chosen = infinicore.argmax(soft.detach(), dim, keepdim=True)
+    ones = infinicore.scatter(infinicore.zeros(logits.shape, dtype=logits.dtype), dim, chosen, value=1.0)
+    return ones - soft.detach() + soft
+
+
+def _in_place(function):
+    """The form of an activation that writes over its input, as PyTorch names it."""
+
+    def apply(input, *args, **kwargs):
+        return function(input, *args, **kwargs, inplace=True)
+
+    apply.__name__, apply.__doc__ = f"{function.__name__}_", f"`{function.__name__}`, in place."
+    return apply
+
+
+relu_, elu_, celu_, selu_ = map(_in_place, (relu, elu, celu, selu))
+leaky_relu_, hardtanh_, threshold_, rrelu_ = map(_in_place, (leaky_relu, hardtanh, threshold, rrelu))

@@ -3,6 +3,7 @@
 import enum
 
 import infinicore
+from infinicore.core import layout
 
 from .dropout import dropout, seed
 
@@ -36,15 +37,51 @@ def flash_attention(
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
-    """softmax(query key^T scale + mask) value: [B, H, S, D] over [B, H, L, D] and [B, H, L, Dv].
+    """softmax(query key^T scale + mask) value: [..., S, D] over [..., L, D] and [..., L, Dv].
 
-    A bool mask says where to look, a float mask is added; both broadcast to [B, H, S, L]. The S x L scores are never
-    stored. `dropout_p` is applied whenever it is positive, so pass 0 outside of training.
+    A bool mask says where to look, a float mask is added; both broadcast to [..., S, L], as the leading dims do among
+    themselves. The S x L scores are never stored, unless a gradient of the mask is wanted. `dropout_p` is applied
+    whenever it is positive, so pass 0 outside of training.
     """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim < 2:
+            raise ValueError(f"`{name}` must be [..., S, D] with 2 dims or more, got shape {x.shape_}")
+    if getattr(attn_mask, "requires_grad", False) and infinicore.is_grad_enabled():
+        return _stored_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    shapes = query.shape_, key.shape_, value.shape_
+    lead = None
+    if len(shapes[0]) != 4 or not (enable_gqa or shapes[0][:2] == shapes[1][:2] == shapes[2][:2]):
+        if not (enable_gqa and len(shapes[0]) > 2 and all(s[:-3] == shapes[0][:-3] for s in shapes)):
+            lead = layout.broadcast_shapes(layout.broadcast_shapes(*(s[:-2] for s in shapes[:2])), shapes[2][:-2])
+            query, key, value = (x.expand(*lead, *x.shape_[-2:]) for x in (query, key, value))
+        else:
+            lead = shapes[0][:-2]
+        if attn_mask is not None and attn_mask.ndim > 2:
+            attn_mask = _four(attn_mask.expand(*lead, query.shape_[-2], key.shape_[-2]))
+        query, key, value = map(_four, (query, key, value))
     drawn = seed() if dropout_p else 0
-    return infinicore.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, drawn
-    )
+    options = (attn_mask, dropout_p, is_causal, scale, enable_gqa, drawn)
+    out = infinicore.scaled_dot_product_attention(query, key, value, *options)
+    return out if lead is None else out.reshape(*lead, *out.shape_[-2:])
+
+
+def _four(x):
+    """[..., H, S, D] as [B, H, S, D], [S, D] as [1, 1, S, D]."""
+    if x.ndim < 4:
+        return x.reshape((1,) * (4 - x.ndim) + x.shape_)
+    return x.flatten(0, x.ndim - 4)
+
+
+def _stored_attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa):
+    """Attention by products and a softmax, whose derivatives include that of the mask."""
+    if enable_gqa:
+        times = query.shape_[-3] // key.shape_[-3]
+        key, value = (infinicore.repeat_interleave(x, times, -3) for x in (key, value))
+    scores = (query * (query.shape_[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1) + mask
+    if is_causal:
+        seen = infinicore.tril(infinicore.ones(scores.shape_[-2:], dtype=infinicore.bool))
+        scores = infinicore.where(seen, scores, float("-inf"))
+    return dropout(infinicore.softmax(scores, -1), dropout_p, dropout_p > 0.0) @ value
 
 
 def _added(mask, name, dtype, shape):

@@ -15,10 +15,16 @@ from infinicore import (
     avg_pool3d,
     conv1d,
     conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
     max_pool1d,
     max_pool2d,
     max_pool3d,
 )
+
+from .checks import integers
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -30,8 +36,13 @@ __all__ = [
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
@@ -68,12 +79,20 @@ def pixel_unshuffle(input, downscale_factor):
     return x.reshape(*front, channels * r * r, height // r, width // r)
 
 
+def channel_shuffle(input, groups):
+    """[N, C, *] with the channels of `groups` groups taken in turn (Zhang et al., arXiv 1707.01083)."""
+    if input.ndim < 3 or groups < 1 or input.shape_[1] % groups:
+        raise ValueError(f"`groups` {groups} must divide the channels of `input` [N, C, *], got shape {input.shape_}")
+    n, c, *space = input.shape_
+    return input.reshape(n, groups, c // groups, *space).transpose(1, 2).reshape(input.shape_)
+
+
 def pad(input, pad, mode="constant", value=None):
     """`input` with `pad` = (left, right, top, bottom, ...) elements more, from the last dim on.
 
     `mode` says what they are: "constant" (`value`), "reflect", "replicate" or "circular".
     """
-    pad = [int(p) for p in pad]
+    pad = integers(pad, "pad")
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ValueError(f"`pad` must hold two sizes for up to {input.ndim} dims, got {pad}")
     if mode == "constant":

@@ -1,5 +1,7 @@
 """Products, embeddings and distances."""
 
+import numpy as np
+
 import infinicore
 from infinicore.core import layout
 
@@ -28,25 +30,125 @@ def bilinear(input1, input2, weight, bias=None):
     return out if bias is None else out + bias
 
 
+def _limit_rows(input, weight, max_norm, norm_type):
+    """Scale the rows of `weight` that are asked for down to a norm of `max_norm`, in place."""
+    with infinicore.no_grad():
+        ids = infinicore.from_numpy(np.unique(input.numpy()))
+        rows = weight.detach()[ids]
+        norms = infinicore.norm(rows, norm_type, -1, True)
+        factor = infinicore.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
+        weight.detach()[ids] = rows * factor
+
+
 def embedding(
     input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False, *, out=None
 ):
     """Rows of `weight` [V, D] by integer ids: [...] to [..., D]. An id outside the table is a ValueError.
 
-    The row `padding_idx` gets no gradient. Gradients are dense, whatever `sparse` says.
+    The row `padding_idx` gets no gradient. `max_norm` scales rows whose norm of order `norm_type` is larger down to
+    it first, in the table itself; `scale_grad_by_freq` divides a row's gradient by how often it is asked for.
+    Gradients are dense, whatever `sparse` says.
     """
+    size = weight.shape[0]
+    if padding_idx is not None and not -size <= padding_idx < size:
+        raise ValueError(f"`padding_idx` {padding_idx} is out of range for {size} embeddings")
     if max_norm is not None:
-        raise NotImplementedError("`max_norm` of embedding is not supported, leave it out")
-    if scale_grad_by_freq:
-        raise NotImplementedError("`scale_grad_by_freq` of embedding is not supported, leave it out")
+        infinicore.embedding(input, weight.detach())  # refuses ids that are out of range
+        _limit_rows(input, weight, max_norm, norm_type)
     result = infinicore.embedding(input, weight, out=out)
     if padding_idx is not None and result.requires_grad:
-        size = weight.shape[0]
-        if not -size <= padding_idx < size:
-            raise ValueError(f"`padding_idx` {padding_idx} is out of range for {size} embeddings")
         padded = (input == padding_idx % size).unsqueeze(-1)
         result.register_hook(lambda g: infinicore.where(padded, 0.0, g))
+    if scale_grad_by_freq and result.requires_grad:
+        _, place, count = np.unique(input.numpy(), return_inverse=True, return_counts=True)
+        share = infinicore.from_numpy(1.0 / count[place.reshape(input.shape_)], dtype=weight.dtype).unsqueeze(-1)
+        result.register_hook(lambda g: g * share)
     return result
+
+
+def embedding_bag(
+    input,
+    weight,
+    offsets=None,
+    max_norm=None,
+    norm_type=2.0,
+    scale_grad_by_freq=False,
+    mode="mean",
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=None,
+):
+    """Sums, means or maxima of the rows of bags of ids: `input` [B, L] to [B, D], or [T] with `offsets` [B].
+
+    `offsets` say where bags begin; with `include_last_offset` its last is where the last bag ends.
+    `per_sample_weights` of the shape of `input` multiply the rows of a sum. Ids of `padding_idx` do not count; an empty
+    bag gives zeros. The other options are those of `embedding`.
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"`mode` must be 'sum', 'mean' or 'max', got {mode!r}")
+    if per_sample_weights is not None:
+        if mode != "sum":
+            raise NotImplementedError(f"`per_sample_weights` needs `mode` 'sum', got {mode!r}")
+        if per_sample_weights.shape_ != input.shape_:
+            raise ValueError(f"`per_sample_weights` must have shape {input.shape_}, got {per_sample_weights.shape_}")
+    bags, count = _bags(input, offsets, include_last_offset)
+    ids = input.reshape(-1)
+    rows = embedding(ids, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    if padding_idx is not None:
+        counted = np.flatnonzero(ids.numpy() != padding_idx % weight.shape_[0])
+        bags, kept = bags[counted], infinicore.from_numpy(counted)
+        rows = infinicore.index_select(rows, 0, kept)
+    if mode == "max":
+        return _bag_maxima(rows, bags, count)
+    if per_sample_weights is not None:
+        scale = per_sample_weights.reshape(-1)
+        scale = scale if padding_idx is None else infinicore.index_select(scale, 0, kept)
+        rows = rows * scale.unsqueeze(1)
+    zeros = infinicore.zeros((count, weight.shape_[1]), dtype=rows.dtype)
+    result = infinicore.index_add(zeros, 0, infinicore.from_numpy(bags), rows)
+    if mode == "sum":
+        return result
+    sizes = np.maximum(np.bincount(bags, minlength=count), 1)
+    return result / infinicore.from_numpy(sizes, dtype=rows.dtype).unsqueeze(1)
+
+
+def _bags(input, offsets, include_last_offset):
+    """(the bag of each id, the number of bags)."""
+    if input.ndim == 2:
+        if offsets is not None:
+            raise ValueError("`offsets` are for an `input` of 1 dim, this one has 2: leave them out")
+        return np.repeat(np.arange(input.shape_[0]), input.shape_[1]), input.shape_[0]
+    if input.ndim != 1:
+        raise ValueError(f"`input` must have 1 or 2 dims, got shape {input.shape_}")
+    if offsets is None or offsets.ndim != 1:
+        raise ValueError("`offsets` must be a tensor of 1 dim for an `input` of 1 dim")
+    starts = offsets.numpy()
+    if include_last_offset:
+        if not len(starts):
+            raise ValueError("`offsets` must not be empty with `include_last_offset`")
+        starts, end = starts[:-1], int(starts[-1])
+    else:
+        end = input.shape_[0]
+    if len(starts) and starts[0] != 0:
+        raise ValueError(f"`offsets[0]` must be 0, where the first bag begins, got {starts[0]}")
+    sizes = np.diff(np.append(starts, end))
+    if (sizes < 0).any() or end != input.shape_[0]:
+        raise ValueError(f"`offsets` must rise up to {input.shape_[0]}, the length of `input`, got {starts.tolist()}")
+    return np.repeat(np.arange(len(starts)), sizes), len(starts)
+
+
+def _bag_maxima(rows, bags, count):
+    """The largest of each column of each bag, 0 of an empty one."""
+    sizes = np.bincount(bags, minlength=count)
+    first = np.cumsum(sizes) - sizes
+    place = np.minimum(np.arange(max(sizes.max(initial=0), 1))[None], np.maximum(sizes - 1, 0)[:, None])
+    if not len(bags):
+        return infinicore.zeros((count, rows.shape_[1]), dtype=rows.dtype)
+    index = infinicore.from_numpy(np.minimum(first[:, None] + place, len(bags) - 1).reshape(-1))
+    wide = infinicore.index_select(rows, 0, index).reshape(count, -1, rows.shape_[1])
+    largest = infinicore.max(wide, 1)[0]
+    return infinicore.where(infinicore.from_numpy(sizes > 0).unsqueeze(1), largest, 0.0)
 
 
 def one_hot(tensor, num_classes=-1):

@@ -4,12 +4,14 @@ import math
 
 import infinicore
 
+from .checks import integer, number
 from .linear import cosine_similarity, pairwise_distance
 
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-def _reduced(loss, reduction):
+def reduced(loss, reduction):
+    """The losses of elements as `reduction` says."""
     if reduction == "mean":
         return loss.mean()
     if reduction == "sum":
@@ -32,22 +34,54 @@ def _loss(loss, inputs, weight, reduction):
     if weight is None and reduction in _REDUCTIONS:
         return loss(*inputs, reduction=reduction)
     elements = loss(*inputs, reduction="none")
-    return _reduced(elements if weight is None else elements * weight, reduction)
+    return reduced(elements if weight is None else elements * weight, reduction)
 
 
 def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-log softmax(input)[target]: logits [N, C], [C] or [N, C, ...], class ids [N], [], [N, ...] or probabilities."""
+    ignore_index, _ = integer(ignore_index, "ignore_index"), number(label_smoothing, "label_smoothing")
     return infinicore.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
-def linear_cross_entropy(input, weight, target, ignore_index=-100, reduction="mean"):
-    """cross_entropy(input @ weight.T, target) without ever holding the logits: [N, K], [V, K], ids [N]."""
-    return infinicore.linear_cross_entropy(input, weight, target, ignore_index, reduction)
+def linear_cross_entropy(
+    input,
+    linear_weight,
+    target,
+    *,
+    linear_bias=None,
+    weight=None,
+    reduction="mean",
+    ignore_index=None,
+    label_smoothing=0.0,
+    options=None,
+):
+    """cross_entropy(linear(input, linear_weight, linear_bias), target), with cross_entropy's options.
+
+    `input` is [N, K] or [K], `linear_weight` [C, K] or [C, d1, ..., K], `linear_bias` [C] or [C, d1, ...]. A mean or
+    sum of class ids without bias, weights and smoothing never holds the logits (`infinicore.linear_cross_entropy`).
+    `options` are PyTorch's, about its chunks, and must be None.
+    """
+    if options is not None:
+        raise NotImplementedError("`options` of linear_cross_entropy must be None: chunks are chosen by size")
+    ignored = -100 if ignore_index is None else integer(ignore_index, "ignore_index")
+    number(label_smoothing, "label_smoothing")
+    plain = linear_bias is None and weight is None and not label_smoothing and linear_weight.ndim == 2
+    if plain and not target.dtype.is_floating_point and reduction in ("mean", "sum"):
+        loss = infinicore.linear_cross_entropy(input, linear_weight, target, ignore_index=ignored, reduction=reduction)
+        return loss.to(input.dtype)
+    *sizes, features = linear_weight.shape_
+    if linear_bias is not None and linear_bias.shape_ != tuple(sizes):
+        raise ValueError(f"`linear_bias` must have shape {tuple(sizes)}, got {linear_bias.shape_}")
+    bias = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = infinicore.linear(input, linear_weight.reshape(-1, features), bias)
+    if linear_weight.ndim > 2:
+        logits = logits.reshape(*input.shape_[:-1], *sizes)
+    return infinicore.cross_entropy(logits, target, weight, ignored, reduction, label_smoothing)
 
 
 def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
     """-input[target] of log probabilities [N, C], [C] or [N, C, ...] and class ids."""
-    return infinicore.nll_loss(input, target, weight, ignore_index, reduction)
+    return infinicore.nll_loss(input, target, weight, integer(ignore_index, "ignore_index"), reduction)
 
 
 def mse_loss(input, target, reduction="mean", weight=None):
@@ -116,7 +150,7 @@ def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduct
     if full:
         stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
         loss = loss + infinicore.where(target > 1.0, stirling, 0.0)
-    return _reduced(loss, reduction)
+    return reduced(loss, reduction)
 
 
 def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
@@ -132,31 +166,31 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     # Limited without a gradient to the limit, as in PyTorch.
     limited = infinicore.where(var < eps, eps, var.detach()) + (var - var.detach())
     loss = 0.5 * (limited.log() + infinicore.mse_loss(input, target, reduction="none") / limited)
-    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
 def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
     """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1; rows [N, D] or [D]."""
     cosine = cosine_similarity(input1, input2, -1)
     loss = infinicore.where(target == 1, 1.0 - cosine, infinicore.relu(cosine - margin))
-    return _reduced(loss, reduction)
+    return reduced(loss, reduction)
 
 
 def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
     """max(0, -target (input1 - input2) + margin), target 1 or -1."""
-    return _reduced(infinicore.relu(target * (input2 - input1) + margin), reduction)
+    return reduced(infinicore.relu(target * (input2 - input1) + margin), reduction)
 
 
 def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
     """`input` where target is 1, max(0, margin - input) where it is -1, the sum of both where it is neither."""
     similar = infinicore.where(target != -1, input, 0.0)
-    return _reduced(similar + infinicore.where(target != 1, (margin - input).clamp(0.0), 0.0), reduction)
+    return reduced(similar + infinicore.where(target != 1, (margin - input).clamp(0.0), 0.0), reduction)
 
 
 def soft_margin_loss(input, target, reduction="mean"):
     """log(1 + exp(-target input)), target 1 or -1."""
     _same_shape(input, target)
-    return _reduced(-infinicore.logsigmoid(target * input), reduction)
+    return reduced(-infinicore.logsigmoid(target * input), reduction)
 
 
 def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
@@ -169,4 +203,4 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6,
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = infinicore.minimum(far, pairwise_distance(positive, negative, p, eps))
-    return _reduced(infinicore.relu(near - far + margin), reduction)
+    return reduced(infinicore.relu(near - far + margin), reduction)

@@ -1,11 +1,15 @@
 """Normalisation."""
 
+import math
+
 import infinicore
+
+from .checks import integer, integers
 
 
 def _checked(input, normalized_shape):
     """`normalized_shape` as a tuple, after checking that `input` ends in it."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else integers(normalized_shape, "normalized_shape")
     if tuple(input.shape)[-len(shape) :] != shape:
         raise ValueError(
             f"`normalized_shape` {list(shape)} must be the last dims of `input`, which has shape {tuple(input.shape)}"
@@ -47,4 +51,38 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
 
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
     """Normalisation over each of `num_groups` groups of channels (dim 1) of each sample."""
-    return infinicore.group_norm(input, num_groups, weight, bias, eps)
+    return infinicore.group_norm(input, integer(num_groups, "num_groups"), weight, bias, eps)
+
+
+def instance_norm(
+    input,
+    running_mean=None,
+    running_var=None,
+    weight=None,
+    bias=None,
+    use_input_stats=True,
+    momentum=0.1,
+    eps=1e-5,
+):
+    """Normalisation of each channel of each sample of `input` [N, C, *] (Ulyanov et al., arXiv 1607.08022).
+
+    The running statistics, if given, move by `momentum` towards the means over the samples, and are used instead
+    without `use_input_stats`.
+    """
+    if input.ndim < 2:
+        raise ValueError(f"`input` must be [N, C, *], got shape {input.shape_}")
+    if not use_input_stats:
+        if running_mean is None or running_var is None:
+            raise ValueError("`running_mean` and `running_var` must be given where `use_input_stats` is False")
+        return infinicore.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if math.prod(input.shape_[2:]) == 1:
+        raise ValueError(
+            f"`input` must have more than one element of space where `use_input_stats` is set, got shape {input.shape_}"
+        )
+    if running_mean is not None or running_var is not None:
+        with infinicore.no_grad():
+            flat = input.detach().flatten(2)
+            for running, found in ((running_mean, flat.mean(-1)), (running_var, flat.var(-1))):
+                if running is not None:
+                    running.copy_(running * (1.0 - momentum) + found.mean(0).to(running.dtype) * momentum)
+    return infinicore.group_norm(input, input.shape_[1], weight, bias, eps)

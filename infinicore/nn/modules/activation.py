@@ -309,3 +309,26 @@ class LogSoftmax(_AlongDim):
 
     def extra_repr(self):
         return f"dim={self.dim}"
+
+
+class RReLU(Module):
+    """LeakyReLU whose slopes are drawn from [lower, upper) in training, else their mean (Xu, arXiv 1505.00853)."""
+
+    def __init__(self, lower=1.0 / 8, upper=1.0 / 3, inplace=False):
+        super().__init__()
+        self.lower, self.upper, self.inplace = lower, upper, inplace
+
+    def forward(self, input):
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+
+    def extra_repr(self):
+        return f"lower={self.lower}, upper={self.upper}{_in_place(self)}"
+
+
+class Softmax2d(Module):
+    """Softmax over the channels of [N, C, H, W] or [C, H, W]."""
+
+    def forward(self, input):
+        if input.ndim not in (3, 4):
+            raise ValueError(f"`input` must have 3 or 4 dims, got shape {tuple(input.shape)}")
+        return F.softmax(input, -3)

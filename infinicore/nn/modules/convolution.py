@@ -26,7 +26,7 @@ _MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "
 class _Conv(Module):
     """Weight [out_channels, in_channels / groups, *kernel_size] and bias, filled as in PyTorch."""
 
-    dims = 0
+    dims, transposed = 0, False
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class _Conv(Module):
         else:
             self.padding = _tuple(padding, self.dims, "padding")
         options = {"dtype": dtype or infinicore.float32, "device": device}
-        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        channels = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+        shape = (channels[0], channels[1] // groups, *self.kernel_size)
         self.weight = Parameter(infinicore.empty(shape, **options))
         self.register_parameter("bias", Parameter(infinicore.empty((out_channels,), **options)) if bias else None)
         if init.wanted():
@@ -101,6 +102,8 @@ class _Conv(Module):
             text += f", padding={self.padding}"
         if self.dilation != (1,) * self.dims:
             text += f", dilation={self.dilation}"
+        if self.transposed and self.output_padding != (0,) * self.dims:
+            text += f", output_padding={self.output_padding}"
         if self.groups != 1:
             text += f", groups={self.groups}"
         if self.bias is None:
@@ -120,3 +123,72 @@ class Conv2d(_Conv):
     """Cross-correlation of [N, C, H, W] with learned kernels; options as PyTorch's."""
 
     dims, function = 2, staticmethod(F.conv2d)
+
+
+class Conv3d(_Conv):
+    """Cross-correlation of [N, C, D, H, W] with learned kernels; options as PyTorch's."""
+
+    dims, function = 3, staticmethod(F.conv3d)
+
+
+class _ConvTranspose(_Conv):
+    """Weight [in_channels, out_channels / groups, *kernel_size] and bias, filled as in PyTorch."""
+
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels,
+        out_channels,
+        kernel_size,
+        stride=1,
+        padding=0,
+        output_padding=0,
+        groups=1,
+        bias=True,
+        dilation=1,
+        padding_mode="zeros",
+        device=None,
+        dtype=None,
+    ):
+        if padding_mode != "zeros":
+            raise ValueError(f"`padding_mode` of {type(self).__name__} must be 'zeros', got {padding_mode!r}")
+        if isinstance(padding, str):
+            raise ValueError(f"`padding` of {type(self).__name__} must be sizes, got {padding!r}")
+        options = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, *options)
+        self.output_padding = _tuple(output_padding, self.dims, "output_padding")
+
+    def forward(self, input, output_size=None):
+        """`output_size` (of space, or with all dims) takes the place of `output_padding`."""
+        extra = self.output_padding if output_size is None else self._extra(input, output_size)
+        weight, bias = self._own("weight"), self._own("bias")
+        return type(self).function(input, weight, bias, self.stride, self.padding, extra, self.groups, self.dilation)
+
+    def _extra(self, input, output_size):
+        sizes = tuple(output_size)
+        sizes = sizes[-self.dims :] if len(sizes) == input.ndim else sizes
+        space = zip(input.shape_[-self.dims :], self.stride, self.padding, self.dilation, self.kernel_size)
+        least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in space]
+        if len(sizes) != self.dims or any(not n <= size < n + s for n, size, s in zip(least, sizes, self.stride)):
+            most = [n + s - 1 for n, s in zip(least, self.stride)]
+            raise ValueError(f"`output_size` must be from {least} to {most} for this input, got {tuple(output_size)}")
+        return tuple(size - n for size, n in zip(sizes, least))
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The gradient of `Conv1d`'s input as a map of its own, [N, C, L] to more elements; options as PyTorch's."""
+
+    dims, function = 1, staticmethod(F.conv_transpose1d)
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The gradient of `Conv2d`'s input as a map of its own, [N, C, H, W] to larger images; options as PyTorch's."""
+
+    dims, function = 2, staticmethod(F.conv_transpose2d)
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """The gradient of `Conv3d`'s input as a map of its own, [N, C, D, H, W] to larger ones; options as PyTorch's."""
+
+    dims, function = 3, staticmethod(F.conv_transpose3d)

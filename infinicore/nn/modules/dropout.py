@@ -1,6 +1,7 @@
 """Dropout layers: they act in training mode alone."""
 
 from .. import functional as F
+from ..functional.checks import number
 from ..module import Module
 
 
@@ -9,7 +10,7 @@ class _Dropout(Module):
 
     def __init__(self, p=0.5, inplace=False):
         super().__init__()
-        if not 0.0 <= p <= 1.0:
+        if not 0.0 <= number(p, "p") <= 1.0:
             raise ValueError(f"`p` must be a probability from 0 to 1, got {p}")
         self.p, self.inplace = p, inplace
 
@@ -38,6 +39,18 @@ class Dropout2d(_Dropout):
     """As Dropout, for whole channels of [N, C, H, W] or [C, H, W]."""
 
     function = staticmethod(F.dropout2d)
+
+
+class Dropout3d(_Dropout):
+    """As Dropout, for whole channels of [N, C, D, H, W] or [C, D, H, W]."""
+
+    function = staticmethod(F.dropout3d)
+
+
+class FeatureAlphaDropout(_Dropout):
+    """As AlphaDropout, for whole channels of [N, C, *]."""
+
+    function = staticmethod(F.feature_alpha_dropout)
 
 
 class AlphaDropout(_Dropout):

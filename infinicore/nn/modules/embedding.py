@@ -11,8 +11,8 @@ from ..parameter import Parameter
 class Embedding(Module):
     """Rows of a table: integer ids [...] to [..., embedding_dim]. An id outside the table is a ValueError.
 
-    The row `padding_idx` is zero at first and gets no gradient. Gradients are dense, whatever `sparse` says;
-    `max_norm` and `scale_grad_by_freq` are not supported.
+    The row `padding_idx` is zero at first and gets no gradient; `max_norm`, `norm_type` and `scale_grad_by_freq` are
+    those of `functional.embedding`. Gradients are dense, whatever `sparse` says.
     """
 
     def __init__(
@@ -30,15 +30,13 @@ class Embedding(Module):
         dtype=None,
     ):
         super().__init__()
-        if max_norm is not None:
-            raise NotImplementedError("`max_norm` of Embedding is not supported, leave it out")
-        if scale_grad_by_freq:
-            raise NotImplementedError("`scale_grad_by_freq` of Embedding is not supported, leave it out")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"`padding_idx` {padding_idx} is out of range for {num_embeddings} embeddings")
         if padding_idx is not None and padding_idx < 0:
             padding_idx += num_embeddings
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
+        self.max_norm, self.norm_type, self.sparse = max_norm, norm_type, sparse
+        self.scale_grad_by_freq = scale_grad_by_freq
         if _weight is not None:
             if tuple(_weight.shape) != (num_embeddings, embedding_dim):
                 raise ValueError(
@@ -100,9 +98,91 @@ class Embedding(Module):
             raw, kind, dtype = self._quantized
             shape = (self.num_embeddings, self.embedding_dim)
             return infinicore.gguf_embedding(input, raw, kind, shape, dtype.name)
-        return F.embedding(input, weight, self.padding_idx)
+        return F.embedding(
+            input, weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        )
 
     def extra_repr(self):
         kind = f", {self._quantized[1]}" if self.weight is None else ""
+        return f"{self.num_embeddings}, {self.embedding_dim}{_options(self)}{kind}"
+
+
+def _options(module):
+    """The options of a table that are not those of the start, as text."""
+    text = "" if module.padding_idx is None else f", padding_idx={module.padding_idx}"
+    text += "" if module.max_norm is None else f", max_norm={module.max_norm}"
+    text += "" if module.norm_type == 2 else f", norm_type={module.norm_type}"
+    for name in ("scale_grad_by_freq", "sparse"):
+        text += f", {name}=True" if getattr(module, name) else ""
+    return text
+
+
+class EmbeddingBag(Module):
+    """Sums, means or maxima of the rows of bags of ids; see `functional.embedding_bag` for the options."""
+
+    def __init__(
+        self,
+        num_embeddings,
+        embedding_dim,
+        max_norm=None,
+        norm_type=2.0,
+        scale_grad_by_freq=False,
+        mode="mean",
+        sparse=False,
+        _weight=None,
+        include_last_offset=False,
+        padding_idx=None,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"`padding_idx` {padding_idx} is out of range for {num_embeddings} embeddings")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = padding_idx if padding_idx is None else padding_idx % num_embeddings
+        self.max_norm, self.norm_type, self.mode, self.sparse = max_norm, norm_type, mode, sparse
+        self.scale_grad_by_freq, self.include_last_offset = scale_grad_by_freq, include_last_offset
+        if _weight is not None and tuple(_weight.shape) != (num_embeddings, embedding_dim):
+            raise ValueError(f"`_weight` has shape {tuple(_weight.shape)}, expected {(num_embeddings, embedding_dim)}")
+        if _weight is None:
+            options = {"dtype": dtype or infinicore.float32, "device": device}
+            self.weight = Parameter(infinicore.empty((num_embeddings, embedding_dim), **options))
+            if init.wanted():
+                self.reset_parameters()
+        else:
+            self.weight = Parameter(_weight)
+
+    reset_parameters = Embedding.reset_parameters
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings,
+        freeze=True,
+        max_norm=None,
+        norm_type=2.0,
+        scale_grad_by_freq=False,
+        mode="mean",
+        sparse=False,
+        include_last_offset=False,
+        padding_idx=None,
+    ):
+        """A layer over a table that exists [num_embeddings, embedding_dim], which is not trained if `freeze`."""
+        if embeddings.ndim != 2:
+            raise ValueError(f"`embeddings` must have 2 dims, got shape {tuple(embeddings.shape)}")
+        options = (max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset, padding_idx)
+        bag = cls(*embeddings.shape, *options)
+        bag.weight.requires_grad_(not freeze)
+        return bag
+
+    def forward(self, input, offsets=None, per_sample_weights=None):
+        options = (self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse)
+        rest = (per_sample_weights, self.include_last_offset, self.padding_idx)
+        return F.embedding_bag(input, self.weight, offsets, *options, *rest)
+
+    def extra_repr(self):
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}{kind}"
+        limit = "" if self.max_norm is None else f", max_norm={self.max_norm}"
+        limit += "" if self.norm_type == 2 else f", norm_type={self.norm_type}"
+        freq = f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else ""
+        return f"{self.num_embeddings}, {self.embedding_dim}{limit}{freq}, mode={self.mode!r}{padding}"

@@ -1,7 +1,11 @@
 """Losses as modules: the functions of `functional`, with their options as attributes."""
 
+import math
+
 from .. import functional as F
 from ..module import Module
+from .linear import Linear
+from .shape import PairwiseDistance
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -193,3 +197,110 @@ class TripletMarginLoss(_Loss):
     def forward(self, anchor, positive, negative):
         options = (self.margin, self.p, self.eps, self.swap, self.reduction)
         return F.triplet_margin_loss(anchor, positive, negative, *options)
+
+
+class TripletMarginWithDistanceLoss(_Loss):
+    """TripletMarginLoss with a distance of one's own; see `functional.triplet_margin_with_distance_loss`."""
+
+    def __init__(self, *, distance_function=None, margin=1.0, swap=False, reduction="mean"):
+        super().__init__(reduction)
+        if margin <= 0:
+            raise ValueError(f"`margin` must be above 0, got {margin}")
+        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
+        self.margin, self.swap = margin, swap
+
+    def forward(self, anchor, positive, negative):
+        options = {"distance_function": self.distance_function, "margin": self.margin, "swap": self.swap}
+        return F.triplet_margin_with_distance_loss(anchor, positive, negative, **options, reduction=self.reduction)
+
+
+class MultiMarginLoss(_WeightedLoss):
+    """max(0, margin - x[y] + x[i])^p over the other classes; see `functional.multi_margin_loss`."""
+
+    def __init__(self, p=1, margin=1.0, weight=None, reduction="mean"):
+        super().__init__(weight, reduction)
+        if p not in (1, 2):
+            raise ValueError(f"`p` must be 1 or 2, got {p}")
+        self.p, self.margin = p, margin
+
+    def forward(self, input, target):
+        return F.multi_margin_loss(input, target, self.p, self.margin, self._buffers["weight"], self.reduction)
+
+
+class MultiLabelMarginLoss(_Loss):
+    """max(0, 1 - x[y] + x[i]) over labels and other classes; see `functional.multilabel_margin_loss`."""
+
+    def forward(self, input, target):
+        return F.multilabel_margin_loss(input, target, self.reduction)
+
+
+class MultiLabelSoftMarginLoss(_WeightedLoss):
+    """The mean over classes of the cross entropy of each; see `functional.multilabel_soft_margin_loss`."""
+
+    def forward(self, input, target):
+        return F.multilabel_soft_margin_loss(input, target, self._buffers["weight"], self.reduction)
+
+
+class CTCLoss(_Loss):
+    """-log of the probability of all alignments of targets; see `functional.ctc_loss`."""
+
+    def __init__(self, blank=0, reduction="mean", zero_infinity=False):
+        super().__init__(reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs, targets, input_lengths, target_lengths):
+        lengths = (input_lengths, target_lengths)
+        return F.ctc_loss(log_probs, targets, *lengths, self.blank, self.reduction, self.zero_infinity)
+
+
+class LinearCrossEntropyLoss(_WeightedLoss):
+    """A linear layer and the cross entropy of its logits; see `functional.linear_cross_entropy`.
+
+    Logits are [N, num_classes, *out_features]. `options` are PyTorch's, about its chunks, and must be None.
+    """
+
+    def __init__(
+        self,
+        in_features,
+        num_classes,
+        *,
+        out_features=(),
+        bias=False,
+        device=None,
+        dtype=None,
+        reduction="mean",
+        weight=None,
+        ignore_index=None,
+        label_smoothing=0.0,
+        options=None,
+    ):
+        super().__init__(weight, reduction)
+        if weight is not None and weight.shape_ != (num_classes,):
+            raise ValueError(f"`weight` must have shape {(num_classes,)}, got {weight.shape_}")
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"`label_smoothing` must be from 0 to 1, got {label_smoothing}")
+        self.num_classes, self.out_features, self.options = num_classes, tuple(out_features), options
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        rows = num_classes * math.prod(self.out_features)
+        self.linear = Linear(in_features, rows, bias=bias, device=device, dtype=dtype)
+
+    def forward(self, input, target):
+        sizes, bias = (self.num_classes, *self.out_features), self.linear.bias
+        return F.linear_cross_entropy(
+            input,
+            self.linear.weight.reshape(*sizes, self.linear.in_features),
+            target,
+            linear_bias=None if bias is None else bias.reshape(sizes),
+            weight=self._buffers["weight"],
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            options=self.options,
+        )
+
+    def extra_repr(self):
+        return (
+            f"in_features={self.linear.in_features}, num_classes={self.num_classes}, out_features={self.out_features}, "
+            f"bias={self.linear.bias is not None}, reduction={self.reduction}, ignore_index={self.ignore_index}, "
+            f"label_smoothing={self.label_smoothing}, options={self.options}"
+        )

@@ -172,3 +172,60 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     __doc__ = _BatchNorm.__doc__ + "\n    Inputs are [N, C, H, W].\n"
     dims = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    __doc__ = _BatchNorm.__doc__ + "\n    Inputs are [N, C, D, H, W].\n"
+    dims = (5,)
+
+
+class _InstanceNorm(_BatchNorm):
+    """Normalisation of each channel of each sample (Ulyanov et al., arXiv 1607.08022).
+
+    With `track_running_stats`, running statistics follow by `momentum`, and are used in evaluation.
+    """
+
+    def __init__(
+        self,
+        num_features,
+        eps=1e-5,
+        momentum=0.1,
+        affine=False,
+        track_running_stats=False,
+        device=None,
+        dtype=None,
+        *,
+        bias=True,
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+
+    def forward(self, input):
+        few, many = self.dims
+        if input.ndim not in self.dims:
+            raise ValueError(f"`input` must have {few} or {many} dims, got shape {tuple(input.shape)}")
+        stats, single = self._buffers, input.ndim == few
+        if input.shape[1 - single] != self.num_features and self.affine:
+            raise ValueError(
+                f"`input` must have {self.num_features} channels, as `num_features` says, got {tuple(input.shape)}"
+            )
+        own = self.training or stats["running_mean"] is None
+        running = (stats["running_mean"], stats["running_var"])
+        x = input.unsqueeze(0) if single else input
+        momentum = self.momentum or 0.0
+        y = F.instance_norm(x, *running, self._own("weight"), self._own("bias"), own, momentum, self.eps)
+        return y.squeeze(0) if single else y
+
+
+class InstanceNorm1d(_InstanceNorm):
+    __doc__ = _InstanceNorm.__doc__ + "\n    Inputs are [N, C, L] or [C, L].\n"
+    dims = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    __doc__ = _InstanceNorm.__doc__ + "\n    Inputs are [N, C, H, W] or [C, H, W].\n"
+    dims = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    __doc__ = _InstanceNorm.__doc__ + "\n    Inputs are [N, C, D, H, W] or [C, D, H, W].\n"
+    dims = (4, 5)

@@ -2,8 +2,8 @@
 
 import math
 
-from ..autograd import no_grad
-from ..tensor.tensor import FUNCTIONS, Tensor
+from ...autograd import no_grad
+from ...tensor.tensor import FUNCTIONS, Tensor
 
 __all__ = [
     "clip_grad_norm_",

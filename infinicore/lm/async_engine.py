@@ -1,0 +1,45 @@
+"""`AsyncEngine`: a checkpoint's engine in a process of its own, from asyncio."""
+
+from ..context import set_num_threads
+from ..models import from_pretrained
+from .engine import Engine, SamplingParams, ngram
+from .server.client import EngineClient
+from .tokenizer import tokenizer_of
+
+
+def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_config=None, **options):
+    """(an `Engine` of the checkpoint folder or GGUF file at `model`, what a server wants to know of it).
+
+    `dtype` and `quantize` are `from_pretrained`'s, `speculative_config` says how tokens are guessed (see
+    `ngram.from_config`), `options` are the engine's. Its kernels are ready to run.
+    """
+    if threads is not None:
+        set_num_threads(threads)
+    model = from_pretrained(model, dtype=dtype, quantize=quantize)
+    engine = Engine(model, tokenizer_of(model), proposer=ngram.from_config(speculative_config), **options)
+    _warm_up(engine)
+    return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
+
+
+def _warm_up(engine):
+    """Compile the kernels of prompts, answers and sampling, or load them from disk, before anybody waits for it."""
+    params = SamplingParams(n=2, temperature=1.0, top_p=0.9, max_tokens=3, ignore_eos=True, detokenize=False)
+    engine.add_request("warm-up", [0] * min(33, engine.max_model_len - 1), params)
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+class AsyncEngine(EngineClient):
+    """An engine of the checkpoint at `model` in a process of its own; `options` are those of `load_engine`.
+
+    At most `max_queue` answers may wait beside those that are being written; more are refused with `QueueFull`.
+
+        engine = AsyncEngine("checkpoint", max_num_seqs=16)
+        await engine.start()
+        async for output in engine.generate("Once upon", SamplingParams(max_tokens=20)):
+            ...
+        await engine.close()
+    """
+
+    def __init__(self, model, *, max_queue=1000, **options):
+        super().__init__(load_engine, {"model": str(model)} | options, max_queue=max_queue)

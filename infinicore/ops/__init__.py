@@ -1,0 +1,1 @@
+"""Ops that InfiniCore's programs import by the path of their module."""

@@ -1,0 +1,77 @@
+"""Distances between rows."""
+
+import math
+
+import numpy as np
+
+from ..table.composite import composite
+from ._layout import check
+from .decompositions import _t
+from .matrix_norms import _NORM
+
+
+def _cdist_ref(x1, x2, p=2.0, compute_mode=None):
+    d = np.abs(x1[..., :, None, :] - x2[..., None, :, :])
+    if p == 0:
+        return (d != 0).sum(-1).astype(x1.dtype)
+    return d.max(-1) if p == math.inf else (d**p).sum(-1) ** (1 / p)
+
+
+def _cdist_samples(rng):
+    for p in (2.0, 1.0, 3.0, math.inf):
+        yield (rng.standard_normal((3, 4)), rng.standard_normal((5, 4))), {"p": p}
+    yield (rng.standard_normal((2, 1, 30, 3)), rng.standard_normal((3, 26, 3))), {}
+
+
+_MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
+
+@composite(
+    ref=_cdist_ref, samples=_cdist_samples, amp="float32",
+    tolerance={"float32": (2e-4, 1e-3), "bfloat16": (2e-2, 3e-2), "float16": (5e-3, 5e-3)},
+)  # fmt: skip
+def cdist(f, x1, x2, p=2.0, compute_mode=_MODES[0]):
+    """The distances by the norm `p` of all rows of x1 [..., P, M] and x2 [..., R, M]: [..., P, R]; batches broadcast.
+
+    By `compute_mode`, Euclidean ones come from a product of matrices, where P or R exceeds 25, always, or never: that
+    is fast, and less exact where two rows nearly agree.
+    """
+    for name, x in (("x1", x1), ("x2", x2)):
+        check(f, x, name)
+    if compute_mode not in _MODES:
+        raise ValueError(f"`compute_mode` of `cdist` must be one of {', '.join(_MODES)}, got {compute_mode!r}")
+    if p < 0 or len(x1.shape_) < 2 or len(x2.shape_) < 2 or x1.shape_[-1] != x2.shape_[-1]:
+        raise ValueError(
+            f"`cdist` needs [..., P, M] and [..., R, M] and `p` of 0 or more, got {x1.shape_}, {x2.shape_} and {p}"
+        )
+    many = max(x1.shape_[-2], x2.shape_[-2]) > 25
+    if p != 2 or compute_mode == _MODES[2] or (compute_mode == _MODES[0] and not many):
+        return f.norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+    wide = (x if x.dtype.name == "float64" else x.to(dtype="float32") for x in (x1, x2))
+    a, b = wide
+    squares = f.sum(a * a, -1, True) + f.sum(b * b, -1).unsqueeze(-2) - f.matmul(a, _t(b)) * 2.0
+    apart = f.gt(squares, 0.0)
+    return f.where(apart, f.sqrt(f.where(apart, squares, 1.0)), 0.0).to(dtype=x1.dtype)
+
+
+def _pdist_ref(input, p=2.0):
+    return _cdist_ref(input, input, p)[np.triu_indices(len(input), 1)]
+
+
+def _pdist_samples(rng):
+    for p in (2.0, 1.0, 3.0):
+        yield (rng.standard_normal((5, 4)),), {"p": p}
+    yield (rng.standard_normal((1, 4)),), {}
+
+
+@composite(ref=_pdist_ref, samples=_pdist_samples, tolerance=_NORM, amp="float32")
+def pdist(f, input, p=2.0):
+    """The distances by the norm `p` of each two rows of `input` [N, M], (0, 1), (0, 2), ...: [N (N - 1) / 2]."""
+    check(f, input, "input")
+    if len(input.shape_) != 2 or p < 0:
+        raise ValueError(f"`pdist` needs `input` [N, M] and `p` of 0 or more, got shape {input.shape_} and {p}")
+    first, second = (
+        f.index_select(input, 0, f.from_array(np.ascontiguousarray(rows), input.device))
+        for rows in np.triu_indices(input.shape_[0], 1)
+    )
+    return f.norm(first - second, p, -1)

@@ -1,0 +1,126 @@
+"""Triangular systems and LU factors, with kernels of our own."""
+
+import numpy as np
+
+from ..blocks.linalg import LU, SINGULAR, TRIANGULAR
+from ..table.registry import op
+from ._layout import check, product
+from .decompositions import _TOLERANCE, _WIDE, _solve_samples, _squares, _t, check_matrices, eye_of
+
+
+def _triangular_ref(A, B, *, upper, unitriangular=False):
+    a = np.triu(A) if upper else np.tril(A)
+    if unitriangular:
+        a = a * (1 - np.eye(A.shape[-1])) + np.eye(A.shape[-1])
+    return np.linalg.solve(a, B)
+
+
+def _triangular_samples(rng):
+    for upper, unit in ((True, False), (False, False), (True, True), (False, True)):
+        for (a, b), _ in _solve_samples(rng):
+            yield (a / 4 + np.eye(a.shape[-1]), b), {"upper": upper, "unitriangular": unit}
+    yield (np.eye(40) + rng.uniform(0, 0.1, (40, 40)), rng.standard_normal((40, 70))), {"upper": True}
+
+
+@op(dtypes=_WIDE, ref=_triangular_ref, samples=_triangular_samples, tolerance=_TOLERANCE)
+def triangular_solution(call, A, B, *, upper, unitriangular=False):
+    """X [..., N, K] with A X = B, for triangular A [..., N, N] and B of the same batch; the other triangle is not read.
+
+    `unitriangular` takes 1 for the diagonal, and does not read it either. A 0 there gives infinities.
+    """
+    check_matrices(call, A)
+    check(call, B, "B")
+    if len(B.shape_) < 2 or A.shape_[:-1] != B.shape_[:-1] or A.dtype is not B.dtype:
+        raise ValueError(
+            f"`B` of `{call.op.name}` must be {A.dtype.name} [..., N, K] beside `A` {A.shape_}, got {B.dtype.name} "
+            f"{B.shape_}"
+        )
+    x, a = call.out(B.shape_, B.dtype), A.contiguous()
+    x.copy_(B)
+    size, columns = B.shape_[-2:]
+    block = TRIANGULAR(a=a, x=x, size=size, columns=columns, upper=bool(upper), unit=bool(unitriangular))
+    count = product(B.shape_[:-2]) if x.numel_ else 0
+    call.launch("linalg.factor.solve_triangular", {"T": x.dtype.name}, block, (count, columns), size * size // 2)
+    return x
+
+
+@triangular_solution.grad("A", "B")
+def _(f, g, A, out, upper, unitriangular, need):
+    to_b = f.triangular_solution(_t(A), g, upper=not upper, unitriangular=unitriangular)
+    if "A" not in need:
+        return None, to_b
+    to_a = f.neg(f.matmul(to_b, _t(out)))
+    edge = int(bool(unitriangular))
+    return f.triu(to_a, edge) if upper else f.tril(to_a, -edge), to_b
+
+
+def _lu_ref(A):
+    lu, steps = A.copy(), min(A.shape[-2:])
+    pivots = np.zeros((*A.shape[:-2], steps), np.int32)
+    for at in np.ndindex(*A.shape[:-2]):
+        a = lu[at]
+        for k in range(steps):
+            p = k + np.argmax(np.abs(a[k:, k]))
+            pivots[(*at, k)] = p + 1
+            a[[k, p]] = a[[p, k]]
+            a[k + 1 :, k] /= a[k, k]
+            a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+    return lu, pivots
+
+
+def _lu_samples(rng):
+    yield from _squares(rng)
+    yield (rng.standard_normal((2, 7, 40)),), {}
+    yield (rng.standard_normal((9, 4)),), {}
+
+
+@op(
+    dtypes=_WIDE, ref=_lu_ref, samples=_lu_samples, grad_samples=_squares, tolerance={"float32": (2e-3, 1e-4)},
+    outputs=("out", "pivots"), fields=("LU", "pivots"),
+)  # fmt: skip
+def linalg_lu_factor(call, A):
+    """(LU, pivots int32) of A [..., M, N] by elimination: U on and above the diagonal, L (with ones there) below it.
+
+    In step k, row k was exchanged with row pivots[k], counted from 1. Raises ValueError for a matrix with a 0 in the
+    diagonal of U. The derivative is that of square matrices.
+    """
+    check_matrices(call, A, square=False)
+    rows, columns = A.shape_[-2:]
+    lu = call.out(A.shape_, A.dtype, overlap="same")
+    if A.address != lu.address:
+        lu.copy_(A)
+    pivots = call.out((*A.shape_[:-2], min(rows, columns)), "int32", key="pivots")
+    count = product(A.shape_[:-2]) if lu.numel_ else 0
+    errors = {SINGULAR: f"`A` of `{call.op.name}` is singular: elimination found a column of zeros"}
+    work = rows * columns * min(rows, columns) // 2
+    call.launch("linalg.factor.lu_factor", {"T": A.dtype.name}, LU(a=lu, pivots=pivots, rows=rows, columns=columns),
+                count, work, errors)  # fmt: skip
+    return lu, pivots
+
+
+@linalg_lu_factor.grad("A")
+def _(f, g, out, pivots):
+    rows, columns = out.shape_[-2:]
+    if rows != columns:
+        raise NotImplementedError(f"`A` of `linalg_lu_factor` must be square for a gradient, got {out.shape_}")
+    low = f.tril(out, -1) + eye_of(f, out, rows)
+    inner = f.tril(f.matmul(_t(low), f.tril(g, -1)), -1) + f.triu(f.matmul(f.triu(g), _t(f.triu(out))))
+    left = f.triangular_solution(_t(low), inner, upper=True, unitriangular=True)
+    turned = _t(f.triangular_solution(out, _t(left), upper=True))
+    return rows_of(f, turned, np.argsort(order_of(pivots, rows), -1))
+
+
+def order_of(pivots, rows):
+    """The rows of A in the order in which elimination left them: an int64 array [..., rows]."""
+    pivots = np.array(pivots.tolist(), np.int64).reshape(pivots.shape_)
+    order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
+    for at in np.ndindex(*pivots.shape[:-1]):
+        for k, p in enumerate(pivots[at]):
+            order[(*at, k)], order[(*at, p - 1)] = order[(*at, p - 1)], order[(*at, k)]
+    return order
+
+
+def rows_of(f, x, order):
+    """The rows of matrices `x` in an order [..., rows]."""
+    index = np.broadcast_to(order[..., None], x.shape_)
+    return f.gather(x, -2, f.from_array(np.ascontiguousarray(index), x.device)) if x.numel_ else x

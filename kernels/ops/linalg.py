@@ -1,0 +1,320 @@
+"""Linear algebra that is written with other ops: systems, norms, powers, ranks, distances. The names are PyTorch's."""
+
+import math
+
+import numpy as np
+
+from ..table.composite import composite
+from ._layout import check
+from .decompositions import (
+    _TOLERANCE,
+    _WIDE,
+    _pinv_ref,
+    _rectangles,
+    _t,
+    _well_conditioned,
+    check_matrices,
+    eye_of,
+)
+from .factors import _lu_ref, order_of, rows_of
+
+
+def _together(f, *matrices):
+    """Matrices with one batch, to which theirs broadcast."""
+    try:
+        batch = np.broadcast_shapes(*[x.shape_[:-2] for x in matrices])
+    except ValueError:
+        shapes = " and ".join(str(x.shape_) for x in matrices)
+        raise ValueError(f"`{f.op.name}` needs batches that broadcast, got shapes {shapes}") from None
+    return [x.expand(*batch, *x.shape_[-2:]) for x in matrices]
+
+
+def _fits(f, a, b):
+    if a.shape_[-1] != b.shape_[-2] or a.dtype is not b.dtype:
+        raise ValueError(
+            f"`A` and `B` of `{f.op.name}` must be of one dtype and match, got {a.shape_} {a.dtype.name} and "
+            f"{b.shape_} {b.dtype.name}"
+        )
+
+
+# ---- systems -----------------------------------------------------------------------------------
+
+
+def _solve_ref(A, B, *, left=True):
+    if B.ndim == 1 or B.shape == A.shape[:-1]:
+        return np.linalg.solve(A, B[..., None])[..., 0]
+    if left:
+        return np.linalg.solve(A, B)
+    return np.linalg.solve(A.swapaxes(-1, -2), B.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def _system_samples(rng):
+    yield (_well_conditioned(rng, 3, 3), rng.standard_normal(3)), {}
+    yield (_well_conditioned(rng, 2, 4, 4), rng.standard_normal((2, 4))), {}
+    yield (_well_conditioned(rng, 4, 4), rng.standard_normal((2, 4, 5))), {}
+    yield (_well_conditioned(rng, 3, 1, 4, 4), rng.standard_normal((2, 5, 4))), {"left": False}
+
+
+@composite(dtypes=_WIDE, ref=_solve_ref, samples=_system_samples, tolerance=_TOLERANCE)
+def linalg_solve(f, A, B, *, left=True):
+    """X with A X = B, or without `left` X A = B, for A [..., N, N] and B [..., N, K]; batch dims broadcast.
+
+    B [N], or B of the shape of A without its last dim, holds vectors. Raises ValueError for a singular A.
+    """
+    check_matrices(f, A)
+    check(f, B, "B")
+    if len(B.shape_) == 1 or B.shape_ == A.shape_[:-1]:
+        if not left:
+            raise ValueError(f"`left` of `{f.op.name}` must be True where `B` holds vectors, got shape {B.shape_}")
+        return f.squeeze(f.linalg_solve(A, B.unsqueeze(-1)), -1).clone()
+    if not left:
+        return _t(f.linalg_solve(_t(A), _t(B))).contiguous()
+    check_matrices(f, B, "B", square=False)
+    _fits(f, A, B)
+    return f.lapack_solve(*_together(f, A, B))
+
+
+def _triangular_ref(A, B, *, upper, left=True, unitriangular=False):
+    a = np.triu(A) if upper else np.tril(A)
+    if unitriangular:
+        a = a * (1 - np.eye(A.shape[-1])) + np.eye(A.shape[-1])
+    if left:
+        return np.linalg.solve(a, B)
+    return np.linalg.solve(a.swapaxes(-1, -2), B.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def _triangular_samples(rng):
+    for options in ({"upper": True}, {"upper": False, "unitriangular": True}):
+        yield (np.eye(4) + _well_conditioned(rng, 4, 4) / 4, rng.standard_normal((2, 4, 5))), options
+        yield (np.eye(3) + _well_conditioned(rng, 2, 3, 3) / 4, rng.standard_normal((4, 3))), {**options, "left": False}
+
+
+@composite(dtypes=_WIDE, ref=_triangular_ref, samples=_triangular_samples, tolerance=_TOLERANCE)
+def linalg_solve_triangular(f, A, B, *, upper, left=True, unitriangular=False):
+    """X with A X = B, or without `left` X A = B, for triangular A [..., N, N]; batch dims broadcast.
+
+    The other triangle is not read, nor is the diagonal with `unitriangular`, which takes it for 1.
+    """
+    check_matrices(f, A)
+    check(f, B, "B")
+    check_matrices(f, B, "B", square=False)
+    if not left:
+        x = f.linalg_solve_triangular(_t(A), _t(B), upper=not upper, unitriangular=unitriangular)
+        return _t(x).contiguous()
+    _fits(f, A, B)
+    return f.triangular_solution(*_together(f, A, B), upper=upper, unitriangular=unitriangular)
+
+
+def _lu_solve_ref(b, LU_data, LU_pivots):
+    low, up = np.tril(LU_data, -1) + np.eye(LU_data.shape[-1]), np.triu(LU_data)
+    rows = np.arange(len(b))
+    for k, p in enumerate(LU_pivots):
+        rows[[k, p - 1]] = rows[[p - 1, k]]
+    return np.linalg.solve(up, np.linalg.solve(low, b[rows]))
+
+
+def _lu_solve_samples(rng):
+    lu, pivots = _lu_ref(_well_conditioned(rng, 5, 5))
+    yield (rng.standard_normal((5, 3)), lu, pivots), {}
+
+
+@composite(dtypes=_WIDE, ref=_lu_solve_ref, samples=_lu_solve_samples, tolerance=_TOLERANCE)
+def lu_solve(f, b, LU_data, LU_pivots):
+    """X with A X = b, for b [..., N, K] and the factors of A that `linalg_lu_factor` gives; batch dims broadcast."""
+    check_matrices(f, LU_data, "LU_data")
+    check_matrices(f, b, "b", square=False)
+    _fits(f, LU_data, b)
+    if LU_pivots.shape_ != LU_data.shape_[:-1]:
+        raise ValueError(f"`LU_pivots` of `lu_solve` must have shape {LU_data.shape_[:-1]}, got {LU_pivots.shape_}")
+    factors, b = _together(f, LU_data, b)
+    pivots = f.rearrange(LU_pivots.expand(*factors.shape_[:-1]))
+    turned = rows_of(f, b, order_of(pivots, b.shape_[-2]))
+    lower = f.triangular_solution(factors, turned, upper=False, unitriangular=True)
+    return f.triangular_solution(factors, lower, upper=True)
+
+
+def _linalg_lu_samples(rng):
+    (b, lu, pivots), _ = next(_lu_solve_samples(rng))
+    yield (lu, pivots, b), {}
+
+
+@composite(
+    dtypes=_WIDE, ref=lambda LU, pivots, B: _lu_solve_ref(B, LU, pivots), samples=_linalg_lu_samples,
+    tolerance=_TOLERANCE,
+)  # fmt: skip
+def linalg_lu_solve(f, LU, pivots, B):
+    """`lu_solve` with its arguments in the order of `linalg`."""
+    return f.lu_solve(B, LU, pivots)
+
+
+def _cholesky_solve_ref(B, L, upper=False):
+    return np.linalg.solve(L.T @ L if upper else L @ L.T, B)
+
+
+def _cholesky_samples(rng):
+    low = np.tril(_well_conditioned(rng, 4, 4)) + 2 * np.eye(4)
+    yield (rng.standard_normal((4, 3)), low), {}
+    yield (rng.standard_normal((4, 3)), low.T), {"upper": True}
+
+
+@composite(dtypes=_WIDE, ref=_cholesky_solve_ref, samples=_cholesky_samples, tolerance=_TOLERANCE)
+def cholesky_solve(f, B, L, upper=False):
+    """X with A X = B [..., N, K], for A = L L^T with a Cholesky factor L [..., N, N] (`upper`: A = L^T L)."""
+    check_matrices(f, L, "L")
+    check_matrices(f, B, "B", square=False)
+    first, second = (_t(L), L) if upper else (L, _t(L))
+    return f.linalg_solve_triangular(second, f.linalg_solve_triangular(first, B, upper=False), upper=True)
+
+
+def _factor_samples(rng):
+    for (_, low), options in _cholesky_samples(rng):
+        yield (low,), options
+
+
+@composite(
+    dtypes=_WIDE, ref=lambda L, upper=False: np.linalg.inv(L.T @ L if upper else L @ L.T), samples=_factor_samples,
+    tolerance=_TOLERANCE,
+)  # fmt: skip
+def cholesky_inverse(f, L, upper=False):
+    """The inverse of A = L L^T with a Cholesky factor L [..., N, N] (`upper`: A = L^T L)."""
+    check_matrices(f, L, "L")
+    return f.cholesky_solve(eye_of(f, L, L.shape_[-1]).expand(*L.shape_), L, upper)
+
+
+def _lstsq_ref(A, B, rcond=None, *, driver=None):
+    b = B[..., None] if B.ndim == A.ndim - 1 else B
+    x = _pinv_ref(A, rtol=rcond) @ b
+    m, n = A.shape[-2:]
+    s = np.linalg.svd(A, compute_uv=False)
+    rank = (s > (max(m, n) * np.finfo(A.dtype).eps if rcond is None else rcond) * s.max(-1, keepdims=True)).sum(-1)
+    left = ((A @ x - b) ** 2).sum(-2) if m > n and (rank == n).all() else np.zeros(0)
+    return x[..., 0] if B.ndim == A.ndim - 1 else x, left, rank.astype(np.int64), np.zeros(0)
+
+
+def _lstsq_samples(rng):
+    for (a,), _ in _rectangles(rng):
+        if a.size:
+            yield (a, rng.standard_normal((*a.shape[:-1], 2))), {}
+    yield (rng.standard_normal((5, 1)) @ rng.standard_normal((1, 3)), rng.standard_normal((5, 2))), {"rcond": 1e-4}
+
+
+@composite(
+    dtypes=_WIDE, ref=_lstsq_ref, samples=_lstsq_samples, tolerance=_TOLERANCE,
+    fields=("solution", "residuals", "rank", "singular_values"),
+)  # fmt: skip
+def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
+    """The X of least |A X - B|, and of those the smallest: (solution, residuals, rank, singular_values).
+
+    A [..., M, N], B [..., M, K] or [..., M]. Singular values up to `rcond` (max(M, N) times the epsilon) times the
+    largest count as 0. Residuals are the squares |A X - B|^2 of the columns where M > N and all ranks are N, else
+    empty; singular values are given for the `driver` "gelsd" and "gelss", all of which compute the same here.
+    """
+    check_matrices(f, A, square=False)
+    check(f, B, "B")
+    if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
+        raise ValueError(f"`driver` of `{f.op.name}` must be 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}")
+    vectors = len(B.shape_) == len(A.shape_) - 1
+    b = B.unsqueeze(-1) if vectors else B
+    (m, n), empty = A.shape_[-2:], f.mul(B, 1.0).reshape(-1).narrow(0, 0, 0)
+    if len(b.shape_) < 2 or b.shape_[-2] != m:
+        raise ValueError(f"`B` of `{f.op.name}` must have the {m} rows of `A`, got shape {B.shape_}")
+    x = f.matmul(f.linalg_pinv(A, rtol=rcond), b)
+    values = f.linalg_svdvals(A.detach())
+    rank = f.linalg_matrix_rank(A.detach(), rtol=rcond)
+    full = m > n and all(r == n for r in np.ravel(rank.tolist()))
+    left = f.sum(f.square(f.matmul(A, x) - b), -2) if full else empty.clone()
+    solution = f.squeeze(x, -1).clone() if vectors else x
+    return solution, left, rank, values if driver in ("gelsd", "gelss") else empty.clone()
+
+
+# ---- factors and products by their own names ---------------------------------------------------
+
+
+def _lu_parts_ref(A, *, pivot=True):
+    lu, pivots = _lu_ref(A)
+    k = min(A.shape[-2:])
+    low = np.tril(lu[..., :k], -1) + np.eye(A.shape[-2], k)
+    turn = np.zeros((*A.shape[:-2], A.shape[-2], A.shape[-2]))
+    for at in np.ndindex(*A.shape[:-2]):
+        order = list(range(A.shape[-2]))
+        for i, p in enumerate(pivots[at]):
+            order[i], order[p - 1] = order[p - 1], order[i]
+        turn[(*at, order, range(A.shape[-2]))] = 1
+    return turn, low, np.triu(lu[..., :k, :])
+
+
+def _lu_parts_samples(rng):
+    for shape in ((3, 3), (2, 4, 4), (5, 3)):
+        yield (rng.standard_normal(shape),), {}
+
+
+def _lu_square_samples(rng):
+    for args, options in _lu_parts_samples(rng):
+        if args[0].shape[-1] == args[0].shape[-2]:
+            yield args, options
+
+
+@composite(
+    dtypes=_WIDE, ref=_lu_parts_ref, samples=_lu_parts_samples, grad_samples=_lu_square_samples,
+    tolerance={"float32": (2e-3, 1e-4)}, fields=("P", "L", "U"),
+)  # fmt: skip
+def linalg_lu(f, A, *, pivot=True):
+    """(P, L, U) with A = P L U for A [..., M, N]: a permutation, ones on the diagonal of L, U upper triangular.
+
+    With K = min(M, N), L is [..., M, K] and U [..., K, N]. The derivative is that of square matrices.
+    """
+    check_matrices(f, A, square=False)
+    if not pivot:
+        raise NotImplementedError(f"`pivot` of `{f.op.name}` must be True: without exchanged rows, LU is not stable")
+    lu, pivots = f.linalg_lu_factor(A)
+    m, k = A.shape_[-2], min(A.shape_[-2:])
+    low = f.tril(lu.narrow(-1, 0, k), -1) + f.from_array(np.eye(m, k, dtype=A.dtype.numpy), A.device)
+    turned = rows_of(f, f.rearrange(eye_of(f, A, m).expand(*A.shape_[:-2], m, m)), order_of(pivots, m))
+    return _t(turned).contiguous(), low, f.triu(lu.narrow(-2, 0, k))
+
+
+def _vecdot_samples(rng):
+    yield (rng.standard_normal((2, 3, 5)), rng.standard_normal((3, 5))), {}
+    yield (rng.standard_normal((4, 3)), rng.standard_normal((4, 1))), {"dim": 0}
+
+
+@composite(
+    ref=lambda x, y, *, dim=-1: (x * y).sum(dim), samples=_vecdot_samples,
+    tolerance={"float32": (1e-5, 1e-5), "bfloat16": (2e-2, 5e-2), "float16": (5e-3, 1e-2)},
+)  # fmt: skip
+def linalg_vecdot(f, x, y, *, dim=-1):
+    """The sums of the products of two tensors, which broadcast, along `dim`."""
+    for name, t in (("x", x), ("y", y)):
+        check(f, t, name)
+    return f.sum(x * y, dim)
+
+
+def _tensorinv_samples(rng):
+    yield (_well_conditioned(rng, 6, 6).reshape(2, 3, 6),), {}
+    yield (_well_conditioned(rng, 6, 6).reshape(6, 3, 2),), {"ind": 1}
+
+
+@composite(dtypes=_WIDE, ref=np.linalg.tensorinv, samples=_tensorinv_samples, tolerance=_TOLERANCE)
+def linalg_tensorinv(f, A, ind=2):
+    """The inverse of A under `tensordot(A, B, ind)`: the sizes of its first `ind` dims and of the others multiply to
+    the same number, and the two groups change places.
+    """
+    check(f, A, "A")
+    first, last = A.shape_[:ind], A.shape_[ind:]
+    if ind < 1 or math.prod(first) != math.prod(last):
+        raise ValueError(f"`ind` of `{f.op.name}` must split the sizes {A.shape_} into two equal products, got {ind}")
+    return f.linalg_inv(A.reshape(math.prod(first), -1)).reshape(*last, *first)
+
+
+@composite(
+    dtypes=_WIDE, ref=lambda A, B: np.linalg.tensorsolve(A, B), tolerance=_TOLERANCE,
+    samples=lambda rng: iter([((_well_conditioned(rng, 6, 6).reshape(2, 3, 6), rng.standard_normal((2, 3))), {})]),
+)  # fmt: skip
+def linalg_tensorsolve(f, A, B):
+    """X with `tensordot(A, X, X.ndim)` = B, where A has the dims of B and then those of X, of as many elements."""
+    check(f, A, "A")
+    check(f, B, "B")
+    rest = A.shape_[len(B.shape_) :]
+    if A.shape_[: len(B.shape_)] != B.shape_ or math.prod(rest) != B.numel_:
+        raise ValueError(f"`A` of `{f.op.name}` must be {B.shape_} and dims of {B.numel_} elements, got {A.shape_}")
+    return f.linalg_solve(A.reshape(B.numel_, -1), B.reshape(-1)).reshape(rest)

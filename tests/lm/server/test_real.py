@@ -1,0 +1,154 @@
+"""The server over a real engine and a real model."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from running import Running
+
+httpx = pytest.importorskip("httpx")
+openai = pytest.importorskip("openai")
+pytest.importorskip("llguidance")
+
+from infinicore.lm import AsyncEngine
+from infinicore.lm.server.model import ServedModel
+from infinicore.models import from_pretrained
+
+TEMPLATE = "{{ bos_token }}{{ (tools or '') | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
+SCHEMA = {
+    "type": "object",
+    "properties": {"color": {"enum": ["red", "blue"]}, "n": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["color", "n"],
+    "additionalProperties": False,
+}
+START = "Once upon a time, there was a little girl"
+
+
+@pytest.fixture(scope="module")
+def real(stories):
+    engine = AsyncEngine(stories, max_num_seqs=8, kv_cache_memory=8 << 20)
+    server = Running(ServedModel("stories", stories, engine, template=TEMPLATE))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def client(real):
+    return openai.OpenAI(base_url=real.url + "/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def complete(client, **options):
+    given = {"model": "stories", "prompt": START, "max_tokens": 30, "temperature": 0}
+    return client.completions.create(**given | options)
+
+
+def test_greedy_text_is_the_library_s(client, stories):
+    wanted = from_pretrained(stories).generate(START, temperature=0, max_new_tokens=30).finish()[0].text
+    assert complete(client).choices[0].text == wanted
+    assert "".join(chunk.choices[0].text for chunk in complete(client, stream=True)) == wanted
+
+
+def test_seeded_text_does_not_depend_on_neighbours(client):
+    options = dict(temperature=1.0, seed=7)
+    alone = complete(client, **options).choices[0].text
+    texts = {}
+
+    def other(i):
+        texts[i] = complete(client, temperature=1.0, seed=i).choices[0].text
+
+    others = [threading.Thread(target=other, args=(i,)) for i in range(6)]
+    for thread in others:
+        thread.start()
+    assert complete(client, **options).choices[0].text == alone
+    for thread in others:
+        thread.join()
+    assert len(set(texts.values())) > 3
+
+
+def test_structured_output_and_tools(client, real):
+    messages = [{"role": "user", "content": START}]
+    blanks = {str(i): -100 for i in range(512) if not real.model.token_text(i).strip()}  # it would write many
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    options = dict(model="stories", messages=messages, max_tokens=250, seed=1, logit_bias=blanks)
+    reply = client.chat.completions.create(**options, response_format=form)
+    value = json.loads(reply.choices[0].message.content)
+    assert value["color"] in ("red", "blue") and 1 <= value["n"] <= 9
+    reply = client.chat.completions.create(**options, extra_body={"guided_choice": ["yes", "no"]})
+    assert reply.choices[0].message.content in ("yes", "no")
+    tool = {"type": "function", "function": {"name": "pick", "parameters": SCHEMA}}
+    reply = client.chat.completions.create(**options, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    (call,) = reply.choices[0].message.tool_calls
+    assert call.function.name == "pick" and json.loads(call.function.arguments).keys() == {"color", "n"}
+    with pytest.raises(openai.BadRequestError, match="json_schema"):
+        client.chat.completions.create(**options, extra_body={"guided_json": {"type": "nothing"}})
+
+
+def test_logprobs_and_echo(client):
+    rows = complete(client, logprobs=3, max_tokens=5).choices[0].logprobs
+    assert len(rows.tokens) == 5 and all(len(best) >= 3 for best in rows.top_logprobs)
+    assert all(max(best.values()) == value for best, value in zip(rows.top_logprobs, rows.token_logprobs))  # greedy
+    rows = complete(client, logprobs=0, echo=True, max_tokens=0).choices[0].logprobs
+    assert rows.token_logprobs[0] is None and all(value < 0 for value in rows.token_logprobs[1:])
+
+
+def test_embeddings_and_overflow(client):
+    first, second = (row.embedding for row in client.embeddings.create(model="stories", input=[START, "Tom"]).data)
+    assert len(first) == 64 and abs(sum(x * x for x in first) - 1) < 1e-3 and first != second
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, max_tokens=600)
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError):
+        complete(client, prompt=[511, 512])
+
+
+def test_disconnects_leave_nothing(real):
+    body = {"prompt": START, "max_tokens": 480, "n": 8, "ignore_eos": True}
+    with pytest.raises(httpx.ReadTimeout):
+        real.post("/v1/completions", body, timeout=0.03)
+    with real.client.stream("POST", "/v1/completions", json=body | {"stream": True}) as reply:
+        next(reply.iter_lines())
+    real.until(lambda: real.model.engine.open_answers == 0)
+    assert real.post("/v1/completions", {"prompt": START, "max_tokens": 2}).status_code == 200
+    real.until(lambda: real.model.engine.stats.num_blocks_used == 0)
+
+
+def test_a_killed_engine_comes_back(real):
+    real.until(lambda: real.model.engine.state == "ready")
+    os.kill(real.model.engine.pid, signal.SIGKILL)
+    real.until(lambda: real.model.engine.restarts == 1)
+    real.until(lambda: real.client.get("/health").status_code == 200)
+    assert real.post("/v1/completions", {"prompt": START, "max_tokens": 2}).status_code == 200
+
+
+def test_readme_s_lines(root):
+    """`infinicore serve` and the request as README has them, from the first line to SIGTERM."""
+    (block,) = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    serve, curl = (shlex.split(line.partition(" #")[0]) for line in block.strip().splitlines())
+    assert serve[:2] == ["infinicore", "serve"] and curl[0] == "curl" and (curl[2], curl[4]) == ("-H", "-d")
+    words = [sys.executable, "-m", *serve, "--port", "0", "--max-num-seqs", "4", "--kv-cache-memory", "4M"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=root, text=True)
+    try:
+        place = re.fullmatch(r"Serving embedded on (http://127.0.0.1:\d+)\n", process.stdout.readline())[1]
+        with httpx.Client(trust_env=False, timeout=120) as client:
+            for _ in range(200):
+                try:
+                    if client.get(f"{place}/health").status_code == 200:
+                        break
+                except httpx.ConnectError:
+                    pass
+                time.sleep(0.1)
+            path = curl[1].removeprefix("http://127.0.0.1:8000")
+            reply = client.post(place + path, content=curl[5], headers=[curl[3].split(": ")])
+        assert reply.json()["usage"]["completion_tokens"] == 40, reply.text
+        process.terminate()
+        assert process.wait(20) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,187 @@
+"""Linear algebra beside PyTorch: values, shapes, gradients, and what is refused; and what decompositions promise."""
+
+import math
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+
+
+def matrix(seed, *shape):
+    """Random matrices with a strong diagonal."""
+    x = np.random.default_rng(seed).standard_normal(shape)
+    n = min(shape[-2:])
+    x[..., range(n), range(n)] += 3
+    return x
+
+
+def definite(seed, *shape):
+    x = matrix(seed, *shape)
+    return x @ x.swapaxes(-1, -2)
+
+
+SQUARE, TALL, WIDE, SPD = matrix(0, 2, 4, 4), matrix(1, 2, 5, 3), matrix(2, 3, 5), definite(3, 2, 4, 4)
+RIGHT = np.random.default_rng(4).standard_normal((2, 4, 3))
+
+# Of the results, what does not depend on the signs of vectors.
+BESIDE_TORCH = {
+    "inv": ([SQUARE], lambda la, a: la.inv(a)),
+    "solve": ([SQUARE, RIGHT], lambda la, a, b: la.solve(a, b)),
+    "solve a vector": ([SQUARE, RIGHT[..., 0]], lambda la, a, b: la.solve(a, b)),
+    "solve, broadcast": ([SQUARE, RIGHT[0]], lambda la, a, b: la.solve(a, b)),
+    "solve from the right": ([SQUARE, RIGHT.swapaxes(-1, -2)], lambda la, a, b: la.solve(a, b, left=False)),
+    "triangular": ([SQUARE, RIGHT], lambda la, a, b: la.solve_triangular(a, b, upper=True)),
+    "unit triangular": ([SQUARE, RIGHT], lambda la, a, b: la.solve_triangular(a, b, upper=False, unitriangular=True)),
+    "det": ([SQUARE], lambda la, a: la.det(a)),
+    "slogdet": ([SQUARE], lambda la, a: la.slogdet(a).logabsdet),
+    "cholesky": ([SPD], lambda la, a: la.cholesky(a)),
+    "cholesky, upper": ([SPD], lambda la, a: la.cholesky(a, upper=True)),
+    "eigvalsh": ([SPD], lambda la, a: la.eigvalsh(a)),
+    "eigh": ([SPD], lambda la, a: (lambda e: (e.eigenvectors * e.eigenvalues.unsqueeze(-2)).square())(la.eigh(a))),
+    "qr": ([TALL], lambda la, a: la.qr(a).R.square() + (la.qr(a).Q.square()).sum()),
+    "qr of a wide matrix": ([WIDE], lambda la, a: la.qr(a).R),
+    "svdvals": ([TALL], lambda la, a: la.svdvals(a)),
+    "svd": ([WIDE], lambda la, a: (lambda s: s.U.square().sum(-1) + s.Vh.square().cumsum(-1)[..., 0] + s.S)(
+        la.svd(a, full_matrices=False))),
+    "lstsq": ([TALL, np.ones((2, 5, 2))], lambda la, a, b: la.lstsq(a, b).solution),
+    "pinv": ([TALL], lambda la, a: la.pinv(a)),
+    "pinv of a wide matrix": ([WIDE], lambda la, a: la.pinv(a)),
+    "lu": ([SQUARE, RIGHT], lambda la, a, b: la.lu_solve(*la.lu_factor(a), b)),
+    "lu factors": ([SQUARE], lambda la, a: la.lu_factor(a).LU),
+    "lu parts": ([SQUARE], lambda la, a: sum(la.lu(a))),
+    "vecdot": ([SQUARE, RIGHT[..., :1]], lambda la, a, b: la.vecdot(a, b, dim=1)),
+    "tensorinv": ([SQUARE.reshape(2, 16, 1)[:, :2]], lambda la, a: la.tensorinv(a, ind=1)),
+    "matrix_power": ([SQUARE], lambda la, a: la.matrix_power(a, -3)),
+    "matrix_exp": ([SQUARE], lambda la, a: la.matrix_exp(a)),
+    "multi_dot": ([TALL[0], RIGHT[0, :3], WIDE], lambda la, a, b, c: la.multi_dot([a, b, c])),
+    "cond": ([SQUARE], lambda la, a: la.cond(a)),
+    "norm": ([SQUARE], lambda la, a: la.norm(a)),
+    "vector_norm": ([SQUARE], lambda la, a: la.vector_norm(a, 3, dim=(0, 2), keepdim=True)),
+    **{f"matrix_norm, {ord}": ([TALL], lambda la, a, ord=ord: la.matrix_norm(a, ord, keepdim=True))
+       for ord in ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)},
+}  # fmt: skip
+
+
+def compare(arrays, call, torch):
+    """Values and gradients of `call(package, *tensors)`, ours and PyTorch's."""
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    ours = [ic.tensor(a, dtype=ic.float64).requires_grad_() for a in arrays]
+    expected, got = call(torch, *theirs), call(ic, *ours)
+    np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-8, atol=1e-9)
+    weight = np.random.default_rng(9).standard_normal(tuple(got.shape))
+    (expected * torch.tensor(weight)).sum().backward()
+    (got * ic.tensor(weight)).sum().backward()
+    for a, b in zip(ours, theirs):
+        np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", BESIDE_TORCH)
+def test_linalg_beside_torch(name):
+    arrays, function = BESIDE_TORCH[name]
+    compare(arrays, lambda package, *xs: function(package.linalg, *xs), pytest.importorskip("torch"))
+
+
+FUNCTIONS = {
+    "logdet": ([SPD], lambda t, a: t.logdet(a)),
+    "nuclear norm": ([SQUARE], lambda t, a: t.norm(a, "nuc", dim=(1, 2))),
+    "inverse": ([SQUARE], lambda t, a: a.inverse()),
+    "pinverse": ([TALL], lambda t, a: a.pinverse()),
+    "qr": ([TALL], lambda t, a: t.qr(a)[1]),
+    "cholesky_solve": ([RIGHT[0], np.linalg.cholesky(SPD[0])], lambda t, b, low: t.cholesky_solve(b, low.tril())),
+    "cholesky_inverse": ([np.linalg.cholesky(SPD[0])], lambda t, low: t.cholesky_inverse(low.tril())),
+    "cdist": ([TALL, matrix(5, 2, 30, 3)], lambda t, a, b: t.cdist(a, b)),
+    "cdist, 1": ([TALL, matrix(5, 2, 4, 3)], lambda t, a, b: t.cdist(a, b, p=1.0)),
+    "pdist": ([TALL[0]], lambda t, a: t.pdist(a)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_functions_beside_torch(name):
+    compare(*FUNCTIONS[name], pytest.importorskip("torch"))
+
+
+def test_decompositions_multiply_to_the_matrix():
+    for array in (SQUARE, TALL, WIDE):
+        a = ic.tensor(array, dtype=ic.float64)
+        for full in (True, False):
+            u, s, vh = ic.linalg.svd(a, full_matrices=full)
+            k = s.shape[-1]
+            product = u[..., :k] * s.unsqueeze(-2) @ vh[..., :k, :]
+            np.testing.assert_allclose(product.numpy(), array, atol=1e-12)
+            np.testing.assert_allclose((u.transpose(-1, -2) @ u).numpy()[..., 0, 0], 1.0)
+        for mode in ("reduced", "complete"):
+            q, r = ic.linalg.qr(a, mode)
+            np.testing.assert_allclose((q @ r).numpy(), array, atol=1e-12)
+    w, v = ic.linalg.eigh(ic.tensor(SPD))
+    np.testing.assert_allclose((v * w.unsqueeze(-2) @ v.transpose(-1, -2)).numpy(), SPD, atol=1e-11)
+    u, s, v = ic.svd(ic.tensor(TALL))
+    np.testing.assert_allclose((u * s.unsqueeze(-2) @ v.transpose(-1, -2)).numpy(), TALL, atol=1e-12)
+
+
+def test_the_least_squares_say_what_they_found():
+    torch = pytest.importorskip("torch")
+    a, b = TALL, np.random.default_rng(8).standard_normal((2, 5, 2))
+    for driver in ("gelsy", "gelsd"):
+        expected = torch.linalg.lstsq(torch.tensor(a), torch.tensor(b), driver=driver)
+        got = ic.linalg.lstsq(ic.tensor(a), ic.tensor(b), driver=driver)
+        np.testing.assert_allclose(got.residuals.numpy(), ((a @ got.solution.numpy() - b) ** 2).sum(-2), rtol=1e-9)
+        for name in ("solution", "rank", "singular_values"):
+            ours, theirs = getattr(got, name), getattr(expected, name)
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "call, error, sentence",
+    [
+        (lambda: ic.linalg.inv(ic.zeros(3, 3)), ValueError, "singular"),
+        (lambda: ic.linalg.inv(ic.ones(2, 3)), ValueError, r"`A` of `linalg_inv` must be \[..., N, N\]"),
+        (lambda: ic.linalg.inv(ic.ones(2, 2, dtype=ic.int64)), TypeError, "`A` of `linalg_inv` must be one of"),
+        (lambda: ic.linalg.inv(ic.ones(2, 2, dtype=ic.bfloat16)), TypeError, "must be one of float32, float64"),
+        (lambda: ic.linalg.cholesky(ic.tensor([[-1.0]])), ValueError, "positive definite"),
+        (lambda: ic.linalg.solve(ic.eye(3), ic.ones(4, 2)), ValueError, "match"),
+        (lambda: ic.linalg.solve(ic.eye(3), ic.ones(3, dtype=ic.float64)), ValueError, "one dtype"),
+        (lambda: ic.linalg.lu_factor(ic.zeros(2, 2)), ValueError, "singular"),
+        (lambda: ic.linalg.qr(ic.eye(2), "full"), ValueError, "`mode`"),
+        (lambda: ic.linalg.eigh(ic.eye(2), "X"), ValueError, "`UPLO`"),
+        (lambda: ic.linalg.matrix_power(ic.eye(2), 1.5), TypeError, "`n`"),
+        (lambda: ic.linalg.matrix_norm(ic.eye(2), 3), ValueError, "`ord`"),
+        (lambda: ic.linalg.norm(ic.ones(2, 2, 2), 1), ValueError, "one or two dims"),
+        (lambda: ic.linalg.multi_dot([]), ValueError, "at least one"),
+        (lambda: ic.linalg.no_such, AttributeError, "no_such"),
+        (lambda: ic.cdist(ic.ones(2, 3), ic.ones(2, 4)), ValueError, "`cdist` needs"),
+        (lambda: ic.pdist(ic.ones(2)), ValueError, "`pdist` needs"),
+    ],
+)
+def test_what_is_refused(call, error, sentence):
+    with pytest.raises(error, match=sentence):
+        call()
+
+
+def test_singular_and_strange_matrices():
+    assert ic.linalg.cond(ic.zeros(2, 2), 1).item() == math.inf
+    np.testing.assert_array_equal(ic.linalg.cond(ic.stack([ic.eye(2), ic.zeros(2, 2)], 0), 1).numpy(), [1.0, math.inf])
+    assert math.isnan(ic.logdet(ic.tensor([[-1.0]])).item()) and ic.logdet(ic.zeros(1, 1)).item() == -math.inf
+    assert math.isnan(ic.linalg.matrix_exp(ic.tensor([[math.nan]])).item())
+    sign, log = ic.linalg.slogdet(ic.zeros(2, 2))
+    assert (sign.item(), log.item()) == (0.0, -math.inf)
+    assert ic.linalg.det(ic.zeros(0, 0)).item() == 1.0
+
+
+def test_the_gradient_of_a_determinant_is_its_cofactors_where_it_is_0():
+    for array, expected in (
+        (np.diag([2.0, 0.0, 3.0]), np.diag([0.0, 6.0, 0.0])),
+        (np.diag([2.0, 0, 0]), np.zeros((3, 3))),
+    ):
+        a = ic.tensor(array).requires_grad_()
+        ic.linalg.det(a).backward()
+        np.testing.assert_allclose(a.grad.numpy(), expected, atol=1e-12)
+
+
+def test_results_have_fields_and_out():
+    found = ic.linalg.eigh(ic.tensor(SPD))
+    assert found._fields == ("eigenvalues", "eigenvectors") and found.eigenvalues is found[0]
+    target = ic.empty(2, 4, 4, dtype=ic.float64)
+    assert ic.linalg.inv(ic.tensor(SQUARE), out=target) is target
+    np.testing.assert_allclose((target @ ic.tensor(SQUARE)).numpy()[0], np.eye(4), atol=1e-12)
