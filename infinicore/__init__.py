@@ -25,9 +25,9 @@ _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange as_tensor empty empty_like eye from_blob from_list from_list_by_numpy from_torch full full_like "
-        "linspace ones ones_like "
-        "strided_empty strided_from_blob tensor zeros zeros_like"
+        "arange as_tensor asarray empty empty_like eye from_blob from_list from_list_by_numpy from_torch full "
+        "full_like linspace logspace ones ones_like scalar_tensor strided_empty strided_from_blob tensor tril_indices "
+        "triu_indices zeros zeros_like"
     ).split(),
     "context": (
         "Stream get_device get_device_count get_num_threads get_stream set_device set_num_threads "
@@ -45,16 +45,21 @@ _NAMES = {
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
     "tensor.formats": ["channels_last", "channels_last_3d", "contiguous_format", "memory_format", "preserve_format"],
-    "tensor.kinds": ["e", "inf", "is_tensor", "nan", "pi", "result_type"],
+    "tensor.kinds": (
+        "broadcast_shapes can_cast e inf is_complex is_floating_point is_nonzero is_tensor nan newaxis pi result_type"
+    ).split(),
     "tensor.printing": ["printoptions", "set_printoptions"],
-    "random": ["Generator", "dropout", "get_rng_state", "manual_seed", "rand", "randint", "randn", "set_rng_state"],
+    "random": (
+        "Generator bernoulli dropout get_rng_state manual_seed multinomial normal poisson rand rand_like randint "
+        "randint_like randn randn_like randperm set_rng_state"
+    ).split(),
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],
 }
 use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg utils "
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special utils "
     "backends cuda distributed"
 ).split()  # fmt: skip
 

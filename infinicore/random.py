@@ -1,5 +1,7 @@
 """Random tensors, seeds and generators."""
 
+from numbers import Integral
+
 from .core import layout
 from .device import usable
 from .dispatch.generator import (
@@ -14,18 +16,27 @@ from .dtype import dtype as to_dtype
 from .dtype import float32, int64
 from .interop.numpy import from_numpy
 from .tensor import FUNCTIONS
+from .tensor.draws import bernoulli, multinomial
 from .tensor.gradients import makes_leaf
 
 __all__ = [
     "Generator",
+    "bernoulli",
     "default_generator",
     "dropout",
     "fork_rng",
     "get_rng_state",
     "manual_seed",
+    "multinomial",
+    "normal",
+    "poisson",
     "rand",
+    "rand_like",
     "randint",
+    "randint_like",
     "randn",
+    "randn_like",
+    "randperm",
     "set_rng_state",
 ]
 
@@ -58,10 +69,65 @@ def randint(low=0, high=None, size=None, *, dtype=None, device=None, generator=N
         low, high, size = 0, low, high
     elif high is None:
         low, high = 0, low
+    if not (isinstance(low, Integral) and isinstance(high, Integral)):
+        raise TypeError(f"`low` and `high` of `randint` must be integers, got {low!r} and {high!r}")
     if low >= high:
         raise ValueError(f"`low` {low} must be below `high` {high}")
     values = (generator or default_generator()).integers(low, high, layout.checked_shape(size))
     return from_numpy(values, dtype=to_dtype(dtype) if dtype else int64, device=usable(device))
+
+
+@makes_leaf
+def rand_like(input, *, dtype=None, device=None, generator=None):
+    """Uniform numbers in [0, 1), in the shape and dtype of `input`."""
+    return rand(input.shape_, dtype=dtype or input.dtype, device=device or input.device, generator=generator)
+
+
+@makes_leaf
+def randn_like(input, *, dtype=None, device=None, generator=None):
+    """Standard normal numbers, in the shape and dtype of `input`."""
+    return randn(input.shape_, dtype=dtype or input.dtype, device=device or input.device, generator=generator)
+
+
+def randint_like(input, low, high=None, *, dtype=None, device=None, generator=None):
+    """Integers in [low, high), or in [0, low) without `high`, in the shape and dtype of `input`."""
+    low, high = (0, low) if high is None else (low, high)
+    options = {"dtype": dtype or input.dtype, "device": device or input.device}
+    return randint(low, high, input.shape_, generator=generator, **options)
+
+
+def randperm(n, *, dtype=None, device=None, generator=None):
+    """The integers 0 to n - 1 in random order."""
+    if not isinstance(n, int) or n < 0:
+        raise ValueError(f"`n` of `randperm` must be an integer of 0 or more, got {n!r}")
+    values = (generator or default_generator()).permutation(n)
+    return from_numpy(values, dtype=int64 if dtype is None else to_dtype(dtype), device=usable(device))
+
+
+@makes_leaf
+def normal(mean=0.0, std=1.0, size=None, *, dtype=None, device=None, generator=None):
+    """Normal numbers: of a `size`, or in the common shape of `mean` and `std`, of which one or both are tensors."""
+    given = [x for x in (mean, std) if hasattr(x, "strides_")]
+    if (size is None) != bool(given):
+        raise TypeError("`normal` takes either `mean` and `std` as tensors, or numbers and `size`")
+    low = min(float(x.amin().item()) if x.numel_ else 0.0 for x in [std]) if hasattr(std, "strides_") else std
+    if low < 0:
+        raise ValueError(f"`std` of `normal` must not be negative, got {low}")
+    if not given:
+        return randn(size, dtype=dtype, device=device, generator=generator) * std + mean
+    shape = given[0].shape_ if len(given) == 1 else layout.broadcast_shapes(given[0].shape_, given[1].shape_)
+    return randn(shape, dtype=given[0].dtype, device=given[0].device, generator=generator) * std + mean
+
+
+def poisson(input, *, generator=None):
+    """Numbers of Poisson's distribution with the rates in `input`, in its shape and dtype."""
+    if not input.dtype.is_floating_point:
+        raise TypeError(f"`input` of `poisson` must hold floats, got {input.dtype}: cast it")
+    rates = input.detach().to(dtype="float64").cpu().numpy()
+    if rates.size and not (rates >= 0).all():
+        raise ValueError("`input` of `poisson` must hold rates of 0 or more")
+    values = (generator or default_generator()).poissons(rates)
+    return from_numpy(values, dtype=input.dtype, device=input.device)
 
 
 def dropout(input, p, train):

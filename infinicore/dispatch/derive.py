@@ -277,10 +277,9 @@ class _TensorMath:
     """The names of `lang/vmath.py` on tensors (and numbers): what a rule means when its own derivative is wanted."""
 
     def __getattr__(self, name):
-        on_tensors, on_numbers = getattr(functions, name, None), getattr(scalar_math, name)
-
         def function(*args):
-            return (on_tensors if any(isinstance(x, TensorBase) for x in args) else on_numbers)(*args)
+            names = functions if any(isinstance(x, TensorBase) for x in args) else scalar_math
+            return getattr(names, name)(*args)
 
         return function
 

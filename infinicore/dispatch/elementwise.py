@@ -5,6 +5,8 @@ Copies are here because a result may have to be copied to where it belongs, and 
 
 import functools
 
+import numpy as np
+
 from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout
@@ -88,6 +90,9 @@ def _plan(op, inputs, result, target, device):
         if not isinstance(mask, tuple) or mask[0] is not bool_:
             got = mask[0] if isinstance(mask, tuple) else mask.__name__
             raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {got}")
+    for name, x in zip(op.parameters, inputs):
+        if not isinstance(x, tuple) and not issubclass(x, (int, float, np.number, np.bool_)):
+            raise TypeError(f"`{name}` of `{op.name}` must be a tensor or a real number, got {x.__name__}")
     plan = _Plan()
     compute, plan.output = _result_types(op, values) if result is None else (result, result)
     plan.numbers, plan.errors = _scalar_dtype(compute), op.errors

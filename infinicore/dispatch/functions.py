@@ -16,6 +16,7 @@ from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from . import derive, known
 from .names import by_own_names, other_names
+from .options import check_options, typed_options
 from .views import make_view
 
 # ---- watchers ------------------------------------------------------------------------------------
@@ -252,9 +253,13 @@ def make_composite(op):
             raise TypeError(f"`out` of `{op.name}` must be {len(found)} tensors, got {type(out).__name__}")
         return tuple([_copied(op, x, y) for x, y in zip(out, found)])
 
+    typed = bool(typed_options(op))
+
     def function(*args, **kwargs):
         if kwargs and not others.isdisjoint(kwargs):
             args, kwargs = by_own_names(op, names, args, kwargs)
+        if typed:
+            check_options(op, args, kwargs)
         if core_launch.mode() & WATCH:
             return _watched(op, run, args, kwargs)
         return run(*args, **kwargs)
@@ -300,12 +305,14 @@ def make_function(op):
     if op.family != "kernel":
         return _MAKERS[op.family](op)
     paragraph, outputs = op.function, op.outputs
-    record, names = derive.Recorder(op).record, other_names(op)
+    record, names, typed = derive.Recorder(op).record, other_names(op), bool(typed_options(op))
     others = names.keys()
 
     def run(*args, **kwargs):
         if not others.isdisjoint(kwargs):
             args, kwargs = by_own_names(op, names, args, kwargs)
+        if typed:
+            check_options(op, args, kwargs)
         given = {}
         for name in outputs:
             value = kwargs.pop(name, None)
@@ -342,11 +349,15 @@ def make_function(op):
         if kwargs or not outputs:
             return run(*args, **kwargs)
         if not (mode & GRAD and core_launch.tracked(args)):
+            if typed:
+                check_options(op, args, kwargs)
             return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
         found = core_launch.recall(op.training, args)  # by far the most calls of a training step
         if found is not None:
             record(found[1], args, kwargs, found[0])
             return found[0]
+        if typed:
+            check_options(op, args, kwargs)
         call = dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {}))
         before = known.state_of(core_launch.tensors(args))
         result = recorded(mode, call, args, kwargs)
@@ -367,6 +378,8 @@ def make_function(op):
         out = kwargs.get("out")
         if not others.isdisjoint(kwargs):
             args, kwargs = by_own_names(op, names, args, kwargs)
+        if typed:
+            check_options(op, args, kwargs)
         call = dispatch.Call(op, {} if out is None else {"out": out}, (), False, device_of(args, kwargs))
         if out is not None:
             call.inputs = core_launch.tensors(values)

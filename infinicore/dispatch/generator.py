@@ -98,6 +98,10 @@ class Generator:
         found = self._numpy.integers(low, high, size)
         return int(found) if size is None else np.asarray(found)
 
+    def poissons(self, rates):
+        """Numbers of Poisson's distribution with the rates of an array, an int64 array."""
+        return np.asarray(self._numpy.poisson(rates))
+
     def kernel_seed(self):
         """63 random bits for a kernel that makes its own random numbers; a recorded function draws them anew."""
         launch.deed()

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import operator
 
 import numpy as np
 
@@ -157,8 +158,7 @@ def linspace(start, end, steps, *, dtype=None, device=None):
     second half is counted back from `end`, as in PyTorch.
     """
     start, end, wanted = _number(start, "start"), _number(end, "end"), float32 if dtype is None else to_dtype(dtype)
-    if steps < 0:
-        raise ValueError(f"`steps` must not be negative, got {steps}")
+    steps = _count(steps, "steps")
     if wanted.kind not in "iu":
         return from_numpy(np.linspace(start, end, steps), dtype=wanted, device=usable(device))
     start, end, i, limits = int(start), int(end), np.arange(steps), np.iinfo(wanted.numpy)
@@ -170,9 +170,51 @@ def linspace(start, end, steps, *, dtype=None, device=None):
 
 
 @makes_leaf
+def logspace(start, end, steps, base=10.0, *, dtype=None, device=None):
+    """`base` to the power of `steps` equally spaced values from `start` to `end`, both included."""
+    powers = np.linspace(_number(start, "start"), _number(end, "end"), _count(steps, "steps"))
+    values = np.power(float(base), powers)
+    return from_numpy(values, dtype=float32 if dtype is None else to_dtype(dtype), device=usable(device))
+
+
+def _count(value, name):
+    """A number of elements: an integer of 0 or more."""
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer, got {value!r}") from None
+    if value < 0:
+        raise ValueError(f"`{name}` must not be negative, got {value}")
+    return value
+
+
+def _triangle(function, row, col, offset, dtype, device):
+    places = np.stack(function(_count(row, "row"), operator.index(offset), _count(col, "col")))
+    return from_numpy(places, dtype=int64 if dtype is None else to_dtype(dtype), device=usable(device))
+
+
+def tril_indices(row, col, offset=0, *, dtype=None, device=None):
+    """[2, K]: rows and columns of the elements of a row x col matrix on and below the diagonal `offset`."""
+    return _triangle(np.tril_indices, row, col, offset, dtype, device)
+
+
+def triu_indices(row, col, offset=0, *, dtype=None, device=None):
+    """[2, K]: rows and columns of the elements of a row x col matrix on and above the diagonal `offset`."""
+    return _triangle(np.triu_indices, row, col, offset, dtype, device)
+
+
+@makes_leaf
+def scalar_tensor(value, *, dtype=None, device=None):
+    """A 0-dim tensor of a number, float32 unless given."""
+    return full((), _number(value, "value"), dtype=dtype or float32, device=device)
+
+
+@makes_leaf
 def eye(n, m=None, *, dtype=None, device=None):
     """The identity matrix."""
-    return from_numpy(np.eye(n, m), dtype=dtype or float32, device=usable(device))
+    return from_numpy(
+        np.eye(_count(n, "n"), None if m is None else _count(m, "m")), dtype=dtype or float32, device=usable(device)
+    )
 
 
 @makes_leaf
@@ -238,6 +280,15 @@ def as_tensor(data, dtype=None, device=None):
     if isinstance(data, np.ndarray):
         return from_numpy(data, dtype=dtype, device=device)
     return tensor(data, dtype=dtype, device=device)
+
+
+def asarray(obj, *, dtype=None, device=None, copy=None):
+    """As `as_tensor`; with `copy` True always a copy, False an error where one is needed."""
+    found = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
+    shares = isinstance(obj, Tensor) and found is obj
+    if copy is False and not (shares or (isinstance(obj, np.ndarray) and np.shares_memory(obj, found.cpu().numpy()))):
+        raise ValueError(f"`copy` of `asarray` is False, but {type(obj).__name__} cannot be shared: leave it out")
+    return found
 
 
 def from_list(data, *, dtype=None):

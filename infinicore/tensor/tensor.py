@@ -14,10 +14,10 @@ from ..core.tensor_cy import TensorBase
 from ..device import CPU, Device, named, usable
 from ..dispatch import derive
 from ..dispatch.functions import FUNCTIONS
-from ..dispatch.generator import default_generator
 from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
+from .draws import Draws
 from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
@@ -65,7 +65,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Tensor(Views, Makes, Gradients, TensorBase):
+class Tensor(Views, Makes, Draws, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -136,10 +136,6 @@ class Tensor(Views, Makes, Gradients, TensorBase):
     def is_cuda(self):
         """Whether the tensor lies on a GPU of NVIDIA's."""
         return self.device.type == "cuda"
-
-    def cuda(self, device=None):
-        """The tensor on a GPU of NVIDIA's."""
-        return self.to(device="cuda" if device is None else device)
 
     def pin_memory(self, device=None):
         """Itself: memory of the host is not pinned."""
@@ -239,6 +235,14 @@ class Tensor(Views, Makes, Gradients, TensorBase):
         """Set every element to 0; returns the tensor."""
         return self.fill_(0)
 
+    def where(self, condition, other):
+        """This tensor's elements where `condition` is true, else those of `other`."""
+        return FUNCTIONS["where"](condition, self, other)
+
+    def polygamma(self, n):
+        """The n-th derivative of `digamma`."""
+        return FUNCTIONS["polygamma"](n, self)
+
     def add(self, other, *, alpha=1, out=None):
         """`self + alpha * other`."""
         return FUNCTIONS["add"](self, other if alpha == 1 else other * alpha, out=out)
@@ -254,19 +258,6 @@ class Tensor(Views, Makes, Gradients, TensorBase):
     def sub_(self, other, *, alpha=1):
         """As `sub`, into this tensor; returns it."""
         return _into(self, FUNCTIONS["sub"], (other if alpha == 1 else other * alpha,), {})
-
-    def normal_(self, mean=0.0, std=1.0, *, generator=None):
-        """Set every element to a normal number; returns the tensor."""
-        return self._drawn("normal_", (generator or default_generator()).normals(self.shape_), std, mean)
-
-    def uniform_(self, low=0.0, high=1.0, *, generator=None):
-        """Set every element to a uniform number from [low, high); returns the tensor."""
-        return self._drawn("uniform_", (generator or default_generator()).uniforms(self.shape_), high - low, low)
-
-    def _drawn(self, name, values, factor, shift):
-        if not self.dtype.is_floating_point:
-            raise TypeError(f"`{name}` needs a tensor of floats, got {self.dtype}; use `infinicore.randint`")
-        return self.copy_(from_numpy(values, device=self.device) * factor + shift)
 
     def to(self, *args, dtype=None, device=None, copy=False, memory_format=contiguous_format):
         """On another device, or as another dtype (in either order, or by name)."""
@@ -425,7 +416,19 @@ def _of_method(name):
 FUNCTIONS |= {name: _of_method(name) for name in METHODS}
 
 # Ops whose first input is a tensor become methods of that name, unless they belong to models.
-_NOT_METHODS = {"cat", "stack", "cast", "where", "embedding", "linear", "rope"}
+_NOT_METHODS = {
+    "cast",
+    "where",
+    "embedding",
+    "linear",
+    "rope",
+    "polygamma",
+    "trapezoid",
+    "cumulative_trapezoid",
+    "vander",
+}
+# Nor do those whose first parameter is no tensor, or one of several that are alike.
+_NOT_FIRST = {"tensors", "matrices", "equation", "sorted_sequence", "elements", "indices", "a"}
 
 
 class _Unmade:
@@ -456,6 +459,9 @@ def _itself(function):
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
 _IN_PLACE += ("logical_and", "logical_not", "logical_or", "logical_xor")
+_IN_PLACE += ("addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "deg2rad", "float_power", "index_copy")
+_IN_PLACE += ("index_fill", "index_reduce", "ldexp", "masked_scatter", "mvlgamma", "nan_to_num", "put", "rad2deg")
+_IN_PLACE += ("renorm", "scatter_reduce", "sinc")
 
 
 def _into(self, function, args, kwargs):
@@ -486,7 +492,7 @@ def _attach():
     methods = set(dir(Tensor))
     aliases = {name: kernels.OPS[other] for name, other in kernels.ALIASES.items()}
     for name, op in (kernels.OPS | aliases).items():
-        if name in _NOT_METHODS:
+        if op.name in _NOT_METHODS or op.parameters[0] in _NOT_FIRST:
             continue
         if name not in methods:
             setattr(Tensor, name, _Unmade(name, _itself if op.family == "view" else _method, name))
@@ -519,12 +525,24 @@ _BINARY |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 _BINARY |= {"lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift"}
 
 
+def _power(function):
+    def forward(self, other):
+        if type(other) is int and 0 <= other < 128 and self.dtype.kind in "iu":
+            other = dispatch.scalar(
+                other, self.dtype, self.device
+            )  # a call with a tensor can be known: 2 instead of 10 us
+        return general(self, other)
+
+    general = _operator(function)
+    return forward
+
+
 def _operators():
     """Special methods by name, from the functions that they call."""
     found = {}
     for symbol, name in _BINARY.items():
         function = FUNCTIONS[name]
-        found[f"__{symbol}__"] = _operator(function)
+        found[f"__{symbol}__"] = (_power if symbol == "pow" else _operator)(function)
         if symbol != "matmul":
             found[f"__r{symbol}__"] = _reflected(function)
             found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})

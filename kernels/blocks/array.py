@@ -37,6 +37,9 @@ ELEMENTS = Block(
     "t index v | bound count t_k i_k v_k length t_j i_j v_j j_step j_blocks k_step k_blocks num_dims dims*",
 )
 
+# The place of each of `count` elements of x for each row of a sorted sequence of `size`; `right`: behind equal ones.
+SEARCH = Block("sequence x y | size count right")
+
 CHAIN = Block("index first following | step indices rows")  # int32 [rows] and [indices]; -1 ends
 ADD_ROWS = Block("t v index first following | step indices rows length blocks scale")  # `scale`: bits, or an integer
 

@@ -10,6 +10,7 @@ FOLD = Block("x y | inner outer_stride inner_stride rows length row_stride strid
 POSITION = Block("x values? indices chunk_indices? | inner outer_stride inner_stride length stride whole chunk=0")
 # A running state along a dim of `size`, from the first element or (steps below 0) from the last one.
 SCAN = Block("x y | size x_stride y_stride x_step y_step columns")
+EXTREMES = Block("x values indices | size columns")  # running ones along a dim of `size` of row-major tensors
 # `wanted` elements of each row; `infinity` has the bits of a float's, `mask` all ones for a descending order.
 SORT = Block("x values? indices workspace? | stride rows size wanted slots=1 room=0 infinity mask digits")
 GREEDY = Block("x tokens | stride size")

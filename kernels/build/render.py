@@ -53,7 +53,7 @@ def _value(name, value):
 
 _RULES = """
 from infinicore.kernels.build import jit
-from infinicore.kernels.lang import vmath as m
+from infinicore.kernels.lang import functions as m
 """
 
 
@@ -101,7 +101,7 @@ from numba import types
 
 from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.array.elementwise import LANES
-from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
     convert, load, ptr, ramp, reduce_or, vload, vload_first, vstore, vstore_first
@@ -177,7 +177,7 @@ from numba import types
 from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.reduce import fold
 from infinicore.kernels.cpu.reduce.fold import WIDE, spread
-from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.shuffle import turned
 from infinicore.kernels.lang.simd import (
@@ -320,7 +320,7 @@ from numba import types
 
 from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.reduce import scan
-from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 
 {bindings}

@@ -11,7 +11,7 @@ _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> 
 from numba import types
 
 from infinicore.kernels.build import jit
-from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
     convert, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore, vstore_aligned, vstore_first
@@ -115,7 +115,7 @@ from infinicore.kernels.build import jit
 from infinicore.kernels.cuda.block import read as read_vector
 from infinicore.kernels.cuda.reduce import fold
 from infinicore.kernels.cpu.reduce.fold import spread
-from infinicore.kernels.lang import lowp, vmath as m
+from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.ptx import from_lane
 from infinicore.kernels.lang.shuffle import turned
 from infinicore.kernels.lang.vector import BLOCK

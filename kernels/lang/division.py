@@ -96,6 +96,16 @@ def floor_divide(a, b):
     return _floor_divide_floats if is_float(a.dtype) else _floor_divide_integers
 
 
+@jit.inline
+def gcd(a, b):
+    """The greatest common divisor of integers, by Euclid's algorithm."""
+    a, b = vabs(a), vabs(b)
+    while reduce_or(b != 0):
+        rest = fmod(a, select(b == 0, 1, b))
+        a, b = select(b == 0, a, b), select(b == 0, 0, rest)
+    return a
+
+
 @by_type
 def left_shift(a, b):
     """The bits of a, b places higher; 0 where b is negative or not below the number of bits."""

@@ -53,3 +53,6 @@ def _of_two(name, doc):
 
 pow = _of_two("pow", "x ** y on every lane.")
 fmod = _of_two("fmod", "x - n y on every lane, n the quotient without its fraction; exact.")
+atan2 = _of_two("atan2", "The angle of the point (y, x) on every lane.")
+hypot = _of_two("hypot", "sqrt(x^2 + y^2) on every lane.")
+nextafter = _of_two("nextafter", "The next number from x towards y on every lane.")

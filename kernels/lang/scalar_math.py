@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 exp, log, sqrt, sin, cos, tanh = np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh
+exp2, log2, copysign = np.exp2, np.log2, np.copysign
 expm1, log1p = np.expm1, np.log1p
 abs, floor, ceil, trunc, round = np.abs, np.floor, np.ceil, np.trunc, np.rint
 pow = np.power
@@ -12,6 +13,7 @@ maximum, minimum, where = np.maximum, np.minimum, np.where
 floor_divide, remainder, fmod = np.floor_divide, np.remainder, np.fmod
 left_shift, right_shift = np.left_shift, np.right_shift
 erf = np.vectorize(math.erf, otypes=[np.float64])
+lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 def trunc_divide(x, y):

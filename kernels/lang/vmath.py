@@ -62,7 +62,7 @@ def pow(x, y):
         return (lambda x, y: libm_pow(x, y)) if x.dtype in (F32, F64) else _integer_pow
 
 
-def _function(name, float32=None, float64=None):
+def function_of(name, float32=None, float64=None):
     """Make `name(x)`: one implementation per type, the C library where there is none."""
 
     def choose(x):
@@ -76,6 +76,31 @@ def _function(name, float32=None, float64=None):
 
     choose.__name__ = choose.__qualname__ = name
     return by_type(choose)
+
+
+@by_type
+def copysign(x, y):
+    """|x| with the sign of y, which zeros have as well."""
+
+    def float32(x, y):
+        return bitcast((bitcast(x, I32) & 0x7FFFFFFF) | (bitcast(y, I32) & -0x80000000), F32)
+
+    def float64(x, y):
+        return bitcast((bitcast(x, I64) & 0x7FFFFFFFFFFFFFFF) | (bitcast(y, I64) & -0x8000000000000000), F64)
+
+    return float32 if y.dtype == F32 else float64
+
+
+@by_type
+def negative(x):
+    """Whether the sign bit is set; of integers, whether they are below 0."""
+    if x.dtype == types.boolean:
+        return lambda x: x != x
+    if x.dtype not in (F32, F64):
+        return lambda x: x < 0
+    if x.dtype == F32:
+        return lambda x: bitcast(x, I32) < 0
+    return lambda x: bitcast(x, I64) < 0
 
 
 # ---- exp and its relatives ---------------------------------------------------------------------
@@ -119,16 +144,22 @@ def _quotient(p, q):
 
 
 @jit.inline
+def _expm1_poly(r):
+    """exp(r) - 1 for |r| <= ln(2) / 2."""
+    p = muladd(r, 0.001389383228, 0.008363130306)
+    p = muladd(p, r, 0.04166694278)
+    p = muladd(p, r, 0.1666657742)
+    p = muladd(p, r, 0.4999999942)
+    return muladd(p, r * r, r)
+
+
+@jit.inline
 def _near_zero(x):
     """(exp(r) - 1, k, k + MAGIC) for x = k ln 2 + r: r is small, so that a polynomial serves."""
     shifted = muladd(x, LOG2E, MAGIC_F32)
     k = shifted - MAGIC_F32
     r = muladd(k, -LN2_LO_F32, muladd(k, -LN2_HI_F32, x))
-    p = muladd(r, 0.001389383228, 0.008363130306)
-    p = muladd(p, r, 0.04166694278)
-    p = muladd(p, r, 0.1666657742)
-    p = muladd(p, r, 0.4999999942)
-    return muladd(p, r * r, r), k, shifted
+    return _expm1_poly(r), k, shifted
 
 
 def _exp_f32_gpu(x):
@@ -164,7 +195,17 @@ def _exp_f64(x):
     return _scaled(p, k, shifted)
 
 
-exp = _function("exp", _exp_f32_gpu if isa.is_gpu() else _exp_f32, _exp_f64)
+exp = function_of("exp", _exp_f32_gpu if isa.is_gpu() else _exp_f32, _exp_f64)
+
+
+def _exp2_f32(x):
+    x = select(x > 129.0, 129.0, select(x < -151.0, -151.0, x))
+    shifted = x + MAGIC_F32
+    k = shifted - MAGIC_F32
+    return _scaled(_expm1_poly((x - k) * LN2) + 1.0, k, shifted)
+
+
+exp2 = function_of("exp2", _exp2_f32)
 
 
 def _expm1_f32(x):
@@ -177,7 +218,7 @@ def _expm1_f32(x):
     return (p * first + (first - bitcast((half - n + 127) << 23, F32))) * second
 
 
-expm1 = _function("expm1", _expm1_f32)
+expm1 = function_of("expm1", _expm1_f32)
 
 
 @by_type
@@ -199,18 +240,18 @@ def _tanh_f32(x):
     p, _, shifted = _near_zero(select(a > 10.0, -20.0, -2.0 * a))
     power = bitcast((bitcast(shifted, I32) << 23) + 0x3F800000, F32)  # 2^k: the low bits of `shifted` hold k
     e = muladd(p, power, power - 1.0)
-    y = bitcast(_quotient(e, e + 2.0), I32)
-    return bitcast((y & 0x7FFFFFFF) | (bitcast(x, I32) & -0x80000000), F32)
+    return copysign(_quotient(e, e + 2.0), x)
 
 
-tanh = _function("tanh", _tanh_f32)
+tanh = function_of("tanh", _tanh_f32)
 
 
 # ---- log ---------------------------------------------------------------------------------------
 
 
-def _log_f32(x):
-    # Subnormals first grow by 2^25; then x = m 2^k with m in [sqrt(1/2), sqrt(2)).
+@jit.inline
+def _log_parts(x):
+    """(k, log m - (m - 1), m - 1) for x = m 2^k with m in [sqrt(1/2), sqrt(2)); subnormals first grow by 2^25."""
     tiny = x < 1.17549435e-38
     scaled = select(tiny, x * 33554432.0, x)
     bits = bitcast(scaled, I32)
@@ -224,14 +265,35 @@ def _log_f32(x):
     p = muladd(p, z, 0.3333333328)
     # log m = 2 atanh s = f - s (f - 2 z p) with f = m - 1: keeps the leading term exact
     f = m - 1.0
-    y = muladd(k, LN2_LO_F32, -(s * (f - 2.0 * z * p))) + f
-    y = muladd(k, LN2_HI_F32, y)
+    return k, -(s * (f - 2.0 * z * p)), f
+
+
+@jit.inline
+def _log_ends(x, y):
+    """A logarithm with its values at 0, infinity, and where there is none."""
     y = select(x == INF, INF, y)
     y = select(x == 0.0, -INF, y)
     return select((x < 0.0) | (x != x), NAN, y)
 
 
-log = _function("log", _log_f32)
+def _log_f32(x):
+    k, rest, f = _log_parts(x)
+    return _log_ends(x, muladd(k, LN2_HI_F32, muladd(k, LN2_LO_F32, rest) + f))
+
+
+def _log2_f32(x):
+    k, rest, f = _log_parts(x)
+    return _log_ends(x, muladd(rest + f, LOG2E, k))
+
+
+def _log10_f32(x):
+    k, rest, f = _log_parts(x)
+    return _log_ends(x, muladd(k, 0.301025390625, muladd(k, 4.605038981195214e-06, (rest + f) * 0.4342944819032518)))
+
+
+log = function_of("log", _log_f32)
+log2 = function_of("log2", _log2_f32)
+log10 = function_of("log10", _log10_f32)
 
 
 def _log1p_f32(x):
@@ -242,7 +304,7 @@ def _log1p_f32(x):
     return select(d == 0.0, x, select(u == INF, INF, y))
 
 
-log1p = _function("log1p", _log1p_f32)
+log1p = function_of("log1p", _log1p_f32)
 
 
 # ---- sine and cosine ---------------------------------------------------------------------------
@@ -287,8 +349,20 @@ def _cos_f32(x):
     return select(((k + 1) & 2) == 2, -y, y)
 
 
-sin = _function("sin", _sin_f32)
-cos = _function("cos", _cos_f32)
+sin = function_of("sin", _sin_f32)
+cos = function_of("cos", _cos_f32)
+
+
+def _tan_f32(x):
+    if reduce_or(vabs(x) >= 134217728.0):
+        return libm("tan", x)
+    k, r = _reduce_pi(x)
+    s, c = _sin_poly(r), _cos_poly(r)
+    odd = (k & 1) == 1
+    return select(odd, -c, s) / select(odd, s, c)
+
+
+tan = function_of("tan", _tan_f32)
 
 
 # ---- error function ----------------------------------------------------------------------------
@@ -317,7 +391,8 @@ def _erf_f32(x):
     return select(a < 1.0, small, select(x < 0.0, -large, large))
 
 
-erf = _function("erf", _erf_f32)
+erf = function_of("erf", _erf_f32)
+erfc = function_of("erfc")
 
 
 def _normal_cdf_f32(x):
@@ -342,7 +417,7 @@ def _normal_cdf_f64(x):
     return 0.5 + 0.5 * erf(x * 0.7071067811865476)
 
 
-normal_cdf = _function("normal_cdf", _normal_cdf_f32, _normal_cdf_f64)
+normal_cdf = function_of("normal_cdf", _normal_cdf_f32, _normal_cdf_f64)
 
 
 # ---- names that rules use for the plain operations -----------------------------------------------

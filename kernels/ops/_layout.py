@@ -5,11 +5,11 @@ import operator
 UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # by item size: elements that are moved, not computed
 
 
-def check(call, x, name):
-    """Refuse what is no tensor, or has a dtype that the op does not take."""
+def check(call, x, name, integers=False):
+    """Refuse what is no tensor, or has a dtype that the op does not take; `integers` makes floats of those."""
     if not hasattr(x, "strides_"):
         raise TypeError(f"`{name}` of `{call.op.name}` must be a tensor, got {type(x).__name__}")
-    if x.dtype.name not in call.op.dtypes:
+    if x.dtype.name not in call.op.dtypes and not (integers and x.dtype.kind in "iub"):
         raise TypeError(f"`{name}` of `{call.op.name}` must be one of {', '.join(call.op.dtypes)}, got {x.dtype.name}")
 
 

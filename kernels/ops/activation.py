@@ -103,6 +103,9 @@ def clamp(call, input, min=None, max=None):
     limits = [x for x in (min, max) if x is not None]
     if not limits:
         raise ValueError("`min` and `max` of `clamp` must not both be None")
+    for name, limit in (("min", min), ("max", max)):
+        if not (limit is None or hasattr(limit, "strides_") or isinstance(limit, (int, float, np.number, np.bool_))):
+            raise TypeError(f"`{name}` of `clamp` must be a tensor or a number, got {type(limit).__name__}")
     dtype = call.result_type(input, *limits)
     tensors = [x.shape_ for x in limits if hasattr(x, "strides_")]
     out = call.out(np.broadcast_shapes(input.shape_, *tensors) if tensors else input.shape_, dtype, overlap="same")

@@ -67,7 +67,7 @@ def _triangle(call, input, diagonal, upper):
 
 
 @op(dtypes=ALL, ref=lambda input, diagonal=0: np.tril(input, diagonal), samples=_triangle_samples)
-def tril(call, input, diagonal=0):
+def tril(call, input, diagonal: int = 0):
     """Matrices [..., R, C] with zeros above the diagonal, or that many diagonals above (below) it."""
     return _triangle(call, input, diagonal, 0)
 
@@ -78,7 +78,7 @@ def _(f, g, diagonal):
 
 
 @op(dtypes=ALL, ref=lambda input, diagonal=0: np.triu(input, diagonal), samples=_triangle_samples)
-def triu(call, input, diagonal=0):
+def triu(call, input, diagonal: int = 0):
     """Matrices [..., R, C] with zeros below the diagonal, or that many diagonals above (below) it."""
     return _triangle(call, input, diagonal, 1)
 
@@ -193,7 +193,7 @@ def _one_hot_samples(rng):
 
 
 @op(dtypes=("int32", "int64"), ref=_one_hot_ref, samples=_one_hot_samples, gradient=None)
-def one_hot(call, input, num_classes=-1):
+def one_hot(call, input, num_classes: int = -1):
     """int64 [*input.shape, num_classes] with a 1 where the last index is the class id, else 0.
 
     -1 classes mean the largest id and one. Raises ValueError for an id outside of 0 to num_classes - 1.

@@ -47,7 +47,7 @@ def _matmul_ref(input, other, alpha=1.0):
 
 
 @op(dtypes=_NUMBERS, ref=_matmul_ref, samples=_samples, tolerance=TOLERANCE, amp="lower")
-def matmul(call, input, other, *, alpha=1.0, out_dtype=None, accumulate=False):
+def matmul(call, input, other, *, alpha: float = 1.0, out_dtype=None, accumulate=False):
     """Matrix product `alpha * input @ other` of [..., M, K] and [..., K, N] -> [..., M, N].
 
     Batch dims broadcast; a 1-dim `input` is a row and a 1-dim `other` a column, whose dim the result

@@ -67,7 +67,7 @@ def _distinct_samples(rng):
     outputs=("out", "indices"),
     fields=("values", "indices"),
 )
-def sort(call, input, dim=-1, descending=False, stable=True):
+def sort(call, input, dim=-1, descending: bool = False, stable: bool = True):
     """The elements sorted along `dim`, and where they came from: (values, int64 indices), of the shape of `input`.
 
     Equal elements keep their order, whatever `stable` says. NaN counts as the largest.
@@ -118,7 +118,7 @@ def _topk_distinct_samples(rng):
     outputs=("out", "indices"),
     fields=("values", "indices"),
 )
-def topk(call, input, k, dim=-1, largest=True, sorted=True):
+def topk(call, input, k: int, dim=-1, largest: bool = True, sorted: bool = True):
     """The `k` largest (or smallest) elements along `dim`, and where they are: (values, int64 indices).
 
     They are sorted, whatever `sorted` says, and of equal elements the first ones are taken. NaN counts as the largest.

@@ -69,7 +69,7 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
 
 
 @op(ref=_var_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
-def var(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
+def var(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
     """Variance over `dim` (an int, several, or None for all): squares about the mean, summed.
 
     The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0. A bool in the place of `dim`
@@ -85,7 +85,7 @@ def _(f, g, input, dim, keepdim, degrees):
 
 
 @op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
-def std(call, input, dim=None, unbiased=True, keepdim=False, correction=None):
+def std(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
     """Standard deviation over `dim`: the square root of `var`, with its arguments."""
     y = _variance(call, input, dim, unbiased, keepdim, correction)
     call.elementwise("sqrt", y, out=y)

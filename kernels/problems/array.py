@@ -13,7 +13,7 @@ class Copy(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """`kernel` (gather, scatter, scatter_add, scatter_multiply) between t and v by the elements of `index` along `dim`.
+    """`kernel` (gather, scatter, scatter_add, _multiply, _larger, _smaller) between t and v by an `index` along `dim`.
 
     `t`, `v` and `i` are dtypes; `shape` and `t_strides` are those of t, `own` and `strides` those of the index, in
     whose shape v has `v_strides`.

@@ -67,16 +67,16 @@ def test_arrays_in_place():
 
 def test_other_functions_of_numpy_give_arrays_or_refuse_to_lose_gradients():
     x = ic.tensor([1.0, -3.0])
-    assert isinstance(np.hypot(x, 4.0), np.ndarray) and np.add.reduce(x) == -2.0
+    assert isinstance(np.cbrt(x), np.ndarray) and np.add.reduce(x) == -2.0
     array = np.ones(2)
     array += x
     assert array.tolist() == [2.0, -2.0]
     x.requires_grad_()
-    for call in (lambda: np.hypot(x, 4.0), lambda: np.add.reduce(x), lambda: np.add(array, x, out=array)):
+    for call in (lambda: np.cbrt(x), lambda: np.add.reduce(x), lambda: np.add(array, x, out=array)):
         with pytest.raises(TypeError, match="detach"):
             call()
     with ic.no_grad():
-        assert np.hypot(x, 4.0).shape == (2,)
+        assert np.cbrt(x).shape == (2,)
 
 
 @pytest.mark.parametrize(

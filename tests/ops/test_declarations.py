@@ -71,49 +71,49 @@ def check_derivative(function, arrays, rng, eps=1e-6):
 
 def declare_addcdiv(make):
     @elementwise(ref=lambda x, a, b, value=1.0: x + value * a / b)
-    def addcdiv(input, tensor1, tensor2, value=1.0):
+    def add_ratio(input, tensor1, tensor2, value=1.0):
         """input + value * tensor1 / tensor2."""
         return input + value * tensor1 / tensor2
 
-    @addcdiv.grad("input")
+    @add_ratio.grad("input")
     def _(g):
         return g
 
-    @addcdiv.grad("tensor1")
+    @add_ratio.grad("tensor1")
     def _(g, tensor2, value):
         return g * value / tensor2
 
-    @addcdiv.grad("tensor2")
+    @add_ratio.grad("tensor2")
     def _(g, tensor1, tensor2, value):
         return -g * value * tensor1 / (tensor2 * tensor2)
 
-    return addcdiv, make(addcdiv)
+    return add_ratio, make(add_ratio)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_elementwise_with_a_default(declared, dtype, rng):
-    op, addcdiv = declare_addcdiv(declared)
+    op, add_ratio = declare_addcdiv(declared)
     arrays = [rounded(rng, dtype, 3, 17) for _ in range(3)]
     wide = [a.astype("f8") for a in arrays]
     for tensors in zip(*map(layouts, arrays)):
-        close(addcdiv(*tensors), op.ref(*wide), dtype)
-        close(addcdiv(*tensors, 0.5), op.ref(*wide, 0.5), dtype)
-        close(addcdiv(*tensors, value=-2), op.ref(*wide, -2), dtype)
-        close(addcdiv(tensors[0], tensor2=tensors[2], tensor1=tensors[1]), op.ref(*wide), dtype)
+        close(add_ratio(*tensors), op.ref(*wide), dtype)
+        close(add_ratio(*tensors, 0.5), op.ref(*wide, 0.5), dtype)
+        close(add_ratio(*tensors, value=-2), op.ref(*wide, -2), dtype)
+        close(add_ratio(tensors[0], tensor2=tensors[2], tensor1=tensors[1]), op.ref(*wide), dtype)
         out = ic.empty(3, 17, dtype=dtype)
-        assert addcdiv(*tensors, out=out) is out
+        assert add_ratio(*tensors, out=out) is out
         close(out, op.ref(*wide), dtype)
 
 
 def test_elementwise_with_a_default_has_a_derivative_and_a_signature(declared, rng):
-    op, addcdiv = declare_addcdiv(declared)
+    op, add_ratio = declare_addcdiv(declared)
     arrays = [rng.uniform(0.5, 3, (3, 5)) for _ in range(3)]
-    check_derivative(addcdiv, arrays, rng)
-    check_derivative(lambda *x: addcdiv(*x, value=0.3), arrays, rng)
-    assert str(inspect.signature(addcdiv)) == "(input, tensor1, tensor2, value=1.0, *, out=None)"
-    assert addcdiv.__doc__ == "input + value * tensor1 / tensor2." and op.defaults == {"value": 1.0}
+    check_derivative(add_ratio, arrays, rng)
+    check_derivative(lambda *x: add_ratio(*x, value=0.3), arrays, rng)
+    assert str(inspect.signature(add_ratio)) == "(input, tensor1, tensor2, value=1.0, *, out=None)"
+    assert add_ratio.__doc__ == "input + value * tensor1 / tensor2." and op.defaults == {"value": 1.0}
     x = ic.ones(2)
-    for wrong in (lambda: addcdiv(x, x), lambda: addcdiv(x, x, x, 1, 2), lambda: addcdiv(x, x, x, factor=2)):
+    for wrong in (lambda: add_ratio(x, x), lambda: add_ratio(x, x, x, 1, 2), lambda: add_ratio(x, x, x, factor=2)):
         with pytest.raises(TypeError):
             wrong()
 
@@ -233,4 +233,4 @@ def test_composite_may_overwrite_its_input(declared, rng):
 
 
 def test_rows_leave_the_table_with_their_test(declared):
-    assert not {"addcdiv", "log_cosh", "with_double", "palindrome"} & set(OPS)
+    assert not {"add_ratio", "log_cosh", "with_double", "palindrome"} & set(OPS)

@@ -34,11 +34,11 @@ def test_running_sums(rng, threads):
 
 def test_a_new_scan_is_a_rule(declared, rng, threads):
     @scan(start=1, ref=np.cumprod)
-    def cumprod(a, b):
+    def products(a, b):
         """Running products along `dim`."""
         return a * b
 
-    function = declared(cumprod)
+    function = declared(products)
     values = rng.uniform(0.8, 1.2, (5, 70, 33))
     for dtype, tolerance in (("float64", 1e-14), ("float32", 2e-7), ("bfloat16", 8e-3)):
         x = ic.from_numpy(values).to(ic.dtype(dtype))
@@ -47,7 +47,7 @@ def test_a_new_scan_is_a_rule(declared, rng, threads):
                 exact = view.to(ic.float64).numpy()
                 found = function(view, dim).to(ic.float64).numpy()
                 np.testing.assert_allclose(found, np.cumprod(exact, dim), rtol=tolerance)
-                np.testing.assert_allclose(cumprod.rule.evaluate(exact, dim), np.cumprod(exact, dim), rtol=1e-14)
+                np.testing.assert_allclose(products.rule.evaluate(exact, dim), np.cumprod(exact, dim), rtol=1e-14)
     integers = tensor([1, 2, 3], [4, 5, 6], dtype=np.int32)
     assert function(integers, 1).dtype is ic.int64
     equal(function(integers, 1), [[1, 2, 6], [4, 20, 120]])

@@ -21,7 +21,7 @@ LAYERS = (
     ("interop",),
     ("autograd",),
     ("tensor",),
-    ("runtime", "context", "random", "linalg"),
+    ("runtime", "context", "random", "linalg", "special"),
     ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
     ("lib", "ops"),

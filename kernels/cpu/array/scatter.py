@@ -51,6 +51,18 @@ def multiply(t, t_at, v, v_at):
 
 
 @jit.inline
+def larger(t, t_at, v, v_at):
+    a, b = load(t, t_at), load(v, v_at)
+    store(t, t_at, b if b > a or b != b else a)
+
+
+@jit.inline
+def smaller(t, t_at, v, v_at):
+    a, b = load(t, t_at), load(v, v_at)
+    store(t, t_at, b if b < a or b != b else a)
+
+
+@jit.inline
 def elements(args, lo, hi, move, T, V, I):
     """t[.., index[.., k, j], ..] and v[.., k, j] for units [lo, hi): blocks of j and of k for each kept index."""
     t, index, v = ptr(load(args, ELEMENTS.t), T), ptr(load(args, ELEMENTS.index), I), ptr(load(args, ELEMENTS.v), V)
@@ -110,6 +122,16 @@ def scatter_add(args, lo, hi, T, V, I):
 @jit.inline
 def scatter_multiply(args, lo, hi, T, V, I):
     return elements(args, lo, hi, multiply, T, V, I)
+
+
+@jit.inline
+def scatter_larger(args, lo, hi, T, V, I):
+    return elements(args, lo, hi, larger, T, V, I)
+
+
+@jit.inline
+def scatter_smaller(args, lo, hi, T, V, I):
+    return elements(args, lo, hi, smaller, T, V, I)
 
 
 # ---- rows that are added up --------------------------------------------------------------------

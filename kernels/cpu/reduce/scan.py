@@ -7,7 +7,7 @@ operation per element either way.
 
 from ...blocks.reduce import SCAN
 from ...build import jit
-from ...lang.simd import convert, fill, load, ptr, store, vload_first, vstore_first
+from ...lang.simd import convert, fill, lane, load, ptr, store, vload_first, vstore_first
 from .sizes import LANES
 
 
@@ -19,10 +19,10 @@ def rows(args, lo, hi, join, start, T, STATE, RESULT):
     x_step, y_step = load(args, SCAN.x_step), load(args, SCAN.y_step)
     for row in range(lo, hi):
         source, target = x + row * x_stride, y + row * y_stride
-        total = STATE(start)
+        total = fill(start, STATE, 1)  # a vector of one, since rules choose by masks
         for i in range(size):
-            total = join(total, STATE(load(source, i * x_step)))
-            store(target, i * y_step, total)
+            total = join(total, fill(STATE(load(source, i * x_step)), STATE, 1))
+            store(target, i * y_step, lane(total, 0))
     return 0
 
 

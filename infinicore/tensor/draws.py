@@ -1,0 +1,121 @@
+"""Methods of `Tensor` that fill it with random numbers."""
+
+import math
+
+import numpy as np
+
+from .. import dispatch
+from ..core.tensor_cy import TensorBase
+from ..dispatch.functions import FUNCTIONS
+from ..dispatch.generator import default_generator
+from ..interop.numpy import from_numpy
+
+_MANTISSAS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+
+def _uniform(shape, generator):
+    """Uniform numbers from [0, 1), a float64 array."""
+    return np.asarray((generator or default_generator()).uniforms(shape)).astype(np.float64)
+
+
+def bernoulli(input, p=None, *, generator=None):
+    """1 with the probability that each element of `input` says (or `p`), else 0, in the dtype of `input`."""
+    if p is None and not input.dtype.is_floating_point:
+        raise TypeError(f"`input` of `bernoulli` must hold probabilities, got {input.dtype}")
+    chance = input if p is None else p
+    if hasattr(chance, "strides_"):
+        if chance.numel_ and not 0 <= chance.amin().item() <= chance.amax().item() <= 1:
+            raise ValueError("`input` of `bernoulli` must hold probabilities, from 0 to 1")
+    elif not 0 <= chance <= 1:
+        raise ValueError(f"`p` of `bernoulli` must be from 0 to 1, got {chance}")
+    return (from_numpy(_uniform(input.shape_, generator), device=input.device) < chance).to(dtype=input.dtype)
+
+
+def multinomial(input, num_samples, replacement=False, *, generator=None):
+    """int64 [num_samples] or [N, num_samples]: indices drawn from the weights of a vector, or of each row of [N, C].
+
+    Without `replacement`, each is drawn once, and there must be as many weights that are not 0.
+    """
+    if not hasattr(input, "strides_") or not input.dtype.is_floating_point or len(input.shape_) not in (1, 2):
+        raise TypeError("`input` of `multinomial` must hold the weights of a vector, or of rows, as floats")
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise ValueError(f"`num_samples` of `multinomial` must be a positive integer, got {num_samples!r}")
+    x = input.detach().to(dtype="float64")
+    total = x.sum(-1, True)
+    if x.numel_ == 0 or not (x.amin().item() >= 0 and total.amin().item() > 0 and total.amax().item() < math.inf):
+        raise ValueError("`input` of `multinomial` must hold finite weights of 0 or more, and in each row one above 0")
+    f, shape = FUNCTIONS, input.shape_[:-1]
+    if replacement:
+        drawn = from_numpy(_uniform((*shape, num_samples), generator), device=input.device) * total
+        return f["searchsorted"](x.cumsum(-1), drawn, right=True)
+    most = int((x > 0).sum(-1).amin().item())
+    if num_samples > most:
+        raise ValueError(f"`num_samples` of `multinomial` is {num_samples}, but a row has {most} weights above 0")
+    # the order of weight / E for exponential numbers E is that of drawing one after the other
+    wait = from_numpy(-np.log1p(-_uniform(input.shape_, generator)) + 1e-300, device=input.device)
+    return f["topk"](x / wait, num_samples)[1]
+
+
+class Draws:
+    """Methods of `Tensor` that draw; they return it, and take a `generator`, by default that of `manual_seed`."""
+
+    __slots__ = ()
+
+    def normal_(self, mean=0.0, std=1.0, *, generator=None):
+        """Set every element to a normal number; returns the tensor."""
+        return self._drawn("normal_", (generator or default_generator()).normals(self.shape_), std, mean)
+
+    def uniform_(self, low=0.0, high=1.0, *, generator=None):
+        """Set every element to a uniform number from [low, high); returns the tensor."""
+        return self._drawn("uniform_", (generator or default_generator()).uniforms(self.shape_), high - low, low)
+
+    def _drawn(self, name, values, factor, shift):
+        if not self.dtype.is_floating_point:
+            raise TypeError(f"`{name}` needs a tensor of floats, got {self.dtype}; use `infinicore.randint`")
+        return self.copy_(from_numpy(values, device=self.device) * factor + shift)
+
+    def exponential_(self, lambd=1.0, *, generator=None):
+        """Set every element to a number of the exponential distribution with the rate `lambd`; returns the tensor."""
+        if not lambd > 0:
+            raise ValueError(f"`lambd` of `exponential_` must be positive, got {lambd}")
+        return self._drawn("exponential_", -np.log1p(-_uniform(self.shape_, generator)), 1.0 / lambd, 0.0)
+
+    def cauchy_(self, median=0.0, sigma=1.0, *, generator=None):
+        """Set every element to a number of Cauchy's distribution; returns the tensor."""
+        return self._drawn("cauchy_", np.tan(np.pi * (_uniform(self.shape_, generator) - 0.5)), sigma, median)
+
+    def log_normal_(self, mean=1.0, std=2.0, *, generator=None):
+        """Set every element to e to the power of a normal number; returns the tensor."""
+        values = (generator or default_generator()).normals(self.shape_).astype(np.float64)
+        return self._drawn("log_normal_", np.exp(values * std + mean), 1.0, 0.0)
+
+    def geometric_(self, p, *, generator=None):
+        """Set every element to the number of trials, of probability `p`, up to a success; returns the tensor."""
+        if not 0 < p < 1:
+            raise ValueError(f"`p` of `geometric_` must be between 0 and 1, got {p}")
+        trials = np.ceil(np.log1p(-_uniform(self.shape_, generator)) / np.log1p(-p))
+        return self.copy_(from_numpy(np.maximum(trials, 1.0), device=self.device).to(self.dtype))
+
+    def bernoulli_(self, p=0.5, *, generator=None):
+        """Set every element to 1 with the probability `p` (a number, or a tensor that broadcasts), else to 0."""
+        chance = p.detach().cpu().to(dtype="float64").numpy() if isinstance(p, TensorBase) else p
+        if not np.all((np.asarray(chance) >= 0) & (np.asarray(chance) <= 1)):
+            raise ValueError("`p` of `bernoulli_` must be from 0 to 1")
+        return self.copy_(from_numpy(_uniform(self.shape_, generator) < chance, device=self.device).to(self.dtype))
+
+    def random_(self, low=0, high=None, *, generator=None):
+        """Set every element to an integer from [low, high); of one number, `random_(high)`, from [0, high).
+
+        Without any, of those that the dtype holds (floats: exactly) and that are not negative; returns the tensor.
+        """
+        kind = self.dtype.kind
+        most = 2 if kind == "b" else 1 << _MANTISSAS[self.dtype.name] if kind == "f" else np.iinfo(self.dtype.numpy).max
+        if high is None:
+            low, high = (0, low) if low else (0, int(most) + (kind == "f"))
+        if low >= high:
+            raise ValueError(f"`low` {low} of `random_` must be below `high` {high}")
+        values = np.asarray((generator or default_generator()).integers(low, high, self.shape_))
+        dispatch.check_fits(values, self.dtype)
+        return self.copy_(from_numpy(values, device=self.device).to(self.dtype))
+
+    bernoulli, multinomial = bernoulli, multinomial

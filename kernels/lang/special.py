@@ -1,0 +1,307 @@
+"""Special functions on vectors, in float64: of float32 they are computed in float64 and rounded once.
+
+Series, recurrences and asymptotic expansions (NIST Digital Library of Mathematical Functions, dlmf.nist.gov), which
+need no tables; loops end where every lane is done. `tests/ops/test_special.py` compares with SciPy.
+"""
+
+from ..build import jit
+from .by_type import by_type
+from .libm import libm
+from .simd import convert, muladd, reduce_or, select, vabs, vfloor, vround, vsqrt
+from .vmath import F32, F64, INF, NAN, copysign, erf, erfc, exp, function_of, log, pow, tan
+
+PI = 3.141592653589793
+EPSILON = 1.1102230246251565e-16
+TERMS = 20000  # at most, of a series: for incomplete gamma functions of numbers up to some 1e6
+
+lgamma = function_of("lgamma")
+j0, j1, y0, y1 = function_of("j0"), function_of("j1"), function_of("y0"), function_of("y1")
+
+
+def _wide(float64, name, count=1, float32=None):
+    """`float64` for vectors of both types, unless there is another function for float32."""
+
+    function = jit.inline(float64)
+
+    def one(x):
+        if x.dtype == F64:
+            return lambda x: function(x)
+        return float32 or (lambda x: convert(function(convert(x, F64)), F32))
+
+    def two(x, y):
+        if x.dtype == F64:
+            return lambda x, y: function(x, y)
+        return lambda x, y: convert(function(convert(x, F64), convert(y, F64)), F32)
+
+    choose = one if count == 1 else two
+    choose.__name__ = choose.__qualname__ = name
+    return by_type(choose)
+
+
+# ---- relatives of the gamma function -----------------------------------------------------------
+
+
+def _digamma(x):
+    # Upwards by the recurrence until the asymptotic series serves (DLMF 5.5.2, 5.11.2), below 0 by reflection (5.5.4).
+    below = x <= 0.0
+    y, s = select(below, 1.0 - x, x), select(x == x, 0.0, x)
+    while reduce_or(y < 10.0):
+        small = y < 10.0
+        s = select(small, s - 1.0 / y, s)
+        y = select(small, y + 1.0, y)
+    z = 1.0 / (y * y)
+    p = muladd(z, 0.08333333333333333, -0.021092796092796094)
+    p = muladd(p, z, 0.007575757575757576)
+    p = muladd(p, z, -0.004166666666666667)
+    p = muladd(p, z, 0.003968253968253968)
+    p = muladd(p, z, -0.008333333333333333)
+    p = muladd(p, z, 0.08333333333333333)
+    s = select(x == -INF, NAN, s + (log(y) - 0.5 / y - p * z))
+    s = select(below, s - PI / tan(PI * (x - vround(x))), s)
+    return select(x == 0.0, -1.0 / x, select(below & (x == vfloor(x)), NAN, s))
+
+
+digamma = _wide(_digamma, "digamma")
+
+
+@jit.inline
+def _zeta_positive(s, q):
+    """sum of (q + k)^-s over k >= 0, for s > 1 and q > 0: nine terms, then Euler and Maclaurin's (DLMF 25.11.28)."""
+    total, a = pow(q, -s), q
+    for _ in range(9):
+        a = a + 1.0
+        total = total + pow(a, -s)
+    b = pow(a, -s)
+    total = total + (b * a / (s - 1.0) - 0.5 * b)
+    factor, k = s, s
+    b = b / a
+    for c in (
+        12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10,
+        -2.950130727918164224e12, 1.1646782814350067249e14, -4.5979787224074726105e15, 1.8152105401943546773e17,
+        -7.1661652561756670113e18,
+    ):  # fmt: skip
+        total = total + factor * b / c
+        factor = factor * (k + 1.0) * (k + 2.0)
+        k = k + 2.0
+        b = b / (a * a)
+    return select(q == INF, 0.0, total)
+
+
+def _zeta(s, q):
+    # Below 0, whole s alone have a value: the terms up to 0 are a sum of positive ones, with the sign of (-1)^s.
+    below = q < 0.0
+    part = q - vfloor(q)
+    total = _zeta_positive(s, select(below, part, q))
+    if reduce_or(below):
+        sign = select(0.5 * s == vfloor(0.5 * s), 1.0, -1.0 + 0.0 * s)
+        rest = _zeta_positive(s, vfloor(q) + 1.0 - q) - _zeta_positive(s, 1.0 - q)
+        total = select(below, muladd(sign, rest, total), total)
+        total = select(below & (s != vfloor(s)), NAN, total)
+    total = select((q <= 0.0) & (q == vfloor(q)), INF, total)
+    return select(s == 1.0, INF, select((s < 1.0) | (s != s) | (q != q), NAN, total))
+
+
+zeta = _wide(_zeta, "zeta", 2)
+
+
+@jit.inline
+def _gamma_series(a, x):
+    """P(a, x) Gamma(a + 1) e^x / x^a, a series of positive terms (DLMF 8.11.4); of use for x below a + 1."""
+    term = 0.0 * x + 1.0
+    total, n, left = term, a, TERMS
+    while left > 0 and reduce_or(term > EPSILON * total):
+        n = n + 1.0
+        term = term * (x / n)
+        total = total + term
+        left -= 1
+    return total
+
+
+@jit.inline
+def _gamma_fraction(a, x):
+    """Q(a, x) Gamma(a) e^x / x^a, a continued fraction (DLMF 8.9.2) by Lentz's method; of use for x above a + 1."""
+    b = x + 1.0 - a
+    c = 0.0 * x + 1e300
+    d = 1.0 / b
+    h, i = d, 1.0
+    change = c
+    while i < TERMS and reduce_or(vabs(change - 1.0) > 4.0 * EPSILON):
+        f = i * (a - i)
+        b = b + 2.0
+        d = muladd(f, d, b)
+        c = b + f / c
+        d = 1.0 / select(d == 0.0, 1e-300, d)
+        c = select(c == 0.0, 1e-300, c)
+        change = c * d
+        h = h * change
+        i += 1.0
+    return h
+
+
+@jit.inline
+def _gamma_scale(a, x):
+    """x^a e^-x / Gamma(a + 1). With a = x - d, by log1p of d / a: numbers that cancel are small ones."""
+    # log Gamma(a + 1) = a log a - a + log(2 pi a) / 2 + 1 / (12 a) - ...; for large a
+    d = (x - a) / a
+    z = 1.0 / (a * a)
+    r = muladd(
+        muladd(muladd(z, -0.0005952380952380953, 0.0007936507936507937), z, -0.002777777777777778), z, 1.0 / 12.0
+    )
+    large = a * (libm("log1p", d) - d) - 0.5 * log(2.0 * PI * a) - r / a
+    small = a * log(x) - x - libm("lgamma", a + 1.0)
+    return exp(select((a > 20.0) & (d > -0.9), large, small))
+
+
+@jit.inline
+def _gamma_parts(a, x):
+    """(P, whether they are by the series, Q) for positive finite a and x; of one, 1 - the other."""
+    lower = x < a + 1.0
+    scale = _gamma_scale(a, x)
+    p = scale * _gamma_series(a, select(lower, x, 0.0))
+    q = scale * a * _gamma_fraction(a, select(lower, a + 1.0, x))
+    return select(lower, p, 1.0 - q), select(lower, 1.0 - p, q)
+
+
+@jit.inline
+def _gamma_ends(a, x, value, at_zero, at_infinity):
+    """The value of P or Q with those at the ends of a and x."""
+    value = select((x == INF) | (a == 0.0), at_infinity, value)
+    value = select((x == 0.0) | (a == INF), at_zero, value)
+    nowhere = (x < 0.0) | (a < 0.0) | (x != x) | (a != a) | ((a == 0.0) & (x == 0.0)) | ((a == INF) & (x == INF))
+    return select(nowhere, NAN, value)
+
+
+@jit.inline
+def _inside(x):
+    """x where it is positive and finite, else 1."""
+    return select((x > 0.0) & (x < INF), x, 1.0)
+
+
+def _gammainc(a, x):
+    p, _ = _gamma_parts(_inside(a), _inside(x))
+    return _gamma_ends(a, x, p, 0.0, 1.0)
+
+
+def _gammaincc(a, x):
+    _, q = _gamma_parts(_inside(a), _inside(x))
+    return _gamma_ends(a, x, q, 1.0, 0.0)
+
+
+gammainc, gammaincc = _wide(_gammainc, "gammainc", 2), _wide(_gammaincc, "gammaincc", 2)
+
+
+# ---- modified Bessel functions -----------------------------------------------------------------
+
+
+@jit.inline
+def _bessel_scaled(x, order):
+    """I_order(x) e^-x of x >= 0: the power series (DLMF 10.25.2), beyond 30 the asymptotic one (10.40.1)."""
+    large = x > 30.0
+    near = select(large, 0.0, x)
+    z = 0.25 * near * near
+    term = select(x == x, 1.0, x)
+    total, k = term, 1.0
+    while reduce_or(term > EPSILON * total):
+        term = term * z / (k * (k + order))
+        total = total + term
+        k += 1.0
+    total = total * exp(-near)
+    if order == 1.0:
+        total = total * 0.5 * near
+    far = select(large, x, 31.0)
+    term, k = select(x == x, 1.0, x), 1.0
+    rest = term
+    while k < 25.0:
+        odd = 2.0 * k - 1.0
+        term = term * ((odd * odd - 4.0 * order) / (8.0 * k)) / far
+        rest = rest + term
+        k += 1.0
+    return select(large, rest / vsqrt(2.0 * PI * far), total)
+
+
+def _i0e(x):
+    return _bessel_scaled(vabs(x), 0.0)
+
+
+def _i1e(x):
+    return copysign(_bessel_scaled(vabs(x), 1.0), x)
+
+
+def _i0(x):
+    a = vabs(x)
+    t = exp(0.5 * a)
+    return select(a == INF, INF, _bessel_scaled(a, 0.0) * t * t)
+
+
+def _i1(x):
+    a = vabs(x)
+    t = exp(0.5 * a)
+    return copysign(select(a == INF, INF, _bessel_scaled(a, 1.0) * t * t), x)
+
+
+i0, i0e, i1, i1e = _wide(_i0, "i0"), _wide(_i0e, "i0e"), _wide(_i1, "i1"), _wide(_i1e, "i1e")
+
+
+# ---- error functions ---------------------------------------------------------------------------
+
+
+@jit.inline
+def _erfinv_near(x):
+    """The inverse of erf to 3e-7 (M. Giles, Approximating the erfinv function, 2012)."""
+    w = -log((1.0 - x) * (1.0 + x))
+    far = w >= 5.0
+    u, v = select(far, 0.0, w) - 2.5, vsqrt(select(far, w, 9.0)) - 3.0
+    p = muladd(u, 2.81022636e-08, 3.43273939e-07)
+    p = muladd(p, u, -3.5233877e-06)
+    p = muladd(p, u, -4.39150654e-06)
+    p = muladd(p, u, 0.00021858087)
+    p = muladd(p, u, -0.00125372503)
+    p = muladd(p, u, -0.00417768164)
+    p = muladd(p, u, 0.246640727)
+    p = muladd(p, u, 1.50140941)
+    q = muladd(v, -0.000200214257, 0.000100950558)
+    q = muladd(q, v, 0.00134934322)
+    q = muladd(q, v, -0.00367342844)
+    q = muladd(q, v, 0.00573950773)
+    q = muladd(q, v, -0.0076224613)
+    q = muladd(q, v, 0.00943887047)
+    q = muladd(q, v, 1.00167406)
+    q = muladd(q, v, 2.83297682)
+    return select(far, q, p) * x
+
+
+def _erfinv_f32(x):
+    a = vabs(x)
+    return select(a == 1.0, x * INF, select(a < 1.0, _erfinv_near(x), NAN))
+
+
+def _erfinv(x):
+    # Newton's steps on erf, and beyond 1/2 on erfc, of which 1 - |x| is exact.
+    a = vabs(x)
+    inside = select(a < 1.0, a, 0.0)
+    y, outer = _erfinv_near(inside), a > 0.5
+    for _ in range(2):
+        slope = 1.1283791670955126 * exp(-(y * y))
+        step = select(outer, (1.0 - inside) - erfc(y), erf(y) - inside)
+        y = y - step / slope
+    return select(a == 1.0, x * INF, select(a < 1.0, copysign(y, x), NAN))
+
+
+erfinv = _wide(_erfinv, "erfinv", float32=_erfinv_f32)
+
+
+def _erfcx(x):
+    # exp(x^2) erfc(x); beyond 25 the continued fraction of erfc (DLMF 7.9.1), whose 30th level is more than enough.
+    far = x > 10.0
+    near = select(far, 0.0, x)
+    t = select(far, x, 11.0)
+    d = t
+    for k in range(30):
+        d = t + 0.5 * (30.0 - k) / d
+    # x^2 in two parts, so that its rounding is not multiplied
+    high = vround(near * 1024.0) * 0.0009765625
+    square = exp(high * high) * exp((near - high) * (near + high))
+    return select(far, 0.5641895835477563 / d, select(near < -26.7, INF, square * erfc(near)))
+
+
+erfcx = _wide(_erfcx, "erfcx")

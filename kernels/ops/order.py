@@ -1,0 +1,552 @@
+"""What follows from sorted elements: medians, quantiles, modes, unique elements, places in sequences, histograms."""
+
+import functools
+import math
+import operator
+
+import numpy as np
+
+from ..blocks.array import SEARCH
+from ..table.composite import composite
+from ..table.registry import ALL, FLOATS, INTEGERS, op
+from ._layout import check, check_dim, product
+from .special import wider
+
+NUMBERS = (*FLOATS, *INTEGERS)
+PAIR = ("values", "indices")
+
+
+def numbers(f, count, like):
+    """int64 0 to `count` - 1, on the device of a tensor."""
+    return f.from_array(np.arange(count), like.device)
+
+
+def check_axis(f, input, dim):
+    """`dim` counted from the front, which must have elements."""
+    check(f, input, "input")
+    dim = check_dim(dim, len(input.shape_))
+    if input.shape_ and not input.shape_[dim]:
+        raise IndexError(f"`dim` {dim} of `{f.op.name}` must have elements, got shape {input.shape_}")
+    return dim
+
+
+def _picked(f, input, dim, keepdim, where):
+    """(values, indices) of the sorted elements along `dim`: `where(values, count)` has the place of one for each."""
+    dim = check_axis(f, input, dim)
+    if not input.shape_:
+        return f.rearrange(input), numbers(f, 1, input).reshape(())
+    values, indices = f.sort(input, dim)
+    place = where(values.detach(), input.shape_[dim])
+    if isinstance(place, int):
+        values, indices = f.rearrange(values.narrow(dim, place, 1)), f.rearrange(indices.narrow(dim, place, 1))
+    else:
+        values, indices = f.gather(values, dim, place), f.gather(indices, dim, place)
+    return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
+
+
+def _median(f, input, dim, keepdim, ignores):
+    """The lower median; where there are NaN, that of the others, or (unless it `ignores` them) the first NaN."""
+    check(f, input, "input")
+    if dim is None:
+        if not input.numel_:
+            return input.new_full((), math.nan)
+        return _median(f, input.reshape(-1), 0, False, ignores)[0]
+
+    def place(values, count):
+        if not values.dtype.is_floating_point:
+            return (count - 1) // 2
+        kept = count - f.sum(f.ne(values, values), dim, True)
+        if ignores:
+            return f.maximum(f.floor_divide(f.sub(kept, 1), 2), 0)
+        return f.where(f.eq(kept, count), (count - 1) // 2, kept)
+
+    return _picked(f, input, dim, keepdim, place)
+
+
+def _odd_samples(rng):
+    yield (rng.permutation(21).reshape(3, 7) / 4.0,), {"dim": -1}
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, 0, True), {}
+    yield (rng.permutation(15) / 4.0,), {}
+
+
+def _median_ref(x, dim=None, keepdim=False):
+    if dim is None:
+        return np.sort(x, None)[(x.size - 1) // 2]
+    order = np.take(np.argsort(x, dim, kind="stable"), [(x.shape[dim] - 1) // 2], dim)
+    found = np.take_along_axis(x, order, dim), order
+    return found if keepdim else tuple(np.squeeze(a, dim) for a in found)
+
+
+@composite(dtypes=NUMBERS, ref=_median_ref, samples=_odd_samples, fields=PAIR)
+def median(f, input, dim=None, keepdim=False):
+    """The median of all elements, the lower one of two, or along `dim` (values, int64 indices); NaN if one is."""
+    return _median(f, input, dim, keepdim, False)
+
+
+@composite(dtypes=NUMBERS, ref=_median_ref, samples=_odd_samples, fields=PAIR)
+def nanmedian(f, input, dim=None, keepdim=False):
+    """As `median`, of the elements that are not NaN; NaN where there are none."""
+    return _median(f, input, dim, keepdim, True)
+
+
+def _kth_samples(rng):
+    yield (rng.permutation(21).reshape(3, 7) / 4.0, 3), {}
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, 4, 0, True), {}
+
+
+def _kth_ref(x, k, dim=-1, keepdim=False):
+    order = np.take(np.argsort(x, dim, kind="stable"), [k - 1], dim)
+    found = np.take_along_axis(x, order, dim), order
+    return found if keepdim else tuple(np.squeeze(a, dim) for a in found)
+
+
+@composite(dtypes=NUMBERS, ref=_kth_ref, samples=_kth_samples, fields=PAIR)
+def kthvalue(f, input, k: int, dim=-1, keepdim: bool = False):
+    """The `k`-th smallest element along `dim` (from 1 on) and its index; NaN counts as the largest."""
+    dim = check_axis(f, input, dim)
+    k, size = operator.index(k), input.shape_[dim] if input.shape_ else 1
+    if not 1 <= k <= size:
+        raise ValueError(f"`k` of `kthvalue` must be from 1 to {size}, the size of dim {dim}, got {k}")
+    return _picked(f, input, dim, keepdim, lambda values, count: k - 1)
+
+
+def _mode_samples(rng):
+    yield (rng.integers(0, 4, (5, 17)) / 4.0,), {}
+    yield (rng.integers(0, 3, (17, 5)) / 4.0, 0, True), {}
+
+
+def _mode_ref(x, dim=-1, keepdim=False):
+    def one(row):
+        values, counts = np.unique(row, return_counts=True)
+        best = values[counts.argmax()]
+        return best, np.flatnonzero(row == best)[-1]
+
+    values, indices = (np.apply_along_axis(lambda row, i=i: one(row)[i], dim, x) for i in (0, 1))
+    found = values, indices.astype(np.int64)
+    return tuple(np.expand_dims(a, dim) for a in found) if keepdim else found
+
+
+def _mode_grad_samples(rng):
+    yield (rng.permutation(21).reshape(3, 7) / 4.0,), {}
+
+
+@composite(dtypes=ALL, ref=_mode_ref, samples=_mode_samples, grad_samples=_mode_grad_samples, fields=PAIR)
+def mode(f, input, dim=-1, keepdim=False):
+    """The most frequent element along `dim`, the smallest of several, and the last index where it stands."""
+
+    def place(values, count):
+        at = numbers(f, count, values).reshape([count if d == axis else 1 for d in range(len(values.shape_))])
+        same = f.eq(values.narrow(axis, 1, count - 1), values.narrow(axis, 0, count - 1))
+        same = f.cat([f.ne(values.narrow(axis, 0, 1), values.narrow(axis, 0, 1)), same], axis)
+        begins = f.cummax(f.where(same, 0, at), axis)[0]
+        return f.argmax(f.sub(at, begins), axis, True)
+
+    axis = check_axis(f, input, dim)
+    return _picked(f, input, dim, keepdim, place)
+
+
+# ---- quantiles ---------------------------------------------------------------------------------
+
+
+def _quantile_samples(rng):
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, 0.3), {}
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, np.array([0.1, 0.5, 1.0])), {"dim": 1, "keepdim": True}
+    for name in ("lower", "higher", "nearest", "midpoint"):
+        yield (rng.permutation(20).reshape(4, 5) / 4.0, 0.4), {"dim": 0, "interpolation": name}
+
+
+def _quantile_grad_samples(rng):
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, np.array([0.13, 0.5, 0.77])), {"dim": 1, "keepdim": True}
+    yield (rng.permutation(20).reshape(4, 5) / 4.0, 0.4), {"dim": 0, "interpolation": "nearest"}
+
+
+def _quantile_ref(function):
+    def ref(x, q, dim=None, keepdim=False, interpolation="linear"):
+        return function(x, q, axis=dim, keepdims=keepdim, method=interpolation)
+
+    return ref
+
+
+def _quantile(f, input, q, dim, keepdim, interpolation, ignores):
+    check(f, input, "input")
+    if interpolation not in ("linear", "lower", "higher", "nearest", "midpoint"):
+        raise ValueError(
+            f"`interpolation` of `{f.op.name}` must be linear, lower, higher, midpoint, nearest, got {interpolation!r}"
+        )
+    if not hasattr(q, "strides_"):
+        if not isinstance(q, (int, float)):
+            raise TypeError(f"`q` of `{f.op.name}` must be a number or a tensor, got {type(q).__name__}")
+        q = input.new_tensor(float(q))
+    if q.dtype is not input.dtype or len(q.shape_) > 1:
+        raise TypeError(
+            f"`q` of `{f.op.name}` must be a number or {input.dtype.name} of at most one dim, got {q.dtype}"
+        )
+    if q.numel_ and not bool(f.all(f.logical_and(f.ge(q, 0), f.le(q, 1)))):
+        raise ValueError(f"`q` of `{f.op.name}` must be from 0 to 1")
+    if not input.numel_:
+        raise ValueError(f"`input` of `{f.op.name}` must have elements, got shape {input.shape_}")
+    ndim = len(input.shape_)
+    axis = 0 if dim is None else check_dim(dim, ndim)
+    x = input.reshape(-1) if dim is None or not ndim else input.transpose(axis, -1)
+    values = f.sort(x, -1)[0]
+    count = f.sum(f.eq(values, values).detach(), -1, True)
+    size = x.shape_[-1]
+    last = f.sub(count, 1) if ignores else f.where(f.eq(count, size), size - 1, size)
+    rank = f.mul(q.reshape(-1), f.maximum(last, 0).to(dtype=q.dtype))
+    rank = f.where(f.eq(last, size), float(size - 1), rank)
+    if interpolation in ("lower", "higher", "nearest"):
+        rank = {"lower": f.floor, "higher": f.ceil, "nearest": f.round}[interpolation](rank)
+    low = f.floor(rank)
+    part = f.sub(rank, low) if interpolation != "midpoint" else f.where(f.gt(rank, low), 0.5, 0.0).to(dtype=q.dtype)
+    y = f.gather(values, -1, low.to(dtype="int64"))
+    if interpolation in ("linear", "midpoint"):
+        y = f.lerp(y, f.gather(values, -1, f.ceil(rank).to(dtype="int64")), part)
+    if dim is None:
+        y = y.reshape([q.numel_] + [1] * (ndim if keepdim else 0))
+    elif ndim:
+        y = y.transpose(axis, -1) if keepdim else y.transpose(axis, -1).movedim(axis, -1)
+        y = y.movedim(axis, 0).unsqueeze(axis + 1) if keepdim else y.movedim(-1, 0)
+    return f.rearrange(y.reshape(*q.shape_, *y.shape_[1:]))
+
+
+quantiles = functools.partial(
+    composite, dtypes=("float32", "float64"), samples=_quantile_samples, grad_samples=_quantile_grad_samples
+)
+
+
+@quantiles(ref=_quantile_ref(np.quantile))
+def quantile(f, input, q, dim=None, keepdim=False, *, interpolation="linear"):
+    """The quantiles `q` (a number, or a vector: its dim comes first) along `dim` or of all elements; NaN if one is."""
+    return _quantile(f, input, q, dim, keepdim, interpolation, False)
+
+
+@quantiles(ref=_quantile_ref(np.nanquantile))
+def nanquantile(f, input, q, dim=None, keepdim=False, *, interpolation="linear"):
+    """As `quantile`, of the elements that are not NaN."""
+    return _quantile(f, input, q, dim, keepdim, interpolation, True)
+
+
+def _msort_samples(rng):
+    yield (rng.permutation(24).reshape(6, 4) / 4.0,), {}
+
+
+@composite(dtypes=ALL, ref=lambda x: np.sort(x, 0), samples=_msort_samples)
+def msort(f, input):
+    """The elements sorted along the first dim."""
+    return f.sort(input, 0)[0]
+
+
+# ---- places in sequences -----------------------------------------------------------------------
+
+
+def _search_ref(sequence, values, out_int32=False, right=False, side=None, sorter=None):
+    side = "right" if right or side == "right" else "left"
+    if sequence.ndim == 1:
+        return np.searchsorted(sequence, values, side)
+    pairs = zip(sequence.reshape(-1, sequence.shape[-1]), values.reshape(-1, values.shape[-1]))
+    return np.stack([np.searchsorted(s, v, side) for s, v in pairs]).reshape(values.shape)
+
+
+def _search_samples(rng):
+    sequence = np.sort(rng.integers(0, 30, 17)) / 2.0
+    yield (sequence, rng.integers(-2, 34, (3, 7)) / 2.0), {}
+    yield (sequence, rng.integers(-2, 34, 40) / 2.0), {"right": True}
+    yield (np.sort(rng.integers(0, 9, (3, 5))) / 2.0, rng.integers(0, 9, (3, 4)) / 2.0), {"side": "right"}
+
+
+@op(dtypes=ALL, ref=_search_ref, samples=_search_samples, gradient=None)
+def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
+    """The place of each element in a sorted sequence: before equal ones, or (`right`, `side` "right") behind them.
+
+    `sorted_sequence` [S], or [..., S] with a sequence for each row of `input`, in whose dtype it must be; `sorter` are
+    the indices that sort it. A number is searched as a 0-dim tensor. NaN stands behind all.
+    """
+    check(call, sorted_sequence, "sorted_sequence")
+    if not hasattr(input, "strides_"):
+        input = sorted_sequence.new_full((), input)
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise ValueError(f"`side` of `{call.op.name}` must be 'left' or 'right', as `right` says, got {side!r}")
+    if input.dtype is not sorted_sequence.dtype:
+        raise TypeError(
+            f"`input` of `{call.op.name}` must be {sorted_sequence.dtype} as the sequence, got {input.dtype}"
+        )
+    shape = sorted_sequence.shape_
+    if not shape or (len(shape) > 1 and shape[:-1] != input.shape_[:-1]):
+        raise ValueError(
+            f"`sorted_sequence` {shape} of `{call.op.name}` must be a vector, or have the rows of {input.shape_}"
+        )
+    if sorter is not None:
+        index = sorter.reshape(-1) if len(shape) == 1 else None
+        if index is None:
+            raise NotImplementedError("`sorter` of `searchsorted` goes with one sequence: gather the rows first")
+        sorted_sequence = sorted_sequence[index]
+    y = call.empty(input.shape_, "int64") if out_int32 else call.out(input.shape_, "int64")
+    x, dtype = input.contiguous(), "uint8" if input.dtype.name == "bool" else input.dtype.name
+    count = x.shape_[-1] if len(shape) > 1 else x.numel_
+    block = SEARCH(
+        sequence=sorted_sequence.contiguous(),
+        x=x,
+        y=y,
+        size=shape[-1],
+        count=count,
+        right=bool(right or side == "right"),
+    )
+    call.launch("array.search.places", {"T": dtype}, block, x.numel_, 16)
+    return call.elementwise("cast", y, out=call.out(input.shape_, "int32")) if out_int32 else y
+
+
+def _bucketize_samples(rng):
+    yield (rng.integers(-2, 34, (3, 7)) / 2.0, np.sort(rng.integers(0, 30, 17)) / 2.0), {"right": True}
+
+
+def _bucketize_ref(x, boundaries, out_int32=False, right=False):
+    return np.searchsorted(boundaries, x, "right" if right else "left")
+
+
+@composite(dtypes=ALL, ref=_bucketize_ref, samples=_bucketize_samples, gradient=None)
+def bucketize(f, input, boundaries, *, out_int32=False, right=False):
+    """The bucket of each element between sorted `boundaries` [S]: 0 to S; `right`: with its left end."""
+    check(f, boundaries, "boundaries")
+    if len(boundaries.shape_) != 1:
+        raise ValueError(f"`boundaries` of `bucketize` must be a vector, got shape {boundaries.shape_}")
+    return f.searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def _isin_samples(rng):
+    yield (rng.integers(0, 9, (3, 7)) / 2.0, rng.integers(0, 9, 5) / 2.0), {}
+    yield (rng.integers(0, 9, 7) / 2.0, np.zeros((0,))), {"invert": True}
+
+
+def _isin_ref(x, tests, assume_unique=False, invert=False):
+    return np.isin(x, tests, invert=invert)
+
+
+@composite(dtypes=ALL, ref=_isin_ref, samples=_isin_samples, gradient=None)
+def isin(f, elements, test_elements, *, assume_unique=False, invert=False):
+    """Where `elements` equal one of `test_elements`, or (`invert`) none; either may be a number."""
+    if not hasattr(elements, "strides_"):
+        check(f, test_elements, "test_elements")
+        elements = test_elements.new_tensor(elements)
+    if not hasattr(test_elements, "strides_"):
+        return (f.ne if invert else f.eq)(elements, test_elements)
+    if not test_elements.numel_:
+        found = f.ne(elements, elements) if elements.dtype.is_floating_point else f.lt(elements, elements)
+        found = f.logical_and(found, f.logical_not(found))
+    else:
+        common = (elements.reshape(-1)[:0] + test_elements.reshape(-1)[:0]).dtype
+        tests = f.sort(test_elements.reshape(-1).to(dtype=common))[0]
+        x = elements.to(dtype=common)
+        places = f.minimum(f.searchsorted(tests, x), tests.numel_ - 1)
+        found = f.eq(f.index(tests, (places,)), x)
+    return f.logical_not(found) if invert else found
+
+
+# ---- unique elements ---------------------------------------------------------------------------
+
+
+def _runs(f, begins, order, shape, inverse, counts):
+    """Places of the first of each run, and what `unique` gives besides; `order` is where sorted elements come from."""
+    n = begins.numel_
+    first = f.nonzero(begins).reshape(-1)
+    found = [first]
+    if inverse:
+        group = f.sub(f.cumsum(begins, 0), 1)
+        if order is not None:
+            group = f.scatter(group.new_empty(n), 0, order, group)
+        found.append(group.reshape(shape))
+    if counts:
+        found.append(f.sub(f.cat([first[1:], first.new_full((1,), n)], 0), first) if first.numel_ else first)
+    return found
+
+
+def _begins(f, x):
+    """Where slices along the first dim differ from the one before."""
+    n = x.shape_[0]
+    if n < 2:
+        return x.new_full((n,), 1, dtype="bool")
+    differ = f.ne(x.narrow(0, 1, n - 1), x.narrow(0, 0, n - 1))
+    differ = f.any(differ.reshape(n - 1, -1), 1) if len(x.shape_) > 1 else differ
+    return f.cat([differ.new_full((1,), True), differ], 0)
+
+
+def _sorted_rows(f, rows):
+    """The order of rows [N, M] that sorts them by their first elements, then the second ones, ..."""
+    order = numbers(f, rows.shape_[0], rows)
+    for column in range(rows.shape_[1] - 1, -1, -1):
+        order = f.index_select(order, 0, f.argsort(f.index_select(rows.select(1, column), 0, order)))
+    return order
+
+
+def _unique(f, input, dim, inverse, counts, sorts):
+    check(f, input, "input")
+    if dim is None:
+        x, shape = input.reshape(-1), input.shape_
+        x, order = f.sort(x) if sorts else (x, None)
+        rest = lambda y: y
+    else:
+        dim = check_dim(dim, len(input.shape_))
+        x, shape, order = input.movedim(dim, 0), (input.shape_[dim],), None
+        if sorts:
+            order = _sorted_rows(f, x.reshape(x.shape_[0], product(x.shape_[1:])))
+            x = f.index_select(x, 0, order)
+        rest = lambda y: y.movedim(0, dim)
+    first, *others = _runs(f, _begins(f, x), order, shape, inverse, counts)
+    values = f.rearrange(rest(f.index_select(x, 0, first)))
+    return (values, *others) if others else values
+
+
+def _unique_ref(x, sorted=True, return_inverse=False, return_counts=False, dim=None):
+    return np.unique(x, return_inverse=return_inverse, return_counts=return_counts, axis=dim)
+
+
+def _unique_samples(rng):
+    yield (rng.integers(0, 5, (3, 7)) / 2.0,), {}
+    yield (rng.integers(0, 5, 40) / 2.0,), {"return_inverse": True, "return_counts": True}
+    yield (rng.integers(0, 2, (9, 2, 2)) / 2.0,), {"return_inverse": True, "return_counts": True, "dim": 0}
+
+
+@composite(dtypes=ALL, ref=_unique_ref, samples=_unique_samples, gradient=None)
+def unique(f, input, sorted=True, return_inverse=False, return_counts=False, dim=None):
+    """The different elements (or slices along `dim`), sorted whatever `sorted` says.
+
+    With `return_inverse` also where each element of `input` is among them, with `return_counts` how often each stands.
+    """
+    return _unique(f, input, dim, return_inverse, return_counts, True)
+
+
+def _consecutive_ref(x, return_inverse=False, return_counts=False, dim=None):
+    flat = x.reshape(-1)
+    first = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]]))
+    group = np.cumsum(np.isin(np.arange(flat.size), first)) - 1
+    found = [flat[first]] + [group.reshape(x.shape)] * return_inverse
+    found += [np.diff(np.append(first, flat.size))] * return_counts
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def _consecutive_samples(rng):
+    yield (rng.integers(0, 2, (3, 7)) / 2.0,), {"return_inverse": True, "return_counts": True}
+    yield (rng.integers(0, 2, 40) / 2.0,), {}
+
+
+@composite(dtypes=ALL, ref=_consecutive_ref, samples=_consecutive_samples, gradient=None)
+def unique_consecutive(f, input, return_inverse=False, return_counts=False, dim=None):
+    """The first of each run of equal elements (or slices along `dim`), in their order; options as of `unique`."""
+    return _unique(f, input, dim, return_inverse, return_counts, False)
+
+
+# ---- counts ------------------------------------------------------------------------------------
+
+
+def _bincount_ref(x, weights=None, minlength=0):
+    return np.bincount(x, weights, minlength)
+
+
+def _bincount_samples(rng):
+    yield (rng.integers(0, 7, 40),), {"minlength": 9}
+    yield (rng.integers(0, 7, 40),), {"weights": rng.uniform(0.5, 2, 40)}
+
+
+@composite(dtypes=INTEGERS, ref=_bincount_ref, samples=_bincount_samples, gradient=None)
+def bincount(f, input, weights=None, minlength: int = 0):
+    """How often each of the numbers 0, 1, ... stands in a vector, at least `minlength` of them; or sums of weights."""
+    check(f, input, "input")
+    if len(input.shape_) != 1:
+        raise ValueError(f"`input` of `bincount` must be a vector, got shape {input.shape_}")
+    if minlength < 0:
+        raise ValueError(f"`minlength` of `bincount` must not be negative, got {minlength}")
+    if weights is not None and weights.shape_ != input.shape_:
+        raise ValueError(f"`weights` of `bincount` must have the shape of `input` {input.shape_}, got {weights.shape_}")
+    index, bins = input.to(dtype="int64"), minlength
+    if input.numel_:
+        if f.amin(index).item() < 0:
+            raise ValueError("`input` of `bincount` must not hold negative numbers")
+        bins = max(bins, f.amax(index).item() + 1)
+    if weights is None:
+        return f.scatter_add(index.new_zeros(bins), 0, index, index.new_ones(index.shape_))
+    wide = weights if weights.dtype.name == "float32" else weights.to(dtype="float64")
+    return f.scatter_add(wide.new_zeros(bins), 0, index, wide)
+
+
+def _span(f, x, low, high, apart):
+    """The ends of a histogram: those of the elements where none are given, and never the same."""
+    low, high = float(low), float(high)
+    if low == high == 0 and x.numel_:
+        low, high = float(f.amin(x).item()), float(f.amax(x).item())
+    if not (math.isfinite(low) and math.isfinite(high)) or low > high:
+        raise ValueError(f"the range of `{f.op.name}` must be finite and rising, got {low} to {high}")
+    return (low, high) if low < high else (low - apart, high + apart)
+
+
+def _counted(f, x, bins, low, high, weight=None):
+    """Sums of `weight` (or counts) of the elements of a flat x in equal bins from `low` to `high`."""
+    inside = f.logical_and(f.ge(x, low), f.le(x, high))
+    place = f.mul(f.div(f.sub(f.where(inside, x, low), low), high - low), bins)
+    place = f.minimum(place.to(dtype="int64"), bins - 1)
+    weight = inside.to(dtype=x.dtype) if weight is None else f.where(inside, weight.reshape(-1), 0.0)
+    return f.scatter_add(x.new_zeros(bins), 0, place, weight)
+
+
+def _histc_ref(x, bins=100, min=0, max=0):
+    return np.histogram(x, bins, (min, max) if min or max else None)[0].astype(x.dtype)
+
+
+def _histc_samples(rng):
+    yield (rng.integers(0, 64, 200) / 16 + 0.03,), {"bins": 8, "min": 0, "max": 3}
+    yield (rng.integers(0, 64, (20, 10)) / 16 + 0.03, 5, 1, 3), {}
+
+
+@composite(ref=_histc_ref, samples=_histc_samples, gradient=None)
+def histc(f, input, bins: int = 100, min: float = 0, max: float = 0):
+    """How many elements lie in each of `bins` equal intervals from `min` to `max` (by default, of the elements)."""
+    check(f, input, "input")
+    if bins < 1:
+        raise ValueError(f"`bins` of `histc` must be positive, got {bins}")
+    x = wider(input.reshape(-1))
+    return _counted(f, x, bins, *_span(f, x, min, max, 1)).to(dtype=input.dtype)
+
+
+def _histogram_samples(rng):
+    yield (rng.integers(0, 64, 200) / 16 + 0.03, 8), {"range": (0.0, 3.0)}
+    yield (rng.integers(0, 64, 200) / 16 + 0.03, np.array([0.0, 0.5, 2.0, 4.0])), {"density": True}
+
+
+def _histogram_ref(x, bins, range=None, weight=None, density=False):
+    hist, edges = np.histogram(x, bins, range, density, weight)
+    return hist.astype(np.float64), edges.astype(np.float64)
+
+
+@composite(
+    dtypes=("float32", "float64"), ref=_histogram_ref, samples=_histogram_samples, gradient=None,
+    fields=("hist", "bin_edges"),
+)  # fmt: skip
+def histogram(f, input, bins, *, range=None, weight=None, density=False):
+    """(hist, bin_edges): sums of `weight`, or counts, of the elements in `bins`, a number of equal ones or their edges.
+
+    `range` (low, high) are the ends of equal bins, by default those of the elements; with `density` the area is 1.
+    """
+    check(f, input, "input")
+    x = input.reshape(-1)
+    if hasattr(bins, "strides_"):
+        edges, count = bins, bins.shape_[0] - 1
+        place = f.sub(f.searchsorted(edges, x, right=True), 1)
+        place = f.where(f.eq(x, edges[-1]), count - 1, place)
+        inside = f.logical_and(f.ge(place, 0), f.lt(place, count))
+        share = inside.to(dtype=x.dtype) if weight is None else f.where(inside, weight.reshape(-1), 0.0)
+        hist = f.scatter_add(x.new_zeros(count), 0, f.where(inside, place, 0), share)
+    else:
+        low, high = _span(f, x, *(range or (0, 0)), 0.5)
+        edges = f.from_array(np.linspace(low, high, bins + 1), x.device).to(dtype=x.dtype)
+        hist = _counted(f, x, bins, low, high, weight)
+    if density:
+        hist = f.div(f.div(hist, f.sum(hist)), f.sub(edges[1:], edges[:-1]))
+    return hist, f.rearrange(edges)
+
+
+def _argwhere_samples(rng):
+    yield (rng.integers(0, 2, (3, 7)) / 2.0,), {}
+
+
+@composite(dtypes=ALL, ref=np.argwhere, samples=_argwhere_samples, gradient=None)
+def argwhere(f, input):
+    """int64 [K, D]: the indices of the elements that are not 0, in row-major order."""
+    return f.nonzero(input)

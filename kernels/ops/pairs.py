@@ -1,0 +1,437 @@
+"""Elementwise operators of two or three tensors, and the parts of numbers: signs, fractions, exponents."""
+
+import numpy as np
+
+from ..lang import scalar_math as m
+from ..table.composite import composite
+from ..table.registry import ALL, FLOATS, INTEGERS, alias, elementwise
+from ._layout import check
+from .elementwise import NUMBERS, abs_, ge, gt, le, lt, mul, ne, neg, sub
+from .special import narrowed_to, wider
+
+# ---- signs and fractions -----------------------------------------------------------------------
+
+
+@elementwise(ref=np.sign, dtypes=NUMBERS)
+def sign(input):
+    """1, -1 or 0: the sign of each element, 0 for NaN."""
+    zero = m.where(input != 0, 0, input) + 0
+    return m.where(input > 0, 1, m.where(input < 0, -1, zero))
+
+
+@elementwise(ref=np.trunc)
+def trunc(input):
+    """Each element without its fraction."""
+    return m.trunc(input)
+
+
+for _row in (sign, trunc):
+
+    @_row.grad("input")
+    def _(g):
+        return 0.0 * g
+
+
+@elementwise(ref=lambda x: x - np.trunc(x))
+def frac(input):
+    """The fraction of each element, with its sign."""
+    return input - m.trunc(input)
+
+
+@frac.grad("input")
+def _(g):
+    return g
+
+
+@elementwise(ref=np.signbit, dtypes=FLOATS, result="bool")
+def signbit(input):
+    """Where the sign bit is set: below 0, and at -0."""
+    return m.negative(input)
+
+
+@elementwise(ref=np.isnan, dtypes=FLOATS, result="bool")
+def isnan(input):
+    """Where elements are NaN."""
+    return input != input
+
+
+@elementwise(ref=np.isfinite, dtypes=FLOATS, result="bool")
+def isfinite(input):
+    """Where elements are neither infinite nor NaN."""
+    return input - input == 0
+
+
+alias(sign, "sgn")
+alias(trunc, "fix")
+
+
+@elementwise(ref=np.copysign, result="float")
+def copysign(input, other):
+    """The magnitude of `input` with the sign of `other`, which zeros have as well."""
+    return m.copysign(input, other)
+
+
+@copysign.grad("input")
+def _(g, input, out):
+    return m.where(input == 0.0, 0.0, g * (out / m.where(input == 0.0, 1.0, input)))
+
+
+@copysign.grad("other")
+def _(g):
+    return 0.0 * g
+
+
+@elementwise(ref=np.nextafter, dtypes=("float32", "float64"))
+def nextafter(input, other):
+    """The next number of the dtype from `input` towards `other`."""
+    return m.nextafter(input, other)
+
+
+@nextafter.grad("input")
+def _(g):
+    return g
+
+
+@nextafter.grad("other")
+def _(g):
+    return 0.0 * g
+
+
+def _heaviside_ref(x, values):
+    return np.where(x == 0, values, x > 0).astype(values.dtype)
+
+
+@elementwise(ref=_heaviside_ref, dtypes=NUMBERS, gradient=None)
+def heaviside(input, values):
+    """0 below 0, 1 above, and `values` at 0; 0 for NaN."""
+    return m.where(input == 0, values, m.where(input > 0, 1, m.where(input != 0, 0, input)))
+
+
+# ---- extremes and integers -----------------------------------------------------------------------
+
+
+@elementwise(ref=np.fmax, dtypes=NUMBERS)
+def fmax(input, other):
+    """The larger of two elements, or the one that is not NaN."""
+    return m.where((other != other) | (input >= other), input, other)
+
+
+@fmax.grad("input")
+def _(g, input, other):
+    return m.where((other != other) | (input >= other), g, 0.0)
+
+
+@fmax.grad("other")
+def _(g, input, other):
+    return m.where((other != other) | (input >= other), 0.0, g)
+
+
+@elementwise(ref=np.fmin, dtypes=NUMBERS)
+def fmin(input, other):
+    """The smaller of two elements, or the one that is not NaN."""
+    return m.where((other != other) | (input <= other), input, other)
+
+
+@fmin.grad("input")
+def _(g, input, other):
+    return m.where((other != other) | (input <= other), g, 0.0)
+
+
+@fmin.grad("other")
+def _(g, input, other):
+    return m.where((other != other) | (input <= other), 0.0, g)
+
+
+@elementwise(ref=np.gcd, dtypes=INTEGERS, gradient=None)
+def gcd(input, other):
+    """The greatest common divisor of two integers, not negative; that of 0 and n is |n|."""
+    return m.gcd(input, other)
+
+
+@elementwise(ref=np.lcm, dtypes=INTEGERS, gradient=None)
+def lcm(input, other):
+    """The least common multiple of two integers, not negative; that of 0 and n is 0."""
+    return m.abs(m.trunc_divide(input, m.gcd(input, other)) * other)
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+@elementwise(ref=np.logaddexp, amp="float32")
+def logaddexp(input, other):
+    """log(exp(input) + exp(other)), without overflow."""
+    top, d = m.maximum(input, other), m.abs(input - other)
+    return m.where(input == other, top + 0.6931471805599453, top + m.log1p(m.exp(-d)))
+
+
+@logaddexp.grad("input", "other")
+def _(g, input, other):
+    return g * m.sigmoid(input - other)
+
+
+@elementwise(ref=np.logaddexp2, amp="float32")
+def logaddexp2(input, other):
+    """log2(2^input + 2^other), without overflow."""
+    top, d = m.maximum(input, other), m.abs(input - other)
+    return m.where(input == other, top + 1.0, top + 1.4426950408889634 * m.log1p(m.exp2(-d)))
+
+
+@logaddexp2.grad("input", "other")
+def _(g, input, other):
+    return g * m.sigmoid(0.6931471805599453 * (input - other))
+
+
+@elementwise(ref=lambda a, b, w: a + w * (b - a), amp="promote")
+def lerp(input, end, weight):
+    """input + weight * (end - input), exactly `end` where `weight` is 1."""
+    d = end - input
+    return m.where(m.abs(weight) < 0.5, input + weight * d, end - d * (1.0 - weight))
+
+
+@lerp.grad("input")
+def _(g, weight):
+    return g * (1.0 - weight)
+
+
+@lerp.grad("end")
+def _(g, weight):
+    return g * weight
+
+
+@lerp.grad("weight")
+def _(g, input, end):
+    return g * (end - input)
+
+
+@elementwise(ref=lambda x, a, b, value=1: x + value * a * b, dtypes=NUMBERS, result="input", amp="promote")
+def addcmul(input, tensor1, tensor2, value=1):
+    """input + value * tensor1 * tensor2."""
+    return input + value * tensor1 * tensor2
+
+
+@addcmul.grad("input")
+def _(g):
+    return g
+
+
+@addcmul.grad("tensor1")
+def _(g, tensor2, value):
+    return g * value * tensor2
+
+
+@addcmul.grad("tensor2")
+def _(g, tensor1, value):
+    return g * value * tensor1
+
+
+@elementwise(ref=lambda x, a, b, value=1: x + value * a / b, domain=(0.3, 4), amp="promote")
+def addcdiv(input, tensor1, tensor2, value=1):
+    """input + value * tensor1 / tensor2, of floats."""
+    return input + value * (tensor1 / tensor2)
+
+
+@addcdiv.grad("input")
+def _(g):
+    return g
+
+
+@addcdiv.grad("tensor1")
+def _(g, tensor2, value):
+    return g * value / tensor2
+
+
+@addcdiv.grad("tensor2")
+def _(g, tensor1, tensor2, value):
+    return -g * value * tensor1 / (tensor2 * tensor2)
+
+
+# ---- written with others -------------------------------------------------------------------------
+
+
+def _one(rng):
+    yield (rng.uniform(-3, 3, (3, 17)),), {}
+    yield (np.array(0.75),), {}
+
+
+@composite(ref=np.deg2rad, samples=_one)
+def deg2rad(f, input):
+    """Degrees as radians."""
+    return f.mul(input, np.pi / 180)
+
+
+@composite(ref=np.rad2deg, samples=_one, tolerance={"bfloat16": (1e-2, 1)})
+def rad2deg(f, input):
+    """Radians as degrees."""
+    return f.mul(input, 180 / np.pi)
+
+
+@composite(ref=np.sinc, samples=_one, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")
+def sinc(f, input):
+    """sin(pi x) / (pi x), and 1 at 0."""
+    check(f, input, "input", integers=True)
+    x = wider(input)
+    zero = f.eq(x, 0)
+    t = f.where(zero, 1.0, f.mul(x, np.pi))
+    return narrowed_to(f.where(zero, 1.0, f.div(f.sin(t), t)), input)
+
+
+def _specials(rng):
+    yield (np.array([[np.nan, np.inf, -np.inf, 1.0], [0.0, -0.0, -2.0, 3.5]]),), {}
+    yield (rng.standard_normal((3, 5)),), {}
+
+
+def _asked(function):
+    """Samples and a reference without derivatives: of questions."""
+    return {"ref": function, "samples": _specials, "gradient": None}
+
+
+@composite(**_asked(np.isinf))
+def isinf(f, input):
+    """Where elements are infinite."""
+    check(f, input, "input", integers=True)
+    return f.eq(f.abs(input), np.inf) if input.dtype.is_floating_point else f.ne(input, input)
+
+
+@composite(**_asked(np.isposinf))
+def isposinf(f, input):
+    """Where elements are positive infinity."""
+    return f.eq(input, np.inf)
+
+
+@composite(**_asked(np.isneginf))
+def isneginf(f, input):
+    """Where elements are negative infinity."""
+    return f.eq(input, -np.inf)
+
+
+@composite(**_asked(np.isreal))
+def isreal(f, input):
+    """Where elements have no imaginary part: everywhere, of real numbers."""
+    return f.logical_or(f.eq(input, input), f.ne(input, input))
+
+
+def _isclose_samples(rng):
+    x = np.array([1.0, 1.0, np.nan, np.inf, np.inf, 100.0])
+    yield (x, np.array([1.0, 1.5, np.nan, np.inf, -np.inf, 100.0])), {}
+    yield (x, x + 0.01), {"rtol": 1e-3, "atol": 0.02, "equal_nan": True}
+
+
+@composite(dtypes=ALL, ref=np.isclose, samples=_isclose_samples, gradient=None)
+def isclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False):
+    """Where |input - other| <= atol + rtol * |other|, or both are the same infinity (or NaN, with `equal_nan`)."""
+    check(f, input, "input")
+    check(f, other, "other")
+    if input.dtype is not other.dtype:
+        raise ValueError(f"`other` of `{f.op.name}` must be {input.dtype.name} as `input`, got {other.dtype.name}")
+    if rtol < 0 or atol < 0:
+        raise ValueError(f"`rtol` and `atol` of `{f.op.name}` must not be negative, got {rtol} and {atol}")
+    same = f.eq(input, other)
+    if equal_nan:
+        same = f.logical_or(same, f.logical_and(f.ne(input, input), f.ne(other, other)))
+    if not rtol and not atol:
+        return same
+    a, b = (x if x.dtype.is_floating_point else x.to(dtype="float64") for x in (wider(input), wider(other)))
+    error = f.abs(f.sub(a, b))
+    near = f.logical_and(f.lt(error, np.inf), f.le(error, f.add(f.mul(f.abs(b), rtol), atol)))
+    return f.logical_or(same, near)
+
+
+@composite(dtypes=ALL, ref=np.allclose, samples=None, gradient=None)
+def allclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False):
+    """Whether all elements are close, under the rules of `isclose`: a Python bool."""
+    return bool(f.all(f.isclose(input, other, rtol, atol, equal_nan)))
+
+
+@composite(dtypes=ALL, ref=np.array_equal, samples=None, gradient=None)
+def equal(f, input, other):
+    """Whether two tensors have the same shape and elements: a Python bool."""
+    check(f, input, "input")
+    check(f, other, "other")
+    return input.shape_ == other.shape_ and bool(f.all(f.eq(input, other)))
+
+
+def _nan_to_num_samples(rng):
+    yield (np.array([np.nan, 1.0, -2.0, np.inf, -np.inf]),), {"posinf": 3.0, "neginf": -4.0}
+    yield (rng.standard_normal((3, 5)),), {}
+
+
+@composite(dtypes=ALL, ref=np.nan_to_num, samples=_nan_to_num_samples)
+def nan_to_num(f, input, nan=0.0, posinf=None, neginf=None):
+    """NaN, infinity and -infinity replaced by numbers, by default 0 and the largest and smallest of the dtype."""
+    check(f, input, "input")
+    if not input.dtype.is_floating_point:
+        return f.rearrange(input)
+    most = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+    top = most.get(input.dtype.name, 1.7976931348623157e308)
+    y = f.where(f.ne(input, input), 0.0 if nan is None else nan, input)
+    y = f.where(f.eq(input, np.inf), top if posinf is None else posinf, y)
+    return f.where(f.eq(input, -np.inf), -top if neginf is None else neginf, y)
+
+
+def _ldexp_samples(rng):
+    yield (rng.standard_normal((3, 5)), rng.integers(-3, 4, (3, 5))), {}
+    yield (rng.standard_normal((3, 5)), np.array(4)), {}
+
+
+@composite(dtypes=ALL, ref=lambda x, n: x * 2.0**n, samples=_ldexp_samples)
+def ldexp(f, input, other):
+    """input * 2^other."""
+    return f.mul(input, f.exp2(other))
+
+
+def _float_power_samples(rng):
+    yield (rng.uniform(0.3, 3, (3, 5)), 2.5), {}
+    yield (rng.uniform(0.3, 3, (3, 5)), rng.uniform(-2, 2, 5)), {}
+
+
+@composite(dtypes=ALL, ref=np.float_power, samples=_float_power_samples)
+def float_power(f, input, exponent):
+    """input ** exponent in float64."""
+    wide = [x.to(dtype="float64") if hasattr(x, "strides_") else float(x) for x in (input, exponent)]
+    return f.pow(*wide)
+
+
+def _frexp_grad_samples(rng):
+    yield (rng.uniform(1.1, 1.9, (3, 5)) * 4,), {}
+
+
+def _frexp_samples(rng):
+    yield (rng.standard_normal((3, 17)) * 100,), {}
+    yield (np.array([0.0, -0.0, 1.0, -8.0, 0.3, 6e-5]),), {}
+
+
+@composite(ref=np.frexp, samples=_frexp_samples, grad_samples=_frexp_grad_samples, fields=("mantissa", "exponent"))
+def frexp(f, input):
+    """(mantissa, int32 exponent), input = mantissa * 2^exponent and 0.5 <= |mantissa| < 1; infinity and NaN stay."""
+    check(f, input, "input")
+    x = wider(input)
+    bits, most, kind = (23, 255, "int32") if x.dtype.itemsize == 4 else (52, 2047, "int64")
+    tiny = f.lt(f.abs(x.detach()), 2.0 ** (2 - most // 2))  # subnormal numbers grow first
+    grown = f.where(tiny, f.mul(x.detach(), 2.0**bits), x.detach()).contiguous()
+    stored = grown.view(tiny.to(dtype=kind).dtype)
+    stored = f.bitwise_and(f.bitwise_right_shift(stored, bits), most)
+    plain = f.logical_and(f.ne(stored, 0), f.ne(stored, most))
+    exponent = f.sub(stored, f.where(tiny, most // 2 - 1 + bits, most // 2 - 1))
+    exponent = f.where(plain, exponent, 0)
+    half = f.trunc_divide(exponent, 2)
+    mantissa = x
+    for part in (half, f.sub(exponent, half)):
+        mantissa = f.mul(mantissa, f.exp2(f.neg(part).to(dtype=x.dtype)))
+    return mantissa.to(dtype=input.dtype), exponent.to(dtype="int32")
+
+
+def _rsub_samples(rng):
+    yield (rng.standard_normal((3, 5)), rng.standard_normal(5)), {"alpha": 2}
+    yield (rng.standard_normal((3, 5)), 1.5), {}
+
+
+@composite(dtypes=NUMBERS, ref=lambda x, y, alpha=1: y - alpha * x, samples=_rsub_samples)
+def rsub(f, input, other, *, alpha: float = 1):
+    """other - alpha * input."""
+    return f.sub(other, input if alpha == 1 else f.mul(input, alpha))
+
+
+_NAMES = {"subtract": sub, "multiply": mul, "negative": neg, "absolute": abs_, "greater": gt, "greater_equal": ge}
+_NAMES |= {"less": lt, "less_equal": le, "not_equal": ne}
+for _name, _row in _NAMES.items():
+    alias(_row, _name)

@@ -1,0 +1,140 @@
+"""Reductions that are written with others."""
+
+import math
+
+import numpy as np
+
+from ..table.composite import composite
+from ..table.registry import ALL
+from ._layout import check
+from ._rules import SUM_TOLERANCE, over, reduce_samples
+from .statistics import _TOLERANCE, _grad_samples, _var_ref, _var_samples
+
+
+def _nan_samples(rng):
+    for (x,), options in list(reduce_samples(rng))[2:]:
+        yield (np.where(rng.uniform(size=x.shape) < 0.2, np.nan, x) if x.ndim else x,), options
+
+
+def _no_nan_samples(rng):
+    yield (rng.standard_normal((3, 5)),), {"dim": 1}
+    yield (rng.standard_normal((3, 5)),), {}
+
+
+def _ignoring(ref):
+    return {"ref": over(ref), "samples": _nan_samples, "grad_samples": _no_nan_samples, "tolerance": SUM_TOLERANCE}
+
+
+@composite(dtypes=ALL, **_ignoring(np.nansum), amp="float32")
+def nansum(f, input, dim=None, keepdim=False, *, dtype=None):
+    """Sum over `dim` of what is not NaN, under the rules of `sum`."""
+    check(f, input, "input")
+    x = input if dtype is None else input.to(dtype=dtype)
+    return f.sum(f.where(f.eq(x, x), x, 0) if x.dtype.is_floating_point else x, dim, keepdim, dtype=dtype)
+
+
+@composite(**_ignoring(np.nanmean), amp="float32")
+def nanmean(f, input, dim=None, keepdim=False, *, dtype=None):
+    """Mean over `dim` of what is not NaN; NaN where nothing is left."""
+    check(f, input, "input")
+    x = input if dtype is None else input.to(dtype=dtype)
+    wide = x.to(dtype="float32") if x.dtype.itemsize == 2 else x
+    count = f.sum(f.eq(wide, wide), dim, keepdim)
+    return f.div(f.nansum(wide, dim, keepdim), count).to(dtype=x.dtype)
+
+
+def _zeros(rng):
+    for (x,), options in reduce_samples(rng):
+        if not options.pop("keepdim", False):
+            yield (np.where(x > 1.2, x, 0),), options
+
+
+def _count_ref(input, dim=None):
+    return np.asarray(np.count_nonzero(input, axis=tuple(dim) if isinstance(dim, list) else dim))
+
+
+@composite(dtypes=ALL, ref=_count_ref, samples=_zeros, gradient=None)
+def count_nonzero(f, input, dim=None):
+    """How many elements over `dim` (an int, several, or None for all) are not 0: int64."""
+    return f.sum(f.ne(input, 0), dim)
+
+
+def _aminmax_ref(input, dim=None, keepdim=False):
+    return np.min(input, axis=dim, keepdims=keepdim), np.max(input, axis=dim, keepdims=keepdim)
+
+
+def _aminmax_samples(rng):
+    yield (rng.standard_normal((3, 5)),), {}
+    yield (rng.standard_normal((3, 5)),), {"dim": 1, "keepdim": True}
+
+
+@composite(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, fields=("min", "max"))
+def aminmax(f, input, *, dim=None, keepdim=False):
+    """(min, max) over one `dim` or all elements; NaN if one element is."""
+    return f.amin(input, dim, keepdim), f.amax(input, dim, keepdim)
+
+
+def _pair(function):
+    def ref(input, dim=None, unbiased=True, keepdim=False, correction=None):
+        return function(_var_ref(input, dim, unbiased, keepdim, correction)), np.mean(input, dim, keepdims=keepdim)
+
+    return {"ref": ref, "samples": _var_samples, "grad_samples": _grad_samples, "tolerance": _TOLERANCE}
+
+
+def _with_mean(f, function, input, dim, unbiased, keepdim, correction):
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return function(input, dim, unbiased, keepdim, correction), f.mean(input, dim, keepdim)
+
+
+@composite(**_pair(lambda v: v), amp="float32")
+def var_mean(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
+    """(variance, mean) over `dim`, by the arguments of `var`."""
+    return _with_mean(f, f.var, input, dim, unbiased, keepdim, correction)
+
+
+@composite(**_pair(np.sqrt), amp="float32")
+def std_mean(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
+    """(standard deviation, mean) over `dim`, by the arguments of `var`."""
+    return _with_mean(f, f.std, input, dim, unbiased, keepdim, correction)
+
+
+def _dist_samples(rng):
+    for p in (2, 1, 3, math.inf):
+        yield (rng.standard_normal((3, 5)), rng.standard_normal(5), p), {}
+
+
+def _dist_ref(x, y, p=2):
+    return np.asarray(np.linalg.norm((x - y).reshape(-1), p))
+
+
+@composite(ref=_dist_ref, samples=_dist_samples, tolerance=_TOLERANCE, amp="float32")
+def dist(f, input, other, p: float = 2):
+    """The norm of order `p` of input - other."""
+    return f.norm(f.sub(input, other), p)
+
+
+def _renorm_ref(x, p, dim, maxnorm):
+    axes = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
+    norm = (np.abs(x) ** p).sum(axes, keepdims=True) ** (1 / p)
+    return np.where(norm > maxnorm, x * (maxnorm / (norm + 1e-7)), x)
+
+
+def _renorm_samples(rng):
+    yield (rng.standard_normal((3, 17)), 2, 0, 3.0), {}
+    yield (rng.standard_normal((2, 5, 3)), 1, 1, 4.0), {}
+
+
+@composite(ref=_renorm_ref, samples=_renorm_samples, tolerance=_TOLERANCE, amp="float32")
+def renorm(f, input, p: float, dim, maxnorm: float):
+    """Each slice along `dim` scaled down to a norm of order `p` of at most `maxnorm`."""
+    check(f, input, "input")
+    ndim = len(input.shape_)
+    if ndim < 2 or p <= 0 or maxnorm < 0:
+        raise ValueError(
+            f"`renorm` takes at least 2 dims, a positive `p` and `maxnorm`, got {input.shape_}, {p}, {maxnorm}"
+        )
+    norm = f.norm(input, p, [d for d in range(ndim) if d != dim % ndim], True)
+    over_ = f.gt(norm, maxnorm)
+    scale = f.where(over_, f.div(maxnorm, f.add(f.where(over_, norm, 1.0), 1e-7)), 1.0)
+    return f.mul(input, scale)

@@ -1,0 +1,90 @@
+"""Special functions beside SciPy, at their poles and ends, where series change, and of integers."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+
+special = pytest.importorskip("scipy.special")
+ENDS = [0.0, -0.0, 1.0, -1.0, -2.0, 0.5, -0.5, 9.999, 10.001, 29.99, 30.01, -3.7, 170.0, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize(
+    "name, reference",
+    [(n, n) for n in "digamma erfc erfcx i0 i0e i1 i1e log_ndtr ndtr entr".split()] + [("lgamma", "gammaln")],
+)
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 3e-13), ("float32", 2e-6)])
+def test_ends_and_poles(name, reference, dtype, tolerance):
+    x = np.array(ENDS, dtype)
+    with np.errstate(all="ignore"):
+        expected = getattr(special, reference)(x.astype("f8")).astype(dtype)
+    if name in ("i0", "i1"):
+        expected[-3:-1] = np.inf, np.inf if name == "i0" else -np.inf  # SciPy's are NaN
+    if name == "lgamma":
+        expected[-2] = np.inf  # as PyTorch and C; SciPy's is -inf
+    np.testing.assert_allclose(getattr(ic, name)(ic.from_numpy(x)).numpy(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_inverse_of_erf(rng):
+    for dtype, tolerance in (("float64", 1e-13), ("float32", 1e-6)):
+        x = np.concatenate([rng.uniform(-1, 1, 2000), 1 - 10.0 ** -np.arange(1, 8), [0, 1, -1, 1.5, np.nan]]).astype(
+            dtype
+        )
+        expected = special.erfinv(x.astype("f8"))
+        np.testing.assert_allclose(ic.erfinv(ic.from_numpy(x)).numpy(), expected, rtol=tolerance, atol=1e-30)
+
+
+@pytest.mark.parametrize("a", [1e-3, 0.7, 20.0, 21.0, 150.0, 5000.0])
+def test_incomplete_gamma_functions(a):
+    x = a * np.array([0.0, 0.01, 0.5, 0.9, 0.999, 1.0, 1.001, 1.1, 2.0, 10.0, np.inf])
+    a = np.full_like(x, a)
+    for name in ("gammainc", "gammaincc"):
+        ours = getattr(ic.special, name)(ic.from_numpy(a), ic.from_numpy(x)).numpy()
+        np.testing.assert_allclose(ours, getattr(special, name)(a, x), rtol=1e-11, atol=1e-15)
+    for one, two in ((0, 0), (0, 1), (np.inf, 1), (np.inf, np.inf), (-1, 1), (1, -1), (np.nan, 1)):
+        pair = ic.tensor([float(one)]), ic.tensor([float(two)])
+        np.testing.assert_equal(ic.igamma(*pair).item(), special.gammainc(float(one), float(two)))
+
+
+def test_zeta_below_zero_and_polygamma():
+    s = np.array([2.0, 3.0, 4.0, 2.0, 1.0, 0.5, 2.5, 2.0, 3.0])
+    q = np.array([-0.5, -7.25, -1e5 - 0.5, -1e-9, 2.0, 2.0, -0.5, -3.0, 0.0])
+    np.testing.assert_allclose(ic.zeta(ic.from_numpy(s), ic.from_numpy(q)).numpy(), special.zeta(s, q), rtol=1e-12)
+    x = ic.tensor([0.3, 4.0], dtype="float64")
+    np.testing.assert_allclose(x.polygamma(3).numpy(), special.polygamma(3, [0.3, 4.0]), rtol=1e-12)
+    with pytest.raises(ValueError, match="`n` of `polygamma` must not be negative"):
+        x.polygamma(-1)
+
+
+def test_integers_become_float32():
+    x = ic.tensor([1, 2, 3])
+    for name in ("lgamma", "atan", "sinh", "erfc", "i0", "log2", "sinc", "logit"):
+        y = getattr(ic, name)(x)
+        assert y.dtype is ic.float32
+        np.testing.assert_array_equal(y.numpy(), getattr(ic, name)(x.float()).numpy())
+    assert ic.copysign(x, -1).tolist() == [-1, -2, -3] and not ic.signbit(x).any()
+
+
+def test_signs_of_what_has_none():
+    x = ic.tensor([np.nan, -0.0, 0.0, np.inf])
+    assert ic.sign(x).tolist() == [0, 0, 0, 1] and ic.signbit(x)[1:].tolist() == [True, False, False]
+    assert ic.heaviside(x, ic.tensor(0.5)).tolist() == [0, 0.5, 0.5, 1]
+    np.testing.assert_equal(ic.fmax(x, ic.tensor(1.0)).tolist(), [1, 1, 1, np.inf])
+    np.testing.assert_equal(ic.logaddexp(x[3:], x[3:]).tolist(), [np.inf])
+    assert ic.xlogy(ic.zeros(2), ic.tensor([0.0, -1.0])).tolist() == [0, 0]
+    assert ic.atan2(ic.tensor([0.0, -0.0, 1.0]), ic.tensor([-1.0, -1.0, np.inf])).tolist() == pytest.approx(
+        [np.pi, -np.pi, 0.0]
+    )
+    mantissa, exponent = ic.frexp(ic.tensor([1e-40, -3.0, np.inf, 0.0]))
+    assert mantissa.tolist() == [*np.frexp(np.float32([1e-40, -3.0, np.inf, 0.0]))[0]]
+    assert exponent.tolist() == [-132, 2, 0, 0] and exponent.dtype is ic.int32
+
+
+def test_names_of_scipy():
+    for name in ic.special.__all__:
+        assert callable(getattr(ic.special, name)), name
+    assert importlib.import_module("infinicore.special").expit(ic.zeros(1)).item() == 0.5
+    with pytest.raises(AttributeError, match="no attribute 'airy'"):
+        ic.special.airy
