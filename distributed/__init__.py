@@ -18,6 +18,7 @@ _NAMES = {
     "objects": "all_gather_object broadcast_object gather_object scatter_object",
     "ddp": "DistributedDataParallel Join",
     "work": "Work",
+    "zero": "ZeroDataParallel",
     "world": "PeerError launched",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}

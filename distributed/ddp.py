@@ -59,9 +59,12 @@ class DistributedDataParallel(nn.Module):
         self._check_alike()
         self._give(0)
         compression = None if compression is None else as_dtype(compression)
-        self.reducer, self._sync, self._joining = None, True, None
-        if self.group.size > 1:
-            self.reducer = Reducer(parameters, self.group, first_bucket_mb * MB, bucket_mb * MB, compression)
+        self._sync, self._joining = True, None
+        self.reducer = self._reducer(parameters, first_bucket_mb * MB, bucket_mb * MB, compression)
+
+    def _reducer(self, parameters, first_bytes, most_bytes, compression):
+        """What averages gradients, None where there is one rank."""
+        return Reducer(parameters, self.group, first_bytes, most_bytes, compression) if self.group.size > 1 else None
 
     def _check_alike(self):
         """The ranks must have the same model."""

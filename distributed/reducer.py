@@ -36,7 +36,7 @@ class Reducer:
         self.memory, self.order, self.used = {}, [], set()
         self.active, self.started, self.rebuilt, self.expects = False, False, False, False
         for dtype in dict.fromkeys(p.dtype for p in parameters):
-            total = sum(_padded(p) for p in parameters if p.dtype is dtype)
+            total = sum(padded(p) for p in parameters if p.dtype is dtype)
             self.memory[dtype] = group.empty((total,), dtype)
         self.buckets, self.at = [], {}
         self.cut(list(range(len(parameters)))[::-1])
@@ -60,7 +60,7 @@ class Reducer:
             members = open_ones.setdefault(p.dtype, [])
             members.append(i)
             limit = self.limits[0] if not self.buckets else self.limits[1]
-            if sum(_padded(self.parameters[j]) for j in members) * p.dtype.itemsize >= limit:
+            if sum(padded(self.parameters[j]) for j in members) * p.dtype.itemsize >= limit:
                 self._close(open_ones.pop(p.dtype), used)
         for members in open_ones.values():
             self._close(members, used)
@@ -71,7 +71,7 @@ class Reducer:
         for i in members:
             p = self.parameters[i]
             views[i] = self.memory[dtype][at : at + p.numel()].view(p.shape)
-            at += _padded(p)
+            at += padded(p)
         used[dtype] = at
         bucket = Bucket(self.memory[dtype][start:at], members, views)
         bucket.flat.zero_()  # the gaps between gradients count for nothing, but must be numbers
@@ -201,6 +201,7 @@ class Reducer:
         self.cut(broadcast_object(seen, 0, self.group))
 
 
-def _padded(p):
+def padded(p):
+    """Elements of a parameter's place in a bucket: whole cache lines."""
     step = _ALIGN // p.dtype.itemsize
     return -(-max(p.numel(), 1) // step) * step

@@ -100,7 +100,7 @@ class Fused(Optimizer):
     kernel = None  # name of the kernel
     counts = True  # whether states have a `step`
     starts_fresh = False  # whether the first state begins as the first gradient, not as zeros
-    takes_grad_scale = True
+    takes_grad_scale = elementwise = True
 
     def __init__(self, params, defaults, master_weights=False):
         self.master_weights = bool(master_weights)

@@ -54,6 +54,7 @@ class Optimizer:
     """
 
     takes_grad_scale = False
+    elementwise = False  # whether a part of a parameter is updated as it would be within the whole
 
     def __init__(self, params, defaults):
         if isinstance(params, Tensor):
@@ -111,6 +112,11 @@ class Optimizer:
                 raise TypeError(f"`params` must hold tensors, got {type(p).__name__}")
             if not p.dtype.is_floating_point:
                 raise TypeError(f"`params` must hold tensors of floats, got {p.dtype}")
+            if getattr(p, "sharded", False) and not self.elementwise:
+                raise ValueError(
+                    f"`params` holds shards of parameters, and {type(self).__name__} needs whole ones: use an "
+                    "elementwise optimizer such as AdamW, or DistributedDataParallel"
+                )
             if not p.is_leaf:
                 raise ValueError("`params` must hold leaf tensors, got the result of a computation: detach it")
         own = {id(p) for p in params}

@@ -2,6 +2,7 @@
 
 import infinicore.distributed as dist
 import numpy as np
+from data_parallel_models import GPT2, LLAMA, ROWS, batches, pair
 
 import infinicore as ic
 from infinicore import nn, optim
@@ -9,32 +10,10 @@ from infinicore.models import from_config
 
 group = dist.init()
 R, N = group.rank, group.size
-ROWS, LENGTH = 2, 16
-GPT2 = {
-    "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 97,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
-LLAMA = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 97, "hidden_size": 32,
-    "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "rms_norm_eps": 1e-5, "max_position_embeddings": 16, "rope_theta": 10000.0, "tie_word_embeddings": True,
-}  # fmt: skip
-
-
-def batches(count):
-    """Ids for all ranks: [count][N * ROWS, LENGTH]."""
-    rng = np.random.default_rng(0)
-    return [rng.integers(0, 97, (N * ROWS, LENGTH + 1)) for _ in range(count)]
 
 
 def step_loss(model, ids):
     return model.loss(*pair(ids))
-
-
-def pair(ids):
-    """Inputs and targets."""
-    ids = ids.astype(np.int64)
-    return ic.from_numpy(ids[:, :-1].copy()), ic.from_numpy(ids[:, 1:].copy())
 
 
 def mean_loss(model, loss):
@@ -65,7 +44,7 @@ def language(config, accumulate, record):
     for step in range(10):
         total = 0.0
         expected = 0.0
-        for micro, ids in enumerate(batches(10 * accumulate)[step * accumulate : (step + 1) * accumulate]):
+        for micro, ids in enumerate(batches(10 * accumulate, N)[step * accumulate : (step + 1) * accumulate]):
             loss = step_loss(reference, ids)
             (loss / accumulate).backward()
             expected += loss.item() / accumulate
