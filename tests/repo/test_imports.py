@@ -20,7 +20,7 @@ LAYERS = (
     ("dispatch",),
     ("interop",),
     ("autograd",),
-    ("tensor",),
+    ("tensor", "interop.array_api", "interop.array_linalg"),
     ("runtime", "context", "random", "linalg", "special"),
     ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
