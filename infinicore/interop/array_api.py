@@ -15,9 +15,8 @@ from ..core.tensor_cy import TensorBase
 from ..device import current, usable
 from ..dispatch.functions import FUNCTIONS
 from ..dtype import dtype as _dtype
-from ..dtype import finfo, iinfo, promote_types
+from ..dtype import promote_types
 from ..tensor import creation as _creation
-from ..tensor.kinds import broadcast_shapes, e, inf, nan, newaxis, pi
 from . import array_linalg as linalg
 from .dlpack import from_dlpack as _from_dlpack
 
@@ -180,8 +179,9 @@ def _cumulative(name, op, first):
 
 
 mean, all, any, max, min = (
-    _reduction(name, op) for name, op in (("mean", "mean"), ("all", "all"), ("any", "any"), ("max", "amax"), ("min", "amin"))
-)  # fmt: skip
+    _reduction(name, op)
+    for name, op in (("mean", "mean"), ("all", "all"), ("any", "any"), ("max", "amax"), ("min", "amin"))
+)
 sum, prod = _accumulation("sum", "sum"), _accumulation("prod", "prod")
 std, var = _spread("std", "std"), _spread("var", "var")
 cumulative_sum, cumulative_prod = (

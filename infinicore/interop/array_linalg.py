@@ -1,9 +1,6 @@
 """The `linalg` of the array API standard over the framework's: all of it but `eig` and `eigvals` (complex)."""
 
-from math import inf
-
 from ..core import layout
-from ..core.tensor_cy import TensorBase
 from ..dispatch.functions import FUNCTIONS
 from ..dtype import promote_types
 

@@ -40,7 +40,8 @@ CASES = [
     *[(name, (B, B[:, ::-1]), {}) for name in "logical_and logical_or logical_xor".split()],
     *[(name, (x,), {"axis": axis, "keepdims": keep}) for name in "sum prod max min any all".split() for x in (X, C)
       for axis, keep in ((None, False), (None, True), (0, True), (-1, False), ((0, 1), False), ((), True))],
-    *[(name, (X,), {"axis": axis}) for name in "mean std var argmax argmin count_nonzero".split() for axis in (None, 1)],
+    *[(name, (X,), {"axis": axis}) for name in "mean std var argmax argmin count_nonzero".split()
+      for axis in (None, 1)],
     *[(name, (X,), {"axis": 1, "keepdims": True}) for name in "std argmax count_nonzero".split()],
     *[(name, (x,), {}) for name in ("sum", "prod") for x in (U, I, B, E)],
     ("sum", (I,), {"dtype": "float64"}),
@@ -106,8 +107,8 @@ CASES = [
     ("zeros", ((2, 3),), {"dtype": "int8"}),
     ("full_like", (X, 2), {}),
     ("ones_like", (I,), {}),
-    *[(f"linalg.{name}", (P,), {}) for name in "cholesky det eigvalsh inv pinv slogdet svdvals trace matrix_rank".split()],
-    *[(f"linalg.{name}", (P,), {}) for name in ("matrix_norm", "vector_norm")],
+    *[(f"linalg.{name}", (P,), {}) for name in (
+      "cholesky det eigvalsh inv matrix_norm matrix_rank pinv slogdet svdvals trace vector_norm").split()],
     ("linalg.matrix_power", (P, 3), {}),
     ("linalg.solve", (P, Y[:2]), {}),
     ("linalg.solve", (P, np.stack([P, P])), {}),
@@ -234,3 +235,11 @@ def test_scipy_and_scikit_learn_compute_on_tensors():
     environment = {**os.environ, "SCIPY_ARRAY_API": "1"}  # SciPy reads it when it is imported
     done = subprocess.run([sys.executable, "-c", LIBRARIES], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_array_times_a_tensor_is_a_tensor_with_gradients():
+    x = ic.from_numpy(X.copy()).requires_grad_()
+    y = np.ones((4, 2), np.float32) @ x
+    assert isinstance(y, ic.Tensor) and y.shape == (4, 3)
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), np.full((2, 3), 4))

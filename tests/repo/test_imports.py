@@ -24,7 +24,7 @@ LAYERS = (
     ("runtime", "context", "random", "linalg", "special"),
     ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
-    ("lib", "ops"),
+    ("lib", "ops", "interop.torch"),
     ("distributed",),
     ("io",),
     ("lm",),
