@@ -15,8 +15,9 @@ from ..core.tensor_cy import TensorBase
 from ..device import current, usable
 from ..dispatch.functions import FUNCTIONS
 from ..dtype import dtype as _dtype
-from ..dtype import promote_types
+from ..dtype import finfo, iinfo, promote_types  # noqa: F401 (names of the standard)
 from ..tensor import creation as _creation
+from ..tensor.kinds import broadcast_shapes, e, inf, nan, newaxis, pi  # noqa: F401 (names of the standard)
 from . import array_linalg as linalg
 from .dlpack import from_dlpack as _from_dlpack
 

@@ -162,6 +162,8 @@ def test_the_namespace_and_its_inspection():
     assert x.__array_namespace__() is xp is x.__array_namespace__(api_version="2023.12")
     with pytest.raises(ValueError, match="api_version"):
         x.__array_namespace__(api_version="1999.01")
+    assert (xp.inf, xp.newaxis, xp.broadcast_shapes((2, 1), (3,))) == (float("inf"), None, (2, 3))
+    assert xp.isnan(ic.tensor(xp.nan)) and 2 < xp.e < 3 < xp.pi and xp.finfo(xp.float32).bits == xp.iinfo("int32").bits
     info = xp.__array_namespace_info__()
     assert info.default_dtypes()["real floating"] is xp.float32 and info.default_dtypes()["complex floating"] is None
     assert list(info.dtypes(kind=("bool", "real floating"))) == ["bool", "float32", "float64"]
