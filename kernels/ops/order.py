@@ -470,7 +470,9 @@ def bincount(f, input, weights=None, minlength: int = 0):
 def _span(f, x, low, high, apart):
     """The ends of a histogram: those of the elements where none are given, and never the same."""
     low, high = float(low), float(high)
-    if low == high == 0 and x.numel_:
+    if low == high == 0 and not x.numel_:
+        high = 1.0
+    elif low == high == 0:
         low, high = float(f.amin(x).item()), float(f.amax(x).item())
     if not (math.isfinite(low) and math.isfinite(high)) or low > high:
         raise ValueError(f"the range of `{f.op.name}` must be finite and rising, got {low} to {high}")
