@@ -259,7 +259,7 @@ def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, 
     """The place of each element in a sorted sequence: before equal ones, or (`right`, `side` "right") behind them.
 
     `sorted_sequence` [S], or [..., S] with a sequence for each row of `input`, in whose dtype it must be; `sorter` are
-    the indices that sort it. A number is searched as a 0-dim tensor. NaN stands behind all.
+    the indices, of its shape, that sort it. A number is searched as a 0-dim tensor. NaN stands behind all.
     """
     check(call, sorted_sequence, "sorted_sequence")
     if not hasattr(input, "strides_"):
@@ -276,10 +276,11 @@ def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, 
             f"`sorted_sequence` {shape} of `{call.op.name}` must be a vector, or have the rows of {input.shape_}"
         )
     if sorter is not None:
-        index = sorter.reshape(-1) if len(shape) == 1 else None
-        if index is None:
-            raise NotImplementedError("`sorter` of `searchsorted` goes with one sequence: gather the rows first")
-        sorted_sequence = sorted_sequence[index]
+        if sorter.shape_ != shape:
+            raise ValueError(
+                f"`sorter` of `{call.op.name}` must have the sequence's shape {shape}, got {sorter.shape_}"
+            )
+        sorted_sequence = sorted_sequence.gather(-1, sorter)
     y = call.empty(input.shape_, "int64") if out_int32 else call.out(input.shape_, "int64")
     x, dtype = input.contiguous(), "uint8" if input.dtype.name == "bool" else input.dtype.name
     count = x.shape_[-1] if len(shape) > 1 else x.numel_

@@ -108,23 +108,24 @@ def _matrix_power_samples(rng):
     tolerance={**TOLERANCE, "bfloat16": (5e-2, 0.5)},
 )
 def matrix_power(f, input, n: int):
-    """Square matrices [..., N, N] to the power of an integer `n` of 0 or more."""
+    """The product of `n` times square matrices [..., N, N]; a negative `n` means the inverse, 0 the identity."""
     check(f, input, "input")
     if len(input.shape_) < 2 or input.shape_[-1] != input.shape_[-2]:
         raise ValueError(f"`input` of `matrix_power` must be [..., N, N], got shape {input.shape_}")
     n = operator.index(n)
-    if n < 0:
-        raise NotImplementedError(f"`n` of `matrix_power` is {n}: powers of inverses are not there")
     if n == 0:
         ones = f.where(f.eq(input, input), 1.0, 1.0).to(dtype=input.dtype)
         return f.tril(f.triu(ones))
-    result, square = None, input
+    result, square, n = None, f.linalg_inv(input) if n < 0 else input, abs(n)
     while n:
         if n & 1:
             result = square if result is None else f.matmul(result, square)
         n >>= 1
         square = f.matmul(square, square) if n else square
     return f.rearrange(result) if result is input else result
+
+
+alias(matrix_power, "linalg_matrix_power")
 
 
 # ---- products that are added to something --------------------------------------------------------

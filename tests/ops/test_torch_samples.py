@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import infinicore as ic
+import infinicore.nn.functional as F
 
 RNG = np.random.default_rng(7)
 SQUARE = RNG.standard_normal((2, 4, 4)) + 4 * np.eye(4)
@@ -34,6 +35,12 @@ CASES = {
         [RNG.standard_normal((2, 6, 3)), np.ones((2, 3))],
         lambda x, a, b: x.linalg.tensorsolve(a, b, dims=(1,)),
     ),
+    "searchsorted, a sorter of rows": (
+        [WIDE, RNG.standard_normal((3, 2))],
+        lambda x, a, b: x.searchsorted(a.detach(), b.detach(), sorter=x.argsort(a.detach(), -1)),
+    ),
+    "powers": ([SQUARE], lambda x, a: (x.linalg.matrix_power(a, -2), x.matrix_power(a, 3))),
+    "the layout kept": ([SQUARE], lambda x, a: a.to(x.float32, memory_format=x.preserve_format)),
     "histogram of nothing": ([np.zeros((5, 0))], lambda x, a: x.histogram(a.detach(), 4)),
     "histogram of equal numbers": ([np.zeros(5)], lambda x, a: x.histogram(a.detach(), 2)),
     "unfold of an empty batch": ([np.zeros((0, 2, 5, 5))], lambda x, a: x.nn.functional.unfold(a, 2)),
@@ -81,6 +88,13 @@ REFUSED = {
     "integer aweights": lambda: ic.cov(X, aweights=ic.full((5,), 1)),
     "negative aweights": lambda: ic.cov(X, aweights=-ic.ones(5)),
     "pivot of lu_factor": lambda: ic.linalg.lu_factor(X, pivot=False),
+    "ignore_index of probabilities": lambda: F.linear_cross_entropy(
+        ic.ones(2, 3), ic.ones(2, 3), ic.ones(2, 2), ignore_index=0
+    ),
+    "one sample, many losses": lambda: F.linear_cross_entropy(
+        ic.ones(3), ic.ones(2, 4, 3), ic.zeros(2, 4).to(ic.int64)
+    ),
+    "shape of a sorter": lambda: ic.searchsorted(X, X, sorter=ic.full((5,), 0)),
     "shape of rtol": lambda: ic.linalg.pinv(X, rtol=ic.ones(2)),
 }
 
