@@ -391,6 +391,8 @@ def least(A, values, atol, rtol):
 
 
 def _pinv_ref(A, *, atol=None, rtol=None, hermitian=False):
+    if hermitian:
+        A = np.tril(A) + np.tril(A, -1).swapaxes(-1, -2)
     u, s, vh = np.linalg.svd(A, False)
     if not s.size:
         return np.zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]), A.dtype)
@@ -411,16 +413,18 @@ def linalg_pinv(call, A, *, atol=None, rtol=None, hermitian=False):
     """The pseudo-inverses [..., N, M] of matrices [..., M, N] (Moore and Penrose).
 
     Singular values up to max(atol, rtol * the largest) count as 0; `rtol` is max(M, N) times the dtype's epsilon, or 0
-    beside a positive `atol`; both are numbers or tensors [...]. `hermitian` says that A is symmetric. The derivative
-    holds where the rank does not change.
+    beside a positive `atol`; both are numbers or tensors [...]. `hermitian` says that A is symmetric: the upper
+    triangle is not read. The derivative holds where the rank does not change.
     """
     check_matrices(call, A, square=bool(hermitian))
     atol, rtol = tolerances(call, A, atol, rtol)
-    return call.lapack(lambda a: _pinv_ref(a, atol=atol, rtol=rtol), A)
+    return call.lapack(lambda a: _pinv_ref(a, atol=atol, rtol=rtol, hermitian=hermitian), A)
 
 
 @linalg_pinv.grad("A")
-def _(f, g, A, out):
+def _(f, g, A, out, hermitian):
+    if hermitian:
+        A = f.tril(A) + _t(f.tril(A, -1))
     p, gt = out, _t(g)
     pt, ap, pa = _t(p), f.matmul(A, p), f.matmul(p, A)
     first = f.matmul(gt - f.matmul(ap, gt), f.matmul(p, pt))

@@ -27,6 +27,8 @@ CASES = {
     },
     "pinv, rtol a tensor": ([SQUARE, np.array([0.5, 1e-9])], lambda x, a, t: x.linalg.pinv(a, rtol=t.detach())),
     "pinv, atol a tensor": ([TALL, np.array(1e-3)], lambda x, a, t: x.linalg.pinv(a, atol=t.detach())),
+    "pinv, hermitian": ([SQUARE], lambda x, a: x.linalg.pinv(a + a.transpose(-1, -2), hermitian=True)),
+    "pinv, of the lower triangle": ([SQUARE], lambda x, a: x.linalg.pinv(a.detach(), hermitian=True)),
     "matrix_rank, tensors": (
         [np.stack([LOW, LOW * 1e-9]), np.array([1e-3, 1e-3])],
         lambda x, a, t: x.linalg.matrix_rank(a.detach(), atol=t.detach(), rtol=t.detach()),
