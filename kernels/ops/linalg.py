@@ -355,6 +355,8 @@ def linalg_tensorsolve(f, A, B, dims=None):
         moved = [check_dim(d, len(A.shape_), "dims") for d in dims]
         A = A.permute(*(d for d in range(len(A.shape_)) if d not in moved), *moved)
     rest = A.shape_[len(B.shape_) :]
-    if A.shape_[: len(B.shape_)] != B.shape_ or math.prod(rest) != B.numel_:
-        raise ValueError(f"`A` of `{f.op.name}` must be {B.shape_} and dims of {B.numel_} elements, got {A.shape_}")
+    if not math.prod(A.shape_[: len(B.shape_)]) == B.numel_ == math.prod(rest):
+        raise ValueError(
+            f"`A` of `{f.op.name}` must be dims of {B.numel_} elements, twice, for `B` {B.shape_}, got {A.shape_}"
+        )
     return f.linalg_solve(A.reshape(B.numel_, -1), B.reshape(-1)).reshape(rest)

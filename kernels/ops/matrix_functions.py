@@ -14,6 +14,7 @@ from .decompositions import (
     _pinv_ref,
     _rectangles,
     _t,
+    _well_conditioned,
     check_matrices,
     eye_of,
     positive,
@@ -32,6 +33,35 @@ def logdet(f, input):
     sign, log = f.linalg_slogdet(input)
     return f.where(f.lt(sign, 0.0), math.nan, log)
 
+
+def _power_samples(rng):
+    for n in (0, 1, 2, 5):
+        yield (_well_conditioned(rng, 2, 3, 3), n), {}
+
+
+@composite(
+    ref=np.linalg.matrix_power, samples=_power_samples,
+    tolerance={"float32": (2e-4, 2e-4), "bfloat16": (5e-2, 0.5), "float16": (1e-2, 0.1)},
+    grad_samples=lambda rng: ((args, options) for args, options in _power_samples(rng) if args[1]),
+)  # fmt: skip
+def linalg_matrix_power(f, A, n):
+    """The product of `n` times A [..., N, N]; a negative `n` means the inverse (not in 16 bits), 0 the identity."""
+    check_matrices(f, A)
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"`n` of `{f.op.name}` must be an integer, got {n!r}")
+    if n == 0:
+        return f.rearrange(eye_of(f, A, A.shape_[-1]).expand(*A.shape_))
+    square, n = f.linalg_inv(A) if n < 0 else f.mul(A, 1.0), abs(n)
+    result = None
+    while n:
+        if n & 1:
+            result = square if result is None else f.matmul(result, square)
+        n >>= 1
+        square = f.matmul(square, square) if n else square
+    return result
+
+
+alias(linalg_matrix_power, "matrix_power")
 
 # Pade approximant of degree 13, and the norm up to which it is exact to float64 (Higham, SIAM J. Matrix Anal. 26).
 _PADE = (

@@ -34,8 +34,8 @@ CASES = {
         lambda x, a, t: x.linalg.matrix_rank(a.detach(), atol=t.detach(), rtol=t.detach()),
     ),
     "tensorsolve, dims": (
-        [RNG.standard_normal((2, 6, 3)), np.ones((2, 3))],
-        lambda x, a, b: x.linalg.tensorsolve(a, b, dims=(1,)),
+        [RNG.standard_normal((2, 3, 6)), np.ones((2, 3))],
+        lambda x, a, b: x.linalg.tensorsolve(a, b, dims=(0, 2)),
     ),
     "searchsorted, a sorter of rows": (
         [WIDE, RNG.standard_normal((3, 2))],
