@@ -12,6 +12,7 @@ given to is the kernel's `kind`: a thread, or all threads of a block together.
 
 import re
 import threading
+from pathlib import Path
 
 from ..build import jit
 
@@ -165,9 +166,9 @@ def _link_libdevice(module):
     import llvmlite.binding as llvm
 
     if any(f.is_declaration and f.name.startswith("__nv_") for f in module.functions):
-        from numba.cuda.cudadrv.libs import open_libdevice
+        from cuda.pathfinder import find_bitcode_lib  # in a wheel, or in an installed toolkit
 
-        module.link_in(llvm.parse_bitcode(open_libdevice()))
+        module.link_in(llvm.parse_bitcode(Path(find_bitcode_lib("device")).read_bytes()))
 
 
 _SIZE = re.compile(r"(\.param \.align 8 \.b8 kernel_param_0\[)\d+(\])")
