@@ -1,4 +1,4 @@
-"""Ranks of an MPI job: groups and meshes of them, collectives, data-parallel training.
+"""Ranks of an MPI job: groups and meshes of them, collectives, data- and tensor-parallel training.
 
 A process that was started alone is a job of one rank, and needs no MPI.
 """
@@ -17,6 +17,8 @@ _NAMES = {
     "mesh": "Mesh",
     "objects": "all_gather_object broadcast_object gather_object scatter_object",
     "ddp": "DistributedDataParallel Join",
+    "parallelize": "parallelize whole_state_dict",
+    "tensor_parallel": "ColumnParallelLinear RowParallelLinear VocabParallelEmbedding vocab_parallel_cross_entropy",
     "work": "Work",
     "zero": "ZeroDataParallel",
     "world": "PeerError launched",

@@ -5,6 +5,8 @@
 | `all_reduce` (sum, avg) | all-reduce (sum, avg) |
 | `copy_to` (nothing) | all-reduce (sum) |
 | `reduce_from` (all-reduce, sum) | nothing |
+| `split_to` (nothing but this rank's part) | all-gather |
+| `gather_from` (all-gather) | this rank's part |
 | `all_gather` | reduce-scatter |
 | `reduce_scatter` (sum, avg) | all-gather |
 | `broadcast` | reduce to the source |
@@ -15,8 +17,11 @@
 | `send`, `recv` | recv, send |
 
 `copy_to` and `reduce_from` are the pair of tensor-parallel layers (Shoeybi et al., arXiv 1909.08053, figure 3): before
-what each rank computes a part of, and behind it.
+what each rank computes a part of, and behind it. `split_to` and `gather_from` are the pair where each has a part: in both,
+ranks compute the same from what is whole.
 """
+
+import infinicore
 
 from ..autograd import Function
 from ..dispatch import contiguous_copy, empty
@@ -54,6 +59,68 @@ def copy_to(input, group=None):
 def reduce_from(input, group=None):
     """The sum over all ranks, whose gradient is the same on each and passes as it is."""
     return _AllReduce.apply(input, "sum", None, world_group(group))
+
+
+def bounds(size, rank, ranks):
+    """(first, stop) of a rank's part of `size`: parts differ by one at most."""
+    return size * rank // ranks, size * (rank + 1) // ranks
+
+
+def _own_part(x, dim, group):
+    first, stop = bounds(x.shape_[dim], group.rank, group.size)
+    return contiguous_copy(x.narrow(dim, first, stop - first))
+
+
+def _joined_parts(x, dim, size, group):
+    if group.size == 1:
+        return contiguous_copy(x)
+    shape, parts = list(x.shape_), []
+    for rank in range(group.size):
+        first, stop = bounds(size, rank, group.size)
+        shape[dim] = stop - first
+        parts.append(empty(tuple(shape), x.dtype))
+    return infinicore.cat(c.all_gather(parts, contiguous_copy(x), group), dim)
+
+
+class _SplitTo(Function):
+    @staticmethod
+    def forward(ctx, x, dim, group):
+        ctx.dim, ctx.group, ctx.size = dim, group, x.shape_[dim]
+        return _own_part(x, dim, group)
+
+    @staticmethod
+    def backward(ctx, g):
+        return _joined_parts(g, ctx.dim, ctx.size, ctx.group), None, None
+
+
+def split_to(input, dim, group=None):
+    """This rank's part of `input` along `dim` (`bounds`); the parts of the gradient are joined."""
+    return _SplitTo.apply(input, dim, world_group(group))
+
+
+class _GatherFrom(Function):
+    @staticmethod
+    def forward(ctx, x, dim, size, group):
+        ctx.dim, ctx.group = dim, group
+        return _joined_parts(x, dim, size, group)
+
+    @staticmethod
+    def backward(ctx, g):
+        return _own_part(g, ctx.dim, ctx.group), None, None, None
+
+
+def gather_from(input, dim, size, group=None):
+    """The whole, of `size` along `dim`, of which every rank's `input` is its part (`bounds`).
+
+    The gradient is this rank's part, as every rank has the same gradient of the whole.
+    """
+    group = world_group(group)
+    first, stop = bounds(size, group.rank, group.size)
+    if input.shape_[dim] != stop - first:
+        raise ValueError(
+            f"`input` must have {stop - first} of {size} along dim {dim} on rank {group.rank}, got {input.shape_[dim]}"
+        )
+    return _GatherFrom.apply(input, dim, size, group)
 
 
 def _whole(x, size):

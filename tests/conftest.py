@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked `slow` too")
-    parser.addoption("--device", default="cpu", help="where the tests of ops compute: cpu, or host2 (tests/host2.py)")
+    parser.addoption("--device", default="cpu", help="where ops compute: cpu, host2 (tests/host2.py) or cuda")
 
 
 def pytest_collection_modifyitems(config, items):

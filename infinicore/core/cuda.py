@@ -3,7 +3,7 @@
 import threading
 
 from ..kernels.build import load as cpu_load
-from ..kernels.cuda import driver, load, plans
+from ..kernels.cuda import driver, load, plans, policy
 from . import launch, memory
 from .backend import Backend
 from .graph import Graph
@@ -166,6 +166,12 @@ class GpuBackend(Backend):
         """(handle, values before the addresses of operands, values behind them) of an elementwise launch."""
         handle = self.kernels.elementwise(op, inputs, compute, output, strided=True)
         return handle, [], [len(sizes), *sizes, *(s for own in steps for s in own)]
+
+    def split(self, kernel, units, unit_size):
+        """(n, grain) of a launch: an item of a GPU's own kernel is one unit, else as on the CPU."""
+        if not policy.is_own(kernel):
+            return super().split(kernel, units, unit_size)
+        return (units[0] * units[1] if type(units) is tuple else units), 1
 
     def plan(self, problem):
         """The `Plan` of a problem (`kernels/problems`)."""

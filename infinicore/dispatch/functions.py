@@ -240,9 +240,12 @@ def make_composite(op):
     writes = "out" in signature.parameters
 
     def run(*args, out=None, **kwargs):
+        values = (*args, *kwargs.values())
+        if core_launch.device_of(values) is None:
+            dispatch.one_device(op.name, (*op.parameters[: len(args)], *kwargs), values)
         if out is None:
             return paragraph(f, *args, **kwargs)
-        if core_launch.mode() & GRAD and core_launch.tracked((*args, *kwargs.values())):
+        if core_launch.mode() & GRAD and core_launch.tracked(values):
             _refuse_out(op, out)
         if writes:
             return paragraph(f, *args, out=out, **kwargs)

@@ -1,5 +1,7 @@
 """A decoder with a head: logits and losses over dense batches, logits over packed steps, text."""
 
+import dataclasses
+
 import numpy as np
 
 import infinicore
@@ -19,7 +21,7 @@ def _call(function, *args):
 
 
 class LanguageModel(nn.Module):
-    """Base of the models: a subclass has `decoder`, `lm_head`, `rotary` (its positions) and `dtype`.
+    """Base of the models: a subclass has `decoder`, `lm_head`, `rotary` (its positions), `dtype` and `names`.
 
     `model(input_ids)` takes ids [batch, sequence] (a Tensor, an array or lists, also of different lengths) and
     returns logits [batch, sequence, vocabulary]; see `forward`. In training mode, they are differentiable; in
@@ -28,11 +30,37 @@ class LanguageModel(nn.Module):
     """
 
     gradient_checkpointing = False
+    tensor_group, sequence_parallel = None, False  # the ranks that share this model: `distributed.parallelize`
 
     def __init__(self, config):
         super().__init__()
         self.config = config
         self.path, self.generation_config = None, {}
+
+    def tensor_parallel(self, group, sequence_parallel=False):
+        """Compute a part of the heads and of the MLP from now on, as one of `group`; returns the plan of the layers.
+
+        `infinicore.distributed.parallelize` calls it, and puts the plan into effect. Raises ValueError for heads that
+        cannot be divided.
+        """
+        config, size = self.config, group.size
+        if self.tensor_group is not None:
+            raise ValueError("`module` is divided among ranks already")
+        heads = "num_attention_heads", "num_key_value_heads"
+        for name in heads:
+            if getattr(config, name) % size:
+                raise ValueError(f"`{name}` ({getattr(config, name)}) must be a multiple of the {size} ranks of `tp`")
+        if config.quantization is not None or any(getattr(m, "quantized", None) is not None for m in self.modules()):
+            raise NotImplementedError("a quantised model cannot be divided among ranks: load one that is not quantised")
+        fields = {field.name for field in dataclasses.fields(config)}
+        own = dataclasses.replace(config, **{name: getattr(config, name) // size for name in fields & set(heads)})
+        for module in self.modules():
+            if getattr(module, "config", None) is config:
+                module.config = own
+        self.tensor_group, self.sequence_parallel = group, sequence_parallel
+        if sequence_parallel and hasattr(self.decoder, "sequence_group"):
+            self.decoder.sequence_group = group
+        return self.names.PLAN | (self.names.SEQUENCE if sequence_parallel else {})
 
     def init_weights(self):
         """Fill all parameters as the architecture does before training: see `from_config`."""
@@ -56,7 +84,12 @@ class LanguageModel(nn.Module):
         if ids.shape[1] > self.config.context:
             raise ValueError(f"`input_ids` has {ids.shape[1]} tokens a sequence; the context is {self.config.context}")
         run = checkpoint if self.gradient_checkpointing and self.training else _call
-        return self.decoder.hidden(ids, self.rotary, run)
+        hidden = self.decoder.hidden(ids, self.rotary, run)
+        if self.sequence_parallel:
+            from ..distributed import functional
+
+            hidden = functional.gather_from(hidden, 1, ids.shape[1], self.tensor_group)
+        return hidden
 
     def forward(self, input_ids, attention_mask=None, cache=None, labels=None):
         """Logits [batch, sequence, vocabulary], or with `labels` the mean loss of predicting each next label.
@@ -86,6 +119,11 @@ class LanguageModel(nn.Module):
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.lm_head.quantized is not None:
             raise NotImplementedError("a quantised model cannot be trained: load it without `quantize`")
+        if self.tensor_group is not None:
+            from ..distributed import vocab_parallel_cross_entropy
+
+            logits, size = self.lm_head.part(rows), self.config.vocab_size
+            return vocab_parallel_cross_entropy(logits, targets.reshape(-1), size, IGNORED, group=self.tensor_group)
         if type(self.lm_head) is not nn.Linear:  # more than its weight: an adapter
             return nn.functional.cross_entropy(self.lm_head(rows), targets.reshape(-1), ignore_index=IGNORED)
         return infinicore.linear_cross_entropy(rows, self.lm_head.weight, targets.reshape(-1), ignore_index=IGNORED)

@@ -23,6 +23,10 @@ def save_pretrained(model, folder, *, dtype=None):
     folder = Path(folder)
     if getattr(model, "source_config", None) is None:
         raise ValueError("`model` has no config.json to write: load or make it by from_pretrained or from_config")
+    if model.tensor_group is not None:
+        raise NotImplementedError(
+            "`model` is divided among ranks: save `infinicore.distributed.whole_state_dict` of it"
+        )
     names = architecture_for(model.config).names
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear) and type(module) is not nn.Linear:

@@ -129,8 +129,14 @@ N = {lanes}
 
 
 @jit.inline
-def read(x, i, left, plane):
-    {there}return {read}
+def read(x, i, plane):
+    return {read}
+
+
+@jit.inline
+def read_rest(x, i, left, plane):
+    there, s = ramp(0, types.int64, N) < left, {read_rest}
+    return {selected}
 
 
 @jit.inline
@@ -181,18 +187,18 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         return f"({', '.join(values)})" if rule.parts > 1 else values[0]
 
     if cut == "whole":
-        read, there = joined([f"vload(x + {k} * plane, i, 1)" for k in parts]), ""
+        read = read_rest = joined([f"vload(x + {k} * plane, i, 1)" for k in parts])
     else:
-        vector = "read_vector(x, i, left, fill(0, VALUE, N))" if lanes > 1 else "vload(x, i, 1)"
-        values = f"convert({vector}, VALUE)"
-        if itself:
-            read = f"convert({values}, STATE)"
-        else:
-            read = f"stated(element({values}))" if rule.parts > 1 else f"spread(element({values}), STATE, N)"
-        there = ""
-        if lanes > 1:
-            there = f"s, there = {read}, ramp(0, types.int64, N) < left\n    "
-            read = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
+
+        def states(vector):
+            values = f"convert({vector}, VALUE)"
+            if itself:
+                return f"convert({values}, STATE)"
+            return f"stated(element({values}))" if rule.parts > 1 else f"spread(element({values}), STATE, N)"
+
+        read = states("read_vector(x, i, N, fill(0, VALUE, N))" if lanes > 1 else "vload(x, i, 1)")
+        read_rest = states("vload_first(x, i, N, left)" if lanes > 1 else "vload(x, i, 1)")
+    selected = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
     across, step = [], 0
     while lanes >> step > 1:
         values = [v.replace("s", f"s{step}", 1) for v in here]
@@ -219,13 +225,15 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     bindings = [f"{k} = {type_expression(v)}" for k, v in types.items()]
     bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
     nothing = joined([f"fill(START_{k}, STATE, N)" for k in parts])
-    call = f"fold.inner(args, lo, {nothing}, read, join, lanes, exchange, keep, kept, write, SOURCE, RESULT, N)"
+    call = (
+        f"fold.inner(args, lo, {nothing}, read, read_rest, join, lanes, exchange, keep, kept, write, SOURCE, RESULT, N)"
+    )
     if kind == "outer":
         call = f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)"
     return _REDUCTION.format(
         name=rule.name, kind=kind + (f", {cut} of a long one" if cut else ""), types=", ".join(types.values()),
         bindings="\n".join(bindings), lanes=lanes, functions="\n\n\n".join(f"@jit.inline\n{f}" for f in functions),
-        there=there, read=read, across="\n".join(across), write=write, call=call,
+        read=read, read_rest=read_rest, selected=selected, across="\n".join(across), write=write, call=call,
         exchanged=joined([f"from_lane({v}, apart)" for v in here]),
         keep="\n".join(f"    store(parts, {rule.parts} * k + {i}, lane({v}, 0))" for i, v in enumerate(here)),
         kept=joined([f"vload(parts, {rule.parts} * k + {i}, 1)" for i in parts]),

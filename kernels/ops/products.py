@@ -1,7 +1,6 @@
 """Products of vectors and matrices that are written with `matmul`: PyTorch's names, and sums over named indices."""
 
 import math
-import operator
 
 import numpy as np
 
@@ -94,37 +93,6 @@ def outer(f, input, vec2, out=None):
 
 
 alias(outer, "ger")
-
-
-def _matrix_power_samples(rng):
-    for n in (0, 1, 2, 5):
-        yield (rng.standard_normal((2, 4, 4)), n), {}
-
-
-@composite(
-    ref=np.linalg.matrix_power,
-    samples=_matrix_power_samples,
-    grad_samples=_normal((2, 4, 4), 5),
-    tolerance={**TOLERANCE, "bfloat16": (5e-2, 0.5)},
-)
-def matrix_power(f, input, n: int):
-    """Square matrices [..., N, N] to the power of an integer `n` of 0 or more."""
-    check(f, input, "input")
-    if len(input.shape_) < 2 or input.shape_[-1] != input.shape_[-2]:
-        raise ValueError(f"`input` of `matrix_power` must be [..., N, N], got shape {input.shape_}")
-    n = operator.index(n)
-    if n < 0:
-        raise NotImplementedError(f"`n` of `matrix_power` is {n}: powers of inverses are not there")
-    if n == 0:
-        ones = f.where(f.eq(input, input), 1.0, 1.0).to(dtype=input.dtype)
-        return f.tril(f.triu(ones))
-    result, square = None, input
-    while n:
-        if n & 1:
-            result = square if result is None else f.matmul(result, square)
-        n >>= 1
-        square = f.matmul(square, square) if n else square
-    return f.rearrange(result) if result is input else result
 
 
 # ---- products that are added to something --------------------------------------------------------
@@ -447,6 +415,11 @@ def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
     count, weights = x.shape_[1], None
     for name, w in (("fweights", fweights), ("aweights", aweights)):
         if w is not None:
+            if w.dtype.is_floating_point is (name == "fweights"):
+                kind = "integers" if name == "fweights" else "floats"
+                raise TypeError(f"`{name}` of `cov` must be {kind}, got {w.dtype.name}: cast it first")
+            if w.numel_ and f.amin(w.detach()).item() < 0:
+                raise ValueError(f"`{name}` of `cov` must not be negative, got {f.amin(w.detach()).item()}")
             if len(w.shape_) != 1 or w.shape_[0] != count:
                 raise ValueError(f"`{name}` of `cov` must be [{count}], a weight for each observation, got {w.shape_}")
             weights = w if weights is None else weights * w

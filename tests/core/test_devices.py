@@ -26,8 +26,9 @@ def placed(host2):
 def test_a_device_is_one_object(other):
     assert Device("host2") is other and ic.device("host2:0") is other and other == ic.device("host2", 0)
     assert pickle.loads(pickle.dumps(other)) is other and copy.deepcopy(other) is other
-    with pytest.raises(NotImplementedError, match="`device` cuda:0 has no kernels"):
-        ic.zeros(2, device="cuda")
+    if not ic.cuda.device_count():
+        with pytest.raises(NotImplementedError, match="`device` 'cuda' needs an NVIDIA GPU"):
+            ic.zeros(2, device="cuda")
     with pytest.raises(NotImplementedError, match="cpu:1"):
         ic.zeros(2, device="cpu:1")
 

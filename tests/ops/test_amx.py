@@ -68,7 +68,7 @@ def asked_again():
     """What is known of the machine is asked again, before and after."""
 
     def forget():
-        for function in (isa.tiles, isa.features, isa.cpu_name):
+        for function in (isa.tiles, isa._features, isa.cpu_name):
             function.cache_clear()
 
     forget()
@@ -85,7 +85,7 @@ def test_a_refusal_leaves_them_out(monkeypatch, asked_again):
     monkeypatch.setattr(host, "cpu", lambda: (name, have))
     for answer, state in ((-1, "refused"), (0, "granted")):
         isa.tiles.cache_clear()
-        isa.features.cache_clear()
+        isa._features.cache_clear()
         libc = type("Libc", (), {"syscall": staticmethod(lambda *numbers, answer=answer: answer)})
         monkeypatch.setattr(isa.ctypes, "CDLL", lambda name, libc=libc: libc)
         assert isa.tiles() == (state if isa._IS_X86 and sys.platform == "linux" else "absent")

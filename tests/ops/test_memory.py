@@ -43,7 +43,7 @@ def guards(monkeypatch):
         made.clear()
 
     monkeypatch.setattr(launch, "new_tensor", guarded)
-    monkeypatch.setattr(launch, "know", lambda *args: None)
+    monkeypatch.setattr(launch, "know", lambda *args, **options: None)
     for op in OPS.values():
         op.known.clear()
         op.training.clear()

@@ -37,6 +37,7 @@ class GPT2Config:
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
+    head_dim: int
     intermediate_size: int
     activation: str
     residual_dropout: float
@@ -51,10 +52,6 @@ class GPT2Config:
     model_type: str = "gpt2"
     quantization: None = None
     quantize: None = None
-
-    @property
-    def head_dim(self):
-        return self.hidden_size // self.num_attention_heads
 
     @property
     def num_key_value_heads(self):
@@ -108,6 +105,7 @@ def parse(source, config, family="gpt2"):
         hidden_size=hidden,
         num_hidden_layers=_size(source, table, "n_layer"),
         num_attention_heads=heads,
+        head_dim=hidden // heads,
         intermediate_size=_size(source, table, "n_inner"),
         activation=_ACTIVATIONS[table["activation_function"]],
         residual_dropout=fraction(source, table, "resid_pdrop"),

@@ -5,6 +5,7 @@ from infinicore import nn
 
 from ...lm.step import indices
 from ..language_model import LanguageModel
+from . import names
 
 
 class LearnedPositions:
@@ -51,7 +52,9 @@ class Attention(nn.Module):
         """The same for dense x [B, T, hidden size], differentiable, without the projection of the result."""
         config = self.config
         heads, dim = config.num_attention_heads, config.head_dim
-        packed = self.c_attn(x).view(*x.shape[:2], 3, heads, dim)
+        packed = self.c_attn(x)
+        batch, length = packed.shape[:2]  # x may be a part of the sequence
+        packed = packed.view(batch, length, 3, heads, dim)
         query, key, value = packed.permute(2, 0, 3, 1, 4).unbind(0)
         attended = nn.functional.scaled_dot_product_attention(
             query,
@@ -60,7 +63,7 @@ class Attention(nn.Module):
             is_causal=True,
             dropout_p=config.attention_dropout if self.training else 0.0,
         )
-        return attended.transpose(1, 2).reshape(*x.shape[:2], heads * dim)
+        return attended.transpose(1, 2).reshape(batch, length, heads * dim)
 
 
 def _plain(layer):
@@ -120,6 +123,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Embeddings, blocks, last normalisation: a `Step` of T tokens to hidden states [R, hidden size]."""
 
+    sequence_group = None  # the ranks that hold a part of the sequence each between attention and MLP
+
     def __init__(self, config, dtype):
         super().__init__()
         self.wte = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
@@ -139,7 +144,12 @@ class Transformer(nn.Module):
     @nn.hooks.entry
     def hidden(self, input_ids, rotary, run):
         """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(block, ...)` calls a block."""
-        x = self.wte(input_ids) + self.wpe(indices(range(input_ids.shape[1])))
+        positions = self.wpe(indices(range(input_ids.shape[1])))
+        if self.sequence_group is not None:
+            from ...distributed import functional
+
+            positions = functional.split_to(positions, 0, self.sequence_group)
+        x = self.wte(input_ids) + positions
         if self.training and self.dropout:
             x = nn.functional.dropout(x, self.dropout)
         for block in self.h:
@@ -149,6 +159,8 @@ class Transformer(nn.Module):
 
 class GPT2(LanguageModel):
     """GPT-2 with a head; see `LanguageModel`."""
+
+    names = names
 
     def __init__(self, config, dtype=infinicore.float32, tied=None):
         super().__init__(config)

@@ -43,3 +43,15 @@ def shapes(config, tied):
 def canonical(name):
     """The name above for a name in a checkpoint: one saved without the head leaves out the prefix `transformer.`."""
     return name if name.startswith(("transformer.", "lm_head.")) else "transformer." + name
+
+
+# How tensor-parallel ranks divide the layers: see `infinicore.distributed.parallelize`.
+PLAN = {
+    "transformer.wte": "vocab",
+    "transformer.h.*.attn.c_attn": ("column", {"parts": 3}),
+    "transformer.h.*.attn.c_proj": "row",
+    "transformer.h.*.mlp.c_fc": "column",
+    "transformer.h.*.mlp.c_proj": "row",
+    "lm_head": ("column", {"gather_output": True, "sequence_parallel": False}),
+}
+SEQUENCE = {"transformer.wpe": "replicated", "transformer.h.*.ln_[12]": "partial", "transformer.ln_f": "partial"}

@@ -6,6 +6,7 @@ from infinicore import nn
 from ..language_model import LanguageModel
 from ..rotary import RotaryTables
 from ..training import Positions, visible
+from . import names
 
 
 class Attention(nn.PackedLinear):
@@ -53,7 +54,9 @@ class Attention(nn.PackedLinear):
         """The same for dense x [B, T, hidden size], differentiable."""
         config = self.config
         heads, shared, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        packed = self.packed(x).view(*x.shape[:2], heads + 2 * shared, dim)
+        packed = self.packed(x)
+        batch, length = packed.shape[:2]  # x may be a part of the sequence
+        packed = packed.view(batch, length, heads + 2 * shared, dim)
         query, key, value = packed.split([heads, shared, shared], dim=2)
         if config.qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
@@ -62,13 +65,13 @@ class Attention(nn.PackedLinear):
             query.transpose(1, 2),
             key.transpose(1, 2),
             value.transpose(1, 2),
-            attn_mask=visible(x.shape[1], self.window),
+            attn_mask=visible(length, self.window),
             is_causal=True,
             scale=self.scale,
             dropout_p=config.attention_dropout if self.training else 0.0,
             enable_gqa=heads != shared,
         )
-        return self.o_proj(attended.transpose(1, 2).reshape(*x.shape[:2], heads * dim))
+        return self.o_proj(attended.transpose(1, 2).reshape(batch, length, heads * dim))
 
 
 class MLP(nn.PackedLinear):
@@ -144,6 +147,8 @@ class Decoder(nn.Module):
 
 class CausalLM(LanguageModel):
     """Llama, Mistral, Qwen2 or Qwen3 with a head; see `LanguageModel`."""
+
+    names = names
 
     def __init__(self, config, dtype=infinicore.float32, tied=None):
         super().__init__(config)

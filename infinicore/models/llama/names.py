@@ -53,3 +53,17 @@ def canonical(name):
     if name.startswith(("model.", "lm_head.")):
         return name
     return "model." + name
+
+
+# How tensor-parallel ranks divide the layers: see `infinicore.distributed.parallelize`.
+PLAN = {
+    "model.embed_tokens": "vocab",
+    "model.layers.*.self_attn.[qkv]_proj": "column",
+    "model.layers.*.self_attn.o_proj": "row",
+    "model.layers.*.self_attn.[qk]_norm": "partial",
+    "model.layers.*.mlp.gate_proj": "column",
+    "model.layers.*.mlp.up_proj": "column",
+    "model.layers.*.mlp.down_proj": "row",
+    "lm_head": ("column", {"gather_output": True, "sequence_parallel": False}),
+}
+SEQUENCE = {"model.layers.*layernorm": "partial", "model.norm": "partial"}

@@ -75,6 +75,10 @@ class Linear(Module):
             return infinicore.linear(input, weight, bias)
         return infinicore.linear(input, weight, bias, alpha=self.alpha)
 
+    def enter(self, input):
+        """What a subclass in a `PackedLinear` makes of the common input, all parts the same; `input` of a plain one."""
+        return input
+
     def added(self, input):
         """What a subclass adds to the product (an adapter's term, in the dtype of `input`); None for a plain layer."""
         return None
@@ -197,6 +201,8 @@ class PackedLinear(Module):
         if self._parameter_addresses() != self._addresses:
             self._pack_again()
         parts = self._parts
+        if type(parts[0]) is not Linear:
+            input = parts[0].enter(input)
         added = self._added(parts, input)
         if self._weight is not None:
             weight, bias = self._weight, self._bias

@@ -18,19 +18,23 @@ F64 = types.float64
 
 @jit.inline
 def fold(x, start, stop, step, stride, plane, nothing, read, join):
-    """The elements from `start` on, in steps, joined into a state."""
+    """The elements (or vectors) from `start` on, in steps, joined into a state; two at a time are on their way."""
     total, i = nothing, start
     while i < stop:
-        part, end = nothing, min(stop, i + BLOCK * step)
-        while i < end:
-            part = join(part, read(x, i * stride, stop - i, plane))
+        part, other, end = nothing, nothing, min(stop, i + BLOCK * step)
+        while i + step < end:
+            part = join(part, read(x, i * stride, plane))
+            other = join(other, read(x, (i + step) * stride, plane))
+            i += 2 * step
+        if i < end:
+            part = join(part, read(x, i * stride, plane))
             i += step
-        total = join(total, part)
+        total = join(total, join(part, other))
     return total
 
 
 @jit.inline
-def inner(args, index, nothing, read, join, lanes, exchange, keep, kept, write, T, O, N):
+def inner(args, index, nothing, read, read_rest, join, lanes, exchange, keep, kept, write, T, O, N):
     """Result number `index`."""
     x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
     inside = load(args, FOLD.inner)
@@ -40,9 +44,10 @@ def inner(args, index, nothing, read, join, lanes, exchange, keep, kept, write, 
     count = min(length, load(args, FOLD.whole) - a * length)
     total = nothing
     for row in range(load(args, FOLD.rows)):
-        part = fold(
-            at + row * load(args, FOLD.row_stride), thread() * N, count, threads() * N, 1, plane, nothing, read, join
-        )
+        row_at, whole = at + row * load(args, FOLD.row_stride), count // N * N
+        part = fold(row_at, thread() * N, whole, threads() * N, 1, plane, nothing, read, join)
+        if whole < count and thread() == threads() - 1:
+            part = join(part, read_rest(row_at, whole, count - whole, plane))
         total = join(total, part)
     state = lanes(total)
     for apart in (1, 2, 4, 8, 16):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba.cuda.compiler", reason="needs numba-cuda")
+pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore import cache
 

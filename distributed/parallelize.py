@@ -1,0 +1,153 @@
+"""`parallelize`: the layers of a module, made on every rank, divided among the ranks of `mesh.tp`."""
+
+import fnmatch
+
+from .. import nn
+from ..autograd import no_grad
+from ..dispatch import empty
+from ..nn import init
+from ..random import get_rng_state, set_rng_state
+from . import collectives as c
+from .mesh import Mesh
+from .objects import broadcast_object
+from .tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, give, sum_gradients
+
+_LAYERS = {"column": ColumnParallelLinear, "row": RowParallelLinear, "vocab": VocabParallelEmbedding}
+_KINDS = (*_LAYERS, "partial", "replicated")
+
+
+def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True):
+    """Divide the layers of `module` among the ranks of `mesh.tp`, in place; returns it. All its ranks call it alike.
+
+    `plan` maps patterns of submodules' names (as of `fnmatch`) to what becomes of them, or to that and its options:
+    "column" and "row" (of a `Linear`), "vocab" (of an `Embedding`), `("column", {"parts": 3})`; "partial" for others
+    that each rank applies to a part of the heads or of the sequence, so that their gradients are sums; "replicated" for
+    those that each applies to the whole. Language models of infinicore have a plan of their own. Sizes that the ranks
+    do not divide are divided unequally; models refuse heads that would be.
+
+    `sequence_parallel` divides what lies between row- and column-parallel layers, [B, T, ...], along T, which must be a
+    multiple of the ranks; a plan must then say "partial" or "replicated" for each other module with parameters.
+    Parameters, buffers and the state of the default generator become those of rank 0 of `mesh.tp`; with `values=False`
+    parameters are left unset, to be loaded. Optimizers are made afterwards. Raises ValueError for a pattern that no
+    submodule has, TypeError for one of another class; then the module is as it was.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"`module` must be a Module, got {type(module).__name__}")
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"`mesh` must be a Mesh, got {type(mesh).__name__}")
+    group, own_plan = mesh.tp, getattr(module, "tensor_parallel", None)
+    if plan is None:
+        if own_plan is None:
+            raise ValueError(f"`plan` is needed: {type(module).__name__} has none of its own")
+        plan = own_plan(group, sequence_parallel)
+    jobs = _jobs(module, plan, sequence_parallel)
+    made = {path: _layer(module.get_submodule(path), *job, group) for path, job in jobs.items() if job[0] in _LAYERS}
+    if values:
+        for path, layer in module.named_modules():
+            give(made.get(path, layer), layer, group)
+        set_rng_state(broadcast_object(get_rng_state(), 0, group))
+    _put(module, made)
+    for path, (kind, _) in jobs.items():
+        if kind == "partial":
+            for parameter in module.get_submodule(path).parameters():
+                sum_gradients(parameter, group)
+    return module
+
+
+def _jobs(module, plan, sequence_parallel):
+    """Path of a submodule to (kind, options), after checking all."""
+    modules, jobs = dict(module.named_modules()), {}
+    for pattern, job in plan.items():
+        kind, options = (job, {}) if isinstance(job, str) else job
+        if kind not in _KINDS:
+            raise ValueError(f"`plan` must map {pattern!r} to one of {', '.join(_KINDS)}, got {kind!r}")
+        paths = [path for path in modules if fnmatch.fnmatchcase(path, pattern)]
+        if not paths and kind in _LAYERS:
+            raise ValueError(f"`plan` names {pattern!r}, and `module` has no such submodule")
+        for path in paths:
+            wanted = nn.Embedding if kind == "vocab" else nn.Linear
+            if kind in _LAYERS and type(modules[path]) is not wanted:
+                raise TypeError(
+                    f"{path!r} must be a {wanted.__name__} to become {kind!r}, got {type(modules[path]).__name__}"
+                )
+            if kind in _LAYERS:
+                options = {"sequence_parallel": sequence_parallel} | options
+            jobs[path] = kind, options
+    for path, found in modules.items():
+        packed = isinstance(found, nn.PackedLinear)
+        kinds = {jobs.get(f"{path}.{name}".lstrip("."), (None,))[0] for name in found._part_names} if packed else ()
+        if packed and kinds != {"column"} and kinds & {"column", "row"}:
+            raise ValueError(f"`plan` must map all parts of {path!r} to 'column', or none of them")
+        if sequence_parallel and path not in jobs and any(True for _ in found.parameters(recurse=False)):
+            raise ValueError(
+                f"`plan` must map {path!r} to 'partial' (it is applied to a part of the sequence) or 'replicated' "
+                "with `sequence_parallel`"
+            )
+    return jobs
+
+
+def _layer(module, kind, options, group):
+    """The divided layer in place of a module; its parameters are unset."""
+    if kind != "vocab" and (module.quantized is not None or module.alpha != 1.0):
+        raise NotImplementedError("a Linear that is quantised, or whose `alpha` is not 1, cannot be divided")
+    if kind == "vocab" and (module.weight is None or module.max_norm is not None or module.padding_idx is not None
+                            or module.scale_grad_by_freq):  # fmt: skip
+        raise NotImplementedError("an Embedding with options, or a quantised one, cannot be divided")
+    options = {"group": group, "dtype": module.weight.dtype} | options
+    with init.skipped():
+        if kind == "vocab":
+            return VocabParallelEmbedding(module.num_embeddings, module.embedding_dim, **options)
+        return _LAYERS[kind](module.in_features, module.out_features, module.bias is not None, **options)
+
+
+def _put(module, made):
+    """Set the new layers; parameters that were one stay one."""
+    old, new = {}, []
+    for path, layer in made.items():
+        name, _, last = path.rpartition(".")
+        parent = module.get_submodule(name)
+        before = parent._modules[last]
+        for key, parameter in before.named_parameters(recurse=False):
+            own = getattr(layer, key)
+            own.requires_grad = parameter.requires_grad
+            first = old.setdefault(id(parameter), (parameter, own, layer.shares.get(key)))
+            if first[1] is not own:
+                if first[2] != layer.shares.get(key):
+                    raise ValueError(
+                        f"`plan` divides {path + '.' + key!r} and the tensor that it is tied to differently"
+                    )
+                setattr(layer, key, first[1])
+        parent._modules[last] = layer.train(before.training)
+        if isinstance(parent, nn.PackedLinear):
+            new.append(parent)
+    for parent in dict.fromkeys(new):
+        parent._pack_again()
+
+
+def shares(module):
+    """Name of each divided parameter to its `Share`."""
+    return {
+        f"{path}.{name}".lstrip("."): share
+        for path, layer in module.named_modules()
+        for name, share in getattr(layer, "shares", {}).items()
+    }
+
+
+@no_grad()
+def whole_state_dict(module, mesh):
+    """`module.state_dict()` of a module that `parallelize` divided, with whole tensors, on every rank of `mesh.tp`."""
+    group, divided, found = mesh.tp, shares(module), {}
+    for name, tensor in module.state_dict().items():
+        share, tensor = divided.get(name), tensor.detach()
+        if share is not None:
+            shape = list(tensor.shape)
+            shape[share.dim] = share.size
+            whole, parts = empty(tuple(shape), tensor.dtype), []
+            for rank in range(group.size):
+                shape[share.dim] = share.length(rank)
+                parts.append(empty(tuple(shape), tensor.dtype))
+            for rank, part in enumerate(c.all_gather(parts, tensor.contiguous(), group)):
+                share.put(part, whole, rank)
+            tensor = whole
+        found[name] = tensor
+    return found
