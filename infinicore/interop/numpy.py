@@ -74,7 +74,8 @@ def operand(x, beside):
 @functools.cache
 def _ops():
     """The ops of the table that are NumPy's functions: those whose reference is one."""
-    return {op.ref: name for name, op in reversed(kernels.OPS.items()) if isinstance(op.ref, np.ufunc)}
+    found = {op.ref: name for name, op in reversed(kernels.OPS.items()) if isinstance(op.ref, np.ufunc)}
+    return found | {np.matmul: "matmul"}  # `mm`, `bmm` and others have that reference too
 
 
 def array_ufunc(ufunc, method, inputs, options):

@@ -23,6 +23,6 @@ channels_last_3d = memory_format("channels_last_3d")
 
 
 def row_major(wanted):
-    """Refuse a `memory_format` other than the one that there is."""
-    if wanted is not contiguous_format:
+    """Refuse a `memory_format` other than the one that there is, and `preserve_format`, which names none."""
+    if wanted not in (contiguous_format, preserve_format):
         raise NotImplementedError(f"`memory_format` must be infinicore.contiguous_format, got {wanted!r}: leave it out")

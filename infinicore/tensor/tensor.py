@@ -277,6 +277,12 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
             return derive.moved(x, place)
         return x.clone() if copy and x is self else x
 
+    def to_device(self, device, /, *, stream=None):
+        """On another device, as the array API standard calls it."""
+        if stream is not None:
+            raise ValueError(f"`stream` of `to_device` must be None, got {stream!r}")
+        return self.to(device=device)
+
     def type_as(self, other):
         """As the dtype of another tensor."""
         if not isinstance(other, TensorBase):
@@ -317,6 +323,13 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         return array_ufunc(ufunc, method, inputs, options)
+
+    def __array_namespace__(self, *, api_version=None):
+        from ..interop import array_api
+
+        if api_version not in (None, *array_api.VERSIONS):
+            raise ValueError(f"`api_version` must be one of {', '.join(array_api.VERSIONS)}, got {api_version!r}")
+        return array_api
 
     def tolist(self):
         """Nested Python lists of the elements (a number, for a 0-dim tensor)."""

@@ -5,8 +5,8 @@ from . import Block
 # `entry` comes first: the host function that launches, which the core calls. `launcher` is the driver's, `stream_at`
 # where the current stream stands, `error_at` the word that errors are written to, with the `number` of the kernel.
 # An item goes to a thread, `per` items at a time, or to a whole block (`per` = 0). `words` are those of its parameters
-# (0: as many as the block has), `most` the largest grid.
-KERNEL = Block("| entry launcher function stream_at error_at number threads per shared words most")
+# (0: as many as the block has), `skip` the words before them in the launch's buffer, `most` the largest grid.
+KERNEL = Block("| entry launcher function stream_at error_at number threads per shared words skip most")
 
 # ---- copies: `kernels/cuda/array/copy.py`; strides in elements ----
 
@@ -24,6 +24,22 @@ PRODUCT = Block(
     "a b c bias? residual? | rows columns k a_stride a_k b_k b_stride across tiles alpha ndim dims*",
 )
 PANELS = Block("w panels | rows k stride k_stride")
+
+# The same on the matrix units, in tiles `across` and `down` a matrix; of k in `steps`, which `splits` parts share,
+# `split_steps` each. `map_a` and `map_b` are the maps of tensors that the copy engine reads (128 bytes, at a multiple
+# of 64 of the parameters), whose first words are the addresses of a and b. The batch has outer and `inner` dims, each
+# with 0 or 1 for an operand that has it not or has it, and with its stride there.
+WGMMA = Block(
+    """c bias? residual? | alpha rows columns k across down splits inner steps
+    map_a:16 map_b:16 split_steps a_stride a_k b_stride b_k a_outer a_inner b_outer b_inner
+    a_outer_stride a_inner_stride b_outer_stride b_inner_stride"""
+)
+# `rows` of w times `tokens` rows of x, in `groups` of them; steps of both in the result. `aligned`: rows are multiples
+# of 16 bytes apart; `bias_of_tokens`: the bias has an element for each of these.
+ROWS = Block(
+    "w x out bias? residual? | rows tokens groups k w_stride x_stride row_step token_step aligned bias_of_tokens alpha"
+)
+JOIN = Block("parts c bias? residual? | rows columns splits alpha")
 
 # ---- convolutions: `kernels/cuda/conv`; everything is row-major ----
 

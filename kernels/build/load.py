@@ -20,9 +20,14 @@ def on(kernels):
         _elsewhere.kernels = before
 
 
+def elsewhere():
+    """The kernels of the device whose plan this thread makes; None: this CPU's."""
+    return getattr(_elsewhere, "kernels", None)
+
+
 def kernel(name, **parameters):
     """The address of the compiled kernel `<folder>.<file>.<function>` for these types, constants and rules of ops."""
-    there = getattr(_elsewhere, "kernels", None)
+    there = elsewhere()
     if there is not None:
         return there.kernel(name, parameters)
     key = (name, *parameters.items())
@@ -35,7 +40,7 @@ def kernel(name, **parameters):
 
 def rendered(family, rule, *parameters):
     """The address of the kernel that `build/render.py` makes of a rule: `family` names the function there."""
-    there = getattr(_elsewhere, "kernels", None)
+    there = elsewhere()
     if there is not None:
         return there.rendered(family, rule, *parameters)
     key = (rule, *parameters)

@@ -5,7 +5,7 @@ Names are those of the CUDA driver API. Every call that fails raises with the dr
 
 import ctypes
 import functools
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
 
 OUT_OF_MEMORY = 2
 _ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76, "shared": 97, "pageable": 88}
@@ -148,6 +148,22 @@ def copy_on_device(to, at, nbytes, stream):
     call("cuMemcpyAsync", c_void_p(to), c_void_p(at), c_size_t(nbytes), c_void_p(stream))
 
 
+def tensor_map(dtype, sizes, strides, box):
+    """The 16 words by which the copy engine knows a tensor; the first one, its address, is open (0).
+
+    `sizes` and `box`, what is copied at once, are in elements of 16 bits, the contiguous dim first; `strides` of the
+    other dims in bytes, multiples of 16. Rows of a box are 128 bytes, swizzled; beyond the tensor there are zeros.
+    """
+    rank, memory = len(sizes), (c_uint64 * 23)()
+    words = (c_uint64 * 16).from_address(-(-ctypes.addressof(memory) // 64) * 64)
+    sizes, strides = (c_uint64 * rank)(*sizes), (c_uint64 * (rank - 1))(*strides)
+    box, steps = (c_uint * rank)(*box), (c_uint * rank)(*[1] * rank)
+    modes = map(c_int, (0, 3, 3, 0))  # not interleaved, swizzled by 128 bytes, 256 bytes into the cache, zeros beyond
+    kind = c_int({"float16": 6, "bfloat16": 9}[dtype])
+    call("cuTensorMapEncodeTiled", words, kind, c_uint(rank), None, sizes, strides, box, steps, *modes)
+    return tuple(c_int64(word).value for word in words)
+
+
 def create_stream(priority=0):
     """A stream that does not wait for the default one."""
     found = c_void_p()
@@ -261,3 +277,10 @@ def load_kernel(cubin, shared=0):
     if shared > 48 << 10:
         call("cuFuncSetAttribute", function, c_int(8), c_int(shared))  # the most of dynamic shared memory
     return function.value
+
+
+def parameter_offset(function):
+    """Where the parameter of a kernel begins in the buffer of a launch: it depends on its alignment."""
+    offset, size = c_size_t(), c_size_t()
+    call("cuFuncGetParamInfo", c_void_p(function), c_size_t(0), byref(offset), byref(size))
+    return offset.value

@@ -40,17 +40,18 @@ def launch(kernel, args, n, count):
     words, per, threads = load(k, KERNEL.words) - HEAD, load(k, KERNEL.per), load(k, KERNEL.threads)
     if words < 0:
         words = count
-    if words + HEAD > MOST:
+    skip = load(k, KERNEL.skip)
+    if words + HEAD + skip > MOST:
         return TOO_LONG
     buffer, size, extra = stack(8 * 512), stack(8), stack(40)
-    parameters = ptr(buffer, INT64)
+    parameters = ptr(buffer, INT64) + skip
     store(parameters, 0, n)
     store(parameters, 1, per)
     store(parameters, 2, load(k, KERNEL.error_at))
     store(parameters, 3, load(k, KERNEL.number))
     for i in range(words):
         store(parameters, HEAD + i, load(block, i))
-    store(ptr(size, INT64), 0, 8 * (HEAD + words))
+    store(ptr(size, INT64), 0, 8 * (skip + HEAD + words))
     e = ptr(extra, INT64)
     store(e, 0, PARAMETERS)
     store(e, 1, buffer)

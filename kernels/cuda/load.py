@@ -69,6 +69,7 @@ def compiled(name, source, arch, shape):
             worker = _start_worker()
             request = {"name": name, "source": source, "arch": arch, "path": str(path)}
             request |= {"kind": shape.kind, "threads": shape.threads if shape.fixed else None, "blocks": shape.blocks}
+            request["cluster"] = shape.cluster
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()
@@ -83,8 +84,10 @@ def compiled(name, source, arch, shape):
 class Kernels:
     """The kernels of one GPU, and what their launches share: the stream and the word for errors."""
 
+    tensor_map = staticmethod(driver.tensor_map)
+
     def __init__(self, gpu):
-        self.gpu, self.arch = gpu, gpu.arch
+        self.gpu, self.arch, self.multiprocessors = gpu, gpu.arch, gpu.attribute("multiprocessors")
         self._handles = {}  # key -> handle
         self._kept = {}  # handle -> its description, which it is the address of
         self.names = []  # of the kernels, by their number
@@ -127,11 +130,14 @@ class Kernels:
         path, words, ptx = compiled(name, source, self.arch, shape)
         self.gpu.enter()
         cubin = self._cubin(path, ptx)
-        most = 0x7FFFFFFF if shape.kind == "thread" else self.gpu.attribute("multiprocessors") * shape.resident
+        most = 0x7FFFFFFF if shape.kind == "thread" else self.multiprocessors * shape.resident
+        most -= most % shape.cluster
+        function = driver.load_kernel(cubin, shape.shared)
+        skip = driver.parameter_offset(function) // 8 if shape.kind == "grid" else 0  # others begin at once
         values = KERNEL(
-            entry=self._entry, launcher=self._launcher, function=driver.load_kernel(cubin, shape.shared),
+            entry=self._entry, launcher=self._launcher, function=function, skip=skip,
             stream_at=ctypes.addressof(self.stream), error_at=ctypes.addressof(self.error), number=len(self.names) + 1,
-            threads=shape.threads, per=0 if shape.kind == "block" else shape.per, shared=shape.shared, words=words,
+            threads=shape.threads, per=shape.per if shape.kind == "thread" else 0, shared=shape.shared, words=words,
             most=most,
         )[0]  # fmt: skip
         description = (ctypes.c_int64 * len(values))(*values)
@@ -170,8 +176,15 @@ class CompiledOnly(Kernels):
     Their PTX is in `found`, by name.
     """
 
+    multiprocessors = 132  # of an H200
+
     def __init__(self, arch):
         self.arch, self.found, self._handles = arch, {}, {}
+
+    @staticmethod
+    def tensor_map(*_):
+        """The words of a map that nothing reads."""
+        return (0,) * 16
 
     def _load(self, name, source, shape):
         _, _, ptx = compiled(name, source, self.arch, shape)

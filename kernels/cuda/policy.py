@@ -6,10 +6,12 @@ from typing import NamedTuple
 class Shape(NamedTuple):
     """How a kernel is launched.
 
-    `kind`: an item goes to a "thread", `per` items at a time, or to all threads of a "block" together. `threads` are
+    `kind`: an item goes to a "thread", `per` items at a time, or to all threads of a "block" together; or the blocks
+    of the "grid" share the items out by themselves. `threads` are
     those of a block, `fixed` where the kernel counts on it; `shared` the bytes of its dynamic shared memory; `blocks`
     as many as should fit into a multiprocessor (0: as the compiler likes), and `resident` the most that are launched
-    for each, which then go from item to item.
+    for each, which then go from item to item. `cluster` blocks run together and reach one another's shared memory; the
+    number of items is a multiple of it.
     """
 
     kind: str = "thread"
@@ -19,6 +21,7 @@ class Shape(NamedTuple):
     blocks: int = 0
     resident: int = 32
     fixed: bool = False
+    cluster: int = 1
 
 
 ELEMENTWISE = Shape(threads=256)
@@ -43,6 +46,21 @@ OWN = {
     "attention.rows.attend": _HEAD_ROW,
     **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},
     "gemm.tiled.pack_weight": Shape(threads=256),
+    **{
+        f"gemm.wgmma.{layout}_{columns}": Shape(
+            "grid",
+            threads=384,
+            shared=stages * (128 + columns) * 128 + (32 << 10) + 16 * stages,
+            blocks=1,
+            resident=1,
+            fixed=True,
+            cluster=2 if columns == 256 else 1,
+        )
+        for layout in ("nt", "nn", "tt", "tn")
+        for columns, stages in ((256, 4), (128, 6), (64, 8))
+    },
+    "gemm.wgmma.join": Shape(threads=256),
+    **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
 }
 
 

@@ -7,7 +7,7 @@ made of. So kernels compile where there is no GPU and no CUDA toolkit, in the ti
 
 A kernel is the same function as on the CPU, `kernel(args, lo, hi)`. Its entry point has one parameter, an array of
 64-bit words in the constant bank: four of the launch (`HEAD`) and the argument block. What an item of the launch is
-given to is the kernel's `kind`: a thread, or all threads of a block together.
+given to is the kernel's `kind`: a thread, all threads of a block together, or (all items) the whole grid.
 """
 
 import re
@@ -93,6 +93,12 @@ _KINDS = {
         "between": "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",
         "per": "1",
     },
+    # all threads are called once, with all items, and share them out by themselves
+    "grid": {
+        "first": "  %start = add i64 0, 0\n  %step = add i64 %n, 0",
+        "between": "",
+        "per": "%n",
+    },
 }
 
 
@@ -118,11 +124,12 @@ def _front_end(kernel, block, arch):
     return found.library.llvm_strs
 
 
-def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0):
+def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1):
     """(PTX, words of the parameters that it reads) of rendered source; the entry point is `kernel`.
 
-    `threads` is the size of a block where the kernel counts on it, and `blocks` how many should fit into a
-    multiprocessor. 0 words: some are read by places that are known only when it runs.
+    `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a
+    multiprocessor, and `cluster` how many run as a cluster. 0 words: some are read by places that are known
+    only when it runs.
     """
     import llvmlite.binding as llvm
 
@@ -132,6 +139,7 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0):
         machine = _machine(arch)
         attributes = f'"nvvm.maxntid"="{threads}"' if threads else ""
         attributes += f' "nvvm.minctasm"="{blocks}"' if blocks else ""
+        attributes += f' "nvvm.cluster_dim"="{cluster},1,1"' if cluster > 1 else ""
         shape = _KINDS[kind] | {"layout": str(machine.target_data), "attributes": attributes}
         module = llvm.parse_assembly(_ENTRY.format(words=MOST_WORDS, head=HEAD, **shape))
         for text in texts:
@@ -149,7 +157,10 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0):
         options.loop_vectorization = False
         builder = llvm.create_pass_builder(machine, options)
         builder.getModulePassManager().run(module, builder)
-        return _with_own_size(machine.emit_assembly(module))
+        ptx, words = _with_own_size(machine.emit_assembly(module))
+        if kind == "grid":  # may have maps of tensors; LLVM must not know, since the parameter's address is an offset
+            ptx = ptx.replace(".param .align 8 .b8 kernel_param_0", ".param .align 64 .b8 kernel_param_0")
+        return ptx, words
 
 
 def _machine(arch):

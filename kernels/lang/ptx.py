@@ -40,6 +40,7 @@ def _register(name, doc):
 thread = _register("tid.x", "The number of this thread in its block.")
 threads = _register("ntid.x", "How many threads a block has.")
 block = _register("ctaid.x", "The number of this thread's block.")
+blocks = _register("nctaid.x", "How many blocks the launch has.")
 
 
 @intrinsic
@@ -174,3 +175,232 @@ def _float32(name, text, constraints, count, doc):
 
 exp2 = _float32("exp2", "ex2.approx.f32 $0, $1;", "=f,f", 1, "2^x within 2 ulp, subnormals included (ex2, 9.7.3.21).")
 divide = _float32("divide", "div.full.f32 $0, $1, $2;", "=f,f,f", 2, "x / y within 2 ulp (div, 9.7.3.8).")
+
+
+# ---- Hopper: copies of tiles to shared memory, barriers that count their bytes, products of tiles ------
+# Addresses of shared memory are the 32-bit ones of its own space.
+
+
+def _statement(name, text, kinds, doc):
+    """An intrinsic that is one statement of inline PTX with effects: integers of 32 ("r") or 64 bits ("l")."""
+
+    def code(context, builder, sig, args):
+        values = [
+            builder.trunc(v, I32) if kind == "r" else v
+            for kind, v in zip(kinds, (context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)))
+        ]
+        kind = ir.FunctionType(ir.VoidType(), [v.type for v in values])
+        constraints = ",".join([*kinds, "~{memory}"])
+        builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), values, attrs=("convergent",))
+        return context.get_dummy_value()
+
+    # numba asks for the very parameters of a function
+    parameters = ", ".join("abcdefg"[: len(kinds)])
+    scope = {"types": types, "code": code}
+    exec(f"def {name}(typingctx, {parameters}):\n    return types.void({parameters}), code", scope)
+    function = intrinsic(scope[name])
+    function.__doc__ = doc
+    return function
+
+
+_WAIT = """{
+.reg .pred p;
+WAIT${:uid}:
+mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
+@!p bra WAIT${:uid};
+}"""
+_LOAD = (
+    "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4, $5}], [$6];"
+)
+
+barrier_new = _statement(
+    "barrier_new",
+    "mbarrier.init.shared::cta.b64 [$0], $1;",
+    "rr",
+    "Make the 8 bytes at a shared address a barrier for so many arrivals (mbarrier.init, 9.7.12.15).",
+)
+barrier_wait = _statement(
+    "barrier_wait", _WAIT, "rr", "Wait until the phase of this parity of a barrier is over (mbarrier.try_wait)."
+)
+barrier_arrive = _statement(
+    "barrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", "Arrive at a barrier (mbarrier.arrive)."
+)
+barrier_expect = _statement(
+    "barrier_expect",
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;",
+    "rr",
+    "Arrive at a barrier whose phase lasts until so many bytes have come, too (mbarrier.arrive.expect_tx).",
+)
+fence_async = _statement(
+    "fence_async",
+    "fence.proxy.async;",
+    "",
+    "What this thread wrote comes before what copies and products of tiles read (membar, 9.7.12.4).",
+)
+barrier_of = _statement(
+    "barrier_of", "bar.sync $0, $1;", "rr", "Wait for so many threads at the barrier of this number, 1 to 15 (bar)."
+)
+warp_barrier = _statement("warp_barrier", "bar.warp.sync -1;", "", "Wait for the threads of the warp (bar.warp.sync).")
+copy_tile = _statement(
+    "copy_tile",
+    _LOAD,
+    "rlrrrrr",
+    """copy_tile(to, map, i, j, k, l, barrier): start to copy the box at these places of the tensor that the map (a
+    generic address) describes to shared memory; the barrier counts its bytes (cp.async.bulk.tensor, 9.7.8.24.9).""",
+)
+copy_tile_to_both = _statement(
+    "copy_tile_to_both",
+    "{\n.reg .b16 both;\nmov.b16 both, 3;\n"
+    + _LOAD.replace("bytes [$0]", "bytes.multicast::cluster [$0]")[:-1]
+    + ", both;\n}",
+    "rlrrrrr",
+    "The same to this place in both blocks of a cluster, whose barriers at that place count the bytes.",
+)
+cluster_barrier = _statement(
+    "cluster_barrier",
+    "barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;",
+    "",
+    "Wait for all threads of the blocks of a cluster (barrier.cluster).",
+)
+fence_barriers = _statement(
+    "fence_barriers",
+    "fence.mbarrier_init.release.cluster;",
+    "",
+    "New barriers are there for the cluster's blocks (fence).",
+)
+barrier_arrive_in = _statement(
+    "barrier_arrive_in",
+    "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, $0, $1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}",
+    "rr",
+    "Arrive at the barrier at this shared address of the cluster's block of this number (mapa, mbarrier.arrive).",
+)
+fewer_registers = _statement(
+    "fewer_registers", "setmaxnreg.dec.sync.aligned.u32 56;", "", "This warpgroup needs 56 registers (setmaxnreg)."
+)
+more_registers = _statement(
+    "more_registers", "setmaxnreg.inc.sync.aligned.u32 224;", "", "This warpgroup takes 224 registers (setmaxnreg)."
+)
+store_short = _statement(
+    "store_short",
+    "{\n.reg .b16 h;\ncvt.u16.u32 h, $1;\nst.shared.b16 [$0], h;\n}",
+    "rr",
+    "Store 16 bits at a shared address.",
+)
+
+
+@intrinsic
+def dynamic_shared(typingctx):
+    """The shared address of the block's dynamic memory (`Shape.shared`), a multiple of 1024."""
+
+    def codegen(context, builder, sig, args):
+        name = "dynamic_shared"
+        memory = builder.module.globals.get(name)
+        if memory is None:
+            memory = ir.GlobalVariable(builder.module, ir.ArrayType(I8, 0), name, addrspace=SHARED)
+            memory.linkage, memory.align = "external", 1024
+        return builder.zext(builder.ptrtoint(memory, I32), I64)
+
+    return types.int64(), codegen
+
+
+def _sums_asm(builder, sums, text, more=(), constraints=""):
+    """A statement that changes the float32 lanes of a vector in registers; `$2n` is the first of `more`."""
+    n = sums.type.count
+    lanes = [builder.extract_element(sums, ir.Constant(I32, i)) for i in range(n)]
+    tied = ",".join(["=f"] * n + [str(i) for i in range(n)])
+    kind = ir.FunctionType(ir.LiteralStructType([F32] * n), [F32] * n + [v.type for v in more])
+    statement = ir.InlineAsm(kind, text, f"{tied}{constraints},~{{memory}}", side_effect=True)
+    result = builder.call(statement, [*lanes, *more], attrs=("convergent",))
+    out = ir.Constant(sums.type, ir.Undefined)
+    for i in range(n):
+        out = builder.insert_element(out, builder.extract_value(result, i), ir.Constant(I32, i))
+    return out
+
+
+@intrinsic(prefer_literal=True)
+def multiply_tiles(typingctx, sums, a, b, T, a_across, b_across):
+    """sums + a b of a warpgroup for 64 of k, as started; all but the last such products are done (wgmma, 9.7.14).
+
+    `sums` are the n / 2 lanes that a thread has of a tile of 64 x n, a and b the matrix descriptors of shared memory in
+    swizzled rows of 128 bytes: of k, or across it (literals 1).
+    """
+    across = literal_of(a_across), literal_of(b_across)
+    if None in across:
+        return None
+    n, kind = sums.lanes, {"ic_bfloat16": "bf16", "ic_float16": "f16"}[T.instance_type.name]
+    registers = ", ".join(f"${i}" for i in range(n))
+    operation = f"wgmma.mma_async.sync.aligned.m64n{2 * n}k16.f32.{kind}.{kind}"
+    lines = ["{", ".reg .b64 da, db;", ".reg .pred p;", "setp.eq.u32 p, 0, 0;"]
+    lines += [f"mov.b64 da, ${2 * n};", f"mov.b64 db, ${2 * n + 1};", "wgmma.fence.sync.aligned;"]
+    steps = [128 if x else 2 for x in across]  # 16 of k further, in units of 16 bytes
+    for k in range(4):
+        lines.append(f"{operation} {{{registers}}}, da, db, p, 1, 1, {across[0]}, {across[1]};")
+        if k < 3:
+            lines += [f"add.s64 da, da, {steps[0]};", f"add.s64 db, db, {steps[1]};"]
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
+
+    def codegen(context, builder, sig, args):
+        places = [context.cast(builder, v, t, types.int64) for v, t in zip(args[1:3], sig.args[1:3])]
+        return _sums_asm(builder, args[0], "\n".join(lines), places, ",l,l")
+
+    return sums(sums, a, b, T, a_across, b_across), codegen
+
+
+@intrinsic
+def finish_products(typingctx, sums):
+    """The sums when all products that were started are done (wgmma.wait_group)."""
+
+    def codegen(context, builder, sig, args):
+        return _sums_asm(builder, args[0], "wgmma.wait_group.sync.aligned 0;")
+
+    return sums(sums), codegen
+
+
+@intrinsic
+def store_sums(typingctx, sums, piece, at, turn):
+    """Store the 64 columns number `piece` of a warp's 16 rows of sums at a shared address, 256 bytes a row.
+
+    The 32 bytes number j of row i lie at place j ^ (i & 7), so that neither rows nor columns meet in a bank; `turn` is
+    32 * (i & 7) of this thread's rows, and `at` its place in the first one.
+    """
+
+    def codegen(context, builder, sig, args):
+        value, turn = args[0], builder.trunc(context.cast(builder, args[3], sig.args[3], types.int64), I32)
+        at = builder.trunc(context.cast(builder, args[2], sig.args[2], types.int64), I32)
+        piece = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
+        end = builder.append_basic_block("stored")
+        cases = [builder.append_basic_block(f"piece{p}") for p in range(sums.lanes // 32)]
+        choice = builder.switch(piece, cases[-1])
+        for p, case in enumerate(cases):
+            if p < len(cases) - 1:
+                choice.add_case(ir.Constant(I32, p), case)
+            builder.position_at_end(case)
+            for j in range(8):
+                where = builder.add(at, builder.xor(turn, ir.Constant(I32, 32 * j)))
+                for low in (0, 2):  # this row, and the eighth after it
+                    pair = [builder.extract_element(value, ir.Constant(I32, 32 * p + 4 * j + low + i)) for i in (0, 1)]
+                    kind = ir.FunctionType(ir.VoidType(), [I32, F32, F32])
+                    text = f"st.shared.v2.f32 [$0+{1024 * low}], {{$1, $2}};"
+                    builder.call(ir.InlineAsm(kind, text, "r,f,f,~{memory}", side_effect=True), [where, *pair])
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return types.void(sums, piece, at, turn), codegen
+
+
+@intrinsic
+def load_sums(typingctx, at):
+    """Four float32 at a shared address, 16-byte aligned."""
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        kind = ir.FunctionType(ir.LiteralStructType([F32] * 4), [I32])
+        text = "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];"
+        found = builder.call(ir.InlineAsm(kind, text, "=f,=f,=f,=f,r,~{memory}", side_effect=True), [at])
+        out = ir.Constant(ir.VectorType(F32, 4), ir.Undefined)
+        for i in range(4):
+            out = builder.insert_element(out, builder.extract_value(found, i), ir.Constant(I32, i))
+        return out
+
+    return Vector(types.float32, 4)(at), codegen

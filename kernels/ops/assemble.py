@@ -312,10 +312,10 @@ def _rot_samples(rng):
 def rot90(f, input, k: int = 1, dims=(0, 1)):
     """`input` turned `k` times by 90 degrees, from the first of `dims` towards the second."""
     check(f, input, "input")
-    a, b = (check_dim(d, len(input.shape_), "dims") for d in dims)
-    if a == b:
+    plane = [check_dim(d, len(input.shape_), "dims") for d in dims]
+    if len(plane) != 2 or plane[0] == plane[1]:
         raise ValueError(f"`dims` of `rot90` must name two dims, got {tuple(dims)}")
-    k %= 4
+    (a, b), k = plane, k % 4
     if k == 2:
         return f.flip(input, (a, b))
     if not k:

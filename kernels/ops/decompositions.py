@@ -366,13 +366,37 @@ def _(f, g, A):
     return f.matmul(u * f.unsqueeze(g, -2), vh)
 
 
+def tolerances(call, A, atol, rtol):
+    """`atol` and `rtol`, numbers or tensors that broadcast to the batch of A, as numbers or arrays [..., 1]."""
+    found = []
+    for name, x in (("atol", atol), ("rtol", rtol)):
+        if hasattr(x, "strides_"):
+            at = A.shape_[:-2]
+            if len(x.shape_) > len(at) or any(n not in (1, m) for n, m in zip(x.shape_[::-1], at[::-1])):
+                raise ValueError(
+                    f"`{name}` of `{call.op.name}` must broadcast to the batch {at} of `A`, got {x.shape_}"
+                )
+            x = np.array(x.tolist(), np.float64).reshape(x.shape_)[..., None]
+        elif x is not None and not hasattr(x, "__float__"):
+            raise TypeError(f"`{name}` of `{call.op.name}` must be a number or a tensor, got {type(x).__name__}")
+        found.append(x)
+    return found
+
+
+def least(A, values, atol, rtol):
+    """The bound [..., 1] up to which singular values [..., K] of matrices A count as 0."""
+    if rtol is None:
+        rtol = np.where(np.greater(0.0 if atol is None else atol, 0), 0.0, max(A.shape[-2:]) * np.finfo(A.dtype).eps)
+    return np.maximum(0.0 if atol is None else atol, rtol * values.max(-1, keepdims=True, initial=0))
+
+
 def _pinv_ref(A, *, atol=None, rtol=None, hermitian=False):
+    if hermitian:
+        A = np.tril(A) + np.tril(A, -1).swapaxes(-1, -2)
     u, s, vh = np.linalg.svd(A, False)
     if not s.size:
         return np.zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]), A.dtype)
-    rtol = (0.0 if atol else max(A.shape[-2:]) * np.finfo(A.dtype).eps) if rtol is None else rtol
-    limit = np.maximum(atol or 0.0, rtol * s.max(-1, keepdims=True))
-    inverse = np.divide(1, s, out=np.zeros_like(s), where=s > limit)
+    inverse = np.divide(1, s, out=np.zeros_like(s), where=s > least(A, s, atol, rtol))
     return np.asarray(vh.swapaxes(-1, -2) * inverse[..., None, :] @ u.swapaxes(-1, -2), A.dtype)
 
 
@@ -389,17 +413,18 @@ def linalg_pinv(call, A, *, atol=None, rtol=None, hermitian=False):
     """The pseudo-inverses [..., N, M] of matrices [..., M, N] (Moore and Penrose).
 
     Singular values up to max(atol, rtol * the largest) count as 0; `rtol` is max(M, N) times the dtype's epsilon, or 0
-    beside a positive `atol`. `hermitian` says that A is symmetric. The derivative holds where the rank does not change.
+    beside a positive `atol`; both are numbers or tensors [...]. `hermitian` says that A is symmetric: the upper
+    triangle is not read. The derivative holds where the rank does not change.
     """
     check_matrices(call, A, square=bool(hermitian))
-    for name, x in (("atol", atol), ("rtol", rtol)):
-        if x is not None and not hasattr(x, "__float__"):
-            raise TypeError(f"`{name}` of `{call.op.name}` must be a number, got {type(x).__name__}")
-    return call.lapack(lambda a: _pinv_ref(a, atol=atol, rtol=rtol), A)
+    atol, rtol = tolerances(call, A, atol, rtol)
+    return call.lapack(lambda a: _pinv_ref(a, atol=atol, rtol=rtol, hermitian=hermitian), A)
 
 
 @linalg_pinv.grad("A")
-def _(f, g, A, out):
+def _(f, g, A, out, hermitian):
+    if hermitian:
+        A = f.tril(A) + _t(f.tril(A, -1))
     p, gt = out, _t(g)
     pt, ap, pa = _t(p), f.matmul(A, p), f.matmul(p, A)
     first = f.matmul(gt - f.matmul(ap, gt), f.matmul(p, pt))

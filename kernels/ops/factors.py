@@ -54,7 +54,7 @@ def _(f, g, A, out, upper, unitriangular, need):
     return f.triu(to_a, edge) if upper else f.tril(to_a, -edge), to_b
 
 
-def _lu_ref(A):
+def _lu_ref(A, *, pivot=True):
     lu, steps = A.copy(), min(A.shape[-2:])
     pivots = np.zeros((*A.shape[:-2], steps), np.int32)
     for at in np.ndindex(*A.shape[:-2]):
@@ -78,13 +78,15 @@ def _lu_samples(rng):
     dtypes=_WIDE, ref=_lu_ref, samples=_lu_samples, grad_samples=_squares, tolerance={"float32": (2e-3, 1e-4)},
     outputs=("out", "pivots"), fields=("LU", "pivots"),
 )  # fmt: skip
-def linalg_lu_factor(call, A):
+def linalg_lu_factor(call, A, *, pivot: bool = True):
     """(LU, pivots int32) of A [..., M, N] by elimination: U on and above the diagonal, L (with ones there) below it.
 
     In step k, row k was exchanged with row pivots[k], counted from 1. Raises ValueError for a matrix with a 0 in the
     diagonal of U. The derivative is that of square matrices.
     """
     check_matrices(call, A, square=False)
+    if not pivot:
+        raise NotImplementedError(f"`pivot` of `{call.op.name}` must be True: without exchanged rows, LU is not stable")
     rows, columns = A.shape_[-2:]
     lu = call.out(A.shape_, A.dtype, overlap="same")
     if A.address != lu.address:

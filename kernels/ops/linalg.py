@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ._layout import check
+from ._layout import check, check_dim
 from .decompositions import (
     _TOLERANCE,
     _WIDE,
@@ -105,30 +105,46 @@ def linalg_solve_triangular(f, A, B, *, upper, left=True, unitriangular=False):
     return f.triangular_solution(*_together(f, A, B), upper=upper, unitriangular=unitriangular)
 
 
-def _lu_solve_ref(b, LU_data, LU_pivots):
+def _lu_solve_ref(b, LU_data, LU_pivots, left=True, adjoint=False):
+    if not left:
+        return _lu_solve_ref(b.T, LU_data, LU_pivots, True, not adjoint).T
     low, up = np.tril(LU_data, -1) + np.eye(LU_data.shape[-1]), np.triu(LU_data)
     rows = np.arange(len(b))
     for k, p in enumerate(LU_pivots):
         rows[[k, p - 1]] = rows[[p - 1, k]]
+    if adjoint:
+        return np.linalg.solve((low @ up)[np.argsort(rows)].T, b)
     return np.linalg.solve(up, np.linalg.solve(low, b[rows]))
 
 
 def _lu_solve_samples(rng):
     lu, pivots = _lu_ref(_well_conditioned(rng, 5, 5))
     yield (rng.standard_normal((5, 3)), lu, pivots), {}
+    yield (rng.standard_normal((5, 3)), lu, pivots), {"adjoint": True}
+    yield (rng.standard_normal((3, 5)), lu, pivots), {"left": False}
 
 
 @composite(dtypes=_WIDE, ref=_lu_solve_ref, samples=_lu_solve_samples, tolerance=_TOLERANCE)
-def lu_solve(f, b, LU_data, LU_pivots):
-    """X with A X = b, for b [..., N, K] and the factors of A that `linalg_lu_factor` gives; batch dims broadcast."""
+def lu_solve(f, b, LU_data, LU_pivots, *, left: bool = True, adjoint: bool = False):
+    """X with A X = b, for b [..., N, K] and the factors of A that `linalg_lu_factor` gives; batch dims broadcast.
+
+    `adjoint` solves A^T X = b, and `left=False` X A = b for b [..., K, N].
+    """
     check_matrices(f, LU_data, "LU_data")
     check_matrices(f, b, "b", square=False)
+    if not left:
+        return _t(f.lu_solve(_t(b), LU_data, LU_pivots, adjoint=not adjoint)).contiguous()
     _fits(f, LU_data, b)
     if LU_pivots.shape_ != LU_data.shape_[:-1]:
         raise ValueError(f"`LU_pivots` of `lu_solve` must have shape {LU_data.shape_[:-1]}, got {LU_pivots.shape_}")
     factors, b = _together(f, LU_data, b)
     pivots = f.rearrange(LU_pivots.expand(*factors.shape_[:-1]))
-    turned = rows_of(f, b, order_of(pivots, b.shape_[-2]))
+    order = order_of(pivots, b.shape_[-2])
+    if adjoint:
+        lower = f.triangular_solution(_t(factors), b, upper=False)
+        turned = f.triangular_solution(_t(factors), lower, upper=True, unitriangular=True)
+        return rows_of(f, turned, np.argsort(order, -1))
+    turned = rows_of(f, b, order)
     lower = f.triangular_solution(factors, turned, upper=False, unitriangular=True)
     return f.triangular_solution(factors, lower, upper=True)
 
@@ -142,9 +158,9 @@ def _linalg_lu_samples(rng):
     dtypes=_WIDE, ref=lambda LU, pivots, B: _lu_solve_ref(B, LU, pivots), samples=_linalg_lu_samples,
     tolerance=_TOLERANCE,
 )  # fmt: skip
-def linalg_lu_solve(f, LU, pivots, B):
+def linalg_lu_solve(f, LU, pivots, B, *, left: bool = True, adjoint: bool = False):
     """`lu_solve` with its arguments in the order of `linalg`."""
-    return f.lu_solve(B, LU, pivots)
+    return f.lu_solve(B, LU, pivots, left=left, adjoint=adjoint)
 
 
 def _cholesky_solve_ref(B, L, upper=False):
@@ -187,27 +203,40 @@ def _lstsq_ref(A, B, rcond=None, *, driver=None):
     m, n = A.shape[-2:]
     s = np.linalg.svd(A, compute_uv=False)
     rank = (s > (max(m, n) * np.finfo(A.dtype).eps if rcond is None else rcond) * s.max(-1, keepdims=True)).sum(-1)
-    left = ((A @ x - b) ** 2).sum(-2) if m > n and (rank == n).all() else np.zeros(0)
-    return x[..., 0] if B.ndim == A.ndim - 1 else x, left, rank.astype(np.int64), np.zeros(0)
+    known = driver in ("gelsd", "gelss")
+    left = ((A @ x - b) ** 2).sum(-2) if (known or driver == "gels") and m > n and (rank == n).all() else np.zeros(0)
+    return (
+        x[..., 0] if B.ndim == A.ndim - 1 else x,
+        left,
+        rank.astype(np.int64) if driver != "gels" else np.zeros(0, np.int64),
+        s if known else np.zeros(0),
+    )
 
 
 def _lstsq_samples(rng):
     for (a,), _ in _rectangles(rng):
         if a.size:
-            yield (a, rng.standard_normal((*a.shape[:-1], 2))), {}
+            yield (a, rng.standard_normal((*a.shape[:-1], 2))), {"driver": "gelsd"}
     yield (rng.standard_normal((5, 1)) @ rng.standard_normal((1, 3)), rng.standard_normal((5, 2))), {"rcond": 1e-4}
 
 
+def _lstsq_gels_samples(rng):
+    for args, options in _lstsq_samples(rng):
+        if args[0].shape[-2] >= args[0].shape[-1] and "driver" in options:
+            yield args, {"driver": "gels"}
+
+
 @composite(
-    dtypes=_WIDE, ref=_lstsq_ref, samples=_lstsq_samples, tolerance=_TOLERANCE,
+    dtypes=_WIDE, ref=_lstsq_ref, samples=_lstsq_samples, grad_samples=_lstsq_gels_samples, tolerance=_TOLERANCE,
     fields=("solution", "residuals", "rank", "singular_values"),
 )  # fmt: skip
 def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
     """The X of least |A X - B|, and of those the smallest: (solution, residuals, rank, singular_values).
 
     A [..., M, N], B [..., M, K] or [..., M]. Singular values up to `rcond` (max(M, N) times the epsilon) times the
-    largest count as 0. Residuals are the squares |A X - B|^2 of the columns where M > N and all ranks are N, else
-    empty; singular values are given for the `driver` "gelsd" and "gelss", all of which compute the same here.
+    largest count as 0. All drivers compute the same X here, and differ as PyTorch's in what is given beside it:
+    "gelsy", the default, the rank alone; "gels" the residuals alone; "gelsd" and "gelss" all. The others are empty.
+    Residuals are the squares |A X - B|^2 of the columns, where M > N and (but for "gels") all ranks are N.
     """
     check_matrices(f, A, square=False)
     check(f, B, "B")
@@ -221,10 +250,12 @@ def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
     x = f.matmul(f.linalg_pinv(A, rtol=rcond), b)
     values = f.linalg_svdvals(A.detach())
     rank = f.linalg_matrix_rank(A.detach(), rtol=rcond)
-    full = m > n and all(r == n for r in np.ravel(rank.tolist()))
-    left = f.sum(f.square(f.matmul(A, x) - b), -2) if full else empty.clone()
+    known = driver in ("gelsd", "gelss")
+    full = driver == "gels" or (known and all(r == n for r in np.ravel(rank.tolist())))
+    left = f.sum(f.square(f.matmul(A, x) - b), -2) if m > n and full else empty.clone()
     solution = f.squeeze(x, -1).clone() if vectors else x
-    return solution, left, rank, values if driver in ("gelsd", "gelss") else empty.clone()
+    rank = rank.new_zeros(0) if driver == "gels" else rank
+    return solution, left, rank, values if known else empty.clone()
 
 
 # ---- factors and products by their own names ---------------------------------------------------
@@ -264,9 +295,7 @@ def linalg_lu(f, A, *, pivot=True):
     With K = min(M, N), L is [..., M, K] and U [..., K, N]. The derivative is that of square matrices.
     """
     check_matrices(f, A, square=False)
-    if not pivot:
-        raise NotImplementedError(f"`pivot` of `{f.op.name}` must be True: without exchanged rows, LU is not stable")
-    lu, pivots = f.linalg_lu_factor(A)
+    lu, pivots = f.linalg_lu_factor(A, pivot=pivot)
     m, k = A.shape_[-2], min(A.shape_[-2:])
     low = f.tril(lu.narrow(-1, 0, k), -1) + f.from_array(np.eye(m, k, dtype=A.dtype.numpy), A.device)
     turned = rows_of(f, f.rearrange(eye_of(f, A, m).expand(*A.shape_[:-2], m, m)), order_of(pivots, m))
@@ -306,15 +335,28 @@ def linalg_tensorinv(f, A, ind=2):
     return f.linalg_inv(A.reshape(math.prod(first), -1)).reshape(*last, *first)
 
 
+def _tensorsolve_samples(rng):
+    yield (_well_conditioned(rng, 6, 6).reshape(2, 3, 6), rng.standard_normal((2, 3))), {}
+    yield (_well_conditioned(rng, 6, 6).reshape(2, 6, 3), rng.standard_normal((2, 3))), {"dims": (1,)}
+
+
 @composite(
-    dtypes=_WIDE, ref=lambda A, B: np.linalg.tensorsolve(A, B), tolerance=_TOLERANCE,
-    samples=lambda rng: iter([((_well_conditioned(rng, 6, 6).reshape(2, 3, 6), rng.standard_normal((2, 3))), {})]),
+    dtypes=_WIDE, ref=lambda A, B, dims=None: np.linalg.tensorsolve(A, B, dims), tolerance=_TOLERANCE,
+    samples=_tensorsolve_samples,
 )  # fmt: skip
-def linalg_tensorsolve(f, A, B):
-    """X with `tensordot(A, X, X.ndim)` = B, where A has the dims of B and then those of X, of as many elements."""
+def linalg_tensorsolve(f, A, B, dims=None):
+    """X with `tensordot(A, X, X.ndim)` = B, where A has the dims of B and then those of X, of as many elements.
+
+    `dims` of A are moved behind its others first.
+    """
     check(f, A, "A")
     check(f, B, "B")
+    if dims is not None:
+        moved = [check_dim(d, len(A.shape_), "dims") for d in dims]
+        A = A.permute(*(d for d in range(len(A.shape_)) if d not in moved), *moved)
     rest = A.shape_[len(B.shape_) :]
-    if A.shape_[: len(B.shape_)] != B.shape_ or math.prod(rest) != B.numel_:
-        raise ValueError(f"`A` of `{f.op.name}` must be {B.shape_} and dims of {B.numel_} elements, got {A.shape_}")
+    if not math.prod(A.shape_[: len(B.shape_)]) == B.numel_ == math.prod(rest):
+        raise ValueError(
+            f"`A` of `{f.op.name}` must be dims of {B.numel_} elements, twice, for `B` {B.shape_}, got {A.shape_}"
+        )
     return f.linalg_solve(A.reshape(B.numel_, -1), B.reshape(-1)).reshape(rest)

@@ -7,7 +7,7 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import op
 from ._layout import check, check_dim
-from .decompositions import _WIDE, _well_conditioned, check_matrices
+from .decompositions import _WIDE, _well_conditioned, check_matrices, least, tolerances
 
 
 def _vector_norm_ref(x, ord=2, dim=None, keepdim=False, *, dtype=None):
@@ -133,20 +133,15 @@ def linalg_matrix_rank(call, A, *, tol=None, atol=None, rtol=None, hermitian=Fal
     """How many singular values of A [..., M, N] exceed max(atol, rtol * the largest): int64 [...].
 
     `tol` is another name of `atol`; `rtol` is max(M, N) times the epsilon, or 0 beside an `atol`. `hermitian` says that
-    A is symmetric.
+    A is symmetric. The bounds are numbers or tensors [...].
     """
     check_matrices(call, A, square=bool(hermitian))
     atol = tol if atol is None else atol
-    for name, x in (("atol", atol), ("rtol", rtol)):
-        if x is not None and not hasattr(x, "__float__"):
-            raise TypeError(f"`{name}` of `{call.op.name}` must be a number, got {type(x).__name__}")
-    if rtol is None:
-        rtol = 0.0 if atol else max(A.shape_[-2:]) * float(np.finfo(A.dtype.numpy).eps)
+    atol, rtol = tolerances(call, A, atol, rtol)
 
     def rank(a):
         values = np.abs(np.linalg.eigvalsh(a)) if hermitian else np.linalg.svd(a, compute_uv=False)
-        limit = np.maximum(float(atol or 0), float(rtol) * values.max(-1, keepdims=True, initial=0))
-        return np.asarray((values > limit).sum(-1), np.int64)
+        return np.asarray((values > least(a, values, atol, rtol)).sum(-1), np.int64)
 
     return call.lapack(rank, A)
 

@@ -259,7 +259,7 @@ def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, 
     """The place of each element in a sorted sequence: before equal ones, or (`right`, `side` "right") behind them.
 
     `sorted_sequence` [S], or [..., S] with a sequence for each row of `input`, in whose dtype it must be; `sorter` are
-    the indices that sort it. A number is searched as a 0-dim tensor. NaN stands behind all.
+    the indices, of its shape, that sort it. A number is searched as a 0-dim tensor. NaN stands behind all.
     """
     check(call, sorted_sequence, "sorted_sequence")
     if not hasattr(input, "strides_"):
@@ -276,10 +276,11 @@ def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, 
             f"`sorted_sequence` {shape} of `{call.op.name}` must be a vector, or have the rows of {input.shape_}"
         )
     if sorter is not None:
-        index = sorter.reshape(-1) if len(shape) == 1 else None
-        if index is None:
-            raise NotImplementedError("`sorter` of `searchsorted` goes with one sequence: gather the rows first")
-        sorted_sequence = sorted_sequence[index]
+        if sorter.shape_ != shape:
+            raise ValueError(
+                f"`sorter` of `{call.op.name}` must have the sequence's shape {shape}, got {sorter.shape_}"
+            )
+        sorted_sequence = sorted_sequence.gather(-1, sorter)
     y = call.empty(input.shape_, "int64") if out_int32 else call.out(input.shape_, "int64")
     x, dtype = input.contiguous(), "uint8" if input.dtype.name == "bool" else input.dtype.name
     count = x.shape_[-1] if len(shape) > 1 else x.numel_
@@ -470,7 +471,9 @@ def bincount(f, input, weights=None, minlength: int = 0):
 def _span(f, x, low, high, apart):
     """The ends of a histogram: those of the elements where none are given, and never the same."""
     low, high = float(low), float(high)
-    if low == high == 0 and x.numel_:
+    if low == high == 0 and not x.numel_:
+        high = 1.0
+    elif low == high == 0:
         low, high = float(f.amin(x).item()), float(f.amax(x).item())
     if not (math.isfinite(low) and math.isfinite(high)) or low > high:
         raise ValueError(f"the range of `{f.op.name}` must be finite and rising, got {low} to {high}")

@@ -415,6 +415,11 @@ def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
     count, weights = x.shape_[1], None
     for name, w in (("fweights", fweights), ("aweights", aweights)):
         if w is not None:
+            if w.dtype.is_floating_point is (name == "fweights"):
+                kind = "integers" if name == "fweights" else "floats"
+                raise TypeError(f"`{name}` of `cov` must be {kind}, got {w.dtype.name}: cast it first")
+            if w.numel_ and f.amin(w.detach()).item() < 0:
+                raise ValueError(f"`{name}` of `cov` must not be negative, got {f.amin(w.detach()).item()}")
             if len(w.shape_) != 1 or w.shape_[0] != count:
                 raise ValueError(f"`{name}` of `cov` must be [{count}], a weight for each observation, got {w.shape_}")
             weights = w if weights is None else weights * w

@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from infinicore.kernels import OPS
+from infinicore.kernels import ALIASES, OPS
 from infinicore.kernels.lang import scalar_math as m
 from infinicore.kernels.table.composite import composite
 from infinicore.kernels.table.loss import loss
@@ -16,6 +16,10 @@ from infinicore.dispatch.functions import make_function
 
 FLOATS = ["float32", "float64", "bfloat16", "float16"]
 ROUGH = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 2e-2, "float16": 2e-3}
+
+
+def test_no_name_stands_for_two_ops():
+    assert not set(ALIASES) & set(OPS)
 
 
 @pytest.fixture

@@ -63,6 +63,12 @@ def linear_cross_entropy(
     """
     if options is not None:
         raise NotImplementedError("`options` of linear_cross_entropy must be None: chunks are chosen by size")
+    if ignore_index is not None and target.dtype.is_floating_point:
+        raise ValueError(
+            f"`ignore_index` goes with class ids, `target` are probabilities of {target.dtype}: leave it out"
+        )
+    if linear_weight.ndim > 2 and input.ndim < 2:
+        raise ValueError(f"`input` must be [N, K] beside `linear_weight` {linear_weight.shape_}, got {input.shape_}")
     ignored = -100 if ignore_index is None else integer(ignore_index, "ignore_index")
     number(label_smoothing, "label_smoothing")
     plain = linear_bias is None and weight is None and not label_smoothing and linear_weight.ndim == 2

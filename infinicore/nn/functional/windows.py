@@ -43,7 +43,7 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     lead = input.shape_[:-3]
     if down or right:
         input = infinicore.pad(input, (right, right, down, down))
-    columns = infinicore.index_select(input.reshape(*lead, -1, padded[0] * padded[1]), -1, at)
+    columns = infinicore.index_select(input.reshape(*lead, input.shape_[-3], math.prod(padded)), -1, at)
     return columns.reshape(*lead, columns.shape_[-2] * taps, count)
 
 
@@ -174,8 +174,9 @@ def _fractional(input, kernel_size, output_size, output_ratio, return_indices, s
         shape = [planes, *(1,) * (2 * dims)]
         shape[1 + d], shape[1 + dims + d] = sizes[d], kernel[d]
         at = at * space[d] + rows.reshape(shape)
-    at = infinicore.from_numpy(at.reshape(planes, -1))
-    windows = infinicore.gather(input.reshape(planes, -1), 1, at).reshape(planes, math.prod(sizes), -1)
+    cells, taps = math.prod(sizes), math.prod(kernel)
+    at = infinicore.from_numpy(at.reshape(planes, cells * taps))
+    windows = infinicore.gather(input.reshape(planes, math.prod(space)), 1, at).reshape(planes, cells, taps)
     y, best = infinicore.max(windows, -1)
     y = y.reshape(*lead, *sizes)
     if not return_indices:

@@ -1,0 +1,338 @@
+"""Products of 16-bit floats on the matrix units of Hopper: tiles of c of 128 x `columns`, for as many blocks as there
+are multiprocessors, which take tile after tile.
+
+A block has three warpgroups. The first one brings tiles of 64 of k of both operands to a ring of stages in shared
+memory: by the copy engine, or, where an address is no multiple of 16, element by element. The others have 64 rows of
+the tile each: 64 x `columns` sums in float32 registers, from there through shared memory to the epilogue, which works
+on four columns at a time. Two blocks with the widest tiles, one below the other, are a cluster: each brings a half of b
+to both.
+
+Operands lie in shared memory as they do in memory: in rows of k, or (`across`) in rows across it, which the units
+transpose. Both are swizzled: the 16 bytes number j of a row i of 128 bytes are at place j ^ (i & 7).
+"""
+
+from numba import types
+
+from ...blocks.cuda import JOIN, WGMMA
+from ...build import jit
+from ...cpu.gemm.epilogue import activate
+from ...lang.ptx import (
+    barrier,
+    barrier_arrive,
+    barrier_arrive_in,
+    barrier_expect,
+    barrier_new,
+    barrier_of,
+    barrier_wait,
+    block,
+    blocks,
+    cluster_barrier,
+    copy_tile,
+    copy_tile_to_both,
+    dynamic_shared,
+    fence_async,
+    fence_barriers,
+    fewer_registers,
+    finish_products,
+    load_sums,
+    more_registers,
+    multiply_tiles,
+    store_short,
+    store_sums,
+    thread,
+    warp_barrier,
+)
+from ...lang.simd import address, bitcast, fill, load, ptr, vload_aligned, vstore_aligned
+from ..block import read, write
+
+I64, U16, U32, F32, F64 = types.int64, types.uint16, types.uint32, types.float32, types.float64
+ROWS, DEPTH = 128, 64  # of c, and of k at a time
+A_BYTES = ROWS * DEPTH * 2
+SLAB = 64 * DEPTH * 2  # bytes of 64 rows or columns of an operand
+STAGES = {256: 4, 128: 6, 64: 8}
+CLUSTER = {256: 2, 128: 1, 64: 1}  # blocks below one another that share what they read of b
+GROUP = (
+    8  # rows of tiles below one another that follow one another: what they read of b stays in the second-level cache
+)
+WARPS = 8  # with sums
+PIECE = 16 * 64 * 4  # bytes of a warp's 64 columns of sums
+
+
+@jit.inline
+def ratio(x, y):
+    """x // y of numbers of 32 bits."""
+    return I64(U32(x) // U32(y))
+
+
+@jit.inline
+def tile_of(args, tile):
+    """(number in the batch, part of k, tile row, tile column) of a tile."""
+    # counted in rows of tiles of a cluster, which are the same for its blocks
+    across, down = load(args, WGMMA.across), load(args, WGMMA.down)
+    whole = ratio(tile, across * down)
+    rest = tile - whole * across * down
+    group = ratio(rest, GROUP * across)
+    rows = min(down - GROUP * group, GROUP)
+    rest -= group * GROUP * across
+    column = ratio(rest, rows)
+    matrix = ratio(whole, load(args, WGMMA.splits))
+    return matrix, whole - matrix * load(args, WGMMA.splits), GROUP * group + rest - column * rows, column
+
+
+@jit.inline
+def steps_of(args, split):
+    """The steps of 64 of k that a part has: (first, last + 1)."""
+    first = split * load(args, WGMMA.split_steps)
+    return first, min(first + load(args, WGMMA.split_steps), load(args, WGMMA.steps))
+
+
+@jit.inline
+def gather(to, x, first, count, rows, start, k, stride, k_stride, across):
+    """`count` rows from `first` on and 64 of k from `start` on, to shared memory, by 128 threads; zeros beyond."""
+    for i in range(thread(), count * DEPTH, 128):
+        if across:
+            row, at = (i & 63) + (i >> 12 << 6), i >> 6 & 63
+            place = (row >> 6) * SLAB + at * 128 + (((row >> 3 & 7) ^ (at & 7)) << 4) + (row & 7) * 2
+        else:
+            row, at = i >> 6, i & 63
+            place = row * 128 + (((at >> 3) ^ (row & 7)) << 4) + (at & 7) * 2
+        value = U16(0)
+        if first + row < rows and start + at < k:
+            value = load(x, (first + row) * stride + (start + at) * k_stride)
+        store_short(to + place, I64(value))
+
+
+@jit.inline
+def descriptor(place, across):
+    """What the units know of an operand: its place, 1024 bytes from eight rows to the next, a slab from 64 columns."""
+    leading = SLAB // 16 if across else 1
+    return (place >> 4 & 0x3FFF) | (1 << 62) | (64 << 32) | (leading << 16)
+
+
+@jit.inline
+def finish(args, memory, row, column, in_c, T, R, ACT):
+    """The epilogue of 64 columns of a warp's rows."""
+    rows, columns = load(args, WGMMA.rows), load(args, WGMMA.columns)
+    lane = thread() & 31
+    quad, row, left = lane & 15, row + (lane >> 4), columns - column - (lane & 15) * 4
+    alpha = F32(bitcast(load(args, WGMMA.alpha), F64))
+    c, residual = ptr(load(args, WGMMA.c), R) + in_c, ptr(load(args, WGMMA.residual), R) + in_c
+    bias = fill(0.0, F32, 4)
+    if left > 0:
+        if load(args, WGMMA.bias) != 0:
+            bias = read(ptr(load(args, WGMMA.bias), T), columns - left, left, bias)
+        at, given = row * columns + columns - left, load(args, WGMMA.residual) != 0
+        if columns & 3 == 0 and (address(c) | address(residual)) & 15 == 0 and row + 14 < rows:
+            # all are there and can be read and written at once: four rows at a time are under way
+            place, even, odd = memory + (lane >> 4) * 256 + (quad & 1) * 16, quad >> 1, lane >> 4
+            for i in range(0, 16, 8):
+                v0 = load_sums(place + i * 256 + ((even ^ odd) << 5)) * alpha + bias
+                v1 = load_sums(place + (i + 2) * 256 + ((even ^ (2 | odd)) << 5)) * alpha + bias
+                v2 = load_sums(place + (i + 4) * 256 + ((even ^ (4 | odd)) << 5)) * alpha + bias
+                v3 = load_sums(place + (i + 6) * 256 + ((even ^ (6 | odd)) << 5)) * alpha + bias
+                v0, v1, v2, v3 = activate(v0, ACT), activate(v1, ACT), activate(v2, ACT), activate(v3, ACT)
+                to = at + i * columns
+                if given:
+                    r0, r1 = vload_aligned(residual, to, 4), vload_aligned(residual, to + 2 * columns, 4)
+                    r2, r3 = vload_aligned(residual, to + 4 * columns, 4), vload_aligned(residual, to + 6 * columns, 4)
+                    v0, v1, v2, v3 = v0 + r0, v1 + r1, v2 + r2, v3 + r3
+                vstore_aligned(c, to, v0)
+                vstore_aligned(c, to + 2 * columns, v1)
+                vstore_aligned(c, to + 4 * columns, v2)
+                vstore_aligned(c, to + 6 * columns, v3)
+            return
+        for i in range(0, 16, 2):
+            if row + i < rows:
+                turn = (quad >> 1 ^ (i & 7 | lane >> 4)) << 5
+                value = load_sums(memory + (i + (lane >> 4)) * 256 + turn + (quad & 1) * 16)
+                value = activate(value * alpha + bias, ACT)
+                if given:
+                    value = value + read(residual, at + i * columns, left, value)
+                write(c, at + i * columns, value, left)
+
+
+def _product(columns, a_across, b_across):
+    """The kernel for tiles of so many columns, operands across k or along it."""
+    stages, lanes, cluster = STAGES[columns], columns // 2, CLUSTER[columns]
+    b_bytes = columns * DEPTH * 2
+    stage_bytes = A_BYTES + b_bytes
+    staging = stages * stage_bytes
+    barriers = staging + WARPS * PIECE
+
+    @jit.inline
+    def copy(args, n, base):
+        """One thread starts the copies of all tiles."""
+        a_map, b_map = address(args) + 8 * WGMMA.map_a, address(args) + 8 * WGMMA.map_b
+        stage, phase, tile, rank = 0, 1, block() // cluster, block() % cluster
+        while tile < n:
+            matrix, split, down, across = tile_of(args, tile)
+            outer = ratio(matrix, load(args, WGMMA.inner))
+            inner = matrix - outer * load(args, WGMMA.inner)
+            a_outer, a_inner = outer * load(args, WGMMA.a_outer), inner * load(args, WGMMA.a_inner)
+            b_outer, b_inner = outer * load(args, WGMMA.b_outer), inner * load(args, WGMMA.b_inner)
+            row, column = (down * cluster + rank) * ROWS, across * columns + (rank * 128 if cluster == 2 else 0)
+            step, last = steps_of(args, split)
+            while step < last:
+                full, place, k = base + barriers + 16 * stage, base + stage * stage_bytes, step * DEPTH
+                barrier_wait(full + 8, phase)
+                barrier_expect(full, stage_bytes)
+                if a_across:
+                    copy_tile(place, a_map, row, k, a_inner, a_outer, full)
+                    copy_tile(place + SLAB, a_map, row + 64, k, a_inner, a_outer, full)
+                else:
+                    copy_tile(place, a_map, k, row, a_inner, a_outer, full)
+                if cluster == 2:  # each block brings a half of b, to both
+                    to = place + A_BYTES + rank * (b_bytes // 2)
+                    if b_across:
+                        copy_tile_to_both(to, b_map, column, k, b_inner, b_outer, full)
+                        copy_tile_to_both(to + SLAB, b_map, column + 64, k, b_inner, b_outer, full)
+                    else:
+                        copy_tile_to_both(to, b_map, k, column, b_inner, b_outer, full)
+                elif b_across:
+                    for i in range(0, columns, 64):
+                        copy_tile(place + A_BYTES + i * 2 * DEPTH, b_map, column + i, k, b_inner, b_outer, full)
+                else:
+                    copy_tile(place + A_BYTES, b_map, k, column, b_inner, b_outer, full)
+                step += 1
+                stage += 1
+                if stage == stages:
+                    stage, phase = 0, phase ^ 1
+            tile += blocks() // cluster
+
+    @jit.inline
+    def bring(args, n, base):
+        """A warpgroup copies all tiles, element by element."""
+        k, stage, phase, tile = load(args, WGMMA.k), 0, 1, block() // cluster
+        while tile < n:
+            matrix, split, down, across = tile_of(args, tile)
+            outer = ratio(matrix, load(args, WGMMA.inner))
+            inner = matrix - outer * load(args, WGMMA.inner)
+            in_a = outer * load(args, WGMMA.a_outer_stride) + inner * load(args, WGMMA.a_inner_stride)
+            in_b = outer * load(args, WGMMA.b_outer_stride) + inner * load(args, WGMMA.b_inner_stride)
+            a, b = ptr(load(args, WGMMA.map_a), U16) + in_a, ptr(load(args, WGMMA.map_b), U16) + in_b
+            step, last = steps_of(args, split)
+            while step < last:
+                full, place, start = base + barriers + 16 * stage, base + stage * stage_bytes, step * DEPTH
+                barrier_wait(full + 8, phase)
+                gather(
+                    place, a, (down * cluster + block() % cluster) * ROWS, ROWS, load(args, WGMMA.rows), start, k,
+                    load(args, WGMMA.a_stride), load(args, WGMMA.a_k), a_across,
+                )  # fmt: skip
+                gather(
+                    place + A_BYTES, b, across * columns, columns, load(args, WGMMA.columns), start, k,
+                    load(args, WGMMA.b_stride), load(args, WGMMA.b_k), b_across,
+                )  # fmt: skip
+                fence_async()
+                barrier_of(1, 128)
+                if thread() == 0:
+                    barrier_arrive(full)
+                step += 1
+                stage += 1
+                if stage == stages:
+                    stage, phase = 0, phase ^ 1
+            tile += blocks() // cluster
+
+    @jit.inline
+    def release(free, lane):
+        """A warp needs a stage no more: all that write to it are told."""
+        if cluster == 1:
+            if lane == 0:
+                barrier_arrive(free)
+        elif lane < cluster:
+            barrier_arrive_in(free, lane)
+
+    @jit.inline
+    def multiply(args, n, base, T, R, ACT):
+        """A warpgroup sums up 64 rows of all tiles."""
+        half, warp, lane = (thread() >> 7) - 1, thread() >> 5 & 3, thread() & 31
+        memory = base + staging + (half * 4 + warp) * PIECE
+        at, turn = memory + (lane >> 2) * 256 + (lane & 3) * 8, lane >> 2 << 5
+        stage, phase, tile = 0, 0, block() // cluster
+        while tile < n:
+            matrix, split, down, across = tile_of(args, tile)
+            step, last = steps_of(args, split)
+            sums, before = fill(0.0, F32, lanes), 0
+            while step < last:
+                full, place = base + barriers + 16 * stage, base + stage * stage_bytes
+                barrier_wait(full, phase)
+                left, right = descriptor(place + half * SLAB, a_across), descriptor(place + A_BYTES, b_across)
+                sums = multiply_tiles(sums, left, right, T, a_across, b_across)
+                if before != 0:  # the stage before is free
+                    release(before, lane)
+                before = full + 8
+                step += 1
+                stage += 1
+                if stage == stages:
+                    stage, phase = 0, phase ^ 1
+            sums = finish_products(sums)
+            release(before, lane)
+            in_c = (matrix * load(args, WGMMA.splits) + split) * load(args, WGMMA.rows) * load(args, WGMMA.columns)
+            row = (down * cluster + block() % cluster) * ROWS + half * 64 + warp * 16
+            for piece in range(columns // 64):
+                warp_barrier()
+                store_sums(sums, piece, at, turn)
+                warp_barrier()
+                finish(args, memory, row, across * columns + piece * 64, in_c, T, R, ACT)
+            tile += blocks() // cluster
+
+    @jit.inline
+    def product(args, lo, hi, T, R, ACT):
+        base = dynamic_shared()
+        if thread() == 0:
+            for i in range(stages):
+                barrier_new(base + barriers + 16 * i, 1)
+                barrier_new(base + barriers + 16 * i + 8, WARPS * cluster)
+            fence_barriers()
+            fence_async()
+        barrier()
+        if cluster > 1:
+            cluster_barrier()
+        if thread() < 128:
+            fewer_registers()
+            if (load(args, WGMMA.map_a) | load(args, WGMMA.map_b)) & 15 == 0:
+                if thread() == 0:
+                    copy(args, hi // cluster, base)
+            else:
+                bring(args, hi // cluster, base)
+        else:
+            more_registers()
+            multiply(args, hi // cluster, base, T, R, ACT)
+        if cluster > 1:  # the other block may still write here
+            cluster_barrier()
+        return 0
+
+    return product
+
+
+# `nt`: both operands in rows of k, as `linear` has them; the first letter is `t` where a lies across k, the second `n`
+# where b does.
+nt_256, nt_128, nt_64 = (_product(columns, 0, 0) for columns in STAGES)
+nn_256, nn_128, nn_64 = (_product(columns, 0, 1) for columns in STAGES)
+tt_256, tt_128, tt_64 = (_product(columns, 1, 0) for columns in STAGES)
+tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in STAGES)
+
+
+@jit.inline
+def join(args, lo, hi, T, R, ACT):
+    """The sum of the parts of k, and the epilogue: four columns of a row of c."""
+    columns, parts = load(args, JOIN.columns), ptr(load(args, JOIN.parts), F32)
+    quads = (columns + 3) // 4
+    alpha = F32(bitcast(load(args, JOIN.alpha), F64))
+    for item in range(lo, hi):
+        row = item // quads
+        column = (item - row * quads) * 4
+        left, splits = columns - column, load(args, JOIN.splits)
+        matrix = row // load(args, JOIN.rows)
+        start = ((matrix * splits - matrix) * load(args, JOIN.rows) + row) * columns + column
+        value = fill(0.0, F32, 4)
+        for i in range(splits):
+            value = value + read(parts, start + i * load(args, JOIN.rows) * columns, left, value)
+        value = value * alpha
+        if load(args, JOIN.bias) != 0:
+            value = value + read(ptr(load(args, JOIN.bias), T), column, left, value)
+        value = activate(value, ACT)
+        at = row * columns + column
+        if load(args, JOIN.residual) != 0:
+            value = value + read(ptr(load(args, JOIN.residual), R), at, left, value)
+        write(ptr(load(args, JOIN.c), R), at, value, left)
+    return 0

@@ -1,0 +1,107 @@
+"""Calls that PyTorch's own samples make of an op, beside PyTorch: values, shapes, dtypes and gradients."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+import infinicore.nn.functional as F
+
+RNG = np.random.default_rng(7)
+SQUARE = RNG.standard_normal((2, 4, 4)) + 4 * np.eye(4)
+TALL, WIDE, VECTOR = RNG.standard_normal((2, 5, 3)), RNG.standard_normal((3, 5)), RNG.standard_normal(5)
+LOW = RNG.standard_normal((5, 2)) @ RNG.standard_normal((2, 5))
+
+
+def _lu(left, adjoint):
+    b = RNG.standard_normal((2, 4, 3) if left else (2, 3, 4))
+    return [SQUARE, b], lambda x, a, b: x.linalg.lu_solve(*x.linalg.lu_factor(a, pivot=True), b, left=left,
+                                                          adjoint=adjoint)  # fmt: skip
+
+
+CASES = {
+    **{f"lu_solve {left} {adjoint}": _lu(left, adjoint) for left in (True, False) for adjoint in (True, False)},
+    **{
+        f"lstsq {driver} {a.shape}": ([a, b], lambda x, a, b, d=driver: x.linalg.lstsq(a, b, driver=d))
+        for driver in (None, "gels", "gelsy", "gelsd", "gelss")
+        for a, b in ((TALL, np.ones((2, 5, 2))), (WIDE, np.ones((3, 2))))
+    },
+    "pinv, rtol a tensor": ([SQUARE, np.array([0.5, 1e-9])], lambda x, a, t: x.linalg.pinv(a, rtol=t.detach())),
+    "pinv, atol a tensor": ([TALL, np.array(1e-3)], lambda x, a, t: x.linalg.pinv(a, atol=t.detach())),
+    "pinv, hermitian": ([SQUARE], lambda x, a: x.linalg.pinv(a + a.transpose(-1, -2), hermitian=True)),
+    "pinv, of the lower triangle": ([SQUARE], lambda x, a: x.linalg.pinv(a.detach(), hermitian=True)),
+    "matrix_rank, tensors": (
+        [np.stack([LOW, LOW * 1e-9]), np.array([1e-3, 1e-3])],
+        lambda x, a, t: x.linalg.matrix_rank(a.detach(), atol=t.detach(), rtol=t.detach()),
+    ),
+    "tensorsolve, dims": (
+        [RNG.standard_normal((2, 3, 6)), np.ones((2, 3))],
+        lambda x, a, b: x.linalg.tensorsolve(a, b, dims=(0, 2)),
+    ),
+    "searchsorted, a sorter of rows": (
+        [WIDE, RNG.standard_normal((3, 2))],
+        lambda x, a, b: x.searchsorted(a.detach(), b.detach(), sorter=x.argsort(a.detach(), -1)),
+    ),
+    "powers": ([SQUARE], lambda x, a: (x.linalg.matrix_power(a, -2), x.matrix_power(a, 3))),
+    "the layout kept": ([SQUARE], lambda x, a: a.to(x.float32, memory_format=x.preserve_format)),
+    "histogram of nothing": ([np.zeros((5, 0))], lambda x, a: x.histogram(a.detach(), 4)),
+    "histogram of equal numbers": ([np.zeros(5)], lambda x, a: x.histogram(a.detach(), 2)),
+    "unfold of an empty batch": ([np.zeros((0, 2, 5, 5))], lambda x, a: x.nn.functional.unfold(a, 2)),
+    **{
+        f"fractional_max_pool{d}d of an empty batch": (
+            [np.zeros((0, 2, *(4,) * d))],
+            lambda x, a, d=d: getattr(x.nn.functional, f"fractional_max_pool{d}d")(a, 2, output_size=2),
+        )
+        for d in (2, 3)
+    },
+}  # fmt: skip
+
+
+def _results(lib, leaf, arrays, call):
+    leaves = [leaf(np.ascontiguousarray(a)).requires_grad_() for a in arrays]
+    out = call(lib, *leaves)
+    outs = list(out) if isinstance(out, tuple) else [out]
+    traced = [y for y in outs if y.requires_grad]
+    if traced:
+        sum((y * y).sum() for y in traced).backward()
+    return outs, [x.grad for x in leaves]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_beside_torch(name):
+    torch = pytest.importorskip("torch")
+    arrays, call = CASES[name]
+    wanted, slopes = _results(torch, torch.from_numpy, arrays, call)
+    got, ours = _results(ic, ic.from_numpy, arrays, call)
+    assert len(got) == len(wanted)
+    for y, z in zip(got, wanted):
+        assert tuple(y.shape) == tuple(z.shape) and y.dtype.name == str(z.dtype).removeprefix("torch.")
+        np.testing.assert_allclose(y.detach().numpy(), z.detach().numpy(), rtol=1e-8, atol=1e-8)
+    for g, h in zip(ours, slopes):
+        assert (g is None) == (h is None)
+        if h is not None:
+            np.testing.assert_allclose(g.numpy(), h.numpy(), rtol=1e-6, atol=1e-6)
+
+
+X = ic.ones(3, 5)
+REFUSED = {
+    "dims of rot90": lambda: ic.rot90(X, dims=[0]),
+    "float fweights": lambda: ic.cov(X, fweights=ic.ones(5)),
+    "negative fweights": lambda: ic.cov(X, fweights=ic.full((5,), -1)),
+    "integer aweights": lambda: ic.cov(X, aweights=ic.full((5,), 1)),
+    "negative aweights": lambda: ic.cov(X, aweights=-ic.ones(5)),
+    "pivot of lu_factor": lambda: ic.linalg.lu_factor(X, pivot=False),
+    "ignore_index of probabilities": lambda: F.linear_cross_entropy(
+        ic.ones(2, 3), ic.ones(2, 3), ic.ones(2, 2), ignore_index=0
+    ),
+    "one sample, many losses": lambda: F.linear_cross_entropy(
+        ic.ones(3), ic.ones(2, 4, 3), ic.zeros(2, 4).to(ic.int64)
+    ),
+    "shape of a sorter": lambda: ic.searchsorted(X, X, sorter=ic.full((5,), 0)),
+    "shape of rtol": lambda: ic.linalg.pinv(X, rtol=ic.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_pytorch_refuses(name):
+    with pytest.raises((ValueError, TypeError, NotImplementedError), match=r"^`"):
+        REFUSED[name]()
