@@ -17,8 +17,8 @@
 | `send`, `recv` | recv, send |
 
 `copy_to` and `reduce_from` are the pair of tensor-parallel layers (Shoeybi et al., arXiv 1909.08053, figure 3): before
-what each rank computes a part of, and behind it. `split_to` and `gather_from` are the pair where each has a part: in both,
-ranks compute the same from what is whole.
+what each rank computes a part of, and behind it. `split_to` and `gather_from` are the pair where each has a part: in
+both, ranks compute the same from what is whole.
 """
 
 import infinicore
