@@ -14,9 +14,7 @@ from . import collectives as c
 from .ddp import MB, DistributedDataParallel
 from .reducer import padded
 
-_UNDERWAY = (
-    2  # buckets that are reduced while backward fills another: their memory is what ZeRO needs beside its shards
-)
+_UNDERWAY = 2  # buckets that are reduced while backward fills another: what ZeRO needs beside its shards
 
 
 class Shard(nn.Parameter):
@@ -173,7 +171,8 @@ class ZeroDataParallel(DistributedDataParallel):
     `stage` 2: every pass averages its gradients and keeps this rank's part alone, in `no_sync()` too. Gradients travel
     in buckets of `bucket_mb` MB while backward goes on, and leave the parameters of `module` (whose `grad` is None) for
     the shards. With P bytes of parameters and optimizer states of K bytes, a rank of N keeps 2 P + K / N (stage 1,
-    while it accumulates) or P + (P + K) / N and up to four buckets.
+    while it accumulates) or P + (P + K) / N and up to four buckets. Layers that lay their weights out anew (those of
+    the Llama family, packed) have them a second time.
     """
 
     def __init__(self, module, group=None, *, stage=2, bucket_mb=25, broadcast_buffers=True):

@@ -1,5 +1,7 @@
 """ZeRO beside one process that has every rank's rows: losses, norms and parameters within 1e-5; memory by formula."""
 
+import gc
+
 import infinicore.distributed as dist
 import numpy as np
 from data_parallel_models import GPT2, LLAMA, ROWS, batches, pair
@@ -49,6 +51,7 @@ def language(config, stage, accumulate):
 def memory():
     """P bytes of parameters, K = 2 P of Adam: 2 P + K / N and P + (P + K) / N beside a bucket or four."""
     for stage in (1, 2):
+        gc.collect()  # models end with their cycles
         before = pool.used_bytes()[0]
         own = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(24)])
         P = 24 * 512 * 512 * 4
