@@ -17,7 +17,7 @@ _NAMES = {
     "mesh": "Mesh",
     "objects": "all_gather_object broadcast_object gather_object scatter_object",
     "ddp": "DistributedDataParallel Join",
-    "parallelize": "parallelize whole_state_dict",
+    "parallelize": "clip_grad_norm_ parallelize whole_state_dict",
     "tensor_parallel": "ColumnParallelLinear RowParallelLinear VocabParallelEmbedding vocab_parallel_cross_entropy",
     "work": "Work",
     "zero": "ZeroDataParallel",

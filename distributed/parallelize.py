@@ -1,10 +1,12 @@
 """`parallelize`: the layers of a module, made on every rank, divided among the ranks of `mesh.tp`."""
 
 import fnmatch
+import math
 
 from .. import nn
 from ..autograd import no_grad
 from ..dispatch import empty
+from ..dtype import float64
 from ..nn import init
 from ..random import get_rng_state, set_rng_state
 from . import collectives as c
@@ -131,6 +133,31 @@ def shares(module):
         for path, layer in module.named_modules()
         for name, share in getattr(layer, "shares", {}).items()
     }
+
+
+def clip_grad_norm_(module, mesh, max_norm, norm_type=2.0, error_if_nonfinite=False):
+    """`nn.utils.clip_grad_norm_` of a module that `parallelize` divided: by the norm over all ranks of `mesh.tp`.
+
+    Returns the norm before, the same on every rank. Gradients of what is not divided count once: they are alike there.
+    """
+    if not norm_type > 0:
+        raise ValueError(f"`norm_type` must be above 0, got {norm_type!r}")
+    parameters = [p for p in module.parameters() if p.grad is not None]
+    norms = []
+    for divided in (True, False):
+        gradients = [p.grad for p in parameters if getattr(p, "sharded", False) is divided]
+        norms.append(float(nn.utils.get_total_norm(gradients, norm_type)) if gradients else 0.0)
+    total, infinite = empty((1,), float64), math.isinf(norm_type)
+    total.fill_(norms[0] if infinite else norms[0] ** norm_type)
+    c.all_reduce(total, "max" if infinite else "sum", mesh.tp)
+    norm = max(total.item(), norms[1]) if infinite else (total.item() + norms[1] ** norm_type) ** (1 / norm_type)
+    if error_if_nonfinite and not math.isfinite(norm):
+        raise ValueError(
+            f"the norm of order {norm_type} of the gradients is {norm}, so they cannot be clipped: look for the "
+            "overflow, or set `error_if_nonfinite` to False"
+        )
+    nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return empty((), float64).fill_(norm)
 
 
 @no_grad()

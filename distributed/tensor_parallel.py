@@ -89,6 +89,13 @@ def sum_gradients(parameter, group):
         parameter.register_hook(lambda g: c.all_reduce(contiguous_copy(g), "sum", group))
 
 
+def _divide(layer, **shares):
+    """Say which parameters of a layer are divided, and how: optimizers and norms look whether they are `sharded`."""
+    layer.shares = shares
+    for name in shares:
+        getattr(layer, name).sharded = True
+
+
 class _ParallelLinear(nn.Linear):
     """What column- and row-parallel layers have in common. `shares` says which parameters are divided, and how."""
 
@@ -129,7 +136,7 @@ class ColumnParallelLinear(_ParallelLinear):
             raise ValueError(f"`gather_output` needs `parts` of 1, got {parts}")
         self._set_up(in_features, share.length(group.rank), bias, group, sequence_parallel, dtype)
         self.whole_size, self.gather_output = (in_features, out_features), gather_output
-        self.shares = {"weight": share, "bias": share} if bias else {"weight": share}
+        _divide(self, **{"weight": share, "bias": share} if bias else {"weight": share})
         if init.wanted():
             self.reset_parameters()
 
@@ -162,7 +169,8 @@ class RowParallelLinear(_ParallelLinear):
         group = world_group(group)
         share = Share(1, _divided("in_features", in_features, group).size, group.size)
         self._set_up(share.length(group.rank), out_features, bias, group, sequence_parallel, dtype)
-        self.whole_size, self.split_input, self.shares = (in_features, out_features), split_input, {"weight": share}
+        self.whole_size, self.split_input = (in_features, out_features), split_input
+        _divide(self, weight=share)
         if bias and sequence_parallel:
             sum_gradients(self.bias, group)
         if init.wanted():
@@ -191,7 +199,8 @@ class VocabParallelEmbedding(nn.Embedding):
         share = _divided("num_embeddings", num_embeddings, group)
         with init.skipped():
             super().__init__(share.length(group.rank), embedding_dim, dtype=dtype)
-        self.group, self.sequence_parallel, self.shares = group, sequence_parallel, {"weight": share}
+        self.group, self.sequence_parallel = group, sequence_parallel
+        _divide(self, weight=share)
         self.whole_size = num_embeddings, embedding_dim
         if init.wanted():
             self.reset_parameters()

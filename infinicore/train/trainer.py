@@ -244,6 +244,7 @@ class Trainer:
         """Bound the norm of the gradients; returns it."""
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
+        nn.utils.clip.check_whole(self.model.parameters())
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
         if math.isfinite(norm):
             nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, norm)

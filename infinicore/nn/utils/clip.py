@@ -21,6 +21,15 @@ def _gradients(parameters):
     return [p.grad.detach() for p in parameters if p.grad is not None]
 
 
+def check_whole(parameters):
+    """Refuse parameters of which other ranks have other parts: what they have here is not the norm of all."""
+    if any(getattr(p, "sharded", False) for p in parameters):
+        raise ValueError(
+            "`parameters` holds parts of parameters that are divided among ranks, whose norm is not that of all: use "
+            "`ZeroDataParallel.clip_grad_norm_`, or `infinicore.distributed.clip_grad_norm_` of a divided module"
+        )
+
+
 def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
     """The p-norm of all elements of some tensors as one vector, a 0-dim tensor: see `infinicore.multi_norm`.
 
@@ -50,6 +59,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     Returns the norm before, a 0-dim tensor. ValueError if it is infinite or NaN and `error_if_nonfinite` is set.
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    check_whole(parameters)
     total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite)
     clip_grads_with_norm_(parameters, max_norm, total)
     return total

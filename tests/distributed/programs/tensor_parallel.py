@@ -59,6 +59,8 @@ def language(config, accumulate, sequence_parallel, dtype="float64", seed=0):
             (loss / accumulate).backward()
             total += dist.all_reduce(loss.detach().reshape(1).clone(), "avg").item() / accumulate
         close(total, expected, f"{what}, step {step}", atol)
+        norms = [nn.utils.clip_grad_norm_(reference.parameters(), 0.5), dist.clip_grad_norm_(own, mesh, 0.5)]
+        close(norms[1].item(), norms[0].item(), f"{what}, step {step}: norm", 100 * atol)
         for adam in adams:
             adam.step()
             adam.zero_grad()
@@ -67,6 +69,12 @@ def language(config, accumulate, sequence_parallel, dtype="float64", seed=0):
         close(whole[name].numpy(), x.detach().numpy(), f"{what}: {name}", atol)
     ids = np.arange(10)[None]
     close(own.eval()(ids).detach().numpy(), reference.eval()(ids).detach().numpy(), f"{what}: logits", 10 * atol)
+    try:
+        nn.utils.clip_grad_norm_(own.parameters(), 0.5)
+    except ValueError as error:
+        assert "divided among ranks" in str(error)
+    else:
+        raise AssertionError("the norm of a rank's parts was taken for that of all")
     prompt = [1, 2, 3]
     texts = [m.generate(prompt, max_new_tokens=8, ignore_eos=True).finish()[0].token_ids for m in (own, reference)]
     assert texts[0] == texts[1], (what, texts)
