@@ -6,9 +6,9 @@ import pytest
 import infinicore as ic
 from infinicore import nn
 
-from .test_against_torch import IMAGE, SIGNAL, VOLUME, Chances, Ids, Inputs, compare, pairs, same, twins
-
 torch = pytest.importorskip("torch")
+
+from .test_against_torch import IMAGE, SIGNAL, VOLUME, Chances, Ids, Inputs, compare, pairs, same, twins
 
 rnn, torch_rnn = nn.utils.rnn, torch.nn.utils.rnn
 CASES = [

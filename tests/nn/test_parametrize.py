@@ -8,9 +8,9 @@ import pytest
 import infinicore as ic
 from infinicore import nn
 
-from .test_against_torch import IMAGE, compare, copy_state, pairs, same, twins
-
 torch = pytest.importorskip("torch")
+
+from .test_against_torch import IMAGE, compare, copy_state, pairs, same, twins
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's forms by hooks are deprecated
 NORMS = [

@@ -7,9 +7,9 @@ import infinicore as ic
 import infinicore.nn.functional as F
 from infinicore import nn
 
-from .test_against_torch import copy_state
-
 torch = pytest.importorskip("torch")
+
+from .test_against_torch import copy_state
 
 
 def test_gumbel_softmax(rng):
