@@ -8,7 +8,7 @@ import functools
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
 
 OUT_OF_MEMORY = 2
-_ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76, "shared": 97, "pageable": 88}
+_ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76}
 
 
 class DriverError(RuntimeError):
@@ -169,11 +169,6 @@ def create_stream(priority=0):
     found = c_void_p()
     call("cuStreamCreateWithPriority", byref(found), c_uint(1), c_int(priority))
     return found.value
-
-
-def destroy_stream(stream):
-    """Give a stream back; its work goes on."""
-    call("cuStreamDestroy_v2", c_void_p(stream))
 
 
 class Event:

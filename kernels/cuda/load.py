@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..blocks.cuda import KERNEL
@@ -35,6 +36,11 @@ _lock = threading.RLock()
 
 def directory(arch):
     """The cache directory of an architecture, for kernels that count in this CPU's lanes."""
+    if find_spec("numba_cuda") is None:
+        raise NotImplementedError(
+            "kernels for `device` 'cuda' need numba-cuda, which is not installed: "
+            "`pip install infinicore-numba[cuda]`, or [cuda12] for a driver of CUDA 12"
+        )
     what = [platform.machine(), str(isa.vector_bytes()), version("numba"), version("llvmlite"), version("numba_cuda")]
     digest = hashlib.sha256(" ".join(what).encode()).hexdigest()[:12]
     return root() / f"{arch}-{digest}"

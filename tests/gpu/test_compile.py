@@ -63,3 +63,5 @@ def test_registers_are_enough(compiled):
 def test_an_architecture_that_does_not_exist():
     with pytest.raises(ValueError, match="`arch` must be one of sm_80"):
         cache.compile_for_gpu("sm_1", ["add"])
+    with pytest.raises(ValueError, match="`ops` must be names of the op table"):
+        cache.compile_for_gpu("sm_80", ["add", "nothing"])
