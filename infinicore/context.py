@@ -1,5 +1,7 @@
 """The current device, its streams and synchronisation, threads."""
 
+import sys
+
 from .device import TYPES, current, device, set_current, usable
 from .dispatch.tensors import core_launch as launch  # from where the thread count of the start is set
 from .kernels.cpu import threads
@@ -12,7 +14,7 @@ def get_device():
 
 
 def set_device(value):
-    """Make `value` the current device."""
+    """Make `value` the device that this thread makes new tensors on."""
     set_current(value)
 
 
@@ -38,8 +40,13 @@ class Stream:
     def __init__(self, device=None, priority=0, handle=None):
         self.device = usable(device)
         self._backend = self.device.backend
+        self._own = handle is None
         self.handle = self._backend.new_stream(priority) if handle is None else handle
         self._before = []
+
+    def __del__(self):
+        if getattr(self, "_own", False) and not sys.is_finalizing():
+            self._backend.drop_stream(self.handle)
 
     def synchronize(self):
         """Wait for all launches and copies; raises what a kernel found wrong."""

@@ -1,5 +1,7 @@
 """Devices, and the backend of each."""
 
+import threading
+
 from .core.backend import Backend
 
 TYPES = ["cpu", "cuda", "mlu", "npu", "musa"]  # that a name may begin with; not all have a backend here
@@ -17,7 +19,10 @@ _devices = {}  # (type, index) -> the one device of that name
 
 
 class Device:
-    """Where a tensor lives: a type such as "cpu", and an index. There is one object for each, so `is` compares them."""
+    """Where a tensor lives: a type such as "cpu", and an index. There is one object for each, so `is` compares them.
+
+    In a `with` block, this thread makes new tensors on the device.
+    """
 
     __slots__ = ("_backend", "index", "type")
 
@@ -55,6 +60,15 @@ class Device:
             self._backend = make(self)
         return self._backend
 
+    def __enter__(self):
+        before = current()
+        set_current(self)
+        _thread.before.append(before)
+        return self
+
+    def __exit__(self, *_):
+        _thread.device = _thread.before.pop()
+
     def __reduce__(self):
         return Device, (self.type, self.index)
 
@@ -85,20 +99,31 @@ def named(value):
     return isinstance(value, str) and value.partition(":")[0] in TYPES
 
 
-_current = CPU
+class _Thread(threading.local):
+    """What each thread has of its own: the device that it makes tensors on, and those of the `with` blocks around."""
+
+    def __init__(self):
+        self.device, self.before = CPU, []
+
+
+_thread = _Thread()
 
 
 def current():
-    """The device that new tensors are made on."""
-    return _current
+    """The device that this thread makes new tensors on: the CPU, until it says otherwise."""
+    return _thread.device
 
 
 def set_current(value):
-    """Make `value` the device that new tensors are made on."""
-    global _current
-    _current = usable(value)
+    """Make `value` the device that this thread makes new tensors on."""
+    _thread.device = usable(value)
+
+
+def gpu():
+    """The GPU of a call that names none: the current device if it is one, else the first."""
+    return current() if current().type == "cuda" else Device("cuda")
 
 
 def usable(value):
     """The device that `value` names (None: the current one), if tensors can live there."""
-    return _current if value is None else Device(value).backend.device
+    return _thread.device if value is None else Device(value).backend.device

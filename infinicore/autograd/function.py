@@ -58,8 +58,11 @@ class FunctionNode(Node):
         if self.materialize:
             from ..dispatch import empty
 
+            place = next(g.device for g in gradients if g is not None)
             gradients = [
-                empty(*output).zero_() if g is None and output[1] is not None and output[1].is_floating_point else g
+                empty(*output, device=place).zero_()
+                if g is None and output[1] is not None and output[1].is_floating_point
+                else g
                 for g, output in zip(gradients, self.outputs)
             ]
         results = self.function.backward(self, *gradients)

@@ -35,6 +35,7 @@ def add_model_arguments(parser):
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
     parser.add_argument("--quantize", choices=("int8", "int4"), help="quantise the weights of linear layers on loading")
+    parser.add_argument("--device", metavar="NAME", help="where the model runs: cpu (default), cuda, cuda:1")
     parser.add_argument("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
     parser.add_argument("--decode-threads", type=int, metavar="N", help="for new tokens; default: as for the prompt")
     parser.add_argument(
@@ -80,7 +81,7 @@ def load(arguments):
         os.environ["INFINICORE_WEIGHT_CACHE"] = "1"
     progress.show_compilation()
     with progress.Line("loading weights") as line:
-        chosen = {"dtype": arguments.dtype, "quantize": arguments.quantize}
+        chosen = {"dtype": arguments.dtype, "device": arguments.device, "quantize": arguments.quantize}
         return infinicore.models.from_pretrained(arguments.model, **chosen, progress=line.update)
 
 

@@ -29,6 +29,7 @@ class Backend:
     """
 
     shares_memory = True
+    numbers_in_block = False  # whether elementwise kernels take numbers ("number float32") in the argument block
 
     def __init__(self, device):
         self.device = device
@@ -42,6 +43,14 @@ class Backend:
     def allocate(self, nbytes):
         """A new `Storage` of uninitialised memory."""
         return memory.allocate(nbytes)
+
+    def arena(self):
+        """What a recording allocates from."""
+        return memory.Arena(self)
+
+    def free_bytes(self):
+        """Bytes of memory that tensors can still take; None: not known."""
+        return None
 
     def copy(self, to, at, nbytes, source=None):
         """Copy bytes from address `at` of the backend `source` (None: host memory) to address `to` of this one.
@@ -61,6 +70,9 @@ class Backend:
     def new_stream(self, priority=0):
         """The handle of a new stream."""
         return 0
+
+    def drop_stream(self, handle):
+        """End a stream of `new_stream`, when its work is done."""
 
     def event(self, timing=False):
         """A mark that streams can take."""

@@ -12,15 +12,54 @@ _current = threading.local()  # `gpu`: the one whose context this thread has ent
 
 
 class _Block:
-    """Memory of a storage, which goes back to the pool with it; `stream` is the one that it was taken for."""
+    """Memory of a storage, which goes back to the pool with it, or to the `arena` of the graph that it belongs to.
 
-    __slots__ = ("address", "pool", "size", "stream")
+    `stream` is the one that it was taken for.
+    """
 
-    def __init__(self, pool, address, size, stream):
-        self.pool, self.address, self.size, self.stream = pool, address, size, stream
+    __slots__ = ("address", "arena", "pool", "size", "stream")
+
+    def __init__(self, pool, address, size, stream, arena=None):
+        self.pool, self.address, self.size, self.stream, self.arena = pool, address, size, stream, arena
 
     def __del__(self):
-        self.pool.give(self)
+        if self.arena is None or self.arena.closed:
+            self.pool.give(self)
+        else:
+            self.arena.keep(self)
+
+
+class GpuArena(memory.Arena):
+    """The memory of a CUDA graph: what its recording gives back, only that recording takes again.
+
+    Launches of a recording follow one another in a stream, so memory is free as soon as it is given back. What the
+    recording allocates on the host is the base's part.
+    """
+
+    def __init__(self, backend):
+        super().__init__(backend)
+        self._kept = {}  # size -> blocks
+
+    def take_there(self, nbytes):
+        """A block of at least `nbytes` on the GPU."""
+        size = memory.size_class(nbytes)
+        kept = self._kept.get(size)
+        if kept:
+            return kept.pop()
+        found = self.backend.pool.take(nbytes, self.backend.stream)
+        found.arena = self
+        self.nbytes += size
+        return found
+
+    def keep(self, block):
+        """Let the recording have a block again. It is a new object: an object's finaliser runs only once."""
+        again = _Block(block.pool, block.address, block.size, block.stream, self)
+        self._kept.setdefault(block.size, []).append(again)
+
+    def close(self):
+        """Give the memory back, at once or when the tensors in it are gone."""
+        super().close()
+        self._kept = {}
 
 
 class Pool:
@@ -34,6 +73,7 @@ class Pool:
         self.gpu = gpu
         self.streams = [0]
         self.used = self.peak = self.cached = 0
+        self.retried = self.refused = 0  # allocations that had to empty the cache first, and those that failed then
         self._free = {}  # (stream, size) -> addresses
         self._waiting = []  # (marks, stream, size, address)
         self._lock = threading.RLock()
@@ -64,11 +104,13 @@ class Pool:
                 if error.code != driver.OUT_OF_MEMORY:
                     raise
                 if last:
+                    self.refused += 1
                     free, total = self.gpu.memory()
                     raise MemoryError(
                         f"a tensor of {nbytes} bytes does not fit into the memory of cuda:{self.gpu.index}: "
                         f"{free} of {total} bytes are free, and tensors take {self.used}"
                     ) from None
+                self.retried += 1
                 self.trim()
 
     def give(self, block):
@@ -78,12 +120,15 @@ class Pool:
         with self._lock:
             self.used -= block.size
             marks = []
+            if len(self.streams) > 1:
+                self.gpu.enter()  # the thread that drops a tensor may be any
             for stream in self.streams if len(self.streams) > 1 else ():
                 if stream != block.stream:
                     mark = driver.Event(timing=False)
                     mark.record(stream)
                     marks.append(mark)
-            self._waiting.append((marks, block.stream, block.size, block.address))
+            stream = block.stream if block.stream in self.streams else 0  # it may be gone, with its work done
+            self._waiting.append((marks, stream, block.size, block.address))
             if not marks:
                 self._reap()
 
@@ -96,6 +141,14 @@ class Pool:
                 self._free.setdefault((stream, size), []).append(address)
             else:
                 self._waiting.append((marks, stream, size, address))
+
+    def forget(self, stream):
+        """Take a stream, whose work is done, out of account; what was kept for it goes to the default one."""
+        with self._lock:
+            self.streams.remove(stream)
+            self._reap()
+            for of, size in [key for key in self._free if key[0] == stream]:
+                self._free.setdefault((0, size), []).extend(self._free.pop((of, size)))
 
     def trim(self):
         """Give what is free back to the driver, when all work is done; returns its bytes."""
@@ -110,11 +163,19 @@ class Pool:
         return released
 
     def stats(self, reset_peak=False):
-        """Bytes of tensors, the most of them so far, and those that are kept for reuse."""
-        found = {"used": self.used, "peak": self.peak, "cached": self.cached}
+        """Bytes of tensors, the most of them so far, and those kept for reuse; how often memory was short."""
+        found = {name: getattr(self, name) for name in ("used", "peak", "cached", "retried", "refused")}
         if reset_peak:
             self.peak = self.used
         return found
+
+
+def _follow(backend, stream, later):
+    """Let the stream `later`, of any GPU, wait for what `stream` of a GPU has so far."""
+    backend.enter()
+    mark = driver.Event(timing=False)
+    mark.record(stream)
+    mark.wait(later)
 
 
 class CudaGraph(Graph):
@@ -153,6 +214,8 @@ class CudaGraph(Graph):
 
 class GpuBackend(Backend):
     """What does not need a GPU to be there: names of kernels, and plans. `kernels` are a `load.Kernels`."""
+
+    numbers_in_block = True
 
     def kernel(self, name, types):
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
@@ -205,16 +268,44 @@ class Cuda(GpuBackend):
 
     # ---- memory ----
 
+    def arena(self):
+        """What a recording allocates from."""
+        return GpuArena(self)
+
+    def free_bytes(self):
+        """Bytes of memory that tensors can still take."""
+        self.enter()
+        return self.gpu.memory()[0] + self.pool.cached
+
     def allocate(self, nbytes):
         """A new `Storage` of uninitialised memory."""
         self.enter()
-        block = self.pool.take(nbytes, self.stream)
+        arena = memory.arena_of(self)
+        block = self.pool.take(nbytes, self.stream) if arena is None else arena.take_there(nbytes)
         return memory.Storage(block.address, nbytes, None, block, self)
 
     def copy(self, to, at, nbytes, source=None):
         """Copy bytes from address `at` of the backend `source` (None: host memory) to address `to` of this one."""
         self.enter()
-        (driver.copy_to_device if source is None else driver.copy_on_device)(to, at, nbytes, self.stream)
+        if source is None:
+            driver.copy_to_device(to, at, nbytes, self.stream)
+            if driver.is_pinned(at):  # of other memory the driver has made a copy by now
+                driver.synchronize(self.stream)
+        elif source is self:
+            driver.copy_on_device(to, at, nbytes, self.stream)
+        else:  # after what the other GPU computes, which may not write there before the copy is done
+            _follow(source, source.stream, self.stream)
+            self.enter()
+            driver.copy_on_device(to, at, nbytes, self.stream)
+            _follow(self, self.stream, source.stream)
+
+    def copy_later(self, to, at, nbytes, pinned):
+        """Copy from `Pinned` memory of the host, which must keep its values until the stream has done so."""
+        self.enter()
+        driver.copy_to_device(to, at, nbytes, self.stream)
+        mark = driver.Event(timing=False)
+        mark.record(self.stream)
+        pinned.marks.append(mark)
 
     def read(self, to, at, nbytes):
         """Copy bytes from address `at` to host memory; they are there when it returns."""
@@ -226,12 +317,12 @@ class Cuda(GpuBackend):
 
     @property
     def stream(self):
-        """The handle of the current stream, into which launches and copies go; 0 is the default one."""
-        return self.kernels.stream.value
+        """The handle of this thread's current stream, into which launches and copies go; 0 is the default one."""
+        return launch.stream(self.gpu.index)
 
     @stream.setter
     def stream(self, handle):
-        self.kernels.stream.value = handle
+        launch.set_stream(self.gpu.index, handle)
 
     def new_stream(self, priority=0):
         """The handle of a new stream."""
@@ -239,6 +330,21 @@ class Cuda(GpuBackend):
         handle = driver.create_stream(priority)
         self.pool.streams.append(handle)
         return handle
+
+    def follow(self, stream):
+        """Let the current stream wait for what one of another library has so far."""
+        _follow(self, stream, self.stream)
+
+    def drop_stream(self, handle):
+        """End a stream of `new_stream`, when its work is done."""
+        self.enter()
+        driver.synchronize(handle)
+        self.pool.forget(handle)
+        driver.destroy_stream(handle)
+
+    def let_follow(self, stream):
+        """Let a stream of another library wait for what the current one has so far."""
+        _follow(self, self.stream, stream)
 
     def event(self, timing=False):
         """A mark that streams can take, with `record(stream)`, `query`, `synchronize`, `wait`, `elapsed`."""

@@ -139,7 +139,7 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     tuple of such and of numbers of operands. `names` are those of keywords, whose values come last in `args`, and "out"
     where the caller gave it. `scratch` bytes of workspace. `saved`: for `recall`, what is kept for backward. `writes`:
     (number of an operand, by how much its version grows). `constants` are tensors to keep. `numbers`: how numbers of the call lie in memory, if the
-    block points to them; the key then has their types only.
+    block points to them, or on GPUs has them; the key then has their types only.
     """
     cdef Known known, last = None
     cdef Answer answer = Answer()
@@ -150,7 +150,7 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     answer.device, answer.scratch, answer.saved = (<TensorBase>operands[0]).device, scratch, saved
     answer.backend = None if answer.device is _cpu else answer.device.backend
     answer.writes, answer.constants, answer.numbers = tuple(writes), tuple(constants), numbers
-    if numbers and answer.backend is not None:
+    if numbers and answer.backend is not None and not answer.backend.numbers_in_block:
         return  # the numbers lie in the memory of the host
     if isinstance(results, TensorBase):
         answer.made = _made(results)
@@ -213,6 +213,7 @@ cdef bint _store_numbers(int kind, list numbers, double* memory):
     cdef long long integer
     for i in range(len(numbers)):
         x = numbers[i]
+        (<int64_t*>(memory + i))[0] = 0
         if type(x) is float:
             if kind == 1:
                 (<float*>(memory + i))[0] = <float><double>x
@@ -288,8 +289,10 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
                 address = starts[-1 - owner]
             elif owner == -9:
                 address = scratch.address
-            else:
+            elif answer.backend is None:
                 address = <int64_t>(memory + (-10 - owner))
+            else:  # the number itself
+                address = (<int64_t*>(memory + (-10 - owner)))[0]
             block[at.place] = address + at.offset
         if step.n > 0:
             failed = _run(step.kernel, block, step.count, step.n, _parts(step.kernel, step.n, step.grain))

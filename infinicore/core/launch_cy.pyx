@@ -21,6 +21,7 @@ cdef const char* _DEEP = " in the arguments: a list that holds itself?"  # ungua
 
 ctypedef int64_t (*kernel_t)(int64_t*, int64_t, int64_t) noexcept nogil
 ctypedef int64_t (*driver_t)(int64_t, int64_t, int64_t, int64_t) noexcept nogil
+ctypedef int64_t (*foreign_t)(int64_t, int64_t, int64_t, int64_t, int64_t) noexcept nogil
 
 cdef int64_t _driver = 0
 cdef int64_t _threads = 1
@@ -42,12 +43,14 @@ cdef extern from *:
     static THREAD_OWN int infinicore_threads = 0;
     static THREAD_OWN int infinicore_team = 0;
     static THREAD_OWN long long infinicore_deeds = 0;
+    static THREAD_OWN long long infinicore_streams[64] = {0};
     """
     int infinicore_mode
     int infinicore_records
     int infinicore_threads  # the thread count of this thread; 0: that of all
     int infinicore_team  # workers that a parallel launch of this thread wakes; 0: not known
     long long infinicore_deeds
+    long long infinicore_streams[64]  # the current one of each device of another kind
 
 cdef enum:
     GRAD = 1  # gradients are recorded
@@ -220,12 +223,25 @@ cdef int64_t _run(int64_t kernel, int64_t* args, int64_t count, int64_t n, int64
     cdef int64_t status
     with nogil:
         if kernel & 1:  # of another device: the address of what describes it, which begins with who launches it
-            status = (<driver_t>(<int64_t*>(kernel - 1))[0])(kernel - 1, <int64_t>args, n, count)
+            status = (<foreign_t>(<int64_t*>(kernel - 1))[0])(kernel - 1, <int64_t>args, n, count,
+                                                              <int64_t>&infinicore_streams[0])
         elif parts > 1:
             status = (<driver_t>_driver)(kernel, <int64_t>args, n, parts)
         else:
             status = (<kernel_t>kernel)(args, 0, n)
     return status
+
+
+def stream(int index):
+    """The handle of this thread's current stream of the GPU with a number; 0 is the default one."""
+    return infinicore_streams[index]
+
+
+def set_stream(int index, long long handle):
+    """Let launches of this thread on a GPU go into a stream."""
+    if not 0 <= index < 64:
+        raise ValueError(f"`index` of a GPU must be from 0 to 63, got {index}")
+    infinicore_streams[index] = handle
 
 
 def call(int64_t kernel, int64_t args, int64_t lo, int64_t hi):

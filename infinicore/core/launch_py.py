@@ -13,6 +13,7 @@ GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 
 FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
+_FOREIGN = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 6)
 
 _state = {"driver": None, "threads": 1, "policy": None, "tensor": None, "device": None}
 
@@ -22,6 +23,9 @@ class _Thread(threading.local):
     recording = None
     threads = 0  # the thread count of this thread; 0: that of all
     team = 0  # workers that a parallel launch of this thread wakes; 0: not known
+
+    def __init__(self):
+        self.streams = (ctypes.c_int64 * 64)()  # the current one of each device of another kind
 
 
 _thread = _Thread()
@@ -152,10 +156,23 @@ def _parts(kernel, n, grain):
 
 def _run(kernel, args, count, n, parts):
     if kernel & 1:  # of another device: the address of what describes it, which begins with who launches it
-        return _DRIVER(ctypes.c_int64.from_address(kernel - 1).value)(kernel - 1, args, n, count)
+        launcher = _FOREIGN(ctypes.c_int64.from_address(kernel - 1).value)
+        return launcher(kernel - 1, args, n, count, ctypes.addressof(_thread.streams))
     if parts > 1:
         return _state["driver"](kernel, args, n, parts)
     return _function(kernel)(args, 0, n)
+
+
+def stream(index):
+    """The handle of this thread's current stream of the GPU with a number; 0 is the default one."""
+    return _thread.streams[index]
+
+
+def set_stream(index, handle):
+    """Let launches of this thread on a GPU go into a stream."""
+    if not 0 <= index < 64:
+        raise ValueError(f"`index` of a GPU must be from 0 to 63, got {index}")
+    _thread.streams[index] = handle
 
 
 def call_foreign(kernel, args, count, n):

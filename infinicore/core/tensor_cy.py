@@ -166,8 +166,23 @@ class Arena:
 
 def open_arena(backend):
     """From now on this thread allocates from an arena of its own."""
-    _own.arena = Arena(backend)
+    _own.arena = backend.arena()
     _arenas.append(_own.arena)
+
+
+def arena_of(backend):
+    """The arena of the recording that this thread makes on a backend, or None."""
+    arena = getattr(_own, "arena", None) if _arenas else None
+    return arena if arena is not None and arena.backend is backend else None
+
+
+def beside_arena(function, *args):
+    """The result of a call that allocates from the pool, for values that the host writes once: no replay makes them."""
+    arena, _own.arena = getattr(_own, "arena", None), None
+    try:
+        return function(*args)
+    finally:
+        _own.arena = arena
 
 
 def leave_arena():
@@ -182,7 +197,8 @@ def outside(keep):
     arena, found = _own.arena, []
     for x in keep:
         if isinstance(x, TensorBase):
-            if x.storage.block is None or x.storage.block.arena is not arena:
+            block = x.storage.owner if x.storage.block is None else x.storage.block  # a GPU's blocks are owners
+            if getattr(block, "arena", None) is not arena:
                 found.append(x.storage)
         elif isinstance(x, (tuple, list)):
             found.extend(outside(x))

@@ -1,7 +1,7 @@
 """GPUs, by the names of `torch.cuda`: what there is, streams, events, memory, seeds. `docs/cuda.md` is the page."""
 
 from ..context import Stream, get_stream, sync_device
-from ..device import Device, current, set_current
+from ..device import Device, gpu, set_current
 from ..dispatch.generator import manual_seed
 from ..kernels.cuda.driver import device_count
 from ..runtime.events import DeviceEvent
@@ -53,7 +53,7 @@ def is_bf16_supported(including_emulation=True):
 def _device(device):
     """The GPU that a number, a name or None (the current one, or the first) means."""
     if device is None:
-        return current() if current().type == "cuda" else Device("cuda")
+        return gpu()
     return Device(f"cuda:{device}") if isinstance(device, int) else Device(device)
 
 
@@ -112,8 +112,18 @@ def mem_get_info(device=None):
 
 
 def memory_stats(device=None):
-    """Bytes of tensors ("used"), the most of them so far ("peak"), and those kept for reuse ("cached")."""
-    return _backend(device).pool.stats()
+    """Bytes of tensors ("used"), the most of them so far ("peak"), those kept for reuse ("cached"), and PyTorch's names."""
+    found = _backend(device).pool.stats()
+    reserved = found["used"] + found["cached"]
+    return {
+        **found,
+        "allocated_bytes.all.current": found["used"],
+        "allocated_bytes.all.peak": found["peak"],
+        "active_bytes.all.current": found["used"],
+        "reserved_bytes.all.current": reserved,
+        "num_ooms": found["refused"],
+        "num_alloc_retries": found["retried"],
+    }
 
 
 def memory_allocated(device=None):

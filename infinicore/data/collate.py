@@ -5,6 +5,7 @@ from copy import copy
 
 import numpy as np
 
+from ..device import CPU
 from ..interop.numpy import from_numpy, to_numpy
 from ..tensor.tensor import Tensor
 
@@ -100,3 +101,29 @@ def default_convert(sample):
     if isinstance(sample, Sequence) and not isinstance(sample, (str, bytes)):
         return _rebuilt(sample, [default_convert(value) for value in sample])
     return sample
+
+
+# ---- batches that exist ----------------------------------------------------------------------------
+
+
+def mapped(batch, function):
+    """A batch with `function` of each tensor: a tensor, or tuples, lists and mappings of them and of other things."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(x, function) for x in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(mapped(x, function) for x in batch)
+    if isinstance(batch, dict):
+        return {name: mapped(x, function) for name, x in batch.items()}
+    return batch
+
+
+def pinned(batch):
+    """A batch in page-locked memory, where there is a GPU."""
+    return mapped(batch, lambda x: x.pin_memory() if x.device is CPU else x)
+
+
+def placed(batch, device):
+    """A batch on a device."""
+    return mapped(batch, lambda x: x.to(device, non_blocking=True))

@@ -4,6 +4,7 @@ import collections
 import itertools
 import operator
 
+from .collate import pinned
 from .dataset import IterableDataset
 from .sampler import BatchSampler, RandomSampler, SequentialSampler, checked_generator
 from .worker import END, Fetcher, WorkerPool, stream_seed
@@ -28,7 +29,8 @@ class DataLoader:
     and k, and each epoch's seed is drawn from `generator` (default: the default generator), as is its order. Workers
     are forked where the system can, compute with one thread, and keep `prefetch_factor` (default 2) batches ready.
     An error in a worker is raised here with the worker's traceback as a note; a worker that dies is a RuntimeError.
-    `pin_memory` is accepted and does nothing on the CPU.
+    With `pin_memory`, tensors of a batch lie in page-locked memory where there is a GPU, from which
+    `to("cuda", non_blocking=True)` copies while the host goes on.
 
     `state_dict()` between two batches says where the run is; a loader of the same dataset and arguments that gets it
     by `load_state_dict` gives exactly the batches that remain of the epoch. Later epochs draw from the generator:
@@ -178,7 +180,7 @@ class DataLoader:
         try:
             for batch in batches:
                 state["batches"] += 1
-                yield batch
+                yield pinned(batch) if self.pin_memory else batch
         finally:
             batches.close()
         if self._state is state:

@@ -127,10 +127,10 @@ class MovedNode(Node):
         return (moved(gradients[0], self.source),)
 
 
-def moved(x, device):
-    """A copy of `x` on another device, with a place in the graph."""
+def moved(x, device, wait=True):
+    """A copy of `x` on another device, with a place in the graph; `wait` is that of `transfer`."""
     dispatch.refuse_recording("moving a tensor to another device", "move it before, or after the replay")
-    t = dispatch.to_device(x if x.contiguous_ else dispatch.contiguous_copy(x), device)
+    t = dispatch.to_device(x if x.contiguous_ else dispatch.contiguous_copy(x), device, wait)
     if x.tracked and core_launch.mode() & GRAD:
         made = MovedNode("to", (edge(x),), ((t.shape_, t.dtype),))
         made.source = x.device

@@ -17,17 +17,17 @@ from ..dtype import bool_, can_cast, common_type, float32, number_type, uint8
 from ..kernels.ops import copy as copy_ops
 from . import known
 from .launcher import Launcher
-from .tensors import empty, one_device, overlap, scalar, to_device, view, writable
+from .tensors import empty, one_device, overlap, scalar, to_device, transfer, view, writable
 
 _kernels = {}  # (device, op, input dtypes, compute, output) -> handle
 
 
 def elementwise_kernel(op, inputs, compute, output, device=CPU):
-    """The handle of an elementwise kernel; dtypes are `DType`s."""
+    """The handle of an elementwise kernel; `inputs` are names of dtypes, "number float32" of a number in the block."""
     key = (device, op.name, inputs, compute, output)
     found = _kernels.get(key)
     if found is None:
-        found = _kernels[key] = device.backend.elementwise(op, [d.name for d in inputs], compute.name, output.name)
+        found = _kernels[key] = device.backend.elementwise(op, inputs, compute.name, output.name)
     return found
 
 
@@ -67,10 +67,11 @@ def _result_types(op, inputs):
 class _Plan:
     """How an elementwise call runs: shape, dtype and strides of a new result, and the launch.
 
-    The argument block is `head`, the addresses of the operands, `tail`.
+    The argument block is `head`, the addresses of the operands, `tail`. `inline`: numbers stand there themselves, in
+    the dtype `numbers`.
     """
 
-    __slots__ = ("errors", "head", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
+    __slots__ = ("errors", "head", "inline", "kernel", "numbers", "numel", "output", "shape", "strides", "tail")
 
 
 def _planned(device, *key):
@@ -103,19 +104,21 @@ def _plan(op, inputs, result, target, device):
     plan.numel = layout.count(shape)
     plan.strides = _new_strides(operands[0], shape)
     written, strides = (plan.output, plan.strides) if target is None else target
-    dtypes = tuple(d for d, *_ in operands)
+    plan.inline = device.backend.numbers_in_block and plan.numbers.name in _NUMBERS
+    in_block = [plan.inline and not isinstance(x, tuple) for x in inputs]
+    names = tuple(f"number {d.name}" if given else d.name for (d, *_), given in zip(operands, in_block))
     layouts = [layout.expand_strides(own, steps, shape) for _, own, steps in operands]
     sizes, steps = layout.collapse(shape, [*layouts, strides])
     plan.head, plan.tail = [], []
-    if len(sizes) > 1 or any(own[0] != 1 for own in steps):
+    if len(sizes) > 1 or any(own[0] != 1 and not given for own, given in zip(steps, [*in_block, False])):
         if len(sizes) > 24:
             raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
         plan.kernel, plan.head, plan.tail = device.backend.strided(
-            op, [d.name for d in dtypes], compute.name, written.name, sizes, steps,
-            [*(d.itemsize for d in dtypes), written.itemsize],
+            op, names, compute.name, written.name, sizes, steps,
+            [*(d.itemsize for d, *_ in operands), written.itemsize],
         )  # fmt: skip
     else:
-        plan.kernel = elementwise_kernel(op, dtypes, compute, written, device)
+        plan.kernel = elementwise_kernel(op, names, compute, written, device)
     return plan
 
 
@@ -155,22 +158,31 @@ def elementwise(op, inputs, out, result=None, call=None):
     if len(tensors) < len(inputs):
         if op.result == "input":
             _need_room(op, inputs, plan.numbers)
-        operands = [x if isinstance(x, TensorBase) else scalar(x, plan.numbers, device) for x in inputs]
-    block = [*plan.head, *[x.address for x in operands], target.address, *plan.tail]
-    keep = operands, target
+        number = _bits if plan.inline else scalar
+        operands = [x if isinstance(x, TensorBase) else number(x, plan.numbers, device) for x in inputs]
+    addresses = [x.address if isinstance(x, TensorBase) else x for x in operands]
+    block = [*plan.head, *addresses, target.address, *plan.tail]
+    keep = [x for x in operands if isinstance(x, TensorBase)], target
     status = device.backend.launch(plan.kernel, block, plan.numel, core_launch.GRAIN_ELEMENTS, keep, plan.errors)
     if status:
         raise_for(status, plan.errors, op.name)
     if call is not None:
-        places = [(len(plan.head) + i, i, 0) for i in range(len(operands) + 1)]
-        call.launched.append((plan.kernel, block, [*operands, target], places, plan.numel, core_launch.GRAIN_ELEMENTS))
-        call.constants += [x for x, given in zip(operands, inputs) if x is not given]
+        values = [*operands, target]
+        places = [(len(plan.head) + i, i, 0) for i, x in enumerate(values) if isinstance(x, TensorBase)]
+        call.launched.append((plan.kernel, block, values, places, plan.numel, core_launch.GRAIN_ELEMENTS))
+        call.constants += [x for x, given in zip(operands, inputs) if x is not given and isinstance(x, TensorBase)]
         if out is None:
             call.workspaces.append(target)
     target.storage.version += 1
     if out is not target:
         copy_into(out, target)
     return out
+
+
+def _bits(value, dtype, _):
+    """A number as a word of an argument block, in its first bytes."""
+    bits = np.array(value).astype(dtype.numpy)
+    return int(bits.view(f"i{dtype.itemsize}"))
 
 
 def _need_room(op, inputs, own):
@@ -258,7 +270,12 @@ def _copy_into(destination, source):
         return None
     writable(destination, "destination")
     if source.device is not destination.device:
-        source = to_device(source if source.contiguous_ else contiguous_copy(source), destination.device)
+        source = source if source.contiguous_ else contiguous_copy(source)
+        if source.dtype is destination.dtype and destination.contiguous_:
+            destination.storage.version += 1
+            transfer(destination, source)
+            return None
+        source = to_device(source, destination.device)
     destination.storage.version += 1
     how = overlap(source, destination)
     if how == "same":

@@ -295,7 +295,7 @@ def _fast_entry(op, key):
     if key.kind in "bs" or (op.result == "float" and key.kind != "f") or key.name not in op.dtypes:
         return None
     output = bool_ if op.result == "bool" else key
-    return core_launch.Entry(dispatch.elementwise_kernel(op, (key,) * len(op.parameters), key, output), output)
+    return core_launch.Entry(dispatch.elementwise_kernel(op, (key.name,) * len(op.parameters), key, output), output)
 
 
 _MAKERS = {"elementwise": make_elementwise, "loss": make_loss, "composite": make_composite, "view": make_view}

@@ -44,14 +44,16 @@ def empty(shape, dtype, strides=None, device=CPU):
 view = core_launch.view_tensor
 
 
-def wrap(address, shape, strides, dtype, owner):
-    """A tensor of foreign host memory that `owner` keeps alive."""
+def wrap(address, shape, strides, dtype, owner, device=CPU):
+    """A tensor of foreign memory of a device that `owner` keeps alive."""
     shape, strides = tuple(shape), tuple(strides)
     low, high = layout.extent(shape, strides)
-    storage = memory.Storage(address + low * dtype.itemsize, (high - low + 1) * dtype.itemsize, None, owner)
+    storage = memory.Storage(
+        address + low * dtype.itemsize, (high - low + 1) * dtype.itemsize, None, owner, device.backend
+    )
     t = _new.__new__(_new)
     contiguous = layout.is_contiguous(shape, strides)
-    t.set_layout(storage, address, dtype, CPU, shape, strides, layout.count(shape), contiguous)
+    t.set_layout(storage, address, dtype, device, shape, strides, layout.count(shape), contiguous)
     return t
 
 
@@ -62,16 +64,36 @@ def from_array(array, device=CPU):
     return t if device is CPU else to_device(t, device)
 
 
-def to_device(x, device):
-    """A contiguous tensor's values on another device: a new tensor."""
-    t = empty(x.shape_, x.dtype, device=device)
-    nbytes = x.numel_ * x.dtype.itemsize
-    if nbytes:
-        source = x.storage.backend
-        if device is CPU:
-            source.read(t.address, x.address, nbytes)
-        else:
-            device.backend.copy(t.address, x.address, nbytes, None if x.device is CPU else source)
+def to_device(x, device, wait=True):
+    """A contiguous tensor's values on another device: a new tensor; see `transfer`."""
+    t = memory.beside_arena(empty, x.shape_, x.dtype, None, device)
+    transfer(t, x, wait)
+    return t
+
+
+def transfer(t, x, wait=True):
+    """Copy the values of a contiguous tensor into one on another device, of the same dtype, contiguous as well.
+
+    Without `wait`, a copy from pinned memory may be under way when this returns: `x` must not change until then.
+    """
+    nbytes, source = x.numel_ * x.dtype.itemsize, x.storage.backend
+    if not nbytes:
+        return
+    if t.device is CPU:
+        source.read(t.address, x.address, nbytes)
+    elif not wait and hasattr(x.storage.owner, "marks"):
+        t.storage.backend.copy_later(t.address, x.address, nbytes, x.storage.owner)
+    else:
+        t.storage.backend.copy(t.address, x.address, nbytes, None if x.device is CPU else source)
+
+
+def pinned(x):
+    """The values of a contiguous tensor on the CPU in page-locked memory."""
+    from ..core import cuda_host
+
+    piece = cuda_host.take(x.numel_ * x.dtype.itemsize)
+    t = wrap(piece.address, x.shape_, layout.contiguous_strides(x.shape_), x.dtype, piece)
+    CPU.backend.copy(t.address, x.address, x.numel_ * x.dtype.itemsize)
     return t
 
 

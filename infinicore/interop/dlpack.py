@@ -4,10 +4,10 @@ import ctypes
 
 from .. import dispatch
 from ..core import layout
-from ..device import CPU
+from ..device import CPU, Device
 from ..dtype import dtype as to_dtype
 
-_CPU = 1
+_CPU, _CUDA, _PINNED, _MANAGED = 1, 2, 3, 13  # kinds of DLPack devices
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 _BFLOAT = 4
 _NAMES = {(0, n): f"int{n}" for n in (8, 16, 32, 64)} | {(1, n): f"uint{n}" for n in (8, 16, 32, 64)}
@@ -65,13 +65,13 @@ def _capsule_gone(capsule):
 def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=None):
     """A capsule for `__dlpack__`; `copy=True` exports a copy.
 
-    Raises BufferError for what other libraries cannot take: float8, other devices, and negative strides (PyTorch ends
-    the process) without `copy`.
+    `stream` is that of a GPU that the taker works in, as DLPack numbers it: it waits for what is computed here. Raises
+    BufferError for what other libraries cannot take: float8, unknown devices, and negative strides (PyTorch ends the
+    process) without `copy`.
     """
-    if tensor.device is not CPU:
-        raise BufferError(f"a tensor on {tensor.device} cannot be exported through DLPack: call `.cpu()` on it first")
-    if dl_device not in (None, (_CPU, 0)):
-        raise BufferError(f"`dl_device` must be (1, 0), the CPU, got {dl_device}")
+    place = dlpack_device(tensor)
+    if dl_device not in (None, place):
+        raise BufferError(f"`dl_device` must be {place}, where the tensor is, got {dl_device}: move it with `.to()`")
     if tensor.dtype.kind == "s":
         raise BufferError(f"{tensor.dtype} cannot be exported through DLPack, cast it first")
     dispatch.refuse_recording("exporting a tensor", "replays would not export it again, so do it afterwards")
@@ -88,14 +88,24 @@ def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=Non
     managed = _Managed()
     own = managed.tensor
     own.data = tensor.address if tensor.numel_ else None
-    own.device_type, own.device_id, own.ndim = _CPU, 0, tensor.ndim
+    own.device_type, own.device_id, own.ndim = *place, tensor.ndim
     own.code = _BFLOAT if tensor.dtype.name == "bfloat16" else _CODES[tensor.dtype.kind]
     own.bits, own.lanes = tensor.dtype.bits, 1
     own.shape, own.strides = shape, strides
     managed.deleter = _release
+    if place[0] == _CUDA and stream != -1:  # -1: the taker takes care of the order
+        tensor.device.backend.let_follow(1 if stream is None else stream)
     address = ctypes.addressof(managed)
     _exported[address] = (managed, tensor, shape, strides)
     return _api.PyCapsule_New(address, b"dltensor", ctypes.cast(_capsule_gone, ctypes.c_void_p))
+
+
+def dlpack_device(tensor):
+    """The (type, number) of a tensor's device. BufferError where DLPack has none."""
+    kind = {"cpu": _CPU, "cuda": _CUDA}.get(tensor.device.type)
+    if kind is None:
+        raise BufferError(f"a tensor on {tensor.device} cannot be exported through DLPack: call `.cpu()` on it first")
+    return kind, tensor.device.index
 
 
 class _Import:
@@ -110,13 +120,17 @@ class _Import:
 
 
 def from_dlpack(source):
-    """A tensor of the memory of any object with `__dlpack__` on the CPU."""
+    """A tensor of the memory of any object with `__dlpack__`, on the CPU or a GPU of NVIDIA's."""
     if not hasattr(source, "__dlpack__"):
         raise TypeError(f"`source` must have `__dlpack__`, got {type(source).__name__}")
-    device = source.__dlpack_device__()
-    if int(device[0]) != _CPU:
-        raise NotImplementedError(f"`source` is on DLPack device {tuple(map(int, device))}, move it to the CPU first")
-    capsule = source.__dlpack__()
+    kind, number = map(int, source.__dlpack_device__())
+    if kind in (_CPU, _PINNED):
+        device, capsule = CPU, source.__dlpack__()
+    elif kind in (_CUDA, _MANAGED):
+        device = Device("cuda", number)
+        capsule = source.__dlpack__(stream=device.backend.stream or 1)  # 1: the default stream
+    else:
+        raise NotImplementedError(f"`source` is on DLPack device {(kind, number)}, move it to the CPU first")
     if not _api.PyCapsule_IsValid(capsule, b"dltensor"):
         raise BufferError("`source` gave a DLPack capsule that is used up or of a newer version")
     managed = ctypes.cast(_api.PyCapsule_GetPointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))
@@ -131,5 +145,5 @@ def from_dlpack(source):
     if other.strides:
         strides = tuple(other.strides[i] for i in range(other.ndim))
     if layout.count(shape) == 0:
-        return dispatch.empty(shape, to_dtype(name))
-    return dispatch.wrap(other.data + other.byte_offset, shape, strides, to_dtype(name), owner)
+        return dispatch.empty(shape, to_dtype(name), device=device)
+    return dispatch.wrap(other.data + other.byte_offset, shape, strides, to_dtype(name), owner, device)

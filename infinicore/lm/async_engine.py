@@ -7,15 +7,15 @@ from .server.client import EngineClient
 from .tokenizer import tokenizer_of
 
 
-def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_config=None, **options):
+def load_engine(model, *, dtype=None, device=None, quantize=None, threads=None, speculative_config=None, **options):
     """(an `Engine` of the checkpoint folder or GGUF file at `model`, what a server wants to know of it).
 
-    `dtype` and `quantize` are `from_pretrained`'s, `speculative_config` says how tokens are guessed (see
+    `dtype`, `device` and `quantize` are `from_pretrained`'s, `speculative_config` says how tokens are guessed (see
     `ngram.from_config`), `options` are the engine's. Its kernels are ready to run.
     """
     if threads is not None:
         set_num_threads(threads)
-    model = from_pretrained(model, dtype=dtype, quantize=quantize)
+    model = from_pretrained(model, dtype=dtype, device=device, quantize=quantize)
     engine = Engine(model, tokenizer_of(model), proposer=ngram.from_config(speculative_config), **options)
     _warm_up(engine)
     return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}

@@ -11,7 +11,7 @@ from .kvcache import ScratchCache
 def _rows(input_ids):
     """Token ids as a list of int64 arrays, one per sequence."""
     if isinstance(input_ids, Tensor):
-        input_ids = input_ids.numpy()
+        input_ids = input_ids.cpu().numpy()
     if isinstance(input_ids, (list, tuple)) and input_ids and not isinstance(input_ids[0], (list, tuple, np.ndarray)):
         input_ids = [input_ids]
     if isinstance(input_ids, np.ndarray) and input_ids.ndim == 1:
@@ -37,7 +37,7 @@ def check_ids(ids, vocab_size, name="input_ids"):
 
 def _runs(mask, count, width):
     """(first, stop) of the ones in each row of an attention mask."""
-    mask = mask.numpy() if isinstance(mask, Tensor) else np.asarray(mask)
+    mask = mask.cpu().numpy() if isinstance(mask, Tensor) else np.asarray(mask)
     if mask.shape != (count, width):
         raise ValueError(f"`attention_mask` has shape {mask.shape}, but `input_ids` has {(count, width)}")
     runs = []
@@ -66,8 +66,8 @@ class Batch:
 
     def scratch_cache(self, model):
         """Room for keys and values of one layer, used by every layer in turn: nothing is kept."""
-        config = model.config
-        return ScratchCache(len(self.rows), self.width, config.num_key_value_heads, config.head_dim, model.dtype)
+        config, heads = model.config, model.config.num_key_value_heads
+        return ScratchCache(len(self.rows), self.width, heads, config.head_dim, model.dtype, model.device)
 
     def check_room(self, cache, context):
         """Raise ValueError if a sequence would outgrow the model's context."""
@@ -82,7 +82,7 @@ class Batch:
         count, vocabulary = len(self.rows), logits.shape[1]
         if all(place == (0, self.width) for place in self.places):
             return logits.view(count, self.width, vocabulary)
-        padded = infinicore.zeros((count, self.width, vocabulary), dtype=logits.dtype)
+        padded = infinicore.zeros((count, self.width, vocabulary), dtype=logits.dtype, device=logits.device)
         start = 0
         for i, (first, stop) in enumerate(self.places):
             padded[i, first:stop] = logits[start : start + stop - first]

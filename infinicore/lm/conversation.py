@@ -39,7 +39,7 @@ class Conversation:
         self.template = chat.load_template(model.path, load_config(model.path))
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.context = min(context, model.config.context)
-        sampler = Sampler(resolve(model.generation_config, options), 1, self.context)
+        sampler = Sampler(resolve(model.generation_config, options), 1, self.context, model.device)
         placing = dict(cache=cache, decode_threads=decode_threads, kv_cache_dtype=kv_cache_dtype)
         self._runner = Runner(model, max_length=self.context, sampler=sampler, **placing)
         self.reset()

@@ -195,7 +195,7 @@ def generate(
         raise ValueError(f"`chunk` must be a positive integer, got {chunk!r}")
     if runner is None:
         longest = max(len(ids) + limit for ids, limit in zip(prompts, limits))
-        sampler = Sampler(params, len(prompts), longest)
+        sampler = Sampler(params, len(prompts), longest, model.device)
         runner = Runner(
             model,
             sequences=len(prompts),

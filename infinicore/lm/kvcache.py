@@ -24,20 +24,20 @@ class BlockCache:
     """Keys and values of every layer: [blocks, heads, block size, head dim] each, of `dtype` (the model's, or int8).
 
     `capacity` is the longest that a sequence can become. `lengths[i]` counts the tokens stored of sequence i,
-    `tables[i]` names its blocks in order (`block_tables` is their `Mirror` on the device).
+    `tables[i]` names its blocks in order (`block_tables` is their `Mirror` on the `device`).
     """
 
-    def __init__(self, config, dtype, *, sequences, blocks, block_size, max_length):
+    def __init__(self, config, dtype, *, sequences, blocks, block_size, max_length, device=None):
         _check_sizes(max_length=max_length, sequences=sequences, blocks=blocks, block_size=block_size)
         shape = (blocks, config.num_key_value_heads, block_size, config.head_dim)
         # All layers in one piece, which lies on huge pages: one of its own for each layer's keys is often too small
         # for them, and a single sequence is then read at 29 GB/s instead of 34.
         layers = config.num_hidden_layers
-        both = infinicore.empty((2, layers, *shape), dtype=dtype)
+        both = infinicore.empty((2, layers, *shape), dtype=dtype, device=device)
         self._keys, self._values = ([half[layer] for layer in range(layers)] for half in (both[0], both[1]))
         self._scales = [{} for _ in range(layers)]
         if both.dtype is infinicore.int8:
-            both = infinicore.empty((2, layers, *shape[:3]), dtype=infinicore.float32)
+            both = infinicore.empty((2, layers, *shape[:3]), dtype=infinicore.float32, device=device)
             self._scales = [{"k_scales": both[0, layer], "v_scales": both[1, layer]} for layer in range(layers)]
         self.block_size, self.capacity = block_size, max_length
         self.device = both.device
@@ -92,22 +92,24 @@ class BlockCache:
 class StaticCache(BlockCache):
     """One block of `max_length` tokens per sequence."""
 
-    def __init__(self, config, dtype, *, sequences=1, max_length):
+    def __init__(self, config, dtype, *, sequences=1, max_length, device=None):
         super().__init__(
-            config, dtype, sequences=sequences, blocks=sequences, block_size=max_length, max_length=max_length
-        )
+            config, dtype, sequences=sequences, blocks=sequences, block_size=max_length, max_length=max_length,
+            device=device,
+        )  # fmt: skip
         self.tables[:, 0] = np.arange(sequences)
 
 
 class PagedCache(BlockCache):
     """Blocks of `block_size` tokens from one pool, taken as sequences grow and given back when they shrink."""
 
-    def __init__(self, config, dtype, *, sequences=1, max_length, blocks=None, block_size=64):
+    def __init__(self, config, dtype, *, sequences=1, max_length, blocks=None, block_size=64, device=None):
         _check_sizes(max_length=max_length, sequences=sequences, block_size=block_size)
         blocks = sequences * -(-max_length // block_size) if blocks is None else blocks
         super().__init__(
-            config, dtype, sequences=sequences, blocks=blocks, block_size=block_size, max_length=max_length
-        )
+            config, dtype, sequences=sequences, blocks=blocks, block_size=block_size, max_length=max_length,
+            device=device,
+        )  # fmt: skip
         self._free = list(range(blocks - 1, -1, -1))
         self._held = [0] * sequences
 
@@ -134,9 +136,10 @@ class PagedCache(BlockCache):
 class ScratchCache:
     """One layer's room, shared by all layers, for a forward pass that keeps nothing."""
 
-    def __init__(self, sequences, width, heads, head_dim, dtype):
+    def __init__(self, sequences, width, heads, head_dim, dtype, device=None):
         shape = (sequences, heads, width, head_dim)
-        self._keys, self._values = infinicore.empty(shape, dtype=dtype), infinicore.empty(shape, dtype=dtype)
+        self._keys, self._values = (infinicore.empty(shape, dtype=dtype, device=device) for _ in range(2))
+        self.device = self._keys.device
         self.block_size = width
         self.tables = np.arange(sequences)[:, None]
         self.lengths = [0] * sequences

@@ -22,8 +22,8 @@ class LLM:
     `model` is a model, or what `from_pretrained` loads: the path of a folder or of a GGUF file, or None for the small
     model that comes with the package, with its `dtype` and `quantize`. `temperature`, `top_k`, `top_p` and `max_tokens`
     are the defaults of requests without parameters, else those of generation_config.json count. Other options are those
-    of `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`; `device` is "cpu",
-    `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any case), `enable_graph` (always),
+    of `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`; the model goes to
+    `device`, `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any case), `enable_graph` (always),
     `attn_backend`, `weight_load_mode` and `pre_transpose` change nothing.
     """
 
@@ -33,13 +33,11 @@ class LLM:
         for name in _ONE:
             if options.pop(name, 1) != 1:
                 raise NotImplementedError(f"`{name}` must be 1: the engine runs in one process")
-        if device not in (None, "cpu"):
-            raise NotImplementedError(f"`device` must be 'cpu', got {device!r}: the engine runs on the CPU")
         given = {name: options.pop(name) for name in _DEFAULTS if options.get(name) is not None}
         if isinstance(model, LanguageModel):
-            self.model = model
+            self.model = model if device is None else model.to(device)
         else:
-            self.model = from_pretrained(model, dtype=dtype, quantize=quantize)
+            self.model = from_pretrained(model, dtype=dtype, device=device, quantize=quantize)
         self.engine = Engine(self.model, tokenizer, **options)
         self.default_params = self.engine.default_params(**given)
         self._template = None

@@ -19,7 +19,7 @@ def make_cache(model, kind, sequences, max_length, dtype=None):
     if dtype is not None and dtype not in ("int8", infinicore.int8):
         raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the dtype of the model, got {dtype!r}")
     dtype = model.dtype if dtype is None else infinicore.int8
-    return CACHES[kind](model.config, dtype, sequences=sequences, max_length=max_length)
+    return CACHES[kind](model.config, dtype, sequences=sequences, max_length=max_length, device=model.device)
 
 
 class Runner:
@@ -102,10 +102,10 @@ class Runner:
         if len(sequences) != self._active:
             self._stand_still()
             self._active = len(sequences)
-        self.sampler.draw(sequences)
         try:
             for sequence in sequences:
                 self._feed(sequence)
+            self.sampler.draw(sequences)  # brings what `_feed` has noted to the device, too
             for one in (self._ids, *self._inputs, self.cache.block_tables):
                 one.flush()
             with self._decode_threads:
@@ -150,7 +150,7 @@ class Runner:
             positions=positions,
             sine=sine,
             cosine=cosine,
-            query_starts=indices(range(count + 1)),
+            query_starts=indices(range(count + 1), self.cache.device),
             totals=totals,
             block_tables=self.cache.block_tables.tensor,
             slots=slots,
@@ -159,7 +159,7 @@ class Runner:
             longest_query=1,
             longest_total=self.cache.capacity,
         )
-        infinicore.start_graph_recording()
+        infinicore.start_graph_recording(self.cache.device)
         try:
             self.sampler.choose(self.model.logits(step), range(count), self._ids.tensor)
         finally:

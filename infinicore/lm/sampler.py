@@ -4,7 +4,6 @@ import random
 
 import infinicore
 
-from ..device import usable
 from ..dispatch import mirror
 
 
@@ -16,7 +15,7 @@ class Sampler:
     own, seeded with `seed + i`: what it draws does not depend on the others.
     """
 
-    def __init__(self, params, sequences, max_length):
+    def __init__(self, params, sequences, max_length, device=None):
         self.params = params
         self._options = {}
         if not params.greedy or params.repetition_penalty != 1:
@@ -24,11 +23,11 @@ class Sampler:
             values |= {"repetition_penalty": params.repetition_penalty}
             for name, value in values.items():
                 dtype = infinicore.int64 if name == "top_k" else infinicore.float64
-                self._options[name] = infinicore.full((sequences,), value, dtype=dtype)
-            self._uniforms = mirror((sequences,), infinicore.float64, usable(None))
+                self._options[name] = infinicore.full((sequences,), value, dtype=dtype, device=device)
+            self._uniforms = mirror((sequences,), infinicore.float64, device)
             self._options["random_val"] = self._uniforms.tensor
         if params.repetition_penalty != 1:
-            self._seen = mirror((sequences, max_length), infinicore.int64, usable(None))
+            self._seen = mirror((sequences, max_length), infinicore.int64, device)
             self._options["history"] = self._seen.tensor
             self._lengths = [0] * sequences
         seeds = [None if params.seed is None else params.seed + index for index in range(sequences)]
@@ -62,7 +61,7 @@ class Sampler:
         """Write token ids [R] (int64) into `out`, for logits [R, vocabulary] of these sequences."""
         options = self._options
         if options and len(sequences) != len(self._generators):
-            rows = infinicore.tensor(list(sequences))
+            rows = infinicore.tensor(list(sequences), device=logits.device)
             options = {name: infinicore.embedding(rows, _matrix(tensor)) for name, tensor in options.items()}
             options = {name: t if name == "history" else t.view(-1) for name, t in options.items()}
         infinicore.sample_tokens(logits, **options, out=out)

@@ -11,8 +11,6 @@ import numpy as np
 import infinicore
 from infinicore import Tensor
 
-from ..device import usable
-
 
 @dataclass(kw_only=True, slots=True)
 class Step:
@@ -39,9 +37,9 @@ class Step:
     longest_total: int
 
 
-def indices(values):
+def indices(values, device):
     """An int64 tensor of integers."""
-    return infinicore.from_numpy(np.ascontiguousarray(values, dtype=np.int64), device=usable(None))
+    return infinicore.from_numpy(np.ascontiguousarray(values, dtype=np.int64), device=device)
 
 
 def build(cache, rotary, sequences, chunks, *, rows=None, lengths=None):
@@ -53,7 +51,7 @@ def build(cache, rotary, sequences, chunks, *, rows=None, lengths=None):
     """
     sizes = [len(chunk) for chunk in chunks]
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    positions, slots, totals = [], [], []
+    device, positions, slots, totals = cache.device, [], [], []
     for sequence, size in zip(sequences, sizes):  # all of them first: a cache without room stays as it was
         cache.grow(sequence, cache.lengths[sequence] + size)
     for sequence, size in zip(sequences, sizes):
@@ -65,15 +63,15 @@ def build(cache, rotary, sequences, chunks, *, rows=None, lengths=None):
     positions = np.concatenate(positions)
     table_rows, sine, cosine = rotary.for_positions(positions, sizes, lengths or totals)
     return Step(
-        token_ids=indices(np.concatenate([np.asarray(chunk, np.int64) for chunk in chunks])),
-        positions=indices(table_rows),
+        token_ids=indices(np.concatenate([np.asarray(chunk, np.int64) for chunk in chunks]), device),
+        positions=indices(table_rows, device),
         sine=sine,
         cosine=cosine,
-        query_starts=indices(starts),
-        totals=indices(totals),
-        block_tables=indices(cache.tables[list(sequences)]),
-        slots=indices(np.concatenate(slots)),
-        rows=None if rows is None else indices([starts[i + 1] - 1 for i in rows]),
+        query_starts=indices(starts, device),
+        totals=indices(totals, device),
+        block_tables=indices(cache.tables[list(sequences)], device),
+        slots=indices(np.concatenate(slots), device),
+        rows=None if rows is None else indices([starts[i + 1] - 1 for i in rows], device),
         cache=cache,
         longest_query=max(sizes),
         longest_total=max(totals),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..device import usable
+from ..device import CPU, usable
 from ..dtype import dtype as as_dtype
 from ..io import GGUFFile
 from ..io.gguf import is_gguf
@@ -30,25 +30,27 @@ def from_config(config, *, dtype=None, device=None):
 
     `config` is a dict as in config.json ("architectures" or "model_type" names the architecture), or the path of such
     a file or of a folder with one. `dtype` is float32 unless given. Raises ValueError for what the architecture cannot
-    be, FileNotFoundError for a missing file.
+    be, FileNotFoundError for a missing file. The same numbers on every `device` (None: the current one).
     """
-    usable(device)
+    place = usable(device)
     source = "`config`"
     if not isinstance(config, dict):
         source = Path(config) / "config.json" if Path(config).is_dir() else Path(config)
         config = read_json(source, "model config")
     found = architecture_of(source, config)
     wanted = as_dtype("float32" if dtype is None else dtype)
-    with init.skipped():
+    with init.skipped(), CPU:
         model = found.model(found.parse(source, config), dtype=wanted)
     model.source_config = dict(config)
-    return model.init_weights().train()
+    return model.init_weights().train().to(place)
 
 
 def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progress=None):
     """Load a Hugging Face folder (config.json, model.safetensors or shards with an index, generation_config.json),
     or a GGUF file (its name ends in .gguf, or it begins with that word); without a path, the small model that comes
     with the package and writes Python.
+
+    The model goes to `device` (None: the current one), tensor by tensor from the file.
 
     `dtype` is what float weights are converted to and computed in. The default is the one that config.json names; of a
     GGUF file that of its weights, or where they are quantised bfloat16 (float32 on a CPU without its dot product).
@@ -59,7 +61,7 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     for anything in it that is damaged, of another shape, missing or left over, and NotImplementedError for what is
     known but not supported.
     """
-    usable(device)
+    place = usable(device)
     path = EMBEDDED if path is None else Path(path)
     wanted = None if dtype is None else as_dtype(dtype)
     if wanted is not None and not wanted.is_floating_point:
@@ -70,15 +72,16 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
             raise NotImplementedError(
                 f"`quantize` is for Hugging Face folders, and {path} is a GGUF file: leave it out"
             )
-        model, generation_config = gguf.load(path, wanted, progress), {}
+        with CPU:
+            model, generation_config = gguf.load(path, wanted, progress), {}
     else:
-        model, generation_config = _load_folder(path, wanted, quantize, progress)
+        model, generation_config = _load_folder(path, wanted, quantize, place, progress)
     model.path, model.generation_config = path, generation_config
-    return model.eval()
+    return model.eval().to(place)
 
 
-def _load_folder(path, dtype, quantize, progress):
-    """(model, generation_config) of a Hugging Face folder."""
+def _load_folder(path, dtype, quantize, place, progress):
+    """(model, generation_config) of a Hugging Face folder; the model is on `place` if it is not quantised."""
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder {path}")
     config, source_config = load_config(path), read_json(path / "config.json", "model config")
@@ -87,7 +90,9 @@ def _load_folder(path, dtype, quantize, progress):
     checkpoint = Checkpoint(path)
     try:
         dtype = dtype or as_dtype(config.dtype)
-        model = _load(checkpoint, config, dtype, quantize or config.quantize, progress)
+        quantize = quantize or config.quantize
+        with CPU if quantize or config.quantization else place:  # panels are packed on the CPU
+            model = _load(checkpoint, config, dtype, quantize, progress)
         model.source_config = source_config
         return model, generation_config
     finally:

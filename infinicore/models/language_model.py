@@ -37,6 +37,11 @@ class LanguageModel(nn.Module):
         self.config = config
         self.path, self.generation_config = None, {}
 
+    @property
+    def device(self):
+        """Where the weights lie."""
+        return next(self.parameters()).device
+
     def tensor_parallel(self, group, sequence_parallel=False):
         """Compute a part of the heads and of the MLP from now on, as one of `group`; returns the plan of the layers.
 
@@ -101,13 +106,13 @@ class LanguageModel(nn.Module):
         Raises ValueError for ids outside the vocabulary, an empty row, or more tokens than the model's context.
         """
         if labels is not None or (self.training and cache is None and is_grad_enabled()):
-            ids, mask = training.dense(input_ids, attention_mask, self.config.vocab_size)
+            ids, mask = training.dense(input_ids, attention_mask, self.config.vocab_size, self.device)
             if labels is None:
                 return self.lm_head(self.hidden(ids))
             targets = training.targets_of(labels, mask, tuple(ids.shape))
             shifted = np.full(targets.shape, IGNORED)
             shifted[:, :-1] = targets[:, 1:]
-            return self.loss(ids, infinicore.from_numpy(shifted))
+            return self.loss(ids, infinicore.from_numpy(shifted, device=self.device))
         return self._infer(input_ids, attention_mask, cache)
 
     def loss(self, input_ids, targets):

@@ -4,7 +4,6 @@ import numpy as np
 
 import infinicore
 
-from ..device import usable
 from . import rope
 
 
@@ -14,8 +13,8 @@ class RotaryTables:
     They are float32 beside 16-bit weights: a position of a few thousands has no exact angle in 8 bits.
     """
 
-    def __init__(self, config, dtype):
-        self.config = config
+    def __init__(self, config, dtype, device=None):
+        self.config, self.device = config, device
         self.dtype = dtype if dtype is infinicore.float64 else infinicore.float32
         self._tables = 0, None, None  # (length, sine, cosine), in one piece: other threads make them, too
 
@@ -28,7 +27,7 @@ class RotaryTables:
         return tables[1:]
 
     def _tensors(self, *arrays):
-        return [infinicore.from_numpy(array, device=usable(None)).to(self.dtype) for array in arrays]
+        return [infinicore.from_numpy(array, device=self.device).to(self.dtype) for array in arrays]
 
     def for_positions(self, positions, sizes, lengths):
         """(rows, sine, cosine) for packed tokens: `sizes[i]` of them belong to a sequence of length `lengths[i]`."""

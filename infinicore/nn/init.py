@@ -61,13 +61,13 @@ def _matrix(tensor, least=2, most=None):
 @_filler
 def uniform_(tensor, a=0.0, b=1.0, generator=None):
     """Uniform numbers from [a, b)."""
-    tensor.copy_(infinicore.rand(tuple(tensor.shape), generator=generator) * (b - a) + a)
+    tensor.copy_(infinicore.rand(tuple(tensor.shape), generator=generator, device=tensor.device) * (b - a) + a)
 
 
 @_filler
 def normal_(tensor, mean=0.0, std=1.0, generator=None):
     """Normal numbers."""
-    tensor.copy_(infinicore.randn(tuple(tensor.shape), generator=generator) * std + mean)
+    tensor.copy_(infinicore.randn(tuple(tensor.shape), generator=generator, device=tensor.device) * std + mean)
 
 
 @_filler
@@ -76,7 +76,10 @@ def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None):
     if not a < b:
         raise ValueError(f"`a` {a} must be below `b` {b}")
     low, high = (2 * _normal_cdf((limit - mean) / std) - 1 for limit in (a, b))
-    uniform = infinicore.rand(tuple(tensor.shape), dtype="float64", generator=generator) * (high - low) + low
+    uniform = (
+        infinicore.rand(tuple(tensor.shape), dtype="float64", generator=generator, device=tensor.device) * (high - low)
+        + low
+    )
     limit = 1 - 2.0**-30  # rand has 24 bits: the ends of a wide range would become infinite
     values = _inverse_erf(uniform.clamp(-limit, limit)) * (std * math.sqrt(2)) + mean
     tensor.copy_(values.clamp(a, b))
@@ -126,7 +129,7 @@ def ones_(tensor):
 def eye_(tensor):
     """The identity matrix (ones on the diagonal, also of a rectangle)."""
     _matrix(tensor, 2, 2)
-    tensor.copy_(infinicore.eye(*tensor.shape))
+    tensor.copy_(infinicore.eye(*tensor.shape, device=tensor.device))
 
 
 @_filler
@@ -208,9 +211,11 @@ def orthogonal_(tensor, gain=1.0, generator=None):
     if not tensor.numel():
         return
     rows, columns = tensor.shape[0], tensor.numel() // tensor.shape[0]
-    x = infinicore.randn((max(rows, columns), min(rows, columns)), dtype="float64", generator=generator)
+    x = infinicore.randn(
+        (max(rows, columns), min(rows, columns)), dtype="float64", generator=generator, device=tensor.device
+    )
     x = x / float(x.square().sum().sqrt())
-    one = infinicore.eye(x.shape[1], dtype="float64")
+    one = infinicore.eye(x.shape[1], dtype="float64", device=x.device)
     for _ in range(200):
         gram = x.T @ x
         x = x @ (one * 1.5 - gram * 0.5)
@@ -224,9 +229,9 @@ def sparse_(tensor, sparsity, std=0.01, generator=None):
     """Normal numbers with the fraction `sparsity` of each column zero (Martens, 2010)."""
     _matrix(tensor, 2, 2)
     rows, columns = tensor.shape
-    order = infinicore.rand((rows, columns), generator=generator).numpy().argsort(axis=0, kind="stable")
+    order = infinicore.rand((rows, columns), generator=generator, device="cpu").numpy().argsort(axis=0, kind="stable")
     zeros = math.ceil(sparsity * rows)
     keep = np.ones((rows, columns), bool)
     keep[order[:zeros], np.arange(columns)] = False
     normal_(tensor, 0.0, std, generator)
-    tensor.copy_(infinicore.where(infinicore.from_numpy(keep), tensor.detach(), 0.0))
+    tensor.copy_(infinicore.where(infinicore.from_numpy(keep, device=tensor.device), tensor.detach(), 0.0))

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from ..device import TYPES, Device, usable
+from ..device import TYPES, Device, gpu, usable
 from ..dtype import DType
 from ..dtype import dtype as as_dtype
 from ..tensor.tensor import Tensor
@@ -320,8 +320,8 @@ class Module(State, hooks.Hooked):
         return self.to("cpu")
 
     def cuda(self, device=None):
-        """Bring parameters and buffers to a GPU (None: the first one, or the current device if it is one)."""
-        return self.to("cuda" if device is None else device if not isinstance(device, int) else f"cuda:{device}")
+        """Bring parameters and buffers to a GPU (None: the current one, or the first)."""
+        return self.to(gpu() if device is None else device if not isinstance(device, int) else f"cuda:{device}")
 
     def float(self):
         """Floating-point parameters and buffers as float32; returns self."""

@@ -77,7 +77,7 @@ class Adafactor(Optimizer):
 
     def _update(self, group, p, factor):
         own = self._start(p)
-        own["step"].numpy()[...] += 1
+        own["step"].add_(1)
         if not p.numel_:
             return
         step, lr = float(own["step"]), float(group["lr"])

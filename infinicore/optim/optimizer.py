@@ -267,8 +267,10 @@ class Optimizer:
             return copy.deepcopy(value)
         value = value.detach() if isinstance(value, Tensor) else from_numpy(np.array(value))
         self._check_state(p, name, value)
-        target = float32 if name == "step" else self._state_dtype(p) if value.dtype.is_floating_point else value.dtype
-        return value.to(target, copy=True).contiguous()
+        if name == "step":
+            return value.to(CPU, float32, copy=True).contiguous()
+        target = self._state_dtype(p) if value.dtype.is_floating_point else value.dtype
+        return value.to(p.device, target, copy=True).contiguous()
 
     def _check_state(self, p, name, value):
         """Refuse a state of another shape than a step takes."""

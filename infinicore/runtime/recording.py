@@ -120,7 +120,7 @@ class _Recording:
         self.inputs = [dispatch.contiguous_copy(x) for x in inputs]
         replaced = iter(self.inputs)
         args, kwargs = _map((args, kwargs), lambda x: next(replaced))
-        start_graph_recording()
+        start_graph_recording(launch.device_of(inputs) if inputs else None)
         notes = node.state.notes = node.Notes()
         try:
             self.result = _map(function(*args, **kwargs), lambda x: x.detach())

@@ -11,6 +11,7 @@ from ..core import layout
 from ..device import usable
 from ..dtype import DType, float32, int64, number_type, promote_types
 from ..dtype import dtype as to_dtype
+from ..interop import cuda_array
 from ..interop.numpy import from_numpy
 from .formats import contiguous_format, row_major
 from .gradients import makes_leaf
@@ -273,12 +274,15 @@ def _kinds(data):
 def as_tensor(data, dtype=None, device=None):
     """The values of `data` as a tensor: a tensor or an array that has the dtype and the device already, itself.
 
-    Of an array that can be shared, the result has the memory; all else is copied, as by `tensor`.
+    Of an array that can be shared (also one on a GPU, by `__cuda_array_interface__`), the result has the memory; all
+    else is copied, as by `tensor`.
     """
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     if isinstance(data, np.ndarray):
         return from_numpy(data, dtype=dtype, device=device)
+    if hasattr(data, "__cuda_array_interface__"):
+        return cuda_array.take(data).to(dtype=dtype, device=device)
     return tensor(data, dtype=dtype, device=device)
 
 

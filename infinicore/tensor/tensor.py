@@ -11,12 +11,14 @@ import numpy as np
 from .. import dispatch, kernels
 from ..core import layout
 from ..core.tensor_cy import TensorBase
-from ..device import CPU, Device, named, usable
+from ..device import CPU, Device, gpu, named, usable
 from ..dispatch import derive
 from ..dispatch.functions import FUNCTIONS
 from ..dtype import DType, can_cast, dtype
-from ..interop.dlpack import to_dlpack
+from ..interop import cuda_array
+from ..interop.dlpack import dlpack_device, to_dlpack
 from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
+from ..kernels.cuda.driver import device_count
 from .draws import Draws
 from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
@@ -138,12 +140,19 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         return self.device.type == "cuda"
 
     def pin_memory(self, device=None):
-        """Itself: memory of the host is not pinned."""
-        return self
+        """A copy in page-locked memory, from which `to("cuda", non_blocking=True)` copies while the host goes on.
 
-    def is_pinned(self):
-        """Whether the memory is page-locked for a GPU (never, on the CPU)."""
-        return False
+        Itself where it lies there already, or where there is no GPU.
+        """
+        if self.device is not CPU:
+            raise ValueError(f"`pin_memory` is for tensors on the CPU, and this one is on {self.device}")
+        if self.is_pinned() or not device_count():
+            return self
+        return dispatch.pinned(self.detach() if self.contiguous_ else dispatch.contiguous_copy(self))
+
+    def is_pinned(self, device=None):
+        """Whether `pin_memory` has made it, or a view of it."""
+        return hasattr(self.storage.owner, "marks")
 
     def __len__(self):
         if not self.shape_:
@@ -207,12 +216,12 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
             row_major(memory_format)
         return FUNCTIONS["rearrange"](self)
 
-    def copy_(self, source):
+    def copy_(self, source, non_blocking=False):
         """Write the elements of `source` (broadcast and cast as needed) into this tensor; returns it."""
         if not isinstance(source, TensorBase):
             raise TypeError(f"`source` must be a tensor, got {type(source).__name__}")
         if in_graph(self, source):
-            derive.write(self, source.to(self.dtype).expand(self.shape_), "copy_")
+            derive.write(self, source.to(self.device, self.dtype).expand(self.shape_), "copy_")
         else:
             dispatch.copy_into(self, source)
         return self
@@ -259,8 +268,11 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         """As `sub`, into this tensor; returns it."""
         return _into(self, FUNCTIONS["sub"], (other if alpha == 1 else other * alpha,), {})
 
-    def to(self, *args, dtype=None, device=None, copy=False, memory_format=contiguous_format):
-        """On another device, or as another dtype (in either order, or by name)."""
+    def to(self, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=contiguous_format):
+        """On another device, or as another dtype (in either order, or by name).
+
+        With `non_blocking`, a copy from pinned memory (`pin_memory`) to a GPU may still be under way when this returns.
+        """
         if memory_format is not contiguous_format:
             row_major(memory_format)
         for arg in args:
@@ -268,13 +280,17 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
                 device = arg
             elif isinstance(arg, Tensor):
                 dtype, device = arg.dtype, arg.device
+            elif isinstance(arg, int) and not isinstance(arg, bool):  # the number of a GPU
+                device = f"cuda:{arg}"
+            elif isinstance(arg, bool):  # PyTorch's third argument
+                non_blocking = arg
             else:
                 dtype = arg
         place = self.device if device is None else usable(device)
         target = self.dtype if dtype is None else _dtype(dtype)
         x = self if target is self.dtype else FUNCTIONS["cast"](self, target)
         if place is not x.device:
-            return derive.moved(x, place)
+            return derive.moved(x, place, not non_blocking)
         return x.clone() if copy and x is self else x
 
     def to_device(self, device, /, *, stream=None):
@@ -303,9 +319,10 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         """On the CPU."""
         return self.to(device=CPU, memory_format=memory_format)
 
-    def cuda(self, device=None):
-        """On a GPU: of a number or name, or the first."""
-        return self.to(device="cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
+    def cuda(self, device=None, non_blocking=False):
+        """On a GPU: of a number or name, or the current one."""
+        place = gpu() if device is None else f"cuda:{device}" if isinstance(device, int) else device
+        return self.to(device=place, non_blocking=non_blocking)
 
     def numpy(self):
         """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
@@ -369,7 +386,11 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         return to_dlpack(self, **options)
 
     def __dlpack_device__(self):
-        return (1, 0)
+        return dlpack_device(self)
+
+    @property
+    def __cuda_array_interface__(self):
+        return cuda_array.describe(self)
 
     def __reduce__(self):
         data = self.detach().contiguous().view(-1)._values().view(np.uint8).tobytes()

@@ -33,6 +33,7 @@ class TrainConfig:
     preset: str = _setting(None, "settings to begin with", str)
     steps: int = _setting(1000, "steps of the optimizer", int, least=1)
     seed: int = _setting(0, "repeats the same weights, batches and dropout", int, least=0)
+    device: str = _setting("cpu", "where the model is trained: cpu, cuda, cuda:1", str, free=True)
     threads: int = _setting(None, "default: every CPU that this process may use", int, least=1, free=True)
     resume: bool = _setting(True, "go on from the newest checkpoint in OUT, if there is one", bool, free=True)
     save_every: int = _setting(250, "steps between checkpoints; one is saved at the end too", int, least=1, free=True)

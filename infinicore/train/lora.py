@@ -51,8 +51,9 @@ class LoRALinear(nn.Linear):
             wide = base.quantized is None and base.weight.dtype.itemsize > 2
             dtype = base.weight.dtype if wide else infinicore.float32
         with nn.init.skipped():
-            self.lora_A = nn.Linear(self.in_features, rank, bias=False, dtype=dtype)
-            self.lora_B = nn.Linear(rank, self.out_features, bias=False, dtype=dtype)
+            place = (base.weight if base.quantized is None else base.quantized).device
+            self.lora_A = nn.Linear(self.in_features, rank, bias=False, device=place, dtype=dtype)
+            self.lora_B = nn.Linear(rank, self.out_features, bias=False, device=place, dtype=dtype)
         self.reset_adapter()
 
     def reset_adapter(self):

@@ -28,7 +28,7 @@ def _number(value):
 def statistics(tensor):
     """A dict of a tensor: dtype, shape, min, max and mean of the finite elements (None without any), how many are NaN
     and infinite, the first elements, and the MD5 sum of its bytes in row-major order."""
-    array = tensor.detach().contiguous().numpy()
+    array = tensor.detach().cpu().contiguous().numpy()
     row = {"dtype": tensor.dtype.name, "shape": list(tensor.shape), "nan": 0, "inf": 0}
     flat = array.reshape(-1)
     wide = flat if flat.dtype.kind in "biu" else flat.astype(np.float64)
@@ -177,7 +177,7 @@ class check_precision:
         row.update(statistics(tensor))
         if self.tensors is not None:
             name = f"{len(self.rows):06d}.npy"
-            array = tensor.detach().contiguous().numpy()
+            array = tensor.detach().cpu().contiguous().numpy()
             np.save(self.tensors / name, array if array.dtype.kind in "biuf" else array.astype(np.float32))
             row["file"] = str((self.tensors / name).resolve())
         self.rows.append(row)

@@ -10,6 +10,7 @@ import infinicore
 
 from .. import optim
 from ..data import DataLoader, RandomSampler
+from ..device import usable
 from ..io.json import read_json
 from ..models import from_config, from_pretrained, save_pretrained
 from ..optim.lr_scheduler import LambdaLR, WarmupCosineLR
@@ -88,9 +89,9 @@ def architecture(config, vocab_size, tokenizer=None):
 def build_model(config, data):
     """The model of a run in training mode: new, or read from `config.model`."""
     if config.model is None:
-        model = from_config(architecture(config, data.vocab_size, data.tokenizer))
+        model = from_config(architecture(config, data.vocab_size, data.tokenizer), device=config.device)
     else:
-        model = from_pretrained(config.model, dtype="float32").train()
+        model = from_pretrained(config.model, dtype="float32", device=config.device).train()
         if data.vocab_size > model.config.vocab_size:
             raise ValueError(
                 f"the data has {data.vocab_size} tokens, and {config.model} knows {model.config.vocab_size}: use its "
@@ -176,6 +177,7 @@ def run(config, *, progress=True, say=lambda text: None):
         (out / "data" / "complete").unlink(missing_ok=True)
     if config.threads is not None:
         infinicore.set_num_threads(config.threads)
+    usable(config.device)  # before the data is read
     infinicore.manual_seed(config.seed)
     began = time.perf_counter()
     say("reading the data")
@@ -190,7 +192,7 @@ def run(config, *, progress=True, say=lambda text: None):
     if config.lora_rank is not None:
         lora.save(model, out / "adapter")
         model = lora.merge_and_unload(model)
-    save_pretrained(model.eval(), out / "model", dtype=config.save_dtype)
+    save_pretrained(model.eval().cpu(), out / "model", dtype=config.save_dtype)
     if data.tokenizer is not None:
         copy_tokenizer(data.tokenizer, out / "model")
     return figures(trainer, time.perf_counter() - began)

@@ -13,6 +13,7 @@ from infinicore import nn
 
 from ..amp import GradScaler, autocast
 from ..autograd import no_grad
+from ..data.collate import placed
 from ..dispatch.generator import fork_rng
 from ..models import LanguageModel
 from ..nn import hooks
@@ -108,7 +109,8 @@ def _check_numbers(**values):
 class Trainer:
     """Trains `model` on batches of `train_data` (a `DataLoader`) for `steps` steps of `optimizer`, or for `epochs`.
 
-    A step takes `accumulate` batches, whose losses are averaged; `loss(model, batch)` gives one (`default_loss`).
+    Batches go to the device where the model lies. A step takes `accumulate` of them, whose losses are averaged;
+    `loss(model, batch)` gives one (`default_loss`).
     `clip` bounds the norm of all gradients. `amp` ("bfloat16", "float16" or None) runs forward passes under autocast,
     float16 with a `GradScaler`. Every `eval_every` steps and at the end `eval_data` is evaluated in evaluation mode;
     `patience` evaluations without a new least loss end the run. `scheduler` steps with the optimizer, a
@@ -185,6 +187,11 @@ class Trainer:
 
     # ---- parts of a step ----
 
+    @property
+    def device(self):
+        """Where the model lies, and batches go."""
+        return next(self.model.parameters()).device
+
     def _autocast(self):
         return contextlib.nullcontext() if self.amp is None else autocast(dtype=self.amp)
 
@@ -221,7 +228,7 @@ class Trainer:
         """One step: (mean loss, norm of the gradients or None, tokens or samples)."""
         total, count = 0.0, 0
         for _ in range(self.accumulate):
-            batch = next(self.data)
+            batch = placed(next(self.data), self.device)
             loss = self._gradients(batch) if self._replay is None else self._replay(batch, self._state())
             value = loss.item()
             if not math.isfinite(value):
@@ -272,7 +279,7 @@ class Trainer:
             with fork_rng(0):
                 for batch in self.eval_data:
                     rows = len(batch[0]) if isinstance(batch, (tuple, list)) else 1
-                    total += self._forward(batch).item() * rows
+                    total += self._forward(placed(batch, self.device)).item() * rows
                     count += rows
         finally:
             for module, mode in modes:
@@ -378,11 +385,12 @@ class Trainer:
         if self._peak_flops is None:
             size = 1024
             own = infinicore.Generator(0)  # the default one is the run's
-            a = infinicore.randn((size, size), generator=own).to(self.amp or infinicore.float32)
+            a = infinicore.randn((size, size), generator=own).to(self.device, self.amp or infinicore.float32)
             times = []
             for _ in range(12):
                 began = time.perf_counter()
                 infinicore.matmul(a, a)
+                infinicore.sync_device(self.device)
                 times.append(time.perf_counter() - began)
             self._peak_flops = 2 * size**3 / min(times)
         return self._peak_flops

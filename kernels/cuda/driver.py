@@ -133,8 +133,22 @@ def allocate_host(nbytes):
     return found.value
 
 
+def is_pinned(address):
+    """Whether an address is of page-locked host memory."""
+    kind = c_uint()
+    code = _library().cuPointerGetAttribute(byref(kind), c_int(2), c_void_p(address))  # its memory's type
+    return code == 0 and kind.value == 1  # host; an error: the driver does not know it
+
+
+def gpu_of(address):
+    """The number of the GPU whose memory an address is of."""
+    found = c_int()
+    call("cuPointerGetAttribute", byref(found), c_int(9), c_void_p(address))
+    return found.value
+
+
 def copy_to_device(to, at, nbytes, stream):
-    """Copy from the host, which may change its memory when this returns."""
+    """Copy from the host, which may change its memory when this returns, unless it is pinned."""
     call("cuMemcpyHtoDAsync_v2", c_void_p(to), c_void_p(at), c_size_t(nbytes), c_void_p(stream))
 
 
@@ -169,6 +183,11 @@ def create_stream(priority=0):
     found = c_void_p()
     call("cuStreamCreateWithPriority", byref(found), c_uint(1), c_int(priority))
     return found.value
+
+
+def destroy_stream(stream):
+    """End a stream of `create_stream`."""
+    call("cuStreamDestroy_v2", c_void_p(stream))
 
 
 class Event:

@@ -33,9 +33,23 @@ def _call_driver(typingctx, launcher, function, grid, threads, shared, stream, e
     return types.int64(*[types.int64] * 7), codegen
 
 
+@intrinsic
+def _set_context(typingctx, function, context):
+    """cuCtxSetCurrent(context): a thread may never have launched, or on another GPU. It takes 10 ns where it is."""
+
+    def codegen(context, builder, sig, values):
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)])
+        return builder.sext(builder.call(builder.inttoptr(values[0], kind.as_pointer()), [values[1]]), ir.IntType(64))
+
+    return types.int64(types.int64, types.int64), codegen
+
+
 @jit.inline
-def launch(kernel, args, n, count):
-    """Launch over n items with a block of `count` words; 0, or 1000 + the driver's error."""
+def launch(kernel, args, n, count, streams):
+    """Launch over n items with a block of `count` words; 0, or 1000 + the driver's error.
+
+    `streams` is the address of the current streams of this thread, one for each GPU.
+    """
     k, block = ptr(kernel, INT64), ptr(args, INT64)
     words, per, threads = load(k, KERNEL.words) - HEAD, load(k, KERNEL.per), load(k, KERNEL.threads)
     if words < 0:
@@ -60,7 +74,10 @@ def launch(kernel, args, n, count):
     store(e, 4, 0)
     grid = n if per == 0 else (n + per * threads - 1) // (per * threads)
     grid = min(grid, load(k, KERNEL.most))
-    stream = load(ptr(load(k, KERNEL.stream_at), INT64), 0)
+    stream = load(ptr(streams, INT64), load(k, KERNEL.gpu))
+    code = _set_context(load(k, KERNEL.set_context), load(k, KERNEL.context))
+    if code != 0:
+        return 1000 + code
     code = _call_driver(
         load(k, KERNEL.launcher), load(k, KERNEL.function), grid, threads, load(k, KERNEL.shared), stream, extra
     )

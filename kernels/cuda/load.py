@@ -26,8 +26,8 @@ _LAUNCH = '''"""Rendered from the host's part of a launch."""
 from infinicore.kernels.cuda import host
 
 
-def kernel(description, args, n, count):
-    return host.launch(description, args, n, count)
+def kernel(description, args, n, count, streams):
+    return host.launch(description, args, n, count, streams)
 '''
 
 _worker = None
@@ -88,7 +88,7 @@ def compiled(name, source, arch, shape):
 
 
 class Kernels:
-    """The kernels of one GPU, and what their launches share: the stream and the word for errors."""
+    """The kernels of one GPU, and what their launches share: the word for errors."""
 
     tensor_map = staticmethod(driver.tensor_map)
 
@@ -97,11 +97,10 @@ class Kernels:
         self._handles = {}  # key -> handle
         self._kept = {}  # handle -> its description, which it is the address of
         self.names = []  # of the kernels, by their number
-        self.stream = ctypes.c_int64(0)  # the current one
         self.error = ctypes.c_int64.from_address(driver.allocate_host(8))
         self.error.value = 0
         self._entry = jit.load_kernel("cuda.launch", _LAUNCH)
-        self._launcher = driver.address_of("cuLaunchKernel")
+        self._launcher, self._set_context = map(driver.address_of, ("cuLaunchKernel", "cuCtxSetCurrent"))
 
     def kernel(self, name, parameters):
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
@@ -142,7 +141,8 @@ class Kernels:
         skip = driver.parameter_offset(function) // 8 if shape.kind == "grid" else 0  # others begin at once
         values = KERNEL(
             entry=self._entry, launcher=self._launcher, function=function, skip=skip,
-            stream_at=ctypes.addressof(self.stream), error_at=ctypes.addressof(self.error), number=len(self.names) + 1,
+            gpu=self.gpu.index, context=self.gpu.context.value, set_context=self._set_context,
+            error_at=ctypes.addressof(self.error), number=len(self.names) + 1,
             threads=shape.threads, per=shape.per if shape.kind == "thread" else 0, shared=shape.shared, words=words,
             most=most,
         )[0]  # fmt: skip

@@ -14,7 +14,8 @@ from infinicore.kernels.build import jit
 from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
-    convert, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore, vstore_aligned, vstore_first
+    bitcast, convert, fill, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore, vstore_aligned,
+    vstore_first,
 )
 
 U64 = types.uint64
@@ -56,9 +57,18 @@ _STRIDED = """def kernel(args, lo, hi):
 """
 
 
+NUMBER = "number "  # before the dtype of an input that is no tensor: its value stands in the argument block
+_VALUES = {
+    "float32": "bitcast(types.int32(load(args, {i})), types.float32)",
+    "float64": "bitcast(load(args, {i}), types.float64)",
+    "int64": "load(args, {i})",
+    "int32": "load(args, {i})",
+}
+
+
 def width(dtypes):
     """How many elements make up an access of 16 bytes in the widest operand."""
-    return 16 // max(_bytes(d) for d in dtypes)
+    return 16 // max(_bytes(d) for d in dtypes if not d.startswith(NUMBER))
 
 
 def _bytes(dtype):
@@ -68,17 +78,22 @@ def _bytes(dtype):
 def elementwise(op, inputs, compute, output, strided=False):
     """Source of an elementwise kernel; `inputs` and `output` are dtype names, `compute` the one to compute in.
 
+    An input "number float32" is a number, whose bits stand in the argument block in the place of an address.
     Where integers are divided by 0, the kernel returns 1.
     """
     wide = 1 if strided else width([*inputs, output])
-    lines = [f"T{i} = {type_expression(d)}" for i, d in enumerate(inputs)]
+    lines = [f"T{i} = {type_expression(d.removeprefix(NUMBER))}" for i, d in enumerate(inputs)]
     lines += [f"OUT = {type_expression(output)}", f"COMPUTE = {type_expression(compute)}"]
-    last = len(inputs)
-    pointers = [f"    x{i} = ptr(load(args, {i}), T{i})" for i in range(last)]
+    last, numbers = len(inputs), [i for i, d in enumerate(inputs) if d.startswith(NUMBER)]
+    tensors = [i for i in range(last + 1) if i not in numbers]
+    pointers = [f"    x{i} = ptr(load(args, {i}), T{i})" for i in tensors[:-1]]
+    for i in numbers:
+        value = _VALUES[inputs[i].removeprefix(NUMBER)].format(i=i)
+        pointers.append(f"    x{i} = fill({value}, T{i}, WIDTH)")
     pointers.append(f"    out = ptr(load(args, {last}), OUT)")
 
     def loads(text):
-        values = [text.format(i=i) for i in range(last)]
+        values = [f"x{i}" if i in numbers else text.format(i=i) for i in range(last)]
         return [v if p == "condition" else f"convert({v}, COMPUTE)" for p, v in zip(op.parameters, values)]
 
     def check(values, there=""):
@@ -101,7 +116,7 @@ def elementwise(op, inputs, compute, output, strided=False):
         )  # fmt: skip
     full, masked = loads("vload_aligned(x{i}, lo, WIDTH)"), loads("vload_first(x{i}, lo, WIDTH, hi - lo)")
     return head + _CONTIGUOUS.format(
-        pointers="\n".join(pointers), addresses=" | ".join(f"load(args, {i})" for i in range(last + 1)),
+        pointers="\n".join(pointers), addresses=" | ".join(f"load(args, {i})" for i in tensors),
         full=", ".join(full), masked=", ".join(masked), full_check=check(full),
         masked_check=check(masked, " & (ramp(0, types.int64, WIDTH) < hi - lo)"),
     )  # fmt: skip

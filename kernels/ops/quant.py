@@ -21,6 +21,20 @@ class QuantizedWeight:
     def nbytes(self):
         return self.data.numel()
 
+    def to(self, device):
+        """On another device. NotImplementedError where that one packs weights in another way."""
+        if device is self.device:
+            return self
+        ours, theirs = (
+            layout(place.backend, self.shape, self.format.name, self.shift) for place in (self.device, device)
+        )
+        if ours != theirs:
+            raise NotImplementedError(
+                f"a weight that was packed for {self.device} cannot be used on {device}: pack it there"
+            )
+        order = None if self.order is None else self.order.to(device)
+        return QuantizedWeight(self.data.to(device), self.shape, self.format.name, self.shift, order)
+
     def __repr__(self):
         return f"QuantizedWeight({self.shape}, {self.format.name})"
 

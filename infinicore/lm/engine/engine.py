@@ -60,8 +60,6 @@ class Engine:
             )
         if kv_cache_dtype not in (None, "int8", infinicore.int8):
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
-        if next(iter(model.parameters())).device.type != "cpu":
-            raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
         if not max_step_stretch > 1:
             raise ValueError(f"`max_step_stretch` must be above 1, got {max_step_stretch!r}")
         self.model, self.tokenizer = model, tokenizer_of(model) if tokenizer is None else tokenizer
@@ -69,7 +67,9 @@ class Engine:
         dtype = model.dtype if kv_cache_dtype is None else infinicore.int8
         if num_blocks is None:
             wanted = max_num_seqs * -(-self.max_model_len // block_size)
-            num_blocks = memory.blocks_of(kv_cache_memory, memory.block_bytes(model.config, block_size, dtype), wanted)
+            num_blocks = memory.blocks_of(
+                kv_cache_memory, memory.block_bytes(model.config, block_size, dtype), wanted, model.device.backend
+            )
         rope = getattr(model.config, "rope", None)
         if rope is not None and rope.type == "dynamic":  # what keys are depends on the length of their own text
             enable_prefix_caching = False
@@ -292,7 +292,7 @@ class Engine:
         chosen = []
         for sequence, first, rows in wanted:
             if all_logits(sequence):
-                known = logits[first : first + rows].to(infinicore.float32).numpy()
+                known = logits[first : first + rows].to("cpu", infinicore.float32).numpy()
                 sequence.request.note_prompt(known, sequence.num_computed)
                 if rows < sequence.left:
                     continue
@@ -424,7 +424,7 @@ class Engine:
             cache = batch.scratch_cache(self.model)
             count = range(stop - first)
             hidden = self.model.decoder(build(cache, self.model.rotary, count, batch.rows, rows=count))
-            found[first:stop] = hidden.to(infinicore.float32).numpy()
+            found[first:stop] = hidden.to("cpu", infinicore.float32).numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
 

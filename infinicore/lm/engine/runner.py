@@ -27,7 +27,7 @@ class Runner:
         rows = self.sizes[-1]
         self.cache = BlockCache(
             model.config, kv_cache_dtype, sequences=rows, blocks=num_blocks, block_size=block_size,
-            max_length=max_model_len,
+            max_length=max_model_len, device=model.device,
         )  # fmt: skip
         device = self.cache.device
         # Tokens (the sampler writes the next ones where they are needed), positions, totals, slots.
@@ -57,11 +57,13 @@ class Runner:
         count = len(batch.entries)
         size = next(size for size in self.sizes if size >= count)
         held, self._held = self._held, None  # until it is done
+        changed = self._mirrors
         if held == batch.version:
             self._advance(batch.entries, count)
+            changed = changed[1:]  # the tokens are where the sampler wrote them, and the host's are old
         else:
             self._place(batch.entries, count, size)
-        for one in self._mirrors:
+        for one in changed:
             one.flush()
         self.cache.block_tables.flush()
         key = size, longest_of(int(self._totals[:count].max()), self.cache.capacity)
@@ -110,7 +112,7 @@ class Runner:
             positions=positions,
             sine=sine,
             cosine=cosine,
-            query_starts=indices(range(size + 1)),
+            query_starts=indices(range(size + 1), self.cache.device),
             totals=totals,
             block_tables=self.cache.block_tables.tensor[:size],
             slots=slots,
@@ -119,7 +121,7 @@ class Runner:
             longest_query=1,
             longest_total=longest,
         )
-        infinicore.start_graph_recording()
+        infinicore.start_graph_recording(self.cache.device)
         try:
             logits = self.model.logits(step)
         finally:
@@ -130,7 +132,7 @@ class Runner:
 
     def _pack(self, batch):
         self._held = None
-        size, entries = self.block_size, batch.entries
+        size, entries, device = self.block_size, batch.entries, self.cache.device
         counts = [count for _, count in entries]
         starts = np.concatenate([[0], np.cumsum(counts)])
         tokens, positions, slots, lengths, rows, wanted = [], [], [], [], [], []
@@ -153,15 +155,15 @@ class Runner:
         table_rows, sine, cosine = self.model.rotary.for_positions(positions, counts, lengths)
         totals = [sequence.num_computed + count for sequence, count in entries]
         step = Step(
-            token_ids=indices(tokens),
-            positions=indices(table_rows),
+            token_ids=indices(tokens, device),
+            positions=indices(table_rows, device),
             sine=sine,
             cosine=cosine,
-            query_starts=indices(starts),
-            totals=indices(totals),
-            block_tables=indices(tables),
-            slots=indices(np.concatenate(slots)),
-            rows=indices(rows) if rows else None,
+            query_starts=indices(starts, device),
+            totals=indices(totals, device),
+            block_tables=indices(tables, device),
+            slots=indices(np.concatenate(slots), device),
+            rows=indices(rows, device) if rows else None,
             cache=self.cache,
             longest_query=max(counts),
             longest_total=max(totals),

@@ -63,13 +63,16 @@ class Sampler:
         logprobs = {}
         if self._special:
             logits = logits if logits.dtype is infinicore.float32 else logits.to(infinicore.float32)
-            host = logits.numpy()
+            host, changed = logits.cpu().numpy(), False
             for sequence, first, rows in self._special:
                 if sequence.draws.wants_logprobs:
                     logprobs[id(sequence)] = log_softmax(host[first : first + rows])
                 if sequence.draws.changes:
+                    changed = True
                     for row in range(first, first + rows):
                         sequence.draws.change(host[row], sequence)
+            if changed and not logits.storage.backend.shares_memory:
+                logits = infinicore.from_numpy(host, device=logits.device)
         options = {}
         if not self._greedy:
             random = self._mirrors["random_val"]

@@ -144,7 +144,7 @@ class Transformer(nn.Module):
     @nn.hooks.entry
     def hidden(self, input_ids, rotary, run):
         """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(block, ...)` calls a block."""
-        positions = self.wpe(indices(range(input_ids.shape[1])))
+        positions = self.wpe(indices(range(input_ids.shape[1]), input_ids.device))
         if self.sequence_group is not None:
             from ...distributed import functional
 

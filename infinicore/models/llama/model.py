@@ -65,7 +65,7 @@ class Attention(nn.PackedLinear):
             query.transpose(1, 2),
             key.transpose(1, 2),
             value.transpose(1, 2),
-            attn_mask=visible(length, self.window),
+            attn_mask=visible(length, self.window, x.device),
             is_causal=True,
             scale=self.scale,
             dropout_p=config.attention_dropout if self.training else 0.0,
@@ -138,7 +138,7 @@ class Decoder(nn.Module):
     @nn.hooks.entry
     def hidden(self, input_ids, rotary, run):
         """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(layer, ...)` calls a layer."""
-        positions = Positions(rotary, input_ids.shape[1])
+        positions = Positions(rotary, input_ids.shape[1], input_ids.device)
         addend, residual = self.embed_tokens(input_ids), None
         for layer in self.layers:
             addend, residual = run(layer.attend, addend, residual, positions)
@@ -168,5 +168,5 @@ class CausalLM(LanguageModel):
 
     def _apply(self, fn):
         super()._apply(fn)
-        self.rotary = RotaryTables(self.config.rope, self.dtype)
+        self.rotary = RotaryTables(self.config.rope, self.dtype, self.device)
         return self

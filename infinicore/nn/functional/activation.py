@@ -54,7 +54,7 @@ def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
         raise ValueError(f"`lower` {lower} must not be above `upper` {upper}")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
-    slope = infinicore.rand(input.shape, dtype=input.dtype) * (upper - lower) + lower
+    slope = infinicore.rand(input.shape, dtype=input.dtype, device=input.device) * (upper - lower) + lower
     result = infinicore.where(input > 0.0, input, (input.clone() if inplace else input) * slope)
     return input.copy_(result) if inplace else result
 
@@ -214,12 +214,12 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     With `hard` it is one-hot, with the gradient of the soft one (Jang, Gu and Poole, arXiv 1611.01144). `eps` is
     PyTorch's and changes nothing.
     """
-    exponential = (-infinicore.log1p(-infinicore.rand(logits.shape))).maximum(1e-30)
+    exponential = (-infinicore.log1p(-infinicore.rand(logits.shape, device=logits.device))).maximum(1e-30)
     soft = infinicore.softmax((logits - exponential.log().to(logits.dtype)) / tau, dim)
     if not hard:
         return soft
     chosen = infinicore.argmax(soft.detach(), dim, keepdim=True)
-    ones = infinicore.scatter(infinicore.zeros(logits.shape, dtype=logits.dtype), dim, chosen, value=1.0)
+    ones = infinicore.scatter(infinicore.zeros_like(logits), dim, chosen, value=1.0)
     return ones - soft.detach() + soft
 
 

@@ -79,7 +79,7 @@ def _stored_attention(query, key, value, mask, dropout_p, is_causal, scale, enab
         key, value = (infinicore.repeat_interleave(x, times, -3) for x in (key, value))
     scores = (query * (query.shape_[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1) + mask
     if is_causal:
-        seen = infinicore.tril(infinicore.ones(scores.shape_[-2:], dtype=infinicore.bool))
+        seen = infinicore.tril(infinicore.ones(scores.shape_[-2:], dtype=infinicore.bool, device=scores.device))
         scores = infinicore.where(seen, scores, float("-inf"))
     return dropout(infinicore.softmax(scores, -1), dropout_p, dropout_p > 0.0) @ value
 
@@ -174,7 +174,7 @@ def multi_head_attention(
     q, k, v = (_heads(x, num_heads) for x in (q, k, v))
     if need_weights or (is_causal and mask is not None):
         if is_causal:
-            ones = infinicore.ones(rows, k.shape[2], dtype=infinicore.bool)
+            ones = infinicore.ones(rows, k.shape[2], dtype=infinicore.bool, device=k.device)
             mask = _joined(mask, infinicore.tril(ones), dtype)
         probabilities = _probabilities(q, k, mask)
         probabilities = dropout(probabilities, dropout_p, dropout_p > 0.0)
@@ -198,7 +198,7 @@ def _probabilities(q, k, mask):
 def _with_row(x, extra):
     """[B, L, E] with one row more: `extra` [1, 1, E] or a number."""
     if isinstance(extra, float):
-        row = infinicore.full((x.shape[0], 1, x.shape[2]), extra, dtype=x.dtype)
+        row = infinicore.full((x.shape[0], 1, x.shape[2]), extra, dtype=x.dtype, device=x.device)
     else:
         row = extra.expand(x.shape[0], 1, x.shape[2])
     return infinicore.cat([x, row], 1)
@@ -207,5 +207,5 @@ def _with_row(x, extra):
 def _open_column(mask):
     """A mask with one column more, which every row sees."""
     shape = (*mask.shape[:-1], 1)
-    seen = infinicore.full(shape, True) if mask.dtype is infinicore.bool else infinicore.zeros(shape, dtype=mask.dtype)
+    seen = infinicore.full(shape, mask.dtype is infinicore.bool, dtype=mask.dtype, device=mask.device)
     return infinicore.cat([mask, seen], -1)

@@ -103,7 +103,8 @@ def pad(input, pad, mode="constant", value=None):
         before, after = pad[2 * position : 2 * position + 2]
         dim = input.ndim - 1 - position
         if before or after:
-            input = infinicore.index_select(input, dim, _border(mode, input.shape[dim], before, after))
+            rows = infinicore.tensor(_border(mode, input.shape[dim], before, after), dtype=infinicore.int64)
+            input = infinicore.index_select(input, dim, rows.to(input.device))
     return input
 
 
@@ -115,7 +116,7 @@ def _border(mode, size, before, after):
         raise ValueError(f"`pad` {(before, after)} does not fit a dim of size {size} in mode {mode!r}")
     wanted = range(-before, size + after)
     if mode == "replicate":
-        return infinicore.tensor([min(max(i, 0), size - 1) for i in wanted])
+        return [min(max(i, 0), size - 1) for i in wanted]
     if mode == "circular":  # only what is left is repeated
-        return infinicore.tensor([first + (i - first) % left for i in wanted], dtype=infinicore.int64)
-    return infinicore.tensor([abs(i) if i < size else 2 * (size - 1) - i for i in wanted])
+        return [first + (i - first) % left for i in wanted]
+    return [abs(i) if i < size else 2 * (size - 1) - i for i in wanted]

@@ -1,5 +1,7 @@
 """Connectionist temporal classification (Graves et al., ICML 2006): the loss of all alignments of a sequence."""
 
+import functools
+
 import numpy as np
 
 import infinicore
@@ -48,24 +50,25 @@ class _Ctc(Function):
     def forward(ctx, log_probs, labels, lengths, ends):
         steps, count, classes = log_probs.shape_
         width = labels.shape[1]
-        ids = infinicore.from_numpy(labels)
+        there = functools.partial(infinicore.from_numpy, device=log_probs.device)
+        ids = there(labels)
         emitted = infinicore.gather(log_probs, 2, ids.expand(steps, count, width))
         state, ends = np.arange(width)[None], np.asarray(ends)[:, None]
         same = np.ones_like(labels, dtype=bool)
         same[:, 2:] = labels[:, 2:] == labels[:, :-2]
         inside = state < ends
-        start = infinicore.from_numpy(np.broadcast_to(state < 2, labels.shape) & inside)
-        last = infinicore.from_numpy(np.asarray(lengths))
-        open_ = infinicore.from_numpy(~same & inside)
-        emitted = infinicore.where(infinicore.from_numpy(inside), emitted, _NEVER)
+        start = there(np.broadcast_to(state < 2, labels.shape) & inside)
+        last = there(np.asarray(lengths))
+        open_ = there(~same & inside)
+        emitted = infinicore.where(there(inside), emitted, _NEVER)
         first = infinicore.where(start.logical_and((last > 0).unsqueeze(1)), emitted[0], _NEVER) if steps else None
         alpha = _recursion(emitted, 1, open_, first, last)
-        final = infinicore.from_numpy((state == ends - 1) | (state == ends - 2))
+        final = there((state == ends - 1) | (state == ends - 2))
         total = infinicore.where(final, alpha[steps - 1], _NEVER)
         top = infinicore.amax(total, 1)
         base = infinicore.where(top == _NEVER, 0.0, top)
         loss = -((total - base.unsqueeze(1)).exp().sum(1).log() + base)
-        nothing = infinicore.from_numpy((np.asarray(lengths) == 0) & (ends[:, 0] == 1))  # of nothing, nothing is sure
+        nothing = there((np.asarray(lengths) == 0) & (ends[:, 0] == 1))  # of nothing, nothing is sure
         loss = infinicore.where(nothing, 0.0, loss)
         ctx.save_for_backward(log_probs, alpha, loss, emitted)
         ctx.rest = ids, lengths, ends, same, classes
@@ -76,28 +79,29 @@ class _Ctc(Function):
         log_probs, alpha, loss, emitted = ctx.saved_tensors
         ids, lengths, ends, same, classes = ctx.rest
         steps, count, width = emitted.shape_
+        there = functools.partial(infinicore.from_numpy, device=log_probs.device)
         # From the end: each sequence turned round within its own steps, and the states with them.
         lengths, time = np.asarray(lengths), np.arange(steps)[:, None]
         turned = np.where(time < lengths[None], lengths[None] - 1 - time, time)
-        index = infinicore.from_numpy(turned[..., None].repeat(width, 2))
+        index = there(turned[..., None].repeat(width, 2))
         state = np.arange(width)[None]
         skips = np.zeros_like(same)
         skips[:, :-2] = ~same[:, 2:] & (state[:, 2:] < ends)
         backwards = infinicore.gather(emitted, 0, index)
-        final = infinicore.from_numpy((state == ends - 1) | (state == ends - 2))
-        last = infinicore.from_numpy(lengths)
+        final = there((state == ends - 1) | (state == ends - 2))
+        last = there(lengths)
         first = infinicore.where(final.logical_and((last > 0).unsqueeze(1)), backwards[0], _NEVER)
-        beta = infinicore.gather(_recursion(backwards, -1, infinicore.from_numpy(skips), first, last), 0, index)
+        beta = infinicore.gather(_recursion(backwards, -1, there(skips), first, last), 0, index)
         # How likely each state is at each step, given the targets; both recursions count its own emission.
         certain = alpha + beta + loss.unsqueeze(1)
         share = infinicore.where(certain == _NEVER, 0.0, (certain - emitted).exp())
         share = infinicore.where(emitted == _NEVER, 0.0, share)
-        zeros = infinicore.zeros((steps, count, classes), dtype=log_probs.dtype)
+        zeros = infinicore.zeros((steps, count, classes), dtype=log_probs.dtype, device=log_probs.device)
         found = infinicore.scatter_add(zeros, 2, ids.expand(steps, count, width), share)
         gradient = (log_probs.exp() - found) * g.reshape(1, -1, 1)
         without = (loss == float("inf")).logical_and(g == 0.0)  # no alignment, and not asked for
         gradient = infinicore.where(without.reshape(1, -1, 1), 0.0, gradient)
-        active = infinicore.from_numpy(time < lengths[None]).unsqueeze(2)
+        active = there(time < lengths[None]).unsqueeze(2)
         return infinicore.where(active, gradient, 0.0), None, None, None
 
 
@@ -130,7 +134,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
         raise ValueError(f"`input_lengths` must be at most the {steps} steps of `log_probs`, got {lengths}")
     if targets.dtype.is_floating_point:
         raise TypeError(f"`targets` must be class ids as integers, got {targets.dtype}")
-    rows = targets.detach().numpy()
+    rows = targets.detach().cpu().numpy()
     if rows.ndim == 1 and (batch or rows.size == sum(sizes)):
         if rows.size != sum(sizes):
             raise ValueError(f"`targets` must have the {sum(sizes)} labels that `target_lengths` adds up to")
@@ -149,5 +153,5 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     if zero_infinity:
         loss = infinicore.where(loss == float("inf"), 0.0, loss)
     if reduction == "mean":
-        return (loss / infinicore.tensor([max(1, size) for size in sizes], dtype=loss.dtype)).mean()
+        return (loss / infinicore.tensor([max(1, size) for size in sizes], dtype=loss.dtype, device=loss.device)).mean()
     return reduced(loss if batch else loss.squeeze(0), reduction)

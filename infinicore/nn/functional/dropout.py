@@ -37,7 +37,7 @@ def _channels(input, dims):
         dims = input.ndim - 2
     if input.ndim not in (dims + 1, dims + 2):
         raise ValueError(f"`input` of dropout{dims}d must have {dims + 1} or {dims + 2} dims, got shape {input.shape}")
-    return infinicore.ones((*input.shape[: input.ndim - dims], *(1,) * dims), dtype=input.dtype)
+    return infinicore.ones((*input.shape[: input.ndim - dims], *(1,) * dims), dtype=input.dtype, device=input.device)
 
 
 def _drop_channels(input, p, training, inplace, dims):
@@ -80,7 +80,9 @@ def _alpha(input, p, training, inplace, ones):
 
 def alpha_dropout(input, p=0.5, training=False, inplace=False):
     """Dropout that keeps mean 0 and variance 1 of selu's results (Klambauer et al., arXiv 1706.02515)."""
-    return _alpha(input, p, training, inplace, lambda: infinicore.ones(input.shape, dtype=input.dtype))
+    return _alpha(
+        input, p, training, inplace, lambda: infinicore.ones(input.shape, dtype=input.dtype, device=input.device)
+    )
 
 
 def feature_alpha_dropout(input, p=0.5, training=False, inplace=False):

@@ -33,7 +33,7 @@ def bilinear(input1, input2, weight, bias=None):
 def _limit_rows(input, weight, max_norm, norm_type):
     """Scale the rows of `weight` that are asked for down to a norm of `max_norm`, in place."""
     with infinicore.no_grad():
-        ids = infinicore.from_numpy(np.unique(input.numpy()))
+        ids = infinicore.from_numpy(np.unique(input.cpu().numpy()), device=weight.device)
         rows = weight.detach()[ids]
         norms = infinicore.norm(rows, norm_type, -1, True)
         factor = infinicore.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
@@ -60,8 +60,9 @@ def embedding(
         padded = (input == padding_idx % size).unsqueeze(-1)
         result.register_hook(lambda g: infinicore.where(padded, 0.0, g))
     if scale_grad_by_freq and result.requires_grad:
-        _, place, count = np.unique(input.numpy(), return_inverse=True, return_counts=True)
-        share = infinicore.from_numpy(1.0 / count[place.reshape(input.shape_)], dtype=weight.dtype).unsqueeze(-1)
+        _, place, count = np.unique(input.cpu().numpy(), return_inverse=True, return_counts=True)
+        share = 1.0 / count[place.reshape(input.shape_)]
+        share = infinicore.from_numpy(share, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
         result.register_hook(lambda g: g * share)
     return result
 
@@ -96,8 +97,8 @@ def embedding_bag(
     ids = input.reshape(-1)
     rows = embedding(ids, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     if padding_idx is not None:
-        counted = np.flatnonzero(ids.numpy() != padding_idx % weight.shape_[0])
-        bags, kept = bags[counted], infinicore.from_numpy(counted)
+        counted = np.flatnonzero(ids.cpu().numpy() != padding_idx % weight.shape_[0])
+        bags, kept = bags[counted], infinicore.from_numpy(counted, device=ids.device)
         rows = infinicore.index_select(rows, 0, kept)
     if mode == "max":
         return _bag_maxima(rows, bags, count)
@@ -105,12 +106,12 @@ def embedding_bag(
         scale = per_sample_weights.reshape(-1)
         scale = scale if padding_idx is None else infinicore.index_select(scale, 0, kept)
         rows = rows * scale.unsqueeze(1)
-    zeros = infinicore.zeros((count, weight.shape_[1]), dtype=rows.dtype)
-    result = infinicore.index_add(zeros, 0, infinicore.from_numpy(bags), rows)
+    zeros = infinicore.zeros((count, weight.shape_[1]), dtype=rows.dtype, device=rows.device)
+    result = infinicore.index_add(zeros, 0, infinicore.from_numpy(bags, device=rows.device), rows)
     if mode == "sum":
         return result
     sizes = np.maximum(np.bincount(bags, minlength=count), 1)
-    return result / infinicore.from_numpy(sizes, dtype=rows.dtype).unsqueeze(1)
+    return result / infinicore.from_numpy(sizes, dtype=rows.dtype, device=rows.device).unsqueeze(1)
 
 
 def _bags(input, offsets, include_last_offset):
@@ -123,7 +124,7 @@ def _bags(input, offsets, include_last_offset):
         raise ValueError(f"`input` must have 1 or 2 dims, got shape {input.shape_}")
     if offsets is None or offsets.ndim != 1:
         raise ValueError("`offsets` must be a tensor of 1 dim for an `input` of 1 dim")
-    starts = offsets.numpy()
+    starts = offsets.cpu().numpy()
     if include_last_offset:
         if not len(starts):
             raise ValueError("`offsets` must not be empty with `include_last_offset`")
@@ -144,11 +145,12 @@ def _bag_maxima(rows, bags, count):
     first = np.cumsum(sizes) - sizes
     place = np.minimum(np.arange(max(sizes.max(initial=0), 1))[None], np.maximum(sizes - 1, 0)[:, None])
     if not len(bags):
-        return infinicore.zeros((count, rows.shape_[1]), dtype=rows.dtype)
-    index = infinicore.from_numpy(np.minimum(first[:, None] + place, len(bags) - 1).reshape(-1))
+        return infinicore.zeros((count, rows.shape_[1]), dtype=rows.dtype, device=rows.device)
+    index = np.minimum(first[:, None] + place, len(bags) - 1).reshape(-1)
+    index = infinicore.from_numpy(index, device=rows.device)
     wide = infinicore.index_select(rows, 0, index).reshape(count, -1, rows.shape_[1])
     largest = infinicore.max(wide, 1)[0]
-    return infinicore.where(infinicore.from_numpy(sizes > 0).unsqueeze(1), largest, 0.0)
+    return infinicore.where(infinicore.from_numpy(sizes > 0, device=rows.device).unsqueeze(1), largest, 0.0)
 
 
 def one_hot(tensor, num_classes=-1):

@@ -38,7 +38,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction="me
     z = z * z if p == 2 else z
     if weight is not None:
         z = z * infinicore.index_select(weight, 0, target).unsqueeze(1)
-    others = infinicore.arange(x.shape_[1]) != target.unsqueeze(1)
+    others = infinicore.arange(x.shape_[1], device=x.device) != target.unsqueeze(1)
     losses = infinicore.where(others, z, 0.0).sum(1) / float(x.shape_[1])
     return reduced(losses if batch else losses.reshape(()), reduction)
 
@@ -52,7 +52,7 @@ def multilabel_margin_loss(input, target, reduction="mean"):
     rows, count = x.shape_
     valid = infinicore.cumsum((target < 0).to(infinicore.int64), 1) == 0
     labels = target.clamp(0)
-    marks = infinicore.zeros((rows, count), dtype=infinicore.int64)
+    marks = infinicore.zeros((rows, count), dtype=infinicore.int64, device=target.device)
     other = infinicore.scatter_add(marks, 1, labels, valid.to(infinicore.int64)) == 0
     own = infinicore.gather(x, 1, labels)
     z = (1.0 - own.unsqueeze(2) + x.unsqueeze(1)).clamp(0.0)

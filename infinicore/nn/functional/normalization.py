@@ -27,7 +27,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=1e-5, *, out=None):
     if eps is None:
         eps = 2.0**-52 if input.dtype is infinicore.float64 else 2.0**-23
     if weight is None:
-        weight = infinicore.ones(shape, dtype=input.dtype)
+        weight = infinicore.ones(shape, dtype=input.dtype, device=input.device)
     if len(shape) == 1:
         return infinicore.rms_norm(input, weight, eps, out=out)
     result = infinicore.rms_norm(input.flatten(-len(shape)), weight.flatten(), eps).reshape(input.shape)

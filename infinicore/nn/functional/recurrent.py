@@ -4,6 +4,8 @@ Rows of all steps lie one after the other, those of step t are `sizes[t]` sequen
 number of sequences, H of units, P of the results of a step (H, or the size of the projection).
 """
 
+import functools
+
 import infinicore
 
 from ...amp import autocast
@@ -77,7 +79,7 @@ class _Layer(Function):
             else:
                 infinicore.linear(before, w_hh, residual=own, out=own)
                 (infinicore.tanh if mode == "RNN_TANH" else infinicore.relu)(own, out=out[rows])
-        last = infinicore.tensor(steps.last)
+        last = infinicore.tensor(steps.last, device=x.device)
         ctx.save_for_backward(x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr)
         ctx.own = gates, from_state, cells, raw, out  # made here, and nobody else's but `out`, which may not change
         ctx.version, ctx.mode, ctx.steps = out.storage.version, mode, steps
@@ -93,13 +95,14 @@ class _Layer(Function):
         gates, from_state, cells, raw, out = ctx.own
         if out.storage.version != ctx.version:
             raise ValueError(f"the result of {mode} was changed in place, and its derivative needs it: clone it first")
-        g = infinicore.index_add(g, 0, infinicore.tensor(steps.last), g_last)
-        dx = infinicore.empty(gates.shape_, dtype=x.dtype)  # of the gates; their derivatives from the state:
-        du = infinicore.empty(gates.shape_, dtype=x.dtype) if mode == "GRU" else dx
-        dh, dc = infinicore.empty(h.shape_, dtype=x.dtype), None if c is None else infinicore.empty_like(c)
+        empty = functools.partial(infinicore.empty, dtype=x.dtype, device=x.device)
+        g = infinicore.index_add(g, 0, infinicore.tensor(steps.last, device=x.device), g_last)
+        dx = empty(gates.shape_)  # of the gates; their derivatives from the state:
+        du = empty(gates.shape_) if mode == "GRU" else dx
+        dh, dc = empty(h.shape_), None if c is None else infinicore.empty_like(c)
         states = list(steps.before(out, h))
         memories = None if c is None else [memory for _, memory in steps.before(cells, c)]
-        total = g if w_hr is None else infinicore.empty(g.shape_, dtype=g.dtype)  # gradients of h with all that follows
+        total = g if w_hr is None else empty(g.shape_)  # gradients of h with all that follows
         turned, back, back_cell, m = w_hh.T, None, None, 0
         for k in range(len(states) - 1, -1, -1):
             t, before = states[k]

@@ -99,14 +99,14 @@ def _places(m, scale, align_corners, wide):
 def _take(x, dim, index):
     if len(index) == x.shape_[dim] and np.array_equal(index, np.arange(len(index))):
         return x
-    return infinicore.index_select(x, dim, infinicore.from_numpy(index.astype(np.int64)))
+    return infinicore.index_select(x, dim, infinicore.from_numpy(index.astype(np.int64), device=x.device))
 
 
 def _weighed(x, dim, taps):
     """The sum of elements along a dim times weights: `taps` of (index, weight), arrays over the result."""
     shape, result = (-1,) + (1,) * (x.ndim - dim - 1), None
     for index, weight in taps:
-        part = _take(x, dim, index) * infinicore.from_numpy(weight).reshape(shape)
+        part = _take(x, dim, index) * infinicore.from_numpy(weight, device=x.device).reshape(shape)
         result = part if result is None else result + part
     return result
 
@@ -150,7 +150,7 @@ def _averaged(x, dim, m, scale, cubic):
         else:
             w = np.maximum(1 - t, 0)
         matrix[i, first:last] = w / w.sum()
-    weight = infinicore.from_numpy(matrix, dtype=x.dtype)
+    weight = infinicore.from_numpy(matrix, dtype=x.dtype, device=x.device)
     return infinicore.linear(x.transpose(dim, -1), weight).transpose(dim, -1)
 
 
@@ -192,7 +192,8 @@ def affine_grid(theta, size, align_corners=None):
         axis = np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
         axes.append(axis if align_corners else axis * (n - 1) / n)
     mesh = np.meshgrid(*axes, indexing="ij")[::-1]
-    base = infinicore.from_numpy(np.stack([*mesh, np.ones(size[2:])], -1).reshape(-1, dims + 1), dtype=theta.dtype)
+    base = np.stack([*mesh, np.ones(size[2:])], -1).reshape(-1, dims + 1)
+    base = infinicore.from_numpy(base, dtype=theta.dtype, device=theta.device)
     return infinicore.matmul(base, theta.transpose(1, 2)).reshape(size[0], *size[2:], dims)
 
 
@@ -228,7 +229,7 @@ def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corner
     if mode != "bicubic":
         sides = [_within(x, n, *limits) for x, n in zip(sides, space)]
     choices = [_taps(x, n, mode, limits) for x, n in zip(sides, space)]
-    first = infinicore.arange(input.shape_[0]).reshape(-1, 1) * math.prod(space)
+    first = infinicore.arange(input.shape_[0], device=input.device).reshape(-1, 1) * math.prod(space)
     result = None
     for number in range(len(choices[0]) ** dims):
         index, weight, seen = 0, None, None

@@ -20,7 +20,7 @@ def _each(value, dims, name, least=1):
 # ---- columns ---------------------------------------------------------------------------------------
 
 
-def _columns(size, kernel_size, dilation, padding, stride):
+def _columns(size, kernel_size, dilation, padding, stride, device):
     """(positions [taps * windows] in an image with its padding, sizes of that, windows) of an image of `size`."""
     kernel, dilation = _each(kernel_size, 2, "kernel_size"), _each(dilation, 2, "dilation")
     padding, stride = _each(padding, 2, "padding", 0), _each(stride, 2, "stride")
@@ -32,14 +32,16 @@ def _columns(size, kernel_size, dilation, padding, stride):
         )
     y, x = (np.arange(k)[:, None] * d + np.arange(c)[None] * s for k, d, c, s in zip(kernel, dilation, counts, stride))
     at = y[:, None, :, None] * padded[1] + x[None, :, None, :]  # [KH, KW, OH, OW]
-    return infinicore.from_numpy(at.reshape(-1)), padded, padding, math.prod(kernel), math.prod(counts)
+    return infinicore.from_numpy(at.reshape(-1), device=device), padded, padding, math.prod(kernel), math.prod(counts)
 
 
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     """The windows of `input` [N, C, H, W] or [C, H, W] as columns [N, C KH KW, windows] (im2col)."""
     if input.ndim not in (3, 4) or 0 in input.shape_[-3:]:
         raise ValueError(f"`input` must be [N, C, H, W] or [C, H, W] with elements, got shape {input.shape_}")
-    at, padded, (down, right), taps, count = _columns(input.shape_[-2:], kernel_size, dilation, padding, stride)
+    at, padded, (down, right), taps, count = _columns(
+        input.shape_[-2:], kernel_size, dilation, padding, stride, input.device
+    )
     lead = input.shape_[:-3]
     if down or right:
         input = infinicore.pad(input, (right, right, down, down))
@@ -53,13 +55,15 @@ def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     The gradient of `unfold` as a map of its own: elements that lie in several windows get their sum.
     """
     height, width = _each(output_size, 2, "output_size")
-    at, padded, (down, right), taps, count = _columns((height, width), kernel_size, dilation, padding, stride)
+    at, padded, (down, right), taps, count = _columns(
+        (height, width), kernel_size, dilation, padding, stride, input.device
+    )
     if input.ndim not in (2, 3) or input.shape_[-2] % taps or input.shape_[-1] != count or not input.shape_[-2]:
         raise ValueError(
             f"`input` must be [N, C * {taps}, {count}] or [C * {taps}, {count}] for these windows, got {input.shape_}"
         )
     lead = (*input.shape_[:-2], input.shape_[-2] // taps)
-    zeros = infinicore.zeros((*lead, padded[0] * padded[1]), dtype=input.dtype)
+    zeros = infinicore.zeros((*lead, padded[0] * padded[1]), dtype=input.dtype, device=input.device)
     image = infinicore.index_add(zeros, len(lead), at, input.reshape(*lead, taps * count)).reshape(*lead, *padded)
     return infinicore.pad(image, (-right, -right, -down, -down)) if down or right else image
 
@@ -111,7 +115,7 @@ def _unpool(input, indices, kernel_size, stride, padding, output_size, dims):
     flat = indices.reshape(*lead, -1)
     if flat.numel() and not (int(flat.min()) >= 0 and int(flat.max()) < count):
         raise ValueError(f"`indices` must be from 0 to {count - 1}, the places of a result of size {tuple(usual)}")
-    zeros = infinicore.zeros((*lead, count), dtype=input.dtype)
+    zeros = infinicore.zeros((*lead, count), dtype=input.dtype, device=input.device)
     return infinicore.scatter(zeros, -1, flat, input.reshape(*lead, -1)).reshape(*lead, *usual)
 
 
@@ -164,7 +168,7 @@ def _fractional(input, kernel_size, output_size, output_ratio, return_indices, s
     else:
         if samples.shape_ != (batch, lead[-1], dims):
             raise ValueError(f"`_random_samples` must be {(batch, lead[-1], dims)}, got {samples.shape_}")
-        draws = samples.detach().numpy().reshape(planes, dims)
+        draws = samples.detach().cpu().numpy().reshape(planes, dims)
     draws = np.asarray(draws, np.float64 if input.dtype is infinicore.float64 else np.float32)
     order = range(dims) if dims == 3 else (1, 0)  # of images the first number is for the columns, as in PyTorch
     starts = [_starts(draws[:, i], n, m, k) for i, n, m, k in zip(order, space, sizes, kernel)]
@@ -175,7 +179,7 @@ def _fractional(input, kernel_size, output_size, output_ratio, return_indices, s
         shape[1 + d], shape[1 + dims + d] = sizes[d], kernel[d]
         at = at * space[d] + rows.reshape(shape)
     cells, taps = math.prod(sizes), math.prod(kernel)
-    at = infinicore.from_numpy(at.reshape(planes, cells * taps))
+    at = infinicore.from_numpy(at.reshape(planes, cells * taps), device=input.device)
     windows = infinicore.gather(input.reshape(planes, math.prod(space)), 1, at).reshape(planes, cells, taps)
     y, best = infinicore.max(windows, -1)
     y = y.reshape(*lead, *sizes)

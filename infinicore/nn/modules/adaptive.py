@@ -54,7 +54,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
                 f"got {input_.shape_} and {target_.shape_}"
             )
         x, target = input_.reshape(-1, input_.shape_[-1]), target_.reshape(-1)
-        ids = target.numpy()
+        ids = target.cpu().numpy()
         if ids.size and not (ids.min() >= 0 and ids.max() < self.n_classes):
             raise ValueError(f"`target_` must be classes from 0 to {self.n_classes - 1}, got {ids.tolist()}")
         head = F.log_softmax(self.head(x), 1)
@@ -64,11 +64,12 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             if not rows.size:
                 continue
             columns[rows] = self.shortlist_size + i
-            own, at = infinicore.from_numpy(rows), infinicore.from_numpy(ids[rows] - low).unsqueeze(1)
+            own = infinicore.from_numpy(rows, device=x.device)
+            at = infinicore.from_numpy(ids[rows] - low, device=x.device).unsqueeze(1)
             inside = F.log_softmax(self.tail[i](infinicore.index_select(x, 0, own)), 1)
-            rest = infinicore.zeros(len(ids), dtype=head.dtype) if rest is None else rest
+            rest = infinicore.zeros(len(ids), dtype=head.dtype, device=x.device) if rest is None else rest
             rest = infinicore.index_add(rest, 0, own, infinicore.gather(inside, 1, at).squeeze(1))
-        output = infinicore.gather(head, 1, infinicore.from_numpy(columns).unsqueeze(1)).squeeze(1)
+        output = infinicore.gather(head, 1, infinicore.from_numpy(columns, device=x.device).unsqueeze(1)).squeeze(1)
         output = output if rest is None else output + rest
         return _Result(output if target_.ndim else output.squeeze(0), -output.mean())
 

@@ -88,9 +88,10 @@ class Embedding(Module):
 
     def _replace_tensors(self, fn, done):
         super()._replace_tensors(fn, done)
-        if self.weight is None:  # raw blocks stay; what they are expanded to changes
+        if self.weight is None:  # raw blocks stay as they are; what they are expanded to changes, and where they lie
             raw, kind, dtype = self._quantized
-            self._quantized = (raw, kind, fn(infinicore.empty((0,), dtype=dtype)).dtype)
+            like = fn(infinicore.empty((0,), dtype=dtype, device=raw.device))
+            self._quantized = (raw.to(like.device), kind, like.dtype)
 
     def forward(self, input):
         weight = self._own("weight")

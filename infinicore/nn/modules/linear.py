@@ -60,6 +60,12 @@ class Linear(Module):
             raise NotImplementedError(f"`alpha` of a quantised Linear must be 1.0, got {self.alpha}")
         self.quantized, self.activations, self.weight = weight, activations, None
 
+    def _replace_tensors(self, fn, done):
+        super()._replace_tensors(fn, done)
+        if self.quantized is not None:  # its bytes have no dtype to convert, but may go to another device
+            nothing = infinicore.empty((0,), dtype=infinicore.uint8, device=self.quantized.device)
+            self.quantized = self.quantized.to(fn(nothing).device)
+
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         if self.quantized is not None:
             raise NotImplementedError(
@@ -229,7 +235,8 @@ class PackedLinear(Module):
             return None
         for i, part in enumerate(parts):
             if terms[i] is None:
-                terms[i] = infinicore.zeros((*given.shape[:-1], part.out_features), dtype=given.dtype)
+                shape = (*given.shape[:-1], part.out_features)
+                terms[i] = infinicore.zeros(shape, dtype=given.dtype, device=given.device)
         return infinicore.cat(terms, dim=-1)
 
 

@@ -125,7 +125,7 @@ class _BatchNorm(_Scaled):
         mean = infinicore.zeros(num_features, **options) if track_running_stats else None
         self.register_buffer("running_mean", mean)
         self.register_buffer("running_var", infinicore.ones(num_features, **options) if track_running_stats else None)
-        count = infinicore.zeros((), dtype=infinicore.int64) if track_running_stats else None
+        count = infinicore.zeros((), dtype=infinicore.int64, device=device) if track_running_stats else None
         self.register_buffer("num_batches_tracked", count)
         self._make((num_features,), affine, affine and bias, device, dtype)
 

@@ -124,7 +124,9 @@ class RNNBase(Module):
         count, lstm = self.num_layers * (1 + self.bidirectional), self.mode == "LSTM"
         widths = {"h_0": self.proj_size or self.hidden_size} | ({"c_0": self.hidden_size} if lstm else {})
         if hx is None:
-            found = [infinicore.zeros((count, batch, width), dtype=x.dtype) for width in widths.values()]
+            found = [
+                infinicore.zeros((count, batch, width), dtype=x.dtype, device=x.device) for width in widths.values()
+            ]
         else:
             given = hx if lstm else (hx,)
             if not isinstance(given, (tuple, list)) or len(given) != len(widths):
@@ -225,7 +227,7 @@ class RNNCellBase(Module):
         wanted = (*input.shape_[:-1], self.hidden_size)
         count = 2 if mode == "LSTM" else 1
         if states is None:
-            states = [infinicore.zeros(wanted, dtype=input.dtype)] * count
+            states = [infinicore.zeros(wanted, dtype=input.dtype, device=input.device)] * count
         for state in states:
             if state.shape_ != wanted:
                 raise ValueError(f"`hx` must have shape {wanted} for `input` of {input.shape_}, got {state.shape_}")

@@ -118,7 +118,7 @@ def spectral_norm(module, name="weight", n_power_iterations=1, eps=1e-12, dim=No
     module.register_parameter(f"{name}_orig", weight)
     with infinicore.no_grad():
         for part, size in zip("uv", as_matrix(weight.detach(), dim).shape_):
-            start = F.normalize(infinicore.randn(size, dtype=weight.dtype), dim=0, eps=eps)
+            start = F.normalize(infinicore.randn(size, dtype=weight.dtype, device=weight.device), dim=0, eps=eps)
             module.register_buffer(f"{name}_{part}", start)
         object.__setattr__(module, name, weight.detach())
     module.register_forward_pre_hook(hook)

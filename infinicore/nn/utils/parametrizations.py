@@ -33,7 +33,10 @@ class _SpectralNorm(Module):
         self.n_power_iterations, self.dim, self.eps = n_power_iterations, dim, eps
         if weight.ndim > 1:
             matrix = as_matrix(weight, dim)
-            u, v = (F.normalize(infinicore.randn(n, dtype=weight.dtype), dim=0, eps=eps) for n in matrix.shape_)
+            u, v = (
+                F.normalize(infinicore.randn(n, dtype=weight.dtype, device=weight.device), dim=0, eps=eps)
+                for n in matrix.shape_
+            )
             self.register_buffer("_u", u)
             self.register_buffer("_v", v)
             power_step(matrix, u, v, 15, eps)

@@ -41,11 +41,13 @@ class PackedSequence(_Fields):
 
     def to(self, *args, **kwargs):
         """The same with `data` of another dtype or device."""
-        return PackedSequence(self.data.to(*args, **kwargs), *self[1:])
+        data = self.data.to(*args, **kwargs)
+        order = [x if x is None else x.to(data.device) for x in self[2:]]
+        return PackedSequence(data, self.batch_sizes, *order)
 
     def cpu(self):
-        """Itself: the CPU is where it is."""
-        return self
+        """The same with `data` on the CPU."""
+        return self.to("cpu")
 
     def float(self):
         """With `data` in float32."""
@@ -60,7 +62,7 @@ def invert_permutation(permutation):
     """The permutation [N] that undoes another one; None of None."""
     if permutation is None:
         return None
-    return infinicore.from_numpy(np.argsort(permutation.numpy(), kind="stable"))
+    return infinicore.from_numpy(np.argsort(permutation.cpu().numpy(), kind="stable"), device=permutation.device)
 
 
 def _listed(lengths):
@@ -94,20 +96,21 @@ def pack_padded_sequence(input, lengths, batch_first=False, enforce_sorted=True)
     place = np.concatenate([np.arange(n) for n in batch_sizes])
     rows = step * len(sizes) + (place if order is None else order[place])
     flat = input.reshape(-1, *input.shape_[2:])
-    data = infinicore.index_select(flat, 0, infinicore.from_numpy(rows))
-    order = None if order is None else infinicore.from_numpy(order)
+    data = infinicore.index_select(flat, 0, infinicore.from_numpy(rows, device=flat.device))
+    order = None if order is None else infinicore.from_numpy(order, device=flat.device)
     return PackedSequence(data, infinicore.from_numpy(batch_sizes.astype(np.int64)), order)
 
 
 def pad_packed_sequence(sequence, batch_first=False, padding_value=0.0, total_length=None):
     """(padded [S, B, *], lengths [B]) of a `PackedSequence`; what is behind a sequence is `padding_value`."""
-    sizes = sequence.batch_sizes.numpy()
+    sizes = sequence.batch_sizes.cpu().numpy()
     steps, batch = len(sizes), int(sizes[0])
     if total_length is not None and total_length < steps:
         raise ValueError(f"`total_length` must be at least the longest length, {steps}, got {total_length}")
     lengths = (sizes[:, None] > np.arange(batch)[None]).sum(0)
     starts = np.cumsum(sizes) - sizes
-    back = np.arange(batch) if sequence.unsorted_indices is None else sequence.unsorted_indices.numpy()
+    order = sequence.unsorted_indices
+    back = np.arange(batch) if order is None else order.cpu().numpy()
     rows = starts[:, None] + np.arange(batch)[None]
     inside = np.arange(steps)[:, None] < lengths[None]
     rows, inside, lengths = np.where(inside, rows, 0)[:, back], inside[:, back], lengths[back]
@@ -115,10 +118,11 @@ def pad_packed_sequence(sequence, batch_first=False, padding_value=0.0, total_le
     rows = np.concatenate([rows, np.zeros((extra, batch), np.int64)])
     inside = np.concatenate([inside, np.zeros((extra, batch), bool)])
     rest = data.shape_[1:]
-    padded = infinicore.index_select(data, 0, infinicore.from_numpy(rows.reshape(-1)))
+    padded = infinicore.index_select(data, 0, infinicore.from_numpy(rows.reshape(-1), device=data.device))
     padded = padded.reshape(steps + extra, batch, *rest)
     if not inside.all():
-        mask = infinicore.from_numpy(inside.reshape(steps + extra, batch, *(1,) * len(rest)))
+        mask = inside.reshape(steps + extra, batch, *(1,) * len(rest))
+        mask = infinicore.from_numpy(mask, device=data.device)
         padded = infinicore.where(mask, padded, padding_value)
     return padded.transpose(0, 1) if batch_first else padded, infinicore.from_numpy(lengths.astype(np.int64))
 
