@@ -31,7 +31,7 @@ def test_numbers_beside_tensors(gpu, rng):
             assert (y * number).dtype is ic.bfloat16 and (1.5 - y).cpu().tolist() == (1.5 - y.cpu()).tolist()
             assert ic.where(x > 0, x, -number).cpu().tolist() == ic.where(x.cpu() > 0, x.cpu(), -number).tolist()
     assert (x // 2.0).cpu().tolist() == (x.cpu() // 2.0).tolist()
-    with pytest.raises(ValueError, match="`div.*|.*0"):
+    with pytest.raises(ValueError, match="0"):
         (ic.ones(3, dtype=ic.int64, device=gpu) // 0).cpu()
 
 
