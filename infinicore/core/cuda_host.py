@@ -3,7 +3,7 @@
 import threading
 
 from ..kernels.cuda import driver
-from .memory import size_class
+from . import memory
 
 
 class Pinned:
@@ -21,7 +21,7 @@ class Pinned:
 
 _lock = threading.RLock()
 _kept = {}  # size -> (address, marks); the driver takes 0.1 ms and more to lock pages, so pieces are kept
-_size_class = size_class
+_size_class = memory.size_class  # by name: at the end of the interpreter, modules lose theirs
 
 
 def take(nbytes):
