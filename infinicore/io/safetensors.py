@@ -145,14 +145,15 @@ class SafetensorsFile(MappedFile):
             self.entries, self.metadata = _read_header(self.path, file, size)
             self._map_file(file)
 
-    def tensor(self, name):
-        """A tensor with a copy of the data."""
+    def tensor(self, name, device=None):
+        """A tensor with a copy of the data, on `device` (None: the current one), to which it goes straight."""
         import infinicore
 
         entry = self.entry(name)
-        tensor = infinicore.empty(entry.shape, dtype=getattr(infinicore, entry.dtype))
+        tensor = infinicore.empty(entry.shape, dtype=getattr(infinicore, entry.dtype), device=device)
         if entry.nbytes:
-            _bytes_view(tensor)[:] = self.bytes_of(name)
+            data = self.bytes_of(name)
+            tensor.storage.backend.copy(tensor.address, data.ctypes.data, entry.nbytes)
         return tensor
 
 
@@ -165,12 +166,15 @@ def _bytes_view(tensor):
     return array
 
 
-def load_file(path):
-    """Read a file into a dict of tensors, names in the file's order. Errors: see `SafetensorsFile`."""
+def load_file(path, device=None):
+    """Read a file into a dict of tensors on a device (None: the current one), names in the file's order.
+
+    Errors: see `SafetensorsFile`.
+    """
     with SafetensorsFile(path) as file:
         found = {}
         for name in file.entries:
-            found[name] = file.tensor(name)
+            found[name] = file.tensor(name, device)
             file.release(name)
         return found
 
@@ -211,7 +215,7 @@ class SafetensorsWriter:
 
     def write(self, name, tensor):
         """Write all of a tensor."""
-        self.write_bytes(name, 0, _bytes_view(tensor.contiguous()) if tensor.numel() else b"")
+        self.write_bytes(name, 0, _bytes_view(tensor.detach().cpu().contiguous()) if tensor.numel() else b"")
 
     def write_bytes(self, name, first, data):
         """Write a part of a tensor, from byte `first` of it on: a uint8 array or bytes."""
