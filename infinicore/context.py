@@ -48,6 +48,11 @@ class Stream:
         if getattr(self, "_own", False) and not sys.is_finalizing():
             self._backend.drop_stream(self.handle)
 
+    @property
+    def cuda_stream(self):
+        """The handle, by the name that it has in PyTorch."""
+        return self.handle
+
     def synchronize(self):
         """Wait for all launches and copies; raises what a kernel found wrong."""
         self._backend.synchronize(self.handle)

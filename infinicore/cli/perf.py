@@ -12,7 +12,10 @@ def add_arguments(parser):
 
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     compare = actions.add_parser("compare", help="measure ours and the installed peers in turn, and print the ratios")
-    suite = "default: all but scaling, serving and distributed"
+    suite = "default: all but scaling, serving, distributed and cuda"
+    compare.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: the suite `cuda`, timed by events"
+    )
     compare.add_argument("--suite", action="append", choices=tuple(SUITES), help=suite)
     scaling = actions.add_parser("scaling", help="the same for one kind of work in many sizes, with plots")
     for measured in (compare, scaling):
@@ -80,6 +83,7 @@ def _moves(path):
 
 
 def _compare(arguments):
+    from ..device import Device
     from ..perf import compare, plots, report, suites
 
     if arguments.peer is not None and arguments.peer not in report.PEER_ORDER:
@@ -89,6 +93,12 @@ def _compare(arguments):
             raise ValueError(f"the folder of `{path}` does not exist; make it first")
     moved = _moves(arguments.against)
     chosen = ("scaling",) if arguments.action == "scaling" else arguments.suite or suites.USUAL
+    if getattr(arguments, "device", "cpu") == "cuda":
+        if arguments.suite not in (None, ["cuda"]):
+            raise ValueError(f"`--device cuda` measures the suite `cuda`, got `--suite` {' '.join(arguments.suite)}")
+        chosen = ("cuda",)
+    if "cuda" in chosen and not arguments.list:
+        Device("cuda").backend  # noqa: B018 (says what is missing, before anything is prepared)
     cases = suites.cases(quick=arguments.quick, suites=chosen, match=arguments.case, dtypes=arguments.dtype)
     if arguments.plots:
         plots.check(cases)

@@ -8,8 +8,6 @@ from . import launch, memory
 from .backend import Backend
 from .graph import Graph
 
-_current = threading.local()  # `gpu`: the one whose context this thread has entered
-
 
 class _Block:
     """Memory of a storage, which goes back to the pool with it, or to the `arena` of the graph that it belongs to.
@@ -85,18 +83,19 @@ class Pool:
             if self._waiting:
                 self._reap()
             free = self._free.get((stream, size))
-            address = free.pop() if free else None
-            if address is not None:
+            if free:
+                address = free.pop()
                 self.cached -= size
-        if address is None:
-            address = self._allocate(nbytes, size)
-        with self._lock:
+            else:
+                address = self._allocate(nbytes, size)
             self.used += size
-            self.peak = max(self.peak, self.used)
+            if self.used > self.peak:
+                self.peak = self.used
         return _Block(self, address, size, stream)
 
     def _allocate(self, nbytes, size):
         """New memory; when there is none, what is kept goes back to the driver first."""
+        self.gpu.enter()
         for last in (False, True):
             try:
                 return driver.allocate(size)
@@ -119,10 +118,13 @@ class Pool:
             return
         with self._lock:
             self.used -= block.size
+            if len(self.streams) == 1:
+                self.cached += block.size
+                self._free.setdefault((0, block.size), []).append(block.address)
+                return
             marks = []
-            if len(self.streams) > 1:
-                self.gpu.enter()  # the thread that drops a tensor may be any
-            for stream in self.streams if len(self.streams) > 1 else ():
+            self.gpu.enter()  # the thread that drops a tensor may be any
+            for stream in self.streams:
                 if stream != block.stream:
                     mark = driver.Event(timing=False)
                     mark.record(stream)
@@ -252,7 +254,7 @@ class Cuda(GpuBackend):
     shares_memory = False
 
     def __init__(self, device):
-        self.gpu = driver.Gpu(device.index)
+        self.gpu, self._index = driver.Gpu(device.index), device.index
         super().__init__(device)
         self.enter()
         self.pool = Pool(self.gpu)
@@ -261,10 +263,8 @@ class Cuda(GpuBackend):
         self._capturing = None  # the stream that graphs are made in
 
     def enter(self):
-        """Let this thread use the GPU."""
-        if getattr(_current, "gpu", None) is not self.gpu:
-            self.gpu.enter()
-            _current.gpu = self.gpu
+        """Let this thread's calls of the driver mean this GPU; launches see to that by themselves."""
+        self.gpu.enter()
 
     # ---- memory ----
 
@@ -279,9 +279,8 @@ class Cuda(GpuBackend):
 
     def allocate(self, nbytes):
         """A new `Storage` of uninitialised memory."""
-        self.enter()
         arena = memory.arena_of(self)
-        block = self.pool.take(nbytes, self.stream) if arena is None else arena.take_there(nbytes)
+        block = self.pool.take(nbytes, launch.stream(self._index)) if arena is None else arena.take_there(nbytes)
         return memory.Storage(block.address, nbytes, None, block, self)
 
     def copy(self, to, at, nbytes, source=None):
@@ -374,7 +373,6 @@ class Cuda(GpuBackend):
 
     def launch(self, handle, values, n, grain, keep, errors, places=(), tensors=None):
         """Launch, or record; always 0: what goes wrong is raised when the host waits."""
-        self.enter()
         if errors:
             self._errors[self.kernels.name_of(handle)] = errors
         return launch.launch(handle, values, n, grain, keep, errors, places, tensors)

@@ -6,6 +6,7 @@ from ..dispatch.generator import manual_seed
 from ..kernels.cuda.driver import device_count
 from ..runtime.events import DeviceEvent
 from . import amp
+from .own import kernel
 
 __all__ = [
     "Event",
@@ -19,6 +20,7 @@ __all__ = [
     "get_device_name",
     "is_available",
     "is_bf16_supported",
+    "kernel",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -112,7 +114,10 @@ def mem_get_info(device=None):
 
 
 def memory_stats(device=None):
-    """Bytes of tensors ("used"), the most of them so far ("peak"), those kept for reuse ("cached"), and PyTorch's names."""
+    """Bytes of tensors ("used"), the most of them so far ("peak"), those kept for reuse ("cached").
+
+    The same by PyTorch's names, and how often memory was short.
+    """
     found = _backend(device).pool.stats()
     reserved = found["used"] + found["cached"]
     return {

@@ -80,6 +80,8 @@ class Case:
     base: tuple[str, str] | None = None  # (name, dtype) of the row of the suite that ours is also set against
     series: str | None = None  # the curve of the plots that this case is a point of, at `x`
     x: float | None = None
+    device: str = "cpu"  # where both sides compute; on a GPU calls are timed by its events,
+    calls_from_python: bool = False  # or by the clock, where Python is what takes time
 
     @property
     def higher_is_better(self):

@@ -72,9 +72,10 @@ def versions():
 
 
 def machine():
-    """The CPU in words."""
+    """The CPU in words, and the GPUs."""
     from ..kernels.build import isa
     from ..kernels.cpu import threads
+    from ..kernels.cuda import driver
 
     name = isa.cpu_name()
     with contextlib.suppress(OSError):
@@ -82,7 +83,10 @@ def machine():
             if line.startswith("model name"):
                 name = f"{line.split(':', 1)[1].strip()} ({name})"
                 break
-    return f"{name}, {threads.available_cpus()} CPUs"
+    gpus = []
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        gpus = [f", {driver.Gpu(index).name}" for index in range(driver.device_count())]
+    return f"{name}, {threads.available_cpus()} CPUs{''.join(gpus)}"
 
 
 class _Side:

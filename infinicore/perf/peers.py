@@ -7,6 +7,7 @@ Python call around it.
 """
 
 import subprocess
+import time
 import timeit
 from dataclasses import dataclass
 
@@ -67,6 +68,9 @@ NUMPY = {
 TORCH = {
     "matmul": Call("torch.matmul(a, b, out=out)"),
     "linear": Call("F.linear(x, weight)"),
+    "linear_turns": Call(
+        "for weight in parts: out = F.linear(x, weight)", setup="parts = list(weights)", calls="turns"
+    ),
     "add": Call("torch.add(x, y, out=out)"),
     "mul": Call("torch.mul(x, y, out=out)"),
     "exp": Call("torch.exp(x, out=out)"),
@@ -120,9 +124,19 @@ TORCH = {
     ),
 }
 
+_TORCH_ON_GPU = {  # what is written in another way there
+    "graph": Call(
+        "graph.replay()",
+        setup="out = torch.add(x, y); graph = torch.cuda.CUDAGraph()\n"
+        f"with torch.cuda.graph(graph):\n    for _ in range({_REPLAYED}): torch.add(x, y, out=out)",
+        result="out",
+        calls=_REPLAYED,
+    ),
+}
+
 _RECORD = f"""
 out = infinicore.add(x, y)
-infinicore.start_graph_recording()
+infinicore.start_graph_recording(x.device)
 for _ in range({_REPLAYED}):
     infinicore.add(x, y, out=out)
 graph = infinicore.stop_graph_recording()
@@ -131,6 +145,9 @@ graph = infinicore.stop_graph_recording()
 OURS = {
     "matmul": Call("infinicore.matmul(a, b, out=out)"),
     "linear": Call("infinicore.linear(x, weight)"),
+    "linear_turns": Call(
+        "for weight in parts: out = infinicore.linear(x, weight)", setup="parts = list(weights)", calls="turns"
+    ),
     "add": Call("infinicore.add(x, y, out=out)"),
     "mul": Call("infinicore.mul(x, y, out=out)"),
     "exp": Call("infinicore.exp(x, out=out)"),
@@ -154,13 +171,14 @@ OURS = {
     "cat": Call("infinicore.cat([x, y])"),
     "rope": Call(
         "infinicore.rope(x, positions, sin, cos)",
-        setup="positions = infinicore.arange(x.shape[1]); sin = infinicore.sin(angle); cos = infinicore.cos(angle)",
+        setup="positions = infinicore.arange(x.shape[1], device=x.device); "
+        "sin = infinicore.sin(angle); cos = infinicore.cos(angle)",
     ),
     "attention_prefill": Call("infinicore.mha(q, k, v, scale=scale, is_causal=True)"),
     "paged_attention": Call(
         "for table in tables: infinicore.paged_attention(q, k, v, table, lengths, scale=scale, out=out)",
         setup="tables = [tables[i].contiguous() for i in range(turns)]; "
-        "lengths = infinicore.from_numpy(np.full(len(q), length)); out = infinicore.empty_like(q)",
+        "lengths = infinicore.full((len(q),), length, device=q.device); out = infinicore.empty_like(q)",
         calls="turns",
     ),
     "add_new": Call("infinicore.add(x, y)"),
@@ -195,6 +213,36 @@ class Timed:
         """The value as a NumPy array."""
         value = eval(self._call.result, self._names) if self._call.result else self._names["_"]
         return self._to_array(value)
+
+
+class TimedOnGpu(Timed):
+    """The same by the events of a GPU, between which the host is ahead; `library.cuda` has them."""
+
+    def __init__(self, call, names, to_array, library, from_python):
+        super().__init__(call, names, to_array)
+        self._cuda, self._from_python = library.cuda, from_python
+
+    def measure(self, repetitions):
+        """Seconds of one operation, as the mean of `repetitions` of them (or of one run of the statement)."""
+        runs = max(1, repetitions // self._calls)
+        self._cuda.synchronize()
+        if self._from_python:
+            began = time.perf_counter()
+            self._timer.timeit(runs)
+            self._cuda.synchronize()
+            return (time.perf_counter() - began) / runs / self._calls
+        first, last = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        self._timer.timeit(runs)
+        last.record()
+        last.synchronize()
+        return first.elapsed_time(last) * 1e-3 / runs / self._calls
+
+
+def _timed(call, names, to_array, library, case):
+    if case.device == "cpu":
+        return Timed(call, names, to_array)
+    return TimedOnGpu(call, names, to_array, library, case.calls_from_python)
 
 
 _FIRST_ADD = {
@@ -236,24 +284,26 @@ def _torch(case):
     torch.set_grad_enabled(False)
 
     def tensor(array):
-        value = torch.from_numpy(array)
+        value = torch.from_numpy(array).to(case.device)
         return value.to(getattr(torch, case.dtype)) if value.is_floating_point() else value
 
     names = {"torch": torch, "F": F, **case.options}
     names.update({name: tensor(array) for name, array in case.arrays().items()})
-    return Timed(TORCH[case.op], names, lambda value: value.double().numpy())
+    table = TORCH if case.device == "cpu" else TORCH | _TORCH_ON_GPU
+    return _timed(table[case.op], names, lambda value: value.double().cpu().numpy(), torch, case)
 
 
 def _ours(case):
     import infinicore
 
     def tensor(array):
-        value = infinicore.from_numpy(array)
+        value = infinicore.from_numpy(array).to(case.device)
         return value.to(getattr(infinicore, case.dtype)) if array.dtype == np.float32 else value
 
     names = {"infinicore": infinicore, "np": np, **case.options}
     names.update({name: tensor(array) for name, array in case.arrays().items()})
-    return Timed(OURS[case.op], names, lambda value: np.asarray(value.numpy(), np.float64))
+    to_array = lambda value: np.asarray(value.cpu().numpy(), np.float64)
+    return _timed(OURS[case.op], names, to_array, infinicore, case)
 
 
 _SIDES = {"ours": _ours, "numpy": _numpy, "torch": _torch}

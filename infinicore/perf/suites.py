@@ -1,6 +1,6 @@
 """The table of cases: what `infinicore perf compare` measures, suite by suite."""
 
-from . import kernel_cases, model_cases, ranks, scaling_cases, serving_cases, train_cases
+from . import cuda_cases, kernel_cases, model_cases, ranks, scaling_cases, serving_cases, train_cases
 
 SUITES = {
     "kernels": kernel_cases.KERNELS,
@@ -11,6 +11,7 @@ SUITES = {
     "distributed": ranks.DISTRIBUTED,
     "scaling": scaling_cases.SCALING,
     "serving": (serving_cases.serving,),
+    "cuda": cuda_cases.CUDA,
 }
 USUAL = ("kernels", "dispatch", "generate", "quantised", "train")  # what is measured when no suite is named
 MODEL_OPS = ("prefill", "decode", "memory", "first_token")  # those of `generation.py`

@@ -82,6 +82,7 @@ class Gpu:
         call("cuDeviceGet", byref(self._device), index)
         self.context = c_void_p()
         call("cuDevicePrimaryCtxRetain", byref(self.context), self._device)
+        self._set_context = _library().cuCtxSetCurrent
         self.capability = self.attribute("major"), self.attribute("minor")
 
     def attribute(self, name):
@@ -105,7 +106,9 @@ class Gpu:
 
     def enter(self):
         """Make this the current device of the thread."""
-        call("cuCtxSetCurrent", self.context)
+        code = self._set_context(self.context)
+        if code:
+            raise DriverError("cuCtxSetCurrent", code)
 
     def memory(self):
         """(free, all) bytes of its memory."""
@@ -235,7 +238,7 @@ class Capture:
         self.stream, self.executable = stream, None
 
     def __enter__(self):
-        call("cuStreamBeginCapture_v2", c_void_p(self.stream), c_int(1))  # of this thread's launches
+        call("cuStreamBeginCapture_v2", c_void_p(self.stream), c_int(2))  # memory may come back meanwhile
         return self
 
     def __exit__(self, kind, *_):

@@ -130,6 +130,13 @@ class Kernels:
         label = "-".join([op.name, *inputs, output, *(["strided"] if strided else [])])
         return self._load(label, source, policy.ELEMENTWISE._replace(per=per))
 
+    def of_source(self, name, source, shape):
+        """The handle of a kernel that was rendered elsewhere."""
+        found = self._handles.get(source)
+        if found is None:
+            found = self._handles[source] = self._load(name, source, shape)
+        return found
+
     def _load(self, name, source, shape):
         """The handle of rendered source: the address of its description, and 1."""
         path, words, ptx = compiled(name, source, self.arch, shape)

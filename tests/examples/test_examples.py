@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from infinicore import cuda
+
 EXPECTED = {
     "hello_tensor.py": ["[ 6.  8. 10.]", "infinicore.bfloat16"],
     "record_graph.py": ["same result: True"],
@@ -15,6 +17,10 @@ EXPECTED = {
     "export_huggingface.py": ["'config.json', 'model.safetensors', 'tokenizer.json'", "read back equal: True"],
     "resume.py": ["status -9", "'step-00000030'", "bit for bit the same: True"],
 }
+if cuda.is_available():
+    EXPECTED["own_cuda_kernel.py"] = ["like softmax: True", "doubled: [2.0, 4.0, 6.0]"]
+else:
+    EXPECTED["own_cuda_kernel.py"] = ["no GPU: `device` 'cuda' needs"]
 # Those that take settings, with small ones: see below.
 OTHERS = (
     "generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py",

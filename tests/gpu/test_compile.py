@@ -1,5 +1,6 @@
 """Kernels for GPUs compile where there is none: to PTX, and by ptxas, where that is installed."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
+
+from infinicore.kernels.cuda import load
 
 from infinicore import cache
 
@@ -58,6 +61,16 @@ def test_registers_are_enough(compiled):
         assert done.returncode == 0, done.stderr
         spilled = re.search(r"(\d+) bytes spill stores", done.stderr)  # masks of a few branches, outside of loops
         assert spilled is None or int(spilled[1]) <= 16, f"{path.name}: {done.stderr}"
+
+
+def test_a_kernel_of_ones_own(root):
+    """That of the example, through the same compiler."""
+    spec = importlib.util.spec_from_file_location("own_cuda_kernel", root / "examples" / "own_cuda_kernel.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    own = example.softmax_rows
+    _, words, ptx = load.compiled("own.softmax_rows", own._source, "sm_90a", own.shape)
+    assert words == 4 + example.ROWS.WIDTH and b"ex2.approx" in ptx and b".maxntid 256" in ptx
 
 
 def test_an_architecture_that_does_not_exist():

@@ -1,5 +1,6 @@
 """What only a GPU has: streams, pinned memory, other libraries' arrays. Runs with `--device cuda` alone."""
 
+import importlib.util
 import threading
 
 import numpy as np
@@ -184,3 +185,22 @@ def test_two_gpus(gpu):
         assert (ic.ones(5, device="cuda:0") + ic.ones(5, device="cuda:0")).tolist() == [2.0] * 5
     with pytest.raises(ValueError, match="one device"):
         ic.ones(2, device="cuda:0") + ic.ones(2, device="cuda:1")
+
+
+def test_kernels_of_ones_own(gpu, root):
+    spec = importlib.util.spec_from_file_location("own_cuda_kernel", root / "examples" / "own_cuda_kernel.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    x = ic.randn(64, 1000).to(gpu)
+    y = ic.zeros(64, 1000, device=gpu)
+    ic.start_graph_recording(gpu)
+    example.softmax_rows(64, x=x, y=y, columns=1000)
+    graph = ic.stop_graph_recording()
+    np.testing.assert_allclose(y.cpu().numpy(), ic.softmax(x, -1).cpu().numpy(), atol=1e-6)
+    x.mul_(2.0)
+    graph.run()
+    np.testing.assert_allclose(y.cpu().numpy(), ic.softmax(x, -1).cpu().numpy(), atol=1e-6)
+    with pytest.raises(ValueError, match=r"`softmax_rows` needs its tensors on one GPU, got cpu:0"):
+        example.softmax_rows(64, x=x.cpu(), y=y.cpu(), columns=1000)
+    with ic.Stream(gpu):
+        assert example.doubled(x)[3, 7].item() == 2 * x[3, 7].item()

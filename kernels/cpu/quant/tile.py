@@ -299,7 +299,7 @@ def flat_tile(typingctx, x, corrections, w, totals, units, F, rows):
 
 def unit_floats(builder, form, base):
     """Yield (k, value(q) - zero as float32) for the 32 elements of a unit, one row of the panel in each lane."""
-    if panels.planes(form) == (4,) and "avx512f" in _NAMES:  # a table in one register, which looks at 4 bits of each lane
+    if panels.planes(form) == (4,) and "avx512f" in _NAMES:  # a register is a table for 4 bits of each lane
         table = form.table or range(16)
         entries = ir.Constant(FLOATS, [float(v - form.zero) for v in table])
         for i in range(4):
