@@ -39,6 +39,5 @@ for step, (inputs, targets) in enumerate(itertools.islice(batches, steps), 1):
 waits = dist.all_gather_object(pipeline.report.waited / pipeline.report.seconds, mesh.pp)
 if mesh.pp.rank == 0:
     print(f"stages: pieces {pipeline.parts} of {len(pipeline.costs)}")
-    print(
-        f"waiting: {100 * sum(waits) / len(waits):.0f} % of the last step, by theory {100 * pipeline.expected.bubble:.0f} %"
-    )
+    waited, expected = 100 * sum(waits) / len(waits), 100 * pipeline.expected.bubble
+    print(f"waiting: {waited:.0f} % of the last step, by theory {expected:.0f} %")
