@@ -47,6 +47,7 @@ def add_arguments(parser):
 
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
     add("--quantize", choices=("int8", "int4"), help="quantise the weights of linear layers on loading")
+    add("--device", metavar="NAME", help="where the model runs: cpu (default), cuda, cuda:1")
     add("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
     add("--max-model-len", type=int, metavar="N", help="tokens of prompt and answer; default: the model's context")
     add("--max-num-seqs", type=int, metavar="N", help="answers that are written at once")
@@ -59,7 +60,7 @@ def add_arguments(parser):
 
 
 _ENGINE = (
-    "dtype quantize threads max_model_len max_num_seqs max_num_batched_tokens block_size kv_cache_dtype "
+    "dtype device quantize threads max_model_len max_num_seqs max_num_batched_tokens block_size kv_cache_dtype "
     "speculative_config enable_prefix_caching"
 ).split()
 

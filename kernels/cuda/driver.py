@@ -138,9 +138,10 @@ def allocate_host(nbytes):
 
 def is_pinned(address):
     """Whether an address is of page-locked host memory."""
-    kind = c_uint()
-    code = _library().cuPointerGetAttribute(byref(kind), c_int(2), c_void_p(address))  # its memory's type
-    return code == 0 and kind.value == 1  # host; an error: the driver does not know it
+    kind = c_uint(0)
+    kinds, values = (c_int * 1)(2), (c_void_p * 1)(ctypes.addressof(kind))  # 2: the type of its memory
+    call("cuPointerGetAttributes", c_uint(1), kinds, values, c_void_p(address))
+    return kind.value == 1  # the host's, of which the driver knows; 0: it does not
 
 
 def gpu_of(address):
