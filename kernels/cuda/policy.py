@@ -39,6 +39,7 @@ OWN = {
     "norm.softmax_grad.rows": _ROW,
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
     "array.copy.strided": Shape(threads=256),
+    "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     "array.copy.transpose": _ROW,
     "gemm.tiled.product": _ROW,
     **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
