@@ -17,11 +17,16 @@ from ..dtype import float32
 _LOWER = ("bfloat16", "float16")
 
 
+def _default(device_type):
+    """The dtype of an autocast that names none."""
+    return to_dtype("float16" if str(device_type).startswith("cuda") else "bfloat16")
+
+
 class autocast(contextlib.ContextDecorator):
     """Run the ops inside in mixed precision; as torch.autocast.
 
-    `dtype` is bfloat16 or float16 (CPU default: bfloat16). Parameters keep their dtype: each is cast once per
-    outermost context and the copy used again (`cache_enabled`), until the parameter changes. Backward runs outside of
+    `dtype` is bfloat16 or float16 (default: bfloat16, for "cuda" float16, as in PyTorch). Parameters keep their dtype:
+    each is cast once per outermost context and the copy used again (`cache_enabled`), until the parameter changes. Backward runs outside of
     the policy, in the dtypes that the forward pass used. float64 tensors and calls with `out=` are left alone.
     `enabled=False` switches an outer autocast off.
     """
@@ -30,7 +35,7 @@ class autocast(contextlib.ContextDecorator):
 
     def __init__(self, device_type="cpu", dtype=None, enabled=True, cache_enabled=True):
         usable(device_type)
-        self.dtype = to_dtype("bfloat16" if dtype is None else dtype)
+        self.dtype = _default(device_type) if dtype is None else to_dtype(dtype)
         if self.dtype.name not in _LOWER:
             raise ValueError(f"`dtype` of autocast must be bfloat16 or float16, got {self.dtype}")
         self.enabled, self.cache_enabled = enabled, cache_enabled
@@ -113,4 +118,4 @@ def is_autocast_enabled(device_type="cpu"):
 
 def get_autocast_dtype(device_type="cpu"):
     """The 16-bit dtype of the autocast that is on, else the default."""
-    return next((w.dtype for w in functions.watchers() if isinstance(w, autocast)), to_dtype("bfloat16"))
+    return next((w.dtype for w in functions.watchers() if isinstance(w, autocast)), _default(device_type))

@@ -290,3 +290,8 @@ def test_a_model_with_gradient_checkpointing_under_autocast():
     model.gradient_checkpointing = True
     for one, two in zip(plain, gradients()):
         np.testing.assert_array_equal(one, two)
+
+
+def test_the_dtype_follows_the_device_type():
+    assert ic.autocast("cpu").dtype is ic.bfloat16 and ic.amp.get_autocast_dtype("cpu") is ic.bfloat16
+    assert ic.amp.get_autocast_dtype("cuda") is ic.float16
