@@ -26,8 +26,9 @@ class autocast(contextlib.ContextDecorator):
     """Run the ops inside in mixed precision; as torch.autocast.
 
     `dtype` is bfloat16 or float16 (default: bfloat16, for "cuda" float16, as in PyTorch). Parameters keep their dtype:
-    each is cast once per outermost context and the copy used again (`cache_enabled`), until the parameter changes. Backward runs outside of
-    the policy, in the dtypes that the forward pass used. float64 tensors and calls with `out=` are left alone.
+    each is cast once per outermost context and the copy used again (`cache_enabled`), until the parameter changes.
+    Backward runs outside of the policy, in the dtypes that the forward pass used. float64 tensors and calls with `out=`
+    are left alone.
     `enabled=False` switches an outer autocast off.
     """
 
