@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..interop.tokenizers import check_text
 from . import stopping
@@ -19,8 +20,7 @@ BLOCKS = {"static": None, "paged": 64}  # tokens in a block of a cache; None: on
 _numbers = itertools.count()
 
 
-@dataclass(slots=True, frozen=True)
-class Token:
+class Token(NamedTuple):
     """One generated token: its id, the text it adds ("" while text is held back), and why generation ended, if it did.
 
     `finish_reason` is None, "stop" (an end-of-text token or a stop string) or "length"; `index` is the prompt's place
@@ -121,24 +121,28 @@ class Generation:
         for request in requests:
             index, answer = self._places[request.id], request.sequences[0]
             text, token_ids = request.news(0, answer)
-            ahead = self._ahead[index]
             for token in token_ids[:-1]:  # of several in a step, the text comes with the last
-                ahead.append((token, "", None))
-            ahead.append((token_ids[-1], text, answer.finish_reason))
-        while self._open and all(map(self._ahead.__getitem__, self._open)):
-            ended = [index for index in self._open if self._hand_out(index) is not None]
-            if ended:
-                self._open = [index for index in self._open if index not in ended]
+                self._ahead[index].append((token, "", None))
+            self._ahead[index].append((token_ids[-1], text, answer.finish_reason))
+        while len(self._open) > 1 and all(map(self._ahead.__getitem__, self._open)):
+            for index in list(self._open):
+                self._hand_out(index)
+        if len(self._open) == 1:
+            self._hand_out(self._open[0])
 
     def _hand_out(self, index):
-        """The next token of a prompt; returns why its text ended, if it did."""
-        token, text, reason = self._ahead[index].popleft()
-        completion = self.completions[index]
-        completion.token_ids.append(token)
-        completion.text += text
-        completion.finish_reason = reason
-        self._ready.append(Token(token, text, reason, index))
-        return reason
+        """Tokens of a prompt: one, or all if the others have ended."""
+        ahead, completion = self._ahead[index], self.completions[index]
+        while ahead:
+            token, text, reason = ahead.popleft()
+            completion.token_ids.append(token)
+            completion.text += text
+            self._ready.append(Token(token, text, reason, index))
+            if reason is not None:
+                completion.finish_reason = reason
+                self._open.remove(index)
+            if len(self._open) > 1:
+                break
 
 
 def generate(

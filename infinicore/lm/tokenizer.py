@@ -63,8 +63,11 @@ class Tokenizer:
 
     def decode(self, ids, skip_special_tokens=True):
         """The text of token ids."""
-        with self._guard:
+        try:  # not `with`, which takes 0.2 us of the 1 us for each token
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        except BaseException as error:
+            self._guard.translate(error)
+            raise
 
     def to_json(self):
         """The tokenizer as the text of a tokenizer.json, also that of a GGUF file."""

@@ -213,13 +213,17 @@ class Engine:
             except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
                 self.scheduler.start_over()
                 raise
-        requests, self._touched = touched.values(), {}
-        for request in requests:
+        requests = []
+        for request in touched.values():
             if not request.left:
                 self._close(request)
+            elif request.silent:
+                continue
+            requests.append(request)
+        touched.clear()
         self._stats.steps += 1
         self._stats.step_seconds += time.perf_counter() - began
-        return [request for request in requests if not (request.silent and request.left)]
+        return requests
 
     def _end_early(self, touched):
         """End what was aborted, or is past its deadline."""
