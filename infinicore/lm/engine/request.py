@@ -84,6 +84,4 @@ class Request:
 
 def _completion(index, sequence, text, token_ids, logprobs):
     total = None if sequence.logprobs is None else sequence.sum_logprob
-    return CompletionOutput(
-        index, text, token_ids, total, logprobs, sequence.finish_reason, sequence.stop_reason
-    )
+    return CompletionOutput(index, text, token_ids, total, logprobs, sequence.finish_reason, sequence.stop_reason)

@@ -69,8 +69,8 @@ class Scheduler:
         """The `Batch` of the next step.
 
         `prompt_tokens(writing, waiting)` is how many tokens prompts get beside so many sequences that are being
-        written; `waiting` could be written and have yet to begin. As long as the same sequences are written and none needs another block, it is the batch of the step before,
-        unless there are drafts (`drafted`).
+        written; `waiting` could be written and have yet to begin. As long as the same sequences are written and none
+        needs another block, it is the batch of the step before, unless there are drafts (`drafted`).
         """
         if self._again and not self.waiting and not drafted:
             self._again -= 1
@@ -98,6 +98,8 @@ class Scheduler:
                 budget -= self._chunk(batch, sequence, budget)
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs and self._admit(self.waiting[0]):
             budget -= self._enter(batch, self.waiting.pop(0), budget)
+        if not batch.num_prompts:  # who has just come in to write has its row where the next step will have it
+            batch.entries.sort(key=lambda entry: entry[0].order)
         batch.version = self._version
         return batch
 
