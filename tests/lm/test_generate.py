@@ -298,6 +298,23 @@ def test_greedy_text_equals_transformers(story, stories, prompt):
         assert run.finish()[0].token_ids == expected
 
 
+def test_text_of_a_model_on_another_device(stories, host2):
+    """Where what the host writes has to be copied: tokens, places, draws, and logits that are changed."""
+    model, options = from_pretrained(stories), {"max_new_tokens": 12, "ignore_eos": True}
+    several = [{"temperature": 0}, {"temperature": 0.8, "seed": 1}, {"temperature": 0, "repetition_penalty": 1.3}]
+    expected = [model.generate("Once upon a time", **options, **one).finish()[0].token_ids for one in several]
+    before = infinicore.get_device()
+    infinicore.set_device(host2.device())
+    try:
+        with pytest.raises(ValueError, match="`model` lies on cpu"):
+            model.generate("Once upon a time")
+        model.to(host2.device())
+        found = [model.generate("Once upon a time", **options, **one).finish()[0].token_ids for one in several]
+    finally:
+        infinicore.set_device(before)
+    assert found == expected
+
+
 def test_half_precision_text(stories):
     for dtype in ("bfloat16", "float16"):
         run = from_pretrained(stories, dtype=dtype).generate("Once upon a time", max_new_tokens=20, temperature=0)

@@ -9,6 +9,7 @@ import infinicore
 
 from ... import config
 from ...autograd import no_grad
+from ...device import usable
 from ...interop.tokenizers import check_text
 from ...io.json import token_ids as ids_in
 from ..batch import Batch, check_ids
@@ -61,8 +62,9 @@ class Engine:
             )
         if kv_cache_dtype not in (None, "int8", infinicore.int8):
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
-        if next(iter(model.parameters())).device.type != "cpu":
-            raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
+        device = next(iter(model.parameters())).device
+        if device != usable(None):
+            raise ValueError(f"`model` lies on {device}, and the current device is {usable(None)}: make them one")
         if not output_interval >= 0:
             raise ValueError(f"`output_interval` must be a number of seconds of at least 0, got {output_interval!r}")
         if not max_step_stretch > 1:
@@ -79,7 +81,6 @@ class Engine:
         self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
         self.max_model_len = min(self.max_model_len, num_blocks * block_size)
-        device = next(iter(model.parameters())).device
         self._sampler = Sampler(device, max(max_num_seqs, max_num_batched_tokens))
         self._runner = Runner(
             model, self._sampler, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
@@ -316,7 +317,7 @@ class Engine:
         chosen = []
         for sequence, first, rows in wanted:
             if all_logits(sequence):
-                known = logits[first : first + rows].to(infinicore.float32).numpy()
+                known = logits[first : first + rows].to(infinicore.float32).cpu().numpy()
                 sequence.request.note_prompt(known, sequence.num_computed)
                 if rows < sequence.left:
                     continue
@@ -447,7 +448,7 @@ class Engine:
             cache = batch.scratch_cache(self.model)
             count = range(stop - first)
             hidden = self.model.decoder(build(cache, self.model.rotary, count, batch.rows, rows=count))
-            found[first:stop] = hidden.to(infinicore.float32).numpy()
+            found[first:stop] = hidden.to(infinicore.float32).cpu().numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
 

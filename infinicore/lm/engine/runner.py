@@ -70,6 +70,8 @@ class Runner:
     def _replay(self, batch):
         held, self._held = self._held, None  # until it is done
         if held == batch.version:  # the same sequences, one token later; the tokens are there already
+            if self._recorded.kind == "logits":
+                self._inputs.fetch()
             moving = self._moving
             moving += 1
             self._longest += 1

@@ -90,11 +90,13 @@ class Sampler:
         logprobs = {}
         if self._special:
             logits = logits if logits.dtype is infinicore.float32 else logits.to(infinicore.float32)
-            host = logits.numpy()
+            host = logits.cpu().numpy()
             for sequence, first, rows in self._special:
                 if sequence.draws.wants_logprobs:
                     logprobs[id(sequence)] = log_softmax(host[first : first + rows])
                 if sequence.draws.changes:
                     for row in range(first, first + rows):
                         sequence.draws.change(host[row], sequence)
+            if logits.device.type != "cpu":
+                logits = infinicore.from_numpy(host, device=logits.device)
         return self.launch(logits, out).tolist(), logprobs
