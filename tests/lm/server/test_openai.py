@@ -66,14 +66,18 @@ def test_logprobs(client):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(client, stream):
-    options = dict(model="tiny", messages=user(f"say Hm. {CALL} {CALL}"), tools=[TOOL], stream=stream)
+    options = dict(model="tiny", messages=user(f"slow 2 Hm. {CALL} {CALL}"), tools=[TOOL], stream=stream)
     reply = client.chat.completions.create(**options)
     if stream:
         chunks = list(reply)
-        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+        deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         reason = chunks[-1].choices[0].finish_reason
-        assert [call.index for call in calls] == [0, 1]
+        calls = [delta for delta in deltas if delta.id]
+        assert [call.index for call in calls] == [0, 1] and len(deltas) > 6  # arguments come in pieces
+        for delta in deltas:
+            if not delta.id:
+                calls[delta.index].function.arguments += delta.function.arguments
     else:
         message, reason = reply.choices[0].message, reply.choices[0].finish_reason
         calls, text = message.tool_calls, message.content
