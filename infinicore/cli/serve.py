@@ -1,5 +1,7 @@
 """`infinicore serve`: models over HTTP, by OpenAI's API."""
 
+import contextlib
+import json
 import re
 from pathlib import Path
 
@@ -55,6 +57,11 @@ def add_arguments(parser):
     add("--kv-cache-memory", metavar="BYTES", help="of the cache, as in 4G; default: by the free memory")
     add("--kv-cache-dtype", choices=("int8",), help="store keys and values in a byte each")
     add("--speculative-config", metavar="JSON", help='guess tokens: {"method": "ngram", "num_speculative_tokens": 5}')
+    add(
+        "--lora", "--lora-modules", action="extend", nargs="+", default=[], metavar="NAME=FOLDER",
+        help="LoRA adapters in PEFT's format, beside the (first) model; requests choose one by `model`",
+    )  # fmt: skip
+    add("--enable-lora", action="store_true", help="as for vLLM; --lora alone does")
     add("--enable-prefix-caching", action=switch, help="reuse what prompts have in common (default: yes)")
 
 
@@ -71,7 +78,8 @@ def run(arguments):
     """Serve until an interrupt; returns the exit status."""
     _check(arguments)
     keys, limit = _keys(arguments), size(arguments.max_body_size)
-    engines = _engines(arguments)
+    adapters = _adapters(arguments)
+    engines = _engines(arguments, adapters)
     try:
         from ..lm.server import serve
         from ..lm.server.app import create_app
@@ -92,7 +100,8 @@ def run(arguments):
 
     def create(on_start):
         guards = dict(api_keys=keys, allowed_origins=arguments.allowed_origins, max_body=limit)
-        return create_app(models, on_start=on_start, **guards)
+        adapted = [models[0].with_adapter(*item) for item in adapters.items()]
+        return create_app(models, adapters=adapted, on_start=on_start, **guards)
 
     server = serve.make(
         models,
@@ -107,7 +116,7 @@ def run(arguments):
     )
     with serve.listen(arguments.host, arguments.port) as sock:
         place = f"{'http' if arguments.ssl_certfile is None else 'https'}://{arguments.host}:{sock.getsockname()[1]}"
-        print(f"Serving {', '.join(engines)} on {place}", flush=True)
+        print(f"Serving {', '.join([*engines, *adapters])} on {place}", flush=True)
         serve.run(server, sock)
 
 
@@ -119,7 +128,7 @@ def _check(arguments):
         raise ValueError("`--ssl-certfile` and `--ssl-keyfile` belong together: give both")
 
 
-def _engines(arguments):
+def _engines(arguments, adapters):
     """Names of models to (path, engine); the engines load while this process imports what it serves with."""
     from ..lm import AsyncEngine
 
@@ -127,8 +136,13 @@ def _engines(arguments):
     if arguments.kv_cache_memory is not None:
         options["kv_cache_memory"] = size(arguments.kv_cache_memory)
     engines = {}
-    for name, path in _names(arguments).items():
-        engine = AsyncEngine(path, max_queue=arguments.max_queue, **options)
+    names = _names(arguments)
+    if adapters.keys() & names:
+        name = min(adapters.keys() & names)
+        raise ValueError(f"`--lora` names an adapter {name!r}, as a model is called: choose another name")
+    for place, (name, path) in enumerate(names.items()):
+        given = {"adapters": adapters} if adapters and not place else {}
+        engine = AsyncEngine(path, max_queue=arguments.max_queue, **options, **given)
         engine.begin()
         engines[name] = path, engine
     return engines
@@ -155,6 +169,27 @@ def _names(arguments):
     if len(dict(rows)) < len(rows):
         raise ValueError(f"`--model` gives two models one name: write NAME=PATH, got {', '.join(n for n, _ in rows)}")
     return dict(rows)
+
+
+def _adapters(arguments):
+    """Names of adapters to their folders; vLLM writes them as JSON, too."""
+    if arguments.enable_lora and not arguments.lora:
+        raise ValueError("`--enable-lora` needs adapters to serve: give them by --lora NAME=FOLDER")
+    found = {}
+    for given in arguments.lora:
+        name, _, folder = given.partition("=")
+        if given.startswith("{"):
+            with contextlib.suppress(ValueError):
+                row = json.loads(given)
+                name, folder = row.get("name"), row.get("path")
+        if not (name and folder):
+            raise ValueError(f"`--lora` must be NAME=FOLDER, got {given!r}")
+        if name in found:
+            raise ValueError(f"`--lora` gives two adapters the name {name!r}: choose another one")
+        if not (Path(folder) / "adapter_config.json").is_file():
+            raise FileNotFoundError(2, "there is no adapter in PEFT's format (adapter_config.json)", folder)
+        found[name] = str(folder)
+    return found
 
 
 def _keys(arguments):

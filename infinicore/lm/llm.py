@@ -51,25 +51,27 @@ class LLM:
     def tokenizer(self):
         return self.engine.tokenizer
 
-    def generate(self, prompts, sampling_params=None, *, use_tqdm=True, priority=0):
+    def generate(self, prompts, sampling_params=None, *, use_tqdm=True, priority=0, lora_request=None):
         """A list of `RequestOutput`, one for each prompt, in their order.
 
         `prompts` is a text, or a list of texts and of lists of token ids (or dicts with "prompt" or
         "prompt_token_ids"); `sampling_params` one `SamplingParams` for all, a list with one for each, or None;
-        `priority` likewise. `use_tqdm` shows a progress bar in a terminal, where the package tqdm is installed. Raises
-        ValueError or TypeError for what cannot be done, before anything is computed.
+        `priority` and `lora_request` (the name of one of the engine's `adapters`) likewise. `use_tqdm` shows a progress
+        bar in a terminal, where the package tqdm is installed. Raises ValueError or TypeError for what cannot be done,
+        before anything is computed.
         """
         prompts = [_prompt(one) for one in ([prompts] if isinstance(prompts, (str, dict)) else prompts)]
         chosen = _each("sampling_params", sampling_params, len(prompts), (list, tuple))
         urgent = _each("priority", priority, len(prompts), (list, tuple))
+        named = _each("lora_request", lora_request, len(prompts), (list, tuple))
         ids = []
         try:
-            for prompt, params, rank in zip(prompts, chosen, urgent):
+            for prompt, params, rank, adapter in zip(prompts, chosen, urgent, named):
                 params = self.default_params if params is None else params
                 if isinstance(params, SamplingParams):
                     params = dataclasses.replace(params, output_kind="final_only")
                 ids.append(next(self._numbers))
-                self.engine.add_request(ids[-1], prompt, params, priority=rank)
+                self.engine.add_request(ids[-1], prompt, params, priority=rank, adapter=adapter)
             return self._finish(ids, use_tqdm)
         finally:  # of an interrupt, or of a prompt that was refused
             for one in ids:
@@ -77,7 +79,7 @@ class LLM:
             while any(map(self.engine.is_unfinished, ids)):
                 self.engine.step()
 
-    def chat(self, messages, sampling_params=None, *, use_tqdm=True, **variables):
+    def chat(self, messages, sampling_params=None, *, use_tqdm=True, lora_request=None, **variables):
         """The same for conversations: `messages` is a list of dicts with `role` and `content`, or a list of such lists.
 
         They are written as the checkpoint's chat template says, with `variables` such as `enable_thinking`.
@@ -86,7 +88,7 @@ class LLM:
             raise ValueError("`chat` needs a tokenizer, and the checkpoint has none")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [encode(self.tokenizer, self._template, one, **variables) for one in conversations]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def embed(self, prompts):
         """Embeddings float32 [prompts, hidden size] of texts or lists of token ids; see `Engine.embed`."""

@@ -41,8 +41,9 @@ class World:
         limit = min(room, length + rng.randint(1, 6))
         order = rng.choice([0, 0, 1]), self.arrivals
         self.arrivals += 1
-        sequence = Sequence(prompt, order=(*order, 0), limit=limit)
-        sequence.siblings = [Sequence(prompt, order=(*order, i), limit=limit) for i in range(1, rng.choice([1, 1, 3]))]
+        same = dict(limit=limit, adapter=rng.choice([0, 0, 1, 2]))
+        sequence = Sequence(prompt, order=(*order, 0), **same)
+        sequence.siblings = [Sequence(prompt, order=(*order, i), **same) for i in range(1, rng.choice([1, 1, 3]))]
         for one in sequence.siblings:
             one.parent = sequence
         self.scheduler.add(sequence)
@@ -74,9 +75,9 @@ class World:
         for position in range(first, first + count):
             block, offset = self.place(sequence, position)
             assert self.blocks.counts[block] == 1 and block not in self.blocks._names, "nobody else reads it"
-            self.slots[block, offset] = tuple(text[: position + 1])
+            self.slots[block, offset] = (sequence.adapter, *text[: position + 1])
         for position in range(first + count):
-            assert self.slots[self.place(sequence, position)] == tuple(text[: position + 1])
+            assert self.slots[self.place(sequence, position)] == (sequence.adapter, *text[: position + 1])
 
     def write(self, sequence, count):
         if count < sequence.left:
@@ -191,7 +192,7 @@ def test_tokens_are_compared_and_the_oldest_blocks_go_first():
     blocks = BlockManager(4, 2)
 
     def text(*tokens):
-        one = SimpleNamespace(token_ids=list(tokens), blocks=[], keys=[], num_computed=0)
+        one = SimpleNamespace(adapter=0, token_ids=list(tokens), blocks=[], keys=[], num_computed=0)
         assert blocks.start(one)
         one.num_computed = len(tokens)
         blocks.publish(one)

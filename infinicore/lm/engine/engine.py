@@ -12,9 +12,10 @@ from ...autograd import no_grad
 from ...interop.tokenizers import check_text
 from ...io.json import token_ids as ids_in
 from ..batch import Batch, check_ids
-from ..step import build
+from ..step import build, indices
 from ..tokenizer import tokenizer_of
 from . import memory
+from .adapters import folders_of
 from .blocks import BlockManager
 from .draws import Draws
 from .outputs import EngineStats
@@ -39,13 +40,14 @@ class Engine:
     have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
-    written: the text stays the same, and so do its probabilities.
+    written: the text stays the same, and so do its probabilities. `adapters`, {name: folder}, are LoRA adapters in
+    PEFT's format, of which each request may name one.
     """
 
     def __init__(
         self, model, tokenizer=None, *, max_num_seqs=64, max_num_batched_tokens=512, block_size=32, num_blocks=None,
         kv_cache_memory=None, kv_cache_dtype=None, enable_prefix_caching=True, max_model_len=None, max_step_stretch=2.0,
-        decode_threads=None, proposer=None, max_draft_seqs=4,
+        decode_threads=None, proposer=None, max_draft_seqs=4, adapters=None,
     ):  # fmt: skip
         counts = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, block_size=block_size)
         threads = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
@@ -79,7 +81,7 @@ class Engine:
         self._runner = Runner(
             model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, kv_cache_dtype=dtype,
-            decode_threads=threads,
+            decode_threads=threads, adapters=folders_of(adapters),
         )  # fmt: skip
         self._sampler = Sampler(self._runner.cache.device)
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
@@ -98,12 +100,12 @@ class Engine:
         chosen = {name: getattr(base, name) for name in names}
         return SamplingParams(**{**chosen, **{name: value for name, value in given.items() if value is not None}})
 
-    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None):
+    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None, adapter=None):
         """Queue a request: `prompt` is a text or token ids. Smaller `priority` runs first, then whoever came first.
 
         `deadline` in seconds of `time.monotonic()`: what is not finished then ends with "abort". Without
-        `sampling_params`, `default_params()` count. ValueError or TypeError for what cannot be done, before anything is
-        queued.
+        `sampling_params`, `default_params()` count. `adapter` is the name of one, or None for the model as it is.
+        ValueError or TypeError for what cannot be done, before anything is queued.
         """
         params = self.default_params() if sampling_params is None else sampling_params
         if request_id in self._requests:
@@ -112,6 +114,7 @@ class Engine:
             raise TypeError(f"`priority` must be an integer, got {priority!r}")
         text, ids = self._read(prompt)
         self._check(params)
+        number = self._runner.adapters.number_of(adapter)
         request = Request(request_id, text, ids, params, self.tokenizer, time.monotonic())
         longest = len(ids) + params.max_tokens if params.max_tokens is not None else self.max_model_len
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(self._eos_ids))
@@ -119,7 +122,7 @@ class Engine:
         for index in range(params.best_of or params.n):
             sequence = Sequence(
                 ids, order=(priority, self._arrivals, index), limit=min(longest, self.max_model_len), stop_ids=stop_ids,
-                request=request, index=index,
+                request=request, index=index, adapter=number,
             )  # fmt: skip
             made = params.structured_outputs
             matcher = (
@@ -408,11 +411,12 @@ class Engine:
         )
 
     @no_grad()
-    def embed(self, prompts):
+    def embed(self, prompts, adapter=None):
         """Embeddings float32 [prompts, hidden size]: the last hidden state of each prompt's last token, of length 1.
 
-        `prompts` is a list of texts or of lists of token ids.
+        `prompts` is a list of texts or of lists of token ids, `adapter` the name of one.
         """
+        adapters, number = self._runner.adapters, self._runner.adapters.number_of(adapter)
         rows = [self._read(prompt)[1] for prompt in prompts]
         found, most = np.zeros((len(rows), self.model.config.hidden_size), np.float32), self._max_tokens
         first = 0
@@ -423,7 +427,10 @@ class Engine:
             batch = Batch(rows[first:stop], None, self.model.config.vocab_size)
             cache = batch.scratch_cache(self.model)
             count = range(stop - first)
-            hidden = self.model.decoder(build(cache, self.model.rotary, count, batch.rows, rows=count))
+            step = build(cache, self.model.rotary, count, batch.rows, rows=count)
+            numbers = indices(np.full(step.token_ids.shape[0], number)) if number else None
+            with adapters.used(numbers, step.rows):
+                hidden = self.model.decoder(step)
             found[first:stop] = hidden.to(infinicore.float32).numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)

@@ -9,6 +9,7 @@ from ...context import NumThreads
 from ...dispatch import mirror
 from ..kvcache import BlockCache
 from ..step import Step, indices
+from .adapters import Adapters
 
 GRAPHS = 16  # that are kept: logits of 64 rows of 150,000 tokens take 19 MB each
 
@@ -18,10 +19,13 @@ class Runner:
 
     A step in which each of B sequences gets one token replays a graph, recorded for the next larger of some sizes and
     for lengths up to a power of 4, on which it depends what is worth several threads. Its inputs are updated in place;
-    what is missing to the size stands still: such rows have no key, and store nothing.
+    what is missing to the size stands still: such rows have no key, and store nothing. `adapters` is {name: folder}.
     """
 
-    def __init__(self, model, *, num_blocks, block_size, max_num_seqs, max_model_len, kv_cache_dtype, decode_threads):
+    def __init__(
+        self, model, *, num_blocks, block_size, max_num_seqs, max_model_len, kv_cache_dtype, decode_threads,
+        adapters=None,
+    ):  # fmt: skip
         self.model, self.block_size = model, block_size
         self.sizes = graph_sizes(max_num_seqs)
         rows = self.sizes[-1]
@@ -30,10 +34,11 @@ class Runner:
             max_length=max_model_len,
         )  # fmt: skip
         device = self.cache.device
+        self.adapters, self._adapted = Adapters(model, adapters, rows, device), False
         # Tokens (the sampler writes the next ones where they are needed), positions, totals, slots.
         self._mirrors = [mirror((rows,), infinicore.int64, device) for _ in range(4)]
         self._tokens, self._positions, self._totals, self._slots = (one.host for one in self._mirrors)
-        self._graphs = {}  # (size, longest) -> (graph, logits, ids)
+        self._graphs = {}  # (size, longest, whether adapters are used) -> (graph, logits, ids)
         self._threads = NumThreads(decode_threads)
         self._held = None  # version of the batch that the inputs are of
 
@@ -64,7 +69,7 @@ class Runner:
         for one in self._mirrors:
             one.flush()
         self.cache.block_tables.flush()
-        key = size, longest_of(int(self._totals[:count].max()), self.cache.capacity)
+        key = size, longest_of(int(self._totals[:count].max()), self.cache.capacity), self._adapted
         recorded = self._graphs.pop(key, None)
         with self._threads:
             if recorded is None:
@@ -90,6 +95,7 @@ class Runner:
         self._slots[:count] = tables[np.arange(count), places] * self.block_size + offsets
         self._tokens[count:size] = self._positions[count:size] = self._totals[count:size] = 0
         self._slots[count:size] = -1
+        self._adapted = self.adapters.place([sequence.adapter for sequence, _ in entries], size)
 
     def _advance(self, entries, count):
         """The same sequences, one token later; the tokens are there already."""
@@ -101,7 +107,7 @@ class Runner:
             self.cache.tables[row, place] = block
             self._slots[row] = block * self.block_size
 
-    def _record(self, size, longest):
+    def _record(self, size, longest, adapted):
         """Run the step of one token for each of `size` rows, of up to `longest` with those before, and record it."""
         sine, cosine = self.model.rotary.ensure(self.cache.capacity)
         tokens, positions, totals, slots = (one.tensor[:size] for one in self._mirrors)
@@ -121,7 +127,8 @@ class Runner:
         )
         infinicore.start_graph_recording()
         try:
-            logits = self.model.logits(step)
+            with self.adapters.used(self.adapters.recorded(size) if adapted else None):
+                logits = self.model.logits(step)
         finally:
             graph = infinicore.stop_graph_recording()
         return graph, logits, tokens
@@ -166,10 +173,13 @@ class Runner:
             longest_query=max(counts),
             longest_total=max(totals),
         )
-        if rows:
-            return self.model.logits(step), wanted, None
-        self.model.decoder(step)
-        return None, wanted, None
+        numbers = [sequence.adapter for sequence, _ in entries]
+        numbers = indices(np.repeat(numbers, counts)) if any(numbers) else None
+        with self.adapters.used(numbers, step.rows):
+            if rows:
+                return self.model.logits(step), wanted, None
+            self.model.decoder(step)
+            return None, wanted, None
 
 
 def all_logits(sequence):

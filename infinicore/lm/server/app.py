@@ -22,13 +22,16 @@ _PAGE = Path(__file__).with_name("page.html")
 _PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
 
-def create_app(models, *, api_keys=(), allowed_origins=(), max_body=16 << 20, body_seconds=60.0, on_start=None):
-    """The FastAPI application. `models` are `ServedModel`s, of which the first answers where a request names none.
+def create_app(
+    models, *, adapters=(), api_keys=(), allowed_origins=(), max_body=16 << 20, body_seconds=60.0, on_start=None
+):
+    """The FastAPI application. `models` are `ServedModel`s, of which the first answers where a request names none, and
+    `adapters` those of them with an adapter.
 
     Their engines begin to load when the application starts, and end with it. `allowed_origins` are those whose pages
     may call it from a browser (none: no CORS headers). `on_start(task)` is given a coroutine that waits for the models.
     """
-    by_name = {model.name: model for model in models}
+    by_name = {model.name: model for model in (*models, *adapters)}
     metrics, created = Metrics(models), choices.now()
 
     @contextlib.asynccontextmanager
@@ -78,12 +81,12 @@ def create_app(models, *, api_keys=(), allowed_origins=(), max_body=16 << 20, bo
 
     def row(model):
         row = {"id": model.name, "object": "model", "created": created, "owned_by": "infinicore"}
-        return row | {"max_model_len": model.context}
+        return row | {"root": str(model.path), "parent": model.parent, "max_model_len": model.context}
 
     @app.get("/v1/models")
     @app.get("/models")
     async def list_models():
-        return json_response({"object": "list", "data": [row(model) for model in models]})
+        return json_response({"object": "list", "data": [row(model) for model in by_name.values()]})
 
     @app.get("/v1/models/{name:path}")
     async def show_model(name: str):

@@ -1,6 +1,7 @@
 """A model as the server knows it: its engine, its tokenizer and chat template, and what requests leave open."""
 
 import asyncio
+import copy
 from pathlib import Path
 
 from ...io.gguf import is_gguf
@@ -30,6 +31,7 @@ class ServedModel:
         timeout=None,
     ):  # fmt: skip
         self.name, self.path, self.engine, self.timeout = name, Path(path), engine, timeout
+        self.parent = self.adapter = None
         self.tokenizer = tokenizer_at(self.path)
         if self.tokenizer is None:
             raise ValueError(f"`--model` {path} has no tokenizer, and a server is asked in texts")
@@ -41,6 +43,12 @@ class ServedModel:
         given = read_json(file, "generation config") if not is_gguf(self.path) and file.is_file() else {}
         self.defaults = {key: given[key] for key in _DEFAULTS if given.get(key) is not None}
         SamplingParams(**self.defaults)  # a mistake in that file is told now, not by each request
+
+    def with_adapter(self, name, folder):
+        """The same model with a LoRA adapter that its engine has under this name."""
+        model = copy.copy(self)
+        model.name, model.path, model.parent, model.adapter = name, Path(folder), self.name, name
+        return model
 
     @property
     def context(self):
@@ -118,4 +126,5 @@ class ServedModel:
 
     def submit(self, request, prompts, ping=None):
         """Queue what a request asks for: see `EngineClient.submit`."""
-        return self.engine.submit(prompts, priority=getattr(request, "priority", 0), timeout=self.timeout, ping=ping)
+        priority = getattr(request, "priority", 0)
+        return self.engine.submit(prompts, priority=priority, timeout=self.timeout, ping=ping, adapter=self.adapter)

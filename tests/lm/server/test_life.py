@@ -193,6 +193,13 @@ def test_the_command(stories, root):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         status, text = serve("--model", str(stories), "--port", str(taken.getsockname()[1]))
         assert status == 2 and "in use" in text.lower()
+    for words, sentence in (
+        (["--lora", "a=/nowhere"], "there is no adapter"),
+        (["--lora", "a"], "must be NAME=FOLDER"),
+        (["--enable-lora"], "needs adapters"),
+    ):
+        status, text = serve("--model", str(stories), *words)
+        assert status == 2 and sentence in text and "Traceback" not in text
     status, text = serve("--model", str(stories), "--kv-cache-memory", "lots")
     assert status == 2 and "a size must be" in text
 

@@ -17,9 +17,11 @@ httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")
 pytest.importorskip("llguidance")
 
+import infinicore as ic
 from infinicore.lm import AsyncEngine
 from infinicore.lm.server.model import ServedModel
 from infinicore.models import from_pretrained
+from infinicore.train import lora
 
 TEMPLATE = "{{ bos_token }}{{ (tools or '') | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
 SCHEMA = {
@@ -106,6 +108,43 @@ def test_embeddings_and_overflow(client):
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError):
         complete(client, prompt=[511, 512])
+
+
+def test_adapters_are_models_of_their_own(stories, tmp_path):
+    """Requests for a model and two adapters at once: each gets the text of the model with its adapter merged."""
+    folders, wanted = {}, {"stories": from_pretrained(stories)}
+    for name in ("red", "blue"):
+        model = lora.inject(from_pretrained(stories), 2, 4, ["q_proj", "v_proj", "down_proj"])
+        with ic.no_grad():
+            for layer in lora.layers(model).values():
+                layer.lora_B.weight.copy_(ic.randn(*layer.lora_B.weight.shape) * 0.1)
+        folders[name] = str(lora.save(model, tmp_path / name))
+        wanted[name] = lora.merge_and_unload(model)
+    engine = AsyncEngine(stories, max_num_seqs=8, kv_cache_memory=8 << 20, adapters=folders)
+    served, found = ServedModel("stories", stories, engine, template=TEMPLATE), {}
+    server = Running(served, adapters=[served.with_adapter(*item) for item in folders.items()])
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
+    rows = {row.id: row for row in client.models.list()}
+    assert (
+        list(rows) == ["stories", "red", "blue"] and rows["red"].parent == "stories" and rows["stories"].parent is None
+    )
+    assert client.models.retrieve("blue").root == folders["blue"]
+
+    def ask(name):
+        found[name] = complete(client, model=name)
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, model in wanted.items():
+        assert found[name].model == name
+        assert found[name].choices[0].text == model.generate(START, temperature=0, max_new_tokens=30).finish()[0].text
+    assert len({reply.choices[0].text for reply in found.values()}) == 3
+    embeddings = [client.embeddings.create(model=name, input=START).data[0].embedding for name in wanted]
+    assert embeddings[0] != embeddings[1] != embeddings[2]
+    server.stop()
 
 
 def test_disconnects_leave_nothing(real):
