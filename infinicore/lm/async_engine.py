@@ -24,9 +24,10 @@ def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_c
 def _warm_up(engine):
     """Compile the kernels of prompts, answers and sampling, or load them from disk, before anybody waits for it."""
     params = SamplingParams(n=2, temperature=1.0, top_p=0.9, max_tokens=3, ignore_eos=True, detokenize=False)
-    engine.add_request("warm-up", [0] * min(33, engine.max_model_len - 1), params)
-    while engine.has_unfinished_requests():
-        engine.step()
+    for adapter in (None, *engine.adapters[:1]):
+        engine.add_request("warm-up", [0] * min(33, engine.max_model_len - 1), params, adapter=adapter)
+        while engine.has_unfinished_requests():
+            engine.step()
 
 
 class AsyncEngine(EngineClient):

@@ -125,6 +125,6 @@ def test_what_cannot_be_is_one_sentence(tmp_path):
         Engine(model_of("gpt2"), adapters=folders)
     with pytest.raises(ValueError, match=r"has an adapter at .* already"):
         Engine(engine.model, adapters=folders)
-    with pytest.raises(ValueError, match="where there is no adapter_config.json"):
+    with pytest.raises(ValueError, match=r"where there is no adapter_config\.json"):
         Engine(model_of("llama"), adapters={"x": tmp_path})
     assert not Engine(model_of("llama")).has_unfinished_requests()

@@ -91,6 +91,11 @@ class Engine:
         self._eos_ids = ids_in("generation_config.json", model.generation_config, "eos_token_id")
         self._eos_ids = tuple(self._eos_ids or model.config.eos_token_ids)
 
+    @property
+    def adapters(self):
+        """The names of the adapters that requests may name."""
+        return tuple(self._runner.adapters.names)
+
     # ---- requests ----
 
     def default_params(self, **given):
