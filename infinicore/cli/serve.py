@@ -56,7 +56,12 @@ def add_arguments(parser):
     add("--block-size", type=int, metavar="N", help="tokens of a block of the cache")
     add("--kv-cache-memory", metavar="BYTES", help="of the cache, as in 4G; default: by the free memory")
     add("--kv-cache-dtype", choices=("int8",), help="store keys and values in a byte each")
-    add("--speculative-config", metavar="JSON", help='guess tokens: {"method": "ngram", "num_speculative_tokens": 5}')
+    add(
+        "--speculative-config", metavar="JSON",
+        help='guess tokens: {"method": "ngram", "num_speculative_tokens": 5}, or {"model": "DIR"} as --draft-model',
+    )  # fmt: skip
+    add("--draft-model", metavar="PATH", help="guess tokens by this smaller model, which has the same vocabulary")
+    add("--num-draft-tokens", type=int, metavar="N", help="that it guesses at once (default: 4)")
     add(
         "--lora", "--lora-modules", action="extend", nargs="+", default=[], metavar="NAME=FOLDER",
         help="LoRA adapters in PEFT's format, beside the (first) model; requests choose one by `model`",
@@ -133,6 +138,10 @@ def _engines(arguments, adapters):
     from ..lm import AsyncEngine
 
     options = {name: getattr(arguments, name) for name in _ENGINE if getattr(arguments, name) is not None}
+    if arguments.draft_model is not None:
+        options["speculative_config"] = _draft(arguments)
+    elif arguments.num_draft_tokens is not None:
+        raise ValueError("`--num-draft-tokens` needs --draft-model, which guesses them")
     if arguments.kv_cache_memory is not None:
         options["kv_cache_memory"] = size(arguments.kv_cache_memory)
     engines = {}
@@ -169,6 +178,16 @@ def _names(arguments):
     if len(dict(rows)) < len(rows):
         raise ValueError(f"`--model` gives two models one name: write NAME=PATH, got {', '.join(n for n, _ in rows)}")
     return dict(rows)
+
+
+def _draft(arguments):
+    """`speculative_config` of a draft model."""
+    if arguments.speculative_config is not None:
+        raise ValueError("`--draft-model` and `--speculative-config` both say who guesses tokens: give one of them")
+    if not Path(arguments.draft_model).exists():
+        raise FileNotFoundError(2, "there is no such checkpoint folder or GGUF file", arguments.draft_model)
+    given = {} if arguments.num_draft_tokens is None else {"num_speculative_tokens": arguments.num_draft_tokens}
+    return {"model": arguments.draft_model} | given
 
 
 def _adapters(arguments):

@@ -2,8 +2,9 @@
 
 from ..context import set_num_threads
 from ..models import from_pretrained
-from .engine import Engine, SamplingParams, ngram
+from .engine import Engine, SamplingParams
 from .server.client import EngineClient
+from .speculation import load_proposer
 from .tokenizer import tokenizer_of
 
 
@@ -11,12 +12,12 @@ def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_c
     """(an `Engine` of the checkpoint folder or GGUF file at `model`, what a server wants to know of it).
 
     `dtype` and `quantize` are `from_pretrained`'s, `speculative_config` says how tokens are guessed (see
-    `ngram.from_config`), `options` are the engine's. Its kernels are ready to run.
+    `speculation.load_proposer`), `options` are the engine's. Its kernels are ready to run.
     """
     if threads is not None:
         set_num_threads(threads)
     model = from_pretrained(model, dtype=dtype, quantize=quantize)
-    engine = Engine(model, tokenizer_of(model), proposer=ngram.from_config(speculative_config), **options)
+    engine = Engine(model, tokenizer_of(model), proposer=load_proposer(speculative_config), **options)
     _warm_up(engine)
     return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
 

@@ -7,6 +7,7 @@ from ..models import LanguageModel, from_pretrained
 from . import chat
 from .conversation import encode
 from .engine import Engine, SamplingParams
+from .speculation import load_proposer
 from .tokenizer import load_config
 
 # What InfiniLM calls otherwise, what can only be 1 here, and what chooses between things of which there is one.
@@ -21,15 +22,21 @@ class LLM:
 
     `model` is a model, or what `from_pretrained` loads: the path of a folder or of a GGUF file, or None for the small
     model that comes with the package, with its `dtype` and `quantize`. `temperature`, `top_k`, `top_p` and `max_tokens`
-    are the defaults of requests without parameters, else those of generation_config.json count. Other options are those
-    of `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`; `device` is "cpu",
-    `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any case), `enable_graph` (always),
-    `attn_backend`, `weight_load_mode` and `pre_transpose` change nothing.
+    are the defaults of requests without parameters, else those of generation_config.json count. `speculative_config`
+    says who guesses tokens (see `speculation.load_proposer`). Other options are those of
+    `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`, `draft_model_path`,
+    `num_draft_tokens`; `device` is "cpu", `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any
+    case), `enable_graph` (always), `attn_backend`, `weight_load_mode` and `pre_transpose` change nothing.
     """
 
-    def __init__(self, model=None, *, tokenizer=None, dtype=None, quantize=None, device=None, **options):
+    def __init__(
+        self, model=None, *, tokenizer=None, dtype=None, quantize=None, device=None, speculative_config=None, **options
+    ):
         options = {_OTHERWISE.get(name, name): value for name, value in options.items() if name not in _NOTHING}
         model = options.pop("model", model)
+        draft, count = options.pop("draft_model_path", None), options.pop("num_draft_tokens", 4)
+        if draft is not None:
+            speculative_config = {"model": draft, "num_speculative_tokens": count}
         for name in _ONE:
             if options.pop(name, 1) != 1:
                 raise NotImplementedError(f"`{name}` must be 1: the engine runs in one process")
@@ -40,6 +47,8 @@ class LLM:
             self.model = model
         else:
             self.model = from_pretrained(model, dtype=dtype, quantize=quantize)
+        if speculative_config is not None:
+            options["proposer"] = load_proposer(speculative_config)
         self.engine = Engine(self.model, tokenizer, **options)
         self.default_params = self.engine.default_params(**given)
         self._template = None

@@ -1,6 +1,7 @@
 """Many requests at once: each step runs chunks of prompts together with the next tokens of what is being written."""
 
 import dataclasses
+import itertools
 import time
 
 import numpy as np
@@ -18,6 +19,7 @@ from . import memory
 from .adapters import folders_of
 from .blocks import BlockManager
 from .draws import Draws
+from .hooks import ByText
 from .outputs import EngineStats
 from .pace import Pace
 from .params import SamplingParams, resolve
@@ -85,6 +87,12 @@ class Engine:
         )  # fmt: skip
         self._sampler = Sampler(self._runner.cache.device)
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
+        if proposer is not None:
+            self._proposer = proposer if hasattr(proposer, "propose") else ByText(proposer)
+            self._proposer.attach(
+                model, self.tokenizer, num_seqs=max_draft_seqs, max_model_len=self.max_model_len,
+                block_size=block_size, num_blocks=num_blocks, decode_threads=threads,
+            )  # fmt: skip
         self._requests, self._aborted, self._deadlines, self._arrivals = {}, {}, {}, 0
         self._touched, self._max_tokens = {}, max_num_batched_tokens  # requests with something new
         self._stats = EngineStats(num_blocks=num_blocks, block_size=block_size)
@@ -391,13 +399,20 @@ class Engine:
 
     def _propose(self):
         """Ask for tokens that may follow, where few answers are being written."""
-        running = self.scheduler.running
-        few, size = len(running) <= self._max_draft_seqs, self.model.config.vocab_size
+        running, size = self.scheduler.running, self.model.config.vocab_size
         for sequence in running:
             sequence.draft = ()
-            if few and sequence.left == 1 and sequence.num_new and not sequence.draws.follows:
-                proposed = self._proposer(sequence.token_ids)
-                sequence.draft = tuple(token for token in proposed if type(token) is int and 0 <= token < size)
+        if len(running) > self._max_draft_seqs:
+            return
+
+        def possible(token):
+            return type(token) is int and 0 <= token < size
+
+        asking = [one for one in running if one.left == 1 and one.num_new and not one.draws.follows]
+        for sequence, proposed in zip(asking, self._proposer.propose(asking) if asking else ()):
+            sequence.draft = tuple(
+                itertools.takewhile(possible, proposed)
+            )
 
     # ---- figures, embeddings ----
 
