@@ -10,6 +10,7 @@ import infinicore as ic
 from infinicore import lm, models
 from infinicore.lm.engine import Engine, SamplingParams
 from infinicore.lm.engine.draft import DraftProposer
+from infinicore.lm.engine.guesses import shares
 from infinicore.lm.speculation import load_proposer
 
 CONFIG = dict(
@@ -98,13 +99,15 @@ def test_other_shapes_and_shorter_contexts(target):
     assert told == plain and stats.draft_tokens > 0
 
 
-def test_the_distribution_of_samples_is_the_model_s():
+@pytest.mark.parametrize("seeded", [False, True])
+def test_the_distribution_of_samples_is_the_model_s(seeded):
     """The tokens after the first of many answers, against the exact probabilities; the draft is often wrong."""
     target, draft = model_of(2, vocab_size=6), near(model_of(2, vocab_size=6), 0.3)
     engine = Engine(target, proposer=DraftProposer(draft, 2), max_num_seqs=4)
     count, pairs, prompt = 3000, collections.Counter(), [1, 2, 3]
+    own = dict(temperature=1.0, max_tokens=3, ignore_eos=True)
     for i in range(count):
-        engine.add_request(i, prompt, SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True))
+        engine.add_request(i, prompt, SamplingParams(seed=i if seeded else None, **own))
     while engine.has_unfinished_requests():
         for out in engine.step():
             pairs[tuple(out.outputs[0].token_ids[1:])] += out.finished
@@ -124,6 +127,20 @@ def test_the_distribution_of_samples_is_the_model_s():
     assert found < likely.sum() + 5 * (2 * likely.sum()) ** 0.5, (found, likely.sum())  # of chi-squared: 5 sigma
     stats = engine.stats()
     assert 0.2 * stats.draft_tokens < stats.accepted_tokens < 0.95 * stats.draft_tokens
+
+
+@pytest.mark.parametrize("given", [{}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_p": 1e-6},
+                                   {"top_k": 8, "top_p": 0.8, "min_p": 0.05, "temperature": 0.5}])  # fmt: skip
+def test_shares_are_what_the_kernel_draws_from(given, rng):
+    """Its draws by evenly spaced numbers are as many of each token as its share says."""
+    params = SamplingParams(**{"temperature": 1.3} | given)
+    row, count = rng.normal(size=50).astype(np.float32) * 2, 2000
+    options = {name: ic.from_numpy(np.full(count, getattr(params, name))) for name in ("temperature", "top_p", "min_p")}
+    numbers = ic.from_numpy((np.arange(count) + 0.5) / count)
+    top_k = ic.from_numpy(np.full(count, params.top_k))
+    drawn = ic.sample_tokens(ic.from_numpy(np.tile(row, (count, 1))), random_val=numbers, top_k=top_k, **options)
+    seen = np.bincount(drawn.numpy(), minlength=50) / count
+    np.testing.assert_allclose(shares(row, params), seen, atol=2 / count)
 
 
 def test_vocabularies_must_be_the_same(target, stories):

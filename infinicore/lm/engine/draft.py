@@ -1,13 +1,13 @@
 """Guesses of tokens by a smaller model with the same vocabulary.
 
-It draws each token by the random number that the engine will use at that place. So both choose the same token as often
-as they make the same of one number, and what the engine writes stays a function of the seed and the text alone: with
-rejection sampling (Leviathan et al., arXiv 2211.17192), which has the same distribution, the text would depend on
-whether somebody guessed, and so on how many others run. Daliri et al. (arXiv 2408.07978) compare the two.
+For a request with a seed, it draws by the random number that the engine will use at that place: both then choose the
+same token as often as they make the same of one number, and the text stays a function of the seed, whether somebody
+guesses or not, and so however many others run. For others it draws freely, and `guesses.taken` takes more of it.
 """
 
 from ..tokenizer import tokenizer_of
 from .blocks import BlockManager
+from .guesses import draw, is_free, shares, to_host
 from .runner import Runner
 from .sampler import Sampler
 from .scheduler import Batch
@@ -50,7 +50,7 @@ class DraftProposer:
         self._sampler = Sampler(self._runner.cache.device)
 
     def propose(self, sequences):
-        """A list of tokens that may follow for each of `sequences`, which are being written."""
+        """(tokens that may follow, of what probabilities they were drawn or None) for `sequences` that are written."""
         followers = self._follow(sequences)
         turn = [one for one in followers if one is not None]
         self._version += 1
@@ -61,7 +61,7 @@ class DraftProposer:
                 break
             turn = self._step(turn)
         return [
-            [] if one is None else one.token_ids[len(sequence.token_ids) :]
+            ([], None) if one is None else (one.token_ids[len(sequence.token_ids) :], one.draft_shares)
             for sequence, one in zip(sequences, followers)
         ]
 
@@ -85,9 +85,12 @@ class DraftProposer:
             one.num_prompt, one.draws = sequence.num_prompt, sequence.draws
             if not self._blocks.start(one):
                 return None
+            one.draft_shares = [] if is_free(one.draws) else None
             self._followers[id(sequence)] = [sequence, one, len(one.token_ids)]
             return one
         _, one, same = known
+        if one.draft_shares:
+            one.draft_shares = []
         mine, theirs = one.token_ids, sequence.token_ids
         while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
             same += 1
@@ -118,9 +121,15 @@ class DraftProposer:
         for one, count in batch.entries:
             one.num_computed += count
         for one, row, _ in wanted:
-            one.token_ids.append(ids[row])
+            one.token_ids.append(ids[row] if one.draft_shares is None else self._draw(one, logits[row]))
         self._version += len(wanted) < len(batch.entries)
         return [one for one, *_ in wanted]
+
+    def _draw(self, one, logits):
+        """A token of the model's own choice, where the engine's numbers do not matter."""
+        self._version += 1  # the runner has another one
+        one.draft_shares.append(shares(to_host(logits), one.draws.params))
+        return draw(one.draft_shares[-1])
 
 
 def check_vocabulary(model, tokenizer, draft):

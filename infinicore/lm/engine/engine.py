@@ -19,6 +19,7 @@ from . import memory
 from .adapters import folders_of
 from .blocks import BlockManager
 from .draws import Draws
+from .guesses import taken, to_host
 from .hooks import ByText
 from .outputs import EngineStats
 from .pace import Pace
@@ -287,7 +288,8 @@ class Engine:
         for sequence, first, rows in wanted:
             tokens = [ids[first]]
             if rows > 1:
-                tokens += _accepted(sequence.draft, ids[first : first + rows])
+                host = None if sequence.draft_shares is None else to_host(logits[first : first + rows])
+                tokens = taken(sequence, ids[first : first + rows], host)
                 self._stats.draft_tokens += rows - 1
                 self._stats.accepted_tokens += len(tokens) - 1
             known, length = sequence.left, len(sequence.token_ids)
@@ -401,7 +403,7 @@ class Engine:
         """Ask for tokens that may follow, where few answers are being written."""
         running, size = self.scheduler.running, self.model.config.vocab_size
         for sequence in running:
-            sequence.draft = ()
+            sequence.draft, sequence.draft_shares = (), None
         if len(running) > self._max_draft_seqs:
             return
 
@@ -409,10 +411,9 @@ class Engine:
             return type(token) is int and 0 <= token < size
 
         asking = [one for one in running if one.left == 1 and one.num_new and not one.draws.follows]
-        for sequence, proposed in zip(asking, self._proposer.propose(asking) if asking else ()):
-            sequence.draft = tuple(
-                itertools.takewhile(possible, proposed)
-            )
+        for sequence, (proposed, shares) in zip(asking, self._proposer.propose(asking) if asking else ()):
+            sequence.draft_shares = shares
+            sequence.draft = tuple(itertools.takewhile(possible, proposed))
 
     # ---- figures, embeddings ----
 
@@ -454,15 +455,3 @@ class Engine:
             found[first:stop] = hidden.to(infinicore.float32).numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-
-
-def _accepted(draft, ids):
-    """The tokens that follow the first of `ids`, as far as the draft guessed those before.
-
-    Each was drawn from the probabilities after the draft up to there, by the random number of its place: as long as
-    the draft agrees, they are the tokens that single steps would have given.
-    """
-    count = 0
-    while count < len(ids) - 1 and draft[count] == ids[count]:
-        count += 1
-    return ids[1 : count + 1]

@@ -36,8 +36,12 @@ class Proposer(Protocol):
         ValueError if the two do not fit.
         """
 
-    def propose(self, sequences: list) -> list[list[int]]:
-        """Some tokens that may follow each `Sequence`; [] for no idea. Its `token_ids` are not to be changed."""
+    def propose(self, sequences: list) -> list[tuple]:
+        """(tokens, shares) for each `Sequence`: what may follow it, [] for no idea. Its lists are not to be changed.
+
+        `shares` are the probabilities float32 [vocabulary] of which each token was drawn, or None if they were not
+        drawn, or by the numbers that the engine draws by.
+        """
 
 
 class ByText:
@@ -50,4 +54,4 @@ class ByText:
         pass
 
     def propose(self, sequences):
-        return [self._guess(sequence.token_ids) for sequence in sequences]
+        return [(self._guess(sequence.token_ids), None) for sequence in sequences]
