@@ -131,6 +131,21 @@ def _check(arguments):
             raise ValueError(f"`--{name.replace('_', '-')}` must be at least 0, got {getattr(arguments, name)}")
     if (arguments.ssl_certfile is None) != (arguments.ssl_keyfile is None):
         raise ValueError("`--ssl-certfile` and `--ssl-keyfile` belong together: give both")
+    if arguments.ssl_certfile is not None:
+        _check_certificate(arguments.ssl_certfile, arguments.ssl_keyfile, arguments.ssl_keyfile_password)
+
+
+def _check_certificate(certificate, key, password):
+    import ssl
+
+    for path in (certificate, key):
+        if not Path(path).is_file():
+            raise FileNotFoundError(2, "there is no such file", path)
+    try:  # an empty password: never ask for one in the terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password or "")
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"`--ssl-certfile` and `--ssl-keyfile` cannot be used: {reason}") from None
 
 
 def _engines(arguments, adapters):
