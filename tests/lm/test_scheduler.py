@@ -31,6 +31,7 @@ class World:
         self.scheduler = Scheduler(self.blocks, seats, rng.randint(seats, 10))
         self.slots = {}
         self.live, self.arrivals, self.seen = [], 0, collections.Counter()
+        self.written = None, []
 
     def add(self):
         room = self.blocks.num_blocks * self.blocks.block_size
@@ -56,6 +57,13 @@ class World:
             for i in range(self.blocks.block_size):
                 self.slots[copy, i] = self.slots.get((block, i))
         assert batch.entries or not self.live, "somebody always gets on"
+        if batch.entries and all(count == 1 == sequence.left for sequence, count in batch.entries):
+            rows = [id(sequence) for sequence, _ in batch.entries]
+            assert self.written[0] != batch.version or self.written[1] == rows, "a version is one order of rows"
+            self.written = batch.version, rows
+            self.seen["again"] += 1
+        else:
+            self.written = None, []
         total = 0
         for sequence, count in batch.entries:
             total += count
@@ -135,7 +143,7 @@ def test_random_programs():
             world.step()
         assert not world.live and world.blocks.num_free == world.blocks.num_blocks, seed
         seen.update({"preempted": world.scheduler.num_preemptions, "found": world.scheduler.num_hits, **world.seen})
-    assert min(seen[name] for name in ("preempted", "found", "copied", "accepted")) > 1000, seen
+    assert min(seen[name] for name in ("preempted", "found", "copied", "accepted", "again")) > 1000, seen
 
 
 def scheduler_of(num_blocks=8, block_size=4, seats=4, tokens=16, **options):

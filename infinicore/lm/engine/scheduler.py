@@ -72,6 +72,8 @@ class Scheduler:
                 budget -= self._chunk(batch, sequence, budget)
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs and self._admit(self.waiting[0]):
             budget -= self._enter(batch, self.waiting.pop(0), budget)
+        if not batch.num_prompts:  # who has just come in to write has its row where the next step will have it
+            batch.entries.sort(key=lambda entry: entry[0].order)
         batch.version = self._version
         return batch
 
