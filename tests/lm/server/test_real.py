@@ -2,13 +2,16 @@
 
 import json
 import os
+import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from running import Running
@@ -156,6 +159,73 @@ def test_disconnects_leave_nothing(real):
     real.until(lambda: real.model.engine.open_answers == 0)
     assert real.post("/v1/completions", {"prompt": START, "max_tokens": 2}).status_code == 200
     real.until(lambda: real.model.engine.stats.num_blocks_used == 0)
+
+
+def test_clients_that_go_at_any_moment_leave_nothing(real):
+    """Hundreds of raw connections, closed after some milliseconds or some bytes, or not at all."""
+    rng = random.Random(4)
+
+    def visit(seed):
+        draw = random.Random(seed)
+        body = {"prompt": START * draw.choice([1, 1, 12]), "max_tokens": draw.choice([1, 20, 100])}
+        body = json.dumps(body | {"stream": draw.random() < 0.7, "ignore_eos": True}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        with socket.create_connection(("127.0.0.1", real.port), timeout=60) as sock:
+            whole, stage = draw.random() < 0.85, draw.random()
+            sock.sendall(data if whole else data[: len(data) // 2])
+            if stage < 0.4 or not whole:
+                time.sleep(draw.random() * 0.02)
+            elif stage < 0.8:
+                sock.recv(draw.choice([10, 1000]))
+            else:
+                sock.shutdown(socket.SHUT_WR)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(visit, rng.sample(range(10**6), 300)))
+    real.until(lambda: real.model.engine.open_answers == 0)
+    assert real.post("/v1/completions", {"prompt": START, "max_tokens": 2}).status_code == 200
+    real.until(lambda: real.model.engine.stats.num_blocks_used == 0)
+    stats = real.model.engine.stats
+    assert stats.num_requests_running == stats.num_requests_waiting == 0 and stats.requests_finished["abort"] > 20
+    assert real.model.engine.restarts == 0 and not real.model.engine._requests
+
+
+def test_memory_is_weights_cache_and_little_more(root):
+    """Both processes of a server that is being asked, by what they hold; the cache is filled."""
+    cache, weights = 96 << 20, (root / "infinicore/models/embedded/model.safetensors").stat().st_size
+    words = ["serve", "--port", "0", "--max-num-seqs", "16", "--kv-cache-memory", str(cache)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infinicore", *words], stdout=subprocess.PIPE, cwd=root, text=True
+    )
+    try:
+        url = process.stdout.readline().split()[-1]
+        with httpx.Client(base_url=url, trust_env=False, timeout=120) as client:
+            Running.until(lambda: client.get("/health").status_code == 200)
+            prompts = [[17 * i + j for j in range(400)] for i in range(64)]
+            body = {"prompt": prompts, "max_tokens": 8, "ignore_eos": True}
+            assert client.post("/v1/completions", json=body).status_code == 200
+        (engine,) = (p for p in os.listdir("/proc") if p.isdigit() and parent_of(p) == process.pid)
+        held = resident(process.pid) + resident(engine)
+        assert held <= weights + cache + (400 << 20), held >> 20
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def resident(pid):
+    """Bytes of memory that a process holds; pages that it shares count for it, too."""
+    with open(f"/proc/{pid}/status") as file:
+        (line,) = (line for line in file if line.startswith("VmRSS:"))
+    return int(line.split()[1]) << 10
 
 
 def test_a_killed_engine_comes_back(real):
