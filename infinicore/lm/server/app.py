@@ -71,9 +71,9 @@ def create_app(
             app.post(path)(route)
 
     generation(p.ChatCompletionRequest, chat.respond, "/v1/chat/completions", "/chat/completions")
-    generation(p.CompletionRequest, completions.respond, "/v1/completions")
+    generation(p.CompletionRequest, completions.respond, "/v1/completions", "/completions")
     generation(p.ResponseRequest, responses.respond, "/v1/responses")
-    generation(p.EmbeddingRequest, completions.embed, "/v1/embeddings")
+    generation(p.EmbeddingRequest, completions.embed, "/v1/embeddings", "/embeddings")
     generation(p.LlamaCompletionRequest, llamacpp.respond, "/completion")
     generation(p.TokenizeRequest, _tokenize, "/tokenize")
     generation(p.DetokenizeRequest, _detokenize, "/detokenize")
@@ -92,8 +92,9 @@ def create_app(
     async def show_model(name: str):
         return json_response(row(named(name)))
 
-    @app.get("/health")
-    @app.get("/ping")
+    @app.api_route("/health", methods=["GET", "HEAD"])
+    @app.api_route("/v1/health", methods=["GET", "HEAD"])
+    @app.api_route("/ping", methods=["GET", "HEAD"])
     async def health():
         rows = {m.name: {"state": m.engine.state, "restarts": m.engine.restarts} for m in models}
         wrong = next((m.engine for m in models if m.engine.state != "ready"), None)

@@ -122,6 +122,8 @@ class ServedModel:
             )
         values = self.defaults | {key: value for key, value in given.items() if value is not None} | fixed
         values["max_tokens"] = room if max_tokens is None else max_tokens
+        if -(1 << 63) <= (values.get("seed") or 0) < 0:  # OpenAI's may be negative; -1 is any, as in vLLM and llama.cpp
+            values["seed"] = None if values["seed"] == -1 else values["seed"] % (1 << 64)
         return SamplingParams(**values)
 
     def submit(self, request, prompts, ping=None):

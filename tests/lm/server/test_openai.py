@@ -43,6 +43,14 @@ def test_stream(client):
     assert all("�" not in (chunk.choices[0].delta.content or "") for chunk in chunks[:-1])
 
 
+def test_null_is_not_given_and_any_seed_is_one(client):
+    for options in ({"stop": None, "logit_bias": None, "n": None}, {"seed": -(1 << 63)}, {"seed": -1}):
+        nothing = {"priority": None, "parallel_tool_calls": None, "functions": None}
+        options = options | {"extra_body": nothing}
+        reply = client.chat.completions.create(model="tiny", messages=user("say x y"), **options)
+        assert reply.choices[0].message.content.strip() == "x y"
+
+
 def test_stop_length_and_many(client):
     reply = client.chat.completions.create(model="tiny", messages=user("say one two three"), stop=["two"], n=2)
     assert [c.message.content.strip() for c in reply.choices] == ["one", "one"]
