@@ -51,7 +51,8 @@ class World:
         self.live.append(sequence)
 
     def step(self):
-        batch = self.scheduler.schedule(self.rng.choice([None, 1, 4]))
+        drafted = any(sequence.draft for sequence in self.scheduler.running)
+        batch = self.scheduler.schedule(self.rng.choice([None, lambda *_: 1, lambda *_: 4]), drafted)
         self.seen["copied"] += len(batch.copies)
         for block, copy in batch.copies:
             for i in range(self.blocks.block_size):
@@ -168,7 +169,7 @@ def test_chunks_of_prompts_run_beside_what_is_written():
     assert run(scheduler, scheduler.schedule()) == [(first, 2)]
     scheduler.add(second)
     assert run(scheduler, scheduler.schedule()) == [(first, 1), (second, 5)]
-    assert run(scheduler, scheduler.schedule(prompt_tokens=3)) == [(first, 1), (second, 3)]
+    assert run(scheduler, scheduler.schedule(prompt_tokens=lambda writing, waiting: 3)) == [(first, 1), (second, 3)]
     assert run(scheduler, scheduler.schedule()) == [(first, 1), (second, 1)]
 
 

@@ -43,11 +43,11 @@ class DraftProposer:
         self._longest = min(self._longest, blocks * block_size)
         rope = getattr(config, "rope", None)
         self._blocks = BlockManager(blocks, block_size, rope is None or rope.type != "dynamic")
+        self._sampler = Sampler(next(iter(self.model.parameters())).device, num_seqs)
         self._runner = Runner(
-            self.model, num_blocks=blocks, block_size=block_size, max_num_seqs=num_seqs, max_model_len=self._longest,
-            kv_cache_dtype=self.model.dtype, decode_threads=decode_threads,
+            self.model, self._sampler, num_blocks=blocks, block_size=block_size, max_num_seqs=num_seqs,
+            max_model_len=self._longest, kv_cache_dtype=self.model.dtype, decode_threads=decode_threads,
         )  # fmt: skip
-        self._sampler = Sampler(self._runner.cache.device)
 
     def propose(self, sequences):
         """(tokens that may follow, of what probabilities they were drawn or None) for `sequences` that are written."""
@@ -109,15 +109,17 @@ class DraftProposer:
             if copies is not None:
                 batch.copies += copies
                 batch.entries.append((one, count))
+                batch.single = batch.single and count == one.left == 1
                 budget -= count
         self._version += bool(batch.copies) or len(batch.entries) < len(turn)
         batch.version = self._version
         if not batch.entries:
             return []
-        logits, wanted, out = self._runner.run(batch)
-        ids = ()
-        if wanted:
-            ids, _ = self._sampler.choose(logits, wanted, out, None if out is None else batch.version)
+        logits, wanted, ids, place = self._runner.run(batch)
+        if ids is None and wanted:
+            if place is None:
+                self._sampler.prepare(wanted, logits.shape[0])
+            ids, _ = self._sampler.choose(logits, place)
         for one, count in batch.entries:
             one.num_computed += count
         for one, row, _ in wanted:

@@ -81,12 +81,13 @@ class Engine:
         self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
         self.max_model_len = min(self.max_model_len, num_blocks * block_size)
+        device = next(iter(model.parameters())).device
+        self._sampler = Sampler(device, max(max_num_seqs, max_num_batched_tokens))
         self._runner = Runner(
-            model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
+            model, self._sampler, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, kv_cache_dtype=dtype,
             decode_threads=threads, adapters=folders_of(adapters),
         )  # fmt: skip
-        self._sampler = Sampler(self._runner.cache.device)
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
         if proposer is not None:
             self._proposer = proposer if hasattr(proposer, "propose") else ByText(proposer)
@@ -213,39 +214,33 @@ class Engine:
 
     def step(self):
         """One forward pass. Returns a list of `RequestOutput`, one for each request that has something new."""
+        return [request.output() for request in self.advance()]
+
+    def advance(self):
+        """`step`, but returns the requests that have something new to hand out, as they are inside of the engine."""
         began = time.perf_counter()
         touched = self._touched  # kept by a step that fails
         if self._aborted or self._deadlines:
             self._end_early(touched)
-        if self._proposer is not None:
-            self._propose()
-        batch = self.scheduler.schedule(self._prompt_tokens())
+        drafted = self._proposer is not None and self._propose()
+        batch = self.scheduler.schedule(self._pace.prompt_tokens, drafted)
         if batch.entries:
             try:
                 self._run(batch, touched)
             except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
                 self.scheduler.start_over()
                 raise
-        outputs = []
+        requests = []
         for request in touched.values():
-            if request.finished:
+            if not request.left:
                 self._close(request)
             elif request.silent:
                 continue
-            outputs.append(request.output())
+            requests.append(request)
         touched.clear()
         self._stats.steps += 1
         self._stats.step_seconds += time.perf_counter() - began
-        return outputs
-
-    def _prompt_tokens(self):
-        """How many tokens of prompts a step may have beside what is being written; None: nothing waits."""
-        running, waiting = self.scheduler.running, len(self.scheduler.waiting)
-        writing = sum(sequence.left == 1 for sequence in running)
-        if not waiting and writing == len(running):
-            return None
-        seats = self.scheduler.max_num_seqs - writing  # who has none is not kept waiting by those that write
-        return self._pace.prompt_tokens(writing, min(seats, waiting + len(running) - writing))
+        return requests
 
     def _end_early(self, touched):
         """End what was aborted, or is past its deadline."""
@@ -266,42 +261,60 @@ class Engine:
     def _run(self, batch, touched):
         """Compute a batch and take what comes of it."""
         began = time.perf_counter()
-        logits, wanted, out = self._runner.run(batch)
-        wanted = self._note_prompts(logits, wanted)
-        ids, logprobs = (), {}
-        if wanted:
-            version = None if out is None else batch.version
-            ids, logprobs = self._sampler.choose(logits, wanted, out, version)
+        logits, wanted, ids, place = self._runner.run(batch)
+        logprobs = {}
+        if ids is None:
+            wanted = self._note_prompts(logits, wanted)
+            if wanted:
+                if place is None:
+                    self._sampler.prepare(wanted, logits.shape[0])
+                ids, logprobs = self._sampler.choose(logits, place)
         seconds = time.perf_counter() - began
         self._stats.model_seconds += seconds
         self._pace.note(seconds, batch.prompt_tokens, len(batch.entries) > batch.num_prompts)
-        now, computed = time.monotonic(), self.scheduler.computed
+        now = time.monotonic()
         if batch.prompt_tokens:
-            for sequence, _ in batch.entries:
-                if sequence.request.metrics.first_scheduled_time is None:
-                    sequence.request.metrics.first_scheduled_time = now - seconds
-        if len(wanted) < len(batch.entries):
-            writing = {id(sequence) for sequence, *_ in wanted}
-            for sequence, count in batch.entries:
-                if id(sequence) not in writing:
-                    computed(sequence, count)
+            self._note_chunks(batch.entries, wanted, now - seconds)
         for sequence, first, rows in wanted:
-            tokens = [ids[first]]
+            tokens = ids[first : first + rows]
             if rows > 1:
-                host = None if sequence.draft_shares is None else to_host(logits[first : first + rows])
-                tokens = taken(sequence, ids[first : first + rows], host)
-                self._stats.draft_tokens += rows - 1
-                self._stats.accepted_tokens += len(tokens) - 1
-            known, length = sequence.left, len(sequence.token_ids)
-            self._write(sequence, tokens, logprobs.get(id(sequence)), now)
-            computed(sequence, known + max(0, len(sequence.token_ids) - length - 1))  # the last one is not in the cache
-            if sequence.request.metrics.first_token_time is None:
-                self._begun(sequence, now)
+                tokens = self._verified(sequence, tokens, logits[first : first + rows])
+            self._take(sequence, tokens, logprobs.get(id(sequence)) if logprobs else None, now)
+            request = sequence.request
             if sequence.finish_reason is not None:
                 self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
-                touched[sequence.request.id] = sequence.request
-            elif not sequence.request.silent:
-                touched[sequence.request.id] = sequence.request
+            elif request.silent:
+                continue
+            touched[request.id] = request
+
+    def _note_chunks(self, entries, wanted, began):
+        """Count what has been computed of prompts that go on, and note whose first step this was."""
+        writing = {id(sequence) for sequence, *_ in wanted}
+        for sequence, count in entries:
+            if sequence.request.metrics.first_scheduled_time is None:
+                sequence.request.metrics.first_scheduled_time = began
+            if id(sequence) not in writing:
+                self.scheduler.computed(sequence, count)
+
+    def _verified(self, sequence, tokens, logits):
+        """What of a draft and of the tokens that were drawn at its places is to be written."""
+        self._stats.draft_tokens += len(tokens) - 1
+        tokens = taken(sequence, tokens, None if sequence.draft_shares is None else to_host(logits))
+        self._stats.accepted_tokens += len(tokens) - 1
+        return tokens
+
+    def _take(self, sequence, tokens, logprobs, now):
+        """Add what was chosen after the last known token of an answer, and after what of its draft is right."""
+        length = len(sequence.token_ids)
+        known = length - sequence.num_computed
+        self._write(sequence, tokens, logprobs)
+        written = len(sequence.token_ids) - length
+        self._stats.generation_tokens += written
+        self.scheduler.computed(sequence, known if written < 2 else known + written - 1)  # the last one is not cached
+        metrics = sequence.request.metrics
+        metrics.last_token_time = now
+        if metrics.first_token_time is None:
+            self._begun(sequence, now)
 
     def _note_prompts(self, logits, wanted):
         """Keep the log probabilities of prompts; returns the rows that a token is to be chosen for."""
@@ -318,16 +331,13 @@ class Engine:
             chosen.append((sequence, first, rows))
         return chosen
 
-    def _write(self, sequence, tokens, logprobs, now):
+    def _write(self, sequence, tokens, logprobs):
         """Add tokens to an answer, up to one that ends it."""
-        metrics = sequence.request.metrics
-        metrics.last_token_time = now
         draws, writer, token_ids = sequence.draws, sequence.writer, sequence.token_ids
         for i, token in enumerate(tokens):
             if draws.stuck:
                 return sequence.finish("abort", "no token may follow here")
             token_ids.append(token)
-            self._stats.generation_tokens += 1
             if logprobs is not None:
                 sequence.sum_logprob += float(logprobs[i, token])
                 if sequence.logprobs is not None:
@@ -341,7 +351,7 @@ class Engine:
             if draws.follows and not self._follow(sequence, token):
                 return None
             if writer is not None:
-                stops = sequence.num_new >= sequence.request.params.min_tokens
+                stops = draws.params.min_tokens <= len(token_ids) - sequence.num_prompt
                 found = writer.push(token, stops=stops)
                 if found is not None:
                     return sequence.finish("stop", found)
@@ -389,6 +399,7 @@ class Engine:
             if found is not None and reason != "abort":
                 reason, stop_reason = "stop", found
         sequence.finish(reason, stop_reason)
+        request.left -= 1
 
     def _close(self, request):
         """Forget a request that is finished."""
@@ -400,12 +411,12 @@ class Engine:
             finished[sequence.finish_reason] = finished.get(sequence.finish_reason, 0) + 1
 
     def _propose(self):
-        """Ask for tokens that may follow, where few answers are being written."""
+        """Ask for tokens that may follow, where few answers are being written; whether there are some."""
         running, size = self.scheduler.running, self.model.config.vocab_size
         for sequence in running:
             sequence.draft, sequence.draft_shares = (), None
         if len(running) > self._max_draft_seqs:
-            return
+            return False
 
         def possible(token):
             return type(token) is int and 0 <= token < size
@@ -414,6 +425,7 @@ class Engine:
         for sequence, (proposed, shares) in zip(asking, self._proposer.propose(asking) if asking else ()):
             sequence.draft_shares = shares
             sequence.draft = tuple(itertools.takewhile(possible, proposed))
+        return any(one.draft for one in asking)
 
     # ---- figures, embeddings ----
 

@@ -1,6 +1,8 @@
 """How much of a prompt fits beside what is being written, so that no text stands still for long."""
 
 import collections
+import math
+import sys
 
 _KEPT = 9  # measurements whose median counts: one that compiles or is disturbed changes nothing
 
@@ -25,6 +27,8 @@ class Pace:
 
     def prompt_tokens(self, writing, waiting):
         """How many tokens of prompts the next step may have beside so many who write; `waiting` have yet to begin."""
+        if self.stretch == math.inf:
+            return sys.maxsize
         share = 1 + waiting / max(1, writing)
         token = _median(self._tokens) if self._tokens else 0.0
         if token == 0:
