@@ -37,7 +37,7 @@ class _Messages:
         self.group = group.split([list(range(group.size))], f"{group.name} {'forward' if step > 0 else 'backward'}")
         self.to, self.source = (group.rank + step) % group.size, (group.rank - step) % group.size
         self.told, self.known = set(), {}
-        self.sending, self.coming = [], {}
+        self.sending = []
 
     def send(self, tensor, key):
         """Begin to send the tensor of a stage; `key` is of what its shape depends on."""
@@ -48,21 +48,12 @@ class _Messages:
         self.sending.append((c.isend(tensor, self.to, self.group), tensor))
         self.sending = [one for one in self.sending if not one[0].is_completed()]
 
-    def expect(self, one, key):
-        """Begin to receive what a pass needs, if its shape is known."""
-        if one not in self.coming and key in self.known:
-            tensor = empty(*self.known[key])
-            self.coming[one] = c.irecv(tensor, self.source, self.group), tensor
-
-    def receive(self, one, key):
-        """What a pass needs."""
-        if one not in self.coming and key not in self.known:
+    def receive(self, key):
+        """What the pass needs whose turn it is."""
+        if key not in self.known:
             shape, name = self.group.comm.recv(source=self.source)
             self.known[key] = shape, dtype(name)
-        self.expect(one, key)
-        work, tensor = self.coming.pop(one)
-        work.wait()
-        return tensor
+        return c.recv(empty(*self.known[key]), self.source, self.group)
 
     def finish(self):
         """Wait until all has been sent."""
@@ -165,8 +156,8 @@ class Pipeline:
         if not train:
             passes = [one for one in passes if one.forward]
         run = _Step(self, *batch, train)
-        for one, after in zip(passes, [*passes[1:], None]):
-            run.go(one, after)
+        for one in passes:
+            run.go(one)
         self.forward.finish()
         self.backward.finish()
         self.report = Report(time.perf_counter() - begin, run.waited, run.most)
@@ -230,14 +221,12 @@ class _Step:
     def _key(self, one, stage):
         return stage, tuple(self.inputs[one.micro].shape), tuple(self.targets[one.micro].shape)
 
-    def go(self, one, after):
-        """Do a pass, while what the next one needs comes in."""
+    def go(self, one):
+        """Do a pass."""
         pipeline, stage = self.pipeline, self._stage(one)
         began, x = time.perf_counter(), None
         if self._needs(one):
-            x = self._way(one).receive(one, self._key(one, stage))
-        if after is not None and self._needs(after):
-            self._way(after).expect(after, self._key(after, self._stage(after)))
+            x = (pipeline.forward if one.forward else pipeline.backward).receive(self._key(one, stage))
         self.waited += time.perf_counter() - began
         if one.forward:
             y = self._forward(one, stage, x)
@@ -247,9 +236,6 @@ class _Step:
             g = self._backward(one, x)
             if stage > 0:
                 pipeline.backward.send(g, self._key(one, stage - 1))
-
-    def _way(self, one):
-        return self.pipeline.forward if one.forward else self.pipeline.backward
 
     def _needs(self, one):
         """Whether a pass needs what another rank sends."""

@@ -13,7 +13,8 @@ from .tokenizer import load_config
 # What InfiniLM calls otherwise, what can only be 1 here, and what chooses between things of which there is one.
 _OTHERWISE = {"model_path": "model", "max_batch_size": "max_num_seqs", "max_cache_len": "max_model_len"}
 _ONE = ("tensor_parallel_size", "pipeline_parallel_size", "moe_ep_size")
-_NOTHING = ("cache_type", "enable_graph", "attn_backend", "weight_load_mode", "pre_transpose")
+_NOTHING = ("cache_type", "enable_graph", "attn_backend", "weight_load_mode", "pre_transpose", "use_mla",
+            "use_legacy_moe", "moe_ep_backend", "master_addr", "master_port", "pipeline_parallel_stage")  # fmt: skip
 _DEFAULTS = ("temperature", "top_k", "top_p", "max_tokens")
 
 
@@ -26,7 +27,8 @@ class LLM:
     says who guesses tokens (see `speculation.load_proposer`). Other options are those of
     `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`, `draft_model_path`,
     `num_draft_tokens`; `device` is "cpu", `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any
-    case), `enable_graph` (always), `attn_backend`, `weight_load_mode` and `pre_transpose` change nothing.
+    case), `enable_graph` (always), `attn_backend`, `weight_load_mode`, `pre_transpose`, and what InfiniLM has for
+    mixtures of experts and for other machines, change nothing.
     """
 
     def __init__(
@@ -102,6 +104,9 @@ class LLM:
     def embed(self, prompts):
         """Embeddings float32 [prompts, hidden size] of texts or lists of token ids; see `Engine.embed`."""
         return self.engine.embed([prompts] if isinstance(prompts, str) else prompts)
+
+    def close(self):
+        """Nothing: the engine lives in this process, and ends with the `LLM`. InfiniLM's scripts call it."""
 
     def _finish(self, ids, use_tqdm):
         """Run the engine until these requests are done."""

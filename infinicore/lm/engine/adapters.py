@@ -41,6 +41,8 @@ class Adapters:
         self.kept = self.kept_by_head = None  # [T, columns] of a step in which somebody uses an adapter
         if not self.names:
             return
+        if getattr(model, "tensor_group", None) is not None:
+            raise NotImplementedError("`adapters` cannot stand beside a model that is divided among ranks: merge them")
         found = {name: peft.read(folder) for name, folder in folders.items()}
         for name, (_, pairs) in found.items():
             peft.check_fits(model, folders[name], pairs)
