@@ -7,6 +7,9 @@ from .server.client import EngineClient
 from .speculation import load_proposer
 from .tokenizer import tokenizer_of
 
+# Seconds: streams of the smallest models have some tokens in an event, which would take longer than to write them.
+OUTPUT_INTERVAL = 0.004
+
 
 def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_config=None, **options):
     """(an `Engine` of the checkpoint folder or GGUF file at `model`, what a server wants to know of it).
@@ -17,7 +20,8 @@ def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_c
     if threads is not None:
         set_num_threads(threads)
     model = from_pretrained(model, dtype=dtype, quantize=quantize)
-    engine = Engine(model, tokenizer_of(model), proposer=load_proposer(speculative_config), **options)
+    options = {"output_interval": OUTPUT_INTERVAL, "proposer": load_proposer(speculative_config), **options}
+    engine = Engine(model, tokenizer_of(model), **options)
     _warm_up(engine)
     return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
 

@@ -43,14 +43,15 @@ class Engine:
     have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
-    written: the text stays the same, and so do its probabilities. `adapters`, {name: folder}, are LoRA adapters in
-    PEFT's format, of which each request may name one.
+    written: the text stays the same, and so do its probabilities. What is new of an answer whose `output_kind` is
+    "delta" is handed out every `output_interval` seconds (0: every step), its beginning and its end at once.
+    `adapters`, {name: folder}, are LoRA adapters in PEFT's format, of which each request may name one.
     """
 
     def __init__(
         self, model, tokenizer=None, *, max_num_seqs=64, max_num_batched_tokens=512, block_size=32, num_blocks=None,
         kv_cache_memory=None, kv_cache_dtype=None, enable_prefix_caching=True, max_model_len=None, max_step_stretch=2.0,
-        decode_threads=None, proposer=None, max_draft_seqs=4, adapters=None,
+        decode_threads=None, proposer=None, max_draft_seqs=4, output_interval=0.0, adapters=None,
     ):  # fmt: skip
         counts = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, block_size=block_size)
         threads = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
@@ -67,6 +68,8 @@ class Engine:
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
         if next(iter(model.parameters())).device.type != "cpu":
             raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
+        if not output_interval >= 0:
+            raise ValueError(f"`output_interval` must be a number of seconds of at least 0, got {output_interval!r}")
         if not max_step_stretch > 1:
             raise ValueError(f"`max_step_stretch` must be above 1, got {max_step_stretch!r}")
         self.model, self.tokenizer = model, tokenizer_of(model) if tokenizer is None else tokenizer
@@ -88,6 +91,7 @@ class Engine:
             max_model_len=self.max_model_len, kv_cache_dtype=dtype,
             decode_threads=threads, adapters=folders_of(adapters),
         )  # fmt: skip
+        self._interval, self._handed_out = output_interval, 0.0
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
         if proposer is not None:
             self._proposer = proposer if hasattr(proposer, "propose") else ByText(proposer)
@@ -230,16 +234,28 @@ class Engine:
             except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
                 self.scheduler.start_over()
                 raise
-        requests = []
+        requests = self._news(touched, began)
+        self._stats.steps += 1
+        self._stats.step_seconds += time.perf_counter() - began
+        return requests
+
+    def _news(self, touched, now):
+        """Take from `touched` what is to be handed out now."""
+        due, requests, later = now - self._handed_out >= self._interval, [], []
         for request in touched.values():
             if not request.left:
                 self._close(request)
             elif request.silent:
                 continue
+            elif request.sent and not due:
+                later.append(request)
+                continue
             requests.append(request)
         touched.clear()
-        self._stats.steps += 1
-        self._stats.step_seconds += time.perf_counter() - began
+        if later:
+            touched.update((request.id, request) for request in later)
+        elif due:
+            self._handed_out = now
         return requests
 
     def _end_early(self, touched):

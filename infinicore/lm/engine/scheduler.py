@@ -69,8 +69,8 @@ class Scheduler:
         """The `Batch` of the next step.
 
         `prompt_tokens(writing, waiting)` is how many tokens prompts get beside so many sequences that are being
-        written; `waiting` could be written and have yet to begin. As long as the same sequences are written and none needs another block, it is the batch of the step before,
-        unless there are drafts (`drafted`).
+        written; `waiting` could be written and have yet to begin. As long as the same sequences are written and none
+        needs another block, it is the batch of the step before, unless there are drafts (`drafted`).
         """
         if self._again and not self.waiting and not drafted:
             self._again -= 1
