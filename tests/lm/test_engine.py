@@ -175,26 +175,6 @@ def test_greedy_text_is_that_of_generate(story):
         assert (output.outputs[0].token_ids, output.outputs[0].text) == (expected.token_ids, expected.text)
 
 
-def test_answers_that_come_in_between_others(tiny):
-    """Second answers of an early request, and urgent ones, take rows among those that are being written."""
-    long = dict(max_tokens=30, ignore_eos=True, temperature=1.0)
-    requests = [
-        ([1, 2, 3], SamplingParams(seed=1, n=3, **long), 0),
-        ([4, 5], SamplingParams(seed=2, **long), 0),
-        ([6], SamplingParams(seed=3, **long), -1),
-        ([6], SamplingParams(seed=4, n=2, **long), 1),
-        ([6], SamplingParams(seed=5, **long), 0),
-    ]
-    engine = Engine(tiny, max_num_seqs=9)
-    for number, (prompt, params, priority) in enumerate(requests):
-        engine.add_request(number, prompt, params, priority=priority)
-    together = finish(engine)
-    for number, (prompt, params, _) in enumerate(requests):
-        alone = complete(tiny, prompt, params)
-        alone = alone if isinstance(alone, list) else [alone]
-        assert [one.token_ids for one in together[number].outputs] == [one.token_ids for one in alone], number
-
-
 def test_answers_of_one_request_share_its_prompt_and_differ(story):
     params = SamplingParams(n=3, temperature=1.0, seed=5, max_tokens=12)
     engine = Engine(story, max_num_seqs=4, block_size=8)
