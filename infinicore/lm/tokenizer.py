@@ -48,6 +48,10 @@ class Tokenizer:
     def __len__(self):
         return self._backend.get_vocab_size()
 
+    def vocabulary(self):
+        """{text of a token: id}, those included that were added to the vocabulary."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
     def encode(self, text, add_special_tokens=True):
         """Token ids of a text. Special tokens are added where the tokenizer says; not wanted after a chat template."""
         with self._guard:

@@ -1,5 +1,6 @@
 """The engine: every request gets what it gets alone, whatever else runs, and each parameter does what it says."""
 
+import collections
 import itertools
 import pickle
 import random
@@ -12,6 +13,8 @@ import infinicore
 from infinicore import lm
 from infinicore.lm.engine import Engine, SamplingParams, memory
 from infinicore.lm.engine.draws import log_softmax, uniforms
+from infinicore.lm.engine.ngram import NgramProposer
+from infinicore.lm.engine.params import OUTPUT_KINDS
 from infinicore.models import CausalLM, from_pretrained
 from infinicore.models.llama import configs
 
@@ -114,16 +117,6 @@ def test_every_request_gets_what_it_gets_alone(name, count, request):
     assert stats.num_blocks_used == 0 and stats.num_requests_running == stats.num_requests_waiting == 0
 
 
-def test_greedy_text_is_that_of_generate(story):
-    prompts = ["Once upon a time", "Lily and Tom went to", "The dog"]
-    engine = Engine(story, max_num_seqs=4)
-    for prompt in prompts:
-        engine.add_request(prompt, prompt, GREEDY)
-    for prompt, output in finish(engine).items():
-        expected = lm.generate(story, prompt, max_new_tokens=24, temperature=0).finish()[0]
-        assert (output.outputs[0].token_ids, output.outputs[0].text) == (expected.token_ids, expected.text)
-
-
 def test_answers_that_come_in_between_others(tiny):
     """Second answers of an early request, and urgent ones, take rows among those that are being written."""
     long = dict(max_tokens=30, ignore_eos=True, temperature=1.0)
@@ -142,6 +135,44 @@ def test_answers_that_come_in_between_others(tiny):
         alone = complete(tiny, prompt, params)
         alone = alone if isinstance(alone, list) else [alone]
         assert [one.token_ids for one in together[number].outputs] == [one.token_ids for one in alone], number
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_leave_nothing(tiny):
+    """Aborted while they wait, in their prompt, while they write, or when they are done; some with several answers."""
+    rng, live, ended = random.Random(5), [], collections.Counter()
+    engine = Engine(
+        tiny, max_num_seqs=16, max_num_batched_tokens=48, num_blocks=40, block_size=4, proposer=NgramProposer(2, 3, 1)
+    )
+    for number in range(10_000):
+        prompt = [rng.randrange(9) for _ in range(rng.choice([1, 3, 20, 40]))]
+        sampled = dict(temperature=1.0, n=rng.choice([1, 1, 3])) if rng.random() < 0.5 else dict(temperature=0)
+        params = SamplingParams(**sampled, max_tokens=rng.choice([1, 4, 12]), output_kind=rng.choice(OUTPUT_KINDS))
+        engine.add_request(number, prompt, params, priority=rng.choice([0, 0, 1]))
+        live.append(number)
+        while rng.random() < 0.3:
+            engine.abort_request(live[-rng.randint(1, min(30, len(live)))])
+        while len(engine._requests) > rng.choice([0, 20, 40]):
+            ended.update(out.outputs[0].finish_reason for out in engine.step() if out.finished)
+    while engine.has_unfinished_requests():
+        ended.update(out.outputs[0].finish_reason for out in engine.step() if out.finished)
+    assert sum(ended.values()) == 10_000 and ended["abort"] > 500 and ended["length"] > 5000, ended
+    stats = engine.stats()
+    assert stats.num_blocks_used == stats.num_requests_running == stats.num_requests_waiting == 0
+    assert engine.blocks.counts == [0] * 40 and stats.num_preemptions > 100 and stats.accepted_tokens > 100
+    for left in (engine._requests, engine._aborted, engine._deadlines, engine._touched):
+        assert not left
+    assert len(engine.blocks._published) == len(engine.blocks._names) <= 40
+
+
+def test_greedy_text_is_that_of_generate(story):
+    prompts = ["Once upon a time", "Lily and Tom went to", "The dog"]
+    engine = Engine(story, max_num_seqs=4)
+    for prompt in prompts:
+        engine.add_request(prompt, prompt, GREEDY)
+    for prompt, output in finish(engine).items():
+        expected = lm.generate(story, prompt, max_new_tokens=24, temperature=0).finish()[0]
+        assert (output.outputs[0].token_ids, output.outputs[0].text) == (expected.token_ids, expected.text)
 
 
 def test_answers_of_one_request_share_its_prompt_and_differ(story):

@@ -1,6 +1,7 @@
 """Many requests at once: each step runs chunks of prompts together with the next tokens of what is being written."""
 
 import dataclasses
+import itertools
 import time
 
 import numpy as np
@@ -13,11 +14,14 @@ from ...device import usable
 from ...interop.tokenizers import check_text
 from ...io.json import token_ids as ids_in
 from ..batch import Batch, check_ids
-from ..step import build
+from ..step import build, indices
 from ..tokenizer import tokenizer_of
 from . import memory
+from .adapters import folders_of
 from .blocks import BlockManager
 from .draws import Draws
+from .guesses import taken, to_host
+from .hooks import ByText
 from .outputs import EngineStats
 from .pace import Pace
 from .params import SamplingParams, resolve
@@ -42,12 +46,13 @@ class Engine:
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
     written: the text stays the same, and so do its probabilities. What is new of an answer whose `output_kind` is
     "delta" is handed out every `output_interval` seconds (0: every step), its beginning and its end at once.
+    `adapters`, {name: folder}, are LoRA adapters in PEFT's format, of which each request may name one.
     """
 
     def __init__(
         self, model, tokenizer=None, *, max_num_seqs=64, max_num_batched_tokens=512, block_size=32, num_blocks=None,
         kv_cache_memory=None, kv_cache_dtype=None, enable_prefix_caching=True, max_model_len=None, max_step_stretch=2.0,
-        decode_threads=None, proposer=None, max_draft_seqs=4, output_interval=0.0,
+        decode_threads=None, proposer=None, max_draft_seqs=4, output_interval=0.0, adapters=None,
     ):  # fmt: skip
         counts = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, block_size=block_size)
         threads = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
@@ -85,15 +90,26 @@ class Engine:
         self._runner = Runner(
             model, self._sampler, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, kv_cache_dtype=dtype,
-            decode_threads=threads,
+            decode_threads=threads, adapters=folders_of(adapters),
         )  # fmt: skip
         self._interval, self._handed_out = output_interval, 0.0
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
+        if proposer is not None:
+            self._proposer = proposer if hasattr(proposer, "propose") else ByText(proposer)
+            self._proposer.attach(
+                model, self.tokenizer, num_seqs=max_draft_seqs, max_model_len=self.max_model_len,
+                block_size=block_size, num_blocks=num_blocks, decode_threads=threads,
+            )  # fmt: skip
         self._requests, self._aborted, self._deadlines, self._arrivals = {}, {}, {}, 0
         self._touched, self._max_tokens = {}, max_num_batched_tokens  # requests with something new
         self._stats = EngineStats(num_blocks=num_blocks, block_size=block_size)
         self._eos_ids = ids_in("generation_config.json", model.generation_config, "eos_token_id")
         self._eos_ids = tuple(self._eos_ids or model.config.eos_token_ids)
+
+    @property
+    def adapters(self):
+        """The names of the adapters that requests may name."""
+        return tuple(self._runner.adapters.names)
 
     # ---- requests ----
 
@@ -104,12 +120,12 @@ class Engine:
         chosen = {name: getattr(base, name) for name in names}
         return SamplingParams(**{**chosen, **{name: value for name, value in given.items() if value is not None}})
 
-    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None):
+    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None, adapter=None):
         """Queue a request: `prompt` is a text or token ids. Smaller `priority` runs first, then whoever came first.
 
         `deadline` in seconds of `time.monotonic()`: what is not finished then ends with "abort". Without
-        `sampling_params`, `default_params()` count. ValueError or TypeError for what cannot be done, before anything is
-        queued.
+        `sampling_params`, `default_params()` count. `adapter` is the name of one, or None for the model as it is.
+        ValueError or TypeError for what cannot be done, before anything is queued.
         """
         params = self.default_params() if sampling_params is None else sampling_params
         if request_id in self._requests:
@@ -118,6 +134,7 @@ class Engine:
             raise TypeError(f"`priority` must be an integer, got {priority!r}")
         text, ids = self._read(prompt)
         self._check(params)
+        number = self._runner.adapters.number_of(adapter)
         request = Request(request_id, text, ids, params, self.tokenizer, time.monotonic())
         longest = len(ids) + params.max_tokens if params.max_tokens is not None else self.max_model_len
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(self._eos_ids))
@@ -125,7 +142,7 @@ class Engine:
         for index in range(params.best_of or params.n):
             sequence = Sequence(
                 ids, order=(priority, self._arrivals, index), limit=min(longest, self.max_model_len), stop_ids=stop_ids,
-                request=request, index=index,
+                request=request, index=index, adapter=number,
             )  # fmt: skip
             made = params.structured_outputs
             matcher = (
@@ -276,7 +293,10 @@ class Engine:
         if batch.prompt_tokens:
             self._note_chunks(batch.entries, wanted, now - seconds)
         for sequence, first, rows in wanted:
-            self._take(sequence, ids[first : first + rows], logprobs.get(id(sequence)) if logprobs else None, now)
+            tokens = ids[first : first + rows]
+            if rows > 1:
+                tokens = self._verified(sequence, tokens, logits[first : first + rows])
+            self._take(sequence, tokens, logprobs.get(id(sequence)) if logprobs else None, now)
             request = sequence.request
             if sequence.finish_reason is not None:
                 self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
@@ -293,12 +313,15 @@ class Engine:
             if id(sequence) not in writing:
                 self.scheduler.computed(sequence, count)
 
+    def _verified(self, sequence, tokens, logits):
+        """What of a draft and of the tokens that were drawn at its places is to be written."""
+        self._stats.draft_tokens += len(tokens) - 1
+        tokens = taken(sequence, tokens, None if sequence.draft_shares is None else to_host(logits))
+        self._stats.accepted_tokens += len(tokens) - 1
+        return tokens
+
     def _take(self, sequence, tokens, logprobs, now):
-        """Add what was chosen after the last known token of an answer, and after each that was proposed."""
-        if len(tokens) > 1:
-            self._stats.draft_tokens += len(tokens) - 1
-            tokens = tokens[: 1 + _accepted(sequence.draft, tokens)]
-            self._stats.accepted_tokens += len(tokens) - 1
+        """Add what was chosen after the last known token of an answer, and after what of its draft is right."""
         length = len(sequence.token_ids)
         known = length - sequence.num_computed
         self._write(sequence, tokens, logprobs)
@@ -406,14 +429,20 @@ class Engine:
 
     def _propose(self):
         """Ask for tokens that may follow, where few answers are being written; whether there are some."""
-        running = self.scheduler.running
-        few, size = len(running) <= self._max_draft_seqs, self.model.config.vocab_size
+        running, size = self.scheduler.running, self.model.config.vocab_size
         for sequence in running:
-            sequence.draft = ()
-            if few and sequence.left == 1 and sequence.num_new and not sequence.draws.follows:
-                proposed = self._proposer(sequence.token_ids)
-                sequence.draft = tuple(token for token in proposed if type(token) is int and 0 <= token < size)
-        return any(sequence.draft for sequence in running)
+            sequence.draft, sequence.draft_shares = (), None
+        if len(running) > self._max_draft_seqs:
+            return False
+
+        def possible(token):
+            return type(token) is int and 0 <= token < size
+
+        asking = [one for one in running if one.left == 1 and one.num_new and not one.draws.follows]
+        for sequence, (proposed, shares) in zip(asking, self._proposer.propose(asking) if asking else ()):
+            sequence.draft_shares = shares
+            sequence.draft = tuple(itertools.takewhile(possible, proposed))
+        return any(one.draft for one in asking)
 
     # ---- figures, embeddings ----
 
@@ -432,11 +461,12 @@ class Engine:
         )
 
     @no_grad()
-    def embed(self, prompts):
+    def embed(self, prompts, adapter=None):
         """Embeddings float32 [prompts, hidden size]: the last hidden state of each prompt's last token, of length 1.
 
-        `prompts` is a list of texts or of lists of token ids.
+        `prompts` is a list of texts or of lists of token ids, `adapter` the name of one.
         """
+        adapters, number = self._runner.adapters, self._runner.adapters.number_of(adapter)
         rows = [self._read(prompt)[1] for prompt in prompts]
         found, most = np.zeros((len(rows), self.model.config.hidden_size), np.float32), self._max_tokens
         first = 0
@@ -447,19 +477,10 @@ class Engine:
             batch = Batch(rows[first:stop], None, self.model.config.vocab_size)
             cache = batch.scratch_cache(self.model)
             count = range(stop - first)
-            hidden = self.model.decoder(build(cache, self.model.rotary, count, batch.rows, rows=count))
+            step = build(cache, self.model.rotary, count, batch.rows, rows=count)
+            numbers = indices(np.full(step.token_ids.shape[0], number)) if number else None
+            with adapters.used(numbers, step.rows):
+                hidden = self.model.decoder(step)
             found[first:stop] = hidden.to(infinicore.float32).cpu().numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-
-
-def _accepted(draft, ids):
-    """How many of a draft are right: as far as it guessed the tokens `ids` that were drawn.
-
-    Each was drawn from the probabilities after the draft up to there, by the random number of its place: as long as
-    the draft agrees, they are the tokens that single steps would have given.
-    """
-    count = 0
-    while count < len(ids) - 1 and draft[count] == ids[count]:
-        count += 1
-    return count

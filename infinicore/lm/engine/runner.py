@@ -11,15 +11,20 @@ from ...context import NumThreads
 from ...dispatch import mirror
 from ..kvcache import BlockCache
 from ..step import Step, indices
+from .adapters import Adapters
 
 GRAPHS = 16  # that are kept: logits of 64 rows of 150,000 tokens take 19 MB each
 
 
 class Recorded(NamedTuple):
-    """A graph for `size` rows of up to `longest` tokens; its `kind` is that of `Sampler.prepare`."""
+    """A graph for `size` rows of up to `longest` tokens; its `kind` is that of `Sampler.prepare`.
+
+    `adapted`: some rows may use adapters.
+    """
 
     size: int
     kind: str | None
+    adapted: bool
     longest: int
     graph: object
     logits: object
@@ -32,12 +37,13 @@ class Runner:
     A step in which each of B sequences gets one token replays a graph, recorded for the next larger of some sizes, for
     texts up to some length, on which it depends what is worth several threads, and with the choice of the tokens
     where that needs no more than `sampler.launch`. Its inputs are updated in place; what is missing to the size stands
-    still: such rows have no key, and store nothing.
+    still: such rows have no key, and store nothing. `adapters` is {name: folder}.
     """
 
     def __init__(
-        self, model, sampler, *, num_blocks, block_size, max_num_seqs, max_model_len, kv_cache_dtype, decode_threads
-    ):
+        self, model, sampler, *, num_blocks, block_size, max_num_seqs, max_model_len, kv_cache_dtype, decode_threads,
+        adapters=None,
+    ):  # fmt: skip
         self.model, self.block_size, self._sampler = model, block_size, sampler
         self.sizes = graph_sizes(max_num_seqs)
         rows = self.sizes[-1]
@@ -45,10 +51,12 @@ class Runner:
             model.config, kv_cache_dtype, sequences=rows, blocks=num_blocks, block_size=block_size,
             max_length=max_model_len,
         )  # fmt: skip
-        self._inputs = mirror((4, rows), infinicore.int64, self.cache.device)
+        device = self.cache.device
+        self.adapters, self._adapted = Adapters(model, adapters, rows, device), False
+        self._inputs = mirror((4, rows), infinicore.int64, device)
         # The choice of a step writes the tokens of the next one where they are needed.
         self._tokens, self._positions, self._totals, self._slots = self._inputs.host
-        self._graphs, self._recorded = {}, Recorded(0, None, 0, None, None, None)  # all, and the one used last
+        self._graphs, self._recorded = {}, Recorded(0, None, False, 0, None, None, None)  # all, and the one used last
         self._threads = NumThreads(decode_threads)
         self._held, self._wanted = None, ()  # version of the batch that the inputs are of, and its rows
         self._longest = self._until = 0  # of the totals; steps before a row needs its next block
@@ -82,7 +90,7 @@ class Runner:
             self._place(batch.entries, len(batch.entries))
         self._inputs.flush()
         kind = self._sampler.prepare(self._wanted, self._size, batch.version)
-        if self._longest > self._recorded.longest or (self._size, kind) != self._recorded[:2]:
+        if self._longest > self._recorded.longest or (self._size, kind, self._adapted) != self._recorded[:3]:
             self._find(kind)
         elif self._threads.count is None:
             self._recorded.graph.run()
@@ -97,7 +105,7 @@ class Runner:
 
     def _find(self, kind):
         """Run the graph of these inputs, recorded now if there is none yet."""
-        key = self._size, kind, longest_of(self._longest, self.cache.capacity, self._size)
+        key = self._size, kind, self._adapted, longest_of(self._longest, self.cache.capacity, self._size)
         recorded = self._graphs.pop(key, None)
         with self._threads:
             if recorded is None:
@@ -122,6 +130,7 @@ class Runner:
         self._slots[:count] = tables[np.arange(count), places] * self.block_size + offsets
         self._tokens[count:size] = self._positions[count:size] = self._totals[count:size] = 0
         self._slots[count:size] = -1
+        self._adapted = self.adapters.place([sequence.adapter for sequence, _ in entries], size)
         self._moving, self._chosen = self._inputs.host[1:, :count], self._tokens[:count]
         self._longest, self._until = int(self._totals[:count].max()), self.block_size - 1 - int(offsets.max())
         self._wanted = [(sequence, row, 1) for row, (sequence, _) in enumerate(entries)]
@@ -138,7 +147,7 @@ class Runner:
         self._until = self.block_size - 1 - int(offsets.max())
 
     @no_grad()
-    def _record(self, size, kind, longest):
+    def _record(self, size, kind, adapted, longest):
         """Run the step of one token for each of `size` rows, of up to `longest` with those before, and record it."""
         sine, cosine = self.model.rotary.ensure(self.cache.capacity)
         tokens, positions, totals, slots = (self._inputs.tensor[row, :size] for row in range(4))
@@ -158,12 +167,13 @@ class Runner:
         )
         infinicore.start_graph_recording()
         try:
-            logits = self.model.logits(step)
+            with self.adapters.used(self.adapters.recorded(size) if adapted else None):
+                logits = self.model.logits(step)
             if kind != "logits":
                 self._sampler.launch(logits, tokens)
         finally:
             graph = infinicore.stop_graph_recording()
-        return Recorded(size, kind, longest, graph, logits, tokens)
+        return Recorded(size, kind, adapted, longest, graph, logits, tokens)
 
     # ---- prompts, and several tokens of a sequence ----
 
@@ -206,11 +216,13 @@ class Runner:
             longest_query=max(counts),
             longest_total=max(totals),
         )
-        logits = None
-        if rows:
-            logits = self.model.logits(step)
-        else:
-            self.model.decoder(step)
+        numbers = [sequence.adapter for sequence, _ in entries]
+        numbers, logits = indices(np.repeat(numbers, counts)) if any(numbers) else None, None
+        with self.adapters.used(numbers, step.rows):
+            if rows:
+                logits = self.model.logits(step)
+            else:
+                self.model.decoder(step)
         return logits, wanted, None, None
 
 

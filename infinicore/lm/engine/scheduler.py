@@ -148,12 +148,13 @@ class Scheduler:
     def _is_computed_now(self, sequence):
         """Whether a prompt that runs is about to publish what this one would compute next: then it is worth waiting."""
         blocks, ids = self.blocks, sequence.token_ids
-        stop = (len(blocks.find(ids)[0]) + 1) * blocks.block_size
+        stop = (len(blocks.find(ids, sequence.adapter)[0]) + 1) * blocks.block_size
         if stop >= len(ids) or not blocks.enable_prefix_caching:
             return False
         return any(
             one.left > 1 and one.num_computed < stop <= len(one.token_ids) and one.token_ids[:stop] == ids[:stop]
             for one in self.running
+            if one.adapter == sequence.adapter
         )
 
     def _enter(self, batch, sequence, budget):
