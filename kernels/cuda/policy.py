@@ -60,6 +60,17 @@ OWN = {
         for columns, stages in ((256, 4), (128, 6), (64, 8))
     },
     "gemm.wgmma.join": Shape(threads=256),
+    **{
+        f"attention.wgmma.attend_{size}": Shape(
+            "grid",
+            threads=384,
+            shared=(1 + 2 * stages) * size * 256 + 16 + 32 * stages,
+            blocks=1,
+            resident=1,
+            fixed=True,
+        )
+        for size, stages in ((64, 4), (128, 2))
+    },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
 }
 

@@ -1,12 +1,15 @@
-"""Attention: a block for each query row and head."""
+"""Attention: tiles on the matrix units of Hopper for 16-bit floats, else a block for each query row and head."""
 
 from ...blocks.attention import ATTENTION, GRAD
-from ...build.load import kernel
+from ...blocks.cuda import FLASH
+from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
 from ...problems.attention import Attention, AttentionBackward, AttentionForward
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
+ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
+NEAR = 24 << 20  # bytes of keys and values that are worked on side by side: they stay in the second-level cache
 
 
 def _sums(dtype):
@@ -23,11 +26,59 @@ def attention(problem):
     """One launch over the tokens and heads of all sequences."""
     p = problem
     _check(p)
+    if _fits_matrix_units(p):
+        return _on_matrix_units(p)
     tokens = p.q_len if p.starts is not None else p.num_seqs * p.q_len
     size = {"int8": 1, "float32": 4, "float64": 8}.get(p.cache, 2)
     attend = kernel("attention.rows.attend", T=p.dtype, C=p.cache, A=_sums(p.dtype), C_BYTES=size)
     at, numbers = numbers_of(p)
     return Plan((launch(attend, ATTENTION, tokens * p.heads, 1, at, **numbers),))
+
+
+def _fits_matrix_units(p):
+    """Whether tiles serve a problem: plain scores, and keys in blocks of which steps of 128 are made."""
+    aside = p.table is not None and (p.block_size % 8 or (KEYS % p.block_size and p.block_size % KEYS))
+    return (
+        elsewhere().arch == "sm_90a" and p.dtype in ("bfloat16", "float16") and p.cache == p.dtype and p.slopes is None
+        and p.scales is None and p.scale > 0 and max(p.size_qk, p.size_v) <= 2 * WIDTH and p.size_v % 2 == 0
+        and min(p.size_qk, p.size_v, p.num_seqs, p.q_len, p.blocks, p.block_size) > 0 and not aside
+    )  # fmt: skip
+
+
+def _map(p, size, tokens, heads, sequences, strides, box):
+    """The map of rows of heads, by (sequence or block, token, head); None where the copy engine cannot read them."""
+    dims = [(n, by if n > 1 else 8) for n, by in zip((tokens, heads, sequences), (strides[1], strides[2], strides[0]))]
+    if any(by % 8 or by <= 0 for _, by in dims):
+        return None
+    sizes, steps = (size, *(n for n, _ in dims)), [2 * by for _, by in dims]
+    return elsewhere().tensor_map(p.dtype, sizes, steps, (WIDTH, box, 1, 1))
+
+
+def _on_matrix_units(p, lse=False):
+    """One launch over tiles of 128 query rows, the longest ones first."""
+    heads, room = p.heads, p.block_size * (1 if p.table is None else p.table[3])
+    packed = p.starts is not None
+    tiles = p.q_len // ROWS + p.num_seqs + 1 if packed else -(-p.q_len // ROWS)
+    all_heads = heads if packed else heads * p.num_seqs
+    group = heads // p.kv_heads
+    together = max(1, NEAR // (2 * min(room, p.kv_len or room) * (p.size_qk + p.size_v))) * group
+    box = KEYS if p.table is None else min(p.block_size, KEYS)
+    maps = {
+        "map_q": _map(p, p.size_qk, p.q_len, heads, 1 if packed else p.num_seqs, p.q, ROWS),
+        "map_k": _map(p, p.size_qk, p.block_size, p.kv_heads, p.blocks, p.k, box),
+        "map_v": _map(p, p.size_v, p.block_size, p.kv_heads, p.blocks, p.v, box),
+    }
+    gathered = None in maps.values()
+    maps = {name: tensor if tensor and not gathered else (0,) * 16 for name, tensor in maps.items()}
+    at, numbers = numbers_of(p)
+    size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
+    one = launch(
+        kernel(f"attention.wgmma.attend_{size}", T=p.dtype), FLASH, tiles * all_heads, 1, at, **numbers, **maps, lse=0,
+        tiles=tiles, all_heads=all_heads, section=min(all_heads, together), box=box, gathered=int(gathered),
+    )  # fmt: skip
+    places = [(getattr(FLASH, f"map_{name}"), name, 0) for name in "qkv"]
+    places += [(FLASH.lse, "lse", 0)] * lse
+    return Plan((one._replace(places=(*one.places, *places)),))
 
 
 def _pass(p, name, absent, n, **numbers):
@@ -45,10 +96,21 @@ def _pass(p, name, absent, n, **numbers):
     )  # fmt: skip
 
 
+def _without_training(p):
+    """The problem of the forward pass as one of dense batches."""
+    q, out, k, v = ((s[0], s[2], s[1]) for s in (p.q, p.out, p.k, p.v))
+    return Attention(
+        p.dtype, p.dtype, q, out, k, v, p.batch, p.num_rows, p.heads, p.batch, p.num_keys, p.kv_heads, p.size_qk,
+        p.size_v, p.num_keys, p.scale, 2 * int(p.causal), 0, None, None, None, False, None, None, None, None,
+    )  # fmt: skip
+
+
 def forward(problem):
     """One launch over all rows."""
     p, absent = problem, ("g", "dq", "dk", "dv", "parts", "scratch")
     _check(p)
+    if p.mask is None and not p.dropout and _fits_matrix_units(plain := _without_training(p)):
+        return _on_matrix_units(plain, p.lse)
     rows = p.batch * p.heads * p.num_rows
     return Plan((_pass(p, "forward", absent if p.lse else (*absent, "lse"), rows),))
 
