@@ -1,7 +1,7 @@
 """Argument blocks that only GPUs have, and what the host knows of a kernel when it launches it."""
 
 from . import Block
-from .attention import ATTENTION
+from .attention import ATTENTION, GRAD
 
 # `entry` comes first: the host function that launches, which the core calls. `launcher` is the driver's, `stream_at`
 # where the current stream stands, `error_at` the word that errors are written to, with the `number` of the kernel.
@@ -54,3 +54,5 @@ CONV_WEIGHT = Block(f"x g dw {_CONV}")
 # sequences are packed), `section` of which are worked on side by side. The copy engine takes `box` keys at once, where
 # rows lie as it can read them (not `gathered`), by maps of the tensors. `lse`: 0, or the address of [B, H, S].
 FLASH = Block("| lse tiles all_heads section box gathered pad:6=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
+# Its gradients: behind their block `tiles` of rows for each head, `section` heads side by side, and maps as above.
+FLASH_GRAD = Block("| tiles section gathered pad:5=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)

@@ -71,6 +71,19 @@ OWN = {
         )
         for size, stages in ((64, 4), (128, 2))
     },
+    "attention.wgmma_grad.delta": DEFAULT,
+    **{
+        f"attention.wgmma_grad.{name}_{size}": Shape(
+            "grid",
+            threads=384,
+            shared=1536 * size + 4 * 512 + 80,
+            blocks=1,
+            resident=1,
+            fixed=True,
+        )
+        for name in ("queries", "keys")
+        for size in (64, 128)
+    },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
 }
 

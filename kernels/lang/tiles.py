@@ -26,6 +26,39 @@ barrier_tell = _statement(
 clear_16 = _statement("clear_16", "st.shared.v2.b64 [$0], {0, 0};", "r", "Zero 16 bytes at a shared address.")
 
 
+@intrinsic
+def store_float(typingctx, at, value):
+    """Store a float32 at a shared address."""
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        kind = ir.FunctionType(ir.VoidType(), [I32, F32])
+        statement = ir.InlineAsm(kind, "st.shared.f32 [$0], $1;", "r,f,~{memory}", side_effect=True)
+        builder.call(statement, [at, args[1]])
+        return context.get_dummy_value()
+
+    return types.void(at, types.float32), codegen
+
+
+@intrinsic(prefer_literal=True)
+def load_columns(typingctx, at, lanes):
+    """The float32 numbers of the columns of so many values (a literal), from the shared address of a thread's first."""
+    count = literal_of(lanes)
+    if count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        kind, found = ir.FunctionType(ir.LiteralStructType([F32] * 2), [I32]), []
+        for i in range(0, count, 4):
+            text = f"ld.shared.v2.f32 {{$0, $1}}, [$2+{8 * i}];"
+            both = builder.call(ir.InlineAsm(kind, text, "=f,=f,r,~{memory}", side_effect=True), [at])
+            found += [builder.extract_value(both, k) for k in (0, 1)] * 2
+        return _vector(builder, found)
+
+    return Vector(types.float32, count)(at, lanes), codegen
+
+
 def _lanes(builder, value):
     return [builder.extract_element(value, ir.Constant(I32, i)) for i in range(value.type.count)]
 

@@ -75,6 +75,26 @@ def descriptor(place, slab):
 
 
 @jit.inline
+def gather(x, length, size, to, slab):
+    """A row of 64 elements of each slab by this thread: `length` elements from address x (0: none), then zeros."""
+    row = thread()
+    for i in range(size):
+        value = U16(0)
+        if x != 0 and i < length:
+            value = load(ptr(x, U16), i)
+        store_short(to + (i >> 6) * slab + row * 128 + (((i >> 3 & 7) ^ (row & 7)) << 4) + (i & 7) * 2, I64(value))
+
+
+@jit.inline
+def gathered(full):
+    """What the threads of a warpgroup have gathered is there."""
+    fence_async()
+    barrier_of(1, 128)
+    if thread() == 0:
+        barrier_arrive(full)
+
+
+@jit.inline
 def turn_of(turn):
     """The tile number `turn` of this block; every other time blocks choose in reverse, since tiles get shorter."""
     return turn * blocks() + (blocks() - 1 - block() if turn & 1 else block())
@@ -131,20 +151,6 @@ def _attend(size):
         return base + barriers + 16 + 32 * stage
 
     @jit.inline
-    def gather(x, length, to, full):
-        """A row of a slab after the other by each of 128 threads: `length` elements, and zeros; 0: a row of zeros."""
-        row = thread()
-        for i in range(size):
-            value = U16(0)
-            if x != 0 and i < length:
-                value = load(ptr(x, U16), i)
-            store_short(to + (i >> 6) * SLAB + row * 128 + (((i >> 3 & 7) ^ (row & 7)) << 4) + (i & 7) * 2, I64(value))
-        fence_async()
-        barrier_of(1, 128)
-        if row == 0:
-            barrier_arrive(full)
-
-    @jit.inline
     def bring_rows(args, tensor, strides, map_at, seq, kv_head, token, end, to, full, quick):
         """Keys or values of a step, from a token on; an error code."""
         error = 0
@@ -169,7 +175,8 @@ def _attend(size):
             else:
                 x = load(args, tensor) + 2 * offset_of(args, strides, own, place, kv_head)
         length = load(args, FLASH.size_qk) if map_at == FLASH.map_k else load(args, FLASH.size_v)
-        gather(x, length, to, full)
+        gather(x, length, size, to, SLAB)
+        gathered(full)
         return error
 
     @jit.inline
@@ -185,7 +192,8 @@ def _attend(size):
         x = 0
         if row + thread() < q_len:
             x = load(args, FLASH.q) + 2 * offset_of(args, FLASH.q_strides, in_seq, token + thread(), head)
-        gather(x, load(args, FLASH.size_qk), base, full)
+        gather(x, load(args, FLASH.size_qk), size, base, SLAB)
+        gathered(full)
 
     @jit.inline
     def bring(args, n, base, quick):

@@ -1,7 +1,7 @@
 """Attention: tiles on the matrix units of Hopper for 16-bit floats, else a block for each query row and head."""
 
 from ...blocks.attention import ATTENTION, GRAD
-from ...blocks.cuda import FLASH
+from ...blocks.cuda import FLASH, FLASH_GRAD
 from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
@@ -9,6 +9,7 @@ from ...problems.attention import Attention, AttentionBackward, AttentionForward
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
+GRAD_STEP = 64  # rows of a step: `cuda/attention/wgmma_grad.py`
 NEAR = 24 << 20  # bytes of keys and values that are worked on side by side: they stay in the second-level cache
 
 
@@ -81,19 +82,25 @@ def _on_matrix_units(p, lse=False):
     return Plan((one._replace(places=(*one.places, *places)),))
 
 
+def _numbers(p):
+    """The numbers of a pass of training."""
+    return {
+        "q_strides": p.q, "k_strides": p.k, "v_strides": p.v, "out_strides": p.out, "batch": p.batch,
+        "kv_heads": p.kv_heads, "group": p.heads // p.kv_heads, "num_rows": p.num_rows, "num_keys": p.num_keys,
+        "size_qk": p.size_qk, "size_v": p.size_v, "scale": p.scale, "causal": int(p.causal), "dropout": p.dropout,
+        "chunks": 1, "slice_bytes": 0, "slice_items": 1, "key_words": 0, "value_words": 0, "staging": 0,
+        "query_words": 0,
+    }  # fmt: skip
+
+
 def _pass(p, name, absent, n, **numbers):
     """A launch of a pass of training over n rows."""
     if p.mask is None:
         absent += ("mask",)
     else:
         numbers["mask_strides"], numbers["mask_bytes"] = p.mask
-    return launch(
-        kernel(f"attention.grad.{name}", T=p.dtype, A=_sums(p.dtype)), GRAD, n, 1, dict.fromkeys(absent),
-        q_strides=p.q, k_strides=p.k, v_strides=p.v, out_strides=p.out, batch=p.batch, kv_heads=p.kv_heads,
-        group=p.heads // p.kv_heads, num_rows=p.num_rows, num_keys=p.num_keys, size_qk=p.size_qk, size_v=p.size_v,
-        scale=p.scale, causal=int(p.causal), dropout=p.dropout, later=("seed",), chunks=1, slice_bytes=0,
-        slice_items=1, key_words=0, value_words=0, staging=0, query_words=0, **numbers,
-    )  # fmt: skip
+    attend = kernel(f"attention.grad.{name}", T=p.dtype, A=_sums(p.dtype))
+    return launch(attend, GRAD, n, 1, dict.fromkeys(absent), later=("seed",), **_numbers(p), **numbers)
 
 
 def _without_training(p):
@@ -120,9 +127,44 @@ def backward(problem):
     p = problem.forward
     strides = {"g_strides": problem.g, "dq_strides": problem.dq, "dk_strides": problem.dk, "dv_strides": problem.dv}
     rows = p.batch * p.heads * p.num_rows
+    if p.mask is None and not p.dropout and _fits_matrix_units(plain := _without_training(p)):
+        return _backward_on_matrix_units(problem, plain, strides)
     first = _pass(p, "queries", ("parts",), rows, **strides)
     second = _pass(p, "keys", ("parts",), p.batch * p.kv_heads * p.num_keys, **strides)
     return Plan((first, second), (("scratch", rows * (8 if p.dtype == "float64" else 4)),))
+
+
+def _backward_on_matrix_units(problem, plain, strides):
+    """dO * O of all rows, then the gradients of queries, then those of keys and values."""
+    p, g = problem.forward, problem.g
+    heads, group = p.batch * p.heads, p.heads // p.kv_heads
+    grad = (g[0], g[2], g[1])
+    maps = {
+        "map_q": _map(plain, p.size_qk, p.num_rows, p.heads, p.batch, plain.q, GRAD_STEP),
+        "map_k": _map(plain, p.size_qk, p.num_keys, p.kv_heads, p.batch, plain.k, GRAD_STEP),
+        "map_v": _map(plain, p.size_v, p.num_keys, p.kv_heads, p.batch, plain.v, GRAD_STEP),
+        "map_g": _map(plain, p.size_v, p.num_rows, p.heads, p.batch, grad, GRAD_STEP),
+    }
+    gathered = None in maps.values()
+    maps = {name: tensor if tensor and not gathered else (0,) * 16 for name, tensor in maps.items()}
+    size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
+    absent = dict.fromkeys(("mask", "parts"))
+    numbers = _numbers(p) | strides | {"seed": 0}
+    launches = [launch(kernel("attention.wgmma_grad.delta", T=p.dtype), GRAD, heads * p.num_rows, 1, absent, **numbers)]
+    places = [(getattr(FLASH_GRAD, f"map_{name}"), name, 0) for name in "qkvg"]
+    kv_heads = p.batch * p.kv_heads
+    for name, lines, length, others in (
+        ("queries", heads, p.num_rows, p.num_keys * 2),
+        ("keys", kv_heads, p.num_keys, p.num_rows * group * 2),
+    ):
+        tiles, together = -(-length // ROWS), max(1, NEAR // (others * (p.size_qk + p.size_v)))
+        one = launch(
+            kernel(f"attention.wgmma_grad.{name}_{size}", T=p.dtype), FLASH_GRAD, tiles * lines, 1, absent, **numbers,
+            **maps, tiles=tiles, section=min(lines, together * (group if name == "queries" else 1)),
+            gathered=int(gathered),
+        )  # fmt: skip
+        launches.append(one._replace(places=(*one.places, *places)))
+    return Plan(tuple(launches), (("scratch", 4 * heads * p.num_rows),))
 
 
 PLANNERS = {Attention: attention, AttentionForward: forward, AttentionBackward: backward}
