@@ -50,6 +50,7 @@ from ...lang.tiles import (
     row_max,
     row_sum,
     settle,
+    settle_after,
     spread,
     start,
     store_rows,
@@ -340,12 +341,12 @@ def _attend(size):
                     if step * KEYS + KEYS > least_end or step * KEYS < most_begin:
                         scores = seen(scores, step * KEYS, begins, ends)
                     weights, top, total, keep = weigh(scores, top, total, scale)
-                    sums = settle(sums, 0)
+                    sums = settle_after(sums, 0, bitcast(total, INT32))
                     hold(words)
+                    words = narrow(weights, T)
                     if own == 0:
                         barrier_arrive(v_bar + 8)
                     sums = sums * spread(keep, lanes)
-                    words = narrow(weights, T)
                     step += 1
                 if own == 0:  # the next queries may come
                     barrier_arrive(base + barriers + 8)

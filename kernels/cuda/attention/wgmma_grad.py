@@ -39,6 +39,7 @@ from ...lang.tiles import (
     narrow,
     pair,
     settle,
+    settle_after,
     spread,
     start,
     store_float,
@@ -171,6 +172,13 @@ def _gradients(size):
                     gathered(full)
 
     @jit.inline
+    def weigh(scores, key, last, ends, minus, scale):
+        """The weights of the keys from `key` on."""
+        if key + STEP > last:
+            scores = select(columns(VALUES) + INT32(key) < spread(ends, VALUES), scores, F32(-INF))
+        return exp2(muladd(scores, scale, spread(minus, VALUES)))
+
+    @jit.inline
     def query_rows(args, n, base, T):
         """A warpgroup's 64 query rows of all tiles."""
         half, warp, lane = (thread() >> 7) - 1, thread() >> 5 & 3, thread() & 31
@@ -202,26 +210,39 @@ def _gradients(size):
             sums = fill(0.0, F32, lanes)
             barrier_wait(base + barriers, tiles & 1)
             tiles += 1
-            for key in range(0, end, STEP):
-                stage, phase = used & STAGES - 1, used // STAGES & 1
+            stage, phase = used & STAGES - 1, used // STAGES & 1
+            full, place = base + barriers + 16 + 16 * stage, base + stages_at + stage * 2 * step_bytes
+            barrier_wait(full, phase)
+            k, v = descriptor(place, 16), descriptor(place + step_bytes, 16)
+            scores = start(VALUES, query, k, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
+            products = start(VALUES, grad, v, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
+            weights = weigh(settle(scores, 1), 0, last, ends, minus, scale)
+            products = settle(products, 0)
+            slopes = narrow(weights * (products - spread(less, VALUES)), T)
+            for key in range(STEP, end, STEP):
+                before, turned = full, descriptor(place, SLAB)
                 used += 1
+                stage, phase = used & STAGES - 1, used // STAGES & 1
                 full, place = base + barriers + 16 + 16 * stage, base + stages_at + stage * 2 * step_bytes
                 barrier_wait(full, phase)
-                k = descriptor(place, 16)
+                k, v = descriptor(place, 16), descriptor(place + step_bytes, 16)
                 scores = start(VALUES, query, k, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
-                v = descriptor(place + step_bytes, 16)
                 products = start(VALUES, grad, v, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
-                scores = settle(scores, 1)
-                if key + STEP > last:
-                    scores = select(columns(VALUES) + INT32(key) < spread(ends, VALUES), scores, F32(-INF))
-                weights = exp2(muladd(scores, scale, spread(minus, VALUES)))
-                products = settle(products, 0)
-                slopes = narrow(weights * (products - spread(less, VALUES)), T)
-                turned = descriptor(place, SLAB)
-                sums = settle(start(sums, slopes, turned, T, STEP_DEPTH, ROW_MAJOR, ACROSS, SLAB, SLAB), 0)
+                sums = start(sums, slopes, turned, T, STEP_DEPTH, ROW_MAJOR, ACROSS, SLAB, SLAB)
+                weights = weigh(settle(scores, 2), key, last, ends, minus, scale)
+                products = settle_after(products, 1, bitcast(weights, INT32))
+                weights = weights * (products - spread(less, VALUES))
+                sums = settle(sums, 0)
                 hold(slopes)
+                slopes = narrow(weights, T)
                 if lane == 0:
-                    barrier_arrive(full + 8)
+                    barrier_arrive(before + 8)
+            turned = descriptor(place, SLAB)
+            sums = settle(start(sums, slopes, turned, T, STEP_DEPTH, ROW_MAJOR, ACROSS, SLAB, SLAB), 0)
+            hold(slopes)
+            used += 1
+            if lane == 0:
+                barrier_arrive(full + 8)
             if lane == 0:
                 barrier_arrive(base + barriers + 8)
             column = 2 * (lane & 3)
@@ -343,7 +364,7 @@ def _gradients(size):
                     weights = exp2(muladd(scores, scale, -load_columns(numbers, VALUES)))
                     words = narrow(weights, T)
                     g = descriptor(place + step_bytes, SLAB)
-                    products = settle(products, 0)
+                    products = settle_after(products, 0, bitcast(weights, INT32))
                     value_sums = start(value_sums, words, g, T, STEP_DEPTH, ROW_MAJOR, ACROSS, SLAB, SLAB)
                     slopes = narrow(weights * (products - load_columns(numbers + 4 * STEP, VALUES)), T)
                     q = descriptor(place, SLAB)
