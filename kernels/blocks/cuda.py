@@ -50,9 +50,10 @@ CONV_WEIGHT = Block(f"x g dw {_CONV}")
 
 # ---- attention on the matrix units: `kernels/cuda/attention/wgmma.py` ----
 
-# Behind the block of attention: `tiles` of query rows for each of `all_heads` (of all sequences; of one, where the
-# sequences are packed), `section` of which are worked on side by side. The copy engine takes `box` keys at once, where
-# rows lie as it can read them (not `gathered`), by maps of the tensors. `lse`: 0, or the address of [B, H, S].
-FLASH = Block("| lse tiles all_heads section box gathered pad:6=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
-# Its gradients: behind their block `tiles` of rows for each head, `section` heads side by side, and maps as above.
-FLASH_GRAD = Block("| tiles section gathered pad:5=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
+# Behind the block of attention: `tiles` of query rows for each head of each sequence (where sequences are packed: of
+# all of them, for each head); with `pairs` a block takes a long and a short one together. The copy engine takes `box`
+# keys at once, where rows lie as it can read them (not `gathered`), by maps of the tensors. `lse`: 0, or the address
+# of [B, H, S].
+FLASH = Block("| lse tiles pairs box gathered pad:7=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
+# Its gradients: behind their block `tiles` of rows for each head, and maps as above.
+FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)

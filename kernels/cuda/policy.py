@@ -71,7 +71,7 @@ OWN = {
         )
         for size, stages in ((64, 4), (128, 2))
     },
-    "attention.wgmma_grad.delta": DEFAULT,
+    "attention.wgmma_grad.delta": _HEAD_ROW,
     **{
         f"attention.wgmma_grad.{name}_{size}": Shape(
             "grid",

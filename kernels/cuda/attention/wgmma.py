@@ -96,25 +96,30 @@ def gathered(full):
 
 
 @jit.inline
-def turn_of(turn):
-    """The tile number `turn` of this block; every other time blocks choose in reverse, since tiles get shorter."""
-    return turn * blocks() + (blocks() - 1 - block() if turn & 1 else block())
+def turn_of(turn, pairs):
+    """The tile number `turn` of this block; with `pairs` it has two that follow one another, a long and a short one."""
+    return (((turn >> pairs) * blocks() + block()) << pairs) + (turn & pairs)
+
+
+@jit.inline
+def tile_in(index, tiles, pairs):
+    """(head of all, tile) of a number: with `pairs` the last tile, the first, the last but one, the second, ..."""
+    head = ratio(index, tiles)
+    tile = index - head * tiles
+    if pairs != 0:
+        tile = tile >> 1 if tile & 1 else tiles - 1 - (tile >> 1)
+    return head, tile
 
 
 @jit.inline
 def tile_of(args, index):
     """(sequence, head, first row, first query token, query tokens, first key, keys, error) of a tile."""
-    tiles, heads = load(args, FLASH.tiles), load(args, FLASH.group) * load(args, FLASH.kv_heads)
-    section = load(args, FLASH.section)
-    before = ratio(index, section * tiles)
-    rest = index - before * section * tiles
-    width = min(section, load(args, FLASH.all_heads) - before * section)
-    tile = ratio(rest, width)
-    head = before * section + rest - tile * width
+    heads = load(args, FLASH.group) * load(args, FLASH.kv_heads)
+    head, tile = tile_in(index, load(args, FLASH.tiles), load(args, FLASH.pairs))
     if load(args, FLASH.starts) == 0:
         seq = ratio(head, heads)
         q_start, q_len, kv_start, kv_len, status = sequence(args, seq)
-        return seq, head - seq * heads, (tiles - 1 - tile) * ROWS, q_start, q_len, kv_start, kv_len, status
+        return seq, head - seq * heads, tile * ROWS, q_start, q_len, kv_start, kv_len, status
     for seq in range(load(args, FLASH.num_seqs) + 1):
         q_start, q_len, kv_start, kv_len, status = sequence(args, seq)
         if status != 0:
@@ -200,8 +205,9 @@ def _attend(size):
     def bring(args, n, base, quick):
         """All that a block reads, by one thread if `quick`, else by a warpgroup; an error code."""
         used, tiles, turn, error = INT32(0), INT32(0), INT32(0), INT32(0)  # few registers are left to this warpgroup
-        while turn * blocks() < n:
-            index = turn_of(turn)
+        pairs = load(args, FLASH.pairs)
+        while (turn >> pairs << pairs) * blocks() < n:
+            index = turn_of(turn, pairs)
             turn = INT32(turn + 1)
             if index >= n:
                 continue
@@ -288,8 +294,9 @@ def _attend(size):
         stage, phase, q_phase, turn, error = 0, 0, 0, 0, 0
         if half == 1:  # the first group begins
             barrier_tell(TURNS, 256)
-        while turn * blocks() < n:
-            index = turn_of(turn)
+        pairs = load(args, FLASH.pairs)
+        while (turn >> pairs << pairs) * blocks() < n:
+            index = turn_of(turn, pairs)
             turn += 1
             if index >= n:
                 continue

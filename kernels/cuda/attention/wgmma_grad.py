@@ -24,6 +24,7 @@ from ...lang.ptx import (
     fence_async,
     fence_barriers,
     fewer_registers,
+    from_lane,
     more_registers,
     thread,
     warp_barrier,
@@ -47,45 +48,45 @@ from ...lang.tiles import (
 )
 from ..block import read, vector
 from ..gemm.wgmma import ratio
-from .wgmma import INF, LOG2E, WIDTH, descriptor, gather, gathered, turn_of
+from .wgmma import INF, LOG2E, WIDTH, descriptor, gather, gathered, tile_in, turn_of
 
 INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
 ROWS, STEP = 128, 64  # of a tile; rows that come at a time
 VALUES, STEP_DEPTH = STEP // 2, STEP // 16  # of a thread, in a step; products of 16
 TILE_SLAB, SLAB = ROWS * WIDTH * 2, STEP * WIDTH * 2
 STAGES, WARPS = 4, 8
+DELTA_ROWS = 16
 NUMBERS = 8 * STEP  # bytes of the log-sum-exp and delta of a step
 
 
 @jit.inline
 def delta(args, lo, hi, T):
-    """Rows [lo, hi) of [B, H, S]: the sum of dO * O."""
+    """The sums of dO * O of 16 rows of [B, H, S], a row for eight threads."""
     rows, heads = load(args, GRAD.num_rows), load(args, GRAD.group) * load(args, GRAD.kv_heads)
-    size = load(args, GRAD.size_v)
-    for index in range(lo, hi):
-        line = ratio(index, rows)
-        row, own = index - line * rows, ratio(line, heads)
-        head = line - own * heads
-        g = ptr(load(args, GRAD.g), T) + offset_of(args, GRAD.g_strides, own, head, row)
-        out = ptr(load(args, GRAD.out), T) + offset_of(args, GRAD.out_strides, own, head, row)
-        total = vector(g, 0.0)
-        for i in range(0, size, 8):
-            total = muladd(read(g, i, size - i, total), read(out, i, size - i, total), total)
-        store(ptr(load(args, GRAD.scratch), F32), index, reduce_add(total))
+    size, index = load(args, GRAD.size_v), lo * DELTA_ROWS + (thread() >> 3)
+    there = index < load(args, GRAD.batch) * heads * rows
+    line = ratio(index if there else 0, rows)
+    row, own = (index if there else 0) - line * rows, ratio(line, heads)
+    head = line - own * heads
+    g = ptr(load(args, GRAD.g), T) + offset_of(args, GRAD.g_strides, own, head, row)
+    out = ptr(load(args, GRAD.out), T) + offset_of(args, GRAD.out_strides, own, head, row)
+    sums = vector(g, 0.0)
+    for i in range((thread() & 7) * 8, size, 64):
+        sums = muladd(read(g, i, size - i, sums), read(out, i, size - i, sums), sums)
+    total = reduce_add(sums)
+    for apart in (1, 2, 4):
+        total += from_lane(total, apart)
+    if there and thread() & 7 == 0:
+        store(ptr(load(args, GRAD.scratch), F32), index, total)
     return 0
 
 
 @jit.inline
-def tile_of(args, index, heads, reverse):
-    """(batch, head, first row) of a tile; those of a section of heads, the longest ones first."""
-    tiles, section = load(args, GRAD.tiles), load(args, GRAD.section)
-    before = ratio(index, section * tiles)
-    rest = index - before * section * tiles
-    width = min(section, load(args, GRAD.batch) * heads - before * section)
-    tile = ratio(rest, width)
-    head = before * section + rest - tile * width
+def tile_of(args, index, heads):
+    """(batch, head, first row) of a tile."""
+    head, tile = tile_in(index, load(args, GRAD.tiles), load(args, GRAD.causal))
     own = ratio(head, heads)
-    return own, head - own * heads, (tiles - 1 - tile if reverse else tile) * ROWS
+    return own, head - own * heads, tile * ROWS
 
 
 @jit.inline
@@ -142,12 +143,13 @@ def _gradients(size):
         heads = load(args, GRAD.group) * load(args, GRAD.kv_heads)
         used, tiles, turn = INT32(0), INT32(0), INT32(0)  # few registers are left to this warpgroup
         rows, num_keys = load(args, GRAD.num_rows), load(args, GRAD.num_keys)
-        while turn * blocks() < n:
-            index = turn_of(turn)
+        pairs = load(args, GRAD.causal)
+        while (turn >> pairs << pairs) * blocks() < n:
+            index = turn_of(turn, pairs)
             turn = INT32(turn + 1)
             if index >= n:
                 continue
-            own, head, row = tile_of(args, index, heads, True)
+            own, head, row = tile_of(args, index, heads)
             full = base + barriers
             barrier_wait(full + 8, tiles & 1 ^ 1)
             tiles = INT32(tiles + 1)
@@ -188,12 +190,13 @@ def _gradients(size):
         query = descriptor(base + half * 64 * WIDTH * 2, 16)
         grad = descriptor(base + tile_bytes + half * 64 * WIDTH * 2, 16)
         used, tiles, turn = 0, 0, 0
-        while turn * blocks() < n:
-            index = turn_of(turn)
+        pairs = load(args, GRAD.causal)
+        while (turn >> pairs << pairs) * blocks() < n:
+            index = turn_of(turn, pairs)
             turn += 1
             if index >= n:
                 continue
-            own, head, row = tile_of(args, index, heads, True)
+            own, head, row = tile_of(args, index, heads)
             first_row = row + half * 64
             my_row = first_row + warp * 16 + (lane >> 2)
             line = (own * heads + head) * num_rows
@@ -290,12 +293,13 @@ def _gradients(size):
         kv_heads, rows, num_keys = load(args, GRAD.kv_heads), load(args, GRAD.num_rows), load(args, GRAD.num_keys)
         used, tiles, turn = INT32(0), INT32(0), INT32(0)
         copies = not quick or thread() == 0
-        while turn * blocks() < n:
-            index = turn_of(turn)
+        pairs = load(args, GRAD.causal)
+        while (turn >> pairs << pairs) * blocks() < n:
+            index = turn_of(turn, pairs)
             turn = INT32(turn + 1)
             if index >= n:
                 continue
-            own, kv_head, key = tile_of(args, index, kv_heads, False)
+            own, kv_head, key = tile_of(args, index, kv_heads)
             full, to = base + barriers, base + tile_bytes
             if copies:
                 barrier_wait(full + 8, tiles & 1 ^ 1)
@@ -336,12 +340,13 @@ def _gradients(size):
         key_tile = descriptor(base + half * 64 * WIDTH * 2, 16)
         value_tile = descriptor(base + tile_bytes + half * 64 * WIDTH * 2, 16)
         used, tiles, turn = INT32(0), INT32(0), INT32(0)
-        while turn * blocks() < n:
-            index = turn_of(turn)
+        pairs = load(args, GRAD.causal)
+        while (turn >> pairs << pairs) * blocks() < n:
+            index = turn_of(turn, pairs)
             turn = INT32(turn + 1)
             if index >= n:
                 continue
-            own, kv_head, key = tile_of(args, index, kv_heads, False)
+            own, kv_head, key = tile_of(args, index, kv_heads)
             my_key = key + half * 64 + warp * 16 + (lane >> 2)
             limits = pair(INT32(my_key), INT32(my_key + 8)) - INT32(2 * (lane & 3))
             masked = key + half * 64 + 63 if load(args, GRAD.causal) != 0 else -1

@@ -9,8 +9,7 @@ from ...problems.attention import Attention, AttentionBackward, AttentionForward
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
-GRAD_STEP = 64  # rows of a step: `cuda/attention/wgmma_grad.py`
-NEAR = 24 << 20  # bytes of keys and values that are worked on side by side: they stay in the second-level cache
+GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
 
 
 def _sums(dtype):
@@ -57,12 +56,9 @@ def _map(p, size, tokens, heads, sequences, strides, box):
 
 def _on_matrix_units(p, lse=False):
     """One launch over tiles of 128 query rows, the longest ones first."""
-    heads, room = p.heads, p.block_size * (1 if p.table is None else p.table[3])
-    packed = p.starts is not None
+    packed, heads = p.starts is not None, p.heads
     tiles = p.q_len // ROWS + p.num_seqs + 1 if packed else -(-p.q_len // ROWS)
     all_heads = heads if packed else heads * p.num_seqs
-    group = heads // p.kv_heads
-    together = max(1, NEAR // (2 * min(room, p.kv_len or room) * (p.size_qk + p.size_v))) * group
     box = KEYS if p.table is None else min(p.block_size, KEYS)
     maps = {
         "map_q": _map(p, p.size_qk, p.q_len, heads, 1 if packed else p.num_seqs, p.q, ROWS),
@@ -75,7 +71,7 @@ def _on_matrix_units(p, lse=False):
     size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
     one = launch(
         kernel(f"attention.wgmma.attend_{size}", T=p.dtype), FLASH, tiles * all_heads, 1, at, **numbers, **maps, lse=0,
-        tiles=tiles, all_heads=all_heads, section=min(all_heads, together), box=box, gathered=int(gathered),
+        tiles=tiles, pairs=int(p.causal != 0 and not packed), box=box, gathered=int(gathered),
     )  # fmt: skip
     places = [(getattr(FLASH, f"map_{name}"), name, 0) for name in "qkv"]
     places += [(FLASH.lse, "lse", 0)] * lse
@@ -137,7 +133,7 @@ def backward(problem):
 def _backward_on_matrix_units(problem, plain, strides):
     """dO * O of all rows, then the gradients of queries, then those of keys and values."""
     p, g = problem.forward, problem.g
-    heads, group = p.batch * p.heads, p.heads // p.kv_heads
+    heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
     grad = (g[0], g[2], g[1])
     maps = {
         "map_q": _map(plain, p.size_qk, p.num_rows, p.heads, p.batch, plain.q, GRAD_STEP),
@@ -150,18 +146,14 @@ def _backward_on_matrix_units(problem, plain, strides):
     size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
     absent = dict.fromkeys(("mask", "parts"))
     numbers = _numbers(p) | strides | {"seed": 0}
-    launches = [launch(kernel("attention.wgmma_grad.delta", T=p.dtype), GRAD, heads * p.num_rows, 1, absent, **numbers)]
+    rows = -(-heads * p.num_rows // DELTA_ROWS)
+    launches = [launch(kernel("attention.wgmma_grad.delta", T=p.dtype), GRAD, rows, 1, absent, **numbers)]
     places = [(getattr(FLASH_GRAD, f"map_{name}"), name, 0) for name in "qkvg"]
-    kv_heads = p.batch * p.kv_heads
-    for name, lines, length, others in (
-        ("queries", heads, p.num_rows, p.num_keys * 2),
-        ("keys", kv_heads, p.num_keys, p.num_rows * group * 2),
-    ):
-        tiles, together = -(-length // ROWS), max(1, NEAR // (others * (p.size_qk + p.size_v)))
+    for name, lines, length in (("queries", heads, p.num_rows), ("keys", kv_heads, p.num_keys)):
+        tiles = -(-length // ROWS)
         one = launch(
             kernel(f"attention.wgmma_grad.{name}_{size}", T=p.dtype), FLASH_GRAD, tiles * lines, 1, absent, **numbers,
-            **maps, tiles=tiles, section=min(lines, together * (group if name == "queries" else 1)),
-            gathered=int(gathered),
+            **maps, tiles=tiles, gathered=int(gathered),
         )  # fmt: skip
         launches.append(one._replace(places=(*one.places, *places)))
     return Plan(tuple(launches), (("scratch", 4 * heads * p.num_rows),))
