@@ -30,8 +30,7 @@ from ...lang.ptx import (
     dynamic_shared,
     fence_async,
     fence_barriers,
-    fewer_registers,
-    more_registers,
+    set_registers,
     store_short,
     thread,
 )
@@ -353,7 +352,8 @@ def _attend(size):
                     words = narrow(weights, T)
                     if own == 0:
                         barrier_arrive(v_bar + 8)
-                    sums = sums * spread(keep, lanes)
+                    if lane(keep, 0) != 1.0 or lane(keep, 1) != 1.0:  # rare after the first keys
+                        sums = sums * spread(keep, lanes)
                     step += 1
                 if own == 0:  # the next queries may come
                     barrier_arrive(base + barriers + 8)
@@ -385,7 +385,7 @@ def _attend(size):
         barrier()
         error = 0
         if thread() < 128:
-            fewer_registers()
+            set_registers(72)
             whole = (load(args, FLASH.q) | load(args, FLASH.k) | load(args, FLASH.v)) & 15 == 0
             if load(args, FLASH.gathered) == 0 and whole:
                 if thread() == 0:
@@ -393,7 +393,7 @@ def _attend(size):
             else:
                 error = bring(args, hi, base, False)
         else:
-            more_registers()
+            set_registers(216)
             error = attend_rows(args, hi, base, T)
         return error
 

@@ -23,9 +23,8 @@ from ...lang.ptx import (
     dynamic_shared,
     fence_async,
     fence_barriers,
-    fewer_registers,
     from_lane,
-    more_registers,
+    set_registers,
     thread,
     warp_barrier,
 )
@@ -260,13 +259,13 @@ def _gradients(size):
         base = dynamic_shared()
         new_barriers(base + barriers, 1 + STAGES, 1)
         if thread() < 128:
-            fewer_registers()
+            set_registers(40)
             if not whole(args):
                 bring_keys(args, hi, base, False)
             elif thread() == 0:
                 bring_keys(args, hi, base, True)
         else:
-            more_registers()
+            set_registers(232)
             query_rows(args, hi, base, T)
         return 0
 
@@ -399,13 +398,13 @@ def _gradients(size):
         base = dynamic_shared()
         new_barriers(base + barriers, 1 + STAGES, 2)
         if thread() < 128:
-            fewer_registers()
+            set_registers(40)
             if not whole(args):
                 bring_queries(args, hi, base, False)
             elif thread() == 0 or thread() >> 5 == 1:
                 bring_queries(args, hi, base, True)
         else:
-            more_registers()
+            set_registers(232)
             key_rows(args, hi, base, T)
         return 0
 
