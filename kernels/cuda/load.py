@@ -136,7 +136,7 @@ class Kernels:
         path, words, ptx = compiled(name, source, self.arch, shape)
         self.gpu.enter()
         # The driver's linker makes parts of programs, in which it ignores what a warpgroup says of its registers and
-        # ends each product of tiles before the next: attention took 1.9 times as long. What it loads is whole; it
+        # ends each product of tiles before the next: attention took 1.5 times as long. What it loads is whole; it
         # keeps the code in a cache of its own.
         image = ptx + b"\0" if shape.kind == "grid" else self._cubin(path, ptx)
         most = 0x7FFFFFFF if shape.kind == "thread" else self.multiprocessors * shape.resident

@@ -140,8 +140,8 @@ def settle(typingctx, sums, pending):
 def settle_after(typingctx, sums, pending, words):
     """As `settle`, but what `words` need (of numbers that are not negative) is computed before.
 
-    ptxas takes the wait for free, and would compute them behind it: attention was 0.54 instead of 0.9 x torch. So the
-    wait stands behind a trap that never comes, of which ptxas knows nothing: no bits of such numbers are all ones.
+    ptxas takes the wait for free, and would compute them behind it. So the wait stands behind a trap that never comes,
+    of which ptxas knows nothing: no bits of such numbers are all ones.
     """
     count = literal_of(pending)
     if count is None:

@@ -352,8 +352,7 @@ def _attend(size):
                     words = narrow(weights, T)
                     if own == 0:
                         barrier_arrive(v_bar + 8)
-                    if lane(keep, 0) != 1.0 or lane(keep, 1) != 1.0:  # rare after the first keys
-                        sums = sums * spread(keep, lanes)
+                    sums = sums * spread(keep, lanes)
                     step += 1
                 if own == 0:  # the next queries may come
                     barrier_arrive(base + barriers + 8)

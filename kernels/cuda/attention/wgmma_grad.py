@@ -368,7 +368,7 @@ def _gradients(size):
                     weights = exp2(muladd(scores, scale, -load_columns(numbers, VALUES)))
                     words = narrow(weights, T)
                     g = descriptor(place + step_bytes, SLAB)
-                    products = settle_after(products, 0, bitcast(weights, INT32))
+                    products = settle(products, 0)
                     value_sums = start(value_sums, words, g, T, STEP_DEPTH, ROW_MAJOR, ACROSS, SLAB, SLAB)
                     slopes = narrow(weights * (products - load_columns(numbers + 4 * STEP, VALUES)), T)
                     q = descriptor(place, SLAB)
