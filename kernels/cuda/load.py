@@ -1,6 +1,7 @@
 """Kernels of GPUs by name: from memory, the disk cache, or the compiling process; and what launches them.
 
-The cache has PTX for each architecture, and beside it the machine code that the driver made of it (`.cubin`).
+The cache has PTX for each architecture, and beside it the machine code that the driver made of it (`.cubin`); that of
+kernels of a whole grid the driver keeps.
 """
 
 import ctypes
