@@ -91,7 +91,7 @@ class Runner:
             for sequence, token in zip(rows, ids.tolist()):
                 self.tokens[sequence] = token
         else:
-            self.model.decoder(step)
+            self.model.states(step)
         for sequence, piece in zip(sequences, chunks):
             self.held[sequence] += piece
         return sum(map(len, chunks))

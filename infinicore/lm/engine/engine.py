@@ -423,7 +423,7 @@ class Engine:
             batch = Batch(rows[first:stop], None, self.model.config.vocab_size)
             cache = batch.scratch_cache(self.model)
             count = range(stop - first)
-            hidden = self.model.decoder(build(cache, self.model.rotary, count, batch.rows, rows=count))
+            hidden = self.model.states(build(cache, self.model.rotary, count, batch.rows, rows=count))
             found[first:stop] = hidden.to(infinicore.float32).numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)

@@ -168,7 +168,7 @@ class Runner:
         )
         if rows:
             return self.model.logits(step), wanted, None
-        self.model.decoder(step)
+        self.model.states(step)
         return None, wanted, None
 
 

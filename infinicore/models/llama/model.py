@@ -101,6 +101,10 @@ class DecoderLayer(nn.Module):
         normed, residual = _add_norm(self.self_attn(normed, step), residual, self.post_attention_layernorm)
         return self.mlp(normed), residual
 
+    def number(self, layer):
+        """Keep keys and values as layer `layer` of a cache."""
+        self.self_attn.layer = layer
+
     @nn.hooks.entry
     def attend(self, addend, residual, positions):
         """The same for dense addends [B, T, hidden size], differentiable."""
@@ -120,16 +124,43 @@ def _add_norm(addend, residual, norm):
 class Decoder(nn.Module):
     """Embedding, layers, last normalisation: a `Step` of T tokens to hidden states [R, hidden size]."""
 
+    carried = 2  # tensors between layers
+    span = None  # the layers (first, stop) that this rank has, if others have the rest: `models.stages`
+
     def __init__(self, config, dtype):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
         self.layers = nn.ModuleList(DecoderLayer(config, layer, dtype) for layer in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
 
+    @property
+    def stack(self):
+        return self.layers
+
+    @property
+    def embedding(self):
+        return self.embed_tokens
+
+    def drop(self, begin, end, elsewhere):
+        """Let go of what comes before the layers, or behind them."""
+        if begin:
+            self.embed_tokens = elsewhere
+        if end:
+            self.norm = elsewhere
+
     def forward(self, step):
-        addend, residual = self.embed_tokens(step.token_ids), None
+        state = self.begin(step)
         for layer in self.layers:
-            addend, residual = layer(addend, residual, step)
+            state = layer(*state, step)
+        return self.end(state, step)
+
+    def begin(self, step):
+        """What the first layer takes: its arguments before `step`."""
+        return self.embed_tokens(step.token_ids), None
+
+    def end(self, state, step):
+        """Hidden states of what the last layer returned."""
+        addend, residual = state
         if step.rows is not None:
             addend = infinicore.embedding(step.rows, addend)
             residual = infinicore.embedding(step.rows, residual)
