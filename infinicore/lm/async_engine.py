@@ -2,23 +2,38 @@
 
 from ..context import set_num_threads
 from ..models import from_pretrained
+from . import ranks
 from .engine import Engine, SamplingParams, ngram
 from .server.client import EngineClient
 from .tokenizer import tokenizer_of
 
 
-def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_config=None, **options):
+def load_engine(
+    model, *, dtype=None, quantize=None, threads=None, speculative_config=None, tensor_parallel_size=1,
+    pipeline_parallel_size=1, **options,
+):  # fmt: skip
     """(an `Engine` of the checkpoint folder or GGUF file at `model`, what a server wants to know of it).
 
     `dtype` and `quantize` are `from_pretrained`'s, `speculative_config` says how tokens are guessed (see
-    `ngram.from_config`), `options` are the engine's. Its kernels are ready to run.
+    `ngram.from_config`), `options` are the engine's. Its kernels are ready to run. With the sizes of a divided model,
+    this is the first of as many ranks; the others call `follow_engine`.
     """
-    if threads is not None:
-        set_num_threads(threads)
-    model = from_pretrained(model, dtype=dtype, quantize=quantize)
+    sizes = {"tensor_parallel_size": tensor_parallel_size, "pipeline_parallel_size": pipeline_parallel_size}
+    model = _load(model, threads, dtype=dtype, quantize=quantize, **sizes)
     engine = Engine(model, tokenizer_of(model), proposer=ngram.from_config(speculative_config), **options)
     _warm_up(engine)
     return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
+
+
+def follow_engine(model, *, threads=None, **options):
+    """Compute a part of the steps of an engine that the first rank has loaded alike; ends the process with it."""
+    _load(model, threads, **options)
+
+
+def _load(model, threads, **options):
+    if threads is not None:
+        set_num_threads(threads)
+    return ranks.load(model, loader=from_pretrained, **options)
 
 
 def _warm_up(engine):

@@ -12,6 +12,7 @@ launches of it, and the others record theirs: from then on the message names a g
 import atexit
 import itertools
 import sys
+import traceback
 import weakref
 
 import numpy as np
@@ -21,8 +22,11 @@ import infinicore
 from ..autograd import no_grad
 from ..core import launch as core_launch
 from ..distributed import collectives as c
+from ..distributed import world
 from ..distributed.group import Group
+from ..distributed.mesh import Mesh
 from ..distributed.tensor_parallel import gather_last
+from ..distributed.world import PeerError
 from .kvcache import BlockCache, ScratchCache
 from .step import Step
 
@@ -243,9 +247,6 @@ def load(path, *, tensor_parallel_size=1, pipeline_parallel_size=1, loader, **op
 
     `loader(path, mesh=, **options)` is `from_pretrained`. What cannot be done is an error on the first rank alone.
     """
-    from ..distributed import world
-    from ..distributed.mesh import Mesh
-
     sizes = {"tp": tensor_parallel_size, "pp": pipeline_parallel_size}
     for name, size in zip(("tensor_parallel_size", "pipeline_parallel_size"), sizes.values()):
         if type(size) is not int or size < 1:
@@ -267,9 +268,22 @@ def load(path, *, tensor_parallel_size=1, pipeline_parallel_size=1, loader, **op
             _leave(2)
         raise
     if world.rank():
-        model.ranks.follow()
+        _follow(model.ranks)
         _leave(0)
     return model
+
+
+def _follow(ranks):
+    """Follow to the end; an error ends all ranks, which would wait for this one."""
+    try:
+        ranks.follow()
+    except BaseException as error:
+        if isinstance(error, PeerError):
+            print(f"infinicore: error: {error}", file=sys.stderr)  # noqa: T201
+        else:
+            traceback.print_exc()
+        sys.stderr.flush()
+        ranks.world.comm.Abort(1)
 
 
 def _leave(status):

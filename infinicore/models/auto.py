@@ -137,7 +137,8 @@ def _load(checkpoint, config, dtype, quantize, progress, mesh=None):
         scheme = config.quantization
         exact = dtype.itemsize < 4 or bool(scheme or quantize)
         stages.keep_stage(model, mesh.pp)
-        parts.divide(model, mesh, exact=exact, rows=scheme.rows if layout.layers else 1)
+        rows = {"rows": layout.layers, "head_rows": "lm_head" in layout.layers}
+        parts.divide(model, mesh, exact=exact, **{name: scheme.rows if any_ else 1 for name, any_ in rows.items()})
         found = {name: stored for name, stored in found.items() if stages.is_here(model, name)}
         checkpoint = parts.part_of_checkpoint(checkpoint, found, layout, model, transposed)
         layout.take_part(model)

@@ -75,11 +75,12 @@ class LanguageModel(nn.Module):
             )
         return self.divide(group, sequence_parallel)
 
-    def divide(self, group, sequence_parallel=False, exact=False, rows=1):
+    def divide(self, group, sequence_parallel=False, exact=False, rows=1, head_rows=1):
         """The same for a model whose weights are to be loaded, which may have fewer heads of keys than ranks.
 
         Those are then held by several neighbours. With `exact`, for inference, results are those of one process bit for
-        bit (`GatheringLinear`). Ranks have multiples of `rows` outputs, as the format of a checkpoint asks for.
+        bit (`GatheringLinear`). Ranks have multiples of `rows` outputs of layers, and of `head_rows` of the head, as the
+        format of a checkpoint asks for.
         """
         config, size = self.config, group.size
         if self.tensor_group is not None:
@@ -90,7 +91,7 @@ class LanguageModel(nn.Module):
         options = {
             "vocabulary": {}, "norm": {}, "inner": {"unit": rows}, "query": {"unit": query},
             "key": {"unit": dim, "copies": copies}, "three": {"parts": 3, "unit": dim},
-            "head": {"gather_output": rows == 1, "unit": rows, "sequence_parallel": False},
+            "head": {"gather_output": head_rows == 1, "unit": head_rows, "sequence_parallel": False},
         }  # fmt: skip
         heads = {"num_attention_heads": (stop - first) * query // dim, "num_key_value_heads": (stop - first) // copies}
         heads["num_key_value_heads"] = max(1, heads["num_key_value_heads"])

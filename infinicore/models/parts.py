@@ -81,14 +81,14 @@ def _part_of(entry, cut):
     return dataclasses.replace(entry, shape=tuple(shape), stop=entry.start + nbytes)
 
 
-def divide(model, mesh, *, exact, rows=1, whole=()):
+def divide(model, mesh, *, exact, whole=(), **rows):
     """Divide a model whose parameters are unset among `mesh.tp`: see `LanguageModel.divide`.
 
     `whole` are patterns of its plan that each rank keeps as they are.
     """
     if mesh.tp.size == 1:
         return
-    plan = model.divide(mesh.tp, exact=exact, rows=rows)
+    plan = model.divide(mesh.tp, exact=exact, **rows)
     plan = {at: job for at, job in plan.items() if at not in whole and ("*" in at or is_here(model, f"{at}.weight"))}
     parallelize(model, mesh, plan, values=False)
 
