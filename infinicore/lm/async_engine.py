@@ -20,6 +20,8 @@ def load_engine(
     """
     sizes = {"tensor_parallel_size": tensor_parallel_size, "pipeline_parallel_size": pipeline_parallel_size}
     model = _load(model, threads, dtype=dtype, quantize=quantize, **sizes)
+    if model.ranks is not None:
+        model.ranks.leave_when_terminated()
     engine = Engine(model, tokenizer_of(model), proposer=ngram.from_config(speculative_config), **options)
     _warm_up(engine)
     return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}

@@ -11,6 +11,7 @@ launches of it, and the others record theirs: from then on the message names a g
 
 import atexit
 import itertools
+import signal
 import sys
 import traceback
 import weakref
@@ -48,7 +49,7 @@ class Ranks:
         self.caches, self.graphs = weakref.WeakKeyDictionary(), {}
         self._numbers = itertools.count(1)
         self._gone = []  # what the leader no longer has: (kind, number)
-        self._inside = self._stopped = False
+        self._inside = self._stopped = self._leaving = False
         if self.world.rank == 0:
             atexit.register(self.stop)
 
@@ -74,6 +75,8 @@ class Ranks:
         self._send(header, indices, *tables)
         result = self._compute(step, head)
         self._inside = False
+        if self._leaving:
+            raise SystemExit(0)
         return result
 
     def _describe(self, array, step, head):
@@ -121,6 +124,16 @@ class Ranks:
     def _send(self, *tensors):
         peers = range(1, self.world.size)
         c.batch([c.P2P("send", x, peer) for peer in peers for x in tensors], self.steps)
+
+    def leave_when_terminated(self):
+        """End this process at SIGTERM as at the end of a program: after the step that runs, and with the others."""
+
+        def leave(*_):
+            self._leaving = True
+            if not self._inside:
+                raise SystemExit(0)
+
+        signal.signal(signal.SIGTERM, leave)
 
     def stop(self):
         """Let the others go; the model cannot be used any more. Called at the end of the process."""
