@@ -211,7 +211,10 @@ class GatheringLinear(_ParallelLinear):
         group = world_group(group)
         share = _divided("out_features", out_features, group, unit=rows)
         self._set_up(in_features, share.length(group.rank), bias, group, False, dtype)
-        self.whole_size, self.source = (in_features, out_features), _divided("in_features", in_features, group, unit=unit)
+        self.whole_size, self.source = (
+            (in_features, out_features),
+            _divided("in_features", in_features, group, unit=unit),
+        )
         _divide(self, **{"weight": share, "bias": share} if bias else {"weight": share})
         if init.wanted():
             self.reset_parameters()

@@ -85,7 +85,7 @@ def load(arguments):
     """The model, with progress on standard error; threads are set first. Followers stay in here until the end."""
     import infinicore
 
-    from ..lm import ranks
+    from ..lm import divided
 
     if arguments.threads is not None:
         if arguments.threads < 1:
@@ -98,11 +98,11 @@ def load(arguments):
     chosen = {"dtype": arguments.dtype, "quantize": arguments.quantize}
     chosen |= {"tensor_parallel_size": arguments.tp, "pipeline_parallel_size": arguments.pp}
     if is_follower(arguments):
-        return ranks.load(arguments.model, **chosen, loader=infinicore.models.from_pretrained)
+        return divided.load(arguments.model, **chosen, loader=infinicore.models.from_pretrained)
     progress.show_compilation()
     with progress.Line("loading weights") as line:
         loader = infinicore.models.from_pretrained
-        return ranks.load(arguments.model, **chosen, loader=loader, progress=line.update)
+        return divided.load(arguments.model, **chosen, loader=loader, progress=line.update)
 
 
 def peak_memory_bytes():

@@ -2,7 +2,7 @@
 
 from ..context import set_num_threads
 from ..models import from_pretrained
-from . import ranks
+from . import divided
 from .engine import Engine, SamplingParams, ngram
 from .server.client import EngineClient
 from .tokenizer import tokenizer_of
@@ -35,7 +35,7 @@ def follow_engine(model, *, threads=None, **options):
 def _load(model, threads, **options):
     if threads is not None:
         set_num_threads(threads)
-    return ranks.load(model, loader=from_pretrained, **options)
+    return divided.load(model, loader=from_pretrained, **options)
 
 
 def _warm_up(engine):

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 from ..models import LanguageModel, from_pretrained
-from . import chat, ranks
+from . import chat, divided
 from .conversation import encode
 from .engine import Engine, SamplingParams
 from .tokenizer import load_config
@@ -45,7 +45,7 @@ class LLM:
                 raise ValueError("`model` is loaded already: give its path, to divide it among ranks")
             self.model = model
         else:
-            self.model = ranks.load(model, loader=from_pretrained, dtype=dtype, quantize=quantize, **sizes)
+            self.model = divided.load(model, loader=from_pretrained, dtype=dtype, quantize=quantize, **sizes)
         self.engine = Engine(self.model, tokenizer, **options)
         self.default_params = self.engine.default_params(**given)
         self._template = None

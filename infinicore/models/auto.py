@@ -3,14 +3,12 @@
 from pathlib import Path
 
 from ..device import usable
-from ..distributed.objects import agree
 from ..dtype import dtype as as_dtype
 from ..io import GGUFFile
 from ..io.gguf import is_gguf
 from ..io.json import read_json
-from ..lm.ranks import Ranks
 from ..nn import init
-from . import gguf, parts, quantized, repack, stages
+from . import gguf, quantized, repack, stages
 from .checkpoint import Checkpoint, Copy, CopyTransposed
 from .registry import architecture_for, architecture_of
 
@@ -73,6 +71,9 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     if mesh is not None and mesh.world.size > 1:
         if mesh.tp.size * mesh.pp.size != mesh.world.size:
             raise ValueError(f"`mesh` must divide a model along `tp` and `pp` alone, got {mesh!r}")
+        from ..distributed.objects import agree
+        from ..lm.ranks import Ranks
+
         model = agree(mesh.world, lambda: _load_path(path, wanted, quantize, progress, mesh))
         model.ranks = Ranks(model, mesh)
         return model
@@ -134,6 +135,8 @@ def _load(checkpoint, config, dtype, quantize, progress, mesh=None):
     with init.skipped():
         model = architecture_for(config).model(config, dtype=dtype, tied=tied)
     if mesh is not None:
+        from . import parts
+
         scheme = config.quantization
         exact = dtype.itemsize < 4 or bool(scheme or quantize)
         stages.keep_stage(model, mesh.pp)

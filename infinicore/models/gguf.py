@@ -15,7 +15,7 @@ from infinicore import nn
 from ..io.gguf import FLOATS, GGUFFile
 from ..kernels.build import isa
 from ..nn import init
-from . import parts, repack, stages
+from . import repack, stages
 from .llama import configs, names
 from .llama.model import CausalLM
 
@@ -220,6 +220,8 @@ def load(path, dtype=None, progress=None, mesh=None):
     key = repack.cache_key([file.path], "gguf" if _has_blocks(file) else None, mesh=mesh)
     head = file
     if mesh is not None:
+        from . import parts
+
         stages.keep_stage(model, mesh.pp)
         quantised = file.entries[found[names.EMBEDDING]].kind not in FLOATS
         # Rows of a quantised table are taken from the mapped file, which the ranks of a node share.

@@ -79,8 +79,8 @@ class LanguageModel(nn.Module):
         """The same for a model whose weights are to be loaded, which may have fewer heads of keys than ranks.
 
         Those are then held by several neighbours. With `exact`, for inference, results are those of one process bit for
-        bit (`GatheringLinear`). Ranks have multiples of `rows` outputs of layers, and of `head_rows` of the head, as the
-        format of a checkpoint asks for.
+        bit (`GatheringLinear`). Ranks have multiples of `rows` outputs of layers, and of `head_rows` of the head, as
+        the format of a checkpoint asks for.
         """
         config, size = self.config, group.size
         if self.tensor_group is not None:

@@ -139,6 +139,8 @@ def part_of_gguf(file, found, model):
         share, entry = known.get(name), file.entries[stored]
         if share is not None:
             if share.dim != 0 and entry.kind not in FLOATS:
-                raise NotImplementedError(f"{file.path}: tensor {stored!r} of {entry.kind} cannot be cut along its rows")
+                raise NotImplementedError(
+                    f"{file.path}: tensor {stored!r} of {entry.kind} cannot be cut along its rows"
+                )
             cuts[stored] = Cut(share.dim, tuple(share.ranges(model.tensor_group.rank)))
     return PartFile(file, cuts)

@@ -50,9 +50,7 @@ class Layout:
         self.is_part = True
         here = {path: suffixes for path, (_, suffixes) in self.layers.items() if is_here(model, f"{path}.weight")}
         modules = {path: model.get_submodule(path) for path in here}
-        self.layers = {
-            path: ((modules[path].out_features, modules[path].in_features), here[path]) for path in modules
-        }
+        self.layers = {path: ((modules[path].out_features, modules[path].in_features), here[path]) for path in modules}
 
     def _unused(self, checkpoint, held):
         """Tensors of quantised layers that nothing is lost without: for other engines, and biases of zeros."""

@@ -17,7 +17,8 @@ class Elsewhere(nn.Module):
 def bounds(model, ranks):
     """Where the layers of each of `ranks` stages begin, and the end: stages of equal cost, as far as layers allow.
 
-    The cost is that of reading weights, of which the last stage has the head too. ValueError for more ranks than layers.
+    The cost is that of reading weights, of which the last stage has the head too. ValueError for more ranks than
+    layers.
     """
     config, layers = model.config, model.decoder.stack
     if len(layers) < ranks:

@@ -2,7 +2,14 @@
 
 import importlib.util
 import json
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
+import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +87,66 @@ def test_both_axes_and_messages(ranks, stories):
     assert ranks(4, "inference.py", json.dumps(cases)).stdout.count("done") == 4
     done = ranks(2, "inference.py", json.dumps(both(str(stories), False)), INFINICORE_COMM_TRANSPORT="messages")
     assert done.stdout.count("done") == 2
+
+
+def test_a_rank_that_ends(ranks, stories):
+    done = ranks(2, "inference_gone.py", stories, check=False)
+    assert done.returncode != 0 and "rank 1" in done.stderr and "which has ended" in done.stderr, done.stderr[-3000:]
+
+
+def test_generate(ranks, command, stories):
+    given = ["generate", "--model", stories, "--prompt", "Once upon a time", "--temperature", 0, "--max-new-tokens", 20]
+    alone = json.loads(command(*given, "--json").stdout)
+    for axis in ("--tp", "--pp"):
+        done = command("run", "-n", 2, *given, "--json", axis, 2)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["token_ids"] == alone["token_ids"]  # one object: of the first rank alone
+    done = command("run", "-n", 2, *given, "--pp", 2, "--tp", 2)
+    assert done.returncode == 2 and done.stderr.count("infinicore: error") == 1
+    assert "needs 4 ranks, and this job has 2" in done.stderr
+    done = command("run", "-n", 2, *given[:2], stories / "nothing", *given[3:], "--tp", 2)
+    assert done.returncode == 2 and done.stderr.count("infinicore: error: there is no folder") == 1
+
+
+def test_serve(ranks, stories):
+    """Rank 0 schedules and serves; an engine that is killed ends the job with a sentence."""
+    pytest.importorskip("fastapi")
+    line = [sys.executable, "-m", "infinicore", "run", "-n", "2", "serve", "--tp", "2", "--port", "0", "--model"]
+    job = subprocess.Popen([*line, f"m={stories}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = re.search(r"http://\S+", job.stdout.readline()).group()
+        body = {"model": "m", "prompt": "Once upon", "max_tokens": 12, "temperature": 0, "seed": 1}
+        asked = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode())
+        asked.add_header("Content-Type", "application/json")
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(asked, timeout=60) as answer:
+                    text = json.loads(answer.read())["choices"][0]["text"]
+                break
+            except OSError:  # it listens before the model is there
+                time.sleep(0.1)
+        alone = infinicore.models.from_pretrained(stories).generate("Once upon", max_new_tokens=12, temperature=0.0)
+        assert text == alone.finish()[0].text
+        engine = [pid for pid in children(job.pid, 2) if "infinicore.lm.server" in command_line(pid)]
+        os.kill(engine[0], signal.SIGKILL)
+        _, errors = job.communicate(timeout=60)
+        assert job.returncode != 0 and "which has ended" in errors, errors
+    finally:
+        job.kill()
+
+
+def children(pid, depth):
+    """Processes below one, to some depth."""
+    found = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == pid]
+    return found + [below for child in found if depth for below in children(child, depth - 1)]
+
+
+def parent_of(stat):
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return None
+
+
+def command_line(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()

@@ -34,9 +34,9 @@ class Engine:
     `tokenizer` (None: the model's) reads and writes texts. `max_num_seqs` answers are written at once, and a step
     computes at most `max_num_batched_tokens` tokens; beside what is being written, prompts get as many as make a step
     `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as
-    many as fit into `kv_cache_memory` bytes of a rank (None: half of the memory that is free, and no more than the answers can
-    fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers
-    have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
+    many as fit into `kv_cache_memory` bytes of a rank (None: half of the memory that is free, and no more than the
+    answers can fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts
+    and answers have in common is computed once. `max_model_len` (None: the model's context) limits both together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
     written: the text stays the same, and so do its probabilities.

@@ -55,8 +55,8 @@ def canonical(name):
     return "model." + name
 
 
-# How tensor-parallel ranks divide the layers: see `infinicore.distributed.parallelize`. The options of a layer are those
-# that `LanguageModel.tensor_parallel` makes for its kind of part.
+# How tensor-parallel ranks divide the layers: see `infinicore.distributed.parallelize`. The options of a layer are
+# those that `LanguageModel.divide` makes for its kind of part.
 PLAN = {
     "model.embed_tokens": ("vocab", "vocabulary"),
     "model.layers.*.self_attn.q_proj": ("column", "query"),
