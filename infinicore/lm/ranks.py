@@ -208,13 +208,14 @@ class Ranks:
     def _compute(self, step, head):
         """This rank's part of a step; on the first rank, the result."""
         decoder, stage = self.model.decoder, self.mesh.pp
+        layers = getattr(decoder, decoder.pieces[1])
         if stage.rank == 0:
             state = decoder.begin(step)
         else:
             state = self._receive_state(step.token_ids.shape[0], stage)
-        first, stop = decoder.span or (0, len(decoder.stack))
+        first, stop = decoder.span or (0, len(layers))
         for number in range(first, stop):
-            state = decoder.stack[number](*state, step)
+            state = layers[number](*state, step)
         if stage.rank < stage.size - 1:
             c.batch([c.P2P("send", x, stage.rank + 1) for x in state], stage)
             return self._take_result(step, head) if self.world.rank == 0 else None

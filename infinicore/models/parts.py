@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ..distributed.parallelize import parallelize, shares
+from ..distributed.divide import parallelize, shares
 from ..io.gguf import FLOATS
 from .stages import is_here
 

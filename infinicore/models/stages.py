@@ -14,13 +14,18 @@ class Elsewhere(nn.Module):
         raise NotImplementedError("this module is on another rank")
 
 
+def stack_of(decoder):
+    """The layers."""
+    return getattr(decoder, decoder.pieces[1])
+
+
 def bounds(model, ranks):
     """Where the layers of each of `ranks` stages begin, and the end: stages of equal cost, as far as layers allow.
 
     The cost is that of reading weights, of which the last stage has the head too. ValueError for more ranks than
     layers.
     """
-    config, layers = model.config, model.decoder.stack
+    config, layers = model.config, stack_of(model.decoder)
     if len(layers) < ranks:
         raise ValueError(f"`num_hidden_layers` ({len(layers)}) must be at least the {ranks} ranks of `pp`")
     layer = sum(parameter.numel() for parameter in layers[0].parameters())
@@ -39,17 +44,18 @@ def keep_stage(model, group):
     edges = bounds(model, group.size)
     first, stop = edges[group.rank], edges[group.rank + 1]
     decoder, dtype, last = model.decoder, model.dtype, group.rank == group.size - 1
-    tied = model.lm_head.weight is decoder.embedding.weight
-    for number, layer in enumerate(decoder.stack):
+    begin, _, end = decoder.pieces
+    tied, stack = model.lm_head.weight is getattr(decoder, begin[0]).weight, stack_of(decoder)
+    for number, layer in enumerate(stack):
         if first <= number < stop:
             layer.number(number - first)
         else:
-            decoder.stack[number] = Elsewhere(dtype)
+            stack[number] = Elsewhere(dtype)
     decoder.span = first, stop
-    if group.rank > 0:
-        decoder.drop(begin=not (tied and last), end=False, elsewhere=Elsewhere(dtype))
+    gone = (() if group.rank == 0 or (tied and last) else begin) + (() if last else end)
+    for name in gone:
+        setattr(decoder, name, Elsewhere(dtype))
     if not last:
-        decoder.drop(begin=False, end=True, elsewhere=Elsewhere(dtype))
         model.lm_head = Elsewhere(dtype)
     model.use_config({"num_hidden_layers": stop - first})
 
