@@ -94,6 +94,37 @@ class Linear(Module):
         return sizes if self.quantized is None else f"{sizes}, {self.quantized.format.name}"
 
 
+class AdaptedLinear(Linear):
+    """`base` and what a subclass adds to it (`added`); weight, bias, attributes and hooks are those of `base`."""
+
+    def __init__(self, base):
+        if type(base) is not Linear:
+            raise TypeError(f"`base` must be an infinicore.nn.Linear, got {type(base).__name__}")
+        Module.__init__(self)
+        self._take_over(base)
+
+    def _take_over(self, source, but=()):
+        tables = ("_parameters", "_buffers", "_modules", "_transient_buffers", *but)
+        self.__dict__.update({name: value for name, value in source.__dict__.items() if name not in tables})
+        self._parameters.clear()
+        self._parameters.update(source._parameters)
+
+    def plain(self, but=()):
+        """The layer as a `Linear`, with the weight as it is now; `but` are attributes of the subclass."""
+        with init.skipped():
+            layer = Linear(self.in_features, 0, bias=False)
+        AdaptedLinear._take_over(layer, self, but)
+        return layer
+
+    def forward(self, input):
+        added = self.added(input)
+        if added is None:
+            return super().forward(input)
+        if self.quantized is not None:
+            return super().forward(input) + added
+        return infinicore.linear(input, self.weight, self.bias, alpha=self.alpha, residual=added)
+
+
 class Bilinear(Module):
     """`x1 @ weight[k] @ x2 + bias[k]` for each k: [..., in1] and [..., in2] to [..., out]."""
 
@@ -168,16 +199,20 @@ class PackedLinear(Module):
     def _parameter_addresses(self):
         return [p.address for part in self._parts for p in (part.weight, part.bias) if p is not None]
 
-    def _pack_again(self):
-        """Bring parameters that were assigned to the parts (or copied with the module) into one tensor."""
+    def _pack_again(self, values=True):
+        """Bring parameters that were assigned to the parts (or copied with the module) into one tensor.
+
+        Without `values` they are to be set later: only the layout counts.
+        """
+        join = infinicore.cat if values else _room
         parts = self._parts
         biased = [part.bias is not None for part in parts]
         if any(biased) != all(biased):
             raise ValueError(f"the parts {', '.join(self._part_names)} must all have a bias, or none of them")
         plain = all(part.quantized is None for part in parts)
         with infinicore.no_grad():
-            bias = infinicore.cat([part.bias for part in parts]) if all(biased) else None
-            self._attach(infinicore.cat([part.weight for part in parts]) if plain else None, bias)
+            bias = join([part.bias for part in parts]) if all(biased) else None
+            self._attach(join([part.weight for part in parts]) if plain else None, bias)
 
     def _replace_tensors(self, fn, done):
         # The pack first, then the views of it: converted one by one they would lose their common memory.
@@ -238,6 +273,12 @@ class PackedLinear(Module):
                 shape = (*given.shape[:-1], part.out_features)
                 terms[i] = infinicore.zeros(shape, dtype=given.dtype, device=given.device)
         return infinicore.cat(terms, dim=-1)
+
+
+def _room(tensors):
+    """An unset tensor as long as these one after another."""
+    shape = sum(x.shape[0] for x in tensors), *tensors[0].shape[1:]
+    return infinicore.empty(shape, dtype=tensors[0].dtype, device=tensors[0].device)
 
 
 def _show(part, name, view):
