@@ -229,12 +229,12 @@ class _Reader:
             )
         return name
 
-    def _other_name(self, name):
-        """The name of a tied parameter, or of its state, under which it was saved."""
+    def _other_name(self, name, others=()):
+        """The name of a tied parameter, or of its state, under which it was saved, in a piece or among `others`."""
         for one, other in [*self.aliases.items(), *((b, a) for a, b in self.aliases.items())]:
             if name == one or name.startswith(f"optimizer.{one}."):
                 swapped = other + name[len(one) :] if name == one else f"optimizer.{other}" + name[10 + len(one) :]
-                if swapped in self.pieces:
+                if swapped in self.pieces or swapped in others:
                     return swapped
         return name
 
@@ -345,9 +345,9 @@ def _states(reader, own, name, keys, others):
     """States of one parameter."""
     found = {}
     for key in keys:
-        at = reader._other_name(f"optimizer.{name}.{key}")
-        if f"optimizer.{name}.{key}" in reader.pieces:
-            at = f"optimizer.{name}.{key}"
+        at = f"optimizer.{name}.{key}"
+        if at not in reader.pieces and at not in others:
+            at = reader._other_name(at, others)
         if at in reader.pieces:
             entry = reader.pieces[at][0][2]
             shape, kind = tuple(entry["shape"]), dtype(entry["dtype"])
