@@ -116,9 +116,16 @@ cdef tuple _key_of(tuple args, tuple names, bint training, list operands, list n
     list, the key has the type, and the list gets the value.
     """
     cdef list parts = [_count(), names]
+    cdef Py_ssize_t i, j
     if not _describe(args, parts, operands, numbers, training) or not operands:
         return None
     parts.append((<TensorBase>operands[0]).device)
+    for i in range(1, len(operands)):
+        for j in range(i):
+            if operands[i] is operands[j]:  # whose address stands where could not be told of two others
+                parts.append(-i)
+                parts.append(j)
+                break
     return tuple(parts)
 
 
@@ -351,16 +358,6 @@ cdef _see(dict table, tuple key):
     table[key] = True
 
 
-cdef bint _distinct(list operands):
-    """Whether no tensor is there twice: of such a call, it could not be told whose address stands where."""
-    cdef Py_ssize_t i, j
-    for i in range(1, len(operands)):
-        for j in range(i):
-            if operands[i] is operands[j]:
-                return False
-    return True
-
-
 def make_known(dict table, slow, learn, others, bint apart=False):
     """`slow`, but calls of layouts that `table` has go straight to their launches.
 
@@ -394,8 +391,6 @@ def make_known(dict table, slow, learn, others, bint apart=False):
                     _see(table, key)
                     return slow(*args, **kwargs)
                 if known is True:
-                    if not _distinct(operands):
-                        return slow(*args, **kwargs)
                     table[key] = None  # unless `learn` knows better
                     answer = learn(args, kwargs, values, names)
                     failed = failed + 1 if table.get(key) is None else -MOST_KNOWN

@@ -180,16 +180,19 @@ cdef inline bint _tracks(TensorBase a):
     return a.tracked and infinicore_mode & GRAD
 
 
-def record_into(list records):
-    """Append the launches of this thread to the list `records` too; None ends recording."""
+def record_into(list records, bint learns=False):
+    """Append the launches of this thread to the list `records` too; None ends recording.
+
+    `learns`: not for a graph, but to learn what a call launches, so that nothing is refused.
+    """
     global infinicore_records
     _own.records = records
-    infinicore_records = records is not None
+    infinicore_records = 0 if records is None else 2 if learns else 1
 
 
 def recording():
-    """The list that launches of this thread are appended to, or None."""
-    return _own.records if infinicore_records else None
+    """The list of a graph that launches of this thread are appended to, or None."""
+    return _own.records if infinicore_records == 1 else None
 
 
 def gather_team():

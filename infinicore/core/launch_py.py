@@ -106,8 +106,11 @@ def deed():
     """Nothing: calls are not known here."""
 
 
-def record_into(records):
-    """Append the launches of this thread to the list `records` too; None ends recording."""
+def record_into(records, learns=False):
+    """Append the launches of this thread to the list `records` too; None ends recording.
+
+    `learns`: not for a graph, but to learn what a call launches, which nobody does here.
+    """
     _thread.recording = records
 
 
