@@ -171,6 +171,30 @@ def deed():
     infinicore_deeds += 1
 
 
+def numbers_of(TensorBase x):
+    """The elements of a contiguous tensor in the host's memory as a list; None for what NumPy has to read.
+
+    (`item` takes 0.15 us so, and 1.5 through NumPy.)
+    """
+    global infinicore_deeds
+    cdef Py_ssize_t i
+    cdef str name = x.dtype.name
+    if x.device is not _cpu or not x.contiguous_ or infinicore_records == 1 or x.numel_ > 4096:
+        return None
+    if name == "float32":
+        found = [(<float*>x.address)[i] for i in range(x.numel_)]
+    elif name == "float64":
+        found = [(<double*>x.address)[i] for i in range(x.numel_)]
+    elif name == "int64":
+        found = [(<int64_t*>x.address)[i] for i in range(x.numel_)]
+    elif name == "bool":
+        found = [(<unsigned char*>x.address)[i] != 0 for i in range(x.numel_)]
+    else:
+        return None
+    infinicore_deeds += 1
+    return found
+
+
 cdef inline bint _plain():
     """Whether calls may take the fast path as far as the state of the thread goes."""
     return not infinicore_records and not infinicore_mode & WATCH

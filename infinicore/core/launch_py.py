@@ -323,3 +323,13 @@ def recall(table, args):
 def make_known(table, slow, learn, others, apart=False):
     """`slow` itself: `know` fills no table here."""
     return slow
+
+
+def make_known_view(table, slow):
+    """`slow` itself, which makes the views."""
+    return slow
+
+
+def numbers_of(x):
+    """None: NumPy reads values."""
+    return None

@@ -6,7 +6,6 @@ The compiled core (`core/launch_cy.pyx`) does the next call of the same layouts 
 from ..core import launch as core_launch
 from ..core import layout, memory
 from ..core.tensor_cy import TensorBase
-from ..kernels.build import jit
 
 
 def state_of(operands):
@@ -90,9 +89,9 @@ def learn(table, args, names, function):
 def _remember_all(table, args, names, operands, result, records, arena, before):
     deeds, versions = state_of(operands)
     results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
-    if deeds != before[0] + len(records) or not records or not 0 < len(results) <= 8:
+    if deeds != before[0] + len(records) or not 0 < len(results) <= 8:
         return
-    places = _Places()
+    places = _Places(operands[0].device.backend)
     for i, x in enumerate(operands):
         if not any(x is other for other in operands[:i]):
             places.enter(x.storage.address, x.storage.nbytes, i, x.address)
@@ -102,13 +101,17 @@ def _remember_all(table, args, names, operands, result, records, arena, before):
             return
         same = [i for i, operand in enumerate(operands) if x is operand]
         block = x.storage.block
-        if not same:
+        shown = [i for i, operand in enumerate(operands) if x.storage is operand.storage]
+        if not same and len({id(operands[i]) for i in shown}) == 1:
+            results[k] = shown[0], x
+        elif not same:
             if block is None or block.arena is not arena or not _is_dense(x, given=False) or block in given:
                 return
             given.append(block)
             places.enter(block.address, block.size, core_launch.RESULT - made, x.address)
             made += 1
-        results[k] = same[0] if same else x
+        if same:
+            results[k] = same[0]
     scratch = 0
     for block in arena.blocks:
         if block not in given:
@@ -126,16 +129,17 @@ def _remember_all(table, args, names, operands, result, records, arena, before):
             return
         launches.append((kernel, block, found, n, n // parts if parts > 1 else 0))
     writes = [(i, now - then) for i, (now, then) in enumerate(zip(versions, before[1])) if now != then]
-    whole = tuple(results) if isinstance(result, (tuple, list)) or type(results[0]) is int else results[0]
+    whole = results[0] if result is results[0] else tuple(results)
     if isinstance(result, list) or (isinstance(result, tuple) and len(result) < 2):
-        return
+        return  # what a known call returns is one tensor, or a tuple of several
     core_launch.know(table, args, names, whole, launches, scratch, None, writes, constants)
 
 
 class _Places:
     """Which memory belongs to whom: addresses among the numbers of a block."""
 
-    def __init__(self):
+    def __init__(self, backend):
+        self._backend = backend
         self._spans = []  # (first address, one past the last, owner, address that its offsets count from)
 
     def enter(self, address, nbytes, owner, start):
@@ -150,7 +154,7 @@ class _Places:
                 return None
             if owners and owners[0][0] is not None:
                 found.append((place, *owners[0]))
-            elif not owners and 1 << 32 <= value < 1 << 47 and not jit.is_kernel(value):
+            elif not owners and 1 << 32 <= value < 1 << 47 and not self._backend.has_kernel(value):
                 return None
         return found
 

@@ -300,11 +300,6 @@ def load_kernel(name, source):
         return address
 
 
-def is_kernel(address):
-    """Whether a kernel lies at this address."""
-    return address in _addresses.values()
-
-
 def assembly(name, source):
     """The machine code of a kernel as text (for tests and for reading)."""
     _, code = _compile(disk.path_of(name, source), source)
