@@ -12,7 +12,7 @@ def add_arguments(parser):
 
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     compare = actions.add_parser("compare", help="measure ours and the installed peers in turn, and print the ratios")
-    suite = "default: all but scaling, serving and distributed"
+    suite = "default: all but ops, scaling, serving and distributed"
     compare.add_argument("--suite", action="append", choices=tuple(SUITES), help=suite)
     compare.add_argument("--family", action="append", metavar="NAME", help="of the suite ops: only ops of this family")
     layouts = ("contiguous", "transposed", "sliced", "small")
@@ -120,6 +120,8 @@ def _compare(arguments):
 
     compare.compare(cases, options, on_row, shlex.join(["infinicore", *sys.argv[1:]]))
     print(f"\n{report.means(rows)}")
+    if any(row["suite"] == "ops" for row in rows):
+        print(report.summary(rows))
     if moved:
         print(f"\n{moved.summary(rows)}")
     if arguments.markdown:
@@ -147,6 +149,8 @@ def _table(arguments):
     except (KeyError, TypeError):
         raise ValueError(f"`{arguments.file}` is not a file of rows: give what `compare --json` wrote") from None
     print(f"{text}\n{report.means(rows)}")
+    if any(row["suite"] == "ops" for row in rows):
+        print(report.summary(rows))
     if moved:
         print(f"\n{moved.summary(rows)}")
     if arguments.plots:

@@ -283,6 +283,8 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
     global infinicore_deeds
     infinicore_deeds += 1
     if n <= 0:
+        if infinicore_records == 2:  # it counts, but does nothing
+            _own.records.append((kernel, (), 0, 1, [], errors))
         return 0
     parts = _parts(kernel, n, grain)
     if count > 96:

@@ -124,6 +124,8 @@ def _remember_all(table, args, names, operands, result, records, arena, before):
             places.enter(x.address, x.nbytes, None, 0)
     launches = []
     for kernel, block, n, parts, _, _ in records:
+        if not n:
+            continue
         found = places.of(block)
         if found is None or kernel & 1:
             return

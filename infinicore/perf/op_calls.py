@@ -290,4 +290,3 @@ all: b[n,n], 1
 count_nonzero: b[n,n], 1
 aminmax: f[n,n]
 """
-

@@ -146,5 +146,3 @@ def table(quick):
 def families():
     """The families of ops, as `--family` names them."""
     return sorted({case.family for case in _all(True)})
-
-

@@ -12,7 +12,7 @@ from .libm import nextafter as libm_nextafter
 from .libm import pow as libm_pow
 from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vsqrt
 from .vector import Vector
-from .vmath import F32, F64, I32, I64, INF, NAN, copysign, exp
+from .vmath import F32, F64, I32, I64, INF, NAN, exp
 from .vmath import pow as pow_of_integers
 
 PI = 3.141592653589793
