@@ -1,11 +1,14 @@
 """What the suite `ops` calls of rows whose inputs do not follow from their kind: one line an op.
 
-`name: arguments` is the call of both sides, `name: arguments = expression` names PyTorch's in terms of the inputs `x0`,
-`x1`, ... where it has none of that name. A tensor is its kind and shape: `f[n,n]` of normal numbers, `u` between 0 and
+`name: arguments` is the call of both sides, \
+`name: arguments = expression` names PyTorch's in terms of the inputs `x0`,
+`x1`, ... where it has none of that name. A tensor is its kind and shape: `f[n,n]` of normal numbers, \
+`u` between 0 and
 1, `p` between 0.5 and 2, `c` around 1, `g` between 1.5 and 6, `i<8` integers below 8, `o` a permutation of 0, 1, ...,
 `b` bools, `d` a positive definite matrix, `L` factors of one and `P` their pivots, `s` sorted numbers; `f^` is
 transposed. `n` is 1024 and `s(large,small)` the first for a million elements; 8 and the second for 64.
-Several lines of one op are several cases, named by what follows the name in brackets. Behind a bar stands what else is
+Several lines of one op are several cases, \
+named by what follows the name in brackets. Behind a bar stands what else is
 to be known: `float` (no 16-bit dtypes), `int` (integers only), `random`, `ties` and `duplicates` (results may rightly
 differ), `second` (of several results, the second is compared).
 """
@@ -106,8 +109,11 @@ unravel_index: i<64[n,n], (8, 8)
 select_scatter: f[n,n], f[n], 0, 1
 slice_scatter: f[n,n], f[n,n//2], 1, 0, n, 2
 diagonal_scatter: f[n,n], f[n]
-mha: f[1,s(512,4),s(16,2),s(64,8)], f[1,s(512,4),s(16,2),s(64,8)], f[1,s(512,4),s(16,2),s(64,8)], is_causal=True, scale=0.125 = F.scaled_dot_product_attention(x0.transpose(1, 2), x1.transpose(1, 2), x2.transpose(1, 2), is_causal=True, scale=0.125).transpose(1, 2)
-scaled_dot_product_attention: f[1,s(16,2),s(512,4),s(64,8)], f[1,s(16,2),s(512,4),s(64,8)], f[1,s(16,2),s(512,4),s(64,8)], is_causal=True
+mha: f[1,s(512,4),s(16,2),s(64,8)], f[1,s(512,4),s(16,2),s(64,8)], f[1,s(512,4),s(16,2),s(64,8)], is_causal=True, \
+scale=0.125 = F.scaled_dot_product_attention(x0.transpose(1, 2), x1.transpose(1, 2), x2.transpose(1, 2), \
+is_causal=True, scale=0.125).transpose(1, 2)
+scaled_dot_product_attention: f[1,s(16,2),s(512,4),s(64,8)], f[1,s(16,2),s(512,4),s(64,8)], \
+f[1,s(16,2),s(512,4),s(64,8)], is_causal=True
 asum: f[n*n] = torch.linalg.vector_norm(x0, 1)
 nrm2: f[n*n] = torch.linalg.vector_norm(x0)
 blas_dot: f[n*n], f[n*n] = torch.dot(x0, x1)
@@ -127,8 +133,11 @@ conv3d: f[1,s(16,1),s(16,4),s(56,4),s(56,4)], f[s(16,2),s(16,1),3,3,3], None, 1,
 conv_transpose1d: f[s(4,1),s(256,2),s(256,32)], f[s(256,2),s(128,2),4], None, 2, 1
 conv_transpose2d: f[s(4,1),s(64,2),s(28,4),s(28,8)], f[s(64,2),s(64,2),4,4], None, 2, 1
 conv_transpose3d: f[1,s(16,1),s(8,4),s(28,4),s(28,4)], f[s(16,1),s(16,1),2,2,2], None, 2
-conv_input_backward: f[s(4,1),s(64,2),s(56,4),s(56,8)], f[s(64,2),s(64,2),3,3], (s(4,1), s(64,2), s(56,4), s(56,8)), (1, 1), (1, 1), (1, 1), 1 = torch.nn.grad.conv2d_input((s(4,1), s(64,2), s(56,4), s(56,8)), x1, x0, padding=1)
-conv_weight_backward: f[s(4,1),s(64,2),s(56,4),s(56,8)], f[s(4,1),s(64,2),s(56,4),s(56,8)], (s(64,2), s(64,2), 3, 3), (1, 1), (1, 1), (1, 1), 1 = torch.nn.grad.conv2d_weight(x1, (s(64,2), s(64,2), 3, 3), x0, padding=1)
+conv_input_backward: f[s(4,1),s(64,2),s(56,4),s(56,8)], f[s(64,2),s(64,2),3,3], (s(4,1), s(64,2), s(56,4), \
+s(56,8)), (1, 1), (1, 1), (1, 1), 1 = torch.nn.grad.conv2d_input((s(4,1), s(64,2), s(56,4), s(56,8)), x1, x0, \
+padding=1)
+conv_weight_backward: f[s(4,1),s(64,2),s(56,4),s(56,8)], f[s(4,1),s(64,2),s(56,4),s(56,8)], (s(64,2), s(64,2), 3, \
+3), (1, 1), (1, 1), (1, 1), 1 = torch.nn.grad.conv2d_weight(x1, (s(64,2), s(64,2), 3, 3), x0, padding=1)
 linalg_inv: d[s(256,8),s(256,8)]
 lapack_solve: d[s(256,8),s(256,8)], f[s(256,8),s(64,8)] = torch.linalg.solve(x0, x1)
 linalg_det: d[s(64,1),s(32,8),s(32,8)]
@@ -148,10 +157,12 @@ linalg_cond: d[s(128,8),s(128,8)]
 cdist: f[s(512,8),s(64,8)], f[s(512,8),s(64,8)]
 pdist: f[s(512,8),s(64,8)]
 seeded_dropout: f[n,n], 0.3, 7 = F.dropout(x0, 0.3) | random
-triangular_solution: d[s(256,8),s(256,8)], f[s(256,8),s(64,8)], upper=False, unitriangular=False = torch.linalg.solve_triangular(x0, x1, upper=False)
+triangular_solution: d[s(256,8),s(256,8)], f[s(256,8),s(64,8)], upper=False, \
+unitriangular=False = torch.linalg.solve_triangular(x0, x1, upper=False)
 linalg_lu_factor: d[s(256,8),s(256,8)]
 embedding: i<s(32000,8)[s(512,8)], f[s(32000,8),s(2048,8)]
-embedding_backward: f[s(512,8),s(2048,8)], i<s(1000,8)[s(512,8)], s(1000,8) = torch.ops.aten.embedding_dense_backward(x0, x1, s(1000,8), -1, False)
+embedding_backward: f[s(512,8),s(2048,8)], i<s(1000,8)[s(512,8)], \
+s(1000,8) = torch.ops.aten.embedding_dense_backward(x0, x1, s(1000,8), -1, False)
 index_select: f[n,n], 0, i<n[n]
 index_select (columns): f[n,n], 1, i<n[n]
 index_select_backward: f[n,n], 0, i<n[n], n = torch.zeros(n, n, dtype=x0.dtype).index_add_(0, x1, x0)
@@ -159,7 +170,7 @@ index_add: f[n,n], 0, i<n[n], f[n,n]
 index: f[n,n], (i<n[n],) = x0[x1]
 index (mask): f[n,n], (b[n,n],) = x0[x1]
 index_backward: f[n,n], (i<n[n],), (n, n) = torch.zeros(n, n, dtype=x0.dtype).index_put_((x1,), x0, accumulate=True)
-index_put: f[n,n], (i<n[n],), f[n,n]
+index_put: f[n,n], (o[n],), f[n,n]
 index_put (add): f[n,n], (i<n[n],), f[n,n], True
 linalg_solve: d[s(256,8),s(256,8)], f[s(256,8),s(64,8)]
 linalg_solve_triangular: d[s(256,8),s(256,8)], f[s(256,8),s(64,8)], upper=False
@@ -174,7 +185,8 @@ linalg_tensorinv: d[s(256,8),s(256,8)], 1
 linalg_tensorsolve: d[s(256,8),s(256,8)], f[s(256,8)]
 linear: f[s(128,8),s(2048,8)], f[s(2048,8),s(2048,8)], f[s(2048,8)]
 activation_backward: f[n,n], f[n,n], 'relu' = torch.where(x1 > 0, x0, 0.0)
-linear_cross_entropy: f[s(128,8),s(256,8)], f[s(4000,8),s(256,8)], i<8[s(128,8)] = F.cross_entropy(F.linear(x0, x1), x2)
+linear_cross_entropy: f[s(128,8),s(256,8)], f[s(4000,8),s(256,8)], i<8[s(128,8)] = F.cross_entropy(F.linear(x0, \
+x1), x2)
 cross_entropy: f[n,n], i<n[n]
 nll_loss: f[n,n], i<n[n]
 mse_loss: f[n,n], f[n,n]
@@ -239,7 +251,9 @@ adaptive_avg_pool3d: f[s(4,1),s(16,1),s(16,4),s(32,4),s(32,4)], 2
 adaptive_max_pool1d: f[s(16,2),s(64,2),s(1024,16)], 4
 adaptive_max_pool2d: f[s(16,1),s(256,4),s(16,4),s(16,4)], 2
 adaptive_max_pool3d: f[s(4,1),s(16,1),s(16,4),s(32,4),s(32,4)], 2
-avg_pool_backward: f[s(4,1),s(64,1),s(32,4),s(32,4)], (s(4,1), s(64,1), s(64,8), s(64,8)), (2, 2), (2, 2), (0, 0), False, True = torch.ops.aten.avg_pool2d_backward(x0, torch.empty(s(4,1), s(64,1), s(64,8), s(64,8), dtype=x0.dtype), [2, 2], [2, 2], [0, 0], False, True, None)
+avg_pool_backward: f[s(4,1),s(64,1),s(32,4),s(32,4)], (s(4,1), s(64,1), s(64,8), s(64,8)), (2, 2), (2, 2), (0, 0), \
+False, True = torch.ops.aten.avg_pool2d_backward(x0, torch.empty(s(4,1), s(64,1), s(64,8), s(64,8), \
+dtype=x0.dtype), [2, 2], [2, 2], [0, 0], False, True, None)
 mm: f[s(512,8),s(512,8)], f[s(512,8),s(512,8)]
 bmm: f[s(16,1),s(256,8),s(256,8)], f[s(16,1),s(256,8),s(256,8)]
 mv: f[n,n], f[n]

@@ -1,7 +1,7 @@
 """The suite `ops`: every op of the table beside PyTorch's function of the same name, on a million elements and on 64.
 
-What is called follows from a row: of an elementwise op or a loss, its inputs; of a reduction, rows, columns and all of a
-matrix; of any other, its line in `op_calls.py`. Calls whose inputs are matrices of one shape are measured transposed
+What is called follows from a row: of an elementwise op or a loss, its inputs; of a reduction, rows, columns and all of
+a matrix; of any other, its line in `op_calls.py`. Calls whose inputs are matrices of one shape are measured transposed
 and sliced, too.
 """
 
@@ -35,7 +35,8 @@ WITHOUT = {
         topksoftmax moe_topk_softmax fused_moe moe_fused_dense vocab_parallel_embedding random_sample sample_tokens
         multi_scale multi_clamp""",
     "caches of keys and values, measured by the suite `kernels`": """
-        flash_attention mha_varlen paged_attention paged_attention_prefill cached_attention mha_kvcache paged_caching kv_caching attention
+        flash_attention mha_varlen paged_attention paged_attention_prefill cached_attention mha_kvcache
+        paged_caching kv_caching attention
         concat_and_cache_mla paged_attention_mla""",
     "packed formats of ours, measured by the suite `quantised`": """
         linear_mxfp4 fused_moe_mxfp4 quantize_weight empty_quantized dequantize_weight gguf_dequantize gguf_embedding
@@ -141,8 +142,3 @@ def _all(quick):
 def table(quick):
     """All cases of the suite."""
     return _all(quick)
-
-
-def families():
-    """The families of ops, as `--family` names them."""
-    return sorted({case.family for case in _all(True)})

@@ -68,9 +68,9 @@ def matmul(call, input, other, *, alpha: float = 1.0, out_dtype=None, accumulate
         save_operands(call, input=input, other=other)
     if not y.numel_:
         return y
-    if len(input.shape_) == len(other.shape_) == 1 and input.numel_ >= 2 * _CHUNK and alpha == 1.0 and not accumulate:
-        if input.dtype.is_floating_point and result is input.dtype:
-            return _long_dot(call, input, other, y)
+    long = not shape and len(input.shape_) == 1 and input.numel_ >= 2 * _CHUNK
+    if long and alpha == 1.0 and not accumulate and input.dtype.is_floating_point and result is input.dtype:
+        return _long_dot(call, input, other, y)
     residual, a, b = _addend(call, y) if accumulate else None, input, other
     if not a.contiguous_ or a.numel_ >= _WORTH_COPYING or b.numel_ >= _WORTH_COPYING:
         a, b = _prepared(a, b)
