@@ -75,11 +75,11 @@ def learn(table, args, names, function):
     memory.open_arena(operands[0].device.backend)
     core_launch.record_into(records, True)
     try:
-        result = function()
-    finally:
-        core_launch.record_into(None)
-        arena = memory.leave_arena()
-    try:
+        try:
+            result = function()
+        finally:
+            core_launch.record_into(None)
+            arena = memory.leave_arena()
         _remember_all(table, args, names, operands, result, records, arena, before)
     finally:
         arena.close()
