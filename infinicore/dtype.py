@@ -89,6 +89,11 @@ def _numpy_dtype(name):
     return np.dtype(name)
 
 
+@functools.lru_cache(maxsize=64)  # NumPy takes 5 us to make up a name
+def _name_of(numpy_dtype):
+    return numpy_dtype.name
+
+
 def dtype(value):
     """The `DType` for a name, a NumPy or torch dtype, a Python type, or a `DType`."""
     if type(value) is DType:
@@ -103,7 +108,7 @@ def dtype(value):
         name = str(value).removeprefix("torch.")
     else:
         try:
-            name = np.dtype(value).name
+            name = _name_of(np.dtype(value))
         except TypeError:
             raise TypeError(f"`dtype` must name a data type, got {value!r}") from None
     found = _TABLE.get(name) or _ALIASES.get(name)

@@ -171,6 +171,30 @@ def deed():
     infinicore_deeds += 1
 
 
+def numbers_of(TensorBase x):
+    """The elements of a contiguous tensor in the host's memory as a list; None for what NumPy has to read.
+
+    (`item` takes 0.15 us so, and 1.5 through NumPy.)
+    """
+    global infinicore_deeds
+    cdef Py_ssize_t i
+    cdef str name = x.dtype.name
+    if x.device is not _cpu or not x.contiguous_ or infinicore_records == 1 or x.numel_ > 4096:
+        return None
+    if name == "float32":
+        found = [(<float*>x.address)[i] for i in range(x.numel_)]
+    elif name == "float64":
+        found = [(<double*>x.address)[i] for i in range(x.numel_)]
+    elif name == "int64":
+        found = [(<int64_t*>x.address)[i] for i in range(x.numel_)]
+    elif name == "bool":
+        found = [(<unsigned char*>x.address)[i] != 0 for i in range(x.numel_)]
+    else:
+        return None
+    infinicore_deeds += 1
+    return found
+
+
 cdef inline bint _plain():
     """Whether calls may take the fast path as far as the state of the thread goes."""
     return not infinicore_records and not infinicore_mode & WATCH
@@ -180,16 +204,19 @@ cdef inline bint _tracks(TensorBase a):
     return a.tracked and infinicore_mode & GRAD
 
 
-def record_into(list records):
-    """Append the launches of this thread to the list `records` too; None ends recording."""
+def record_into(list records, bint learns=False):
+    """Append the launches of this thread to the list `records` too; None ends recording.
+
+    `learns`: not for a graph, but to learn what a call launches, so that nothing is refused.
+    """
     global infinicore_records
     _own.records = records
-    infinicore_records = records is not None
+    infinicore_records = 0 if records is None else 2 if learns else 1
 
 
 def recording():
-    """The list that launches of this thread are appended to, or None."""
-    return _own.records if infinicore_records else None
+    """The list of a graph that launches of this thread are appended to, or None."""
+    return _own.records if infinicore_records == 1 else None
 
 
 def gather_team():
@@ -256,6 +283,8 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
     global infinicore_deeds
     infinicore_deeds += 1
     if n <= 0:
+        if infinicore_records == 2:  # it counts, but does nothing
+            _own.records.append((kernel, (), 0, 1, [], errors))
         return 0
     parts = _parts(kernel, n, grain)
     if count > 96:

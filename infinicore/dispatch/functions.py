@@ -12,6 +12,7 @@ import threading
 from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
+from ..device import CPU
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from . import derive, known
@@ -267,9 +268,15 @@ def make_composite(op):
             return _watched(op, run, args, kwargs)
         return run(*args, **kwargs)
 
+    def learn(args, kwargs, values, named):
+        if core_launch.tensors(values)[0].device is not CPU:
+            return function(*args, **kwargs)
+        return known.learn(op.known, values, named, lambda: function(*args, **kwargs))
+
     inputs = signature.replace(parameters=list(signature.parameters.values())[1:])
     _described(function, op, inputs, out=None)
-    return _with_fields(function, op) if op.fields else function
+    made = core_launch.make_known(op.known, function, learn, frozenset(("out",)))
+    return _with_fields(made, op) if op.fields else made
 
 
 def _copied(op, out, y):

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 
 from .. import dispatch, kernels
+from ..core import launch as core_launch
 from ..core import layout
 from ..core.tensor_cy import TensorBase
 from ..device import CPU, Device, named, usable
@@ -333,13 +334,15 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
 
     def tolist(self):
         """Nested Python lists of the elements (a number, for a 0-dim tensor)."""
-        return self._values().tolist()
+        found = core_launch.numbers_of(self) if len(self.shape_) == 1 else None
+        return self._values().tolist() if found is None else found
 
     def item(self):
         """The one element as a Python number."""
         if self.numel_ != 1:
             raise ValueError(f"`item` needs a tensor of one element, got shape {self.shape_}")
-        return self._values().reshape(()).item()
+        found = core_launch.numbers_of(self)
+        return self._values().reshape(()).item() if found is None else found[0]
 
     def __bool__(self):
         if self.numel_ != 1:

@@ -2,7 +2,6 @@
 
 from .division import gcd  # noqa: F401
 from .inverse import acos, acosh, asin, asinh, atan, atan2, atanh, cosh, hypot, sinh  # noqa: F401
-from .libm import nextafter  # noqa: F401
 from .special import (  # noqa: F401
     digamma,
     erfcx,
@@ -26,7 +25,6 @@ from .vmath import (  # noqa: F401
     copysign,
     cos,
     erf,
-    erfc,
     exp,
     exp2,
     expm1,
@@ -42,7 +40,6 @@ from .vmath import (  # noqa: F401
     minimum,
     negative,
     normal_cdf,
-    pow,
     remainder,
     right_shift,
     round,
@@ -55,3 +52,4 @@ from .vmath import (  # noqa: F401
     trunc_divide,
     where,
 )  # fmt: skip
+from .wide import erfc, nextafter, pow  # noqa: F401

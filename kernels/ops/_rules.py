@@ -105,6 +105,7 @@ def reduction(
     converts=False,
     needs_elements=False,
     samples=reduce_samples,
+    grad_samples=None,
     tolerance=None,
     gradient="rule",
     amp="as_is",
@@ -131,6 +132,7 @@ def reduction(
             return reduce_by(call, rule, input, dim, keepdim, dtype=dtype)
 
         given = {"dtypes": tuple(dtypes), "ref": over(ref), "samples": samples, "tolerance": tolerance or {}}
+        given["grad_samples"] = grad_samples
         return _rule_op(converting if converts else plain, element, rule, **given, gradient=gradient, amp=amp)
 
     return declare

@@ -351,14 +351,9 @@ def diag_embed(f, input, offset: int = 0, dim1=-2, dim2=-1):
     if one == two:
         raise ValueError(f"`dim1` {dim1} and `dim2` {dim2} of `diag_embed` must name two dims")
     n = input.shape_[-1] + abs(offset)
-    # padded in front and behind, then a row longer by one than the matrix moves each element one further
-    length = input.shape_[-1]
-    wide = f.cat([input.unsqueeze(-1), input.new_zeros(*input.shape_, n)], -1)
-    flat = wide.reshape(*input.shape_[:-1], length * (n + 1))
-    first = n * max(0, -offset) + max(0, offset)
-    lead = input.new_zeros(*input.shape_[:-1], first)
-    flat = f.cat([lead, flat, input.new_zeros(*input.shape_[:-1], n * n)], -1).narrow(-1, 0, n * n)
-    y = flat.reshape(*input.shape_[:-1], n, n)
+    y = f.diagonal_scatter(input.new_zeros(*input.shape_[:-1], n, n), input, offset, -2, -1)
+    if (one, two) == (ndim - 2, ndim - 1):
+        return y
     return f.rearrange(y.movedim((-2, -1), (one, two)))
 
 

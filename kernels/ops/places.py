@@ -22,7 +22,7 @@ def take(f, input, index):
     """The elements at the places `index` of the flattened tensor, in the shape of `index`."""
     check(f, input, "input")
     check_index(f, index, "index")
-    return f.index(input.reshape(-1), (index,))
+    return f.index(input.reshape(-1), (index.reshape(-1),)).reshape(index.shape_)
 
 
 def _put_ref(x, index, source, accumulate=False):
