@@ -18,10 +18,11 @@ if all(_os.path.exists(_os.path.join(_beside, f)) for f in ("setup.py", "kernels
     __path__.append(_beside)
 
 _DTYPES = (
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3 float8_e5m2 float16 bfloat16 float32 float64"
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3 float8_e5m2 float16 bfloat16 float32 float64 "
+    "complex64 complex128"
 ).split()
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32"}
-_ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
+_ALIASES |= {"cfloat": "complex64", "cdouble": "complex128", "long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (

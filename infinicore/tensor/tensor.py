@@ -22,6 +22,7 @@ from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
 from .makes import Makes
+from .parts import Parts
 from .printing import format_tensor
 from .views import Views
 
@@ -61,11 +62,11 @@ class Size(tuple):
 _TYPES = {
     "float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "bool": "Bool",
     "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
-    "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
+    "complex64": "ComplexFloat", "complex128": "ComplexDouble", "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
 }  # fmt: skip
 
 
-class Tensor(Views, Makes, Draws, Gradients, TensorBase):
+class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -347,10 +348,10 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         return self.item() != 0
 
     def __float__(self):
-        return float(self.item())
+        return float(_real_number(self.item()))
 
     def __int__(self):
-        return int(self.item())
+        return int(_real_number(self.item()))
 
     def __format__(self, spec):
         if self.shape_ and spec:
@@ -387,6 +388,15 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
             return
         with open(filename, "wb") as file:
             file.write(self.contiguous().view(-1)._values().tobytes())
+
+
+def _real_number(value):
+    """A number without an imaginary part; ValueError for another one."""
+    if type(value) is complex:
+        if value.imag:
+            raise ValueError(f"the complex number {value} is no real one: take its `real` part")
+        return value.real
+    return value
 
 
 def _rebuild(data, dtype, shape, requires_grad=False, device=None):
@@ -516,7 +526,7 @@ def _attach():
 
 def _operator(function):
     def forward(self, other):
-        if not isinstance(other, (Tensor, int, float, np.number)):
+        if not isinstance(other, (Tensor, int, float, complex, np.number)):
             return NotImplemented
         return function(self, other)
 
@@ -525,7 +535,7 @@ def _operator(function):
 
 def _reflected(function):
     def backward(self, other):
-        if not isinstance(other, (Tensor, int, float, np.number)):
+        if not isinstance(other, (Tensor, int, float, complex, np.number)):
             return NotImplemented
         return function(other, self)
 
@@ -575,7 +585,7 @@ def _conversion(name, target):
     return method
 
 
-for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool"):
+for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool", "cfloat", "cdouble"):
     setattr(Tensor, _name, _conversion(_name, dtype(_name)))
 _attach()
 _OPERATORS = _operators()

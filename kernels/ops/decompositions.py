@@ -6,7 +6,7 @@ derivative results", 2008) and Walter and Lehmann (arXiv 1009.6112) with PyTorch
 
 import numpy as np
 
-from ..table.registry import alias, op
+from ..table.registry import COMPLEX, alias, op
 from ._layout import check
 
 _WIDE = ("float32", "float64")
@@ -60,7 +60,7 @@ def _rectangles(rng):
 # ---- inverses, solutions, determinants ---------------------------------------------------------
 
 
-@op(dtypes=_WIDE, ref=np.linalg.inv, samples=_squares, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.inv, samples=_squares, tolerance=_TOLERANCE)
 def linalg_inv(call, A):
     """The inverses of matrices [..., N, N]. Raises ValueError where one has none."""
     check_matrices(call, A)
@@ -81,7 +81,7 @@ def _solve_samples(rng):
             yield (a, rng.standard_normal((*a.shape[:-1], columns))), {}
 
 
-@op(dtypes=_WIDE, ref=np.linalg.solve, samples=_solve_samples, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.solve, samples=_solve_samples, tolerance=_TOLERANCE)
 def lapack_solve(call, A, B):
     """X [..., N, K] with A X = B, for A [..., N, N] and B of the same batch: what `linalg_solve` is written with."""
     check_matrices(call, A)
@@ -100,7 +100,7 @@ def _(f, g, A, out, need):
     return f.neg(f.matmul(to_b, _t(out))) if "A" in need else None, to_b
 
 
-@op(dtypes=_WIDE, ref=np.linalg.det, samples=_squares, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.det, samples=_squares, tolerance=_TOLERANCE)
 def linalg_det(call, A):
     """The determinants [...] of matrices [..., N, N]."""
     check_matrices(call, A)
@@ -129,7 +129,7 @@ def _slogdet_ref(A):
 
 
 @op(
-    dtypes=_WIDE, ref=_slogdet_ref, samples=_squares, tolerance=_TOLERANCE, outputs=("out", "logabsdet"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_slogdet_ref, samples=_squares, tolerance=_TOLERANCE, outputs=("out", "logabsdet"),
     fields=("sign", "logabsdet"),
 )  # fmt: skip
 def linalg_slogdet(call, A):
@@ -151,7 +151,7 @@ def _(f, g_logabsdet, A):
 # ---- of symmetric matrices ---------------------------------------------------------------------
 
 
-@op(dtypes=_WIDE, ref=np.linalg.cholesky, samples=positive, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.cholesky, samples=positive, tolerance=_TOLERANCE)
 def linalg_cholesky(call, A, *, upper=False):
     """L with L L^T = A for symmetric positive definite A [..., N, N], of which the lower triangle is read.
 
@@ -198,7 +198,7 @@ def _check_uplo(call, UPLO):
 
 
 @op(
-    dtypes=_WIDE, ref=_eigh_ref, samples=_vector_free, grad_samples=_eigh_grad_samples, tolerance=_TOLERANCE,
+    dtypes=(*_WIDE, *COMPLEX), ref=_eigh_ref, samples=_vector_free, grad_samples=_eigh_grad_samples, tolerance=_TOLERANCE,
     outputs=("out", "vectors"), fields=("eigenvalues", "eigenvectors"),
 )  # fmt: skip
 def linalg_eigh(call, A, UPLO="L"):
@@ -225,7 +225,13 @@ def _(f, g, g_vectors, out, vectors):
     return (found + _t(found)) * 0.5
 
 
-@op(dtypes=_WIDE, ref=np.linalg.eigvalsh, samples=positive, grad_samples=_eigh_grad_samples, tolerance=_TOLERANCE)
+@op(
+    dtypes=(*_WIDE, *COMPLEX),
+    ref=np.linalg.eigvalsh,
+    samples=positive,
+    grad_samples=_eigh_grad_samples,
+    tolerance=_TOLERANCE,
+)
 def linalg_eigvalsh(call, A, UPLO="L"):
     """The eigenvalues [..., N] of symmetric matrices [..., N, N] in rising order; `UPLO` names the triangle read."""
     check_matrices(call, A)
@@ -253,7 +259,7 @@ def _qr_samples(rng):
 
 
 @op(
-    dtypes=_WIDE, ref=_qr_ref, samples=_qr_samples, grad_samples=_rectangles, tolerance=_TOLERANCE,
+    dtypes=(*_WIDE, *COMPLEX), ref=_qr_ref, samples=_qr_samples, grad_samples=_rectangles, tolerance=_TOLERANCE,
     outputs=("out", "R"), fields=("Q", "R"),
 )  # fmt: skip
 def linalg_qr(call, A, mode="reduced"):
@@ -311,7 +317,7 @@ def _svd_grad_samples(rng):
 
 
 @op(
-    dtypes=_WIDE, ref=_svd_ref, samples=_svd_samples, grad_samples=_svd_grad_samples, tolerance=_TOLERANCE,
+    dtypes=(*_WIDE, *COMPLEX), ref=_svd_ref, samples=_svd_samples, grad_samples=_svd_grad_samples, tolerance=_TOLERANCE,
     outputs=("out", "S", "Vh"), fields=("U", "S", "Vh"),
 )  # fmt: skip
 def linalg_svd(call, A, full_matrices=True):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import alias
+from ..table.registry import INEXACT, alias
 from ._layout import check
 from .decompositions import (
     _TOLERANCE,
@@ -42,7 +42,7 @@ def _power_samples(rng):
 @composite(
     ref=np.linalg.matrix_power, samples=_power_samples,
     tolerance={"float32": (2e-4, 2e-4), "bfloat16": (5e-2, 0.5), "float16": (1e-2, 0.1)},
-    grad_samples=lambda rng: ((args, options) for args, options in _power_samples(rng) if args[1]),
+    grad_samples=lambda rng: ((args, options) for args, options in _power_samples(rng) if args[1]), dtypes=INEXACT
 )  # fmt: skip
 def linalg_matrix_power(f, A, n):
     """The product of `n` times A [..., N, N]; a negative `n` means the inverse (not in 16 bits), 0 the identity."""
@@ -122,7 +122,9 @@ def _chain_ref(tensors):
     return result
 
 
-@composite(ref=_chain_ref, samples=_chain_samples, tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)})
+@composite(
+    ref=_chain_ref, samples=_chain_samples, tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)}, dtypes=INEXACT
+)
 def linalg_multi_dot(f, tensors):
     """The product of several matrices, in the order that takes the fewest operations; the first and the last may be
     vectors (a row, a column).

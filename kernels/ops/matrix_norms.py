@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import op
+from ..table.registry import COMPLEX, INEXACT, op
 from ._layout import check, check_dim
 from .decompositions import _WIDE, _well_conditioned, check_matrices, least, tolerances
 
@@ -38,7 +38,12 @@ _NORM = {"float32": (2e-4, 1e-5), "bfloat16": (2e-2, 5e-2), "float16": (3e-3, 1e
 
 
 @composite(
-    ref=_vector_norm_ref, samples=_vector_samples, grad_samples=_vector_grad_samples, tolerance=_NORM, amp="float32"
+    ref=_vector_norm_ref,
+    samples=_vector_samples,
+    grad_samples=_vector_grad_samples,
+    tolerance=_NORM,
+    amp="float32",
+    dtypes=INEXACT,
 )
 def linalg_vector_norm(f, x, ord=2, dim=None, keepdim=False, *, dtype=None):
     """sum(|x|^ord)^(1 / ord) over `dim` (an int, several, or None: all); inf, -inf: largest, smallest magnitude.
@@ -65,7 +70,7 @@ def _matrix_norm_samples(rng):
         yield (_well_conditioned(rng, 3, 3)[:, :, None], ord, (1, 0), True), {}
 
 
-@composite(dtypes=_WIDE, ref=_matrix_norm_ref, samples=_matrix_norm_samples, tolerance=_NORM)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_matrix_norm_ref, samples=_matrix_norm_samples, tolerance=_NORM)
 def linalg_matrix_norm(f, A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None):
     """A norm of matrices in two dims: "fro", "nuc" (the sum of singular values), 2 and -2 (the largest, the smallest
     one), 1 and -1 (of the sums of magnitudes in columns), inf and -inf (in rows).
@@ -104,7 +109,7 @@ def _norm_samples(rng):
     yield (rng.standard_normal((2, 3, 3)), math.inf, (1, 2)), {}
 
 
-@composite(dtypes=_WIDE, ref=_norm_ref, samples=_norm_samples, tolerance=_NORM)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_norm_ref, samples=_norm_samples, tolerance=_NORM)
 def linalg_norm(f, A, ord=None, dim=None, keepdim=False, *, dtype=None):
     """`linalg_vector_norm` of one dim or of a vector, `linalg_matrix_norm` of two or of a matrix; without `ord`, the
     root of the sum of all squares.

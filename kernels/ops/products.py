@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import FLOATS, INTEGERS, alias
+from ..table.registry import ANY, INEXACT, NUMERIC, alias
 from ._layout import check, check_dim
 from ._products import TOLERANCE
 
-NUMBERS = (*FLOATS, *INTEGERS)
+NUMBERS = NUMERIC
 
 
 def _dims(f, x, name, ndim):
@@ -63,7 +63,12 @@ def dot(f, input, tensor, out=None):
     return f.matmul(input, tensor, out=out)
 
 
-alias(dot, "vdot")
+@_product(np.vdot, (17,), (17,))
+def vdot(f, input, tensor, out=None):
+    """As `dot`, with the conjugates of `input`."""
+    _dims(f, input, "input", 1)
+    _dims(f, tensor, "tensor", 1)
+    return f.matmul(f.conj(input), tensor, out=out)
 
 
 @_product(np.inner, (3, 17), (2, 5, 17))
@@ -156,7 +161,9 @@ def _chain_samples(rng):
     yield (rng.standard_normal((3, 17)), rng.standard_normal((17, 4)), rng.standard_normal((4, 9))), {}
 
 
-@composite(ref=lambda *m: np.linalg.multi_dot(m), samples=_chain_samples, tolerance=TOLERANCE, amp="lower")
+@composite(
+    ref=lambda *m: np.linalg.multi_dot(m), samples=_chain_samples, tolerance=TOLERANCE, amp="lower", dtypes=INEXACT
+)
 def chain_matmul(f, *matrices):
     """The product of several matrices, in the order that needs the fewest multiplications."""
     if not matrices:
@@ -265,7 +272,7 @@ def _einsum_samples(rng):
         yield (equation, *(rng.standard_normal(s) for s in shapes)), {}
 
 
-@composite(dtypes=NUMBERS, ref=np.einsum, samples=_einsum_samples, tolerance=TOLERANCE, amp="lower")
+@composite(dtypes=NUMERIC, ref=np.einsum, samples=_einsum_samples, tolerance=TOLERANCE, amp="lower")
 def einsum(f, equation, *operands):
     """Sums of products over named dims, by Einstein's convention: `einsum("bij,bjk->bik", a, b)`.
 
@@ -304,7 +311,7 @@ def _tensordot_samples(rng):
     yield (rng.standard_normal(3), rng.standard_normal(4), 0), {}
 
 
-@composite(dtypes=NUMBERS, ref=np.tensordot, samples=_tensordot_samples, tolerance=TOLERANCE, amp="lower")
+@composite(dtypes=NUMERIC, ref=np.tensordot, samples=_tensordot_samples, tolerance=TOLERANCE, amp="lower")
 def tensordot(f, a, b, dims=2):
     """The products of two tensors summed over `dims`: the last ones of `a` with the first of `b`, or two lists."""
     check(f, a, "a")
@@ -337,7 +344,7 @@ def _kron_samples(rng):
     yield (rng.standard_normal(3), rng.standard_normal((2, 2))), {}
 
 
-@composite(dtypes=(*NUMBERS, "bool"), ref=np.kron, samples=_kron_samples)
+@composite(dtypes=ANY, ref=np.kron, samples=_kron_samples)
 def kron(f, input, other):
     """The Kronecker product: each element of `input` times all of `other`, in its place."""
     check(f, input, "input")
@@ -348,7 +355,7 @@ def kron(f, input, other):
     return y.reshape([m * n for m, n in zip(a, b)])
 
 
-@composite(dtypes=(*NUMBERS, "bool"), ref=np.trace, samples=_normal((4, 7)))
+@composite(dtypes=ANY, ref=np.trace, samples=_normal((4, 7)))
 def trace(f, input):
     """The sum of the diagonal of a matrix; integers sum to int64."""
     _dims(f, input, "input", 2)
@@ -364,7 +371,7 @@ def _cross_ref(a, b, dim=None):
     return np.cross(a, b, axis=dim)
 
 
-@composite(dtypes=NUMBERS, ref=_cross_ref, samples=_cross_samples)
+@composite(dtypes=NUMERIC, ref=_cross_ref, samples=_cross_samples)
 def cross(f, input, other, dim=None):
     """The vector products along `dim` of size 3, by default the first one of that size; other dims broadcast."""
     check(f, input, "input")

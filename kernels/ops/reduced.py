@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import ALL
+from ..table.registry import ALL, ANY
 from ._layout import check
 from ._rules import SUM_TOLERANCE, over, reduce_samples
 from .statistics import _TOLERANCE, _grad_samples, _var_ref, _var_samples
@@ -53,7 +53,7 @@ def _count_ref(input, dim=None):
     return np.asarray(np.count_nonzero(input, axis=tuple(dim) if isinstance(dim, list) else dim))
 
 
-@composite(dtypes=ALL, ref=_count_ref, samples=_zeros, gradient=None)
+@composite(dtypes=ANY, ref=_count_ref, samples=_zeros, gradient=None)
 def count_nonzero(f, input, dim=None):
     """How many elements over `dim` (an int, several, or None for all) are not 0: int64."""
     return f.sum(f.ne(input, 0), dim)
