@@ -86,8 +86,8 @@ def gradgradcheck(function, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, r
     results = _outputs(function, inputs)
     if grad_outputs is None:
         rng = Generator(1)
-        flowing = [rng.normals(y.shape_).astype(y.dtype.numpy) * (1 + 0.5j * y.dtype.is_complex) for y in results]
-        flowing = [g.astype(y.dtype.numpy) for g, y in zip(flowing, results)]
+        turns = [(1 + 0.5j) if y.dtype.is_complex else 1.0 for y in results]
+        flowing = [np.asarray(rng.normals(y.shape_) * turn, y.dtype.numpy) for y, turn in zip(results, turns)]
         grad_outputs = [dispatch.from_array(values).requires_grad_() for values in flowing]
     grad_outputs = list(grad_outputs) if isinstance(grad_outputs, (tuple, list)) else [grad_outputs]
     wanted = [i for i, x in enumerate(inputs) if isinstance(x, TensorBase) and x.requires_grad]

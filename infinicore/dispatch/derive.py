@@ -207,7 +207,7 @@ def _of_parts(whole, part, offset, base, own, g):
     whole, part = (parts(*own) if kind.kind == "c" else own for own, kind in ((whole, base), (part, own)))
     g = functions.view_as_real(g) if own.kind == "c" else g
     g = _unstrided(*whole, *part, offset // real.itemsize, g)
-    return functions.view_as_complex(g) if base.kind == "c" else g
+    return _as_pairs(g) if base.kind == "c" else g
 
 
 def parts(shape, strides):
@@ -217,7 +217,13 @@ def parts(shape, strides):
 
 def view_parts(x):
     """A view of a complex tensor as real numbers, with a last dim of 2: its parts."""
-    return _retyped(x, *parts(x.shape_, x.strides_), x.dtype.real, lambda g: functions.view_as_complex(g))
+    return _retyped(x, *parts(x.shape_, x.strides_), x.dtype.real, _as_pairs)
+
+
+def _as_pairs(g):
+    """A real tensor with a last dim of 2 as a complex one: a view, or a copy where its layout is none."""
+    fits = g.strides_[-1] == 1 and not any(s % 2 for s in g.strides_[:-1]) and not g.storage_offset() % 2
+    return functions.view_as_complex(g if fits else functions.rearrange(g))
 
 
 def view_pairs(x, dtype):
@@ -366,7 +372,7 @@ class ElementwiseNode(Node):
         for name, shape, dtype, _ in self.wanted:
             rule = self.op.gradients[name]
             if rule.parameters == ("g",) and _is_identity(rule.function):
-                result = gradients[0]
+                result = values["g"]
             elif turned or core_launch.mode() & GRAD or values["g"].dtype.kind == "c":
                 result = _on_tensors(rule.function)(*[values[p] for p in rule.parameters])
             else:

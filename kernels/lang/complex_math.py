@@ -12,8 +12,14 @@ from ..build import jit
 from . import lowp
 from .by_type import by_type, real  # noqa: F401
 
+magnitude = abs  # Python's, of complex numbers as well
 C128 = types.complex128
 INF, NAN = math.inf, math.nan
+
+
+@jit.inline
+def abs(x):
+    return magnitude(x)
 
 
 @by_type
@@ -33,7 +39,7 @@ def as_type(x, T):
 def div(x, y):
     """x / y, scaled so that no square overflows (Smith, 1962); by 0 infinite or NaN."""
     a, b = C128(x), C128(y)
-    if abs(b.real) >= abs(b.imag):
+    if magnitude(b.real) >= magnitude(b.imag):
         if b.real == 0 and b.imag == 0:
             return complex(a.real / b.real, a.imag / b.real)
         ratio = b.imag / b.real
@@ -75,7 +81,7 @@ def log1p(x):
     """log(1 + x), also for small x."""
     z = C128(x)
     a, b = z.real, z.imag
-    if abs(a) < 0.5 and abs(b) < 0.5:
+    if magnitude(a) < 0.5 and magnitude(b) < 0.5:
         return complex(0.5 * math.log1p(a * (2.0 + a) + b * b), math.atan2(b, 1.0 + a))
     return log(1.0 + z)
 
@@ -103,8 +109,8 @@ def sigmoid(x):
 def pow(x, y):
     """x ** y: by squaring for small whole exponents, else exp(y log x); 0 ** 0 is 1."""
     a, b = C128(x), C128(y)
-    if b.imag == 0 and abs(b.real) <= 64 and b.real == math.floor(b.real):
-        left, result, square = int(abs(b.real)), C128(1.0), a
+    if b.imag == 0 and magnitude(b.real) <= 64 and b.real == math.floor(b.real):
+        left, result, square = int(magnitude(b.real)), C128(1.0), a
         while left:
             if left & 1:
                 result = result * square

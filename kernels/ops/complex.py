@@ -14,13 +14,15 @@ from ..table.registry import ANY, COMPLEX, INEXACT, elementwise
 from ._layout import check, check_dim
 from ._products import check as check_operands
 from ._rules import reduced_dims
+from .decompositions import eye_of
 from .elementwise import abs_
-from .gather import embedding_backward, index_select_backward
-from .indexing import index_backward, nonzero
+from .factors import triangular_solution
+from .gather import embedding_backward, index_add, index_select_backward
+from .indexing import index_backward, index_put, nonzero
 from .matmul import matmul
 from .reduce import all_, any_, mean, prod, sum_
 from .scan import cumprod, cumsum
-from .scatter import gather_backward
+from .scatter import gather_backward, scatter_add
 from .statistics import norm, std, var
 
 _PAIRS = {"float32": "complex64", "float64": "complex128"}
@@ -225,7 +227,7 @@ def _on_parts(op):
     op.on_complex(form)
 
 
-for _row in (embedding_backward, index_select_backward, index_backward, gather_backward):
+for _row in (embedding_backward, index_select_backward, index_backward, gather_backward, index_add, scatter_add, index_put):
     _on_parts(_row)
 
 
@@ -249,6 +251,12 @@ def _(f, input, *args, **kwargs):
 @std.on_complex
 def _(f, input, *args, **kwargs):
     return f.sqrt(f.var(input, *args, **kwargs))
+
+
+@triangular_solution.on_complex
+def _(f, A, B, *, upper, unitriangular=False):
+    full = f.triu(A, int(unitriangular)) if upper else f.tril(A, -int(unitriangular))
+    return f.lapack_solve(f.add(full, eye_of(f, A, A.shape_[-1])) if unitriangular else full, B)
 
 
 @nonzero.on_complex

@@ -94,7 +94,7 @@ def acosh(input):
 
 @acosh.grad("input")
 def _(g, input):
-    return g / m.sqrt((input - 1.0) * (input + 1.0))
+    return g / (m.sqrt(input - 1.0) * m.sqrt(input + 1.0))
 
 
 @elementwise(ref=np.arctanh, result="float", domain=(-0.9, 0.9), dtypes=INEXACT)
