@@ -41,6 +41,7 @@ _NAMES = {
         "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
         "pixel_shuffle pixel_unshuffle prelu rrelu"
     ).split(),
+    "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window".split(),
     "runtime.compiled": ["compile"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
@@ -61,7 +62,7 @@ use_ntops = False  # InfiniCore's switch to the kernels of another package; here
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
     "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special utils "
-    "backends cuda distributed"
+    "backends cuda distributed fft signal"
 ).split()  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def make_elementwise(op):
 
     def learn(inputs, out):
         y = slow(inputs, out)
-        if inputs[-1] is None or op.complex_forms and _has_complex(inputs):
+        if inputs[-1] is None or (op.complex_forms and _has_complex(inputs)):
             return y
         launched = dispatch.known_launch(op, inputs, out, y)
         if launched is not None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import ALL, ANY, elementwise
+from ..table.registry import ANY, elementwise
 from .elementwise import NUMBERS
 
 

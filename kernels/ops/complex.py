@@ -227,7 +227,15 @@ def _on_parts(op):
     op.on_complex(form)
 
 
-for _row in (embedding_backward, index_select_backward, index_backward, gather_backward, index_add, scatter_add, index_put):
+for _row in (
+    embedding_backward,
+    index_select_backward,
+    index_backward,
+    gather_backward,
+    index_add,
+    scatter_add,
+    index_put,
+):
     _on_parts(_row)
 
 
