@@ -396,7 +396,7 @@ def vander(f, x, N=None, increasing=False):
     count = x.numel_ if N is None else operator.index(N)
     if count < 0:
         raise ValueError(f"`N` of `vander` must not be negative, got {count}")
-    kind = x.dtype if x.dtype.is_floating_point else "int64"
+    kind = x.dtype if x.dtype.differentiable else "int64"
     column = x.to(dtype=kind).unsqueeze(1)
     ones = column.new_ones(x.numel_, min(count, 1))
     y = ones if count < 2 else f.cat([ones, f.cumprod(column.expand(x.numel_, count - 1), 1)], 1)

@@ -14,11 +14,14 @@ from ..table.registry import ANY, COMPLEX, INEXACT, elementwise
 from ._layout import check, check_dim
 from ._products import check as check_operands
 from ._rules import reduced_dims
+from .conv import conv1d, conv2d
+from .conv_composed import conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .decompositions import eye_of
 from .elementwise import abs_
 from .factors import triangular_solution
 from .gather import embedding_backward, index_add, index_select_backward
 from .indexing import index_backward, index_put, nonzero
+from .linear import linear
 from .matmul import matmul
 from .reduce import all_, any_, mean, prod, sum_
 from .scan import cumprod, cumsum
@@ -161,7 +164,7 @@ def _(f, input, dim=None, keepdim=False, dtype=None):
     kept = [d for d in range(len(x.shape_)) if d not in dims]
     x = x.permute([*dims, *kept]).reshape(math.prod(x.shape_[d] for d in dims), *[x.shape_[d] for d in kept])
     if not x.shape_[0]:
-        return x.new_ones(shape)
+        return f.add(f.sum(x, 0), 1.0).reshape(shape)
     while x.shape_[0] > 1:
         half = x.shape_[0] // 2
         y = f.mul(x.narrow(0, 0, half), x.narrow(0, half, half))
@@ -227,16 +230,50 @@ def _on_parts(op):
     op.on_complex(form)
 
 
-for _row in (
-    embedding_backward,
-    index_select_backward,
-    index_backward,
-    gather_backward,
-    index_add,
-    scatter_add,
-    index_put,
-):
+for _row in (embedding_backward, index_select_backward, index_backward, gather_backward, index_add, scatter_add):
     _on_parts(_row)
+
+
+@index_put.on_complex
+def _(f, input, indices, values, accumulate=False):
+    if not hasattr(values, "strides_"):
+        values = input.new_full((), values)
+    if values.dtype is not input.dtype:
+        raise TypeError(f"`values` of `index_put` must be {input.dtype.name} as `input`, got {values.dtype.name}")
+    parts = [f.index_put(part(input), indices, part(values), accumulate) for part in (f.real, f.imag)]
+    return f.complex(*parts)
+
+
+# ---- layers ------------------------------------------------------------------------------------
+
+
+@linear.on_complex
+def _(f, input, weight, bias=None, *, alpha=1.0, activation=None, residual=None):
+    if activation is not None or residual is not None:
+        raise TypeError("`activation` and `residual` of `linear` need real tensors: apply them to its result")
+    y = f.matmul(input, weight.transpose(-1, -2), alpha=alpha)
+    return y if bias is None else f.add(y, bias)
+
+
+def _of_products(op):
+    """Let a convolution of complex tensors be four real ones."""
+
+    def form(f, input, weight, bias=None, *args, **kwargs):
+        if input.dtype is not weight.dtype or (bias is not None and bias.dtype is not input.dtype):
+            raise TypeError(
+                f"`{op.name}` needs one dtype, got {input.dtype} for `input` and {weight.dtype} for `weight`"
+            )
+        parts = lambda x: (f.rearrange(f.real(x)), f.rearrange(f.imag(x)))
+        convolve = lambda x, w: getattr(f, op.name)(x, w, None, *args, **kwargs)
+        (a, b), (c, d) = parts(input), parts(weight)
+        y = f.complex(f.sub(convolve(a, c), convolve(b, d)), f.add(convolve(a, d), convolve(b, c)))
+        return y if bias is None else f.add(y, bias.reshape(-1, *[1] * (weight.ndim - 2)))
+
+    op.on_complex(form)
+
+
+for _row in (conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d):
+    _of_products(_row)
 
 
 # ---- magnitudes ----------------------------------------------------------------------------------

@@ -416,7 +416,8 @@ def least(A, values, atol, rtol):
 
 def _pinv_ref(A, *, atol=None, rtol=None, hermitian=False):
     if hermitian:
-        A = np.tril(A) + np.tril(A, -1).swapaxes(-1, -2).conj()
+        low = np.tril(A, -1)
+        A = low + low.swapaxes(-1, -2).conj() + np.real(A) * np.eye(A.shape[-1], dtype=low.real.dtype)
     u, s, vh = np.linalg.svd(A, False)
     if not s.size:
         return np.zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]), A.dtype)
@@ -449,7 +450,8 @@ def linalg_pinv(call, A, *, atol=None, rtol=None, hermitian=False):
 @linalg_pinv.grad("A")
 def _(f, g, A, out, hermitian):
     if hermitian:
-        A = f.tril(A) + _h(f, f.tril(A, -1))
+        low = f.tril(A, -1)
+        A = low + _h(f, low) + f.real(A) * eye_of(f, A, A.shape_[-1])
     p, gt = out, _h(f, g)
     pt, ap, pa = _h(f, p), f.matmul(A, p), f.matmul(p, A)
     first = f.matmul(gt - f.matmul(ap, gt), f.matmul(p, pt))

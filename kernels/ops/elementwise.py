@@ -222,7 +222,7 @@ def _(g, out):
     return m.where(out > 0, g, 0.0)
 
 
-@elementwise(ref=lambda x: x * m.sigmoid(x))
+@elementwise(ref=lambda x: x * m.sigmoid(x), dtypes=INEXACT)
 def silu(input):
     """x * sigmoid(x) (Elfwing et al., arXiv 1702.03118)."""
     return input / (1.0 + m.exp(-input))

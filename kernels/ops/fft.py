@@ -362,7 +362,7 @@ def istft(
     signal = f.index_add(y.new_zeros(batch, total), 1, places, y.reshape(batch, frames * n_fft))
     if made is None:
         made = input.new_ones(n_fft, dtype=input.dtype.real)
-    weights = f.real(f.mul(made, made)).expand(frames, n_fft).reshape(-1)
+    weights = f.mul(made, made).expand(frames, n_fft).reshape(-1)
     weights = f.index_add(weights.new_zeros(total), 0, places, weights)
     first = n_fft // 2 if center else 0
     last = first + length if length is not None else total - first if center else total

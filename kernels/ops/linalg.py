@@ -90,7 +90,7 @@ def _triangular_samples(rng):
         yield (np.eye(3) + _well_conditioned(rng, 2, 3, 3) / 4, rng.standard_normal((4, 3))), {**options, "left": False}
 
 
-@composite(dtypes=_WIDE, ref=_triangular_ref, samples=_triangular_samples, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_triangular_ref, samples=_triangular_samples, tolerance=_TOLERANCE)
 def linalg_solve_triangular(f, A, B, *, upper, left=True, unitriangular=False):
     """X with A X = B, or without `left` X A = B, for triangular A [..., N, N]; batch dims broadcast.
 
@@ -313,10 +313,10 @@ def _vecdot_samples(rng):
     tolerance={"float32": (1e-5, 1e-5), "bfloat16": (2e-2, 5e-2), "float16": (5e-3, 1e-2)}, dtypes=INEXACT
 )  # fmt: skip
 def linalg_vecdot(f, x, y, *, dim=-1):
-    """The sums of the products of two tensors, which broadcast, along `dim`."""
+    """The sums of the products of two tensors, the first conjugated, which broadcast, along `dim`."""
     for name, t in (("x", x), ("y", y)):
         check(f, t, name)
-    return f.sum(x * y, dim)
+    return f.sum(f.conj(x) * y, dim)
 
 
 def _tensorinv_samples(rng):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import INEXACT, alias
+from ..table.registry import COMPLEX, INEXACT, alias
 from ._layout import check
 from .decompositions import (
     _TOLERANCE,
@@ -26,11 +26,14 @@ def _logdet_ref(input):
     return np.where(sign < 0, np.nan, log)
 
 
-@composite(dtypes=_WIDE, ref=_logdet_ref, samples=positive, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_logdet_ref, samples=positive, tolerance=_TOLERANCE)
 def logdet(f, input):
-    """The logarithms of the determinants of matrices [..., N, N]: NaN of negative ones, -inf of 0."""
+    """The logarithms of the determinants of matrices [..., N, N]: NaN of negative ones, -inf of 0; complex of
+    complex ones."""
     check_matrices(f, input, "input")
     sign, log = f.linalg_slogdet(input)
+    if sign.dtype.kind == "c":
+        return f.add(f.log(sign), log)
     return f.where(f.lt(sign, 0.0), math.nan, log)
 
 
@@ -84,7 +87,7 @@ def _exp_samples(rng):
     yield (3 * rng.standard_normal((4, 4)),), {}
 
 
-@composite(dtypes=_WIDE, ref=_exp_ref, samples=_exp_samples, tolerance={"float32": (2e-4, 2e-4)})
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_exp_ref, samples=_exp_samples, tolerance={"float32": (2e-4, 2e-4)})
 def linalg_matrix_exp(f, A):
     """The matrix exponentials of A [..., N, N], by scaling and squaring (Higham 2005)."""
     check_matrices(f, A)
@@ -172,7 +175,7 @@ def _one_by_one(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)), samples=_one_by_one,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)), samples=_one_by_one,
     tolerance=_TOLERANCE, fields=("U", "S", "V"),
 )  # fmt: skip
 def svd(f, input, some=True, compute_uv=True):
@@ -183,14 +186,14 @@ def svd(f, input, some=True, compute_uv=True):
     check_matrices(f, input, "input", square=False)
     if compute_uv:
         u, s, vh = f.linalg_svd(input, not some)
-        return u, s, _t(vh).contiguous()
+        return u, s, _t(f.conj(vh)).contiguous()
     m, n = input.shape_[-2:]
     zeros = [input.new_zeros((*input.shape_[:-2], size, size)) for size in (m, n)]
     return zeros[0], f.linalg_svdvals(input), zeros[1]
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda input, rcond=1e-15: _pinv_ref(input, rtol=rcond), samples=_rectangles,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, rcond=1e-15: _pinv_ref(input, rtol=rcond), samples=_rectangles,
     tolerance=_TOLERANCE,
 )  # fmt: skip
 def pinverse(f, input, rcond=1e-15):

@@ -133,7 +133,7 @@ def _rank_samples(rng):
     yield (np.zeros((3, 3)),), {}
 
 
-@op(dtypes=_WIDE, ref=_rank_ref, samples=_rank_samples, gradient=None)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=_rank_ref, samples=_rank_samples, gradient=None)
 def linalg_matrix_rank(call, A, *, tol=None, atol=None, rtol=None, hermitian=False):
     """How many singular values of A [..., M, N] exceed max(atol, rtol * the largest): int64 [...].
 
@@ -156,7 +156,7 @@ def _cond_samples(rng):
         yield (_well_conditioned(rng, 2, 3, 3),), {"p": p}
 
 
-@composite(dtypes=_WIDE, ref=np.linalg.cond, samples=_cond_samples, tolerance=_NORM)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.cond, samples=_cond_samples, tolerance=_NORM)
 def linalg_cond(f, A, p=None):
     """The condition numbers of matrices, norm(A) norm(inv(A)) by the norm `p`; 2, the default, also of other than
     square ones, whose singular values are compared. Infinity of singular ones.
@@ -170,6 +170,6 @@ def linalg_cond(f, A, p=None):
         inverse = f.linalg_inv(A)
     except ValueError:
         if len(A.shape_) == 2:
-            return A.new_full((), math.inf)
+            return A.new_full((), math.inf, dtype=A.dtype.real)
         return f.stack([f.linalg_cond(a, p) for a in A.unbind(0)], 0)
     return f.linalg_matrix_norm(A, p) * f.linalg_matrix_norm(inverse, p)

@@ -264,7 +264,7 @@ def rad2deg(f, input):
     return f.mul(input, 180 / np.pi)
 
 
-@composite(ref=np.sinc, samples=_one, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")
+@composite(ref=np.sinc, samples=_one, tolerance={"float32": (1e-5, 1e-6)}, amp="float32", dtypes=INEXACT)
 def sinc(f, input):
     """sin(pi x) / (pi x), and 1 at 0."""
     check(f, input, "input", integers=True)
@@ -387,8 +387,12 @@ def _float_power_samples(rng):
 
 @composite(dtypes=ANY, ref=np.float_power, samples=_float_power_samples)
 def float_power(f, input, exponent):
-    """input ** exponent in float64."""
-    wide = [x.to(dtype="float64") if hasattr(x, "strides_") else float(x) for x in (input, exponent)]
+    """input ** exponent in float64, or in complex128 where one is complex."""
+    is_complex = any(
+        isinstance(x, complex) or getattr(getattr(x, "dtype", None), "kind", "") == "c" for x in (input, exponent)
+    )
+    wide, number = ("complex128", complex) if is_complex else ("float64", float)
+    wide = [x.to(dtype=wide) if hasattr(x, "strides_") else number(x) for x in (input, exponent)]
     return f.pow(*wide)
 
 

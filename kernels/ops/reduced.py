@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import ALL, ANY
+from ..table.registry import ALL, ANY, INEXACT
 from ._layout import check
 from ._rules import SUM_TOLERANCE, over, reduce_samples
 from .statistics import _TOLERANCE, _grad_samples, _var_ref, _var_samples
@@ -108,7 +108,7 @@ def _dist_ref(x, y, p=2):
     return np.asarray(np.linalg.norm((x - y).reshape(-1), p))
 
 
-@composite(ref=_dist_ref, samples=_dist_samples, tolerance=_TOLERANCE, amp="float32")
+@composite(ref=_dist_ref, samples=_dist_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def dist(f, input, other, p: float = 2):
     """The norm of order `p` of input - other."""
     return f.norm(f.sub(input, other), p)
@@ -125,7 +125,7 @@ def _renorm_samples(rng):
     yield (rng.standard_normal((2, 5, 3)), 1, 1, 4.0), {}
 
 
-@composite(ref=_renorm_ref, samples=_renorm_samples, tolerance=_TOLERANCE, amp="float32")
+@composite(ref=_renorm_ref, samples=_renorm_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def renorm(f, input, p: float, dim, maxnorm: float):
     """Each slice along `dim` scaled down to a norm of order `p` of at most `maxnorm`."""
     check(f, input, "input")

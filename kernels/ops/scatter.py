@@ -165,6 +165,10 @@ def scatter(call, input, dim, index, src=None, *, value=None, reduce=None):
         raise ValueError(f"`reduce` of `scatter` must be 'add', 'multiply' or None, got {reduce!r}")
     if reduce is not None and input.dtype.name == "bool":
         raise TypeError(f"`reduce` {reduce!r} of `scatter` takes numbers, got bool: cast `input`")
+    if reduce is not None and input.dtype.kind == "c":
+        raise NotImplementedError(
+            f"`reduce` {reduce!r} of `scatter` takes real numbers, got {input.dtype.name}: use `scatter_add`"
+        )
     if reduce == "multiply" and call.training:
         raise NotImplementedError("`reduce` 'multiply' of `scatter` has no derivative: call it under `no_grad`")
     src = value if src is None else src

@@ -10,12 +10,14 @@ from infinicore.kernels import OPS
 import infinicore as ic
 import infinicore.dispatch
 
-DTYPES = ("bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64").split()
+DTYPES = ("bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 "
+          "complex64 complex128").split()  # fmt: skip
 TENSORS = [(name, shape) for name in DTYPES for shape in ((), (2,))]
-NUMBERS = [True, 2, 2.5]
+NUMBERS = [True, 2, 2.5, 1j]
 BINARY = ("add", "sub", "mul", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "where")
 # PyTorch has no kernels for these, or promotes them with no other integers; here they are as any other integers.
 BEYOND = ("not implemented for 'UInt", "Promotion for uint16", "invalid combination of argu", "must be Tensor")
+HALVES = "complex32"  # of float16 and a complex number: complex64 here
 
 
 def theirs(torch, x):
