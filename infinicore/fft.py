@@ -35,7 +35,7 @@ def _frequencies(function, n, d, dtype, device):
 
 @makes_leaf
 def fftfreq(n, d=1.0, *, dtype=None, device=None):
-    """The frequencies of the results of `fft` of `n` samples at distances `d`, in cycles: 0, 1, ..., -2, -1 over n d."""
+    """The frequencies of the results of `fft` of `n` samples at distances `d`, in cycles: 0, 1, ..., -1 over n d."""
     return _frequencies(np.fft.fftfreq, n, d, dtype, device)
 
 

@@ -54,9 +54,9 @@ def _analytic(function, inputs, wanted):
 def gradcheck(function, inputs, *, eps=1e-6, atol=1e-5, rtol=1e-3, raise_exception=True):
     """Whether the derivatives of `function(*inputs)` agree with central differences of width `eps`.
 
-    Inputs that require grad must be float64 or complex128 and contiguous. Complex
-    numbers count as pairs of real ones, by whose real functions PyTorch's convention is defined. Raises ValueError with both matrices where they differ
-    by more than `atol + rtol * |numeric|`, or returns False if `raise_exception` is.
+    Inputs that require grad must be float64 or complex128 and contiguous; complex numbers count as pairs of real ones.
+    Raises ValueError with both matrices where they differ by more than `atol + rtol * |numeric|`, or returns False if
+    `raise_exception` is.
     """
     inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     wanted = [x for x in inputs if isinstance(x, TensorBase) and x.requires_grad]

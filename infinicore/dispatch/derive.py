@@ -385,11 +385,11 @@ class ElementwiseNode(Node):
 
 
 def needs_conjugates(values):
-    """Whether rules for a holomorphic function are to be turned into those of PyTorch's convention for complex ones.
+    """Whether rules for a holomorphic function must be turned into those of PyTorch's convention for complex ones.
 
-    A rule gives g f'(z), linear in g; the gradient of a real loss along the real and the imaginary part is g conj(f'(z)),
-    which is the conjugate of what the rule gives for conj(g). Where f' is real, both are the same. `values` are what the
-    rules may ask for, by name.
+    A rule gives g f'(z), linear in g; the gradient of a real loss along the real and the imaginary part is
+    g conj(f'(z)), which is the conjugate of what the rule gives for conj(g). Where f' is real, both are the same.
+    `values` are what the rules may ask for, by name.
     """
     return any(_is_complex(x) for name, x in values.items() if name != "g" and name[:2] != "g_")
 

@@ -65,7 +65,7 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
 
 @makes_leaf
 def full(size, fill_value, *, out=None, dtype=None, device=None):
-    """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, complex64, int64 or bool) unless given."""
+    """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, complex64, int64, bool) unless given."""
     if out is not None:
         return _given(out, _shape(size), dtype, device).fill_(fill_value)
     place = usable(device)

@@ -209,8 +209,8 @@ def _check_uplo(call, UPLO):
 
 
 @op(
-    dtypes=(*_WIDE, *COMPLEX), ref=_eigh_ref, samples=_vector_free, grad_samples=_eigh_grad_samples, tolerance=_TOLERANCE,
-    outputs=("out", "vectors"), fields=("eigenvalues", "eigenvectors"), gradient="convention",
+    dtypes=(*_WIDE, *COMPLEX), ref=_eigh_ref, samples=_vector_free, grad_samples=_eigh_grad_samples,
+    tolerance=_TOLERANCE, outputs=("out", "vectors"), fields=("eigenvalues", "eigenvectors"), gradient="convention",
 )  # fmt: skip
 def linalg_eigh(call, A, UPLO="L"):
     """(eigenvalues [..., N] in rising order, eigenvectors in columns [..., N, N]) of symmetric matrices.

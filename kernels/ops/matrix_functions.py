@@ -175,7 +175,8 @@ def _one_by_one(rng):
 
 
 @composite(
-    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)), samples=_one_by_one,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)),
+    samples=_one_by_one,
     tolerance=_TOLERANCE, fields=("U", "S", "V"),
 )  # fmt: skip
 def svd(f, input, some=True, compute_uv=True):

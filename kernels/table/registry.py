@@ -73,8 +73,9 @@ class Op:
     in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
     autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
     "as_is". `complex_forms` has what a call means where a tensor is complex (`Op.on_complex`), if that is not its own
-    rule or paragraph. Of an elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses
-    numbers that it cannot compute with in an integer dtype.
+    rule or paragraph; `gradient="convention"`: its rule keeps PyTorch's convention for complex ones by itself. Of an
+    elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses numbers that it
+    cannot compute with in an integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
