@@ -395,10 +395,9 @@ def needs_conjugates(values):
 
 
 def _is_complex(x):
-    x = x.value if type(x) is Saved else x
     if isinstance(x, TensorBase):
         return x.dtype.kind == "c"
-    return (isinstance(x, (list, tuple)) and any(map(_is_complex, x))) or isinstance(x, complex)
+    return (isinstance(x, (list, tuple)) and any(map(_is_complex, x))) or isinstance(x, (complex, np.complexfloating))
 
 
 @functools.cache
@@ -489,7 +488,7 @@ class OpNode(Node):
         if need.several:
             values.update(zip(["g_" + name for name in self.op.outputs], gradients))
         offered = {}
-        turned = self.op.gradient != "convention" and _any_complex(gradients) and needs_conjugates(saved)
+        turned = self.op.gradient != "convention" and _any_complex(gradients) and needs_conjugates(values)
         if turned:
             values.update({k: _conjugate(x) for k, x in values.items() if k == "g" or k[:2] == "g_"})
         if need.into:
@@ -534,9 +533,7 @@ def _checked(op, name, g, shape, dtype):
 
 
 def _any_complex(gradients):
-    for g in gradients:
-        if g is not None:
-            return g.dtype.kind == "c"
+    return any([g is not None and g.dtype.kind == "c" for g in gradients])
 
 
 def _conjugate(g):

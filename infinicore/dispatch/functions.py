@@ -297,13 +297,9 @@ def _of_complex(op, args, kwargs):
     found = op.complex_form(derive.functions, *args, **kwargs)
     if out is None:
         return found
-    _refuse_graph(op, args, kwargs, out)
-    return _copied(op, out, found)
-
-
-def _refuse_graph(op, args, kwargs, out):
     if core_launch.mode() & GRAD and core_launch.tracked((*args, *kwargs.values())):
         _refuse_out(op, out)
+    return _copied(op, out, found)
 
 
 def _given(out):

@@ -171,11 +171,7 @@ class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
         if not isinstance(value, TensorBase):
-            value = (
-                dispatch.scalar(value, self.dtype, self.device, exact=True)
-                if np.isscalar(value)
-                else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
-            )
+            value = self._of_numbers(value)
         if basic is not None:
             if len(value.shape_) > len(basic[0]):
                 value = without_leading_ones(value)
@@ -194,6 +190,15 @@ class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
             view.copy_(FUNCTIONS["index_put"](view, indices, value))
         else:
             FUNCTIONS["index_put"](view, indices, value, out=view)
+
+    def _of_numbers(self, value):
+        """A number, an array or lists as a tensor of this dtype."""
+        if np.isscalar(value):
+            return dispatch.scalar(value, self.dtype, self.device, exact=True)
+        array = np.asarray(value)
+        if array.dtype.kind == "c":
+            dispatch.check_fits(array, self.dtype)
+        return from_numpy(array.astype(self.dtype.numpy), device=self.device)
 
     # ---- copies and conversions ----
 

@@ -148,8 +148,10 @@ mean.on_complex(_summed("mean"))
 def _(f, input, dim, dtype=None, reverse=False):
     x = input if dtype is None else input.to(dtype=dtype)
     dim = check_dim(dim, len(x.shape_))
-    if x.dtype.kind != "c" or not x.shape_:
-        return f.cumsum(x, dim, reverse=reverse) if x.dtype.kind != "c" else f.rearrange(x)
+    if x.dtype.kind != "c":
+        return f.cumsum(x, dim, reverse=reverse)
+    if not x.shape_:
+        return f.rearrange(x)
     return f.view_as_complex(f.rearrange(f.cumsum(f.view_as_real(x), dim, reverse=reverse)))
 
 
@@ -221,8 +223,12 @@ def _on_parts(op):
     """Let a real-linear op of complex tensors be that of their real parts and that of their imaginary parts."""
 
     def form(f, *args, **kwargs):
+        kinds = {x.dtype for x in (*args, *kwargs.values()) if hasattr(x, "strides_") and x.dtype.kind in "fc"}
+        if len(kinds) > 1:
+            raise TypeError(f"`{op.name}` needs one dtype, got {' and '.join(sorted(d.name for d in kinds))}: cast one")
+
         def of(part):
-            take = lambda x: part(x) if getattr(getattr(x, "dtype", None), "kind", "") == "c" else x
+            take = lambda x: part(x) if hasattr(x, "strides_") and x.dtype.kind == "c" else x
             return getattr(f, op.name)(*map(take, args), **{k: take(v) for k, v in kwargs.items()})
 
         return f.complex(of(f.real), of(f.imag))
@@ -281,11 +287,9 @@ for _row in (conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_tr
 
 @norm.on_complex
 def _(f, input, p=2, dim=None, keepdim=False):
-    return (
-        f.linalg_matrix_norm(input, "nuc", range(input.ndim) if dim is None else dim, keepdim)
-        if p == "nuc"
-        else (f.norm(f.abs(input), p, dim, keepdim))
-    )
+    if p == "nuc":
+        return f.linalg_matrix_norm(input, "nuc", range(input.ndim) if dim is None else dim, keepdim)
+    return f.norm(f.abs(input), p, dim, keepdim)
 
 
 @var.on_complex
