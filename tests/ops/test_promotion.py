@@ -16,7 +16,13 @@ TENSORS = [(name, shape) for name in DTYPES for shape in ((), (2,))]
 NUMBERS = [True, 2, 2.5, 1j]
 BINARY = ("add", "sub", "mul", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "where")
 # PyTorch has no kernels for these, or promotes them with no other integers; here they are as any other integers.
-BEYOND = ("not implemented for 'UInt", "Promotion for uint16", "invalid combination of argu", "must be Tensor")
+BEYOND = (
+    "not implemented for 'UInt",
+    "not implemented for 'ComplexHalf",
+    "Promotion for uint16",
+    "invalid combination of argu",
+    "must be Tensor",
+)
 
 
 def theirs(torch, x):
