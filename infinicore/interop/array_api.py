@@ -17,6 +17,7 @@ from ..dtype import dtype as _dtype
 from ..dtype import finfo, iinfo, promote_types  # noqa: F401 (names of the standard)
 from ..tensor import creation as _creation
 from ..tensor.kinds import broadcast_shapes, e, inf, nan, newaxis, pi  # noqa: F401 (names of the standard)
+from . import array_fft as fft  # noqa: F401 (a name of the standard)
 from . import array_linalg as linalg
 from .dlpack import from_dlpack as _from_dlpack
 
