@@ -29,7 +29,7 @@ LAYERS = (
     ("distributed",),
     ("lm",),
     ("models",),
-    ("lm.llm", "lm.async_engine"),
+    ("lm.llm", "lm.async_engine", "lm.speculation"),
     ("train",),
     ("cache",),
     ("info", "reference"),
