@@ -18,10 +18,11 @@ if all(_os.path.exists(_os.path.join(_beside, f)) for f in ("setup.py", "kernels
     __path__.append(_beside)
 
 _DTYPES = (
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3 float8_e5m2 float16 bfloat16 float32 float64"
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3 float8_e5m2 float16 bfloat16 float32 float64 "
+    "complex64 complex128"
 ).split()
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32"}
-_ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
+_ALIASES |= {"cfloat": "complex64", "cdouble": "complex128", "long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
@@ -40,6 +41,7 @@ _NAMES = {
         "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
         "pixel_shuffle pixel_unshuffle prelu rrelu"
     ).split(),
+    "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window".split(),
     "runtime.compiled": ["compile"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
@@ -60,7 +62,7 @@ use_ntops = False  # InfiniCore's switch to the kernels of another package; here
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
     "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special utils "
-    "backends cuda distributed"
+    "backends cuda distributed fft signal"
 ).split()  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import infinicore
 from infinicore.kernels import ALIASES, OPS
+from infinicore.kernels.table.registry import COMPLEX
 from infinicore.tensor.tensor import METHODS
 
 ROOT = Path(infinicore.__file__).parent
@@ -156,6 +157,11 @@ def tensor_stub():
     return _finish(lines, imports + "\nfrom .device import Device\nfrom .dtype import DType\n")
 
 
+def _dtypes(op):
+    """The dtypes that an op takes, complex ones by another form included."""
+    return dict.fromkeys([*op.dtypes, *(COMPLEX if op.complex_forms else ())])
+
+
 def operators_page():
     """Text of `docs/operators.md`."""
     lines = ["# Operators", "", "Written by `python -m infinicore.reference` from the op table in `kernels/ops`.", ""]
@@ -175,7 +181,7 @@ def operators_page():
             )
             names = [f"`{name}`" for name, other in ALIASES.items() if other == op.name]
             also = [f"Also as {' and '.join(names)}.", ""] if names else []
-            text = [op.doc or "", "", *also, f"dtypes: {', '.join(op.dtypes)}", ""]
+            text = [op.doc or "", "", *also, f"dtypes: {', '.join(_dtypes(op))}", ""]
             lines += [f"### `{op.name}({plain})`", "", *text]
     return "\n".join(lines)
 

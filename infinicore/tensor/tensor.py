@@ -23,6 +23,7 @@ from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
 from .makes import Makes
+from .parts import Parts
 from .printing import format_tensor
 from .views import Views
 
@@ -62,11 +63,12 @@ class Size(tuple):
 _TYPES = {
     "float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "bool": "Bool",
     "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+    "complex64": "ComplexFloat", "complex128": "ComplexDouble",
     "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
 }  # fmt: skip
 
 
-class Tensor(Views, Makes, Draws, Gradients, TensorBase):
+class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -170,11 +172,7 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
         if not isinstance(value, TensorBase):
-            value = (
-                dispatch.scalar(value, self.dtype, self.device, exact=True)
-                if np.isscalar(value)
-                else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
-            )
+            value = self._of_numbers(value)
         if basic is not None:
             if len(value.shape_) > len(basic[0]):
                 value = without_leading_ones(value)
@@ -193,6 +191,15 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
             view.copy_(FUNCTIONS["index_put"](view, indices, value))
         else:
             FUNCTIONS["index_put"](view, indices, value, out=view)
+
+    def _of_numbers(self, value):
+        """A number, an array or lists as a tensor of this dtype."""
+        if np.isscalar(value):
+            return dispatch.scalar(value, self.dtype, self.device, exact=True)
+        array = np.asarray(value)
+        if array.dtype.kind == "c":
+            dispatch.check_fits(array, self.dtype)
+        return from_numpy(array.astype(self.dtype.numpy), device=self.device)
 
     # ---- copies and conversions ----
 
@@ -350,10 +357,10 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         return self.item() != 0
 
     def __float__(self):
-        return float(self.item())
+        return float(_real_number(self.item()))
 
     def __int__(self):
-        return int(self.item())
+        return int(_real_number(self.item()))
 
     def __format__(self, spec):
         if self.shape_ and spec:
@@ -390,6 +397,15 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
             return
         with open(filename, "wb") as file:
             file.write(self.contiguous().view(-1)._values().tobytes())
+
+
+def _real_number(value):
+    """A number without an imaginary part; ValueError for another one."""
+    if type(value) is complex:
+        if value.imag:
+            raise ValueError(f"the complex number {value} is no real one: take its `real` part")
+        return value.real
+    return value
 
 
 def _rebuild(data, dtype, shape, requires_grad=False, device=None):
@@ -519,7 +535,7 @@ def _attach():
 
 def _operator(function):
     def forward(self, other):
-        if not isinstance(other, (Tensor, int, float, np.number)):
+        if not isinstance(other, (Tensor, int, float, complex, np.number)):
             return NotImplemented
         return function(self, other)
 
@@ -528,7 +544,7 @@ def _operator(function):
 
 def _reflected(function):
     def backward(self, other):
-        if not isinstance(other, (Tensor, int, float, np.number)):
+        if not isinstance(other, (Tensor, int, float, complex, np.number)):
             return NotImplemented
         return function(other, self)
 
@@ -578,7 +594,7 @@ def _conversion(name, target):
     return method
 
 
-for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool"):
+for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool", "cfloat", "cdouble"):
     setattr(Tensor, _name, _conversion(_name, dtype(_name)))
 _attach()
 _OPERATORS = _operators()

@@ -1,5 +1,6 @@
 """The functions of rules, `m` of rendered kernels; `lang/scalar_math.py` has those that plain Python needs too."""
 
+from .by_type import real  # noqa: F401
 from .division import gcd  # noqa: F401
 from .inverse import acos, acosh, asin, asinh, atan, atan2, atanh, cosh, hypot, sinh  # noqa: F401
 from .special import (  # noqa: F401

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..problems.gemm import FEW, SKINNY, Product
 from ..problems.reduce import Reduce
-from ..table.registry import FLOATS, INTEGERS, op
+from ..table.registry import FLOATS, INTEGERS, NUMERIC, op
 from ._products import TOLERANCE, check, check_alpha, foldable, product, save_operands
 from .reduce import sum_
 
@@ -49,7 +49,7 @@ def _matmul_ref(input, other, alpha=1.0):
     return alpha * np.matmul(input, other)
 
 
-@op(dtypes=_NUMBERS, ref=_matmul_ref, samples=_samples, tolerance=TOLERANCE, amp="lower")
+@op(dtypes=NUMERIC, ref=_matmul_ref, samples=_samples, tolerance=TOLERANCE, amp="lower")
 def matmul(call, input, other, *, alpha: float = 1.0, out_dtype=None, accumulate=False):
     """Matrix product `alpha * input @ other` of [..., M, K] and [..., K, N] -> [..., M, N].
 

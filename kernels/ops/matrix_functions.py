@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import alias
+from ..table.registry import COMPLEX, INEXACT, alias
 from ._layout import check
 from .decompositions import (
     _TOLERANCE,
@@ -26,11 +26,14 @@ def _logdet_ref(input):
     return np.where(sign < 0, np.nan, log)
 
 
-@composite(dtypes=_WIDE, ref=_logdet_ref, samples=positive, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_logdet_ref, samples=positive, tolerance=_TOLERANCE)
 def logdet(f, input):
-    """The logarithms of the determinants of matrices [..., N, N]: NaN of negative ones, -inf of 0."""
+    """The logarithms of the determinants of matrices [..., N, N]: NaN of negative ones, -inf of 0; complex of
+    complex ones."""
     check_matrices(f, input, "input")
     sign, log = f.linalg_slogdet(input)
+    if sign.dtype.kind == "c":
+        return f.add(f.log(sign), log)
     return f.where(f.lt(sign, 0.0), math.nan, log)
 
 
@@ -42,7 +45,7 @@ def _power_samples(rng):
 @composite(
     ref=np.linalg.matrix_power, samples=_power_samples,
     tolerance={"float32": (2e-4, 2e-4), "bfloat16": (5e-2, 0.5), "float16": (1e-2, 0.1)},
-    grad_samples=lambda rng: ((args, options) for args, options in _power_samples(rng) if args[1]),
+    grad_samples=lambda rng: ((args, options) for args, options in _power_samples(rng) if args[1]), dtypes=INEXACT
 )  # fmt: skip
 def linalg_matrix_power(f, A, n):
     """The product of `n` times A [..., N, N]; a negative `n` means the inverse (not in 16 bits), 0 the identity."""
@@ -84,7 +87,7 @@ def _exp_samples(rng):
     yield (3 * rng.standard_normal((4, 4)),), {}
 
 
-@composite(dtypes=_WIDE, ref=_exp_ref, samples=_exp_samples, tolerance={"float32": (2e-4, 2e-4)})
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_exp_ref, samples=_exp_samples, tolerance={"float32": (2e-4, 2e-4)})
 def linalg_matrix_exp(f, A):
     """The matrix exponentials of A [..., N, N], by scaling and squaring (Higham 2005)."""
     check_matrices(f, A)
@@ -122,7 +125,9 @@ def _chain_ref(tensors):
     return result
 
 
-@composite(ref=_chain_ref, samples=_chain_samples, tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)})
+@composite(
+    ref=_chain_ref, samples=_chain_samples, tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)}, dtypes=INEXACT
+)
 def linalg_multi_dot(f, tensors):
     """The product of several matrices, in the order that takes the fewest operations; the first and the last may be
     vectors (a row, a column).
@@ -170,7 +175,8 @@ def _one_by_one(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)), samples=_one_by_one,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)),
+    samples=_one_by_one,
     tolerance=_TOLERANCE, fields=("U", "S", "V"),
 )  # fmt: skip
 def svd(f, input, some=True, compute_uv=True):
@@ -181,14 +187,14 @@ def svd(f, input, some=True, compute_uv=True):
     check_matrices(f, input, "input", square=False)
     if compute_uv:
         u, s, vh = f.linalg_svd(input, not some)
-        return u, s, _t(vh).contiguous()
+        return u, s, _t(f.conj(vh)).contiguous()
     m, n = input.shape_[-2:]
     zeros = [input.new_zeros((*input.shape_[:-2], size, size)) for size in (m, n)]
     return zeros[0], f.linalg_svdvals(input), zeros[1]
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda input, rcond=1e-15: _pinv_ref(input, rtol=rcond), samples=_rectangles,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, rcond=1e-15: _pinv_ref(input, rtol=rcond), samples=_rectangles,
     tolerance=_TOLERANCE,
 )  # fmt: skip
 def pinverse(f, input, rcond=1e-15):
