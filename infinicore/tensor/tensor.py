@@ -243,22 +243,6 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         """The n-th derivative of `digamma`."""
         return FUNCTIONS["polygamma"](n, self)
 
-    def add(self, other, *, alpha=1, out=None):
-        """`self + alpha * other`."""
-        return FUNCTIONS["add"](self, other if alpha == 1 else other * alpha, out=out)
-
-    def sub(self, other, *, alpha=1, out=None):
-        """`self - alpha * other`."""
-        return FUNCTIONS["sub"](self, other if alpha == 1 else other * alpha, out=out)
-
-    def add_(self, other, *, alpha=1):
-        """As `add`, into this tensor; returns it."""
-        return _into(self, FUNCTIONS["add"], (other if alpha == 1 else other * alpha,), {})
-
-    def sub_(self, other, *, alpha=1):
-        """As `sub`, into this tensor; returns it."""
-        return _into(self, FUNCTIONS["sub"], (other if alpha == 1 else other * alpha,), {})
-
     def to(self, *args, dtype=None, device=None, copy=False, memory_format=contiguous_format):
         """On another device, or as another dtype (in either order, or by name)."""
         if memory_format is not contiguous_format:
@@ -575,8 +559,9 @@ def _conversion(name, target):
     return method
 
 
-for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool"):
-    setattr(Tensor, _name, _conversion(_name, dtype(_name)))
+_CONVERSIONS = {name: name for name in ("float", "double", "half", "bfloat16", "long", "int", "short", "bool")}
+for _name, _value in (_CONVERSIONS | {"byte": "uint8", "char": "int8"}).items():
+    setattr(Tensor, _name, _conversion(_name, dtype(_value)))
 _attach()
 _OPERATORS = _operators()
 for _name, _value in _OPERATORS.items():

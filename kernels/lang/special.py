@@ -18,7 +18,7 @@ lgamma = function_of("lgamma")
 j0, j1, y0, y1 = function_of("j0"), function_of("j1"), function_of("y0"), function_of("y1")
 
 
-def _wide(float64, name, count=1, float32=None):
+def wide(float64, name, count=1, float32=None):
     """`float64` for vectors of both types, unless there is another function for float32."""
 
     function = jit.inline(float64)
@@ -61,7 +61,7 @@ def _digamma(x):
     return select(x == 0.0, -1.0 / x, select(below & (x == vfloor(x)), NAN, s))
 
 
-digamma = _wide(_digamma, "digamma")
+digamma = wide(_digamma, "digamma")
 
 
 @jit.inline
@@ -101,7 +101,7 @@ def _zeta(s, q):
     return select(s == 1.0, INF, select((s < 1.0) | (s != s) | (q != q), NAN, total))
 
 
-zeta = _wide(_zeta, "zeta", 2)
+zeta = wide(_zeta, "zeta", 2)
 
 
 @jit.inline
@@ -187,7 +187,7 @@ def _gammaincc(a, x):
     return _gamma_ends(a, x, q, 1.0, 0.0)
 
 
-gammainc, gammaincc = _wide(_gammainc, "gammainc", 2), _wide(_gammaincc, "gammaincc", 2)
+gammainc, gammaincc = wide(_gammainc, "gammainc", 2), wide(_gammaincc, "gammaincc", 2)
 
 
 # ---- modified Bessel functions -----------------------------------------------------------------
@@ -239,7 +239,7 @@ def _i1(x):
     return copysign(select(a == INF, INF, _bessel_scaled(a, 1.0) * t * t), x)
 
 
-i0, i0e, i1, i1e = _wide(_i0, "i0"), _wide(_i0e, "i0e"), _wide(_i1, "i1"), _wide(_i1e, "i1e")
+i0, i0e, i1, i1e = wide(_i0, "i0"), wide(_i0e, "i0e"), wide(_i1, "i1"), wide(_i1e, "i1e")
 
 
 # ---- error functions ---------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def _erfinv(x):
     return select(a == 1.0, x * INF, select(a < 1.0, copysign(y, x), NAN))
 
 
-erfinv = _wide(_erfinv, "erfinv", float32=_erfinv_f32)
+erfinv = wide(_erfinv, "erfinv", float32=_erfinv_f32)
 
 
 def _erfcx(x):
@@ -304,4 +304,4 @@ def _erfcx(x):
     return select(far, 0.5641895835477563 / d, select(near < -26.7, INF, square * erfc(near)))
 
 
-erfcx = _wide(_erfcx, "erfcx")
+erfcx = wide(_erfcx, "erfcx")
