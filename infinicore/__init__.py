@@ -25,9 +25,9 @@ _ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange as_tensor asarray empty empty_like empty_permuted empty_strided eye from_blob from_list from_list_by_numpy from_torch full "
-        "full_like linspace logspace ones ones_like scalar_tensor strided_empty strided_from_blob tensor tril_indices "
-        "triu_indices zeros zeros_like"
+        "arange as_tensor asarray empty empty_like empty_permuted empty_strided eye from_blob from_list "
+        "from_list_by_numpy from_torch full full_like linspace logspace ones ones_like scalar_tensor strided_empty "
+        "strided_from_blob tensor tril_indices triu_indices zeros zeros_like"
     ).split(),
     "context": (
         "Stream get_device get_device_count get_num_threads get_stream set_device set_num_threads "
@@ -61,8 +61,8 @@ _NAMES = {
 use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special masked utils "
-    "backends cuda distributed"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special masked "
+    "utils backends cuda distributed"
 ).split()  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def _wide(input, dtype):
     return dtype if dtype is not None or input.dtype.is_floating_point else "int64"
 
 
-def sum(input, dim=None, *, keepdim=False, dtype=None, mask=None):  # noqa: A001
+def sum(input, dim=None, *, keepdim=False, dtype=None, mask=None):
     """The sums over `dim` (an int, several, or None for all) of the elements that the mask shows."""
     x, _ = _filled(input, mask, 0, _wide(input, dtype))
     return f["sum"](x, _dims(x, dim), keepdim)
@@ -71,13 +71,15 @@ def amin(input, dim=None, *, keepdim=False, dtype=None, mask=None):
 
 
 def argmax(input, dim=None, *, keepdim=False, dtype=None, mask=None):
-    """The place along `dim` of the largest element that the mask shows."""
-    return f["argmax"](_filled(input, mask, _lowest(input, 1), dtype)[0], dim, keepdim)
+    """The place along `dim` of the largest element that the mask shows, in the dtype of `input`, as PyTorch's."""
+    found = f["argmax"](_filled(input, mask, _lowest(input, 1))[0], dim, keepdim)
+    return found.to(dtype=dtype or input.dtype)
 
 
 def argmin(input, dim=None, *, keepdim=False, dtype=None, mask=None):
-    """The place along `dim` of the smallest element that the mask shows."""
-    return f["argmin"](_filled(input, mask, _lowest(input, -1), dtype)[0], dim, keepdim)
+    """The place along `dim` of the smallest element that the mask shows, in the dtype of `input`, as PyTorch's."""
+    found = f["argmin"](_filled(input, mask, _lowest(input, -1))[0], dim, keepdim)
+    return found.to(dtype=dtype or input.dtype)
 
 
 def cumsum(input, dim, *, dtype=None, mask=None):
@@ -127,7 +129,7 @@ def std(input, dim=None, unbiased=None, *, correction=None, keepdim=False, dtype
     return f["sqrt"](var(input, dim, unbiased, correction=correction, keepdim=keepdim, dtype=dtype, mask=mask))
 
 
-def norm(input, ord=2.0, dim=None, *, keepdim=False, dtype=None, mask=None):  # noqa: A002
+def norm(input, ord=2.0, dim=None, *, keepdim=False, dtype=None, mask=None):
     """The vector norms of order `ord` over `dim` of the elements that the mask shows."""
     x, _ = _filled(input, mask, math.inf if ord == -math.inf else 0, dtype)
     return f["linalg_vector_norm"](x, ord, _dims(x, dim), keepdim)
@@ -160,7 +162,7 @@ def softmin(input, dim, *, dtype=None, mask=None):
     return f["softmax"](-_filled(input, mask, math.inf, dtype)[0], dim)
 
 
-def normalize(input, ord, dim, *, eps=1e-12, dtype=None, mask=None):  # noqa: A002
-    """The elements divided by their `norm` along `dim`, or by `eps` where that is larger; 0 where the mask hides them."""
+def normalize(input, ord, dim, *, eps=1e-12, dtype=None, mask=None):
+    """The elements divided by their `norm` along `dim`, or by `eps` where that is larger; 0 where hidden."""
     x, _ = _filled(input, mask, 0, dtype)
     return x / f["maximum"](norm(x, ord, dim, keepdim=True, mask=mask), eps)

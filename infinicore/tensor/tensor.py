@@ -243,11 +243,18 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         """The n-th derivative of `digamma`."""
         return FUNCTIONS["polygamma"](n, self)
 
-    def to(self, *args, dtype=None, device=None, copy=False, memory_format=contiguous_format):
-        """On another device, or as another dtype (in either order, or by name)."""
+    def to(self, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=contiguous_format):
+        """On another device, or as another dtype (in either order, or by name); bools are `non_blocking` and `copy`.
+
+        Copies wait for nothing and are done when anybody looks, so `non_blocking` changes nothing.
+        """
         if memory_format is not contiguous_format:
             row_major(memory_format)
+        switches = [arg for arg in args if isinstance(arg, bool)]  # PyTorch's `non_blocking` and `copy`, in this order
+        copy = copy or switches[1:2] == [True]
         for arg in args:
+            if isinstance(arg, bool):
+                continue
             if isinstance(arg, Device) or named(arg):
                 device = arg
             elif isinstance(arg, Tensor):
@@ -540,8 +547,8 @@ def _operators():
     for symbol, name in _BINARY.items():
         function = FUNCTIONS[name]
         found[f"__{symbol}__"] = (_power if symbol == "pow" else _operator)(function)
+        found[f"__r{symbol}__"] = _reflected(function)
         if symbol != "matmul":
-            found[f"__r{symbol}__"] = _reflected(function)
             found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])

@@ -60,9 +60,7 @@ def _k(x, order, scaled):
     far = x > 2.0
     near = select((x > 0.0) & (x <= 2.0), x, 1.0)
     large = select(far & (x < INF), x, 3.0)
-    value = select(
-        far, _k_far(large, order) * exp((scaled - 1.0) * large), _k_near(near, order) * exp(scaled * near)
-    )
+    value = select(far, _k_far(large, order) * exp((scaled - 1.0) * large), _k_near(near, order) * exp(scaled * near))
     value = select(x == INF, 0.0, value)
     return select(x == 0.0, INF, select(x >= 0.0, value, NAN))
 

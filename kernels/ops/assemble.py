@@ -404,9 +404,13 @@ def vander(f, x, N=None, increasing=False):
     return y if increasing else f.flip(y, 1)
 
 
-@composite(dtypes=NUMBERS, ref=lambda x, *, N=None: np.vander(x, N, True), samples=lambda rng: [((rng.uniform(0.5, 1.5, 4),), {})])
+@composite(
+    dtypes=NUMBERS,
+    ref=lambda x, *, N=None: np.vander(x, N, True),
+    samples=lambda rng: [((rng.uniform(0.5, 1.5, 4),), {})],
+)
 def linalg_vander(f, x, *, N=None):
-    """[..., n, N]: the powers 0 to N - 1 (by default n of them) of the elements of vectors [..., n], in rising order."""
+    """[..., n, N]: the powers 0 to N - 1 (by default n of them) of the elements of vectors [..., n], rising."""
     check(f, x, "x")
     count = (x.shape_ or (0,))[-1] if N is None else operator.index(N)
     if not x.shape_ or (N is not None and count <= 1):

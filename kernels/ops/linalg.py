@@ -280,7 +280,8 @@ def _lu_parts_samples(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=_lu_parts_ref, samples=_lu_parts_samples, tolerance={"float32": (2e-3, 1e-4)}, fields=("P", "L", "U"),
+    dtypes=_WIDE, ref=_lu_parts_ref, samples=_lu_parts_samples, tolerance={"float32": (2e-3, 1e-4)},
+    fields=("P", "L", "U"),
 )  # fmt: skip
 def linalg_lu(f, A, *, pivot=True):
     """(P, L, U) with A = P L U for A [..., M, N]: a permutation, ones on the diagonal of L, U upper triangular.

@@ -7,7 +7,7 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import op
 from ._layout import check
-from .decompositions import _TOLERANCE, _WIDE, _squares, _t, _well_conditioned, check_matrices, positive
+from .decompositions import _TOLERANCE, _WIDE, _squares, _well_conditioned, check_matrices, positive
 from .factors import _lu_ref
 
 
@@ -73,9 +73,7 @@ def linalg_inv_ex(f, A, *, check_errors: bool = False):
     return _checked(f, f.linalg_inv, A, (), _zero_pivot, check_errors)
 
 
-@composite(
-    dtypes=_WIDE, ref=_no_info(np.linalg.cholesky), samples=positive, tolerance=_TOLERANCE, fields=("L", "info")
-)
+@composite(dtypes=_WIDE, ref=_no_info(np.linalg.cholesky), samples=positive, tolerance=_TOLERANCE, fields=("L", "info"))
 def linalg_cholesky_ex(f, A, *, upper: bool = False, check_errors: bool = False):
     """(L, info) of `linalg_cholesky`: info [...] is 0, or the order of the first leading minor of A that is not
     positive, and L NaN; with `check_errors`, that is a ValueError.
@@ -152,12 +150,12 @@ def _ldl_one(a):
         whole[last + 1 :, k : last + 1] = factors
         pivots[k : last + 1] = at + 1 if step == 1 else -(at + 1)
         k = last + 1
-    return np.tril(whole) + np.triu(a, 1), pivots, info
+    return np.tril(whole), pivots, info
 
 
 def _ldl_ref(A):
-    found = [_ldl_one(a.copy()) for a in A.reshape(-1, *A.shape[-2:])]
     batch = A.shape[:-2]
+    found = [_ldl_one(A[at]) for at in np.ndindex(*batch)]
     return (
         np.array([x for x, _, _ in found], A.dtype).reshape(A.shape),
         np.array([p for _, p, _ in found], np.int32).reshape(A.shape[:-1]),
@@ -223,8 +221,9 @@ def _ldl_solve_one(ld, pivots, b):
 
 def _ldl_solve_ref(LD, pivots, B, *, hermitian=False):
     batch = np.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
-    spread = lambda x, tail: np.broadcast_to(x, (*batch, *x.shape[-tail:])).reshape(-1, *x.shape[-tail:])
-    found = [_ldl_solve_one(*each) for each in zip(spread(LD, 2), spread(pivots, 1), spread(B, 2))]
+    LD, B = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (LD, B))
+    pivots = np.broadcast_to(pivots, (*batch, pivots.shape[-1]))
+    found = [_ldl_solve_one(LD[at], pivots[at], B[at]) for at in np.ndindex(*batch)]
     return np.array(found, B.dtype).reshape(*batch, *B.shape[-2:])
 
 

@@ -238,7 +238,9 @@ def lu_unpack(f, LU_data, LU_pivots, unpack_data: bool = True, unpack_pivots: bo
     empty = LU_data.detach().new_zeros(0)
     turned, low, up = empty, empty.clone(), empty.clone()
     if unpack_data:
-        low = f.tril(LU_data.narrow(-1, 0, k), -1) + f.from_array(np.eye(m, k, dtype=LU_data.dtype.numpy), LU_data.device)
+        low = f.tril(LU_data.narrow(-1, 0, k), -1) + f.from_array(
+            np.eye(m, k, dtype=LU_data.dtype.numpy), LU_data.device
+        )
         up = f.triu(LU_data.narrow(-2, 0, k))
     if unpack_pivots:
         eye = f.rearrange(eye_of(f, LU_data, m).expand(*LU_data.shape_[:-2], m, m))

@@ -9,8 +9,7 @@ _ROUGH = {"float32": (1e-4, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5
 
 
 def _statistics(f, x, dims, eps, keepdim):
-    """(means, 1 / sqrt(variances + eps)) over dims, as results without a graph."""
-    x = x.detach()
+    """(means, 1 / sqrt(variances + eps)) over dims."""
     return f.mean(x, dims, keepdim), f.rsqrt(f.var(x, dims, False, keepdim) + eps)
 
 
@@ -26,11 +25,13 @@ def _layer_samples(rng):
 
 @composite(ref=_layer_ref, samples=_layer_samples, tolerance=_ROUGH, amp="float32")
 def native_layer_norm(f, input, normalized_shape, weight, bias, eps: float):
-    """(`layer_norm`, means, 1 / standard deviations) over the last dims `normalized_shape`."""
+    """(`layer_norm`, means, 1 / standard deviations) over the last dims `normalized_shape`; gradients flow through the
+    first alone, as PyTorch's.
+    """
     check(f, input, "input")
     dims = tuple(range(-len(normalized_shape), 0))
     y = f.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
-    return y, *_statistics(f, input, dims, eps, True)
+    return y, *_statistics(f, input.detach(), dims, eps, True)
 
 
 def _group_ref(input, weight, bias, N, C, HxW, group, eps):
@@ -73,5 +74,5 @@ def native_batch_norm(
     check(f, input, "input")
     saved = input.detach().new_zeros(0), input.detach().new_zeros(0)
     if training:
-        saved = _statistics(f, input, (0, *range(2, len(input.shape_))), eps, False)
+        saved = _statistics(f, input.detach(), (0, *range(2, len(input.shape_))), eps, False)
     return f.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps), *saved

@@ -9,15 +9,17 @@ from .decompositions import _TOLERANCE, _WIDE, _rectangles, _t, check_matrices
 
 
 def _geqrf_ref(A):
-    raw = [np.linalg.qr(a, "raw") for a in A.reshape(-1, *A.shape[-2:])]
     k = min(A.shape[-2:])
+    if not A.size:
+        return A, np.zeros((*A.shape[:-2], k), A.dtype)
+    raw = [np.linalg.qr(a, "raw") for a in A.reshape(-1, *A.shape[-2:])]
     a = np.array([h.T for h, _ in raw], A.dtype).reshape(A.shape)
     return a, np.array([tau for _, tau in raw], A.dtype).reshape(*A.shape[:-2], k)
 
 
 @op(
-    dtypes=_WIDE, ref=_geqrf_ref, samples=_rectangles, tolerance=_TOLERANCE, outputs=("out", "tau"), fields=("a", "tau"),
-    gradient="missing",
+    dtypes=_WIDE, ref=_geqrf_ref, samples=_rectangles, tolerance=_TOLERANCE, outputs=("out", "tau"),
+    fields=("a", "tau"), gradient="missing",
 )  # fmt: skip
 def geqrf(call, input):
     """(a, tau) of the QR decomposition of `input` [..., M, N] as LAPACK keeps it.

@@ -21,7 +21,7 @@ LAYERS = (
     ("interop",),
     ("autograd",),
     ("tensor", "interop.array_api", "interop.array_linalg"),
-    ("runtime", "context", "random", "linalg", "special"),
+    ("runtime", "context", "random", "linalg", "special", "masked", "lowrank"),
     ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
     ("lib", "ops", "interop.torch"),
@@ -32,7 +32,7 @@ LAYERS = (
     ("lm.llm", "lm.async_engine"),
     ("train",),
     ("cache",),
-    ("info", "reference"),
+    ("info", "reference", "operator_pages"),
     ("perf",),
     ("cli", "__main__"),
 )
