@@ -43,6 +43,7 @@ _NAMES = {
     ).split(),
     "nn.functional.resampling": ["grid_sampler", "grid_sampler_2d", "grid_sampler_3d"],
     "runtime.compiled": ["compile"],
+    "runtime.vmap": ["vmap"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],

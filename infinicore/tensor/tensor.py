@@ -18,6 +18,7 @@ from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
 from .draws import Draws
+from .facts import Facts
 from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
@@ -65,7 +66,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Tensor(Views, Makes, Draws, Gradients, TensorBase):
+class Tensor(Views, Makes, Draws, Facts, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -315,6 +316,11 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         return array_ufunc(ufunc, method, inputs, options)
 
+    def __array_function__(self, function, types, args, kwargs):
+        from ..interop.array_function import array_function
+
+        return array_function(function, args, kwargs)
+
     def __array_namespace__(self, *, api_version=None):
         from ..interop import array_api
 
@@ -365,6 +371,9 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
     def __reduce__(self):
         data = self.detach().contiguous().view(-1)._values().view(np.uint8).tobytes()
         return _rebuild, (data, self.dtype, self.shape_, self.tracked, str(self.device))
+
+    def __copy__(self):
+        return self.detach().requires_grad_(self.tracked)  # the same memory, as PyTorch's
 
     def __deepcopy__(self, memo):
         if self.node is not None:
@@ -462,7 +471,7 @@ def _itself(function):
 
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
-_IN_PLACE += ("logical_and", "logical_not", "logical_or", "logical_xor")
+_IN_PLACE += ("clip", "eq", "ge", "gt", "le", "lt", "ne", "logical_and", "logical_not", "logical_or", "logical_xor")
 _IN_PLACE += ("addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "deg2rad", "float_power", "index_copy")
 _IN_PLACE += ("index_fill", "index_reduce", "ldexp", "masked_scatter", "mvlgamma", "nan_to_num", "put", "rad2deg")
 _IN_PLACE += ("renorm", "scatter_reduce", "sinc")

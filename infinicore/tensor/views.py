@@ -58,6 +58,16 @@ class Views:
         """As `unsqueeze`, of this tensor itself; returns it."""
         return derive.take_layout(self, self.unsqueeze(dim), "unsqueeze_")
 
+    def t_(self):
+        """As `t`, of this tensor itself; returns it."""
+        return derive.take_layout(self, self.t(), "t_")
+
+    def transpose_(self, dim0, dim1):
+        """As `transpose`, of this tensor itself; returns it."""
+        return derive.take_layout(self, self.transpose(dim0, dim1), "transpose_")
+
+    swapaxes_ = swapdims_ = transpose_
+
     def resize_(self, *sizes):
         """A row-major tensor of another shape, in the same memory if it is large enough; returns the tensor.
 

@@ -20,7 +20,7 @@ LAYERS = (
     ("dispatch",),
     ("interop",),
     ("autograd",),
-    ("tensor", "interop.array_api", "interop.array_linalg"),
+    ("tensor", "interop.array_api", "interop.array_linalg", "interop.array_function"),
     ("runtime", "context", "random", "linalg", "special", "masked", "lowrank"),
     ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
