@@ -1,4 +1,4 @@
-"""Ranks of an MPI job: groups and meshes of them, collectives, data- and tensor-parallel training.
+"""Ranks of an MPI job: groups and meshes of them, collectives, data-, tensor- and pipeline-parallel training.
 
 A process that was started alone is a job of one rank, and needs no MPI.
 """
@@ -17,14 +17,15 @@ _NAMES = {
     "mesh": "Mesh",
     "objects": "all_gather_object broadcast_object gather_object scatter_object",
     "ddp": "DistributedDataParallel Join",
-    "parallelize": "clip_grad_norm_ parallelize whole_state_dict",
+    "divide": "clip_grad_norm_ parallelize whole_state_dict",
     "tensor_parallel": "ColumnParallelLinear RowParallelLinear VocabParallelEmbedding vocab_parallel_cross_entropy",
+    "pipeline": "Pipeline",
     "work": "Work",
     "zero": "ZeroDataParallel",
     "world": "PeerError launched",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-_MODULES = ("ccl", "functional")
+_MODULES = ("ccl", "functional", "schedule")
 __all__ = [*_WHERE, *_MODULES]
 
 

@@ -107,10 +107,10 @@ class SharedMemory(_Transport):
         super().__init__(group, comm, timeout, crowded)
         size = group.size
         self.slot_bytes = _SLOT_BYTES
-        self.mail_bytes = max(4096, min(_MAIL_BYTES, (64 << 20) // (size * size)) // 4096 * 4096)
+        self.mail_bytes = max(4096, min(_MAIL_BYTES, (16 << 20) // (size * size * blocks.LETTERS)) // 4096 * 4096)
         control = size * blocks.RECORD * 8
         slots = size * blocks.SLOTS * self.slot_bytes
-        mail = size * size * (blocks.PAIR * 8 + 2 * self.mail_bytes)
+        mail = size * size * (blocks.PAIR * 8 + blocks.LETTERS * self.mail_bytes)
         self._offsets = (64, 64 + control, 64 + control + mail)
         self._channel_bytes = -(-(64 + control + slots + mail) // 4096) * 4096
         self._window, self._base, _ = self._allocate(CHANNELS * self._channel_bytes if group.rank == 0 else 0)

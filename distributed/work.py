@@ -9,6 +9,7 @@ import weakref
 from ..core import launch as core_launch
 
 _open = weakref.WeakSet()
+_SHORTEST, _LONGEST = 2e-5, 5e-4  # seconds that a courier sleeps
 
 
 class Work:
@@ -98,15 +99,22 @@ class Background:
 class Courier(Background):
     """A thread for messages between pairs of ranks: those that are asked for while others are on their way join them.
 
-    A task is (what, moves, keep). Messages of one pair and direction keep their order.
+    A task is (what, moves, keep), with the note of how far it has got if it has begun. Messages of one pair and
+    direction keep their order. While nothing moves it sleeps, twice as long each time: it shares its CPU, and Python's
+    lock, with what computes (a pipeline of two ranks took 1.8 x as long when it did not).
     """
 
     def do(self, task, work):
         """Messages, until all have arrived."""
-        links = self.group.links
-        underway = [(task, work, links.note(task), time.monotonic())]
+        links, underway, pause = self.group.links, [], _SHORTEST
+
+        def begin(task, work):
+            task, note = task
+            underway.append((task, work, links.note(task) if note is None else note, time.monotonic()))
+
+        begin(task, work)
         while underway:
-            taken = set()
+            taken, before = set(), len(underway)
             for entry in list(underway):
                 (what, moves, keep), work, note, since = entry
                 ways = {(kind, peer) for kind, peer, _, _ in moves}
@@ -125,8 +133,12 @@ class Courier(Background):
                     work.finish()
             with self.wake:
                 while self.tasks:
-                    task, work = self.tasks.popleft()
-                    underway.append((task, work, links.note(task), time.monotonic()))
+                    begin(*self.tasks.popleft())
+            if len(underway) == before:
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
+            else:
+                pause = _SHORTEST
 
 
 @atexit.register

@@ -81,15 +81,30 @@ class LanguageModel(nn.Module):
 
     def hidden(self, ids):
         """Hidden states [batch, sequence, hidden size] before the head, differentiable; ids are an int64 Tensor."""
-        if ids.shape[1] > self.config.context:
-            raise ValueError(f"`input_ids` has {ids.shape[1]} tokens a sequence; the context is {self.config.context}")
+        return self.run_pieces(ids, 0, None)
+
+    def pieces(self):
+        """Paths of the submodules of each piece that a pipeline may be cut into: embeddings, layers, norm and head."""
+        path = next(name for name, module in self.named_modules() if module is self.decoder)
+        first, layers, last = self.decoder.pieces
+        middle = [[f"{path}.{layers}.{k}"] for k in range(self.decoder.depth)]
+        return [[f"{path}.{name}" for name in first], *middle, [*(f"{path}.{name}" for name in last), "lm_head"]]
+
+    def run_pieces(self, x, first, stop):
+        """What pieces [first, stop) make of token ids (piece 0), or of what the piece before returned; differentiable.
+
+        The last one returns the hidden states before the head.
+        """
+        length = x.shape[1] * (self.tensor_group.size if first and self.sequence_parallel else 1)
+        if length > self.config.context:
+            raise ValueError(f"`input_ids` has {length} tokens a sequence; the context is {self.config.context}")
         run = checkpoint if self.gradient_checkpointing and self.training else _call
-        hidden = self.decoder.hidden(ids, self.rotary, run)
-        if self.sequence_parallel:
+        x = self.decoder.hidden(x, self.rotary, run, length, first, stop)
+        if self.sequence_parallel and (stop is None or stop == self.decoder.depth + 2):
             from ..distributed import functional
 
-            hidden = functional.gather_from(hidden, 1, ids.shape[1], self.tensor_group)
-        return hidden
+            x = functional.gather_from(x, 1, length, self.tensor_group)
+        return x
 
     def forward(self, input_ids, attention_mask=None, cache=None, labels=None):
         """Logits [batch, sequence, vocabulary], or with `labels` the mean loss of predicting each next label.
@@ -115,7 +130,14 @@ class LanguageModel(nn.Module):
 
         Logits are never held for all places at once.
         """
-        hidden = self.hidden(input_ids)
+        return self.hidden_loss(self.hidden(input_ids), targets)
+
+    def labels(self, targets):
+        """How many of `targets` count in a loss."""
+        return int((targets != IGNORED).sum().item())
+
+    def hidden_loss(self, hidden, targets):
+        """The `loss` of hidden states [B, T, hidden size]."""
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.lm_head.quantized is not None:
             raise NotImplementedError("a quantised model cannot be trained: load it without `quantize`")

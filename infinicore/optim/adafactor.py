@@ -4,7 +4,7 @@ import math
 
 from ..dtype import float32
 from ..tensor.tensor import FUNCTIONS as ops
-from .optimizer import Optimizer, check_lr, check_not_negative, zeros
+from .optimizer import Optimizer, check_not_negative, options, zeros
 
 
 class Adafactor(Optimizer):
@@ -30,23 +30,12 @@ class Adafactor(Optimizer):
         foreach=None,
         maximize=False,
     ):
-        check_lr(lr)
-        check_not_negative(weight_decay=weight_decay)
         check_not_negative(**{"eps[1]": eps[1], "eps[0]": 0.0 if eps[0] is None else eps[0]})
         if not beta2_decay <= 0:
             raise ValueError(f"`beta2_decay` must be at most 0, got {beta2_decay}")
         if not d >= 1:
             raise ValueError(f"`d` must be at least 1, got {d}")
-        defaults = {
-            "lr": lr,
-            "beta2_decay": beta2_decay,
-            "eps": eps,
-            "d": d,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(locals()))
 
     def _check_state(self, p, name, value):
         shape = p.shape_

@@ -2,7 +2,7 @@
 
 from ..kernels.blocks.optim import ADAGRAD
 from .fused import Fused
-from .optimizer import check_lr, check_not_negative, check_unsupported
+from .optimizer import check_not_negative, options
 
 
 class Adagrad(Fused):
@@ -13,6 +13,7 @@ class Adagrad(Fused):
     """
 
     kernel = "optim.update.adagrad"
+    numbers = ADAGRAD
 
     def __init__(
         self,
@@ -29,23 +30,8 @@ class Adagrad(Fused):
         fused=None,
         master_weights=False,
     ):
-        check_lr(lr)
-        check_not_negative(
-            lr_decay=lr_decay, weight_decay=weight_decay, initial_accumulator_value=initial_accumulator_value, eps=eps
-        )
-        check_unsupported(differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        super().__init__(params, defaults, master_weights)
+        check_not_negative(lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value)
+        super().__init__(params, options(locals()), master_weights)
 
     def add_param_group(self, param_group):
         super().add_param_group(param_group)
@@ -58,12 +44,3 @@ class Adagrad(Fused):
 
     def _initial(self, group, name):
         return float(group["initial_accumulator_value"])
-
-    def _numbers(self, group):
-        return ADAGRAD(
-            lr=float(group["lr"]),
-            lr_decay=group["lr_decay"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            sign=-1.0 if group["maximize"] else 1.0,
-        )[0]

@@ -2,7 +2,7 @@
 
 from ..kernels.blocks.optim import ADAM
 from .fused import Fused
-from .optimizer import check_betas, check_lr, check_not_negative, check_unsupported
+from .optimizer import options
 
 
 class Adam(Fused):
@@ -14,6 +14,7 @@ class Adam(Fused):
     """
 
     kernel = "optim.update.adam"
+    numbers = ADAM
 
     def __init__(
         self,
@@ -32,40 +33,10 @@ class Adam(Fused):
         decoupled_weight_decay=False,
         master_weights=False,
     ):
-        check_lr(lr)
-        check_not_negative(eps=eps, weight_decay=weight_decay)
-        check_betas(betas)
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "betas": tuple(map(float, betas)),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, defaults, master_weights)
+        super().__init__(params, options(locals()), master_weights)
 
     def _slots(self, group):
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None)
-
-    def _numbers(self, group):
-        beta1, beta2 = group["betas"]
-        return ADAM(
-            lr=float(group["lr"]),
-            beta1=beta1,
-            beta2=beta2,
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            decoupled=1.0 if group["decoupled_weight_decay"] else 0.0,
-            amsgrad=1.0 if group["amsgrad"] else 0.0,
-            sign=-1.0 if group["maximize"] else 1.0,
-        )[0]
 
 
 class AdamW(Adam):

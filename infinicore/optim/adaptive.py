@@ -2,11 +2,7 @@
 
 from ..kernels.blocks.optim import ADADELTA, ADAMAX, RADAM, RPROP
 from .fused import Fused
-from .optimizer import check_betas, check_lr, check_not_negative, check_unsupported
-
-
-def _sign(group):
-    return -1.0 if group["maximize"] else 1.0
+from .optimizer import options
 
 
 class Adamax(Fused):
@@ -17,6 +13,7 @@ class Adamax(Fused):
     """
 
     kernel = "optim.adaptive.adamax"
+    numbers = ADAMAX
 
     def __init__(
         self,
@@ -32,31 +29,10 @@ class Adamax(Fused):
         capturable=False,
         master_weights=False,
     ):
-        check_lr(lr)
-        check_not_negative(eps=eps, weight_decay=weight_decay)
-        check_betas(betas)
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "betas": tuple(map(float, betas)),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults, master_weights)
+        super().__init__(params, options(locals()), master_weights)
 
     def _slots(self, group):
         return ("exp_avg", "exp_inf", None)
-
-    def _numbers(self, group):
-        beta1, beta2 = group["betas"]
-        decay, eps = group["weight_decay"], group["eps"]
-        return ADAMAX(lr=float(group["lr"]), beta1=beta1, beta2=beta2, eps=eps, weight_decay=decay, sign=_sign(group))[
-            0
-        ]
 
 
 class RAdam(Fused):
@@ -67,6 +43,7 @@ class RAdam(Fused):
     """
 
     kernel = "optim.adaptive.radam"
+    numbers = RADAM
 
     def __init__(
         self,
@@ -83,37 +60,10 @@ class RAdam(Fused):
         differentiable=False,
         master_weights=False,
     ):
-        check_lr(lr)
-        check_not_negative(eps=eps, weight_decay=weight_decay)
-        check_betas(betas)
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "betas": tuple(map(float, betas)),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, defaults, master_weights)
+        super().__init__(params, options(locals()), master_weights)
 
     def _slots(self, group):
         return ("exp_avg", "exp_avg_sq", None)
-
-    def _numbers(self, group):
-        beta1, beta2 = group["betas"]
-        return RADAM(
-            lr=float(group["lr"]),
-            beta1=beta1,
-            beta2=beta2,
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            decoupled=1.0 if group["decoupled_weight_decay"] else 0.0,
-            sign=_sign(group),
-        )[0]
 
 
 class Adadelta(Fused):
@@ -124,6 +74,7 @@ class Adadelta(Fused):
     """
 
     kernel = "optim.adaptive.adadelta"
+    numbers = ADADELTA
 
     def __init__(
         self,
@@ -139,29 +90,12 @@ class Adadelta(Fused):
         differentiable=False,
         master_weights=False,
     ):
-        check_lr(lr)
-        check_not_negative(eps=eps, weight_decay=weight_decay)
         if not 0.0 <= rho <= 1.0:
             raise ValueError(f"`rho` must be from 0 to 1, got {rho}")
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "rho": rho,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "capturable": capturable,
-            "foreach": foreach,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, defaults, master_weights)
+        super().__init__(params, options(locals()), master_weights)
 
     def _slots(self, group):
         return ("square_avg", "acc_delta", None)
-
-    def _numbers(self, group):
-        decay, eps = group["weight_decay"], group["eps"]
-        return ADADELTA(lr=float(group["lr"]), rho=group["rho"], eps=eps, weight_decay=decay, sign=_sign(group))[0]
 
 
 class Rprop(Fused):
@@ -171,6 +105,7 @@ class Rprop(Fused):
     """
 
     kernel = "optim.adaptive.rprop"
+    numbers = RPROP
 
     def __init__(
         self,
@@ -185,27 +120,12 @@ class Rprop(Fused):
         differentiable=False,
         master_weights=False,
     ):
-        check_lr(lr)
         if not 0.0 < etas[0] < 1.0 < etas[1]:
             raise ValueError(f"`etas` must be a number between 0 and 1 and one above 1, got {etas}")
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "etas": etas,
-            "step_sizes": step_sizes,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults, master_weights)
+        super().__init__(params, options(locals()), master_weights)
 
     def _slots(self, group):
         return ("prev", "step_size", None)
 
     def _initial(self, group, name):
         return float(group["lr"]) if name == "step_size" else 0.0
-
-    def _numbers(self, group):
-        (less, more), (least, most) = group["etas"], group["step_sizes"]
-        return RPROP(less=less, more=more, least=least, most=most, sign=_sign(group))[0]

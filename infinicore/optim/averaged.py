@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..dtype import float32
-from .optimizer import Optimizer, check_betas, check_lr, check_not_negative, check_unsupported, zeros
+from .optimizer import Optimizer, check_not_negative, options, zeros
 
 
 def _wide(x):
@@ -69,23 +69,8 @@ class NAdam(_Counting):
         capturable=False,
         differentiable=False,
     ):
-        check_lr(lr)
-        check_not_negative(eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
-        check_betas(betas)
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "betas": tuple(map(float, betas)),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, defaults)
+        check_not_negative(momentum_decay=momentum_decay)
+        super().__init__(params, options(locals()))
 
     def _update(self, group, p, g, own):
         (beta1, beta2), lr, decay = group["betas"], float(group["lr"]), group["weight_decay"]
@@ -130,21 +115,7 @@ class ASGD(_Counting):
         differentiable=False,
         capturable=False,
     ):
-        check_lr(lr)
-        check_not_negative(weight_decay=weight_decay)
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "lambd": lambd,
-            "alpha": alpha,
-            "t0": t0,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(locals()))
 
     def _update(self, group, p, g, own):
         lr, lambd, eta, mu = float(group["lr"]), group["lambd"], own["eta"].item(), own["mu"].item()

@@ -5,6 +5,9 @@ step writes the addresses of the gradients into it and launches. States of param
 the tensors in `optimizer.state` are views.
 """
 
+import functools
+import operator
+
 import numpy as np
 
 from ..dispatch import contiguous_copy, copy_into, empty, mirror, refuse_recording, view
@@ -13,6 +16,17 @@ from ..kernels.blocks.optim import ALIGN, PARAMETER, STEP, UNIT
 from .optimizer import Optimizer, zeros
 
 _NUMBERS = 10  # float64 of a group
+# numbers of a group that are no options of it by name
+_TAKES = {
+    "beta1": lambda group: group["betas"][0],
+    "beta2": lambda group: group["betas"][1],
+    "less": lambda group: group["etas"][0],
+    "more": lambda group: group["etas"][1],
+    "least": lambda group: group["step_sizes"][0],
+    "most": lambda group: group["step_sizes"][1],
+    "decoupled": lambda group: group["decoupled_weight_decay"],
+    "sign": lambda group: -1.0 if group["maximize"] else 1.0,
+}
 STATES = ("first", "second", "third")  # columns of the table
 
 
@@ -91,13 +105,14 @@ class _Launch:
 
 
 class Fused(Optimizer):
-    """The base of elementwise optimizers: `kernel`, `counts`, `_slots` and `_numbers` say what their rule takes.
+    """The base of elementwise optimizers: `kernel`, `numbers`, `counts` and `_slots` say what their rule takes.
 
     With `master_weights`, 16-bit parameters have a float32 copy ("master" in their state) that steps update and the
     parameter is rounded from; their states are float32 too. A parameter that something else wrote to begins a new copy.
     """
 
     kernel = None  # name of the kernel
+    numbers = None  # the block of a group's numbers
     counts = True  # whether states have a `step`
     starts_fresh = False  # whether the first state begins as the first gradient, not as zeros
     takes_grad_scale = elementwise = True
@@ -121,8 +136,12 @@ class Fused(Optimizer):
         raise NotImplementedError(f"`{type(self).__name__}` must implement `_slots`")
 
     def _numbers(self, group):
-        """The numbers of a group, as the kernel takes them."""
-        raise NotImplementedError(f"`{type(self).__name__}` must implement `_numbers`")
+        """The numbers of a group, as the kernel takes them: the options that the block `numbers` names."""
+        return [float(take(group)) for take in self._takes]
+
+    @functools.cached_property
+    def _takes(self):
+        return [_TAKES.get(name) or operator.itemgetter(name) for name in self.numbers.names]
 
     def _initial(self, group, name):
         """The value that a state begins with."""

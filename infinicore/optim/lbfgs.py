@@ -4,7 +4,7 @@ import math
 
 from ..autograd import enable_grad, no_grad
 from ..tensor.tensor import FUNCTIONS as ops
-from .optimizer import Optimizer, check_lr, zeros
+from .optimizer import Optimizer, options, zeros
 
 
 def _dot(a, b):
@@ -113,19 +113,10 @@ class LBFGS(Optimizer):
         history_size=100,
         line_search_fn=None,
     ):
-        check_lr(lr)
         if line_search_fn not in (None, "strong_wolfe"):
             raise ValueError(f"`line_search_fn` must be None or 'strong_wolfe', got {line_search_fn!r}")
-        defaults = {
-            "lr": lr,
-            "max_iter": max_iter,
-            "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval,
-            "tolerance_grad": tolerance_grad,
-            "tolerance_change": tolerance_change,
-            "history_size": history_size,
-            "line_search_fn": line_search_fn,
-        }
-        super().__init__(params, defaults)
+        max_eval = max_iter * 5 // 4 if max_eval is None else max_eval
+        super().__init__(params, options(locals()))
 
     def add_param_group(self, param_group):
         """The first group; ValueError for another one."""

@@ -4,7 +4,7 @@ import math
 
 from ..dtype import dtype
 from ..tensor.tensor import FUNCTIONS as ops
-from .optimizer import Optimizer, check_lr, check_not_negative, zeros
+from .optimizer import Optimizer, check_not_negative, options, zeros
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan: the steepest quintic at 0 that stays near 1
 
@@ -48,25 +48,14 @@ class Muon(Optimizer):
         ns_steps=5,
         adjust_lr_fn=None,
     ):
-        check_lr(lr)
-        check_not_negative(momentum=momentum, weight_decay=weight_decay)
+        check_not_negative(momentum=momentum)
         if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
             raise ValueError(f"`adjust_lr_fn` must be None, 'original' or 'match_rms_adamw', got {adjust_lr_fn!r}")
         if len(ns_coefficients) != 3:
             raise ValueError(f"`ns_coefficients` must be 3 numbers, got {ns_coefficients}")
         if not 0 <= ns_steps < 100:
             raise ValueError(f"`ns_steps` must be between 0 and 99, got {ns_steps}")
-        defaults = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(locals()))
 
     def add_param_group(self, param_group):
         """As `Optimizer.add_param_group`; ValueError for parameters that are no matrices."""

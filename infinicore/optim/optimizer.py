@@ -14,6 +14,8 @@ from ..dtype import float32
 from ..interop.numpy import from_numpy
 from ..tensor.tensor import Tensor
 
+_NO_OPTIONS = {"self", "params", "master_weights", "__class__"}
+
 
 def check_not_negative(**values):
     """Refuse numbers that are negative, or NaN."""
@@ -22,27 +24,34 @@ def check_not_negative(**values):
             raise ValueError(f"`{name}` must be at least 0, got {value}")
 
 
-def check_lr(lr):
-    """Refuse a learning rate that is negative, or a tensor of several elements."""
+def options(arguments):
+    """The options of groups from the arguments of an optimizer's constructor (its `locals()`), checked where they mean
+    the same for all: `lr`, `betas`, `eps`, `weight_decay`, and the switches that would change what a step means."""
+    found = {name: value for name, value in arguments.items() if name not in _NO_OPTIONS}
+    lr = found["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"`lr` must be a number or a tensor of one element, got shape {lr.shape_}")
     check_not_negative(lr=float(lr))
+    for name in ("eps", "weight_decay"):
+        if name in found and not isinstance(found[name], (tuple, list)):
+            check_not_negative(**{name: found[name]})
+    if "betas" in found:
+        found["betas"] = _betas(found["betas"])
+    for name in ("capturable", "differentiable"):
+        if found.get(name):
+            raise NotImplementedError(
+                f"`{name}` must be False, got {found[name]}: steps are fused and are not recorded"
+            )
+    return found
 
 
-def check_betas(betas):
-    """Refuse decay rates outside of [0, 1)."""
+def _betas(betas):
     if len(betas) != 2:
         raise ValueError(f"`betas` must be a pair of numbers, got {betas}")
     for i, beta in enumerate(betas):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"`betas[{i}]` must be at least 0 and below 1, got {beta}")
-
-
-def check_unsupported(**switches):
-    """Refuse switches of PyTorch that would change what a step means."""
-    for name, value in switches.items():
-        if value:
-            raise NotImplementedError(f"`{name}` must be False, got {value}: steps are fused and are not recorded")
+    return tuple(map(float, betas))
 
 
 class Optimizer:

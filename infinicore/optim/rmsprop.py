@@ -2,7 +2,7 @@
 
 from ..kernels.blocks.optim import RMSPROP
 from .fused import Fused
-from .optimizer import check_lr, check_not_negative, check_unsupported
+from .optimizer import check_not_negative, options
 
 
 class RMSprop(Fused):
@@ -14,6 +14,7 @@ class RMSprop(Fused):
     """
 
     kernel = "optim.update.rmsprop"
+    numbers = RMSPROP
 
     def __init__(
         self,
@@ -31,34 +32,9 @@ class RMSprop(Fused):
         *,
         master_weights=False,
     ):
-        check_lr(lr)
-        check_not_negative(eps=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha)
-        check_unsupported(capturable=capturable, differentiable=differentiable)
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "alpha": alpha,
-            "eps": eps,
-            "centered": centered,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, defaults, master_weights)
+        check_not_negative(momentum=momentum, alpha=alpha)
+        super().__init__(params, options(locals()), master_weights)
 
     def _slots(self, group):
         buffer = "momentum_buffer" if group["momentum"] > 0 else None
         return ("square_avg", buffer, "grad_avg" if group["centered"] else None)
-
-    def _numbers(self, group):
-        return RMSPROP(
-            lr=float(group["lr"]),
-            alpha=group["alpha"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            momentum=group["momentum"],
-            centered=1.0 if group["centered"] else 0.0,
-            sign=-1.0 if group["maximize"] else 1.0,
-        )[0]

@@ -2,7 +2,7 @@
 
 from ..kernels.blocks.optim import SGD as SGD_GROUP
 from .fused import Fused
-from .optimizer import check_lr, check_not_negative, check_unsupported
+from .optimizer import check_not_negative, options
 
 
 class SGD(Fused):
@@ -13,6 +13,7 @@ class SGD(Fused):
     """
 
     kernel = "optim.update.sgd"
+    numbers = SGD_GROUP
     counts = False
     starts_fresh = True
 
@@ -31,32 +32,12 @@ class SGD(Fused):
         fused=None,
         master_weights=False,
     ):
-        check_lr(lr)
-        check_not_negative(momentum=momentum, weight_decay=weight_decay)
-        check_unsupported(differentiable=differentiable)
+        check_not_negative(momentum=momentum)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
                 f"`nesterov` needs a `momentum` above 0 and a `dampening` of 0, got {momentum} and {dampening}"
             )
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        super().__init__(params, defaults, master_weights)
+        super().__init__(params, options(locals()), master_weights)
 
     def _slots(self, group):
         return ("momentum_buffer" if group["momentum"] else None, None, None)
-
-    def _numbers(self, group):
-        sign = -1.0 if group["maximize"] else 1.0
-        nesterov = 1.0 if group["nesterov"] else 0.0
-        decay = group["weight_decay"]
-        numbers = {"momentum": group["momentum"], "dampening": group["dampening"], "weight_decay": decay}
-        return SGD_GROUP(lr=float(group["lr"]), nesterov=nesterov, sign=sign, **numbers)[0]

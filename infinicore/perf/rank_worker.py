@@ -104,6 +104,32 @@ class Step:
         return step
 
 
+class PipelineStep:
+    """A step of a GPT-2 through as many stages as there are ranks, in 8 micro-batches: forward, backward, AdamW."""
+
+    def __init__(self, asked, group):
+        from infinicore.perf import train_cases
+
+        self.network = train_cases.TINY_GPT2 if asked["quick"] else train_cases.EVEN_GPT2
+        self.ids = np.random.default_rng(0).integers(0, self.network.vocabulary, (8, asked["tokens"] + 1))
+
+    def call(self, side):
+        """A function that does it once."""
+        from infinicore import models, optim
+
+        x, y = (ic.from_numpy(a.copy()) for a in (self.ids[:, :-1], self.ids[:, 1:]))
+        model = models.from_config(self.network.config())
+        pipeline = dist.Pipeline(model, dist.Mesh(pp=-1), 8, example=(x, y))
+        adam = optim.AdamW(pipeline.parameters(), lr=1e-4)
+
+        def step():
+            pipeline.step(x, y)
+            adam.step()
+            adam.zero_grad()
+
+        return step
+
+
 def start_gloo(group):
     """torch, whose default process group is that of these ranks."""
     import socket
@@ -136,7 +162,7 @@ def main(asked_path, answer_path):
     with open(asked_path, encoding="utf-8") as file:
         asked = json.load(file)
     group = dist.init()
-    kind = Step if asked["op"] == "ddp_step" else Collective
+    kind = {"ddp_step": Step, "pipeline_step": PipelineStep}.get(asked["op"], Collective)
     prepared, calls, repetitions = kind(asked, group), {}, {}
     for side in asked["sides"]:
         calls[side] = prepared.call(side)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .cases import Case
 
-RANK_OPS = ("all_reduce", "barrier", "ddp_step")
+RANK_OPS = ("all_reduce", "barrier", "ddp_step", "pipeline_step")
 _SIZES = ((4, "4 KB"), (64, "64 KB"), (1024, "1 MB"), (65536, "64 MB"))
 _SIDES = ("mpi4py", "gloo")
 _TIMEOUT_S = 600
@@ -46,7 +46,19 @@ def _steps(quick):
         )  # fmt: skip
 
 
-DISTRIBUTED = (_collectives, _steps)
+def _pipelines(quick):
+    """A step of 8 micro-batches through two stages, beside the same through one: at best 2 * 8 / 9 times as fast."""
+    name = "a GPT-2 of 10M" if not quick else "tiny GPT-2"
+    for ranks in (1, 2):
+        yield Case(
+            suite="distributed", name=f"pipeline of {ranks}, 8 micro-batches, {name}", op="pipeline_step",
+            dtype="float32", unit="tokens/s", work=8.0 * (32 if quick else 128), compared=False, threads=1,
+            options={"ranks": ranks, "tokens": 32 if quick else 128, "quick": quick}, peers=(), repeat=False, rounds=5,
+            base=None if ranks == 1 else (f"pipeline of 1, 8 micro-batches, {name}", "float32"),
+        )  # fmt: skip
+
+
+DISTRIBUTED = (_collectives, _steps, _pipelines)
 
 
 def measure(case, sides, rounds, turn_s):

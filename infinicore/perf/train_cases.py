@@ -94,6 +94,10 @@ GPT2 = Decoder(
     name="GPT-2 124M", family="gpt2", hidden=768, layers=12, heads=12, vocabulary=50257, context=1024,
     intermediate=3072,
 )  # fmt: skip
+EVEN_GPT2 = Decoder(  # whose head costs little, so that two stages of six layers are alike
+    name="a GPT-2 of 10M", family="gpt2", hidden=256, layers=12, heads=4, vocabulary=1024, context=256,
+    intermediate=1024,
+)  # fmt: skip
 LLAMA = Decoder(
     name="Llama 25M", family="llama", hidden=384, layers=6, heads=6, vocabulary=32000, context=1024, intermediate=1024
 )

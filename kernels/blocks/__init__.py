@@ -131,6 +131,11 @@ class Block(ModuleType):
         return self._fill(**dict.fromkeys(self._tensors, _NOWHERE), **numbers)[0]
 
     @property
+    def names(self):
+        """The names of the fields, in their order."""
+        return tuple(field.name for field in self._fields)
+
+    @property
     def places(self):
         """(place, name) of each tensor."""
         return tuple((getattr(self, name), name) for name in self._tensors)

@@ -34,11 +34,12 @@ RECORD = 32
 
 SLOTS = 4  # of a rank: two that it gives, two of its results
 
-# Places in the record of a pair of ranks, in front of its two slots.
+# Places in the record of a pair of ranks, in front of its LETTERS slots.
 SENT = 0
-SIZES = 1
 TAKEN = 8
-PAIR = 16  # int64
+SIZES = 16  # of the message of which each slot has a part
+LETTERS = 8
+PAIR = 24  # int64
 
 SCATTER, TWO_PHASES, ONE_PHASE, IN_PLACE = range(4)  # modes of REDUCE
 SEND, RECEIVE = range(2)  # kinds of moves

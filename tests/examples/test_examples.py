@@ -19,6 +19,7 @@ EXPECTED = {
 OTHERS = (
     "generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py",
     "data_parallel.py",
+    "pipeline.py",
     "tensor_parallel.py",
 )  # fmt: skip
 TEXT = "".join(f"def square_{i}(x):\n    return x * {i}  # and {i % 7} more\n\n\n" for i in range(200))
@@ -92,6 +93,18 @@ def test_data_parallel(root, tmp_path):
     assert done.returncode == 0, done.stderr
     losses = list(map(float, re.findall(r"loss ([\d.]+) on 2", done.stdout)))
     assert losses[-1] < losses[0] - 0.3 and "on all ranks: True" in done.stdout
+
+
+def test_pipeline(root, tmp_path):
+    """On two ranks by the line that the page shows; the loss falls, and what waits is told beside theory."""
+    pytest.importorskip("mpi4py")
+    (tmp_path / "text").write_text(TEXT)
+    program = str(root / "examples" / "pipeline.py")
+    command = [sys.executable, "-m", "infinicore", "run", "-n", "2", program, str(tmp_path / "text"), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
+    assert done.returncode == 0, done.stderr
+    losses = list(map(float, re.findall(r"loss ([\d.]+) on 2", done.stdout)))
+    assert losses[-1] < losses[0] - 0.3 and "by theory 20 %" in done.stdout
 
 
 def test_tensor_parallel(root, tmp_path):

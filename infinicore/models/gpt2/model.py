@@ -123,6 +123,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Embeddings, blocks, last normalisation: a `Step` of T tokens to hidden states [R, hidden size]."""
 
+    pieces = ("wte", "wpe"), "h", ("ln_f",)  # what comes first, the layers, what comes last
     sequence_group = None  # the ranks that hold a part of the sequence each between attention and MLP
 
     def __init__(self, config, dtype):
@@ -131,7 +132,7 @@ class Transformer(nn.Module):
         self.wpe = nn.Embedding(config.n_positions, config.hidden_size, dtype=dtype)
         self.h = nn.ModuleList(Block(config, layer, dtype) for layer in range(config.num_hidden_layers))
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, dtype=dtype)
-        self.dropout = config.embedding_dropout
+        self.dropout, self.depth = config.embedding_dropout, config.num_hidden_layers
 
     def forward(self, step):
         x = self.wte(step.token_ids) + self.wpe(step.positions)
@@ -142,19 +143,29 @@ class Transformer(nn.Module):
         return self.ln_f(x)
 
     @nn.hooks.entry
-    def hidden(self, input_ids, rotary, run):
-        """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(block, ...)` calls a block."""
-        positions = self.wpe(indices(range(input_ids.shape[1])))
+    def hidden(self, x, rotary, run, length, first=0, stop=None):
+        """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(block, ...)` calls a block.
+
+        `length` is that of the whole sequence. With `first` and `stop`, the same of a part of the pieces (embeddings,
+        blocks, last normalisation), which takes what the piece before `first` returned.
+        """
+        for piece in range(self.depth + 2)[first:stop]:
+            if piece == 0:
+                x = self._embedded(x, length)
+            elif piece <= self.depth:
+                x = run(self.h[piece - 1].attend, x)
+            else:
+                x = self.ln_f(x)
+        return x
+
+    def _embedded(self, input_ids, length):
+        positions = self.wpe(indices(range(length)))
         if self.sequence_group is not None:
             from ...distributed import functional
 
             positions = functional.split_to(positions, 0, self.sequence_group)
         x = self.wte(input_ids) + positions
-        if self.training and self.dropout:
-            x = nn.functional.dropout(x, self.dropout)
-        for block in self.h:
-            x = run(block.attend, x)
-        return self.ln_f(x)
+        return nn.functional.dropout(x, self.dropout) if self.training and self.dropout else x
 
 
 class GPT2(LanguageModel):

@@ -120,11 +120,14 @@ def _add_norm(addend, residual, norm):
 class Decoder(nn.Module):
     """Embedding, layers, last normalisation: a `Step` of T tokens to hidden states [R, hidden size]."""
 
+    pieces = ("embed_tokens",), "layers", ("norm",)  # what comes first, the layers, what comes last
+
     def __init__(self, config, dtype):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
         self.layers = nn.ModuleList(DecoderLayer(config, layer, dtype) for layer in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
+        self.depth = config.num_hidden_layers
 
     def forward(self, step):
         addend, residual = self.embed_tokens(step.token_ids), None
@@ -136,13 +139,21 @@ class Decoder(nn.Module):
         return _add_norm(addend, residual, self.norm)[0]
 
     @nn.hooks.entry
-    def hidden(self, input_ids, rotary, run):
-        """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(layer, ...)` calls a layer."""
-        positions = Positions(rotary, input_ids.shape[1])
-        addend, residual = self.embed_tokens(input_ids), None
-        for layer in self.layers:
-            addend, residual = run(layer.attend, addend, residual, positions)
-        return _add_norm(addend, residual, self.norm)[0]
+    def hidden(self, x, rotary, run, length, first=0, stop=None):
+        """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(layer, ...)` calls a layer.
+
+        `length` is that of the whole sequence. With `first` and `stop`, the same of a part of the pieces (embedding,
+        layers, last normalisation), which takes what the piece before `first` returned.
+        """
+        positions, residual = Positions(rotary, length), None
+        for piece in range(self.depth + 2)[first:stop]:
+            if piece == 0:
+                x = self.embed_tokens(x)
+            elif piece <= self.depth:
+                x, residual = run(self.layers[piece - 1].attend, x, residual, positions)
+            else:
+                return _add_norm(x, residual, self.norm)[0]
+        return x if residual is None else x + residual
 
 
 class CausalLM(LanguageModel):

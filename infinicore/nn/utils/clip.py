@@ -23,9 +23,9 @@ def _gradients(parameters):
 
 def check_whole(parameters):
     """Refuse parameters of which other ranks have other parts: what they have here is not the norm of all."""
-    if any(getattr(p, "sharded", False) for p in parameters):
+    if any(getattr(p, "sharded", False) or getattr(p, "staged", False) for p in parameters):
         raise ValueError(
-            "`parameters` holds parts of parameters that are divided among ranks, whose norm is not that of all: use "
+            "`parameters` are those of a model that is divided among ranks, and their norm is not that of all: use "
             "`ZeroDataParallel.clip_grad_norm_`, or `infinicore.distributed.clip_grad_norm_` of a divided module"
         )
 

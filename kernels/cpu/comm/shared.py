@@ -12,6 +12,7 @@ from ...blocks.comm import (
     DISAGREE,
     DONE,
     IN_PLACE,
+    LETTERS,
     NOT_DONE,
     OFFSETS,
     ONE_PHASE,
@@ -180,25 +181,25 @@ def advance(args, move, state):
     kind, peer, at, nbytes = load(move, 0), load(move, 1), load(move, 2), load(move, 3)
     rank, size, room = load(args, TRANSFER.rank), load(args, TRANSFER.size), load(args, TRANSFER.mail_bytes)
     pair = peer * size + rank if kind == RECEIVE else rank * size + peer
-    mail = ptr(load(args, TRANSFER.mail) + pair * (PAIR * 8 + 2 * room), I64)
+    mail = ptr(load(args, TRANSFER.mail) + pair * (PAIR * 8 + LETTERS * room), I64)
     done = load(state, 0)
     moved = 0
     while load(state, 1) == 0:
         sent, taken = load_acquire(mail, SENT), load_acquire(mail, TAKEN)
         if kind == SEND:
-            if sent - taken >= 2:
+            if sent - taken >= LETTERS:
                 break
-            here = ptr(address(mail + PAIR) + sent % 2 * room, U8)
+            here = ptr(address(mail + PAIR) + sent % LETTERS * room, U8)
             count = min(room, nbytes - done)
-            store(mail, SIZES + sent % 2, nbytes)
+            store(mail, SIZES + sent % LETTERS, nbytes)
             copy_row(here, ptr(at + done, U8), count)
             store_release(mail, SENT, sent + 1)
         else:
             if sent == taken:
                 break
-            if load(mail, SIZES + taken % 2) != nbytes:
+            if load(mail, SIZES + taken % LETTERS) != nbytes:
                 return -report(args, DISAGREE, peer)
-            here = ptr(address(mail + PAIR) + taken % 2 * room, U8)
+            here = ptr(address(mail + PAIR) + taken % LETTERS * room, U8)
             count = min(room, nbytes - done)
             copy_row(ptr(at + done, U8), here, count)
             store_release(mail, TAKEN, taken + 1)

@@ -11,7 +11,7 @@ from ..nn import init
 from ..random import get_rng_state, set_rng_state
 from . import collectives as c
 from .mesh import Mesh
-from .objects import broadcast_object
+from .objects import all_gather_object, broadcast_object
 from .tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, give, sum_gradients
 
 _LAYERS = {"column": ColumnParallelLinear, "row": RowParallelLinear, "vocab": VocabParallelEmbedding}
@@ -136,21 +136,24 @@ def shares(module):
 
 
 def clip_grad_norm_(module, mesh, max_norm, norm_type=2.0, error_if_nonfinite=False):
-    """`nn.utils.clip_grad_norm_` of a module that `parallelize` divided: by the norm over all ranks of `mesh.tp`.
+    """`nn.utils.clip_grad_norm_` of a divided module (`parallelize`, `Pipeline`): by the norm over all its ranks.
 
-    Returns the norm before, the same on every rank. Gradients of what is not divided count once: they are alike there.
+    Returns the norm before, the same on every rank. What several ranks have alike counts once.
     """
     if not norm_type > 0:
         raise ValueError(f"`norm_type` must be above 0, got {norm_type!r}")
     parameters = [p for p in module.parameters() if p.grad is not None]
-    norms = []
+    counted = [p for p in parameters if getattr(p, "staged", None) != "again"]
+    infinite, powers = math.isinf(norm_type), []
     for divided in (True, False):
-        gradients = [p.grad for p in parameters if getattr(p, "sharded", False) is divided]
-        norms.append(float(nn.utils.get_total_norm(gradients, norm_type)) if gradients else 0.0)
-    total, infinite = empty((1,), float64), math.isinf(norm_type)
-    total.fill_(norms[0] if infinite else norms[0] ** norm_type)
+        gradients = [p.grad for p in counted if getattr(p, "sharded", False) is divided]
+        norm = float(nn.utils.get_total_norm(gradients, norm_type)) if gradients else 0.0
+        powers.append(norm if infinite else norm**norm_type)
+    total = empty((1,), float64).fill_(powers[0])
     c.all_reduce(total, "max" if infinite else "sum", mesh.tp)
-    norm = max(total.item(), norms[1]) if infinite else (total.item() + norms[1] ** norm_type) ** (1 / norm_type)
+    total.fill_(max(total.item(), powers[1]) if infinite else total.item() + powers[1])
+    c.all_reduce(total, "max" if infinite else "sum", mesh.pp)
+    norm = total.item() if infinite else total.item() ** (1 / norm_type)
     if error_if_nonfinite and not math.isfinite(norm):
         raise ValueError(
             f"the norm of order {norm_type} of the gradients is {norm}, so they cannot be clipped: look for the "
@@ -162,7 +165,7 @@ def clip_grad_norm_(module, mesh, max_norm, norm_type=2.0, error_if_nonfinite=Fa
 
 @no_grad()
 def whole_state_dict(module, mesh):
-    """`module.state_dict()` of a module that `parallelize` divided, with whole tensors, on every rank of `mesh.tp`."""
+    """`module.state_dict()` of a divided module, with whole tensors, on every rank of `mesh.tp` and `mesh.pp`."""
     group, divided, found = mesh.tp, shares(module), {}
     for name, tensor in module.state_dict().items():
         share, tensor = divided.get(name), tensor.detach()
@@ -177,4 +180,18 @@ def whole_state_dict(module, mesh):
                 share.put(part, whole, rank)
             tensor = whole
         found[name] = tensor
-    return found
+    return _of_all_stages(found, mesh.pp)
+
+
+def _of_all_stages(state, group):
+    """The tensors of all ranks of a pipeline, in the order of the ranks."""
+    if group.size == 1:
+        return state
+    whole = {}
+    names = all_gather_object([(name, tuple(x.shape), x.dtype) for name, x in state.items()], group)
+    for rank, entries in enumerate(names):
+        for name, shape, kind in entries:
+            if name not in whole:
+                mine = rank == group.rank
+                whole[name] = c.broadcast(state[name].contiguous() if mine else empty(shape, kind), rank, group)
+    return whole
