@@ -106,7 +106,8 @@ _TABLE = {
     "tril": lambda m, k=0: f["tril"](m, k), "triu": lambda m, k=0: f["triu"](m, k), "trace": lambda a: f["trace"](a),
     "where": lambda condition, x, y: f["where"](condition, x, y), "clip": lambda a, a_min=None, a_max=None, *,
     min=None, max=None: f["clamp"](a, a_min if min is None else min, a_max if max is None else max),
-    "take": lambda a, indices, axis=None: f["take"](a, indices) if axis is None else f["index_select"](a, axis, indices),
+    "take": lambda a, indices, axis=None: f["take"](a, indices) if axis is None else f["index_select"](
+        a, axis, indices),
     "take_along_axis": lambda arr, indices, axis: f["gather"](arr, axis, indices),
     "round": lambda a, decimals=0: f["round"](a, decimals=decimals) if decimals else f["round"](a),
     "nan_to_num": lambda x, copy=True, nan=0.0, posinf=None, neginf=None: f["nan_to_num"](x, nan, posinf, neginf),
