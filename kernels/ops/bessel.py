@@ -134,3 +134,12 @@ def ndtri(input):
 @ndtri.grad("input")
 def _(g, out):
     return g * (2.5066282746310002 * m.exp(0.5 * out * out))
+
+
+# By SciPy's names, which are also those that rules, and so derivatives of derivatives, know them by.
+for _row, _name in ((bessel_j0, "j0"), (bessel_j1, "j1"), (bessel_y0, "y0"), (bessel_y1, "y1")):
+    alias(_row, _name)
+for _row, _name in ((modified_bessel_k0, "k0"), (modified_bessel_k1, "k1")):
+    alias(_row, _name)
+alias(scaled_modified_bessel_k0, "k0e")
+alias(scaled_modified_bessel_k1, "k1e")

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from ..lang import scalar_math as m
+from ..table.registry import alias
 from .special import scipy_ref, special
 
 _two = functools.partial(special, dtypes=("float32", "float64"))  # those of PyTorch
@@ -41,15 +42,10 @@ def polynomial(function, shifted=False):
 # ---- Chebyshev's ---------------------------------------------------------------------------------
 
 
-@_two(ref=_degrees(_REFERENCES["t"]))
+@polynomial(_REFERENCES["t"])
 def chebyshev_polynomial_t(input, n):
     """Chebyshev's polynomial of the first kind T_n(input): T_n(cos a) = cos(n a); 0 for n below 0."""
     return m.chebyshev_t(input, n)
-
-
-@chebyshev_polynomial_t.grad("input")
-def _(g, input, n):
-    return g * m.trunc(n) * m.chebyshev_u(input, n - 1.0)
 
 
 @polynomial(_REFERENCES["u"])
@@ -117,6 +113,10 @@ def hermite_polynomial_he(input, n):
 @hermite_polynomial_he.grad("input")
 def _(g, input, n):
     return g * m.trunc(n) * m.hermite_he(input, n - 1.0)
+
+
+alias(hermite_polynomial_h, "hermite_h")  # what the rules call them, for derivatives of derivatives
+alias(hermite_polynomial_he, "hermite_he")
 
 
 @polynomial(scipy_ref("eval_laguerre"))
