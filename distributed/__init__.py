@@ -19,6 +19,7 @@ _NAMES = {
     "ddp": "DistributedDataParallel Join",
     "divide": "clip_grad_norm_ parallelize whole_state_dict",
     "tensor_parallel": "ColumnParallelLinear RowParallelLinear VocabParallelEmbedding vocab_parallel_cross_entropy",
+    "checkpoint": "load_checkpoint save_checkpoint",
     "pipeline": "Pipeline",
     "work": "Work",
     "zero": "ZeroDataParallel",

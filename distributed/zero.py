@@ -115,6 +115,13 @@ class ShardingReducer:
         bucket = self.of[id(p)]
         return bucket.shards[bucket.places[id(p)][0]]
 
+    def extent(self, p):
+        """Which elements of a parameter, [first, stop), its shard on this rank holds."""
+        bucket = self.of[id(p)]
+        number, at, _ = bucket.places[id(p)]
+        first, stop = (bucket.starts[bucket.group.rank] + n - at for n in bucket.bounds[number])
+        return first, stop
+
     def rebuild(self):
         """The order stays: shards are cut by it."""
 

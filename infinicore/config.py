@@ -96,7 +96,7 @@ _ROWS = (
         least=1,
         meaning="threads for steps of one token per sequence, which memory limits and not the cores; default: as many"
         " as for prompts",
-        read_by="infinicore/lm/runner.py",
+        read_by="infinicore/lm/engine/engine.py",
     ),
     Switch(
         name="INFINICORE_WEIGHT_CACHE",

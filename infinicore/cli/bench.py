@@ -319,13 +319,13 @@ def _load(arguments):
 
 
 def _throughput(arguments):
-    from ..lm.engine.ngram import from_config
+    from ..lm.speculation import load_proposer
     from ..perf.serving import datasets, offline
 
     _at_least(arguments, 1, "max_num_seqs", "max_num_batched_tokens")
     prompts, model = _prompts(arguments), _load(arguments)
     options = {name: getattr(arguments, name) for name in _ENGINE}
-    engine = offline.engine_for(model, prompts, proposer=from_config(arguments.speculative_config), **options)
+    engine = offline.engine_for(model, prompts, proposer=load_proposer(arguments.speculative_config), **options)
     other = datasets.Vocabulary(size=model.config.vocab_size)  # not those that are measured, which would be cached
     before = {"input_len": min(prompt.tokens for prompt in prompts), "output_len": 4, "seed": arguments.seed + 1}
     offline.answer_all(engine, datasets.random_prompts(other, min(len(prompts), 64), **before))
@@ -336,7 +336,7 @@ def _throughput(arguments):
 
 
 def _latency(arguments):
-    from ..lm.engine.ngram import from_config
+    from ..lm.speculation import load_proposer
     from ..perf.serving import datasets, offline
 
     _at_least(arguments, 1, "input_len", "output_len", "batch_size", "num_iters", "max_num_seqs")
@@ -348,7 +348,7 @@ def _latency(arguments):
     prompts = datasets.random_prompts(vocabulary, arguments.batch_size, **lengths)
     # Without prefix caching, as in vLLM's: each batch has the same prompts.
     options = {name: getattr(arguments, name) for name in _ENGINE}
-    options |= {"proposer": from_config(arguments.speculative_config), "enable_prefix_caching": False}
+    options |= {"proposer": load_proposer(arguments.speculative_config), "enable_prefix_caching": False}
     engine = offline.engine_for(model, prompts, **options)
     result = offline.latency(
         engine,

@@ -1,5 +1,7 @@
 """`infinicore serve`: models over HTTP, by OpenAI's API."""
 
+import contextlib
+import json
 import re
 from pathlib import Path
 
@@ -54,7 +56,17 @@ def add_arguments(parser):
     add("--block-size", type=int, metavar="N", help="tokens of a block of the cache")
     add("--kv-cache-memory", metavar="BYTES", help="of the cache, as in 4G; default: by the free memory")
     add("--kv-cache-dtype", choices=("int8",), help="store keys and values in a byte each")
-    add("--speculative-config", metavar="JSON", help='guess tokens: {"method": "ngram", "num_speculative_tokens": 5}')
+    add(
+        "--speculative-config", metavar="JSON",
+        help='guess tokens: {"method": "ngram", "num_speculative_tokens": 5}, or {"model": "DIR"} as --draft-model',
+    )  # fmt: skip
+    add("--draft-model", metavar="PATH", help="guess tokens by this smaller model, which has the same vocabulary")
+    add("--num-draft-tokens", type=int, metavar="N", help="that it guesses at once (default: 4)")
+    add(
+        "--lora", "--lora-modules", action="extend", nargs="+", default=[], metavar="NAME=FOLDER",
+        help="LoRA adapters in PEFT's format, beside the (first) model; requests choose one by `model`",
+    )  # fmt: skip
+    add("--enable-lora", action="store_true", help="as for vLLM; --lora alone does")
     add("--enable-prefix-caching", action=switch, help="reuse what prompts have in common (default: yes)")
 
 
@@ -71,7 +83,8 @@ def run(arguments):
     """Serve until an interrupt; returns the exit status."""
     _check(arguments)
     keys, limit = _keys(arguments), size(arguments.max_body_size)
-    engines = _engines(arguments)
+    adapters = _adapters(arguments)
+    engines = _engines(arguments, adapters)
     try:
         from ..lm.server import serve
         from ..lm.server.app import create_app
@@ -92,7 +105,8 @@ def run(arguments):
 
     def create(on_start):
         guards = dict(api_keys=keys, allowed_origins=arguments.allowed_origins, max_body=limit)
-        return create_app(models, on_start=on_start, **guards)
+        adapted = [models[0].with_adapter(*item) for item in adapters.items()]
+        return create_app(models, adapters=adapted, on_start=on_start, **guards)
 
     server = serve.make(
         models,
@@ -107,7 +121,7 @@ def run(arguments):
     )
     with serve.listen(arguments.host, arguments.port) as sock:
         place = f"{'http' if arguments.ssl_certfile is None else 'https'}://{arguments.host}:{sock.getsockname()[1]}"
-        print(f"Serving {', '.join(engines)} on {place}", flush=True)
+        print(f"Serving {', '.join([*engines, *adapters])} on {place}", flush=True)
         serve.run(server, sock)
 
 
@@ -117,18 +131,42 @@ def _check(arguments):
             raise ValueError(f"`--{name.replace('_', '-')}` must be at least 0, got {getattr(arguments, name)}")
     if (arguments.ssl_certfile is None) != (arguments.ssl_keyfile is None):
         raise ValueError("`--ssl-certfile` and `--ssl-keyfile` belong together: give both")
+    if arguments.ssl_certfile is not None:
+        _check_certificate(arguments.ssl_certfile, arguments.ssl_keyfile, arguments.ssl_keyfile_password)
 
 
-def _engines(arguments):
+def _check_certificate(certificate, key, password):
+    import ssl
+
+    for path in (certificate, key):
+        if not Path(path).is_file():
+            raise FileNotFoundError(2, "there is no such file", path)
+    try:  # an empty password: never ask for one in the terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password or "")
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"`--ssl-certfile` and `--ssl-keyfile` cannot be used: {reason}") from None
+
+
+def _engines(arguments, adapters):
     """Names of models to (path, engine); the engines load while this process imports what it serves with."""
     from ..lm import AsyncEngine
 
     options = {name: getattr(arguments, name) for name in _ENGINE if getattr(arguments, name) is not None}
+    if arguments.draft_model is not None:
+        options["speculative_config"] = _draft(arguments)
+    elif arguments.num_draft_tokens is not None:
+        raise ValueError("`--num-draft-tokens` needs --draft-model, which guesses them")
     if arguments.kv_cache_memory is not None:
         options["kv_cache_memory"] = size(arguments.kv_cache_memory)
     engines = {}
-    for name, path in _names(arguments).items():
-        engine = AsyncEngine(path, max_queue=arguments.max_queue, **options)
+    names = _names(arguments)
+    if adapters.keys() & names:
+        name = min(adapters.keys() & names)
+        raise ValueError(f"`--lora` names an adapter {name!r}, as a model is called: choose another name")
+    for place, (name, path) in enumerate(names.items()):
+        given = {"adapters": adapters} if adapters and not place else {}
+        engine = AsyncEngine(path, max_queue=arguments.max_queue, **options, **given)
         engine.begin()
         engines[name] = path, engine
     return engines
@@ -155,6 +193,37 @@ def _names(arguments):
     if len(dict(rows)) < len(rows):
         raise ValueError(f"`--model` gives two models one name: write NAME=PATH, got {', '.join(n for n, _ in rows)}")
     return dict(rows)
+
+
+def _draft(arguments):
+    """`speculative_config` of a draft model."""
+    if arguments.speculative_config is not None:
+        raise ValueError("`--draft-model` and `--speculative-config` both say who guesses tokens: give one of them")
+    if not Path(arguments.draft_model).exists():
+        raise FileNotFoundError(2, "there is no such checkpoint folder or GGUF file", arguments.draft_model)
+    given = {} if arguments.num_draft_tokens is None else {"num_speculative_tokens": arguments.num_draft_tokens}
+    return {"model": arguments.draft_model} | given
+
+
+def _adapters(arguments):
+    """Names of adapters to their folders; vLLM writes them as JSON, too."""
+    if arguments.enable_lora and not arguments.lora:
+        raise ValueError("`--enable-lora` needs adapters to serve: give them by --lora NAME=FOLDER")
+    found = {}
+    for given in arguments.lora:
+        name, _, folder = given.partition("=")
+        if given.startswith("{"):
+            with contextlib.suppress(ValueError):
+                row = json.loads(given)
+                name, folder = row.get("name"), row.get("path")
+        if not (name and folder):
+            raise ValueError(f"`--lora` must be NAME=FOLDER, got {given!r}")
+        if name in found:
+            raise ValueError(f"`--lora` gives two adapters the name {name!r}: choose another one")
+        if not (Path(folder) / "adapter_config.json").is_file():
+            raise FileNotFoundError(2, "there is no adapter in PEFT's format (adapter_config.json)", folder)
+        found[name] = str(folder)
+    return found
 
 
 def _keys(arguments):

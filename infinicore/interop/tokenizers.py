@@ -17,7 +17,12 @@ class Guard:
         return self
 
     def __exit__(self, kind, error, traceback):
-        if kind is Exception or (kind is not None and kind.__name__ == "PanicException"):
+        if kind is not None:
+            self.translate(error)
+
+    def translate(self, error):
+        """Raise what such an error becomes; others are passed over."""
+        if type(error) is Exception or type(error).__name__ == "PanicException":
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
                 f"{self.path} is no tokenizer that can be used: {reason}; take the file of the original checkpoint"

@@ -6,7 +6,6 @@ from .conversation import Conversation
 from .engine.params import SamplingParams
 from .generate import Completion, Generation, Token, generate
 from .kvcache import PagedCache, StaticCache
-from .runner import Runner
 from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "Conversation",
     "Generation",
     "PagedCache",
-    "Runner",
     "SamplingParams",
     "StaticCache",
     "StreamDecoder",

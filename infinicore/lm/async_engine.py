@@ -2,21 +2,26 @@
 
 from ..context import set_num_threads
 from ..models import from_pretrained
-from .engine import Engine, SamplingParams, ngram
+from .engine import Engine, SamplingParams
 from .server.client import EngineClient
+from .speculation import load_proposer
 from .tokenizer import tokenizer_of
+
+# Seconds: streams of the smallest models have some tokens in an event, which would take longer than to write them.
+OUTPUT_INTERVAL = 0.004
 
 
 def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_config=None, **options):
     """(an `Engine` of the checkpoint folder or GGUF file at `model`, what a server wants to know of it).
 
     `dtype` and `quantize` are `from_pretrained`'s, `speculative_config` says how tokens are guessed (see
-    `ngram.from_config`), `options` are the engine's. Its kernels are ready to run.
+    `speculation.load_proposer`), `options` are the engine's. Its kernels are ready to run.
     """
     if threads is not None:
         set_num_threads(threads)
     model = from_pretrained(model, dtype=dtype, quantize=quantize)
-    engine = Engine(model, tokenizer_of(model), proposer=ngram.from_config(speculative_config), **options)
+    options = {"output_interval": OUTPUT_INTERVAL, "proposer": load_proposer(speculative_config), **options}
+    engine = Engine(model, tokenizer_of(model), **options)
     _warm_up(engine)
     return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
 
@@ -24,9 +29,10 @@ def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_c
 def _warm_up(engine):
     """Compile the kernels of prompts, answers and sampling, or load them from disk, before anybody waits for it."""
     params = SamplingParams(n=2, temperature=1.0, top_p=0.9, max_tokens=3, ignore_eos=True, detokenize=False)
-    engine.add_request("warm-up", [0] * min(33, engine.max_model_len - 1), params)
-    while engine.has_unfinished_requests():
-        engine.step()
+    for adapter in (None, *engine.adapters[:1]):
+        engine.add_request("warm-up", [0] * min(33, engine.max_model_len - 1), params, adapter=adapter)
+        while engine.has_unfinished_requests():
+            engine.step()
 
 
 class AsyncEngine(EngineClient):

@@ -1,12 +1,10 @@
 """A conversation with a model: messages, the chat template, and a cache that keeps what was said."""
 
 from . import chat
-from .engine.params import resolve
-from .generate import generate
-from .runner import Runner
-from .sampler import Sampler
+from .generate import generate, make_engine
 from .tokenizer import load_config, tokenizer_of
 
+_BLOCK = 32  # tokens: what earlier turns have in whole blocks is found again
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -24,8 +22,9 @@ def encode(tokenizer, template, messages, **variables):
 class Conversation:
     """`say(text)` returns the answer as a `Generation`; `keep(generation)` notes it as the assistant's turn.
 
-    `system` is an optional first message, `context` how many tokens the conversation may grow to, `cache` and the
-    other options those of `infinicore.lm.generate`. Turns that are already in the cache are not computed again.
+    `system` is an optional first message, `context` how many tokens the conversation may grow to; the other options are
+    those of `infinicore.lm.generate` (the cache is paged in any case). Turns that are already in the cache are not
+    computed again; an answer that is under way ends when another one begins.
     `template` is the checkpoint's chat template; without one (None), messages are written one after another.
     """
 
@@ -39,9 +38,11 @@ class Conversation:
         self.template = chat.load_template(model.path, load_config(model.path))
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.context = min(context, model.config.context)
-        sampler = Sampler(resolve(model.generation_config, options), 1, self.context)
-        placing = dict(cache=cache, decode_threads=decode_threads, kv_cache_dtype=kv_cache_dtype)
-        self._runner = Runner(model, max_length=self.context, sampler=sampler, **placing)
+        self._engine = make_engine(
+            model, 1, self.context, cache=cache, decode_threads=decode_threads, kv_cache_dtype=kv_cache_dtype,
+            block_size=_BLOCK, enable_prefix_caching=True,
+        )  # fmt: skip
+        self._answer = None
         self.reset()
 
     def reset(self):
@@ -61,7 +62,10 @@ class Conversation:
                 raise ValueError(
                     f"the conversation has {len(ids)} tokens and the context {self.context}; start over with reset"
                 )
-            return generate(self.model, ids, runner=self._runner, **self.options)
+            if self._answer is not None:
+                self._answer.close()
+            self._answer = generate(self.model, ids, engine=self._engine, **self.options)
+            return self._answer
         except BaseException:
             self.messages.pop()
             raise

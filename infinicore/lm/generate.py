@@ -1,23 +1,26 @@
 """Text generation: prompts in, a stream of tokens with their text out."""
 
 import collections
+import dataclasses
+import itertools
+import math
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..interop.tokenizers import check_text
-from ..io.json import token_ids
 from . import stopping
 from .batch import check_ids
+from .engine import Engine
 from .engine.params import resolve
-from .runner import Runner
-from .sampler import Sampler
-from .tokenizer import StreamDecoder, tokenizer_of
+from .tokenizer import tokenizer_of
 
 DEFAULT_NEW_TOKENS = 256
+BLOCKS = {"static": None, "paged": 64}  # tokens in a block of a cache; None: one block for each prompt and its answer
+_numbers = itertools.count()
 
 
-@dataclass(slots=True, frozen=True)
-class Token:
+class Token(NamedTuple):
     """One generated token: its id, the text it adds ("" while text is held back), and why generation ended, if it did.
 
     `finish_reason` is None, "stop" (an end-of-text token or a stop string) or "length"; `index` is the prompt's place
@@ -49,29 +52,37 @@ class Generation:
     `prompt_tokens`, `prefill_seconds` and `decode_seconds` are its figures.
     """
 
-    def __init__(self, model, prompts, limits, tokenizer, stop_ids, stop_strings, runner):
-        self.model, self.runner, self.limits = model, runner, limits
-        self.stop_ids = frozenset(stop_ids)
+    def __init__(self, engine, prompts, params):
+        """Queue prompts, lists of token ids, in an engine that runs nothing else, each with its `SamplingParams`."""
+        self.engine = engine
         self.completions = [Completion(prompt_ids=ids, token_ids=[]) for ids in prompts]
         self.prompt_tokens = sum(map(len, prompts))
         self.prefill_seconds = self.decode_seconds = 0.0
-        self._decoders = [StreamDecoder(tokenizer, ids) if tokenizer else None for ids in prompts]
-        self._stops = [stopping.StopStrings(stop_strings) for _ in prompts]
-        self._active = None  # the prompts that go on; None before the first step
+        self._places = {f"generate {next(_numbers)}": index for index in range(len(prompts))}
+        self._open = list(range(len(prompts)))  # the prompts that go on
+        self._ahead = [collections.deque() for _ in prompts]  # what was written while others had not begun
         self._ready = collections.deque()
+        for request_id, ids, one in zip(self._places, prompts, params):
+            engine.add_request(request_id, ids, one)
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        if not self._ready:
+        while not self._ready:
+            if not self._open:
+                raise StopIteration
             self._advance()
         return self._ready.popleft()
 
     def close(self):
         """Stop generating."""
-        self._active = []
+        self._open = []
         self._ready.clear()
+        for request_id in self._places:
+            self.engine.abort_request(request_id)
+        while any(map(self.engine.is_unfinished, self._places)):
+            self.engine.step()
 
     @property
     def completion(self):
@@ -99,50 +110,39 @@ class Generation:
         }
 
     def _advance(self):
-        """Make the next token of every prompt that goes on."""
-        runner, began = self.runner, time.perf_counter()
-        if self._active is None:
-            self._active = list(range(len(self.completions)))
-            runner.prefill([c.prompt_ids for c in self.completions])
-            self.prefill_seconds = time.perf_counter() - began
-        elif self._active:
-            runner.step(self._active)
-            self.decode_seconds += time.perf_counter() - began
+        """Make a step, and hand out one token of each prompt that goes on as soon as all of them have one."""
+        began = time.perf_counter()
+        requests = self.engine.advance()
+        seconds = time.perf_counter() - began
+        if self.completions[-1].token_ids:
+            self.decode_seconds += seconds
         else:
-            raise StopIteration
-        for index in self._active:
-            self._ready.append(self._take(index, runner.tokens[index]))
-        if any(token.finish_reason for token in self._ready):
-            self._active = [token.index for token in self._ready if token.finish_reason is None]
+            self.prefill_seconds += seconds
+        for request in requests:
+            index, answer = self._places[request.id], request.sequences[0]
+            text, token_ids = request.news(0, answer)
+            for token in token_ids[:-1]:  # of several in a step, the text comes with the last
+                self._ahead[index].append((token, "", None))
+            self._ahead[index].append((token_ids[-1], text, answer.finish_reason))
+        while len(self._open) > 1 and all(map(self._ahead.__getitem__, self._open)):
+            for index in list(self._open):
+                self._hand_out(index)
+        if len(self._open) == 1:
+            self._hand_out(self._open[0])
 
-    def _take(self, index, token_id):
-        """Note a token and find the text that it adds and whether it is the last."""
-        completion = self.completions[index]
-        completion.token_ids.append(token_id)
-        decoder, stops = self._decoders[index], self._stops[index]
-        reason, text = None, ""
-        if token_id in self.stop_ids:
-            reason = "stop"
-        elif decoder is not None:
-            text, stopped = stops.push(decoder.push(token_id))
-            reason = "stop" if stopped else None
-        if reason is None and len(completion.token_ids) >= self.limits[index]:
-            reason = "length"
-        if reason == "length" or token_id in self.stop_ids:
-            text, reason = self._flush(index, text, reason)
-        completion.text += text
-        completion.finish_reason = reason
-        return Token(token_id, text, reason, index)
-
-    def _flush(self, index, text, reason):
-        """The end of the text: what waited for the rest of a character, or might have become a stop string."""
-        decoder, stops = self._decoders[index], self._stops[index]
-        if decoder is None:
-            return text, reason
-        more, stopped = stops.push(decoder.flush())
-        if stopped:
-            return text + more, "stop"
-        return text + more + stops.flush(), reason
+    def _hand_out(self, index):
+        """Tokens of a prompt: one, or all if the others have ended."""
+        ahead, completion = self._ahead[index], self.completions[index]
+        while ahead:
+            token, text, reason = ahead.popleft()
+            completion.token_ids.append(token)
+            completion.text += text
+            self._ready.append(Token(token, text, reason, index))
+            if reason is not None:
+                completion.finish_reason = reason
+                self._open.remove(index)
+            if len(self._open) > 1:
+                break
 
 
 def generate(
@@ -164,7 +164,7 @@ def generate(
     decode_threads=None,
     kv_cache_dtype=None,
     add_special_tokens=True,
-    runner=None,
+    engine=None,
 ):
     """Write on from a prompt: returns a `Generation`, an iterator of `Token`s.
 
@@ -174,12 +174,13 @@ def generate(
     when the model's context is full. `cache` is "static" or "paged", `kv_cache_dtype` None (the model's) or "int8":
     keys and values of a byte each. `chunk` tokens of a prompt are run at a time, `decode_threads` (default: as many
     as for prompts) threads compute the tokens that follow.
-    A `runner` (of an earlier call's length and sampling) keeps its cache: what the prompts share is not run again.
+    An `engine` (`infinicore.lm.engine.Engine`) that runs nothing else keeps its cache for later calls, and the four
+    options before have no effect: what prompts and answers share is not computed again.
     Raises ValueError or TypeError for what cannot be done, before anything is computed.
     """
     given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     params = resolve(model.generation_config, given | {"repetition_penalty": repetition_penalty})
-    context = model.config.context if runner is None else min(model.config.context, runner.cache.capacity)
+    context = model.config.context if engine is None else min(model.config.context, engine.max_model_len)
     tokenizer = tokenizer_of(model)
     strings = stopping.check(stop)
     if strings and tokenizer is None:
@@ -191,25 +192,48 @@ def generate(
                 f"`prompt` has {len(ids)} tokens, but the model's context of {context} must also hold new ones"
             )
     limits = [min(_new_tokens(model, max_new_tokens, len(ids)), context - len(ids)) for ids in prompts]
-    if not isinstance(chunk, int) or chunk < 1:
-        raise ValueError(f"`chunk` must be a positive integer, got {chunk!r}")
-    if runner is None:
+    stop_ids = [stop_token_ids] if isinstance(stop_token_ids, int) else list(stop_token_ids or ())
+    check_ids(stop_ids, model.config.vocab_size, "stop_token_ids")
+    params = dataclasses.replace(
+        params, stop=strings, stop_token_ids=stop_ids, ignore_eos=ignore_eos, output_kind="delta"
+    )
+    each = [dataclasses.replace(params, max_tokens=limit, seed=_seed(seed, i)) for i, limit in enumerate(limits)]
+    if engine is None:
         longest = max(len(ids) + limit for ids, limit in zip(prompts, limits))
-        sampler = Sampler(params, len(prompts), longest)
-        runner = Runner(
-            model,
-            sequences=len(prompts),
-            max_length=longest,
-            cache=cache,
-            sampler=sampler,
-            chunk=chunk,
-            decode_threads=decode_threads,
-            kv_cache_dtype=kv_cache_dtype,
-        )
-    elif len(prompts) != len(runner.held):
-        raise ValueError(f"`runner` runs {len(runner.held)} sequences, but `prompt` has {len(prompts)}")
-    stop_ids = _stop_ids(model, stop_token_ids, ignore_eos)
-    return Generation(model, prompts, limits, tokenizer, stop_ids, strings, runner)
+        options = dict(cache=cache, chunk=chunk, decode_threads=decode_threads, kv_cache_dtype=kv_cache_dtype)
+        engine = make_engine(model, len(prompts), longest, **options)
+    elif engine.has_unfinished_requests():
+        raise ValueError("`engine` still writes something else: end that, or `close()` an earlier generation")
+    return Generation(engine, prompts, each)
+
+
+def make_engine(
+    model, sequences, longest, *, cache="static", chunk=512, decode_threads=None, kv_cache_dtype=None,
+    block_size=None, enable_prefix_caching=False,
+):  # fmt: skip
+    """An engine for `sequences` texts of up to `longest` tokens; the options are those of `generate`."""
+    if cache not in BLOCKS:
+        raise ValueError(f"`cache` must be one of {', '.join(map(repr, BLOCKS))}, got {cache!r}")
+    if type(chunk) is not int or chunk < 1:
+        raise ValueError(f"`chunk` must be a positive integer, got {chunk!r}")
+    block_size = min(longest, block_size or BLOCKS[cache] or longest)
+    return Engine(
+        model,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=max(chunk, sequences),
+        max_step_stretch=math.inf,  # nobody waits for the next token: what begins first makes steps fuller
+        block_size=block_size,
+        num_blocks=sequences * -(-longest // block_size),
+        max_model_len=longest,
+        enable_prefix_caching=enable_prefix_caching,
+        decode_threads=decode_threads,
+        kv_cache_dtype=kv_cache_dtype,
+    )
+
+
+def _seed(seed, index):
+    """Each prompt has numbers of its own."""
+    return None if seed is None else (seed + index) % (1 << 64)
 
 
 def _as_batch(prompt):
@@ -254,14 +278,3 @@ def _new_tokens(model, given, prompt_length):
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise ValueError(f"`max_new_tokens` must be a positive integer, got {given!r}")
     return given
-
-
-def _stop_ids(model, given, ignore_eos):
-    """Ids that end the text: the checkpoint's end-of-text tokens and the caller's."""
-    ids = [given] if isinstance(given, int) else list(given or ())
-    check_ids(ids, model.config.vocab_size, "stop_token_ids")
-    if not ignore_eos:
-        ids += (
-            token_ids("generation_config.json", model.generation_config, "eos_token_id") or model.config.eos_token_ids
-        )
-    return ids

@@ -7,12 +7,14 @@ from ..models import LanguageModel, from_pretrained
 from . import chat
 from .conversation import encode
 from .engine import Engine, SamplingParams
+from .speculation import load_proposer
 from .tokenizer import load_config
 
 # What InfiniLM calls otherwise, what can only be 1 here, and what chooses between things of which there is one.
 _OTHERWISE = {"model_path": "model", "max_batch_size": "max_num_seqs", "max_cache_len": "max_model_len"}
 _ONE = ("tensor_parallel_size", "pipeline_parallel_size", "moe_ep_size")
-_NOTHING = ("cache_type", "enable_graph", "attn_backend", "weight_load_mode", "pre_transpose")
+_NOTHING = ("cache_type", "enable_graph", "attn_backend", "weight_load_mode", "pre_transpose", "use_mla",
+            "use_legacy_moe", "moe_ep_backend", "master_addr", "master_port", "pipeline_parallel_stage")  # fmt: skip
 _DEFAULTS = ("temperature", "top_k", "top_p", "max_tokens")
 
 
@@ -21,15 +23,22 @@ class LLM:
 
     `model` is a model, or what `from_pretrained` loads: the path of a folder or of a GGUF file, or None for the small
     model that comes with the package, with its `dtype` and `quantize`. `temperature`, `top_k`, `top_p` and `max_tokens`
-    are the defaults of requests without parameters, else those of generation_config.json count. Other options are those
-    of `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`; `device` is "cpu",
-    `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any case), `enable_graph` (always),
-    `attn_backend`, `weight_load_mode` and `pre_transpose` change nothing.
+    are the defaults of requests without parameters, else those of generation_config.json count. `speculative_config`
+    says who guesses tokens (see `speculation.load_proposer`). Other options are those of
+    `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`, `draft_model_path`,
+    `num_draft_tokens`; `device` is "cpu", `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any
+    case), `enable_graph` (always), `attn_backend`, `weight_load_mode`, `pre_transpose`, and what InfiniLM has for
+    mixtures of experts and for other machines, change nothing.
     """
 
-    def __init__(self, model=None, *, tokenizer=None, dtype=None, quantize=None, device=None, **options):
+    def __init__(
+        self, model=None, *, tokenizer=None, dtype=None, quantize=None, device=None, speculative_config=None, **options
+    ):
         options = {_OTHERWISE.get(name, name): value for name, value in options.items() if name not in _NOTHING}
         model = options.pop("model", model)
+        draft, count = options.pop("draft_model_path", None), options.pop("num_draft_tokens", 4)
+        if draft is not None:
+            speculative_config = {"model": draft, "num_speculative_tokens": count}
         for name in _ONE:
             if options.pop(name, 1) != 1:
                 raise NotImplementedError(f"`{name}` must be 1: the engine runs in one process")
@@ -40,6 +49,8 @@ class LLM:
             self.model = model
         else:
             self.model = from_pretrained(model, dtype=dtype, quantize=quantize)
+        if speculative_config is not None:
+            options["proposer"] = load_proposer(speculative_config)
         self.engine = Engine(self.model, tokenizer, **options)
         self.default_params = self.engine.default_params(**given)
         self._template = None
@@ -51,25 +62,27 @@ class LLM:
     def tokenizer(self):
         return self.engine.tokenizer
 
-    def generate(self, prompts, sampling_params=None, *, use_tqdm=True, priority=0):
+    def generate(self, prompts, sampling_params=None, *, use_tqdm=True, priority=0, lora_request=None):
         """A list of `RequestOutput`, one for each prompt, in their order.
 
         `prompts` is a text, or a list of texts and of lists of token ids (or dicts with "prompt" or
         "prompt_token_ids"); `sampling_params` one `SamplingParams` for all, a list with one for each, or None;
-        `priority` likewise. `use_tqdm` shows a progress bar in a terminal, where the package tqdm is installed. Raises
-        ValueError or TypeError for what cannot be done, before anything is computed.
+        `priority` and `lora_request` (the name of one of the engine's `adapters`) likewise. `use_tqdm` shows a progress
+        bar in a terminal, where the package tqdm is installed. Raises ValueError or TypeError for what cannot be done,
+        before anything is computed.
         """
         prompts = [_prompt(one) for one in ([prompts] if isinstance(prompts, (str, dict)) else prompts)]
         chosen = _each("sampling_params", sampling_params, len(prompts), (list, tuple))
         urgent = _each("priority", priority, len(prompts), (list, tuple))
+        named = _each("lora_request", lora_request, len(prompts), (list, tuple))
         ids = []
         try:
-            for prompt, params, rank in zip(prompts, chosen, urgent):
+            for prompt, params, rank, adapter in zip(prompts, chosen, urgent, named):
                 params = self.default_params if params is None else params
                 if isinstance(params, SamplingParams):
                     params = dataclasses.replace(params, output_kind="final_only")
                 ids.append(next(self._numbers))
-                self.engine.add_request(ids[-1], prompt, params, priority=rank)
+                self.engine.add_request(ids[-1], prompt, params, priority=rank, adapter=adapter)
             return self._finish(ids, use_tqdm)
         finally:  # of an interrupt, or of a prompt that was refused
             for one in ids:
@@ -77,7 +90,7 @@ class LLM:
             while any(map(self.engine.is_unfinished, ids)):
                 self.engine.step()
 
-    def chat(self, messages, sampling_params=None, *, use_tqdm=True, **variables):
+    def chat(self, messages, sampling_params=None, *, use_tqdm=True, lora_request=None, **variables):
         """The same for conversations: `messages` is a list of dicts with `role` and `content`, or a list of such lists.
 
         They are written as the checkpoint's chat template says, with `variables` such as `enable_thinking`.
@@ -86,11 +99,14 @@ class LLM:
             raise ValueError("`chat` needs a tokenizer, and the checkpoint has none")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [encode(self.tokenizer, self._template, one, **variables) for one in conversations]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def embed(self, prompts):
         """Embeddings float32 [prompts, hidden size] of texts or lists of token ids; see `Engine.embed`."""
         return self.engine.embed([prompts] if isinstance(prompts, str) else prompts)
+
+    def close(self):
+        """Nothing: the engine lives in this process, and ends with the `LLM`. InfiniLM's scripts call it."""
 
     def _finish(self, ids, use_tqdm):
         """Run the engine until these requests are done."""

@@ -48,6 +48,10 @@ class Tokenizer:
     def __len__(self):
         return self._backend.get_vocab_size()
 
+    def vocabulary(self):
+        """{text of a token: id}, those included that were added to the vocabulary."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
     def encode(self, text, add_special_tokens=True):
         """Token ids of a text. Special tokens are added where the tokenizer says; not wanted after a chat template."""
         with self._guard:
@@ -63,8 +67,11 @@ class Tokenizer:
 
     def decode(self, ids, skip_special_tokens=True):
         """The text of token ids."""
-        with self._guard:
+        try:  # not `with`, which takes 0.2 us of the 1 us for each token
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        except BaseException as error:
+            self._guard.translate(error)
+            raise
 
     def to_json(self):
         """The tokenizer as the text of a tokenizer.json, also that of a GGUF file."""
@@ -80,6 +87,7 @@ class StreamDecoder:
     """
 
     _LONGEST = 16  # bytes that never become a character must not be collected for ever
+    _CONTEXT = 8  # tokens from which on the older ones are dropped, which takes a second decoding
 
     def __init__(self, tokenizer, prompt_ids=(), skip_special_tokens=True):
         self._decode = tokenizer.decode
@@ -108,6 +116,9 @@ class StreamDecoder:
 
     def _take(self, text):
         new = text[len(self._known) :]
+        if len(self._ids) < self._CONTEXT:
+            self._known, self._fresh = text, 0
+            return new
         # The tokens of this piece are the context of the next, unless they spell nothing (special tokens).
         ids = self._ids[-max(self._fresh, 1) :]
         known = self._decode(ids)

@@ -10,17 +10,14 @@ import json
 import os
 import shutil
 import tempfile
-import zlib
 from pathlib import Path
 
-import numpy as np
-
 import infinicore
-from infinicore import Tensor
 
 from ..autograd import no_grad
 from ..dispatch.generator import get_rng_state, set_rng_state
 from ..io import load_file, save_file
+from ..io.folder import join, split, sum_of, sync
 
 _VERSION = 1
 _PREFIX = "step-"
@@ -40,57 +37,6 @@ def latest(folder):
     """The path of the newest complete checkpoint in a folder, or None."""
     found = checkpoints(folder)
     return found[-1][1] if found else None
-
-
-def _split(value, path, tensors):
-    """`value` with its tensors taken out into `tensors` and named in their place: what JSON can hold."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, Tensor):
-        tensors[path] = value.detach().contiguous()
-        return {"tensor": path}
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, (str, int)):  # of a list of pairs, so that numbers stay numbers
-                raise TypeError(f"{path!r} has the key {key!r} and cannot be saved: keys must be texts or integers")
-        return {"dict": [[key, _split(v, f"{path}.{key}", tensors)] for key, v in value.items()]}
-    if isinstance(value, (list, tuple)):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return {"value": value}
-    raise TypeError(
-        f"a state of type {type(value).__name__} at {path!r} cannot be saved: use tensors, numbers and texts"
-    )
-
-
-def _join(node, tensors):
-    ((kind, value),) = node.items()
-    if kind == "tensor":
-        return tensors[value]
-    if kind == "dict":
-        return {key: _join(v, tensors) for key, v in value}
-    if kind in ("list", "tuple"):
-        return {"list": list, "tuple": tuple}[kind](_join(v, tensors) for v in value)
-    return value
-
-
-def _sync(path):
-    """Have a file or folder survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sum(path):
-    """[size, CRC-32] of a file."""
-    size = crc = 0
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            size, crc = size + len(block), zlib.crc32(block, crc)
-    return [size, crc]
 
 
 @no_grad()
@@ -114,7 +60,7 @@ def save_checkpoint(folder, step, model, optimizer=None, *, keep=3, **parts):
         "version": _VERSION,
         "step": step,
         "random": get_rng_state(),
-        "parts": _split(states, "state", tensors),
+        "parts": split(states, "state", tensors),
         "infinicore": infinicore.__version__,
     }
     weights = {name: tensor.detach().contiguous() for name, tensor in _unshared(model).items()}
@@ -141,15 +87,15 @@ def _write(folder, target, state, files):
     try:
         for name, tensors in files.items():
             save_file(tensors, temporary / name)
-        state["files"] = {name: _sum(temporary / name) for name in files}
+        state["files"] = {name: sum_of(temporary / name) for name in files}
         (temporary / "state.json").write_text(json.dumps(state))
         for path in [*temporary.iterdir(), temporary]:
-            _sync(path)
+            sync(path)
         temporary.chmod(0o755)
         if target.exists():  # the same step again: two renames, so that it is gone for microseconds only
             os.rename(target, folder / f".{target.name}.old")
         os.rename(temporary, target)
-        _sync(folder)
+        sync(folder)
         shutil.rmtree(folder / f".{target.name}.old", ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -189,7 +135,7 @@ def load_checkpoint(path, model, optimizer=None, **parts):
                 f"{tuple(weights[name].shape)}, the model's is {tensor.dtype} of shape {tuple(tensor.shape)}: "
                 "it belongs to another model"
             )
-    states = _join(state["parts"], tensors)
+    states = join(state["parts"], tensors)
     # The optimizer first: it refuses a state that does not fit.
     wanted = {name: p for name, p in {"optimizer": optimizer, **parts}.items() if p is not None}
     for name in wanted:
@@ -206,7 +152,7 @@ def load_checkpoint(path, model, optimizer=None, **parts):
 def checkpoint_values(path):
     """The states and values in a checkpoint, by name, without loading the model."""
     _, state, tensors = _read(path)
-    return _join(state["parts"], tensors)
+    return join(state["parts"], tensors)
 
 
 def _read(path):
@@ -225,13 +171,13 @@ def _read(path):
             state[key]
     tensors = _load_tensors(path, state, "optimizer.safetensors")
     with _naming(path, "state.json"):
-        _join(state["parts"], tensors)
+        join(state["parts"], tensors)
     return path, state, tensors
 
 
 def _load_tensors(path, state, name):
     with _naming(path, name):
-        if _sum(path / name) != state["files"][name]:
+        if sum_of(path / name) != state["files"][name]:
             raise ValueError("its size or checksum is not what was written")
         return load_file(path / name)
 

@@ -5,7 +5,6 @@ folder with adapter_config.json and adapter_model.safetensors.
 """
 
 import contextlib
-import difflib
 import json
 import math
 import os
@@ -16,17 +15,16 @@ from infinicore import nn
 
 from ..amp import is_autocast_enabled
 from ..autograd import no_grad
-from ..io import load_file, save_file
+from ..io import peft, save_file
 from ..models import LanguageModel
 from ..models.registry import architecture_for
+from ..nn.modules.linear import AdaptedLinear
 
-_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."  # of every name in PEFT's files
 _HEAD = "lm_head"  # what "all-linear" leaves out
 _ALL = "all-linear"
 
 
-class LoRALinear(nn.Linear):
+class LoRALinear(AdaptedLinear):
     """A `Linear` with an adapter: `W x + b + scaling * B A dropout(x)`, where `W` and `b` are those of `base`.
 
     `lora_A` [rank, in_features] begins as Kaiming's uniform numbers (a = sqrt 5) and `lora_B` [out_features, rank] as
@@ -36,16 +34,13 @@ class LoRALinear(nn.Linear):
     """
 
     def __init__(self, base, rank, alpha, dropout=0.0, rslora=False, dtype=None):
-        if type(base) is not nn.Linear:
-            raise TypeError(f"`base` must be an infinicore.nn.Linear, got {type(base).__name__}")
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
             raise ValueError(f"`rank` must be a positive integer, got {rank!r}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"`dropout` must be at least 0 and below 1, got {dropout}")
-        nn.Module.__init__(self)
-        _take_over(self, base)
+        super().__init__(base)
         self.rank, self.lora_alpha, self.dropout, self.rslora = rank, float(alpha), float(dropout), bool(rslora)
-        self.scaling = self.lora_alpha / (math.sqrt(rank) if rslora else rank)
+        self.scaling = peft.scaling(self.lora_alpha, rank, rslora)
         self.merged, self.enabled = False, True
         if dtype is None:
             wide = base.quantized is None and base.weight.dtype.itemsize > 2
@@ -70,14 +65,6 @@ class LoRALinear(nn.Linear):
             return infinicore.linear(infinicore.linear(x, first), second, alpha=self.scaling)
         inner = infinicore.linear(infinicore.cast(x, first.dtype), first)
         return infinicore.cast(infinicore.linear(inner, second, alpha=self.scaling), input.dtype)
-
-    def forward(self, input):
-        added = self.added(input)
-        if added is None:
-            return super().forward(input)
-        if self.quantized is not None:
-            return super().forward(input) + added
-        return infinicore.linear(input, self.weight, self.bias, alpha=self.alpha, residual=added)
 
     def difference(self):
         """What the adapter adds to the weight, `scaling * B @ A` [out_features, in_features], in its own dtype."""
@@ -106,23 +93,11 @@ class LoRALinear(nn.Linear):
 
     def plain(self):
         """The layer as a `Linear` without adapter, with the weight as it is now."""
-        with nn.init.skipped():
-            layer = nn.Linear(self.in_features, 0, bias=False)
-        own = ("rank", "lora_alpha", "dropout", "rslora", "scaling", "merged", "enabled")
-        _take_over(layer, self, but=own)
-        return layer
+        return super().plain(("rank", "lora_alpha", "dropout", "rslora", "scaling", "merged", "enabled"))
 
     def extra_repr(self):
         state = ", merged" if self.merged else ""
         return f"{super().extra_repr()}, rank={self.rank}, alpha={self.lora_alpha:g}, dropout={self.dropout}{state}"
-
-
-def _take_over(layer, source, but=()):
-    """Make the parameters, attributes and hooks of one `Linear` those of another."""
-    tables = ("_parameters", "_buffers", "_modules", "_transient_buffers", *but)
-    layer.__dict__.update({name: value for name, value in source.__dict__.items() if name not in tables})
-    layer._parameters.clear()
-    layer._parameters.update(source._parameters)
 
 
 # ---- models --------------------------------------------------------------------------------------
@@ -145,25 +120,21 @@ def parameters(model):
     return [p for layer in _adapted(model).values() for p in (layer.lora_A.weight, layer.lora_B.weight)]
 
 
-def _ends_with(path, suffix):
-    return path == suffix or path.endswith("." + suffix)
-
-
 def _targets(model, target_modules):
     """The paths that `target_modules` means, in the model's order."""
     modules = {path: module for path, module in model.named_modules() if path}
-    linear = [path for path, module in modules.items() if isinstance(module, nn.Linear) and not _is_inner(path)]
+    linear = peft.linear_paths(model)
     if target_modules is None or target_modules == _ALL:
-        return [path for path in linear if not _ends_with(path, _HEAD)]
+        return [path for path in linear if not peft.ends_with(path, _HEAD)]
     wanted = [target_modules] if isinstance(target_modules, str) else list(target_modules)
     found = set()
     for suffix in wanted:
         if not isinstance(suffix, str):
             raise TypeError(f"`target_modules` must be texts, got {suffix!r}")
-        hits = [path for path in modules if _ends_with(path, suffix)]
+        hits = [path for path in modules if peft.ends_with(path, suffix)]
         if not hits:
             raise ValueError(
-                f"`target_modules` names {suffix!r}, which no module's path ends with: {_near(suffix, linear)}"
+                f"`target_modules` names {suffix!r}, which no module's path ends with: {peft.near(suffix, linear)}"
             )
         for path in hits:
             if not isinstance(modules[path], nn.Linear):
@@ -171,23 +142,6 @@ def _targets(model, target_modules):
                 raise NotImplementedError(f"`target_modules` names {path!r} ({kind}): only Linear layers take adapters")
         found.update(hits)
     return [path for path in linear if path in found]
-
-
-def _is_inner(path):
-    """Whether a path is that of a matrix of an adapter."""
-    return path.endswith((".lora_A", ".lora_B"))
-
-
-def _near(name, paths):
-    """Words for the linear layers whose paths look most like a name."""
-    ends = {}  # every suffix of a path -> the first path with it
-    for path in paths:
-        parts = path.split(".")
-        for i in range(len(parts)):
-            ends.setdefault(".".join(parts[i:]), path)
-    close = difflib.get_close_matches(name, ends, n=3, cutoff=0.3)
-    chosen = list(dict.fromkeys(ends[end] for end in close)) or paths[:3]
-    return f"the nearest are {', '.join(map(repr, chosen))}" if chosen else "the model has no Linear layer"
 
 
 def inject(model, rank=8, alpha=16, target_modules=None, dropout=0.0, *, rslora=False, dtype=None):
@@ -297,13 +251,13 @@ def save(model, folder):
     found = _adapted(model)
     tensors = {}
     for path, layer in found.items():
-        tensors[f"{_PREFIX}{path}.lora_A.weight"] = layer.lora_A.weight.detach().contiguous()
-        tensors[f"{_PREFIX}{path}.lora_B.weight"] = layer.lora_B.weight.detach().contiguous()
+        tensors[f"{peft.PREFIX}{path}.lora_A.weight"] = layer.lora_A.weight.detach().contiguous()
+        tensors[f"{peft.PREFIX}{path}.lora_B.weight"] = layer.lora_B.weight.detach().contiguous()
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
-    temporary = folder / f".{_CONFIG}.{os.getpid()}"
+    save_file(tensors, folder / peft.WEIGHTS, metadata={"format": "pt"})
+    temporary = folder / f".{peft.CONFIG}.{os.getpid()}"
     temporary.write_text(json.dumps(_config(model, found), indent=2, sort_keys=True) + "\n")
-    os.replace(temporary, folder / _CONFIG)
+    os.replace(temporary, folder / peft.CONFIG)
     return folder
 
 
@@ -344,7 +298,7 @@ def _number(value):
 def _suffixes(model, found):
     """Last parts of the adapted paths where they mean just these layers, else the paths."""
     last = sorted({path.rpartition(".")[2] for path in found})
-    meant = {path for path, _ in model.named_modules() if any(_ends_with(path, name) for name in last)}
+    meant = {path for path, _ in model.named_modules() if any(peft.ends_with(path, name) for name in last)}
     return last if meant == set(found) else sorted(found)
 
 
@@ -355,34 +309,23 @@ def load(model, folder, *, trainable=False):
     if they are the same layers and ranks. Raises FileNotFoundError, ValueError for a damaged folder or one of another
     model, and NotImplementedError for what goes beyond LoRA on linear layers (DoRA, biases, whole modules).
     """
-    folder = Path(folder)
-    config, pairs = _read_config(folder / _CONFIG), _read_pairs(folder / _WEIGHTS)
+    config, pairs = peft.read(folder)
     known = layers(model)
     if known and set(known) != set(pairs):
         other = sorted(set(known) ^ set(pairs))[0]
         raise ValueError(
             f"{folder} does not adapt the layers that `model` adapts (not both have {other!r}): unload them"
         )
-    linear = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and not _is_inner(p)]
+    peft.check_fits(model, folder, pairs)
     made = {}
-    for path, (first, second) in pairs.items():
-        if path not in linear:
-            raise ValueError(
-                f"{folder / _WEIGHTS} adapts {path!r}, which is no Linear of `model`: {_near(path, linear)}"
-            )
-        base, rank = model.get_submodule(path), first.shape[0]
-        wanted = (rank, base.in_features), (base.out_features, rank)
-        if (tuple(first.shape), tuple(second.shape)) != wanted:
-            raise ValueError(
-                f"{folder / _WEIGHTS}: the adapter of {path!r} has shapes {tuple(first.shape)} and "
-                f"{tuple(second.shape)}, `model` needs {wanted[0]} and {wanted[1]}: it belongs to another model"
-            )
+    for path, (first, _) in pairs.items():
+        rank = first.shape[0]
         if path in known:
             if known[path].rank != rank or known[path].merged:
                 raise ValueError(f"the adapter of {path!r} has another rank or is merged: call `lora.unload` first")
             made[path] = known[path]
         else:
-            alpha = _by_pattern(config["alpha_pattern"], path, config["lora_alpha"])
+            alpha, base = peft.alpha_of(config, path), model.get_submodule(path)
             made[path] = LoRALinear(base, rank, alpha, config["lora_dropout"], config["use_rslora"])
     if not known:
         _put(model, made)
@@ -392,46 +335,3 @@ def load(model, folder, *, trainable=False):
                 part.weight.copy_(value.to(part.weight.dtype))
                 part.weight.requires_grad_(trainable)
     return model
-
-
-def _by_pattern(pattern, path, default):
-    """The value of the first key of a pattern that is a path or its end."""
-    return next((value for key, value in pattern.items() if _ends_with(path, key.lstrip("^"))), default)
-
-
-def _read_config(path):
-    """adapter_config.json with the fields that matter, checked."""
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {str(error)[:200]}") from None
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
-        raise ValueError(f"{path}: `peft_type` must be 'LORA', got {kind!r}")
-    for name, usual in (("bias", "none"), ("use_dora", False), ("modules_to_save", None), ("layer_replication", None)):
-        if config.get(name, usual) not in (usual, None, [], False):
-            raise NotImplementedError(f"{path}: `{name}` = {config[name]!r} is not supported, only {usual!r}")
-    found = {"lora_alpha": 8, "lora_dropout": 0.0, "use_rslora": False, "alpha_pattern": {}}  # PEFT's defaults
-    found.update({name: config[name] for name in found if config.get(name) is not None})
-    if not isinstance(found["lora_alpha"], (int, float)) or not isinstance(found["alpha_pattern"], dict):
-        raise ValueError(f"{path}: `lora_alpha` must be a number and `alpha_pattern` an object")
-    return found
-
-
-def _read_pairs(path):
-    """{path of the layer: (lora_A, lora_B)} of adapter_model.safetensors."""
-    found = {}
-    for name, tensor in load_file(path).items():
-        parts = name.removesuffix(".weight").removesuffix(".default").rsplit(".", 1)
-        if not name.startswith(_PREFIX) or not name.endswith(".weight") or parts[-1] not in ("lora_A", "lora_B"):
-            raise NotImplementedError(
-                f"{path}: the tensor {name!r} is no adapter of a linear layer, which would be named "
-                f"{_PREFIX}<path>.lora_A.weight or .lora_B.weight"
-            )
-        found.setdefault(parts[0].removeprefix(_PREFIX), {})[parts[1]] = tensor
-    for layer, pair in found.items():
-        if len(pair) != 2 or any(tensor.ndim != 2 for tensor in pair.values()):
-            raise ValueError(f"{path}: {layer!r} needs the matrices lora_A and lora_B, got {', '.join(sorted(pair))}")
-    if not found:
-        raise ValueError(f"{path} has no adapter")
-    return {layer: (pair["lora_A"], pair["lora_B"]) for layer, pair in found.items()}

@@ -1,6 +1,7 @@
 """Argument blocks that only GPUs have, and what the host knows of a kernel when it launches it."""
 
 from . import Block
+from .attention import ATTENTION, GRAD
 
 # `entry` comes first: the host function that launches, which the core calls. `launcher` is the driver's, `stream_at`
 # where the current stream stands, `error_at` the word that errors are written to, with the `number` of the kernel.
@@ -46,3 +47,13 @@ JOIN = Block("parts c bias? residual? | rows columns splits alpha")
 _CONV = "| images c m groups x_h x_w y_h y_w kernel_h kernel_w stride_h stride_w pad_h pad_w gap_h gap_w"
 CONV = Block(f"x weight y bias? {_CONV}")
 CONV_WEIGHT = Block(f"x g dw {_CONV}")
+
+# ---- attention on the matrix units: `kernels/cuda/attention/wgmma.py` ----
+
+# Behind the block of attention: `tiles` of query rows for each head of each sequence (where sequences are packed: of
+# all of them, for each head); with `pairs` a block takes a long and a short one together. The copy engine takes `box`
+# keys at once, where rows lie as it can read them (not `gathered`), by maps of the tensors. `lse`: 0, or the address
+# of [B, H, S].
+FLASH = Block("| lse tiles pairs box gathered pad:7=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
+# Its gradients: behind their block `tiles` of rows for each head, and maps as above.
+FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)

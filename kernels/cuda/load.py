@@ -1,6 +1,7 @@
 """Kernels of GPUs by name: from memory, the disk cache, or the compiling process; and what launches them.
 
-The cache has PTX for each architecture, and beside it the machine code that the driver made of it (`.cubin`).
+The cache has PTX for each architecture, and beside it the machine code that the driver made of it (`.cubin`); that of
+kernels of a whole grid the driver keeps.
 """
 
 import ctypes
@@ -135,10 +136,13 @@ class Kernels:
         """The handle of rendered source: the address of its description, and 1."""
         path, words, ptx = compiled(name, source, self.arch, shape)
         self.gpu.enter()
-        cubin = self._cubin(path, ptx)
+        # The driver's linker makes parts of programs, in which it ignores what a warpgroup says of its registers and
+        # ends each product of tiles before the next: attention took 1.5 times as long. What it loads is whole; it
+        # keeps the code in a cache of its own.
+        image = ptx + b"\0" if shape.kind == "grid" else self._cubin(path, ptx)
         most = 0x7FFFFFFF if shape.kind == "thread" else self.multiprocessors * shape.resident
         most -= most % shape.cluster
-        function = driver.load_kernel(cubin, shape.shared)
+        function = driver.load_kernel(image, shape.shared)
         skip = driver.parameter_offset(function) // 8 if shape.kind == "grid" else 0  # others begin at once
         values = KERNEL(
             entry=self._entry, launcher=self._launcher, function=function, skip=skip,

@@ -60,6 +60,30 @@ OWN = {
         for columns, stages in ((256, 4), (128, 6), (64, 8))
     },
     "gemm.wgmma.join": Shape(threads=256),
+    **{
+        f"attention.wgmma.attend_{size}": Shape(
+            "grid",
+            threads=384,
+            shared=(1 + 2 * stages) * size * 256 + 16 + 32 * stages,
+            blocks=1,
+            resident=1,
+            fixed=True,
+        )
+        for size, stages in ((64, 4), (128, 2))
+    },
+    "attention.wgmma_grad.delta": _HEAD_ROW,
+    **{
+        f"attention.wgmma_grad.{name}_{size}": Shape(
+            "grid",
+            threads=384,
+            shared=1536 * size + 4 * 512 + 80,
+            blocks=1,
+            resident=1,
+            fixed=True,
+        )
+        for name in ("queries", "keys")
+        for size in (64, 128)
+    },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
 }
 

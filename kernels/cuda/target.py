@@ -149,6 +149,8 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         for function in module.functions:
             if not function.is_declaration and function.name != "kernel":
                 function.linkage = "internal"
+                if kind == "grid":  # whatever its size: products in flight may not cross a call
+                    function.add_function_attribute("alwaysinline")
         for variable in module.global_variables:
             if variable.name.startswith("_ZN08NumbaEnv"):  # of exceptions, which kernels lack
                 variable.linkage = "internal"

@@ -1,5 +1,6 @@
 """What GPUs have and vectors of LLVM do not: places of threads, barriers, shared memory, exchange within a warp, and
-single instructions. All inline PTX of the house is here (PTX ISA 8.0, sections named in brackets).
+single instructions. All inline PTX of the house is here and in `tiles.py` (PTX ISA 8.0, sections named in
+brackets).
 
 All names are for use inside jitted functions, in kernels for GPUs only.
 """
@@ -274,18 +275,31 @@ barrier_arrive_in = _statement(
     "rr",
     "Arrive at the barrier at this shared address of the cluster's block of this number (mapa, mbarrier.arrive).",
 )
-fewer_registers = _statement(
-    "fewer_registers", "setmaxnreg.dec.sync.aligned.u32 56;", "", "This warpgroup needs 56 registers (setmaxnreg)."
-)
-more_registers = _statement(
-    "more_registers", "setmaxnreg.inc.sync.aligned.u32 224;", "", "This warpgroup takes 224 registers (setmaxnreg)."
-)
 store_short = _statement(
     "store_short",
     "{\n.reg .b16 h;\ncvt.u16.u32 h, $1;\nst.shared.b16 [$0], h;\n}",
     "rr",
     "Store 16 bits at a shared address.",
 )
+
+
+@intrinsic(prefer_literal=True)
+def set_registers(typingctx, count):
+    """A thread of this warpgroup has so many registers (a literal, a multiple of 8) from here on (setmaxnreg).
+
+    The block begins with 168 for each of three warpgroups: two may have what the third gives.
+    """
+    wanted = literal_of(count)
+    if wanted is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        text = f"setmaxnreg.{'dec' if wanted < 168 else 'inc'}.sync.aligned.u32 {wanted};"
+        kind = ir.FunctionType(ir.VoidType(), [])
+        builder.call(ir.InlineAsm(kind, text, "~{memory}", side_effect=True), [], attrs=("convergent",))
+        return context.get_dummy_value()
+
+    return types.void(count), codegen
 
 
 @intrinsic

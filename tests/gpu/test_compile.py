@@ -1,10 +1,7 @@
 """Kernels for GPUs compile where there is none: to PTX, and by ptxas, where that is installed."""
 
 import re
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +9,11 @@ pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore import cache
 
+from .without import ptxas
+
 # A kernel of each kind: elementwise (contiguous, strided), reductions in one and two launches, rows for a block,
 # products with an epilogue, attention and its derivative, and CPU kernels with a thread for each item.
 OPS = ("add", "erf", "sum", "softmax", "rms_norm", "linear", "scaled_dot_product_attention", "embedding")
-
-
-def ptxas():
-    """The path of ptxas: of an installed toolkit, or of a wheel."""
-    found = shutil.which("ptxas")
-    if found is None:
-        for folder in sys.path:
-            for path in Path(folder).glob("nvidia/*/bin/ptxas"):
-                return str(path)
-    return found
 
 
 @pytest.fixture(scope="module", params=["sm_80", "sm_90a"])

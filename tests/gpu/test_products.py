@@ -12,20 +12,7 @@ from infinicore.kernels.cuda.gemm import wgmma
 from infinicore.kernels.cuda.plans.gemm import _operand, product
 from infinicore.kernels.problems.gemm import Product
 
-
-class Gpu:
-    """Stands for the kernels of an H200: a handle is the kernel's name."""
-
-    arch, multiprocessors = "sm_90a", 132
-
-    def kernel(self, name, parameters):
-        assert policy.is_own(name)
-        return name
-
-    @staticmethod
-    def tensor_map(dtype, sizes, strides, box):
-        assert all(stride % 16 == 0 and stride > 0 for stride in strides) and box[0] == 64
-        return (0, *sizes, *strides, *[-1] * 8)
+from .without import Gpu
 
 
 def planned(*args, **options):

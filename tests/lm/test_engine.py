@@ -1,5 +1,6 @@
 """The engine: every request gets what it gets alone, whatever else runs, and each parameter does what it says."""
 
+import collections
 import itertools
 import pickle
 import random
@@ -12,6 +13,8 @@ import infinicore
 from infinicore import lm
 from infinicore.lm.engine import Engine, SamplingParams, memory
 from infinicore.lm.engine.draws import log_softmax, uniforms
+from infinicore.lm.engine.ngram import NgramProposer
+from infinicore.lm.engine.params import OUTPUT_KINDS
 from infinicore.models import CausalLM, from_pretrained
 from infinicore.models.llama import configs
 
@@ -112,6 +115,54 @@ def test_every_request_gets_what_it_gets_alone(name, count, request):
     stats = engine.stats()
     assert stats.num_preemptions > 0 and stats.prefix_cache_hits > 20 and aborted > 1
     assert stats.num_blocks_used == 0 and stats.num_requests_running == stats.num_requests_waiting == 0
+
+
+def test_answers_that_come_in_between_others(tiny):
+    """Second answers of an early request, and urgent ones, take rows among those that are being written."""
+    long = dict(max_tokens=30, ignore_eos=True, temperature=1.0)
+    requests = [
+        ([1, 2, 3], SamplingParams(seed=1, n=3, **long), 0),
+        ([4, 5], SamplingParams(seed=2, **long), 0),
+        ([6], SamplingParams(seed=3, **long), -1),
+        ([6], SamplingParams(seed=4, n=2, **long), 1),
+        ([6], SamplingParams(seed=5, **long), 0),
+    ]
+    engine = Engine(tiny, max_num_seqs=9)
+    for number, (prompt, params, priority) in enumerate(requests):
+        engine.add_request(number, prompt, params, priority=priority)
+    together = finish(engine)
+    for number, (prompt, params, _) in enumerate(requests):
+        alone = complete(tiny, prompt, params)
+        alone = alone if isinstance(alone, list) else [alone]
+        assert [one.token_ids for one in together[number].outputs] == [one.token_ids for one in alone], number
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_leave_nothing(tiny):
+    """Aborted while they wait, in their prompt, while they write, or when they are done; some with several answers."""
+    rng, live, ended = random.Random(5), [], collections.Counter()
+    engine = Engine(
+        tiny, max_num_seqs=16, max_num_batched_tokens=48, num_blocks=40, block_size=4, proposer=NgramProposer(2, 3, 1)
+    )
+    for number in range(10_000):
+        prompt = [rng.randrange(9) for _ in range(rng.choice([1, 3, 20, 40]))]
+        sampled = dict(temperature=1.0, n=rng.choice([1, 1, 3])) if rng.random() < 0.5 else dict(temperature=0)
+        params = SamplingParams(**sampled, max_tokens=rng.choice([1, 4, 12]), output_kind=rng.choice(OUTPUT_KINDS))
+        engine.add_request(number, prompt, params, priority=rng.choice([0, 0, 1]))
+        live.append(number)
+        while rng.random() < 0.3:
+            engine.abort_request(live[-rng.randint(1, min(30, len(live)))])
+        while len(engine._requests) > rng.choice([0, 20, 40]):
+            ended.update(out.outputs[0].finish_reason for out in engine.step() if out.finished)
+    while engine.has_unfinished_requests():
+        ended.update(out.outputs[0].finish_reason for out in engine.step() if out.finished)
+    assert sum(ended.values()) == 10_000 and ended["abort"] > 500 and ended["length"] > 5000, ended
+    stats = engine.stats()
+    assert stats.num_blocks_used == stats.num_requests_running == stats.num_requests_waiting == 0
+    assert engine.blocks.counts == [0] * 40 and stats.num_preemptions > 100 and stats.accepted_tokens > 100
+    for left in (engine._requests, engine._aborted, engine._deadlines, engine._touched):
+        assert not left
+    assert len(engine.blocks._published) == len(engine.blocks._names) <= 40
 
 
 def test_greedy_text_is_that_of_generate(story):
@@ -311,6 +362,19 @@ def test_streams_of_new_text_add_up(story):
     assert pickle.loads(pickle.dumps(outputs)) == outputs
     assert pickle.loads(pickle.dumps(delta)) == delta
     assert pickle.loads(pickle.dumps(engine.stats())) == engine.stats()
+
+
+def test_outputs_of_several_steps_come_together(story):
+    """The first and the last of a stream at once, what is between as often as asked for; nothing is lost."""
+    params = SamplingParams(temperature=0, max_tokens=20, output_kind="delta")
+    plain = complete(story, "Once upon a time", SamplingParams(temperature=0, max_tokens=20))
+    for interval, most in ((1000.0, 2), (0.0, 20)):
+        engine, outputs = Engine(story, output_interval=interval), []
+        engine.add_request("one", "Once upon a time", params)
+        finish(engine, outputs)
+        parts = [output.outputs[0] for output in outputs]
+        assert [token for part in parts for token in part.token_ids] == plain.token_ids and len(parts) == most
+        assert "".join(part.text for part in parts) == plain.text and len(parts[0].token_ids) == 1
 
 
 def test_requests_end_early(tiny):

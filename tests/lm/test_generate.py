@@ -9,6 +9,8 @@ import pytest
 
 import infinicore
 from infinicore import lm
+from infinicore.lm.engine import Engine
+from infinicore.lm.engine.sampler import Sampler
 from infinicore.models import CausalLM, from_pretrained
 from infinicore.models.llama import configs
 
@@ -72,9 +74,9 @@ def test_decoding_has_its_own_thread_count(tiny, monkeypatch):
     expected = greedy(tiny, prompt, 6)
     before = infinicore.get_num_threads()
     seen = []
-    choose = lm.sampler.Sampler.choose
+    launch = Sampler.launch
     monkeypatch.setattr(
-        lm.sampler.Sampler, "choose", lambda self, *a: (seen.append(infinicore.get_num_threads()), choose(self, *a))
+        Sampler, "launch", lambda self, *a: (seen.append(infinicore.get_num_threads()), launch(self, *a))[1]
     )
     try:
         infinicore.set_num_threads(2)
@@ -85,7 +87,7 @@ def test_decoding_has_its_own_thread_count(tiny, monkeypatch):
             assert [token.token_id for token in generation] == expected
         assert seen == [prompts, 1] * 2  # of the prompt, and of the one step that is recorded
         assert infinicore.get_num_threads() == prompts
-        with pytest.raises(ValueError, match="`decode_threads` must be a positive integer, got 0"):
+        with pytest.raises(ValueError, match="`decode_threads` must be an integer of at least 1, got 0"):
             tiny.generate(prompt, decode_threads=0)
     finally:
         infinicore.set_num_threads(before)
@@ -184,20 +186,30 @@ def test_repetition_penalty(tiny, penalty):
         assert run.finish()[0].token_ids == ids[3:]
 
 
-def test_runner_keeps_what_prompts_share(tiny):
-    from infinicore.lm import SamplingParams
-    from infinicore.lm.sampler import Sampler
-
-    runner = lm.Runner(tiny, max_length=40, cache="paged", sampler=Sampler(SamplingParams(temperature=0), 1, 40))
-    first = lm.generate(tiny, [1, 2, 3, 4], max_new_tokens=5, ignore_eos=True, runner=runner).finish()[0].token_ids
+def test_an_engine_keeps_what_prompts_share(tiny):
+    engine = Engine(tiny, max_num_seqs=2, block_size=2, num_blocks=30, max_model_len=40)
+    options = dict(max_new_tokens=5, ignore_eos=True, engine=engine)
+    first = lm.generate(tiny, [1, 2, 3, 4], **options).finish()[0].token_ids
     longer = [1, 2, 3, 4, *first[:3], 8]
-    assert runner.prefill([longer]) == 1
-    second = lm.generate(tiny, longer, max_new_tokens=5, ignore_eos=True, runner=runner).finish()[0].token_ids
-    assert second == greedy(tiny, longer, 5)
-    other = lm.generate(tiny, [1, 2, 9], max_new_tokens=5, ignore_eos=True, runner=runner).finish()[0].token_ids
-    assert other == greedy(tiny, [1, 2, 9], 5)
+    assert lm.generate(tiny, longer, **options).finish()[0].token_ids == greedy(tiny, longer, 5)
+    assert engine.stats().prefix_cache_hits == 6
+    other = lm.generate(tiny, [1, 2, 9], **options)
+    next(other)
+    with pytest.raises(ValueError, match="`engine` still writes something else"):
+        lm.generate(tiny, [1], **options)
+    assert other.finish()[0].token_ids == greedy(tiny, [1, 2, 9], 5)
+    another = lm.generate(tiny, [[1, 2, 9], [3]], **options)
+    next(another)
+    another.close()
+    assert not engine.has_unfinished_requests() and engine.blocks.num_free == 30 and list(another) == []
     with pytest.raises(ValueError, match="40"):
-        lm.generate(tiny, [1] * 40, runner=runner)
+        lm.generate(tiny, [1] * 40, engine=engine)
+
+
+def test_tokens_come_in_rounds_though_prompts_end_in_different_steps(tiny):
+    prompts = [[7], list(range(30)), [1, 2, 3], list(range(20))]
+    run = lm.generate(tiny, prompts, max_new_tokens=6, ignore_eos=True, chunk=8)
+    assert [token.index for token in run] == [0, 1, 2, 3] * 6
 
 
 @pytest.mark.parametrize(
@@ -284,6 +296,23 @@ def test_greedy_text_equals_transformers(story, stories, prompt):
     for cache in ("static", "paged"):
         run = story.generate(prompt, max_new_tokens=200, temperature=0, cache=cache)
         assert run.finish()[0].token_ids == expected
+
+
+def test_text_of_a_model_on_another_device(stories, host2):
+    """Where what the host writes has to be copied: tokens, places, draws, and logits that are changed."""
+    model, options = from_pretrained(stories), {"max_new_tokens": 12, "ignore_eos": True}
+    several = [{"temperature": 0}, {"temperature": 0.8, "seed": 1}, {"temperature": 0, "repetition_penalty": 1.3}]
+    expected = [model.generate("Once upon a time", **options, **one).finish()[0].token_ids for one in several]
+    before = infinicore.get_device()
+    infinicore.set_device(host2.device())
+    try:
+        with pytest.raises(ValueError, match="`model` lies on cpu"):
+            model.generate("Once upon a time")
+        model.to(host2.device())
+        found = [model.generate("Once upon a time", **options, **one).finish()[0].token_ids for one in several]
+    finally:
+        infinicore.set_device(before)
+    assert found == expected
 
 
 def test_half_precision_text(stories):

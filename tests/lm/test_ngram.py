@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from infinicore.lm.engine.ngram import NgramProposer, from_config
+from infinicore.lm.engine.ngram import NgramProposer
 
 
 def looked_up(ids, count, longest, shortest):
@@ -91,12 +91,3 @@ def _prompt_ids(model, answers):
     from infinicore.lm import tokenizer_of
 
     return [(tokenizer_of(model).encode(prompt), ids) for prompt, ids in answers.items()]
-
-
-def test_configs_are_those_of_vllm():
-    assert from_config(None) is None
-    made = from_config('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}')
-    assert made([1, 2, 9, 1, 2]) == [9, 1, 2] and from_config({"method": "ngram"})([5, 5, 5]) == [5] * 5
-    for wrong in ("{", "[]", {}, {"method": "eagle"}, {"method": "ngram", "model": "x"}):
-        with pytest.raises(ValueError, match="`speculative_config`"):
-            from_config(wrong)

@@ -31,6 +31,7 @@ class World:
         self.scheduler = Scheduler(self.blocks, seats, rng.randint(seats, 10))
         self.slots = {}
         self.live, self.arrivals, self.seen = [], 0, collections.Counter()
+        self.written = None, []
 
     def add(self):
         room = self.blocks.num_blocks * self.blocks.block_size
@@ -41,20 +42,29 @@ class World:
         limit = min(room, length + rng.randint(1, 6))
         order = rng.choice([0, 0, 1]), self.arrivals
         self.arrivals += 1
-        sequence = Sequence(prompt, order=(*order, 0), limit=limit)
-        sequence.siblings = [Sequence(prompt, order=(*order, i), limit=limit) for i in range(1, rng.choice([1, 1, 3]))]
+        same = dict(limit=limit, adapter=rng.choice([0, 0, 1, 2]))
+        sequence = Sequence(prompt, order=(*order, 0), **same)
+        sequence.siblings = [Sequence(prompt, order=(*order, i), **same) for i in range(1, rng.choice([1, 1, 3]))]
         for one in sequence.siblings:
             one.parent = sequence
         self.scheduler.add(sequence)
         self.live.append(sequence)
 
     def step(self):
-        batch = self.scheduler.schedule(self.rng.choice([None, 1, 4]))
+        drafted = any(sequence.draft for sequence in self.scheduler.running)
+        batch = self.scheduler.schedule(self.rng.choice([None, lambda *_: 1, lambda *_: 4]), drafted)
         self.seen["copied"] += len(batch.copies)
         for block, copy in batch.copies:
             for i in range(self.blocks.block_size):
                 self.slots[copy, i] = self.slots.get((block, i))
         assert batch.entries or not self.live, "somebody always gets on"
+        if batch.entries and all(count == 1 == sequence.left for sequence, count in batch.entries):
+            rows = [id(sequence) for sequence, _ in batch.entries]
+            assert self.written[0] != batch.version or self.written[1] == rows, "a version is one order of rows"
+            self.written = batch.version, rows
+            self.seen["again"] += 1
+        else:
+            self.written = None, []
         total = 0
         for sequence, count in batch.entries:
             total += count
@@ -74,9 +84,9 @@ class World:
         for position in range(first, first + count):
             block, offset = self.place(sequence, position)
             assert self.blocks.counts[block] == 1 and block not in self.blocks._names, "nobody else reads it"
-            self.slots[block, offset] = tuple(text[: position + 1])
+            self.slots[block, offset] = (sequence.adapter, *text[: position + 1])
         for position in range(first + count):
-            assert self.slots[self.place(sequence, position)] == tuple(text[: position + 1])
+            assert self.slots[self.place(sequence, position)] == (sequence.adapter, *text[: position + 1])
 
     def write(self, sequence, count):
         if count < sequence.left:
@@ -134,7 +144,7 @@ def test_random_programs():
             world.step()
         assert not world.live and world.blocks.num_free == world.blocks.num_blocks, seed
         seen.update({"preempted": world.scheduler.num_preemptions, "found": world.scheduler.num_hits, **world.seen})
-    assert min(seen[name] for name in ("preempted", "found", "copied", "accepted")) > 1000, seen
+    assert min(seen[name] for name in ("preempted", "found", "copied", "accepted", "again")) > 1000, seen
 
 
 def scheduler_of(num_blocks=8, block_size=4, seats=4, tokens=16, **options):
@@ -159,7 +169,7 @@ def test_chunks_of_prompts_run_beside_what_is_written():
     assert run(scheduler, scheduler.schedule()) == [(first, 2)]
     scheduler.add(second)
     assert run(scheduler, scheduler.schedule()) == [(first, 1), (second, 5)]
-    assert run(scheduler, scheduler.schedule(prompt_tokens=3)) == [(first, 1), (second, 3)]
+    assert run(scheduler, scheduler.schedule(prompt_tokens=lambda writing, waiting: 3)) == [(first, 1), (second, 3)]
     assert run(scheduler, scheduler.schedule()) == [(first, 1), (second, 1)]
 
 
@@ -191,7 +201,7 @@ def test_tokens_are_compared_and_the_oldest_blocks_go_first():
     blocks = BlockManager(4, 2)
 
     def text(*tokens):
-        one = SimpleNamespace(token_ids=list(tokens), blocks=[], keys=[], num_computed=0)
+        one = SimpleNamespace(adapter=0, token_ids=list(tokens), blocks=[], keys=[], num_computed=0)
         assert blocks.start(one)
         one.num_computed = len(tokens)
         blocks.publish(one)

@@ -10,10 +10,10 @@ class BlockManager:
     published with until it is needed: the one that was let go the longest ago goes first. A published block is never
     written to again, nor is one that several hold: `reserve` puts a copy in its place.
 
-    A sequence has `token_ids`, `num_computed` (how many of them the cache has), `blocks` (its blocks in order) and
-    `keys` (what the first of them were published as). A key stands for all tokens up to the end of its block: it is
-    found by the key of the block before and the tokens of the block themselves, which are compared, so equal hashes of
-    different texts do no harm.
+    A sequence has `token_ids`, `num_computed` (how many of them the cache has), `blocks` (its blocks in order), `keys`
+    (what the first of them were published as) and `adapter`. A key stands for all tokens up to the end of its block: it
+    is found by the key of the block before and the tokens of the block themselves, which are compared, so equal hashes
+    of different texts do no harm. Before the first block comes a key of the adapter: no text finds another's blocks.
     """
 
     def __init__(self, num_blocks, block_size, enable_prefix_caching=True):
@@ -25,7 +25,7 @@ class BlockManager:
         self._free = OrderedDict.fromkeys(range(num_blocks))  # in the order in which they are taken
         self._published = {}  # (key before, tokens) -> block
         self._names = {}  # block -> ((key before, tokens), key)
-        self._next_key = 1  # 0 comes before the first block
+        self._next_key = 1  # 0 and below come before the first block: minus the number of an adapter
 
     @property
     def num_free(self):
@@ -66,9 +66,9 @@ class BlockManager:
 
     # ---- what is in the cache already ----
 
-    def find(self, token_ids):
+    def find(self, token_ids, adapter=0):
         """The published blocks that a text begins with, and their keys; its last token is always left out."""
-        blocks, keys, size, key = [], [], self.block_size, 0
+        blocks, keys, size, key = [], [], self.block_size, -adapter
         if self.enable_prefix_caching:
             for first in range(0, (len(token_ids) - 1) // size * size, size):
                 block = self._published.get((key, tuple(token_ids[first : first + size])))
@@ -90,7 +90,7 @@ class BlockManager:
             computed = length - 1
             blocks, keys = parent.blocks[: self.blocks_for(computed)], parent.keys[: computed // self.block_size]
         else:
-            blocks, keys = self.find(sequence.token_ids) if reuse else ([], [])
+            blocks, keys = self.find(sequence.token_ids, sequence.adapter) if reuse else ([], [])
             computed = len(blocks) * self.block_size
         fresh = self.blocks_for(length) - len(blocks) + (computed % self.block_size > 0)
         if fresh + sum(self.counts[block] == 0 for block in blocks) + spare > len(self._free):
@@ -109,7 +109,7 @@ class BlockManager:
         size, keys = self.block_size, sequence.keys
         while (len(keys) + 1) * size <= sequence.num_computed:
             first = len(keys) * size
-            name = (keys[-1] if keys else 0, tuple(sequence.token_ids[first : first + size]))
+            name = (keys[-1] if keys else -sequence.adapter, tuple(sequence.token_ids[first : first + size]))
             block = self._published.get(name)
             if block is None:  # else another sequence was faster; this one keeps its own copy
                 block = sequence.blocks[len(keys)]

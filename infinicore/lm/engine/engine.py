@@ -1,6 +1,7 @@
 """Many requests at once: each step runs chunks of prompts together with the next tokens of what is being written."""
 
 import dataclasses
+import itertools
 import time
 
 import numpy as np
@@ -9,14 +10,18 @@ import infinicore
 
 from ... import config
 from ...autograd import no_grad
+from ...device import usable
 from ...interop.tokenizers import check_text
 from ...io.json import token_ids as ids_in
 from ..batch import Batch, check_ids
-from ..step import build
+from ..step import build, indices
 from ..tokenizer import tokenizer_of
 from . import memory
+from .adapters import folders_of
 from .blocks import BlockManager
 from .draws import Draws
+from .guesses import taken, to_host
+from .hooks import ByText
 from .outputs import EngineStats
 from .pace import Pace
 from .params import SamplingParams, resolve
@@ -39,13 +44,15 @@ class Engine:
     have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
-    written: the text stays the same, and so do its probabilities.
+    written: the text stays the same, and so do its probabilities. What is new of an answer whose `output_kind` is
+    "delta" is handed out every `output_interval` seconds (0: every step), its beginning and its end at once.
+    `adapters`, {name: folder}, are LoRA adapters in PEFT's format, of which each request may name one.
     """
 
     def __init__(
         self, model, tokenizer=None, *, max_num_seqs=64, max_num_batched_tokens=512, block_size=32, num_blocks=None,
         kv_cache_memory=None, kv_cache_dtype=None, enable_prefix_caching=True, max_model_len=None, max_step_stretch=2.0,
-        decode_threads=None, proposer=None, max_draft_seqs=4,
+        decode_threads=None, proposer=None, max_draft_seqs=4, output_interval=0.0, adapters=None,
     ):  # fmt: skip
         counts = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, block_size=block_size)
         threads = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
@@ -60,8 +67,11 @@ class Engine:
             )
         if kv_cache_dtype not in (None, "int8", infinicore.int8):
             raise ValueError(f"`kv_cache_dtype` must be 'int8', or None for the model's, got {kv_cache_dtype!r}")
-        if next(iter(model.parameters())).device.type != "cpu":
-            raise NotImplementedError("the engine runs on the CPU: move the model there with `.to('cpu')`")
+        device = next(iter(model.parameters())).device
+        if device != usable(None):
+            raise ValueError(f"`model` lies on {device}, and the current device is {usable(None)}: make them one")
+        if not output_interval >= 0:
+            raise ValueError(f"`output_interval` must be a number of seconds of at least 0, got {output_interval!r}")
         if not max_step_stretch > 1:
             raise ValueError(f"`max_step_stretch` must be above 1, got {max_step_stretch!r}")
         self.model, self.tokenizer = model, tokenizer_of(model) if tokenizer is None else tokenizer
@@ -76,18 +86,30 @@ class Engine:
         self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
         self.max_model_len = min(self.max_model_len, num_blocks * block_size)
+        self._sampler = Sampler(device, max(max_num_seqs, max_num_batched_tokens))
         self._runner = Runner(
-            model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
+            model, self._sampler, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, kv_cache_dtype=dtype,
-            decode_threads=threads,
+            decode_threads=threads, adapters=folders_of(adapters),
         )  # fmt: skip
-        self._sampler = Sampler(self._runner.cache.device)
+        self._interval, self._handed_out = output_interval, 0.0
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
+        if proposer is not None:
+            self._proposer = proposer if hasattr(proposer, "propose") else ByText(proposer)
+            self._proposer.attach(
+                model, self.tokenizer, num_seqs=max_draft_seqs, max_model_len=self.max_model_len,
+                block_size=block_size, num_blocks=num_blocks, decode_threads=threads,
+            )  # fmt: skip
         self._requests, self._aborted, self._deadlines, self._arrivals = {}, {}, {}, 0
         self._touched, self._max_tokens = {}, max_num_batched_tokens  # requests with something new
         self._stats = EngineStats(num_blocks=num_blocks, block_size=block_size)
         self._eos_ids = ids_in("generation_config.json", model.generation_config, "eos_token_id")
         self._eos_ids = tuple(self._eos_ids or model.config.eos_token_ids)
+
+    @property
+    def adapters(self):
+        """The names of the adapters that requests may name."""
+        return tuple(self._runner.adapters.names)
 
     # ---- requests ----
 
@@ -98,12 +120,12 @@ class Engine:
         chosen = {name: getattr(base, name) for name in names}
         return SamplingParams(**{**chosen, **{name: value for name, value in given.items() if value is not None}})
 
-    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None):
+    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None, adapter=None):
         """Queue a request: `prompt` is a text or token ids. Smaller `priority` runs first, then whoever came first.
 
         `deadline` in seconds of `time.monotonic()`: what is not finished then ends with "abort". Without
-        `sampling_params`, `default_params()` count. ValueError or TypeError for what cannot be done, before anything is
-        queued.
+        `sampling_params`, `default_params()` count. `adapter` is the name of one, or None for the model as it is.
+        ValueError or TypeError for what cannot be done, before anything is queued.
         """
         params = self.default_params() if sampling_params is None else sampling_params
         if request_id in self._requests:
@@ -112,6 +134,7 @@ class Engine:
             raise TypeError(f"`priority` must be an integer, got {priority!r}")
         text, ids = self._read(prompt)
         self._check(params)
+        number = self._runner.adapters.number_of(adapter)
         request = Request(request_id, text, ids, params, self.tokenizer, time.monotonic())
         longest = len(ids) + params.max_tokens if params.max_tokens is not None else self.max_model_len
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(self._eos_ids))
@@ -119,7 +142,7 @@ class Engine:
         for index in range(params.best_of or params.n):
             sequence = Sequence(
                 ids, order=(priority, self._arrivals, index), limit=min(longest, self.max_model_len), stop_ids=stop_ids,
-                request=request, index=index,
+                request=request, index=index, adapter=number,
             )  # fmt: skip
             made = params.structured_outputs
             matcher = (
@@ -196,39 +219,45 @@ class Engine:
 
     def step(self):
         """One forward pass. Returns a list of `RequestOutput`, one for each request that has something new."""
+        return [request.output() for request in self.advance()]
+
+    def advance(self):
+        """`step`, but returns the requests that have something new to hand out, as they are inside of the engine."""
         began = time.perf_counter()
         touched = self._touched  # kept by a step that fails
         if self._aborted or self._deadlines:
             self._end_early(touched)
-        if self._proposer is not None:
-            self._propose()
-        batch = self.scheduler.schedule(self._prompt_tokens())
+        drafted = self._proposer is not None and self._propose()
+        batch = self.scheduler.schedule(self._pace.prompt_tokens, drafted)
         if batch.entries:
             try:
                 self._run(batch, touched)
             except BaseException:  # an interrupt: what may not have been computed or copied must not count as stored
                 self.scheduler.start_over()
                 raise
-        outputs = []
+        requests = self._news(touched, began)
+        self._stats.steps += 1
+        self._stats.step_seconds += time.perf_counter() - began
+        return requests
+
+    def _news(self, touched, now):
+        """Take from `touched` what is to be handed out now."""
+        due, requests, later = now - self._handed_out >= self._interval, [], []
         for request in touched.values():
-            if request.finished:
+            if not request.left:
                 self._close(request)
             elif request.silent:
                 continue
-            outputs.append(request.output())
+            elif request.sent and not due:
+                later.append(request)
+                continue
+            requests.append(request)
         touched.clear()
-        self._stats.steps += 1
-        self._stats.step_seconds += time.perf_counter() - began
-        return outputs
-
-    def _prompt_tokens(self):
-        """How many tokens of prompts a step may have beside what is being written; None: nothing waits."""
-        running, waiting = self.scheduler.running, len(self.scheduler.waiting)
-        writing = sum(sequence.left == 1 for sequence in running)
-        if not waiting and writing == len(running):
-            return None
-        seats = self.scheduler.max_num_seqs - writing  # who has none is not kept waiting by those that write
-        return self._pace.prompt_tokens(writing, min(seats, waiting + len(running) - writing))
+        if later:
+            touched.update((request.id, request) for request in later)
+        elif due:
+            self._handed_out = now
+        return requests
 
     def _end_early(self, touched):
         """End what was aborted, or is past its deadline."""
@@ -249,41 +278,60 @@ class Engine:
     def _run(self, batch, touched):
         """Compute a batch and take what comes of it."""
         began = time.perf_counter()
-        logits, wanted, out = self._runner.run(batch)
-        wanted = self._note_prompts(logits, wanted)
-        ids, logprobs = (), {}
-        if wanted:
-            version = None if out is None else batch.version
-            ids, logprobs = self._sampler.choose(logits, wanted, out, version)
+        logits, wanted, ids, place = self._runner.run(batch)
+        logprobs = {}
+        if ids is None:
+            wanted = self._note_prompts(logits, wanted)
+            if wanted:
+                if place is None:
+                    self._sampler.prepare(wanted, logits.shape[0])
+                ids, logprobs = self._sampler.choose(logits, place)
         seconds = time.perf_counter() - began
         self._stats.model_seconds += seconds
         self._pace.note(seconds, batch.prompt_tokens, len(batch.entries) > batch.num_prompts)
-        now, computed = time.monotonic(), self.scheduler.computed
+        now = time.monotonic()
         if batch.prompt_tokens:
-            for sequence, _ in batch.entries:
-                if sequence.request.metrics.first_scheduled_time is None:
-                    sequence.request.metrics.first_scheduled_time = now - seconds
-        if len(wanted) < len(batch.entries):
-            writing = {id(sequence) for sequence, *_ in wanted}
-            for sequence, count in batch.entries:
-                if id(sequence) not in writing:
-                    computed(sequence, count)
+            self._note_chunks(batch.entries, wanted, now - seconds)
         for sequence, first, rows in wanted:
-            tokens = [ids[first]]
+            tokens = ids[first : first + rows]
             if rows > 1:
-                tokens += _accepted(sequence.draft, ids[first : first + rows])
-                self._stats.draft_tokens += rows - 1
-                self._stats.accepted_tokens += len(tokens) - 1
-            known, length = sequence.left, len(sequence.token_ids)
-            self._write(sequence, tokens, logprobs.get(id(sequence)), now)
-            computed(sequence, known + max(0, len(sequence.token_ids) - length - 1))  # the last one is not in the cache
-            if sequence.request.metrics.first_token_time is None:
-                self._begun(sequence, now)
+                tokens = self._verified(sequence, tokens, logits[first : first + rows])
+            self._take(sequence, tokens, logprobs.get(id(sequence)) if logprobs else None, now)
+            request = sequence.request
             if sequence.finish_reason is not None:
                 self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
-                touched[sequence.request.id] = sequence.request
-            elif not sequence.request.silent:
-                touched[sequence.request.id] = sequence.request
+            elif request.silent:
+                continue
+            touched[request.id] = request
+
+    def _note_chunks(self, entries, wanted, began):
+        """Count what has been computed of prompts that go on, and note whose first step this was."""
+        writing = {id(sequence) for sequence, *_ in wanted}
+        for sequence, count in entries:
+            if sequence.request.metrics.first_scheduled_time is None:
+                sequence.request.metrics.first_scheduled_time = began
+            if id(sequence) not in writing:
+                self.scheduler.computed(sequence, count)
+
+    def _verified(self, sequence, tokens, logits):
+        """What of a draft and of the tokens that were drawn at its places is to be written."""
+        self._stats.draft_tokens += len(tokens) - 1
+        tokens = taken(sequence, tokens, None if sequence.draft_shares is None else to_host(logits))
+        self._stats.accepted_tokens += len(tokens) - 1
+        return tokens
+
+    def _take(self, sequence, tokens, logprobs, now):
+        """Add what was chosen after the last known token of an answer, and after what of its draft is right."""
+        length = len(sequence.token_ids)
+        known = length - sequence.num_computed
+        self._write(sequence, tokens, logprobs)
+        written = len(sequence.token_ids) - length
+        self._stats.generation_tokens += written
+        self.scheduler.computed(sequence, known if written < 2 else known + written - 1)  # the last one is not cached
+        metrics = sequence.request.metrics
+        metrics.last_token_time = now
+        if metrics.first_token_time is None:
+            self._begun(sequence, now)
 
     def _note_prompts(self, logits, wanted):
         """Keep the log probabilities of prompts; returns the rows that a token is to be chosen for."""
@@ -292,7 +340,7 @@ class Engine:
         chosen = []
         for sequence, first, rows in wanted:
             if all_logits(sequence):
-                known = logits[first : first + rows].to(infinicore.float32).numpy()
+                known = logits[first : first + rows].to(infinicore.float32).cpu().numpy()
                 sequence.request.note_prompt(known, sequence.num_computed)
                 if rows < sequence.left:
                     continue
@@ -300,16 +348,13 @@ class Engine:
             chosen.append((sequence, first, rows))
         return chosen
 
-    def _write(self, sequence, tokens, logprobs, now):
+    def _write(self, sequence, tokens, logprobs):
         """Add tokens to an answer, up to one that ends it."""
-        metrics = sequence.request.metrics
-        metrics.last_token_time = now
         draws, writer, token_ids = sequence.draws, sequence.writer, sequence.token_ids
         for i, token in enumerate(tokens):
             if draws.stuck:
                 return sequence.finish("abort", "no token may follow here")
             token_ids.append(token)
-            self._stats.generation_tokens += 1
             if logprobs is not None:
                 sequence.sum_logprob += float(logprobs[i, token])
                 if sequence.logprobs is not None:
@@ -323,7 +368,7 @@ class Engine:
             if draws.follows and not self._follow(sequence, token):
                 return None
             if writer is not None:
-                stops = sequence.num_new >= sequence.request.params.min_tokens
+                stops = draws.params.min_tokens <= len(token_ids) - sequence.num_prompt
                 found = writer.push(token, stops=stops)
                 if found is not None:
                     return sequence.finish("stop", found)
@@ -371,6 +416,7 @@ class Engine:
             if found is not None and reason != "abort":
                 reason, stop_reason = "stop", found
         sequence.finish(reason, stop_reason)
+        request.left -= 1
 
     def _close(self, request):
         """Forget a request that is finished."""
@@ -382,14 +428,21 @@ class Engine:
             finished[sequence.finish_reason] = finished.get(sequence.finish_reason, 0) + 1
 
     def _propose(self):
-        """Ask for tokens that may follow, where few answers are being written."""
-        running = self.scheduler.running
-        few, size = len(running) <= self._max_draft_seqs, self.model.config.vocab_size
+        """Ask for tokens that may follow, where few answers are being written; whether there are some."""
+        running, size = self.scheduler.running, self.model.config.vocab_size
         for sequence in running:
-            sequence.draft = ()
-            if few and sequence.left == 1 and sequence.num_new and not sequence.draws.follows:
-                proposed = self._proposer(sequence.token_ids)
-                sequence.draft = tuple(token for token in proposed if type(token) is int and 0 <= token < size)
+            sequence.draft, sequence.draft_shares = (), None
+        if len(running) > self._max_draft_seqs:
+            return False
+
+        def possible(token):
+            return type(token) is int and 0 <= token < size
+
+        asking = [one for one in running if one.left == 1 and one.num_new and not one.draws.follows]
+        for sequence, (proposed, shares) in zip(asking, self._proposer.propose(asking) if asking else ()):
+            sequence.draft_shares = shares
+            sequence.draft = tuple(itertools.takewhile(possible, proposed))
+        return any(one.draft for one in asking)
 
     # ---- figures, embeddings ----
 
@@ -408,11 +461,12 @@ class Engine:
         )
 
     @no_grad()
-    def embed(self, prompts):
+    def embed(self, prompts, adapter=None):
         """Embeddings float32 [prompts, hidden size]: the last hidden state of each prompt's last token, of length 1.
 
-        `prompts` is a list of texts or of lists of token ids.
+        `prompts` is a list of texts or of lists of token ids, `adapter` the name of one.
         """
+        adapters, number = self._runner.adapters, self._runner.adapters.number_of(adapter)
         rows = [self._read(prompt)[1] for prompt in prompts]
         found, most = np.zeros((len(rows), self.model.config.hidden_size), np.float32), self._max_tokens
         first = 0
@@ -423,19 +477,10 @@ class Engine:
             batch = Batch(rows[first:stop], None, self.model.config.vocab_size)
             cache = batch.scratch_cache(self.model)
             count = range(stop - first)
-            hidden = self.model.decoder(build(cache, self.model.rotary, count, batch.rows, rows=count))
-            found[first:stop] = hidden.to(infinicore.float32).numpy()
+            step = build(cache, self.model.rotary, count, batch.rows, rows=count)
+            numbers = indices(np.full(step.token_ids.shape[0], number)) if number else None
+            with adapters.used(numbers, step.rows):
+                hidden = self.model.decoder(step)
+            found[first:stop] = hidden.to(infinicore.float32).cpu().numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-
-
-def _accepted(draft, ids):
-    """The tokens that follow the first of `ids`, as far as the draft guessed those before.
-
-    Each was drawn from the probabilities after the draft up to there, by the random number of its place: as long as
-    the draft agrees, they are the tokens that single steps would have given.
-    """
-    count = 0
-    while count < len(ids) - 1 and draft[count] == ids[count]:
-        count += 1
-    return ids[1 : count + 1]

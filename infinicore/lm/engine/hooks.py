@@ -28,7 +28,30 @@ class StructuredOutputs(Protocol):
 
 
 class Proposer(Protocol):
-    """Guesses how a text goes on."""
+    """Guesses how texts go on. A function of the token ids of one text is made one by `ByText`."""
 
-    def __call__(self, token_ids: list[int]) -> list[int]:
-        """Some tokens that may follow these, prompt included; [] for no idea. `token_ids` is not to be changed."""
+    def attach(self, model, tokenizer, *, num_seqs, max_model_len, block_size, num_blocks, decode_threads) -> None:
+        """Get ready for an engine of this model that asks for `num_seqs` texts at once, with these sizes of its own.
+
+        ValueError if the two do not fit.
+        """
+
+    def propose(self, sequences: list) -> list[tuple]:
+        """(tokens, shares) for each `Sequence`: what may follow it, [] for no idea. Its lists are not to be changed.
+
+        `shares` are the probabilities float32 [vocabulary] of which each token was drawn, or None if they were not
+        drawn, or by the numbers that the engine draws by.
+        """
+
+
+class ByText:
+    """A `Proposer` of a function that needs nothing but a text: token ids so far to those that may follow."""
+
+    def __init__(self, guess):
+        self._guess = guess
+
+    def attach(self, model, tokenizer, **sizes):
+        pass
+
+    def propose(self, sequences):
+        return [(self._guess(sequence.token_ids), None) for sequence in sequences]

@@ -4,31 +4,9 @@ Prompt lookup (Saxena, https://github.com/apoorvumang/prompt-lookup-decoding), w
 prompt or itself: edits of code, quotations, tables.
 """
 
-import json
 from collections import OrderedDict
 
 _TEXTS = 512  # as many texts are remembered at once, those used last
-
-
-def from_config(given):
-    """The proposer that vLLM's `speculative_config` describes, a dict or its JSON text; None for None.
-
-    `{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}`, of which the
-    numbers can be left out. ValueError for another method or key.
-    """
-    if given is None:
-        return None
-    try:
-        config = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
-        config = None
-    if not isinstance(config, dict) or config.get("method") != "ngram":
-        raise ValueError(f'`speculative_config` must be like {{"method": "ngram"}}, got {str(given)[:100]!r}')
-    config = {key: value for key, value in config.items() if key != "method"}
-    unknown = config.keys() - {"num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"}
-    if unknown:
-        raise ValueError(f"`speculative_config` has no key {sorted(unknown)[0]!r} for the method ngram")
-    return NgramProposer(**config)
 
 
 class NgramProposer:

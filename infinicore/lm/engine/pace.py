@@ -1,36 +1,52 @@
 """How much of a prompt fits beside what is being written, so that no text stands still for long."""
 
 import collections
+import math
+import sys
 
-_KEPT = 9  # measurements whose median counts: one that compiles or is disturbed changes nothing
+_KEPT = 9  # measurements that count: one that compiles or is disturbed changes little
 
 
 class Pace:
-    """Steps with prompts should take at most `stretch` times as long as those without, at least `least` tokens each.
+    """Steps with prompts should take at most `stretch` times as long as those without; `least` tokens they always have.
 
     Where more wait than write, what they gain counts for more: 4 writers beside 12 who wait are stretched by 4 times as
-    much. Both times are measured as the engine runs: of a step without prompts, and of each prompt token beside it.
+    much. Both times are measured as the engine runs: of a step without prompts, and of each prompt token beside it, of
+    which the upper quartile counts. Before there is any, a token of prompts that were computed alone says what one
+    takes. What any prompt adds to a step, however short, is made use of in any case: in small models it is more than
+    the step itself, and prompts may take half of it on top. Shares are multiples of `least`: products of the same
+    shapes have plans already.
     """
 
     def __init__(self, stretch, least=16):
         self.stretch, self.least = stretch, least
-        self._steps, self._tokens = (collections.deque(maxlen=_KEPT) for _ in range(2))
+        # Seconds: of steps without prompts; what prompts add to them, and that by their tokens; of tokens alone.
+        self._steps, self._added, self._tokens, self._alone = (collections.deque(maxlen=_KEPT) for _ in range(4))
 
     def note(self, seconds, prompt_tokens, written):
         """Learn from a step that took `seconds`."""
         if not prompt_tokens:
             self._steps.append(seconds)
-        elif written and self._steps:
-            self._tokens.append(max(0.0, seconds - _median(self._steps)) / prompt_tokens)
+        elif not written:
+            self._alone.append(seconds / prompt_tokens)
+        elif self._steps:
+            added = max(0.0, seconds - _quantile(self._steps, 0.5))
+            self._added.append(added)
+            self._tokens.append(added / prompt_tokens)
 
     def prompt_tokens(self, writing, waiting):
         """How many tokens of prompts the next step may have beside so many who write; `waiting` have yet to begin."""
-        share = 1 + waiting / max(1, writing)
-        token = _median(self._tokens) if self._tokens else 0.0
-        if token == 0:
-            return int(4 * self.least * share)
-        return max(self.least, int((self.stretch - 1) * share * _median(self._steps) / token))
+        if self.stretch == math.inf:
+            return sys.maxsize
+        share = (self.stretch - 1) * (1 + waiting / max(1, writing))
+        token = _quantile(self._tokens, 0.75) if self._tokens else _quantile(self._alone, 0.5)
+        if not token or not self._steps:
+            return int(self.least * max(1, share))
+        tokens = share * _quantile(self._steps, 0.5) / token
+        if self._alone and self._added:
+            tokens = max(tokens, 0.5 * _quantile(self._added, 0) / _quantile(self._alone, 0))
+        return max(self.least, int(min(tokens, 1 << 30)) // self.least * self.least)
 
 
-def _median(values):
-    return sorted(values)[len(values) // 2]
+def _quantile(values, share):
+    return sorted(values)[int(len(values) * share)] if values else 0.0

@@ -7,25 +7,24 @@ from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
 
 class Request:
-    """`sequences` are its answers, `prompt_logprobs` what is known of its prompt so far (None: not asked for)."""
+    """`sequences` are its answers, of which `left` are not finished.
+
+    `prompt_logprobs` is what is known of its prompt so far (None: not asked for).
+    """
 
     __slots__ = (
-        "id", "metrics", "params", "prompt", "prompt_ids", "prompt_logprobs", "sent", "sequences", "silent",
+        "id", "left", "metrics", "params", "prompt", "prompt_ids", "prompt_logprobs", "sent", "sequences", "silent",
         "tokenizer",
     )  # fmt: skip
 
     def __init__(self, request_id, prompt, prompt_ids, params, tokenizer, now):
         self.id, self.prompt, self.prompt_ids, self.params = request_id, prompt, prompt_ids, params
-        self.tokenizer, self.sequences = tokenizer, []
+        self.tokenizer, self.sequences, self.left = tokenizer, [], params.best_of or params.n
         self.metrics = RequestMetrics(arrival_time=now)
         self.prompt_logprobs = None if params.prompt_logprobs is None else [None] * len(prompt_ids)
         # Whether nothing is handed out before the end.
         self.silent = params.output_kind == "final_only" or (params.best_of or params.n) > params.n
         self.sent = {}  # of each answer, how much text and how many tokens a stream has
-
-    @property
-    def finished(self):
-        return all(sequence.finish_reason is not None for sequence in self.sequences)
 
     def logprob(self, logs, token, count):
         """{token id: `Logprob`} of a token and of the `count` most likely ones, from log probabilities [vocabulary]."""
@@ -44,46 +43,45 @@ class Request:
 
     def output(self):
         """The `RequestOutput` of now."""
-        params, sequences, finished = self.params, self.sequences, self.finished
+        params, sequences = self.params, self.sequences
         if len(sequences) > params.n:  # the best of them, by the mean log probability of their tokens
             sequences = sorted(sequences, key=lambda one: -one.sum_logprob / max(1, one.num_new))[: params.n]
-        delta = params.output_kind == "delta"
-        first = not self.sent
-        outputs = [self._completion(index, one, delta) for index, one in enumerate(sequences)]
+        whole = params.output_kind != "delta"
+        prompt_logprobs = self.prompt_logprobs if whole or not self.sent else None
+        outputs = [self._whole(*one) if whole else self._new(*one) for one in enumerate(sequences)]
         return RequestOutput(
-            request_id=self.id,
-            prompt=self.prompt,
-            prompt_token_ids=self.prompt_ids,
-            outputs=[one for one in outputs if one is not None],
-            finished=finished,
-            prompt_logprobs=self.prompt_logprobs if first or not delta else None,
-            num_cached_tokens=sequences[0].first_cached or 0,
-            metrics=self.metrics,
-        )
+            self.id, self.prompt, self.prompt_ids, [one for one in outputs if one is not None], not self.left,
+            prompt_logprobs, sequences[0].first_cached or 0, self.metrics,
+        )  # fmt: skip
 
-    def _completion(self, index, sequence, delta):
-        """What is to be said of an answer; None if a stream has it all already."""
+    def _whole(self, index, sequence):
+        """All of an answer so far."""
         text = sequence.writer.text if sequence.writer is not None else ""
-        tokens = sequence.token_ids[sequence.num_prompt :]
-        logprobs = sequence.logprobs
-        if delta:
-            chars, count, ended = self.sent.get(index, (0, 0, False))
-            if ended:
-                return None
-            self.sent[index] = len(text), len(tokens), sequence.finish_reason is not None
-            text, tokens = text[chars:], tokens[count:]
-            if not tokens and not text and sequence.finish_reason is None:
-                return None
-            logprobs = None if logprobs is None else logprobs[count:]
-        else:
-            self.sent[index] = 0, 0, False
-            logprobs = None if logprobs is None else list(logprobs)
-        return CompletionOutput(
-            index=index,
-            text=text,
-            token_ids=tokens,
-            cumulative_logprob=None if sequence.logprobs is None else sequence.sum_logprob,
-            logprobs=logprobs,
-            finish_reason=sequence.finish_reason,
-            stop_reason=sequence.stop_reason,
-        )
+        logprobs = None if sequence.logprobs is None else list(sequence.logprobs)
+        return _completion(index, sequence, text, sequence.token_ids[sequence.num_prompt :], logprobs)
+
+    def _new(self, index, sequence):
+        """What a stream does not have yet of an answer; None if there is nothing."""
+        news = self.news(index, sequence)
+        if news is None:
+            return None
+        text, token_ids = news
+        first = sequence.num_new - len(token_ids)
+        logprobs = None if sequence.logprobs is None else sequence.logprobs[first:]
+        return _completion(index, sequence, text, token_ids, logprobs)
+
+    def news(self, index, sequence):
+        """(text, token ids) of an answer since the last call; None if nothing has come and it has not ended."""
+        chars, count, ended = self.sent.get(index) or (0, sequence.num_prompt, False)
+        known = len(sequence.token_ids)
+        text = "" if sequence.writer is None else sequence.writer.text
+        done = sequence.finish_reason is not None
+        if ended or not (done or known > count or len(text) > chars):
+            return None
+        self.sent[index] = len(text), known, done
+        return text[chars:], sequence.token_ids[count:]
+
+
+def _completion(index, sequence, text, token_ids, logprobs):
+    total = None if sequence.logprobs is None else sequence.sum_logprob
+    return CompletionOutput(index, text, token_ids, total, logprobs, sequence.finish_reason, sequence.stop_reason)

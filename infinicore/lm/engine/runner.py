@@ -1,5 +1,7 @@
 """Runs a model over the paged cache: steps that only write replay a recorded graph, others are packed each time."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 import infinicore
@@ -9,20 +11,40 @@ from ...context import NumThreads
 from ...dispatch import mirror
 from ..kvcache import BlockCache
 from ..step import Step, indices
+from .adapters import Adapters
 
 GRAPHS = 16  # that are kept: logits of 64 rows of 150,000 tokens take 19 MB each
 
 
-class Runner:
-    """`run(batch)` returns logits [R, vocabulary], and whose they are.
+class Recorded(NamedTuple):
+    """A graph for `size` rows of up to `longest` tokens; its `kind` is that of `Sampler.prepare`.
 
-    A step in which each of B sequences gets one token replays a graph, recorded for the next larger of some sizes and
-    for lengths up to a power of 4, on which it depends what is worth several threads. Its inputs are updated in place;
-    what is missing to the size stands still: such rows have no key, and store nothing.
+    `adapted`: some rows may use adapters.
     """
 
-    def __init__(self, model, *, num_blocks, block_size, max_num_seqs, max_model_len, kv_cache_dtype, decode_threads):
-        self.model, self.block_size = model, block_size
+    size: int
+    kind: str | None
+    adapted: bool
+    longest: int
+    graph: object
+    logits: object
+    ids: object
+
+
+class Runner:
+    """`run(batch)` computes a step.
+
+    A step in which each of B sequences gets one token replays a graph, recorded for the next larger of some sizes, for
+    texts up to some length, on which it depends what is worth several threads, and with the choice of the tokens
+    where that needs no more than `sampler.launch`. Its inputs are updated in place; what is missing to the size stands
+    still: such rows have no key, and store nothing. `adapters` is {name: folder}.
+    """
+
+    def __init__(
+        self, model, sampler, *, num_blocks, block_size, max_num_seqs, max_model_len, kv_cache_dtype, decode_threads,
+        adapters=None,
+    ):  # fmt: skip
+        self.model, self.block_size, self._sampler = model, block_size, sampler
         self.sizes = graph_sizes(max_num_seqs)
         rows = self.sizes[-1]
         self.cache = BlockCache(
@@ -30,81 +52,105 @@ class Runner:
             max_length=max_model_len,
         )  # fmt: skip
         device = self.cache.device
-        # Tokens (the sampler writes the next ones where they are needed), positions, totals, slots.
-        self._mirrors = [mirror((rows,), infinicore.int64, device) for _ in range(4)]
-        self._tokens, self._positions, self._totals, self._slots = (one.host for one in self._mirrors)
-        self._graphs = {}  # (size, longest) -> (graph, logits, ids)
+        self.adapters, self._adapted = Adapters(model, adapters, rows, device), False
+        self._inputs = mirror((4, rows), infinicore.int64, device)
+        # The choice of a step writes the tokens of the next one where they are needed.
+        self._tokens, self._positions, self._totals, self._slots = self._inputs.host
+        self._graphs, self._recorded = {}, Recorded(0, None, False, 0, None, None, None)  # all, and the one used last
         self._threads = NumThreads(decode_threads)
-        self._held = None  # version of the batch that the inputs are of
+        self._held, self._wanted = None, ()  # version of the batch that the inputs are of, and its rows
+        self._longest = self._until = 0  # of the totals; steps before a row needs its next block
 
-    @no_grad()
     def run(self, batch):
-        """(logits, [(sequence, row of its first logits, rows)], where the next tokens go): one row for the last token
-        that is known of a sequence, and one for each proposed to follow.
+        """(logits, wanted, ids, place) of a step.
 
-        `logits` is None where no sequence gets that far; graphs give some rows more than there are sequences. The
-        place is a tensor for as many ids, or None: then they are not needed.
+        `wanted` is [(sequence, row of its first logits, rows)]: one row for the last token that is known of a
+        sequence, and one for each proposed to follow. `logits` [R, vocabulary] are None where no sequence gets that
+        far; graphs give some rows more than there are sequences. `ids`, the chosen tokens, are a list by row, or None
+        if `sampler.choose` has yet to choose them; then they belong into the tensor `place`, unless that is None.
         """
         for block, copy in batch.copies:
             self.cache.copy_block(block, copy)
-        if all(count == 1 for _, count in batch.entries) and all(one.left == 1 for one, _ in batch.entries):
-            return self._replay(batch)
-        return self._pack(batch)
+        return self._replay(batch) if batch.single else self._pack(batch)
 
     # ---- one token for each ----
 
     def _replay(self, batch):
-        count = len(batch.entries)
-        size = next(size for size in self.sizes if size >= count)
         held, self._held = self._held, None  # until it is done
-        if held == batch.version:
-            self._advance(batch.entries, count)
+        if held == batch.version:  # the same sequences, one token later; the tokens are there already
+            if self._recorded.kind == "logits":
+                self._inputs.fetch()
+            moving = self._moving
+            moving += 1
+            self._longest += 1
+            self._until -= 1
+            if self._until < 0:
+                self._next_blocks(batch.entries)
         else:
-            self._place(batch.entries, count, size)
-        for one in self._mirrors:
-            one.flush()
-        self.cache.block_tables.flush()
-        key = size, longest_of(int(self._totals[:count].max()), self.cache.capacity)
+            self._place(batch.entries, len(batch.entries))
+        self._inputs.flush()
+        kind = self._sampler.prepare(self._wanted, self._size, batch.version)
+        if self._longest > self._recorded.longest or (self._size, kind, self._adapted) != self._recorded[:3]:
+            self._find(kind)
+        elif self._threads.count is None:
+            self._recorded.graph.run()
+        else:
+            with self._threads:
+                self._recorded.graph.run()
+        self._held = batch.version
+        if kind == "logits":
+            return self._recorded.logits, self._wanted, None, self._recorded.ids
+        self._inputs.fetch()
+        return self._recorded.logits, self._wanted, self._chosen.tolist(), None
+
+    def _find(self, kind):
+        """Run the graph of these inputs, recorded now if there is none yet."""
+        key = self._size, kind, self._adapted, longest_of(self._longest, self.cache.capacity, self._size)
         recorded = self._graphs.pop(key, None)
         with self._threads:
             if recorded is None:
                 recorded = self._record(*key)
             else:
-                recorded[0].run()
-        self._graphs[key] = recorded  # the one used last comes last
+                recorded.graph.run()
+        self._graphs[key] = self._recorded = recorded  # the one used last comes last
         if len(self._graphs) > GRAPHS:
             del self._graphs[next(iter(self._graphs))]
-        self._held = batch.version
-        _, logits, ids = recorded
-        return logits, [(sequence, row, 1) for row, (sequence, _) in enumerate(batch.entries)], ids
 
-    def _place(self, entries, count, size):
+    def _place(self, entries, count):
         """Write the inputs of sequences that were not in the last step, or in other rows."""
         tables = self.cache.tables
+        size = self._size = next(size for size in self.sizes if size >= count)
         for row, (sequence, _) in enumerate(entries):
             position = sequence.num_computed
             self._tokens[row], self._positions[row] = sequence.token_ids[position], position
             tables[row, : len(sequence.blocks)] = sequence.blocks
+        self.cache.block_tables.flush()
         self._totals[:count] = self._positions[:count] + 1
         places, offsets = np.divmod(self._positions[:count], self.block_size)
         self._slots[:count] = tables[np.arange(count), places] * self.block_size + offsets
         self._tokens[count:size] = self._positions[count:size] = self._totals[count:size] = 0
         self._slots[count:size] = -1
+        self._adapted = self.adapters.place([sequence.adapter for sequence, _ in entries], size)
+        self._moving, self._chosen = self._inputs.host[1:, :count], self._tokens[:count]
+        self._longest, self._until = int(self._totals[:count].max()), self.block_size - 1 - int(offsets.max())
+        self._wanted = [(sequence, row, 1) for row, (sequence, _) in enumerate(entries)]
 
-    def _advance(self, entries, count):
-        """The same sequences, one token later; the tokens are there already."""
-        for one in (self._positions, self._totals, self._slots):
-            one[:count] += 1
-        for row in np.flatnonzero(self._positions[:count] % self.block_size == 0).tolist():
+    def _next_blocks(self, entries):
+        """Go on in the next block where one is full."""
+        offsets = self._moving[0] % self.block_size
+        for row in np.flatnonzero(offsets == 0).tolist():
             place = int(self._positions[row]) // self.block_size
             block = entries[row][0].blocks[place]
             self.cache.tables[row, place] = block
             self._slots[row] = block * self.block_size
+        self.cache.block_tables.flush()
+        self._until = self.block_size - 1 - int(offsets.max())
 
-    def _record(self, size, longest):
+    @no_grad()
+    def _record(self, size, kind, adapted, longest):
         """Run the step of one token for each of `size` rows, of up to `longest` with those before, and record it."""
         sine, cosine = self.model.rotary.ensure(self.cache.capacity)
-        tokens, positions, totals, slots = (one.tensor[:size] for one in self._mirrors)
+        tokens, positions, totals, slots = (self._inputs.tensor[row, :size] for row in range(4))
         step = Step(
             token_ids=tokens,
             positions=positions,
@@ -121,13 +167,17 @@ class Runner:
         )
         infinicore.start_graph_recording()
         try:
-            logits = self.model.logits(step)
+            with self.adapters.used(self.adapters.recorded(size) if adapted else None):
+                logits = self.model.logits(step)
+            if kind != "logits":
+                self._sampler.launch(logits, tokens)
         finally:
             graph = infinicore.stop_graph_recording()
-        return graph, logits, tokens
+        return Recorded(size, kind, adapted, longest, graph, logits, tokens)
 
     # ---- prompts, and several tokens of a sequence ----
 
+    @no_grad()
     def _pack(self, batch):
         self._held = None
         size, entries = self.block_size, batch.entries
@@ -166,10 +216,14 @@ class Runner:
             longest_query=max(counts),
             longest_total=max(totals),
         )
-        if rows:
-            return self.model.logits(step), wanted, None
-        self.model.decoder(step)
-        return None, wanted, None
+        numbers = [sequence.adapter for sequence, _ in entries]
+        numbers, logits = indices(np.repeat(numbers, counts)) if any(numbers) else None, None
+        with self.adapters.used(numbers, step.rows):
+            if rows:
+                logits = self.model.logits(step)
+            else:
+                self.model.decoder(step)
+        return logits, wanted, None, None
 
 
 def all_logits(sequence):
@@ -187,9 +241,13 @@ def graph_sizes(most):
     return [size for size in sizes if size < most] + [most]
 
 
-def longest_of(length, most):
-    """The power of 4, from 64 on, that `length` is below, or `most`."""
-    longest = 64
+def longest_of(length, most, rows):
+    """The power of 4 that `length` is below, or `most`.
+
+    From 64 on: at 512, attention of 32 short texts of the smallest models is divided among threads, and a step takes
+    1.3 times as long. Few rows are never that much, and are recorded less often: from 1024 on.
+    """
+    longest = 64 if rows > 4 else 1024
     while longest < length:
         longest *= 4
     return min(longest, most)

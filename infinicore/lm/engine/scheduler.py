@@ -1,6 +1,7 @@
 """Who is computed in a step, and how much of it. No tensors and no time: tokens, blocks and order alone."""
 
 import bisect
+import dataclasses
 from dataclasses import dataclass, field
 
 
@@ -9,7 +10,8 @@ class Batch:
     """What a step computes: `entries` of (sequence, tokens), those that are being written first.
 
     `num_prompts` of the entries are chunks of prompts, of `prompt_tokens` in all. `copies` of blocks come before. As
-    long as `version` stays the same, so do the sequences and their old blocks.
+    long as `version` stays the same, so do the sequences and their old blocks. `single`: each gets one token, which is
+    known.
     """
 
     entries: list = field(default_factory=list)
@@ -17,6 +19,7 @@ class Batch:
     version: int = 0
     num_prompts: int = 0
     prompt_tokens: int = 0
+    single: bool = True
 
 
 class Scheduler:
@@ -38,6 +41,8 @@ class Scheduler:
         self.waiting, self.running = [], []  # both in order
         self.num_preemptions = self.num_queries = self.num_hits = self._version = 0
         self._spare = max(1, blocks.num_blocks // 100)  # so that a newcomer does not drive out others at once
+        self._promised = 0  # blocks that those who run may come to hold
+        self._last, self._again = None, 0  # a batch, and how many more steps it is that of
 
     def add(self, sequence):
         """Queue a sequence. ValueError if the cache can never hold it."""
@@ -53,25 +58,48 @@ class Scheduler:
     def remove(self, sequence):
         """Forget a sequence, wherever it is, and free its blocks."""
         self._version += 1
+        self._again = 0
         queue = self.running if sequence.running else self.waiting
         del queue[_place(queue, sequence)]
+        self._promised -= self.blocks.blocks_for(sequence.limit) if sequence.running else 0
         sequence.running = sequence.queued = False
         self.blocks.free(sequence)
 
-    def schedule(self, prompt_tokens=None):
-        """The `Batch` of the next step; `prompt_tokens` limits what prompts get beside sequences being written."""
+    def schedule(self, prompt_tokens=None, drafted=False):
+        """The `Batch` of the next step.
+
+        `prompt_tokens(writing, waiting)` is how many tokens prompts get beside so many sequences that are being
+        written; `waiting` could be written and have yet to begin. As long as the same sequences are written and none
+        needs another block, it is the batch of the step before, unless there are drafts (`drafted`).
+        """
+        if self._again and not self.waiting and not drafted:
+            self._again -= 1
+            return self._last
+        batch = self._last = self._schedule(prompt_tokens)
+        self._again = 0
+        if batch.single and batch.entries and len(batch.entries) == len(self.running):
+            size = self.blocks.block_size
+            self._again = min(size - 1 - sequence.num_computed % size for sequence, _ in batch.entries)
+            self._last = dataclasses.replace(batch, copies=[]) if batch.copies else batch
+        return batch
+
+    def _schedule(self, prompt_tokens):
         self._make_way()
         batch, budget = Batch(), self.max_num_batched_tokens
         for sequence in [one for one in self.running if one.left == 1]:
             if sequence.running:  # else it has made room for one before it
                 budget -= self._write(batch, sequence, budget)
-        if batch.entries and prompt_tokens is not None:
-            budget = min(budget, prompt_tokens)
+        writing = len(batch.entries)
+        others = min(self.max_num_seqs, len(self.running) + len(self.waiting)) - writing  # who has no seat waits anyway
+        if writing and others and prompt_tokens is not None:
+            budget = min(budget, prompt_tokens(writing, others))
         for sequence in self.running:
             if sequence.left > 1 and budget > 0:
                 budget -= self._chunk(batch, sequence, budget)
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs and self._admit(self.waiting[0]):
             budget -= self._enter(batch, self.waiting.pop(0), budget)
+        if not batch.num_prompts:  # who has just come in to write has its row where the next step will have it
+            batch.entries.sort(key=lambda entry: entry[0].order)
         batch.version = self._version
         return batch
 
@@ -93,12 +121,14 @@ class Scheduler:
             self._version += 1
             batch.copies += copies
         batch.entries.append((sequence, count))
+        batch.single = batch.single and count == 1
         return count
 
     def _chunk(self, batch, sequence, budget):
         count = min(sequence.left, budget)
         batch.entries.append((sequence, count))
         batch.num_prompts += 1
+        batch.single = False
         batch.prompt_tokens += count
         return count
 
@@ -111,18 +141,20 @@ class Scheduler:
             parent = None
         if parent is None and sequence.reuse and self._is_computed_now(sequence):
             return False
-        spare = self._spare if self.running else 0
+        safe = self._promised + self.blocks.blocks_for(sequence.limit) <= self.blocks.num_blocks
+        spare = 0 if safe or not self.running else self._spare
         return self.blocks.start(sequence, spare, parent, sequence.reuse)
 
     def _is_computed_now(self, sequence):
         """Whether a prompt that runs is about to publish what this one would compute next: then it is worth waiting."""
         blocks, ids = self.blocks, sequence.token_ids
-        stop = (len(blocks.find(ids)[0]) + 1) * blocks.block_size
+        stop = (len(blocks.find(ids, sequence.adapter)[0]) + 1) * blocks.block_size
         if stop >= len(ids) or not blocks.enable_prefix_caching:
             return False
         return any(
             one.left > 1 and one.num_computed < stop <= len(one.token_ids) and one.token_ids[:stop] == ids[:stop]
             for one in self.running
+            if one.adapter == sequence.adapter
         )
 
     def _enter(self, batch, sequence, budget):
@@ -130,6 +162,7 @@ class Scheduler:
         self._version += 1
         bisect.insort(self.running, sequence, key=_order)
         sequence.running = True
+        self._promised += self.blocks.blocks_for(sequence.limit)
         if sequence.first_cached is None:
             sequence.first_cached = sequence.num_computed
             self.num_queries += sequence.num_prompt

@@ -15,7 +15,11 @@ class Writer:
 
     def push(self, *token_ids, stops=True):
         """The stop string that has come, or None; with `stops` False, none is looked for yet."""
-        return self._show(self._decoder.push(*token_ids), stops)
+        new = self._decoder.push(*token_ids)
+        if self._stops.strings:
+            return self._show(new, stops)
+        self.text += new
+        return None
 
     def finish(self, stops=True):
         """Show what was held back; the stop string that is completed by it, or None."""

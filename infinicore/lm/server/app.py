@@ -22,13 +22,16 @@ _PAGE = Path(__file__).with_name("page.html")
 _PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
 
-def create_app(models, *, api_keys=(), allowed_origins=(), max_body=16 << 20, body_seconds=60.0, on_start=None):
-    """The FastAPI application. `models` are `ServedModel`s, of which the first answers where a request names none.
+def create_app(
+    models, *, adapters=(), api_keys=(), allowed_origins=(), max_body=16 << 20, body_seconds=60.0, on_start=None
+):
+    """The FastAPI application. `models` are `ServedModel`s, of which the first answers where a request names none, and
+    `adapters` those of them with an adapter.
 
     Their engines begin to load when the application starts, and end with it. `allowed_origins` are those whose pages
     may call it from a browser (none: no CORS headers). `on_start(task)` is given a coroutine that waits for the models.
     """
-    by_name = {model.name: model for model in models}
+    by_name = {model.name: model for model in (*models, *adapters)}
     metrics, created = Metrics(models), choices.now()
 
     @contextlib.asynccontextmanager
@@ -68,9 +71,9 @@ def create_app(models, *, api_keys=(), allowed_origins=(), max_body=16 << 20, bo
             app.post(path)(route)
 
     generation(p.ChatCompletionRequest, chat.respond, "/v1/chat/completions", "/chat/completions")
-    generation(p.CompletionRequest, completions.respond, "/v1/completions")
+    generation(p.CompletionRequest, completions.respond, "/v1/completions", "/completions")
     generation(p.ResponseRequest, responses.respond, "/v1/responses")
-    generation(p.EmbeddingRequest, completions.embed, "/v1/embeddings")
+    generation(p.EmbeddingRequest, completions.embed, "/v1/embeddings", "/embeddings")
     generation(p.LlamaCompletionRequest, llamacpp.respond, "/completion")
     generation(p.TokenizeRequest, _tokenize, "/tokenize")
     generation(p.DetokenizeRequest, _detokenize, "/detokenize")
@@ -78,19 +81,20 @@ def create_app(models, *, api_keys=(), allowed_origins=(), max_body=16 << 20, bo
 
     def row(model):
         row = {"id": model.name, "object": "model", "created": created, "owned_by": "infinicore"}
-        return row | {"max_model_len": model.context}
+        return row | {"root": str(model.path), "parent": model.parent, "max_model_len": model.context}
 
     @app.get("/v1/models")
     @app.get("/models")
     async def list_models():
-        return json_response({"object": "list", "data": [row(model) for model in models]})
+        return json_response({"object": "list", "data": [row(model) for model in by_name.values()]})
 
     @app.get("/v1/models/{name:path}")
     async def show_model(name: str):
         return json_response(row(named(name)))
 
-    @app.get("/health")
-    @app.get("/ping")
+    @app.api_route("/health", methods=["GET", "HEAD"])
+    @app.api_route("/v1/health", methods=["GET", "HEAD"])
+    @app.api_route("/ping", methods=["GET", "HEAD"])
     async def health():
         rows = {m.name: {"state": m.engine.state, "restarts": m.engine.restarts} for m in models}
         wrong = next((m.engine for m in models if m.engine.state != "ready"), None)

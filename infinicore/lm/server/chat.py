@@ -2,6 +2,7 @@
 
 import json
 
+from . import calls
 from . import tools as tool_calls
 from .choices import Usage, chat_logprobs, check_stream_options, new_id, now, prompt_logprobs
 from .client import PING
@@ -155,6 +156,14 @@ def _chunk(index, delta, reason=None, logprobs=None):
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
 
+def _gather(calls, delta):
+    """Add the delta of a call to the calls of a whole message."""
+    if delta.pop("index") == len(calls):
+        calls.append(delta)
+    else:
+        calls[-1]["function"]["arguments"] += delta["function"]["arguments"]
+
+
 class _Answer:
     """The text of one answer, taken apart as it comes."""
 
@@ -179,13 +188,22 @@ class _Answer:
         for part in parts:
             if isinstance(part, str):
                 yield {"content": part}
-            elif self._most is None or self._calls < self._most:
-                yield {"tool_calls": [self._call(part)]}
+            else:
+                yield from self._call(part)
 
-    def _call(self, call):
-        number, self._calls = self._calls, self._calls + 1
-        function = {"name": call.name, "arguments": call.arguments}
-        return {"index": number, "id": new_id("call"), "type": "function", "function": function}
+    def _call(self, part):
+        """The deltas of a `Call` or a piece of its arguments: none where only one is wanted, and there was one."""
+        self._calls += isinstance(part, calls.Call)
+        number = self._calls - 1
+        if self._most is not None and number >= self._most:
+            return
+        delta = {"index": number}
+        if isinstance(part, calls.Call):
+            delta |= {"id": self._parser.new_id(), "type": "function"}
+            delta["function"] = {"name": part.name, "arguments": ""}
+        else:
+            delta["function"] = {"arguments": part.text}
+        yield {"tool_calls": [delta]}
 
     def _reason(self, answer):
         return "tool_calls" if self._calls and answer.finish_reason == "stop" else answer.finish_reason
@@ -199,9 +217,10 @@ class _Answer:
         message = {"role": "assistant", "content": None, "refusal": None}
         for piece in self._pieces(answer.text, end=True):
             for name, value in piece.items():
-                message[name] = value if message.get(name) is None else message[name] + value
-        for call in message.get("tool_calls", ()):
-            del call["index"]
+                if name == "tool_calls":
+                    _gather(message.setdefault(name, []), *value)
+                else:
+                    message[name] = value if message.get(name) is None else message[name] + value
         if message["content"] is None and "tool_calls" not in message:
             message["content"] = ""
         reason = self._reason(answer)

@@ -249,11 +249,12 @@ class EngineClient:
         if self.state != "ready":
             raise EngineError(self.reason)
 
-    def submit(self, requests, *, priority=0, timeout=None, ping=None):
+    def submit(self, requests, *, priority=0, timeout=None, ping=None, adapter=None):
         """Queue requests, a list of (prompt, `SamplingParams`), prompts as texts or token ids; returns a `Stream`.
 
         `timeout` in seconds ends what is not finished then; `ping` is after how many seconds without an output the
-        stream gives `PING`. QueueFull if there is no room for all of them, EngineError if there is no engine.
+        stream gives `PING`; `adapter` is the name of a LoRA adapter.
+        QueueFull if there is no room for all of them, EngineError if there is no engine.
         """
         self.check_ready()
         wanted = sum(params.best_of or params.n for _, params in requests)
@@ -263,6 +264,7 @@ class EngineClient:
         if self._places + wanted > most:
             raise QueueFull(f"{self._places} answers are being written or wait, of at most {most}; try again later")
         deadline = None if timeout is None else time.monotonic() + timeout
+        options = {"priority": priority, "deadline": deadline, "adapter": adapter}
         stream = Stream(self, len(requests), ping)
         for place, (prompt, params) in enumerate(requests):
             request_id = str(next(self._numbers))
@@ -270,26 +272,29 @@ class EngineClient:
             self._requests[request_id] = _Request(stream, place, prompt, answers, params.output_kind == "delta")
             self._places += answers
             stream._ids.append(request_id)
-            self._send(("add", request_id, prompt, params, priority, deadline))
+            self._send(("add", request_id, prompt, params, options))
         return stream
 
-    async def generate(self, prompt, sampling_params=None, *, priority=0, timeout=None):
-        """The `RequestOutput`s of one request, as `sampling_params.output_kind` says; leaving the loop ends it."""
-        stream = self.submit([(prompt, sampling_params or SamplingParams())], priority=priority, timeout=timeout)
+    async def generate(self, prompt, sampling_params=None, **options):
+        """The `RequestOutput`s of one request, as `sampling_params.output_kind` says; leaving the loop ends it.
+
+        `options` are `submit`'s: `priority`, `timeout`, `adapter`.
+        """
+        stream = self.submit([(prompt, sampling_params or SamplingParams())], **options)
         try:
             async for _, output in stream:
                 yield output
         finally:
             stream.close()
 
-    async def embed(self, prompts):
+    async def embed(self, prompts, adapter=None):
         """Embeddings of prompts (texts or token ids): a list of float32 vectors of length 1."""
         self.check_ready()
         if len(self._embeddings) >= self._max_queue:
             raise QueueFull(f"{len(self._embeddings)} requests for embeddings wait; try again later")
         request_id = f"e{next(self._numbers)}"
         self._embeddings[request_id] = future = asyncio.get_running_loop().create_future()
-        self._send(("embed", request_id, prompts))
+        self._send(("embed", request_id, prompts, adapter))
         try:
             return await future
         finally:

@@ -157,7 +157,7 @@ async def embed(http_request, model, request):
         if len(ids) > model.context:
             message = f"`input` has {len(ids)} tokens, but this model's context is {model.context} tokens; shorten it"
             raise APIError(400, message, param="input", code="context_length_exceeded")
-    rows = await until_gone(http_request.receive, model.engine.embed(prompts))
+    rows = await until_gone(http_request.receive, model.engine.embed(prompts, model.adapter))
     if request.dimensions not in (None, len(rows[0])):
         message = f"`dimensions` must be {len(rows[0])}, what this model has, or left out, got {request.dimensions}"
         raise APIError(400, message, param="dimensions")

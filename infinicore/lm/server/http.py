@@ -33,7 +33,8 @@ def body(kind):
         if not isinstance(data, dict):
             raise APIError(400, f"the body must be a JSON object, got {type(data).__name__}", code="invalid_json")
         try:
-            return kind.model_validate(data, by_alias=True)
+            given = {name: value for name, value in data.items() if value is not None}  # null: not given
+            return kind.model_validate(given, by_alias=True)
         except ValidationError as error:
             raise _explained(error) from None
 

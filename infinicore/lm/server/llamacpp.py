@@ -1,6 +1,6 @@
 """llama.cpp's own routes, for its clients: /completion and /props."""
 
-from .choices import Usage
+from .choices import Usage, chat_logprobs
 from .client import PING
 from .errors import APIError
 from .http import PING_SECONDS, EventStream, check_finished, event, json_response, until_gone
@@ -22,7 +22,7 @@ def _given(request):
     """The parameters by the engine's names."""
     given = {name: getattr(request, name) for name in _SAME}
     given["repetition_penalty"] = request.repeat_penalty
-    given["seed"] = None if request.seed == -1 else request.seed
+    given["seed"] = request.seed
     if request.logit_bias:
         if not all(isinstance(token, int) for token, _ in request.logit_bias):
             raise APIError(400, "`logit_bias` must be a list of [token id, number]", param="logit_bias")
@@ -55,6 +55,7 @@ class Completion:
             name="prompt",
             structured_outputs=await model.constraint(_constraint(request)),
             max_tokens=None if request.n_predict < 0 else max(request.n_predict, 1),
+            logprobs=request.n_probs or None,
             output_kind="delta" if request.stream else "final_only",
         )
         self.usage = Usage(len(self.ids))
@@ -82,12 +83,24 @@ class Completion:
             "stopping_word": word,
             "generation_settings": settings(self.params),
         }
+        body |= self._probabilities(answer)
         if not self.request.stream:
             body["prompt"] = self.request.prompt
         times = output.metrics
         if times is not None and times.first_token_time is not None:
             body["timings"] = _timings(times, len(self.ids) - cached, made, cached)
         return body
+
+    def _probabilities(self, answer):
+        """`completion_probabilities`, where `n_probs` asks for them."""
+        if not self.request.n_probs:
+            return {}
+        rows = chat_logprobs(self.model, answer, self.request.n_probs)["content"]
+        for row, ids in zip(rows, answer.logprobs):
+            best = sorted(ids.items(), key=lambda item: -item[1].logprob)
+            row["top_logprobs"] = [{"id": i} | one for (i, _), one in zip(best, row["top_logprobs"])]
+        rows = [{"id": token_id} | row for token_id, row in zip(answer.token_ids, rows)]
+        return {"completion_probabilities": rows}
 
     async def whole(self):
         _, output = await anext(self.stream)  # the only one
@@ -107,8 +120,9 @@ class Completion:
             (answer,) = output.outputs
             if answer.finish_reason is not None:
                 yield event(self.last(output, answer, answer.text))
-            elif answer.text:
-                yield event({"index": 0, "content": answer.text, "tokens": list(answer.token_ids), "stop": False})
+            elif answer.text or (self.request.n_probs and answer.token_ids):
+                row = {"index": 0, "content": answer.text, "tokens": list(answer.token_ids), "stop": False}
+                yield event(row | self._probabilities(answer))
 
 
 def _timings(times, prompt, made, cached):

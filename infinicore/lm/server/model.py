@@ -1,6 +1,7 @@
 """A model as the server knows it: its engine, its tokenizer and chat template, and what requests leave open."""
 
 import asyncio
+import copy
 from pathlib import Path
 
 from ...io.gguf import is_gguf
@@ -30,6 +31,7 @@ class ServedModel:
         timeout=None,
     ):  # fmt: skip
         self.name, self.path, self.engine, self.timeout = name, Path(path), engine, timeout
+        self.parent = self.adapter = None
         self.tokenizer = tokenizer_at(self.path)
         if self.tokenizer is None:
             raise ValueError(f"`--model` {path} has no tokenizer, and a server is asked in texts")
@@ -41,6 +43,12 @@ class ServedModel:
         given = read_json(file, "generation config") if not is_gguf(self.path) and file.is_file() else {}
         self.defaults = {key: given[key] for key in _DEFAULTS if given.get(key) is not None}
         SamplingParams(**self.defaults)  # a mistake in that file is told now, not by each request
+
+    def with_adapter(self, name, folder):
+        """The same model with a LoRA adapter that its engine has under this name."""
+        model = copy.copy(self)
+        model.name, model.path, model.parent, model.adapter = name, Path(folder), self.name, name
+        return model
 
     @property
     def context(self):
@@ -114,8 +122,11 @@ class ServedModel:
             )
         values = self.defaults | {key: value for key, value in given.items() if value is not None} | fixed
         values["max_tokens"] = room if max_tokens is None else max_tokens
+        if -(1 << 63) <= (values.get("seed") or 0) < 0:  # OpenAI's may be negative; -1 is any, as in vLLM and llama.cpp
+            values["seed"] = None if values["seed"] == -1 else values["seed"] % (1 << 64)
         return SamplingParams(**values)
 
     def submit(self, request, prompts, ping=None):
         """Queue what a request asks for: see `EngineClient.submit`."""
-        return self.engine.submit(prompts, priority=getattr(request, "priority", 0), timeout=self.timeout, ping=ping)
+        priority = getattr(request, "priority", 0)
+        return self.engine.submit(prompts, priority=priority, timeout=self.timeout, ping=ping, adapter=self.adapter)

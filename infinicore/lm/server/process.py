@@ -4,7 +4,7 @@ Computing and serving do not share an interpreter lock, so /health answers durin
 killed takes no server along. A message is a pickled tuple with its length in front; it only ever comes from the other
 end of a socket pair that both processes were born with.
 
-    to the engine     ("add", id, prompt, params, priority, deadline)  ("abort", id)  ("embed", id, prompts)
+    to the engine     ("add", id, prompt, params, options)  ("abort", id)  ("embed", id, prompts, adapter)
     from the engine   ("ready", info)  ("failed", kind, sentence)  ("step", outputs, stats)
                       ("refused", id, kind, sentence)  ("embedded", id, rows)
 """
@@ -107,7 +107,7 @@ class Loop:
 
     def __init__(self, engine, channel):
         self._engine, self._channel = engine, channel
-        self._embeddings = collections.deque()  # (id, prompts left, rows made)
+        self._embeddings = collections.deque()  # (id, prompts left, adapter, rows made)
         self._reported = 0.0
 
     def run(self):
@@ -131,9 +131,9 @@ class Loop:
         if outputs or stats is not None:
             self._channel.send(("step", outputs, stats))
 
-    def _add(self, request_id, prompt, params, priority, deadline):
+    def _add(self, request_id, prompt, params, options):
         try:
-            self._engine.add_request(request_id, prompt, params, priority=priority, deadline=deadline)
+            self._engine.add_request(request_id, prompt, params, **options)
         except (ValueError, TypeError, NotImplementedError, OverflowError, ImportError) as error:
             self._channel.send(("refused", request_id, kind_of(error), str(error)))
 
@@ -141,13 +141,13 @@ class Loop:
         self._embeddings = collections.deque(job for job in self._embeddings if job[0] != request_id)
         self._engine.abort_request(request_id)
 
-    def _embed(self, request_id, prompts):
-        self._embeddings.append((request_id, collections.deque(prompts), []))
+    def _embed(self, request_id, prompts, adapter):
+        self._embeddings.append((request_id, collections.deque(prompts), adapter, []))
 
     def _embed_one(self):
-        request_id, prompts, rows = job = self._embeddings.popleft()
+        request_id, prompts, adapter, rows = job = self._embeddings.popleft()
         try:
-            rows.append(self._engine.embed([prompts.popleft()])[0])
+            rows.append(self._engine.embed([prompts.popleft()], adapter)[0])
         except (ValueError, TypeError, NotImplementedError) as error:
             self._channel.send(("refused", request_id, kind_of(error), str(error)))
             return

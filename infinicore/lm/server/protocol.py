@@ -260,6 +260,7 @@ class TokenizeRequest(Body):
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
+    parse_special: Literal[True] = True
     return_token_strs: bool = False
     with_pieces: bool = False
 
@@ -274,6 +275,7 @@ class DetokenizeRequest(Body):
 class LlamaCompletionRequest(Body):
     """llama.cpp's /completion"""
 
+    model: str | None = None
     prompt: Text | TokenIds
     n_predict: Annotated[int, Field(ge=-2, lt=1 << 31)] = -1
     stream: bool = False
@@ -291,8 +293,21 @@ class LlamaCompletionRequest(Body):
     logit_bias: list[Annotated[list[int | float], Field(min_length=2, max_length=2)]] | None = None
     json_schema: dict[str, Any] | None = None
     grammar: str | None = None
-    cache_prompt: bool = True
+    n_probs: Annotated[int, Field(ge=0, le=20)] = 0
     return_tokens: bool = False
+    # What its clients send along: values that change nothing here.
+    cache_prompt: bool = True
+    id_slot: int = -1
+    n_keep: int = 0  # a prompt is never cut
+    repeat_last_n: Literal[-1] = -1  # the whole text
+    min_keep: Literal[0] = 0
+    mirostat: Literal[0] = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    dry_multiplier: Annotated[float, Field(ge=0, le=0)] = 0.0
+    xtc_probability: Annotated[float, Field(ge=0, le=0)] = 0.0
+    dynatemp_range: Annotated[float, Field(ge=0, le=0)] = 0.0
+    t_max_predict_ms: Literal[0] = 0
 
 
 class ResponseText(Body):

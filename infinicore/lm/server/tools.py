@@ -1,51 +1,18 @@
 """Tool calls in the text of a model: Hermes and Qwen, Llama 3, Mistral; and the constraint that makes a model call one.
 
-A parser's `push(text)` and `flush()` return what is certain now, a list of texts and `Call`s in order. Text goes
-through at once, but for what may be the beginning of a call; a call comes whole, when its last brace has been written.
-What looks like a call and is none stays text: nothing that the model wrote is lost.
+A parser's `push(text)` and `flush()` return what is certain now, a list of texts, `Call`s and their `Arguments` in
+order. Text goes through at once, but for what may be the beginning of a call; a call begins when its name and the brace
+of its arguments have come, and the arguments follow as they are written. What looks like a call and is none stays text:
+nothing that the model wrote is lost.
 """
 
-import json
 import re
-from dataclasses import dataclass
+import uuid
 
+from .calls import Reader
+from .choices import new_id
 from .errors import APIError
 from .reasoning import held_back
-
-_DECODER = json.JSONDecoder()
-
-
-@dataclass(slots=True, frozen=True)
-class Call:
-    """A call of the function `name`; `arguments` is JSON text."""
-
-    name: str
-    arguments: str
-
-
-def _call(value):
-    """A `Call` from {"name": ..., "arguments" or "parameters": {...}}, or None."""
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):  # written as a text that has JSON in it
-        return Call(value["name"], arguments)
-    return Call(value["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
-
-
-def _read(text):
-    """(value, length) of the JSON value at the beginning of a text; None where it has none, or not yet all of it."""
-    try:
-        value, end = _DECODER.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return value, end
-
-
-def _calls(value):
-    """The calls of an object or a list of them; [] if any is none."""
-    calls = [_call(one) for one in (value if isinstance(value, list) else [value])]
-    return calls if None not in calls else []
 
 
 class Hermes:
@@ -55,47 +22,74 @@ class Hermes:
     _open, _close = "<tool_call>", "</tool_call>"
 
     def __init__(self):
-        self._text, self._called = "", False
+        self._text, self._blank = "", ""
+        self._reader, self._called, self._closing = None, False, False
+
+    @staticmethod
+    def new_id():
+        """The id of a call."""
+        return new_id("call")
 
     def push(self, text):
         self._text += text
         parts = []
-        while True:
-            before, mark, rest = self._text.partition(self._open)
-            if not mark:
-                keep = held_back(self._text, self._open)
-                self._show(parts, self._text[: len(self._text) - keep])
-                self._text = self._text[len(self._text) - keep :]
-                return parts
-            body, closed, after = rest.partition(self._close)
-            if not closed:
-                self._show(parts, before)
-                self._text = mark + rest
-                return parts
-            self._show(parts, before)
-            self._take(parts, body, closed)
-            self._text = after
+        while self._advance(parts):
+            pass
+        return parts
 
-    def _take(self, parts, body, closed):
-        found = _read(body.strip())
-        calls = _calls(found[0]) if found and found[1] == len(body.strip()) else []
-        if calls:
-            self._called = True
-            parts += calls
+    def _advance(self, parts):
+        """Read on; False where more text is needed."""
+        if self._closing:
+            return self._close_call()
+        if self._reader is not None:
+            return self._read(parts)
+        before, mark, rest = self._text.partition(self._open)
+        if not mark:
+            before = self._text[: len(self._text) - held_back(self._text, self._open)]
+            rest = self._text[len(before) :]
+        self._show(parts, before)
+        self._text = rest
+        if mark:
+            self._reader = Reader()
+        return bool(mark)
+
+    def _read(self, parts):
+        reader = self._reader
+        parts += reader.push(self._text)
+        self._text = ""
+        if not reader.done:
+            return False
+        self._reader, self._text = None, reader.text
+        if reader.called:
+            self._called, self._closing, self._blank = True, True, ""
         else:
-            parts.append(self._open + body + closed)
+            self._show(parts, self._open)
+        return True
+
+    def _close_call(self):
+        text = self._text.lstrip()
+        if text.startswith(self._close):
+            self._text = text.removeprefix(self._close)
+        elif self._close.startswith(text):
+            return False
+        self._closing = False
+        return True
 
     def _show(self, parts, text):
-        if text and not (self._called and not text.strip()):  # newlines between calls are no text
+        if self._called:  # white space between calls is no text
+            text, self._blank = self._blank + text, ""
+            if not text.strip():
+                self._blank = text
+                return
+        if text:
             parts.append(text)
 
     def flush(self):
         """The end of the text, where a closing tag may be missing."""
-        text, self._text = self._text, ""
-        parts = []
-        if text.startswith(self._open):
-            self._take(parts, text.removeprefix(self._open), "")
-        else:
+        parts, text = [], self._text
+        if self._reader is not None:
+            text = self._reader.text if self._reader.called else self._open + self._reader.text
+        if not self._closing:
             self._show(parts, text)
         return parts
 
@@ -104,31 +98,58 @@ class Llama3:
     """`{"name": ..., "parameters": {...}}` from the beginning, after <|python_tag|> or not; more follow after `;`."""
 
     skip_special_tokens = False
+    new_id = staticmethod(Hermes.new_id)
     _marks = ("<|python_tag|>",)
     _ends = ("<|eom_id|>", "<|eot_id|>")
 
     def __init__(self):
-        self._text, self._state = "", "start"  # then "calls" or "text"
+        self._text, self._before, self._reader = "", "", None
+        self._state, self._called = "start", False  # then "calls" or "text"
 
     def push(self, text):
         self._text += text
+        parts = []
         if self._state == "start":
-            self._begin()
-        if self._state == "calls":
-            return self._take()
-        if self._state == "text":
-            text, self._text = self._text, ""
-            return [text] if text else []
-        return []
+            self._begin(parts)
+        while self._state == "calls" and self._advance(parts):
+            pass
+        if self._state == "text" and self._text:
+            parts.append(self._text)
+            self._text = ""
+        return parts
 
-    def _begin(self):
+    def _begin(self, parts):
+        """See whether calls or a text begins; more text may be needed to know."""
         stripped = self._text.lstrip()
-        for mark in self._marks:
-            if stripped.startswith(mark):
-                self._state = "calls"
-                return
-        if stripped and not any(mark.startswith(stripped) for mark in self._marks):
+        if stripped.startswith(self._marks):
+            self._state = "calls"
+        elif stripped and not any(mark.startswith(stripped) for mark in self._marks):
             self._state = "calls" if stripped[0] in "{[" else "text"
+
+    def _advance(self, parts):
+        """Read on among calls; False where more text is needed."""
+        if self._reader is None:
+            body = self._body()
+            if any(mark.startswith(body) for mark in self._marks):  # nothing yet, or a part of it
+                return False
+            self._reader, rest = self._start(body)
+            if self._reader is None:
+                return False
+            self._before, self._text = self._text[: len(self._text) - len(body)], rest
+        reader = self._reader
+        parts += reader.push(self._text)
+        self._text = ""
+        if not reader.done:
+            return False
+        self._reader, self._text = None, reader.text
+        self._called |= reader.called
+        if not reader.called:  # JSON, but no call: what is left is text
+            self._state, self._text = "text", self._before + reader.text
+        return True
+
+    def _start(self, body):
+        """(a reader of the call that begins there or None, what is for it to read)."""
+        return (Reader(), body) if body[:1] in ("{", "[") else (None, "")
 
     def _body(self):
         text = self._text.lstrip("; \n\t")
@@ -136,22 +157,13 @@ class Llama3:
             text = text.removeprefix(mark)
         return text.lstrip()
 
-    def _take(self):
-        parts = []
-        while (found := _read(self._body())) is not None:
-            calls = _calls(found[0])
-            if not calls:  # JSON, but no call: the whole answer is text
-                self._state, text, self._text = "text", self._text, ""
-                return [*parts, text]
-            parts += calls
-            self._text = self._body()[found[1] :]
-        return parts
-
     def flush(self):
         text, self._text = self._text, ""
+        if self._reader is not None:
+            text = self._reader.text if self._reader.called else self._before + self._reader.text
         for end in self._ends:
             text = text.replace(end, "")
-        return [text] if text.strip("; \n\t") else []
+        return [text] if text.strip("; \n\t" + "]}" * self._called) else []
 
 
 class Mistral(Llama3):
@@ -159,42 +171,26 @@ class Mistral(Llama3):
 
     _marks = ("[TOOL_CALLS]",)
     _ends = ("</s>",)
-    _name = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\][\w-]*)?(?:\[ARGS\])?\s*(?={)")
+    _name = re.compile(r"([\w.-]+)(?:\[CALL_ID\][\w-]*)?(?:\[ARGS\])?\s*(?={)")
 
-    def __init__(self):
-        self._text, self._state = "", "text"
+    @staticmethod
+    def new_id():
+        """Mistral's chat templates want ids of nine letters and digits."""
+        return uuid.uuid4().hex[:9]
 
-    def push(self, text):
-        self._text += text
-        if self._state == "calls":
-            return self._take()
-        mark = self._marks[0]
-        before, found, _ = self._text.partition(mark)
-        keep = 0 if found else held_back(self._text, mark)
-        if not found:
-            before = self._text[: len(self._text) - keep]
-        self._text = self._text[len(before) :]
-        parts = [before] if before else []
+    def _begin(self, parts):
+        before, found, _ = self._text.partition(self._marks[0])
         if found:
             self._state = "calls"
-            parts += self._take()
-        return parts
+        else:
+            before = before[: len(before) - held_back(before, *self._marks)]
+        if before:
+            parts.append(before)
+        self._text = self._text[len(before) :]
 
-    def _take(self):
-        parts = []
-        while True:
-            body = self._body()
-            named = self._name.match(body)
-            found = _read(body[named.end() :] if named else body)
-            if found is None:
-                return parts
-            value, end = found
-            calls = _calls({"name": named[1], "arguments": value} if named else value)
-            if not calls:
-                text, self._text = self._text, ""
-                return [*parts, text]
-            parts += calls
-            self._text = body[(named.end() if named else 0) + end :]
+    def _start(self, body):
+        named = self._name.match(body)
+        return super()._start(body) if named is None else (Reader(named[1]), body[named.end() :])
 
 
 PARSERS = {"hermes": Hermes, "llama3_json": Llama3, "mistral": Mistral}
@@ -219,17 +215,17 @@ def choose(name, template):
 class Demanded:
     """The parser of an answer that `constraint` has shaped: a list of calls, and nothing else."""
 
+    new_id = staticmethod(Hermes.new_id)
+
     def __init__(self):
-        self._text = ""
+        self._reader = Reader()
 
     def push(self, text):
-        """Nothing before the end: until then the list may still be cut off."""
-        self._text += text
-        return []
+        return self._reader.push(text)
 
     def flush(self):
-        found = _read(self._text)
-        return _calls(found[0]) if found else [self._text]
+        """What was cut off before a call began stays text."""
+        return [self._reader.text] if self._reader.text and not self._reader.called else []
 
 
 def constraint(tools, choice, parallel):

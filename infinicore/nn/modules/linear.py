@@ -88,6 +88,37 @@ class Linear(Module):
         return sizes if self.quantized is None else f"{sizes}, {self.quantized.format.name}"
 
 
+class AdaptedLinear(Linear):
+    """`base` and what a subclass adds to it (`added`); weight, bias, attributes and hooks are those of `base`."""
+
+    def __init__(self, base):
+        if type(base) is not Linear:
+            raise TypeError(f"`base` must be an infinicore.nn.Linear, got {type(base).__name__}")
+        Module.__init__(self)
+        self._take_over(base)
+
+    def _take_over(self, source, but=()):
+        tables = ("_parameters", "_buffers", "_modules", "_transient_buffers", *but)
+        self.__dict__.update({name: value for name, value in source.__dict__.items() if name not in tables})
+        self._parameters.clear()
+        self._parameters.update(source._parameters)
+
+    def plain(self, but=()):
+        """The layer as a `Linear`, with the weight as it is now; `but` are attributes of the subclass."""
+        with init.skipped():
+            layer = Linear(self.in_features, 0, bias=False)
+        AdaptedLinear._take_over(layer, self, but)
+        return layer
+
+    def forward(self, input):
+        added = self.added(input)
+        if added is None:
+            return super().forward(input)
+        if self.quantized is not None:
+            return super().forward(input) + added
+        return infinicore.linear(input, self.weight, self.bias, alpha=self.alpha, residual=added)
+
+
 class Bilinear(Module):
     """`x1 @ weight[k] @ x2 + bias[k]` for each k: [..., in1] and [..., in2] to [..., out]."""
 

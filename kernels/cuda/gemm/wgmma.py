@@ -32,11 +32,10 @@ from ...lang.ptx import (
     dynamic_shared,
     fence_async,
     fence_barriers,
-    fewer_registers,
     finish_products,
     load_sums,
-    more_registers,
     multiply_tiles,
+    set_registers,
     store_short,
     store_sums,
     thread,
@@ -288,14 +287,14 @@ def _product(columns, a_across, b_across):
         if cluster > 1:
             cluster_barrier()
         if thread() < 128:
-            fewer_registers()
+            set_registers(56)
             if (load(args, WGMMA.map_a) | load(args, WGMMA.map_b)) & 15 == 0:
                 if thread() == 0:
                     copy(args, hi // cluster, base)
             else:
                 bring(args, hi // cluster, base)
         else:
-            more_registers()
+            set_registers(224)
             multiply(args, hi // cluster, base, T, R, ACT)
         if cluster > 1:  # the other block may still write here
             cluster_barrier()

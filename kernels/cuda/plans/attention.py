@@ -1,12 +1,15 @@
-"""Attention: a block for each query row and head."""
+"""Attention: tiles on the matrix units of Hopper for 16-bit floats, else a block for each query row and head."""
 
 from ...blocks.attention import ATTENTION, GRAD
-from ...build.load import kernel
+from ...blocks.cuda import FLASH, FLASH_GRAD
+from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
 from ...problems.attention import Attention, AttentionBackward, AttentionForward
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
+ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
+GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
 
 
 def _sums(dtype):
@@ -23,11 +26,67 @@ def attention(problem):
     """One launch over the tokens and heads of all sequences."""
     p = problem
     _check(p)
+    if _fits_matrix_units(p):
+        return _on_matrix_units(p)
     tokens = p.q_len if p.starts is not None else p.num_seqs * p.q_len
     size = {"int8": 1, "float32": 4, "float64": 8}.get(p.cache, 2)
     attend = kernel("attention.rows.attend", T=p.dtype, C=p.cache, A=_sums(p.dtype), C_BYTES=size)
     at, numbers = numbers_of(p)
     return Plan((launch(attend, ATTENTION, tokens * p.heads, 1, at, **numbers),))
+
+
+def _fits_matrix_units(p):
+    """Whether tiles serve a problem: plain scores, and keys in blocks of which steps of 128 are made."""
+    aside = p.table is not None and (p.block_size % 8 or (KEYS % p.block_size and p.block_size % KEYS))
+    return (
+        elsewhere().arch == "sm_90a" and p.dtype in ("bfloat16", "float16") and p.cache == p.dtype and p.slopes is None
+        and p.scales is None and p.scale > 0 and max(p.size_qk, p.size_v) <= 2 * WIDTH and p.size_v % 2 == 0
+        and min(p.size_qk, p.size_v, p.num_seqs, p.q_len, p.blocks, p.block_size) > 0 and not aside
+    )  # fmt: skip
+
+
+def _map(p, size, tokens, heads, sequences, strides, box):
+    """The map of rows of heads, by (sequence or block, token, head); None where the copy engine cannot read them."""
+    dims = [(n, by if n > 1 else 8) for n, by in zip((tokens, heads, sequences), (strides[1], strides[2], strides[0]))]
+    if any(by % 8 or by <= 0 for _, by in dims):
+        return None
+    sizes, steps = (size, *(n for n, _ in dims)), [2 * by for _, by in dims]
+    return elsewhere().tensor_map(p.dtype, sizes, steps, (WIDTH, box, 1, 1))
+
+
+def _on_matrix_units(p, lse=False):
+    """One launch over tiles of 128 query rows, the longest ones first."""
+    packed, heads = p.starts is not None, p.heads
+    tiles = p.q_len // ROWS + p.num_seqs + 1 if packed else -(-p.q_len // ROWS)
+    all_heads = heads if packed else heads * p.num_seqs
+    box = KEYS if p.table is None else min(p.block_size, KEYS)
+    maps = {
+        "map_q": _map(p, p.size_qk, p.q_len, heads, 1 if packed else p.num_seqs, p.q, ROWS),
+        "map_k": _map(p, p.size_qk, p.block_size, p.kv_heads, p.blocks, p.k, box),
+        "map_v": _map(p, p.size_v, p.block_size, p.kv_heads, p.blocks, p.v, box),
+    }
+    gathered = None in maps.values()
+    maps = {name: tensor if tensor and not gathered else (0,) * 16 for name, tensor in maps.items()}
+    at, numbers = numbers_of(p)
+    size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
+    one = launch(
+        kernel(f"attention.wgmma.attend_{size}", T=p.dtype), FLASH, tiles * all_heads, 1, at, **numbers, **maps, lse=0,
+        tiles=tiles, pairs=int(p.causal != 0 and not packed), box=box, gathered=int(gathered),
+    )  # fmt: skip
+    places = [(getattr(FLASH, f"map_{name}"), name, 0) for name in "qkv"]
+    places += [(FLASH.lse, "lse", 0)] * lse
+    return Plan((one._replace(places=(*one.places, *places)),))
+
+
+def _numbers(p):
+    """The numbers of a pass of training."""
+    return {
+        "q_strides": p.q, "k_strides": p.k, "v_strides": p.v, "out_strides": p.out, "batch": p.batch,
+        "kv_heads": p.kv_heads, "group": p.heads // p.kv_heads, "num_rows": p.num_rows, "num_keys": p.num_keys,
+        "size_qk": p.size_qk, "size_v": p.size_v, "scale": p.scale, "causal": int(p.causal), "dropout": p.dropout,
+        "chunks": 1, "slice_bytes": 0, "slice_items": 1, "key_words": 0, "value_words": 0, "staging": 0,
+        "query_words": 0,
+    }  # fmt: skip
 
 
 def _pass(p, name, absent, n, **numbers):
@@ -36,12 +95,16 @@ def _pass(p, name, absent, n, **numbers):
         absent += ("mask",)
     else:
         numbers["mask_strides"], numbers["mask_bytes"] = p.mask
-    return launch(
-        kernel(f"attention.grad.{name}", T=p.dtype, A=_sums(p.dtype)), GRAD, n, 1, dict.fromkeys(absent),
-        q_strides=p.q, k_strides=p.k, v_strides=p.v, out_strides=p.out, batch=p.batch, kv_heads=p.kv_heads,
-        group=p.heads // p.kv_heads, num_rows=p.num_rows, num_keys=p.num_keys, size_qk=p.size_qk, size_v=p.size_v,
-        scale=p.scale, causal=int(p.causal), dropout=p.dropout, later=("seed",), chunks=1, slice_bytes=0,
-        slice_items=1, key_words=0, value_words=0, staging=0, query_words=0, **numbers,
+    attend = kernel(f"attention.grad.{name}", T=p.dtype, A=_sums(p.dtype))
+    return launch(attend, GRAD, n, 1, dict.fromkeys(absent), later=("seed",), **_numbers(p), **numbers)
+
+
+def _without_training(p):
+    """The problem of the forward pass as one of dense batches."""
+    q, out, k, v = ((s[0], s[2], s[1]) for s in (p.q, p.out, p.k, p.v))
+    return Attention(
+        p.dtype, p.dtype, q, out, k, v, p.batch, p.num_rows, p.heads, p.batch, p.num_keys, p.kv_heads, p.size_qk,
+        p.size_v, p.num_keys, p.scale, 2 * int(p.causal), 0, None, None, None, False, None, None, None, None,
     )  # fmt: skip
 
 
@@ -49,6 +112,8 @@ def forward(problem):
     """One launch over all rows."""
     p, absent = problem, ("g", "dq", "dk", "dv", "parts", "scratch")
     _check(p)
+    if p.mask is None and not p.dropout and _fits_matrix_units(plain := _without_training(p)):
+        return _on_matrix_units(plain, p.lse)
     rows = p.batch * p.heads * p.num_rows
     return Plan((_pass(p, "forward", absent if p.lse else (*absent, "lse"), rows),))
 
@@ -58,9 +123,40 @@ def backward(problem):
     p = problem.forward
     strides = {"g_strides": problem.g, "dq_strides": problem.dq, "dk_strides": problem.dk, "dv_strides": problem.dv}
     rows = p.batch * p.heads * p.num_rows
+    if p.mask is None and not p.dropout and _fits_matrix_units(plain := _without_training(p)):
+        return _backward_on_matrix_units(problem, plain, strides)
     first = _pass(p, "queries", ("parts",), rows, **strides)
     second = _pass(p, "keys", ("parts",), p.batch * p.kv_heads * p.num_keys, **strides)
     return Plan((first, second), (("scratch", rows * (8 if p.dtype == "float64" else 4)),))
+
+
+def _backward_on_matrix_units(problem, plain, strides):
+    """dO * O of all rows, then the gradients of queries, then those of keys and values."""
+    p, g = problem.forward, problem.g
+    heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
+    grad = (g[0], g[2], g[1])
+    maps = {
+        "map_q": _map(plain, p.size_qk, p.num_rows, p.heads, p.batch, plain.q, GRAD_STEP),
+        "map_k": _map(plain, p.size_qk, p.num_keys, p.kv_heads, p.batch, plain.k, GRAD_STEP),
+        "map_v": _map(plain, p.size_v, p.num_keys, p.kv_heads, p.batch, plain.v, GRAD_STEP),
+        "map_g": _map(plain, p.size_v, p.num_rows, p.heads, p.batch, grad, GRAD_STEP),
+    }
+    gathered = None in maps.values()
+    maps = {name: tensor if tensor and not gathered else (0,) * 16 for name, tensor in maps.items()}
+    size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
+    absent = dict.fromkeys(("mask", "parts"))
+    numbers = _numbers(p) | strides | {"seed": 0}
+    rows = -(-heads * p.num_rows // DELTA_ROWS)
+    launches = [launch(kernel("attention.wgmma_grad.delta", T=p.dtype), GRAD, rows, 1, absent, **numbers)]
+    places = [(getattr(FLASH_GRAD, f"map_{name}"), name, 0) for name in "qkvg"]
+    for name, lines, length in (("queries", heads, p.num_rows), ("keys", kv_heads, p.num_keys)):
+        tiles = -(-length // ROWS)
+        one = launch(
+            kernel(f"attention.wgmma_grad.{name}_{size}", T=p.dtype), FLASH_GRAD, tiles * lines, 1, absent, **numbers,
+            **maps, tiles=tiles, gathered=int(gathered),
+        )  # fmt: skip
+        launches.append(one._replace(places=(*one.places, *places)))
+    return Plan(tuple(launches), (("scratch", 4 * heads * p.num_rows),))
 
 
 PLANNERS = {Attention: attention, AttentionForward: forward, AttentionBackward: backward}

@@ -51,7 +51,7 @@ class FakeEngine:
         self.tokenizer, self.context, self.open, self.finished = tokenizer, context, {}, {}
         self.tokens = 0
 
-    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None):
+    def add_request(self, request_id, prompt, sampling_params=None, *, priority=0, deadline=None, adapter=None):
         self.open[request_id] = _Answer(self, request_id, prompt, sampling_params)
 
     def abort_request(self, request_id):
@@ -106,7 +106,7 @@ class FakeEngine:
             num_requests_running=len(self.open), generation_tokens=self.tokens, requests_finished=self.finished
         )
 
-    def embed(self, prompts):
+    def embed(self, prompts, adapter=None):
         import numpy as np
 
         return np.array([[len(prompt), 1.0, 0.0] for prompt in prompts], np.float32)

@@ -12,16 +12,16 @@ from infinicore.lm.server.app import create_app
 class Running:
     """A server in a thread of this process, with its engine in a process of its own."""
 
-    def __init__(self, *models, wait=True, grace=10.0, **options):
+    def __init__(self, *models, wait=True, grace=10.0, tls=None, **options):
         self.model = models[0]
         sock = serve.listen("127.0.0.1", 0)
         self.port = sock.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
 
         def create(on_start):
             return create_app(models, on_start=on_start, **options)
 
-        self.server = serve.make(models, create, grace=grace, log_level="error")
+        self.server = serve.make(models, create, grace=grace, log_level="error", **tls or {})
         self.thread = threading.Thread(target=self.server.run, args=([sock],), daemon=True)
         self.thread.start()
         self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)

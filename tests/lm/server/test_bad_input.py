@@ -58,7 +58,7 @@ WRONG = [
     (CHAT, {"messages": USER, "max_tokens": 5000}, "messages"),
     (CHAT, {"messages": USER, "n": 0}, "n"),
     (CHAT, {"messages": USER, "n": 10**6}, "n"),
-    (CHAT, {"messages": USER, "seed": -1}, "seed"),
+    (CHAT, {"messages": USER, "seed": 1 << 64}, "seed"),
     (CHAT, {"messages": USER, "stop": [""]}, "stop"),
     (CHAT, {"messages": USER, "stop": ["x"] * 1000}, "stop"),
     (CHAT, {"messages": USER, "logit_bias": {"x": 1}}, "logit_bias"),

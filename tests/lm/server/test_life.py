@@ -169,6 +169,15 @@ def test_other_routes(server):
         rows = [json.loads(line[6:]) for line in reply.iter_lines() if line]
     assert "".join(row["content"] for row in rows).strip() == "one two"
     assert rows[-1]["stop"] and not any(row["stop"] for row in rows[:-1])
+    told = {"prompt": "say one", "n_probs": 2, "seed": -1, "mirostat": 0, "id_slot": -1, "grammar": None}
+    (*_, last) = server.post("/completion", told).json()["completion_probabilities"]
+    assert last["logprob"] == -0.5 and [row["logprob"] for row in last["top_logprobs"]] == [-0.5, -1.5]
+    assert last["id"] == last["top_logprobs"][0]["id"] and last["token"] == last["top_logprobs"][0]["token"]
+    assert server.post("/completion", told | {"mirostat": 2}).status_code == 400
+    for path in ("/health", "/v1/health", "/ping"):
+        assert server.client.head(path).status_code == 200 and not server.client.head(path).content
+    assert server.post("/completions", {"prompt": "say one two"}).json()["choices"][0]["text"].strip() == "one two"
+    assert len(server.post("/embeddings", {"input": ["a", "b"]}).json()["data"]) == 2
     assert server.client.get("/props").json()["default_generation_settings"]["n_ctx"] == 2000
     text = server.client.get("/metrics").text
     for name in (
@@ -180,8 +189,11 @@ def test_other_routes(server):
         assert f"vllm:{name}{{" in text
 
 
-def test_the_command(stories, root):
+def test_the_command(stories, root, tmp_path, capsys):
     """`infinicore serve` with a model that cannot be loaded ends with a sentence; bad flags do."""
+    from infinicore.cli import main
+
+    (tmp_path / "adapter_config.json").touch()
 
     def serve(*words):
         command = [sys.executable, "-m", "infinicore", "serve", *words]
@@ -193,8 +205,16 @@ def test_the_command(stories, root):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         status, text = serve("--model", str(stories), "--port", str(taken.getsockname()[1]))
         assert status == 2 and "in use" in text.lower()
-    status, text = serve("--model", str(stories), "--kv-cache-memory", "lots")
-    assert status == 2 and "a size must be" in text
+    for words, sentence in (
+        (["--lora", "a=/nowhere"], "there is no adapter"),
+        (["--lora", "a"], "must be NAME=FOLDER"),
+        (["--enable-lora"], "needs adapters"),
+        (["--lora", "stories260K=" + str(tmp_path)], "as a model is called"),
+        (["--draft-model", "/nowhere"], "no such checkpoint"),
+        (["--num-draft-tokens", "3"], "needs --draft-model"),
+        (["--kv-cache-memory", "lots"], "a size must be"),
+    ):
+        assert main(["serve", "--model", str(stories), *words]) == 2 and sentence in capsys.readouterr().err
 
 
 def test_lines_of_sizes():

@@ -43,6 +43,14 @@ def test_stream(client):
     assert all("�" not in (chunk.choices[0].delta.content or "") for chunk in chunks[:-1])
 
 
+def test_null_is_not_given_and_any_seed_is_one(client):
+    for options in ({"stop": None, "logit_bias": None, "n": None}, {"seed": -(1 << 63)}, {"seed": -1}):
+        nothing = {"priority": None, "parallel_tool_calls": None, "functions": None}
+        options = options | {"extra_body": nothing}
+        reply = client.chat.completions.create(model="tiny", messages=user("say x y"), **options)
+        assert reply.choices[0].message.content.strip() == "x y"
+
+
 def test_stop_length_and_many(client):
     reply = client.chat.completions.create(model="tiny", messages=user("say one two three"), stop=["two"], n=2)
     assert [c.message.content.strip() for c in reply.choices] == ["one", "one"]
@@ -66,14 +74,18 @@ def test_logprobs(client):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(client, stream):
-    options = dict(model="tiny", messages=user(f"say Hm. {CALL} {CALL}"), tools=[TOOL], stream=stream)
+    options = dict(model="tiny", messages=user(f"slow 2 Hm. {CALL} {CALL}"), tools=[TOOL], stream=stream)
     reply = client.chat.completions.create(**options)
     if stream:
         chunks = list(reply)
-        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+        deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         reason = chunks[-1].choices[0].finish_reason
-        assert [call.index for call in calls] == [0, 1]
+        calls = [delta for delta in deltas if delta.id]
+        assert [call.index for call in calls] == [0, 1] and len(deltas) > 6  # arguments come in pieces
+        for delta in deltas:
+            if not delta.id:
+                calls[delta.index].function.arguments += delta.function.arguments
     else:
         message, reason = reply.choices[0].message, reply.choices[0].finish_reason
         calls, text = message.tool_calls, message.content

@@ -2,13 +2,16 @@
 
 import json
 import os
+import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from running import Running
@@ -17,9 +20,11 @@ httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")
 pytest.importorskip("llguidance")
 
+import infinicore as ic
 from infinicore.lm import AsyncEngine
 from infinicore.lm.server.model import ServedModel
 from infinicore.models import from_pretrained
+from infinicore.train import lora
 
 TEMPLATE = "{{ bos_token }}{{ (tools or '') | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
 SCHEMA = {
@@ -108,6 +113,43 @@ def test_embeddings_and_overflow(client):
         complete(client, prompt=[511, 512])
 
 
+def test_adapters_are_models_of_their_own(stories, tmp_path):
+    """Requests for a model and two adapters at once: each gets the text of the model with its adapter merged."""
+    folders, wanted = {}, {"stories": from_pretrained(stories)}
+    for name in ("red", "blue"):
+        model = lora.inject(from_pretrained(stories), 2, 4, ["q_proj", "v_proj", "down_proj"])
+        with ic.no_grad():
+            for layer in lora.layers(model).values():
+                layer.lora_B.weight.copy_(ic.randn(*layer.lora_B.weight.shape) * 0.1)
+        folders[name] = str(lora.save(model, tmp_path / name))
+        wanted[name] = lora.merge_and_unload(model)
+    engine = AsyncEngine(stories, max_num_seqs=8, kv_cache_memory=8 << 20, adapters=folders)
+    served, found = ServedModel("stories", stories, engine, template=TEMPLATE), {}
+    server = Running(served, adapters=[served.with_adapter(*item) for item in folders.items()])
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
+    rows = {row.id: row for row in client.models.list()}
+    assert (
+        list(rows) == ["stories", "red", "blue"] and rows["red"].parent == "stories" and rows["stories"].parent is None
+    )
+    assert client.models.retrieve("blue").root == folders["blue"]
+
+    def ask(name):
+        found[name] = complete(client, model=name)
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, model in wanted.items():
+        assert found[name].model == name
+        assert found[name].choices[0].text == model.generate(START, temperature=0, max_new_tokens=30).finish()[0].text
+    assert len({reply.choices[0].text for reply in found.values()}) == 3
+    embeddings = [client.embeddings.create(model=name, input=START).data[0].embedding for name in wanted]
+    assert embeddings[0] != embeddings[1] != embeddings[2]
+    server.stop()
+
+
 def test_disconnects_leave_nothing(real):
     body = {"prompt": START, "max_tokens": 480, "n": 8, "ignore_eos": True}
     with pytest.raises(httpx.ReadTimeout):
@@ -117,6 +159,73 @@ def test_disconnects_leave_nothing(real):
     real.until(lambda: real.model.engine.open_answers == 0)
     assert real.post("/v1/completions", {"prompt": START, "max_tokens": 2}).status_code == 200
     real.until(lambda: real.model.engine.stats.num_blocks_used == 0)
+
+
+def test_clients_that_go_at_any_moment_leave_nothing(real):
+    """Hundreds of raw connections, closed after some milliseconds or some bytes, or not at all."""
+    rng = random.Random(4)
+
+    def visit(seed):
+        draw = random.Random(seed)
+        body = {"prompt": START * draw.choice([1, 1, 12]), "max_tokens": draw.choice([1, 20, 100])}
+        body = json.dumps(body | {"stream": draw.random() < 0.7, "ignore_eos": True}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        with socket.create_connection(("127.0.0.1", real.port), timeout=60) as sock:
+            whole, stage = draw.random() < 0.85, draw.random()
+            sock.sendall(data if whole else data[: len(data) // 2])
+            if stage < 0.4 or not whole:
+                time.sleep(draw.random() * 0.02)
+            elif stage < 0.8:
+                sock.recv(draw.choice([10, 1000]))
+            else:
+                sock.shutdown(socket.SHUT_WR)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(visit, rng.sample(range(10**6), 300)))
+    real.until(lambda: real.model.engine.open_answers == 0)
+    assert real.post("/v1/completions", {"prompt": START, "max_tokens": 2}).status_code == 200
+    real.until(lambda: real.model.engine.stats.num_blocks_used == 0)
+    stats = real.model.engine.stats
+    assert stats.num_requests_running == stats.num_requests_waiting == 0 and stats.requests_finished["abort"] > 20
+    assert real.model.engine.restarts == 0 and not real.model.engine._requests
+
+
+def test_memory_is_weights_cache_and_little_more(root):
+    """Both processes of a server that is being asked, by what they hold; the cache is filled."""
+    cache, weights = 96 << 20, (root / "infinicore/models/embedded/model.safetensors").stat().st_size
+    words = ["serve", "--port", "0", "--max-num-seqs", "16", "--kv-cache-memory", str(cache)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infinicore", *words], stdout=subprocess.PIPE, cwd=root, text=True
+    )
+    try:
+        url = process.stdout.readline().split()[-1]
+        with httpx.Client(base_url=url, trust_env=False, timeout=120) as client:
+            Running.until(lambda: client.get("/health").status_code == 200)
+            prompts = [[17 * i + j for j in range(400)] for i in range(64)]
+            body = {"prompt": prompts, "max_tokens": 8, "ignore_eos": True}
+            assert client.post("/v1/completions", json=body).status_code == 200
+        (engine,) = (p for p in os.listdir("/proc") if p.isdigit() and parent_of(p) == process.pid)
+        held = resident(process.pid) + resident(engine)
+        assert held <= weights + cache + (400 << 20), held >> 20
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def resident(pid):
+    """Bytes of memory that a process holds; pages that it shares count for it, too."""
+    with open(f"/proc/{pid}/status") as file:
+        (line,) = (line for line in file if line.startswith("VmRSS:"))
+    return int(line.split()[1]) << 10
 
 
 def test_a_killed_engine_comes_back(real):

@@ -1,0 +1,68 @@
+"""Checkpoints: `checkpoints.py save|load|broken FOLDER MESH`, MESH as `tp=2,dp=2` or `dp=2,zero`; prints next losses.
+
+Every mesh trains as one process would, so that losses after loading are the same on any.
+"""
+
+import sys
+
+import infinicore.distributed as dist
+import numpy as np
+
+import infinicore as ic
+from infinicore import optim
+from infinicore.models import from_config
+
+action, folder, words = sys.argv[1:4]
+GPT2 = {
+    "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 97,
+    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+}  # fmt: skip
+group = dist.init()
+sizes = dict(word.split("=") for word in words.split(",") if "=" in word)
+mesh = dist.Mesh(**{axis: int(size) for axis, size in sizes.items()})
+ic.manual_seed(5 if action == "load" else 0)
+model = from_config(GPT2)
+if mesh.tp.size > 1:
+    dist.parallelize(model, mesh)
+if mesh.pp.size > 1:
+    model = dist.Pipeline(model, mesh, 2)
+elif "zero" in words:
+    model = dist.ZeroDataParallel(model, mesh.dp)
+elif mesh.dp.size > 1:
+    model = dist.DistributedDataParallel(model, mesh.dp)
+adam = optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+rows = 4 // mesh.dp.size
+
+
+def steps(first, stop):
+    losses = []
+    for step in range(first, stop):
+        ids = np.random.default_rng(step).integers(0, 97, (4, 9))[mesh.dp.rank * rows :][:rows].astype(np.int64)
+        x, y = ic.from_numpy(ids[:, :-1].copy()), ic.from_numpy(ids[:, 1:].copy())
+        if mesh.pp.size > 1:
+            loss = model.step(x, y)
+        else:
+            loss = model.loss(x, y)
+            loss.backward()
+        adam.step()
+        adam.zero_grad()
+        losses.append(dist.all_reduce(loss.detach().reshape(1).clone(), "avg").item())
+    return losses
+
+
+if action == "save":
+    steps(0, 3)
+    dist.save_checkpoint(folder, model, adam, mesh, extra={"step": 3, "note": "text"})
+    found = steps(3, 6)
+elif action == "load":
+    extra = dist.load_checkpoint(folder, model, adam, mesh)
+    assert extra == {"step": 3, "note": "text"}, extra
+    found = steps(3, 6)
+else:
+    before = steps(0, 1)
+    try:
+        dist.load_checkpoint(folder, model, adam, mesh)
+    except ValueError as error:
+        found = str(error)
+if group.rank == 0:
+    print("found", repr(found), flush=True)
