@@ -8,11 +8,6 @@ from ._layout import check
 _ROUGH = {"float32": (1e-4, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5e-3)}
 
 
-def _none(rng):
-    """No samples for derivatives: as PyTorch's, they leave out those through the statistics, which numbers would show."""
-    return ()
-
-
 def _statistics(f, x, dims, eps, keepdim):
     """(means, 1 / sqrt(variances + eps)) over dims."""
     return f.mean(x, dims, keepdim), f.rsqrt(f.var(x, dims, False, keepdim) + eps)
@@ -28,7 +23,7 @@ def _layer_samples(rng):
     yield (rng.standard_normal((3, 7)), (7,), rng.uniform(0.5, 1.5, 7), rng.standard_normal(7), 1e-5), {}
 
 
-@composite(ref=_layer_ref, samples=_layer_samples, grad_samples=_none, tolerance=_ROUGH, amp="float32")
+@composite(ref=_layer_ref, samples=_layer_samples, tolerance=_ROUGH, amp="float32")
 def native_layer_norm(f, input, normalized_shape, weight, bias, eps: float):
     """(`layer_norm`, means, 1 / standard deviations) over the last dims `normalized_shape`; gradients flow through the
     first alone, as PyTorch's.
@@ -71,7 +66,7 @@ def _batch_samples(rng):
     yield (x, w, b, None, None, True, 0.1, 1e-5), {}
 
 
-@composite(ref=_batch_ref, samples=_batch_samples, grad_samples=_none, tolerance=_ROUGH, amp="float32")
+@composite(ref=_batch_ref, samples=_batch_samples, tolerance=_ROUGH, amp="float32")
 def native_batch_norm(
     f, input, weight, bias, running_mean, running_var, training: bool, momentum: float, eps: float
 ):  # fmt: skip
