@@ -12,9 +12,21 @@ from ..random import get_rng_state, set_rng_state
 from . import collectives as c
 from .mesh import Mesh
 from .objects import all_gather_object, broadcast_object
-from .tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, give, sum_gradients
+from .tensor_parallel import (
+    ColumnParallelLinear,
+    GatheringLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    give,
+    sum_gradients,
+)
 
-_LAYERS = {"column": ColumnParallelLinear, "row": RowParallelLinear, "vocab": VocabParallelEmbedding}
+_LAYERS = {
+    "column": ColumnParallelLinear,
+    "row": RowParallelLinear,
+    "vocab": VocabParallelEmbedding,
+    "gathering": GatheringLinear,
+}
 _KINDS = (*_LAYERS, "partial", "replicated")
 
 
@@ -24,8 +36,9 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
     `plan` maps patterns of submodules' names (as of `fnmatch`) to what becomes of them, or to that and its options:
     "column" and "row" (of a `Linear`), "vocab" (of an `Embedding`), `("column", {"parts": 3})`; "partial" for others
     that each rank applies to a part of the heads or of the sequence, so that their gradients are sums; "replicated" for
-    those that each applies to the whole. Language models of infinicore have a plan of their own. Sizes that the ranks
-    do not divide are divided unequally; models refuse heads that would be.
+    those that each applies to the whole. "gathering" is for weights that cannot be cut along their inputs (inference
+    alone). Language models of infinicore have a plan of their own. Sizes that the ranks do not divide are divided
+    unequally, heads too; models refuse fewer heads than ranks.
 
     `sequence_parallel` divides what lies between row- and column-parallel layers, [B, T, ...], along T, which must be a
     multiple of the ranks; a plan must then say "partial" or "replicated" for each other module with parameters.
@@ -48,7 +61,7 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
         for path, layer in module.named_modules():
             give(made.get(path, layer), layer, group)
         set_rng_state(broadcast_object(get_rng_state(), 0, group))
-    _put(module, made)
+    _put(module, made, values)
     for path, (kind, _) in jobs.items():
         if kind == "partial":
             for parameter in module.get_submodule(path).parameters():
@@ -72,7 +85,7 @@ def _jobs(module, plan, sequence_parallel):
                 raise TypeError(
                     f"{path!r} must be a {wanted.__name__} to become {kind!r}, got {type(modules[path]).__name__}"
                 )
-            if kind in _LAYERS:
+            if kind in _LAYERS and kind != "gathering":
                 options = {"sequence_parallel": sequence_parallel} | options
             jobs[path] = kind, options
     for path, found in modules.items():
@@ -102,8 +115,8 @@ def _layer(module, kind, options, group):
         return _LAYERS[kind](module.in_features, module.out_features, module.bias is not None, **options)
 
 
-def _put(module, made):
-    """Set the new layers; parameters that were one stay one."""
+def _put(module, made, values):
+    """Set the new layers; parameters that were one stay one. Without `values`, nothing is copied."""
     old, new = {}, []
     for path, layer in made.items():
         name, _, last = path.rpartition(".")
@@ -123,7 +136,7 @@ def _put(module, made):
         if isinstance(parent, nn.PackedLinear):
             new.append(parent)
     for parent in dict.fromkeys(new):
-        parent._pack_again()
+        parent._pack_again(values)
 
 
 def shares(module):

@@ -8,6 +8,7 @@ import sys
 
 from ..kernels.cpu import machine
 
+COMMAND = "-m infinicore"  # in place of a script: the command line
 _MISSING = (
     '`infinicore run` needs MPI, and {what} cannot be found: `pip install "infinicore-numba[mpi]"` (Open MPI from '
     "PyPI, no compiler), or load the MPI of this machine"

@@ -1,5 +1,7 @@
 """Collectives on Python objects, which travel pickled: for what is small and rare. Ranks trust each other's pickles."""
 
+import builtins
+
 from ..dispatch import refuse_recording
 from .collectives import _peer
 from .group import world_group
@@ -41,3 +43,21 @@ def scatter_object(values=None, src=0, group=None):
     if group.rank == src and (not isinstance(values, (list, tuple)) or len(values) != group.size):
         raise ValueError(f"`values` must be a list of {group.size} objects on rank `src`, got {values!r}")
     return values[0] if comm is None else comm.scatter(values if group.rank == src else None, src)
+
+
+def agree(group, function):
+    """What `function()` returns, on every rank; if it raises on one, its error is raised on all."""
+    value, error = None, None
+    try:
+        value = function()
+    except Exception as found:
+        error = found
+    told = None if error is None else (type(error).__name__, str(error))
+    failed = [one for one in all_gather_object(told, group) if one is not None]
+    if error is not None:
+        raise error
+    if failed:
+        name, text = failed[0]
+        kind = getattr(builtins, name, RuntimeError)
+        raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError)(text)
+    return value

@@ -4,13 +4,16 @@ import os
 import runpy
 import sys
 
-from .launch import take_share
+from .launch import COMMAND, take_share
 
 
 def main(argv):
     """Take this rank's share of the CPUs, and run a script as if Python had been started with it."""
     take_share(int(argv[0]))
     sys.argv = argv = argv[1:]
+    if argv[0] == COMMAND:
+        runpy.run_module("infinicore", run_name="__main__", alter_sys=True)
+        return
     sys.path[0] = os.path.dirname(os.path.abspath(argv[0]))
     runpy.run_path(argv[0], run_name="__main__")
 

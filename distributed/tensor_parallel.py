@@ -5,6 +5,7 @@ the two nothing travels, and behind them one sum does. With `sequence_parallel` 
 what lies between such pairs, [B, T, ...], is divided along T: a gather comes before, and the sum leaves each its part.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import infinicore
@@ -23,17 +24,23 @@ _SEQUENCE_DIM = 1
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How `ranks` divide a tensor along `dim`, of `size` there, in `parts` equal parts of which each has a piece."""
+    """How `ranks` divide a tensor along `dim`, of `size` there, in `parts` equal parts of which each has a piece.
+
+    Pieces are multiples of `unit`, up to the end; `copies` neighbouring ranks have the same one.
+    """
 
     dim: int
     size: int
     ranks: int
     parts: int = 1
+    unit: int = 1
+    copies: int = 1
 
     def ranges(self, rank):
         """What a rank has: (first, stop) in each part."""
         part = self.size // self.parts
-        first, stop = f.bounds(part, rank, self.ranks)
+        units = f.bounds(-(-part // self.unit), rank // self.copies, self.ranks // self.copies)
+        first, stop = (min(part, n * self.unit) for n in units)
         return [(at + first, at + stop) for at in range(0, self.size, part)]
 
     def length(self, rank):
@@ -57,13 +64,14 @@ class Share:
             at += stop - first
 
 
-def _divided(name, size, group, parts=1):
+def _divided(name, size, group, parts=1, unit=1, copies=1, dim=0):
     """The `Share` of the outputs or inputs of a layer."""
     if not isinstance(parts, int) or parts < 1 or size % parts:
         raise ValueError(f"`parts` must divide the {size} of `{name}`, got {parts!r}")
-    if size // parts < group.size:
-        raise ValueError(f"`{name}` must be at least {group.size * parts} for {group.size} ranks, got {size}")
-    return Share(0, size, group.size, parts)
+    if -(-size // parts // unit) < group.size // copies:
+        least = (group.size // copies - 1) * unit * parts + 1
+        raise ValueError(f"`{name}` must be at least {least} for {group.size} ranks, got {size}")
+    return Share(dim, size, group.size, parts, unit, copies)
 
 
 def copy_in(input, group):
@@ -110,10 +118,6 @@ class _ParallelLinear(nn.Linear):
         whole = nn.Linear(*self.whole_size, bias=self.bias is not None, dtype=self.weight.dtype)
         give(self, whole, self.group)
 
-    def set_quantized(self, weight, activations="int8"):
-        """Not of a part of a layer."""
-        raise NotImplementedError(f"a {type(self).__name__} cannot be quantised: load the model without `quantize`")
-
     def extra_repr(self):
         return f"{super().extra_repr()}, rank {self.group.rank} of {self.group.size}"
 
@@ -122,18 +126,19 @@ class ColumnParallelLinear(_ParallelLinear):
     """A `Linear` of which each rank of `group` has some outputs: [..., in_features] to [..., this rank's].
 
     The outputs are `parts` blocks of one size (3 for query, key and value side by side), of each of which a rank has a
-    piece (`functional.bounds`). `gather_output` joins the results of all ranks. With `sequence_parallel` an input
-    [B, T / ranks, in_features] is this rank's part of the sequence, and results are of the whole one.
+    piece (`functional.bounds`), of a multiple of `unit`; `copies` neighbouring ranks have the same one.
+    `gather_output` joins the results of all ranks. With `sequence_parallel` an input [B, T / ranks, in_features] is
+    this rank's part of the sequence, and results are of the whole one.
     """
 
     def __init__(
-        self, in_features, out_features, bias=True, *, group=None, parts=1, gather_output=False,
+        self, in_features, out_features, bias=True, *, group=None, parts=1, unit=1, copies=1, gather_output=False,
         sequence_parallel=False, dtype=None,
     ):  # fmt: skip
         group = world_group(group)
-        share = _divided("out_features", out_features, group, parts)
-        if gather_output and parts != 1:
-            raise ValueError(f"`gather_output` needs `parts` of 1, got {parts}")
+        share = _divided("out_features", out_features, group, parts, unit, copies)
+        if gather_output and (parts, unit, copies) != (1, 1, 1):
+            raise ValueError(f"`gather_output` needs `parts`, `unit` and `copies` of 1, got {parts}, {unit}, {copies}")
         self._set_up(in_features, share.length(group.rank), bias, group, sequence_parallel, dtype)
         self.whole_size, self.gather_output = (in_features, out_features), gather_output
         _divide(self, **{"weight": share, "bias": share} if bias else {"weight": share})
@@ -158,16 +163,19 @@ class ColumnParallelLinear(_ParallelLinear):
 class RowParallelLinear(_ParallelLinear):
     """A `Linear` of which each rank of `group` has some inputs: [..., this rank's] to [..., out_features].
 
-    The results of the ranks are added up, and then the bias, which all have. `split_input` takes the whole input and
-    this rank's part of it. With `sequence_parallel` results are this rank's part [B, T / ranks, out_features].
+    The results of the ranks are added up, and then the bias, which all have. Parts of the input are multiples of
+    `unit`. `split_input` takes the whole input and this rank's part of it. With `sequence_parallel` results are this
+    rank's part [B, T / ranks, out_features].
     """
 
     def __init__(
-        self, in_features, out_features, bias=True, *, group=None, split_input=False, sequence_parallel=False,
+        self, in_features, out_features, bias=True, *, group=None, unit=1, split_input=False, sequence_parallel=False,
         dtype=None,
     ):  # fmt: skip
         group = world_group(group)
-        share = Share(1, _divided("in_features", in_features, group).size, group.size)
+        share = _divided("in_features", in_features, group, unit=unit, dim=1)
+        if split_input and unit != 1:
+            raise ValueError(f"`split_input` needs `unit` of 1, got {unit}")
         self._set_up(share.length(group.rank), out_features, bias, group, sequence_parallel, dtype)
         self.whole_size, self.split_input = (in_features, out_features), split_input
         _divide(self, weight=share)
@@ -179,13 +187,66 @@ class RowParallelLinear(_ParallelLinear):
     def forward(self, input):
         if self.split_input:
             input = f.split_to(input, input.ndim - 1, self.group)
-        y = infinicore.linear(input, self._own("weight"))
+        if self.quantized is None:
+            y = infinicore.linear(input, self._own("weight"))
+        else:
+            y = infinicore.linear_quantized(input, self.quantized, activations=self.activations)
         if _sequence_part(self, y, 3):
             y = f.reduce_scatter(y, _SEQUENCE_DIM, "sum", self.group)
         else:
             y = sum_out(y, self.group)
         bias = self._own("bias")
         return y if bias is None else y + bias
+
+
+class GatheringLinear(_ParallelLinear):
+    """In place of a `RowParallelLinear` where results are to be those of one process, bit for bit; for inference.
+
+    Each rank has some outputs, in multiples of `rows`, and multiplies with whole rows: nothing is rounded in between,
+    and quantised weights need not be cut within a group. What the ranks have of the input, in multiples of `unit`, is
+    gathered, and so are the outputs: two meetings where a `RowParallelLinear` has one.
+    """
+
+    def __init__(self, in_features, out_features, bias=True, *, group=None, unit=1, rows=1, dtype=None):
+        group = world_group(group)
+        share = _divided("out_features", out_features, group, unit=rows)
+        self._set_up(in_features, share.length(group.rank), bias, group, False, dtype)
+        self.whole_size, self.source = (
+            (in_features, out_features),
+            _divided("in_features", in_features, group, unit=unit),
+        )
+        _divide(self, **{"weight": share, "bias": share} if bias else {"weight": share})
+        if init.wanted():
+            self.reset_parameters()
+
+    def forward(self, input):
+        if is_grad_enabled():
+            raise NotImplementedError("a GatheringLinear has no gradient: use a RowParallelLinear, or `no_grad()`")
+        input = gather_last(input, self.source, self.group)
+        return gather_last(super().forward(input), self.shares["weight"], self.group)
+
+
+def gather_last(x, share, group, dst=None):
+    """[..., what this rank has] to [..., whole], the last dim divided by `share`; with `dst`, None on other ranks."""
+    if group.size == 1:
+        return x
+    count, takes = x.numel_ // max(1, x.shape_[-1]), dst in (None, group.rank)
+    parts, whole = None, None
+    if takes:
+        whole = empty((*x.shape_[:-1], share.size), x.dtype)
+        lengths = [share.length(rank) for rank in range(group.size)]
+        if count == 1:  # one row: its parts lie in their places
+            starts = itertools.accumulate(lengths, initial=0)
+            parts = [whole.view(share.size).narrow(0, start, length) for start, length in zip(starts, lengths)]
+        else:
+            parts = [empty((*x.shape_[:-1], length), x.dtype) for length in lengths]
+    if dst is None:
+        c.all_gather(parts, x.view(-1) if count == 1 else x, group)
+    else:
+        c.gather(x.view(-1) if count == 1 else x, parts, dst, group)
+    if takes and count != 1:
+        infinicore.cat(parts, dim=-1, out=whole)
+    return whole
 
 
 class VocabParallelEmbedding(nn.Embedding):

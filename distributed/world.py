@@ -8,6 +8,7 @@ import sys
 SINGLE, SEVERAL = "a single process", "several"
 # How starters tell a process how many there are.
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "PMIX_RANK", "SLURM_PROCID")
 
 
 class PeerError(RuntimeError):
@@ -22,6 +23,14 @@ def launched():
     if os.environ.get("SLURM_STEP_ID") and os.environ.get("SLURM_NTASKS", "").isdecimal():
         return int(os.environ["SLURM_NTASKS"])
     return 1
+
+
+def rank():
+    """The number of this process among those, as far as its environment says; 0 alone."""
+    for name in _RANKS:
+        if launched() > 1 and os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 0
 
 
 @functools.cache

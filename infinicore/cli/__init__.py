@@ -61,6 +61,12 @@ def main(argv=None):
         _end_line()
         _say(f"infinicore: error: {_sentence(error)}")
         return 2
+    except RuntimeError as error:
+        if type(error).__name__ != "PeerError" or "--traceback" in argv:  # of another rank
+            raise
+        _end_line()
+        _say(f"infinicore: error: {_sentence(error)}")
+        return 1
 
 
 def _run(argv):

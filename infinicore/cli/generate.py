@@ -35,6 +35,7 @@ def add_model_arguments(parser):
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
     parser.add_argument("--quantize", choices=("int8", "int4"), help="quantise the weights of linear layers on loading")
+    add_rank_arguments(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
     parser.add_argument("--decode-threads", type=int, metavar="N", help="for new tokens; default: as for the prompt")
     parser.add_argument(
@@ -42,6 +43,20 @@ def add_model_arguments(parser):
     )
     parser.add_argument("--cache", choices=("static", "paged"), default="static", help="how keys and values are kept")
     parser.add_argument("--kv-cache-dtype", choices=("int8",), help="store keys and values in a byte each")
+
+
+def add_rank_arguments(parser):
+    """How a model is divided among ranks."""
+    words = "for N ranks (`infinicore run -n N`, or mpiexec), of which each has a part of every layer"
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help=words)
+    parser.add_argument("--pp", type=int, default=1, metavar="N", help="for N ranks, of which each has some layers")
+
+
+def is_follower(arguments):
+    """Whether this process is a rank behind the first of a divided model: it says nothing, and asks for nothing."""
+    from ..distributed import world
+
+    return (arguments.tp, arguments.pp) != (1, 1) and world.rank() > 0
 
 
 def add_arguments(parser):
@@ -67,8 +82,10 @@ def options(arguments):
 
 
 def load(arguments):
-    """The model, with progress on standard error; threads are set first."""
+    """The model, with progress on standard error; threads are set first. Followers stay in here until the end."""
     import infinicore
+
+    from ..lm import divided
 
     if arguments.threads is not None:
         if arguments.threads < 1:
@@ -78,10 +95,14 @@ def load(arguments):
         raise ValueError(f"`--decode-threads` must be at least 1, got {arguments.decode_threads}")
     if arguments.cache_weights:
         os.environ["INFINICORE_WEIGHT_CACHE"] = "1"
+    chosen = {"dtype": arguments.dtype, "quantize": arguments.quantize}
+    chosen |= {"tensor_parallel_size": arguments.tp, "pipeline_parallel_size": arguments.pp}
+    if is_follower(arguments):
+        return divided.load(arguments.model, **chosen, loader=infinicore.models.from_pretrained)
     progress.show_compilation()
     with progress.Line("loading weights") as line:
-        chosen = {"dtype": arguments.dtype, "quantize": arguments.quantize}
-        return infinicore.models.from_pretrained(arguments.model, **chosen, progress=line.update)
+        loader = infinicore.models.from_pretrained
+        return divided.load(arguments.model, **chosen, loader=loader, progress=line.update)
 
 
 def peak_memory_bytes():
@@ -120,6 +141,10 @@ def warm_up(model, ids, given):
 
 def run(arguments):
     """Generate; returns the exit status."""
+    if is_follower(arguments):
+        load(arguments)
+    if arguments.prompt is None and (arguments.tp, arguments.pp) != (1, 1):
+        raise ValueError("`--prompt` must be given with `--tp` and `--pp`: mpiexec does not tell where its input ends")
     prompt = _standard_input() if arguments.prompt is None else arguments.prompt
     if not prompt:
         raise ValueError("the prompt is empty: pass --prompt or text on standard input")

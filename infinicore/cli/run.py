@@ -1,10 +1,11 @@
-"""`infinicore run`: a script on several ranks."""
+"""`infinicore run`: a script, or a command, on several ranks."""
 
 import argparse
 import os
 import sys
 
 from ..distributed import launch
+from . import COMMANDS
 
 
 def add_arguments(parser):
@@ -12,15 +13,26 @@ def add_arguments(parser):
     parser.add_argument("-n", type=int, required=True, metavar="N", help="how many ranks (processes)")
     parser.add_argument("--hosts", help="names of the machines, separated by commas; default: this one")
     parser.add_argument("--dry-run", action="store_true", help="print the command instead of running it")
-    parser.add_argument("script", help="a Python file, which calls `infinicore.distributed.init()`")
+    parser.add_argument(
+        "script",
+        help="a Python file, which calls `infinicore.distributed.init()`; or a command, as in "
+        "`infinicore run -n 2 generate --tp 2 --prompt Hello`",
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
 
 
 def run(arguments):
     """Become `mpiexec`, so that signals and the exit status are its own."""
-    if not os.path.isfile(arguments.script):
-        raise ValueError(f"`script` must be a Python file, and there is none at {arguments.script!r}")
-    line, environment = launch.command(arguments.n, arguments.hosts, arguments.script, arguments.arguments)
+    script, rest = arguments.script, arguments.arguments
+    if script == "infinicore" and rest and not os.path.isfile(script):
+        script, rest = rest[0], rest[1:]
+    if not os.path.isfile(script):
+        if script not in COMMANDS:
+            raise ValueError(
+                f"`script` must be a Python file or a command of infinicore, and there is none at {script!r}"
+            )
+        script, rest = launch.COMMAND, [script, *rest]
+    line, environment = launch.command(arguments.n, arguments.hosts, script, rest)
     if arguments.dry_run:
         import shlex
 

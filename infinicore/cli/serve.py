@@ -5,6 +5,8 @@ import json
 import re
 from pathlib import Path
 
+from . import generate
+
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -49,6 +51,7 @@ def add_arguments(parser):
 
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
     add("--quantize", choices=("int8", "int4"), help="quantise the weights of linear layers on loading")
+    generate.add_rank_arguments(parser)
     add("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
     add("--max-model-len", type=int, metavar="N", help="tokens of prompt and answer; default: the model's context")
     add("--max-num-seqs", type=int, metavar="N", help="answers that are written at once")
@@ -76,12 +79,18 @@ _ENGINE = (
 ).split()
 
 
+_LOADING = ("dtype", "quantize", "threads", "tensor_parallel_size", "pipeline_parallel_size")
 _LIBRARIES = ("fastapi", "uvicorn", "pydantic", "starlette", "prometheus_client")
 
 
 def run(arguments):
     """Serve until an interrupt; returns the exit status."""
     _check(arguments)
+    if generate.is_follower(arguments):
+        from ..lm.async_engine import follow_engine
+
+        ((path, options),) = _options(arguments).values()
+        follow_engine(path, **{name: options[name] for name in _LOADING if name in options})
     keys, limit = _keys(arguments), size(arguments.max_body_size)
     adapters = _adapters(arguments)
     engines = _engines(arguments, adapters)
@@ -129,6 +138,8 @@ def _check(arguments):
     for name in ("max_queue", "port", "request_timeout", "shutdown_timeout"):
         if (getattr(arguments, name) or 0) < 0:
             raise ValueError(f"`--{name.replace('_', '-')}` must be at least 0, got {getattr(arguments, name)}")
+    if (arguments.tp, arguments.pp) != (1, 1) and len(arguments.model or ()) > 1:
+        raise ValueError(f"`--tp` and `--pp` divide one model, and `--model` gives {len(arguments.model)}: give one")
     if (arguments.ssl_certfile is None) != (arguments.ssl_keyfile is None):
         raise ValueError("`--ssl-certfile` and `--ssl-keyfile` belong together: give both")
     if arguments.ssl_certfile is not None:
@@ -152,6 +163,20 @@ def _engines(arguments, adapters):
     """Names of models to (path, engine); the engines load while this process imports what it serves with."""
     from ..lm import AsyncEngine
 
+    engines, models = {}, _options(arguments)
+    if adapters.keys() & models:
+        name = min(adapters.keys() & models)
+        raise ValueError(f"`--lora` names an adapter {name!r}, as a model is called: choose another name")
+    for place, (name, (path, options)) in enumerate(models.items()):
+        given = {"adapters": adapters} if adapters and not place else {}
+        engine = AsyncEngine(path, max_queue=arguments.max_queue, **options, **given)
+        engine.begin()
+        engines[name] = path, engine
+    return engines
+
+
+def _options(arguments):
+    """Names of models to (path, options of `load_engine`)."""
     options = {name: getattr(arguments, name) for name in _ENGINE if getattr(arguments, name) is not None}
     if arguments.draft_model is not None:
         options["speculative_config"] = _draft(arguments)
@@ -159,17 +184,9 @@ def _engines(arguments, adapters):
         raise ValueError("`--num-draft-tokens` needs --draft-model, which guesses them")
     if arguments.kv_cache_memory is not None:
         options["kv_cache_memory"] = size(arguments.kv_cache_memory)
-    engines = {}
-    names = _names(arguments)
-    if adapters.keys() & names:
-        name = min(adapters.keys() & names)
-        raise ValueError(f"`--lora` names an adapter {name!r}, as a model is called: choose another name")
-    for place, (name, path) in enumerate(names.items()):
-        given = {"adapters": adapters} if adapters and not place else {}
-        engine = AsyncEngine(path, max_queue=arguments.max_queue, **options, **given)
-        engine.begin()
-        engines[name] = path, engine
-    return engines
+    if (arguments.tp, arguments.pp) != (1, 1):
+        options |= {"tensor_parallel_size": arguments.tp, "pipeline_parallel_size": arguments.pp}
+    return {name: (path, options) for name, path in _names(arguments).items()}
 
 
 def _names(arguments):

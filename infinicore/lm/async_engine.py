@@ -2,6 +2,7 @@
 
 from ..context import set_num_threads
 from ..models import from_pretrained
+from . import divided
 from .engine import Engine, SamplingParams
 from .server.client import EngineClient
 from .speculation import load_proposer
@@ -11,19 +12,35 @@ from .tokenizer import tokenizer_of
 OUTPUT_INTERVAL = 0.004
 
 
-def load_engine(model, *, dtype=None, quantize=None, threads=None, speculative_config=None, **options):
+def load_engine(
+    model, *, dtype=None, quantize=None, threads=None, speculative_config=None, tensor_parallel_size=1,
+    pipeline_parallel_size=1, **options,
+):  # fmt: skip
     """(an `Engine` of the checkpoint folder or GGUF file at `model`, what a server wants to know of it).
 
     `dtype` and `quantize` are `from_pretrained`'s, `speculative_config` says how tokens are guessed (see
-    `speculation.load_proposer`), `options` are the engine's. Its kernels are ready to run.
+    `speculation.load_proposer`), `options` are the engine's. Its kernels are ready to run. With the sizes of a divided
+    model, this is the first of as many ranks; the others call `follow_engine`.
     """
-    if threads is not None:
-        set_num_threads(threads)
-    model = from_pretrained(model, dtype=dtype, quantize=quantize)
+    sizes = {"tensor_parallel_size": tensor_parallel_size, "pipeline_parallel_size": pipeline_parallel_size}
+    model = _load(model, threads, dtype=dtype, quantize=quantize, **sizes)
+    if model.ranks is not None:
+        model.ranks.leave_when_terminated()
     options = {"output_interval": OUTPUT_INTERVAL, "proposer": load_proposer(speculative_config), **options}
     engine = Engine(model, tokenizer_of(model), **options)
     _warm_up(engine)
     return engine, {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
+
+
+def follow_engine(model, *, threads=None, **options):
+    """Compute a part of the steps of an engine that the first rank has loaded alike; ends the process with it."""
+    _load(model, threads, **options)
+
+
+def _load(model, threads, **options):
+    if threads is not None:
+        set_num_threads(threads)
+    return divided.load(model, loader=from_pretrained, **options)
 
 
 def _warm_up(engine):

@@ -27,6 +27,8 @@ class BlockCache:
     `tables[i]` names its blocks in order (`block_tables` is their `Mirror` on the device).
     """
 
+    watch_copy = None  # who is told of copies of blocks: ranks with caches of their own
+
     def __init__(self, config, dtype, *, sequences, blocks, block_size, max_length):
         _check_sizes(max_length=max_length, sequences=sequences, blocks=blocks, block_size=block_size)
         shape = (blocks, config.num_key_value_heads, block_size, config.head_dim)
@@ -57,6 +59,8 @@ class BlockCache:
 
     def copy_block(self, block, copy):
         """Write what `block` holds to the block `copy`, in every layer."""
+        if self.watch_copy is not None:
+            self.watch_copy(block, copy)
         scales = [tensor for layer in self._scales for tensor in layer.values()]
         for tensor in (*self._keys, *self._values, *scales):
             tensor[copy] = tensor[block]

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 from ..models import LanguageModel, from_pretrained
-from . import chat
+from . import chat, divided
 from .conversation import encode
 from .engine import Engine, SamplingParams
 from .speculation import load_proposer
@@ -12,7 +12,8 @@ from .tokenizer import load_config
 
 # What InfiniLM calls otherwise, what can only be 1 here, and what chooses between things of which there is one.
 _OTHERWISE = {"model_path": "model", "max_batch_size": "max_num_seqs", "max_cache_len": "max_model_len"}
-_ONE = ("tensor_parallel_size", "pipeline_parallel_size", "moe_ep_size")
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size")
+_ONE = ("moe_ep_size",)
 _NOTHING = ("cache_type", "enable_graph", "attn_backend", "weight_load_mode", "pre_transpose", "use_mla",
             "use_legacy_moe", "moe_ep_backend", "master_addr", "master_port", "pipeline_parallel_stage")  # fmt: skip
 _DEFAULTS = ("temperature", "top_k", "top_p", "max_tokens")
@@ -26,9 +27,11 @@ class LLM:
     are the defaults of requests without parameters, else those of generation_config.json count. `speculative_config`
     says who guesses tokens (see `speculation.load_proposer`). Other options are those of
     `infinicore.lm.engine.Engine`, or InfiniLM's: `model_path`, `max_batch_size`, `max_cache_len`, `draft_model_path`,
-    `num_draft_tokens`; `device` is "cpu", `tensor_parallel_size` and the like are 1; `cache_type` ("paged" in any
-    case), `enable_graph` (always), `attn_backend`, `weight_load_mode`, `pre_transpose`, and what InfiniLM has for
-    mixtures of experts and for other machines, change nothing.
+    `num_draft_tokens`; `device` is "cpu", `moe_ep_size` is 1. `tensor_parallel_size` and `pipeline_parallel_size` are
+    those of a job of as many ranks (`infinicore run -n N script.py`): the first one has the `LLM`, the others compute
+    their part in this call until the first one ends, and end then. `cache_type` ("paged" in any case), `enable_graph`
+    (always), `attn_backend`, `weight_load_mode`, `pre_transpose`, and what InfiniLM has for mixtures of experts and for
+    other machines, change nothing.
     """
 
     def __init__(
@@ -45,10 +48,13 @@ class LLM:
         if device not in (None, "cpu"):
             raise NotImplementedError(f"`device` must be 'cpu', got {device!r}: the engine runs on the CPU")
         given = {name: options.pop(name) for name in _DEFAULTS if options.get(name) is not None}
+        sizes = {name: options.pop(name) for name in _RANKS if name in options}
         if isinstance(model, LanguageModel):
+            if any(size != 1 for size in sizes.values()):
+                raise ValueError("`model` is loaded already: give its path, to divide it among ranks")
             self.model = model
         else:
-            self.model = from_pretrained(model, dtype=dtype, quantize=quantize)
+            self.model = divided.load(model, loader=from_pretrained, dtype=dtype, quantize=quantize, **sizes)
         if speculative_config is not None:
             options["proposer"] = load_proposer(speculative_config)
         self.engine = Engine(self.model, tokenizer, **options)

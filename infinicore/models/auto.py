@@ -8,7 +8,7 @@ from ..io import GGUFFile
 from ..io.gguf import is_gguf
 from ..io.json import read_json
 from ..nn import init
-from . import gguf, quantized, repack
+from . import gguf, quantized, repack, stages
 from .checkpoint import Checkpoint, Copy, CopyTransposed
 from .registry import architecture_for, architecture_of
 
@@ -45,7 +45,7 @@ def from_config(config, *, dtype=None, device=None):
     return model.init_weights().train()
 
 
-def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progress=None):
+def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progress=None, mesh=None):
     """Load a Hugging Face folder (config.json, model.safetensors or shards with an index, generation_config.json),
     or a GGUF file (its name ends in .gguf, or it begins with that word); without a path, the small model that comes
     with the package and writes Python.
@@ -55,7 +55,10 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     `progress(done, total)` is called with the bytes of weights read. Peak memory is the model and a few tens of
     megabytes. Checkpoints quantised by AWQ, GPTQ, compressed-tensors, fp8 and mxfp4 stay quantised; `quantize` ("int8"
     or "int4", see `quantize_weight`) quantises each linear layer that is stored as floats, the head included, while it
-    is read. Raises FileNotFoundError for a missing folder or file, ValueError, in one sentence with the file's name,
+    is read. With a `mesh` (`infinicore.distributed.Mesh`), each rank reads its part alone: along `tp` of each layer,
+    along `pp` of the layers. Its first rank has a model that runs as any other for inference, whose steps the others
+    follow by `model.ranks.follow()`; what cannot be done raises the same on all ranks.
+    Raises FileNotFoundError for a missing folder or file, ValueError, in one sentence with the file's name,
     for anything in it that is damaged, of another shape, missing or left over, and NotImplementedError for what is
     known but not supported.
     """
@@ -65,19 +68,32 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     if wanted is not None and not wanted.is_floating_point:
         raise TypeError(f"`dtype` must be a floating-point dtype, got {wanted}")
     quantized.check_format(quantize)
+    if mesh is not None and mesh.world.size > 1:
+        if mesh.tp.size * mesh.pp.size != mesh.world.size:
+            raise ValueError(f"`mesh` must divide a model along `tp` and `pp` alone, got {mesh!r}")
+        from ..distributed.objects import agree
+        from ..lm.ranks import Ranks
+
+        model = agree(mesh.world, lambda: _load_path(path, wanted, quantize, progress, mesh))
+        model.ranks = Ranks(model, mesh)
+        return model
+    return _load_path(path, wanted, quantize, progress, None)
+
+
+def _load_path(path, wanted, quantize, progress, mesh):
     if is_gguf(path):
         if quantize is not None:
             raise NotImplementedError(
                 f"`quantize` is for Hugging Face folders, and {path} is a GGUF file: leave it out"
             )
-        model, generation_config = gguf.load(path, wanted, progress), {}
+        model, generation_config = gguf.load(path, wanted, progress, mesh), {}
     else:
-        model, generation_config = _load_folder(path, wanted, quantize, progress)
+        model, generation_config = _load_folder(path, wanted, quantize, progress, mesh)
     model.path, model.generation_config = path, generation_config
     return model.eval()
 
 
-def _load_folder(path, dtype, quantize, progress):
+def _load_folder(path, dtype, quantize, progress, mesh):
     """(model, generation_config) of a Hugging Face folder."""
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder {path}")
@@ -87,7 +103,7 @@ def _load_folder(path, dtype, quantize, progress):
     checkpoint = Checkpoint(path)
     try:
         dtype = dtype or as_dtype(config.dtype)
-        model = _load(checkpoint, config, dtype, quantize or config.quantize, progress)
+        model = _load(checkpoint, config, dtype, quantize or config.quantize, progress, mesh)
         model.source_config = source_config
         return model, generation_config
     finally:
@@ -108,7 +124,7 @@ def naming(checkpoint, config):
     return tied, canonical, ignored
 
 
-def _load(checkpoint, config, dtype, quantize, progress):
+def _load(checkpoint, config, dtype, quantize, progress, mesh=None):
     tied, canonical, ignored = naming(checkpoint, config)
     names = architecture_for(config).names
     transposed = getattr(names, "TRANSPOSED", ())
@@ -118,9 +134,20 @@ def _load(checkpoint, config, dtype, quantize, progress):
     found = checkpoint.resolve(layout.expected, canonical, names.IGNORED_SUFFIXES, ignored | layout.ignored)
     with init.skipped():
         model = architecture_for(config).model(config, dtype=dtype, tied=tied)
+    if mesh is not None:
+        from . import parts
+
+        scheme = config.quantization
+        exact = dtype.itemsize < 4 or bool(scheme or quantize)
+        stages.keep_stage(model, mesh.pp)
+        rows = {"rows": layout.layers, "head_rows": "lm_head" in layout.layers}
+        parts.divide(model, mesh, exact=exact, **{name: scheme.rows if any_ else 1 for name, any_ in rows.items()})
+        found = {name: stored for name, stored in found.items() if stages.is_here(model, name)}
+        checkpoint = parts.part_of_checkpoint(checkpoint, found, layout, model, transposed)
+        layout.take_part(model)
     jobs = _jobs(layout, found, model, quantize, tied, names)
     paths = [checkpoint.folder / "config.json", *(file.path for file in checkpoint.files)]
-    key = repack.cache_key(paths, config.quantization and config.quantization.method, quantize)
+    key = repack.cache_key(paths, config.quantization and config.quantization.method, quantize, mesh=mesh)
     restored = repack.restore(key, model)
     checkpoint.load([job for job in jobs if getattr(job, "path", None) not in restored], progress)
     if not restored:
@@ -139,7 +166,7 @@ def _jobs(layout, found, model, quantize, tied, names):
             jobs.append(CopyTransposed(stored, state[name]))
         else:
             jobs.append(Copy(stored, state[name]))
-    if quantize and tied:
+    if quantize and tied and stages.is_here(model, names.HEAD):
         jobs.append(repack.Quantize(found[names.EMBEDDING], quantize, "lm_head", model.lm_head))
     return jobs
 

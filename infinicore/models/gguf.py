@@ -15,7 +15,7 @@ from infinicore import nn
 from ..io.gguf import FLOATS, GGUFFile
 from ..kernels.build import isa
 from ..nn import init
-from . import repack
+from . import repack, stages
 from .llama import configs, names
 from .llama.model import CausalLM
 
@@ -210,16 +210,28 @@ def _float_dtype(file):
 # ---- weights ----------------------------------------------------------------------------------
 
 
-def load(path, dtype=None, progress=None):
+def load(path, dtype=None, progress=None, mesh=None):
     """A `CausalLM` from a GGUF file; see `from_pretrained`. `dtype` is a DType, or None: as `config_of` says."""
     file = GGUFFile(path)
     config = config_of(file)
     found = _resolve(file, config)
     with init.skipped():
         model = CausalLM(config, dtype=dtype or getattr(infinicore, config.dtype), tied=config.tie_word_embeddings)
-    key = repack.cache_key([file.path], "gguf" if _has_blocks(file) else None)
+    key = repack.cache_key([file.path], "gguf" if _has_blocks(file) else None, mesh=mesh)
+    head = file
+    if mesh is not None:
+        from . import parts
+
+        stages.keep_stage(model, mesh.pp)
+        quantised = file.entries[found[names.EMBEDDING]].kind not in FLOATS
+        # Rows of a quantised table are taken from the mapped file, which the ranks of a node share.
+        whole = ("model.embed_tokens",) if quantised else ()
+        parts.divide(model, mesh, exact=_has_blocks(file) or model.dtype.itemsize < 4, whole=whole)
+        found = {name: theirs for name, theirs in found.items() if stages.is_here(model, name)}
+        head = parts.part_of_gguf(file, {names.HEAD: _TOP[names.EMBEDDING]}, model)
+        file = parts.part_of_gguf(file, found, model)
     restored = repack.restore(key, model)
-    _Loader(file, model, restored).load(found, progress)
+    _Loader(file, model, restored, head).load(found, progress)
     if not restored:
         repack.remember(key, model)
     return model
@@ -259,10 +271,13 @@ def _more(items):
 
 
 class _Loader:
-    """Brings tensors of a file into a model, one after another in the file's order; `restored` layers have theirs."""
+    """Brings tensors of a file into a model, one after another in the file's order; `restored` layers have theirs.
 
-    def __init__(self, file, model, restored):
-        self.file, self.model, self.config, self.restored = file, model, model.config, restored
+    A head that is the embedding comes from `head`, the same file.
+    """
+
+    def __init__(self, file, model, restored, head):
+        self.file, self.model, self.config, self.restored, self.head = file, model, model.config, restored, head
         self.paired = ARCHITECTURES[file.metadata["general.architecture"]][1]
 
     def load(self, found, progress):
@@ -282,20 +297,20 @@ class _Loader:
         if entry.kind not in FLOATS and isinstance(module, nn.Embedding):
             raw = self.file.raw(theirs)
             module.set_quantized(raw, entry.kind)
-            if self.config.tie_word_embeddings:
-                self._pack("lm_head", theirs)
+            if self.config.tie_word_embeddings and stages.is_here(self.model, names.HEAD):
+                self._pack("lm_head", theirs, self.head)
         elif entry.kind not in FLOATS and isinstance(module, nn.Linear) and kind == "weight":
-            self._pack(path, theirs)
+            self._pack(path, theirs, self.file)
         elif isinstance(module, nn.RMSNorm):
             # float32 beside activations of 16 bits: the norm computes in float32 and rounds once.
             module.weight = nn.Parameter(self.file.tensor(theirs).to(_wide(self.model.dtype)))
         else:
             self._copy(getattr(module, kind), theirs, self._row_order(path, entry.shape[0]))
 
-    def _pack(self, path, theirs):
+    def _pack(self, path, theirs, file):
         """The raw blocks of a tensor to panels of the layer `path`."""
         if path not in self.restored:
-            raw, entry = self.file.raw(theirs), self.file.entries[theirs]
+            raw, entry = file.raw(theirs), file.entries[theirs]
             rows = self._row_order(path, entry.shape[0])
             self.model.get_submodule(path).set_quantized(infinicore.gguf_pack(raw, entry.kind, entry.shape, rows))
 

@@ -20,6 +20,26 @@ def _call(function, *args):
     return function(*args)
 
 
+def divided_heads(config, rank, ranks):
+    """(how many ranks have each head of keys, first, stop): the groups of heads, of all `ranks` parts, that one has.
+
+    ValueError for heads that cannot be divided.
+    """
+    heads, shared = config.num_attention_heads, config.num_key_value_heads
+    if heads < ranks:
+        raise ValueError(f"`num_attention_heads` ({heads}) must be at least the {ranks} ranks of `tp`")
+    copies = 1
+    if shared < ranks:
+        copies = ranks // shared
+        if ranks % shared or (heads // shared) % copies:
+            raise ValueError(
+                f"{ranks} ranks of `tp` cannot divide {heads} heads over {shared} of keys and values evenly: "
+                f"`tp` must be at most {shared}, or a multiple of it that divides {heads}"
+            )
+    groups = shared * copies
+    return copies, groups * rank // ranks, groups * (rank + 1) // ranks
+
+
 class LanguageModel(nn.Module):
     """Base of the models: a subclass has `decoder`, `lm_head`, `rotary` (its positions), `dtype` and `names`.
 
@@ -31,6 +51,7 @@ class LanguageModel(nn.Module):
 
     gradient_checkpointing = False
     tensor_group, sequence_parallel = None, False  # the ranks that share this model: `distributed.parallelize`
+    ranks = None  # those that follow its steps, of which this one is the first: `lm.ranks`
 
     def __init__(self, config):
         super().__init__()
@@ -43,24 +64,53 @@ class LanguageModel(nn.Module):
         `infinicore.distributed.parallelize` calls it, and puts the plan into effect. Raises ValueError for heads that
         cannot be divided.
         """
+        config = self.config
+        if config.quantization is not None or any(getattr(m, "quantized", None) is not None for m in self.modules()):
+            raise NotImplementedError(
+                "a quantised model cannot be divided among ranks: load it divided, by `from_pretrained(mesh=)`"
+            )
+        if config.num_key_value_heads < group.size:
+            raise ValueError(
+                f"`num_key_value_heads` ({config.num_key_value_heads}) must be at least the {group.size} ranks of `tp`"
+            )
+        return self.divide(group, sequence_parallel)
+
+    def divide(self, group, sequence_parallel=False, exact=False, rows=1, head_rows=1):
+        """The same for a model whose weights are to be loaded, which may have fewer heads of keys than ranks.
+
+        Those are then held by several neighbours. With `exact`, for inference, results are those of one process bit for
+        bit (`GatheringLinear`). Ranks have multiples of `rows` outputs of layers, and of `head_rows` of the head, as
+        the format of a checkpoint asks for.
+        """
         config, size = self.config, group.size
         if self.tensor_group is not None:
             raise ValueError("`module` is divided among ranks already")
-        heads = "num_attention_heads", "num_key_value_heads"
-        for name in heads:
-            if getattr(config, name) % size:
-                raise ValueError(f"`{name}` ({getattr(config, name)}) must be a multiple of the {size} ranks of `tp`")
-        if config.quantization is not None or any(getattr(m, "quantized", None) is not None for m in self.modules()):
-            raise NotImplementedError("a quantised model cannot be divided among ranks: load one that is not quantised")
-        fields = {field.name for field in dataclasses.fields(config)}
-        own = dataclasses.replace(config, **{name: getattr(config, name) // size for name in fields & set(heads)})
-        for module in self.modules():
-            if getattr(module, "config", None) is config:
-                module.config = own
+        copies, first, stop = divided_heads(config, group.rank, size)
+        shared, dim = config.num_key_value_heads, config.head_dim
+        query = dim * (config.num_attention_heads // shared // copies)
+        options = {
+            "vocabulary": {}, "norm": {}, "inner": {"unit": rows}, "query": {"unit": query},
+            "key": {"unit": dim, "copies": copies}, "three": {"parts": 3, "unit": dim},
+            "head": {"gather_output": head_rows == 1, "unit": head_rows, "sequence_parallel": False},
+        }  # fmt: skip
+        heads = {"num_attention_heads": (stop - first) * query // dim, "num_key_value_heads": (stop - first) // copies}
+        heads["num_key_value_heads"] = max(1, heads["num_key_value_heads"])
+        self.use_config({name: n for name, n in heads.items() if name in {f.name for f in dataclasses.fields(config)}})
         self.tensor_group, self.sequence_parallel = group, sequence_parallel
         if sequence_parallel and hasattr(self.decoder, "sequence_group"):
             self.decoder.sequence_group = group
-        return self.names.PLAN | (self.names.SEQUENCE if sequence_parallel else {})
+        plan = {pattern: (kind, options[part]) for pattern, (kind, part) in self.names.PLAN.items()}
+        if exact:
+            more = {"rows": rows}
+            plan = {at: ("gathering", o | more) if kind == "row" else (kind, o) for at, (kind, o) in plan.items()}
+        return plan | (self.names.SEQUENCE if sequence_parallel else {})
+
+    def use_config(self, changes):
+        """Give the model and its layers a config with these fields changed."""
+        config, own = self.config, dataclasses.replace(self.config, **changes)
+        for module in self.modules():
+            if getattr(module, "config", None) is config:
+                module.config = own
 
     def init_weights(self):
         """Fill all parameters as the architecture does before training: see `from_config`."""
@@ -77,7 +127,16 @@ class LanguageModel(nn.Module):
     @no_grad()
     def logits(self, step):
         """Logits [R, vocabulary] of a `Step`."""
+        if self.ranks is not None:
+            return self.ranks.lead(step, head=True)
         return self.lm_head(self.decoder(step))
+
+    @no_grad()
+    def states(self, step):
+        """Hidden states [R, hidden size] of a `Step`, before the head."""
+        if self.ranks is not None:
+            return self.ranks.lead(step, head=False)
+        return self.decoder(step)
 
     def hidden(self, ids):
         """Hidden states [batch, sequence, hidden size] before the head, differentiable; ids are an int64 Tensor."""

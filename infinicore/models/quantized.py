@@ -50,6 +50,7 @@ class Scheme:
     ignored: tuple[str, ...] = ()  # layers that are stored as floats
     unused: tuple[str, ...] = ()  # tensors of a layer that only other engines need
     main = "weight"
+    rows = 1  # what is stored can be cut at multiples of so many rows of a weight
 
     def leaves_out(self, path):
         """Whether the layer at a dotted path is on the list of exceptions."""
@@ -70,6 +71,10 @@ class Columns(Scheme):
     group_size: int
     zero_offset: int = 0
     main = "qweight"
+
+    @property
+    def rows(self):
+        return 32 // self.bits
 
     def slots(self, n, k):
         per = 32 // self.bits
@@ -148,6 +153,10 @@ class Float8(Scheme):
 
     scale: str
     blocks: bool
+
+    @property
+    def rows(self):
+        return 128 if self.blocks else 1
 
     def slots(self, n, k):
         shapes = ((_ceil(n, 128), _ceil(k, 128)),) if self.blocks else _one_or_each(n)

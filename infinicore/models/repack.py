@@ -7,6 +7,7 @@ import infinicore
 from ..kernels.ops.quant import QuantizedWeight, layout
 from . import weight_cache
 from .checkpoint import FLOATS, as_tensor
+from .stages import is_here
 
 _DAMAGED = "the cache of repacked weights is damaged: run `infinicore cache clear weights`"
 _CACHE_VERSION = 1  # of panels: a new layout in `kernels/cpu/quant/panels.py` takes a new number
@@ -25,7 +26,7 @@ class Layout:
 
     def __init__(self, scheme, shapes, checkpoint, canonical):
         held = {canonical(name): name for name in checkpoint.where}
-        self.scheme, self.layers, self.expected = scheme, {}, {}
+        self.scheme, self.layers, self.expected, self.is_part = scheme, {}, {}, False
         for name, shape in shapes.items():
             path = name.removesuffix(".weight")
             if scheme is not None and is_linear(name, shape) and self._is_stored(path, checkpoint, held):
@@ -44,6 +45,13 @@ class Layout:
         name = held[f"{path}.{self.scheme.main}"]
         return self.scheme.main != "weight" or checkpoint.where[name].entries[name].dtype not in FLOATS
 
+    def take_part(self, model):
+        """Go on with what `model` has of the layers, on one of several ranks."""
+        self.is_part = True
+        here = {path: suffixes for path, (_, suffixes) in self.layers.items() if is_here(model, f"{path}.weight")}
+        modules = {path: model.get_submodule(path) for path in here}
+        self.layers = {path: ((modules[path].out_features, modules[path].in_features), here[path]) for path in modules}
+
     def _unused(self, checkpoint, held):
         """Tensors of quantised layers that nothing is lost without: for other engines, and biases of zeros."""
         for path in self.layers:
@@ -58,6 +66,8 @@ class Layout:
         orders = {}
         for path, (shape, suffixes) in self.layers.items():
             names = {suffix: found.pop(f"{path}.{suffix}", None) for suffix in suffixes}
+            if self.is_part:
+                names.pop("weight_shape", None)  # that of the whole
             names = {suffix: name for suffix, name in names.items() if name is not None}
             yield Pack(self.scheme, names, path, shape, model.get_submodule(path), orders)
 
@@ -124,12 +134,16 @@ def quantize_stored(checkpoint, name, format, group_size=32):
 # ---- repacked weights on disk ----------------------------------------------------------------------
 
 
-def cache_key(paths, *formats):
-    """The key of a model's panels in the `weight_cache`, or None where it is off or no format is named."""
+def cache_key(paths, *formats, mesh=None):
+    """The key of a model's panels in the `weight_cache`, or None where it is off or no format is named.
+
+    Ranks of a `mesh` have entries of their own.
+    """
+    part = {} if mesh is None else {"mesh": repr(mesh), "rank": mesh.world.rank}
     name = "-".join(filter(None, formats))
     if not name or not weight_cache.enabled():
         return None
-    return weight_cache.key(paths, format=name, version=_CACHE_VERSION)
+    return weight_cache.key(paths, format=name, version=_CACHE_VERSION, **part)
 
 
 def restore(key, model):

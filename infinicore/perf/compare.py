@@ -245,7 +245,7 @@ def _row(case, sides, limit, share, options):
 def run_case(case, options, workers, folder=None):
     """Measure one case; its row, with `error` (relative difference of the results) and `notes`."""
     if case.op in ranks.RANK_OPS:
-        return _run_ranks(case, options)
+        return _run_ranks(case, options, folder)
     sides, notes = _prepare(case, options, workers, folder)
     limit, share = _limit(case, options, workers, notes) if sides else (None, 0.0)
     lasting = _take_turns(case, [*filter(None, [limit]), *sides], options, notes)
@@ -260,12 +260,12 @@ def run_case(case, options, workers, folder=None):
     return {**row, "error": error, "notes": [*filter(None, [difference]), *notes]}
 
 
-def _run_ranks(case, options):
+def _run_ranks(case, options, folder):
     """A case whose sides are ranks of one job, which it starts."""
     have, missing = installed(case.peers)
     notes = [f"{name} is not installed" for name in missing]
     try:
-        measured, more = ranks.measure(case, ["ours", *have], options.rounds(case), options.turn_s)
+        measured, more = ranks.measure(case, ["ours", *have], options.rounds(case), options.turn_s, folder)
     except ImportError as error:
         measured, more = {}, [f"skipped: {error}"]
     sides = [_Side(name, None) for name in measured]

@@ -104,6 +104,28 @@ class Step:
         return step
 
 
+def decode(asked, group):
+    """{side: seconds of a token, each turn} of a divided model on the first rank; None on the others, which follow."""
+    from infinicore import models
+
+    mesh = dist.Mesh(**asked["axes"]) if asked["axes"] else None
+    model = models.from_pretrained(asked["path"], mesh=mesh)
+    if group.rank:
+        model.ranks.follow()
+        return None
+    found, prompt, count = [], list(range(1, asked["prompt"] + 1)), 16
+    for _ in range(asked["rounds"] + 1):  # the first one warms up
+        generation = model.generate(prompt, max_new_tokens=1000, temperature=0.0, ignore_eos=True)
+        for _ in range(4):
+            next(generation)
+        start = time.perf_counter()
+        for _ in range(count):
+            next(generation)
+        found.append((time.perf_counter() - start) / count)
+        count = max(16, min(512, int(asked["turn_s"] / found[-1])))
+    return {"ours": found[1:]}
+
+
 class PipelineStep:
     """A step of a GPT-2 through as many stages as there are ranks, in 8 micro-batches: forward, backward, AdamW."""
 
@@ -157,11 +179,22 @@ def turn(function, repetitions, group):
     return (time.perf_counter() - start) / repetitions
 
 
+def write(path, found):
+    """Write the answer."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
 def main(asked_path, answer_path):
     """Measure what is asked, side by side; rank 0 writes the answer."""
     with open(asked_path, encoding="utf-8") as file:
         asked = json.load(file)
     group = dist.init()
+    if asked["op"] == "divided_decode":
+        found = decode(asked, group)
+        if found is not None:
+            write(answer_path, found)
+        return
     kind = {"ddp_step": Step, "pipeline_step": PipelineStep}.get(asked["op"], Collective)
     prepared, calls, repetitions = kind(asked, group), {}, {}
     for side in asked["sides"]:
@@ -175,8 +208,7 @@ def main(asked_path, answer_path):
             turn(calls[side], 1, group)
             found[side].append(turn(calls[side], repetitions[side], group))
     if group.rank == 0:
-        with open(answer_path, "w", encoding="utf-8") as file:
-            json.dump(found, file)
+        write(answer_path, found)
     if "torch" in sys.modules:  # else gloo aborts a process whose peers have gone first
         sys.modules["torch"].distributed.destroy_process_group()
 

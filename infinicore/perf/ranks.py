@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 
 from .cases import Case
+from .model_cases import TINY, TINYLLAMA
 
-RANK_OPS = ("all_reduce", "barrier", "ddp_step", "pipeline_step")
+RANK_OPS = ("all_reduce", "barrier", "ddp_step", "pipeline_step", "divided_decode")
 _SIZES = ((4, "4 KB"), (64, "64 KB"), (1024, "1 MB"), (65536, "64 MB"))
 _SIDES = ("mpi4py", "gloo")
 _TIMEOUT_S = 600
@@ -46,6 +47,20 @@ def _steps(quick):
         )  # fmt: skip
 
 
+def _decoding(quick):
+    """Tokens of one text, from a model that two ranks divide, beside one process with as many threads."""
+    model = TINY if quick else TINYLLAMA
+    name = f"decode, {model.name}"
+    options = {"model": model.name, "prompt": 32}
+    for axis, ranks in (("", 1), ("tp", 2), ("pp", 2)):
+        what = f"{name}, {axis} 2, 2 x 1 thread" if axis else f"{name}, 1 x 2 threads"
+        yield Case(
+            suite="distributed", name=what, op="divided_decode", dtype=model.dtype, unit="tokens/s", work=1.0,
+            options=options | {"ranks": ranks, "axes": {axis: 2} if axis else {}}, compared=False, repeat=False,
+            rounds=3, threads=2 // ranks, base=(f"{name}, 1 x 2 threads", model.dtype) if axis else None,
+        )  # fmt: skip
+
+
 def _pipelines(quick):
     """A step of 8 micro-batches through two stages, beside the same through one: at best 2 * 8 / 9 times as fast."""
     name = "a GPT-2 of 10M" if not quick else "tiny GPT-2"
@@ -58,21 +73,25 @@ def _pipelines(quick):
         )  # fmt: skip
 
 
-DISTRIBUTED = (_collectives, _steps, _pipelines)
+DISTRIBUTED = (_collectives, _steps, _pipelines, _decoding)
 
 
-def measure(case, sides, rounds, turn_s):
-    """({side: seconds of a call, each turn}, notes) of a case, measured by a job of MPI."""
+def measure(case, sides, rounds, turn_s, folder):
+    """({side: seconds of a call, each turn}, notes) of a case, by a job of MPI; checkpoints lie in `folder`."""
     from ..distributed import launch
+    from .generation import find_checkpoint
 
+    more = {}
+    if "model" in case.options:
+        more["path"] = find_checkpoint(case.options["model"], folder)
     with tempfile.TemporaryDirectory(prefix="infinicore-perf-") as folder:
         asked, answer = Path(folder, "asked.json"), Path(folder, "answer.json")
         asked.write_text(
-            json.dumps({"op": case.op, "sides": sides, "rounds": rounds, "turn_s": turn_s, **case.options})
+            json.dumps({"op": case.op, "sides": sides, "rounds": rounds, "turn_s": turn_s, **case.options, **more})
         )
         script = str(Path(__file__).with_name("rank_worker.py"))
         line, environment = launch.command(case.options["ranks"], None, script, [str(asked), str(answer)])
-        environment |= {"INFINICORE_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environment |= dict.fromkeys(("INFINICORE_NUM_THREADS", "OMP_NUM_THREADS"), str(case.threads))
         root = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
         try:

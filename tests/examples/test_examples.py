@@ -21,6 +21,7 @@ OTHERS = (
     "data_parallel.py",
     "pipeline.py",
     "tensor_parallel.py",
+    "tensor_parallel_generation.py",
 )  # fmt: skip
 TEXT = "".join(f"def square_{i}(x):\n    return x * {i}  # and {i % 7} more\n\n\n" for i in range(200))
 
@@ -119,6 +120,19 @@ def test_tensor_parallel(root, tmp_path):
     assert losses[-1] < losses[0] - 0.3
     first, second, whole = map(int, re.search(r"\[(\d+), (\d+)\].* (\d+)$", done.stdout.strip()).groups())
     assert max(first, second) < 0.6 * whole
+
+
+def test_tensor_parallel_generation(root):
+    """The same text as in one process, from about half of the parameters."""
+    pytest.importorskip("mpi4py")
+    program = str(root / "examples" / "tensor_parallel_generation.py")
+    found = []
+    for start in ([], ["-m", "infinicore", "run", "-n", "2"]):
+        done = subprocess.run([sys.executable, *start, program], capture_output=True, text=True, cwd=root, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found.append(re.fullmatch(r"(.*)numbers of parameters .*: (\d+)\n", done.stdout, re.DOTALL).groups())
+    (text, whole), (divided, part) = found
+    assert text == divided and int(part) < 0.6 * int(whole)
 
 
 def test_lora(root, stories, tmp_path):

@@ -39,9 +39,9 @@ class Engine:
     `tokenizer` (None: the model's) reads and writes texts. `max_num_seqs` answers are written at once, and a step
     computes at most `max_num_batched_tokens` tokens; beside what is being written, prompts get as many as make a step
     `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as
-    many as fit into `kv_cache_memory` bytes (None: half of the memory that is free, and no more than the answers can
-    fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts and answers
-    have in common is computed once. `max_model_len` (None: the model's context) limits prompt and answer together.
+    many as fit into `kv_cache_memory` bytes of a rank (None: half of the memory that is free, and no more than the
+    answers can fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts
+    and answers have in common is computed once. `max_model_len` (None: the model's context) limits both together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
     written: the text stays the same, and so do its probabilities. What is new of an answer whose `output_kind` is
@@ -79,7 +79,9 @@ class Engine:
         dtype = model.dtype if kv_cache_dtype is None else infinicore.int8
         if num_blocks is None:
             wanted = max_num_seqs * -(-self.max_model_len // block_size)
-            num_blocks = memory.blocks_of(kv_cache_memory, memory.block_bytes(model.config, block_size, dtype), wanted)
+            sharing = 1 if model.ranks is None else model.ranks.here
+            block = memory.block_bytes(model.config, block_size, dtype)
+            num_blocks = memory.blocks_of(kv_cache_memory, block, wanted, sharing)
         rope = getattr(model.config, "rope", None)
         if rope is not None and rope.type == "dynamic":  # what keys are depends on the length of their own text
             enable_prefix_caching = False
@@ -480,7 +482,7 @@ class Engine:
             step = build(cache, self.model.rotary, count, batch.rows, rows=count)
             numbers = indices(np.full(step.token_ids.shape[0], number)) if number else None
             with adapters.used(numbers, step.rows):
-                hidden = self.model.decoder(step)
+                hidden = self.model.states(step)
             found[first:stop] = hidden.to(infinicore.float32).cpu().numpy()
             first = stop
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)

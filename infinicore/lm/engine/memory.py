@@ -29,14 +29,15 @@ def free_bytes(root=""):
     return max(0, min(found)) if found else None
 
 
-def blocks_of(kv_cache_memory, block, wanted):
+def blocks_of(kv_cache_memory, block, wanted, sharing=1):
     """How many blocks of `block` bytes a cache gets: those that fit, at most `wanted`.
 
-    `kv_cache_memory` in bytes; None is half of the free memory. ValueError if not even one fits.
+    `kv_cache_memory` in bytes; None is half of the free memory, of which `sharing` ranks have a part each. ValueError
+    if not even one fits.
     """
     if kv_cache_memory is None:
         free = free_bytes()
-        limit = wanted if free is None else free // 2 // block
+        limit = wanted if free is None else free // 2 // sharing // block
     elif type(kv_cache_memory) is not int or kv_cache_memory < 1:
         raise ValueError(f"`kv_cache_memory` must be a positive number of bytes, got {kv_cache_memory!r}")
     else:

@@ -222,7 +222,7 @@ class Runner:
             if rows:
                 logits = self.model.logits(step)
             else:
-                self.model.decoder(step)
+                self.model.states(step)
         return logits, wanted, None, None
 
 

@@ -103,7 +103,11 @@ class Block(nn.Module):
 
     def forward(self, x, step):
         x = x + self.attn(self.ln_1(x), step)
-        return x + self.mlp(self.ln_2(x))
+        return (x + self.mlp(self.ln_2(x)),)
+
+    def number(self, layer):
+        """Keep keys and values as layer `layer` of a cache."""
+        self.attn.layer = layer
 
     @nn.hooks.entry
     def attend(self, x):
@@ -124,6 +128,8 @@ class Transformer(nn.Module):
     """Embeddings, blocks, last normalisation: a `Step` of T tokens to hidden states [R, hidden size]."""
 
     pieces = ("wte", "wpe"), "h", ("ln_f",)  # what comes first, the layers, what comes last
+    carried = 1  # tensors between layers
+    span = None  # the blocks (first, stop) that this rank has, if others have the rest: `models.stages`
     sequence_group = None  # the ranks that hold a part of the sequence each between attention and MLP
 
     def __init__(self, config, dtype):
@@ -135,9 +141,18 @@ class Transformer(nn.Module):
         self.dropout, self.depth = config.embedding_dropout, config.num_hidden_layers
 
     def forward(self, step):
-        x = self.wte(step.token_ids) + self.wpe(step.positions)
+        state = self.begin(step)
         for block in self.h:
-            x = block(x, step)
+            state = block(*state, step)
+        return self.end(state, step)
+
+    def begin(self, step):
+        """What the first block takes: its arguments before `step`."""
+        return (self.wte(step.token_ids) + self.wpe(step.positions),)
+
+    def end(self, state, step):
+        """Hidden states of what the last block returned."""
+        (x,) = state
         if step.rows is not None:
             x = infinicore.embedding(step.rows, x)
         return self.ln_f(x)

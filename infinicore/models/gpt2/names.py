@@ -45,13 +45,13 @@ def canonical(name):
     return name if name.startswith(("transformer.", "lm_head.")) else "transformer." + name
 
 
-# How tensor-parallel ranks divide the layers: see `infinicore.distributed.parallelize`.
+# How tensor-parallel ranks divide the layers, as in `llama/names.py`.
 PLAN = {
-    "transformer.wte": "vocab",
-    "transformer.h.*.attn.c_attn": ("column", {"parts": 3}),
-    "transformer.h.*.attn.c_proj": "row",
-    "transformer.h.*.mlp.c_fc": "column",
-    "transformer.h.*.mlp.c_proj": "row",
-    "lm_head": ("column", {"gather_output": True, "sequence_parallel": False}),
+    "transformer.wte": ("vocab", "vocabulary"),
+    "transformer.h.*.attn.c_attn": ("column", "three"),
+    "transformer.h.*.attn.c_proj": ("row", "query"),
+    "transformer.h.*.mlp.c_fc": ("column", "inner"),
+    "transformer.h.*.mlp.c_proj": ("row", "inner"),
+    "lm_head": ("column", "head"),
 }
 SEQUENCE = {"transformer.wpe": "replicated", "transformer.h.*.ln_[12]": "partial", "transformer.ln_f": "partial"}

@@ -101,6 +101,10 @@ class DecoderLayer(nn.Module):
         normed, residual = _add_norm(self.self_attn(normed, step), residual, self.post_attention_layernorm)
         return self.mlp(normed), residual
 
+    def number(self, layer):
+        """Keep keys and values as layer `layer` of a cache."""
+        self.self_attn.layer = layer
+
     @nn.hooks.entry
     def attend(self, addend, residual, positions):
         """The same for dense addends [B, T, hidden size], differentiable."""
@@ -121,6 +125,8 @@ class Decoder(nn.Module):
     """Embedding, layers, last normalisation: a `Step` of T tokens to hidden states [R, hidden size]."""
 
     pieces = ("embed_tokens",), "layers", ("norm",)  # what comes first, the layers, what comes last
+    carried = 2  # tensors between layers
+    span = None  # the layers (first, stop) that this rank has, if others have the rest: `models.stages`
 
     def __init__(self, config, dtype):
         super().__init__()
@@ -130,9 +136,18 @@ class Decoder(nn.Module):
         self.depth = config.num_hidden_layers
 
     def forward(self, step):
-        addend, residual = self.embed_tokens(step.token_ids), None
+        state = self.begin(step)
         for layer in self.layers:
-            addend, residual = layer(addend, residual, step)
+            state = layer(*state, step)
+        return self.end(state, step)
+
+    def begin(self, step):
+        """What the first layer takes: its arguments before `step`."""
+        return self.embed_tokens(step.token_ids), None
+
+    def end(self, state, step):
+        """Hidden states of what the last layer returned."""
+        addend, residual = state
         if step.rows is not None:
             addend = infinicore.embedding(step.rows, addend)
             residual = infinicore.embedding(step.rows, residual)

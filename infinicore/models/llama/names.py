@@ -55,15 +55,17 @@ def canonical(name):
     return "model." + name
 
 
-# How tensor-parallel ranks divide the layers: see `infinicore.distributed.parallelize`.
+# How tensor-parallel ranks divide the layers: see `infinicore.distributed.parallelize`. The options of a layer are
+# those that `LanguageModel.divide` makes for its kind of part.
 PLAN = {
-    "model.embed_tokens": "vocab",
-    "model.layers.*.self_attn.[qkv]_proj": "column",
-    "model.layers.*.self_attn.o_proj": "row",
-    "model.layers.*.self_attn.[qk]_norm": "partial",
-    "model.layers.*.mlp.gate_proj": "column",
-    "model.layers.*.mlp.up_proj": "column",
-    "model.layers.*.mlp.down_proj": "row",
-    "lm_head": ("column", {"gather_output": True, "sequence_parallel": False}),
+    "model.embed_tokens": ("vocab", "vocabulary"),
+    "model.layers.*.self_attn.q_proj": ("column", "query"),
+    "model.layers.*.self_attn.[kv]_proj": ("column", "key"),
+    "model.layers.*.self_attn.o_proj": ("row", "query"),
+    "model.layers.*.self_attn.[qk]_norm": ("partial", "norm"),
+    "model.layers.*.mlp.gate_proj": ("column", "inner"),
+    "model.layers.*.mlp.up_proj": ("column", "inner"),
+    "model.layers.*.mlp.down_proj": ("row", "inner"),
+    "lm_head": ("column", "head"),
 }
 SEQUENCE = {"model.layers.*layernorm": "partial", "model.norm": "partial"}

@@ -193,16 +193,20 @@ class PackedLinear(Module):
     def _parameter_addresses(self):
         return [p.address for part in self._parts for p in (part.weight, part.bias) if p is not None]
 
-    def _pack_again(self):
-        """Bring parameters that were assigned to the parts (or copied with the module) into one tensor."""
+    def _pack_again(self, values=True):
+        """Bring parameters that were assigned to the parts (or copied with the module) into one tensor.
+
+        Without `values` they are to be set later: only the layout counts.
+        """
+        join = infinicore.cat if values else _room
         parts = self._parts
         biased = [part.bias is not None for part in parts]
         if any(biased) != all(biased):
             raise ValueError(f"the parts {', '.join(self._part_names)} must all have a bias, or none of them")
         plain = all(part.quantized is None for part in parts)
         with infinicore.no_grad():
-            bias = infinicore.cat([part.bias for part in parts]) if all(biased) else None
-            self._attach(infinicore.cat([part.weight for part in parts]) if plain else None, bias)
+            bias = join([part.bias for part in parts]) if all(biased) else None
+            self._attach(join([part.weight for part in parts]) if plain else None, bias)
 
     def _replace_tensors(self, fn, done):
         # The pack first, then the views of it: converted one by one they would lose their common memory.
@@ -262,6 +266,12 @@ class PackedLinear(Module):
             if terms[i] is None:
                 terms[i] = infinicore.zeros((*given.shape[:-1], part.out_features), dtype=given.dtype)
         return infinicore.cat(terms, dim=-1)
+
+
+def _room(tensors):
+    """An unset tensor as long as these one after another."""
+    shape = sum(x.shape[0] for x in tensors), *tensors[0].shape[1:]
+    return infinicore.empty(shape, dtype=tensors[0].dtype, device=tensors[0].device)
 
 
 def _show(part, name, view):

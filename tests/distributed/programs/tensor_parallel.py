@@ -117,8 +117,7 @@ def refused(kind, word, function, *args, **options):
 
 
 def errors():
-    three = {**GPT2, "n_head": 3, "n_embd": 30}
-    refused(ValueError, "num_attention_heads", dist.parallelize, from_config(three), mesh)
+    refused(ValueError, "num_key_value_heads", dist.parallelize, from_config({**GPT2, "n_head": 1}), mesh)
     refused(ValueError, "no such", dist.parallelize, Plain(), mesh, {"middle": "row"})
     refused(TypeError, "Linear", dist.parallelize, Plain(), mesh, {"table": "row"})
     refused(ValueError, "partial", dist.parallelize, Plain(), mesh, {"up": "column"}, sequence_parallel=True)
@@ -132,6 +131,7 @@ for config in (GPT2, QWEN):
         language(config, accumulate, sequence_parallel)
 for accumulate, sequence_parallel in ((1, True), (3, False)) if N == 2 else ((1, False),):
     language(GPT2, accumulate, sequence_parallel, "float32")
+language({**GPT2, "n_head": 3, "n_embd": 30}, 1, False) if N == 2 else None  # two heads and one
 language(GPT2, 1, False, seed=None) if N == 2 else None
 plain()
 errors()

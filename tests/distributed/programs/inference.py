@@ -1,0 +1,64 @@
+"""Divided models beside whole ones: `inference.py CASES`, a JSON list of [path, options, axes, exact]."""
+
+import gc
+import json
+import sys
+
+import infinicore.distributed as dist
+import numpy as np
+
+from infinicore.lm.engine import Engine, SamplingParams
+from infinicore.models import from_pretrained
+
+world = dist.init()
+GREEDY = {"temperature": 0.0, "max_new_tokens": 24, "ignore_eos": True}
+
+
+def held(model):
+    """Bytes of the weights of this rank, without what stays in a mapped file."""
+    packed = [m.quantized.nbytes for m in model.modules() if hasattr(m, "out_features") and m.quantized is not None]
+    return sum(p.nbytes for p in model.parameters()) + sum(packed)
+
+
+def texts(model, prompts):
+    """Token ids of greedy answers by `generate`, alone and as a batch, and by the engine."""
+    alone = model.generate(prompts[0], **GREEDY).finish()[0].token_ids
+    batch = [one.token_ids for one in model.generate(prompts, cache="paged", kv_cache_dtype="int8", **GREEDY).finish()]
+    engine = Engine(model, max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=64)
+    params = SamplingParams(temperature=0.7, seed=5, max_tokens=8, ignore_eos=True, n=2, detokenize=False)
+    for number, prompt in enumerate(prompts):
+        engine.add_request(number, prompt, params)
+    found = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                found[output.request_id] = [answer.token_ids for answer in output.outputs]
+    return alone, batch, [found[number] for number in range(len(prompts))]
+
+
+def check(path, options, axes, exact):
+    what = f"{path}, {options}, {axes}"
+    mesh = dist.Mesh(**axes)
+    model = from_pretrained(path, mesh=mesh, **options)
+    bytes_ = dist.all_gather_object(held(model))
+    if world.rank:
+        model.ranks.follow()
+        return
+    whole = from_pretrained(path, **options)
+    size = model.config.vocab_size
+    prompts = [np.random.default_rng(n).integers(3, size, 5 + 14 * n).tolist() for n in range(3)]
+    ids = prompts[1]
+    got, wanted = model([ids]).to("float32").numpy(), whole([ids]).to("float32").numpy()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=0 if exact else 1e-5 * abs(wanted).max(), err_msg=what)
+    mine, theirs = texts(model, prompts), texts(whole, prompts)
+    assert mine == theirs, (what, mine, theirs)
+    every = held(whole)
+    if "tp" in axes:  # stages of so small models hardly divide a tied table
+        assert max(bytes_) < 0.85 * every and sum(bytes_) < 1.5 * every, (what, bytes_, every)
+    model.ranks.stop()
+
+
+for path, options, axes, exact in json.loads(sys.argv[1]):
+    check(path, options, axes, exact)
+    gc.collect()
+print(f"rank {world.rank}: done")
