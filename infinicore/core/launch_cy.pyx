@@ -485,10 +485,10 @@ cdef inline TensorBase _dense(dict kernels, input, other, out):
     return None
 
 
-def make_binary(dict kernels, dict table, slow, learn, str name, str doc, rounded=None):
+def make_binary(dict kernels, dict table, slow, learn, str name, str doc, str keyword=None, form=None):
     """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype.
 
-    Of one that can be `rounded`, calls with a `rounding_mode` go there.
+    Calls with a `keyword` ("rounding_mode" or "alpha"; None and 1 are as good as none) go to `form`.
     """
     def function(input, other, *, out=None):
         cdef TensorBase y = _dense(kernels, input, other, out)
@@ -496,10 +496,16 @@ def make_binary(dict kernels, dict table, slow, learn, str name, str doc, rounde
     def with_mode(input, other, *, out=None, rounding_mode=None):
         cdef TensorBase y
         if rounding_mode is not None:
-            return rounded(input, other, rounding_mode=rounding_mode, out=out)
+            return form(input, other, rounding_mode=rounding_mode, out=out)
         y = _dense(kernels, input, other, out)
         return _elementwise(table, slow, learn, (input, other), out) if y is None else y
-    made = function if rounded is None else with_mode
+    def with_alpha(input, other, *, out=None, alpha=1):
+        cdef TensorBase y
+        if type(alpha) is not int or alpha != 1:
+            return form(input, other, alpha=alpha, out=out)
+        y = _dense(kernels, input, other, out)
+        return _elementwise(table, slow, learn, (input, other), out) if y is None else y
+    made = function if form is None else with_alpha if keyword == "alpha" else with_mode
     made.__name__ = made.__qualname__ = name
     made.__doc__ = doc
     return made

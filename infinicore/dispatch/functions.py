@@ -147,9 +147,10 @@ def make_elementwise(op):
         if count == 1:
             function = core_launch.make_unary(table, op.known, slow, learn, op.name, op.doc)
             return _with_form(function, op) if op.forms else function
-        form = op.forms.get("rounding_mode")
-        rounded = None if form is None else functools.partial(form, derive.functions)
-        return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc, rounded)
+        for keyword, form in op.forms.items():
+            other = functools.partial(form, derive.functions)
+            return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc, keyword, other)
+        return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc)
 
     def bind(inputs, named):
         bound = signature.bind(*inputs, **named)

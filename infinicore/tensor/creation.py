@@ -64,6 +64,22 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
 
 
 @makes_leaf
+def empty_strided(size, stride, *, dtype=None, device=None):
+    """As `strided_empty`, by PyTorch's name."""
+    return strided_empty(size, stride, dtype=dtype, device=device)
+
+
+@makes_leaf
+def empty_permuted(size, physical_layout, *, dtype=None, device=None):
+    """An uninitialised tensor whose dims lie in memory in the order `physical_layout`, the outermost first."""
+    shape, order = _shape(size), tuple(physical_layout)
+    if sorted(order) != list(range(len(shape))):
+        raise ValueError(f"`physical_layout` must be a permutation of {len(shape)} dims, got {order}")
+    t = empty([shape[d] for d in order], dtype=dtype, device=device)
+    return t.permute(sorted(range(len(order)), key=order.__getitem__))
+
+
+@makes_leaf
 def full(size, fill_value, *, out=None, dtype=None, device=None):
     """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, complex64, int64, bool) unless given."""
     if out is not None:

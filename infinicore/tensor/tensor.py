@@ -19,6 +19,7 @@ from ..dtype import DType, can_cast, dtype
 from ..interop.dlpack import to_dlpack
 from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
 from .draws import Draws
+from .facts import Facts
 from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
@@ -68,7 +69,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
+class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -251,27 +252,18 @@ class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
         """The n-th derivative of `digamma`."""
         return FUNCTIONS["polygamma"](n, self)
 
-    def add(self, other, *, alpha=1, out=None):
-        """`self + alpha * other`."""
-        return FUNCTIONS["add"](self, other if alpha == 1 else other * alpha, out=out)
+    def to(self, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=contiguous_format):
+        """On another device, or as another dtype (in either order, or by name); bools are `non_blocking` and `copy`.
 
-    def sub(self, other, *, alpha=1, out=None):
-        """`self - alpha * other`."""
-        return FUNCTIONS["sub"](self, other if alpha == 1 else other * alpha, out=out)
-
-    def add_(self, other, *, alpha=1):
-        """As `add`, into this tensor; returns it."""
-        return _into(self, FUNCTIONS["add"], (other if alpha == 1 else other * alpha,), {})
-
-    def sub_(self, other, *, alpha=1):
-        """As `sub`, into this tensor; returns it."""
-        return _into(self, FUNCTIONS["sub"], (other if alpha == 1 else other * alpha,), {})
-
-    def to(self, *args, dtype=None, device=None, copy=False, memory_format=contiguous_format):
-        """On another device, or as another dtype (in either order, or by name)."""
+        Copies wait for nothing and are done when anybody looks, so `non_blocking` changes nothing.
+        """
         if memory_format is not contiguous_format:
             row_major(memory_format)
+        switches = [arg for arg in args if isinstance(arg, bool)]  # PyTorch's `non_blocking` and `copy`, in this order
+        copy = copy or switches[1:2] == [True]
         for arg in args:
+            if isinstance(arg, bool):
+                continue
             if isinstance(arg, Device) or named(arg):
                 device = arg
             elif isinstance(arg, Tensor):
@@ -332,6 +324,11 @@ class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         return array_ufunc(ufunc, method, inputs, options)
 
+    def __array_function__(self, function, types, args, kwargs):
+        from ..interop.array_function import array_function
+
+        return array_function(function, args, kwargs)
+
     def __array_namespace__(self, *, api_version=None):
         from ..interop import array_api
 
@@ -384,6 +381,9 @@ class Tensor(Parts, Views, Makes, Draws, Gradients, TensorBase):
     def __reduce__(self):
         data = self.detach().contiguous().view(-1)._values().view(np.uint8).tobytes()
         return _rebuild, (data, self.dtype, self.shape_, self.tracked, str(self.device))
+
+    def __copy__(self):
+        return self.detach().requires_grad_(self.tracked)  # the same memory, as PyTorch's
 
     def __deepcopy__(self, memo):
         if self.node is not None:
@@ -490,7 +490,7 @@ def _itself(function):
 
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
-_IN_PLACE += ("logical_and", "logical_not", "logical_or", "logical_xor")
+_IN_PLACE += ("clip", "eq", "ge", "gt", "le", "lt", "ne", "logical_and", "logical_not", "logical_or", "logical_xor")
 _IN_PLACE += ("addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "deg2rad", "float_power", "index_copy")
 _IN_PLACE += ("index_fill", "index_reduce", "ldexp", "masked_scatter", "mvlgamma", "nan_to_num", "put", "rad2deg")
 _IN_PLACE += ("renorm", "scatter_reduce", "sinc")
@@ -575,8 +575,8 @@ def _operators():
     for symbol, name in _BINARY.items():
         function = FUNCTIONS[name]
         found[f"__{symbol}__"] = (_power if symbol == "pow" else _operator)(function)
+        found[f"__r{symbol}__"] = _reflected(function)
         if symbol != "matmul":
-            found[f"__r{symbol}__"] = _reflected(function)
             found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
@@ -594,8 +594,9 @@ def _conversion(name, target):
     return method
 
 
-for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool", "cfloat", "cdouble"):
-    setattr(Tensor, _name, _conversion(_name, dtype(_name)))
+_CONVERSIONS = {name: name for name in "float double half bfloat16 long int short bool cfloat cdouble".split()}
+for _name, _value in (_CONVERSIONS | {"byte": "uint8", "char": "int8"}).items():
+    setattr(Tensor, _name, _conversion(_name, dtype(_value)))
 _attach()
 _OPERATORS = _operators()
 for _name, _value in _OPERATORS.items():

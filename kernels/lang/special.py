@@ -16,7 +16,7 @@ EPSILON = 1.1102230246251565e-16
 TERMS = 20000  # at most, of a series: for incomplete gamma functions of numbers up to some 1e6
 
 
-def _wide(float64, name, count=1, float32=None):
+def wide(float64, name, count=1, float32=None):
     """`float64` for vectors of both types, unless there is another function for float32."""
 
     function = jit.inline(float64)
@@ -70,7 +70,7 @@ def _digamma_f32(x):
     return convert(_digamma_with(wide, tangent_wide(wide)), F32)
 
 
-digamma = _wide(_digamma, "digamma", float32=_digamma_f32)
+digamma = wide(_digamma, "digamma", float32=_digamma_f32)
 
 
 @jit.inline
@@ -113,7 +113,7 @@ def _zeta(s, q):
     return select(s == 1.0, INF, select((s < 1.0) | (s != s) | (q != q), NAN, total))
 
 
-zeta = _wide(_zeta, "zeta", 2)
+zeta = wide(_zeta, "zeta", 2)
 
 
 @jit.inline
@@ -199,7 +199,7 @@ def _gammaincc(a, x):
     return _gamma_ends(a, x, q, 1.0, 0.0)
 
 
-gammainc, gammaincc = _wide(_gammainc, "gammainc", 2), _wide(_gammaincc, "gammaincc", 2)
+gammainc, gammaincc = wide(_gammainc, "gammainc", 2), wide(_gammaincc, "gammaincc", 2)
 
 
 # ---- modified Bessel functions -----------------------------------------------------------------
@@ -271,8 +271,8 @@ def _i1_f32(x):
     return copysign(convert(select(a == INF, INF, i1e_wide(a) * t * t), F32), x)
 
 
-i0, i0e = _wide(_i0, "i0", float32=_i0_f32), _wide(_i0e, "i0e", float32=_i0e_f32)
-i1, i1e = _wide(_i1, "i1", float32=_i1_f32), _wide(_i1e, "i1e", float32=_i1e_f32)
+i0, i0e = wide(_i0, "i0", float32=_i0_f32), wide(_i0e, "i0e", float32=_i0e_f32)
+i1, i1e = wide(_i1, "i1", float32=_i1_f32), wide(_i1e, "i1e", float32=_i1e_f32)
 
 
 # ---- error functions ---------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def _erfinv(x):
     return select(a == 1.0, x * INF, select(a < 1.0, copysign(y, x), NAN))
 
 
-erfinv = _wide(_erfinv, "erfinv", float32=_erfinv_f32)
+erfinv = wide(_erfinv, "erfinv", float32=_erfinv_f32)
 
 
 def _erfcx(x):
@@ -341,4 +341,4 @@ def _erfcx_f32(x):
     return convert(erfcx_wide(convert(x, F64)), F32)
 
 
-erfcx = _wide(_erfcx, "erfcx", float32=_erfcx_f32)
+erfcx = wide(_erfcx, "erfcx", float32=_erfcx_f32)

@@ -398,6 +398,23 @@ def vander(f, x, N=None, increasing=False):
     return y if increasing else f.flip(y, 1)
 
 
+@composite(
+    dtypes=NUMERIC,
+    ref=lambda x, *, N=None: np.vander(x, N, True),
+    samples=lambda rng: [((rng.uniform(0.5, 1.5, 4),), {})],
+)
+def linalg_vander(f, x, *, N=None):
+    """[..., n, N]: the powers 0 to N - 1 (by default n of them) of the elements of vectors [..., n], rising."""
+    check(f, x, "x")
+    count = (x.shape_ or (0,))[-1] if N is None else operator.index(N)
+    if not x.shape_ or (N is not None and count <= 1):
+        raise ValueError(f"`linalg_vander` needs `x` [..., n] and `N` above 1, got shape {x.shape_} and {N}")
+    kind = x.dtype if x.dtype.is_floating_point else "int64"
+    column = x.to(dtype=kind).unsqueeze(-1)
+    powers = f.cumprod(column.expand(*x.shape_, max(count - 1, 0)), -1)
+    return f.cat([column.new_ones(*x.shape_, min(count, 1)), powers], -1)
+
+
 def _unravel_ref(indices, shape):
     return tuple(np.unravel_index(indices, shape))
 

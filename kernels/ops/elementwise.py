@@ -14,7 +14,7 @@ _erf = m.erf
 
 @elementwise(ref=np.add, dtypes=ANY)
 def add(input, other):
-    """Sum of two tensors, element by element."""
+    """Sum of two tensors, element by element; with `alpha`, input + alpha * other."""
     return input + other
 
 
@@ -25,8 +25,38 @@ def _(g):
 
 @elementwise(ref=np.subtract, dtypes=NUMERIC, refuses=("bool",))
 def sub(input, other):
-    """Difference of two tensors, neither of which may be bool."""
+    """Difference of two tensors, neither of which may be bool; with `alpha`, input - alpha * other."""
     return input - other
+
+
+def _plus_scaled(f, input, other, alpha, out, name):
+    """input + alpha * other, of 16-bit floats rounded once."""
+    if not isinstance(alpha, (int, float, np.number)):
+        raise TypeError(f"`alpha` of `{name}` must be a number, got {type(alpha).__name__}")
+    kinds = {x.dtype.kind if hasattr(x, "dtype") else "f" if isinstance(x, float) else "b" for x in (input, other)}
+    whole = isinstance(alpha, (int, np.integer))
+    if "f" not in kinds and "c" not in kinds and not whole:
+        raise TypeError(f"`alpha` of `{name}` must be an integer beside integer tensors, got {alpha}")
+    if isinstance(alpha, (bool, np.bool_)) and kinds != {"b"}:
+        raise TypeError(f"`alpha` of `{name}` must be a number beside tensors of numbers, got {alpha}")
+    narrow = getattr(getattr(input, "dtype", None), "itemsize", 0) == 2 and hasattr(other, "dtype")
+    if narrow and input.dtype is other.dtype and input.dtype.is_floating_point:
+        wide = f.add(input, f.mul(other.to(dtype="float32"), alpha)).to(dtype=input.dtype)
+        return wide if out is None else out.copy_(wide)
+    return f.add(input, f.mul(other, alpha) if hasattr(other, "dtype") else other * alpha, out=out)
+
+
+@add.form("alpha")
+def _(f, input, other, *, alpha, out=None):
+    return _plus_scaled(f, input, other, alpha, out, "add")
+
+
+@sub.form("alpha")
+def _(f, input, other, *, alpha, out=None):
+    for x in (input, other):
+        if getattr(x, "dtype", None) is not None and x.dtype.kind == "b":
+            raise TypeError("`sub` takes no bool tensors: use `logical_xor`, or cast them first")
+    return _plus_scaled(f, input, other, -alpha, out, "sub")
 
 
 @sub.grad("input")

@@ -394,6 +394,12 @@ def cross(f, input, other, dim=None):
     return f.stack(parts, dim)
 
 
+@composite(dtypes=NUMBERS, ref=lambda a, b, *, dim=-1: np.cross(a, b, axis=dim), samples=_cross_samples)
+def linalg_cross(f, input, other, *, dim: int = -1):
+    """The vector products along `dim` of size 3, by default the last one; other dims broadcast."""
+    return f.cross(input, other, dim)
+
+
 def _cov_ref(x, correction=1, fweights=None, aweights=None):
     return np.cov(x, ddof=correction, fweights=fweights, aweights=aweights)
 
