@@ -27,8 +27,8 @@ _INTRO = (
 )
 _LEGEND = """`floats` are float32, float64, bfloat16 and float16; `integers` int8 to int64 and uint8 to uint64; `all`
 are both and bool; `complex` complex64 and complex128. Derivative: whether backward goes through, and by which inputs
-where a rule says so; `none` where there is nothing to derive, `missing` where backward is an error. Ops on the host take
-tensors of any device."""
+where a rule says so; `none` where there is nothing to derive, `missing` where backward is an error. Ops on the host
+take tensors of any device."""
 
 
 def family_of(op):
