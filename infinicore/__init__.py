@@ -18,16 +18,17 @@ if all(_os.path.exists(_os.path.join(_beside, f)) for f in ("setup.py", "kernels
     __path__.append(_beside)
 
 _DTYPES = (
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3 float8_e5m2 float16 bfloat16 float32 float64"
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3 float8_e5m2 float16 bfloat16 float32 float64 "
+    "complex64 complex128"
 ).split()
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32"}
-_ALIASES |= {"long": "int64", "float8": "float8_e4m3"}
+_ALIASES |= {"cfloat": "complex64", "cdouble": "complex128", "long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange as_tensor asarray empty empty_like eye from_blob from_list from_list_by_numpy from_torch full "
-        "full_like linspace logspace ones ones_like scalar_tensor strided_empty strided_from_blob tensor tril_indices "
-        "triu_indices zeros zeros_like"
+        "arange as_tensor asarray empty empty_like empty_permuted empty_strided eye from_blob from_list "
+        "from_list_by_numpy from_torch full full_like linspace logspace ones ones_like scalar_tensor strided_empty "
+        "strided_from_blob tensor tril_indices triu_indices zeros zeros_like"
     ).split(),
     "context": (
         "Stream get_device get_device_count get_num_threads get_stream set_device set_num_threads "
@@ -36,11 +37,15 @@ _NAMES = {
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
     "io.torch_file": ["load", "save"],
+    "lowrank": ["pca_lowrank", "svd_lowrank"],
     "nn.functional": (
         "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
         "pixel_shuffle pixel_unshuffle prelu rrelu"
     ).split(),
+    "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window".split(),
+    "nn.functional.resampling": ["grid_sampler", "grid_sampler_2d", "grid_sampler_3d"],
     "runtime.compiled": ["compile"],
+    "runtime.vmap": ["vmap"],
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
@@ -59,8 +64,8 @@ _NAMES = {
 use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
-    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special utils "
-    "backends cuda distributed"
+    "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special masked "
+    "utils backends cuda distributed fft signal"
 ).split()  # fmt: skip
 
 

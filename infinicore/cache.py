@@ -176,7 +176,7 @@ def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None,
         raise ValueError(f"`arch` must be one of {', '.join(ARCHITECTURES)}, got {arch!r}")
     unknown = [name for name in ops or () if name not in OPS]
     if unknown:
-        raise ValueError(f"`ops` must be names of the op table (docs/operators.md), got {', '.join(unknown)}")
+        raise ValueError(f"`ops` must be names of the op table (docs/operators), got {', '.join(unknown)}")
     register("gpu-of-" + arch, lambda device: CompileOnly(device, arch))
     device = Device("gpu-of-" + arch)
     for count, name in enumerate(ops or OPS, 1):

@@ -14,7 +14,7 @@ class DType:
     def __init__(self, name, itemsize, kind, rank):
         self.name = name
         self.itemsize = itemsize  # bytes
-        self.kind = kind  # "b" bool, "i" signed, "u" unsigned, "f" floating, "s" storage only
+        self.kind = kind  # "b" bool, "i" signed, "u" unsigned, "f" floating, "s" storage only, "c" complex
         self.rank = rank
         self.bits = itemsize * 8
 
@@ -23,8 +23,22 @@ class DType:
         return self.kind in "fs"
 
     @property
+    def is_complex(self):
+        return self.kind == "c"
+
+    @property
+    def differentiable(self):
+        """Whether tensors of it may have gradients."""
+        return self.kind in "fsc"
+
+    @property
+    def real(self):
+        """The dtype of the real and of the imaginary part; of what is not complex, itself."""
+        return _TABLE[f"float{self.bits // 2}"] if self.kind == "c" else self
+
+    @property
     def is_signed(self):
-        return self.kind in "ifs"
+        return self.kind in "ifsc"
 
     @property
     def numpy(self):
@@ -56,6 +70,8 @@ for _rank, (_name, _size, _kind) in enumerate(
         ("bfloat16", 2, "f"),
         ("float32", 4, "f"),
         ("float64", 8, "f"),
+        ("complex64", 8, "c"),
+        ("complex128", 16, "c"),
     ]
 ):
     _TABLE[_name] = DType(_name, _size, _kind, _rank)
@@ -64,12 +80,15 @@ bool_ = _TABLE["bool"]
 uint8, uint16, uint32, uint64 = (_TABLE[f"uint{n}"] for n in (8, 16, 32, 64))
 int8, int16, int32, int64 = (_TABLE[f"int{n}"] for n in (8, 16, 32, 64))
 float16, bfloat16, float32, float64 = (_TABLE[n] for n in ("float16", "bfloat16", "float32", "float64"))
+complex64, complex128 = _TABLE["complex64"], _TABLE["complex128"]
 float8_e4m3, float8_e5m2 = _TABLE["float8_e4m3"], _TABLE["float8_e5m2"]
 
 _ALIASES = {
     "half": float16,
     "float": float32,
     "double": float64,
+    "cfloat": complex64,
+    "cdouble": complex128,
     "short": int16,
     "int": int32,
     "long": int64,
@@ -89,21 +108,26 @@ def _numpy_dtype(name):
     return np.dtype(name)
 
 
+@functools.lru_cache(maxsize=64)  # NumPy takes 5 us to make up a name
+def _name_of(numpy_dtype):
+    return numpy_dtype.name
+
+
 def dtype(value):
     """The `DType` for a name, a NumPy or torch dtype, a Python type, or a `DType`."""
     if type(value) is DType:
         return value
     if type(value) is str and value in _TABLE:
         return _TABLE[value]
-    if isinstance(value, type) and value in (float, int, bool):
-        return {float: float32, int: int64, bool: bool_}[value]
+    if isinstance(value, type) and value in (float, int, bool, complex):
+        return {float: float32, int: int64, bool: bool_, complex: complex64}[value]
     if isinstance(value, str):
         name = value
     elif type(value).__module__ == "torch":
         name = str(value).removeprefix("torch.")
     else:
         try:
-            name = np.dtype(value).name
+            name = _name_of(np.dtype(value))
         except TypeError:
             raise TypeError(f"`dtype` must name a data type, got {value!r}") from None
     found = _TABLE.get(name) or _ALIASES.get(name)
@@ -124,7 +148,7 @@ class finfo:
     __slots__ = ("bits", "dtype", "eps", "max", "min", "resolution", "smallest_normal", "tiny")
 
     def __init__(self, type=None):
-        found = float32 if type is None else dtype(type)
+        found = (float32 if type is None else dtype(type)).real
         if found.name not in _FLOATS:
             raise TypeError(f"`type` of `finfo` must be a floating-point dtype, got {found}: use `iinfo`")
         mantissa, most, least = _FLOATS[found.name]
@@ -161,6 +185,8 @@ def promote_types(a, b):
         return a
     if "s" in (a.kind, b.kind):
         raise TypeError(f"{a} and {b} do not mix: float8 is for storage, cast it to another dtype first")
+    if a.kind == "c" or b.kind == "c":
+        return complex128 if float64 in (a, b) or complex128 in (a, b) else complex64
     if a.kind == "f" or b.kind == "f":
         if a.kind != b.kind:
             return a if a.kind == "f" else b
@@ -180,30 +206,46 @@ def promote_types(a, b):
 
 
 def number_type(kind):
-    """The dtype that numbers of a Python or NumPy type have by themselves: bool, int64 or float32."""
+    """The dtype that numbers of a Python or NumPy type have by themselves: bool, int64, float32 or complex64."""
     if issubclass(kind, (bool, np.bool_)):
         return bool_
     if issubclass(kind, (int, np.integer)):
         return int64
     if issubclass(kind, (float, np.floating)):
         return float32
-    raise TypeError(f"an operand must be a tensor or a real number, got {kind.__name__}")
+    if issubclass(kind, (complex, np.complexfloating)):
+        return complex64
+    raise TypeError(f"an operand must be a tensor or a number, got {kind.__name__}")
 
 
 def can_cast(result, target):
-    """Whether an op may write its result to a tensor of dtype `target`: no floats to integers, no numbers to bools."""
+    """Whether an op may write its result to a tensor of dtype `target`: no floats to integers, no numbers to bools,
+    nothing complex to what is real.
+    """
     return _category(result) <= _category(target)
 
 
 def common_type(with_dims, zero_dim, numbers):
     """The dtype of an operation, by PyTorch's rules, from those of its tensors and of its numbers (`number_type`).
 
-    Each of the three groups is promoted by itself. Of the three, the highest kind wins (bool < integers < floats), and
-    of equal kinds the first group: a number never widens a tensor of its kind.
+    Each of the three groups is promoted by itself. Of the three, the highest kind wins (bool < integers < floats <
+    complex), and of equal kinds the first group: a number never widens a tensor of its kind. Floats before something
+    complex keep their width.
     """
-    groups = [group for group in (with_dims, zero_dim, numbers) if group]
-    return max([functools.reduce(promote_types, group) for group in groups], key=_category)
+    found = None
+    for group in (numbers, zero_dim, with_dims):
+        if group:
+            own = functools.reduce(promote_types, group)
+            found = own if found is None else _combined(own, found)
+    return found
+
+
+def _combined(first, second):
+    """The dtype of one group before another."""
+    if first.kind == "f" and second.kind == "c":
+        return complex128 if first is float64 else complex64
+    return first if _category(first) >= _category(second) else second
 
 
 def _category(d):
-    return {"b": 0, "i": 1, "u": 1}.get(d.kind, 2)
+    return {"b": 0, "i": 1, "u": 1, "c": 3}.get(d.kind, 2)

@@ -2,6 +2,8 @@
 
 from numbers import Integral
 
+import numpy as np
+
 from .core import layout
 from .device import usable
 from .dispatch.generator import (
@@ -47,17 +49,25 @@ def _sizes(sizes, size):
     return layout.checked_shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
 
 
+def _drawn(draw, shape, dtype, scale=1.0):
+    """Numbers of a shape; of a complex dtype, two for each, which are scaled."""
+    if dtype is None or to_dtype(dtype).kind != "c":
+        return draw(shape)
+    pairs = draw((*shape, 2)) * scale
+    return np.asarray(pairs[..., 0] + 1j * pairs[..., 1])
+
+
 @makes_leaf
 def rand(*sizes, size=None, dtype=None, device=None, generator=None):
-    """Uniform numbers in [0, 1)."""
-    values = (generator or default_generator()).uniforms(_sizes(sizes, size))
+    """Uniform numbers in [0, 1); of a complex dtype, both parts."""
+    values = _drawn((generator or default_generator()).uniforms, _sizes(sizes, size), dtype)
     return from_numpy(values, dtype=dtype or float32, device=usable(device))
 
 
 @makes_leaf
 def randn(*sizes, size=None, dtype=None, device=None, generator=None):
-    """Standard normal numbers."""
-    values = (generator or default_generator()).normals(_sizes(sizes, size))
+    """Standard normal numbers; of a complex dtype, with parts of variance 1/2."""
+    values = _drawn((generator or default_generator()).normals, _sizes(sizes, size), dtype, 0.5**0.5)
     return from_numpy(values, dtype=dtype or float32, device=usable(device))
 
 

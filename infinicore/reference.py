@@ -1,7 +1,7 @@
-"""What follows from the op table on paper: type stubs for editors and mypy, and the page of operators.
+"""What follows from the op table on paper: type stubs for editors and mypy, and the pages of operators.
 
-`python -m infinicore.reference` writes `infinicore/__init__.pyi`, `infinicore/tensor/tensor.pyi` and
-`docs/operators.md` of a checkout; `--check` only says whether they are up to date.
+`python -m infinicore.reference` writes `infinicore/__init__.pyi`, `infinicore/tensor/tensor.pyi` and the pages in
+`docs/operators` of a checkout; `--check` only says whether they are up to date.
 """
 
 import inspect
@@ -11,9 +11,11 @@ from pathlib import Path
 
 import infinicore
 from infinicore.kernels import ALIASES, OPS
+from infinicore.operator_pages import pages
 from infinicore.tensor.tensor import METHODS
 
 ROOT = Path(infinicore.__file__).parent
+PAGES = ROOT.parent / "docs" / "operators"
 _HEADER = "# Written by `python -m infinicore.reference`; do not edit.\n"
 
 _RETURNS = {
@@ -156,48 +158,37 @@ def tensor_stub():
     return _finish(lines, imports + "\nfrom .device import Device\nfrom .dtype import DType\n")
 
 
-def operators_page():
-    """Text of `docs/operators.md`."""
-    lines = ["# Operators", "", "Written by `python -m infinicore.reference` from the op table in `kernels/ops`.", ""]
-    lines += [
-        "Each is a function `infinicore.<name>`; those whose first input is a tensor are methods of `Tensor` too.",
-        "",
-    ]
-    families = {}
-    for op in OPS.values():
-        families.setdefault(op.function.__module__.rpartition(".")[2], []).append(op)
-    for family in sorted(families):
-        lines += [f"## {family.strip('_')}", ""]
-        for op in sorted(families[family], key=lambda op: op.name):
-            parameters, _ = _op_signature(op)
-            plain = ", ".join(
-                p.partition(":")[0] + ("" if "= ..." not in p else "=…") for p in parameters.split(", ") if p.strip()
-            )
-            names = [f"`{name}`" for name, other in ALIASES.items() if other == op.name]
-            also = [f"Also as {' and '.join(names)}.", ""] if names else []
-            text = [op.doc or "", "", *also, f"dtypes: {', '.join(op.dtypes)}", ""]
-            lines += [f"### `{op.name}({plain})`", "", *text]
-    return "\n".join(lines)
+def plain_signature(op):
+    """The parameters of a public function, for readers: names alone, and `=…` where they have a default."""
+    parameters, _ = _op_signature(op)
+    return ", ".join(
+        p.partition(":")[0] + ("" if "= ..." not in p else "=…") for p in parameters.split(", ") if p.strip()
+    )
 
 
 def files():
     """Path and text of everything written here."""
-    docs = ROOT.parent / "docs" / "operators.md"
-    return {
-        ROOT / "__init__.pyi": package_stub(),
-        ROOT / "tensor" / "tensor.pyi": tensor_stub(),
-        docs: operators_page(),
-    }
+    found = {ROOT / "__init__.pyi": package_stub(), ROOT / "tensor" / "tensor.pyi": tensor_stub()}
+    return found | {PAGES / name: text for name, text in pages(plain_signature).items()}
+
+
+def left_over():
+    """Pages of families that are no more."""
+    known = files()
+    return [path for path in sorted(PAGES.glob("*.md")) if path not in known]
 
 
 def main(arguments):
-    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text] + left_over()
     if "--check" in arguments:
         for path in stale:
             print(f"{path.name} is out of date, run `python -m infinicore.reference`")
         return 1 if stale else 0
+    PAGES.mkdir(exist_ok=True)
     for path, text in files().items():
         path.write_text(text)
+    for path in left_over():
+        path.unlink()
     return 0
 
 

@@ -61,7 +61,7 @@ class FunctionNode(Node):
             place = next(g.device for g in gradients if g is not None)
             gradients = [
                 empty(*output, device=place).zero_()
-                if g is None and output[1] is not None and output[1].is_floating_point
+                if g is None and output[1] is not None and output[1].differentiable
                 else g
                 for g, output in zip(gradients, self.outputs)
             ]
@@ -126,7 +126,7 @@ class Function:
         ctx.outputs = tuple((y.shape_, y.dtype) if isinstance(y, TensorBase) else ((), None) for y in values)
         skipped = ctx._nothing
         for i, y in enumerate(values):
-            if isinstance(y, TensorBase) and y.dtype.is_floating_point and not any(y is s for s in skipped):
+            if isinstance(y, TensorBase) and y.dtype.differentiable and not any(y is s for s in skipped):
                 attach(y, ctx, i)
         ctx.seal(values)
         return tuple(values) if several else values[0]

@@ -31,6 +31,8 @@ def _roots(tensors, gradients):
         if g is None:
             if x.numel_ != 1:
                 raise ValueError(f"a tensor of shape {x.shape_} needs `gradient`: only one element has a default, 1")
+            if x.dtype.is_complex:
+                raise ValueError(f"a {x.dtype} result needs `gradient`: only real ones have a default, 1")
             g = dispatch.empty(x.shape_, x.dtype, None, x.device).fill_(1)
             node.state.seed = g.storage, g.storage.version
         elif g.shape_ != x.shape_:

@@ -12,11 +12,14 @@ def add_arguments(parser):
 
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     compare = actions.add_parser("compare", help="measure ours and the installed peers in turn, and print the ratios")
-    suite = "default: all but scaling, serving, distributed and cuda"
+    suite = "default: all but ops, scaling, serving, distributed and cuda"
     compare.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: the suite `cuda`, timed by events"
     )
     compare.add_argument("--suite", action="append", choices=tuple(SUITES), help=suite)
+    compare.add_argument("--family", action="append", metavar="NAME", help="of the suite ops: only ops of this family")
+    layouts = ("contiguous", "transposed", "sliced", "small")
+    compare.add_argument("--layout", action="append", choices=layouts, help="of the suite ops: only these (small: 64)")
     scaling = actions.add_parser("scaling", help="the same for one kind of work in many sizes, with plots")
     for measured in (compare, scaling):
         _add_measuring(measured)
@@ -100,6 +103,9 @@ def _compare(arguments):
     if "cuda" in chosen and not arguments.list:
         Device("cuda").backend  # noqa: B018 (says what is missing, before anything is prepared)
     cases = suites.cases(quick=arguments.quick, suites=chosen, match=arguments.case, dtypes=arguments.dtype)
+    for field in ("family", "layout"):
+        wanted = getattr(arguments, field, None)
+        cases = [case for case in cases if not wanted or getattr(case, field) in wanted]
     if arguments.plots:
         plots.check(cases)
     if arguments.list:
@@ -124,6 +130,8 @@ def _compare(arguments):
 
     compare.compare(cases, options, on_row, shlex.join(["infinicore", *sys.argv[1:]]))
     print(f"\n{report.means(rows)}")
+    if any(row["suite"] == "ops" for row in rows):
+        print(report.summary(rows))
     if moved:
         print(f"\n{moved.summary(rows)}")
     if arguments.markdown:
@@ -151,6 +159,8 @@ def _table(arguments):
     except (KeyError, TypeError):
         raise ValueError(f"`{arguments.file}` is not a file of rows: give what `compare --json` wrote") from None
     print(f"{text}\n{report.means(rows)}")
+    if any(row["suite"] == "ops" for row in rows):
+        print(report.summary(rows))
     if moved:
         print(f"\n{moved.summary(rows)}")
     if arguments.plots:

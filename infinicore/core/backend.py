@@ -90,6 +90,10 @@ class Backend:
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
         return kernels.kernel(name, **types)
 
+    def has_kernel(self, address):
+        """Whether a kernel lies at this address."""
+        return address in jit._addresses.values()
+
     def elementwise(self, op, inputs, compute, output):
         """The handle of an elementwise kernel; dtypes are names."""
         source = render.elementwise(op, inputs, compute, output)

@@ -39,6 +39,36 @@ cdef class Known:
         free(self.addresses)
 
 
+cdef class Shown:
+    """A view of an operand: its layout, and where it begins, in elements."""
+    cdef tuple shape, strides
+    cdef int64_t numel, offset
+    cdef bint contiguous
+
+
+cdef Shown _shown(TensorBase x, result):
+    """How `result` shows the memory of `x`; None if it does not."""
+    cdef TensorBase t
+    cdef Shown found
+    if not isinstance(result, TensorBase) or result is x:
+        return None
+    t = <TensorBase>result
+    if t.storage is not x.storage or t.dtype is not x.dtype:
+        return None
+    found = Shown()
+    found.shape, found.strides, found.numel, found.contiguous = t.shape_, t.strides_, t.numel_, t.contiguous_
+    found.offset = (t.address - x.address) // <int64_t>x.dtype.itemsize
+    return found
+
+
+cdef inline TensorBase _show(TensorBase x, Shown how):
+    cdef TensorBase t = _make(x.storage, x.address + how.offset * <int64_t>x.dtype.itemsize, x.dtype, x.device,
+                              how.shape, how.strides, how.numel, how.contiguous)
+    if infinicore_mode & GRAD:
+        t.base = x if x.base is None else x.base
+    return t
+
+
 cdef class Made:
     """A new result: its layout."""
     cdef object dtype
@@ -116,9 +146,16 @@ cdef tuple _key_of(tuple args, tuple names, bint training, list operands, list n
     list, the key has the type, and the list gets the value.
     """
     cdef list parts = [_count(), names]
+    cdef Py_ssize_t i, j
     if not _describe(args, parts, operands, numbers, training) or not operands:
         return None
     parts.append((<TensorBase>operands[0]).device)
+    for i in range(1, len(operands)):
+        for j in range(i):
+            if operands[i] is operands[j]:  # whose address stands where could not be told of two others
+                parts.append(-i)
+                parts.append(j)
+                break
     return tuple(parts)
 
 
@@ -136,7 +173,7 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
 
     Of each: (kernel, its argument block, owners, n, grain); owners say whose address stands where: (place, number of an
     operand, RESULT - k for the new result k, SCRATCH or NUMBER - k, offset in bytes). `results` is a new tensor, or a
-    tuple of such and of numbers of operands. `names` are those of keywords, whose values come last in `args`, and "out"
+    tuple of such, of numbers of operands, and of views as (number, tensor). `names` are those of keywords, whose values come last in `args`, and "out"
     where the caller gave it. `scratch` bytes of workspace. `saved`: for `recall`, what is kept for backward. `writes`:
     (number of an operand, by how much its version grows). `constants` are tensors to keep. `numbers`: how numbers of the call lie in memory, if the
     block points to them, or on GPUs has them; the key then has their types only.
@@ -145,7 +182,7 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     cdef Answer answer = Answer()
     cdef list operands = [], values = [] if numbers else None
     cdef tuple key = _key_of(args, names, saved is not None, operands, values)
-    if key is None or not launches or (numbers and len(values) > NUMBERS):
+    if key is None or not (launches or type(results) is tuple) or (numbers and len(values) > NUMBERS):
         return
     answer.device, answer.scratch, answer.saved = (<TensorBase>operands[0]).device, scratch, saved
     answer.backend = None if answer.device is _cpu else answer.device.backend
@@ -155,7 +192,8 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     if isinstance(results, TensorBase):
         answer.made = _made(results)
     else:
-        answer.results = tuple([x if type(x) is int else _made(x) for x in results])
+        answer.results = tuple([x if type(x) is int else (x[0], _shown(operands[x[0]], x[1])) if type(x) is tuple
+                                else _made(x) for x in results])
     for kernel, block, owners, n, grain in launches:
         if len(block) > MOST:
             return
@@ -315,6 +353,8 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
             storage = <Storage>storages[made]
             found.append(_result(answer, <Made>x, storage, storage.address))
             made += 1
+        elif type(x) is tuple:
+            found.append(_show(<TensorBase>operands[<Py_ssize_t>x[0]], <Shown>x[1]))
         else:
             found.append(operands[x])
     return found[0] if len(found) == 1 else tuple(found)
@@ -354,16 +394,6 @@ cdef _see(dict table, tuple key):
     table[key] = True
 
 
-cdef bint _distinct(list operands):
-    """Whether no tensor is there twice: of such a call, it could not be told whose address stands where."""
-    cdef Py_ssize_t i, j
-    for i in range(1, len(operands)):
-        for j in range(i):
-            if operands[i] is operands[j]:
-                return False
-    return True
-
-
 def make_known(dict table, slow, learn, others, bint apart=False):
     """`slow`, but calls of layouts that `table` has go straight to their launches.
 
@@ -397,8 +427,6 @@ def make_known(dict table, slow, learn, others, bint apart=False):
                     _see(table, key)
                     return slow(*args, **kwargs)
                 if known is True:
-                    if not _distinct(operands):
-                        return slow(*args, **kwargs)
                     table[key] = None  # unless `learn` knows better
                     answer = learn(args, kwargs, values, names)
                     failed = failed + 1 if table.get(key) is None else -MOST_KNOWN
@@ -411,4 +439,54 @@ def make_known(dict table, slow, learn, others, bint apart=False):
     function.__name__ = function.__qualname__ = slow.__name__
     function.__doc__ = slow.__doc__
     function.__signature__ = getattr(slow, "__signature__", None)
+    return function
+
+
+cdef tuple _plain_integers(tuple values):
+    """`values` as a part of a key, if they are integers, None, and flat tuples and lists of them; else None."""
+    cdef list parts = []
+    cdef object kind
+    for x in values:
+        kind = type(x)
+        if kind is tuple or kind is list:
+            for y in x:
+                if type(y) is not int:
+                    return None
+            parts.append((kind, *x))
+        elif kind is int or x is None:
+            parts.append(x)
+        else:
+            return None
+    return tuple(parts)
+
+
+def make_known_view(dict table, slow):
+    """`slow`, whose results show the memory of their input; of layouts that `table` has, without Python.
+
+    Where gradients flow, it is always `slow` that makes the view.
+    """
+    def function(input, *args, **kwargs):
+        cdef tuple key = None, numbers
+        cdef TensorBase x
+        if not kwargs and type(input) is _tensor:
+            x = <TensorBase>input
+            numbers = None if _tracks(x) else _plain_integers(args)
+            if numbers is not None:
+                key = (x.shape_, x.strides_, numbers)
+                known = table.get(key)
+                if known is not None:
+                    if type(known) is Shown:
+                        return _show(x, <Shown>known)
+                    return tuple([_show(x, <Shown>each) for each in known])
+        result = slow(input, *args, **kwargs)
+        if key is not None:
+            if len(table) >= MOST_KNOWN:
+                table.clear()
+            known = [_shown(x, each) for each in result] if type(result) is tuple else _shown(x, result)
+            if known is not None and (type(known) is not list or (known and None not in known)):
+                table[key] = known
+        return result
+    function.__name__ = function.__qualname__ = slow.__name__
+    function.__doc__ = slow.__doc__
+    function.__signature__ = slow.__signature__
     return function

@@ -110,8 +110,11 @@ def deed():
     """Nothing: calls are not known here."""
 
 
-def record_into(records):
-    """Append the launches of this thread to the list `records` too; None ends recording."""
+def record_into(records, learns=False):
+    """Append the launches of this thread to the list `records` too; None ends recording.
+
+    `learns`: not for a graph, but to learn what a call launches, which nobody does here.
+    """
     _thread.recording = records
 
 
@@ -284,10 +287,10 @@ def make_unary(kernels, table, slow, learn, name, doc):
     return function
 
 
-def make_binary(kernels, table, slow, learn, name, doc, rounded=None):
+def make_binary(kernels, table, slow, learn, name, doc, keyword=None, form=None):
     """`function(input, other, *, out=None)` with a fast path for contiguous tensors of one dtype.
 
-    Of one that can be `rounded`, calls with a `rounding_mode` go there.
+    Calls with a `keyword` ("rounding_mode" or "alpha"; None and 1 are as good as none) go to `form`.
     """
 
     def function(input, other, *, out=None):
@@ -301,10 +304,15 @@ def make_binary(kernels, table, slow, learn, name, doc, rounded=None):
 
     def with_mode(input, other, *, out=None, rounding_mode=None):
         if rounding_mode is not None:
-            return rounded(input, other, rounding_mode=rounding_mode, out=out)
+            return form(input, other, rounding_mode=rounding_mode, out=out)
         return function(input, other, out=out)
 
-    made = function if rounded is None else with_mode
+    def with_alpha(input, other, *, out=None, alpha=1):
+        if type(alpha) is not int or alpha != 1:
+            return form(input, other, alpha=alpha, out=out)
+        return function(input, other, out=out)
+
+    made = function if form is None else with_alpha if keyword == "alpha" else with_mode
     made.__name__ = made.__qualname__ = name
     made.__doc__ = doc
     return made
@@ -337,3 +345,13 @@ def recall(table, args):
 def make_known(table, slow, learn, others, apart=False):
     """`slow` itself: `know` fills no table here."""
     return slow
+
+
+def make_known_view(table, slow):
+    """`slow` itself, which makes the views."""
+    return slow
+
+
+def numbers_of(x):
+    """None: NumPy reads values."""
+    return None

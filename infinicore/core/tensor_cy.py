@@ -140,6 +140,7 @@ class Arena:
     def __init__(self, backend):
         self.backend = backend
         self.free = {}
+        self.blocks = []  # all that it ever took
         self.nbytes = 0
         self.closed = False
 
@@ -149,6 +150,7 @@ class Arena:
             return free.pop()
         block = _take(size)
         block.arena = self
+        self.blocks.append(block)
         self.nbytes += size
         return block
 
@@ -161,7 +163,7 @@ class Arena:
         for free in self.free.values():
             for block in free:
                 give_block(block)
-        self.free = {}
+        self.free, self.blocks = {}, []
 
 
 def open_arena(backend):

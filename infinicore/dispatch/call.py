@@ -99,10 +99,10 @@ class Call(Launcher):
         return elementwise(kernels.OPS[name], inputs, out, call=self)
 
     def lapack(self, function, *inputs):
-        """Results of NumPy's linear algebra as the op's: `function` takes and returns arrays, one or several.
+        """Results of NumPy's linear algebra or Fourier transforms as the op's: `function` takes and returns arrays.
 
-        For what the host's LAPACK computes. Outputs take the arrays in the order of `op.outputs`; a matrix that has no
-        result is a ValueError.
+        For what the host's LAPACK and pocketfft compute, one array or several. Outputs take the arrays in the order of
+        `op.outputs`; a matrix that has no result is a ValueError.
         """
         try:
             with np.errstate(all="ignore"):

@@ -189,12 +189,57 @@ def _places(shape, strides, first, device):
 
 def _renew_view(x):
     base = x.base
-    offset = (x.address - base.address) // base.dtype.itemsize
-    inverse = functools.partial(_unstrided, base.shape_, base.strides_, x.shape_, x.strides_, offset)
+    whole, part = (base.shape_, base.strides_), (x.shape_, x.strides_)
+    if base.dtype is x.dtype:
+        offset = (x.address - base.address) // base.dtype.itemsize
+        inverse = functools.partial(_unstrided, *whole, *part, offset)
+    else:
+        inverse = functools.partial(_of_parts, whole, part, x.address - base.address, base.dtype, x.dtype)
     made = ViewNode("as_strided", (edge(base),), ((x.shape_, x.dtype),))
     made.inverse, made.base_node = inverse, base.node
     attach(x, made)
     return made
+
+
+def _of_parts(whole, part, offset, base, own, g):
+    """The gradient of a tensor from that of a view of it, one of which has the parts of the complex other."""
+    real = base if own.kind == "c" else own
+    whole, part = (parts(*own) if kind.kind == "c" else own for own, kind in ((whole, base), (part, own)))
+    g = functions.view_as_real(g) if own.kind == "c" else g
+    g = _unstrided(*whole, *part, offset // real.itemsize, g)
+    return _as_pairs(g) if base.kind == "c" else g
+
+
+def parts(shape, strides):
+    """(shape, strides) of the real and imaginary parts of complex elements, in a last dim of 2."""
+    return (*shape, 2), (*[2 * s for s in strides], 1)
+
+
+def view_parts(x):
+    """A view of a complex tensor as real numbers, with a last dim of 2: its parts."""
+    return _retyped(x, *parts(x.shape_, x.strides_), x.dtype.real, _as_pairs)
+
+
+def _as_pairs(g):
+    """A real tensor with a last dim of 2 as a complex one: a view, or a copy where its layout is none."""
+    fits = g.strides_[-1] == 1 and not any(s % 2 for s in g.strides_[:-1]) and not g.storage_offset() % 2
+    return functions.view_as_complex(g if fits else functions.rearrange(g))
+
+
+def view_pairs(x, dtype):
+    """A view of a real tensor whose last dim has pairs of neighbours as a complex one."""
+    strides = tuple(s // 2 for s in x.strides_[:-1])
+    return _retyped(x, x.shape_[:-1], strides, dtype, lambda g: functions.view_as_real(g))
+
+
+def _retyped(x, shape, strides, dtype, inverse):
+    t = dispatch.view(x, shape, strides)
+    t.dtype = dtype
+    if core_launch.mode() & GRAD:
+        t.base = x if x.base is None else x.base
+        if x.tracked:
+            _attach_view(t, x, inverse)
+    return t
 
 
 def keep_old(x, result):
@@ -218,6 +263,10 @@ def write(x, source, name):
         source = view(source, source.shape_, source.strides_, 0, lambda g: g)  # so that x does not pass for the leaf
     new = edge(source)
     base = x.base
+    if base is not None and base.dtype is not x.dtype and (base.tracked or source.tracked):
+        raise NotImplementedError(
+            f"`{name}` into the parts of a {base.dtype} tensor records no gradients: make a new one with `complex`"
+        )
     if base is None:
         dispatch.copy_into(x, source)
         x.node, x.output, x.tracked = source.node, source.output, source.tracked
@@ -316,20 +365,39 @@ class ElementwiseNode(Node):
             raise released(self.name)
         values = {k: v.get(self.name) if type(v) is Saved else v for k, v in saved.items()}
         values["g"] = gradients[0]
+        turned = gradients[0].dtype.kind == "c" and needs_conjugates(values)
+        if turned:
+            values["g"] = functions.conj(gradients[0])
         results = []
         for name, shape, dtype, _ in self.wanted:
             rule = self.op.gradients[name]
             if rule.parameters == ("g",) and _is_identity(rule.function):
-                result = gradients[0]
-            elif core_launch.mode() & GRAD:
+                result = values["g"]
+            elif turned or core_launch.mode() & GRAD or values["g"].dtype.kind == "c":
                 result = _on_tensors(rule.function)(*[values[p] for p in rule.parameters])
             else:
                 result = dispatch.elementwise(_gradient_op(self.op, name), [values[p] for p in rule.parameters], None)
-            results.append(fit(result, shape, dtype))
+            results.append(fit(functions.conj(result) if turned else result, shape, dtype))
         return results
 
     def release(self):
         self.saved = None
+
+
+def needs_conjugates(values):
+    """Whether rules for a holomorphic function must be turned into those of PyTorch's convention for complex ones.
+
+    A rule gives g f'(z), linear in g; the gradient of a real loss along the real and the imaginary part is
+    g conj(f'(z)), which is the conjugate of what the rule gives for conj(g). Where f' is real, both are the same.
+    `values` are what the rules may ask for, by name.
+    """
+    return any(_is_complex(x) for name, x in values.items() if name != "g" and name[:2] != "g_")
+
+
+def _is_complex(x):
+    if isinstance(x, TensorBase):
+        return x.dtype.kind == "c"
+    return (isinstance(x, (list, tuple)) and any(map(_is_complex, x))) or isinstance(x, (complex, np.complexfloating))
 
 
 @functools.cache
@@ -347,7 +415,7 @@ def released(name):
 
 def record_elementwise(op, inputs, out, result=None):
     """Give the result of an elementwise call its place in the graph, if gradients flow into it."""
-    if op.gradient is None or not out.dtype.is_floating_point:
+    if op.gradient is None or not out.dtype.differentiable:
         return
     wanted, edges, needed = [], [], set()
     for name, x in zip(op.parameters, inputs):
@@ -420,12 +488,16 @@ class OpNode(Node):
         if need.several:
             values.update(zip(["g_" + name for name in self.op.outputs], gradients))
         offered = {}
+        turned = self.op.gradient != "convention" and _any_complex(gradients) and needs_conjugates(values)
+        if turned:
+            values.update({k: _conjugate(x) for k, x in values.items() if k == "g" or k[:2] == "g_"})
         if need.into:
-            values["into"] = self._place(into, offered)
+            values["into"] = (lambda name: None) if turned else self._place(into, offered)
         found = {}
         for rule in need.rules:
             result = rule.function(*[values[p] for p in rule.parameters])
-            found.update(zip(rule.names, result if len(rule.names) > 1 else (result,)))
+            result = result if len(rule.names) > 1 else (result,)
+            found.update(zip(rule.names, [_conjugate(x) for x in result] if turned else result))
         results = []
         for name, position, shape, dtype in self.slots:
             g = found.get(name)
@@ -458,6 +530,17 @@ def _checked(op, name, g, shape, dtype):
     if g.shape_ != shape:
         raise ValueError(f"the derivative of `{op}` gave shape {g.shape_} for `{name}` of shape {shape}")
     return g if g.dtype is dtype else functions.cast(g, dtype)
+
+
+def _any_complex(gradients):
+    return any([g is not None and g.dtype.kind == "c" for g in gradients])
+
+
+def _conjugate(g):
+    """A gradient, or several in a list, conjugated."""
+    if isinstance(g, list):
+        return [_conjugate(x) for x in g]
+    return g if g is None or g.dtype.kind != "c" else functions.conj(g)
 
 
 def _get(value, name):
@@ -521,8 +604,8 @@ class Recorder:
                     saved[name] = _saved_list(value) if isinstance(value, (list, tuple)) else value
             for i, name in need.outputs:
                 if i < len(results):
-                    floating = results[i].dtype.is_floating_point
+                    floating = results[i].dtype.differentiable
                     saved[name] = Saved(alias(results[i]), made if floating else None, i)
         for i, y in enumerate(results):
-            if y.dtype.is_floating_point:
+            if y.dtype.differentiable:
                 attach(y, made, i)

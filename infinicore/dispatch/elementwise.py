@@ -55,9 +55,9 @@ def _result_types(op, inputs):
             raise TypeError(f"`{op.name}` takes no operand of {own}: cast it to another dtype first")
     if common.kind == "s":
         raise TypeError(f"`{op.name}` does not compute in {common}, cast it to another dtype first")
-    if op.result == "bool":
+    if op.result == "bool" and (common.kind != "c" or common.name in op.dtypes):
         return common, bool_
-    if op.result == "float" and not common.is_floating_point:
+    if op.result == "float" and not common.differentiable:
         common = float32
     if common.name not in op.dtypes:
         raise TypeError(f"`{op.name}` takes {', '.join(op.dtypes)}, got {common}")
@@ -92,8 +92,8 @@ def _plan(op, inputs, result, target, device):
             got = mask[0] if isinstance(mask, tuple) else mask.__name__
             raise TypeError(f"`condition` of `{op.name}` must be a bool tensor, got {got}")
     for name, x in zip(op.parameters, inputs):
-        if not isinstance(x, tuple) and not issubclass(x, (int, float, np.number, np.bool_)):
-            raise TypeError(f"`{name}` of `{op.name}` must be a tensor or a real number, got {x.__name__}")
+        if not isinstance(x, tuple) and not issubclass(x, (int, float, complex, np.number, np.bool_)):
+            raise TypeError(f"`{name}` of `{op.name}` must be a tensor or a number, got {x.__name__}")
     plan = _Plan()
     compute, plan.output = _result_types(op, values) if result is None else (result, result)
     plan.numbers, plan.errors = _scalar_dtype(compute), op.errors
@@ -212,7 +212,7 @@ def known_launch(op, inputs, out, y, result=None):
         return None
     signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
     plan = _planned(y.device, op, signature, result, None if out is None else (y.dtype, y.strides_))
-    if op.check is not None and plan.output.kind != "f" and not all(isinstance(x, TensorBase) for x in inputs):
+    if op.check is not None and plan.output.kind not in "fc" and not all(isinstance(x, TensorBase) for x in inputs):
         return None  # it depends on the numbers
     owners, operands, numbers, place = [], 0, 0, len(plan.head)
     for x in inputs:

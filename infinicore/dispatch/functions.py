@@ -12,6 +12,7 @@ import threading
 from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
+from ..device import CPU
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from . import derive, known
@@ -118,6 +119,8 @@ def make_elementwise(op):
     table = {}  # dtype -> entry of the fast path, or None; filled by the first call per dtype
 
     def slow(inputs, out):
+        if op.complex_forms and _has_complex(inputs):
+            return _of_complex(op, inputs, {"out": out})
         if inputs[-1] is None and op.parameters[-1] in op.forms:
             return op.forms[op.parameters[-1]](derive.functions, *inputs, out=out)
         if core_launch.mode() & WATCH:
@@ -130,7 +133,9 @@ def make_elementwise(op):
 
     def learn(inputs, out):
         y = slow(inputs, out)
-        launched = None if inputs[-1] is None else dispatch.known_launch(op, inputs, out, y)
+        if inputs[-1] is None or (op.complex_forms and _has_complex(inputs)):
+            return y
+        launched = dispatch.known_launch(op, inputs, out, y)
         if launched is not None:
             core_launch.know(
                 op.known, inputs, () if out is None else ("out",), y, [launched[0]], 0, numbers=launched[1]
@@ -142,9 +147,10 @@ def make_elementwise(op):
         if count == 1:
             function = core_launch.make_unary(table, op.known, slow, learn, op.name, op.doc)
             return _with_form(function, op) if op.forms else function
-        form = op.forms.get("rounding_mode")
-        rounded = None if form is None else functools.partial(form, derive.functions)
-        return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc, rounded)
+        for keyword, form in op.forms.items():
+            other = functools.partial(form, derive.functions)
+            return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc, keyword, other)
+        return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc)
 
     def bind(inputs, named):
         bound = signature.bind(*inputs, **named)
@@ -241,6 +247,8 @@ def make_composite(op):
 
     def run(*args, out=None, **kwargs):
         values = (*args, *kwargs.values())
+        if op.complex_forms and _has_complex(values):
+            return _of_complex(op, args, {**kwargs, "out": out})
         if core_launch.device_of(values) is None:
             dispatch.one_device(op.name, (*op.parameters[: len(args)], *kwargs), values)
         if out is None:
@@ -267,9 +275,15 @@ def make_composite(op):
             return _watched(op, run, args, kwargs)
         return run(*args, **kwargs)
 
+    def learn(args, kwargs, values, named):
+        if core_launch.tensors(values)[0].device is not CPU:
+            return function(*args, **kwargs)
+        return known.learn(op.known, values, named, lambda: function(*args, **kwargs))
+
     inputs = signature.replace(parameters=list(signature.parameters.values())[1:])
     _described(function, op, inputs, out=None)
-    return _with_fields(function, op) if op.fields else function
+    made = core_launch.make_known(op.known, function, learn, frozenset(("out",)))
+    return _with_fields(made, op) if op.fields else made
 
 
 def _copied(op, out, y):
@@ -278,6 +292,22 @@ def _copied(op, out, y):
     target = call.out(y.shape_, y.dtype)
     dispatch.copy_into(target, y)
     return call.finish(target)
+
+
+def _has_complex(values):
+    """Whether a tensor among the values of a call is complex."""
+    return any([x.dtype.kind == "c" for x in core_launch.tensors(values)])
+
+
+def _of_complex(op, args, kwargs):
+    """A call of an op that is written with others where a tensor is complex."""
+    out = kwargs.pop("out", None)
+    found = op.complex_form(derive.functions, *args, **kwargs)
+    if out is None:
+        return found
+    if core_launch.mode() & GRAD and core_launch.tracked((*args, *kwargs.values())):
+        _refuse_out(op, out)
+    return _copied(op, out, found)
 
 
 def _given(out):
@@ -292,7 +322,12 @@ def _refuse_out(op, out):
 
 def _fast_entry(op, key):
     """The kernel for operands of one dtype, if the fast path may call it."""
-    if key.kind in "bs" or (op.result == "float" and key.kind != "f") or key.name not in op.dtypes:
+    if (
+        key.kind in "bs"
+        or (op.result == "float" and key.kind not in "fc")
+        or (op.complex_forms and key.kind == "c")
+        or key.name not in op.dtypes
+    ):
         return None
     output = bool_ if op.result == "bool" else key
     return core_launch.Entry(dispatch.elementwise_kernel(op, (key.name,) * len(op.parameters), key, output), output)
@@ -316,6 +351,8 @@ def make_function(op):
             args, kwargs = by_own_names(op, names, args, kwargs)
         if typed:
             check_options(op, args, kwargs)
+        if op.complex_forms and _has_complex((*args, *kwargs.values())):
+            return _of_complex(op, args, kwargs)
         given = {}
         for name in outputs:
             value = kwargs.pop(name, None)
@@ -351,6 +388,8 @@ def make_function(op):
             return _watched(op, run, args, kwargs)
         if kwargs or not outputs:
             return run(*args, **kwargs)
+        if op.complex_forms and _has_complex(args):
+            return _of_complex(op, args, kwargs)
         if not (mode & GRAD and core_launch.tracked(args)):
             if typed:
                 check_options(op, args, kwargs)
@@ -383,6 +422,8 @@ def make_function(op):
             args, kwargs = by_own_names(op, names, args, kwargs)
         if typed:
             check_options(op, args, kwargs)
+        if op.complex_forms and _has_complex(values):
+            return _of_complex(op, args, kwargs)
         call = dispatch.Call(op, {} if out is None else {"out": out}, (), False, device_of(args, kwargs))
         if out is not None:
             call.inputs = core_launch.tensors(values)

@@ -4,7 +4,7 @@ The compiled core (`core/launch_cy.pyx`) does the next call of the same layouts 
 """
 
 from ..core import launch as core_launch
-from ..core import layout
+from ..core import layout, memory
 from ..core.tensor_cy import TensorBase
 
 
@@ -26,8 +26,7 @@ def remember(table, args, names, result, call, before, saved=None):
         return
     owners = _Owners()
     for i, x in enumerate(operands):
-        if not owners.enter(x, i):
-            return  # one tensor twice: of two others, the block would hold the first twice
+        owners.enter(x, i)  # of one tensor that is there twice, which the key says, the first counts
     results = []
     several = isinstance(result, tuple)
     for x in result if several else (result,):
@@ -63,6 +62,103 @@ def remember(table, args, names, result, call, before, saved=None):
     if len(new) <= 8 and written.issuperset(core_launch.RESULT - k for k in range(len(new))):
         whole = new[0] if new and not several else tuple(results)
         core_launch.know(table, args, names, whole, launches, scratch, saved, writes, call.constants)
+
+
+def learn(table, args, names, function):
+    """The result of `function()`, a call that makes others, which is entered into a table of known ones.
+
+    All launches on the way are recorded, with the memory that they took: what is neither an operand's nor a result's is
+    workspace. It must have done nothing else.
+    """
+    operands = core_launch.tensors(args)
+    before, records = state_of(operands), []
+    memory.open_arena(operands[0].device.backend)
+    core_launch.record_into(records, True)
+    try:
+        try:
+            result = function()
+        finally:
+            core_launch.record_into(None)
+            arena = memory.leave_arena()
+        _remember_all(table, args, names, operands, result, records, arena, before)
+    finally:
+        arena.close()
+    return result
+
+
+def _remember_all(table, args, names, operands, result, records, arena, before):
+    deeds, versions = state_of(operands)
+    results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
+    if deeds != before[0] + len(records) or not 0 < len(results) <= 8:
+        return
+    places = _Places(operands[0].device.backend)
+    for i, x in enumerate(operands):
+        if not any(x is other for other in operands[:i]):
+            places.enter(x.storage.address, x.storage.nbytes, i, x.address)
+    given, made = [], 0
+    for k, x in enumerate(results):
+        if not isinstance(x, TensorBase) or x.device is not operands[0].device:
+            return
+        same = [i for i, operand in enumerate(operands) if x is operand]
+        block = x.storage.block
+        shown = [i for i, operand in enumerate(operands) if x.storage is operand.storage]
+        if not same and len({id(operands[i]) for i in shown}) == 1:
+            results[k] = shown[0], x
+        elif not same:
+            if block is None or block.arena is not arena or not _is_dense(x, given=False) or block in given:
+                return
+            given.append(block)
+            places.enter(block.address, block.size, core_launch.RESULT - made, x.address)
+            made += 1
+        if same:
+            results[k] = same[0]
+    scratch = 0
+    for block in arena.blocks:
+        if block not in given:
+            places.enter(block.address, block.size, core_launch.SCRATCH, block.address - scratch)
+            scratch += block.size
+    own = {id(x.storage) for x in operands}
+    constants = list({id(x): x for *_, keep, _ in records for x in keep if id(x) not in own}.values())
+    for x in constants:
+        if hasattr(x, "nbytes") and hasattr(x, "address"):
+            places.enter(x.address, x.nbytes, None, 0)
+    launches = []
+    for kernel, block, n, parts, _, _ in records:
+        if not n:
+            continue
+        found = places.of(block)
+        if found is None or kernel & 1:
+            return
+        launches.append((kernel, block, found, n, n // parts if parts > 1 else 0))
+    writes = [(i, now - then) for i, (now, then) in enumerate(zip(versions, before[1])) if now != then]
+    whole = results[0] if result is results[0] else tuple(results)
+    if isinstance(result, list) or (isinstance(result, tuple) and len(result) < 2):
+        return  # what a known call returns is one tensor, or a tuple of several
+    core_launch.know(table, args, names, whole, launches, scratch, None, writes, constants)
+
+
+class _Places:
+    """Which memory belongs to whom: addresses among the numbers of a block."""
+
+    def __init__(self, backend):
+        self._backend = backend
+        self._spans = []  # (first address, one past the last, owner, address that its offsets count from)
+
+    def enter(self, address, nbytes, owner, start):
+        self._spans.append((address, address + max(1, nbytes), owner, start))
+
+    def of(self, block):
+        """(place, owner, offset) of the addresses of a block; None where one of them belongs to two, or to nobody."""
+        found = []
+        for place, value in enumerate(block):
+            owners = [(owner, value - start) for low, high, owner, start in self._spans if low <= value < high]
+            if len(owners) > 1:
+                return None
+            if owners and owners[0][0] is not None:
+                found.append((place, *owners[0]))
+            elif not owners and 1 << 32 <= value < 1 << 47 and not self._backend.has_kernel(value):
+                return None
+        return found
 
 
 class _Owners:

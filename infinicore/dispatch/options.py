@@ -1,14 +1,14 @@
 """The types of options: what the signature of a row says (`diagonal: int = 0`) is checked here, for all rows."""
 
 import functools
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 
 import numpy as np
 
 from ..core.tensor_cy import TensorBase
 
-_WORDS = {int: "an integer", float: "a number", bool: "a bool"}
-_KINDS = {int: Integral, float: Real, bool: (bool, np.bool_)}
+_WORDS = {int: "an integer", float: "a number", complex: "a number", bool: "a bool"}
+_KINDS = {int: Integral, float: Real, complex: Number, bool: (bool, np.bool_)}
 
 
 @functools.cache

@@ -119,7 +119,7 @@ def scalar(value, dtype, device=CPU, exact=False):
     An integer dtype takes a number modulo 2^bits, as arithmetic does, unless it must be `exact`.
     """
     try:
-        sign = value == 0 and str(value)[0] == "-"  # 0.0 and -0.0 are equal as keys
+        sign = value == 0 and str(value)  # 0.0 and -0.0 are equal as keys
         return _scalar(value, type(value), dtype, device, sign, exact)
     except OverflowError:
         raise ValueError(f"the number {value!r} does not fit into {dtype}") from None
@@ -132,6 +132,8 @@ def check_fits(array, dtype):
     """
     import numpy as np
 
+    if array.dtype.kind == "c" and dtype.kind != "c" and np.any(array.imag != 0):
+        raise ValueError(f"a complex number does not fit into {dtype}: take its real part, or a complex dtype")
     if dtype.kind not in "iu" or array.dtype.kind not in "iuf" or not array.size:
         return
     ends = np.iinfo(dtype.numpy)

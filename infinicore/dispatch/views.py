@@ -40,7 +40,7 @@ def make_view(op):
 
     function.__name__ = function.__qualname__ = op.name
     function.__doc__, function.__signature__ = op.doc, signature
-    return function
+    return launch.make_known_view(op.known, function)
 
 
 def _pieces(function, input, args, kwargs, found):

@@ -2,8 +2,7 @@
 
 SciPy, scikit-learn and whatever else is written against the standard compute on tensors through this module. It has
 the standard's names, arguments and promotion (0-dim tensors promote as others do; sums of unsigned integers are
-unsigned) over the functions of the op table, so gradients are recorded as everywhere. There are no complex dtypes and
-no `fft` here. docs/interop.md says more.
+unsigned) over the functions of the op table, so gradients are recorded as everywhere. docs/interop.md says more.
 """
 
 import builtins
@@ -18,6 +17,7 @@ from ..dtype import dtype as _dtype
 from ..dtype import finfo, iinfo, promote_types  # noqa: F401 (names of the standard)
 from ..tensor import creation as _creation
 from ..tensor.kinds import broadcast_shapes, e, inf, nan, newaxis, pi  # noqa: F401 (names of the standard)
+from . import array_fft as fft  # noqa: F401 (a name of the standard)
 from . import array_linalg as linalg
 from .dlpack import from_dlpack as _from_dlpack
 
@@ -29,10 +29,10 @@ _KINDS = {
     "signed integer": "int8 int16 int32 int64",
     "unsigned integer": "uint8 uint16 uint32 uint64",
     "real floating": "float32 float64",
-    "complex floating": "",
+    "complex floating": "complex64 complex128",
 }
 _KINDS["integral"] = f"{_KINDS['signed integer']} {_KINDS['unsigned integer']}"
-_KINDS["numeric"] = f"{_KINDS['integral']} {_KINDS['real floating']}"
+_KINDS["numeric"] = f"{_KINDS['integral']} {_KINDS['real floating']} {_KINDS['complex floating']}"
 _LETTERS = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
             "complex floating": "c", "numeric": "iufc"}  # fmt: skip
 _DTYPES = {name: _dtype(name) for name in f"bool {_KINDS['numeric']}".split()}
@@ -41,8 +41,8 @@ globals().update(_DTYPES)
 # ---- functions of one array and of two, by the names of the table ---------------------------------
 
 _UNARY = {name: name for name in (
-    "abs acos acosh asin asinh atan atanh cos cosh exp expm1 isfinite isinf isnan log log10 log1p log2 logical_not "
-    "reciprocal signbit sin sinh sqrt square tan tanh"
+    "abs acos acosh asin asinh atan atanh conj cos cosh exp expm1 imag isfinite isinf isnan log log10 log1p log2 "
+    "logical_not real reciprocal signbit sin sinh sqrt square tan tanh"
 ).split()} | {"bitwise_invert": "bitwise_not", "negative": "neg", "positive": "positive"}  # fmt: skip
 _BINARY = {name: name for name in (
     "atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign floor_divide hypot "
@@ -97,6 +97,8 @@ globals().update({name: _binary(name, op) for name, op in _BINARY.items()})
 
 def sign(x, /):
     """-1, 0 or 1 by the sign, elementwise; NaN of NaN, where the table's op gives 0."""
+    if x.dtype.kind == "c":
+        return FUNCTIONS["where"](x != x, x, FUNCTIONS["sgn"](x))
     result = FUNCTIONS["sign"](x)
     return FUNCTIONS["where"](x != x, x, result) if x.dtype.is_floating_point else result
 
@@ -482,8 +484,8 @@ def isdtype(dtype, kind):
 def result_type(*arrays_and_dtypes):
     """The common dtype of tensors, dtypes and numbers, of which tensors of 0 dims count as others."""
     found = [getattr(x, "dtype", x) for x in arrays_and_dtypes]
-    numbers = [x for x in found if isinstance(x, (int, float))]
-    dtypes = [_dtype(x) for x in found if not isinstance(x, (int, float))]
+    numbers = [x for x in found if isinstance(x, (int, float, complex))]
+    dtypes = [_dtype(x) for x in found if not isinstance(x, (int, float, complex))]
     if not dtypes:
         raise ValueError(f"`arrays_and_dtypes` must have a tensor or a dtype, got {arrays_and_dtypes}")
     common = functools.reduce(promote_types, dtypes)
@@ -496,7 +498,7 @@ def can_cast(from_, to, /):
 
 
 class _Info:
-    """What the namespace can do (`__array_namespace_info__`): no complex dtypes, no `fft`."""
+    """What the namespace can do (`__array_namespace_info__`)."""
 
     def capabilities(self):
         """What the standard leaves open."""
@@ -511,10 +513,10 @@ class _Info:
         return [current()]
 
     def default_dtypes(self, *, device=None):
-        """Dtypes of new tensors. There is no complex one."""
+        """Dtypes of new tensors."""
         usable(device)
-        return {"real floating": _dtype("float32"), "complex floating": None, "integral": _dtype("int64"),
-                "indexing": _dtype("int64")}  # fmt: skip
+        return {"real floating": _dtype("float32"), "complex floating": _dtype("complex64"),
+                "integral": _dtype("int64"), "indexing": _dtype("int64")}  # fmt: skip
 
     def dtypes(self, *, device=None, kind=None):
         """The dtypes of the standard, by name: all, or those of a kind or of one of several."""

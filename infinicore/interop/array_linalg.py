@@ -1,4 +1,4 @@
-"""The `linalg` of the array API standard over the framework's: all of it but `eig` and `eigvals` (complex)."""
+"""The `linalg` of the array API standard over the framework's."""
 
 from ..core import layout
 from ..dispatch.functions import FUNCTIONS
@@ -66,7 +66,9 @@ def _same(name):
     return function
 
 
-det, eigh, eigvalsh, inv, slogdet, svdvals = map(_same, ("det", "eigh", "eigvalsh", "inv", "slogdet", "svdvals"))
+det, eig, eigh, eigvals, eigvalsh, inv, slogdet, svdvals = map(
+    _same, ("det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "slogdet", "svdvals")
+)
 
 
 def cholesky(x, /, *, upper=False):

@@ -8,10 +8,15 @@ from ..device import CPU, Device
 from ..dtype import dtype as to_dtype
 
 _CPU, _CUDA, _PINNED, _MANAGED = 1, 2, 3, 13  # kinds of DLPack devices
-_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _BFLOAT = 4
 _NAMES = {(0, n): f"int{n}" for n in (8, 16, 32, 64)} | {(1, n): f"uint{n}" for n in (8, 16, 32, 64)}
-_NAMES |= {(2, n): f"float{n}" for n in (16, 32, 64)} | {(4, 16): "bfloat16", (6, 8): "bool"}
+_NAMES |= {(2, n): f"float{n}" for n in (16, 32, 64)} | {
+    (4, 16): "bfloat16",
+    (5, 64): "complex64",
+    (5, 128): "complex128",
+    (6, 8): "bool",
+}
 
 
 class _DLTensor(ctypes.Structure):

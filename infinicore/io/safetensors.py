@@ -28,6 +28,7 @@ DTYPES = {
     "U64": "uint64",
     "I64": "int64",
     "F64": "float64",
+    "C64": "complex64",
     "F8_E4M3": "float8_e4m3",
     "F8_E5M2": "float8_e5m2",
 }

@@ -45,6 +45,9 @@ class Parameter(_Owned):
     def __repr__(self):
         return "Parameter containing:\n" + super().__repr__()
 
+    def __copy__(self):
+        return type(self)(self.detach(), self.requires_grad)
+
     def __deepcopy__(self, memo):
         copy = memo.get(id(self))
         if copy is None:
@@ -69,6 +72,9 @@ class Buffer(_Owned):
 
     def __init__(self, data=None, *, persistent=True):
         pass
+
+    def __copy__(self):
+        return type(self)(self, persistent=self.persistent)
 
     def __deepcopy__(self, memo):
         copy = memo.get(id(self))

@@ -16,7 +16,7 @@ BOTH = ("numpy", "torch")
 LLM = ("transformers", "llama.cpp")
 
 # how far two sides may differ, relative to the largest value of the result
-TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 4e-3}
+TOLERANCE = {"int64": 0.0, "float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 4e-3}
 
 
 def times_better(unit, figure, other):
@@ -30,21 +30,39 @@ class Skip(Exception):
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Input:
-    """One array: normal numbers, an integer `index` below `high`, a `permutation` of 0, 1, ..., or a `bool`."""
+    """One array: normal numbers, or what `kind` names (`_MADE`), with numbers from `low` to `high`.
+
+    `layout` "transposed" and "sliced": a side shows the last two dims exchanged, or rows with gaps between them.
+    """
 
     shape: tuple[int, ...]
     kind: str = "normal"
-    high: int = 0
+    high: float = 0
     scale: float = 1.0
+    low: float = 0
+    layout: str = "contiguous"
 
     def make(self, rng):
-        if self.kind == "index":
-            return rng.integers(0, self.high, self.shape, dtype=np.int64)
-        if self.kind == "permutation":
-            return rng.permutation(np.prod(self.shape)).reshape(self.shape)
-        if self.kind == "bool":
-            return rng.random(self.shape) < 0.5
-        return rng.standard_normal(self.shape, dtype=np.float32) * np.float32(self.scale)
+        if self.kind == "normal":
+            return rng.standard_normal(self.shape, dtype=np.float32) * np.float32(self.scale)
+        return _MADE[self.kind](self, rng)
+
+
+def _definite(given, rng):
+    x = rng.standard_normal(given.shape, dtype=np.float32)
+    return x @ np.swapaxes(x, -1, -2) / given.shape[-1] + np.eye(given.shape[-1], dtype=np.float32)
+
+
+_MADE = {
+    "index": lambda x, rng: rng.integers(0, x.high, x.shape, dtype=np.int64),
+    "permutation": lambda x, rng: rng.permutation(np.prod(x.shape)).reshape(x.shape),
+    "permutations": lambda x, rng: rng.permuted(np.broadcast_to(np.arange(x.shape[-1]), x.shape), axis=-1),  # of rows
+    "bool": lambda x, rng: rng.random(x.shape) < 0.5,
+    "uniform": lambda x, rng: rng.uniform(x.low, x.high, x.shape).astype(np.float32),
+    "sorted": lambda x, rng: np.sort(rng.standard_normal(x.shape, dtype=np.float32)),
+    "definite": _definite,
+    "pivots": lambda x, rng: np.arange(1, x.shape[0] + 1, dtype=np.int32),  # no rows exchanged
+}
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -77,7 +95,10 @@ class Case:
     compared: bool = True  # False: the sides may rightly differ, and results are not compared
     repeat: bool = True  # False: one call per turn, where repeating costs too much or means nothing
     rounds: int | None = None  # turns of each side; None: the run's number
+    turn_s: float | None = None  # how long a turn takes; None: the run's time. The results are then compared first
     base: tuple[str, str] | None = None  # (name, dtype) of the row of the suite that ours is also set against
+    family: str = ""  # of the op, where a case belongs to a row of the op table
+    layout: str = ""  # of its tensors, likewise
     series: str | None = None  # the curve of the plots that this case is a point of, at `x`
     x: float | None = None
     device: str = "cpu"  # where both sides compute; on a GPU calls are timed by its events,

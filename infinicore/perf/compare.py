@@ -193,7 +193,7 @@ def _take_turns(case, sides, options, notes):
     for side in sides:
         # the limit always fills its turn: one call of 1 ms from a stopped process finds half the rate, or less
         if case.repeat or side.name == "limit":
-            attempt(lambda side: side.calibrate(options.turn_s), side)
+            attempt(lambda side: side.calibrate(case.turn_s or options.turn_s), side)
     for i in range(options.rounds(case)):
         k = i % max(1, len(lasting))
         for side in lasting[k:] + lasting[:k]:
@@ -214,17 +214,29 @@ def _error(case, sides):
             continue
         if ours.shape != theirs.shape:
             return None, f"RESULTS DIFFER: ours has another number of elements than {side.name}"
-        scale = 1.0 if case.absolute else float(np.max(np.abs(theirs), initial=0.0)) or 1.0
-        error = float(np.max(np.abs(ours - theirs), initial=0.0)) / scale
+        error = _difference(ours, theirs, case.absolute)
         if not error <= case.allowed_error:  # also when it is NaN
             return error, f"RESULTS DIFFER from {side.name} by {error:.1e} (allowed {case.allowed_error:.0e})"
         worst = error if worst is None else max(worst, error)
     return worst, None
 
 
+def _difference(ours, theirs, absolute=False):
+    """The largest difference of two arrays, relative to the largest number of `theirs` unless `absolute`.
+
+    Infinities and NaN must stand at the same places, or it is infinite.
+    """
+    numbers = np.isfinite(theirs)
+    if not np.array_equal(ours[~numbers], theirs[~numbers], equal_nan=True):
+        return float("inf")
+    ours, theirs = ours[numbers], theirs[numbers]
+    scale = 1.0 if absolute else float(np.max(np.abs(theirs), initial=0.0)) or 1.0
+    return float(np.max(np.abs(ours - theirs), initial=0.0)) / scale
+
+
 def _row(case, sides, limit, share, options):
     """The report's row from what was measured."""
-    values = {side.name: case.value(side.median) for side in sides}
+    values = {side.name: case.value(side.median) for side in sides if side.measured}
     ours = values.pop("ours", None)
     best = max if case.higher_is_better else min
     against = options.peer if options.peer in values else best(values, key=values.get, default=None)
@@ -243,6 +255,8 @@ def _row(case, sides, limit, share, options):
         "limit_fraction": times_better(case.unit, ours, case.value(limit_s)) if ours and limit else None,
         "series": case.series,
         "x": case.x,
+        "family": case.family,
+        "layout": case.layout,
     }
 
 
@@ -252,16 +266,25 @@ def run_case(case, options, workers, folder=None):
         return _run_ranks(case, options, folder)
     sides, notes = _prepare(case, options, workers, folder)
     limit, share = _limit(case, options, workers, notes) if sides else (None, 0.0)
-    lasting = _take_turns(case, [*filter(None, [limit]), *sides], options, notes)
-    limit, sides = limit if limit in lasting else None, [side for side in lasting if side is not limit]
-    try:
-        error, difference = _error(case, sides)
-    except RuntimeError as failure:
-        error, difference = None, str(failure)
+    error, difference = _checked(case, sides) if case.turn_s else (None, None)
+    if difference is None:
+        lasting = _take_turns(case, [*filter(None, [limit]), *sides], options, notes)
+        limit, sides = limit if limit in lasting else None, [side for side in lasting if side is not limit]
+        if not case.turn_s:
+            error, difference = _checked(case, sides)
+    else:  # what is wrong has no speed
+        limit = None
     for side in sides:
         side.worker.ask("release")
     row = _row(case, sides, limit, share, options)
     return {**row, "error": error, "notes": [*filter(None, [difference]), *notes]}
+
+
+def _checked(case, sides):
+    try:
+        return _error(case, sides)
+    except RuntimeError as failure:
+        return None, str(failure)
 
 
 def _run_ranks(case, options, folder):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import op_sides
 from .process import python
 
 MODULES = {
@@ -288,7 +289,9 @@ def _torch(case):
         return value.to(getattr(torch, case.dtype)) if value.is_floating_point() else value
 
     names = {"torch": torch, "F": F, **case.options}
-    names.update({name: tensor(array) for name, array in case.arrays().items()})
+    names.update({name: _in_layout(tensor(array), case.inputs[name]) for name, array in case.arrays().items()})
+    if case.op == "table":
+        return op_sides.torch_call(case, names)
     table = TORCH if case.device == "cpu" else TORCH | _TORCH_ON_GPU
     return _timed(table[case.op], names, lambda value: value.double().cpu().numpy(), torch, case)
 
@@ -301,9 +304,21 @@ def _ours(case):
         return value.to(getattr(infinicore, case.dtype)) if array.dtype == np.float32 else value
 
     names = {"infinicore": infinicore, "np": np, **case.options}
-    names.update({name: tensor(array) for name, array in case.arrays().items()})
+    names.update({name: _in_layout(tensor(array), case.inputs[name]) for name, array in case.arrays().items()})
+    if case.op == "table":
+        return op_sides.our_call(case, names)
     to_array = lambda value: np.asarray(value.cpu().numpy(), np.float64)
     return _timed(OURS[case.op], names, to_array, infinicore, case)
+
+
+def _in_layout(value, given):
+    """A tensor with the same values in the layout that its input asks for."""
+    if given.layout == "contiguous" or len(given.shape) < 2:
+        return value
+    if given.layout == "transposed":
+        return value.transpose(-1, -2).contiguous().transpose(-1, -2)
+    wide = value.repeat(*[1] * (len(given.shape) - 1), 2)  # every row twice
+    return wide[..., : given.shape[-1]]
 
 
 _SIDES = {"ours": _ours, "numpy": _numpy, "torch": _torch}

@@ -40,6 +40,24 @@ def means(rows):
     return "\n".join(lines)
 
 
+def summary(rows, worst=20):
+    """Of the rows of the suite `ops`, for each layout: geometric mean, shares that are behind, and the worst rows."""
+    lines = []
+    for layout in ("contiguous", "transposed", "sliced", "small"):
+        found = [row for row in rows if row.get("layout") == layout and row["ratio"]]
+        if not found:
+            continue
+        ratios = [row["ratio"] for row in found]
+        behind = sum(ratio < 0.9 for ratio in ratios)
+        mean, far = statistics.geometric_mean(ratios), sum(ratio < 0.6 for ratio in ratios)
+        lines.append(f"{layout}: geometric mean {mean:.2f} x in {len(found)} rows")
+        lines[-1] += f"; {behind} ({behind / len(found):.1%}) below 0.9 x, {far} below 0.6 x; the worst:"
+        for row in sorted(found, key=lambda row: row["ratio"])[:worst]:
+            ours, theirs = number(row["ours"]), number(row["peers"][row["against"]])
+            lines.append(f"  {row['ratio']:.2f} x  {row['case']}, {row['dtype']}: {ours} us beside {theirs}")
+    return "\n".join(lines)
+
+
 def _percent(value):
     return "-" if value is None else f"{value:.0%}"
 

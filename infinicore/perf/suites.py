@@ -1,10 +1,11 @@
 """The table of cases: what `infinicore perf compare` measures, suite by suite."""
 
-from . import cuda_cases, kernel_cases, model_cases, ranks, scaling_cases, serving_cases, train_cases
+from . import cuda_cases, kernel_cases, model_cases, op_cases, ranks, scaling_cases, serving_cases, train_cases
 
 SUITES = {
     "kernels": kernel_cases.KERNELS,
     "dispatch": kernel_cases.DISPATCH,
+    "ops": (op_cases.table,),
     "generate": (model_cases.generate,),
     "quantised": (model_cases.quantised,),
     "train": train_cases.TRAIN,

@@ -65,8 +65,24 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
 
 
 @makes_leaf
+def empty_strided(size, stride, *, dtype=None, device=None):
+    """As `strided_empty`, by PyTorch's name."""
+    return strided_empty(size, stride, dtype=dtype, device=device)
+
+
+@makes_leaf
+def empty_permuted(size, physical_layout, *, dtype=None, device=None):
+    """An uninitialised tensor whose dims lie in memory in the order `physical_layout`, the outermost first."""
+    shape, order = _shape(size), tuple(physical_layout)
+    if sorted(order) != list(range(len(shape))):
+        raise ValueError(f"`physical_layout` must be a permutation of {len(shape)} dims, got {order}")
+    t = empty([shape[d] for d in order], dtype=dtype, device=device)
+    return t.permute(sorted(range(len(order)), key=order.__getitem__))
+
+
+@makes_leaf
 def full(size, fill_value, *, out=None, dtype=None, device=None):
-    """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, int64 or bool) unless given."""
+    """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, complex64, int64, bool) unless given."""
     if out is not None:
         return _given(out, _shape(size), dtype, device).fill_(fill_value)
     place = usable(device)
@@ -139,6 +155,8 @@ def arange(start, end=None, step=1, *, dtype=None, device=None):
     start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
     whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
     wanted = to_dtype(dtype) if dtype is not None else int64 if whole else float32
+    if wanted.kind == "c":
+        raise TypeError(f"`dtype` of `arange` must be real, got {wanted}: cast the result")
     if (end - start) * step < 0:
         raise ValueError(f"`end` {end} of `arange` cannot be reached from `start` {start} by `step` {step}")
     if wanted is int64:
@@ -242,7 +260,7 @@ def tensor(data, *, dtype=None, device=None):
 
 def _own_dtype(data, array):
     """The dtype of data by PyTorch's rules, under which Python's floats are float32; `array` is NumPy's idea of it."""
-    if isinstance(data, np.ndarray) or (array.size and array.dtype.name not in ("float64", "uint64")):
+    if isinstance(data, np.ndarray) or (array.size and array.dtype.name not in ("float64", "uint64", "complex128")):
         return to_dtype(array.dtype)
     if not array.size:
         return float32
@@ -253,7 +271,7 @@ def _dtype_of(kind, array):
     """The dtype of one of `_kinds` by itself; what only NumPy understands (a `range`) has that of the `array`."""
     if isinstance(kind, (np.dtype, DType)) or issubclass(kind, np.generic):
         return to_dtype(kind)
-    if issubclass(kind, (int, float)):
+    if issubclass(kind, (int, float, complex)):
         return number_type(kind)
     return float32 if array.dtype == np.float64 else to_dtype(array.dtype)
 

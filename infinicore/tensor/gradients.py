@@ -45,8 +45,10 @@ class Gradients:
 
     def requires_grad_(self, requires_grad=True):
         """Ask for (or no longer for) a gradient of this leaf; returns it."""
-        if requires_grad and not self.dtype.is_floating_point:
-            raise TypeError(f"only floating-point tensors can require gradients, got {self.dtype}: cast it first")
+        if requires_grad and not self.dtype.differentiable:
+            raise TypeError(
+                f"only floating-point and complex tensors can require gradients, got {self.dtype}: cast it first"
+            )
         if not requires_grad and self.node is not None:
             raise ValueError(f"`requires_grad` of a result of `{self.node.name}` cannot be turned off: use `.detach()`")
         self.tracked = bool(requires_grad)

@@ -35,6 +35,13 @@ class Makes:
         return Makes.new_empty(self, size, dtype=dtype, device=device).fill_(fill_value)
 
     @makes_leaf
+    def new_empty_strided(self, size, stride, *, dtype=None, device=None):
+        """An uninitialised tensor with the given strides (in elements)."""
+        from .creation import strided_empty
+
+        return strided_empty(size, stride, dtype=dtype or self.dtype, device=device or self.device)
+
+    @makes_leaf
     def new_tensor(self, data, *, dtype=None, device=None):
         """A tensor of the values of `data`, always a copy, in the dtype of this one unless given."""
         from .creation import tensor

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 
-from ..dtype import bool_, float32, int64
+from ..dtype import bool_, complex64, float32, int64
 
 _DEFAULTS = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
 _PROFILES = {
@@ -43,7 +43,9 @@ def format_tensor(x):
     formatter = None
     if x.dtype.kind in "fs":
         array = array.astype(np.float64)
-        formatter = _float_formatter(array)
+        formatter = {"float_kind": _float_formatter(array)}
+    elif x.dtype.kind == "c":
+        formatter = {"complex_kind": _complex_formatter(array)}
     body = np.array2string(
         array,
         separator=", ",
@@ -51,12 +53,24 @@ def format_tensor(x):
         threshold=_options["threshold"],
         edgeitems=_options["edgeitems"],
         max_line_width=_options["linewidth"],
-        formatter={"float_kind": formatter} if formatter else None,
+        formatter=formatter,
     )
     notes = "" if x.numel_ else f", size={tuple(x.shape_)}"
-    if x.dtype not in (float32, int64, bool_):
+    if x.dtype not in (float32, int64, bool_, *[complex64] * bool(x.numel_)):
         notes += f", dtype={x.dtype!r}"
     return f"tensor({body}{notes})"
+
+
+def _complex_formatter(array):
+    """Real and imaginary parts by themselves, each in a width of its own."""
+    array = array.astype(np.complex128)
+    real, imag = _float_formatter(array.real), _float_formatter(array.imag)
+
+    def text(v):
+        end = imag(v.imag).lstrip()
+        return f"{real(v.real)}{'' if end[0] in '+-' else '+'}{end}j"
+
+    return text
 
 
 def _float_formatter(array):

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 
 from .. import dispatch, kernels
+from ..core import launch as core_launch
 from ..core import layout
 from ..core.tensor_cy import TensorBase
 from ..device import CPU, Device, gpu, named, usable
@@ -20,10 +21,12 @@ from ..interop.dlpack import dlpack_device, to_dlpack
 from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
 from ..kernels.cuda.driver import device_count
 from .draws import Draws
+from .facts import Facts
 from .formats import contiguous_format, row_major
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
 from .makes import Makes
+from .parts import Parts
 from .printing import format_tensor
 from .views import Views
 
@@ -63,11 +66,12 @@ class Size(tuple):
 _TYPES = {
     "float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "bool": "Bool",
     "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+    "complex64": "ComplexFloat", "complex128": "ComplexDouble",
     "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
 }  # fmt: skip
 
 
-class Tensor(Views, Makes, Draws, Gradients, TensorBase):
+class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
     """An n-dimensional array on a device. Make one with `infinicore.tensor`, `zeros`, `from_numpy`, ..."""
 
     __slots__ = ()
@@ -178,11 +182,7 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
     def __setitem__(self, index, value):
         basic = basic_index(self.shape_, self.strides_, index)
         if not isinstance(value, TensorBase):
-            value = (
-                dispatch.scalar(value, self.dtype, self.device, exact=True)
-                if np.isscalar(value)
-                else from_numpy(np.asarray(value).astype(self.dtype.numpy), device=self.device)
-            )
+            value = self._of_numbers(value)
         if basic is not None:
             if len(value.shape_) > len(basic[0]):
                 value = without_leading_ones(value)
@@ -201,6 +201,15 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
             view.copy_(FUNCTIONS["index_put"](view, indices, value))
         else:
             FUNCTIONS["index_put"](view, indices, value, out=view)
+
+    def _of_numbers(self, value):
+        """A number, an array or lists as a tensor of this dtype."""
+        if np.isscalar(value):
+            return dispatch.scalar(value, self.dtype, self.device, exact=True)
+        array = np.asarray(value)
+        if array.dtype.kind == "c":
+            dispatch.check_fits(array, self.dtype)
+        return from_numpy(array.astype(self.dtype.numpy), device=self.device)
 
     # ---- copies and conversions ----
 
@@ -252,38 +261,24 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         """The n-th derivative of `digamma`."""
         return FUNCTIONS["polygamma"](n, self)
 
-    def add(self, other, *, alpha=1, out=None):
-        """`self + alpha * other`."""
-        return FUNCTIONS["add"](self, other if alpha == 1 else other * alpha, out=out)
-
-    def sub(self, other, *, alpha=1, out=None):
-        """`self - alpha * other`."""
-        return FUNCTIONS["sub"](self, other if alpha == 1 else other * alpha, out=out)
-
-    def add_(self, other, *, alpha=1):
-        """As `add`, into this tensor; returns it."""
-        return _into(self, FUNCTIONS["add"], (other if alpha == 1 else other * alpha,), {})
-
-    def sub_(self, other, *, alpha=1):
-        """As `sub`, into this tensor; returns it."""
-        return _into(self, FUNCTIONS["sub"], (other if alpha == 1 else other * alpha,), {})
-
     def to(self, *args, dtype=None, device=None, non_blocking=False, copy=False, memory_format=contiguous_format):
-        """On another device, or as another dtype (in either order, or by name).
+        """On another device, or as another dtype (in either order, or by name); bools are `non_blocking` and `copy`.
 
         With `non_blocking`, a copy from pinned memory (`pin_memory`) to a GPU may still be under way when this returns.
         """
         if memory_format is not contiguous_format:
             row_major(memory_format)
+        switches = [arg for arg in args if isinstance(arg, bool)]  # PyTorch's `non_blocking` and `copy`, in this order
+        non_blocking, copy = non_blocking or switches[:1] == [True], copy or switches[1:2] == [True]
         for arg in args:
+            if isinstance(arg, bool):
+                continue
             if isinstance(arg, Device) or named(arg):
                 device = arg
             elif isinstance(arg, Tensor):
                 dtype, device = arg.dtype, arg.device
-            elif isinstance(arg, int) and not isinstance(arg, bool):  # the number of a GPU
+            elif isinstance(arg, int):  # the number of a GPU
                 device = f"cuda:{arg}"
-            elif isinstance(arg, bool):  # PyTorch's third argument
-                non_blocking = arg
             else:
                 dtype = arg
         place = self.device if device is None else usable(device)
@@ -341,6 +336,11 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         return array_ufunc(ufunc, method, inputs, options)
 
+    def __array_function__(self, function, types, args, kwargs):
+        from ..interop.array_function import array_function
+
+        return array_function(function, args, kwargs)
+
     def __array_namespace__(self, *, api_version=None):
         from ..interop import array_api
 
@@ -350,13 +350,15 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
 
     def tolist(self):
         """Nested Python lists of the elements (a number, for a 0-dim tensor)."""
-        return self._values().tolist()
+        found = core_launch.numbers_of(self) if len(self.shape_) == 1 else None
+        return self._values().tolist() if found is None else found
 
     def item(self):
         """The one element as a Python number."""
         if self.numel_ != 1:
             raise ValueError(f"`item` needs a tensor of one element, got shape {self.shape_}")
-        return self._values().reshape(()).item()
+        found = core_launch.numbers_of(self)
+        return self._values().reshape(()).item() if found is None else found[0]
 
     def __bool__(self):
         if self.numel_ != 1:
@@ -364,10 +366,10 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         return self.item() != 0
 
     def __float__(self):
-        return float(self.item())
+        return float(_real_number(self.item()))
 
     def __int__(self):
-        return int(self.item())
+        return int(_real_number(self.item()))
 
     def __format__(self, spec):
         if self.shape_ and spec:
@@ -396,6 +398,9 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
         data = self.detach().contiguous().view(-1)._values().view(np.uint8).tobytes()
         return _rebuild, (data, self.dtype, self.shape_, self.tracked, str(self.device))
 
+    def __copy__(self):
+        return self.detach().requires_grad_(self.tracked)  # the same memory, as PyTorch's
+
     def __deepcopy__(self, memo):
         if self.node is not None:
             raise ValueError(f"a result of `{self.node.name}` cannot be copied deeply: call `.detach()` on it first")
@@ -408,6 +413,15 @@ class Tensor(Views, Makes, Draws, Gradients, TensorBase):
             return
         with open(filename, "wb") as file:
             file.write(self.contiguous().view(-1)._values().tobytes())
+
+
+def _real_number(value):
+    """A number without an imaginary part; ValueError for another one."""
+    if type(value) is complex:
+        if value.imag:
+            raise ValueError(f"the complex number {value} is no real one: take its `real` part")
+        return value.real
+    return value
 
 
 def _rebuild(data, dtype, shape, requires_grad=False, device=None):
@@ -492,7 +506,7 @@ def _itself(function):
 
 # Others than elementwise ones that have a form `name_`, which works in place.
 _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatter", "scatter_add", "tril", "triu")
-_IN_PLACE += ("logical_and", "logical_not", "logical_or", "logical_xor")
+_IN_PLACE += ("clip", "eq", "ge", "gt", "le", "lt", "ne", "logical_and", "logical_not", "logical_or", "logical_xor")
 _IN_PLACE += ("addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "deg2rad", "float_power", "index_copy")
 _IN_PLACE += ("index_fill", "index_reduce", "ldexp", "masked_scatter", "mvlgamma", "nan_to_num", "put", "rad2deg")
 _IN_PLACE += ("renorm", "scatter_reduce", "sinc")
@@ -537,7 +551,7 @@ def _attach():
 
 def _operator(function):
     def forward(self, other):
-        if not isinstance(other, (Tensor, int, float, np.number)):
+        if not isinstance(other, (Tensor, int, float, complex, np.number)):
             return NotImplemented
         return function(self, other)
 
@@ -546,7 +560,7 @@ def _operator(function):
 
 def _reflected(function):
     def backward(self, other):
-        if not isinstance(other, (Tensor, int, float, np.number)):
+        if not isinstance(other, (Tensor, int, float, complex, np.number)):
             return NotImplemented
         return function(other, self)
 
@@ -577,8 +591,8 @@ def _operators():
     for symbol, name in _BINARY.items():
         function = FUNCTIONS[name]
         found[f"__{symbol}__"] = (_power if symbol == "pow" else _operator)(function)
+        found[f"__r{symbol}__"] = _reflected(function)
         if symbol != "matmul":
-            found[f"__r{symbol}__"] = _reflected(function)
             found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         found[f"__{name}__"] = _operator(FUNCTIONS[name])
@@ -596,8 +610,9 @@ def _conversion(name, target):
     return method
 
 
-for _name in ("float", "double", "half", "bfloat16", "long", "int", "bool"):
-    setattr(Tensor, _name, _conversion(_name, dtype(_name)))
+_CONVERSIONS = {name: name for name in "float double half bfloat16 long int short bool cfloat cdouble".split()}
+for _name, _value in (_CONVERSIONS | {"byte": "uint8", "char": "int8"}).items():
+    setattr(Tensor, _name, _conversion(_name, dtype(_value)))
 _attach()
 _OPERATORS = _operators()
 for _name, _value in _OPERATORS.items():

@@ -58,6 +58,40 @@ class Views:
         """As `unsqueeze`, of this tensor itself; returns it."""
         return derive.take_layout(self, self.unsqueeze(dim), "unsqueeze_")
 
+    def t_(self):
+        """As `t`, of this tensor itself; returns it."""
+        return derive.take_layout(self, self.t(), "t_")
+
+    def transpose_(self, dim0, dim1):
+        """As `transpose`, of this tensor itself; returns it."""
+        return derive.take_layout(self, self.transpose(dim0, dim1), "transpose_")
+
+    swapaxes_ = swapdims_ = transpose_
+
+    def resize_(self, *sizes):
+        """A row-major tensor of another shape, in the same memory if it is large enough; returns the tensor.
+
+        Elements that were not there before are not initialised. Raises ValueError for a tensor that requires grad.
+        """
+        if self.tracked:
+            raise ValueError("`resize_` takes no tensor that requires grad: call `.detach()` on it first")
+        shape = layout.checked_shape(layout.sizes(sizes))
+        count, left = layout.count(shape), self.storage.nbytes - (self.address - self.storage.address)
+        if count * self.dtype.itemsize > left:
+            t = dispatch.empty(shape, self.dtype, None, self.device)
+            if self.numel_:
+                dispatch.copy_into(t.view(-1)[: self.numel_], self)
+            strides, source = t.strides_, t
+        else:
+            strides, source = layout.contiguous_strides(shape), self
+        self.set_layout(source.storage, source.address, self.dtype, self.device, shape, strides, count, True)
+        self.storage.version += 1
+        return self
+
+    def resize_as_(self, other):
+        """As `resize_`, to the shape of another tensor."""
+        return self.resize_(_shape_of(other, "resize_as_"))
+
     def view(self, *shape):
         """The same memory with another shape; one size may be -1. With a dtype: the bits as that dtype."""
         if len(shape) == 1 and isinstance(shape[0], DType):

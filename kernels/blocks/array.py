@@ -14,6 +14,7 @@ PIECE = Block("x | start length")
 # ---- new elements ----
 
 FILLED = Block("y | value")  # the bits of an element
+FILLED_PAIRS = Block("y | low high")  # those of an element of 16 bytes
 TRIANGLE = Block("x y | rows columns x_stride diagonal upper")
 ONE_HOT = Block("index y | classes")
 COUNT_NONZERO = Block("x counts | numel step")  # of chunks of `step` elements

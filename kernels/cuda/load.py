@@ -31,6 +31,7 @@ def kernel(description, args, n, count, streams):
     return host.launch(description, args, n, count, streams)
 '''
 
+_WIDEST = {"complex64", "complex128", "uint128"}  # the last is complex128 where it is only moved
 _worker = None
 _lock = threading.RLock()
 
@@ -88,6 +89,11 @@ def compiled(name, source, arch, shape):
     return path, int(words), ptx
 
 
+def _refuse_complex(name, types):
+    if not _WIDEST.isdisjoint(x for x in types if isinstance(x, str)):
+        raise NotImplementedError(f"`{name}` of complex tensors has no kernel for GPUs: move them with `.cpu()` first")
+
+
 class Kernels:
     """The kernels of one GPU, and what their launches share: the word for errors."""
 
@@ -108,6 +114,7 @@ class Kernels:
         key = (name, *parameters.items())
         found = self._handles.get(key)
         if found is None:
+            _refuse_complex(name, parameters.values())
             label = "-".join([name, *(str(getattr(v, "name", v)) for v in parameters.values())])
             device = "cuda" if policy.is_own(name) else "cpu"
             source = render.stub(name, parameters, device)
@@ -126,6 +133,7 @@ class Kernels:
 
     def elementwise(self, op, inputs, compute, output, strided):
         """The handle of an elementwise kernel; dtypes are names."""
+        _refuse_complex(op.name, (*inputs, output))
         source = cuda_render.elementwise(op, inputs, compute, output, strided)
         per = 1 if strided else cuda_render.width([*inputs, output])
         label = "-".join([op.name, *inputs, output, *(["strided"] if strided else [])])

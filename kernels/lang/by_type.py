@@ -2,6 +2,7 @@
 
 import functools
 
+from numba import types
 from numba.extending import overload
 
 
@@ -20,3 +21,9 @@ def by_type(choose=None, **options):
 
     overload(function, **options)(choose)
     return function
+
+
+@by_type
+def real(x):
+    """The real part: the value itself, where it is no complex number."""
+    return (lambda x: x.real) if isinstance(x, types.Complex) else (lambda x: x)

@@ -1,8 +1,23 @@
 """The functions of rules, `m` of rendered kernels; `lang/scalar_math.py` has those that plain Python needs too."""
 
+from .bessel import airy_ai, k0, k0e, k1, k1e, ndtri  # noqa: F401
+from .by_type import real  # noqa: F401
 from .division import gcd  # noqa: F401
 from .inverse import acos, acosh, asin, asinh, atan, atan2, atanh, cosh, hypot, sinh  # noqa: F401
-from .libm import nextafter  # noqa: F401
+from .polynomials import (  # noqa: F401
+    chebyshev_t,
+    chebyshev_u,
+    chebyshev_v,
+    chebyshev_w,
+    hermite_h,
+    hermite_he,
+    laguerre_l,
+    legendre_p,
+    shifted_t,
+    shifted_u,
+    shifted_v,
+    shifted_w,
+)  # fmt: skip
 from .special import (  # noqa: F401
     digamma,
     erfcx,
@@ -26,7 +41,6 @@ from .vmath import (  # noqa: F401
     copysign,
     cos,
     erf,
-    erfc,
     exp,
     exp2,
     expm1,
@@ -42,7 +56,6 @@ from .vmath import (  # noqa: F401
     minimum,
     negative,
     normal_cdf,
-    pow,
     remainder,
     right_shift,
     round,
@@ -55,3 +68,4 @@ from .vmath import (  # noqa: F401
     trunc_divide,
     where,
 )  # fmt: skip
+from .wide import erfc, nextafter, pow  # noqa: F401

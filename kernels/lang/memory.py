@@ -59,6 +59,11 @@ def element_bytes(dtype):
     return 1 if isinstance(dtype, types.Boolean) else dtype.bitwidth // 8
 
 
+def alignment(dtype):
+    """What the addresses of elements are multiples of: their size, 8 of larger ones, and that of a part of complex."""
+    return min(8, element_bytes(dtype) // (2 if isinstance(dtype, types.Complex) else 1))
+
+
 def gep(context, builder, pointer, dtype, index=None, lanes=None):
     """The typed LLVM pointer to element `index`, or to a vector that starts there."""
     kind = memory_type(dtype)
@@ -97,7 +102,7 @@ def load(typingctx, p, index):
     def codegen(context, builder, sig, args):
         index = context.cast(builder, args[1], sig.args[1], types.int64)
         value = builder.load(gep(context, builder, args[0], p.dtype, index))
-        value.align = element_bytes(p.dtype)
+        value.align = alignment(p.dtype)
         return from_memory(builder, p.dtype, value)
 
     return compute_type(p.dtype)(p, index), codegen
@@ -114,7 +119,7 @@ def store(typingctx, p, index, value):
         index = context.cast(builder, args[1], sig.args[1], types.int64)
         value = context.cast(builder, args[2], sig.args[2], wanted)
         out = builder.store(to_memory(builder, p.dtype, value), gep(context, builder, args[0], p.dtype, index))
-        out.align = element_bytes(p.dtype)
+        out.align = alignment(p.dtype)
         return context.get_dummy_value()
 
     return types.void(p, index, value), codegen
@@ -125,10 +130,10 @@ def vector_load(context, builder, p, dtype, index, lanes, mask=None, fill=0, ali
     kind = ir.VectorType(memory_type(dtype), lanes)
     if mask is None:
         value = builder.load(where)
-        value.align = align or element_bytes(dtype)
+        value.align = align or alignment(dtype)
         return value
     name = f"llvm.masked.load.{suffix(kind)}.p0"
-    align = ir.Constant(I32, element_bytes(dtype))
+    align = ir.Constant(I32, alignment(dtype))
     passthru = ir.Constant(kind, [fill] * lanes)
     function = ir.FunctionType(kind, [where.type, I32, mask.type, kind])
     return builder.call(cgutils.get_or_insert_function(builder.module, function, name), [where, align, mask, passthru])
@@ -137,10 +142,10 @@ def vector_load(context, builder, p, dtype, index, lanes, mask=None, fill=0, ali
 def vector_store(context, builder, p, dtype, index, value, mask=None, align=None):
     where = gep(context, builder, p, dtype, index, value.type.count)
     if mask is None:
-        builder.store(value, where).align = align or element_bytes(dtype)
+        builder.store(value, where).align = align or alignment(dtype)
         return
     name = f"llvm.masked.store.{suffix(value.type)}.p0"
-    align = ir.Constant(I32, element_bytes(dtype))
+    align = ir.Constant(I32, alignment(dtype))
     function = ir.FunctionType(ir.VoidType(), [value.type, where.type, I32, mask.type])
     builder.call(cgutils.get_or_insert_function(builder.module, function, name), [value, where, align, mask])
 

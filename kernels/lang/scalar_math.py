@@ -9,6 +9,7 @@ exp2, log2, copysign = np.exp2, np.log2, np.copysign
 expm1, log1p = np.expm1, np.log1p
 abs, floor, ceil, trunc, round = np.abs, np.floor, np.ceil, np.trunc, np.rint
 pow = np.power
+conj, real = np.conjugate, np.real
 maximum, minimum, where = np.maximum, np.minimum, np.where
 floor_divide, remainder, fmod = np.floor_divide, np.remainder, np.fmod
 left_shift, right_shift = np.left_shift, np.right_shift

@@ -42,6 +42,8 @@ def element_type(dtype):
         return ir.FloatType()
     if dtype == types.float64:
         return ir.DoubleType()
+    if isinstance(dtype, types.Complex):
+        return ir.LiteralStructType([element_type(dtype.underlying_float)] * 2)
     return ir.IntType(dtype.bitwidth)
 
 

@@ -2,7 +2,8 @@
 
 import operator
 
-UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}  # by item size: elements that are moved, not computed
+# by item size: elements that are moved, not computed
+UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64", 16: "uint128"}
 
 
 def check(call, x, name, integers=False):

@@ -54,6 +54,8 @@ def reduce_by(call, rule, input, dim, keepdim, needs_elements=False, make=None, 
     """
     if dtype is not None:
         input = input.to(dtype=dtype)
+        if input.dtype.kind == "c":
+            raise TypeError(f"`dtype` of `{call.op.name}` is {input.dtype}, of a real `input`: cast that first")
     check(call, input, "input")
     dims, result = reduced(input.shape_, tuple(dim) if type(dim) is list else dim, keepdim)
     if rule.state == "bool" and isinstance(dim, (tuple, list)) and not dim:
@@ -105,6 +107,7 @@ def reduction(
     converts=False,
     needs_elements=False,
     samples=reduce_samples,
+    grad_samples=None,
     tolerance=None,
     gradient="rule",
     amp="as_is",
@@ -131,6 +134,7 @@ def reduction(
             return reduce_by(call, rule, input, dim, keepdim, dtype=dtype)
 
         given = {"dtypes": tuple(dtypes), "ref": over(ref), "samples": samples, "tolerance": tolerance or {}}
+        given["grad_samples"] = grad_samples
         return _rule_op(converting if converts else plain, element, rule, **given, gradient=gradient, amp=amp)
 
     return declare
@@ -186,6 +190,8 @@ def scan(*, start, ref, dtypes=ALL, samples=along_dim, tolerance=None, gradient=
                 _save(call, input)
             if dtype is not None:
                 input = input.to(dtype=dtype)
+                if input.dtype.kind == "c":
+                    raise TypeError(f"`dtype` of `{call.op.name}` is {input.dtype}, of a real `input`: cast that first")
             check(call, input, "input")
             shape, dim, own = input.shape_, check_dim(dim, len(input.shape_)), input.dtype
             narrows = dtype is not None and not own.is_floating_point and own.name != "int64"

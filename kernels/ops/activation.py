@@ -4,7 +4,7 @@ import numpy as np
 
 from ..blocks.array import SILU_AND_MUL_BACKWARD
 from ..lang import scalar_math as m
-from ..table.registry import ALL, FLOATS, op
+from ..table.registry import ALL, FLOATS, alias, op
 from ._layout import check, rows
 from .view import shown_once
 
@@ -113,6 +113,9 @@ def clamp(call, input, min=None, max=None):
     if low is not None:  # where `max` is a tensor, `out` may be its memory, or of a larger shape
         input = call.elementwise("maximum", input, low, out=None if high is not None and tensors else out)
     return input if high is None else call.elementwise("minimum", input, high, out=out)
+
+
+alias(clamp, "clip")
 
 
 @clamp.grad("input")

@@ -3,11 +3,11 @@
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import ALL, elementwise
+from ..table.registry import ANY, elementwise
 from .elementwise import NUMBERS
 
 
-@elementwise(ref=np.expm1, dtypes=ALL, result="float", domain=(-5, 5), amp="float32")
+@elementwise(ref=np.expm1, dtypes=ANY, result="float", domain=(-5, 5), amp="float32")
 def expm1(input):
     """exp(x) - 1, exact for small x."""
     return m.expm1(input)
@@ -18,7 +18,7 @@ def _(g, out):
     return g * (out + 1.0)
 
 
-@elementwise(ref=np.log1p, dtypes=ALL, result="float", domain=(-0.9, 8), amp="float32")
+@elementwise(ref=np.log1p, dtypes=ANY, result="float", domain=(-0.9, 8), amp="float32")
 def log1p(input):
     """log(1 + x), exact for small x; NaN below -1."""
     return m.log1p(input)

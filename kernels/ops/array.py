@@ -6,7 +6,7 @@ import numpy as np
 
 from ..blocks.array import ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
 from ..table.composite import composite
-from ..table.registry import ALL, op
+from ..table.registry import ANY, op
 from ._layout import UNSIGNED, check, check_dim, check_index, rows
 from .copy import copy_into, copy_part, fill
 
@@ -19,7 +19,7 @@ def _mask_samples(rng):
     yield (rng.standard_normal((4, 6)), rng.uniform(size=(4, 6)) < 0.5, np.array(1.5)), {}
 
 
-@composite(dtypes=ALL, ref=lambda input, mask, value: np.where(mask, value, input), samples=_mask_samples)
+@composite(dtypes=ANY, ref=lambda input, mask, value: np.where(mask, value, input), samples=_mask_samples)
 def masked_fill(f, input, mask, value, out=None):
     """`input` with `value` (a number or a 0-dim tensor) where the bool tensor `mask`, which broadcasts, is true.
 
@@ -66,7 +66,7 @@ def _triangle(call, input, diagonal, upper):
     return y
 
 
-@op(dtypes=ALL, ref=lambda input, diagonal=0: np.tril(input, diagonal), samples=_triangle_samples)
+@op(dtypes=ANY, ref=lambda input, diagonal=0: np.tril(input, diagonal), samples=_triangle_samples)
 def tril(call, input, diagonal: int = 0):
     """Matrices [..., R, C] with zeros above the diagonal, or that many diagonals above (below) it."""
     return _triangle(call, input, diagonal, 0)
@@ -77,7 +77,7 @@ def _(f, g, diagonal):
     return f.tril(g, diagonal)
 
 
-@op(dtypes=ALL, ref=lambda input, diagonal=0: np.triu(input, diagonal), samples=_triangle_samples)
+@op(dtypes=ANY, ref=lambda input, diagonal=0: np.triu(input, diagonal), samples=_triangle_samples)
 def triu(call, input, diagonal: int = 0):
     """Matrices [..., R, C] with zeros below the diagonal, or that many diagonals above (below) it."""
     return _triangle(call, input, diagonal, 1)
@@ -115,7 +115,7 @@ def _several(value, ndim):
     return found
 
 
-@op(dtypes=ALL, ref=lambda input, dims: np.flip(input, dims), samples=_flip_samples)
+@op(dtypes=ANY, ref=lambda input, dims: np.flip(input, dims), samples=_flip_samples)
 def flip(call, input, dims):
     """A copy of `input` with the order of elements along `dims` (an int or several) reversed."""
     check(call, input, "input")
@@ -151,7 +151,7 @@ def _roll_parts(call, y, starts, x, turns):
             _roll_parts(call, y, at, x.narrow(dim, begin, length), others)
 
 
-@op(dtypes=ALL, ref=lambda input, shifts, dims=None: np.roll(input, shifts, dims), samples=_roll_samples)
+@op(dtypes=ANY, ref=lambda input, shifts, dims=None: np.roll(input, shifts, dims), samples=_roll_samples)
 def roll(call, input, shifts, dims=None):
     """`input` with elements moved by `shifts` along `dims` (ints or as many of each); those pushed out come in again.
 
@@ -253,7 +253,7 @@ def repeat_index(call, repeats, size, output_size=None):
     return y
 
 
-@composite(dtypes=ALL, ref=_repeat_ref, samples=_repeat_samples)
+@composite(dtypes=ANY, ref=_repeat_ref, samples=_repeat_samples)
 def repeat_interleave(f, input, repeats, dim=None, output_size=None):
     """Each slice of `input` along `dim` repeated: `repeats` times (an int), or a number for each (a 1-dim tensor).
 
@@ -300,7 +300,7 @@ def _repeat_all_samples(rng):
         yield (rng.standard_normal(shape), *repeats), {}
 
 
-@composite(dtypes=ALL, ref=_repeat_all_ref, samples=_repeat_all_samples)
+@composite(dtypes=ANY, ref=_repeat_all_ref, samples=_repeat_all_samples)
 def repeat(f, input, *repeats):
     """`input` laid side by side: `repeats` says how often along each dim, new dims first.
 
@@ -313,7 +313,7 @@ def repeat(f, input, *repeats):
     return _repeated(f, input, times)
 
 
-@composite(dtypes=ALL, ref=_repeat_all_ref, samples=_repeat_all_samples)
+@composite(dtypes=ANY, ref=_repeat_all_ref, samples=_repeat_all_samples)
 def tile(f, input, *dims):
     """As `repeat`; where there are fewer numbers than dims, they are those of the last dims."""
     check(f, input, "input")
@@ -330,7 +330,7 @@ def _broadcast_ref(input, size):
     return np.broadcast_to(input, [input.shape[i - len(size)] if n == -1 else n for i, n in enumerate(size)])
 
 
-@composite(dtypes=ALL, ref=_broadcast_ref, samples=_broadcast_samples)
+@composite(dtypes=ANY, ref=_broadcast_ref, samples=_broadcast_samples)
 def broadcast_to(f, input, size):
     """A copy of `input` in which sizes of 1 became larger ones; -1 keeps a size, and new dims come first.
 
@@ -354,7 +354,7 @@ def _pad_samples(rng):
     yield (rng.standard_normal((2, 3)), (1, 1, 1, 1)), {"mode": "constant"}
 
 
-@op(dtypes=ALL, ref=_pad_ref, samples=_pad_samples)
+@op(dtypes=ANY, ref=_pad_ref, samples=_pad_samples)
 def pad(call, input, pad, mode="constant", value=0.0):
     """`input` with `pad` = (before, after) elements of `value` around the last dim, then around the one before, ...
 

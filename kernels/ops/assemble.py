@@ -7,11 +7,10 @@ import operator
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import ALL, alias
+from ..table.registry import ANY, NUMERIC, alias
 from ..table.view import view
 from ._layout import check, check_dim
 from .copy import cat
-from .order import NUMBERS
 from .view import _pieces
 
 # ---- several tensors -----------------------------------------------------------------------------
@@ -50,13 +49,13 @@ def _at_least(f, tensors, shaped):
     return results[0] if alone else results
 
 
-@composite(dtypes=ALL, ref=_all(np.atleast_1d), samples=_SHAPES)
+@composite(dtypes=ANY, ref=_all(np.atleast_1d), samples=_SHAPES)
 def atleast_1d(f, *tensors):
     """A tensor, or each of several, with at least one dim; views."""
     return _at_least(f, tensors, lambda x: x if x.shape_ else x.reshape(1))
 
 
-@composite(dtypes=ALL, ref=_all(np.atleast_2d), samples=_SHAPES)
+@composite(dtypes=ANY, ref=_all(np.atleast_2d), samples=_SHAPES)
 def atleast_2d(f, *tensors):
     """A tensor, or each of several, with at least two dims, vectors as rows; views."""
     return _at_least(f, tensors, lambda x: x if len(x.shape_) > 1 else x.reshape(1, -1))
@@ -66,20 +65,20 @@ def _with_three(x):
     return x if len(x.shape_) > 2 else x.unsqueeze(-1) if len(x.shape_) == 2 else x.reshape(1, -1, 1)
 
 
-@composite(dtypes=ALL, ref=_all(np.atleast_3d), samples=_SHAPES)
+@composite(dtypes=ANY, ref=_all(np.atleast_3d), samples=_SHAPES)
 def atleast_3d(f, *tensors):
     """A tensor, or each of several, with at least three dims, matrices as [M, N, 1], vectors as [1, N, 1]; views."""
     return _at_least(f, tensors, _with_three)
 
 
-@composite(dtypes=ALL, ref=np.hstack, samples=_lists([(3,), (2,)], [(2, 3), (2, 1)]))
+@composite(dtypes=ANY, ref=np.hstack, samples=_lists([(3,), (2,)], [(2, 3), (2, 1)]))
 def hstack(f, tensors, out=None):
     """Tensors joined side by side: along the first dim if they are vectors, else along the second."""
     found = f.atleast_1d(*several(f, (tensors,)))
     return f.cat(list(found), 0 if len(found[0].shape_) == 1 else 1, out=out)
 
 
-@composite(dtypes=ALL, ref=np.vstack, samples=_lists([(3,), (3,)], [(2, 3), (1, 3)]))
+@composite(dtypes=ANY, ref=np.vstack, samples=_lists([(3,), (3,)], [(2, 3), (1, 3)]))
 def vstack(f, tensors, out=None):
     """Tensors joined along the first dim, vectors as rows."""
     return f.cat(list(f.atleast_2d(*several(f, (tensors,)))), 0, out=out)
@@ -88,13 +87,13 @@ def vstack(f, tensors, out=None):
 alias(vstack, "row_stack")
 
 
-@composite(dtypes=ALL, ref=np.dstack, samples=_lists([(3,), (3,)], [(2, 3), (2, 3)]))
+@composite(dtypes=ANY, ref=np.dstack, samples=_lists([(3,), (3,)], [(2, 3), (2, 3)]))
 def dstack(f, tensors, out=None):
     """Tensors joined along the third dim."""
     return f.cat(list(f.atleast_3d(*several(f, (tensors,)))), 2, out=out)
 
 
-@composite(dtypes=ALL, ref=np.column_stack, samples=_lists([(3,), (3,)], [(3, 2), (3,)]))
+@composite(dtypes=ANY, ref=np.column_stack, samples=_lists([(3,), (3,)], [(3, 2), (3,)]))
 def column_stack(f, tensors, out=None):
     """Tensors joined along the second dim, vectors as columns."""
     found = several(f, (tensors,))
@@ -113,7 +112,7 @@ def _block_ref(x):
     return y
 
 
-@composite(dtypes=ALL, ref=_block_ref, samples=_lists([(2, 3), (4,), (), (1, 2)]))
+@composite(dtypes=ANY, ref=_block_ref, samples=_lists([(2, 3), (4,), (), (1, 2)]))
 def block_diag(f, *tensors):
     """Matrices (vectors as rows) along the diagonal of a matrix of zeros."""
     found = [x.reshape(1, -1) if len(x.shape_) < 2 else x for x in several(f, tensors)]
@@ -127,7 +126,7 @@ def block_diag(f, *tensors):
     return f.cat(rows, 0)
 
 
-@composite(dtypes=ALL, ref=lambda x: tuple(np.broadcast_arrays(*x)), samples=_lists([(3, 1), (4,), ()]))
+@composite(dtypes=ANY, ref=lambda x: tuple(np.broadcast_arrays(*x)), samples=_lists([(3, 1), (4,), ()]))
 def broadcast_tensors(f, *tensors):
     """Tensors expanded to their common shape; views."""
     found = several(f, tensors)
@@ -144,7 +143,7 @@ def _meshgrid_samples(rng):
     yield ([rng.standard_normal(3), rng.standard_normal(4)],), {"indexing": "xy"}
 
 
-@composite(dtypes=ALL, ref=_meshgrid_ref, samples=_meshgrid_samples)
+@composite(dtypes=ANY, ref=_meshgrid_ref, samples=_meshgrid_samples)
 def meshgrid(f, *tensors, indexing="ij"):
     """The coordinates of a grid from those of its axes, vectors; views. `indexing` "xy" swaps the first two dims."""
     found = [x.reshape(-1) for x in several(f, tensors)]
@@ -164,7 +163,7 @@ def _cartesian_ref(x):
     return grid if len(x) > 1 else grid[:, 0]
 
 
-@composite(dtypes=ALL, ref=_cartesian_ref, samples=_lists([(3,), (4,), (2,)], [(3,)]))
+@composite(dtypes=ANY, ref=_cartesian_ref, samples=_lists([(3,), (4,), (2,)], [(3,)]))
 def cartesian_prod(f, *tensors):
     """[K, n]: all combinations of one element from each of n vectors; of one vector, itself."""
     found = several(f, tensors)
@@ -183,7 +182,7 @@ def _combinations_samples(rng):
     yield (rng.standard_normal(4), 3, True), {}
 
 
-@composite(dtypes=ALL, ref=_combinations_ref, samples=_combinations_samples)
+@composite(dtypes=ANY, ref=_combinations_ref, samples=_combinations_samples)
 def combinations(f, input, r: int = 2, with_replacement=False):
     """[K, r]: all combinations of `r` elements of a vector, in its order."""
     check(f, input, "input")
@@ -251,19 +250,19 @@ def _parts(function):
     return lambda x, n: tuple(function(x, n))
 
 
-@composite(dtypes=ALL, ref=_parts(np.hsplit), samples=_split_samples((3, 4)))
+@composite(dtypes=ANY, ref=_parts(np.hsplit), samples=_split_samples((3, 4)))
 def hsplit(f, input, indices_or_sections):
     """Pieces along the second dim (of a vector, the first), as `tensor_split`; a number must divide it. Views."""
     return _split_along(f, input, indices_or_sections, min(1, max(0, len(input.shape_) - 1)), 1)
 
 
-@composite(dtypes=ALL, ref=_parts(np.vsplit), samples=_split_samples((4, 3)))
+@composite(dtypes=ANY, ref=_parts(np.vsplit), samples=_split_samples((4, 3)))
 def vsplit(f, input, indices_or_sections):
     """Pieces along the first dim, as `hsplit`."""
     return _split_along(f, input, indices_or_sections, 0, 2)
 
 
-@composite(dtypes=ALL, ref=_parts(np.dsplit), samples=_split_samples((2, 3, 4)))
+@composite(dtypes=ANY, ref=_parts(np.dsplit), samples=_split_samples((2, 3, 4)))
 def dsplit(f, input, indices_or_sections):
     """Pieces along the third dim, as `hsplit`."""
     return _split_along(f, input, indices_or_sections, 2, 3)
@@ -273,7 +272,7 @@ def _narrow_samples(rng):
     yield (rng.standard_normal((3, 5)), 1, 1, 3), {}
 
 
-@composite(dtypes=ALL, ref=lambda x, d, a, n: np.take(x, range(a, a + n), d), samples=_narrow_samples)
+@composite(dtypes=ANY, ref=lambda x, d, a, n: np.take(x, range(a, a + n), d), samples=_narrow_samples)
 def narrow_copy(f, input, dim, start, length):
     """A copy of `narrow`."""
     return f.rearrange(input.narrow(dim, start, length))
@@ -286,7 +285,7 @@ def _matrix(rng):
     yield (rng.standard_normal((3, 5)),), {}
 
 
-@composite(dtypes=ALL, ref=np.fliplr, samples=_matrix)
+@composite(dtypes=ANY, ref=np.fliplr, samples=_matrix)
 def fliplr(f, input):
     """The second dim in reversed order."""
     if len(input.shape_) < 2:
@@ -294,7 +293,7 @@ def fliplr(f, input):
     return f.flip(input, 1)
 
 
-@composite(dtypes=ALL, ref=np.flipud, samples=_matrix)
+@composite(dtypes=ANY, ref=np.flipud, samples=_matrix)
 def flipud(f, input):
     """The first dim in reversed order."""
     if not input.shape_:
@@ -308,7 +307,7 @@ def _rot_samples(rng):
     yield (rng.standard_normal((2, 3)), -1), {}
 
 
-@composite(dtypes=ALL, ref=lambda x, k=1, dims=(0, 1): np.rot90(x, k, dims), samples=_rot_samples)
+@composite(dtypes=ANY, ref=lambda x, k=1, dims=(0, 1): np.rot90(x, k, dims), samples=_rot_samples)
 def rot90(f, input, k: int = 1, dims=(0, 1)):
     """`input` turned `k` times by 90 degrees, from the first of `dims` towards the second."""
     check(f, input, "input")
@@ -340,7 +339,7 @@ def _diag_embed_samples(rng):
     yield (rng.standard_normal((2, 3)), 1, 0, 2), {}
 
 
-@composite(dtypes=ALL, ref=_diag_embed_ref, samples=_diag_embed_samples)
+@composite(dtypes=ANY, ref=_diag_embed_ref, samples=_diag_embed_samples)
 def diag_embed(f, input, offset: int = 0, dim1=-2, dim2=-1):
     """Matrices of zeros in the dims `dim1` and `dim2`, with the last dim of `input` on a diagonal."""
     check(f, input, "input")
@@ -351,14 +350,9 @@ def diag_embed(f, input, offset: int = 0, dim1=-2, dim2=-1):
     if one == two:
         raise ValueError(f"`dim1` {dim1} and `dim2` {dim2} of `diag_embed` must name two dims")
     n = input.shape_[-1] + abs(offset)
-    # padded in front and behind, then a row longer by one than the matrix moves each element one further
-    length = input.shape_[-1]
-    wide = f.cat([input.unsqueeze(-1), input.new_zeros(*input.shape_, n)], -1)
-    flat = wide.reshape(*input.shape_[:-1], length * (n + 1))
-    first = n * max(0, -offset) + max(0, offset)
-    lead = input.new_zeros(*input.shape_[:-1], first)
-    flat = f.cat([lead, flat, input.new_zeros(*input.shape_[:-1], n * n)], -1).narrow(-1, 0, n * n)
-    y = flat.reshape(*input.shape_[:-1], n, n)
+    y = f.diagonal_scatter(input.new_zeros(*input.shape_[:-1], n, n), input, offset, -2, -1)
+    if (one, two) == (ndim - 2, ndim - 1):
+        return y
     return f.rearrange(y.movedim((-2, -1), (one, two)))
 
 
@@ -368,7 +362,7 @@ def _diag_samples(rng):
         yield (rng.standard_normal((3, 5)), offset), {}
 
 
-@composite(dtypes=ALL, ref=lambda x, diagonal=0: np.diag(x, diagonal), samples=_diag_samples)
+@composite(dtypes=ANY, ref=lambda x, diagonal=0: np.diag(x, diagonal), samples=_diag_samples)
 def diag(f, input, diagonal: int = 0):
     """The matrix with a vector on a diagonal; of a matrix, a copy of its diagonal."""
     check(f, input, "input")
@@ -377,7 +371,7 @@ def diag(f, input, diagonal: int = 0):
     return f.diag_embed(input, diagonal) if len(input.shape_) == 1 else f.rearrange(input.diagonal(diagonal))
 
 
-@composite(dtypes=ALL, ref=lambda x, offset=0: np.diagflat(x, offset), samples=_diag_samples)
+@composite(dtypes=ANY, ref=lambda x, offset=0: np.diagflat(x, offset), samples=_diag_samples)
 def diagflat(f, input, offset: int = 0):
     """The matrix with all elements on a diagonal."""
     return f.diag_embed(input.reshape(-1), offset)
@@ -388,7 +382,7 @@ def _vander_samples(rng):
     yield (rng.uniform(0.5, 1.5, 4), 3, True), {}
 
 
-@composite(dtypes=NUMBERS, ref=lambda x, N=None, increasing=False: np.vander(x, N, increasing), samples=_vander_samples)
+@composite(dtypes=NUMERIC, ref=lambda x, N=None, increasing=False: np.vander(x, N, increasing), samples=_vander_samples)
 def vander(f, x, N=None, increasing=False):
     """[n, N]: the powers 0 to N - 1 (by default n of them) of the elements of a vector, the highest first."""
     check(f, x, "x")
@@ -397,11 +391,28 @@ def vander(f, x, N=None, increasing=False):
     count = x.numel_ if N is None else operator.index(N)
     if count < 0:
         raise ValueError(f"`N` of `vander` must not be negative, got {count}")
-    kind = x.dtype if x.dtype.is_floating_point else "int64"
+    kind = x.dtype if x.dtype.differentiable else "int64"
     column = x.to(dtype=kind).unsqueeze(1)
     ones = column.new_ones(x.numel_, min(count, 1))
     y = ones if count < 2 else f.cat([ones, f.cumprod(column.expand(x.numel_, count - 1), 1)], 1)
     return y if increasing else f.flip(y, 1)
+
+
+@composite(
+    dtypes=NUMERIC,
+    ref=lambda x, *, N=None: np.vander(x, N, True),
+    samples=lambda rng: [((rng.uniform(0.5, 1.5, 4),), {})],
+)
+def linalg_vander(f, x, *, N=None):
+    """[..., n, N]: the powers 0 to N - 1 (by default n of them) of the elements of vectors [..., n], rising."""
+    check(f, x, "x")
+    count = (x.shape_ or (0,))[-1] if N is None else operator.index(N)
+    if not x.shape_ or (N is not None and count <= 1):
+        raise ValueError(f"`linalg_vander` needs `x` [..., n] and `N` above 1, got shape {x.shape_} and {N}")
+    kind = x.dtype if x.dtype.is_floating_point else "int64"
+    column = x.to(dtype=kind).unsqueeze(-1)
+    powers = f.cumprod(column.expand(*x.shape_, max(count - 1, 0)), -1)
+    return f.cat([column.new_ones(*x.shape_, min(count, 1)), powers], -1)
 
 
 def _unravel_ref(indices, shape):
@@ -451,7 +462,7 @@ def _select_scatter_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.standard_normal(3), 1, -2), {}
 
 
-@composite(dtypes=ALL, ref=_select_scatter_ref, samples=_select_scatter_samples, amp="promote")
+@composite(dtypes=ANY, ref=_select_scatter_ref, samples=_select_scatter_samples, amp="promote")
 def select_scatter(f, input, src, dim, index):
     """`input` with `src` as its slice at `index` of `dim`."""
     return _written(f, input, src, lambda y: y.select(dim, index))
@@ -468,7 +479,7 @@ def _slice_scatter_samples(rng):
     yield (rng.standard_normal((4, 2)), rng.standard_normal((2, 2))), {"start": -2}
 
 
-@composite(dtypes=ALL, ref=_slice_scatter_ref, samples=_slice_scatter_samples, amp="promote")
+@composite(dtypes=ANY, ref=_slice_scatter_ref, samples=_slice_scatter_samples, amp="promote")
 def slice_scatter(f, input, src, dim=0, start=None, end=None, step=1):
     """`input` with `src` in the places `start:end:step` of `dim`."""
     d = check_dim(dim, len(input.shape_))
@@ -488,7 +499,7 @@ def _diagonal_scatter_samples(rng):
     yield (rng.standard_normal((2, 3, 4)), rng.standard_normal((3, 2))), {"dim1": 0, "dim2": 2}
 
 
-@composite(dtypes=ALL, ref=_diagonal_scatter_ref, samples=_diagonal_scatter_samples, amp="promote")
+@composite(dtypes=ANY, ref=_diagonal_scatter_ref, samples=_diagonal_scatter_samples, amp="promote")
 def diagonal_scatter(f, input, src, offset=0, dim1=0, dim2=1):
     """`input` with `src` on a diagonal."""
     return _written(f, input, src, lambda y: y.diagonal(offset, dim1, dim2))

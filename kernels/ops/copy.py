@@ -4,13 +4,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..blocks.array import FILLED, JOINED, PIECE
+from ..blocks.array import FILLED, FILLED_PAIRS, JOINED, PIECE
 from ..problems.array import Copy
-from ..table.registry import ALL, op
+from ..table.registry import ANY, op
 from ._layout import UNSIGNED, check, check_dim, product
 
 _PIECE = 256  # bytes of a tensor in each row from which tensors are joined in one launch
-_STORABLE = (*ALL, "float8_e4m3", "float8_e5m2")
+_STORABLE = (*ANY, "float8_e4m3", "float8_e5m2")
 
 
 def copy_into(call, destination, source):
@@ -36,6 +36,10 @@ def fill(call, y, value):
     if number.shape or number.dtype.kind in "OSU":  # bfloat16 is of kind V
         raise TypeError(f"`{call.name}` takes a tensor or a number for a value, got {type(value).__name__} {value!r}")
     bits = number.astype(y.dtype.numpy).tobytes()
+    if len(bits) == 16:
+        low, high = np.frombuffer(bits, np.int64).tolist()
+        call.launch("array.create.filled_pairs", {}, FILLED_PAIRS(y=y, low=low, high=high), y.numel_, len(bits))
+        return
     block = FILLED(y=y, value=int.from_bytes(bits, "little", signed=True))
     call.launch("array.create.filled", {"E": UNSIGNED[len(bits)]}, block, y.numel_, len(bits))
 

@@ -6,7 +6,7 @@ derivative results", 2008) and Walter and Lehmann (arXiv 1009.6112) with PyTorch
 
 import numpy as np
 
-from ..table.registry import alias, op
+from ..table.registry import COMPLEX, alias, op
 from ._layout import check
 
 _WIDE = ("float32", "float64")
@@ -25,6 +25,11 @@ def check_matrices(call, x, name="A", square=True):
 
 def _t(x):
     return x.transpose(-1, -2)
+
+
+def _h(f, x):
+    """The last two dims exchanged, and conjugated."""
+    return f.conj(_t(x))
 
 
 def eye_of(f, x, size):
@@ -60,7 +65,7 @@ def _rectangles(rng):
 # ---- inverses, solutions, determinants ---------------------------------------------------------
 
 
-@op(dtypes=_WIDE, ref=np.linalg.inv, samples=_squares, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.inv, samples=_squares, tolerance=_TOLERANCE)
 def linalg_inv(call, A):
     """The inverses of matrices [..., N, N]. Raises ValueError where one has none."""
     check_matrices(call, A)
@@ -81,7 +86,7 @@ def _solve_samples(rng):
             yield (a, rng.standard_normal((*a.shape[:-1], columns))), {}
 
 
-@op(dtypes=_WIDE, ref=np.linalg.solve, samples=_solve_samples, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.solve, samples=_solve_samples, tolerance=_TOLERANCE)
 def lapack_solve(call, A, B):
     """X [..., N, K] with A X = B, for A [..., N, N] and B of the same batch: what `linalg_solve` is written with."""
     check_matrices(call, A)
@@ -100,7 +105,7 @@ def _(f, g, A, out, need):
     return f.neg(f.matmul(to_b, _t(out))) if "A" in need else None, to_b
 
 
-@op(dtypes=_WIDE, ref=np.linalg.det, samples=_squares, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.det, samples=_squares, tolerance=_TOLERANCE)
 def linalg_det(call, A):
     """The determinants [...] of matrices [..., N, N]."""
     check_matrices(call, A)
@@ -118,10 +123,10 @@ def _(f, g, A, out):
     # the cofactors: each is a product of all singular values but one, also where one of them is 0
     u, s, vh = f.linalg_svd(A, False)
     n = A.shape_[-1]
-    others = f.where(f.gt(eye_of(f, A, n), 0.0), 1.0, f.unsqueeze(s, -2).expand(*s.shape_, n))
+    others = f.where(f.gt(eye_of(f, s, n), 0.0), 1.0, f.unsqueeze(s, -2).expand(*s.shape_, n))
     turned = f.linalg_det(u.detach()) * f.linalg_det(vh.detach())
     turned = f.unsqueeze(f.unsqueeze(turned, -1), -1)
-    return f.mul(scale * turned, f.matmul(u * f.unsqueeze(f.prod(others, -1), -2), vh))
+    return f.mul(scale * turned, f.matmul(f.conj(u) * f.unsqueeze(f.prod(others, -1), -2), f.conj(vh)))
 
 
 def _slogdet_ref(A):
@@ -129,29 +134,35 @@ def _slogdet_ref(A):
 
 
 @op(
-    dtypes=_WIDE, ref=_slogdet_ref, samples=_squares, tolerance=_TOLERANCE, outputs=("out", "logabsdet"),
-    fields=("sign", "logabsdet"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_slogdet_ref, samples=_squares, tolerance=_TOLERANCE, outputs=("out", "logabsdet"),
+    fields=("sign", "logabsdet"), gradient="convention",
 )  # fmt: skip
 def linalg_slogdet(call, A):
     """(sign, logarithm of the magnitude) of the determinants of matrices [..., N, N]; (0, -inf) of singular ones."""
     check_matrices(call, A)
-    return call.lapack(lambda a: tuple(np.asarray(x, a.dtype) for x in np.linalg.slogdet(a)), A)
+    return call.lapack(lambda a: tuple(np.asarray(x) for x in np.linalg.slogdet(a)), A)
 
 
 alias(linalg_slogdet, "slogdet")
 
 
 @linalg_slogdet.grad("A")
-def _(f, g_logabsdet, A):
-    if g_logabsdet is None:  # the sign is constant
+def _(f, g, g_logabsdet, A, out):
+    scale = g_logabsdet
+    if A.dtype.kind == "c" and g is not None:  # that of a real matrix is constant
+        turned = f.mul(f.imag(f.mul(f.conj(g), out)), -1j)
+        scale = turned if scale is None else f.add(turned, scale)
+    if scale is None:
         return None
-    return f.mul(f.unsqueeze(f.unsqueeze(g_logabsdet, -1), -1), _t(f.linalg_inv(A)))
+    return f.mul(f.unsqueeze(f.unsqueeze(scale, -1), -1), _h(f, f.linalg_inv(A)))
 
 
 # ---- of symmetric matrices ---------------------------------------------------------------------
 
 
-@op(dtypes=_WIDE, ref=np.linalg.cholesky, samples=positive, tolerance=_TOLERANCE)
+@op(
+    dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.cholesky, samples=positive, tolerance=_TOLERANCE, gradient="convention"
+)  # fmt: skip
 def linalg_cholesky(call, A, *, upper=False):
     """L with L L^T = A for symmetric positive definite A [..., N, N], of which the lower triangle is read.
 
@@ -159,7 +170,7 @@ def linalg_cholesky(call, A, *, upper=False):
     is symmetric.
     """
     check_matrices(call, A)
-    swap = (lambda a: a.swapaxes(-1, -2)) if upper else (lambda a: a)
+    swap = (lambda a: a.swapaxes(-1, -2).conj()) if upper else (lambda a: a)
     return call.lapack(lambda a: swap(np.linalg.cholesky(swap(a))), A)
 
 
@@ -168,12 +179,12 @@ alias(linalg_cholesky, "cholesky")
 
 @linalg_cholesky.grad("A")
 def _(f, g, out, upper):
-    low, g = (_t(out), _t(g)) if upper else (out, g)
-    inner = f.tril(f.matmul(_t(low), g))
+    low, g = (_h(f, out), _h(f, g)) if upper else (out, g)
+    inner = f.tril(f.matmul(_h(f, low), g))
     inner = inner - inner * eye_of(f, inner, inner.shape_[-1]) * 0.5
     inverse = f.linalg_inv(low)
-    full = f.matmul(f.matmul(_t(inverse), inner), inverse)
-    return (full + _t(full)) * 0.5
+    full = f.matmul(f.matmul(_h(f, inverse), inner), inverse)
+    return (full + _h(f, full)) * 0.5
 
 
 def _eigh_ref(A, UPLO="L"):
@@ -198,8 +209,8 @@ def _check_uplo(call, UPLO):
 
 
 @op(
-    dtypes=_WIDE, ref=_eigh_ref, samples=_vector_free, grad_samples=_eigh_grad_samples, tolerance=_TOLERANCE,
-    outputs=("out", "vectors"), fields=("eigenvalues", "eigenvectors"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_eigh_ref, samples=_vector_free, grad_samples=_eigh_grad_samples,
+    tolerance=_TOLERANCE, outputs=("out", "vectors"), fields=("eigenvalues", "eigenvectors"), gradient="convention",
 )  # fmt: skip
 def linalg_eigh(call, A, UPLO="L"):
     """(eigenvalues [..., N] in rising order, eigenvectors in columns [..., N, N]) of symmetric matrices.
@@ -219,13 +230,20 @@ def _(f, g, g_vectors, out, vectors):
     inner = None if g is None else one * f.unsqueeze(g, -2)
     if g_vectors is not None:
         gaps = f.unsqueeze(out, -2) - f.unsqueeze(out, -1)
-        turned = f.matmul(_t(vectors), g_vectors) * (1.0 - one) / (gaps + one)
+        turned = f.matmul(_h(f, vectors), g_vectors) * (1.0 - one) / (gaps + one)
         inner = turned if inner is None else inner + turned
-    found = f.matmul(f.matmul(vectors, inner), _t(vectors))
-    return (found + _t(found)) * 0.5
+    found = f.matmul(f.matmul(vectors, inner), _h(f, vectors))
+    return (found + _h(f, found)) * 0.5
 
 
-@op(dtypes=_WIDE, ref=np.linalg.eigvalsh, samples=positive, grad_samples=_eigh_grad_samples, tolerance=_TOLERANCE)
+@op(
+    dtypes=(*_WIDE, *COMPLEX),
+    ref=np.linalg.eigvalsh,
+    samples=positive,
+    grad_samples=_eigh_grad_samples,
+    tolerance=_TOLERANCE,
+    gradient="convention",
+)
 def linalg_eigvalsh(call, A, UPLO="L"):
     """The eigenvalues [..., N] of symmetric matrices [..., N, N] in rising order; `UPLO` names the triangle read."""
     check_matrices(call, A)
@@ -236,7 +254,7 @@ def linalg_eigvalsh(call, A, UPLO="L"):
 @linalg_eigvalsh.grad("A")
 def _(f, g, A, UPLO):
     vectors = f.linalg_eigh(A, UPLO)[1]
-    return f.matmul(vectors * f.unsqueeze(g, -2), _t(vectors))
+    return f.matmul(vectors * f.unsqueeze(g, -2), _h(f, vectors))
 
 
 # ---- of any matrices ---------------------------------------------------------------------------
@@ -253,8 +271,8 @@ def _qr_samples(rng):
 
 
 @op(
-    dtypes=_WIDE, ref=_qr_ref, samples=_qr_samples, grad_samples=_rectangles, tolerance=_TOLERANCE,
-    outputs=("out", "R"), fields=("Q", "R"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_qr_ref, samples=_qr_samples, grad_samples=_rectangles, tolerance=_TOLERANCE,
+    outputs=("out", "R"), fields=("Q", "R"), gradient="convention",
 )  # fmt: skip
 def linalg_qr(call, A, mode="reduced"):
     """(Q, R) with A = Q R, orthogonal columns in Q and R upper triangular, for A [..., M, N].
@@ -284,15 +302,16 @@ def _(f, g, g_R, A, out, R, mode):
     if m >= n:
         return _qr_backward(f, g, g_R, out, R)
     head, tail = g_R.narrow(-1, 0, m), g_R.narrow(-1, m, n - m)
-    first = _qr_backward(f, g + f.matmul(A.narrow(-1, m, n - m), _t(tail)), head, out, R.narrow(-1, 0, m))
+    first = _qr_backward(f, g + f.matmul(A.narrow(-1, m, n - m), _h(f, tail)), head, out, R.narrow(-1, 0, m))
     return f.cat([first, f.matmul(out, tail)], -1)
 
 
 def _qr_backward(f, g_q, g_r, q, r):
     """The gradient of A = q r with at least as many rows as columns."""
-    inner = f.matmul(r, _t(g_r)) - f.matmul(_t(g_q), q)
-    inner = f.tril(inner) + _t(f.tril(inner, -1))
-    return f.matmul(g_q + f.matmul(q, inner), _t(f.linalg_inv(r)))
+    inner = f.tril(f.matmul(r, _h(f, g_r)) - f.matmul(_h(f, g_q), q))
+    inner = inner + _h(f, inner)
+    inner = inner - inner * eye_of(f, inner, inner.shape_[-1]) * 0.5
+    return f.matmul(g_q + f.matmul(q, inner), _h(f, f.linalg_inv(r)))
 
 
 def _svd_ref(A, full_matrices=True):
@@ -311,8 +330,8 @@ def _svd_grad_samples(rng):
 
 
 @op(
-    dtypes=_WIDE, ref=_svd_ref, samples=_svd_samples, grad_samples=_svd_grad_samples, tolerance=_TOLERANCE,
-    outputs=("out", "S", "Vh"), fields=("U", "S", "Vh"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_svd_ref, samples=_svd_samples, grad_samples=_svd_grad_samples, tolerance=_TOLERANCE,
+    outputs=("out", "S", "Vh"), fields=("U", "S", "Vh"), gradient="convention",
 )  # fmt: skip
 def linalg_svd(call, A, full_matrices=True):
     """(U, S, Vh) with A = U diag(S) Vh for A [..., M, N]; the singular values S [..., K] fall, K = min(M, N).
@@ -333,19 +352,22 @@ def _(f, g, g_S, g_Vh, out, S, Vh):
     one, s, row = eye_of(f, S, k), f.unsqueeze(S, -1), f.unsqueeze(S, -2)
     gaps = (row - s) * (row + s) + one
     inner = None if g_S is None else one * f.unsqueeze(g_S, -2)
-    skew = lambda x: (x - _t(x)) / gaps
+    skew = lambda x: (x - _h(f, x)) * (1.0 - one) / gaps
     join = lambda a, b: b if a is None else a + b
     if g_u is not None:
-        inner = join(inner, skew(f.matmul(_t(u), g_u)) * row)
+        turned = f.matmul(_h(f, u), g_u)
+        inner = join(inner, skew(turned) * row)
+        if turned.dtype.kind == "c":  # pairs of vectors have a phase
+            inner = inner + one * (turned - _h(f, turned)) / (2.0 * row)
     if g_vh is not None:
-        inner = join(inner, s * skew(f.matmul(vh, _t(g_vh))))
-    found = f.matmul(f.matmul(u, inner), vh)
+        inner = join(inner, s * skew(f.matmul(vh, _h(f, g_vh))))
+    found = f.matmul(f.matmul(u, inner.to(dtype=u.dtype)), vh)
     if g_u is not None and m > k:  # what of the gradient lies outside of the columns of u
         scaled = g_u / row
-        found = found + f.matmul(scaled - f.matmul(u, f.matmul(_t(u), scaled)), vh)
+        found = found + f.matmul(scaled - f.matmul(u, f.matmul(_h(f, u), scaled)), vh)
     if g_vh is not None and n > k:
         scaled = g_vh / s
-        found = found + f.matmul(u, scaled - f.matmul(f.matmul(scaled, _t(vh)), vh))
+        found = found + f.matmul(u, scaled - f.matmul(f.matmul(scaled, _h(f, vh)), vh))
     return found
 
 
@@ -353,7 +375,9 @@ def _singular_ref(A):
     return np.linalg.svd(A, compute_uv=False)
 
 
-@op(dtypes=_WIDE, ref=_singular_ref, samples=_rectangles, tolerance=_TOLERANCE)
+@op(
+    dtypes=(*_WIDE, *COMPLEX), ref=_singular_ref, samples=_rectangles, tolerance=_TOLERANCE, gradient="convention"
+)  # fmt: skip
 def linalg_svdvals(call, A):
     """The singular values [..., min(M, N)] of matrices [..., M, N], the largest first."""
     check_matrices(call, A, square=False)
@@ -392,12 +416,13 @@ def least(A, values, atol, rtol):
 
 def _pinv_ref(A, *, atol=None, rtol=None, hermitian=False):
     if hermitian:
-        A = np.tril(A) + np.tril(A, -1).swapaxes(-1, -2)
+        low = np.tril(A, -1)
+        A = low + low.swapaxes(-1, -2).conj() + np.real(A) * np.eye(A.shape[-1], dtype=low.real.dtype)
     u, s, vh = np.linalg.svd(A, False)
     if not s.size:
         return np.zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]), A.dtype)
     inverse = np.divide(1, s, out=np.zeros_like(s), where=s > least(A, s, atol, rtol))
-    return np.asarray(vh.swapaxes(-1, -2) * inverse[..., None, :] @ u.swapaxes(-1, -2), A.dtype)
+    return np.asarray(vh.swapaxes(-1, -2).conj() * inverse[..., None, :] @ u.swapaxes(-1, -2).conj(), A.dtype)
 
 
 def _pinv_samples(rng):
@@ -407,7 +432,8 @@ def _pinv_samples(rng):
 
 
 @op(
-    dtypes=_WIDE, ref=_pinv_ref, samples=_pinv_samples, grad_samples=_rectangles, tolerance=_TOLERANCE
+    dtypes=(*_WIDE, *COMPLEX), ref=_pinv_ref, samples=_pinv_samples, grad_samples=_rectangles, tolerance=_TOLERANCE,
+    gradient="convention",
 )  # fmt: skip
 def linalg_pinv(call, A, *, atol=None, rtol=None, hermitian=False):
     """The pseudo-inverses [..., N, M] of matrices [..., M, N] (Moore and Penrose).
@@ -424,9 +450,72 @@ def linalg_pinv(call, A, *, atol=None, rtol=None, hermitian=False):
 @linalg_pinv.grad("A")
 def _(f, g, A, out, hermitian):
     if hermitian:
-        A = f.tril(A) + _t(f.tril(A, -1))
-    p, gt = out, _t(g)
-    pt, ap, pa = _t(p), f.matmul(A, p), f.matmul(p, A)
+        low = f.tril(A, -1)
+        A = low + _h(f, low) + f.real(A) * eye_of(f, A, A.shape_[-1])
+    p, gt = out, _h(f, g)
+    pt, ap, pa = _h(f, p), f.matmul(A, p), f.matmul(p, A)
     first = f.matmul(gt - f.matmul(ap, gt), f.matmul(p, pt))
     second = f.matmul(f.matmul(pt, p), gt - f.matmul(gt, pa))
     return first + second - f.matmul(f.matmul(pt, g), pt)
+
+
+# ---- eigenvalues of any square matrix ------------------------------------------------------------
+
+
+def _complex_eig(function):
+    """NumPy's `eig` or `eigvals` with complex results, also where all are real."""
+
+    def compute(a):
+        found = function(a)
+        made = np.result_type(a.dtype, np.complex64)
+        return tuple(x.astype(made) for x in found) if isinstance(found, tuple) else found.astype(made)
+
+    return compute
+
+
+def _alone(rng):
+    yield (np.array([[2.0]]),), {}
+
+
+@op(
+    dtypes=(*_WIDE, *COMPLEX), ref=_complex_eig(np.linalg.eig), samples=_alone, tolerance=_TOLERANCE,
+    outputs=("out", "vectors"), fields=("eigenvalues", "eigenvectors"), gradient="convention",
+)  # fmt: skip
+def linalg_eig(call, A):
+    """(eigenvalues [..., N], eigenvectors in columns [..., N, N]) of square matrices, both complex.
+
+    Vectors have length 1 and no phase of their own; their gradients need eigenvalues that differ.
+    """
+    check_matrices(call, A)
+    return call.lapack(_complex_eig(np.linalg.eig), A)
+
+
+@linalg_eig.grad("A")
+def _(f, g, g_vectors, out, vectors):
+    one = eye_of(f, vectors, vectors.shape_[-1])
+    turned = _h(f, vectors)
+    inner = None if g is None else one * f.unsqueeze(g, -2)
+    if g_vectors is not None:
+        inside = f.matmul(turned, g_vectors)
+        lengths = f.unsqueeze(f.real(f.diagonal(inside, 0, -2, -1)), -2)
+        gaps = f.conj(f.unsqueeze(out, -2) - f.unsqueeze(out, -1))
+        moved = (inside - f.matmul(turned, vectors) * lengths) * (1.0 - one) / (gaps + one)
+        inner = moved if inner is None else inner + moved
+    return f.lapack_solve(turned, f.matmul(inner, turned))
+
+
+@op(
+    dtypes=(*_WIDE, *COMPLEX), ref=_complex_eig(np.linalg.eigvals), samples=_alone, tolerance=_TOLERANCE,
+    gradient="convention",
+)  # fmt: skip
+def linalg_eigvals(call, A):
+    """The eigenvalues [..., N] of square matrices, complex, in no order."""
+    check_matrices(call, A)
+    return call.lapack(_complex_eig(np.linalg.eigvals), A)
+
+
+@linalg_eigvals.grad("A")
+def _(f, g, A):
+    vectors = f.linalg_eig(A)[1]
+    turned = _h(f, vectors)
+    return f.lapack_solve(turned, f.unsqueeze(g, -1) * turned)

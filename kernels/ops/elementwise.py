@@ -6,15 +6,15 @@ import operator
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import ALL, FLOATS, alias, elementwise
+from ..table.registry import ALL, ANY, INEXACT, NUMERIC, alias, elementwise
 
 NUMBERS = tuple(d for d in ALL if d != "bool")
 _erf = m.erf
 
 
-@elementwise(ref=np.add, dtypes=ALL)
+@elementwise(ref=np.add, dtypes=ANY)
 def add(input, other):
-    """Sum of two tensors, element by element."""
+    """Sum of two tensors, element by element; with `alpha`, input + alpha * other."""
     return input + other
 
 
@@ -23,10 +23,40 @@ def _(g):
     return g
 
 
-@elementwise(ref=np.subtract, dtypes=NUMBERS, refuses=("bool",))
+@elementwise(ref=np.subtract, dtypes=NUMERIC, refuses=("bool",))
 def sub(input, other):
-    """Difference of two tensors, neither of which may be bool."""
+    """Difference of two tensors, neither of which may be bool; with `alpha`, input - alpha * other."""
     return input - other
+
+
+def _plus_scaled(f, input, other, alpha, out, name):
+    """input + alpha * other, of 16-bit floats rounded once."""
+    if not isinstance(alpha, (int, float, np.number)):
+        raise TypeError(f"`alpha` of `{name}` must be a number, got {type(alpha).__name__}")
+    kinds = {x.dtype.kind if hasattr(x, "dtype") else "f" if isinstance(x, float) else "b" for x in (input, other)}
+    whole = isinstance(alpha, (int, np.integer))
+    if "f" not in kinds and "c" not in kinds and not whole:
+        raise TypeError(f"`alpha` of `{name}` must be an integer beside integer tensors, got {alpha}")
+    if isinstance(alpha, (bool, np.bool_)) and kinds != {"b"}:
+        raise TypeError(f"`alpha` of `{name}` must be a number beside tensors of numbers, got {alpha}")
+    narrow = getattr(getattr(input, "dtype", None), "itemsize", 0) == 2 and hasattr(other, "dtype")
+    if narrow and input.dtype is other.dtype and input.dtype.is_floating_point:
+        wide = f.add(input, f.mul(other.to(dtype="float32"), alpha)).to(dtype=input.dtype)
+        return wide if out is None else out.copy_(wide)
+    return f.add(input, f.mul(other, alpha) if hasattr(other, "dtype") else other * alpha, out=out)
+
+
+@add.form("alpha")
+def _(f, input, other, *, alpha, out=None):
+    return _plus_scaled(f, input, other, alpha, out, "add")
+
+
+@sub.form("alpha")
+def _(f, input, other, *, alpha, out=None):
+    for x in (input, other):
+        if getattr(x, "dtype", None) is not None and x.dtype.kind == "b":
+            raise TypeError("`sub` takes no bool tensors: use `logical_xor`, or cast them first")
+    return _plus_scaled(f, input, other, -alpha, out, "sub")
 
 
 @sub.grad("input")
@@ -39,7 +69,7 @@ def _(g):
     return -g
 
 
-@elementwise(ref=np.multiply, dtypes=ALL)
+@elementwise(ref=np.multiply, dtypes=ANY)
 def mul(input, other):
     """Product of two tensors."""
     return input * other
@@ -50,7 +80,7 @@ def _(g, other):
     return g * other
 
 
-@elementwise(ref=np.true_divide, dtypes=ALL, result="float")
+@elementwise(ref=np.true_divide, dtypes=ANY, result="float")
 def div(input, other):
     """Quotient of two tensors; integers are divided as float32.
 
@@ -79,7 +109,7 @@ def _(g, other, out):
     return -g * out / other
 
 
-@elementwise(ref=np.negative, dtypes=NUMBERS)
+@elementwise(ref=np.negative, dtypes=NUMERIC)
 def neg(input):
     """Each element negated."""
     return -input
@@ -90,7 +120,7 @@ def _(g):
     return -g
 
 
-@elementwise(ref=np.abs, dtypes=NUMBERS)
+@elementwise(ref=np.abs, dtypes=NUMERIC)
 def abs_(input):
     """Absolute value."""
     return m.abs(input)
@@ -101,7 +131,7 @@ def _(g, input):
     return m.where(input > 0, g, m.where(input < 0, -g, 0.0 * g))
 
 
-@elementwise(ref=np.exp, dtypes=ALL, result="float", domain=(-5, 5))
+@elementwise(ref=np.exp, dtypes=ANY, result="float", domain=(-5, 5))
 def exp(input):
     """Exponential."""
     return m.exp(input)
@@ -112,7 +142,7 @@ def _(g, out):
     return g * out
 
 
-@elementwise(ref=np.log, dtypes=ALL, result="float", domain=(0.01, 8))
+@elementwise(ref=np.log, dtypes=ANY, result="float", domain=(0.01, 8))
 def log(input):
     """Natural logarithm; NaN below 0."""
     return m.log(input)
@@ -123,7 +153,7 @@ def _(g, input):
     return g / input
 
 
-@elementwise(ref=np.sqrt, dtypes=ALL, result="float", domain=(0, 8))
+@elementwise(ref=np.sqrt, dtypes=ANY, result="float", domain=(0, 8))
 def sqrt(input):
     """Square root."""
     return m.sqrt(input)
@@ -134,7 +164,7 @@ def _(g, out):
     return 0.5 * g / out
 
 
-@elementwise(ref=lambda x: 1 / np.sqrt(x), dtypes=ALL, result="float", domain=(0.05, 8))
+@elementwise(ref=lambda x: 1 / np.sqrt(x), dtypes=ANY, result="float", domain=(0.05, 8))
 def rsqrt(input):
     """Reciprocal of the square root."""
     return 1.0 / m.sqrt(input)
@@ -145,7 +175,7 @@ def _(g, out):
     return -0.5 * g * (out * out * out)
 
 
-@elementwise(ref=np.reciprocal, dtypes=FLOATS, domain=(0.1, 8))
+@elementwise(ref=np.reciprocal, dtypes=INEXACT, domain=(0.1, 8))
 def reciprocal(input):
     """1 / input."""
     return 1.0 / input
@@ -156,7 +186,7 @@ def _(g, out):
     return -g * (out * out)
 
 
-@elementwise(ref=np.sin, dtypes=ALL, result="float")
+@elementwise(ref=np.sin, dtypes=ANY, result="float")
 def sin(input):
     """Sine of radians."""
     return m.sin(input)
@@ -167,7 +197,7 @@ def _(g, input):
     return g * m.cos(input)
 
 
-@elementwise(ref=np.cos, dtypes=ALL, result="float")
+@elementwise(ref=np.cos, dtypes=ANY, result="float")
 def cos(input):
     """Cosine of radians."""
     return m.cos(input)
@@ -178,7 +208,7 @@ def _(g, input):
     return -g * m.sin(input)
 
 
-@elementwise(ref=np.tanh, dtypes=ALL, result="float")
+@elementwise(ref=np.tanh, dtypes=ANY, result="float")
 def tanh(input):
     """Hyperbolic tangent."""
     return m.tanh(input)
@@ -200,7 +230,7 @@ def _(g, input):
     return g * (1.1283791670955126 * m.exp(-(input * input)))
 
 
-@elementwise(ref=m.sigmoid, dtypes=ALL, result="float")
+@elementwise(ref=m.sigmoid, dtypes=ANY, result="float")
 def sigmoid(input):
     """Logistic function 1 / (1 + exp(-x))."""
     return m.sigmoid(input)
@@ -222,7 +252,7 @@ def _(g, out):
     return m.where(out > 0, g, 0.0)
 
 
-@elementwise(ref=lambda x: x * m.sigmoid(x))
+@elementwise(ref=lambda x: x * m.sigmoid(x), dtypes=INEXACT)
 def silu(input):
     """x * sigmoid(x) (Elfwing et al., arXiv 1702.03118)."""
     return input / (1.0 + m.exp(-input))
@@ -284,7 +314,7 @@ def _check_exponent(dtype, input, other):
 
 @elementwise(
     ref=np.power,
-    dtypes=NUMBERS,
+    dtypes=NUMERIC,
     domain=(0.1, 4),
     tolerance={"float32": (1e-5, 1e-5)},
     check=_check_exponent,
@@ -306,10 +336,10 @@ def _(g, input, other):
 @pow_.grad("other")
 def _(g, input, other, out):
     slope = g * out * m.log(input)
-    return m.where(input == 0.0, m.where(other >= 0.0, 0.0, slope), slope)
+    return m.where(input == 0.0, m.where(m.real(other) >= 0.0, 0.0, slope), slope)
 
 
-@elementwise(ref=np.square, dtypes=NUMBERS)
+@elementwise(ref=np.square, dtypes=NUMERIC)
 def square(input):
     """input * input."""
     return input * input
@@ -380,7 +410,7 @@ def _(g, input, other):
     return m.where(input < other, g, m.where(input == other, 0.5 * g, 0.0))
 
 
-@elementwise(ref=np.where, dtypes=ALL)
+@elementwise(ref=np.where, dtypes=ANY)
 def where(condition, input=None, other=None):
     """`input` where the bool tensor `condition` is true, else `other`; of a tensor alone, `nonzero(as_tuple=True)`."""
     return m.where(condition, input, other)
@@ -403,13 +433,13 @@ def _(condition, g):
     return m.where(condition, 0.0, g)
 
 
-@elementwise(ref=np.equal, dtypes=ALL, result="bool")
+@elementwise(ref=np.equal, dtypes=ANY, result="bool")
 def eq(input, other):
     """Where the elements are equal."""
     return input == other
 
 
-@elementwise(ref=np.not_equal, dtypes=ALL, result="bool")
+@elementwise(ref=np.not_equal, dtypes=ANY, result="bool")
 def ne(input, other):
     """Where the elements differ."""
     return input != other
@@ -439,7 +469,7 @@ def ge(input, other):
     return input >= other
 
 
-@elementwise(ref=lambda x: x, dtypes=ALL, result="given")
+@elementwise(ref=lambda x: x, dtypes=ANY, result="given")
 def cast(input):
     """Each element as another dtype; floats become integers by truncation."""
     return input

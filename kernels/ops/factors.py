@@ -74,15 +74,21 @@ def _lu_samples(rng):
     yield (rng.standard_normal((9, 4)),), {}
 
 
+def _lu_grad_samples(rng):
+    yield from _squares(rng)
+    yield (rng.standard_normal((2, 3, 5)),), {}
+    yield (rng.standard_normal((5, 3)),), {}
+
+
 @op(
-    dtypes=_WIDE, ref=_lu_ref, samples=_lu_samples, grad_samples=_squares, tolerance={"float32": (2e-3, 1e-4)},
+    dtypes=_WIDE, ref=_lu_ref, samples=_lu_samples, grad_samples=_lu_grad_samples, tolerance={"float32": (2e-3, 1e-4)},
     outputs=("out", "pivots"), fields=("LU", "pivots"),
 )  # fmt: skip
 def linalg_lu_factor(call, A, *, pivot: bool = True):
     """(LU, pivots int32) of A [..., M, N] by elimination: U on and above the diagonal, L (with ones there) below it.
 
     In step k, row k was exchanged with row pivots[k], counted from 1. Raises ValueError for a matrix with a 0 in the
-    diagonal of U. The derivative is that of square matrices.
+    diagonal of U.
     """
     check_matrices(call, A, square=False)
     if not pivot:
@@ -102,13 +108,21 @@ def linalg_lu_factor(call, A, *, pivot: bool = True):
 
 @linalg_lu_factor.grad("A")
 def _(f, g, out, pivots):
+    # A = P L [U, V] with V = L^-1 P^T A'', or A = P [L; M] U with M = (P^T A)'' U^-1: the square part, and the rest
     rows, columns = out.shape_[-2:]
-    if rows != columns:
-        raise NotImplementedError(f"`A` of `linalg_lu_factor` must be square for a gradient, got {out.shape_}")
-    low = f.tril(out, -1) + eye_of(f, out, rows)
-    inner = f.tril(f.matmul(_t(low), f.tril(g, -1)), -1) + f.triu(f.matmul(f.triu(g), _t(f.triu(out))))
+    k, rest = min(rows, columns), []
+    square, inner = (x.narrow(-2, 0, k).narrow(-1, 0, k) for x in (out, g))
+    low = f.tril(square, -1) + eye_of(f, out, k)
+    to_low, to_up = f.tril(inner, -1), f.triu(inner)
+    if columns > k:
+        rest = [f.triangular_solution(_t(low), g.narrow(-1, k, columns - k), upper=True, unitriangular=True)]
+        to_low = to_low - f.tril(f.matmul(rest[0], _t(out.narrow(-1, k, columns - k))), -1)
+    if rows > k:
+        rest = [_t(f.triangular_solution(square, _t(g.narrow(-2, k, rows - k)), upper=True))]
+        to_up = to_up - f.triu(f.matmul(_t(out.narrow(-2, k, rows - k)), rest[0]))
+    inner = f.tril(f.matmul(_t(low), to_low), -1) + f.triu(f.matmul(to_up, _t(f.triu(square))))
     left = f.triangular_solution(_t(low), inner, upper=True, unitriangular=True)
-    turned = _t(f.triangular_solution(out, _t(left), upper=True))
+    turned = f.cat([_t(f.triangular_solution(square, _t(left), upper=True)), *rest], -1 if columns > k else -2)
     return rows_of(f, turned, np.argsort(order_of(pivots, rows), -1))
 
 

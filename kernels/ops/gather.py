@@ -4,7 +4,7 @@ import numpy as np
 
 from ..blocks.array import GATHER_ROWS
 from ..problems.array import AddRows
-from ..table.registry import ALL, FLOATS, INTEGERS, op
+from ..table.registry import ALL, ANY, INEXACT, NUMERIC, op
 from ._layout import UNSIGNED, check, check_dim, check_index, product, rows
 from .copy import copy_into, fill
 
@@ -52,7 +52,7 @@ def _embedding_samples(rng):
     yield (np.array(3), rng.standard_normal((4, 8))), {}
 
 
-@op(dtypes=ALL, ref=lambda indices, weight: weight[indices], samples=_embedding_samples)
+@op(dtypes=ANY, ref=lambda indices, weight: weight[indices], samples=_embedding_samples)
 def embedding(call, indices, weight):
     """Rows of `weight` [V, D] by `indices` (any shape, int32 or int64): indices.shape + [D].
 
@@ -86,7 +86,12 @@ def _embedding_backward_samples(rng):
     yield (rng.standard_normal((40, 64)), rng.integers(0, 3, 40).astype(np.int32), 11), {}
 
 
-@op(ref=_embedding_backward_ref, samples=_embedding_backward_samples, tolerance={"float32": (1e-5, 1e-5)})
+@op(
+    ref=_embedding_backward_ref,
+    samples=_embedding_backward_samples,
+    tolerance={"float32": (1e-5, 1e-5)},
+    dtypes=INEXACT,
+)
 def embedding_backward(call, grad, indices, rows, accumulate=False):
     """The gradient of the table of an `embedding` with `rows` rows: [rows, D], the rows of `grad` added up by index.
 
@@ -155,7 +160,7 @@ def _select_samples(rng):
     yield (rng.standard_normal((3, 6)), -1, rng.integers(0, 6, 9)), {}
 
 
-@op(dtypes=ALL, ref=lambda input, dim, index: np.take(input, index, dim), samples=_select_samples)
+@op(dtypes=ANY, ref=lambda input, dim, index: np.take(input, index, dim), samples=_select_samples)
 def index_select(call, input, dim, index):
     """The slices of `input` along `dim` that `index` [K] (int32 or int64) names, in its order.
 
@@ -193,7 +198,7 @@ def _index_select_backward_samples(rng):
     yield (rng.standard_normal((3, 9)), -1, rng.integers(0, 6, 9), 6), {}
 
 
-@op(ref=_index_select_backward_ref, samples=_index_select_backward_samples)
+@op(ref=_index_select_backward_ref, samples=_index_select_backward_samples, dtypes=INEXACT)
 def index_select_backward(call, grad, dim, index, size):
     """The gradient of `index_select` from a dim of `size`: the slices of `grad` along `dim` added up by `index`."""
     check(call, grad, "grad")
@@ -225,7 +230,7 @@ def _index_add_samples(rng):
     yield (rng.standard_normal((3, 6)), -1, rng.integers(0, 6, 9), rng.standard_normal((3, 9))), {"alpha": 2}
 
 
-@op(dtypes=(*FLOATS, *INTEGERS), ref=_index_add_ref, samples=_index_add_samples, amp="promote")
+@op(dtypes=NUMERIC, ref=_index_add_ref, samples=_index_add_samples, amp="promote")
 def index_add(call, input, dim, index, source, alpha=1):
     """`input` with `alpha` times the slices of `source` along `dim` added where `index` [K] (int32 or int64) says.
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
 from ..problems.array import PutRows
-from ..table.registry import ALL, op
+from ..table.registry import ALL, ANY, INEXACT, op
 from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
 from .gather import gather_rows
@@ -41,7 +41,7 @@ def _positions(call, input, result=None):
     return y
 
 
-@op(dtypes=ALL, ref=lambda input: np.argwhere(input), samples=_nonzero_samples, gradient=None)
+@op(dtypes=ANY, ref=lambda input: np.argwhere(input), samples=_nonzero_samples, gradient=None)
 def nonzero(call, input, *, as_tuple=False):
     """int64 [K, dims]: the indices of the K elements that are not zero, in row-major order. Waits for the result.
 
@@ -166,7 +166,7 @@ def _index_samples(rng):
     yield (x, (None, np.array([True, False, True, True, False, True]))), {}
 
 
-@op(dtypes=ALL, ref=_index_ref, samples=_index_samples)
+@op(dtypes=ANY, ref=_index_ref, samples=_index_samples)
 def index(call, input, indices):
     """`input[indices]` for a tuple of one integer tensor or mask, or None (all of the dim), for each dim.
 
@@ -199,7 +199,7 @@ def _index_backward_samples(rng):
         yield (rng.standard_normal(_index_ref(x, indices).shape), indices, x.shape), {}
 
 
-@op(ref=_index_backward_ref, samples=_index_backward_samples)
+@op(ref=_index_backward_ref, samples=_index_backward_samples, dtypes=INEXACT)
 def index_backward(call, grad, indices, shape):
     """The gradient of `index` from a tensor of `shape`: zeros, with `grad` added where it came from."""
     check(call, grad, "grad")
@@ -262,7 +262,7 @@ def _index_put_samples(rng):
 _NUMBERS = tuple(d for d in ALL if d != "bool")
 
 
-@op(dtypes=ALL, ref=_index_put_ref, samples=_index_put_samples, amp="promote")
+@op(dtypes=ANY, ref=_index_put_ref, samples=_index_put_samples, amp="promote")
 def index_put(call, input, indices, values, accumulate=False):
     """`input` with `values` written to (or added at) `input[indices]`, to which they broadcast; indices as for `index`.
 

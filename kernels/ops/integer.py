@@ -3,31 +3,31 @@
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import ALL, FLOATS, INTEGERS, elementwise
+from ..table.registry import ANY, FLOATS, INTEGERS, elementwise
 
 BITS = (*INTEGERS, "bool")
 NUMBERS = (*FLOATS, *INTEGERS)
 
 
-@elementwise(ref=np.logical_and, dtypes=ALL, result="bool")
+@elementwise(ref=np.logical_and, dtypes=ANY, result="bool")
 def logical_and(input, other):
     """Where both elements are true, i.e. not 0."""
     return (input != 0) & (other != 0)
 
 
-@elementwise(ref=np.logical_or, dtypes=ALL, result="bool")
+@elementwise(ref=np.logical_or, dtypes=ANY, result="bool")
 def logical_or(input, other):
     """Where either element is true, i.e. not 0."""
     return (input != 0) | (other != 0)
 
 
-@elementwise(ref=np.logical_xor, dtypes=ALL, result="bool")
+@elementwise(ref=np.logical_xor, dtypes=ANY, result="bool")
 def logical_xor(input, other):
     """Where one element is true, i.e. not 0, and the other is not."""
     return (input != 0) ^ (other != 0)
 
 
-@elementwise(ref=np.logical_not, dtypes=ALL, result="bool")
+@elementwise(ref=np.logical_not, dtypes=ANY, result="bool")
 def logical_not(input):
     """Where the element is false, i.e. 0."""
     return input == 0

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import alias
+from ..table.registry import COMPLEX, INEXACT, alias
 from ._layout import check
 from .decompositions import (
     _TOLERANCE,
@@ -19,6 +19,7 @@ from .decompositions import (
     eye_of,
     positive,
 )
+from .factors import _lu_ref, order_of, rows_of
 
 
 def _logdet_ref(input):
@@ -26,11 +27,14 @@ def _logdet_ref(input):
     return np.where(sign < 0, np.nan, log)
 
 
-@composite(dtypes=_WIDE, ref=_logdet_ref, samples=positive, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_logdet_ref, samples=positive, tolerance=_TOLERANCE)
 def logdet(f, input):
-    """The logarithms of the determinants of matrices [..., N, N]: NaN of negative ones, -inf of 0."""
+    """The logarithms of the determinants of matrices [..., N, N]: NaN of negative ones, -inf of 0; complex of
+    complex ones."""
     check_matrices(f, input, "input")
     sign, log = f.linalg_slogdet(input)
+    if sign.dtype.kind == "c":
+        return f.add(f.log(sign), log)
     return f.where(f.lt(sign, 0.0), math.nan, log)
 
 
@@ -42,7 +46,7 @@ def _power_samples(rng):
 @composite(
     ref=np.linalg.matrix_power, samples=_power_samples,
     tolerance={"float32": (2e-4, 2e-4), "bfloat16": (5e-2, 0.5), "float16": (1e-2, 0.1)},
-    grad_samples=lambda rng: ((args, options) for args, options in _power_samples(rng) if args[1]),
+    grad_samples=lambda rng: ((args, options) for args, options in _power_samples(rng) if args[1]), dtypes=INEXACT
 )  # fmt: skip
 def linalg_matrix_power(f, A, n):
     """The product of `n` times A [..., N, N]; a negative `n` means the inverse (not in 16 bits), 0 the identity."""
@@ -84,7 +88,7 @@ def _exp_samples(rng):
     yield (3 * rng.standard_normal((4, 4)),), {}
 
 
-@composite(dtypes=_WIDE, ref=_exp_ref, samples=_exp_samples, tolerance={"float32": (2e-4, 2e-4)})
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_exp_ref, samples=_exp_samples, tolerance={"float32": (2e-4, 2e-4)})
 def linalg_matrix_exp(f, A):
     """The matrix exponentials of A [..., N, N], by scaling and squaring (Higham 2005)."""
     check_matrices(f, A)
@@ -122,7 +126,9 @@ def _chain_ref(tensors):
     return result
 
 
-@composite(ref=_chain_ref, samples=_chain_samples, tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)})
+@composite(
+    ref=_chain_ref, samples=_chain_samples, tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)}, dtypes=INEXACT
+)
 def linalg_multi_dot(f, tensors):
     """The product of several matrices, in the order that takes the fewest operations; the first and the last may be
     vectors (a row, a column).
@@ -170,7 +176,8 @@ def _one_by_one(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)), samples=_one_by_one,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, some=True, compute_uv=True: tuple(np.linalg.svd(input)),
+    samples=_one_by_one,
     tolerance=_TOLERANCE, fields=("U", "S", "V"),
 )  # fmt: skip
 def svd(f, input, some=True, compute_uv=True):
@@ -181,17 +188,94 @@ def svd(f, input, some=True, compute_uv=True):
     check_matrices(f, input, "input", square=False)
     if compute_uv:
         u, s, vh = f.linalg_svd(input, not some)
-        return u, s, _t(vh).contiguous()
+        return u, s, _t(f.conj(vh)).contiguous()
     m, n = input.shape_[-2:]
     zeros = [input.new_zeros((*input.shape_[:-2], size, size)) for size in (m, n)]
     return zeros[0], f.linalg_svdvals(input), zeros[1]
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda input, rcond=1e-15: _pinv_ref(input, rtol=rcond), samples=_rectangles,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda input, rcond=1e-15: _pinv_ref(input, rtol=rcond), samples=_rectangles,
     tolerance=_TOLERANCE,
 )  # fmt: skip
 def pinverse(f, input, rcond=1e-15):
     """`linalg_pinv`, with singular values up to `rcond` times the largest for 0."""
     check_matrices(f, input, "input", square=False)
     return f.linalg_pinv(input, rtol=rcond)
+
+
+# ---- factors by their old names ------------------------------------------------------------------
+
+
+def _lu_samples(rng):
+    yield (rng.standard_normal((2, 4, 4)),), {}
+    yield (rng.standard_normal((5, 3)),), {}
+
+
+@composite(
+    dtypes=_WIDE, ref=_lu_ref, samples=_lu_samples, tolerance={"float32": (2e-3, 1e-4)},
+)  # fmt: skip
+def lu(f, A, pivot: bool = True, get_infos: bool = False):
+    """(LU, pivots), or with `get_infos` (LU, pivots, info), of A [..., M, N]: `linalg_lu_factor` by its old name."""
+    found = tuple(f.linalg_lu_factor_ex(A, pivot=pivot))
+    return found if get_infos else found[:2]
+
+
+def _unpack_ref(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
+    m, k = LU_data.shape[-2], min(LU_data.shape[-2:])
+    rows = np.arange(m)
+    for i, p in enumerate(LU_pivots):
+        rows[[i, p - 1]] = rows[[p - 1, i]]
+    return np.eye(m)[np.argsort(rows)], np.tril(LU_data[:, :k], -1) + np.eye(m, k), np.triu(LU_data[:k])
+
+
+def _unpack_samples(rng):
+    for shape in ((4, 4), (5, 3), (3, 5)):
+        yield _lu_ref(rng.standard_normal(shape)), {}
+
+
+@composite(dtypes=_WIDE, ref=_unpack_ref, samples=_unpack_samples, fields=("P", "L", "U"))
+def lu_unpack(f, LU_data, LU_pivots, unpack_data: bool = True, unpack_pivots: bool = True):
+    """(P, L, U) of the factors that `linalg_lu_factor` gives of A = P L U; what is not unpacked is an empty tensor."""
+    check_matrices(f, LU_data, "LU_data", square=False)
+    if LU_pivots.dtype.name != "int32":
+        raise TypeError(f"`LU_pivots` of `lu_unpack` must be int32, got {LU_pivots.dtype.name}")
+    m, k = LU_data.shape_[-2], min(LU_data.shape_[-2:])
+    empty = LU_data.detach().new_zeros(0)
+    turned, low, up = empty, empty.clone(), empty.clone()
+    if unpack_data:
+        low = f.tril(LU_data.narrow(-1, 0, k), -1) + f.from_array(
+            np.eye(m, k, dtype=LU_data.dtype.numpy), LU_data.device
+        )
+        up = f.triu(LU_data.narrow(-2, 0, k))
+    if unpack_pivots:
+        eye = f.rearrange(eye_of(f, LU_data, m).expand(*LU_data.shape_[:-2], m, m))
+        turned = _t(rows_of(f, eye, order_of(LU_pivots, m))).contiguous()
+    return turned, low, up
+
+
+def _old_triangular_ref(b, A, upper=True, transpose=False, unitriangular=False):
+    a = np.triu(A) if upper else np.tril(A)
+    if unitriangular:
+        a = a - np.diag(np.diag(a)) + np.eye(len(a))
+    return np.linalg.solve(a.T if transpose else a, b), A
+
+
+def _old_triangular_samples(rng):
+    a, b = _well_conditioned(rng, 4, 4) / 4 + np.eye(4), rng.standard_normal((4, 2))
+    yield (b, a), {}
+    yield (b, a, False, True, True), {}
+
+
+@composite(
+    dtypes=_WIDE, ref=_old_triangular_ref, samples=_old_triangular_samples, tolerance=_TOLERANCE,
+    fields=("solution", "cloned_coefficient"),
+)  # fmt: skip
+def triangular_solve(f, b, A, upper: bool = True, transpose: bool = False, unitriangular: bool = False):
+    """(X with A X = b, a copy of A) for triangular A, or with `transpose` A^T X = b: `linalg_solve_triangular` by its
+    old name, with the arguments the other way around.
+    """
+    check_matrices(f, A)
+    a = _t(A) if transpose else A
+    x = f.linalg_solve_triangular(a, b, upper=bool(upper) != bool(transpose), unitriangular=unitriangular)
+    return x, f.rearrange(A)

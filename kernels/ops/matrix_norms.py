@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import op
+from ..table.registry import COMPLEX, INEXACT, op
 from ._layout import check, check_dim
 from .decompositions import _WIDE, _well_conditioned, check_matrices, least, tolerances
 
@@ -38,7 +38,12 @@ _NORM = {"float32": (2e-4, 1e-5), "bfloat16": (2e-2, 5e-2), "float16": (3e-3, 1e
 
 
 @composite(
-    ref=_vector_norm_ref, samples=_vector_samples, grad_samples=_vector_grad_samples, tolerance=_NORM, amp="float32"
+    ref=_vector_norm_ref,
+    samples=_vector_samples,
+    grad_samples=_vector_grad_samples,
+    tolerance=_NORM,
+    amp="float32",
+    dtypes=INEXACT,
 )
 def linalg_vector_norm(f, x, ord=2, dim=None, keepdim=False, *, dtype=None):
     """sum(|x|^ord)^(1 / ord) over `dim` (an int, several, or None: all); inf, -inf: largest, smallest magnitude.
@@ -65,7 +70,7 @@ def _matrix_norm_samples(rng):
         yield (_well_conditioned(rng, 3, 3)[:, :, None], ord, (1, 0), True), {}
 
 
-@composite(dtypes=_WIDE, ref=_matrix_norm_ref, samples=_matrix_norm_samples, tolerance=_NORM)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_matrix_norm_ref, samples=_matrix_norm_samples, tolerance=_NORM)
 def linalg_matrix_norm(f, A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None):
     """A norm of matrices in two dims: "fro", "nuc" (the sum of singular values), 2 and -2 (the largest, the smallest
     one), 1 and -1 (of the sums of magnitudes in columns), inf and -inf (in rows).
@@ -104,7 +109,7 @@ def _norm_samples(rng):
     yield (rng.standard_normal((2, 3, 3)), math.inf, (1, 2)), {}
 
 
-@composite(dtypes=_WIDE, ref=_norm_ref, samples=_norm_samples, tolerance=_NORM)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_norm_ref, samples=_norm_samples, tolerance=_NORM)
 def linalg_norm(f, A, ord=None, dim=None, keepdim=False, *, dtype=None):
     """`linalg_vector_norm` of one dim or of a vector, `linalg_matrix_norm` of two or of a matrix; without `ord`, the
     root of the sum of all squares.
@@ -128,7 +133,7 @@ def _rank_samples(rng):
     yield (np.zeros((3, 3)),), {}
 
 
-@op(dtypes=_WIDE, ref=_rank_ref, samples=_rank_samples, gradient=None)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=_rank_ref, samples=_rank_samples, gradient=None)
 def linalg_matrix_rank(call, A, *, tol=None, atol=None, rtol=None, hermitian=False):
     """How many singular values of A [..., M, N] exceed max(atol, rtol * the largest): int64 [...].
 
@@ -151,7 +156,7 @@ def _cond_samples(rng):
         yield (_well_conditioned(rng, 2, 3, 3),), {"p": p}
 
 
-@composite(dtypes=_WIDE, ref=np.linalg.cond, samples=_cond_samples, tolerance=_NORM)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.cond, samples=_cond_samples, tolerance=_NORM)
 def linalg_cond(f, A, p=None):
     """The condition numbers of matrices, norm(A) norm(inv(A)) by the norm `p`; 2, the default, also of other than
     square ones, whose singular values are compared. Infinity of singular ones.
@@ -165,6 +170,6 @@ def linalg_cond(f, A, p=None):
         inverse = f.linalg_inv(A)
     except ValueError:
         if len(A.shape_) == 2:
-            return A.new_full((), math.inf)
+            return A.new_full((), math.inf, dtype=A.dtype.real)
         return f.stack([f.linalg_cond(a, p) for a in A.unbind(0)], 0)
     return f.linalg_matrix_norm(A, p) * f.linalg_matrix_norm(inverse, p)

@@ -173,7 +173,9 @@ def _quantile(f, input, q, dim, keepdim, interpolation, ignores):
         raise ValueError(
             f"`interpolation` of `{f.op.name}` must be linear, lower, higher, midpoint, nearest, got {interpolation!r}"
         )
-    if not hasattr(q, "strides_"):
+    given = hasattr(q, "strides_")
+    inside = given or not isinstance(q, (int, float)) or 0 <= q <= 1  # a number is looked at where it is
+    if not given:
         if not isinstance(q, (int, float)):
             raise TypeError(f"`q` of `{f.op.name}` must be a number or a tensor, got {type(q).__name__}")
         q = input.new_tensor(float(q))
@@ -181,7 +183,7 @@ def _quantile(f, input, q, dim, keepdim, interpolation, ignores):
         raise TypeError(
             f"`q` of `{f.op.name}` must be a number or {input.dtype.name} of at most one dim, got {q.dtype}"
         )
-    if q.numel_ and not bool(f.all(f.logical_and(f.ge(q, 0), f.le(q, 1)))):
+    if not inside or (given and q.numel_ and not bool(f.all(f.logical_and(f.ge(q, 0), f.le(q, 1))))):
         raise ValueError(f"`q` of `{f.op.name}` must be from 0 to 1")
     if not input.numel_:
         raise ValueError(f"`input` of `{f.op.name}` must have elements, got shape {input.shape_}")

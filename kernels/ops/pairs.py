@@ -4,7 +4,7 @@ import numpy as np
 
 from ..lang import scalar_math as m
 from ..table.composite import composite
-from ..table.registry import ALL, FLOATS, INTEGERS, alias, elementwise
+from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias, elementwise
 from ._layout import check
 from .elementwise import NUMBERS, abs_, ge, gt, le, lt, mul, ne, neg, sub
 from .special import narrowed_to, wider
@@ -49,19 +49,18 @@ def signbit(input):
     return m.negative(input)
 
 
-@elementwise(ref=np.isnan, dtypes=FLOATS, result="bool")
+@elementwise(ref=np.isnan, dtypes=INEXACT, result="bool")
 def isnan(input):
     """Where elements are NaN."""
     return input != input
 
 
-@elementwise(ref=np.isfinite, dtypes=FLOATS, result="bool")
+@elementwise(ref=np.isfinite, dtypes=INEXACT, result="bool")
 def isfinite(input):
     """Where elements are neither infinite nor NaN."""
     return input - input == 0
 
 
-alias(sign, "sgn")
 alias(trunc, "fix")
 
 
@@ -181,7 +180,7 @@ def _(g, input, other):
     return g * m.sigmoid(0.6931471805599453 * (input - other))
 
 
-@elementwise(ref=lambda a, b, w: a + w * (b - a), amp="promote")
+@elementwise(ref=lambda a, b, w: a + w * (b - a), amp="promote", dtypes=INEXACT)
 def lerp(input, end, weight):
     """input + weight * (end - input), exactly `end` where `weight` is 1."""
     d = end - input
@@ -203,7 +202,7 @@ def _(g, input, end):
     return g * (end - input)
 
 
-@elementwise(ref=lambda x, a, b, value=1: x + value * a * b, dtypes=NUMBERS, result="input", amp="promote")
+@elementwise(ref=lambda x, a, b, value=1: x + value * a * b, dtypes=NUMERIC, result="input", amp="promote")
 def addcmul(input, tensor1, tensor2, value=1):
     """input + value * tensor1 * tensor2."""
     return input + value * tensor1 * tensor2
@@ -224,7 +223,7 @@ def _(g, tensor1, value):
     return g * value * tensor1
 
 
-@elementwise(ref=lambda x, a, b, value=1: x + value * a / b, domain=(0.3, 4), amp="promote")
+@elementwise(ref=lambda x, a, b, value=1: x + value * a / b, domain=(0.3, 4), amp="promote", dtypes=INEXACT)
 def addcdiv(input, tensor1, tensor2, value=1):
     """input + value * tensor1 / tensor2, of floats."""
     return input + value * (tensor1 / tensor2)
@@ -265,7 +264,7 @@ def rad2deg(f, input):
     return f.mul(input, 180 / np.pi)
 
 
-@composite(ref=np.sinc, samples=_one, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")
+@composite(ref=np.sinc, samples=_one, tolerance={"float32": (1e-5, 1e-6)}, amp="float32", dtypes=INEXACT)
 def sinc(f, input):
     """sin(pi x) / (pi x), and 1 at 0."""
     check(f, input, "input", integers=True)
@@ -285,11 +284,11 @@ def _asked(function):
     return {"ref": function, "samples": _specials, "gradient": None}
 
 
-@composite(**_asked(np.isinf))
+@composite(**_asked(np.isinf), dtypes=INEXACT)
 def isinf(f, input):
     """Where elements are infinite."""
     check(f, input, "input", integers=True)
-    return f.eq(f.abs(input), np.inf) if input.dtype.is_floating_point else f.ne(input, input)
+    return f.eq(f.abs(input), np.inf) if input.dtype.differentiable else f.ne(input, input)
 
 
 @composite(**_asked(np.isposinf))
@@ -304,9 +303,11 @@ def isneginf(f, input):
     return f.eq(input, -np.inf)
 
 
-@composite(**_asked(np.isreal))
+@composite(**_asked(np.isreal), dtypes=INEXACT)
 def isreal(f, input):
     """Where elements have no imaginary part: everywhere, of real numbers."""
+    if input.dtype.kind == "c":
+        return f.eq(f.imag(input), 0)
     return f.logical_or(f.eq(input, input), f.ne(input, input))
 
 
@@ -316,7 +317,7 @@ def _isclose_samples(rng):
     yield (x, x + 0.01), {"rtol": 1e-3, "atol": 0.02, "equal_nan": True}
 
 
-@composite(dtypes=ALL, ref=np.isclose, samples=_isclose_samples, gradient=None)
+@composite(dtypes=ANY, ref=np.isclose, samples=_isclose_samples, gradient=None)
 def isclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False):
     """Where |input - other| <= atol + rtol * |other|, or both are the same infinity (or NaN, with `equal_nan`)."""
     check(f, input, "input")
@@ -336,13 +337,13 @@ def isclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
     return f.logical_or(same, near)
 
 
-@composite(dtypes=ALL, ref=np.allclose, samples=None, gradient=None)
+@composite(dtypes=ANY, ref=np.allclose, samples=None, gradient=None)
 def allclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False):
     """Whether all elements are close, under the rules of `isclose`: a Python bool."""
     return bool(f.all(f.isclose(input, other, rtol, atol, equal_nan)))
 
 
-@composite(dtypes=ALL, ref=np.array_equal, samples=None, gradient=None)
+@composite(dtypes=ANY, ref=np.array_equal, samples=None, gradient=None)
 def equal(f, input, other):
     """Whether two tensors have the same shape and elements: a Python bool."""
     check(f, input, "input")
@@ -373,7 +374,7 @@ def _ldexp_samples(rng):
     yield (rng.standard_normal((3, 5)), np.array(4)), {}
 
 
-@composite(dtypes=ALL, ref=lambda x, n: x * 2.0**n, samples=_ldexp_samples)
+@composite(dtypes=ANY, ref=lambda x, n: x * 2.0**n, samples=_ldexp_samples)
 def ldexp(f, input, other):
     """input * 2^other."""
     return f.mul(input, f.exp2(other))
@@ -384,10 +385,14 @@ def _float_power_samples(rng):
     yield (rng.uniform(0.3, 3, (3, 5)), rng.uniform(-2, 2, 5)), {}
 
 
-@composite(dtypes=ALL, ref=np.float_power, samples=_float_power_samples)
+@composite(dtypes=ANY, ref=np.float_power, samples=_float_power_samples)
 def float_power(f, input, exponent):
-    """input ** exponent in float64."""
-    wide = [x.to(dtype="float64") if hasattr(x, "strides_") else float(x) for x in (input, exponent)]
+    """input ** exponent in float64, or in complex128 where one is complex."""
+    is_complex = any(
+        isinstance(x, complex) or getattr(getattr(x, "dtype", None), "kind", "") == "c" for x in (input, exponent)
+    )
+    wide, number = ("complex128", complex) if is_complex else ("float64", float)
+    wide = [x.to(dtype=wide) if hasattr(x, "strides_") else number(x) for x in (input, exponent)]
     return f.pow(*wide)
 
 
@@ -425,7 +430,7 @@ def _rsub_samples(rng):
     yield (rng.standard_normal((3, 5)), 1.5), {}
 
 
-@composite(dtypes=NUMBERS, ref=lambda x, y, alpha=1: y - alpha * x, samples=_rsub_samples)
+@composite(dtypes=NUMERIC, ref=lambda x, y, alpha=1: y - alpha * x, samples=_rsub_samples)
 def rsub(f, input, other, *, alpha: float = 1):
     """other - alpha * input."""
     return f.sub(other, input if alpha == 1 else f.mul(input, alpha))

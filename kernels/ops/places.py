@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import ALL, FLOATS, INTEGERS, op
+from ..table.registry import ANY, FLOATS, INTEGERS, op
 from ._layout import check, check_dim, check_index
 from .copy import copy_into
 from .scatter import _check, _launch, _part, _places, _start
@@ -17,12 +17,12 @@ def _take_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.integers(-15, 15, (2, 4))), {}
 
 
-@composite(dtypes=ALL, ref=np.take, samples=_take_samples)
+@composite(dtypes=ANY, ref=np.take, samples=_take_samples)
 def take(f, input, index):
     """The elements at the places `index` of the flattened tensor, in the shape of `index`."""
     check(f, input, "input")
     check_index(f, index, "index")
-    return f.index(input.reshape(-1), (index,))
+    return f.index(input.reshape(-1), (index.reshape(-1),)).reshape(index.shape_)
 
 
 def _put_ref(x, index, source, accumulate=False):
@@ -36,7 +36,7 @@ def _put_samples(rng):
     yield (rng.standard_normal((3, 5)), np.array([1, 1, 7]), rng.standard_normal(3)), {"accumulate": True}
 
 
-@composite(dtypes=ALL, ref=_put_ref, samples=_put_samples, amp="promote")
+@composite(dtypes=ANY, ref=_put_ref, samples=_put_samples, amp="promote")
 def put(f, input, index, source, accumulate=False):
     """`input` with the elements of `source` written to (or added at) the places `index` of the flattened tensor."""
     check(f, input, "input")
@@ -53,7 +53,7 @@ def _along_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.integers(0, 15, 4)), {}
 
 
-@composite(dtypes=ALL, ref=lambda x, i, dim=None: np.take_along_axis(x, i, dim), samples=_along_samples)
+@composite(dtypes=ANY, ref=lambda x, i, dim=None: np.take_along_axis(x, i, dim), samples=_along_samples)
 def take_along_dim(f, input, indices, dim=None):
     """The elements along `dim` at `indices`, which broadcasts with the other dims; without `dim`, as `take`."""
     check(f, input, "input")
@@ -86,7 +86,7 @@ def _masked_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.uniform(size=5) < 0.7), {}
 
 
-@composite(dtypes=ALL, ref=lambda x, m: x[np.broadcast_to(m, x.shape)], samples=_masked_samples)
+@composite(dtypes=ANY, ref=lambda x, m: x[np.broadcast_to(m, x.shape)], samples=_masked_samples)
 def masked_select(f, input, mask):
     """The elements where `mask` is true, in row-major order: a vector. Mask and tensor broadcast."""
     check(f, input, "input")
@@ -106,7 +106,7 @@ def _masked_scatter_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.uniform(size=(3, 5)) < 0.5, rng.standard_normal(20)), {}
 
 
-@composite(dtypes=ALL, ref=_masked_scatter_ref, samples=_masked_scatter_samples, amp="promote")
+@composite(dtypes=ANY, ref=_masked_scatter_ref, samples=_masked_scatter_samples, amp="promote")
 def masked_scatter(f, input, mask, source):
     """`input` with the first elements of `source` in the places where `mask`, which broadcasts, is true."""
     check(f, input, "input")
@@ -149,7 +149,7 @@ def _index_copy_samples(rng):
     yield (rng.standard_normal((2, 4, 3)), 1, np.array([1, 3, 2]), rng.standard_normal((2, 3, 3))), {}
 
 
-@composite(dtypes=ALL, ref=_index_copy_ref, samples=_index_copy_samples, amp="promote")
+@composite(dtypes=ANY, ref=_index_copy_ref, samples=_index_copy_samples, amp="promote")
 def index_copy(f, input, dim, index, source):
     """`input` with the slices of `source` along `dim` written where `index` says."""
     where, dim = _slices(f, input, dim, index)
@@ -173,7 +173,7 @@ def _index_fill_samples(rng):
     yield (rng.standard_normal((2, 4)), 1, np.array([1, 3]), np.array(0.5)), {}
 
 
-@composite(dtypes=ALL, ref=_index_fill_ref, samples=_index_fill_samples)
+@composite(dtypes=ANY, ref=_index_fill_ref, samples=_index_fill_samples)
 def index_fill(f, input, dim, index, value):
     """`input` with a number (or 0-dim tensor) in the slices along `dim` that `index` names."""
     where, dim = _slices(f, input, dim, index)

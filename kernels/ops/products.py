@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import FLOATS, INTEGERS, alias
+from ..table.registry import ANY, INEXACT, NUMERIC, alias
 from ._layout import check, check_dim
 from ._products import TOLERANCE
 
-NUMBERS = (*FLOATS, *INTEGERS)
+NUMBERS = NUMERIC
 
 
 def _dims(f, x, name, ndim):
@@ -63,7 +63,12 @@ def dot(f, input, tensor, out=None):
     return f.matmul(input, tensor, out=out)
 
 
-alias(dot, "vdot")
+@_product(np.vdot, (17,), (17,))
+def vdot(f, input, tensor, out=None):
+    """As `dot`, with the conjugates of `input`."""
+    _dims(f, input, "input", 1)
+    _dims(f, tensor, "tensor", 1)
+    return f.matmul(f.conj(input), tensor, out=out)
 
 
 @_product(np.inner, (3, 17), (2, 5, 17))
@@ -103,7 +108,9 @@ def _added(f, input, product, beta, alpha):
     check(f, input, "input")
     if input.dtype is not product.dtype:
         raise TypeError(f"`input` of `{f.op.name}` must be {product.dtype.name} as the product, got {input.dtype.name}")
-    if not product.dtype.is_floating_point:
+    if product.dtype.kind != "c" and (isinstance(beta, complex) or isinstance(alpha, complex)):
+        raise TypeError(f"`beta` and `alpha` of `{f.op.name}` must be real for {product.dtype}, got {beta} and {alpha}")
+    if not product.dtype.differentiable:
         beta, alpha = int(beta), int(alpha)  # as PyTorch: of integers, without their fractions
     y = product if alpha == 1 else f.mul(product, alpha)
     if beta == 0:
@@ -117,31 +124,31 @@ def _sum_of(product):
 
 
 @_product(_sum_of(np.matmul), (5,), (7, 17), (17, 5))
-def addmm(f, input, mat1, mat2, *, beta: float = 1, alpha: float = 1):
+def addmm(f, input, mat1, mat2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * mat1 @ mat2, for matrices; `input` broadcasts to the product."""
     return _added(f, input, f.mm(mat1, mat2), beta, alpha)
 
 
 @_product(_sum_of(np.matmul), (7,), (7, 17), (17,))
-def addmv(f, input, mat, vec, *, beta: float = 1, alpha: float = 1):
+def addmv(f, input, mat, vec, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * mat @ vec."""
     return _added(f, input, f.mv(mat, vec), beta, alpha)
 
 
 @_product(_sum_of(np.outer), (7, 5), (7,), (5,))
-def addr(f, input, vec1, vec2, *, beta: float = 1, alpha: float = 1):
+def addr(f, input, vec1, vec2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * outer(vec1, vec2)."""
     return _added(f, input, f.outer(vec1, vec2), beta, alpha)
 
 
 @_product(_sum_of(np.matmul), (3, 7, 5), (3, 7, 17), (3, 17, 5))
-def baddbmm(f, input, batch1, batch2, *, beta: float = 1, alpha: float = 1):
+def baddbmm(f, input, batch1, batch2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * bmm(batch1, batch2)."""
     return _added(f, input, f.bmm(batch1, batch2), beta, alpha)
 
 
 @_product(_sum_of(lambda a, b: np.matmul(a, b).sum(0)), (7, 5), (3, 7, 17), (3, 17, 5))
-def addbmm(f, input, batch1, batch2, *, beta: float = 1, alpha: float = 1):
+def addbmm(f, input, batch1, batch2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * the sum of bmm(batch1, batch2) over its matrices."""
     _dims(f, batch1, "batch1", 3)
     _dims(f, batch2, "batch2", 3)
@@ -156,7 +163,9 @@ def _chain_samples(rng):
     yield (rng.standard_normal((3, 17)), rng.standard_normal((17, 4)), rng.standard_normal((4, 9))), {}
 
 
-@composite(ref=lambda *m: np.linalg.multi_dot(m), samples=_chain_samples, tolerance=TOLERANCE, amp="lower")
+@composite(
+    ref=lambda *m: np.linalg.multi_dot(m), samples=_chain_samples, tolerance=TOLERANCE, amp="lower", dtypes=INEXACT
+)
 def chain_matmul(f, *matrices):
     """The product of several matrices, in the order that needs the fewest multiplications."""
     if not matrices:
@@ -265,7 +274,7 @@ def _einsum_samples(rng):
         yield (equation, *(rng.standard_normal(s) for s in shapes)), {}
 
 
-@composite(dtypes=NUMBERS, ref=np.einsum, samples=_einsum_samples, tolerance=TOLERANCE, amp="lower")
+@composite(dtypes=NUMERIC, ref=np.einsum, samples=_einsum_samples, tolerance=TOLERANCE, amp="lower")
 def einsum(f, equation, *operands):
     """Sums of products over named dims, by Einstein's convention: `einsum("bij,bjk->bik", a, b)`.
 
@@ -304,7 +313,7 @@ def _tensordot_samples(rng):
     yield (rng.standard_normal(3), rng.standard_normal(4), 0), {}
 
 
-@composite(dtypes=NUMBERS, ref=np.tensordot, samples=_tensordot_samples, tolerance=TOLERANCE, amp="lower")
+@composite(dtypes=NUMERIC, ref=np.tensordot, samples=_tensordot_samples, tolerance=TOLERANCE, amp="lower")
 def tensordot(f, a, b, dims=2):
     """The products of two tensors summed over `dims`: the last ones of `a` with the first of `b`, or two lists."""
     check(f, a, "a")
@@ -337,7 +346,7 @@ def _kron_samples(rng):
     yield (rng.standard_normal(3), rng.standard_normal((2, 2))), {}
 
 
-@composite(dtypes=(*NUMBERS, "bool"), ref=np.kron, samples=_kron_samples)
+@composite(dtypes=ANY, ref=np.kron, samples=_kron_samples)
 def kron(f, input, other):
     """The Kronecker product: each element of `input` times all of `other`, in its place."""
     check(f, input, "input")
@@ -348,7 +357,7 @@ def kron(f, input, other):
     return y.reshape([m * n for m, n in zip(a, b)])
 
 
-@composite(dtypes=(*NUMBERS, "bool"), ref=np.trace, samples=_normal((4, 7)))
+@composite(dtypes=ANY, ref=np.trace, samples=_normal((4, 7)))
 def trace(f, input):
     """The sum of the diagonal of a matrix; integers sum to int64."""
     _dims(f, input, "input", 2)
@@ -364,7 +373,7 @@ def _cross_ref(a, b, dim=None):
     return np.cross(a, b, axis=dim)
 
 
-@composite(dtypes=NUMBERS, ref=_cross_ref, samples=_cross_samples)
+@composite(dtypes=NUMERIC, ref=_cross_ref, samples=_cross_samples)
 def cross(f, input, other, dim=None):
     """The vector products along `dim` of size 3, by default the first one of that size; other dims broadcast."""
     check(f, input, "input")
@@ -385,6 +394,12 @@ def cross(f, input, other, dim=None):
     return f.stack(parts, dim)
 
 
+@composite(dtypes=NUMBERS, ref=lambda a, b, *, dim=-1: np.cross(a, b, axis=dim), samples=_cross_samples)
+def linalg_cross(f, input, other, *, dim: int = -1):
+    """The vector products along `dim` of size 3, by default the last one; other dims broadcast."""
+    return f.cross(input, other, dim)
+
+
 def _cov_ref(x, correction=1, fweights=None, aweights=None):
     return np.cov(x, ddof=correction, fweights=fweights, aweights=aweights)
 
@@ -400,6 +415,7 @@ def _cov_samples(rng):
     ref=_cov_ref,
     samples=_cov_samples,
     tolerance={"float32": (1e-5, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5e-3)},
+    dtypes=INEXACT,
 )
 def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
     """The covariance matrix of variables (rows) by observations (columns) [V, N]; of a vector, its variance.
@@ -407,7 +423,7 @@ def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
     `fweights` (integers) say how often, `aweights` how much each observation counts.
     """
     check(f, input, "input", integers=True)
-    if not input.dtype.is_floating_point:
+    if not input.dtype.differentiable:
         input = input.to(dtype="float32")
     if len(input.shape_) > 2:
         raise ValueError(f"`input` of `cov` must have at most 2 dims, got shape {input.shape_}")
@@ -425,16 +441,16 @@ def cov(f, input, *, correction: int = 1, fweights=None, aweights=None):
             weights = w if weights is None else weights * w
     if weights is None:
         centred, norm = x - f.mean(x, 1, True), max(count - correction, 0)
-        product = f.matmul(centred, centred.transpose(0, 1))
+        product = f.matmul(centred, f.conj(centred).transpose(0, 1))
         y = f.div(product, float(norm))
     else:
-        weights = weights if weights.dtype.is_floating_point else weights.to(dtype=x.dtype)
+        weights = weights if weights.dtype.is_floating_point else weights.to(dtype=x.dtype.real)
         total = f.sum(weights)
         centred = x - f.sum(x * weights, 1, True) / total
         lost = f.sum(weights * aweights) / total if aweights is not None else 1.0
         norm = f.maximum(total - lost * correction, 0.0) if correction else total
         weighted = centred * weights
-        y = f.matmul(weighted, centred.transpose(0, 1).to(dtype=weighted.dtype)) / norm
+        y = f.matmul(weighted, f.conj(centred).transpose(0, 1).to(dtype=weighted.dtype)) / norm
     return y.reshape(()) if y.numel_ == 1 else y
 
 
@@ -447,11 +463,15 @@ def _corrcoef_samples(rng):
     ref=np.corrcoef,
     samples=_corrcoef_samples,
     tolerance={"float32": (1e-5, 1e-5), "bfloat16": (5e-2, 5e-2), "float16": (5e-3, 5e-3)},
+    dtypes=INEXACT,
 )
 def corrcoef(f, input):
     """The correlation coefficients of variables (rows) [V, N]: covariances by standard deviations, within [-1, 1]."""
     c = f.cov(input)
     if not c.shape_:
         return c / c
-    d = f.sqrt(c.diagonal())
-    return f.clamp(c / d.unsqueeze(1) / d.unsqueeze(0), -1, 1)
+    d = f.sqrt(f.real(c.diagonal()))
+    y = c / d.unsqueeze(1) / d.unsqueeze(0)
+    if y.dtype.kind == "c":
+        return f.complex(f.clamp(f.real(y), -1, 1), f.clamp(f.imag(y), -1, 1))
+    return f.clamp(y, -1, 1)

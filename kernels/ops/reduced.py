@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 
+from ..lang import scalar_math as m
 from ..table.composite import composite
-from ..table.registry import ALL
+from ..table.registry import ALL, ANY, INEXACT
 from ._layout import check
-from ._rules import SUM_TOLERANCE, over, reduce_samples
+from ._rules import SUM_TOLERANCE, over, reduce_samples, reduction, restored
+from .reduce import add
 from .statistics import _TOLERANCE, _grad_samples, _var_ref, _var_samples
 
 
@@ -25,12 +27,28 @@ def _ignoring(ref):
     return {"ref": over(ref), "samples": _nan_samples, "grad_samples": _no_nan_samples, "tolerance": SUM_TOLERANCE}
 
 
-@composite(dtypes=ALL, **_ignoring(np.nansum), amp="float32")
-def nansum(f, input, dim=None, keepdim=False, *, dtype=None):
+@reduction(
+    start=0,
+    ref=np.nansum,
+    integers="int64",
+    converts=True,
+    samples=_nan_samples,
+    grad_samples=_no_nan_samples,
+    tolerance=SUM_TOLERANCE,
+    amp="float32",
+)
+def nansum(x):
     """Sum over `dim` of what is not NaN, under the rules of `sum`."""
-    check(f, input, "input")
-    x = input if dtype is None else input.to(dtype=dtype)
-    return f.sum(f.where(f.eq(x, x), x, 0) if x.dtype.is_floating_point else x, dim, keepdim, dtype=dtype)
+    return m.where(x == x, x, 0)
+
+
+nansum.join(add)
+
+
+@nansum.grad("input")
+def _(f, g, input, input_dtype, dim, keepdim):
+    g = restored(g, input.shape_, dim, keepdim).expand(input.shape_).to(dtype=input_dtype)
+    return f.where(f.eq(input, input), g, 0.0)
 
 
 @composite(**_ignoring(np.nanmean), amp="float32")
@@ -53,7 +71,7 @@ def _count_ref(input, dim=None):
     return np.asarray(np.count_nonzero(input, axis=tuple(dim) if isinstance(dim, list) else dim))
 
 
-@composite(dtypes=ALL, ref=_count_ref, samples=_zeros, gradient=None)
+@composite(dtypes=ANY, ref=_count_ref, samples=_zeros, gradient=None)
 def count_nonzero(f, input, dim=None):
     """How many elements over `dim` (an int, several, or None for all) are not 0: int64."""
     return f.sum(f.ne(input, 0), dim)
@@ -108,7 +126,7 @@ def _dist_ref(x, y, p=2):
     return np.asarray(np.linalg.norm((x - y).reshape(-1), p))
 
 
-@composite(ref=_dist_ref, samples=_dist_samples, tolerance=_TOLERANCE, amp="float32")
+@composite(ref=_dist_ref, samples=_dist_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def dist(f, input, other, p: float = 2):
     """The norm of order `p` of input - other."""
     return f.norm(f.sub(input, other), p)
@@ -125,7 +143,7 @@ def _renorm_samples(rng):
     yield (rng.standard_normal((2, 5, 3)), 1, 1, 4.0), {}
 
 
-@composite(ref=_renorm_ref, samples=_renorm_samples, tolerance=_TOLERANCE, amp="float32")
+@composite(ref=_renorm_ref, samples=_renorm_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def renorm(f, input, p: float, dim, maxnorm: float):
     """Each slice along `dim` scaled down to a norm of order `p` of at most `maxnorm`."""
     check(f, input, "input")

@@ -7,7 +7,7 @@ import numpy as np
 from ..blocks.reduce import EXTREMES
 from ..lang import scalar_math as m
 from ..table.composite import composite
-from ..table.registry import ALL, FLOATS, alias, op
+from ..table.registry import ALL, ANY, FLOATS, INEXACT, alias, op
 from ._layout import check, check_dim, product
 from ._rules import along_dim, scan
 from .special import wider
@@ -162,7 +162,7 @@ def _diff_ref(x, n=1, dim=-1, prepend=None, append=None):
     return np.diff(x, n, dim)
 
 
-@composite(dtypes=ALL, ref=_diff_ref, samples=_diff_samples)
+@composite(dtypes=ANY, ref=_diff_ref, samples=_diff_samples)
 def diff(f, input, n: int = 1, dim=-1, prepend=None, append=None):
     """The differences of neighbours along `dim`, `n` times; `prepend` and `append` are joined to `input` first."""
     check(f, input, "input")
@@ -228,7 +228,9 @@ def _area_ref(function):
     return ref
 
 
-@composite(ref=_area_ref(lambda a, dim: a.sum(0)), samples=_area_samples, tolerance=ROUGH, amp="float32")
+@composite(
+    ref=_area_ref(lambda a, dim: a.sum(0)), samples=_area_samples, tolerance=ROUGH, amp="float32", dtypes=INEXACT
+)
 def trapezoid(f, y, x=None, *, dx=None, dim=-1):
     """The area below `y` along `dim` by the trapezoidal rule, at the points `x`, or `dx` (1) apart."""
     areas, dim = _areas(f, y, x, 1.0 if dx is None and x is None else dx, dim)
@@ -242,7 +244,7 @@ def _running_area(a, dim):
     return np.moveaxis(np.cumsum(a, 0), 0, dim)
 
 
-@composite(ref=_area_ref(_running_area), samples=_area_samples, tolerance=ROUGH, amp="float32")
+@composite(ref=_area_ref(_running_area), samples=_area_samples, tolerance=ROUGH, amp="float32", dtypes=INEXACT)
 def cumulative_trapezoid(f, y, x=None, *, dx=None, dim=-1):
     """The area up to each point but the first, as `trapezoid`."""
     areas, dim = _areas(f, y, x, 1.0 if dx is None and x is None else dx, dim)

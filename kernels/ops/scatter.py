@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..problems.array import Elements
-from ..table.registry import ALL, FLOATS, INTEGERS, op
+from ..table.registry import ANY, INEXACT, NUMERIC, op
 from ._layout import UNSIGNED, check, check_dim, check_index
 from .copy import copy_into, fill
 
@@ -54,7 +54,7 @@ def _gather_samples(rng):
     yield (rng.standard_normal(9), 0, rng.integers(0, 9, 33)), {}
 
 
-@op(dtypes=ALL, ref=_gather_ref, samples=_gather_samples)
+@op(dtypes=ANY, ref=_gather_ref, samples=_gather_samples)
 def gather(call, input, dim, index):
     """out[i, j, ...] = input[index[i, j, ...], j, ...] for `dim` 0, and so on for others: the shape of `index`.
 
@@ -95,7 +95,7 @@ def _gather_backward_samples(rng):
     yield (rng.standard_normal((4, 3)), 1, rng.integers(0, 7, (4, 3)), (5, 7)), {}
 
 
-@op(ref=_gather_backward_ref, samples=_gather_backward_samples)
+@op(ref=_gather_backward_ref, samples=_gather_backward_samples, dtypes=INEXACT)
 def gather_backward(call, grad, dim, index, shape):
     """The gradient of `gather` from a tensor of `shape`: elements of `grad` added up by index."""
     check(call, grad, "grad")
@@ -150,7 +150,7 @@ def _scatter_samples(rng):
 _KERNELS = {None: "scatter", "add": "scatter_add", "multiply": "scatter_multiply"}
 
 
-@op(dtypes=ALL, ref=_scatter_ref, samples=_scatter_samples, amp="promote")
+@op(dtypes=ANY, ref=_scatter_ref, samples=_scatter_samples, amp="promote")
 def scatter(call, input, dim, index, src=None, *, value=None, reduce=None):
     """`input` with out[index[i, j, ...], j, ...] = src[i, j, ...] for `dim` 0, and so on for others.
 
@@ -165,6 +165,10 @@ def scatter(call, input, dim, index, src=None, *, value=None, reduce=None):
         raise ValueError(f"`reduce` of `scatter` must be 'add', 'multiply' or None, got {reduce!r}")
     if reduce is not None and input.dtype.name == "bool":
         raise TypeError(f"`reduce` {reduce!r} of `scatter` takes numbers, got bool: cast `input`")
+    if reduce is not None and input.dtype.kind == "c":
+        raise NotImplementedError(
+            f"`reduce` {reduce!r} of `scatter` takes real numbers, got {input.dtype.name}: use `scatter_add`"
+        )
     if reduce == "multiply" and call.training:
         raise NotImplementedError("`reduce` 'multiply' of `scatter` has no derivative: call it under `no_grad`")
     src = value if src is None else src
@@ -217,7 +221,7 @@ def _scatter_add_samples(rng):
     yield (rng.standard_normal(9), 0, rng.integers(0, 9, 40).astype(np.int32), rng.standard_normal(40)), {}
 
 
-@op(dtypes=(*FLOATS, *INTEGERS), ref=_scatter_add_ref, samples=_scatter_add_samples, amp="promote")
+@op(dtypes=NUMERIC, ref=_scatter_add_ref, samples=_scatter_add_samples, amp="promote")
 def scatter_add(call, input, dim, index, src):
     """As `scatter` of a tensor, but added to `input`; equal indices in their order, 16-bit floats in float32."""
     check(call, input, "input")

@@ -10,7 +10,7 @@ from ..table.registry import alias, elementwise
 from ._layout import check
 
 
-def _scipy(name):
+def scipy_ref(name):
     """SciPy's function of this name: a reference for tests, who import it."""
 
     def ref(*args):
@@ -27,7 +27,7 @@ special = functools.partial(elementwise, result="float", amp="float32")
 # ---- relatives of the gamma function -----------------------------------------------------------
 
 
-@special(ref=_scipy("gammaln"), domain=(0.2, 8))
+@special(ref=scipy_ref("gammaln"), domain=(0.2, 8))
 def lgamma(input):
     """Logarithm of the absolute value of the gamma function."""
     return m.lgamma(input)
@@ -41,7 +41,7 @@ def _(g, input):
 alias(lgamma, "gammaln")
 
 
-@special(ref=_scipy("digamma"), domain=(0.2, 8))
+@special(ref=scipy_ref("digamma"), domain=(0.2, 8))
 def digamma(input):
     """Derivative of `lgamma`; NaN at negative integers, infinite at 0."""
     return m.digamma(input)
@@ -55,7 +55,7 @@ def _(g, input):
 alias(digamma, "psi")
 
 
-@special(ref=_scipy("zeta"), domain=(1.5, 6))
+@special(ref=scipy_ref("zeta"), domain=(1.5, 6))
 def zeta(input, other):
     """Hurwitz's zeta function: the sum of (k + other)^-input over k = 0, 1, ...; NaN for `input` below 1."""
     return m.zeta(input, other)
@@ -66,7 +66,7 @@ def _(g, input, other):
     return -g * input * m.zeta(input + 1.0, other)
 
 
-@special(ref=_scipy("gammainc"), domain=(0.3, 6))
+@special(ref=scipy_ref("gammainc"), domain=(0.3, 6))
 def igamma(input, other):
     """The regularised lower incomplete gamma function P(input, other); its derivative by `input` is missing."""
     return m.gammainc(input, other)
@@ -77,7 +77,7 @@ def _(g, input, other):
     return g * m.exp((input - 1.0) * m.log(other) - other - m.lgamma(input))
 
 
-@special(ref=_scipy("gammaincc"), domain=(0.3, 6))
+@special(ref=scipy_ref("gammaincc"), domain=(0.3, 6))
 def igammac(input, other):
     """The regularised upper incomplete gamma function Q = 1 - P; its derivative by `input` is missing."""
     return m.gammaincc(input, other)
@@ -97,7 +97,7 @@ def _polygamma_samples(rng):
         yield (n, rng.uniform(0.3, 6, (3, 17))), {}
 
 
-@composite(ref=_scipy("polygamma"), samples=_polygamma_samples, tolerance={"float32": (2e-5, 1e-5)}, amp="float32")
+@composite(ref=scipy_ref("polygamma"), samples=_polygamma_samples, tolerance={"float32": (2e-5, 1e-5)}, amp="float32")
 def polygamma(f, n: int, input):
     """The n-th derivative of `digamma`, for an integer `n` of 0 or more."""
     check(f, input, "input", integers=True)
@@ -127,7 +127,7 @@ def _mvlgamma_samples(rng):
         yield (rng.uniform(2, 6, (3, 17)), p), {}
 
 
-@composite(ref=_scipy("multigammaln"), samples=_mvlgamma_samples, amp="float32")
+@composite(ref=scipy_ref("multigammaln"), samples=_mvlgamma_samples, amp="float32")
 def mvlgamma(f, input, p: int):
     """The multivariate log-gamma function of `p` dims: the sum of `lgamma(input - j / 2)` for j < p, and a constant."""
     check(f, input, "input", integers=True)
@@ -145,7 +145,7 @@ alias(mvlgamma, "multigammaln")
 # ---- error functions ---------------------------------------------------------------------------
 
 
-@special(ref=_scipy("erfc"), domain=(-3, 6), tolerance={"float32": (1e-5, 0), "float64": (1e-12, 0)})
+@special(ref=scipy_ref("erfc"), domain=(-3, 6), tolerance={"float32": (1e-5, 0), "float64": (1e-12, 0)})
 def erfc(input):
     """1 - erf(x), exact for large x."""
     return m.erfc(input)
@@ -156,7 +156,7 @@ def _(g, input):
     return g * (-1.1283791670955126 * m.exp(-(input * input)))
 
 
-@special(ref=_scipy("erfcx"), domain=(-2, 20))
+@special(ref=scipy_ref("erfcx"), domain=(-2, 20))
 def erfcx(input):
     """exp(x^2) erfc(x)."""
     return m.erfcx(input)
@@ -167,7 +167,7 @@ def _(g, input, out):
     return g * (2.0 * input * out - 1.1283791670955126)
 
 
-@special(ref=_scipy("erfinv"), domain=(-0.95, 0.95))
+@special(ref=scipy_ref("erfinv"), domain=(-0.95, 0.95))
 def erfinv(input):
     """The number whose error function it is; NaN beyond 1."""
     return m.erfinv(input)
@@ -178,7 +178,7 @@ def _(g, out):
     return g * (0.886226925452758 * m.exp(out * out))
 
 
-@special(ref=_scipy("ndtr"))
+@special(ref=scipy_ref("ndtr"))
 def ndtr(input):
     """The normal distribution function."""
     return 0.5 * m.erfc(-0.7071067811865476 * input)
@@ -189,7 +189,7 @@ def _(g, input):
     return g * (0.3989422804014327 * m.exp(-0.5 * input * input))
 
 
-@special(ref=_scipy("log_ndtr"), domain=(-12, 4))
+@special(ref=scipy_ref("log_ndtr"), domain=(-12, 4))
 def log_ndtr(input):
     """Logarithm of the normal distribution function, exact far below 0."""
     t = 0.7071067811865476 * input
@@ -202,10 +202,10 @@ def _(g, input):
     return g * 0.7978845608028654 / m.erfcx(-0.7071067811865476 * input)
 
 
-# ---- Bessel functions --------------------------------------------------------------------------
+# ---- modified Bessel functions --------------------------------------------------------------------------
 
 
-@special(ref=_scipy("i0"))
+@special(ref=scipy_ref("i0"))
 def i0(input):
     """The modified Bessel function of the first kind of order 0."""
     return m.i0(input)
@@ -216,7 +216,7 @@ def _(g, input):
     return g * m.i1(input)
 
 
-@special(ref=_scipy("i0e"), domain=(-40, 40))
+@special(ref=scipy_ref("i0e"), domain=(-40, 40))
 def i0e(input):
     """i0(x) exp(-|x|)."""
     return m.i0e(input)
@@ -227,7 +227,7 @@ def _(g, input, out):
     return g * (m.i1e(input) - m.copysign(out, input))
 
 
-@special(ref=_scipy("i1"))
+@special(ref=scipy_ref("i1"))
 def i1(input):
     """The modified Bessel function of the first kind of order 1."""
     return m.i1(input)
@@ -238,7 +238,7 @@ def _(g, input, out):
     return g * (m.i0(input) - m.where(input == 0.0, 0.5, out / m.where(input == 0.0, 1.0, input)))
 
 
-@special(ref=_scipy("i1e"), domain=(-40, 40))
+@special(ref=scipy_ref("i1e"), domain=(-40, 40))
 def i1e(input):
     """i1(x) exp(-|x|)."""
     return m.i1e(input)
@@ -250,34 +250,10 @@ def _(g, input, out):
     return g * (m.i0e(input) - m.abs(out) - shared)
 
 
-@special(ref=_scipy("j0"), gradient="missing")
-def bessel_j0(input):
-    """The Bessel function of the first kind of order 0."""
-    return m.j0(input)
-
-
-@special(ref=_scipy("j1"), gradient="missing")
-def bessel_j1(input):
-    """The Bessel function of the first kind of order 1."""
-    return m.j1(input)
-
-
-@special(ref=_scipy("y0"), domain=(0.3, 8), gradient="missing")
-def bessel_y0(input):
-    """The Bessel function of the second kind of order 0."""
-    return m.y0(input)
-
-
-@special(ref=_scipy("y1"), domain=(0.3, 8), gradient="missing")
-def bessel_y1(input):
-    """The Bessel function of the second kind of order 1."""
-    return m.y1(input)
-
-
 # ---- logarithms --------------------------------------------------------------------------------
 
 
-@special(ref=_scipy("xlogy"), domain=(0.1, 4))
+@special(ref=scipy_ref("xlogy"), domain=(0.1, 4))
 def xlogy(input, other):
     """input * log(other), and 0 where `input` is 0, unless `other` is NaN."""
     return m.where((input == 0.0) & (other == other), 0.0, input * m.log(other))
@@ -293,7 +269,7 @@ def _(g, input, other):
     return g * input / other
 
 
-@special(ref=_scipy("xlog1py"), domain=(0.1, 4))
+@special(ref=scipy_ref("xlog1py"), domain=(0.1, 4))
 def xlog1py(input, other):
     """input * log(1 + other), and 0 where `input` is 0, unless `other` is NaN."""
     return m.where((input == 0.0) & (other == other), 0.0, input * m.log1p(other))
@@ -309,7 +285,7 @@ def _(g, input, other):
     return g * input / (other + 1.0)
 
 
-@special(ref=_scipy("entr"), domain=(0.1, 4))
+@special(ref=scipy_ref("entr"), domain=(0.1, 4))
 def entr(input):
     """-x log(x), 0 at 0, and -inf below."""
     logarithm = m.log(m.where(input < 0.0, 0.0, input))

@@ -7,7 +7,7 @@ import numpy as np
 from ..blocks.norm import VARIANCE
 from ..blocks.softmax import LOGSUMEXP
 from ..lang import scalar_math as m
-from ..table.registry import op
+from ..table.registry import INEXACT, op
 from ..table.rules import reduction_rule
 from ._layout import check, rows
 from ._rules import reduce_by, reduce_samples, reduced, restored
@@ -68,7 +68,7 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
     return y
 
 
-@op(ref=_var_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
+@op(ref=_var_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def var(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
     """Variance over `dim` (an int, several, or None for all): squares about the mean, summed.
 
@@ -84,7 +84,7 @@ def _(f, g, input, dim, keepdim, degrees):
     return f.mul(g, f.sub(input, f.mean(input, dim, True)))
 
 
-@op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32")
+@op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def std(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
     """Standard deviation over `dim`: the square root of `var`, with its arguments."""
     y = _variance(call, input, dim, unbiased, keepdim, correction)
@@ -153,7 +153,14 @@ def _order(p):
     return float(p)
 
 
-@op(ref=_norm_ref, samples=_norm_samples, grad_samples=_norm_grad_samples, tolerance=_TOLERANCE, amp="float32")
+@op(
+    ref=_norm_ref,
+    samples=_norm_samples,
+    grad_samples=_norm_grad_samples,
+    tolerance=_TOLERANCE,
+    amp="float32",
+    dtypes=INEXACT,
+)
 def norm(call, input, p=2, dim=None, keepdim=False):
     """The vector norm sum(|x|^p)^(1/p) over `dim` (an int, several, or None for all).
 

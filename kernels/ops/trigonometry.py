@@ -3,13 +3,13 @@
 import numpy as np
 
 from ..lang import scalar_math as m
-from ..table.registry import alias, elementwise
+from ..table.registry import INEXACT, alias, elementwise
 
 # Integers become float32, as where `dtypes` names them; they are left out of the tests of every dtype, whose kernels
 # would take as long to compile as those of floats.
 
 
-@elementwise(ref=np.sinh, result="float", amp="float32")
+@elementwise(ref=np.sinh, result="float", amp="float32", dtypes=INEXACT)
 def sinh(input):
     """Hyperbolic sine."""
     return m.sinh(input)
@@ -20,7 +20,7 @@ def _(g, input):
     return g * m.cosh(input)
 
 
-@elementwise(ref=np.cosh, result="float", amp="float32")
+@elementwise(ref=np.cosh, result="float", amp="float32", dtypes=INEXACT)
 def cosh(input):
     """Hyperbolic cosine."""
     return m.cosh(input)
@@ -31,7 +31,7 @@ def _(g, input):
     return g * m.sinh(input)
 
 
-@elementwise(ref=np.tan, result="float", domain=(-1.3, 1.3), amp="float32")
+@elementwise(ref=np.tan, result="float", domain=(-1.3, 1.3), amp="float32", dtypes=INEXACT)
 def tan(input):
     """Tangent of radians."""
     return m.tan(input)
@@ -42,7 +42,7 @@ def _(g, out):
     return g * (1.0 + out * out)
 
 
-@elementwise(ref=np.arcsin, result="float", domain=(-0.9, 0.9), amp="float32")
+@elementwise(ref=np.arcsin, result="float", domain=(-0.9, 0.9), amp="float32", dtypes=INEXACT)
 def asin(input):
     """The angle in [-pi/2, pi/2] whose sine it is; NaN beyond 1."""
     return m.asin(input)
@@ -53,7 +53,7 @@ def _(g, input):
     return g / m.sqrt((1.0 - input) * (1.0 + input))
 
 
-@elementwise(ref=np.arccos, result="float", domain=(-0.9, 0.9), amp="float32")
+@elementwise(ref=np.arccos, result="float", domain=(-0.9, 0.9), amp="float32", dtypes=INEXACT)
 def acos(input):
     """The angle in [0, pi] whose cosine it is; NaN beyond 1."""
     return m.acos(input)
@@ -64,7 +64,7 @@ def _(g, input):
     return -g / m.sqrt((1.0 - input) * (1.0 + input))
 
 
-@elementwise(ref=np.arctan, result="float")
+@elementwise(ref=np.arctan, result="float", dtypes=INEXACT)
 def atan(input):
     """The angle in (-pi/2, pi/2) whose tangent it is."""
     return m.atan(input)
@@ -75,7 +75,7 @@ def _(g, input):
     return g / (1.0 + input * input)
 
 
-@elementwise(ref=np.arcsinh, result="float")
+@elementwise(ref=np.arcsinh, result="float", dtypes=INEXACT)
 def asinh(input):
     """The number whose hyperbolic sine it is."""
     return m.asinh(input)
@@ -86,7 +86,7 @@ def _(g, input):
     return g / m.sqrt(1.0 + input * input)
 
 
-@elementwise(ref=np.arccosh, result="float", domain=(1.1, 8))
+@elementwise(ref=np.arccosh, result="float", domain=(1.1, 8), dtypes=INEXACT)
 def acosh(input):
     """The number of 0 or more whose hyperbolic cosine it is; NaN below 1."""
     return m.acosh(input)
@@ -94,10 +94,10 @@ def acosh(input):
 
 @acosh.grad("input")
 def _(g, input):
-    return g / m.sqrt((input - 1.0) * (input + 1.0))
+    return g / (m.sqrt(input - 1.0) * m.sqrt(input + 1.0))
 
 
-@elementwise(ref=np.arctanh, result="float", domain=(-0.9, 0.9))
+@elementwise(ref=np.arctanh, result="float", domain=(-0.9, 0.9), dtypes=INEXACT)
 def atanh(input):
     """The number whose hyperbolic tangent it is; NaN beyond 1."""
     return m.atanh(input)
@@ -135,7 +135,7 @@ def _(g, input, out):
     return g * input / out
 
 
-@elementwise(ref=np.log2, result="float", domain=(0.05, 8), amp="float32")
+@elementwise(ref=np.log2, result="float", domain=(0.05, 8), amp="float32", dtypes=INEXACT)
 def log2(input):
     """Logarithm to base 2; NaN below 0."""
     return m.log2(input)
@@ -146,7 +146,7 @@ def _(g, input):
     return g * 1.4426950408889634 / input
 
 
-@elementwise(ref=np.log10, result="float", domain=(0.05, 8), amp="float32")
+@elementwise(ref=np.log10, result="float", domain=(0.05, 8), amp="float32", dtypes=INEXACT)
 def log10(input):
     """Logarithm to base 10; NaN below 0."""
     return m.log10(input)
@@ -157,7 +157,7 @@ def _(g, input):
     return g * 0.4342944819032518 / input
 
 
-@elementwise(ref=np.exp2, result="float")
+@elementwise(ref=np.exp2, result="float", dtypes=INEXACT)
 def exp2(input):
     """2 to the power of the input."""
     return m.exp2(input)

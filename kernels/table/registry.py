@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 ALL = (*FLOATS, *INTEGERS, "bool")
+COMPLEX = ("complex64", "complex128")
+ANY = (*ALL, *COMPLEX)
+INEXACT = (*FLOATS, *COMPLEX)
+NUMERIC = (*FLOATS, *INTEGERS, *COMPLEX)
 
 OPS: dict[str, "Op"] = {}
 ALIASES: dict[str, str] = {}  # other names of public functions and methods -> the op's
@@ -68,8 +72,10 @@ class Op:
     that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
     in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
     autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
-    "as_is". Of an elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses
-    numbers that it cannot compute with in an integer dtype.
+    "as_is". `complex_forms` has what a call means where a tensor is complex (`Op.on_complex`), if that is not its own
+    rule or paragraph; `gradient="convention"`: its rule keeps PyTorch's convention for complex ones by itself. Of an
+    elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses numbers that it
+    cannot compute with in an integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
@@ -89,6 +95,7 @@ class Op:
     gradient: str | None = "rule"
     grad_samples: Callable | None = None
     forms: dict[str, Callable] = field(default_factory=dict)
+    complex_forms: list[Callable] = field(default_factory=list)
     amp: str = "as_is"
     refuses: tuple[str, ...] = ()
     check: Callable | None = None
@@ -123,6 +130,20 @@ class Op:
             return function
 
         return declare
+
+    def on_complex(self, function):
+        """Declare what a call means that has a complex tensor: `function(f, *inputs, **options)`, written with others.
+
+        Without one, the op computes on complex elements by its own rule or paragraph, if `dtypes` has them, and its
+        derivative is taken to be that of a holomorphic function (docs/autograd.md).
+        """
+        self.complex_forms.append(function)
+        return function
+
+    @property
+    def complex_form(self):
+        """What `on_complex` declared, or None."""
+        return self.complex_forms[0] if self.complex_forms else None
 
     @property
     def scalar(self):

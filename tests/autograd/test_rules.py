@@ -17,11 +17,13 @@ from infinicore import autograd
 COMPOSED = [op for op in OPS.values() if op.gradient == "composed"]
 RULES = [op for op in OPS.values() if (op.gradients or op in COMPOSED) and "float64" in op.dtypes]
 ELEMENTWISE = [op for op in RULES if op.scalar and op.result != "given"]
-SAMPLED = [op for op in RULES if not op.scalar and (op.grad_samples or op.samples)]
+# Their derivatives leave out those through the statistics that they return, as PyTorch's.
+PARTIAL = ("native_batch_norm", "native_layer_norm")
+SAMPLED = [op for op in RULES if not op.scalar and (op.grad_samples or op.samples) and op.name not in PARTIAL]
 
 
 # Of their first argument one triangle is read, and the gradient is that of a symmetric matrix.
-SYMMETRIC = ("linalg_cholesky", "linalg_eigh", "linalg_eigvalsh")
+SYMMETRIC = ("linalg_cholesky", "linalg_cholesky_ex", "linalg_eigh", "linalg_eigvalsh")
 
 
 def test_every_row_says_whether_it_has_a_derivative():

@@ -55,7 +55,7 @@ def test_from_numpy_converts_and_refuses():
     with pytest.raises(TypeError):
         ic.from_numpy(np.array(["a"]))
     with pytest.raises(TypeError):
-        ic.from_numpy(np.array([1j]))
+        ic.from_numpy(np.array(["2020"], "datetime64[D]"))
 
 
 def test_blobs():

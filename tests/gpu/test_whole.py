@@ -12,9 +12,10 @@ import pytest
 import infinicore as ic
 from infinicore import nn, optim
 from infinicore.lm.engine import SamplingParams
+from infinicore.lm.engine.draft import DraftProposer
 from infinicore.models import from_config, from_pretrained
 from infinicore.nn import functional as F
-from infinicore.train import Trainer
+from infinicore.train import Trainer, lora
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
@@ -284,6 +285,28 @@ def test_the_engine(pair, kind):
         while engine.has_unfinished_requests():
             done.update({one.request_id: one.outputs[0].token_ids for one in engine.step() if one.finished})
         texts.append(done)
+    assert texts[0] == texts[1]
+
+
+def test_adapters_and_drafts(pair, tmp_path):
+    adapted = lora.inject(copy.deepcopy(pair[0]), 2, 8)
+    with ic.no_grad():
+        for layer in lora.layers(adapted).values():
+            layer.lora_B.weight.normal_(0.0, 0.2)
+    folder, texts = lora.save(adapted, tmp_path / "a"), []
+    for model in map(copy.deepcopy, pair):  # adapters stay in it
+        engine = ic.lm.engine.Engine(
+            model, max_num_seqs=2, block_size=4, num_blocks=40, adapters={"a": folder},
+            proposer=DraftProposer(copy.deepcopy(model), 2),
+        )  # fmt: skip
+        for name, more in enumerate(({"temperature": 0.0}, {"temperature": 0.9, "seed": 3})):
+            params = SamplingParams(**more, max_tokens=9, ignore_eos=True)
+            engine.add_request(name, [5, 9, 2], params, adapter=("a", None)[name])
+        done = {}
+        while engine.has_unfinished_requests():
+            done.update({one.request_id: one.outputs[0].token_ids for one in engine.step() if one.finished})
+        texts.append(done)
+        assert engine.stats().accepted_tokens
     assert texts[0] == texts[1]
 
 

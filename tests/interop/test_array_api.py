@@ -165,9 +165,17 @@ def test_the_namespace_and_its_inspection():
     assert (xp.inf, xp.newaxis, xp.broadcast_shapes((2, 1), (3,))) == (float("inf"), None, (2, 3))
     assert xp.isnan(ic.tensor(xp.nan)) and 2 < xp.e < 3 < xp.pi and xp.finfo(xp.float32).bits == xp.iinfo("int32").bits
     info = xp.__array_namespace_info__()
-    assert info.default_dtypes()["real floating"] is xp.float32 and info.default_dtypes()["complex floating"] is None
+    assert (
+        info.default_dtypes()["real floating"] is xp.float32
+        and info.default_dtypes()["complex floating"] is xp.complex64
+    )
     assert list(info.dtypes(kind=("bool", "real floating"))) == ["bool", "float32", "float64"]
-    assert info.dtypes(kind="complex floating") == {} and not hasattr(xp, "fft")
+    assert list(info.dtypes(kind="complex floating")) == ["complex64", "complex128"]
+    y = xp.fft.ifft(xp.fft.fft(x, axis=0), axis=0)
+    assert (
+        xp.all(xp.abs(xp.real(y) - x) < 1e-6) and xp.fft.rfftn(x).shape == (2, 2) and xp.sign(1j * x).dtype is y.dtype
+    )
+    assert xp.linalg.eigvals(x @ x.T).dtype is xp.complex64 and len(xp.fft.rfftfreq(4)) == 3
     assert xp.isdtype(xp.int8, "integral") and not xp.isdtype(xp.uint8, ("bool", xp.int8, "signed integer"))
     assert xp.result_type(x, ic.ones((), dtype="float64")) is xp.float64 and xp.result_type(xp.int8, 2.5) is xp.float32
     assert xp.can_cast(x, xp.float64) and not xp.can_cast(xp.float64, xp.float32)

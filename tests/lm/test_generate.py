@@ -303,16 +303,11 @@ def test_text_of_a_model_on_another_device(stories, host2):
     model, options = from_pretrained(stories), {"max_new_tokens": 12, "ignore_eos": True}
     several = [{"temperature": 0}, {"temperature": 0.8, "seed": 1}, {"temperature": 0, "repetition_penalty": 1.3}]
     expected = [model.generate("Once upon a time", **options, **one).finish()[0].token_ids for one in several]
-    before = infinicore.get_device()
-    infinicore.set_device(host2.device())
-    try:
-        with pytest.raises(ValueError, match="`model` lies on cpu"):
-            model.generate("Once upon a time")
-        model.to(host2.device())
-        found = [model.generate("Once upon a time", **options, **one).finish()[0].token_ids for one in several]
-    finally:
-        infinicore.set_device(before)
-    assert found == expected
+    for current, place in (("cpu", host2.device()), (host2.device(), host2.device()), (host2.device(), "cpu")):
+        model.to(place)
+        with infinicore.device(current):  # the model's counts
+            found = [model.generate("Once upon a time", **options, **one).finish()[0].token_ids for one in several]
+        assert found == expected
 
 
 def test_half_precision_text(stories):

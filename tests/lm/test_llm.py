@@ -59,7 +59,7 @@ def test_refusals_leave_an_engine_that_goes_on(story, stories):
         story.generate(["fine", [512]])
     with pytest.raises(TypeError, match="`prompts` must be a text"):
         story.generate([1, 2])
-    with pytest.raises(NotImplementedError, match="`tensor_parallel_size` must be 1"):
+    with pytest.raises(ValueError, match="needs 2 ranks, and this job has 1"):
         LLM(stories, tensor_parallel_size=2)
     if not cuda.device_count():
         with pytest.raises(NotImplementedError, match="`device` 'cuda' needs an NVIDIA GPU"):

@@ -287,3 +287,20 @@ def test_blocks_cover_the_product():
 def test_narrower_instruction_sets(choice, width):
     chosen = "float32 or float64 or bfloat16 or int8" if choice == "portable" else "float or int8"
     narrower.run(choice, width, f"({chosen}) and not narrower", __file__)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_long_vectors_are_multiplied_in_chunks(dtype, rng):
+    for size in (2 * 16384, 3 * 16384 + 5):
+        a, b = (ic.from_numpy(rng.uniform(0.5, 1, size)).to(dtype=dtype) for _ in range(2))
+        expected = a.to(dtype="float64").numpy() @ b.to(dtype="float64").numpy()
+        y = ic.matmul(a, b)
+        assert y.shape == () and y.dtype is a.dtype
+        np.testing.assert_allclose(
+            y.item(), expected, rtol={"float32": 1e-6, "float64": 1e-13, "bfloat16": 1e-2}[dtype]
+        )
+    np.testing.assert_allclose(
+        ic.dot(a[::2], b[::2]).item(),
+        a[::2].to(dtype="float64").numpy() @ b[::2].to(dtype="float64").numpy(),
+        rtol=1e-2,
+    )

@@ -88,3 +88,21 @@ def test_names_of_scipy():
     assert importlib.import_module("infinicore.special").expit(ic.zeros(1)).item() == 0.5
     with pytest.raises(AttributeError, match="no attribute 'airy'"):
         ic.special.airy
+
+
+def test_powers_at_the_ends_are_those_of_c(rng):
+    ends = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 2.0, -2.0, 0.5, -0.5, 3.0, 1e-45, 3e38, 16777217.0]
+    x, y = (a.ravel().astype(np.float32) for a in np.meshgrid(ends, ends))
+    with np.errstate(all="ignore"):
+        expected = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
+    got = ic.pow(ic.from_numpy(x), ic.from_numpy(y)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(expected[got == 0]))
+
+
+def test_next_numbers(rng):
+    ends = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4028235e38]
+    for kind in (np.float32, np.float64):
+        x, y = (a.ravel().astype(kind) for a in np.meshgrid(ends, ends))
+        got = ic.nextafter(ic.from_numpy(x), ic.from_numpy(y)).numpy()
+        np.testing.assert_array_equal(got, np.nextafter(x, y))

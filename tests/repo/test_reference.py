@@ -1,4 +1,4 @@
-"""Type stubs and the page of operators are those that the op table gives."""
+"""Type stubs and the pages of operators are those that the op table gives."""
 
 import subprocess
 import sys
@@ -8,9 +8,18 @@ import pytest
 from infinicore import reference
 
 
-def test_stubs_and_operator_page_are_up_to_date():
+def test_stubs_and_operator_pages_are_up_to_date():
     for path, text in reference.files().items():
         assert path.read_text() == text, f"run `python -m infinicore.reference`: {path.name} is stale"
+    assert not reference.left_over(), "run `python -m infinicore.reference`: pages of families that are no more"
+
+
+def test_a_stale_page_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(reference, "PAGES", tmp_path)
+    (tmp_path / "alchemy.md").write_text("a family that is no more")
+    assert reference.main(["--check"]) == 1
+    said = capsys.readouterr().out
+    assert "alchemy.md" in said and "norm.md" in said
 
 
 def test_mypy_reads_the_stubs(tmp_path):

@@ -59,10 +59,13 @@ def linear_cross_entropy(
 
     `input` is [N, K] or [K], `linear_weight` [C, K] or [C, d1, ..., K], `linear_bias` [C] or [C, d1, ...]. A mean or
     sum of class ids without bias, weights and smoothing never holds the logits (`infinicore.linear_cross_entropy`).
-    `options` are PyTorch's, about its chunks, and must be None.
+    `options` say how PyTorch divides its work (`LinearCrossEntropyOptions`), which changes no result: here chunks are
+    chosen by size.
     """
-    if options is not None:
-        raise NotImplementedError("`options` of linear_cross_entropy must be None: chunks are chosen by size")
+    if options is not None and not hasattr(options, "batch_chunk_size"):
+        raise TypeError(f"`options` of linear_cross_entropy must be LinearCrossEntropyOptions, got {options!r}")
+    if getattr(options, "acc_dtype", None) is not None:
+        raise NotImplementedError("`acc_dtype` of `options` must be None: sums are float32, or float64 of float64")
     if ignore_index is not None and target.dtype.is_floating_point:
         raise ValueError(
             f"`ignore_index` goes with class ids, `target` are probabilities of {target.dtype}: leave it out"

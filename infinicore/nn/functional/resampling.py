@@ -197,6 +197,18 @@ def affine_grid(theta, size, align_corners=None):
     return infinicore.matmul(base, theta.transpose(1, 2)).reshape(size[0], *size[2:], dims)
 
 
+def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
+    """`grid_sample` with numbers: modes 0 to 2 are bilinear, nearest, bicubic; 0 to 2 zeros, border, reflection."""
+    modes, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+    for name, value in (("interpolation_mode", interpolation_mode), ("padding_mode", padding_mode)):
+        if value not in (0, 1, 2):
+            raise ValueError(f"`{name}` of `grid_sampler` must be 0, 1 or 2, got {value!r}")
+    return grid_sample(input, grid, modes[interpolation_mode], paddings[padding_mode], align_corners)
+
+
+grid_sampler_2d = grid_sampler_3d = grid_sampler
+
+
 def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=None):
     """`input` [N, C, H, W] read at `grid` [N, OH, OW, 2] (x, y from -1 to 1): [N, C, OH, OW]; volumes likewise.
 

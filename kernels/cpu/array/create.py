@@ -2,7 +2,7 @@
 
 from numba import types
 
-from ...blocks.array import COUNT_NONZERO, FILLED, NONZERO, ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
+from ...blocks.array import COUNT_NONZERO, FILLED, FILLED_PAIRS, NONZERO, ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
 from ...build import isa, jit
 from ...lang.rows import fill_row
 from ...lang.simd import load, ptr, stack, store
@@ -20,6 +20,16 @@ FOUND_BYTES, DIGITS_BYTES = 8 * FOUND, 8 * 64
 def filled(args, lo, hi, E):
     """Elements [lo, hi) set to one value."""
     fill_row(ptr(load(args, FILLED.y), E) + lo, hi - lo, load(args, FILLED.value))
+    return 0
+
+
+@jit.inline
+def filled_pairs(args, lo, hi):
+    """Elements [lo, hi) of 16 bytes set to one value."""
+    y, low, high = ptr(load(args, FILLED_PAIRS.y), I64), load(args, FILLED_PAIRS.low), load(args, FILLED_PAIRS.high)
+    for i in range(lo, hi):
+        store(y, 2 * i, low)
+        store(y, 2 * i + 1, high)
     return 0
 
 

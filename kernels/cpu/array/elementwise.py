@@ -18,9 +18,10 @@ LANES = isa.lanes()
 TILE = 1024  # 4 KB of float32: a few operands fit into the first-level cache
 MAX_OPERANDS = 8
 MAX_DIMS = 24
-TILES_BYTES = MAX_OPERANDS * TILE * 8
+MOST_BYTES = 16  # of an element: complex128
+TILES_BYTES = MAX_OPERANDS * TILE * MOST_BYTES
 INT64 = types.int64
-U8, U16, U32 = types.uint8, types.uint16, types.uint32
+U8, U16, U32, C128 = types.uint8, types.uint16, types.uint32, types.complex128
 
 
 @jit.inline
@@ -39,6 +40,8 @@ def copy_steps(target, source, target_step, source_step, n, itemsize):
         _copy_as(target, source, target_step, source_step, n, U16)
     elif itemsize == 8:
         _copy_as(target, source, target_step, source_step, n, INT64)
+    elif itemsize == 16:
+        _copy_as(target, source, target_step, source_step, n, C128)
     else:
         _copy_as(target, source, target_step, source_step, n, U8)
 
@@ -100,7 +103,7 @@ def walk(args, lo, hi):
         for j in range(count - 1):
             if load(args, shape + ndim * (j + 2) - 1) == 0:
                 itemsize = load(args, WALK.operands + count + j)
-                copy_steps(tiles + j * TILE * 8, load(at, j), 1, 0, min(TILE, run), itemsize)
+                copy_steps(tiles + j * TILE * MOST_BYTES, load(at, j), 1, 0, min(TILE, run), itemsize)
         start = 0
         while start < run:
             n = run if dense else min(TILE, run - start)
@@ -108,7 +111,7 @@ def walk(args, lo, hi):
                 step = load(args, shape + ndim * (j + 2) - 1)
                 itemsize = load(args, WALK.operands + count + j)
                 source = load(at, j) + (column + start) * step * itemsize
-                tile = tiles + j * TILE * 8
+                tile = tiles + j * TILE * MOST_BYTES
                 if step == 1:
                     tile = source
                 elif step != 0 and j < count - 1:
@@ -120,7 +123,7 @@ def walk(args, lo, hi):
             if step != 1:
                 itemsize = load(args, WALK.operands + count + last)
                 target = load(at, last) + (column + start) * step * itemsize
-                copy_steps(target, tiles + last * TILE * 8, step, 1, n, itemsize)
+                copy_steps(target, tiles + last * TILE * MOST_BYTES, step, 1, n, itemsize)
             start += n
         column = 0
         todo -= run

@@ -20,15 +20,20 @@ def gather_rows(args, lo, hi, E, I):
     row_stride, outer_stride = load(args, BLOCK.row_stride), load(args, BLOCK.outer_stride)
     first, end, others_are_zero = load(args, BLOCK.first), load(args, BLOCK.end), load(args, BLOCK.zeros) != 0
     if length == 1:  # a call per element would cost more than the element
-        for unit in range(lo, hi):
+        unit = lo
+        while unit < hi:  # and so would a division: 8 ns instead of 1
             outer = unit // count
-            row = I64(load(index, (unit - outer * count) * step))
-            if first <= row < end:
-                store(y, unit, load(x, outer * outer_stride + (row - first) * row_stride))
-            elif others_are_zero:
-                store(y, unit, E(0))
-            else:
-                return OUT_OF_RANGE
+            source, at = x + (outer * outer_stride - first * row_stride), unit - outer * count
+            stop = min(count, at + hi - unit)
+            for k in range(at, stop):
+                row = I64(load(index, k * step))
+                if first <= row < end:
+                    store(y, outer * count + k, load(source, row * row_stride))
+                elif others_are_zero:
+                    store(y, outer * count + k, E(0))
+                else:
+                    return OUT_OF_RANGE
+            unit += stop - at
         return 0
     for unit in range(lo, hi):
         outer = unit // count

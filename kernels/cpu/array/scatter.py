@@ -207,6 +207,16 @@ def offsets(args, lo, hi):
     """
     y, num_tensors = ptr(load(args, OFFSETS.y), I64), load(args, OFFSETS.num_tensors)
     num_dims, lengths = load(args, OFFSETS.num_dims), args + OFFSETS.sizes
+    if num_tensors == 1 and num_dims == 1:  # no divisions: 1 ns instead of 12
+        own = lengths + 1
+        x, size, step = ptr(load(own, INDEX.x), I64), load(own, INDEX.size), load(own, INDEX.step)
+        stride = load(own, INDEX.strides)
+        for i in range(lo, hi):
+            index = load(x, i * stride)
+            if index < -size or index >= size:
+                return OUT_OF_RANGE
+            store(y, i, (index + size if index < 0 else index) * step)
+        return 0
     for i in range(lo, hi):
         offset = 0
         for n in range(num_tensors):

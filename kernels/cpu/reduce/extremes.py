@@ -18,12 +18,18 @@ def running(args, lo, hi, T, LARGEST):
     for unit in range(lo, hi):
         outer = unit // columns
         first = outer * size * columns + (unit - outer * columns)
-        best, at = load(x, first), 0
-        for k in range(size):
-            value = load(x, first + k * columns)
-            better = value >= best if LARGEST else value <= best
-            if better or value != value:
-                best, at = value, k
+        k = 0
+        while k < size:  # a new extreme is rare, and a branch to it free where it is foreseen: 11 ns without
+            best, at = load(x, first + k * columns), k
             store(values, first + k * columns, best)
             store(indices, first + k * columns, at)
+            k += 1
+            while k < size:
+                value = load(x, first + k * columns)
+                better = value >= best if LARGEST else value <= best
+                if better or value != value:
+                    break
+                store(values, first + k * columns, best)
+                store(indices, first + k * columns, at)
+                k += 1
     return 0

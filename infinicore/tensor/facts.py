@@ -1,0 +1,42 @@
+"""What a tensor says about itself under PyTorch's older names."""
+
+
+class Facts:
+    """Methods of `Tensor` that compute nothing."""
+
+    __slots__ = ()
+
+    is_sparse = is_quantized = is_mps = is_xpu = is_meta = is_nested = False  # there are dense tensors alone
+
+    def ndimension(self):
+        """Number of dims."""
+        return len(self.shape_)
+
+    def nelement(self):
+        """Number of elements."""
+        return self.numel_
+
+    @property
+    def itemsize(self):
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def get_device(self):
+        """The number of the GPU that the tensor lies on; -1 on the CPU."""
+        return -1 if self.device.type == "cpu" else self.device.index
+
+    def is_signed(self):
+        """Whether the dtype has negative numbers."""
+        return self.dtype.kind not in "ub"
+
+    def is_same_size(self, other):
+        """Whether another tensor has the same shape."""
+        return self.shape_ == other.shape_
+
+    def dim_order(self):
+        """The dims from the outermost in memory to the innermost."""
+        return tuple(sorted(range(len(self.shape_)), key=lambda d: -self.strides_[d]))
+
+    def share_memory_(self):
+        """Itself: processes of `DataLoader` send copies."""
+        return self

@@ -1,0 +1,107 @@
+"""Calls that make other calls become known as one: the same results, wherever their memory comes from."""
+
+import numpy as np
+import pytest
+from infinicore.kernels import OPS
+
+import infinicore as ic
+from infinicore import core
+
+compiled = pytest.mark.skipif(not core.compiled(), reason="calls are known to the compiled core")
+
+
+def known(name):
+    return [x for x in OPS[name].known.values() if type(x).__name__ == "Answer"]
+
+
+def tensors(rng, *shapes):
+    return [ic.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in shapes]
+
+
+CALLS = [
+    ("addmm", [(3, 5), (3, 4), (4, 5)], ()),
+    ("sinc", [(3, 7)], ()),
+    ("isclose", [(3, 7), (3, 7)], ()),
+    ("median", [(3, 7)], (1,)),
+    ("quantile", [(3, 7)], (0.3, 1)),
+    ("var_mean", [(3, 7)], (1,)),
+]
+
+
+@compiled
+@pytest.mark.parametrize("name, shapes, more", CALLS, ids=[call[0] for call in CALLS])
+def test_known_composites_compute_the_same_of_other_tensors(name, shapes, more, rng):
+    OPS[name].known.clear()
+    function, several = getattr(ic, name), lambda y: y if isinstance(y, tuple) else (y,)
+    for _ in range(2):
+        function(*tensors(rng, *shapes), *more)
+    assert known(name)
+    inputs = tensors(rng, *shapes)
+    got = several(function(*inputs, *more))
+    kept = [y.numpy().copy() for y in got]
+    again = several(function(*tensors(rng, *shapes), *more))  # must not write to the first results
+    OPS[name].known.clear()
+    for y, before, expected in zip(got, kept, several(function(*inputs, *more))):
+        np.testing.assert_array_equal(y.numpy(), before)
+        np.testing.assert_array_equal(before, expected.numpy())
+    assert all(a.address != b.address for a, b in zip(got, again))
+
+
+@compiled
+def test_calls_that_read_values_are_never_known(rng):
+    OPS["masked_select"].known.clear()
+    x = tensors(rng, (4, 6))[0]
+    for limit in (0.0, 0.5, -0.5, 1.0):
+        mask = x.numpy() > limit
+        got = ic.masked_select(x, ic.from_numpy(mask))
+        np.testing.assert_array_equal(got.numpy(), x.numpy()[mask])
+    assert not known("masked_select")
+
+
+@compiled
+def test_one_tensor_twice_is_another_call_than_two(rng):
+    a, b = tensors(rng, (4, 4), (4, 4))
+    for _ in range(3):
+        ic.addmm(a, a, b)
+        ic.addmm(a, b, b)
+    np.testing.assert_allclose(ic.addmm(a, b, a).numpy(), a.numpy() + b.numpy() @ a.numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ic.addmm(b, a, a).numpy(), b.numpy() + a.numpy() @ a.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@compiled
+def test_views_of_operands_show_those_of_the_call(rng):
+    for _ in range(3):
+        x, y = tensors(rng, (4,), (5,))
+        across, down = ic.meshgrid(x, y)
+        np.testing.assert_array_equal(across.numpy(), np.broadcast_to(x.numpy()[:, None], (4, 5)))
+        np.testing.assert_array_equal(down.numpy(), np.broadcast_to(y.numpy(), (4, 5)))
+        x[0] = 7.0
+        assert across[0, 0].item() == 7.0
+
+
+def test_known_views_are_views_with_and_without_gradients(rng):
+    for _ in range(3):
+        x = tensors(rng, (3, 4))[0]
+        y = x.permute(1, 0)
+        y[0, 0] = 5.0
+        assert x[0, 0].item() == 5.0
+    leaf = tensors(rng, (3, 4))[0].requires_grad_()
+    (leaf.permute(1, 0) * 2.0).sum().backward()
+    np.testing.assert_array_equal(leaf.grad.numpy(), np.full((3, 4), 2.0, np.float32))
+    with pytest.raises(TypeError):
+        x.permute(1.0, 0.0)
+
+
+def test_single_values_are_read_in_every_dtype():
+    for name, value in (
+        ("float32", 1.5),
+        ("float64", -2.25),
+        ("int64", -7),
+        ("bool", True),
+        ("int8", 3),
+        ("bfloat16", 0.5),
+    ):
+        got = ic.tensor([value]).to(dtype=name).item()
+        assert got == value and type(got) is type(value)
+    assert ic.tensor([1, 2, 3]).tolist() == [1, 2, 3]
+    assert ic.tensor([[1.0, 2.0]]).tolist() == [[1.0, 2.0]]
