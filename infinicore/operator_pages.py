@@ -174,7 +174,9 @@ def _elementwise_sample(op):
     low, high = op.domain
     count = sum(1 for name in op.parameters if name not in op.defaults)
     values = [np.round(np.linspace(low, high, 4) if i % 2 == 0 else np.linspace(high, low, 4), 3) for i in range(count)]
-    if op.dtypes[0] not in FLOATS:
+    if op.dtypes[0] in COMPLEX:
+        values = [v + 1j * v[::-1] for v in values]
+    elif op.dtypes[0] not in FLOATS:
         values = [np.abs(v).astype(np.int64) + 1 for v in values]
     return values, {}
 

@@ -93,7 +93,7 @@ def _(f, input):
 @elementwise(ref=np.angle, dtypes=INEXACT, result="float")
 def angle(input):
     """The angle of complex numbers in [-pi, pi]; of real ones, pi below 0, else 0."""
-    return m.where(input < 0, 3.141592653589793, 0.0 * (input == input) + (input - input))
+    return m.where(input < 0, 3.141592653589793, m.where(input == input, 0.0, input))
 
 
 @angle.grad("input")
