@@ -109,6 +109,31 @@ unravel_index: i<64[n,n], (8, 8)
 select_scatter: f[n,n], f[n], 0, 1
 slice_scatter: f[n,n], f[n,n//2], 1, 0, n, 2
 diagonal_scatter: f[n,n], f[n]
+unfold_copy: f[n,n], 1, 4, 2
+split_copy: f[n,n], s(256,2)
+diagonal_copy: f[n,n]
+alias_copy: f[n,n]
+as_strided_copy: f[n,n], (8, 8), (8, 1)
+as_strided_scatter: f[n,n], f[8,8], (8, 8), (8, 1)
+expand_copy: f[n,1], (n, n)
+permute_copy: f[s(8,2),s(16,4),s(8192,8)], (2, 0, 1)
+squeeze_copy: f[n,1,n]
+unsqueeze_copy: f[n,n], 1
+t_copy: f[n,n]
+transpose_copy: f[n,n], 0, 1
+unbind_copy: f[s(8,4),s(131072,16)]
+view_copy: f[n,n], (-1,)
+clamp_min: f[n,n], -1.0
+clamp_max: f[n,n], 1.0
+constant_pad_nd: f[n,n], (1, 2), 0.5
+fill: f[n,n], 0.5
+sum_to_size: f[n,n], (1, n)
+linalg_cross: f[n,n,3], f[n,n,3]
+linalg_inv_ex: d[s(256,8),s(256,8)]
+linalg_cholesky_ex: d[s(256,8),s(256,8)]
+linalg_solve_ex: d[s(256,8),s(256,8)], f[s(256,8),s(64,8)]
+linalg_lu_factor_ex: d[s(256,8),s(256,8)]
+triangular_solve: f[s(256,8),s(64,8)], d[s(256,8),s(256,8)]
 mha: f[1,s(512,4),s(16,2),s(64,8)], f[1,s(512,4),s(16,2),s(64,8)], f[1,s(512,4),s(16,2),s(64,8)], is_causal=True, \
 scale=0.125 = F.scaled_dot_product_attention(x0.transpose(1, 2), x1.transpose(1, 2), x2.transpose(1, 2), \
 is_causal=True, scale=0.125).transpose(1, 2)

@@ -123,8 +123,10 @@ def fill(f, input, value):
     if hasattr(value, "strides_"):
         if value.shape_:
             raise ValueError(f"`value` of `fill` must be a number or a 0-dim tensor, got shape {value.shape_}")
-        return f.rearrange(value.to(dtype=input.dtype).expand(input.shape_))
-    return input.new_full(input.shape_, value)
+        value = value.to(dtype=input.dtype)
+    elif not input.dtype.is_floating_point:
+        return input.new_full(input.shape_, value)
+    return f.masked_fill(input, input.new_full((), True, dtype="bool"), value)  # whose gradient for `input` is 0
 
 
 _LIMITS = {"samples": lambda rng: [((rng.standard_normal((3, 5)), 0.25), {})], "dtypes": ALL}
