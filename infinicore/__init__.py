@@ -55,8 +55,8 @@ _NAMES = {
     ).split(),
     "tensor.printing": ["printoptions", "set_printoptions"],
     "random": (
-        "Generator bernoulli dropout get_rng_state manual_seed multinomial normal poisson rand rand_like randint "
-        "randint_like randn randn_like randperm set_rng_state"
+        "Generator bernoulli dropout get_rng_state initial_seed manual_seed multinomial normal poisson rand rand_like "
+        "randint randint_like randn randn_like randperm seed set_rng_state"
     ).split(),
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast"],

@@ -11,7 +11,9 @@ from .dispatch.generator import (
     default_generator,
     fork_rng,
     get_rng_state,
+    initial_seed,
     manual_seed,
+    seed,
     set_rng_state,
 )
 from .dtype import dtype as to_dtype
@@ -28,6 +30,7 @@ __all__ = [
     "dropout",
     "fork_rng",
     "get_rng_state",
+    "initial_seed",
     "manual_seed",
     "multinomial",
     "normal",
@@ -39,6 +42,7 @@ __all__ = [
     "randn",
     "randn_like",
     "randperm",
+    "seed",
     "set_rng_state",
 ]
 

@@ -129,6 +129,16 @@ def manual_seed(seed):
     return _default.manual_seed(seed)
 
 
+def seed():
+    """Restart the default generator from the system's entropy; returns the new seed."""
+    return _default.seed()
+
+
+def initial_seed():
+    """The seed that the default generator last started from."""
+    return _default.initial_seed()
+
+
 def get_rng_state():
     """The default generator's state; see `Generator.get_state`."""
     return _default.get_state()

@@ -253,6 +253,22 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         """Set every element to 0; returns the tensor."""
         return self.fill_(0)
 
+    def fill_diagonal_(self, fill_value, wrap=False):
+        """Set the elements whose indices are all equal; returns the tensor. `wrap` begins anew below a tall matrix.
+
+        ValueError for fewer than two dims, and for more whose sizes differ.
+        """
+        shape, strides = self.shape_, self.strides_
+        if len(shape) < 2 or (len(shape) > 2 and len(set(shape)) > 1):
+            raise ValueError(f"`fill_diagonal_` needs a matrix, or dims of one size, got shape {shape}")
+        size, start = min(shape), self.storage_offset()
+        self.as_strided((size,), (sum(strides),), start).fill_(fill_value)
+        rows, columns = shape[:2]
+        if wrap and len(shape) == 2 and rows > columns + 1 and columns:
+            left = -(-rows * columns // (columns + 1)) - size  # every (columns + 1)-th element in row-major order
+            self.as_strided((left,), (sum(strides),), start + (columns + 1) * strides[0]).fill_(fill_value)
+        return self
+
     def where(self, condition, other):
         """This tensor's elements where `condition` is true, else those of `other`."""
         return FUNCTIONS["where"](condition, self, other)

@@ -153,3 +153,33 @@ def test_makers():
     assert np.shares_memory(ic.asarray(array).numpy(), array)
     with pytest.raises(ValueError, match="`copy` of `asarray` is False"):
         ic.asarray([1, 2], copy=False)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3), (7, 3), (8, 2), (3, 3), (2, 2, 2), (5, 1)])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_fill_diagonal_beside_torch(shape, wrap):
+    torch = pytest.importorskip("torch")
+    for turn in (False, True):
+        x, y = ic.zeros(shape), torch.zeros(shape)
+        if turn:
+            x, y = x.transpose(0, 1), y.transpose(0, 1)
+        assert x.fill_diagonal_(2.5, wrap) is x
+        y.fill_diagonal_(2.5, wrap)
+        assert x.tolist() == y.tolist()
+
+
+def test_fill_diagonal_refuses_what_has_none():
+    with pytest.raises(ValueError, match="`fill_diagonal_`"):
+        ic.zeros(3).fill_diagonal_(1)
+    with pytest.raises(ValueError, match="`fill_diagonal_`"):
+        ic.zeros(2, 3, 3).fill_diagonal_(1)
+
+
+def test_seeds():
+    ic.manual_seed(5)
+    assert ic.initial_seed() == 5
+    drawn = ic.rand(3).tolist()
+    seed = ic.seed()
+    assert ic.initial_seed() == seed != 5
+    ic.manual_seed(5)
+    assert ic.rand(3).tolist() == drawn
