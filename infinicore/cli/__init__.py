@@ -52,13 +52,14 @@ def main(argv=None):
     except KeyboardInterrupt:
         _end_line()
         return 130
-    except BrokenPipeError:  # the reader (`| head`) has gone; keep Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) has gone
+        _drop_output()
         return 141
     except (ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError, OverflowError) as error:
         if "--traceback" in argv:
             raise
         _end_line()
+        _drop_output()
         _say(f"infinicore: error: {_sentence(error)}")
         return 2
     except RuntimeError as error:
@@ -105,6 +106,14 @@ def _end_line():
     progress = sys.modules.get(f"{__name__}.progress")
     if progress is not None:
         progress.clear()
+
+
+def _drop_output():
+    """Let what standard output does not take go nowhere: Python would try once more at exit, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(text):
