@@ -1,5 +1,6 @@
 """`Pipeline`: each rank computes some layers of a model, and micro-batches follow each other through the ranks."""
 
+import contextlib
 import itertools
 import time
 from typing import NamedTuple
@@ -101,8 +102,7 @@ class Pipeline:
         self.costs = self._costs(example)
         cuts = stages.cut(self.costs, size * chunks)
         self.parts = list(itertools.pairwise(cuts))
-        self.first, self.last = self.group.rank == 0, self.group.rank == size - 1
-        self._end = len(self.costs)
+        self.last = self.group.rank == size - 1
         tied = stages.owners(module, cuts, size)
         self._run = stages.runner(module)
         named = dict(module.named_parameters())
@@ -135,9 +135,14 @@ class Pipeline:
         """Those of this rank."""
         return self.module.parameters()
 
+    @contextlib.contextmanager
     def no_sync(self):
-        """A context within which steps add to this rank's own gradients; the next one outside averages over `dp`."""
-        return _NoSync(self)
+        """Within it, steps add to this rank's own gradients; the next one outside averages over `dp`."""
+        before, self._sync = self._sync, False
+        try:
+            yield
+        finally:
+            self._sync = before
 
     def step(self, inputs, targets):
         """Forward and backward of a batch in micro-batches: the mean loss, on every rank of `mesh.pp`.
@@ -194,17 +199,6 @@ class Pipeline:
                 p.grad += before
         if self._sync and self.mesh.dp.size > 1:
             _average([p for p in self.parameters() if p.requires_grad], self.mesh.dp)
-
-
-class _NoSync:
-    def __init__(self, pipeline):
-        self.pipeline = pipeline
-
-    def __enter__(self):
-        self.before, self.pipeline._sync = self.pipeline._sync, False
-
-    def __exit__(self, *error):
-        self.pipeline._sync = self.before
 
 
 class _Step:
