@@ -7,16 +7,13 @@ import sys
 
 import infinicore.distributed as dist
 import numpy as np
+from data_parallel_models import GPT2
 
 import infinicore as ic
 from infinicore import optim
 from infinicore.models import from_config
 
 action, folder, words = sys.argv[1:4]
-GPT2 = {
-    "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 97,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
 group = dist.init()
 sizes = dict(word.split("=") for word in words.split(",") if "=" in word)
 mesh = dist.Mesh(**{axis: int(size) for axis, size in sizes.items()})

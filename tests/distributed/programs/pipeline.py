@@ -3,6 +3,7 @@
 In float64 within 1e-9 (see tensor_parallel.py), in float32 within 1e-5.
 """
 
+import data_parallel_models
 import infinicore.distributed as dist
 import numpy as np
 
@@ -12,10 +13,7 @@ from infinicore.models import from_config
 
 group = dist.init()
 R, N = group.rank, group.size
-GPT2 = {
-    "model_type": "gpt2", "n_layer": 3, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 97,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
+GPT2 = {**data_parallel_models.GPT2, "n_layer": 3}
 QWEN = {
     "model_type": "qwen3", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-5,
