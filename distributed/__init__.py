@@ -1,4 +1,4 @@
-"""Ranks of an MPI job: groups and meshes of them, collectives, data-, tensor- and pipeline-parallel training.
+"""Ranks of an MPI job: groups and meshes of them, collectives, data-, tensor-, context- and pipeline-parallel training.
 
 A process that was started alone is a job of one rank, and needs no MPI.
 """
@@ -13,14 +13,19 @@ _NAMES = {
         "P2P all_gather all_reduce all_to_all barrier batch broadcast gather irecv isend recv reduce reduce_scatter "
         "scatter send"
     ),
+    "fsdp": "FSDPModule fully_shard register_fsdp_forward_method summon_full_params",
     "group": "Group get_rank get_world_size init is_initialized new_group",
     "mesh": "Mesh",
     "objects": "all_gather_object broadcast_object gather_object scatter_object",
+    "context": "context_parallel context_parallel_unshard",
     "ddp": "DistributedDataParallel Join",
+    "deferred": "deferred_init materialize_module",
     "divide": "clip_grad_norm_ parallelize whole_state_dict",
     "tensor_parallel": "ColumnParallelLinear RowParallelLinear VocabParallelEmbedding vocab_parallel_cross_entropy",
     "checkpoint": "load_checkpoint save_checkpoint",
+    "parallel": "ParallelModel",
     "pipeline": "Pipeline",
+    "ring": "ring_attention",
     "work": "Work",
     "zero": "ZeroDataParallel",
     "world": "PeerError launched",

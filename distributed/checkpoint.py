@@ -21,7 +21,7 @@ from ..dispatch import empty
 from ..dispatch.generator import get_rng_state, set_rng_state
 from ..dtype import dtype
 from ..io import load_file, save_file
-from ..io.folder import join, split, sum_of, sync
+from ..io.folder import join, settle, split, sum_of, sync
 from ..io.safetensors import SafetensorsFile
 from . import divide
 from .ddp import DistributedDataParallel
@@ -33,6 +33,10 @@ from .zero import ZeroDataParallel
 _INDEX = "index.json"
 _VERSION = 1
 WHOLE = (None, None, None)
+
+
+class DamagedError(ValueError):
+    """Files of a checkpoint are not as they were written."""
 
 
 class _Own(NamedTuple):
@@ -51,7 +55,7 @@ class _Layout:
         wrapped = isinstance(model, (DistributedDataParallel, Pipeline))
         self.module = model.module if wrapped else model
         divided, self.own, self.names = divide.shares(self.module), {}, {}
-        sharded = isinstance(model, ZeroDataParallel)
+        sharded = isinstance(model, ZeroDataParallel) and model.stage < 3
         shards = dict(model.named_parameters()) if sharded else {}
         firsts = {}
         for name, p in self.module.named_parameters(remove_duplicate=False):
@@ -61,13 +65,17 @@ class _Layout:
             if firsts[id(p)] != name:
                 self.aliases[name] = firsts[id(p)]
                 continue
-            shape, piece, share = list(p.shape), WHOLE, divided.get(name)
+            home = getattr(p, "home", None)  # of `fully_shard`
+            whole = p.shape if home is None else home[0].shapes[home[1]]
+            shape, piece, share = list(whole), WHOLE, divided.get(name)
             if share is not None:
                 shape[share.dim] = share.size
                 piece = share.dim, tuple(share.ranges(rank)), None
             held = p
             if name in shards:
                 held, piece = shards[name], (*piece[:2], model.reducer.extent(p))
+            elif home is not None:
+                piece = *piece[:2], home[0].extent(home[1])
             self.own[name] = _Own(tuple(shape), piece, held.detach())
             self.names[id(held)] = name
         saved = self.module.state_dict()
@@ -77,7 +85,7 @@ class _Layout:
 
     def changed(self):
         """Values were written to what this rank owns."""
-        if isinstance(self.model, ZeroDataParallel):
+        if isinstance(self.model, ZeroDataParallel) and self.model.stage < 3:
             self.model.reducer.gather()
             self.model.gather()
 
@@ -103,10 +111,10 @@ class _Layout:
 def save_checkpoint(path, model, optimizer=None, mesh=None, extra=None):
     """Write the model, an optimizer of its parameters, and `extra` (numbers, texts, tensors) to the folder `path`.
 
-    `model` is one that `parallelize` or `Pipeline` divided, a `ZeroDataParallel`, a `DistributedDataParallel` or a
-    plain module; all ranks call it alike, and each writes about as much. `mesh` is needed where `mesh.tp` has several
-    ranks. What was there before stays until everything is on disk; where a rank cannot write, all raise an OSError that
-    names it, and what was there is as it was.
+    `model` is one that `parallelize`, `Pipeline` or `fully_shard` divided, a `ZeroDataParallel`, a
+    `DistributedDataParallel` or a plain module; all ranks call it alike, and each writes about as much. `mesh` is
+    needed where `mesh.tp` has several ranks. What was there before stays until everything is on disk; where a rank
+    cannot write, all raise an OSError that names it, and what was there is as it was.
     """
     world, layout = world_group(), _Layout(model, 0 if mesh is None else mesh.tp.rank)
     own, rest, groups = (layout.own, {}, None) if optimizer is None else layout.with_states(optimizer)
@@ -120,9 +128,11 @@ def save_checkpoint(path, model, optimizer=None, mesh=None, extra=None):
     values = {}
     other = split({"rest": rest, "groups": groups, "random": get_rng_state(), "extra": extra}, "state", values)
 
+    sums = []
+
     def write():
         save_file({**{name: own[name].tensor.contiguous() for name in mine}, **values}, temporary / file)
-        sync(temporary / file)
+        sums.append(settle(temporary / file))
 
     problem = problem or _together(write, world)
     if not problem:
@@ -130,7 +140,7 @@ def save_checkpoint(path, model, optimizer=None, mesh=None, extra=None):
             name: {"shape": own[name].shape, "dtype": own[name].tensor.dtype.name, "piece": own[name].piece}
             for name in mine
         }
-        record = {"entries": entries, "other": other, "sum": sum_of(temporary / file), "aliases": layout.aliases}
+        record = {"entries": entries, "other": other, "sum": sums[0], "aliases": layout.aliases}
         records = all_gather_object(record, world)
         problem = _together(lambda: _finish(path, temporary, records) if world.rank == 0 else None, world)
     if problem:
@@ -192,7 +202,7 @@ class _Reader:
         except FileNotFoundError:
             raise FileNotFoundError(f"there is no checkpoint in {path}: it has no {_INDEX}") from None
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.path / _INDEX} is damaged ({error}): use another checkpoint") from error
+            raise DamagedError(f"{self.path / _INDEX} is damaged ({error}): use another checkpoint") from error
         self.files, self.pieces, self.aliases = {}, {}, {}
         for rank, record in enumerate(self.ranks):
             self.aliases |= record["aliases"]
@@ -204,7 +214,7 @@ class _Reader:
         for rank in ranks:
             file = self.path / f"rank-{rank:05d}.safetensors"
             if not file.is_file() or sum_of(file) != self.ranks[rank]["sum"]:
-                raise ValueError(f"{file} is damaged or missing: use another checkpoint")
+                raise DamagedError(f"{file} is damaged or missing: use another checkpoint")
 
     def other(self, rank):
         """What a rank saved beside tensors."""

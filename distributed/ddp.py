@@ -10,6 +10,7 @@ from ..core.tensor_cy import TensorBase
 from ..dispatch import as_dtype, empty, refuse_recording
 from ..dtype import int64
 from . import collectives as c
+from .deferred import materialize_module
 from .group import world_group
 from .objects import all_gather_object
 from .reducer import Reducer
@@ -47,12 +48,13 @@ class DistributedDataParallel(nn.Module):
                 raise ValueError(f"`{name}` must be above 0, got {size!r}")
         if compression is not None and as_dtype(compression).name not in ("bfloat16", "float16"):
             raise ValueError(f"`compression` must be 'bfloat16', 'float16' or None, got {compression!r}")
-        self.module = module
+        self.module = materialize_module(module)
         self.group, self.find_unused, self.broadcast_buffers = (
             world_group(group),
             find_unused_parameters,
             broadcast_buffers,
         )
+        averages_context(module, self.group)
         parameters = [p for p in module.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("`module` has no parameter that requires a gradient: there is nothing to average")
@@ -111,7 +113,7 @@ class DistributedDataParallel(nn.Module):
 
     def _unused(self, result):
         """Numbers of the parameters from which no way leads to the results."""
-        seen, stack = set(), [node.edge(x) for x in _tensors(result) if x.tracked]
+        seen, stack = set(), [node.edge(x) for x in tensors_in(result) if x.tracked]
         leaves = set()
         while stack:
             to = stack.pop()
@@ -137,6 +139,19 @@ class DistributedDataParallel(nn.Module):
     def join(self):
         """Within it, ranks may have different numbers of batches: `with model.join(): for batch in data: ...`"""
         return Join(self)
+
+
+def averages_context(module, group):
+    """Say that gradients will be averaged over `group`; ValueError where that leaves out ranks that share sequences."""
+    context = getattr(module, "context_part", None)
+    if context is None or context.group.size == 1:
+        return
+    missing = set(context.group.ranks) - set(group.ranks)
+    if missing:
+        raise ValueError(
+            f'`group` must have all ranks of `cp` as well, and lacks {sorted(missing)}: pass `mesh.group("dp", "cp")`'
+        )
+    module.averaged = True
 
 
 class Join:
@@ -178,13 +193,13 @@ class Join:
             model._give(steps.index(max(steps)))
 
 
-def _tensors(value):
+def tensors_in(value):
     """The tensors in a result."""
     if isinstance(value, TensorBase):
         yield value
     elif isinstance(value, dict):
         for x in value.values():
-            yield from _tensors(x)
+            yield from tensors_in(x)
     elif isinstance(value, (tuple, list)):
         for x in value:
-            yield from _tensors(x)
+            yield from tensors_in(x)

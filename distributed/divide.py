@@ -8,8 +8,12 @@ from ..autograd import no_grad
 from ..dispatch import empty
 from ..dtype import float64
 from ..nn import init
+from ..nn.modules.linear import AdaptedLinear
 from ..random import get_rng_state, set_rng_state
 from . import collectives as c
+from .deferred import put_parts_off
+from .flat import Shard
+from .fsdp import summon_full_params
 from .mesh import Mesh
 from .objects import all_gather_object, broadcast_object
 from .tensor_parallel import (
@@ -20,6 +24,7 @@ from .tensor_parallel import (
     give,
     sum_gradients,
 )
+from .units import units_of
 
 _LAYERS = {
     "column": ColumnParallelLinear,
@@ -40,8 +45,12 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
     alone). Language models of infinicore have a plan of their own. Sizes that the ranks do not divide are divided
     unequally, heads too; models refuse fewer heads than ranks.
 
+    A language model on a mesh with several ranks of `cp` computes a part of each sequence on each of them; a module of
+    another kind calls `ring_attention`, or is called within `context_parallel`.
+
     `sequence_parallel` divides what lies between row- and column-parallel layers, [B, T, ...], along T, which must be a
-    multiple of the ranks; a plan must then say "partial" or "replicated" for each other module with parameters.
+    multiple of the ranks (language models of infinicore fill up sequences themselves); a plan must then say "partial"
+    or "replicated" for each other module with parameters.
     Parameters, buffers and the state of the default generator become those of rank 0 of `mesh.tp`; with `values=False`
     parameters are left unset, to be loaded. Optimizers are made afterwards. Raises ValueError for a pattern that no
     submodule has, TypeError for one of another class; then the module is as it was.
@@ -54,14 +63,19 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
     if plan is None:
         if own_plan is None:
             raise ValueError(f"`plan` is needed: {type(module).__name__} has none of its own")
-        plan = own_plan(group, sequence_parallel)
+        plan, sequence_parallel = {}, sequence_parallel and group.size > 1
+        if group.size > 1:
+            plan = own_plan(group, sequence_parallel)
+    if (mesh.cp.size > 1 or sequence_parallel) and hasattr(module, "context_parallel"):
+        module.context_parallel(mesh.cp)
     jobs = _jobs(module, plan, sequence_parallel)
     made = {path: _layer(module.get_submodule(path), *job, group) for path, job in jobs.items() if job[0] in _LAYERS}
+    made |= {f"{path}.{name}": child for path, layer in made.items() for name, child in layer.named_children()}
     if values:
         for path, layer in module.named_modules():
-            give(made.get(path, layer), layer, group)
+            give(made.get(path, layer), layer, group)  # what waits for its values waits on
         set_rng_state(broadcast_object(get_rng_state(), 0, group))
-    _put(module, made, values)
+    _put(module, made, values, group.rank)
     for path, (kind, _) in jobs.items():
         if kind == "partial":
             for parameter in module.get_submodule(path).parameters():
@@ -81,7 +95,7 @@ def _jobs(module, plan, sequence_parallel):
             raise ValueError(f"`plan` names {pattern!r}, and `module` has no such submodule")
         for path in paths:
             wanted = nn.Embedding if kind == "vocab" else nn.Linear
-            if kind in _LAYERS and type(modules[path]) is not wanted:
+            if kind in _LAYERS and type(modules[path]) is not wanted and kind not in _adapted(modules[path]):
                 raise TypeError(
                     f"{path!r} must be a {wanted.__name__} to become {kind!r}, got {type(modules[path]).__name__}"
                 )
@@ -93,7 +107,8 @@ def _jobs(module, plan, sequence_parallel):
         kinds = {jobs.get(f"{path}.{name}".lstrip("."), (None,))[0] for name in found._part_names} if packed else ()
         if packed and kinds != {"column"} and kinds & {"column", "row"}:
             raise ValueError(f"`plan` must map all parts of {path!r} to 'column', or none of them")
-        if sequence_parallel and path not in jobs and any(True for _ in found.parameters(recurse=False)):
+        planned = path in jobs or _adapted(modules.get(path.rpartition(".")[0]))  # an adapter goes with its layer
+        if sequence_parallel and not planned and any(True for _ in found.parameters(recurse=False)):
             raise ValueError(
                 f"`plan` must map {path!r} to 'partial' (it is applied to a part of the sequence) or 'replicated' "
                 "with `sequence_parallel`"
@@ -112,12 +127,22 @@ def _layer(module, kind, options, group):
     with init.skipped():
         if kind == "vocab":
             return VocabParallelEmbedding(module.num_embeddings, module.embedding_dim, **options)
-        return _LAYERS[kind](module.in_features, module.out_features, module.bias is not None, **options)
+        classes = _adapted(module) or _LAYERS
+        layer = classes[kind](module.in_features, module.out_features, module.bias is not None, **options)
+    if classes is not _LAYERS:
+        layer.adapt(module, kind)
+    return layer
 
 
-def _put(module, made, values):
+def _adapted(module):
+    """The classes of divided layers, by kind, of a layer with an adapter that can be divided; else nothing."""
+    return getattr(module, "divided", {}) if isinstance(module, AdaptedLinear) else {}
+
+
+def _put(module, made, values, rank):
     """Set the new layers; parameters that were one stay one. Without `values`, nothing is copied."""
     old, new = {}, []
+    values = values and not any(map(init.is_deferred, module.parameters()))
     for path, layer in made.items():
         name, _, last = path.rpartition(".")
         parent = module.get_submodule(name)
@@ -137,6 +162,7 @@ def _put(module, made, values):
             new.append(parent)
     for parent in dict.fromkeys(new):
         parent._pack_again(values)
+    put_parts_off(module, old, rank)
 
 
 def shares(module):
@@ -159,9 +185,13 @@ def clip_grad_norm_(module, mesh, max_norm, norm_type=2.0, error_if_nonfinite=Fa
     counted = [p for p in parameters if getattr(p, "staged", None) != "again"]
     infinite, powers = math.isinf(norm_type), []
     for divided in (True, False):
-        gradients = [p.grad for p in counted if getattr(p, "sharded", False) is divided]
-        norm = float(nn.utils.get_total_norm(gradients, norm_type)) if gradients else 0.0
-        powers.append(norm if infinite else norm**norm_type)
+        alike = [p for p in counted if getattr(p, "divided", getattr(p, "sharded", False)) is divided]
+        shards = [p.grad for p in alike if isinstance(p, Shard) and p.numel()]
+        wholes = [p.grad for p in alike if not isinstance(p, Shard)]
+        for gradients in (shards, wholes):
+            norm = float(nn.utils.get_total_norm(gradients, norm_type)) if gradients else 0.0
+            powers.append(norm if infinite else norm**norm_type)
+    powers = _over_shards(powers, infinite, mesh.group("dp", "cp"), any(isinstance(p, Shard) for p in counted))
     total = empty((1,), float64).fill_(powers[0])
     c.all_reduce(total, "max" if infinite else "sum", mesh.tp)
     total.fill_(max(total.item(), powers[1]) if infinite else total.item() + powers[1])
@@ -176,9 +206,24 @@ def clip_grad_norm_(module, mesh, max_norm, norm_type=2.0, error_if_nonfinite=Fa
     return empty((), float64).fill_(norm)
 
 
-@no_grad()
+def _over_shards(powers, infinite, group, sharded):
+    """Of what is divided along `tp` and what is not: shards of all ranks of `group`, and whole gradients."""
+    if sharded:
+        total = empty((2,), float64)
+        total[0], total[1] = powers[0], powers[2]
+        powers[0], powers[2] = c.all_reduce(total, "max" if infinite else "sum", group).tolist()
+    joined = max if infinite else lambda a, b: a + b
+    return joined(*powers[:2]), joined(*powers[2:])
+
+
 def whole_state_dict(module, mesh):
-    """`module.state_dict()` of a divided module, with whole tensors, on every rank of `mesh.tp` and `mesh.pp`."""
+    """`module.state_dict()` of a divided module, with whole tensors, on every rank of `mesh`."""
+    with summon_full_params(module, writeback=False), no_grad():
+        return _whole_state_dict(module, mesh, bool(units_of(module)))
+
+
+def _whole_state_dict(module, mesh, passing):
+    """`passing`: the parameters are whole for the moment."""
     group, divided, found = mesh.tp, shares(module), {}
     for name, tensor in module.state_dict().items():
         share, tensor = divided.get(name), tensor.detach()
@@ -192,6 +237,8 @@ def whole_state_dict(module, mesh):
             for rank, part in enumerate(c.all_gather(parts, tensor.contiguous(), group)):
                 share.put(part, whole, rank)
             tensor = whole
+        elif passing:
+            tensor = tensor.clone()
         found[name] = tensor
     return _of_all_stages(found, mesh.pp)
 

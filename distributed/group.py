@@ -154,7 +154,16 @@ def init(timeout=None, transport=None, debug_mode=None):
         _divide_threads(comm)
     _state["world"] = Group(comm, "world", ranks, timeout, transport, debug.Checks if checks else None)
     _state["settings"] = given
+    _tell_modules()
     return _state["world"]
+
+
+def _tell_modules():
+    """Let `nn.SyncBatchNorm` reach the ranks."""
+    from ..nn.modules.sync import register_ranks
+    from .functional import all_reduce
+
+    register_ranks(get_world_size, lambda x, group: all_reduce(x, "sum", group))
 
 
 def is_initialized():

@@ -1,14 +1,24 @@
 """Starting the ranks of a script: finding `mpiexec`, and dividing the CPUs of a node among its ranks."""
 
+import glob
 import importlib.util
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 from ..kernels.cpu import machine
 
 COMMAND = "-m infinicore"  # in place of a script: the command line
+# Seconds until a host that says nothing is asked, between two questions, and how many go unanswered before it is gone.
+_KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}  # Open MPI's own: 300, 20, 9, which are eight minutes
+# Open MPI's words for a host that has gone, and those of a job that must end within _GRACE_S seconds.
+_LOST = b"lost communication with a remote daemon", b"daemon failed to report back"
+_ENDING = *_LOST, b"MPI_ERRORS_ARE_FATAL", b"MPI_ABORT was invoked", b"exited on signal"
+_GRACE_S = 10
 _MISSING = (
     '`infinicore run` needs MPI, and {what} cannot be found: `pip install "infinicore-numba[mpi]"` (Open MPI from '
     "PyPI, no compiler), or load the MPI of this machine"
@@ -65,6 +75,9 @@ def command(count, hosts, script, arguments):
         line += ["--bind-to", "none", "--oversubscribe"]
         if hosts:
             line += ["--host", ",".join(f"{host}:{each}" for host in hosts)]
+            for name, value in _KEEPALIVE.items():
+                for prefix in ("PRTE", "OMPI"):  # Open MPI 5, and 4
+                    environment.setdefault(f"{prefix}_MCA_oob_tcp_keepalive_{name}", str(value))
         for name in sorted(environment):
             if hosts and (name.startswith("INFINICORE_") or name in ("PYTHONPATH", "PATH", "LD_LIBRARY_PATH")):
                 line += ["-x", name]
@@ -73,6 +86,77 @@ def command(count, hosts, script, arguments):
     elif hosts:
         line += ["-hosts", ",".join(hosts), "-ppn", str(each)]
     return line + program, environment
+
+
+def start(count, hosts, script, arguments):
+    """Run a script on `count` ranks. On this machine this process turns into `mpiexec`: signals and status are its own.
+
+    With `hosts` it looks after `mpiexec`, and returns the exit status.
+    """
+    line, environment = command(count, hosts, script, arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if hosts:
+        return supervise(line, environment)
+    os.execve(line[0], line, environment)
+
+
+def supervise(line, environment):
+    """Run what `command` gave for several hosts; its exit status, which is not 0 where a host has gone.
+
+    Open MPI's own is 0 then (5.0.11); and if a rank has ended the job before, it waits for the answer of a host that
+    cannot answer, until TCP gives up after a quarter of an hour.
+    """
+    process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, lambda *_: None)  # from the keyboard it comes to `mpiexec` as well
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    lost = _relay(process)
+    status = process.wait()
+    if lost:
+        print(  # noqa: T201
+            "infinicore: a host of this job cannot be reached any more, or has ended: so has the job", file=sys.stderr
+        )
+        return status if status > 0 else 1
+    return 128 - status if status < 0 else status
+
+
+def _relay(process):
+    """Hand on what `mpiexec` says until it ends, or has to be ended; whether a host has gone."""
+    streams = {process.stdout: sys.stdout.buffer, process.stderr: sys.stderr.buffer}
+    told, lost, ending = dict.fromkeys(streams, b""), False, None
+    while streams:
+        for stream in select.select(list(streams), [], [], 1.0)[0]:
+            part = os.read(stream.fileno(), 65536)
+            if not part:
+                del streams[stream]
+                continue
+            streams[stream].write(part)
+            streams[stream].flush()
+            told[stream] = told[stream][-100:] + part
+            lost = lost or any(words in told[stream] for words in _LOST)
+            if ending is None and any(words in told[stream] for words in _ENDING):
+                ending = time.monotonic()
+        if ending is not None and time.monotonic() - ending > _GRACE_S:
+            _kill(process.pid)
+            return True
+    return lost
+
+
+def _kill(process):
+    """End a process and all that it has started on this machine."""
+    for path in glob.glob(f"/proc/{process}/task/*/children"):
+        try:
+            with open(path, encoding="ascii") as file:
+                children = file.read().split()
+        except OSError:  # it has ended
+            continue
+        for child in children:
+            _kill(int(child))
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def local_rank():

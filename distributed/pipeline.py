@@ -12,8 +12,11 @@ from ..dispatch import empty, refuse_recording
 from ..dtype import dtype, float64
 from . import collectives as c
 from . import stages
+from .ddp import averages_context
+from .deferred import materialize_kept, materialize_module
 from .functional import bounds
 from .mesh import Mesh
+from .objects import broadcast_object
 from .schedule import schedule as make_schedule
 from .schedule import simulate
 
@@ -77,7 +80,7 @@ class Pipeline:
     pair (inputs, targets), is given, else the number of their weights.
 
     Make optimizers of `pipeline.parameters()`, after `parallelize` and `Pipeline`. A parameter that several stages use
-    (a tied embedding) is kept by each, and its gradients are summed. With a `dp` axis, gradients are averaged.
+    (a tied embedding) is kept by each, and its gradients are summed. Gradients are averaged over `dp` and `cp`.
     """
 
     def __init__(self, module, mesh, micro_batches, schedule="1f1b", chunks=1, loss=None, example=None):
@@ -90,7 +93,11 @@ class Pipeline:
                 raise ValueError(f"`{name}` must be a number of at least 1, got {value!r}")
         if loss is None and not hasattr(module, "hidden_loss"):
             raise ValueError(f"`loss` is needed: {type(module).__name__} has none of its own")
+        if example is not None:  # to be run
+            materialize_module(module)
         self.module, self.mesh, self.group = module, mesh, mesh.pp
+        self.averaging = mesh.group("dp", "cp")
+        averages_context(module, self.averaging)
         self.loss = module.hidden_loss if loss is None else loss
         self._weigh = module.labels if loss is None else lambda targets: targets.shape[0]
         self.micro_batches, size = micro_batches, self.group.size
@@ -98,15 +105,16 @@ class Pipeline:
         self.expected = simulate(passes)
         self.passes = passes[self.group.rank]
         stages.give(module, self.group)
-        stages.give(module, mesh.dp)
+        stages.give(module, self.averaging)
         self.costs = self._costs(example)
-        cuts = stages.cut(self.costs, size * chunks)
+        cuts = stages.cut_module(module, self.costs, size * chunks)
         self.parts = list(itertools.pairwise(cuts))
         self.last = self.group.rank == size - 1
         tied = stages.owners(module, cuts, size)
         self._run = stages.runner(module)
         named = dict(module.named_parameters())
         stages.keep(module, [self.parts[chunk * size + self.group.rank] for chunk in range(chunks)])
+        materialize_kept(module, mesh.world)
         self._tie(tied, named)
         self.forward, self.backward = _Messages(self.group, 1), _Messages(self.group, -1)
         self._sync, self.report = True, None
@@ -115,7 +123,8 @@ class Pipeline:
         if example is None:
             return stages.guessed_costs(self.module)
         inputs, targets = (x[: bounds(x.shape[0], 0, self.micro_batches)[1]] for x in example)
-        return stages.measured_costs(self.module, self.loss, inputs, targets, self.group)
+        costs = stages.measured_costs(self.module, self.loss, inputs, targets, self.group)
+        return broadcast_object(costs, 0, self.mesh.world)  # pipelines side by side are cut alike
 
     def _tie(self, tied, named):
         """Make groups of the ranks that share parameters."""
@@ -125,9 +134,9 @@ class Pipeline:
             if key not in groups:
                 rest = [[r] for r in range(self.group.size) if r not in ranks]
                 groups[key] = self.group.split([ranks, *rest], "tied")
-            if rank in ranks:
+            if rank in ranks and named[name].requires_grad:
                 self.tied.append((named[name], groups[key]))
-        again = {id(p) for p, group in self.tied if group.rank > 0}
+        again = {id(named[name]) for name, ranks in tied.items() if rank in ranks[1:]}
         for parameter in self.parameters():
             parameter.staged = "again" if id(parameter) in again else "here"
 
@@ -144,11 +153,12 @@ class Pipeline:
         finally:
             self._sync = before
 
-    def step(self, inputs, targets):
+    def step(self, inputs, targets, *, scale=1.0, within=contextlib.nullcontext):
         """Forward and backward of a batch in micro-batches: the mean loss, on every rank of `mesh.pp`.
 
-        Gradients are those of the mean loss over the whole batch, added to what there is, as `backward` does. Under
-        `no_grad` nothing goes backward. ValueError for a batch of fewer rows than micro-batches.
+        Gradients are those of `scale` times the mean loss over the whole batch, added to what there is, as `backward`
+        does. Forward passes run `within()` (autocast, say). Under `no_grad` nothing goes backward, and a batch may have
+        fewer rows than there are micro-batches; else that is a ValueError.
         """
         refuse_recording("a pipeline's step", "record the parts of a model, not its pipeline")
         batch = self._micro_batches(inputs, targets)
@@ -159,8 +169,8 @@ class Pipeline:
                 p.grad = None
         begin, passes = time.perf_counter(), self.passes
         if not train:
-            passes = [one for one in passes if one.forward]
-        run = _Step(self, *batch, train)
+            passes = [one for one in passes if one.forward and one.micro < len(batch[0])]
+        run = _Step(self, *batch, train, scale, within)
         for one in passes:
             run.go(one)
         self.forward.finish()
@@ -179,7 +189,9 @@ class Pipeline:
         rows, count = inputs.shape[0], self.micro_batches
         if targets.shape[0] != rows:
             raise ValueError(f"`targets` must have the {rows} rows of `inputs`, got {targets.shape[0]}")
-        if rows < count:
+        if not is_grad_enabled():
+            count = min(rows, count)
+        if rows < count or not rows:
             raise ValueError(f"`inputs` has {rows} rows, too few for {count} micro-batches: give at least {count}")
         ends = [bounds(rows, k, count) for k in range(count)]
         targets = [targets[first:stop] for first, stop in ends]
@@ -193,19 +205,20 @@ class Pipeline:
         """Sum the gradients of shared parameters over their ranks, and average all over `dp`."""
         for (p, before), (_, group) in zip(held, self.tied):
             if p.grad is None:
-                p.grad = empty(p.shape, p.dtype).zero_()
+                p.grad = empty(p.shape_, p.dtype).zero_()
             c.all_reduce(p.grad, "sum", group)
             if before is not None:
                 p.grad += before
-        if self._sync and self.mesh.dp.size > 1:
-            _average([p for p in self.parameters() if p.requires_grad], self.mesh.dp)
+        if self._sync and self.averaging.size > 1:
+            _average([p for p in self.parameters() if p.requires_grad], self.averaging)
 
 
 class _Step:
     """One step on this rank: what it computed, and waits for."""
 
-    def __init__(self, pipeline, inputs, targets, weights, train):
+    def __init__(self, pipeline, inputs, targets, weights, train, scale, within):
         self.pipeline, self.inputs, self.targets, self.weights, self.train = pipeline, inputs, targets, weights, train
+        self.scale, self.within = scale, within
         self.kept, self.most, self.waited, self.total = {}, 0, 0.0, 0.0
         self.dtype = next((p.dtype for p in pipeline.parameters()), None)
 
@@ -242,9 +255,10 @@ class _Step:
             x = self.inputs[one.micro]
         elif self.train:
             x.requires_grad = True
-        y = pipeline._run(x, *pipeline.parts[stage])
-        if last:
-            y = self._loss(y, one.micro)
+        with self.within():
+            y = pipeline._run(x, *pipeline.parts[stage])
+            if last:
+                y = self._loss(y, one.micro)
         if self.train:
             self.kept[one.chunk, one.micro] = x, y
             self.most = max(self.most, len(self.kept))
@@ -259,7 +273,7 @@ class _Step:
         self.dtype = loss.dtype
         loss = loss * weight if weight != 1.0 else loss
         self.total += loss.item()
-        return loss
+        return loss * self.scale if self.scale != 1.0 else loss
 
     def _backward(self, one, g):
         x, y = self.kept.pop((one.chunk, one.micro))
@@ -272,7 +286,7 @@ def _average(parameters, group):
     buckets = {}
     for p in parameters:
         if p.grad is None:
-            p.grad = empty(p.shape, p.dtype).zero_()
+            p.grad = empty(p.shape_, p.dtype).zero_()
         whole = buckets.setdefault(p.grad.dtype, [[]])
         if whole[-1] and sum(q.grad.nbytes for q in whole[-1]) + p.grad.nbytes > _BUCKET:
             whole.append([])

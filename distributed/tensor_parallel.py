@@ -93,8 +93,13 @@ def _sequence_part(layer, x, dims):
 
 def sum_gradients(parameter, group):
     """Let the gradient of a parameter that all ranks have, and each applies to a part, be the sum of theirs."""
+
+    def hook(g):
+        return c.all_reduce(contiguous_copy(g), "sum", group)
+
+    hook.replays = True  # it only launches
     if parameter.requires_grad and group.size > 1:
-        parameter.register_hook(lambda g: c.all_reduce(contiguous_copy(g), "sum", group))
+        parameter.register_hook(hook)
 
 
 def _divide(layer, **shares):
@@ -104,6 +109,27 @@ def _divide(layer, **shares):
         getattr(layer, name).sharded = True
 
 
+@no_grad()
+def divide_adapter(layer, source, kind):
+    """Put the matrices of an adapter, `lora_A` and `lora_B` of `source`, beside a divided layer.
+
+    One is divided as the weight is, and the gradient of the other one, which all ranks have, is the sum of theirs:
+    B of a column-parallel layer has some outputs, A of a row-parallel one some inputs.
+    """
+    part, whole = ("lora_B", "lora_A") if kind == "column" else ("lora_A", "lora_B")
+    share, matrix = layer.shares["weight"], getattr(source, part).weight
+    shape = list(matrix.shape)
+    shape[share.dim] = share.length(layer.group.rank)
+    with init.skipped():
+        own = nn.Linear(shape[1], shape[0], bias=False, dtype=matrix.dtype)
+        other = nn.Linear(*getattr(source, whole).weight.shape[::-1], bias=False, dtype=matrix.dtype)
+    _divide(own, weight=share)
+    _divide(other)
+    sum_gradients(other.weight, layer.group)
+    setattr(layer, part, own)
+    setattr(layer, whole, other)
+
+
 class _ParallelLinear(nn.Linear):
     """What column- and row-parallel layers have in common. `shares` says which parameters are divided, and how."""
 
@@ -111,6 +137,10 @@ class _ParallelLinear(nn.Linear):
         with init.skipped():
             nn.Linear.__init__(self, in_features, out_features, bias=bias, dtype=dtype)
         self.group, self.sequence_parallel = group, sequence_parallel
+
+    def _product(self, input):
+        y, added = nn.Linear.forward(self, input), self.added(input)
+        return y if added is None else y + added
 
     @no_grad()
     def reset_parameters(self):
@@ -153,7 +183,7 @@ class ColumnParallelLinear(_ParallelLinear):
 
     def part(self, input):
         """This rank's outputs."""
-        return super().forward(self.enter(input))
+        return self._product(self.enter(input))
 
     def forward(self, input):
         y = self.part(input)
@@ -191,6 +221,8 @@ class RowParallelLinear(_ParallelLinear):
             y = infinicore.linear(input, self._own("weight"))
         else:
             y = infinicore.linear_quantized(input, self.quantized, activations=self.activations)
+        added = self.added(input)
+        y = y if added is None else y + added
         if _sequence_part(self, y, 3):
             y = f.reduce_scatter(y, _SEQUENCE_DIM, "sum", self.group)
         else:
@@ -300,6 +332,8 @@ def give(own, whole, group):
     """Parameters and buffers of `whole` on rank 0 of the group to the same layer of all, which may be divided."""
     named = dict(whole.named_parameters(recurse=False)) | dict(whole.named_buffers(recurse=False))
     for name, x in named.items():
+        if init.is_deferred(x):
+            continue
         x = c.broadcast(x.detach(), 0, group)
         mine, share = getattr(own, name).detach(), getattr(own, "shares", {}).get(name)
         if share is not None:

@@ -11,6 +11,7 @@ import time
 import zlib
 
 from ..core import launch as core_launch
+from ..core import memory
 from ..core.backend import raise_for
 from ..device import CPU
 from ..dispatch.launcher import Launcher
@@ -238,6 +239,7 @@ class SharedMemory(_Transport):
         nbytes = -(-max(nbytes, 1) // 4096) * 4096
         window, base, _ = self._allocate(nbytes)
         self._heaps.append(window)
+        memory.count_used(nbytes)
         return Heap(self, base, nbytes, len(self._heaps))
 
 

@@ -69,6 +69,19 @@ def _abort_on_errors(MPI):
     sys.excepthook = hook
 
 
+def abort(status):
+    """End this process, and by that all of this job.
+
+    Whoever started the ranks ends them when one leaves with a status other than 0, and says so in fewer words than
+    after `MPI_Abort`. Slurm does not, by default.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "SLURM_STEP_ID" in os.environ and "mpi4py.MPI" in sys.modules:
+        sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(status)
+    os._exit(status)
+
+
 def host():
     """The name of this machine."""
     return socket.gethostname()

@@ -2,137 +2,101 @@
 
 import collections
 import contextlib
-import itertools
 import math
 
 from .. import nn
-from ..autograd import no_grad
+from ..autograd import is_grad_enabled, no_grad
 from ..dispatch import copy_into, empty, refuse_recording
 from ..dtype import float64
 from ..nn.utils import clip_grads_with_norm_, get_total_norm
 from . import collectives as c
 from .ddp import MB, DistributedDataParallel
-from .reducer import padded
+from .flat import Places, Shard, padded, runs
+from .fsdp import fully_shard, summon_full_params
+from .group import world_group
+from .units import units_of
 
 _UNDERWAY = 2  # buckets that are reduced while backward fills another: what ZeRO needs beside its shards
 
 
-class Shard(nn.Parameter):
-    """What a rank owns of a parameter: some of its elements one after the other, [n], none perhaps."""
-
-    sharded = True
-
-
-class Bucket:
+class Bucket(Places):
     """Parameters of one dtype that lie together, [total]; rank r owns the elements [starts[r], starts[r + 1]).
 
     Rank r's shard of a parameter are the elements that both have; they are the same memory.
     """
 
-    def __init__(self, parameters, group):
-        self.group, self.dtype = group, parameters[0].dtype
-        ends = list(itertools.accumulate(padded(p) for p in parameters))
-        self.total, begins = ends[-1], [0, *ends[:-1]]
-        self.starts = group.starts(self.total, self.dtype.itemsize)
+    def __init__(self, module, runs, group):
+        super().__init__(runs, group)
         self.flat = empty((self.total,), self.dtype).zero_()
-        first, last = self.starts[group.rank], self.starts[group.rank + 1]
-        self.places, self.shards, self.bounds, self.views = {}, [], [], []
-        for i, (p, at) in enumerate(zip(parameters, begins)):
-            view = self.flat[at : at + p.numel()].view(p.shape)
+        for i, p in enumerate(self.parameters):
+            view = self.view(self.flat, i)
             copy_into(view, p.detach())
             p.become(view)
-            self.views.append((p, view))
-            low = min(max(first, at), at + p.numel())
-            high = max(min(last, at + p.numel()), low)
-            self.places[id(p)] = i, at, p.shape
-            self.bounds.append((low - first, high - first))
-            self.shards.append(Shard(self.flat[low:high]))
-        self.reset()
-
-    def reset(self):
-        """No gradient has come yet."""
-        self.missing, self.gradients, self.work = set(self.places), None, None
-
-    def parts(self, flat):
-        """What belongs to each rank."""
-        return [flat[a:b] for a, b in itertools.pairwise(self.starts)]
+        self.show_packs(module, self.flat)
+        self.number = {id(p): i for i, p in enumerate(self.parameters)}
+        self.mine = self.parts(self.flat)[group.rank]
+        self.shards = [Shard(self.own(self.mine, i)) for i in range(len(self.parameters))]
+        for shard, p in zip(self.shards, self.parameters):
+            shard.divided = getattr(p, "sharded", False)
 
     def gather(self):
         """Get the elements that others own."""
-        parts = self.parts(self.flat)
-        return c.all_gather(parts, parts[self.group.rank], self.group, async_op=True)
+        return c.all_gather(self.parts(self.flat), self.mine, self.group, async_op=True)
 
     def give(self, back=False):
-        """Bring parameters that their module has moved (`PackedLinear` does) up to date, or `back` those here."""
-        for p, view in self.views:
+        """Bring parameters that their module has moved (a pack was made anew) up to date, or `back` those here."""
+        for i, p in enumerate(self.parameters):
+            view = self.view(self.flat, i)
             if p.address != view.address:
                 copy_into(view, p.detach()) if back else copy_into(p, view)
 
-    def take(self, p):
-        """A parameter's gradient is complete: it moves here."""
-        if self.gradients is None:
-            self.gradients = empty((self.total,), self.dtype).zero_()
-        _, at, shape = self.places[id(p)]
-        copy_into(self.gradients[at : at + p.numel()].view(shape), p.gradient)
-        p.gradient = None
-        self.missing.discard(id(p))
+    def has(self, p):
+        """Whether the gradient of a parameter has come."""
+        return self.number[id(p)] in self.taken
 
-    def send(self):
-        """Start averaging; each rank gets its part."""
-        parts = self.parts(self.gradients)
-        mine = empty(parts[self.group.rank].shape_, self.dtype)
-        self.work = c.reduce_scatter(mine, parts, "avg", self.group, async_op=True)
-
-    def collect(self):
-        """Wait for the averages and add them to the gradients of the shards."""
-        mine = self.work.wait()
-        self.reset()
-        for shard, (low, high) in zip(self.shards, self.bounds):
-            if shard.gradient is None:
-                shard.gradient = mine[low:high]
-            else:
-                shard.gradient.add_(mine[low:high])
+    def complete(self):
+        """Whether all have."""
+        return len(self.taken) == len(self.parameters)
 
 
 class ShardingReducer:
     """The buckets of a list of parameters, in the order of backward, and hooks on these."""
 
-    def __init__(self, parameters, group, most_bytes):
+    def __init__(self, module, parameters, group, most_bytes):
         self.parameters, self.group, self.buckets = parameters, group, []
         open_ones = {}
-        for p in reversed(parameters):
-            members = open_ones.setdefault(p.dtype, [])
-            members.append(p)
-            if sum(map(padded, members)) * p.dtype.itemsize >= most_bytes:
-                self.buckets.append(Bucket(open_ones.pop(p.dtype), group))
-        self.buckets += [Bucket(members, group) for members in open_ones.values()]
-        self.of = {key: bucket for bucket in self.buckets for key in bucket.places}
+        for run in runs(module, parameters)[::-1]:
+            kind = run[0].dtype
+            members = open_ones.setdefault(kind, [])
+            members.append(run)
+            if sum(padded(sum(p.numel() for p in one), one[0].dtype) for one in members) * kind.itemsize >= most_bytes:
+                self.buckets.append(Bucket(module, open_ones.pop(kind), group))
+        self.buckets += [Bucket(module, members, group) for members in open_ones.values()]
+        self.of = {key: bucket for bucket in self.buckets for key in bucket.number}
         self.active, self.underway, self.next = False, collections.deque(), 0
         self.handles = [p.register_post_accumulate_grad_hook(self.arrived) for p in parameters]
 
     def shard(self, p):
         """This rank's shard of a parameter."""
         bucket = self.of[id(p)]
-        return bucket.shards[bucket.places[id(p)][0]]
+        return bucket.shards[bucket.number[id(p)]]
 
     def extent(self, p):
         """Which elements of a parameter, [first, stop), its shard on this rank holds."""
         bucket = self.of[id(p)]
-        number, at, _ = bucket.places[id(p)]
-        first, stop = (bucket.starts[bucket.group.rank] + n - at for n in bucket.bounds[number])
-        return first, stop
+        return bucket.extent(bucket.number[id(p)])
 
     def rebuild(self):
         """The order stays: shards are cut by it."""
 
     def prepare(self, _):
         """A pass begins."""
-        late = [i for i, p in enumerate(self.parameters) if self.active and id(p) in self.of[id(p)].missing]
+        late = [i for i, p in enumerate(self.parameters) if self.active and not self.of[id(p)].has(p)]
         incomplete = self.active and 0 < len(late) < len(self.parameters)
         while self.underway:
             self.underway.popleft().collect()
         for bucket in self.buckets:
-            bucket.reset()
+            bucket.forget()
         self.active, self.next = not incomplete, 0
         if incomplete:
             raise RuntimeError(
@@ -145,8 +109,9 @@ class ShardingReducer:
         """The hook: a gradient is complete."""
         if not self.active:
             return
-        self.of[id(p)].take(p)
-        while self.next < len(self.buckets) and not self.buckets[self.next].missing:
+        bucket = self.of[id(p)]
+        bucket.take(bucket.number[id(p)])
+        while self.next < len(self.buckets) and self.buckets[self.next].complete():
             self.buckets[self.next].send()
             self.underway.append(self.buckets[self.next])
             self.next += 1
@@ -156,6 +121,17 @@ class ShardingReducer:
             self.active = False
             while self.underway:
                 self.underway.popleft().collect()
+
+    def average(self):
+        """Average whole gradients that backward has left; what no batch has reached counts as 0."""
+        for bucket in self.buckets:
+            for i, p in enumerate(bucket.parameters):
+                if p.gradient is None:
+                    p.gradient = empty(p.shape_, p.dtype).zero_()
+                bucket.take(i)
+            bucket.send()
+        for bucket in self.buckets:
+            bucket.collect()
 
     def versions(self):
         """How often the shards were written to: a change is alike on all ranks, as all have a shard of everything."""
@@ -170,27 +146,33 @@ class ShardingReducer:
 
 
 class ZeroDataParallel(DistributedDataParallel):
-    """`module`, trained as by `DistributedDataParallel`, states (and gradients) divided among the ranks.
+    """`module`, trained as by `DistributedDataParallel`, states, gradients and parameters divided among the ranks.
 
     ZeRO (Rajbhandari et al., arXiv 1910.02054). `parameters()` are this rank's shards, 1-d tensors under the names of
     `module`'s parameters, and an elementwise optimizer of them (AdamW, SGD, Lion, ...) keeps states for these alone;
     the next pass collects what others have updated. `stage` 1: within `no_sync()` each rank has whole gradients.
     `stage` 2: every pass averages its gradients and keeps this rank's part alone, in `no_sync()` too. Gradients travel
     in buckets of `bucket_mb` MB while backward goes on, and leave the parameters of `module` (whose `grad` is None) for
-    the shards. With P bytes of parameters and optimizer states of K bytes, a rank of N keeps 2 P + K / N (stage 1,
-    while it accumulates) or P + (P + K) / N and up to four buckets. Layers that lay their weights out anew (those of
-    the Llama family, packed) have them a second time.
+    the shards. `stage` 3: the parameters of `module` are the shards, and whole only while their block computes: the
+    members of its lists and sequences of modules are units of `fully_shard`, and so is all else together. With P bytes
+    of parameters and optimizer states of K bytes, a rank of N keeps 2 P + K / N (stage 1, while it accumulates),
+    P + (P + K) / N and up to four buckets (stage 2), or (2 P + K) / N and up to five units (stage 3).
     """
+
+    def __new__(cls, module, group=None, *, stage=2, **_):
+        return super().__new__(FullyShardedDataParallel if stage == 3 else cls)
 
     def __init__(self, module, group=None, *, stage=2, bucket_mb=25, broadcast_buffers=True):
         if stage not in (1, 2):
-            raise ValueError(f"`stage` must be 1 (optimizer states) or 2 (gradients too), got {stage!r}")
+            raise ValueError(
+                f"`stage` must be 1 (optimizer states), 2 (gradients too) or 3 (parameters too), got {stage!r}"
+            )
         self._bucket_bytes = bucket_mb * MB
         super().__init__(module, group, bucket_mb=bucket_mb, broadcast_buffers=broadcast_buffers)
         self.stage, self._seen = stage, self.reducer.versions()
 
     def _reducer(self, parameters, *_):
-        return ShardingReducer(parameters, self.group, self._bucket_bytes)
+        return ShardingReducer(self.module, parameters, self.group, self._bucket_bytes)
 
     def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
         """(dotted name in `module`, shard) of every parameter that requires a gradient."""
@@ -239,18 +221,21 @@ class ZeroDataParallel(DistributedDataParallel):
         """Scale the gradients of all ranks' shards so that their norm together is at most `max_norm`.
 
         Returns the norm before, a 0-dim tensor of float64, the same on every rank; as `nn.utils.clip_grad_norm_` of
-        the whole gradients.
+        the whole gradients, also where `parallelize` divided layers.
         """
         if not norm_type > 0:
             raise ValueError(f"`norm_type` must be above 0, got {norm_type!r}")
         shards = [shard for shard in self.parameters() if shard.gradient is not None]
-        filled = [shard.gradient for shard in shards if shard.numel()]
-        total = empty((), float64).fill_(float(get_total_norm(filled, norm_type)) if filled else 0.0)
-        if math.isinf(norm_type):
-            c.all_reduce(total, "max", self.group)
-        else:
-            with no_grad():
-                total.copy_(c.all_reduce(total**norm_type, "sum", self.group) ** (1.0 / norm_type))
+        infinite, totals = math.isinf(norm_type), empty((2,), float64)
+        for place, divided in enumerate((True, False)):
+            filled = [shard.gradient for shard in shards if shard.numel() and shard.divided is divided]
+            norm = float(get_total_norm(filled, norm_type)) if filled else 0.0
+            totals[place] = norm if infinite else norm**norm_type
+        groups = {layer.group for layer in self.module.modules() if getattr(layer, "shares", None)}  # of `mesh.tp`
+        c.all_reduce(totals, "max" if infinite else "sum", self.group)
+        for group in groups:
+            c.all_reduce(totals[:1], "max" if infinite else "sum", group)
+        total = totals.max() if infinite else totals.sum() ** (1.0 / norm_type)
         if error_if_nonfinite and not math.isfinite(total.item()):
             raise ValueError(
                 f"the norm of order {norm_type} of the gradients is {total.item()}, so they cannot be clipped: look "
@@ -258,3 +243,62 @@ class ZeroDataParallel(DistributedDataParallel):
             )
         clip_grads_with_norm_(shards, max_norm, total)
         return total
+
+
+class FullyShardedDataParallel(ZeroDataParallel):
+    """`ZeroDataParallel` of stage 3: `fully_shard` of the blocks of a module, and of the module."""
+
+    def __init__(self, module, group=None, *, stage=3, bucket_mb=25, broadcast_buffers=True):
+        nn.Module.__init__(self)
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"`module` must be a Module, got {type(module).__name__}")
+        self.module, self.group, self.stage = module, world_group(group), stage
+        self.broadcast_buffers = broadcast_buffers
+        if not units_of(module):
+            self._check_alike()
+            for block in blocks_of(module):
+                fully_shard(block, mesh=self.group)
+            fully_shard(module, mesh=self.group)
+
+    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+        """(dotted name in `module`, shard) of every parameter that requires a gradient."""
+        for name, p in self.module.named_parameters(prefix, True, remove_duplicate) if recurse else ():
+            if p.requires_grad:
+                yield name, p
+
+    def gather(self):
+        """Make `module` whole until its next pass."""
+        for unit in units_of(self.module):
+            unit.gather()
+        return self.module
+
+    def state_dict(self, *args, **kwargs):
+        """That of `module`, whole: every rank calls it."""
+        with summon_full_params(self.module, writeback=False), no_grad():
+            return {name: x.clone() for name, x in self.module.state_dict(*args, **kwargs).items()}
+
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        """Load a whole state dict of `module`, the same on every rank."""
+        if assign:
+            raise ValueError("`assign` must be False: the shards are parts of the parameters' memory")
+        with summon_full_params(self.module):
+            return self.module.load_state_dict(state_dict, strict)
+
+    def _pass(self, function, args, kwargs):
+        if self.broadcast_buffers and is_grad_enabled():
+            self._give(0, parameters=False)
+        return function(*args, **kwargs)
+
+
+def blocks_of(module):
+    """Modules that repeat: members of the outermost lists and sequences of several, unless they share parameters."""
+    found, stack = [], [module]
+    while stack:
+        own = stack.pop()
+        members = [m for m in own.children() if any(True for _ in m.parameters())]
+        if isinstance(own, (nn.ModuleList, nn.Sequential)) and len(members) > 1:
+            found += members
+        else:
+            stack += members[::-1]
+    users = collections.Counter(id(p) for m in module.modules() for p in m.parameters(recurse=False))
+    return [m for m in dict.fromkeys(found) if all(users[id(p)] == 1 for p in m.parameters())]

@@ -31,8 +31,8 @@ _NAMES = {
         "strided_from_blob tensor tril_indices triu_indices zeros zeros_like"
     ).split(),
     "context": (
-        "Stream get_device get_device_count get_num_threads get_stream set_device set_num_threads "
-        "sync_device sync_stream"
+        "Stream get_default_dtype get_device get_device_count get_num_threads get_stream set_default_dtype "
+        "set_device set_num_threads sync_device sync_stream"
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
@@ -49,7 +49,7 @@ _NAMES = {
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
-    "tensor.formats": ["channels_last", "channels_last_3d", "contiguous_format", "memory_format", "preserve_format"],
+    "tensor.formats": "channels_last channels_last_3d contiguous_format memory_format preserve_format".split(),
     "tensor.kinds": (
         "broadcast_shapes can_cast e inf is_complex is_floating_point is_nonzero is_tensor nan newaxis pi result_type"
     ).split(),
@@ -59,7 +59,12 @@ _NAMES = {
         "randint randint_like randn randn_like randperm seed set_rng_state"
     ).split(),
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
-    "amp": ["autocast"],
+    "amp": ["autocast", "get_autocast_dtype", "is_autocast_enabled"],
+    "backends.switches": (
+        "are_deterministic_algorithms_enabled get_default_device get_float32_matmul_precision get_num_interop_threads "
+        "set_default_device set_float32_matmul_precision set_flush_denormal set_num_interop_threads "
+        "use_deterministic_algorithms"
+    ).split(),
 }
 use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
@@ -92,11 +97,11 @@ def __getattr__(name):
     elif _find_spec(f"{__name__}.{name}") is not None:
         return _importlib.import_module(f"{__name__}.{name}")
     else:
-        from .tensor.tensor import FUNCTIONS
+        from .tensor.tensor import FUNCTIONS, in_place_function
 
-        if name not in FUNCTIONS.names():
+        value = FUNCTIONS[name] if name in FUNCTIONS.names() else in_place_function(name)
+        if value is None:
             raise AttributeError(f"module 'infinicore' has no attribute {name!r}")
-        value = FUNCTIONS[name]
     globals()[name] = value
     return value
 

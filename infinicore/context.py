@@ -2,8 +2,10 @@
 
 import sys
 
-from .device import TYPES, current, device, set_current, usable
+from .device import TYPES, current, device, forget_plans, set_current, usable
 from .dispatch.tensors import core_launch as launch  # from where the thread count of the start is set
+from .dtype import get_default_dtype, make_default
+from .kernels import OPS
 from .kernels.cpu import threads
 from .runtime.events import DeviceEvent
 
@@ -16,6 +18,18 @@ def get_device():
 def set_device(value):
     """Make `value` the device that this thread makes new tensors on."""
     set_current(value)
+
+
+def set_default_dtype(d):
+    """Give new tensors and modules, Python's floats and float results of integers the dtype `d`, as PyTorch does.
+
+    float16, bfloat16, float32 or float64 (TypeError for another); for all threads, and float32 at the start.
+    """
+    make_default(d)
+    forget_plans()
+    for op in OPS.values():  # the calls that each has learned, with their dtypes
+        op.known.clear()
+        op.training.clear()
 
 
 def get_device_count(type="cpu"):
@@ -126,10 +140,12 @@ def get_num_threads():
 __all__ = [
     "Stream",
     "device",
+    "get_default_dtype",
     "get_device",
     "get_device_count",
     "get_num_threads",
     "get_stream",
+    "set_default_dtype",
     "set_device",
     "set_num_threads",
     "sync_device",

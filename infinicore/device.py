@@ -119,6 +119,13 @@ def set_current(value):
     _thread.device = usable(value)
 
 
+def forget_plans():
+    """Let every device plan its next calls afresh, after a change of what plans were made from."""
+    for made in list(_devices.values()):
+        if made._backend is not None:
+            made._backend.plans.clear()
+
+
 def gpu():
     """The GPU of a call that names none: the current device if it is one, else the first."""
     return current() if current().type == "cuda" else Device("cuda")

@@ -148,7 +148,7 @@ class finfo:
     __slots__ = ("bits", "dtype", "eps", "max", "min", "resolution", "smallest_normal", "tiny")
 
     def __init__(self, type=None):
-        found = (float32 if type is None else dtype(type)).real
+        found = (_default[0] if type is None else dtype(type)).real
         if found.name not in _FLOATS:
             raise TypeError(f"`type` of `finfo` must be a floating-point dtype, got {found}: use `iinfo`")
         mantissa, most, least = _FLOATS[found.name]
@@ -205,16 +205,33 @@ def promote_types(a, b):
     return _TABLE[f"int{unsigned.itemsize * 16}"]
 
 
+_default = [float32]
+
+
+def get_default_dtype():
+    """The dtype of new tensors and of Python's floats: float32, unless `set_default_dtype` was called."""
+    return _default[0]
+
+
+def make_default(d):
+    """Give new tensors and Python's floats the dtype `d`, a floating-point one; TypeError for others."""
+    found = dtype(d)
+    if found.kind != "f":
+        raise TypeError(f"`d` of `set_default_dtype` must be a floating-point dtype, got {found}")
+    _default[0] = found
+
+
 def number_type(kind):
-    """The dtype that numbers of a Python or NumPy type have by themselves: bool, int64, float32 or complex64."""
+    """The dtype that numbers of a Python or NumPy type have by themselves: bool, int64, the default dtype, or the
+    complex one of its width (complex64 for 16 bits)."""
     if issubclass(kind, (bool, np.bool_)):
         return bool_
     if issubclass(kind, (int, np.integer)):
         return int64
     if issubclass(kind, (float, np.floating)):
-        return float32
+        return _default[0]
     if issubclass(kind, (complex, np.complexfloating)):
-        return complex64
+        return complex128 if _default[0] is float64 else complex64
     raise TypeError(f"an operand must be a tensor or a number, got {kind.__name__}")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from .device import usable
 from .dtype import dtype as to_dtype
-from .dtype import float32
+from .dtype import get_default_dtype
 from .interop.numpy import from_numpy
 from .tensor.gradients import makes_leaf
 from .tensor.tensor import FUNCTIONS
@@ -30,7 +30,8 @@ def __dir__():
 def _frequencies(function, n, d, dtype, device):
     if not isinstance(n, int) or n < 1:
         raise ValueError(f"`n` must be a positive number of samples, got {n!r}")
-    return from_numpy(function(n, d), dtype=float32 if dtype is None else to_dtype(dtype), device=usable(device))
+    wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
+    return from_numpy(function(n, d), dtype=wanted, device=usable(device))
 
 
 @makes_leaf

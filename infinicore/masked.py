@@ -43,7 +43,7 @@ def _dims(input, dim):
 
 def _wide(input, dtype):
     """The dtype of sums: int64 for integers."""
-    return dtype if dtype is not None or input.dtype.is_floating_point else "int64"
+    return dtype if dtype is not None or input.dtype.differentiable else "int64"
 
 
 def sum(input, dim=None, *, keepdim=False, dtype=None, mask=None):

@@ -16,6 +16,7 @@ import numpy as np
 
 from infinicore.kernels import ALIASES, OPS
 from infinicore.kernels.table.registry import ALL, COMPLEX, FLOATS, INTEGERS
+from infinicore.operator_examples import EXAMPLES
 
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "bool": "bool"}
 _LARGE = 40  # elements of an array that an example still spells out
@@ -250,7 +251,8 @@ def example_of(op):
     if op.scalar and op.samples is None:
         args, options = _elementwise_sample(op)
     elif op.samples is None:
-        return None
+        lines = EXAMPLES.get(op.name)
+        return lines and ["import infinicore", "", *lines]
     else:
         args, options = _sample(op)
     writer = _Writer()

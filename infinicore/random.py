@@ -17,7 +17,7 @@ from .dispatch.generator import (
     set_rng_state,
 )
 from .dtype import dtype as to_dtype
-from .dtype import float32, int64
+from .dtype import get_default_dtype, int64
 from .interop.numpy import from_numpy
 from .tensor import FUNCTIONS
 from .tensor.draws import bernoulli, multinomial
@@ -65,14 +65,14 @@ def _drawn(draw, shape, dtype, scale=1.0):
 def rand(*sizes, size=None, dtype=None, device=None, generator=None):
     """Uniform numbers in [0, 1); of a complex dtype, both parts."""
     values = _drawn((generator or default_generator()).uniforms, _sizes(sizes, size), dtype)
-    return from_numpy(values, dtype=dtype or float32, device=usable(device))
+    return from_numpy(values, dtype=dtype or get_default_dtype(), device=usable(device))
 
 
 @makes_leaf
 def randn(*sizes, size=None, dtype=None, device=None, generator=None):
     """Standard normal numbers; of a complex dtype, with parts of variance 1/2."""
     values = _drawn((generator or default_generator()).normals, _sizes(sizes, size), dtype, 0.5**0.5)
-    return from_numpy(values, dtype=dtype or float32, device=usable(device))
+    return from_numpy(values, dtype=dtype or get_default_dtype(), device=usable(device))
 
 
 def randint(low=0, high=None, size=None, *, dtype=None, device=None, generator=None):

@@ -1,7 +1,8 @@
 """Fixtures and switches of all tests.
 
 Real weights and texts come from `INFINICORE_TEST_DATA`, else from a folder `shared` beside the checkout;
-a test that needs them skips where neither exists. Tests marked `slow` run with `--slow`.
+a test that needs them skips where neither exists. Tests marked `slow` run with `--slow`, those marked `long` with
+`--long`: they take minutes to an hour, or measure a machine that has nothing else to do.
 """
 
 import importlib.util
@@ -17,20 +18,21 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+MARKS = ("slow", "long")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="run the tests marked `slow` too")
+    for mark in MARKS:
+        parser.addoption(f"--{mark}", action="store_true", help=f"run the tests marked `{mark}` too")
     parser.addoption("--device", default="cpu", help="where ops compute: cpu, host2 (tests/host2.py) or cuda")
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--slow"):
-        return
-    skip = pytest.mark.skip(reason="slow: run with --slow")
+    left_out = [mark for mark in MARKS if not config.getoption(f"--{mark}")]
     for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(skip)
+        for mark in left_out:
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=f"{mark}: run with --{mark}"))
 
 
 def pytest_report_header():

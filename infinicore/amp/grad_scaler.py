@@ -87,6 +87,11 @@ class GradScaler:
         progress.found_inf = FUNCTIONS["multi_scale"](gradients, inverse).item()
         progress.unscaled = True
 
+    def agree(self, optimizer, most):
+        """After `unscale_`: tell all ranks whether one has found an infinite gradient; `most` is their maximum."""
+        progress = self._of(optimizer)
+        progress.found_inf = bool(most(float(progress.found_inf)))
+
     def step(self, optimizer, *args, **kwargs):
         """`optimizer.step(*args, **kwargs)` with unscaled gradients, left out if one of them is infinite or NaN.
 

@@ -1,6 +1,7 @@
 """Derivatives of programs: backward, gradients of gradients, modes, hooks, custom functions, checkpointing."""
 
 from ..core.node import Handle, Node
+from . import functional
 from .anomaly import detect_anomaly
 from .checkpoint import checkpoint
 from .function import Function
@@ -19,6 +20,7 @@ __all__ = [
     "checkpoint",
     "detect_anomaly",
     "enable_grad",
+    "functional",
     "grad",
     "gradcheck",
     "gradgradcheck",

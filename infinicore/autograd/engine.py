@@ -79,6 +79,7 @@ class Backward:
         paused = [w for w in functions.watchers() if not w.in_backward]
         for watcher in paused:
             functions.unwatch(watcher)
+        outer, node.state.after = node.state.after, []
         try:
             if node.TensorHooks.used:
                 self.expect(edges)
@@ -89,7 +90,10 @@ class Backward:
             for leaf, _, g in list(self.expected.values()):  # some of what was expected did not come
                 if g is not None:
                     self.arrive(leaf, g, False)
+            for function in node.state.after:
+                function()
         finally:
+            node.state.after = outer
             for watcher in paused:
                 functions.watch(watcher)
             launch.set_mode(before)

@@ -7,6 +7,9 @@ None or an exit status. It is imported when it is called, so `infinicore --help`
 import importlib
 import os
 import sys
+import time
+
+_AHEAD_S = 2.0
 
 COMMANDS = {
     "generate": "write text with a model: the one that comes along, a Hugging Face checkpoint or a GGUF file",
@@ -16,6 +19,7 @@ COMMANDS = {
     "run": "run a script on several ranks, by MPI",
     "quantize": "write a checkpoint of 8-bit or 4-bit weights",
     "bench": "measure how a server answers many users, with vLLM's options",
+    "plan": "say what memory and time training on a mesh of ranks would take",
     "perf": "measure speed against the machine's limits and other libraries",
     "info": "say what this installation runs on",
     "cache": "list, delete or prepare compiled kernels",
@@ -27,7 +31,12 @@ def _parser():
 
     from .. import __version__
 
-    parser = argparse.ArgumentParser(
+    class Parser(argparse.ArgumentParser):
+        def error(self, message):
+            _let_the_first_speak()
+            super().error(message)
+
+    parser = Parser(
         prog="infinicore",
         description="A CPU-first deep-learning framework whose every kernel is Python compiled by Numba.",
         epilog="`infinicore COMMAND --help` explains a command.",
@@ -60,14 +69,31 @@ def main(argv=None):
             raise
         _end_line()
         _drop_output()
-        _say(f"infinicore: error: {_sentence(error)}")
-        return 2
+        return _fail(f"infinicore: error: {_sentence(error)}", 2)
     except RuntimeError as error:
         if type(error).__name__ != "PeerError" or "--traceback" in argv:  # of another rank
             raise
         _end_line()
-        _say(f"infinicore: error: {_sentence(error)}")
-        return 1
+        return _fail(f"infinicore: error: {_sentence(error)}", 1)
+
+
+def _fail(text, status):
+    """Say what went wrong; returns the status. One of several ranks ends the others, which may be waiting for it."""
+    from ..distributed import world
+
+    _let_the_first_speak()
+    _say(text)
+    if world.launched() > 1:
+        world.abort(status)
+    return status
+
+
+def _let_the_first_speak():
+    """What all ranks have found one says: those behind the first give it the time to do so, and to end the job."""
+    from ..distributed import world
+
+    if world.rank():
+        time.sleep(_AHEAD_S)
 
 
 def _run(argv):
@@ -83,6 +109,7 @@ def _run(argv):
             module = importlib.import_module(f"{__name__}.{name}")
             module.add_arguments(subparser)
     arguments = parser.parse_args(argv)
+    arguments.argv = argv  # for commands that start themselves on several ranks
     config.check()
     return module.run(arguments) or 0
 
@@ -109,18 +136,19 @@ def _end_line():
 
 
 def _drop_output():
-    """Let what standard output does not take go nowhere: Python would try once more at exit, and complain."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Let what standard output and error do not take go nowhere: Python would try once more at exit, and complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _say(text):
     try:
-        print(text, file=sys.stderr)
+        print(text, file=sys.stderr, flush=True)
     except OSError:  # nobody can hear it; the status tells
-        pass
+        _drop_output()
 
 
 def _sentence(error):

@@ -48,9 +48,12 @@ def add_model_arguments(parser):
 
 def add_rank_arguments(parser):
     """How a model is divided among ranks."""
-    words = "for N ranks (`infinicore run -n N`, or mpiexec), of which each has a part of every layer"
-    parser.add_argument("--tp", type=int, default=1, metavar="N", help=words)
-    parser.add_argument("--pp", type=int, default=1, metavar="N", help="for N ranks, of which each has some layers")
+    words = (
+        "on N ranks (processes), of which each has a part of every layer; started by `infinicore run -n N`, else here"
+    )
+    parser.add_argument("--tp", "--tensor-parallel-size", type=int, default=1, metavar="N", help=words)
+    words = "on N ranks, of which each has some layers"
+    parser.add_argument("--pp", "--pipeline-parallel-size", type=int, default=1, metavar="N", help=words)
 
 
 def is_follower(arguments):
@@ -58,6 +61,20 @@ def is_follower(arguments):
     from ..distributed import world
 
     return (arguments.tp, arguments.pp) != (1, 1) and world.rank() > 0
+
+
+def start_ranks(arguments, *more):
+    """Start this command again on the ranks that `--tp` and `--pp` ask for, where it runs alone; `more` arguments.
+
+    Does not return then: this process becomes `mpiexec`.
+    """
+    from ..distributed import world
+
+    count = arguments.tp * arguments.pp
+    if count > 1 and min(arguments.tp, arguments.pp) > 0 and world.launched() == 1:
+        from ..distributed import launch
+
+        launch.start(count, None, launch.COMMAND, [*arguments.argv, *more])
 
 
 def add_arguments(parser):
@@ -97,7 +114,7 @@ def load(arguments):
     if arguments.cache_weights:
         os.environ["INFINICORE_WEIGHT_CACHE"] = "1"
     chosen = {"dtype": arguments.dtype, "device": arguments.device, "quantize": arguments.quantize}
-    chosen |= {"tensor_parallel_size": arguments.tp, "pipeline_parallel_size": arguments.pp}
+    chosen |= {"tensor_parallel_size": arguments.tp, "pipeline_parallel_size": arguments.pp, "mmap": True}
     if is_follower(arguments):
         return divided.load(arguments.model, **chosen, loader=infinicore.models.from_pretrained)
     progress.show_compilation()
@@ -142,13 +159,16 @@ def warm_up(model, ids, given):
 
 def run(arguments):
     """Generate; returns the exit status."""
+    from ..distributed import world
+
     if is_follower(arguments):
         load(arguments)
-    if arguments.prompt is None and (arguments.tp, arguments.pp) != (1, 1):
-        raise ValueError("`--prompt` must be given with `--tp` and `--pp`: mpiexec does not tell where its input ends")
+    if arguments.prompt is None and (arguments.tp, arguments.pp) != (1, 1) and world.launched() > 1:
+        raise ValueError("`--prompt` must be given within mpiexec, which does not tell where its input ends")
     prompt = _standard_input() if arguments.prompt is None else arguments.prompt
     if not prompt:
         raise ValueError("the prompt is empty: pass --prompt or text on standard input")
+    start_ranks(arguments, *([f"--prompt={prompt}"] if arguments.prompt is None else []))
     model = load(arguments)
     given = options(arguments) | {"cache": arguments.cache}
     generation = model.generate(prompt, **given)

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 
 from ..distributed import launch
 from . import COMMANDS
@@ -22,7 +21,7 @@ def add_arguments(parser):
 
 
 def run(arguments):
-    """Become `mpiexec`, so that signals and the exit status are its own."""
+    """Become `mpiexec`, so that signals and the exit status are its own; watch it where there are several hosts."""
     script, rest = arguments.script, arguments.arguments
     if script == "infinicore" and rest and not os.path.isfile(script):
         script, rest = rest[0], rest[1:]
@@ -32,12 +31,9 @@ def run(arguments):
                 f"`script` must be a Python file or a command of infinicore, and there is none at {script!r}"
             )
         script, rest = launch.COMMAND, [script, *rest]
-    line, environment = launch.command(arguments.n, arguments.hosts, script, rest)
-    if arguments.dry_run:
-        import shlex
+    if not arguments.dry_run:
+        return launch.start(arguments.n, arguments.hosts, script, rest)
+    import shlex
 
-        print(shlex.join(line))
-        return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(line[0], line, environment)
+    print(shlex.join(launch.command(arguments.n, arguments.hosts, script, rest)[0]))
+    return None

@@ -7,6 +7,20 @@ from pathlib import Path
 
 from . import generate
 
+# What llama.cpp's server and InfiniLM call the same.
+_ALSO = {
+    "--model": ["-m"],
+    "--served-model-name": ["--alias"],
+    "--ssl-certfile": ["--ssl-cert-file"],
+    "--ssl-keyfile": ["--ssl-key-file"],
+    "--chat-template": ["--chat-template-file"],
+    "--threads": ["-t"],
+    "--max-model-len": ["-c", "--ctx-size", "--max-cache-len"],
+    "--max-num-seqs": ["-np", "--parallel", "--max-batch-size"],
+    "--draft-model": ["-md", "--model-draft"],
+    "--num-draft-tokens": ["--draft-max"],
+    "--lora": ["--lora-modules"],
+}
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -22,8 +36,11 @@ def add_arguments(parser):
     """Add the options of `infinicore serve`."""
     import argparse
 
+    def add(name, **options):
+        parser.add_argument(name, *_ALSO.get(name, ()), **options)
+
     switch = argparse.BooleanOptionalAction
-    add = parser.add_argument
+    add("path", nargs="?", metavar="MODEL", help="as --model")
     add(
         "--model", action="append", metavar="[NAME=]PATH",
         help="a checkpoint folder or a GGUF file, served under NAME (default: the path's last part); several may be "
@@ -67,10 +84,11 @@ def add_arguments(parser):
     add("--draft-model", metavar="PATH", help="guess tokens by this smaller model, which has the same vocabulary")
     add("--num-draft-tokens", type=int, metavar="N", help="that it guesses at once (default: 4)")
     add(
-        "--lora", "--lora-modules", action="extend", nargs="+", default=[], metavar="NAME=FOLDER",
+        "--lora", action="extend", nargs="+", default=[], metavar="NAME=FOLDER",
         help="LoRA adapters in PEFT's format, beside the (first) model; requests choose one by `model`",
     )  # fmt: skip
     add("--enable-lora", action="store_true", help="as for vLLM; --lora alone does")
+    add("--enable-auto-tool-choice", action="store_true", help="as for vLLM; it is on")
     add("--enable-prefix-caching", action=switch, help="reuse what prompts have in common (default: yes)")
 
 
@@ -87,6 +105,7 @@ _LIBRARIES = ("fastapi", "uvicorn", "pydantic", "starlette", "prometheus_client"
 def run(arguments):
     """Serve until an interrupt; returns the exit status."""
     _check(arguments)
+    generate.start_ranks(arguments)
     if generate.is_follower(arguments):
         from ..lm.async_engine import follow_engine
 
@@ -136,6 +155,8 @@ def run(arguments):
 
 
 def _check(arguments):
+    if arguments.path is not None:
+        arguments.model = [arguments.path, *(arguments.model or ())]
     for name in ("max_queue", "port", "request_timeout", "shutdown_timeout"):
         if (getattr(arguments, name) or 0) < 0:
             raise ValueError(f"`--{name.replace('_', '-')}` must be at least 0, got {getattr(arguments, name)}")

@@ -49,21 +49,27 @@ def add_arguments(parser):
 
 def run(arguments):
     """Train; prints the figures of the run."""
+    from ..distributed import world
     from ..train.config import ROWS, read_toml
     from ..train.run import configure
     from ..train.run import run as train
 
     given = {name: value for name, value in vars(arguments).items() if name in ROWS}
     config = configure({} if arguments.config is None else read_toml(arguments.config), given)
-    if arguments.progress:
+    leads = world.rank() == 0
+    shown = arguments.progress and leads
+    if shown:
         progress.show_compilation()
     try:
-        figures = train(config, progress=arguments.progress, say=progress.show if arguments.progress else _quiet)
+        figures = train(config, progress=shown, say=progress.show if shown else _quiet)
     except (KeyboardInterrupt, SystemExit):
         progress.clear()
-        print(f"stopped: the same command goes on from the newest checkpoint in {config.out}", file=sys.stderr)
+        if leads:
+            print(f"stopped: the same command goes on from the newest checkpoint in {config.out}", file=sys.stderr)
         raise
     progress.clear()
+    if not leads:
+        return
     figures["peak_memory_bytes"] = peak_memory_bytes()
     if arguments.json:
         print(json.dumps(figures))

@@ -34,10 +34,11 @@ class _State(threading.local):
 
     `saving` holds hooks for saved tensors, `trace` says whether nodes note where they were made, `notes` are those of a
     function that is being recorded, or None. `seed` is the storage of the 1 that backward last started from by itself,
-    and its version then.
+    and its version then. `after` are functions that the backward pass now running calls when all else is done.
     """
 
     def __init__(self):
+        self.after = []
         self.notes = None
         self.seed = None, 0
         self.saving = []  # (pack, unpack) pairs, the last one applies

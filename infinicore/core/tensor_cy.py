@@ -235,6 +235,14 @@ def used_bytes(reset_peak=False):
     return _used, peak
 
 
+def count_used(nbytes):
+    """Count memory of tensors that is not the pool's: taken, or (below 0) given back."""
+    global _used, _peak
+    _used += nbytes
+    if _used > _peak:
+        _peak = _used
+
+
 class Storage:
     """Memory that tensors share: a block of the pool, or foreign memory that `owner` keeps alive.
 

@@ -1,9 +1,19 @@
 """Datasets, samplers and the DataLoader with PyTorch's names; token files, tokenizer training and MNIST's format."""
 
 from .collate import default_collate, default_convert
-from .dataset import ChainDataset, ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
+from .dataset import (
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 from .idx import mnist, read_idx
 from .loader import DataLoader
+from .part import LoaderPart
 from .sampler import (
     BatchSampler,
     DistributedSampler,
@@ -26,9 +36,11 @@ __all__ = [
     "Dataset",
     "DistributedSampler",
     "IterableDataset",
+    "LoaderPart",
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "StackDataset",
     "Subset",
     "SubsetRandomSampler",
     "TensorDataset",

@@ -74,6 +74,32 @@ class TensorDataset(Dataset):
         return [from_numpy(to_numpy(tensor)[rows]) for tensor in self.tensors]
 
 
+class StackDataset(Dataset):
+    """Samples of several datasets side by side: tuples, or dicts where they are given by name.
+
+    Raises ValueError without any, or where they have different sizes.
+    """
+
+    def __init__(self, *args, **kwargs):
+        if bool(args) == bool(kwargs):
+            raise ValueError(f"StackDataset takes datasets by place or by name, got {len(args)} and {len(kwargs)}")
+        self.datasets = kwargs or args
+        sizes = [len(dataset) for dataset in self._each()]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"the datasets of StackDataset must have one size, got {sizes}")
+        self.deterministic = all(getattr(dataset, "deterministic", False) for dataset in self._each())
+
+    def _each(self):
+        return self.datasets.values() if isinstance(self.datasets, dict) else self.datasets
+
+    def __getitem__(self, index):
+        samples = [dataset[index] for dataset in self._each()]
+        return dict(zip(self.datasets, samples)) if isinstance(self.datasets, dict) else tuple(samples)
+
+    def __len__(self):
+        return len(next(iter(self._each())))
+
+
 class Subset(Dataset):
     """The samples of `dataset` at `indices` (a sequence or an array of ints)."""
 

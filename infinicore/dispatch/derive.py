@@ -51,7 +51,7 @@ def _is_one(g):
 
 
 functions.is_one, functions.from_array = _is_one, dispatch.from_array
-functions.check_fits = dispatch.check_fits
+functions.check_fits, functions.result_type = dispatch.check_fits, dispatch.result_type
 
 # ---- views -------------------------------------------------------------------------------------
 

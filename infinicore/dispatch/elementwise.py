@@ -13,7 +13,7 @@ from ..core import layout
 from ..core.backend import raise_for
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
-from ..dtype import bool_, can_cast, common_type, float32, number_type, uint8
+from ..dtype import bool_, can_cast, common_type, float32, get_default_dtype, number_type, uint8
 from ..kernels.ops import copy as copy_ops
 from . import known
 from .launcher import Launcher
@@ -58,7 +58,7 @@ def _result_types(op, inputs):
     if op.result == "bool" and (common.kind != "c" or common.name in op.dtypes):
         return common, bool_
     if op.result == "float" and not common.differentiable:
-        common = float32
+        common = get_default_dtype()
     if common.name not in op.dtypes:
         raise TypeError(f"`{op.name}` takes {', '.join(op.dtypes)}, got {common}")
     return common, common

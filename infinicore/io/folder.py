@@ -2,6 +2,7 @@
 
 import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -49,6 +50,15 @@ def sync(path):
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def settle(path):
+    """`sync` a file that was just written; returns its `sum_of`, computed while the disk writes."""
+    with ThreadPoolExecutor(1) as beside:
+        written = beside.submit(sync, path)
+        found = sum_of(path)
+        written.result()
+    return found
 
 
 def sum_of(path):

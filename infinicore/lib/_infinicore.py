@@ -41,6 +41,36 @@ def moe_topk_softmax_(weights, indices, gating, bias=None, renormalize=False, so
     _copy((weights, indices), infinicore.moe_topk_softmax(gating, weights.shape[-1], renormalize, bias, softcap))
 
 
+def scaled_mm_i8(a_p, a_s, b_p, b_s, bias):
+    """a_p int8 [M, K] @ b_p int8 [K, N], times their scales [M, 1] and [N, 1], plus `bias` [N] or None: [M, N]."""
+    return infinicore.scaled_mm_w8a8(a_p, b_p, a_s, b_s.reshape(-1, 1), bias, False)
+
+
+def scaled_mm_i8_(out, a_p, a_s, b_p, b_s, bias=None):
+    """`scaled_mm_i8`, written to `out`."""
+    infinicore.scaled_mm_w8a8(a_p, b_p, a_s, b_s.reshape(-1, 1), bias, False, out=out)
+
+
+def per_channel_quant_i8_(x, x_packed, x_scale):
+    """Write `x` [M, K] to `x_packed` int8 and `x_scale` float32 [M, 1], the largest magnitude of each row / 127."""
+    wide = x.to(infinicore.float32)
+    scale = wide.abs().amax(-1, True) / 127.0
+    _copy((x_packed, x_scale), ((wide / scale.where(scale > 0, 1.0)).round().to(infinicore.int8), scale))
+
+
+def select_last_token_hidden_(output, hidden_states, input_offsets):
+    """Write the last token of each request, of packed `hidden_states` [1, T, D], to `output` [1, R, D].
+
+    Request r has the tokens from `input_offsets[r]` to `input_offsets[r + 1]`, int32 [R + 1].
+    """
+    if hidden_states.ndim != 3 or output.shape != (1, input_offsets.numel() - 1, hidden_states.shape[-1]):
+        raise ValueError(
+            f"`output` must be [1, R, D] beside `hidden_states` [1, T, D] and `input_offsets` [R + 1], got "
+            f"{tuple(output.shape)}, {tuple(hidden_states.shape)} and {tuple(input_offsets.shape)}"
+        )
+    output.copy_(hidden_states.index_select(1, input_offsets[1:] - 1))
+
+
 def _copy(targets, results):
     for target, result in zip(targets, results):
         target.copy_(result)

@@ -57,6 +57,23 @@ def render(template, messages, *, special=None, add_generation_prompt=True, tool
         raise ValueError(f"the chat template fails: {str(error)[:500] or type(error).__name__}") from None
 
 
+_MARK = "\ue000goes on here\ue000"
+
+
+def render_open(write, messages):
+    """`write(messages)`, the text of a conversation, cut off where the content of the last message ends.
+
+    ValueError where nothing can go on from it: it is empty, or the template does not show it.
+    """
+    last = messages[-1]
+    if not last["content"].strip():
+        raise ValueError("`continue_final_message` needs a last message with a text to go on from, and it is empty")
+    before, mark, _ = write([*messages[:-1], {**last, "content": last["content"] + _MARK}]).rpartition(_MARK)
+    if not mark:
+        raise ValueError("`continue_final_message` cannot be: the chat template does not show the last message")
+    return before
+
+
 def concatenate(messages):
     """Plain text for a model without a chat template: one message per line, then an open line for the answer."""
     return "\n".join(message["content"] for message in messages) + "\n"

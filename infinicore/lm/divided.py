@@ -3,6 +3,8 @@
 import sys
 import traceback
 
+from . import tokenizer
+
 
 def load(path, *, tensor_parallel_size=1, pipeline_parallel_size=1, loader, **options):
     """A model divided among the ranks of this job, on the first; the others follow it, and end when it does.
@@ -14,6 +16,8 @@ def load(path, *, tensor_parallel_size=1, pipeline_parallel_size=1, loader, **op
         if type(size) is not int or size < 1:
             raise ValueError(f"`{name}` must be an integer of at least 1, got {size!r}")
     if sizes == {"tp": 1, "pp": 1}:
+        if path is not None:
+            tokenizer.read_ahead(path)
         return loader(path, **options)
     from ..distributed import world
     from ..distributed.mesh import Mesh

@@ -42,6 +42,8 @@ class LLM:
         draft, count = options.pop("draft_model_path", None), options.pop("num_draft_tokens", 4)
         if draft is not None:
             speculative_config = {"model": draft, "num_speculative_tokens": count}
+        if options.pop("skip_load", False):
+            raise NotImplementedError("`skip_load` must be False: a model without its weights writes nothing")
         for name in _ONE:
             if options.pop(name, 1) != 1:
                 raise NotImplementedError(f"`{name}` must be 1: the engine runs in one process")
@@ -67,8 +69,10 @@ class LLM:
     def tokenizer(self):
         return self.engine.tokenizer
 
-    def generate(self, prompts, sampling_params=None, *, use_tqdm=True, priority=0, lora_request=None):
-        """A list of `RequestOutput`, one for each prompt, in their order.
+    def generate(
+        self, prompts=None, sampling_params=None, *, messages=None, use_tqdm=True, priority=0, lora_request=None
+    ):
+        """A list of `RequestOutput`, one for each prompt, in their order; of `messages` in place of prompts, `chat`'s.
 
         `prompts` is a text, or a list of texts and of lists of token ids (or dicts with "prompt" or
         "prompt_token_ids"); `sampling_params` one `SamplingParams` for all, a list with one for each, or None;
@@ -76,6 +80,10 @@ class LLM:
         bar in a terminal, where the package tqdm is installed. Raises ValueError or TypeError for what cannot be done,
         before anything is computed.
         """
+        if (prompts is None) == (messages is None):
+            raise ValueError("`prompts` or `messages` is what to write on from: give one of them")
+        if messages is not None:
+            return self.chat(messages, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
         prompts = [_prompt(one) for one in ([prompts] if isinstance(prompts, (str, dict)) else prompts)]
         chosen = _each("sampling_params", sampling_params, len(prompts), (list, tuple))
         urgent = _each("priority", priority, len(prompts), (list, tuple))

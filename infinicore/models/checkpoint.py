@@ -125,18 +125,20 @@ class Checkpoint:
                 if progress is not None:
                     progress(done, total)
 
-    def pieces(self, name, unit=1):
+    def pieces(self, name, unit=1, span=None):
         """(first row, bytes of some rows) of a tensor, piece by piece, in whole multiples of `unit` rows.
 
-        The pages of a piece leave memory when the next one is asked for.
+        `span` (first, stop) are the rows that are wanted, all of them without it. The pages of a piece leave memory
+        when the next one is asked for.
         """
         file = self.where[name]
         entry, data = file.entries[name], file.bytes_of(name)
         rows = entry.shape[0] if entry.shape else 1
         row = entry.nbytes // max(1, rows)
         step = max(1, PIECE // max(1, row * unit)) * unit
-        for first in range(0, rows, step):
-            piece = data[first * row : (first + step) * row]
+        begin, rows = span or (0, rows)
+        for first in range(begin, rows, step):
+            piece = data[first * row : min(first + step, rows) * row]
             yield first, piece
             file.release(name, first * row, len(piece))
 
@@ -151,11 +153,12 @@ class Copy:
     def __init__(self, name, parameter):
         self.names, self.parameter = [name], parameter
 
-    def run(self, checkpoint):
+    def run(self, checkpoint, span=None):
         (name,) = self.names
         entry = checkpoint.where[name].entries[name]
-        first_touch(self.parameter)
-        for first, piece in checkpoint.pieces(name):
+        if span is None:
+            first_touch(self.parameter)
+        for first, piece in checkpoint.pieces(name, span=span):
             part = self.parameter
             if entry.shape:
                 part = part.narrow(0, first, len(piece) * entry.shape[0] // max(1, entry.nbytes))
@@ -169,13 +172,29 @@ class CopyTransposed:
     def __init__(self, name, parameter):
         self.names, self.parameter = [name], parameter
 
-    def run(self, checkpoint):
+    def run(self, checkpoint, span=None):
         (name,) = self.names
         entry = checkpoint.where[name].entries[name]
         source, _kept = as_tensor(checkpoint.bytes_of(name), entry.shape, entry.dtype)
-        self.parameter.copy_(source.T)
+        first, stop = span or (0, entry.shape[1])
+        self.parameter[first:stop].copy_(source.T[first:stop])
         checkpoint.where[name].release(name)
         yield entry.nbytes
+
+
+class Later:
+    """A job that is put off (`nn.init.deferred`) until its parameter has memory; the checkpoint stays open for it."""
+
+    by_rows = True
+
+    def __init__(self, checkpoint, job):
+        self.checkpoint, self.job = checkpoint, job
+
+    def __call__(self, tensor, span=None):
+        """Fill the parameter, or the rows (first, stop) of it."""
+        self.job.parameter = tensor
+        for _ in self.job.run(self.checkpoint, span):
+            pass
 
 
 def _list(names):

@@ -15,7 +15,7 @@ from infinicore import nn
 from ..io.gguf import FLOATS, GGUFFile
 from ..kernels.build import isa
 from ..nn import init
-from . import repack, stages
+from . import in_place, repack, stages
 from .llama import configs, names
 from .llama.model import CausalLM
 
@@ -210,7 +210,7 @@ def _float_dtype(file):
 # ---- weights ----------------------------------------------------------------------------------
 
 
-def load(path, dtype=None, progress=None, mesh=None):
+def load(path, dtype=None, progress=None, mesh=None, mmap=False):
     """A `CausalLM` from a GGUF file; see `from_pretrained`. `dtype` is a DType, or None: as `config_of` says."""
     file = GGUFFile(path)
     config = config_of(file)
@@ -231,7 +231,11 @@ def load(path, dtype=None, progress=None, mesh=None):
         head = parts.part_of_gguf(file, {names.HEAD: _TOP[names.EMBEDDING]}, model)
         file = parts.part_of_gguf(file, found, model)
     restored = repack.restore(key, model)
-    _Loader(file, model, restored, head).load(found, progress)
+    loader = _Loader(file, model, restored, head)
+    if mmap and mesh is None:
+        lying = in_place.use(model, loader.places(found))
+        found = {name: theirs for name, theirs in found.items() if name not in lying}
+    loader.load(found, progress)
     if not restored:
         repack.remember(key, model)
     return model
@@ -290,6 +294,15 @@ class _Loader:
             done += entries[theirs].nbytes
             if progress is not None:
                 progress(done, total)
+
+    def places(self, found):
+        """Where the tensors lie whose values and rows are those of the model."""
+        entries = {name: self.file.entries[theirs] for name, theirs in found.items()}
+        return {
+            name: in_place.Place(str(self.file.path), entry.start, entry.stop, FLOATS[entry.kind])
+            for name, entry in entries.items()
+            if entry.kind in FLOATS and self._row_order(name.rpartition(".")[0], entry.shape[0]) is None
+        }
 
     def _place(self, name, theirs):
         path, _, kind = name.rpartition(".")

@@ -51,6 +51,7 @@ class LanguageModel(nn.Module):
 
     gradient_checkpointing = False
     tensor_group, sequence_parallel = None, False  # the ranks that share this model: `distributed.parallelize`
+    context_part, averaged = None, False  # how ranks share sequences; whether gradients are averaged over these ranks
     ranks = None  # those that follow its steps, of which this one is the first: `lm.ranks`
 
     def __init__(self, config):
@@ -79,6 +80,20 @@ class LanguageModel(nn.Module):
                 f"`num_key_value_heads` ({config.num_key_value_heads}) must be at least the {group.size} ranks of `tp`"
             )
         return self.divide(group, sequence_parallel)
+
+    def context_parallel(self, group):
+        """Compute a part of each sequence from now on, as one of `group`: `distributed.parallelize` calls it.
+
+        In training, all its ranks give the same batches. Losses are those of the whole; gradients are to be averaged
+        over these ranks too, by `DistributedDataParallel` and the like.
+        """
+        unit = self.tensor_group.size if self.sequence_parallel else 1
+        self.context_part = training.ContextParallel(group, self.config.context - 1, unit)
+        if group.size == 1:  # sequences are filled up for `sequence_parallel`
+            return
+        for module in self.modules():
+            if hasattr(module, "context_group"):
+                module.context_group = group
 
     def divide(self, group, sequence_parallel=False, exact=False, rows=1, head_rows=1):
         """The same for a model whose weights are to be loaded, which may have fewer heads of keys than ranks.
@@ -144,7 +159,10 @@ class LanguageModel(nn.Module):
         return self.decoder(step)
 
     def hidden(self, ids):
-        """Hidden states [batch, sequence, hidden size] before the head, differentiable; ids are an int64 Tensor."""
+        """Hidden states [batch, sequence, hidden size] before the head, differentiable; ids are an int64 Tensor.
+
+        Where ranks share sequences, they are of this rank's part.
+        """
         return self.run_pieces(ids, 0, None)
 
     def pieces(self):
@@ -162,8 +180,16 @@ class LanguageModel(nn.Module):
         length = x.shape[1] * (self.tensor_group.size if first and self.sequence_parallel else 1)
         if length > self.config.context:
             raise ValueError(f"`input_ids` has {length} tokens a sequence; the context is {self.config.context}")
+        places, whole = np.arange(length), length
+        if self.context_part is not None:
+            if not first:
+                self._check_context(length)
+                x = self.context_part.part(x, 0)
+                length = x.shape[1]
+            whole = length * self.context_part.group.size
+            places = self.context_part.places(whole)
         run = checkpoint if self.gradient_checkpointing and self.training else _call
-        x = self.decoder.hidden(x, self.rotary, run, length, first, stop)
+        x = self.decoder.hidden(x, self.rotary, run, places, whole, first, stop)
         if self.sequence_parallel and (stop is None or stop == self.decoder.depth + 2):
             from ..distributed import functional
 
@@ -182,7 +208,8 @@ class LanguageModel(nn.Module):
         if labels is not None or (self.training and cache is None and is_grad_enabled()):
             ids, mask = training.dense(input_ids, attention_mask, self.config.vocab_size, self.device)
             if labels is None:
-                return self.lm_head(self.hidden(ids))
+                logits = self.lm_head(self.hidden(ids))
+                return logits if self.context_part is None else self.context_part.whole(logits, ids.shape[1])
             targets = training.targets_of(labels, mask, tuple(ids.shape))
             shifted = np.full(targets.shape, IGNORED)
             shifted[:, :-1] = targets[:, 1:]
@@ -201,18 +228,40 @@ class LanguageModel(nn.Module):
         return int((targets != IGNORED).sum().item())
 
     def hidden_loss(self, hidden, targets):
-        """The `loss` of hidden states [B, T, hidden size]."""
+        """The `loss` of hidden states [B, T, hidden size]; where ranks share sequences, of this rank's part of them."""
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.lm_head.quantized is not None:
             raise NotImplementedError("a quantised model cannot be trained: load it without `quantize`")
+        if self.context_part is None:
+            return self._rows_loss(rows, targets.reshape(-1), "mean")
+        if is_grad_enabled() and self.context_part.group.size > 1 and not self.averaged:
+            raise RuntimeError(
+                "each rank of `cp` has a part of the gradients, and nothing averages them: wrap the model in "
+                'DistributedDataParallel(model, mesh.group("dp", "cp")), ZeroDataParallel or Pipeline'
+            )
+        own = self._rows_loss(rows, self.context_part.part(targets, IGNORED).reshape(-1), "sum")
+        return self.context_part.total(own / (targets != IGNORED).sum())
+
+    def _rows_loss(self, rows, targets, reduction):
         if self.tensor_group is not None:
             from ..distributed import vocab_parallel_cross_entropy
 
-            logits, size = self.lm_head.part(rows), self.config.vocab_size
-            return vocab_parallel_cross_entropy(logits, targets.reshape(-1), size, IGNORED, group=self.tensor_group)
+            logits, size, group = self.lm_head.part(rows), self.config.vocab_size, self.tensor_group
+            return vocab_parallel_cross_entropy(logits, targets, size, IGNORED, reduction, group)
+        options = {"ignore_index": IGNORED, "reduction": reduction}
         if type(self.lm_head) is not nn.Linear:  # more than its weight: an adapter
-            return nn.functional.cross_entropy(self.lm_head(rows), targets.reshape(-1), ignore_index=IGNORED)
-        return infinicore.linear_cross_entropy(rows, self.lm_head.weight, targets.reshape(-1), ignore_index=IGNORED)
+            return nn.functional.cross_entropy(self.lm_head(rows), targets, **options)
+        return infinicore.linear_cross_entropy(rows, self.lm_head.weight, targets, **options)
+
+    def _check_context(self, length):
+        """Refuse sequences that cannot be filled up."""
+        rope, padded = getattr(self.config, "rope", None), self.context_part.padded(length)
+        if padded != length and getattr(rope, "type", None) == "dynamic" and padded > rope.max_position_embeddings:
+            raise ValueError(
+                f"`input_ids` must have a multiple of {self.context_part.unit} tokens beyond the "
+                f"{rope.max_position_embeddings} of `max_position_embeddings`, as ranks share sequences, whose length "
+                f"decides on dynamic rotary positions, got {length}"
+            )
 
     @no_grad()
     def _infer(self, input_ids, attention_mask, cache):

@@ -23,7 +23,7 @@ def save_pretrained(model, folder, *, dtype=None):
     folder = Path(folder)
     if getattr(model, "source_config", None) is None:
         raise ValueError("`model` has no config.json to write: load or make it by from_pretrained or from_config")
-    if model.tensor_group is not None:
+    if model.tensor_group is not None or any(getattr(p, "sharded", False) for p in model.parameters()):
         raise NotImplementedError(
             "`model` is divided among ranks: save `infinicore.distributed.whole_state_dict` of it"
         )

@@ -3,15 +3,16 @@
 import numpy as np
 
 import infinicore
+from infinicore import nn
 
 from ..lm.step import indices
 
 
 class Positions:
-    """The rotary tables of positions 0 to T - 1."""
+    """The rotary tables of the positions `places` (an array) of a sequence of `length` tokens."""
 
-    def __init__(self, rotary, length, device):
-        rows, self.sine, self.cosine = rotary.for_positions(np.arange(length), [length], [length])
+    def __init__(self, rotary, places, length, device):
+        rows, self.sine, self.cosine = rotary.for_positions(places, [len(places)], [length])
         self.rows = indices(rows, device)
 
     def turn(self, x):
@@ -25,6 +26,57 @@ def visible(length, window, device=None):
         return None
     rows, columns = np.arange(length)[:, None], np.arange(length)[None]
     return infinicore.from_numpy(columns > rows - window, device=device)
+
+
+def attention(query, key, value, group=None, window=None, **options):
+    """Causal attention [B, H, T, D] of whole sequences, or of this rank's part of those that `group` shares."""
+    if group is not None:
+        from ..distributed import ring_attention
+
+        length = group.size * query.shape[2]
+        return ring_attention(query, key, value, group, is_causal=True, window=window, length=length, **options)
+    mask = visible(query.shape[2], window, query.device)
+    return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=True, **options)
+
+
+class ContextParallel:
+    """How the ranks of `group` share a model's sequences: by `distributed.context`, in parts of a multiple of `unit`.
+
+    Sequences are filled up at the end, which causal attention does not see from before.
+    """
+
+    def __init__(self, group, last, unit=1):
+        self.group, self.last = group, last
+        self.unit = unit * (2 * group.size if group.size > 1 else 1)
+
+    def padded(self, length):
+        """The length that sequences are filled up to."""
+        return -(-length // self.unit) * self.unit
+
+    def part(self, x, fill):
+        """What this rank has of x [B, T], filled up with a number."""
+        from ..distributed import context
+
+        missing = self.padded(x.shape[1]) - x.shape[1]
+        return context.own_part(nn.functional.pad(x, (0, missing), value=fill) if missing else x, 1, self.group)
+
+    def places(self, length):
+        """Positions of this rank's tokens of `length`; those that fill up may have that of the last token, `last`."""
+        from ..distributed import ring
+
+        return np.minimum(ring.places(length, self.group.rank, self.group.size), self.last)
+
+    def whole(self, x, length):
+        """[B, length, ...] on every rank, from the parts of all."""
+        from ..distributed import context
+
+        return context.whole(x, 1, self.padded(length), self.group).narrow(1, 0, length)
+
+    def total(self, x):
+        """The sum over the ranks of their parts of a loss."""
+        from ..distributed import context
+
+        return context.total(x, self.group)
 
 
 def dense(input_ids, attention_mask, vocab_size, device=None):

@@ -16,7 +16,6 @@ import hashlib
 import json
 import mmap
 import os
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -161,6 +160,8 @@ def _header(key, tensors):
 
 
 def _write(path, header, size, tensors):
+    import tempfile  # 3 ms, of which loading has no use
+
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=disk.WEIGHTS_SUFFIX, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

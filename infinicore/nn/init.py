@@ -14,6 +14,7 @@ import numpy as np
 import infinicore
 
 from ..tensor.tensor import Tensor
+from .parameter import Parameter
 
 _local = threading.local()
 
@@ -34,8 +35,60 @@ def wanted():
     return not getattr(_local, "skip", False)
 
 
+class Deferred:
+    """What is to be written to parameters later, in this order: see `deferred`.
+
+    An entry is (parameter, part, fill): `fill(tensor)` writes to the part (offset, shape, strides) of it.
+    """
+
+    def __init__(self):
+        self.entries, self._homes = [], {}
+
+    def add(self, tensor, fill):
+        """Put off filling a parameter, or a view of one; False for any other tensor."""
+        if isinstance(tensor, Parameter):
+            self._homes.setdefault(id(tensor.storage), {})[id(tensor)] = tensor, tensor.address
+            tensor.deferred = self
+        for p, address in self._homes.get(id(tensor.storage), {}).values():
+            offset = (tensor.address - address) // p.dtype.itemsize
+            if 0 <= offset < p.numel() and (p is tensor or not isinstance(tensor, Parameter)):
+                if tensor.numel() != p.numel() and (not self.entries or self.entries[-1][0] is not p):
+                    raise NotImplementedError(
+                        f"`tensor` is a part {tuple(tensor.shape)} of a parameter {tuple(p.shape)} that waits for its "
+                        "values: fill it right after the whole parameter, or build the model without `deferred_init`"
+                    )
+                self.entries.append((p, (offset, tuple(tensor.shape), tuple(tensor.stride())), fill))
+                return True
+        return False
+
+
+@contextlib.contextmanager
+def deferred():
+    """Parameters made inside stay without values, and take memory only when they get them; gives the `Deferred`."""
+    before, _local.log = getattr(_local, "log", None), Deferred()
+    try:
+        yield _local.log
+    finally:
+        _local.log = before
+
+
+def deferring():
+    """Whether modules are made inside `deferred`."""
+    return getattr(_local, "log", None) is not None
+
+
+def is_deferred(parameter):
+    """Whether a parameter waits for its values."""
+    return getattr(parameter, "deferred", None) is not None
+
+
+def put_off(tensor, fill):
+    """Within `deferred`, note that `fill(tensor)` shall be called later; whether it was."""
+    return deferring() and _local.log.add(tensor, fill)
+
+
 def _filler(function):
-    """Check the tensor, and run without recording gradients."""
+    """Check the tensor, and run without recording gradients (or later: `deferred`)."""
 
     @functools.wraps(function)
     def fill(tensor, *args, **kwargs):
@@ -43,8 +96,9 @@ def _filler(function):
             raise TypeError(
                 f"`tensor` must be a floating-point Tensor, got {getattr(tensor, 'dtype', type(tensor).__name__)}"
             )
-        with infinicore.no_grad():
-            function(tensor, *args, **kwargs)
+        if not put_off(tensor, lambda x: fill(x, *args, **kwargs)):
+            with infinicore.no_grad():
+                function(tensor, *args, **kwargs)
         return tensor
 
     return fill
@@ -61,13 +115,15 @@ def _matrix(tensor, least=2, most=None):
 @_filler
 def uniform_(tensor, a=0.0, b=1.0, generator=None):
     """Uniform numbers from [a, b)."""
-    tensor.copy_(infinicore.rand(tuple(tensor.shape), generator=generator, device=tensor.device) * (b - a) + a)
+    values = infinicore.rand(tuple(tensor.shape), generator=generator, device=tensor.device)
+    tensor.copy_(values.mul_(b - a).add_(a))
 
 
 @_filler
 def normal_(tensor, mean=0.0, std=1.0, generator=None):
     """Normal numbers."""
-    tensor.copy_(infinicore.randn(tuple(tensor.shape), generator=generator, device=tensor.device) * std + mean)
+    values = infinicore.randn(tuple(tensor.shape), generator=generator, device=tensor.device)
+    tensor.copy_(values.mul_(std).add_(mean))
 
 
 @_filler
@@ -111,8 +167,10 @@ def _inverse_erf(x):
 
 def constant_(tensor, val):
     """One number everywhere."""
-    with infinicore.no_grad():
-        return tensor.fill_(val)
+    if not put_off(tensor, lambda x: constant_(x, val)):
+        with infinicore.no_grad():
+            tensor.fill_(val)
+    return tensor
 
 
 def zeros_(tensor):

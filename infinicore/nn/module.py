@@ -5,6 +5,7 @@ from collections import OrderedDict
 from ..device import TYPES, Device, gpu, usable
 from ..dtype import DType
 from ..dtype import dtype as as_dtype
+from ..tensor.formats import rank_of
 from ..tensor.tensor import Tensor
 from . import hooks
 from .parameter import Buffer, Parameter
@@ -294,10 +295,11 @@ class Module(State, hooks.Hooked):
                     done[id(buffer)] = (buffer, fn(buffer))
                 self._buffers[name] = done[id(buffer)][1]
 
-    def to(self, *args, device=None, dtype=None, non_blocking=False):
+    def to(self, *args, device=None, dtype=None, non_blocking=False, memory_format=None):
         """Bring parameters and buffers to a device, and those of floats to a dtype (in place); returns self.
 
-        Takes what PyTorch takes: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(tensor)`.
+        Takes what PyTorch takes: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(tensor)`; a `memory_format` is for
+        tensors of as many dims as it has.
         """
         device, dtype = _target(args, device, dtype)
         if dtype is not None and not dtype.is_floating_point:
@@ -306,6 +308,8 @@ class Module(State, hooks.Hooked):
 
         def placed(t):
             own = dtype if dtype is not None and t.dtype.is_floating_point else t.dtype
+            if memory_format is not None and t.ndim == rank_of(memory_format):
+                t = t.contiguous(memory_format)
             return t if (target is None or t.device is target) and own is t.dtype else t.to(target or t.device, own)
 
         return self._apply(placed)

@@ -1,5 +1,7 @@
 """Optimizers and learning-rate schedulers under PyTorch's names, with steps fused over all parameters."""
 
+import importlib as _importlib
+
 from . import lr_scheduler
 from .adafactor import Adafactor
 from .adagrad import Adagrad
@@ -31,4 +33,11 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "lr_scheduler",
+    "swa_utils",
 ]
+
+
+def __getattr__(name):
+    if name != "swa_utils":  # it lies above `nn`, which imports nothing from here
+        raise AttributeError(f"module 'infinicore.optim' has no attribute {name!r}")
+    return _importlib.import_module(f"{__name__}.swa_utils")

@@ -3,7 +3,7 @@
 What each side does for a case is in `generation.py`; the checkpoints are written by `checkpoint.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cases import ITEMSIZE, LLM, Case
 
@@ -58,6 +58,8 @@ TINYLLAMA = Model(
     name="TinyLlama-1.1B", hidden=2048, intermediate=5632, layers=22, heads=32, kv_heads=4, vocabulary=32000,
     dtype="bfloat16",
 )  # fmt: skip
+# Where llama.cpp's server would compute prompts for six minutes.
+SHALLOW = replace(TINYLLAMA, name="TinyLlama-4-layers", layers=4)
 QWEN = Model(
     name="Qwen2.5-0.5B", hidden=896, intermediate=4864, layers=24, heads=14, kv_heads=2, vocabulary=151936,
     dtype="bfloat16", family="qwen2", context=32768, rope_theta=1e6, eps=1e-6, tied=True, bias=True,
@@ -65,7 +67,7 @@ QWEN = Model(
 TINY = Model(  # for quick runs: widths are multiples of every block of a quantised format
     name="tiny", hidden=256, intermediate=512, layers=2, heads=4, kv_heads=2, vocabulary=1024, dtype="bfloat16"
 )
-MODELS = {model.name: model for model in (STORIES, TINYLLAMA, QWEN, TINY)}
+MODELS = {model.name: model for model in (STORIES, TINYLLAMA, SHALLOW, QWEN, TINY)}
 
 
 def _options(model, prompt, steps, **more):

@@ -311,6 +311,8 @@ cummin: f[n,n], 1
 diff: f[n,n]
 trapezoid: f[n,n]
 cumulative_trapezoid: f[n,n]
+logsumexp: f[n,n], 1
+logsumexp (columns): f[n,n], 0
 softmax: f[n,n], -1
 softmax (columns): f[n,n], 0
 softmax_backward: f[n,n], u[n,n], -1 = torch.ops.aten._softmax_backward_data(x0, x1, -1, x0.dtype)

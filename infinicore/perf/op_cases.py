@@ -10,6 +10,7 @@ import re
 
 from .cases import TORCH, Case, Input
 from .op_calls import CALLS
+from .process import BOUND
 
 LARGE, SMALL = 1024, 8
 TURN_S = 0.004  # of the 2,000 rows; five turns of each side
@@ -27,13 +28,14 @@ _INTEGERS = {"kind": "index", "high": 8}
 WITHOUT = {
     "no function of PyTorch does this step of a layer alone": """
         lstm_gates lstm_gates_backward gru_gates gru_gates_backward batch_norm_backward group_norm_backward
-        scaled_dot_product_attention_backward activation_backward silu_and_mul_backward rms_norm_backward
-        layer_norm_backward cross_entropy_backward nll_loss_backward max_pool_backward max_pool_positions
+        scaled_dot_product_attention_backward scaled_dot_product_attention_with_lse
+        activation_backward silu_and_mul_backward rms_norm_backward layer_norm_backward
+        cross_entropy_backward nll_loss_backward max_pool_backward max_pool_positions
         positions_backward adaptive_avg_pool_backward delta_rule delta_rule_backward selective_scan
         selective_scan_backward put_states causal_conv1d recurrent_gated_delta_rule chunk_gated_delta_rule
-        kimi_delta_attention fused_gated_delta_net_gating mamba_selective_scan rope rope_backward rope_qk mrope
-        topksoftmax moe_topk_softmax fused_moe moe_fused_dense vocab_parallel_embedding random_sample sample_tokens
-        multi_scale multi_clamp""",
+        kimi_delta_attention fused_gated_delta_net_gating mamba_selective_scan rwkv5_wkv rope rope_backward rope_qk
+        mrope topksoftmax moe_topk_softmax fused_moe moe_fused_dense vocab_parallel_embedding random_sample
+        sample_tokens multi_scale multi_clamp exchange_rows""",
     "caches of keys and values, measured by the suite `kernels`": """
         flash_attention mha_varlen paged_attention paged_attention_prefill cached_attention mha_kvcache
         paged_caching kv_caching attention
@@ -44,7 +46,8 @@ WITHOUT = {
         unpack_int8 unpack_gptq linear_quantized linear_w8a8i8 scaled_mm_w8a8 scaled_mm_w4a8""",
     "works in place on numbers of the host, as BLAS has it": "blas_copy swap axpy scal rot rotg rotm rotmg",
     "complex, of which the suite has no inputs": """
-        complex polar sgn vdot linalg_eig linalg_eigvals stft istft fft_c2c fft_c2r fft_r2c fft_fft fft_fft2 fft_fftn
+        complex complex_abs conj_physical polar sgn vdot linalg_eig linalg_eigvals stft istft fft_c2c fft_c2r fft_r2c
+        fft_fft fft_fft2 fft_fftn
         fft_ifft fft_ifft2 fft_ifftn fft_rfft fft_rfft2 fft_rfftn fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2
         fft_hfftn fft_ihfft fft_ihfft2 fft_ihfftn fft_fftshift fft_ifftshift""",
     "other names and parts of ops that have a case": """
@@ -125,8 +128,9 @@ def _cases_of(op, quick):
             where = {"contiguous": "", "small": " 64"}.get(layout, f" {layout}")
             for dtype in _dtypes(op, marks, SMALL if layout == "small" else LARGE, quick):
                 yield Case(
-                    suite="ops", name=f"{op.name}{special}{where}", op="table", family=op.family, dtype=dtype,
-                    unit="us", inputs=inputs, peers=TORCH, compared=not {"random", "ties", "duplicates"} & set(marks),
+                    suite="ops", group=BOUND, name=f"{op.name}{special}{where}", op="table", family=op.family,
+                    dtype=dtype, unit="us", inputs=inputs, peers=TORCH,
+                    compared=not {"random", "ties", "duplicates"} & set(marks),
                     options={
                         "function": op.name, "call": call, "theirs": _sized(theirs, n), "n": n,
                         "which": int("second" in marks),

@@ -24,6 +24,7 @@ MODULES = {
     "llama.cpp": "llama_cpp",
     "mpi4py": "mpi4py",
     "gloo": "torch",
+    "write": "numpy",
 }
 DISTRIBUTIONS = {name: name for name in ("numpy", "torch", "transformers", "mpi4py")}
 DISTRIBUTIONS["llama.cpp"] = "llama-cpp-python"

@@ -1,8 +1,10 @@
 """What a job of the suite `distributed` runs on each rank: `rank_worker.py ASKED ANSWER`, two JSON files."""
 
 import json
+import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -152,6 +154,40 @@ class PipelineStep:
         return step
 
 
+class Saving:
+    """A checkpoint of a GPT-2 with AdamW's states, divided by ZeRO; and a loop that writes as many bytes."""
+
+    def __init__(self, asked, group):
+        from infinicore import models, optim
+        from infinicore.perf import train_cases
+
+        self.folder, self.group = Path(asked["folder"]), group
+        ic.manual_seed(0)
+        network = train_cases.TINY_GPT2 if asked["quick"] else train_cases.GPT2
+        self.model = dist.ParallelModel(models.from_config(network.config()), dist.Mesh(dp=-1), zero=1)
+        self.adam = optim.AdamW(self.model.parameters(), lr=1e-4)
+        for p in self.model.parameters():  # a step makes the states
+            p.grad = ic.randn(p.shape) if p.numel() else ic.empty(tuple(p.shape))
+        self.adam.step()
+        self.adam.zero_grad()
+
+    def call(self, side):
+        """A function that does it once."""
+        return getattr(self, f"_{side}")
+
+    def _ours(self):
+        self.model.save_checkpoint(self.folder / "checkpoint", self.adam)
+
+    def _write(self):
+        if self.group.rank == 0:
+            total, block = 12 * self.model.numel, np.random.default_rng(0).bytes(8 << 20)
+            with open(self.folder / "plain", "wb", buffering=0) as file:
+                for at in range(0, total, len(block)):
+                    file.write(block[: total - at])
+                os.fsync(file.fileno())
+        dist.barrier()
+
+
 def start_gloo(group):
     """torch, whose default process group is that of these ranks."""
     import socket
@@ -195,7 +231,7 @@ def main(asked_path, answer_path):
         if found is not None:
             write(answer_path, found)
         return
-    kind = {"ddp_step": Step, "pipeline_step": PipelineStep}.get(asked["op"], Collective)
+    kind = {"ddp_step": Step, "pipeline_step": PipelineStep, "checkpoint": Saving}.get(asked["op"], Collective)
     prepared, calls, repetitions = kind(asked, group), {}, {}
     for side in asked["sides"]:
         calls[side] = prepared.call(side)

@@ -13,7 +13,7 @@ from pathlib import Path
 from .cases import Case
 from .model_cases import TINY, TINYLLAMA
 
-RANK_OPS = ("all_reduce", "barrier", "ddp_step", "pipeline_step", "divided_decode")
+RANK_OPS = ("all_reduce", "barrier", "ddp_step", "pipeline_step", "divided_decode", "checkpoint")
 _SIZES = ((4, "4 KB"), (64, "64 KB"), (1024, "1 MB"), (65536, "64 MB"))
 _SIDES = ("mpi4py", "gloo")
 _TIMEOUT_S = 600
@@ -73,7 +73,17 @@ def _pipelines(quick):
         )  # fmt: skip
 
 
-DISTRIBUTED = (_collectives, _steps, _pipelines, _decoding)
+def _checkpoints(quick):
+    """Saving a GPT-2 with AdamW's states from two ranks, beside a loop that writes as many bytes, and `fsync`."""
+    name, count = ("tiny GPT-2", 1e6) if quick else ("GPT-2 124M", 124e6)
+    yield Case(
+        suite="distributed", name=f"checkpoint, {name} with AdamW, 2 ranks", op="checkpoint", dtype="float32",
+        unit="GB/s", work=12 * count, peers=("write",), compared=False, threads=1, repeat=False, rounds=3,
+        options={"ranks": 2, "quick": quick},
+    )  # fmt: skip
+
+
+DISTRIBUTED = (_collectives, _steps, _pipelines, _decoding, _checkpoints)
 
 
 def measure(case, sides, rounds, turn_s, folder):
@@ -87,7 +97,11 @@ def measure(case, sides, rounds, turn_s, folder):
     with tempfile.TemporaryDirectory(prefix="infinicore-perf-") as folder:
         asked, answer = Path(folder, "asked.json"), Path(folder, "answer.json")
         asked.write_text(
-            json.dumps({"op": case.op, "sides": sides, "rounds": rounds, "turn_s": turn_s, **case.options, **more})
+            json.dumps(
+                {"op": case.op, "sides": sides, "rounds": rounds, "turn_s": turn_s, "folder": folder}
+                | case.options
+                | more
+            )
         )
         script = str(Path(__file__).with_name("rank_worker.py"))
         line, environment = launch.command(case.options["ranks"], None, script, [str(asked), str(answer)])

@@ -4,7 +4,7 @@ import statistics
 
 from .cases import times_better
 
-PEER_ORDER = ("numpy", "torch", "transformers", "llama.cpp", "llama-server", "mpi4py", "gloo")
+PEER_ORDER = ("numpy", "torch", "transformers", "llama.cpp", "llama-server", "mpi4py", "gloo", "write")
 
 
 def number(value):

@@ -5,7 +5,7 @@ percentile of the time between tokens. How they are measured is in `serving/side
 """
 
 from .cases import Case
-from .model_cases import STORIES, TINY, TINYLLAMA
+from .model_cases import SHALLOW, STORIES, TINY, TINYLLAMA
 
 # figure of `serving.report` -> (unit, words)
 FIGURES = {
@@ -32,12 +32,16 @@ def _load(model, users, prompt, output, *, prefix=0, gguf=None, rounds=3):
 
 
 def serving(quick):
-    """A small model, where the work around the model counts, and TinyLlama's shape in three formats."""
+    """A small model, where the work around the model counts, and TinyLlama's shape in three formats.
+
+    One round each of what takes a peer more than half a minute, so that its turns take less than 150 s.
+    """
     if quick:
         yield from _load(TINY, 4, 16, 8, rounds=1)
         return
-    yield from _load(STORIES, 32, 32, 128)
+    yield from _load(STORIES, 32, 32, 128, rounds=7)
+    yield from _load(STORIES, 1, 32, 128)
     yield from _load(TINYLLAMA, 1, 128, 128)
     for gguf in (None, "Q8_0", "Q4_0"):
-        yield from _load(TINYLLAMA, 16, 128, 128, gguf=gguf)
-    yield from _load(TINYLLAMA, 64, 32, 32, prefix=512, rounds=2)
+        yield from _load(TINYLLAMA, 16, 128, 128, gguf=gguf, rounds=1)
+    yield from _load(SHALLOW, 64, 32, 32, prefix=512, rounds=1)

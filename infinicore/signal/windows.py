@@ -12,7 +12,7 @@ import numpy as np
 
 from ..device import usable
 from ..dtype import dtype as to_dtype
-from ..dtype import float32
+from ..dtype import get_default_dtype
 from ..interop.numpy import from_numpy
 from ..tensor.gradients import makes_leaf
 
@@ -27,11 +27,13 @@ def _window(function):
 
     @functools.wraps(function)
     def window(M, *args, sym=True, dtype=None, device=None, **options):
-        wanted = float32 if dtype is None else to_dtype(dtype)
+        wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
         if not isinstance(M, int) or M < 0:
             raise ValueError(f"`M` of `{function.__name__}` must be a number of elements of 0 or more, got {M!r}")
         if not wanted.is_floating_point:
             raise TypeError(f"`dtype` of `{function.__name__}` must be a floating-point one, got {wanted}")
+        if sym and options.get("center") is not None:
+            raise ValueError(f"`center` of `{function.__name__}` must be None where `sym` is True: pass sym=False")
         size = M if sym else M + 1
         values = np.ones(M) if M <= 1 else function(size, np.arange(size, dtype=np.float64), *args, **options)[:M]
         return from_numpy(np.ascontiguousarray(values), dtype=wanted, device=usable(device))

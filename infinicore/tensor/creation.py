@@ -9,11 +9,11 @@ import numpy as np
 from .. import dispatch
 from ..core import layout
 from ..device import usable
-from ..dtype import DType, float32, int64, number_type, promote_types
+from ..dtype import DType, get_default_dtype, int64, number_type, promote_types
 from ..dtype import dtype as to_dtype
 from ..interop import cuda_array
 from ..interop.numpy import from_numpy
-from .formats import contiguous_format, row_major
+from .formats import contiguous_format, order_like, order_of, preserve_format
 from .gradients import makes_leaf
 from .tensor import Tensor
 
@@ -43,14 +43,15 @@ def _given(out, shape, dtype, device):
 @makes_leaf
 def empty(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False, memory_format=contiguous_format):
     """An uninitialised tensor of a shape: ints, or one sequence of them, also by the name `size`; or `out` itself."""
-    if memory_format is not contiguous_format:
-        row_major(memory_format)
     if size is not None and sizes:
         raise TypeError(f"the sizes {sizes} and `size` {size} are the same argument: leave one out")
     shape = _shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
     if out is not None:
         return _given(out, shape, dtype, device)
-    return dispatch.empty(shape, float32 if dtype is None else to_dtype(dtype), None, usable(device))
+    order = None if memory_format is contiguous_format else order_of(memory_format, len(shape))
+    if order is not None:
+        return empty_permuted(shape, order, dtype=dtype, device=device)
+    return dispatch.empty(shape, get_default_dtype() if dtype is None else to_dtype(dtype), None, usable(device))
 
 
 def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
@@ -59,7 +60,7 @@ def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
     if len(shape) != len(strides) or any(s < 0 for s in strides):
         raise ValueError(f"`strides` must hold {len(shape)} sizes of 0 or more, got {strides}")
     _, high = layout.extent(shape, strides)
-    wanted = float32 if dtype is None else to_dtype(dtype)
+    wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
     whole = dispatch.empty((max(high + 1, 0),), wanted, None, usable(device))
     return dispatch.view(whole, shape, strides)
 
@@ -82,7 +83,7 @@ def empty_permuted(size, physical_layout, *, dtype=None, device=None):
 
 @makes_leaf
 def full(size, fill_value, *, out=None, dtype=None, device=None):
-    """A tensor of one number (or 0-dim tensor); the dtype follows it (float32, complex64, int64, bool) unless given."""
+    """A tensor of one number (or 0-dim tensor); the dtype follows it (as `tensor`) unless given."""
     if out is not None:
         return _given(out, _shape(size), dtype, device).fill_(fill_value)
     place = usable(device)
@@ -110,9 +111,9 @@ def ones(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False)
 @makes_leaf
 def empty_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """An uninitialised tensor of the shape and dtype of `input`."""
-    if memory_format is not contiguous_format:
-        row_major(memory_format)
-    return empty(input.shape_, dtype=dtype or input.dtype, device=device or input.device)
+    options = {"dtype": dtype or input.dtype, "device": device or input.device}
+    order = order_like(input) if memory_format is preserve_format else order_of(memory_format, input.ndim)
+    return empty(input.shape_, **options) if order is None else empty_permuted(input.shape_, order, **options)
 
 
 @makes_leaf
@@ -145,7 +146,7 @@ def _number(value, name):
 
 
 def arange(start, end=None, step=1, *, dtype=None, device=None):
-    """`start, start + step, ...` before `end`; int64 for integers, else float32.
+    """`start, start + step, ...` before `end`; int64 for integers, else the default dtype.
 
     With an integer `dtype`, `start` and `step` lose their fractions: int64 before the values are counted, others after
     it, as in PyTorch. Raises ValueError for an `end` on the other side of `start` than `step` goes.
@@ -154,7 +155,7 @@ def arange(start, end=None, step=1, *, dtype=None, device=None):
         start, end = 0, start
     start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
     whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
-    wanted = to_dtype(dtype) if dtype is not None else int64 if whole else float32
+    wanted = to_dtype(dtype) if dtype is not None else int64 if whole else get_default_dtype()
     if wanted.kind == "c":
         raise TypeError(f"`dtype` of `arange` must be real, got {wanted}: cast the result")
     if (end - start) * step < 0:
@@ -176,7 +177,8 @@ def linspace(start, end, steps, *, dtype=None, device=None):
     With an integer `dtype`, which must hold them, `start`, `end` and the values between lose their fractions; the
     second half is counted back from `end`, as in PyTorch.
     """
-    start, end, wanted = _number(start, "start"), _number(end, "end"), float32 if dtype is None else to_dtype(dtype)
+    start, end = _number(start, "start"), _number(end, "end")
+    wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
     steps = _count(steps, "steps")
     if wanted.kind not in "iu":
         return from_numpy(np.linspace(start, end, steps), dtype=wanted, device=usable(device))
@@ -193,7 +195,7 @@ def logspace(start, end, steps, base=10.0, *, dtype=None, device=None):
     """`base` to the power of `steps` equally spaced values from `start` to `end`, both included."""
     powers = np.linspace(_number(start, "start"), _number(end, "end"), _count(steps, "steps"))
     values = np.power(float(base), powers)
-    return from_numpy(values, dtype=float32 if dtype is None else to_dtype(dtype), device=usable(device))
+    return from_numpy(values, dtype=get_default_dtype() if dtype is None else to_dtype(dtype), device=usable(device))
 
 
 def _count(value, name):
@@ -224,16 +226,15 @@ def triu_indices(row, col, offset=0, *, dtype=None, device=None):
 
 @makes_leaf
 def scalar_tensor(value, *, dtype=None, device=None):
-    """A 0-dim tensor of a number, float32 unless given."""
-    return full((), _number(value, "value"), dtype=dtype or float32, device=device)
+    """A 0-dim tensor of a number, of the default dtype unless given."""
+    return full((), _number(value, "value"), dtype=dtype or get_default_dtype(), device=device)
 
 
 @makes_leaf
 def eye(n, m=None, *, dtype=None, device=None):
     """The identity matrix."""
-    return from_numpy(
-        np.eye(_count(n, "n"), None if m is None else _count(m, "m")), dtype=dtype or float32, device=usable(device)
-    )
+    values = np.eye(_count(n, "n"), None if m is None else _count(m, "m"))
+    return from_numpy(values, dtype=dtype or get_default_dtype(), device=usable(device))
 
 
 @makes_leaf
@@ -259,11 +260,11 @@ def tensor(data, *, dtype=None, device=None):
 
 
 def _own_dtype(data, array):
-    """The dtype of data by PyTorch's rules, under which Python's floats are float32; `array` is NumPy's idea of it."""
+    """The dtype of data by PyTorch's rules, whose floats have the default dtype; `array` is NumPy's idea of it."""
     if isinstance(data, np.ndarray) or (array.size and array.dtype.name not in ("float64", "uint64", "complex128")):
         return to_dtype(array.dtype)
     if not array.size:
-        return float32
+        return get_default_dtype()
     return functools.reduce(promote_types, [_dtype_of(kind, array) for kind in _kinds([data])])
 
 
@@ -273,7 +274,7 @@ def _dtype_of(kind, array):
         return to_dtype(kind)
     if issubclass(kind, (int, float, complex)):
         return number_type(kind)
-    return float32 if array.dtype == np.float64 else to_dtype(array.dtype)
+    return get_default_dtype() if array.dtype == np.float64 else to_dtype(array.dtype)
 
 
 def _kinds(data):
@@ -352,7 +353,7 @@ def strided_from_blob(data_ptr, size, strides, *, dtype=None, device=None):
     shape, strides = _shape(size), tuple(strides)
     if len(strides) != len(shape):
         raise ValueError(f"`size` {shape} and `strides` {strides} must have the same length")
-    wanted = float32 if dtype is None else to_dtype(dtype)
+    wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
     if layout.count(shape) == 0:
         return dispatch.empty(shape, wanted)
     if not isinstance(data_ptr, int) or data_ptr <= 0:

@@ -22,7 +22,7 @@ from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
 from ..kernels.cuda.driver import device_count
 from .draws import Draws
 from .facts import Facts
-from .formats import contiguous_format, row_major
+from .formats import contiguous_format, in_order, order_like, order_of, preserve_format
 from .gradients import Gradients, in_graph
 from .indexing import advanced_index, basic_index, without_leading_ones
 from .makes import Makes
@@ -129,10 +129,11 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         return self
 
     def is_contiguous(self, memory_format=contiguous_format):
-        """Whether elements lie in row-major order without gaps."""
-        if memory_format is not contiguous_format:
-            row_major(memory_format)
-        return self.contiguous_
+        """Whether elements lie without gaps in row-major order, or in that of a `memory_format`."""
+        if memory_format is contiguous_format:
+            return self.contiguous_
+        order = order_of(memory_format, self.ndim)
+        return self.contiguous_ if order is None else self.detach().permute(order).contiguous_
 
     def is_floating_point(self):
         """Whether the dtype is a floating-point one."""
@@ -214,16 +215,17 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
     # ---- copies and conversions ----
 
     def contiguous(self, memory_format=contiguous_format):
-        """This tensor if it is contiguous, else a row-major copy."""
-        if memory_format is not contiguous_format:
-            row_major(memory_format)
-        return self if self.contiguous_ else FUNCTIONS["rearrange"](self)
+        """This tensor if it is contiguous in `memory_format`, else a copy that is."""
+        if memory_format is contiguous_format:
+            return self if self.contiguous_ else FUNCTIONS["rearrange"](self)
+        return self if self.is_contiguous(memory_format) else self.clone(memory_format=memory_format)
 
     def clone(self, *, memory_format=contiguous_format):
-        """A row-major copy."""
-        if memory_format is not contiguous_format:
-            row_major(memory_format)
-        return FUNCTIONS["rearrange"](self)
+        """A row-major copy, or one in another `memory_format`."""
+        if memory_format is contiguous_format:
+            return FUNCTIONS["rearrange"](self)
+        order = order_like(self) if memory_format is preserve_format else order_of(memory_format, self.ndim)
+        return in_order(self, order, FUNCTIONS["rearrange"])
 
     def copy_(self, source, non_blocking=False):
         """Write the elements of `source` (broadcast and cast as needed) into this tensor; returns it."""
@@ -282,8 +284,9 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
 
         With `non_blocking`, a copy from pinned memory (`pin_memory`) to a GPU may still be under way when this returns.
         """
-        if memory_format is not contiguous_format:
-            row_major(memory_format)
+        if memory_format not in (contiguous_format, preserve_format):
+            own = self.to(*args, dtype=dtype, device=device, non_blocking=non_blocking, copy=copy)
+            return own.contiguous(memory_format)
         switches = [arg for arg in args if isinstance(arg, bool)]  # PyTorch's `non_blocking` and `copy`, in this order
         non_blocking, copy = non_blocking or switches[:1] == [True], copy or switches[1:2] == [True]
         for arg in args:
@@ -479,6 +482,12 @@ def _of_method(name):
 
 FUNCTIONS |= {name: _of_method(name) for name in METHODS}
 
+
+def in_place_function(name):
+    """A method that ends in `_` as a function of a tensor, as `torch.relu_` is one; None where there is no such."""
+    return _of_method(name) if name.endswith("_") and hasattr(Tensor, name) else None
+
+
 # Ops whose first input is a tensor become methods of that name, unless they belong to models.
 _NOT_METHODS = {
     "cast",
@@ -525,7 +534,8 @@ _IN_PLACE = ("clamp", "cumsum", "index_add", "index_put", "masked_fill", "scatte
 _IN_PLACE += ("clip", "eq", "ge", "gt", "le", "lt", "ne", "logical_and", "logical_not", "logical_or", "logical_xor")
 _IN_PLACE += ("addbmm", "addmm", "addmv", "addr", "baddbmm", "cumprod", "deg2rad", "float_power", "index_copy")
 _IN_PLACE += ("index_fill", "index_reduce", "ldexp", "masked_scatter", "mvlgamma", "nan_to_num", "put", "rad2deg")
-_IN_PLACE += ("renorm", "scatter_reduce", "sinc")
+_IN_PLACE += ("renorm", "scatter_reduce", "sinc", "clamp_max", "clamp_min", "sgn", "prelu")
+_IN_PLACE += ("greater", "greater_equal", "less", "less_equal", "not_equal")
 
 
 def _into(self, function, args, kwargs):

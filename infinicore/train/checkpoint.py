@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `step-00000100` with model.safetensors, optimizer.safetensors and state.json, which has the
 sizes and CRC-32 sums of the other two. It is written under a temporary name and renamed when all of it is on disk, so a
-run that is killed, or a disk that fills up, leaves the one before intact.
+run that is killed, or a disk that fills up, leaves the one before intact. Several ranks write a folder of the same name
+in the format of `infinicore.distributed.checkpoint`, which one process reads as well.
 """
 
 import contextlib
@@ -14,13 +15,16 @@ from pathlib import Path
 
 import infinicore
 
+from .. import distributed
 from ..autograd import no_grad
 from ..dispatch.generator import get_rng_state, set_rng_state
+from ..distributed.checkpoint import DamagedError
 from ..io import load_file, save_file
-from ..io.folder import join, split, sum_of, sync
+from ..io.folder import join, settle, split, sum_of, sync
 
 _VERSION = 1
 _PREFIX = "step-"
+_STATE, _SHARDED = "state.json", "index.json"
 
 
 def checkpoints(folder):
@@ -28,7 +32,7 @@ def checkpoints(folder):
     found = []
     for path in Path(folder).glob(_PREFIX + "*"):
         number = path.name.removeprefix(_PREFIX)
-        if number.isdigit() and (path / "state.json").is_file():
+        if number.isdigit() and any((path / name).is_file() for name in (_STATE, _SHARDED)):
             found.append((int(number), path))
     return sorted(found)
 
@@ -37,6 +41,55 @@ def latest(folder):
     """The path of the newest complete checkpoint in a folder, or None."""
     found = checkpoints(folder)
     return found[-1][1] if found else None
+
+
+def path_of(folder, step):
+    """Where the checkpoint of a step lies."""
+    return Path(folder) / f"{_PREFIX}{step:08d}"
+
+
+def is_sharded(path):
+    """Whether several ranks (or one process that went on from them) wrote a checkpoint."""
+    return (path / _SHARDED).is_file()
+
+
+def find(path):
+    """The checkpoint `path`, or the newest in the folder `path`. FileNotFoundError where there is none."""
+    path = Path(path)
+    if (path / _STATE).is_file() or is_sharded(path):
+        return path
+    newest = latest(path) if path.is_dir() else None
+    if newest is None:
+        raise FileNotFoundError(f"there is no checkpoint in {path}")
+    return newest
+
+
+def drop_old(folder, step, keep):
+    """Delete checkpoints of later steps than `step`, and but for the newest `keep` (None: all stay) those before."""
+    own = checkpoints(folder)
+    past = [path for number, path in own if number <= step]
+    for path in [path for number, path in own if number > step] + ([] if keep is None else past[:-keep]):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def states_of(step, parts):
+    """What a checkpoint of ranks holds beside model and optimizer."""
+    return {"step": step, **{name: p.state_dict() if hasattr(p, "state_dict") else p for name, p in parts.items()}}
+
+
+def restore(path, states, parts):
+    """Give `parts` the states that `states_of` made; returns the step."""
+    parts = {name: p for name, p in parts.items() if p is not None}
+    _check_parts(path, states, parts)
+    for name, part in parts.items():
+        part.load_state_dict(states[name])
+    return states["step"]
+
+
+def _check_parts(path, states, wanted):
+    for name in wanted:
+        if name not in states:
+            raise ValueError(f"{path} holds no state of `{name}`: it was saved without one")
 
 
 @no_grad()
@@ -50,8 +103,7 @@ def save_checkpoint(folder, step, model, optimizer=None, *, keep=3, **parts):
     """
     if keep is not None and keep < 1:
         raise ValueError(f"`keep` must be at least 1, or None to keep all checkpoints, got {keep}")
-    folder = Path(folder)
-    target = folder / f"{_PREFIX}{step:08d}"
+    folder, target = Path(folder), path_of(folder, step)
     tensors = {}
     states = {name: p.state_dict() if hasattr(p, "state_dict") else p for name, p in parts.items() if p is not None}
     if optimizer is not None:
@@ -71,10 +123,7 @@ def save_checkpoint(folder, step, model, optimizer=None, *, keep=3, **parts):
             f"the checkpoint of step {step} could not be written to {folder} ({error.strerror or error}): free space "
             "there or choose another folder; older checkpoints are intact"
         ) from error
-    own = checkpoints(folder)
-    past = [path for number, path in own if number <= step]
-    for path in [path for number, path in own if number > step] + ([] if keep is None else past[:-keep]):
-        shutil.rmtree(path, ignore_errors=True)
+    drop_old(folder, step, keep)
     return target
 
 
@@ -87,7 +136,7 @@ def _write(folder, target, state, files):
     try:
         for name, tensors in files.items():
             save_file(tensors, temporary / name)
-        state["files"] = {name: sum_of(temporary / name) for name in files}
+        state["files"] = {name: settle(temporary / name) for name in files}
         (temporary / "state.json").write_text(json.dumps(state))
         for path in [*temporary.iterdir(), temporary]:
             sync(path)
@@ -121,6 +170,12 @@ def load_checkpoint(path, model, optimizer=None, **parts):
     Raises FileNotFoundError where there is none, ValueError with the file's name for one that is damaged (and names the
     newest older one) or that belongs to another model: the run is as it was then.
     """
+    path = find(path)
+    if is_sharded(path):
+        with naming_older(path):
+            extra = distributed.load_checkpoint(path, model, optimizer)
+        set_rng_state(extra["random"])
+        return restore(path, extra["own"], parts)
     path, state, tensors = _read(path)
     weights = _load_tensors(path, state, "model.safetensors")
     own = _unshared(model)
@@ -138,9 +193,7 @@ def load_checkpoint(path, model, optimizer=None, **parts):
     states = join(state["parts"], tensors)
     # The optimizer first: it refuses a state that does not fit.
     wanted = {name: p for name, p in {"optimizer": optimizer, **parts}.items() if p is not None}
-    for name in wanted:
-        if name not in states:
-            raise ValueError(f"{path} holds no state of `{name}`: it was saved without one")
+    _check_parts(path, states, wanted)
     for name, part in wanted.items():
         part.load_state_dict(states[name])
     for name, tensor in own.items():
@@ -157,12 +210,9 @@ def checkpoint_values(path):
 
 def _read(path):
     """(path of the checkpoint, its state, the tensors of the state)."""
-    path = Path(path)
-    if not (path / "state.json").is_file():
-        newest = latest(path) if path.is_dir() else None
-        if newest is None:
-            raise FileNotFoundError(f"there is no checkpoint in {path}")
-        path = newest
+    path = find(path)
+    if is_sharded(path):
+        raise ValueError(f"{path} was written by several ranks: read it with `load_checkpoint`, into a model")
     with _naming(path, "state.json"):
         state = json.loads((path / "state.json").read_text())
         if state["version"] != _VERSION:
@@ -182,13 +232,25 @@ def _load_tensors(path, state, name):
         return load_file(path / name)
 
 
+def _way_out(path):
+    older = [other for _, other in checkpoints(path.parent) if other.name < path.name]
+    return f"delete {path.name} and {older[-1]} is the newest" if older else "there is no older checkpoint"
+
+
+@contextlib.contextmanager
+def naming_older(path):
+    """Where the checkpoint `path` of ranks is damaged, say which one there is besides."""
+    try:
+        yield
+    except DamagedError as error:
+        raise ValueError(f"{error}; {_way_out(path)}") from error
+
+
 @contextlib.contextmanager
 def _naming(path, name):
     """Turn whatever damage does into one sentence with the file's name and a way out."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, FileNotFoundError) as error:
-        older = [other for _, other in checkpoints(path.parent) if other.name < path.name]
-        way = f"delete {path.name} and {older[-1]} is the newest" if older else "there is no older checkpoint"
         what = str(error).strip()[:200] or type(error).__name__
-        raise ValueError(f"{path / name} is damaged ({what}): {way}") from error
+        raise ValueError(f"{path / name} is damaged ({what}): {_way_out(path)}") from error

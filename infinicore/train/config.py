@@ -18,6 +18,7 @@ def _setting(default, meaning, kind, *, choices=(), least=None, above=None, most
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "lion", "adafactor", "adagrad", "rmsprop")
 _DTYPES = ("float32", "bfloat16", "float16")
+PIPELINES = ("1f1b", "gpipe", "interleaved")
 SCHEDULES = ("cosine", "linear", "constant")
 
 
@@ -39,6 +40,15 @@ class TrainConfig:
     save_every: int = _setting(250, "steps between checkpoints; one is saved at the end too", int, least=1, free=True)
     keep: int = _setting(3, "newest checkpoints that stay", int, least=1, free=True)
     log_every: int = _setting(10, "steps between rows of the log", int, least=1, free=True)
+    # the ranks of `infinicore run -n N train ...` or mpiexec; another mesh can go on from a checkpoint
+    mesh: str = _setting(None, "axes of the ranks, as dp=2,tp=2: dp, tp, pp, cp; one may be -1", str, free=True)
+    zero: int = _setting(0, "divide over dp 1: optimizer states, 2: and gradients, 3: and parameters", int, free=True)
+    sequence_parallel: bool = _setting(False, "divide sequences along tp between layers", bool, free=True)
+    micro_batches: int = _setting(
+        None, "parts of a batch in a pipeline; default: 2 for each stage", int, least=1, free=True
+    )
+    pipeline_schedule: str = _setting("1f1b", "of the micro-batches", str, choices=PIPELINES, free=True)
+    pipeline_chunks: int = _setting(1, "stages of a rank, for interleaved", int, least=1, free=True)
     # the model
     model: str = _setting(None, "Hugging Face folder to fine-tune, instead of a new model", str, metavar="DIR")
     arch: str = _setting(None, "gpt2, llama (default) or a config.json", str)

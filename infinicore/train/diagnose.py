@@ -64,20 +64,23 @@ def first_bad_module(model, run):
     return found[0] if found else None
 
 
-def explain(model, run, step, value, batch=None):
-    """The sentence for a loss that is not finite at `step`; `run()` computes it again, from `batch`."""
-    name = bad_parameter(model)
+def explain(model, run, step, value, batch=None, first=lambda found: found):
+    """The sentence for a loss that is not finite at `step`; `run()` computes it again, from `batch`.
+
+    `first(found)` is what the first of several ranks has found, which all look in the same places.
+    """
+    name = first(bad_parameter(model))
     if name is not None:
         where = f"parameter `{name}` holds NaN or infinity, from an earlier step"
-    elif _bad(batch):
+    elif first(_bad(batch) or None):
         where = "the batch itself holds NaN or infinity"
     else:
-        where = first_bad_module(model, run) or "the results of all modules are finite, so it is the loss itself"
+        where = first(first_bad_module(model, run)) or "the results of all modules are finite, so it is the loss itself"
     return f"the loss is {value} at step {step}; {where}: {_ADVICE}"
 
 
-def bad_gradient(model, step, loss, norm):
+def bad_gradient(model, step, loss, norm, first=lambda found: found):
     """The sentence for gradients at `step` whose norm is not finite, though the loss is."""
-    name = next((name for name, p in model.named_parameters() if p.grad is not None and _bad(p.grad)), None)
+    name = first(next((name for name, p in model.named_parameters() if p.grad is not None and _bad(p.grad)), None))
     where = f"that of `{name}` holds NaN or infinity" if name else "each is finite, but their squares overflow"
     return f"the norm of the gradients is {norm} at step {step}, where the loss is {loss:.6g}; {where}: {_ADVICE}"

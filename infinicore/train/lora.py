@@ -15,6 +15,7 @@ from infinicore import nn
 
 from ..amp import is_autocast_enabled
 from ..autograd import no_grad
+from ..distributed import tensor_parallel
 from ..io import peft, save_file
 from ..models import LanguageModel
 from ..models.registry import architecture_for
@@ -99,6 +100,32 @@ class LoRALinear(AdaptedLinear):
     def extra_repr(self):
         state = ", merged" if self.merged else ""
         return f"{super().extra_repr()}, rank={self.rank}, alpha={self.lora_alpha:g}, dropout={self.dropout}{state}"
+
+
+class _DividedLoRA:
+    """A `LoRALinear` whose weight the ranks of a mesh divide; `parallelize` makes it."""
+
+    merged, enabled = False, True
+    added = LoRALinear.added
+
+    def adapt(self, source, kind):
+        """Take the adapter of a `LoRALinear`; its matrices are divided, and their values come later."""
+        if source.merged or not source.enabled:
+            raise ValueError("an adapter that is merged or disabled cannot be divided: unmerge it first")
+        self.rank, self.lora_alpha, self.dropout = source.rank, source.lora_alpha, source.dropout
+        self.rslora, self.scaling = source.rslora, source.scaling
+        tensor_parallel.divide_adapter(self, source, kind)
+
+
+class _ColumnLoRA(_DividedLoRA, tensor_parallel.ColumnParallelLinear):
+    pass
+
+
+class _RowLoRA(_DividedLoRA, tensor_parallel.RowParallelLinear):
+    pass
+
+
+LoRALinear.divided = {"column": _ColumnLoRA, "row": _RowLoRA}
 
 
 # ---- models --------------------------------------------------------------------------------------

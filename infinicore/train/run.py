@@ -1,6 +1,7 @@
 """A language model trained on texts as a `TrainConfig` says, from files to a folder that `generate` takes."""
 
 import json
+import math
 import os
 import statistics
 import time
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import infinicore
 
-from .. import optim
+from .. import distributed, optim
 from ..data import DataLoader, RandomSampler
 from ..device import usable
+from ..distributed.objects import broadcast_object
 from ..io.json import read_json
 from ..models import from_config, from_pretrained, save_pretrained
 from ..optim.lr_scheduler import LambdaLR, WarmupCosineLR
@@ -107,10 +109,11 @@ def build_model(config, data):
 
 def build_optimizer(config, model):
     """The optimizer, whose weight decay applies to matrices only, and the schedule of its rate."""
-    wanted = [p for p in model.parameters() if p.requires_grad]
+    shapes = getattr(model, "shapes", {})  # of whole parameters: a rank may have a shard of one dim, or none of a group
+    wanted = [(p, len(shapes.get(name, p.shape))) for name, p in model.named_parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in wanted if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in wanted if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p, ndim in wanted if ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p, ndim in wanted if ndim < 2], "weight_decay": 0.0},
     ]
     lr = config.lr or (1e-3 if config.model is None else 5e-5 if config.lora_rank is None else 2e-4)
     options = {"lr": lr}
@@ -119,7 +122,8 @@ def build_optimizer(config, model):
     elif config.optimizer in ("sgd", "rmsprop"):
         options["momentum"] = config.momentum
     rules = {name.lower(): getattr(optim, name) for name in optim.__all__ if name != "lr_scheduler"}
-    optimizer = rules[config.optimizer]([group for group in groups if group["params"]], **options)
+    groups = groups if shapes else [group for group in groups if group["params"]]
+    optimizer = rules[config.optimizer](groups, **options)
     least = lr / 10 if config.min_lr is None else config.min_lr
     if config.schedule != "constant" and least > lr:
         raise ValueError(f"`min_lr` ({least:g}) must be at most `lr` ({lr:g})")
@@ -134,6 +138,72 @@ def build_optimizer(config, model):
         return max(0.0, 1 - (step - config.warmup) / (config.steps - config.warmup)) * (1 - least / lr) + least / lr
 
     return optimizer, LambdaLR(optimizer, factor)
+
+
+# ---- ranks ----
+
+
+def read_mesh(text):
+    """The sizes in "dp=2,tp=2"; ValueError for anything else."""
+    sizes = {}
+    for word in text.split(","):
+        axis, _, size = word.strip().partition("=")
+        if axis not in ("dp", "tp", "pp", "cp") or axis in sizes or not size.removeprefix("-").isdecimal():
+            raise ValueError(f"`mesh` must be axes and their ranks as in dp=2,tp=2 (dp, tp, pp, cp), got {text!r}")
+        sizes[axis] = int(size)
+    return sizes
+
+
+def make_mesh(config):
+    """The `Mesh` of a run, None for one process. ValueError where it does not fit the ranks of this job."""
+    ranks = distributed.launched()
+    if config.mesh is None:
+        if ranks > 1:
+            raise ValueError(
+                f"`mesh` is missing: this is a job of {ranks} ranks, say how they divide the work, as in dp={ranks}"
+            )
+        for name in ("zero", "sequence_parallel", "micro_batches", "pipeline_schedule", "pipeline_chunks"):
+            if getattr(config, name) != ROWS[name].default:
+                raise ValueError(f"`{name}` is {getattr(config, name)!r}, and there is no `mesh`: give one, as dp=2")
+        return None
+    sizes = read_mesh(config.mesh)
+    wanted = math.prod(sizes.values())
+    if wanted != ranks and (wanted > 0 or ranks % wanted):
+        count = f"{wanted} ranks" if wanted > 0 else f"a multiple of {-wanted} ranks"
+        raise ValueError(
+            f"`mesh` {config.mesh} needs {count}, and this job has {ranks}: start it with "
+            f"`infinicore run -n {abs(wanted)} train ...` or `mpiexec -n {abs(wanted)} infinicore train ...`"
+        )
+    return distributed.Mesh(**sizes)
+
+
+def divide_model(config, model, mesh):
+    """The `ParallelModel` of a model on a mesh."""
+    stages = mesh.pp.size
+    for name in ("micro_batches", "pipeline_schedule", "pipeline_chunks"):
+        if stages == 1 and getattr(config, name) != ROWS[name].default:
+            raise ValueError(
+                f"`{name}` is {getattr(config, name)!r}, and `mesh` {config.mesh} has no pipeline: add pp=2, say"
+            )
+    if config.zero and mesh.group("dp", "cp").size == 1:
+        raise ValueError(f"`zero` is {config.zero}, and `mesh` {config.mesh} has one replica: add dp=2, say")
+    if config.sequence_parallel and mesh.tp.size == 1:
+        raise ValueError(f"`sequence_parallel` divides along tp, and `mesh` {config.mesh} has none: add tp=2, say")
+    if config.sequence_parallel and config.sequence_length % mesh.tp.size:
+        raise ValueError(
+            f"`sequence_length` {config.sequence_length} must be a multiple of tp {mesh.tp.size} with "
+            "`sequence_parallel`"
+        )
+    micro = 1 if stages == 1 else config.micro_batches or min(2 * stages, max(1, config.batch_size // mesh.dp.size))
+    return distributed.ParallelModel(
+        model,
+        mesh,
+        zero=config.zero,
+        micro_batches=micro,
+        schedule=config.pipeline_schedule,
+        chunks=config.pipeline_chunks,
+        sequence_parallel=config.sequence_parallel,
+    )
 
 
 # ---- the run ----
@@ -168,6 +238,32 @@ def run(config, *, progress=True, say=lambda text: None):
     """
     if config.out is None:
         raise ValueError("`out` is missing: give the folder of the run")
+    mesh = make_mesh(config)
+    leads = mesh is None or mesh.world.rank == 0
+    if config.threads is not None:
+        infinicore.set_num_threads(config.threads)
+    usable(config.device)  # before the data is read
+    infinicore.manual_seed(config.seed)
+    began = time.perf_counter()
+    say("reading the data")
+    data = _begin(config) if leads else None
+    if mesh is not None:
+        data = broadcast_object(data, 0)
+    say("making the model")
+    model = build_model(config, data)
+    model = model if mesh is None else divide_model(config, model, mesh)
+    optimizer, scheduler = build_optimizer(config, model)
+    if leads:
+        _write_json(Path(config.out) / "run.json", config.as_dict())
+    trainer = build_trainer(config, data, model, optimizer, scheduler, progress)
+    say("the first steps load or compile kernels")
+    trainer.fit(resume=config.resume)
+    _write_model(config, data, model, leads)
+    return figures(trainer, time.perf_counter() - began)
+
+
+def _begin(config):
+    """The data of a run, after a look at its folder."""
     out = Path(config.out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"`out` must be a folder, or a name that is free, and {out} is a file")
@@ -175,27 +271,24 @@ def run(config, *, progress=True, say=lambda text: None):
         _check_same(config, out)
     else:  # what an attempt without a checkpoint has left does not count
         (out / "data" / "complete").unlink(missing_ok=True)
-    if config.threads is not None:
-        infinicore.set_num_threads(config.threads)
-    usable(config.device)  # before the data is read
-    infinicore.manual_seed(config.seed)
-    began = time.perf_counter()
-    say("reading the data")
-    data = prepare_data(config)
-    say("making the model")
-    model = build_model(config, data)
-    optimizer, scheduler = build_optimizer(config, model)
-    _write_json(out / "run.json", config.as_dict())
-    trainer = build_trainer(config, data, model, optimizer, scheduler, progress)
-    say("the first steps load or compile kernels")
-    trainer.fit(resume=config.resume)
+    return prepare_data(config)
+
+
+def _write_model(config, data, model, leads):
+    """OUT/model, and OUT/adapter with adapters, which are merged; all ranks call it, and the first one writes."""
+    out = Path(config.out)
+    if isinstance(model, distributed.ParallelModel):
+        state = model.state_dict()
+        if not leads:
+            return
+        model = build_model(config, data)
+        model.load_state_dict(state)
     if config.lora_rank is not None:
         lora.save(model, out / "adapter")
         model = lora.merge_and_unload(model)
     save_pretrained(model.eval().cpu(), out / "model", dtype=config.save_dtype)
     if data.tokenizer is not None:
         copy_tokenizer(data.tokenizer, out / "model")
-    return figures(trainer, time.perf_counter() - began)
 
 
 def build_trainer(config, data, model, optimizer, scheduler, progress=True):
@@ -229,7 +322,7 @@ def figures(trainer, seconds):
     rows = trainer.record.rows
     found = {
         "steps": trainer.step,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "parameters": trainer.side.parameters,
         "loss": next(row["loss"] for row in reversed(rows) if "loss" in row),
         "eval_loss": next((row["eval_loss"] for row in reversed(rows) if "eval_loss" in row), None),
         "seconds": round(seconds, 2),

@@ -15,12 +15,14 @@ from ..amp import GradScaler, autocast
 from ..autograd import no_grad
 from ..data.collate import placed
 from ..dispatch.generator import fork_rng
+from ..distributed import DistributedDataParallel
 from ..models import LanguageModel
 from ..nn import hooks
+from ..nn.utils.size import product_weights
 from ..optim.lr_scheduler import ReduceLROnPlateau
-from .checkpoint import latest, load_checkpoint, save_checkpoint
 from .diagnose import bad_gradient, bad_parameter, explain
 from .record import Record, Watch
+from .sides import side_of
 
 RECORDED = 32_000_000  # parameters
 
@@ -28,22 +30,24 @@ RECORDED = 32_000_000  # parameters
 def default_loss(model, batch):
     """The loss of a batch (input, target): a language model's own, else cross entropy of what the model returns."""
     inputs, targets = batch
-    if isinstance(model, LanguageModel):
+    if isinstance(model.module if isinstance(model, DistributedDataParallel) else model, LanguageModel):
         return model.loss(inputs, targets)
     return nn.functional.cross_entropy(model(inputs), targets)
 
 
 class _Data:
-    """A loader walked for ever; its position is that of the loader."""
+    """A loader walked for ever; its position is that of the loader. Epochs draw their order within `random()`."""
 
-    def __init__(self, loader):
-        self.loader, self._iterator = loader, None
+    def __init__(self, loader, random):
+        self.loader, self.random, self._iterator = loader, random, None
 
     def __next__(self):
         for _ in range(2):
-            if self._iterator is None:
-                self._iterator = iter(self.loader)
             try:
+                if self._iterator is None:
+                    with self.random():  # the first batch with it: a generator begins there
+                        self._iterator = iter(self.loader)
+                        return next(self._iterator)
                 return next(self._iterator)
             except StopIteration:
                 self._iterator = None
@@ -109,6 +113,9 @@ def _check_numbers(**values):
 class Trainer:
     """Trains `model` on batches of `train_data` (a `DataLoader`) for `steps` steps of `optimizer`, or for `epochs`.
 
+    `model` is a module, or a `distributed.ParallelModel`: then every rank makes the same Trainer, with batches of the
+    same whole size, of which it computes its part; losses, norms and rates are those of all, and rank 0 reports.
+
     Batches go to the device where the model lies. A step takes `accumulate` of them, whose losses are averaged;
     `loss(model, batch)` gives one (`default_loss`).
     `clip` bounds the norm of all gradients. `amp` ("bfloat16", "float16" or None) runs forward passes under autocast,
@@ -172,13 +179,19 @@ class Trainer:
         if steps is None:
             steps = math.ceil(epochs * len(train_data) / accumulate)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
-        self.data, self.eval_data, self.loss = _Data(train_data), eval_data, loss
+        self.side = side_of(model)
+        self.module = self.side.module
+        if loss is not default_loss and getattr(model, "pipeline", None) is not None:
+            raise ValueError("`loss` is that of the pipeline here: give it to `ParallelModel` instead")
+        self.data = _Data(self.side.divide("train_data", train_data), self.side.shared_random)
+        self.eval_data = None if eval_data is None else self.side.divide("eval_data", eval_data)
+        self.loss = loss
         self.steps, self.accumulate, self.clip = steps, accumulate, clip
         self.amp = None if amp is None else infinicore.dtype(amp)
         self.scaler = GradScaler() if self.amp is infinicore.float16 else None
         self.eval_every, self.patience, self.folder = eval_every, patience, folder
         self.save_every, self.keep, self.log_every = save_every, keep, log_every
-        self.progress, self.callbacks = progress, tuple(callbacks)
+        self.progress, self.callbacks = progress and self.side.leads, tuple(callbacks)
         self.recorded, self._replay = recorded, None
         self.step, self.best, self.since_best, self.stopped = 0, math.inf, 0, False
         self._window = []  # losses since the last row
@@ -190,52 +203,55 @@ class Trainer:
     @property
     def device(self):
         """Where the model lies, and batches go."""
-        return next(self.model.parameters()).device
+        return next(iter(self.model.parameters())).device
 
     def _autocast(self):
         return contextlib.nullcontext() if self.amp is None else autocast(dtype=self.amp)
 
     def _forward(self, batch):
-        with self._autocast():
-            return self.loss(self.model, batch)
+        return self.side.forward(batch, self.loss, self._autocast)
 
-    def _gradients(self, batch):
-        """The loss of a batch, whose gradients are added to those of the batches before."""
-        loss = self._forward(batch)
-        scaled = loss / self.accumulate if self.accumulate > 1 else loss
-        (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
-        return loss
+    def _gradients(self, batch, divisor, sync):
+        """The loss of a batch; the gradients of it / `divisor` are added to those of the batches before."""
+        options = {"divisor": divisor, "scaler": self.scaler, "within": self._autocast, "sync": sync}
+        return self.side.backward(batch, self.loss, **options)
 
     def _state(self):
         """What a callback may change of the model from one step to the next: which parts train, and how."""
-        modules = [f"{module.training:d}{getattr(module, 'p', '')}" for module in self.model.modules()]
-        modules += [f"{parameter.requires_grad:d}" for parameter in self.model.parameters()]
-        return f"{getattr(self.model, 'gradient_checkpointing', False):d}{','.join(modules)}"
+        modules = [f"{module.training:d}{getattr(module, 'p', '')}" for module in self.module.modules()]
+        modules += [f"{parameter.requires_grad:d}" for parameter in self.module.parameters()]
+        return f"{getattr(self.module, 'gradient_checkpointing', False):d}{','.join(modules)}"
 
     def _recordable(self):
         """Whether nothing but launches happens in a step, as far as we know the model and the loss."""
         return (
             self.scaler is None
             and self.loss is default_loss
-            and isinstance(self.model, LanguageModel)
-            and all(type(module).__module__.startswith("infinicore.") for module in self.model.modules())
-            and sum(p.numel() for p in self.model.parameters()) <= RECORDED
-            and all(p.hooks is None for p in self.model.parameters())
-            and not any(hooks.registered(module) for module in self.model.modules())
+            and isinstance(self.module, LanguageModel)
+            and all(type(module).__module__.startswith("infinicore.") for module in self.module.modules())
+            and sum(p.numel() for p in self.module.parameters()) <= RECORDED
+            and self.side.replays
+            and not any(hooks.registered(module) for module in self.module.modules())
         )
 
     def train_step(self):
         """One step: (mean loss, norm of the gradients or None, tokens or samples)."""
         total, count = 0.0, 0
-        for _ in range(self.accumulate):
-            batch = placed(next(self.data), self.device)
-            loss = self._gradients(batch) if self._replay is None else self._replay(batch, self._state())
-            value = loss.item()
+        for number in range(1, self.accumulate + 1):
+            batch, portion = self._placed(next(self.data))
+            divisor = self.accumulate / portion.factor if portion.factor else math.inf
+            how = batch, divisor, number == self.accumulate
+            replay = self._replay is not None and portion.alike
+            loss = self._replay(*how, self._state()) if replay else self._gradients(*how)
+            value = self.side.mean(loss.item(), portion)
             if not math.isfinite(value):
                 again = lambda b=batch: self._forward(b)
-                raise ValueError(explain(self.model, again, self.step + 1, value, batch))
+                raise ValueError(explain(self.module, again, self.step + 1, value, batch, self.side.first))
             total += value / self.accumulate
-            count += self._size(batch)
+            count += portion.size
+        if self.scaler is not None and (self.clip is not None or self.side.ranks > 1):
+            self.scaler.unscale_(self.optimizer)
+            self.scaler.agree(self.optimizer, self.side.most)
         norm = None if self.clip is None else self._clip(total)
         if self.scaler is None:
             self.optimizer.step()
@@ -249,38 +265,39 @@ class Trainer:
 
     def _clip(self, loss):
         """Bound the norm of the gradients; returns it."""
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        nn.utils.clip.check_whole(self.model.parameters())
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).item()
-        if math.isfinite(norm):
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, norm)
-        elif self.scaler is None:  # which leaves such a step out
-            raise ValueError(bad_gradient(self.model, self.step + 1, loss, norm))
+        norm = self.side.clip(self.clip)
+        if not math.isfinite(norm) and self.scaler is None:  # which leaves such a step out
+            raise ValueError(bad_gradient(self.model, self.step + 1, loss, norm, self.side.first))
         return norm
 
-    def _size(self, batch):
-        """Tokens of a batch of ids, else samples."""
+    def _placed(self, found):
+        """(batch, its `Portion`) of what the divided data gave."""
+        batch, portion = self.side.portion(found, self._counts)
+        return placed(batch, self.device), portion
+
+    def _counts(self, batch):
+        """(what a mean loss of a batch divides by, its tokens or samples)."""
         first = batch[0] if isinstance(batch, (tuple, list)) else batch
         if not hasattr(first, "shape") or not first.shape:
-            return 1
-        if isinstance(self.model, LanguageModel) and first.ndim == 2:
+            return 1, 1
+        if isinstance(self.module, LanguageModel) and first.ndim == 2:
             self._length = first.shape[1]
-            return first.numel()
-        return first.shape[0]
+            own = self.side.ranks > 1 and self.loss is default_loss
+            return self.module.labels(batch[1]) if own else first.shape[0], first.numel()
+        return first.shape[0], first.shape[0]
 
     @no_grad()
     def evaluate(self):
         """The mean loss over `eval_data`, in evaluation mode; the random state stays as it was."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
+        modes = [(module, module.training) for module in self.module.modules()]
+        self.module.eval()
         total, count = 0.0, 0
         try:
             with fork_rng(0):
-                for batch in self.eval_data:
-                    rows = len(batch[0]) if isinstance(batch, (tuple, list)) else 1
-                    total += self._forward(placed(batch, self.device)).item() * rows
-                    count += rows
+                for found in self.eval_data:
+                    batch, portion = self._placed(found)
+                    total += self.side.mean(self._forward(batch).item(), portion) * portion.size
+                    count += portion.size
         finally:
             for module, mode in modes:
                 module.training = mode
@@ -298,22 +315,23 @@ class Trainer:
         the step end and saves a checkpoint, then raises KeyboardInterrupt, or SystemExit with 143. Raises ValueError
         for a loss that is not finite, and says where it comes from.
         """
-        with _alone(self.folder):
+        with _alone(self.folder if self.side.leads else None):
             return self._fit(resume)
 
     def _fit(self, resume):
-        if resume and self.folder is not None and latest(self.folder) is not None:
+        if resume and self.folder is not None and self.side.latest(self.folder) is not None:
             self.load(self.folder)
-        self.record = Record(self.folder, resumed_from=self.step)
+        self.record = Record(self.folder if self.side.leads else None, resumed_from=self.step)
         watch = Watch(self.steps, self.progress)
-        self.model.train()
+        self.module.train()
         record = self._recordable() if self.recorded is None else self.recorded
-        self._replay = infinicore.recorded(lambda batch, state: self._gradients(batch)) if record else None
+        gradients = lambda batch, divisor, sync, state: self._gradients(batch, divisor, sync)
+        self._replay = infinicore.recorded(gradients) if record else None
         self.optimizer.zero_grad()  # of a step that was broken off
         try:
             with _interrupts() as caught:
-                self._run(watch, caught)
-                if caught and self.folder is not None:
+                signalled = self._run(watch, caught)
+                if signalled and self.folder is not None:
                     self.save()
             watch.close()
             self.record.close()
@@ -322,14 +340,18 @@ class Trainer:
             with contextlib.suppress(OSError):  # the disk is full: that error is on its way already
                 self.record.close()
             raise
-        if caught:
-            raise KeyboardInterrupt if caught[0] == signal.SIGINT else SystemExit(128 + caught[0])
+        if signalled:
+            raise KeyboardInterrupt if signalled == signal.SIGINT else SystemExit(128 + signalled)
         return self.record.rows
 
     def _run(self, watch, caught):
-        """Steps until the end, or until `caught` holds a signal."""
+        """Steps until the end, or until `caught` holds a signal on one of the ranks; returns its number, or 0."""
         began, seen = time.perf_counter(), 0
-        while self.step < self.steps and not self.stopped and not caught:
+        while True:
+            signalled = int(self.side.most(caught[0] if caught else 0))
+            self.stopped = bool(self.side.most(self.stopped))
+            if self.step >= self.steps or self.stopped or signalled:
+                return signalled
             loss, norm, count = self.train_step()
             self.step += 1
             seen += count
@@ -354,9 +376,10 @@ class Trainer:
         row = {"step": self.step, "loss": loss, "lr": float(self.optimizer.param_groups[0]["lr"])}
         if norm is not None:
             row["grad_norm"] = norm
-        if isinstance(self.model, LanguageModel):
+        if isinstance(self.module, LanguageModel):
             row["tokens_per_s"] = rate
-            row["mfu"] = rate * flops_per_token(self.model, self._length) / self.peak_flops()
+            flops = _flops(self.side.product_weights, self.module.config, self._length)
+            row["mfu"] = rate * flops / self.peak_flops()
         else:
             row["samples_per_s"] = rate
         return row
@@ -381,7 +404,7 @@ class Trainer:
         return self.patience is not None and self.since_best >= self.patience
 
     def peak_flops(self):
-        """FLOP/s of the largest product of this machine in the dtype of the run, measured once: what MFU refers to."""
+        """FLOP/s of the largest product, of all ranks, in the dtype of the run, measured once: what MFU refers to."""
         if self._peak_flops is None:
             size = 1024
             own = infinicore.Generator(0)  # the default one is the run's
@@ -392,7 +415,7 @@ class Trainer:
                 infinicore.matmul(a, a)
                 infinicore.sync_device(self.device)
                 times.append(time.perf_counter() - began)
-            self._peak_flops = 2 * size**3 / min(times)
+            self._peak_flops = self.side.sum(2 * size**3 / min(times))
         return self._peak_flops
 
     # ---- checkpoints ----
@@ -417,22 +440,23 @@ class Trainer:
         """
         if self.folder is None:
             raise ValueError("there is no `folder` to save checkpoints in: give one to the Trainer")
-        if self._saved is not None and self._saved[0] == self.step and self._saved[1].exists():
+        done = self._saved is not None and self._saved[0] == self.step and self._saved[1].exists()
+        if not self.side.most(not done):
             return self._saved[1]
-        found = bad_parameter(self.model)
+        found = self.side.first(bad_parameter(self.model))
         if found is not None:
             raise ValueError(
                 f"parameter `{found}` holds NaN or infinity after step {self.step}, so no checkpoint of it is written: "
                 "lower the learning rate or clip gradients, and continue from the last one"
             )
-        path = save_checkpoint(self.folder, self.step, self.model, self.optimizer, keep=self.keep, **self._parts())
+        path = self.side.save(self.folder, self.step, self.optimizer, self.keep, self._parts())
         self._saved = self.step, path
         return path
 
     def load(self, path):
         """Go back (or ahead) to a checkpoint; `fit(resume=False)` goes on from there."""
         self._saved = None
-        self.step = load_checkpoint(path, self.model, self.optimizer, **self._parts())
+        self.step = self.side.load(path, self.optimizer, self._parts())
 
 
 def flops_per_token(model, sequence_length=None):
@@ -440,10 +464,9 @@ def flops_per_token(model, sequence_length=None):
 
     The embeddings are looked up, so only the head counts, tied or not (Chowdhery et al., arXiv 2204.02311, appendix B).
     """
-    config = model.config
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    weights = sum(p.numel() for p in model.parameters() if p.ndim >= 2 and id(p) not in tables)
-    if id(model.lm_head.weight) in tables:
-        weights += model.lm_head.weight.numel()
+    return _flops(product_weights(model), model.config, sequence_length)
+
+
+def _flops(weights, config, sequence_length):
     length = config.context if sequence_length is None else sequence_length
     return 6 * weights + 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * length

@@ -17,7 +17,7 @@ GREEDY = Block("x tokens | stride size")
 # Options are arrays with a value per row, or by the contract of `random_sample` (`contract` = 1, tokens are int32) the
 # numbers at the end. A slot works in a part of `workspace` of its own: six 4-byte numbers for each token of a row.
 SAMPLE = Block(
-    "x tokens workspace random? temperature? top_k? top_p? min_p? penalty? history? | "
-    "stride rows size slots history_stride=0 history_length=0 "
+    "x tokens workspace random? temperature? top_k? top_p? min_p? penalty? history? bias? | "
+    "stride rows size slots history_stride=0 history_length=0 bias_stride=0 "
     "contract=0 own_random:f64=0.0 own_temperature:f64=0.0 own_top_k=0 own_top_p:f64=1.0"
 )

@@ -65,6 +65,18 @@ def turned(typingctx, v, by):
     return v(v, by), codegen
 
 
+@intrinsic
+def reverse(typingctx, v):
+    """The lanes from the last to the first."""
+    if not isinstance(v, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        return _permute(builder, args[0], args[0], range(v.lanes - 1, -1, -1))
+
+    return v(v), codegen
+
+
 def _across(name, doc, symbol):
     """An intrinsic that folds a vector in halves to its largest or smallest lane."""
 

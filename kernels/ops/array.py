@@ -21,9 +21,9 @@ def _mask_samples(rng):
 
 @composite(dtypes=ANY, ref=lambda input, mask, value: np.where(mask, value, input), samples=_mask_samples)
 def masked_fill(f, input, mask, value, out=None):
-    """`input` with `value` (a number or a 0-dim tensor) where the bool tensor `mask`, which broadcasts, is true.
+    """`input` with `value` (a number or a 0-dim tensor) where the bool tensor `mask` is true; both broadcast.
 
-    The result has the shape and dtype of `input`, which it may overwrite.
+    The result has the dtype of `input`, which it may overwrite where it has the shape of both.
     """
     check(f, input, "input")
     if not hasattr(mask, "strides_") or mask.dtype.name != "bool":
@@ -32,15 +32,21 @@ def masked_fill(f, input, mask, value, out=None):
     if hasattr(value, "strides_"):
         if value.shape_:
             raise ValueError(f"`value` of `masked_fill` must be a number or a 0-dim tensor, got shape {value.shape_}")
+        lost = value.dtype.kind == "c" != input.dtype.kind
         value = value.to(dtype=input.dtype)
-    elif not input.dtype.is_floating_point:
-        if isinstance(value, float) and not value.is_integer():
-            raise TypeError(f"`value` of `masked_fill` is {value}, which {input.dtype.name} cannot hold: cast `input`")
+    else:
+        lost = isinstance(value, complex) and input.dtype.kind != "c"
+    if lost or (isinstance(value, float) and not input.dtype.differentiable and not value.is_integer()):
+        raise TypeError(f"`value` of `masked_fill` is {value}, which {input.dtype.name} cannot hold: cast `input`")
+    if not hasattr(value, "strides_") and not input.dtype.differentiable:
         value = bool(value) if input.dtype.name == "bool" else int(value)
         f.check_fits(np.array(value), input.dtype)
     shape = input.shape_
-    behind = shape[len(shape) - len(mask.shape_) :] if len(mask.shape_) <= len(shape) else ()
-    if len(behind) != len(mask.shape_) or any(m not in (1, n) for m, n in zip(mask.shape_, behind)):
+    try:
+        whole = np.broadcast_shapes(shape, mask.shape_)
+    except ValueError:
+        whole = None
+    if whole is None or (out is input and whole != shape):
         raise ValueError(f"`mask` of `masked_fill` must broadcast to the shape of `input` {shape}, got {mask.shape_}")
     return f.where(mask, value, input, out=out)
 
@@ -92,6 +98,7 @@ def _(f, g, diagonal):
 
 
 def _flip_samples(rng):
+    yield (rng.standard_normal(()), 0), {}
     yield (rng.standard_normal((3, 17)), -1), {}
     yield (rng.standard_normal((3, 5, 7)), (0, 2)), {}
     yield (rng.standard_normal((300, 7)), [0]), {}
@@ -115,15 +122,21 @@ def _several(value, ndim):
     return found
 
 
-@op(dtypes=ANY, ref=lambda input, dims: np.flip(input, dims), samples=_flip_samples)
+@op(dtypes=ANY, ref=lambda input, dims: np.flip(input, dims) if input.ndim else input, samples=_flip_samples)
 def flip(call, input, dims):
     """A copy of `input` with the order of elements along `dims` (an int or several) reversed."""
     check(call, input, "input")
     dims = _several(dims, len(input.shape_))
     y = call.out(input.shape_, input.dtype)
-    if input.shape_:
-        input = input[tuple(slice(None, None, -1 if d in dims else 1) for d in range(len(input.shape_)))]
-    copy_into(call, y, input)
+    shape, to, of = y.shape_, list(y.strides_), list(input.strides_)
+    y_start = x_start = 0
+    for d in dims if shape else ():  # backwards on the side where the dim lies further out: the other has whole rows
+        if to[d] > abs(of[d]):
+            y_start, to[d] = y_start + (shape[d] - 1) * to[d], -to[d]
+        else:
+            x_start, of[d] = x_start + (shape[d] - 1) * of[d], -of[d]
+    if y.numel_:
+        copy_into(call, call.view(y, shape, tuple(to), y_start), call.view(input, shape, tuple(of), x_start))
     return y
 
 

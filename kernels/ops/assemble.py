@@ -114,16 +114,17 @@ def _block_ref(x):
 
 @composite(dtypes=ANY, ref=_block_ref, samples=_lists([(2, 3), (4,), (), (1, 2)]))
 def block_diag(f, *tensors):
-    """Matrices (vectors as rows) along the diagonal of a matrix of zeros."""
+    """Matrices (vectors as rows) along the diagonal of a matrix of zeros, in the dtype that they are promoted to."""
     found = [x.reshape(1, -1) if len(x.shape_) < 2 else x for x in several(f, tensors)]
     if any(len(x.shape_) > 2 for x in found):
         raise ValueError(f"`tensors` of `block_diag` must have at most 2 dims, got {[x.shape_ for x in found]}")
-    width, rows, column = sum(x.shape_[1] for x in found), [], 0
+    size = [sum(x.shape_[d] for x in found) for d in (0, 1)]
+    y, row, column = found[0].new_zeros(*size, dtype=f.result_type(*found)), 0, 0
     for x in found:
-        height, own = x.shape_
-        rows.append(f.cat([x.new_zeros(height, column), x, x.new_zeros(height, width - column - own)], 1))
-        column += own
-    return f.cat(rows, 0)
+        height, width = x.shape_
+        y[row : row + height, column : column + width].copy_(x)
+        row, column = row + height, column + width
+    return y
 
 
 @composite(dtypes=ANY, ref=lambda x: tuple(np.broadcast_arrays(*x)), samples=_lists([(3, 1), (4,), ()]))
@@ -319,7 +320,7 @@ def rot90(f, input, k: int = 1, dims=(0, 1)):
         return f.flip(input, (a, b))
     if not k:
         return f.rearrange(input)
-    return f.rearrange(f.flip(input, b).transpose(a, b)) if k == 1 else f.flip(input.transpose(a, b), b)
+    return f.flip(input, b if k == 1 else a).transpose(a, b)
 
 
 # ---- diagonals and triangles -----------------------------------------------------------------------
@@ -350,7 +351,8 @@ def diag_embed(f, input, offset: int = 0, dim1=-2, dim2=-1):
     if one == two:
         raise ValueError(f"`dim1` {dim1} and `dim2` {dim2} of `diag_embed` must name two dims")
     n = input.shape_[-1] + abs(offset)
-    y = f.diagonal_scatter(input.new_zeros(*input.shape_[:-1], n, n), input, offset, -2, -1)
+    y = input.new_zeros(*input.shape_[:-1], n, n)
+    y.diagonal(offset, -2, -1).copy_(input)
     if (one, two) == (ndim - 2, ndim - 1):
         return y
     return f.rearrange(y.movedim((-2, -1), (one, two)))
@@ -409,7 +411,7 @@ def linalg_vander(f, x, *, N=None):
     count = (x.shape_ or (0,))[-1] if N is None else operator.index(N)
     if not x.shape_ or (N is not None and count <= 1):
         raise ValueError(f"`linalg_vander` needs `x` [..., n] and `N` above 1, got shape {x.shape_} and {N}")
-    kind = x.dtype if x.dtype.is_floating_point else "int64"
+    kind = x.dtype if x.dtype.differentiable else "int64"
     column = x.to(dtype=kind).unsqueeze(-1)
     powers = f.cumprod(column.expand(*x.shape_, max(count - 1, 0)), -1)
     return f.cat([column.new_ones(*x.shape_, min(count, 1)), powers], -1)

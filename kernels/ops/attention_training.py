@@ -66,20 +66,13 @@ def scaled_dot_product_attention(
     `.transpose(1, 2).reshape(B, S, H * Dv)` is a view. The scores [S, L] never exist in memory (Dao, arXiv
     2307.08691). Query, key and value have gradients; `attn_mask` has none.
     """
-    q, k, v = check(call, (4, 4, 4), query=query, key=key, value=value)
+    q, k, v = _checked(call, query, key, value, dropout_p, enable_gqa)
     batch, heads, num_rows, size = q.shape_
-    same(call, "`key` and `value` of one batch, length and heads", k.shape_[:3], v.shape_[:3])
-    same(call, "`query` and `key` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
-    kv_heads, size_v = k.shape_[1], v.shape_[3]
-    if heads != kv_heads and not enable_gqa:
-        raise ValueError(f"`query` has {heads} heads and `key` {kv_heads}: pass `enable_gqa=True` to share them")
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"`dropout_p` of `{call.op.name}` must be from 0 to below 1, got {dropout_p}")
     if call.training and getattr(attn_mask, "requires_grad", False):
         raise NotImplementedError(
             f"`attn_mask` of `{call.op.name}` requires grad, and has none: use `.detach()`, or matmul and softmax"
         )
-    out = _result(call, (batch, heads, num_rows, size_v), q.dtype)
+    out = _result(call, (batch, heads, num_rows, v.shape_[3]), q.dtype)
     if not (call.training or attn_mask is not None or dropout_p):
         causal = 2 * int(bool(is_causal))
         return attend(call, q, k, v, BATCH_HEAD_TOKEN, BATCH_HEAD_TOKEN, scale_of(scale, size), causal, out=out)
@@ -101,6 +94,40 @@ def _(f, g, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, out
     return f.scaled_dot_product_attention_backward(
         g, query, key, value, out, lse, attn_mask, dropout_p, is_causal, scale, seed
     )
+
+
+def _lse_ref(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **options):
+    out = _sdpa_ref(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    key = np.repeat(key, query.shape[1] // key.shape[1], 1)
+    scores = query @ key.swapaxes(-1, -2) * scale_of(scale, query.shape[-1]) / np.log(2)
+    if attn_mask is not None:
+        scores = scores + (np.where(attn_mask, 0, -np.inf) if attn_mask.dtype == bool else attn_mask / np.log(2))
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    lse = np.logaddexp2.reduce(scores, -1, initial=-np.inf)
+    return out, np.where(lse == -np.inf, np.inf, lse)
+
+
+@op(
+    ref=_lse_ref, samples=_sdpa_samples, tolerance=TOLERANCE, gradient="missing", outputs=("out", "lse"), amp="lower"
+)  # fmt: skip
+def scaled_dot_product_attention_with_lse(
+    call, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, seed=0
+):
+    """`scaled_dot_product_attention`, and each row's log-sum-exp: [B, H, S, Dv] and [B, H, S].
+
+    `lse` is float32 (float64 for float64), the logarithm to base 2 of the row's sum of 2^score, with scores in units
+    of log2: infinity where a row sees no key. With it, results over parts of the keys can be joined, and
+    `scaled_dot_product_attention_backward` takes the joined result and lse with each part of the keys in turn
+    (Liu et al., arXiv 2310.01889). For that it has no derivative of its own.
+    """
+    q, k, v = _checked(call, query, key, value, dropout_p, enable_gqa)
+    batch, heads, num_rows, _ = q.shape_
+    out = _result(call, (batch, heads, num_rows, v.shape_[3]), q.dtype)
+    lse = call.out((batch, heads, num_rows), _sum_dtype(q), "lse")
+    mask, problem = _problem(call, q, k, v, out, attn_mask, dropout_p, is_causal, scale, True)
+    call.run(problem, numbers=_numbers(dropout_p, seed), q=q, k=k, v=v, out=out, lse=lse, mask=mask)
+    return out, lse
 
 
 @op(outputs=("grad_query", "grad_key", "grad_value"), gradient=None, amp="lower")
@@ -136,6 +163,19 @@ def scaled_dot_product_attention_backward(
     lse = lse.contiguous()
     call.run(problem, numbers=numbers, q=q, k=k, v=v, out=result, g=g, dq=dq, dk=dk, dv=dv, lse=lse, mask=mask)
     return dq, dk, dv
+
+
+def _checked(call, query, key, value, dropout_p, enable_gqa):
+    """Query, key and value of sizes that go together."""
+    q, k, v = check(call, (4, 4, 4), query=query, key=key, value=value)
+    batch, heads, _, size = q.shape_
+    same(call, "`key` and `value` of one batch, length and heads", k.shape_[:3], v.shape_[:3])
+    same(call, "`query` and `key` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
+    if heads != k.shape_[1] and not enable_gqa:
+        raise ValueError(f"`query` has {heads} heads and `key` {k.shape_[1]}: pass `enable_gqa=True` to share them")
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"`dropout_p` of `{call.op.name}` must be from 0 to below 1, got {dropout_p}")
+    return q, k, v
 
 
 # ---- layouts -----------------------------------------------------------------------------------

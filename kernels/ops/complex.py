@@ -11,7 +11,7 @@ import numpy as np
 from ..lang import scalar_math as m
 from ..table.composite import composite
 from ..table.registry import ANY, COMPLEX, INEXACT, elementwise
-from ._layout import check, check_dim
+from ._layout import check, check_dim, product
 from ._products import check as check_operands
 from ._rules import reduced_dims
 from .conv import conv1d, conv2d
@@ -126,6 +126,18 @@ def sgn(f, input):
 # ---- sums and products ---------------------------------------------------------------------------
 
 
+_FOLD = 16  # neighbours that are summed side by side: of columns of 2 numbers, a register would have 2 in use
+
+
+def _folded_sum(f, x, dims, first, count, fold):
+    """The sums over `dims`, which include all from `first` on, of contiguous x: [..., 2], without the dims."""
+    flat, lead = f.view_as_real(x).reshape(*x.shape_[:first], count, 2), [d for d in dims if d < first]
+    even = count - count % fold
+    total = f.sum(flat.narrow(first, 0, even).reshape(*x.shape_[:first], -1, 2 * fold), [*lead, first])
+    total = f.sum(total.reshape(*total.shape_[:-1], fold, 2), -2)
+    return total if even == count else total + f.sum(flat.narrow(first, even, count - even), [*lead, first])
+
+
 def _summed(name):
     def form(f, input, dim=None, keepdim=False, dtype=None):
         x = input if dtype is None else input.to(dtype=dtype)
@@ -135,6 +147,14 @@ def _summed(name):
         dims = reduced_dims(dim, len(x.shape_))
         if not x.shape_:
             return f.rearrange(x)
+        first = next((d + 1 for d in reversed(range(x.ndim)) if d not in dims), 0)
+        count = product(x.shape_[first:])
+        fold = _FOLD if not first else math.gcd(count, _FOLD)
+        if x.contiguous_ and fold > 1 and count >= 4 * fold:
+            total = _folded_sum(f, x, dims, first, count, fold)
+            shape = [1 if d in dims else n for d, n in enumerate(x.shape_) if keepdim or d not in dims]
+            scale = 1 if name == "sum" else product([x.shape_[d] for d in dims])
+            return f.view_as_complex((total if scale == 1 else total / scale).reshape(*shape, 2))
         return f.view_as_complex(f.rearrange(compute(f.view_as_real(x), dims, keepdim)))
 
     return form

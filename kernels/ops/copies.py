@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import ALL, OPS, alias
+from ..table.registry import ALL, ANY, INEXACT, OPS, alias
 from ._layout import check
 from .assemble import _written
 from .view import split
@@ -50,7 +50,7 @@ def _strided_ref(x, size, stride, storage_offset=0):
     return np.lib.stride_tricks.as_strided(x.reshape(-1)[storage_offset:], size, steps).copy()
 
 
-@composite(dtypes=ALL, ref=_strided_ref, samples=_strided)
+@composite(dtypes=ANY, ref=_strided_ref, samples=_strided)
 def as_strided_copy(f, input, size, stride, storage_offset=None):
     """As `as_strided`, with the elements copied."""
     check(f, input, "input")
@@ -69,7 +69,7 @@ def _strided_scatter_samples(rng):
     yield (rng.standard_normal((3, 4)), rng.standard_normal((2, 2)), (2, 2), (1, 2)), {}
 
 
-@composite(dtypes=ALL, ref=_strided_scatter_ref, samples=_strided_scatter_samples, amp="promote")
+@composite(dtypes=ANY, ref=_strided_scatter_ref, samples=_strided_scatter_samples, amp="promote")
 def as_strided_scatter(f, input, src, size, stride, storage_offset=None):
     """A copy of `input` with `src` in the places that `as_strided` would show of it."""
     return _written(f, input, src, lambda y: y.as_strided(size, stride, storage_offset))
@@ -86,7 +86,7 @@ def _sum_to_samples(rng):
     yield (rng.standard_normal((2, 3)), 2, 3), {}
 
 
-@composite(ref=_sum_to_ref, samples=_sum_to_samples)
+@composite(dtypes=INEXACT, ref=_sum_to_ref, samples=_sum_to_samples)
 def sum_to_size(f, input, *size):
     """The sums that undo a broadcast from `size` to the shape of `input`."""
     check(f, input, "input", integers=True)
@@ -116,7 +116,7 @@ def _static_ref(x, size, fill_value):
     return np.concatenate([found, np.full((size - len(found), x.ndim), fill_value)])
 
 
-@composite(dtypes=ALL, ref=lambda x, value: np.full_like(x, value), samples=lambda rng: [((np.ones((2, 3)), 1.5), {})])
+@composite(dtypes=ANY, ref=lambda x, value: np.full_like(x, value), samples=lambda rng: [((np.ones((2, 3)), 1.5), {})])
 def fill(f, input, value):
     """A tensor like `input` with every element `value`, a number or a 0-dim tensor."""
     check(f, input, "input", integers=True)
@@ -124,7 +124,7 @@ def fill(f, input, value):
         if value.shape_:
             raise ValueError(f"`value` of `fill` must be a number or a 0-dim tensor, got shape {value.shape_}")
         value = value.to(dtype=input.dtype)
-    elif not input.dtype.is_floating_point:
+    elif not (input.tracked and input.dtype.is_floating_point):
         return input.new_full(input.shape_, value)
     return f.masked_fill(input, input.new_full((), True, dtype="bool"), value)  # whose gradient for `input` is 0
 

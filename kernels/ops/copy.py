@@ -79,12 +79,10 @@ def _same(call, tensors):
         raise ValueError(f"`tensors` of `{call.op.name}` must hold at least one tensor, got none")
     for x in tensors:
         check(call, x, "tensors")
-        if x.dtype is not tensors[0].dtype:
-            raise TypeError(
-                f"`tensors` of `{call.op.name}` must have one dtype, got {tensors[0].dtype.name} and {x.dtype.name}: "
-                f"cast them to one"
-            )
-    return tensors
+    if all([x.dtype is tensors[0].dtype for x in tensors]):
+        return tensors
+    common = call.result_type(*tensors)
+    return [x.to(dtype=common) for x in tensors]
 
 
 def _join(call, y, parts, lengths):
@@ -112,7 +110,8 @@ def _cat_samples(rng):
 
 @op(dtypes=_STORABLE, ref=_cat_ref, samples=_cat_samples, amp="promote")
 def cat(call, tensors, dim=0):
-    """The tensors of a sequence joined along `dim`; they have one dtype, and equal sizes of all other dims.
+    """The tensors of a sequence joined along `dim`; they have equal sizes of all other dims, and their dtypes
+    are promoted to one.
 
     Tensors of shape (0,) are left out, as in PyTorch. Raises ValueError for an `out` that shares memory with one.
     """

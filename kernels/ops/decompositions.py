@@ -8,6 +8,8 @@ import numpy as np
 
 from ..table.registry import COMPLEX, alias, op
 from ._layout import check
+from ._systems import cholesky, determinants, is_own, solved
+from .copy import copy_into
 
 _WIDE = ("float32", "float64")
 _TOLERANCE = {"float32": (2e-4, 2e-5), "float64": (1e-9, 1e-10)}
@@ -30,6 +32,11 @@ def _t(x):
 def _h(f, x):
     """The last two dims exchanged, and conjugated."""
     return f.conj(_t(x))
+
+
+def adjoint_of(f, x):
+    """The last two dims exchanged: without a copy where the elements are real."""
+    return _h(f, x) if x.dtype.kind == "c" else _t(x)
 
 
 def eye_of(f, x, size):
@@ -69,6 +76,8 @@ def _rectangles(rng):
 def linalg_inv(call, A):
     """The inverses of matrices [..., N, N]. Raises ValueError where one has none."""
     check_matrices(call, A)
+    if is_own(A):
+        return solved(call, A, call.out(A.shape_, A.dtype), eye=True)
     return call.lapack(np.linalg.inv, A)
 
 
@@ -96,6 +105,10 @@ def lapack_solve(call, A, B):
             f"`B` of `{call.op.name}` must be {A.dtype.name} [..., N, K] beside `A` {A.shape_}, got "
             f"{B.dtype.name} {B.shape_}"
         )
+    if is_own(A):
+        x = call.out(B.shape_, B.dtype)
+        copy_into(call, x, B)
+        return solved(call, A, x)
     return call.lapack(np.linalg.solve, A, B)
 
 
@@ -109,6 +122,8 @@ def _(f, g, A, out, need):
 def linalg_det(call, A):
     """The determinants [...] of matrices [..., N, N]."""
     check_matrices(call, A)
+    if is_own(A) and A.numel_:
+        return determinants(call, A, call.out(A.shape_[:-2], A.dtype))
     return call.lapack(lambda a: np.asarray(np.linalg.det(a), a.dtype), A)
 
 
@@ -140,6 +155,9 @@ def _slogdet_ref(A):
 def linalg_slogdet(call, A):
     """(sign, logarithm of the magnitude) of the determinants of matrices [..., N, N]; (0, -inf) of singular ones."""
     check_matrices(call, A)
+    if is_own(A) and A.numel_:
+        batch = A.shape_[:-2]
+        return determinants(call, A, call.out(batch, A.dtype), call.out(batch, A.dtype, key="logabsdet"))
     return call.lapack(lambda a: tuple(np.asarray(x) for x in np.linalg.slogdet(a)), A)
 
 
@@ -170,6 +188,14 @@ def linalg_cholesky(call, A, *, upper=False):
     is symmetric.
     """
     check_matrices(call, A)
+    if is_own(A):
+        y = call.out(A.shape_, A.dtype)
+        low = call.empty(A.shape_, A.dtype) if upper else y
+        copy_into(call, low, A)
+        cholesky(call, low, upper)
+        if upper:
+            copy_into(call, y, _t(low))
+        return y
     swap = (lambda a: a.swapaxes(-1, -2).conj()) if upper else (lambda a: a)
     return call.lapack(lambda a: swap(np.linalg.cholesky(swap(a))), A)
 

@@ -175,7 +175,7 @@ def _(g, out):
     return -0.5 * g * (out * out * out)
 
 
-@elementwise(ref=np.reciprocal, dtypes=INEXACT, domain=(0.1, 8))
+@elementwise(ref=lambda x: 1 / x, dtypes=ANY, result="float", domain=(0.1, 8))
 def reciprocal(input):
     """1 / input."""
     return 1.0 / input

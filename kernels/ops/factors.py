@@ -2,9 +2,11 @@
 
 import numpy as np
 
-from ..blocks.linalg import LU, SINGULAR, TRIANGULAR
-from ..table.registry import op
-from ._layout import check, product
+from ..blocks.linalg import SINGULAR
+from ..table.registry import COMPLEX, op
+from ._layout import check, check_index
+from ._systems import exchange, factor, triangular
+from .copy import copy_into
 from .decompositions import _TOLERANCE, _WIDE, _solve_samples, _squares, _t, check_matrices, eye_of
 
 
@@ -36,11 +38,8 @@ def triangular_solution(call, A, B, *, upper, unitriangular=False):
             f"{B.shape_}"
         )
     x, a = call.out(B.shape_, B.dtype), A.contiguous()
-    x.copy_(B)
-    size, columns = B.shape_[-2:]
-    block = TRIANGULAR(a=a, x=x, size=size, columns=columns, upper=bool(upper), unit=bool(unitriangular))
-    count = product(B.shape_[:-2]) if x.numel_ else 0
-    call.launch("linalg.factor.solve_triangular", {"T": x.dtype.name}, block, (count, columns), size * size // 2)
+    copy_into(call, x, B)
+    triangular(call, a, x, upper, unitriangular)
     return x
 
 
@@ -60,11 +59,18 @@ def _lu_ref(A, *, pivot=True):
     for at in np.ndindex(*A.shape[:-2]):
         a = lu[at]
         for k in range(steps):
-            p = k + np.argmax(np.abs(a[k:, k]))
+            p = k + np.argmax(np.abs(a[k:, k].real) + np.abs(a[k:, k].imag))  # LAPACK's size of a complex number
             pivots[(*at, k)] = p + 1
             a[[k, p]] = a[[p, k]]
             a[k + 1 :, k] /= a[k, k]
             a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+    return lu, pivots
+
+
+def _complex_lu(a):
+    lu, pivots = _lu_ref(a)
+    if (np.diagonal(lu, axis1=-2, axis2=-1) == 0).any():
+        raise np.linalg.LinAlgError("singular matrix")
     return lu, pivots
 
 
@@ -81,8 +87,8 @@ def _lu_grad_samples(rng):
 
 
 @op(
-    dtypes=_WIDE, ref=_lu_ref, samples=_lu_samples, grad_samples=_lu_grad_samples, tolerance={"float32": (2e-3, 1e-4)},
-    outputs=("out", "pivots"), fields=("LU", "pivots"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_lu_ref, samples=_lu_samples, grad_samples=_lu_grad_samples,
+    tolerance={"float32": (2e-3, 1e-4)}, outputs=("out", "pivots"), fields=("LU", "pivots"),
 )  # fmt: skip
 def linalg_lu_factor(call, A, *, pivot: bool = True):
     """(LU, pivots int32) of A [..., M, N] by elimination: U on and above the diagonal, L (with ones there) below it.
@@ -94,15 +100,13 @@ def linalg_lu_factor(call, A, *, pivot: bool = True):
     if not pivot:
         raise NotImplementedError(f"`pivot` of `{call.op.name}` must be True: without exchanged rows, LU is not stable")
     rows, columns = A.shape_[-2:]
+    if A.dtype.kind == "c":
+        return call.lapack(_complex_lu, A)
     lu = call.out(A.shape_, A.dtype, overlap="same")
     if A.address != lu.address:
-        lu.copy_(A)
+        copy_into(call, lu, A)
     pivots = call.out((*A.shape_[:-2], min(rows, columns)), "int32", key="pivots")
-    count = product(A.shape_[:-2]) if lu.numel_ else 0
-    errors = {SINGULAR: f"`A` of `{call.op.name}` is singular: elimination found a column of zeros"}
-    work = rows * columns * min(rows, columns) // 2
-    call.launch("linalg.factor.lu_factor", {"T": A.dtype.name}, LU(a=lu, pivots=pivots, rows=rows, columns=columns),
-                count, work, errors)  # fmt: skip
+    factor(call, lu, pivots, {SINGULAR: f"`A` of `{call.op.name}` is singular: elimination found a column of zeros"})
     return lu, pivots
 
 
@@ -123,20 +127,42 @@ def _(f, g, out, pivots):
     inner = f.tril(f.matmul(_t(low), to_low), -1) + f.triu(f.matmul(to_up, _t(f.triu(square))))
     left = f.triangular_solution(_t(low), inner, upper=True, unitriangular=True)
     turned = f.cat([_t(f.triangular_solution(square, _t(left), upper=True)), *rest], -1 if columns > k else -2)
-    return rows_of(f, turned, np.argsort(order_of(pivots, rows), -1))
+    return f.exchange_rows(turned, pivots, True)
 
 
-def order_of(pivots, rows):
-    """The rows of A in the order in which elimination left them: an int64 array [..., rows]."""
-    pivots = np.array(pivots.tolist(), np.int64).reshape(pivots.shape_)
-    order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
-    for at in np.ndindex(*pivots.shape[:-1]):
-        for k, p in enumerate(pivots[at]):
-            order[(*at, k)], order[(*at, p - 1)] = order[(*at, p - 1)], order[(*at, k)]
-    return order
+def _exchange_ref(input, pivots, back=False):
+    x = input.copy()
+    for k, p in list(enumerate(pivots))[:: -1 if back else 1]:
+        x[[k, p - 1]] = x[[p - 1, k]]
+    return x
 
 
-def rows_of(f, x, order):
-    """The rows of matrices `x` in an order [..., rows]."""
-    index = np.broadcast_to(order[..., None], x.shape_)
-    return f.gather(x, -2, f.from_array(np.ascontiguousarray(index), x.device)) if x.numel_ else x
+def _exchange_samples(rng):
+    yield (rng.standard_normal((4, 3)), np.array([3, 2, 4, 4], np.int32)), {}
+    yield (rng.standard_normal((5, 40)), np.array([5, 3, 3], np.int32), True), {}
+
+
+@op(dtypes=(*_WIDE, *COMPLEX), ref=_exchange_ref, samples=_exchange_samples)
+def exchange_rows(call, input, pivots, back: bool = False):
+    """Matrices [..., N, K] with row k exchanged with row pivots[..., k] (counted from 1), for k = 0, 1, ...
+
+    That is what elimination did to the rows of A in `linalg_lu_factor`; `back` undoes it.
+    """
+    check_matrices(call, input, "input", square=False)
+    check_index(call, pivots, "pivots")
+    rows = input.shape_[-2]
+    if pivots.dtype.name != "int32" or pivots.shape_[:-1] != input.shape_[:-2] or pivots.shape_[-1] > rows:
+        raise ValueError(
+            f"`pivots` of `{call.op.name}` must be int32 [..., K] with K up to {rows} beside `input` {input.shape_}, "
+            f"got {pivots.dtype.name} {pivots.shape_}"
+        )
+    x, places = call.out(input.shape_, input.dtype, overlap="same"), pivots.contiguous()
+    if x.address != input.address:
+        copy_into(call, x, input)
+    exchange(call, x, places, back)
+    return x
+
+
+@exchange_rows.grad("input")
+def _(f, g, pivots, back):
+    return f.exchange_rows(g, pivots, not back)

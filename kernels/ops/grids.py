@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ._layout import check, product
+from ._layout import check, check_dim, product
 
 # ---- differences ---------------------------------------------------------------------------------
 
@@ -55,7 +55,9 @@ def gradient(f, input, *, spacing=None, dim=None, edge_order: int = 1):
     check(f, input, "input", integers=True)
     x = input if input.dtype.is_floating_point else input.to(dtype="float32")
     dims = range(len(x.shape_)) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
-    dims = [d % max(len(x.shape_), 1) for d in dims]
+    dims = [check_dim(d, len(x.shape_)) for d in dims]
+    if len(set(dims)) < len(dims):
+        raise ValueError(f"`dim` of `gradient` must name each dim once, got {dim}")
     if spacing is None or isinstance(spacing, (int, float)):
         spacing = [1.0 if spacing is None else spacing] * len(dims)
     elif hasattr(spacing, "strides_"):

@@ -14,10 +14,11 @@ from .decompositions import (
     _rectangles,
     _t,
     _well_conditioned,
+    adjoint_of,
     check_matrices,
     eye_of,
 )
-from .factors import _lu_ref, order_of, rows_of
+from .factors import _lu_ref
 
 
 def _together(f, *matrices):
@@ -125,27 +126,28 @@ def _lu_solve_samples(rng):
     yield (rng.standard_normal((3, 5)), lu, pivots), {"left": False}
 
 
-@composite(dtypes=_WIDE, ref=_lu_solve_ref, samples=_lu_solve_samples, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_lu_solve_ref, samples=_lu_solve_samples, tolerance=_TOLERANCE)
 def lu_solve(f, b, LU_data, LU_pivots, *, left: bool = True, adjoint: bool = False):
     """X with A X = b, for b [..., N, K] and the factors of A that `linalg_lu_factor` gives; batch dims broadcast.
 
-    `adjoint` solves A^T X = b, and `left=False` X A = b for b [..., K, N].
+    `adjoint` solves A^H X = b, and `left=False` X A = b for b [..., K, N].
     """
     check_matrices(f, LU_data, "LU_data")
     check_matrices(f, b, "b", square=False)
     if not left:
-        return _t(f.lu_solve(_t(b), LU_data, LU_pivots, adjoint=not adjoint)).contiguous()
+        turned = f.lu_solve(adjoint_of(f, b), LU_data, LU_pivots, adjoint=not adjoint)
+        return adjoint_of(f, turned).contiguous()
     _fits(f, LU_data, b)
     if LU_pivots.shape_ != LU_data.shape_[:-1]:
         raise ValueError(f"`LU_pivots` of `lu_solve` must have shape {LU_data.shape_[:-1]}, got {LU_pivots.shape_}")
     factors, b = _together(f, LU_data, b)
     pivots = f.rearrange(LU_pivots.expand(*factors.shape_[:-1]))
-    order = order_of(pivots, b.shape_[-2])
     if adjoint:
-        lower = f.triangular_solution(_t(factors), b, upper=False)
-        turned = f.triangular_solution(_t(factors), lower, upper=True, unitriangular=True)
-        return rows_of(f, turned, np.argsort(order, -1))
-    turned = rows_of(f, b, order)
+        factors = adjoint_of(f, factors)
+        lower = f.triangular_solution(factors, b, upper=False)
+        turned = f.triangular_solution(factors, lower, upper=True, unitriangular=True)
+        return f.exchange_rows(turned, pivots, True)
+    turned = f.exchange_rows(b, pivots)
     lower = f.triangular_solution(factors, turned, upper=False, unitriangular=True)
     return f.triangular_solution(factors, lower, upper=True)
 
@@ -156,7 +158,7 @@ def _linalg_lu_samples(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda LU, pivots, B: _lu_solve_ref(B, LU, pivots), samples=_linalg_lu_samples,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda LU, pivots, B: _lu_solve_ref(B, LU, pivots), samples=_linalg_lu_samples,
     tolerance=_TOLERANCE,
 )  # fmt: skip
 def linalg_lu_solve(f, LU, pivots, B, *, left: bool = True, adjoint: bool = False):
@@ -165,7 +167,7 @@ def linalg_lu_solve(f, LU, pivots, B, *, left: bool = True, adjoint: bool = Fals
 
 
 def _cholesky_solve_ref(B, L, upper=False):
-    return np.linalg.solve(L.T @ L if upper else L @ L.T, B)
+    return np.linalg.solve(L.conj().T @ L if upper else L @ L.conj().T, B)
 
 
 def _cholesky_samples(rng):
@@ -174,12 +176,12 @@ def _cholesky_samples(rng):
     yield (rng.standard_normal((4, 3)), low.T), {"upper": True}
 
 
-@composite(dtypes=_WIDE, ref=_cholesky_solve_ref, samples=_cholesky_samples, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_cholesky_solve_ref, samples=_cholesky_samples, tolerance=_TOLERANCE)
 def cholesky_solve(f, B, L, upper=False):
-    """X with A X = B [..., N, K], for A = L L^T with a Cholesky factor L [..., N, N] (`upper`: A = L^T L)."""
+    """X with A X = B [..., N, K], for A = L L^H with a Cholesky factor L [..., N, N] (`upper`: A = L^H L)."""
     check_matrices(f, L, "L")
     check_matrices(f, B, "B", square=False)
-    first, second = (_t(L), L) if upper else (L, _t(L))
+    first, second = (adjoint_of(f, L), L) if upper else (L, adjoint_of(f, L))
     return f.linalg_solve_triangular(second, f.linalg_solve_triangular(first, B, upper=False), upper=True)
 
 
@@ -189,11 +191,11 @@ def _factor_samples(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda L, upper=False: np.linalg.inv(L.T @ L if upper else L @ L.T), samples=_factor_samples,
-    tolerance=_TOLERANCE,
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda L, upper=False: _cholesky_solve_ref(np.eye(len(L)), L, upper),
+    samples=_factor_samples, tolerance=_TOLERANCE,
 )  # fmt: skip
 def cholesky_inverse(f, L, upper=False):
-    """The inverse of A = L L^T with a Cholesky factor L [..., N, N] (`upper`: A = L^T L)."""
+    """The inverse of A = L L^H with a Cholesky factor L [..., N, N] (`upper`: A = L^H L)."""
     check_matrices(f, L, "L")
     return f.cholesky_solve(eye_of(f, L, L.shape_[-1]).expand(*L.shape_), L, upper)
 
@@ -205,7 +207,8 @@ def _lstsq_ref(A, B, rcond=None, *, driver=None):
     s = np.linalg.svd(A, compute_uv=False)
     rank = (s > (max(m, n) * np.finfo(A.dtype).eps if rcond is None else rcond) * s.max(-1, keepdims=True)).sum(-1)
     known = driver in ("gelsd", "gelss")
-    left = ((A @ x - b) ** 2).sum(-2) if (known or driver == "gels") and m > n and (rank == n).all() else np.zeros(0)
+    full = (known or driver == "gels") and m > n and (rank == n).all()
+    left = (np.abs(A @ x - b) ** 2).sum(-2) if full else np.zeros(0)
     return (
         x[..., 0] if B.ndim == A.ndim - 1 else x,
         left,
@@ -228,8 +231,8 @@ def _lstsq_gels_samples(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=_lstsq_ref, samples=_lstsq_samples, grad_samples=_lstsq_gels_samples, tolerance=_TOLERANCE,
-    fields=("solution", "residuals", "rank", "singular_values"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_lstsq_ref, samples=_lstsq_samples, grad_samples=_lstsq_gels_samples,
+    tolerance=_TOLERANCE, fields=("solution", "residuals", "rank", "singular_values"),
 )  # fmt: skip
 def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
     """The X of least |A X - B|, and of those the smallest: (solution, residuals, rank, singular_values).
@@ -245,7 +248,7 @@ def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
         raise ValueError(f"`driver` of `{f.op.name}` must be 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}")
     vectors = len(B.shape_) == len(A.shape_) - 1
     b = B.unsqueeze(-1) if vectors else B
-    (m, n), empty = A.shape_[-2:], f.mul(B, 1.0).reshape(-1).narrow(0, 0, 0)
+    m, n = A.shape_[-2:]
     if len(b.shape_) < 2 or b.shape_[-2] != m:
         raise ValueError(f"`B` of `{f.op.name}` must have the {m} rows of `A`, got shape {B.shape_}")
     x = f.matmul(f.linalg_pinv(A, rtol=rcond), b)
@@ -253,10 +256,10 @@ def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
     rank = f.linalg_matrix_rank(A.detach(), rtol=rcond)
     known = driver in ("gelsd", "gelss")
     full = driver == "gels" or (known and all(r == n for r in np.ravel(rank.tolist())))
-    left = f.sum(f.square(f.matmul(A, x) - b), -2) if m > n and full else empty.clone()
+    left = f.sum(f.square(f.abs(f.matmul(A, x) - b)), -2) if m > n and full else values.new_zeros(0)
     solution = f.squeeze(x, -1).clone() if vectors else x
     rank = rank.new_zeros(0) if driver == "gels" else rank
-    return solution, left, rank, values if known else empty.clone()
+    return solution, left, rank, values if known else values.new_zeros(0)
 
 
 # ---- factors and products by their own names ---------------------------------------------------
@@ -281,7 +284,7 @@ def _lu_parts_samples(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=_lu_parts_ref, samples=_lu_parts_samples, tolerance={"float32": (2e-3, 1e-4)},
+    dtypes=(*_WIDE, *COMPLEX), ref=_lu_parts_ref, samples=_lu_parts_samples, tolerance={"float32": (2e-3, 1e-4)},
     fields=("P", "L", "U"),
 )  # fmt: skip
 def linalg_lu(f, A, *, pivot=True):
@@ -293,8 +296,8 @@ def linalg_lu(f, A, *, pivot=True):
     lu, pivots = f.linalg_lu_factor(A, pivot=pivot)
     m, k = A.shape_[-2], min(A.shape_[-2:])
     low = f.tril(lu.narrow(-1, 0, k), -1) + f.from_array(np.eye(m, k, dtype=A.dtype.numpy), A.device)
-    turned = rows_of(f, f.rearrange(eye_of(f, A, m).expand(*A.shape_[:-2], m, m)), order_of(pivots, m))
-    return _t(turned).contiguous(), low, f.triu(lu.narrow(-2, 0, k))
+    turned = f.exchange_rows(eye_of(f, A, m).expand(*A.shape_[:-2], m, m), pivots, True)
+    return turned, low, f.triu(lu.narrow(-2, 0, k))
 
 
 def _vecdot_samples(rng):

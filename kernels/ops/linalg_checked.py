@@ -1,11 +1,12 @@
 """Decompositions that say what failed in a number for each matrix instead of an error: `linalg_*_ex`; and L D L^T."""
 
+import functools
 import math
 
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import op
+from ..table.registry import COMPLEX, op
 from ._layout import check
 from .decompositions import _TOLERANCE, _WIDE, _squares, _well_conditioned, check_matrices, positive
 from .factors import _lu_ref
@@ -24,7 +25,7 @@ def _not_positive(a):
 def _zero_pivot(a):
     """The place of the first 0 on the diagonal of U, counted from 1."""
     with np.errstate(all="ignore"):
-        lu = _lu_ref(np.array(a, np.float64))[0]
+        lu = _lu_ref(np.array(a, np.complex128 if np.iscomplexobj(a) else np.float64))[0]
     zeros = np.flatnonzero(~(np.abs(np.diagonal(lu)) > 0))
     return int(zeros[0]) + 1 if len(zeros) else 0
 
@@ -47,7 +48,7 @@ def _checked(f, compute, A, others, place, check_errors):
             found.append(as_tuple(compute(*own)))
             codes.append(0)
         except ValueError:
-            nan = lambda x: x * math.nan if x.dtype.is_floating_point else x
+            nan = lambda x: x * math.nan if x.dtype.differentiable else x
             found.append(tuple(nan(x) for x in as_tuple(compute(eye, *own[1:]))))
             codes.append(place(np.array(own[0].tolist())))
     results = [f.stack(list(part)).reshape(*batch, *part[0].shape_) for part in zip(*found)]
@@ -63,8 +64,9 @@ def _no_info(function, count=1):
 
 
 @composite(
-    dtypes=_WIDE, ref=_no_info(np.linalg.inv), samples=_squares, tolerance=_TOLERANCE, fields=("inverse", "info")
-)
+    dtypes=(*_WIDE, *COMPLEX), ref=_no_info(np.linalg.inv), samples=_squares, tolerance=_TOLERANCE,
+    fields=("inverse", "info"),
+)  # fmt: skip
 def linalg_inv_ex(f, A, *, check_errors: bool = False):
     """(inverse, info) of A [..., N, N]: info [...] is 0, or the place of a 0 on the diagonal of U in A = P L U, counted
     from 1, and the inverse NaN; with `check_errors`, that is a ValueError.
@@ -73,7 +75,10 @@ def linalg_inv_ex(f, A, *, check_errors: bool = False):
     return _checked(f, f.linalg_inv, A, (), _zero_pivot, check_errors)
 
 
-@composite(dtypes=_WIDE, ref=_no_info(np.linalg.cholesky), samples=positive, tolerance=_TOLERANCE, fields=("L", "info"))
+@composite(
+    dtypes=(*_WIDE, *COMPLEX), ref=_no_info(np.linalg.cholesky), samples=positive, tolerance=_TOLERANCE,
+    fields=("L", "info"),
+)  # fmt: skip
 def linalg_cholesky_ex(f, A, *, upper: bool = False, check_errors: bool = False):
     """(L, info) of `linalg_cholesky`: info [...] is 0, or the order of the first leading minor of A that is not
     positive, and L NaN; with `check_errors`, that is a ValueError.
@@ -88,7 +93,7 @@ def _system_samples(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=_no_info(np.linalg.solve), samples=_system_samples, tolerance=_TOLERANCE,
+    dtypes=(*_WIDE, *COMPLEX), ref=_no_info(np.linalg.solve), samples=_system_samples, tolerance=_TOLERANCE,
     fields=("result", "info"),
 )  # fmt: skip
 def linalg_solve_ex(f, A, B, *, left: bool = True, check_errors: bool = False):
@@ -105,7 +110,7 @@ def linalg_solve_ex(f, A, B, *, left: bool = True, check_errors: bool = False):
 
 
 @composite(
-    dtypes=_WIDE, ref=_no_info(_lu_ref, 2), samples=_squares, tolerance={"float32": (2e-3, 1e-4)},
+    dtypes=(*_WIDE, *COMPLEX), ref=_no_info(_lu_ref, 2), samples=_squares, tolerance={"float32": (2e-3, 1e-4)},
     fields=("LU", "pivots", "info"),
 )  # fmt: skip
 def linalg_lu_factor_ex(f, A, *, pivot: bool = True, check_errors: bool = False):
@@ -119,15 +124,24 @@ def linalg_lu_factor_ex(f, A, *, pivot: bool = True, check_errors: bool = False)
 _ALPHA = (1 + math.sqrt(17)) / 8  # balances the growth of a step of one and of two (Bunch and Kaufman, 1977)
 
 
-def _ldl_one(a):
-    """LD, pivots and info of one symmetric matrix, of which the lower triangle is read, with Bunch and Kaufman's
+def _magnitude(x):
+    """LAPACK's size of a complex number."""
+    return np.abs(x.real) + np.abs(x.imag)
+
+
+def _turned(x, hermitian):
+    return x.conj().T if hermitian else x.T
+
+
+def _ldl_one(a, hermitian):
+    """LD, pivots and info of one symmetric or Hermitian matrix, whose lower triangle is read, with Bunch and Kaufman's
     pivots: a negative one twice marks a 2 x 2 block of D.
     """
     n, pivots, info, k = len(a), np.zeros(len(a), np.int32), 0, 0
-    whole = np.tril(a) + np.tril(a, -1).T
+    whole = np.tril(a) + _turned(np.tril(a, -1), hermitian)
     while k < n:
         at, step = k, 1
-        size, below = abs(whole[k, k]), np.abs(whole[k + 1 :, k])
+        size, below = _magnitude(whole[k, k]), _magnitude(whole[k + 1 :, k])
         largest = below.max(initial=0)
         if max(size, largest) == 0:
             info = info or k + 1
@@ -136,26 +150,26 @@ def _ldl_one(a):
             continue
         if size < _ALPHA * largest:
             row = k + 1 + int(below.argmax())
-            rest = np.abs(np.delete(whole[row, k:], row - k)).max(initial=0)
+            rest = _magnitude(np.delete(whole[row, k:], row - k)).max(initial=0)
             if size * rest < _ALPHA * largest * largest:
                 at = row
-                step = 1 if abs(whole[row, row]) >= _ALPHA * rest else 2
+                step = 1 if _magnitude(whole[row, row]) >= _ALPHA * rest else 2
         last = k + step - 1
         whole[k:, [last, at]] = whole[k:, [at, last]]
         whole[[last, at], k:] = whole[[at, last], k:]
         block = whole[k : last + 1, k : last + 1]
         rows = whole[last + 1 :, k : last + 1].copy()
-        factors = np.linalg.solve(block, rows.T).T
-        whole[last + 1 :, last + 1 :] -= factors @ rows.T
+        factors = np.linalg.solve(block.T, rows.T).T
+        whole[last + 1 :, last + 1 :] -= factors @ _turned(rows, hermitian)
         whole[last + 1 :, k : last + 1] = factors
         pivots[k : last + 1] = at + 1 if step == 1 else -(at + 1)
         k = last + 1
     return np.tril(whole), pivots, info
 
 
-def _ldl_ref(A):
+def _ldl_ref(A, hermitian=False):
     batch = A.shape[:-2]
-    found = [_ldl_one(A[at]) for at in np.ndindex(*batch)]
+    found = [_ldl_one(A[at], hermitian) for at in np.ndindex(*batch)]
     return (
         np.array([x for x, _, _ in found], A.dtype).reshape(A.shape),
         np.array([p for _, p, _ in found], np.int32).reshape(A.shape[:-1]),
@@ -170,24 +184,25 @@ def _symmetric(rng):
 
 
 @op(
-    dtypes=_WIDE, ref=_ldl_ref, samples=_symmetric, tolerance={"float32": (2e-3, 1e-3)}, gradient="missing",
-    outputs=("out", "pivots", "info"), fields=("LD", "pivots", "info"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_ldl_ref, samples=_symmetric, tolerance={"float32": (2e-3, 1e-3)},
+    gradient="missing", outputs=("out", "pivots", "info"), fields=("LD", "pivots", "info"),
 )  # fmt: skip
 def linalg_ldl_factor_ex(call, A, *, hermitian: bool = False, check_errors: bool = False):
     """(LD, pivots, info) of `linalg_ldl_factor`; info [...] is 0, or the place of a 0 on the diagonal of D, from 1."""
     check_matrices(call, A)
-    LD, pivots, info = call.lapack(_ldl_ref, A)
+    LD, pivots, info = call.lapack(lambda a: _ldl_ref(a, hermitian), A)
     if check_errors and any(np.ravel(info.tolist())):
         raise ValueError(f"`A` of `{call.op.name}` is singular: D has a 0 on its diagonal")
     return LD, pivots, info
 
 
 @composite(
-    dtypes=_WIDE, ref=lambda A: _ldl_ref(A)[:2], samples=_symmetric, tolerance={"float32": (2e-3, 1e-3)},
+    dtypes=(*_WIDE, *COMPLEX), ref=lambda A: _ldl_ref(A)[:2], samples=_symmetric, tolerance={"float32": (2e-3, 1e-3)},
     gradient="missing", fields=("LD", "pivots"),
 )  # fmt: skip
 def linalg_ldl_factor(f, A, *, hermitian: bool = False):
-    """(LD, pivots int32) of symmetric A [..., N, N] = P L D L^T P^T, of which the lower triangle is read.
+    """(LD, pivots int32) of symmetric A [..., N, N] = P L D L^T P^T, or with `hermitian` P L D L^H P^T, of which the
+    lower triangle is read.
 
     D, with blocks of 1 x 1 and 2 x 2 on its diagonal, and L below it stand in LD. Row k was exchanged with row
     pivots[k], counted from 1; where two that follow are negative, they are a block, whose second row was exchanged.
@@ -195,7 +210,7 @@ def linalg_ldl_factor(f, A, *, hermitian: bool = False):
     return tuple(f.linalg_ldl_factor_ex(A, hermitian=hermitian, check_errors=True))[:2]
 
 
-def _ldl_solve_one(ld, pivots, b):
+def _ldl_solve_one(ld, pivots, b, hermitian):
     n, d, k = len(ld), np.diag(np.diagonal(ld)), 0
     low = np.tril(ld, -1) + np.eye(n)
     moves = []
@@ -203,7 +218,8 @@ def _ldl_solve_one(ld, pivots, b):
         step = 1 if pivots[k] > 0 else 2
         last, at = k + step - 1, abs(pivots[k]) - 1
         if step == 2:
-            d[last, k] = d[k, last] = ld[last, k]
+            d[last, k] = ld[last, k]
+            d[k, last] = np.conj(ld[last, k]) if hermitian else ld[last, k]
             low[last, k] = 0
         moves.append((k, last, at))
         k = last + 1
@@ -214,7 +230,7 @@ def _ldl_solve_one(ld, pivots, b):
         x[last + 1 :] -= low[last + 1 :, k : last + 1] @ x[k : last + 1]
     x = np.linalg.solve(d, x)
     for k, last, at in reversed(moves):
-        x[k : last + 1] -= low[last + 1 :, k : last + 1].T @ x[last + 1 :]
+        x[k : last + 1] -= _turned(low[last + 1 :, k : last + 1], hermitian) @ x[last + 1 :]
         x[[last, at]] = x[[at, last]]
     return x
 
@@ -223,7 +239,7 @@ def _ldl_solve_ref(LD, pivots, B, *, hermitian=False):
     batch = np.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     LD, B = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (LD, B))
     pivots = np.broadcast_to(pivots, (*batch, pivots.shape[-1]))
-    found = [_ldl_solve_one(LD[at], pivots[at], B[at]) for at in np.ndindex(*batch)]
+    found = [_ldl_solve_one(LD[at], pivots[at], B[at], hermitian) for at in np.ndindex(*batch)]
     return np.array(found, B.dtype).reshape(*batch, *B.shape[-2:])
 
 
@@ -232,7 +248,7 @@ def _ldl_solve_samples(rng):
         yield (*_ldl_ref(a)[:2], rng.standard_normal((*a.shape[:-1], 3))), {}
 
 
-@op(dtypes=_WIDE, ref=_ldl_solve_ref, samples=_ldl_solve_samples, tolerance={"float32": (5e-3, 2e-3)})
+@op(dtypes=(*_WIDE, *COMPLEX), ref=_ldl_solve_ref, samples=_ldl_solve_samples, tolerance={"float32": (5e-3, 2e-3)})
 def linalg_ldl_solve(call, LD, pivots, B, *, hermitian: bool = False):
     """X [..., N, K] with A X = B, for what `linalg_ldl_factor` gives of A; batch dims broadcast. The derivative is that
     by B.
@@ -244,9 +260,10 @@ def linalg_ldl_solve(call, LD, pivots, B, *, hermitian: bool = False):
             f"`LD` [..., N, N], `pivots` [..., N] and `B` [..., N, K] of `{call.op.name}` must match, got {LD.shape_}, "
             f"{pivots.shape_} and {B.shape_} {B.dtype.name}"
         )
-    return call.lapack(_ldl_solve_ref, LD, pivots, B)
+    return call.lapack(functools.partial(_ldl_solve_ref, hermitian=hermitian), LD, pivots, B)
 
 
 @linalg_ldl_solve.grad("B")
-def _(f, g, LD, pivots, B):
-    return f.sum_to_size(f.linalg_ldl_solve(LD, pivots, g), B.shape_)
+def _(f, g, LD, pivots, B, hermitian):
+    turned = f.conj(LD) if hermitian and LD.dtype.kind == "c" else LD  # of A^T
+    return f.sum_to_size(f.linalg_ldl_solve(turned, pivots, g, hermitian=hermitian), B.shape_)

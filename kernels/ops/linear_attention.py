@@ -295,3 +295,56 @@ def mamba_selective_scan(f, x, dt, b, c, a_log, d, gate, dt_bias, state):
     if not state.tracked:
         state.copy_(final.detach().to(dtype=state.dtype))
     return ((y + d * x32) * f.silu(gate)).to(dtype=x.dtype)
+
+
+# ---- RWKV --------------------------------------------------------------------------------------
+
+
+def _rwkv5_ref(receptance, key, value, time_decay, time_faaaa, state):
+    batch, length, _ = key.shape
+    heads, size = time_decay.shape
+    r, k, v = (x.reshape(batch, length, heads, size) for x in (receptance, key, value))
+    h, w, y = state[:batch].copy(), np.exp(-np.exp(time_decay))[..., None], np.zeros(r.shape)
+    for t in range(length):
+        pair = k[:, t, :, :, None] * v[:, t, :, None]
+        y[:, t] = np.einsum("bhi,bhij->bhj", r[:, t], time_faaaa[..., None] * pair + h)
+        h = pair + w * h
+    return y.reshape(key.shape)
+
+
+def _rwkv5_samples(rng):
+    for batch, length, heads, size in ((1, 5, 2, 4), (2, 1, 1, 8)):
+        tokens = tuple(rng.standard_normal((batch, length, heads * size)) for _ in range(3))
+        of_heads = tuple(rng.standard_normal((heads, size)) for _ in range(2))
+        yield (*tokens, *of_heads, rng.standard_normal((batch, heads, size, size))), {}
+
+
+@composite(ref=_rwkv5_ref, samples=_rwkv5_samples, tolerance=_SUMS)
+def rwkv5_wkv(f, receptance, key, value, time_decay, time_faaaa, state):
+    """The time mixing of RWKV-5 (arXiv 2404.05892): y_t = r_t (u k_t^T v_t + S), then S = k_t^T v_t + w S, [B, T, H D].
+
+    `receptance`, `key`, `value` [B, T, H D]; `time_faaaa` [H, D] is u, and w = exp(-exp(`time_decay`)) [H, D]. `state`
+    [B or more, H, D, D] (float32) is S at the beginning, and is overwritten by that at the end, unless a gradient of it
+    is wanted.
+    """
+    for name, x in (("receptance", receptance), ("key", key), ("value", value)):
+        check(f, x, name)
+        if x.shape_ != key.shape_ or len(x.shape_) != 3:
+            raise ValueError(f"`{name}` of `rwkv5_wkv` must be [B, T, H D] as `key` {key.shape_}, got {x.shape_}")
+    (batch, length, hidden), shape = key.shape_, time_decay.shape_
+    square = state.shape_[1:] == (*shape, shape[-1]) and state.shape_[0] >= batch
+    if len(shape) != 2 or time_faaaa.shape_ != shape or shape[0] * shape[1] != hidden or not square:
+        raise ValueError(
+            f"`time_decay`, `time_faaaa` [H, D] and `state` [B, H, D, D] of `rwkv5_wkv` must fit `key` {key.shape_}, "
+            f"got {shape}, {time_faaaa.shape_} and {state.shape_}"
+        )
+    r, k, v, decay, first, h = _wide(receptance, key, value, time_decay, time_faaaa, state.narrow(0, 0, batch))
+    r, k, v = (x.reshape(batch, length, *shape) for x in (r, k, v))
+    keep, first, outs = f.exp(f.neg(f.exp(decay))).unsqueeze(-1), first.unsqueeze(-1), []
+    for t in range(length):
+        pair = k.select(1, t).unsqueeze(-1) * v.select(1, t).unsqueeze(-2)
+        outs.append(f.matmul(r.select(1, t).unsqueeze(-2), first * pair + h).reshape(batch, hidden))
+        h = pair + keep * h
+    if not state.tracked:
+        state.narrow(0, 0, batch).copy_(h.detach().to(dtype=state.dtype))
+    return (f.stack(outs, 1) if outs else f.mul(key, 1.0)).to(dtype=key.dtype)

@@ -19,7 +19,7 @@ from .decompositions import (
     eye_of,
     positive,
 )
-from .factors import _lu_ref, order_of, rows_of
+from .factors import _lu_ref
 
 
 def _logdet_ref(input):
@@ -234,7 +234,7 @@ def _unpack_samples(rng):
         yield _lu_ref(rng.standard_normal(shape)), {}
 
 
-@composite(dtypes=_WIDE, ref=_unpack_ref, samples=_unpack_samples, fields=("P", "L", "U"))
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_unpack_ref, samples=_unpack_samples, fields=("P", "L", "U"))
 def lu_unpack(f, LU_data, LU_pivots, unpack_data: bool = True, unpack_pivots: bool = True):
     """(P, L, U) of the factors that `linalg_lu_factor` gives of A = P L U; what is not unpacked is an empty tensor."""
     check_matrices(f, LU_data, "LU_data", square=False)
@@ -249,8 +249,7 @@ def lu_unpack(f, LU_data, LU_pivots, unpack_data: bool = True, unpack_pivots: bo
         )
         up = f.triu(LU_data.narrow(-2, 0, k))
     if unpack_pivots:
-        eye = f.rearrange(eye_of(f, LU_data, m).expand(*LU_data.shape_[:-2], m, m))
-        turned = _t(rows_of(f, eye, order_of(LU_pivots, m))).contiguous()
+        turned = f.exchange_rows(eye_of(f, LU_data, m).expand(*LU_data.shape_[:-2], m, m), LU_pivots, True)
     return turned, low, up
 
 
@@ -268,7 +267,7 @@ def _old_triangular_samples(rng):
 
 
 @composite(
-    dtypes=_WIDE, ref=_old_triangular_ref, samples=_old_triangular_samples, tolerance=_TOLERANCE,
+    dtypes=(*_WIDE, *COMPLEX), ref=_old_triangular_ref, samples=_old_triangular_samples, tolerance=_TOLERANCE,
     fields=("solution", "cloned_coefficient"),
 )  # fmt: skip
 def triangular_solve(f, b, A, upper: bool = True, transpose: bool = False, unitriangular: bool = False):

@@ -461,11 +461,12 @@ def bincount(f, input, weights=None, minlength: int = 0):
         raise ValueError(f"`weights` of `bincount` must have the shape of `input` {input.shape_}, got {weights.shape_}")
     index, bins = input.to(dtype="int64"), minlength
     if input.numel_:
-        if f.amin(index).item() < 0:
+        low, high = f.aminmax(index)
+        if low.item() < 0:
             raise ValueError("`input` of `bincount` must not hold negative numbers")
-        bins = max(bins, f.amax(index).item() + 1)
+        bins = max(bins, high.item() + 1)
     if weights is None:
-        return f.scatter_add(index.new_zeros(bins), 0, index, index.new_ones(index.shape_))
+        return f.scatter_add(index.new_zeros(bins), 0, index, index.new_ones(()).expand(index.shape_))
     wide = weights if weights.dtype.name == "float32" else weights.to(dtype="float64")
     return f.scatter_add(wide.new_zeros(bins), 0, index, wide)
 

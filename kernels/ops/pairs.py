@@ -12,7 +12,7 @@ from .special import narrowed_to, wider
 # ---- signs and fractions -----------------------------------------------------------------------
 
 
-@elementwise(ref=np.sign, dtypes=NUMBERS)
+@elementwise(ref=lambda x: x if x.dtype == bool else np.sign(x), dtypes=ALL)
 def sign(input):
     """1, -1 or 0: the sign of each element, 0 for NaN."""
     zero = m.where(input != 0, 0, input) + 0
@@ -109,7 +109,7 @@ def heaviside(input, values):
 # ---- extremes and integers -----------------------------------------------------------------------
 
 
-@elementwise(ref=np.fmax, dtypes=NUMBERS)
+@elementwise(ref=np.fmax, dtypes=ALL)
 def fmax(input, other):
     """The larger of two elements, or the one that is not NaN."""
     return m.where((other != other) | (input >= other), input, other)
@@ -125,7 +125,7 @@ def _(g, input, other):
     return m.where((other != other) | (input >= other), 0.0, g)
 
 
-@elementwise(ref=np.fmin, dtypes=NUMBERS)
+@elementwise(ref=np.fmin, dtypes=ALL)
 def fmin(input, other):
     """The smaller of two elements, or the one that is not NaN."""
     return m.where((other != other) | (input <= other), input, other)
@@ -172,7 +172,7 @@ def _(g, input, other):
 def logaddexp2(input, other):
     """log2(2^input + 2^other), without overflow."""
     top, d = m.maximum(input, other), m.abs(input - other)
-    return m.where(input == other, top + 1.0, top + 1.4426950408889634 * m.log1p(m.exp2(-d)))
+    return m.where(input == other, top + 1.0, top + 1.4426950408889634 * m.log1p(m.exp(-0.6931471805599453 * d)))
 
 
 @logaddexp2.grad("input", "other")
@@ -308,7 +308,7 @@ def isreal(f, input):
     """Where elements have no imaginary part: everywhere, of real numbers."""
     if input.dtype.kind == "c":
         return f.eq(f.imag(input), 0)
-    return f.logical_or(f.eq(input, input), f.ne(input, input))
+    return input.new_full(input.shape_, True, dtype="bool")
 
 
 def _isclose_samples(rng):
@@ -343,12 +343,21 @@ def allclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_na
     return bool(f.all(f.isclose(input, other, rtol, atol, equal_nan)))
 
 
+_FIRST = 1024  # elements that `equal` looks at before the others
+
+
 @composite(dtypes=ANY, ref=np.array_equal, samples=None, gradient=None)
 def equal(f, input, other):
     """Whether two tensors have the same shape and elements: a Python bool."""
     check(f, input, "input")
     check(f, other, "other")
-    return input.shape_ == other.shape_ and bool(f.all(f.eq(input, other)))
+    if input.shape_ != other.shape_:
+        return False
+    if input.numel_ > 2 * _FIRST and input.contiguous_ and other.contiguous_:  # most of those that differ do so early
+        a, b = input.view(-1), other.view(-1)
+        if not f.all(f.eq(a.narrow(0, 0, _FIRST), b.narrow(0, 0, _FIRST))):
+            return False
+    return bool(f.all(f.eq(input, other)))
 
 
 def _nan_to_num_samples(rng):
@@ -365,6 +374,8 @@ def nan_to_num(f, input, nan=0.0, posinf=None, neginf=None):
     most = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
     top = most.get(input.dtype.name, 1.7976931348623157e308)
     y = f.where(f.ne(input, input), 0.0 if nan is None else nan, input)
+    if posinf is None and neginf is None:
+        return f.clamp(y, -top, top)
     y = f.where(f.eq(input, np.inf), top if posinf is None else posinf, y)
     return f.where(f.eq(input, -np.inf), -top if neginf is None else neginf, y)
 
@@ -411,17 +422,15 @@ def frexp(f, input):
     check(f, input, "input")
     x = wider(input)
     bits, most, kind = (23, 255, "int32") if x.dtype.itemsize == 4 else (52, 2047, "int64")
-    tiny = f.lt(f.abs(x.detach()), 2.0 ** (2 - most // 2))  # subnormal numbers grow first
-    grown = f.where(tiny, f.mul(x.detach(), 2.0**bits), x.detach()).contiguous()
-    stored = grown.view(tiny.to(dtype=kind).dtype)
+    bias = most // 2 - 1
+    tiny = f.logical_and(f.lt(f.abs(x.detach()), 2.0 ** (29 - bias)), f.ne(x.detach(), 0.0))
+    grown = f.where(tiny, f.mul(x, 4.0**bits), x)  # so that the steps below meet no subnormal numbers
+    stored = grown.detach().contiguous().view(x.new_empty(0, dtype=kind).dtype)
     stored = f.bitwise_and(f.bitwise_right_shift(stored, bits), most)
-    plain = f.logical_and(f.ne(stored, 0), f.ne(stored, most))
-    exponent = f.sub(stored, f.where(tiny, most // 2 - 1 + bits, most // 2 - 1))
-    exponent = f.where(plain, exponent, 0)
-    half = f.trunc_divide(exponent, 2)
-    mantissa = x
-    for part in (half, f.sub(exponent, half)):
-        mantissa = f.mul(mantissa, f.exp2(f.neg(part).to(dtype=x.dtype)))
+    stored = f.where(f.logical_and(f.ne(stored, 0), f.ne(stored, most)), stored, bias)
+    scale = f.bitwise_left_shift(f.rsub(stored, most), bits).view(x.dtype)  # 4 * 2^(bias - stored)
+    mantissa = f.mul(f.mul(grown, 0.25), scale)
+    exponent = f.sub(stored, f.where(tiny, bias + 2 * bits, bias))
     return mantissa.to(dtype=input.dtype), exponent.to(dtype="int32")
 
 

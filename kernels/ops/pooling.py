@@ -9,13 +9,16 @@ import itertools
 import numpy as np
 
 from ..problems.pooling import Pool
+from ..problems.reduce import Reduce
 from ..problems.window import Window
 from ..table.registry import op
 from ._layout import check, product
 from ._window import count_windows, integers, read_window
+from .reduce import mean
 
 _TOLERANCE = {"bfloat16": (1e-2, 1e-3)}
 _SPACE = {1: "L", 2: "H, W", 3: "D, H, W"}
+_LARGE = 64  # elements of a cell from which a mean is a reduction of dims
 _SIZES = {1: "an integer", 2: "an integer or two", 3: "an integer or three"}
 
 
@@ -409,6 +412,19 @@ def _cells(call, output_size, size):
     return integers(call, values, "output_size", dims, 1)
 
 
+def _equal(size, cells):
+    """Whether cells of one size make up a plane."""
+    return all(n and length % n == 0 for length, n in zip(size, cells))
+
+
+def _cell_means(call, x, y, lead, size, cells):
+    """Means of equal cells are those of dims (4096 cells of 256: 30 us, by windows 270)."""
+    shape = (*lead, *[k for length, n in zip(size, cells) for k in (n, length // n)])
+    strides = tuple(product(shape[d + 1 :]) for d in range(len(shape)))
+    call.run(Reduce(mean.rule, x.dtype.name, shape, strides, tuple(range(len(lead) + 1, len(shape), 2))), x=x, y=y)
+    return y
+
+
 def _adaptive_pools(dims):
     @_declare(
         "adaptive_avg_pool",
@@ -427,6 +443,9 @@ def _adaptive_pools(dims):
         y = call.out((*lead, *_cells(call, output_size, size)), input.dtype)
         if call.training:
             call.save(size=input.shape_)
+        cells = y.shape_[len(lead) :]
+        if product(size) >= _LARGE * product(cells) and _equal(size, cells):
+            return _cell_means(call, input.contiguous(), y, lead, size, cells)
         call.run(_problem("mean", input, y, dims), x=input.contiguous(), y=y)
         return y
 

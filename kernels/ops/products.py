@@ -138,6 +138,10 @@ def addmv(f, input, mat, vec, *, beta: complex = 1, alpha: complex = 1):
 @_product(_sum_of(np.outer), (7, 5), (7,), (5,))
 def addr(f, input, vec1, vec2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * outer(vec1, vec2)."""
+    if input.dtype is vec1.dtype is vec2.dtype and input.dtype.is_floating_point and beta == 1:
+        _dims(f, vec1, "vec1", 1)
+        _dims(f, vec2, "vec2", 1)
+        return f.addcmul(input.expand(vec1.numel_, vec2.numel_), vec1.unsqueeze(1), vec2, alpha)  # in one pass
     return _added(f, input, f.outer(vec1, vec2), beta, alpha)
 
 
@@ -245,7 +249,7 @@ def _equation(equation, shapes):
             raise ValueError(
                 f"`equation` {equation!r} of `einsum` may hold letters, one '...' for each operand, ',' and '->'"
             )
-        spread = most if ndim is None else ndim - len(letters)
+        spread = most * ("..." in term) if ndim is None else ndim - len(letters)
         if spread < 0 or (spread and "..." not in term):
             raise ValueError(f"`equation` {equation!r} of `einsum` names other dims than an operand of {ndim} dims has")
         before, dots, after = term.partition("...")
@@ -278,7 +282,7 @@ def _einsum_samples(rng):
 def einsum(f, equation, *operands):
     """Sums of products over named dims, by Einstein's convention: `einsum("bij,bjk->bik", a, b)`.
 
-    Each operand's dims have letters, `...` stands for dims that broadcast. Names that the result does not have are
+    Each operand's dims have letters, `...` stands for dims that broadcast. What the result does not name is
     summed over; without `->` it has those that stand once, in alphabetical order. Contracted from the left.
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):

@@ -3,6 +3,7 @@
 These two are the kernels, on float32 and float64; what InfiniCore calls is written with them (`linear_attention.py`).
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..blocks.recurrent import (
 )
 from ..table.registry import FLOATS, op
 from ._layout import check, check_index, product
+from .recurrent_steps import delta_gradients, selective_gradients
 
 _WIDE = ("float32", "float64")
 _SUMS = {"float32": (2e-4, 2e-5), "float64": (1e-10, 1e-10)}
@@ -48,11 +50,6 @@ def _integers(call, name, x, size):
 
 def _wanted(need, **gradients):
     return tuple(gradient if name in need else None for name, gradient in gradients.items())
-
-
-def _once(create_graph, name):
-    if create_graph:
-        raise NotImplementedError(f"`{name}` has no derivative of its derivative: leave `create_graph` out")
 
 
 # ---- delta rule --------------------------------------------------------------------------------
@@ -162,9 +159,9 @@ def delta_rule(call, q, k, v, decay, beta, state, cu_seqlens=None, index=None):
 
 @delta_rule.grad("q", "k", "v", "decay", "beta", "state")
 def _(f, g, g_final, q, k, v, decay, beta, state, cu_seqlens, index, need, create_graph):
-    _once(create_graph, "delta_rule")
     g = f.mul(v, 0.0) if g is None else g
-    found = f.delta_rule_backward(g, q, k, v, decay, beta, state, cu_seqlens, index, g_final)
+    gradients = functools.partial(delta_gradients, f) if create_graph else f.delta_rule_backward
+    found = gradients(g, q, k, v, decay, beta, state, cu_seqlens, index, g_final)
     return _wanted(need, **dict(zip(("q", "k", "v", "decay", "beta", "state"), found)))
 
 
@@ -250,9 +247,11 @@ def selective_scan(call, x, dt, a, b, c, state):
 
 @selective_scan.grad("x", "dt", "a", "b", "c", "state")
 def _(f, g, g_final, x, dt, a, b, c, state, need, create_graph):
-    _once(create_graph, "selective_scan")
     g = f.mul(x, 0.0) if g is None else g
-    found = f.selective_scan_backward(g, x, dt, a, b, c, state, g_final)
+    if create_graph:
+        found = selective_gradients(f, g, g_final, x, dt, a, b, c, state)
+    else:
+        found = f.selective_scan_backward(g, x, dt, a, b, c, state, g_final)
     return _wanted(need, **dict(zip(("x", "dt", "a", "b", "c", "state"), found)))
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import alias, op
+from ..table.registry import COMPLEX, alias, op
 from ._layout import check
-from .decompositions import _TOLERANCE, _WIDE, _rectangles, _t, check_matrices
+from .decompositions import _TOLERANCE, _WIDE, _rectangles, adjoint_of, check_matrices
 
 
 def _geqrf_ref(A):
@@ -18,26 +18,27 @@ def _geqrf_ref(A):
 
 
 @op(
-    dtypes=_WIDE, ref=_geqrf_ref, samples=_rectangles, tolerance=_TOLERANCE, outputs=("out", "tau"),
+    dtypes=(*_WIDE, *COMPLEX), ref=_geqrf_ref, samples=_rectangles, tolerance=_TOLERANCE, outputs=("out", "tau"),
     fields=("a", "tau"), gradient="missing",
 )  # fmt: skip
 def geqrf(call, input):
     """(a, tau) of the QR decomposition of `input` [..., M, N] as LAPACK keeps it.
 
     R stands on and above the diagonal of `a`; column i below it, with a 1 on it, is v of the reflection
-    I - tau[i] v v^T. `linalg_householder_product` and `ormqr` make Q of them.
+    I - tau[i] v v^H. `linalg_householder_product` and `ormqr` make Q of them.
     """
     check_matrices(call, input, "input", square=False)
     return call.lapack(_geqrf_ref, input)
 
 
 def _reflected(f, A, tau, other, backwards):
-    """H_1 ... H_k times `other`, or with `backwards` H_k ... H_1 times it."""
+    """H_1 ... H_k times `other`, or with `backwards` its adjoint, H_k^H ... H_1^H, times it."""
     m, k = A.shape_[-2], tau.shape_[-1]
     columns = f.tril(A, -1) + f.from_array(np.eye(m, A.shape_[-1], dtype=A.dtype.numpy), A.device)
+    tau = f.conj(tau) if backwards and tau.dtype.kind == "c" else tau
     for i in range(k) if backwards else reversed(range(k)):
         v = columns.narrow(-1, i, 1)
-        other = other - f.matmul(v * tau.narrow(-1, i, 1).unsqueeze(-1), f.matmul(_t(v), other))
+        other = other - f.matmul(v * tau.narrow(-1, i, 1).unsqueeze(-1), f.matmul(adjoint_of(f, v), other))
     return other
 
 
@@ -56,7 +57,7 @@ def _product_ref(A, tau):
     q = np.broadcast_to(np.eye(m), (*A.shape[:-2], m, m))
     for i in range(tau.shape[-1]):
         v = np.tril(A, -1)[..., i] + np.eye(m, n)[:, i]
-        q = q - tau[..., i, None, None] * (q @ v[..., None]) * v[..., None, :]
+        q = q - tau[..., i, None, None] * (q @ v[..., None]) * v[..., None, :].conj()
     return q[..., :n]
 
 
@@ -65,7 +66,7 @@ def _reflections(rng):
         yield _geqrf_ref(rng.standard_normal(shape)), {}
 
 
-@composite(dtypes=_WIDE, ref=_product_ref, samples=_reflections, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_product_ref, samples=_reflections, tolerance=_TOLERANCE)
 def linalg_householder_product(f, A, tau):
     """The first N columns [..., M, N] of the product of the reflections in A [..., M, N], M >= N, with `tau` [..., K]:
     Q, where they are from `geqrf`.
@@ -84,7 +85,7 @@ def _ormqr_ref(input, tau, other, left=True, transpose=False):
     m = input.shape[-2]
     square = np.concatenate([input, np.zeros((*input.shape[:-1], m))], -1)[..., :m]
     q = _product_ref(square, tau)
-    q = q.swapaxes(-1, -2) if transpose else q
+    q = q.conj().swapaxes(-1, -2) if transpose else q
     return q @ other if left else other @ q
 
 
@@ -96,10 +97,10 @@ def _ormqr_samples(rng):
         yield (a, tau, rng.standard_normal((*a.shape[:-2], 3, m)), False), {}
 
 
-@composite(dtypes=_WIDE, ref=_ormqr_ref, samples=_ormqr_samples, tolerance=_TOLERANCE)
+@composite(dtypes=(*_WIDE, *COMPLEX), ref=_ormqr_ref, samples=_ormqr_samples, tolerance=_TOLERANCE)
 def ormqr(f, input, tau, other, left: bool = True, transpose: bool = False):
     """Q `other`, or without `left` `other` Q, with the M x M matrix Q of all reflections in `input` [..., M, K], or its
-    transpose; Q itself is not made.
+    adjoint; Q itself is not made.
     """
     _check_reflections(f, input, tau, "input")
     check_matrices(f, other, "other", square=False)
@@ -109,4 +110,4 @@ def ormqr(f, input, tau, other, left: bool = True, transpose: bool = False):
         )
     if left:
         return _reflected(f, input, tau, other, transpose)
-    return _t(_reflected(f, input, tau, _t(other), not transpose)).contiguous()
+    return adjoint_of(f, _reflected(f, input, tau, adjoint_of(f, other), not transpose)).contiguous()

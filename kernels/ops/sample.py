@@ -72,11 +72,12 @@ def random_sample(call, logits, random_val, topp, topk, temperature):
     return y
 
 
-def _sample_row(logits, random, temperature, top_k, top_p, min_p, penalty, history):
+def _sample_row(logits, random, temperature, top_k, top_p, min_p, penalty, history, bias):
     """One row of `sample_tokens`, after the definitions."""
-    logits = logits.copy()
-    seen = np.unique(history[(history >= 0) & (history < logits.size)])
-    logits[seen] = np.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
+    known, logits = logits, logits.copy()
+    for token, more in zip(history, bias):
+        if 0 <= token < logits.size:
+            logits[token] = (known[token] / penalty if known[token] > 0 else known[token] * penalty) + more
     if temperature <= 0:
         return np.argmax(logits)
     weights = np.exp((logits - logits.max()) / temperature)
@@ -103,12 +104,15 @@ def _sample_tokens_ref(
     min_p=None,
     repetition_penalty=None,
     history=None,
+    history_bias=None,
 ):
     out = []
+    history = np.zeros((len(logits), 0), int) if history is None else history
+    history_bias = np.zeros(history.shape) if history_bias is None else history_bias
     for i, row in enumerate(logits):
         given = (random_val, temperature, top_k, top_p, min_p, repetition_penalty)
         values = [d if v is None else v[i] for v, d in zip(given, (0, 0, 0, 1, 0, 1))]
-        out.append(_sample_row(row, *values, np.zeros(0, int) if history is None else history[i]))
+        out.append(_sample_row(row, *values, history[i], history_bias[i]))
     return np.array(out, np.int64)
 
 
@@ -137,12 +141,14 @@ def sample_tokens(
     min_p=None,
     repetition_penalty=None,
     history=None,
+    history_bias=None,
 ):
     """One token id per row of `logits` [B, V]: int64 [B].
 
     Each option is a tensor [B] with a value per row (float64; `top_k` int64), or None. In this order:
     logits of the tokens in `history` (int64 [B, L], negative ids are padding) are divided by
-    `repetition_penalty` where positive, else multiplied; `temperature` 0 (and None) takes the most likely
+    `repetition_penalty` where positive, else multiplied, and `history_bias` (float32 [B, L]) is added to
+    them, the last one where a token is named again; `temperature` 0 (and None) takes the most likely
     token, the first of equals; others divide the logits; `top_k` > 0 keeps the k most likely tokens and
     those equal to the last; `top_p` keeps the most likely ones up to the one with which their
     probability reaches it; `min_p` those with that share of the greatest probability. `random_val` in
@@ -154,7 +160,7 @@ def sample_tokens(
         raise ValueError(f"`logits` of `sample_tokens` must be [B, V] with V >= 1, got shape {logits.shape_}")
     num_rows, size = logits.shape_
     y = call.out((num_rows,), "int64")
-    if temperature is None and repetition_penalty is None:
+    if temperature is None and repetition_penalty is None and history_bias is None:
         x, _, _, stride = rows(logits, 1)
         _greedy(call, x, y, num_rows, stride, size)
         return y
@@ -162,13 +168,22 @@ def sample_tokens(
     given = {"random_val": random_val, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     given |= {"min_p": min_p, "repetition_penalty": repetition_penalty}
     random, temperature, top_k, top_p, min_p, penalty = (_per_row(call, k, v, num_rows) for k, v in given.items())
-    length = step = 0
+    length = step = bias_step = 0
+    if history_bias is not None:
+        shape, given = (getattr(one, "shape_", None) for one in (history, history_bias))
+        if shape is None or given != shape or history_bias.dtype.name != "float32":
+            raise ValueError(
+                f"`history_bias` of `sample_tokens` must be a float32 tensor of the shape of `history`, {shape}, got "
+                f"{history_bias!r}"
+            )
+        history_bias, _, _, bias_step = rows(history_bias, 1)
     if history is not None:
         if not hasattr(history, "strides_") or history.dtype.name != "int64" or history.shape_[:-1] != (num_rows,):
             raise ValueError(f"`history` of `sample_tokens` must be an int64 tensor [{num_rows}, L], got {history!r}")
         history, _, length, step = rows(history, 1)
     call.run(
-        Sample(num_rows, size, stride, length, step), _ERRORS, x=x, tokens=y, random=random, temperature=temperature,
-        top_k=top_k, top_p=top_p, min_p=min_p, penalty=penalty, history=history,
+        Sample(num_rows, size, stride, length, step, bias_step), _ERRORS, x=x, tokens=y, random=random,
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, penalty=penalty, history=history,
+        bias=history_bias,
     )  # fmt: skip
     return y

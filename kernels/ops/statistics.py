@@ -7,7 +7,7 @@ import numpy as np
 from ..blocks.norm import VARIANCE
 from ..blocks.softmax import LOGSUMEXP
 from ..lang import scalar_math as m
-from ..table.registry import INEXACT, op
+from ..table.registry import ALL, INEXACT, op
 from ..table.rules import reduction_rule
 from ._layout import check, rows
 from ._rules import reduce_by, reduce_samples, reduced, restored
@@ -230,10 +230,12 @@ def _logsumexp_samples(rng):
             yield (x * 4,), options
 
 
-@op(ref=_logsumexp_ref, samples=_logsumexp_samples, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")
+@op(dtypes=ALL, ref=_logsumexp_ref, samples=_logsumexp_samples, tolerance={"float32": (1e-5, 1e-6)}, amp="float32")
 def logsumexp(call, input, dim, keepdim=False):
     """log(sum(exp(input))) over `dim` (an int or several), without overflow; -inf of nothing or of -inf only."""
     check(call, input, "input")
+    if not input.dtype.is_floating_point:
+        input = call.elementwise("mul", input, 1.0)
     x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
     y = call.out(result, input.dtype)
     block = LOGSUMEXP(x=x, y=y, size=size, stride=stride)

@@ -59,3 +59,4 @@ class Sample(NamedTuple):
     stride: int
     history_length: int
     history_stride: int
+    bias_stride: int

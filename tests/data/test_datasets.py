@@ -18,6 +18,7 @@ from infinicore.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    StackDataset,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -38,6 +39,7 @@ def test_tensor_dataset():
     assert len(data) == 5 and data[2][0].tolist() == x[2].tolist() and data[-1][1].item() == 4
     batch = data.get_batch([3, 0, 3])
     assert batch[0].tolist() == [x[i].tolist() for i in (3, 0, 3)] and batch[1].tolist() == [3, 0, 3]
+
     batch[0].fill_(7)
     assert 7 not in x.numpy()
     with pytest.raises(ValueError, match="one first size"):
@@ -46,6 +48,25 @@ def test_tensor_dataset():
         TensorDataset([1, 2])
     with pytest.raises(ValueError, match="at least one"):
         TensorDataset()
+
+
+def test_datasets_side_by_side():
+    class Squares(Dataset):
+        def __init__(self, size):
+            self.size = size
+
+        def __len__(self):
+            return self.size
+
+        def __getitem__(self, index):
+            return index**2
+
+    assert StackDataset(range(4), Squares(4))[3] == (3, 9) and len(StackDataset(a=range(4))) == 4
+    batch = next(iter(DataLoader(StackDataset(x=range(4), y=Squares(4)), batch_size=4)))
+    assert batch["x"].tolist() == [0, 1, 2, 3] and batch["y"].tolist() == [0, 1, 4, 9]
+    for wrong in (lambda: StackDataset(), lambda: StackDataset(range(3), Squares(4))):
+        with pytest.raises(ValueError, match="StackDataset"):
+            wrong()
 
 
 def test_subset_concat_and_chain():

@@ -43,3 +43,33 @@ def command():
         return subprocess.run(line, env=os.environ | environment, capture_output=True, text=True, check=False)
 
     return run
+
+
+@pytest.fixture
+def processes():
+    """`processes(job, word)`: the processes below one whose command line has a word."""
+
+    def find(job, word):
+        return [pid for pid in children(job.pid, 2) if word in command_line(pid)]
+
+    return find
+
+
+def children(pid, depth):
+    """Processes below one, to some depth."""
+    found = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == pid]
+    return found + [below for child in found if depth for below in children(child, depth - 1)]
+
+
+def parent_of(stat):
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return None
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

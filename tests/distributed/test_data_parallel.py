@@ -6,3 +6,7 @@ import pytest
 @pytest.mark.parametrize("count", [2, 4])
 def test_data_parallel(ranks, count):
     assert ranks(count, "data_parallel.py").stdout.count("done") == count
+
+
+def test_batch_norm_over_ranks(ranks):
+    assert ranks(2, "sync_batch_norm.py").stdout.count("done") == 2

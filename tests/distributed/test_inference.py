@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -101,6 +100,8 @@ def test_generate(ranks, command, stories):
         done = command("run", "-n", 2, *given, "--json", axis, 2)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["token_ids"] == alone["token_ids"]  # one object: of the first rank alone
+    done = command(*given, "--json", "--tensor-parallel-size", 2)  # starts its ranks itself
+    assert json.loads(done.stdout)["token_ids"] == alone["token_ids"], done.stderr
     done = command("run", "-n", 2, *given, "--pp", 2, "--tp", 2)
     assert done.returncode == 2 and done.stderr.count("infinicore: error") == 1
     assert "needs 4 ranks, and this job has 2" in done.stderr
@@ -108,7 +109,7 @@ def test_generate(ranks, command, stories):
     assert done.returncode == 2 and done.stderr.count("infinicore: error: there is no folder") == 1
 
 
-def test_serve(ranks, stories):
+def test_serve(ranks, processes, stories):
     """Rank 0 schedules and serves; an engine that is killed ends the job with a sentence."""
     pytest.importorskip("fastapi")
     line = [sys.executable, "-m", "infinicore", "run", "-n", "2", "serve", "--tp", "2", "--port", "0", "--model"]
@@ -127,26 +128,9 @@ def test_serve(ranks, stories):
                 time.sleep(0.1)
         alone = infinicore.models.from_pretrained(stories).generate("Once upon", max_new_tokens=12, temperature=0.0)
         assert text == alone.finish()[0].text
-        engine = [pid for pid in children(job.pid, 2) if "infinicore.lm.server" in command_line(pid)]
+        engine = processes(job, "infinicore.lm.server")
         os.kill(engine[0], signal.SIGKILL)
         _, errors = job.communicate(timeout=60)
         assert job.returncode != 0 and "which has ended" in errors, errors
     finally:
         job.kill()
-
-
-def children(pid, depth):
-    """Processes below one, to some depth."""
-    found = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == pid]
-    return found + [below for child in found if depth for below in children(child, depth - 1)]
-
-
-def parent_of(stat):
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except OSError:  # it has ended
-        return None
-
-
-def command_line(pid):
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()

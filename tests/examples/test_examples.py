@@ -24,7 +24,10 @@ else:
 # Those that take settings, with small ones: see below.
 OTHERS = (
     "generate_text.py", "digits_mlp.py", "digits_cnn.py", "train_gpt2.py", "train_llama.py", "lora.py",
+    "combined_parallel.py",
+    "context_parallel.py",
     "data_parallel.py",
+    "fully_sharded.py",
     "pipeline.py",
     "tensor_parallel.py",
     "tensor_parallel_generation.py",
@@ -102,30 +105,63 @@ def test_data_parallel(root, tmp_path):
     assert losses[-1] < losses[0] - 0.3 and "on all ranks: True" in done.stdout
 
 
-def test_pipeline(root, tmp_path):
-    """On two ranks by the line that the page shows; the loss falls, and what waits is told beside theory."""
+def on_two_ranks(root, tmp_path, name):
+    """(what 20 steps on a text print, the losses)."""
     pytest.importorskip("mpi4py")
     (tmp_path / "text").write_text(TEXT)
-    program = str(root / "examples" / "pipeline.py")
+    program = str(root / "examples" / name)
     command = [sys.executable, "-m", "infinicore", "run", "-n", "2", program, str(tmp_path / "text"), "20"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
     assert done.returncode == 0, done.stderr
-    losses = list(map(float, re.findall(r"loss ([\d.]+) on 2", done.stdout)))
-    assert losses[-1] < losses[0] - 0.3 and "by theory 20 %" in done.stdout
+    return done.stdout, list(map(float, re.findall(r"loss ([\d.]+) on 2", done.stdout)))
+
+
+def test_fully_sharded(root, tmp_path):
+    """On two ranks by the line that the page shows; each has half of the parameters."""
+    output, losses = on_two_ranks(root, tmp_path, "fully_sharded.py")
+    first, second, whole = map(int, re.search(r"\[(\d+), (\d+)\].* (\d+)$", output.strip()).groups())
+    assert losses[-1] < losses[0] - 0.3 and first + second == whole and max(first, second) < 0.51 * whole
+
+
+def test_pipeline(root, tmp_path):
+    """On two ranks by the line that the page shows; the loss falls, and what waits is told beside theory."""
+    output, losses = on_two_ranks(root, tmp_path, "pipeline.py")
+    assert losses[-1] < losses[0] - 0.3 and "by theory 20 %" in output
 
 
 def test_tensor_parallel(root, tmp_path):
     """On two ranks by the line that the page shows; each has about half of the parameters."""
+    output, losses = on_two_ranks(root, tmp_path, "tensor_parallel.py")
+    assert losses[-1] < losses[0] - 0.3
+    first, second, whole = map(int, re.search(r"\[(\d+), (\d+)\].* (\d+)$", output.strip()).groups())
+    assert max(first, second) < 0.6 * whole
+
+
+def test_combined_parallel(root, tmp_path):
+    """On four ranks by the line that the page shows: begun on one mesh, and gone on with on another."""
     pytest.importorskip("mpi4py")
     (tmp_path / "text").write_text(TEXT)
-    program = str(root / "examples" / "tensor_parallel.py")
-    command = [sys.executable, "-m", "infinicore", "run", "-n", "2", program, str(tmp_path / "text"), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
-    assert done.returncode == 0, done.stderr
-    losses = list(map(float, re.findall(r"loss ([\d.]+) on 2", done.stdout)))
-    assert losses[-1] < losses[0] - 0.3
-    first, second, whole = map(int, re.search(r"\[(\d+), (\d+)\].* (\d+)$", done.stdout.strip()).groups())
-    assert max(first, second) < 0.6 * whole
+    program, losses = str(root / "examples" / "combined_parallel.py"), []
+    for mesh, steps in (("dp=2,tp=2", "20"), ("tp=2,pp=2", "30")):
+        command = [sys.executable, "-m", "infinicore", "run", "-n", "4", program, mesh, str(tmp_path / "text"), steps]
+        done = subprocess.run([*command, str(tmp_path / "run")], capture_output=True, text=True, cwd=root, timeout=200)
+        assert done.returncode == 0, done.stderr
+        losses += map(float, re.findall(r"loss ([\d.]+) on Mesh", done.stdout))
+    assert len(losses) == 3 and losses[2] < losses[1] < losses[0] - 0.2, losses
+
+
+def test_context_parallel(root, tmp_path):
+    """One process and two ranks, by the line that the page shows: the same losses, half of the tokens each."""
+    pytest.importorskip("mpi4py")
+    (tmp_path / "text").write_text(TEXT)
+    program, found = str(root / "examples" / "context_parallel.py"), []
+    for start in ([], ["-m", "infinicore", "run", "-n", "2"]):
+        command = [sys.executable, *start, program, str(tmp_path / "text"), "10"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found.append(list(map(float, re.findall(r"loss ([\d.]+) on", done.stdout))))
+    assert found[0] == pytest.approx(found[1], abs=2e-5) and found[1][-1] < found[1][0] - 0.3
+    assert done.stdout.strip().endswith("of 512 tokens of a sequence, the ranks have [256, 256]")
 
 
 def test_tensor_parallel_generation(root):

@@ -33,11 +33,20 @@ def test_names_of_infinilm(story, stories):
         model_path=stories, device="cpu", tensor_parallel_size=1, cache_type="paged", max_batch_size=2, num_blocks=8,
         block_size=16, max_cache_len=128, temperature=1.0, top_k=1, top_p=0.8, max_tokens=6, enable_graph=True,
         attn_backend="paged-attn", enable_prefix_caching=False, use_mla=False, moe_ep_backend="disabled",
-        pipeline_parallel_stage=0, master_addr="127.0.0.1", master_port=29500, draft_model_path=None,
+        skip_load=False, pipeline_parallel_stage=0, master_addr="127.0.0.1", master_port=29500, draft_model_path=None,
     )  # fmt: skip
     assert other.engine.max_model_len == 128 and other.engine.blocks.block_size == 16
     greedy = SamplingParams(temperature=0, max_tokens=6)
-    assert other.generate("Once upon")[0].outputs[0].text == story.generate("Once upon", greedy)[0].outputs[0].text
+    (output,) = other.generate(prompts="Once upon")
+    assert output.outputs[0].text == story.generate("Once upon", greedy)[0].outputs[0].text
+    assert output.finish_reason == "length"
+    messages = [{"role": "user", "content": "Hi"}]
+    (told,), (wanted,) = other.generate(messages=messages), other.chat(messages)
+    assert told.outputs[0].text == wanted.outputs[0].text
+    with pytest.raises(ValueError, match="`prompts` or `messages`"):
+        other.generate("Once upon", messages=messages)
+    with pytest.raises(NotImplementedError, match="`skip_load` must be False"):
+        LLM(model_path=stories, skip_load=True)
     other.close()
 
 

@@ -1,6 +1,7 @@
 """Proposals by prompt lookup, against the definition."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -85,6 +86,34 @@ def test_the_engine_writes_the_same_text_in_fewer_steps(stories, sampling):
 
     told, stats = answers(oracle)
     assert told == plain and stats.accepted_tokens > 60 and stats.steps < 0.8 * without.steps
+
+
+def test_lengths_follow_what_is_taken(stories):
+    """Wrong guesses shrink to one token, right ones grow back, and the text stays."""
+    import infinicore
+    from infinicore.lm.engine import Engine, SamplingParams
+
+    class Guesses(NgramProposer):
+        def __call__(self, token_ids):
+            lengths.append(len(token_ids))
+            known = right[len(token_ids) :] if len(token_ids) > 30 else []
+            return (known + [7] * 5)[:5]
+
+    def answer(proposer):
+        engine = Engine(model, max_num_seqs=1, num_blocks=8, max_model_len=128, proposer=proposer)
+        engine.add_request("a", "Once upon a time", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
+        while engine.has_unfinished_requests():
+            (output,) = engine.step()
+        return [*output.prompt_token_ids, *output.outputs[0].token_ids], engine.stats()
+
+    model, lengths = infinicore.models.from_pretrained(stories), []
+    right, _ = answer(None)
+    told, stats = answer(Guesses(5))
+    assert told == right
+    assert max(b - a for a, b in pairwise(lengths)) == 6  # all five were right, and one more
+    wrong = sum(length <= 30 for length in lengths)
+    assert wrong > 20 and stats.draft_tokens < 5 + 4 + 3 + 2 + wrong + 5 * len(lengths[wrong:])
+    assert stats.draft_tokens - stats.accepted_tokens <= 5 + 4 + 3 + 2 + wrong
 
 
 def _prompt_ids(model, answers):

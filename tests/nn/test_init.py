@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from infinicore.distributed import deferred_init, materialize_module
 
 import infinicore as ic
 from infinicore import nn
@@ -165,3 +166,31 @@ def test_wrong_arguments(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_deferred_numbers_are_those_of_at_once():
+    """Parameters, rows of one, a head that is tied afterwards; what is a tensor already is left alone."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(5, 4, padding_idx=2)
+            self.norm = nn.BatchNorm1d(4)
+            self.head = nn.Linear(4, 5)
+            self.head.weight = self.embedding.weight
+            self.last = nn.Linear(3, 2)
+            self.own = nn.Parameter(ic.ones(3))
+
+    def made():
+        ic.manual_seed(3)
+        return Model()
+
+    expected = made().state_dict()
+    model = deferred_init(made)
+    with pytest.raises(RuntimeError, match="deferred_init"):
+        model(1)
+    with init.deferred(), pytest.raises(NotImplementedError, match="right after the whole"):
+        layers = nn.Linear(4, 3), nn.Linear(2, 2)
+        init.zeros_(layers[0].weight.detach()[1])
+    found = materialize_module(model).state_dict()
+    assert all((found[name] == x).all() for name, x in expected.items())

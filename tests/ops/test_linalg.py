@@ -144,6 +144,7 @@ def test_the_least_squares_say_what_they_found():
         (lambda: ic.linalg.solve(ic.eye(3), ic.ones(4, 2)), ValueError, "match"),
         (lambda: ic.linalg.solve(ic.eye(3), ic.ones(3, dtype=ic.float64)), ValueError, "one dtype"),
         (lambda: ic.linalg.lu_factor(ic.zeros(2, 2)), ValueError, "singular"),
+        (lambda: ic.lu_solve(ic.ones(2, 1), ic.eye(2), ic.tensor([1, 3], dtype=ic.int32)), ValueError, "from 1 to 2"),
         (lambda: ic.linalg.qr(ic.eye(2), "full"), ValueError, "`mode`"),
         (lambda: ic.linalg.eigh(ic.eye(2), "X"), ValueError, "`UPLO`"),
         (lambda: ic.linalg.matrix_power(ic.eye(2), 1.5), TypeError, "`n`"),
@@ -158,6 +159,22 @@ def test_the_least_squares_say_what_they_found():
 def test_what_is_refused(call, error, sentence):
     with pytest.raises(error, match=sentence):
         call()
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 40, 256, 257])
+def test_elimination_in_blocks_and_by_lapack(size):
+    rng = np.random.default_rng(size)
+    a, b = rng.standard_normal((2, size, size)), rng.standard_normal((2, size, 3))
+    x, y, p = ic.tensor(a), ic.tensor(b), a @ a.swapaxes(-1, -2) + np.eye(size)
+    for _ in range(2):  # the second call of these layouts is a known one
+        np.testing.assert_allclose(ic.linalg.solve(x, y).numpy(), np.linalg.solve(a, b), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(ic.linalg.inv(x).numpy(), np.linalg.inv(a), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(ic.linalg.slogdet(x)[1].numpy(), np.linalg.slogdet(a)[1], rtol=1e-9)
+        np.testing.assert_allclose(
+            ic.linalg.cholesky(ic.tensor(p)).numpy(), np.linalg.cholesky(p), rtol=1e-7, atol=1e-9
+        )
+    with pytest.raises(ValueError, match="singular"):
+        ic.linalg.solve(x * 0.0, y)
 
 
 def test_singular_and_strange_matrices():
@@ -186,3 +203,56 @@ def test_results_have_fields_and_out():
     target = ic.empty(2, 4, 4, dtype=ic.float64)
     assert ic.linalg.inv(ic.tensor(SQUARE), out=target) is target
     np.testing.assert_allclose((target @ ic.tensor(SQUARE)).numpy()[0], np.eye(4), atol=1e-12)
+
+
+COMPLEX = {
+    "lu": lambda t, a, b: t.lu(a),
+    "lu_factor": lambda t, a, b: t.lu_factor_ex(a)[:1],
+    "lu_solve": lambda t, a, b: (t.lu_solve(*t.lu_factor(a), b), t.lu_solve(*t.lu_factor(a), b.mH, left=False)),
+    "lu_solve, adjoint": lambda t, a, b: t.lu_solve(*t.lu_factor(a), b, adjoint=True),
+    "solve_ex": lambda t, a, b: t.solve_ex(a, b)[:1] + t.inv_ex(a)[:1],
+    "lstsq": lambda t, a, b: t.lstsq(a[..., :3], b, driver="gels")[:2],
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_factors_beside_torch(name):
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (ic, torch):
+        a, b = lib.from_numpy(SQUARE + 0.4j * SQUARE[::-1]), lib.from_numpy(RIGHT - 0.3j * RIGHT[::-1])
+        leaves = [x.requires_grad_() for x in (a, b)]
+        outs = COMPLEX[name](lib.linalg, a, b)
+        outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
+        sum((y.abs() ** 2).sum() for y in outs if y.requires_grad).backward()
+        found.append(
+            [x.detach().resolve_conj().numpy() for x in (*outs, *[x.grad for x in leaves if x.grad is not None])]
+        )
+    assert len(found[0]) == len(found[1])
+    for x, y in zip(*found):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9)
+
+
+def test_complex_reflections_and_cholesky_beside_torch():
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (ic, torch):
+        a, b = lib.from_numpy(SQUARE + 0.4j * SQUARE[::-1]), lib.from_numpy(RIGHT - 0.3j * RIGHT[::-1])
+        h, tau = lib.geqrf(a)
+        low, info = lib.linalg.cholesky_ex(a @ a.mH)
+        outs = [
+            h,
+            tau,
+            lib.linalg.householder_product(h, tau),
+            info,
+            lib.cholesky_solve(b, low),
+            lib.cholesky_inverse(low),
+        ]
+        outs += [lib.ormqr(h, tau, b, transpose=t) for t in (True, False)] + [lib.ormqr(h, tau, b.mH, left=False)]
+        for hermitian in (True, False):
+            factors = lib.linalg.ldl_factor(a + (a.mH if hermitian else a.mT), hermitian=hermitian)
+            outs += [*factors, lib.linalg.ldl_solve(*factors, b, hermitian=hermitian)]
+        found.append([x.resolve_conj().numpy() for x in outs])
+    for x, y in zip(*found):
+        np.testing.assert_allclose(x, y, rtol=1e-8, atol=1e-9)

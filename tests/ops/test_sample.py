@@ -30,6 +30,7 @@ def options(rng, rows, size):
         "min_p": rng.choice([0, 0.05, 0.9, 1e-9], rows),
         "repetition_penalty": rng.choice([1.0, 1.3, 0.8], rows),
         "history": rng.integers(-1, size, (rows, 6)),
+        "history_bias": rng.choice([0, -0.7, 2], (rows, 6)).astype(np.float32),
     }
 
 
@@ -42,7 +43,10 @@ def tensors(given):
 def test_batches_match_the_definition(kind, size, rng):
     for _ in range(3):
         x, given = logits_like(rng, kind, 8, size), options(rng, 8, size)
-        for left_out in ((), ("top_p", "min_p"), ("top_k", "repetition_penalty"), ("temperature", "history")):
+        for left_out in (
+            (), ("top_p", "min_p"), ("top_k", "repetition_penalty"), ("history_bias",),
+            ("temperature", "history", "history_bias"),
+        ):  # fmt: skip
             chosen = {name: value for name, value in given.items() if name not in left_out}
             got = ic.sample_tokens(ic.from_numpy(x), **tensors(chosen))
             assert got.dtype is ic.int64
@@ -150,6 +154,8 @@ def test_bad_input():
         ic.sample_tokens(x, temperature=ic.zeros(2, dtype=ic.float64), top_k=5)
     with pytest.raises(ValueError, match=r"`history`"):
         ic.sample_tokens(x, temperature=ic.zeros(2, dtype=ic.float64), history=ic.zeros(3, 4, dtype=ic.int64))
+    with pytest.raises(ValueError, match=r"`history_bias`.*shape of `history`, \(2, 4\)"):
+        ic.sample_tokens(x, history=ic.zeros(2, 4, dtype=ic.int64), history_bias=ic.zeros(2, 3))
     assert ic.sample_tokens(ic.zeros(0, 5)).shape == (0,)
     with pytest.raises(ValueError, match=r"`logits`.*\[V\]"):
         ic.random_sample(x, 0.5, 0.9, 10, 1.0)

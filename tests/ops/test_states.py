@@ -187,6 +187,16 @@ def test_entry_points_take_underlying_tensors(rng):
     total = ic.empty(4, 16)
     _infinicore.add_(total._underlying, x._underlying, x._underlying)
     np.testing.assert_array_equal(total.numpy(), 2 * x.numpy())
+    codes, scale = ic.empty(4, 16, dtype=ic.int8), ic.empty(4, 1)
+    _infinicore.per_channel_quant_i8_(x._underlying, codes._underlying, scale._underlying)
+    np.testing.assert_allclose(codes.numpy() * scale.numpy(), x.numpy(), atol=0.51 * scale.max().item())
+    product = ic.empty(4, 4, dtype=ic.float16)
+    _infinicore.scaled_mm_i8_(product, codes, scale, codes.permute(1, 0), scale)
+    wide = codes.numpy() * scale.numpy()
+    np.testing.assert_allclose(product.numpy(), wide @ wide.T, rtol=2e-3, atol=2e-2)
+    last = ic.empty(1, 2, 16)
+    _infinicore.select_last_token_hidden_(last, x.reshape(1, 4, 16), ic.tensor([0, 3, 4], dtype=ic.int32))
+    assert last[0].tolist() == x[2:].tolist()
     assert _infinicore.Device.Type.CPU == 0 and bilinear is F.bilinear
     with pytest.raises(AttributeError, match="no_such_op"):
         _infinicore.no_such_op

@@ -53,6 +53,19 @@ CASES = {
         )
         for d in (2, 3)
     },
+    "einsum sums what ... stands for": ([SQUARE, VECTOR], lambda x, a, b: x.einsum("...ik, ...j -> ij", a, b)),
+    "cat promotes": ([VECTOR, WIDE[0]], lambda x, a, b: x.cat([a, b.to(x.float32), x.arange(3)])),
+    "stack promotes": ([VECTOR], lambda x, a: x.stack([a, x.arange(5)])),
+    "block_diag promotes": ([WIDE], lambda x, a: x.block_diag(a, x.arange(2))),
+    "masked_fill of a larger mask": ([VECTOR], lambda x, a: a.masked_fill(x.ones(2, 5) > 0, 2.0)),
+    "reciprocal of integers": ([VECTOR], lambda x, a: a * x.arange(1, 6).reciprocal()),
+    "logsumexp of integers": ([VECTOR], lambda x, a: a * x.arange(5).logsumexp(0)),
+    "bools": ([VECTOR], lambda x, a: a * x.fmax(a.detach() > 0, x.arange(5) > 2) + x.sign(a.detach() > 0)),
+    "powers of complex numbers": ([VECTOR], lambda x, a: x.linalg.vander(x.complex(a, a), N=3).abs()),
+    "a masked complex sum": ([VECTOR], lambda x, a: x.masked.sum(x.complex(a, 2 * a), 0, mask=a.detach() > 0).abs()),
+    "a long complex sum": ([RNG.standard_normal((3, 5, 48))], lambda x, a: x.complex(a, 2 * a).sum((1, 2)).abs()),
+    "a long complex mean": ([RNG.standard_normal(333)], lambda x, a: x.complex(a, 2 * a).mean(0, True).abs()),
+    "norm of bfloat16": ([SQUARE], lambda x, a: x.linalg.norm(x.eye(4, dtype=x.bfloat16)).double() * a),
 }  # fmt: skip
 
 
@@ -97,6 +110,9 @@ REFUSED = {
         ic.ones(3), ic.ones(2, 4, 3), ic.zeros(2, 4).to(ic.int64)
     ),
     "shape of a sorter": lambda: ic.searchsorted(X, X, sorter=ic.full((5,), 0)),
+    "a dim of gradient twice": lambda: ic.gradient(X, dim=(1, 1)),
+    "a complex value": lambda: X.masked_fill(X > 0, 1j),
+    "a mask larger than what it fills": lambda: X[0].masked_fill_(X > 0, 2.0),
     "shape of rtol": lambda: ic.linalg.pinv(X, rtol=ic.ones(2)),
 }
 

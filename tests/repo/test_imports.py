@@ -24,7 +24,7 @@ LAYERS = (
     ("runtime", "context", "random", "linalg", "special", "masked", "lowrank", "fft", "signal"),
     ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
-    ("lib", "ops", "interop.torch"),
+    ("lib", "ops", "interop.torch", "optim.swa_utils"),
     ("io",),
     ("distributed",),
     ("lm",),
@@ -32,8 +32,9 @@ LAYERS = (
     ("lm.llm", "lm.async_engine", "lm.speculation"),
     ("train",),
     ("cache",),
-    ("info", "reference", "operator_pages"),
+    ("info", "reference", "operator_pages", "operator_examples"),
     ("perf",),
+    ("plan",),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -52,10 +52,15 @@ class DraftProposer:
     def propose(self, sequences):
         """(tokens that may follow, of what probabilities they were drawn or None) for `sequences` that are written."""
         followers = self._follow(sequences)
+        ends = {
+            id(one): min(one.limit, len(sequence.token_ids) + (sequence.draft_length or self.num_speculative_tokens))
+            for sequence, one in zip(sequences, followers)
+            if one is not None
+        }
         turn = [one for one in followers if one is not None]
         self._version += 1
         for _ in range(self.num_speculative_tokens):
-            before, turn = turn, [one for one in turn if len(one.token_ids) < one.limit]
+            before, turn = turn, [one for one in turn if len(one.token_ids) < ends[id(one)]]
             self._version += len(turn) < len(before)
             if not turn:
                 break

@@ -1,6 +1,6 @@
 """How the tokens of one answer are chosen: its random numbers, and what happens to its logits before."""
 
-import secrets
+import os
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _BITS = (1 << 64) - 1
 
 def seed_of(params, index):
     """The 64-bit seed of answer `index`: nearby seeds and answers have nothing in common."""
-    seed = secrets.randbits(64) if params.seed is None else params.seed
+    seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
     return int(mix(np.array([(seed + index * _GOLDEN) & _BITS], np.uint64))[0])
 
 
@@ -38,7 +38,7 @@ class Seen:
         self._ids = np.unique(np.asarray(prompt, np.int64))
         self._less = np.zeros(len(self._ids), np.float32)
         self._places = {token: place for place, token in enumerate(self._ids.tolist())}
-        self._own = set()
+        self._own, self._last = set(), 0
         for token in own:
             self.note(token)
 
@@ -52,6 +52,17 @@ class Seen:
         if token not in self._own:
             self._own.add(token)
             self._less[place] += self._params.presence_penalty
+        self._last = place
+
+    def write(self, history, bias):
+        """Write all into a row of what `sample_tokens` takes by these names."""
+        count = len(self._places)
+        history[:count] = self._ids[:count]
+        bias[:count] = -self._less[:count]
+
+    def write_last(self, history, bias):
+        """Write what the last token has changed since."""
+        history[self._last], bias[self._last] = self._ids[self._last], -self._less[self._last]
 
     def penalize(self, row):
         """Change the logits of these tokens."""
@@ -64,7 +75,8 @@ class Seen:
 
 
 class Draws:
-    """What the sampler keeps of one answer. `changes` says whether its logits are changed before the choice.
+    """What the sampler keeps of one answer. `changes` says whether its logits are changed before the choice, and
+    `edits`, whether by more than penalties, which `sample_tokens` knows.
 
     `stop_ids` may not come before `min_tokens`; `bad_words` are token ids of each word. `stuck` is set where no token
     may come.
@@ -72,7 +84,10 @@ class Draws:
 
     def __init__(self, params, index, vocab_size, stop_ids, bad_words, matcher):
         self.params, self.seed, self.matcher, self.bad_words = params, seed_of(params, index), matcher, bad_words
-        self.stuck, self.seen, self.bias = False, None, None
+        self.stuck, self.seen, self.bias, self.barred = False, None, None, None
+        if params.allowed_token_ids is not None:
+            self.barred = np.ones(vocab_size, bool)
+            self.barred[list(params.allowed_token_ids)] = False
         if params.logit_bias:
             values = np.array(list(params.logit_bias.values()), np.float32)
             self.bias = np.array(list(params.logit_bias), np.int64), values
@@ -80,8 +95,11 @@ class Draws:
         self.mask = np.zeros(-(-vocab_size // 32), np.uint32) if matcher is not None else None
         penalties = (params.repetition_penalty - 1, params.presence_penalty, params.frequency_penalty)
         self.penalized = any(penalties)
-        self.follows = self.penalized or bool(bad_words) or matcher is not None or params.min_tokens > 0
-        self.changes = self.follows or self.bias is not None or (params.typical_p < 1 and not params.greedy)
+        told = bool(bad_words) or matcher is not None or params.min_tokens > 0
+        self.follows = self.penalized or told
+        fixed = self.bias is not None or self.barred is not None
+        self.edits = told or fixed or (params.typical_p < 1 and not params.greedy)
+        self.changes = self.penalized or self.edits
         self.wants_logprobs = params.logprobs is not None or (params.best_of or params.n) > params.n
 
     def change(self, row, sequence):
@@ -95,6 +113,8 @@ class Draws:
                 self.stuck = True
                 return
             row[allowed == 0] = -np.inf
+        if self.barred is not None:
+            row[self.barred] = -np.inf
         if self.bias is not None:
             row[self.bias[0]] += self.bias[1]
         for word in self.bad_words:
@@ -104,12 +124,18 @@ class Draws:
         if sequence.num_new < params.min_tokens:
             row[self.stop_ids] = -np.inf
         if self.penalized:
-            if self.seen is None:
-                split = sequence.num_prompt
-                self.seen = Seen(sequence.token_ids[:split], sequence.token_ids[split:], params)
-            self.seen.penalize(row)
+            self.seen_by(sequence).penalize(row)
         if params.typical_p < 1 and not params.greedy:
             _typical(row, params.typical_p, params.temperature)
+        if self.barred is not None and not np.isfinite(row).any():  # what is allowed, something else forbids
+            self.stuck = True
+
+    def seen_by(self, sequence):
+        """The `Seen` of the answer, made now if there is none yet."""
+        if self.seen is None:
+            split = sequence.num_prompt
+            self.seen = Seen(sequence.token_ids[:split], sequence.token_ids[split:], self.params)
+        return self.seen
 
     def note(self, token):
         if self.seen is not None:

@@ -19,7 +19,7 @@ from . import memory
 from .adapters import folders_of
 from .blocks import BlockManager
 from .draws import Draws
-from .guesses import taken, to_host
+from .guesses import next_length, taken, to_host
 from .hooks import ByText
 from .outputs import EngineStats
 from .pace import Pace
@@ -43,8 +43,8 @@ class Engine:
     and answers have in common is computed once. `max_model_len` (None: the model's context) limits both together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
-    written: the text stays the same, and so do its probabilities. What is new of an answer whose `output_kind` is
-    "delta" is handed out every `output_interval` seconds (0: every step), its beginning and its end at once.
+    written: the text stays the same, and so do its probabilities. What is new of answers whose `output_kind` is
+    "delta" is handed out every `output_interval` seconds for each of them (0: every step), beginnings and ends at once.
     `adapters`, {name: folder}, are LoRA adapters in PEFT's format, of which each request may name one.
     """
 
@@ -84,7 +84,8 @@ class Engine:
         self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens)
         self.max_model_len = min(self.max_model_len, num_blocks * block_size)
-        self._sampler = Sampler(model.device, max(max_num_seqs, max_num_batched_tokens))
+        history = max_num_seqs, min(self.max_model_len, model.config.vocab_size)
+        self._sampler = Sampler(model.device, max(max_num_seqs, max_num_batched_tokens), history)
         self._runner = Runner(
             model, self._sampler, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs,
             max_model_len=self.max_model_len, kv_cache_dtype=dtype,
@@ -92,6 +93,7 @@ class Engine:
         )  # fmt: skip
         self._interval, self._handed_out = output_interval, 0.0
         self._pace, self._proposer, self._max_draft_seqs = Pace(max_step_stretch), proposer, max_draft_seqs
+        self._most_drafted = getattr(proposer, "num_speculative_tokens", None)
         if proposer is not None:
             self._proposer = proposer if hasattr(proposer, "propose") else ByText(proposer)
             self._proposer.attach(
@@ -186,6 +188,7 @@ class Engine:
         size = self.model.config.vocab_size
         check_ids(list(params.stop_token_ids), size, "stop_token_ids")
         check_ids(list(params.logit_bias or ()), size, "logit_bias")
+        check_ids(list(params.allowed_token_ids or ()), size, "allowed_token_ids")
         for name in ("logprobs", "prompt_logprobs"):
             if (getattr(params, name) or 0) > size:
                 raise ValueError(f"`{name}` is {getattr(params, name)}, but the vocabulary has {size} tokens")
@@ -240,7 +243,7 @@ class Engine:
 
     def _news(self, touched, now):
         """Take from `touched` what is to be handed out now."""
-        due, requests, later = now - self._handed_out >= self._interval, [], []
+        due, requests, later = now - self._handed_out >= self._interval * len(touched), [], []
         for request in touched.values():
             if not request.left:
                 self._close(request)
@@ -313,9 +316,12 @@ class Engine:
 
     def _verified(self, sequence, tokens, logits):
         """What of a draft and of the tokens that were drawn at its places is to be written."""
-        self._stats.draft_tokens += len(tokens) - 1
+        checked, most = len(tokens) - 1, self._most_drafted
+        self._stats.draft_tokens += checked
         tokens = taken(sequence, tokens, None if sequence.draft_shares is None else to_host(logits))
         self._stats.accepted_tokens += len(tokens) - 1
+        if most is not None:
+            sequence.draft_length = next_length(sequence.draft_length or most, checked, len(tokens) - 1, most)
         return tokens
 
     def _take(self, sequence, tokens, logprobs, now):
@@ -439,7 +445,7 @@ class Engine:
         asking = [one for one in running if one.left == 1 and one.num_new and not one.draws.follows]
         for sequence, (proposed, shares) in zip(asking, self._proposer.propose(asking) if asking else ()):
             sequence.draft_shares = shares
-            sequence.draft = tuple(itertools.takewhile(possible, proposed))
+            sequence.draft = tuple(itertools.takewhile(possible, proposed[: sequence.draft_length]))
         return any(one.draft for one in asking)
 
     # ---- figures, embeddings ----

@@ -6,11 +6,17 @@ without a seed, is taken by rejection sampling (Leviathan et al., arXiv 2211.171
 asks for no seed cannot tell.
 """
 
+import functools
+
 import numpy as np
 
 import infinicore
 
-_RANDOM = np.random.default_rng()
+
+@functools.cache
+def _random():
+    """Made when it is wanted: importing numpy.random takes 4 ms."""
+    return np.random.default_rng()
 
 
 def to_host(logits):
@@ -45,7 +51,16 @@ def shares(logits, params):
 def draw(weights):
     """A token by weights [vocabulary]."""
     sums = np.cumsum(weights, dtype=np.float64)
-    return int(np.searchsorted(sums, _RANDOM.random() * sums[-1], side="right").clip(max=len(sums) - 1))
+    return int(np.searchsorted(sums, _random().random() * sums[-1], side="right").clip(max=len(sums) - 1))
+
+
+def next_length(length, checked, accepted, most):
+    """How many tokens to guess next time, at most `most`, after `length` where `accepted` of `checked` were taken.
+
+    Two more where all were right, else one less, as transformers' `num_assistant_tokens_schedule="heuristic"` does: so
+    what cannot be guessed costs a row a step, and what can is guessed in full again after two steps.
+    """
+    return min(most, length + 2) if accepted == checked else max(1, length - 1)
 
 
 def taken(sequence, ids, logits):
@@ -61,7 +76,7 @@ def taken(sequence, ids, logits):
         return ids[: count + 1]
     for count, (token, guessed) in enumerate(zip(draft[: len(ids) - 1], sequence.draft_shares)):
         wanted = shares(logits[count], sequence.draws.params)
-        if _RANDOM.random() * guessed[token] >= wanted[token]:
+        if _random().random() * guessed[token] >= wanted[token]:
             left = np.maximum(wanted - guessed, 0)
             return [*draft[:count], draw(left if left.any() else wanted)]  # none is left by rounding alone
     return [*draft[: len(ids) - 1], ids[-1]]

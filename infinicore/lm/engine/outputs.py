@@ -57,6 +57,11 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics | None = None
 
+    @property
+    def finish_reason(self):
+        """That of the first answer, as InfiniLM has it."""
+        return self.outputs[0].finish_reason if self.outputs else None
+
 
 @dataclass(slots=True)
 class EngineStats:

@@ -15,12 +15,12 @@ class SamplingParams:
     """Parameters of one request; a ValueError in one sentence for values out of range.
 
     How many: `n` answers, the best of `best_of` (None: `n`) by their mean log probability.
-    Which token, in this order: `structured_outputs` (see `hooks.StructuredOutputs`), `logit_bias` (ids to addends),
-    `bad_words`, `min_tokens`, `repetition_penalty`, `presence_penalty` and `frequency_penalty`, the `temperature` (0:
-    the most likely token), the `top_k` most likely tokens (0 or -1: all), the smallest set of most likely tokens that
-    together has probability `top_p`, those with at least `min_p` times the probability of the most likely one, and
-    those closest to the expected surprise that together have probability `typical_p`. `seed` makes the draws
-    repeatable, whatever else runs; None draws a fresh one.
+    Which token, in this order: `structured_outputs` (see `hooks.StructuredOutputs`), `allowed_token_ids` (None: all),
+    `logit_bias` (ids to addends), `bad_words`, `min_tokens`, `repetition_penalty`, `presence_penalty` and
+    `frequency_penalty`, the `temperature` (0: the most likely token), the `top_k` most likely tokens (0 or -1: all),
+    the smallest set of most likely tokens that together has probability `top_p`, those with at least `min_p` times the
+    probability of the most likely one, and those closest to the expected surprise that together have probability
+    `typical_p`. `seed` makes the draws repeatable, whatever else runs; None draws a fresh one.
     Where it ends: before one of the `stop` strings (after it with `include_stop_str_in_output`), at one of
     `stop_token_ids`, at an end-of-text token unless `ignore_eos`, after `max_tokens` (None: when the context is full).
     What is returned: `logprobs` and `prompt_logprobs` (None, or how many of the most likely tokens beside the one
@@ -38,6 +38,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    allowed_token_ids: tuple[int, ...] | None = None
     logit_bias: dict[int, float] | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
@@ -82,6 +83,10 @@ class SamplingParams:
         set_(self, "bad_words", stopping.check(self.bad_words, "bad_words"))
         set_(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
         set_(self, "logit_bias", _bias(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            set_(self, "allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise ValueError("`allowed_token_ids` is empty, and some token must come: leave it out to allow all")
         if (self.stop or self.bad_words) and not self.detokenize:
             raise ValueError("`stop` and `bad_words` are texts, which `detokenize=False` does without")
 

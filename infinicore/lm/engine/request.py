@@ -33,7 +33,7 @@ class Request:
         return {one: Logprob(float(logs[one]), int((logs > logs[one]).sum()) + 1, self._text(one)) for one in ids}
 
     def _text(self, token):
-        return None if self.tokenizer is None else self.tokenizer.decode([token], skip_special_tokens=False)
+        return None if self.tokenizer is None else self.tokenizer.token_text(token)
 
     def note_prompt(self, logits, first):
         """Keep log probabilities of the prompt: row i of `logits` [R, vocabulary] is what token `first` + i saw."""

@@ -13,7 +13,7 @@ from ..kvcache import BlockCache
 from ..step import Step, indices
 from .adapters import Adapters
 
-GRAPHS = 16  # that are kept: logits of 64 rows of 150,000 tokens take 19 MB each
+GRAPH_BYTES = 1 << 27  # of graphs that are kept: logits of 64 rows of 150,000 tokens take 19 MB, most far less
 
 
 class Recorded(NamedTuple):
@@ -113,7 +113,7 @@ class Runner:
             else:
                 recorded.graph.run()
         self._graphs[key] = self._recorded = recorded  # the one used last comes last
-        if len(self._graphs) > GRAPHS:
+        while len(self._graphs) > 1 and sum(one.graph.nbytes for one in self._graphs.values()) > GRAPH_BYTES:
             del self._graphs[next(iter(self._graphs))]
 
     def _place(self, entries, count):
@@ -170,7 +170,7 @@ class Runner:
             with self.adapters.used(self.adapters.recorded(size) if adapted else None):
                 logits = self.model.logits(step)
             if kind != "logits":
-                self._sampler.launch(logits, tokens)
+                self._sampler.launch(logits, tokens, longest)
         finally:
             graph = infinicore.stop_graph_recording()
         return Recorded(size, kind, adapted, longest, graph, logits, tokens)

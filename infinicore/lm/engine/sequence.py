@@ -11,9 +11,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "adapter", "blocks", "draft", "draft_shares", "draws", "finish_reason", "first_cached", "index", "keys",
-        "limit", "logprobs", "num_computed", "num_prompt", "order", "parent", "queued", "request", "reuse", "running",
-        "stop_ids", "stop_reason", "sum_logprob", "token_ids", "writer",
+        "adapter", "blocks", "draft", "draft_length", "draft_shares", "draws", "finish_reason", "first_cached",
+        "index", "keys", "limit", "logprobs", "num_computed", "num_prompt", "order", "parent", "queued", "request",
+        "reuse", "running", "stop_ids", "stop_reason", "sum_logprob", "token_ids", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -26,6 +26,7 @@ class Sequence:
         self.running = self.queued = False
         self.parent, self.reuse, self.first_cached = None, True, None
         self.draft = ()  # tokens that may follow, to be checked in the next step
+        self.draft_length = None  # how many of them are worth a try; None: as many as are guessed
         self.draft_shares = None  # of what probabilities each of them was drawn, unless they were guessed outright
         self.draws = self.writer = self.logprobs = None
         self.sum_logprob = 0.0

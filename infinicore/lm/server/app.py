@@ -117,6 +117,15 @@ def create_app(
         served.engine.check_ready()
         return json_response(llamacpp.props(served, __version__))
 
+    @app.get("/slots")
+    async def slots(model: str | None = None, fail_on_no_slot: bool = False):
+        served = named(model)
+        served.engine.check_ready()
+        rows = llamacpp.slots(served)
+        if fail_on_no_slot and all(row["is_processing"] for row in rows):
+            raise APIError(503, f"all {len(rows)} slots are busy", code="no_slot", retry_after=1)
+        return json_response(rows)
+
     @app.get("/")
     async def page():
         return HTMLResponse(_PAGE.read_text("utf-8"), headers={"Content-Security-Policy": _PAGE_POLICY})
@@ -158,7 +167,7 @@ async def _tokenize(http, model, request):
     special = request.add_special if llama else request.add_special_tokens
     if request.messages is not None:
         tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()] or None
-        options = dict(add_generation_prompt=request.add_generation_prompt, variables=request.chat_template_kwargs)
+        options = dict(variables=request.chat_template_kwargs, **chat.ending(request))
         _, ids = await model.encode_chat(chat.messages_of(request), tools=tools, **options)
     else:
         text = request.content if llama else request.prompt

@@ -16,9 +16,9 @@ def messages_of(request):
     messages = []
     for index, message in enumerate(request.messages):
         turn = {"role": "system" if message.role == "developer" else message.role, "content": text_of(message, index)}
-        for name in ("name", "tool_call_id", "reasoning_content"):
-            if (value := getattr(message, name)) is not None:
-                turn[name] = value
+        thoughts = message.reasoning if message.reasoning_content is None else message.reasoning_content
+        given = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": thoughts}
+        turn |= {name: value for name, value in given.items() if value is not None}
         if message.tool_calls:
             turn["tool_calls"] = [_call_of(call, index) for call in message.tool_calls]
         elif message.content is None:
@@ -49,19 +49,24 @@ def _call_of(call, index):
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-async def template(model, request, messages=None, tools=None):
+async def template(model, request, tools=None, most=None):
     """(text, token ids) of a request's conversation."""
     variables = dict(request.chat_template_kwargs or {})
     if request.documents is not None:
         variables["documents"] = request.documents
     if request.reasoning_effort is not None:
         variables["reasoning_effort"] = request.reasoning_effort
-    return await model.encode_chat(
-        messages or messages_of(request),
-        tools=tools,
-        add_generation_prompt=request.add_generation_prompt,
-        variables=variables,
-    )
+    options = dict(tools=tools, most=most, variables=variables, **ending(request))
+    return await model.encode_chat(messages_of(request), **options)
+
+
+def ending(request):
+    """How the prompt of a conversation ends, as options of `ServedModel.render`."""
+    goes_on, add = request.continue_final_message, request.add_generation_prompt
+    if goes_on and add:
+        message = "`continue_final_message` and `add_generation_prompt` exclude each other: set one of them to false"
+        raise APIError(400, message, param="continue_final_message")
+    return {"add_generation_prompt": not goes_on if add is None else add, "continue_final_message": goes_on}
 
 
 class Chat:
@@ -69,7 +74,7 @@ class Chat:
 
     def __init__(self, model, request):
         self.model, self.request = model, request
-        self.id, self.created = new_id("chatcmpl"), now()
+        self.id, self.created = new_id("chatcmpl", request.request_id), now()
         choice = request.tool_choice
         choice = choice.function.name if hasattr(choice, "function") else choice
         self.tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()] if choice != "none" else []
@@ -99,7 +104,8 @@ class Chat:
         """Make the prompt and the parameters, and queue the request."""
         request, model = self.request, self.model
         model.engine.check_ready()
-        self.text, ids = await template(model, request, tools=self.tools or None)
+        most = request.truncate_prompt_tokens
+        self.text, ids = await template(model, request, tools=self.tools or None, most=most)
         limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
         special = {} if getattr(self.parser, "skip_special_tokens", True) else {"skip_special_tokens": False}
         params = model.params(
@@ -111,7 +117,9 @@ class Chat:
             structured_outputs=await model.constraint(self.constraint),
             output_kind="delta" if request.stream else "final_only",
         )
-        self.usage = Usage(len(ids))
+        self.usage, self.ids = Usage(len(ids)), ids
+        last = request.messages[-1]
+        self.begun = text_of(last, -1) if request.echo and last.role == "assistant" else ""
         self.answers = [_Answer(self) for _ in range(params.n)]
         self.stream = model.submit(request, [(ids, params)], ping=PING_SECONDS if request.stream else None)
 
@@ -128,6 +136,8 @@ class Chat:
         body["usage"] = self.usage.body()
         if output.prompt_logprobs is not None:
             body["prompt_logprobs"] = prompt_logprobs(self.model, output)
+        if self.request.return_token_ids:
+            body["prompt_token_ids"] = self.ids
         return body
 
     async def events(self):
@@ -136,7 +146,9 @@ class Chat:
         options = self.request.stream_options
         usage = {"usage": None} if self.request.include_usage else {}
         for index in range(len(self.answers)):
-            yield event(head | {"choices": [_chunk(index, {"role": "assistant", "content": ""})]} | usage)
+            first = {"choices": [_chunk(index, {"role": "assistant", "content": self.begun})]}
+            first |= {"prompt_token_ids": self.ids} if self.request.return_token_ids else {}
+            yield event(head | first | usage)
         async for step in self.stream:
             if step is PING:
                 yield PING
@@ -212,9 +224,12 @@ class _Answer:
         request = self._chat.request
         return chat_logprobs(self._chat.model, answer, request.top_logprobs or 0) if request.logprobs else None
 
+    def _ids(self, answer):
+        return {"token_ids": list(answer.token_ids)} if self._chat.request.return_token_ids else {}
+
     def choice(self, answer):
         """The choice of a response that is not streamed."""
-        message = {"role": "assistant", "content": None, "refusal": None}
+        message = {"role": "assistant", "content": self._chat.begun or None, "refusal": None}
         for piece in self._pieces(answer.text, end=True):
             for name, value in piece.items():
                 if name == "tool_calls":
@@ -223,18 +238,19 @@ class _Answer:
                     message[name] = value if message.get(name) is None else message[name] + value
         if message["content"] is None and "tool_calls" not in message:
             message["content"] = ""
-        reason = self._reason(answer)
-        return {"index": answer.index, "message": message, "logprobs": self._logprobs(answer), "finish_reason": reason}
+        choice = {"index": answer.index, "message": message, "logprobs": self._logprobs(answer)}
+        choice["finish_reason"] = self._reason(answer)
+        return choice | self._ids(answer)
 
     def chunks(self, answer):
-        """The choices of the chunks that new text makes; log probabilities go with the first."""
+        """The choices of the chunks that new text makes; log probabilities and token ids go with the first."""
         logprobs = self._logprobs(answer) if answer.token_ids else None
-        end = answer.finish_reason is not None
+        ids, end = self._ids(answer), answer.finish_reason is not None
         for piece in self._pieces(answer.text, end):
-            yield _chunk(answer.index, piece, logprobs=logprobs)
-            logprobs = None
-        if end or logprobs is not None:
-            yield _chunk(answer.index, {}, self._reason(answer) if end else None, logprobs)
+            yield _chunk(answer.index, piece, logprobs=logprobs) | ids
+            logprobs, ids = None, {}
+        if end or logprobs is not None or ids:
+            yield _chunk(answer.index, {}, self._reason(answer) if end else None, logprobs) | ids
 
 
 async def respond(http_request, model, request):

@@ -6,8 +6,9 @@ import uuid
 from .errors import APIError
 
 
-def new_id(prefix):
-    return f"{prefix}-{uuid.uuid4().hex}"
+def new_id(prefix, given=None):
+    """A fresh id, or one that a client has `given`."""
+    return f"{prefix}-{given or uuid.uuid4().hex}"
 
 
 def now():

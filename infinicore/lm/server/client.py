@@ -92,11 +92,13 @@ def _joined(first, then, delta):
 
 @dataclass(slots=True)
 class _Request:
-    """What is on the way. `tokens` and `last` are the notes of whoever measures."""
+    """What is on the way. `order` says who goes first; `tokens` and `last` are the notes of whoever measures."""
 
     stream: Stream
     place: int
     prompt: object
+    params: SamplingParams
+    order: tuple[int, int]
     answers: int
     delta: bool
     tokens: int = 0
@@ -146,6 +148,11 @@ class EngineClient:
     def pid(self):
         """The engine's process id, or None while there is none."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def requests(self):
+        """What is on the way, in the order in which the engine takes it up."""
+        return sorted(self._requests.values(), key=lambda request: request.order)
 
     @property
     def open_answers(self):
@@ -267,9 +274,10 @@ class EngineClient:
         options = {"priority": priority, "deadline": deadline, "adapter": adapter}
         stream = Stream(self, len(requests), ping)
         for place, (prompt, params) in enumerate(requests):
-            request_id = str(next(self._numbers))
-            answers = params.best_of or params.n
-            self._requests[request_id] = _Request(stream, place, prompt, answers, params.output_kind == "delta")
+            number = next(self._numbers)
+            request_id, answers = str(number), params.best_of or params.n
+            delta, order = params.output_kind == "delta", (priority, number)
+            self._requests[request_id] = _Request(stream, place, prompt, params, order, answers, delta)
             self._places += answers
             stream._ids.append(request_id)
             self._send(("add", request_id, prompt, params, options))

@@ -22,13 +22,11 @@ class Completions:
 
     def __init__(self, model, request):
         self.model, self.request = model, request
-        self.id, self.created = new_id("cmpl"), now()
+        self.id, self.created = new_id("cmpl", request.request_id), now()
         if request.suffix is not None:
             raise APIError(400, "`suffix` is not supported: these models write on from a prompt only", param="suffix")
         if request.stream and request.best_of is not None and request.best_of > (request.n or 1):
             raise APIError(400, "`best_of` cannot be streamed: which are the best is known at the end", param="best_of")
-        if request.stream and request.echo and request.logprobs is not None:
-            raise APIError(400, "`echo` with `logprobs` cannot be streamed: leave one of them out", param="echo")
         if request.max_tokens == 0 and not request.echo:
             raise APIError(400, "`max_tokens` must be at least 1, unless with `echo`", param="max_tokens")
         check_stream_options(request)
@@ -37,7 +35,9 @@ class Completions:
         request, model = self.request, self.model
         model.engine.check_ready()
         self.prompts = [
-            await model.encode(prompt, add_special_tokens=request.add_special_tokens)
+            await model.encode(
+                prompt, add_special_tokens=request.add_special_tokens, most=request.truncate_prompt_tokens
+            )
             for prompt in prompts_of(request.prompt, "prompt")
         ]
         # The first token is thrown away where only the prompt is asked for.
@@ -70,7 +70,8 @@ class Completions:
     def _echo(self, place):
         """The text of a prompt, as it is to stand before its answers."""
         given = prompts_of(self.request.prompt, "prompt")[place]
-        return given if isinstance(given, str) else self.model.tokenizer.decode(given)
+        whole = isinstance(given, str) and self.request.truncate_prompt_tokens is None
+        return given if whole else self.model.tokenizer.decode(self.prompts[place])
 
     async def whole(self):
         """The body of the response that is not streamed."""
@@ -100,18 +101,31 @@ class Completions:
         choice["stop_reason"] = answer.stop_reason
         if request.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(self.model, output)
+        if request.return_token_ids:
+            choice |= {"token_ids": list(answer.token_ids), "prompt_token_ids": self.prompts[place]}
         return choice
 
+    def _echoes(self, place, rows, lengths):
+        """The choices that repeat a prompt, once for each of its answers; notes in `lengths` where those begin."""
+        ids, logprobs = self.prompts[place], None
+        if rows is not None:
+            logprobs = text_logprobs(self.model, ids, rows, self.request.logprobs)
+        text = self._echo(place)
+        for number in range(place * self.n, (place + 1) * self.n):
+            lengths[number] = len(text) if rows is None else len("".join(logprobs["tokens"]))
+            choice = {"index": number, "text": text, "logprobs": logprobs, "finish_reason": None}
+            yield choice | ({"prompt_token_ids": ids} if self.request.return_token_ids else {})
+
     async def events(self):
-        """The events of a stream."""
+        """The events of a stream. With `logprobs`, the echo of a prompt waits for those of its tokens."""
         head, request, lengths = self.head(), self.request, {}
         usage = {"usage": None} if request.include_usage else {}
-        if request.echo:
-            for number in range(self.n * len(self.prompts)):
-                text = self._echo(number // self.n)
-                lengths[number] = len(text)
-                choice = {"index": number, "text": text, "logprobs": None, "finish_reason": None}
-                yield event(head | {"choices": [choice]} | usage)
+        waiting = set(range(len(self.prompts))) if request.echo else set()
+        if request.echo and request.logprobs is None:
+            for place in range(len(self.prompts)):
+                for choice in self._echoes(place, None, lengths):
+                    yield event(head | {"choices": [choice]} | usage)
+            waiting.clear()
         async for step in self.stream:
             if step is PING:
                 yield PING
@@ -121,16 +135,24 @@ class Completions:
             self.usage.add(output)
             if request.stream_options is not None and request.stream_options.continuous_usage_stats:
                 usage = {"usage": self.usage.body()}
+            if place in waiting:
+                waiting.remove(place)
+                for choice in self._echoes(place, output.prompt_logprobs, lengths):
+                    yield event(head | {"choices": [choice]} | usage)
             for answer in output.outputs:
                 number, logprobs = place * self.n + answer.index, None
                 if request.logprobs is not None and answer.token_ids:
                     offset = lengths.get(number, 0)
                     logprobs = text_logprobs(self.model, answer.token_ids, answer.logprobs, request.logprobs, offset)
                     lengths[number] = offset + len("".join(logprobs["tokens"]))
-                if not answer.text and logprobs is None and answer.finish_reason is None:
+                wanted = answer.text or logprobs is not None or request.return_token_ids
+                if not wanted and answer.finish_reason is None:
                     continue  # held back
                 choice = {"index": number, "text": answer.text, "logprobs": logprobs}
-                yield event(head | {"choices": [choice | {"finish_reason": answer.finish_reason}]} | usage)
+                choice["finish_reason"] = answer.finish_reason
+                if request.return_token_ids:
+                    choice["token_ids"] = list(answer.token_ids)
+                yield event(head | {"choices": [choice]} | usage)
         if request.include_usage:
             yield event(head | {"choices": [], "usage": self.usage.body()})
 
@@ -152,7 +174,8 @@ async def respond(http_request, model, request):
 async def embed(http_request, model, request):
     """The response to an `EmbeddingRequest`."""
     model.engine.check_ready()
-    prompts = [await model.encode(prompt, "input") for prompt in prompts_of(request.input, "input")]
+    most = request.truncate_prompt_tokens
+    prompts = [await model.encode(prompt, "input", most=most) for prompt in prompts_of(request.input, "input")]
     for ids in prompts:
         if len(ids) > model.context:
             message = f"`input` has {len(ids)} tokens, but this model's context is {model.context} tokens; shorten it"

@@ -1,4 +1,4 @@
-"""llama.cpp's own routes, for its clients: /completion and /props."""
+"""llama.cpp's own routes, for its clients: /completion, /props and /slots."""
 
 from .choices import Usage, chat_logprobs
 from .client import PING
@@ -27,6 +27,9 @@ def _given(request):
         if not all(isinstance(token, int) for token, _ in request.logit_bias):
             raise APIError(400, "`logit_bias` must be a list of [token id, number]", param="logit_bias")
         given["logit_bias"] = dict(map(tuple, request.logit_bias))
+    if request.repeat_last_n != -1 and request.repeat_penalty not in (None, 1):
+        message = f"`repeat_last_n` must be -1, the whole text, with a `repeat_penalty`, got {request.repeat_last_n}"
+        raise APIError(400, message, param="repeat_last_n")
     if request.json_schema is not None and request.grammar is not None:
         raise APIError(400, "`json_schema` and `grammar` exclude each other: give one of them", param="grammar")
     return given
@@ -102,11 +105,18 @@ class Completion:
         rows = [{"id": token_id} | row for token_id, row in zip(answer.token_ids, rows)]
         return {"completion_probabilities": rows}
 
+    def _drop(self, answer):
+        """Without the token that came of a prompt that was only to be computed."""
+        if self.request.n_predict == 0:
+            answer.text, answer.token_ids, answer.logprobs, answer.finish_reason = "", [], [], "length"
+            self.usage.completion = 0
+
     async def whole(self):
         _, output = await anext(self.stream)  # the only one
         check_finished(output)
         self.usage.add(output)
         (answer,) = output.outputs
+        self._drop(answer)
         return self.last(output, answer, answer.text)
 
     async def events(self):
@@ -118,6 +128,7 @@ class Completion:
             check_finished(output)
             self.usage.add(output)
             (answer,) = output.outputs
+            self._drop(answer)
             if answer.finish_reason is not None:
                 yield event(self.last(output, answer, answer.text))
             elif answer.text or (self.request.n_probs and answer.token_ids):
@@ -168,6 +179,23 @@ async def respond(http_request, model, request):
         return json_response(await until_gone(http_request.receive, work.whole()))
     finally:
         work.stream.close()
+
+
+def slots(model):
+    """What /slots says of a model: a row for each answer that can be written at once, those that are written first.
+
+    `n_decoded` counts the tokens that have been handed out (of an answer that is not streamed: none before its end).
+    """
+    info, rows = model.engine.info, []
+    same = {"n_ctx": model.context, "speculative": info.get("speculative", False)}
+    for request in model.engine.requests:
+        done = request.tokens // request.answers
+        told = {"has_next_token": True, "n_remain": request.params.max_tokens - done, "n_decoded": done}
+        row = {"id_task": request.order[1], "is_processing": True, "params": settings(request.params)}
+        rows += [same | row | {"next_token": told}] * request.answers
+    total = info["max_num_seqs"]
+    rows = rows[:total] + [same | {"id_task": -1, "is_processing": False}] * (total - len(rows))
+    return [{"id": number} | row for number, row in enumerate(rows)]
 
 
 def props(model, version):

@@ -13,6 +13,11 @@ _HISTOGRAMS = {
     "request_time_per_output_token_seconds": ("Mean seconds for a token after the first, by request", _SECONDS),
     "e2e_request_latency_seconds": ("Seconds from a request's arrival to its end", _SECONDS),
     "request_queue_time_seconds": ("Seconds that a request waited before it was computed", _SECONDS),
+    "request_prefill_time_seconds": ("Seconds from when a request was taken up to its first token", _SECONDS),
+    "request_decode_time_seconds": ("Seconds from the first to the last token, by request", _SECONDS),
+    "request_inference_time_seconds": ("Seconds from when a request was taken up to its last token", _SECONDS),
+    "request_params_n": ("Answers that a request asks for", (1, 2, 5, 10, 20)),
+    "request_params_max_tokens": ("Tokens that an answer may have, by request", _TOKENS),
     "request_prompt_tokens": ("Tokens of the prompt, by request", _TOKENS),
     "request_generation_tokens": ("Generated tokens, by request", _TOKENS),
 }
@@ -63,13 +68,21 @@ class Metrics:
             observe["request_prompt_tokens"](len(output.prompt_token_ids))
             observe["request_generation_tokens"](request.tokens)
             observe["e2e_request_latency_seconds"](now - times.arrival_time)
-            if times.first_scheduled_time is not None:
-                observe["request_queue_time_seconds"](times.first_scheduled_time - times.arrival_time)
-            if times.first_token_time is not None:
-                observe["time_to_first_token_seconds"](times.first_token_time - times.arrival_time)
-                if request.tokens > request.answers and times.last_token_time is not None:
-                    each = (times.last_token_time - times.first_token_time) * request.answers
-                    observe["request_time_per_output_token_seconds"](each / (request.tokens - request.answers))
+            observe["request_params_n"](request.params.n)
+            observe["request_params_max_tokens"](request.params.max_tokens)
+            begun, first, last = times.first_scheduled_time, times.first_token_time, times.last_token_time
+            if begun is not None:
+                observe["request_queue_time_seconds"](begun - times.arrival_time)
+            if first is None:
+                return
+            observe["time_to_first_token_seconds"](first - times.arrival_time)
+            observe["request_decode_time_seconds"](last - first)
+            if begun is not None:
+                observe["request_prefill_time_seconds"](first - begun)
+                observe["request_inference_time_seconds"](last - begun)
+            if request.tokens > request.answers:
+                each = (last - first) * request.answers
+                observe["request_time_per_output_token_seconds"](each / (request.tokens - request.answers))
 
         return watch
 

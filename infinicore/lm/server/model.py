@@ -57,46 +57,52 @@ class ServedModel:
 
     # ---- prompts: in threads, since a template or a long text may take a while -----------------------
 
-    async def encode(self, prompt, name="prompt", add_special_tokens=True):
-        """Token ids of a text, or token ids as they are; an APIError where nothing is left to generate."""
+    async def encode(self, prompt, name="prompt", add_special_tokens=True, most=None):
+        """Token ids of a text, or token ids as they are, of which the last `most` count (None: all; -1: as many as
+        leave room for one more); an APIError where nothing is left to generate from.
+        """
+        if most == 0:
+            message = "`truncate_prompt_tokens` is 0, which leaves no prompt: give at least 1, or -1 for the context"
+            raise APIError(400, message, param="truncate_prompt_tokens")
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt, add_special_tokens)
         if not prompt:
             raise APIError(400, f"`{name}` is empty: give at least one token", param=name)
-        return prompt
+        return prompt if most is None else prompt[-(self.context - 1 if most < 0 else most) :]
 
-    def render(self, messages, *, tools=None, add_generation_prompt=True, variables=None):
-        """The text of a conversation (dicts, as templates know them) by the chat template."""
-        if self.template is None:
-            return chat.concatenate(messages)
-        if tools and "tools" not in self.template:
+    def render(self, messages, *, tools=None, add_generation_prompt=True, continue_final_message=False, variables=None):
+        """The text of a conversation (dicts, as templates know them) by the chat template.
+
+        With `continue_final_message`, it ends where the last message ends, so that the answer goes on from there.
+        """
+        if tools and "tools" not in (self.template or "tools"):
             raise APIError(400, "`tools` cannot be used: the chat template of this model has no place for them")
         variables = dict(variables or {})
         for name in ("messages", "tools", "add_generation_prompt", *SPECIAL):
             if name in variables:
                 raise APIError(400, f"`chat_template_kwargs` must not set {name!r}", param="chat_template_kwargs")
-        return chat.render(
-            self.template,
-            messages,
-            special=self._special,
-            add_generation_prompt=add_generation_prompt,
-            tools=tools,
-            **variables,
-        )
+        options = dict(add_generation_prompt=add_generation_prompt, tools=tools, **variables)
 
-    async def encode_chat(self, messages, **options):
-        """(text, token ids) of a conversation."""
+        def write(messages):
+            if self.template is None:
+                return chat.concatenate(messages)
+            return chat.render(self.template, messages, special=self._special, **options)
+
+        return chat.render_open(write, messages) if continue_final_message else write(messages)
+
+    async def encode_chat(self, messages, most=None, **options):
+        """(text, token ids) of a conversation; `most` as for `encode`."""
 
         def prepare():
             text = self.render(messages, **options)
             return text, self.tokenizer.encode(text, add_special_tokens=self.template is None)
 
         text, ids = await asyncio.to_thread(prepare)
-        return text, await self.encode(ids, "messages")
+        return text, await self.encode(ids, "messages", most=most)
 
     def token_text(self, token_id):
-        """The text of one token, special ones too."""
-        return self.tokenizer.decode([token_id], skip_special_tokens=False)
+        """The text of one token within a text, special ones too."""
+        return self.tokenizer.token_text(token_id)
 
     async def constraint(self, spec):
         """The `Constraint` of a spec, or None of None; ValueError if it cannot be followed."""

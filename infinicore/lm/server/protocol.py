@@ -11,6 +11,10 @@ Text = str
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 Answers = Annotated[int, Field(ge=1, le=128)]
+Truncated = Annotated[
+    int, Field(ge=-1, lt=1 << 31)
+]  # to so many last tokens of a prompt; -1: to what the context takes
+RequestId = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,128}$")]  # it stands in logs and in a header
 Prompt = Text | TokenIds | Annotated[list[Text | TokenIds], Field(min_length=1)]
 
 
@@ -45,8 +49,8 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    """One turn. `tool_calls` and `tool_call_id` as in OpenAI's API; `reasoning_content` of earlier answers is passed on
-    to the template.
+    """One turn. `tool_calls` and `tool_call_id` as in OpenAI's API; `reasoning_content` of earlier answers (`reasoning`
+    in newer clients of vLLM) is passed on to the template.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -55,6 +59,7 @@ class Message(Body):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     refusal: str | None = None
     annotations: list | None = None
     audio: None = None
@@ -75,8 +80,11 @@ class JSONSchema(Body):
 
 
 class ResponseFormat(Body):
+    """OpenAI's, or llama.cpp's: `schema` beside the type."""
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JSONSchema | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
 class StructuredOutputs(Body):
@@ -123,6 +131,7 @@ class Sampling(NoEffect):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    allowed_token_ids: Annotated[list[int], Field(min_length=1)] | None = None
 
 
 SAMPLING = tuple(name for name in Sampling.model_fields if name not in NoEffect.model_fields)
@@ -135,6 +144,9 @@ class Generation(Sampling):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None
+    truncate_prompt_tokens: Truncated | None = None
+    request_id: RequestId | None = None
+    return_token_ids: bool = False
     priority: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] = 0
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -167,15 +179,24 @@ class Generation(Sampling):
         found = {name: {"type": kind, "value": value} for name, (kind, value) in found.items() if value is not None}
         if so.json_object:
             found["structured_outputs.json_object"] = {"type": "json_object", "value": None}
-        if format_ is not None and format_.type == "json_object":
-            found["response_format"] = {"type": "json_object", "value": None}
-        if format_ is not None and format_.type == "json_schema":
-            if format_.json_schema is None or format_.json_schema.schema_ is None:
-                raise ValueError("`response_format` of type json_schema needs `json_schema` with a `schema`")
-            found["response_format"] = {"type": "json_schema", "value": format_.json_schema.schema_}
+        if format_ is not None and format_.type != "text":
+            found["response_format"] = _format_spec(format_)
         if len(found) > 1:
             raise ValueError(f"`{'`, `'.join(found)}` each say what the answer must look like: give one of them")
         return next(iter(found.values()), None)
+
+
+def _format_spec(given):
+    """The spec of a `ResponseFormat` that is not just text."""
+    inner = given.json_schema
+    schema = given.schema_ if inner is None else inner.schema_
+    if inner is not None and given.schema_ is not None:
+        raise ValueError("`response_format` has `schema` and `json_schema`: give one of them")
+    if schema is not None:
+        return {"type": "json_schema", "value": schema}
+    if given.type == "json_schema":
+        raise ValueError("`response_format` of type json_schema needs `json_schema` with a `schema`")
+    return {"type": "json_object", "value": None}
 
 
 class CompletionRequest(Generation):
@@ -216,7 +237,8 @@ class Templated(Body):
     messages: Annotated[list[Message], Field(min_length=1)]
     tools: list[Tool] | None = None
     documents: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None  # None: yes, unless the last message goes on
+    continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
 
@@ -227,6 +249,7 @@ class ChatCompletionRequest(Generation, Templated):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool = False
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool = True
     include_reasoning: bool = True
@@ -246,6 +269,7 @@ class EmbeddingRequest(NoEffect):
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
+    truncate_prompt_tokens: Truncated | None = None
 
 
 class TokenizeRequest(Body):
@@ -256,7 +280,8 @@ class TokenizeRequest(Body):
     content: str | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     tools: list[Tool] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
@@ -299,14 +324,21 @@ class LlamaCompletionRequest(Body):
     cache_prompt: bool = True
     id_slot: int = -1
     n_keep: int = 0  # a prompt is never cut
-    repeat_last_n: Literal[-1] = -1  # the whole text
+    n_discard: int = 0
+    repeat_last_n: int = -1  # with a penalty, it must be the whole text
     min_keep: Literal[0] = 0
     mirostat: Literal[0] = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
     dry_multiplier: Annotated[float, Field(ge=0, le=0)] = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: list[str] | None = None
     xtc_probability: Annotated[float, Field(ge=0, le=0)] = 0.0
+    xtc_threshold: float = 0.1
     dynatemp_range: Annotated[float, Field(ge=0, le=0)] = 0.0
+    dynatemp_exponent: float = 1.0
     t_max_predict_ms: Literal[0] = 0
 
 

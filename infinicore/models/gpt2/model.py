@@ -5,6 +5,7 @@ from infinicore import nn
 
 from ...lm.step import indices
 from ..language_model import LanguageModel
+from ..training import attention
 from . import names
 
 
@@ -20,6 +21,8 @@ class LearnedPositions:
 
 class Attention(nn.Module):
     """Multi-head attention; query, key and value come from one product."""
+
+    context_group = None  # the ranks that have a part of each sequence
 
     def __init__(self, config, layer, dtype):
         super().__init__()
@@ -56,13 +59,8 @@ class Attention(nn.Module):
         batch, length = packed.shape[:2]  # x may be a part of the sequence
         packed = packed.view(batch, length, 3, heads, dim)
         query, key, value = packed.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = nn.functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            is_causal=True,
-            dropout_p=config.attention_dropout if self.training else 0.0,
-        )
+        dropout = config.attention_dropout if self.training else 0.0
+        attended = attention(query, key, value, self.context_group, dropout_p=dropout)
         return attended.transpose(1, 2).reshape(batch, length, heads * dim)
 
 
@@ -158,23 +156,24 @@ class Transformer(nn.Module):
         return self.ln_f(x)
 
     @nn.hooks.entry
-    def hidden(self, x, rotary, run, length, first=0, stop=None):
+    def hidden(self, x, rotary, run, places, length, first=0, stop=None):
         """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(block, ...)` calls a block.
 
-        `length` is that of the whole sequence. With `first` and `stop`, the same of a part of the pieces (embeddings,
-        blocks, last normalisation), which takes what the piece before `first` returned.
+        `places` (an array) are the positions of the tokens in sequences of `length`. With `first` and `stop`, the same
+        of a part of the pieces (embeddings, blocks, last normalisation), which takes what the piece before
+        `first` returned.
         """
         for piece in range(self.depth + 2)[first:stop]:
             if piece == 0:
-                x = self._embedded(x, length)
+                x = self._embedded(x, places)
             elif piece <= self.depth:
                 x = run(self.h[piece - 1].attend, x)
             else:
                 x = self.ln_f(x)
         return x
 
-    def _embedded(self, input_ids, length):
-        positions = self.wpe(indices(range(length), input_ids.device))
+    def _embedded(self, input_ids, places):
+        positions = self.wpe(indices(places, input_ids.device))
         if self.sequence_group is not None:
             from ...distributed import functional
 

@@ -5,12 +5,14 @@ from infinicore import nn
 
 from ..language_model import LanguageModel
 from ..rotary import RotaryTables
-from ..training import Positions, visible
+from ..training import Positions, attention
 from . import names
 
 
 class Attention(nn.PackedLinear):
     """Grouped-query attention with rotary positions; query, key and value come from one product."""
+
+    context_group = None  # the ranks that have a part of each sequence
 
     def __init__(self, config, layer, dtype):
         sizes = {"q_proj": config.query_size, "k_proj": config.key_value_size, "v_proj": config.key_value_size}
@@ -61,12 +63,12 @@ class Attention(nn.PackedLinear):
         if config.qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
         query, key = positions.turn(query), positions.turn(key)
-        attended = nn.functional.scaled_dot_product_attention(
+        attended = attention(
             query.transpose(1, 2),
             key.transpose(1, 2),
             value.transpose(1, 2),
-            attn_mask=visible(length, self.window, x.device),
-            is_causal=True,
+            self.context_group,
+            self.window,
             scale=self.scale,
             dropout_p=config.attention_dropout if self.training else 0.0,
             enable_gqa=heads != shared,
@@ -154,13 +156,14 @@ class Decoder(nn.Module):
         return _add_norm(addend, residual, self.norm)[0]
 
     @nn.hooks.entry
-    def hidden(self, x, rotary, run, length, first=0, stop=None):
+    def hidden(self, x, rotary, run, places, length, first=0, stop=None):
         """Hidden states [B, T, hidden size] of token ids [B, T], differentiable; `run(layer, ...)` calls a layer.
 
-        `length` is that of the whole sequence. With `first` and `stop`, the same of a part of the pieces (embedding,
-        layers, last normalisation), which takes what the piece before `first` returned.
+        `places` (an array) are the positions of the tokens in sequences of `length`. With `first` and `stop`, the same
+        of a part of the pieces (embedding, layers, last normalisation), which takes what the piece before
+        `first` returned.
         """
-        positions, residual = Positions(rotary, length, x.device), None
+        positions, residual = Positions(rotary, places, length, x.device), None
         for piece in range(self.depth + 2)[first:stop]:
             if piece == 0:
                 x = self.embed_tokens(x)

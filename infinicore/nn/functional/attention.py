@@ -1,6 +1,8 @@
 """Attention, rotary positions and sampling."""
 
+import contextlib
 import enum
+import threading
 
 import infinicore
 from infinicore.core import layout
@@ -34,6 +36,23 @@ def flash_attention(
     )
 
 
+_instead = threading.local()  # `function`: what computes attention in this thread
+
+
+@contextlib.contextmanager
+def attention_by(function):
+    """Within it, `function` computes this thread's `scaled_dot_product_attention`, from all its arguments in order.
+
+    Within `function`, attention is as usual. None: as usual.
+    """
+    before = getattr(_instead, "function", None)
+    _instead.function = function
+    try:
+        yield
+    finally:
+        _instead.function = before
+
+
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
@@ -43,6 +62,10 @@ def scaled_dot_product_attention(
     themselves. The S x L scores are never stored, unless a gradient of the mask is wanted. `dropout_p` is applied
     whenever it is positive, so pass 0 outside of training.
     """
+    instead = getattr(_instead, "function", None)
+    if instead is not None:
+        with attention_by(None):
+            return instead(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim < 2:
             raise ValueError(f"`{name}` must be [..., S, D] with 2 dims or more, got shape {x.shape_}")
@@ -186,6 +209,74 @@ def multi_head_attention(
     if probabilities is not None and average_attn_weights:
         probabilities = probabilities.mean(1)
     return out, probabilities if need_weights else None
+
+
+def multi_head_attention_forward(
+    query,
+    key,
+    value,
+    embed_dim_to_check,
+    num_heads,
+    in_proj_weight,
+    in_proj_bias,
+    bias_k,
+    bias_v,
+    add_zero_attn,
+    dropout_p,
+    out_proj_weight,
+    out_proj_bias,
+    training=True,
+    key_padding_mask=None,
+    need_weights=True,
+    attn_mask=None,
+    use_separate_proj_weight=False,
+    q_proj_weight=None,
+    k_proj_weight=None,
+    v_proj_weight=None,
+    static_k=None,
+    static_v=None,
+    average_attn_weights=True,
+    is_causal=False,
+):
+    """`multi_head_attention` with PyTorch's arguments, on query [S, B, E] and key, value [L, B, *], or without B.
+
+    Returns (output as `query`, weights [B, S, L] or None). `static_k` and `static_v` must be None.
+    """
+    if static_k is not None or static_v is not None:
+        raise NotImplementedError("`static_k` and `static_v` must be None: project with `k_proj_weight` and others")
+    if query.shape[-1] != embed_dim_to_check or embed_dim_to_check % num_heads:
+        raise ValueError(
+            f"`query` must have a last dim of `embed_dim_to_check` {embed_dim_to_check}, which `num_heads` {num_heads} "
+            f"divides, got {query.shape[-1]}"
+        )
+    if is_causal and attn_mask is None:
+        raise ValueError("`is_causal` is a hint about `attn_mask`, which must be given too")
+    single = query.ndim == 2
+    query, key, value = (x.unsqueeze(0) if single else x.transpose(0, 1) for x in (query, key, value))
+    if single and key_padding_mask is not None:
+        key_padding_mask = key_padding_mask.unsqueeze(0)
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight)
+    output, weights = multi_head_attention(
+        query,
+        key,
+        value,
+        num_heads,
+        separate if use_separate_proj_weight else in_proj_weight,
+        in_proj_bias,
+        out_proj_weight,
+        out_proj_bias,
+        bias_k=bias_k,
+        bias_v=bias_v,
+        add_zero_attn=add_zero_attn,
+        dropout_p=dropout_p if training else 0.0,
+        key_padding_mask=key_padding_mask,
+        attn_mask=attn_mask,
+        need_weights=need_weights,
+        average_attn_weights=average_attn_weights,
+    )
+    if single:
+        return output.squeeze(0), None if weights is None else weights.squeeze(0)
+    return output.transpose(0, 1), weights
 
 
 def _probabilities(q, k, mask):

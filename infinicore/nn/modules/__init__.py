@@ -157,6 +157,7 @@ from .shape import (
     PixelUnshuffle,
     Unflatten,
 )
+from .sync import SyncBatchNorm
 from .transformer import (
     Transformer,
     TransformerDecoder,
@@ -165,6 +166,7 @@ from .transformer import (
     TransformerEncoderLayer,
 )
 from .windows import (
+    CrossMapLRN2d,
     Fold,
     FractionalMaxPool2d,
     FractionalMaxPool3d,
@@ -224,6 +226,7 @@ __all__ = [
     "CosineEmbeddingLoss",
     "CosineSimilarity",
     "CrossEntropyLoss",
+    "CrossMapLRN2d",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
@@ -323,6 +326,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SyncBatchNorm",
     "Tanh",
     "Tanhshrink",
     "Threshold",

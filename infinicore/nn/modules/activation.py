@@ -135,7 +135,8 @@ class PReLU(Module):
     def __init__(self, num_parameters=1, init=0.25, device=None, dtype=None):
         super().__init__()
         self.num_parameters, self.init = num_parameters, init
-        self.weight = Parameter(infinicore.empty((num_parameters,), dtype=dtype or infinicore.float32, device=device))
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
+        self.weight = Parameter(infinicore.empty((num_parameters,), **options))
         self.reset_parameters()
 
     def reset_parameters(self):

@@ -39,7 +39,7 @@ class MultiheadAttention(Module):
         self.vdim = embed_dim if vdim is None else vdim
         self.head_dim, self.add_zero_attn = embed_dim // num_heads, add_zero_attn
         self._qkv_same_embed_dim = self.kdim == self.vdim == embed_dim
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
 
         def parameter(*shape):
             return Parameter(infinicore.empty(shape, **options))

@@ -63,7 +63,7 @@ class _Conv(Module):
             self.padding = padding
         else:
             self.padding = _tuple(padding, self.dims, "padding")
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         channels = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         shape = (channels[0], channels[1] // groups, *self.kernel_size)
         self.weight = Parameter(infinicore.empty(shape, **options))

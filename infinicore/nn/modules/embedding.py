@@ -44,7 +44,7 @@ class Embedding(Module):
                 )
             self.weight = Parameter(_weight, requires_grad=not _freeze)
         else:
-            options = {"dtype": dtype or infinicore.float32, "device": device}
+            options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
             self.weight = Parameter(infinicore.empty((num_embeddings, embedding_dim), **options), not _freeze)
             if init.wanted():
                 self.reset_parameters()
@@ -146,7 +146,7 @@ class EmbeddingBag(Module):
         if _weight is not None and tuple(_weight.shape) != (num_embeddings, embedding_dim):
             raise ValueError(f"`_weight` has shape {tuple(_weight.shape)}, expected {(num_embeddings, embedding_dim)}")
         if _weight is None:
-            options = {"dtype": dtype or infinicore.float32, "device": device}
+            options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
             self.weight = Parameter(infinicore.empty((num_embeddings, embedding_dim), **options))
             if init.wanted():
                 self.reset_parameters()

@@ -39,7 +39,7 @@ class UninitializedParameter(_Uninitialized, Parameter):
     cls_to_become = Parameter
 
     def __new__(cls, requires_grad=True, device=None, dtype=None):
-        data = infinicore.empty((0,), dtype=dtype or infinicore.float32, device=device)
+        data = infinicore.empty((0,), dtype=dtype or infinicore.get_default_dtype(), device=device)
         return Parameter.__new__(cls, data, requires_grad)
 
     def __init__(self, requires_grad=True, device=None, dtype=None):
@@ -52,7 +52,7 @@ class UninitializedBuffer(_Uninitialized, Buffer):
     cls_to_become = Buffer
 
     def __new__(cls, requires_grad=False, device=None, dtype=None, persistent=True):
-        data = infinicore.empty((0,), dtype=dtype or infinicore.float32, device=device)
+        data = infinicore.empty((0,), dtype=dtype or infinicore.get_default_dtype(), device=device)
         return Buffer.__new__(cls, data, persistent=persistent)
 
     def __init__(self, requires_grad=False, device=None, dtype=None, persistent=True):

@@ -36,7 +36,7 @@ class Linear(Module):
             if not isinstance(value, int) or value < 0:
                 raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
         self.in_features, self.out_features, self.alpha = in_features, out_features, 1.0
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         self.weight = Parameter(infinicore.empty((out_features, in_features), **options))
         self.register_parameter("bias", Parameter(infinicore.empty((out_features,), **options)) if bias else None)
         if init.wanted():
@@ -134,7 +134,7 @@ class Bilinear(Module):
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}")
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         self.weight = Parameter(infinicore.empty((out_features, in1_features, in2_features), **options))
         self.register_parameter("bias", Parameter(infinicore.empty((out_features,), **options)) if bias else None)
         if init.wanted():
@@ -174,7 +174,7 @@ class PackedLinear(Module):
                 self.add_module(name, Linear(in_features, 0, bias=bias, device=device, dtype=dtype))
             self._modules[name].out_features = out_features
         total = sum(parts.values())
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         weight = infinicore.empty((total, in_features), **options)
         self._attach(weight, infinicore.empty((total,), **options) if bias else None)
         if init.wanted():
@@ -184,6 +184,20 @@ class PackedLinear(Module):
     @property
     def _parts(self):
         return [self._modules[name] for name in self._part_names]
+
+    @property
+    def part_names(self):
+        """The names of the parts, in the order of their rows."""
+        return self._part_names
+
+    @property
+    def packed_weight(self):
+        """The weights of all parts as one tensor; None once a part is quantised."""
+        return self._weight
+
+    def take_weight(self, weight):
+        """Go on with the values, and in the memory, of another tensor of the shape and dtype of `packed_weight`."""
+        self._attach(weight, self._bias)
 
     def _attach(self, weight, bias):
         """Make the parameters of the parts views of the pack; `weight` is None once a part is quantised."""

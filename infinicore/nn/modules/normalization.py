@@ -19,7 +19,7 @@ class _Scaled(Module):
     """A module with an optional weight (ones at first) and bias (zeros)."""
 
     def _make(self, shape, weight, bias, device, dtype):
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         for name, wanted in (("weight", weight), ("bias", bias)):
             self.register_parameter(name, Parameter(infinicore.empty(shape, **options)) if wanted else None)
         if init.wanted():
@@ -121,7 +121,7 @@ class _BatchNorm(_Scaled):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         mean = infinicore.zeros(num_features, **options) if track_running_stats else None
         self.register_buffer("running_mean", mean)
         self.register_buffer("running_var", infinicore.ones(num_features, **options) if track_running_stats else None)

@@ -51,7 +51,7 @@ class RNNBase(Module):
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         gates, result = recurrent.GATES[mode] * hidden_size, proj_size or hidden_size
         self._names = []
         for number in range(num_layers):
@@ -205,7 +205,7 @@ class RNNCellBase(Module):
     def __init__(self, input_size, hidden_size, bias, num_chunks, device=None, dtype=None):
         super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        options = {"dtype": dtype or infinicore.float32, "device": device}
+        options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         shapes = {"weight_ih": input_size, "weight_hh": hidden_size, "bias_ih": None, "bias_hh": None}
         for name, width in shapes.items():
             shape = (num_chunks * hidden_size,) if width is None else (num_chunks * hidden_size, width)

@@ -42,7 +42,7 @@ class RoPE(Module):
         self.head_dim, self.rotary_dim = head_dim, rotary_dim
         frequencies = 1.0 / rope_theta ** (np.arange(0, rotary_dim, 2) / rotary_dim)
         angles = np.outer(np.arange(max_position_embeddings), frequencies)
-        dtype = dtype or infinicore.float32
+        dtype = dtype or infinicore.get_default_dtype()
         self._sin_table = infinicore.from_numpy(np.sin(angles).astype(np.float32)).to(dtype)
         self._cos_table = infinicore.from_numpy(np.cos(angles).astype(np.float32)).to(dtype)
 

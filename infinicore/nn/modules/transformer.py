@@ -38,15 +38,53 @@ def _causal(mask, size, is_causal):
 
 
 class _Layer(Module):
-    """What encoder and decoder layers share: the feed-forward block and the options."""
+    """A layer of `attentions`, by name, and a feed-forward block, each with a residual and a normalisation."""
 
-    def _feed_forward(self, x):
-        return self.dropout_last(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+    attentions = ("self_attn",)
+
+    def __init__(
+        self,
+        d_model,
+        nhead,
+        dim_feedforward=2048,
+        dropout=0.1,
+        activation=F.relu,
+        layer_norm_eps=1e-5,
+        batch_first=False,
+        norm_first=False,
+        bias=True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        options = {"bias": bias, "device": device, "dtype": dtype}
+        for name in self.attentions:
+            self.add_module(name, MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, **options))
+        self.linear1 = Linear(d_model, dim_feedforward, **options)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, **options)
+        self.norm_first = norm_first
+        blocks = range(1, len(self.attentions) + 2)
+        for i in blocks:
+            self.add_module(f"norm{i}", LayerNorm(d_model, eps=layer_norm_eps, **options))
+        for i in blocks:
+            self.add_module(f"dropout{i}", Dropout(dropout))
+        self.activation = _activation(activation)
+
+    def _residual(self, i, x, block):
+        """x + block(x), with the i-th normalisation before the block or after the sum."""
+        norm, dropout = getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")
+        if self.norm_first:
+            return x + dropout(block(norm(x)))
+        return norm(x + dropout(block(x)))
 
     def _attend(self, attention, x, memory, mask, padding, is_causal):
         return attention(
             x, memory, memory, attn_mask=mask, key_padding_mask=padding, is_causal=is_causal, need_weights=False
         )[0]
+
+    def _feed_forward(self, x):
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
 
 class TransformerEncoderLayer(_Layer):
@@ -55,83 +93,16 @@ class TransformerEncoderLayer(_Layer):
     `norm_first` normalises before each block instead. Inputs are [S, B, E], with `batch_first` [B, S, E].
     """
 
-    def __init__(
-        self,
-        d_model,
-        nhead,
-        dim_feedforward=2048,
-        dropout=0.1,
-        activation=F.relu,
-        layer_norm_eps=1e-5,
-        batch_first=False,
-        norm_first=False,
-        bias=True,
-        device=None,
-        dtype=None,
-    ):
-        super().__init__()
-        options = {"bias": bias, "device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **options)
-        self.linear1 = Linear(d_model, dim_feedforward, **options)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, **options)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **options)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **options)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.activation = _activation(activation)
-
-    @property
-    def dropout_last(self):
-        return self.dropout2
-
     def forward(self, src, src_mask=None, src_key_padding_mask=None, is_causal=False):
-        x, rest = src, (src_mask, src_key_padding_mask, is_causal)
-        if self.norm_first:
-            y = self.norm1(x)
-            x = x + self.dropout1(self._attend(self.self_attn, y, y, *rest))
-            return x + self._feed_forward(self.norm2(x))
-        x = self.norm1(x + self.dropout1(self._attend(self.self_attn, x, x, *rest)))
-        return self.norm2(x + self._feed_forward(x))
+        masks = src_mask, src_key_padding_mask, is_causal
+        x = self._residual(1, src, lambda x: self._attend(self.self_attn, x, x, *masks))
+        return self._residual(2, x, self._feed_forward)
 
 
 class TransformerDecoderLayer(_Layer):
     """As TransformerEncoderLayer, with attention over the encoder's result between the two blocks."""
 
-    def __init__(
-        self,
-        d_model,
-        nhead,
-        dim_feedforward=2048,
-        dropout=0.1,
-        activation=F.relu,
-        layer_norm_eps=1e-5,
-        batch_first=False,
-        norm_first=False,
-        bias=True,
-        device=None,
-        dtype=None,
-    ):
-        super().__init__()
-        options = {"bias": bias, "device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **options)
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **options)
-        self.linear1 = Linear(d_model, dim_feedforward, **options)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, **options)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **options)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **options)
-        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, **options)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.dropout3 = Dropout(dropout)
-        self.activation = _activation(activation)
-
-    @property
-    def dropout_last(self):
-        return self.dropout3
+    attentions = ("self_attn", "multihead_attn")
 
     def forward(
         self,
@@ -144,16 +115,11 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal=False,
         memory_is_causal=False,
     ):
-        x, own = tgt, (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
-        other = (memory_mask, memory_key_padding_mask, memory_is_causal)
-        if self.norm_first:
-            y = self.norm1(x)
-            x = x + self.dropout1(self._attend(self.self_attn, y, y, *own))
-            x = x + self.dropout2(self._attend(self.multihead_attn, self.norm2(x), memory, *other))
-            return x + self._feed_forward(self.norm3(x))
-        x = self.norm1(x + self.dropout1(self._attend(self.self_attn, x, x, *own)))
-        x = self.norm2(x + self.dropout2(self._attend(self.multihead_attn, x, memory, *other)))
-        return self.norm3(x + self._feed_forward(x))
+        own = tgt_mask, tgt_key_padding_mask, tgt_is_causal
+        other = memory_mask, memory_key_padding_mask, memory_is_causal
+        x = self._residual(1, tgt, lambda x: self._attend(self.self_attn, x, x, *own))
+        x = self._residual(2, x, lambda x: self._attend(self.multihead_attn, x, memory, *other))
+        return self._residual(3, x, self._feed_forward)
 
 
 class TransformerEncoder(Module):
@@ -284,5 +250,5 @@ class Transformer(Module):
     @staticmethod
     def generate_square_subsequent_mask(sz, device=None, dtype=None):
         """The causal mask [sz, sz] of floats: minus infinity above the diagonal, else 0."""
-        full = infinicore.full((sz, sz), float("-inf"), dtype=dtype or infinicore.float32, device=device)
+        full = infinicore.full((sz, sz), float("-inf"), dtype=dtype or infinicore.get_default_dtype(), device=device)
         return infinicore.triu(full, 1)

@@ -146,6 +146,18 @@ class LocalResponseNorm(Module):
         return f"{self.size}, {_described(self, 'alpha', 'beta', 'k')}"
 
 
+class CrossMapLRN2d(LocalResponseNorm):
+    """As `LocalResponseNorm`, of images [N, C, H, W], with the default k=1."""
+
+    def __init__(self, size, alpha=1e-4, beta=0.75, k=1):
+        super().__init__(size, alpha, beta, k)
+
+    def forward(self, input):
+        if input.ndim != 4:
+            raise ValueError(f"`input` of CrossMapLRN2d must be [N, C, H, W], got shape {tuple(input.shape)}")
+        return super().forward(input)
+
+
 class Upsample(Module):
     """Images of another size; see `functional.interpolate`."""
 

@@ -46,7 +46,8 @@ class ParametrizationList(ModuleList):
         with infinicore.no_grad():
             for module in reversed(self):
                 if hasattr(module, "right_inverse"):
-                    value = module.right_inverse(value)
+                    with contextlib.suppress(NotImplementedError):  # without an inverse, the tensor is the original
+                        value = module.right_inverse(value)
         self.is_tensor = isinstance(value, Tensor)
         values = [value] if self.is_tensor else list(value)
         if not all(isinstance(v, Tensor) for v in values):

@@ -22,6 +22,7 @@ from . import client, datasets, report
 from .http import HTTPError, Server
 
 _START_S = 600.0
+_WARM_STEPS = 16  # tokens of each answer of the run before those that count
 
 
 def llama_server():
@@ -123,15 +124,15 @@ class Serve:
     def __init__(self, server, runs, options):
         self._server, self._runs, self._options, self._next = server, runs, options, 0
         if not runs:  # a run that does not count: kernels are loaded, graphs recorded
-            self._run(seed=1000)
+            self._run(seed=1000, steps=min(_WARM_STEPS, options["steps"]))
 
-    def _run(self, seed):
+    def _run(self, seed, steps):
         options, url = self._options, self._server.url
         prompts = datasets.random_prompts(
             datasets.Vocabulary(size=MODELS[options["model"]].vocabulary),
             options["users"],
             input_len=options["prompt"],
-            output_len=options["steps"],
+            output_len=steps,
             prefix_len=options["prefix"],
             seed=seed,
         )
@@ -146,8 +147,8 @@ class Serve:
 
         answers, duration = asyncio.run(measure())
         wrong = next((a.error for a in answers if a.error), None)
-        if wrong is None and any(a.output_tokens != options["steps"] for a in answers):
-            wrong = f"an answer has other than {options['steps']} tokens"
+        if wrong is None and any(a.output_tokens != steps for a in answers):
+            wrong = f"an answer has other than {steps} tokens"
         if wrong is not None:
             raise RuntimeError(wrong)
         return report.summarize(answers, duration)
@@ -155,7 +156,7 @@ class Serve:
     def measure(self, repetitions):
         """Seconds: of the whole run for the throughput, else of the figure."""
         if self._next == len(self._runs):
-            self._runs.append(self._run(seed=self._next))
+            self._runs.append(self._run(seed=self._next, steps=self._options["steps"]))
         run, figure = self._runs[self._next], self._options["figure"]
         self._next += 1
         return run["duration"] if figure == "output_throughput" else run[figure] / 1000

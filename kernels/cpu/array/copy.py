@@ -9,7 +9,7 @@ from numba import types
 
 from ...blocks.array import COPY, JOINED, PIECE
 from ...build import isa, jit
-from ...lang.shuffle import transpose_tile
+from ...lang.shuffle import reverse, transpose_tile
 from ...lang.simd import fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
 from . import sizes
 
@@ -33,13 +33,21 @@ def copy_row(y, x, size):
 
 @jit.inline
 def copy_strided(y, y_stride, x, x_stride, size, E):
-    """`size` elements at any strides; stride 0 in the source fills."""
-    if x_stride == 0 and y_stride == 1:
-        value = fill(load(x, 0), E, LANES)
-        for i in range(0, size, LANES):
-            vstore_first(y, i, value, size - i)
-        return
+    """`size` elements at any strides; stride 0 in the source fills, -1 reverses."""
     i = 0
+    if x_stride == 0 and y_stride == 1:
+        wide, value = fill(load(x, 0), E, WIDE), fill(load(x, 0), E, LANES)
+        while i + WIDE <= size:
+            vstore(y, i, wide)
+            i += WIDE
+        while i < size:
+            vstore_first(y, i, value, size - i)
+            i += LANES
+        return
+    if x_stride == -1 and y_stride == 1:
+        while i + LANES <= size:
+            vstore(y, i, reverse(vload(x, 1 - LANES - i, LANES)))
+            i += LANES
     while i + 4 <= size:  # four independent loads in flight
         a, b = load(x, i * x_stride), load(x, (i + 1) * x_stride)
         c, d = load(x, (i + 2) * x_stride), load(x, (i + 3) * x_stride)

@@ -3,6 +3,7 @@
 from ...build import isa
 
 UNIT = 32768  # bytes of a unit of work of copies
+SHORT = 8  # elements of a row of which copies make no inner loop, where another dim is longer
 COLUMNS = 4 * isa.lanes()  # of a unit of `scatter.add_rows`: a cache line or two of each row
 PUT_COLUMNS = 1024  # of a unit of `scatter.put_rows`
 ELEMENTS = 4096  # of a unit of `scatter.elements`

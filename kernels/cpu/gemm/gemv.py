@@ -37,7 +37,7 @@ def dot_rows(args, lo, hi, T, ACT):
     w_stride, x_stride = load(args, DOT_ROWS.w_stride), load(args, DOT_ROWS.x_stride)
     # One short row of x stays in the first-level cache while w streams through it, and a single stream reads
     # fastest (bfloat16, K = 4096: 33 GB/s a core, 29 by groups). Otherwise x is read once per group of rows.
-    stream = tokens == 1 and k * itemsize(T) <= STREAM_BYTES
+    stream = tokens == 1 and (rows == 1 or k * itemsize(T) <= STREAM_BYTES)
     groups, count, sums = (rows + GROUP - 1) // GROUP, lanes(T), sum_ptr(stack(SUM_BYTES), T)
     for item in range(lo, hi):
         matrix = item // groups

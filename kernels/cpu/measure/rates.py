@@ -48,77 +48,63 @@ def byte_dot(typingctx, total, a, b):
 
 
 @jit.inline
-def _chains(c, a, b, steps):
-    """`steps` rounds of twelve independent chains, summed so that none can be dropped.
+def _chains(product, c, a, b, steps):
+    """`steps` rounds of twelve independent chains of `product`, summed so that none can be dropped.
 
     The chains start from twelve different vectors: equal ones would be merged into one chain.
     """
     c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = c
     for _ in range(steps):
-        c0, c1, c2, c3 = multiply_add(c0, a, b), multiply_add(c1, a, b), multiply_add(c2, a, b), multiply_add(c3, a, b)
-        c4, c5, c6, c7 = multiply_add(c4, a, b), multiply_add(c5, a, b), multiply_add(c6, a, b), multiply_add(c7, a, b)
-        c8, c9, c10, c11 = (
-            multiply_add(c8, a, b),
-            multiply_add(c9, a, b),
-            multiply_add(c10, a, b),
-            multiply_add(c11, a, b),
-        )
+        c0, c1, c2, c3 = product(c0, a, b), product(c1, a, b), product(c2, a, b), product(c3, a, b)
+        c4, c5, c6, c7 = product(c4, a, b), product(c5, a, b), product(c6, a, b), product(c7, a, b)
+        c8, c9, c10, c11 = product(c8, a, b), product(c9, a, b), product(c10, a, b), product(c11, a, b)
     return ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)) + ((c8 + c9) + (c10 + c11))
 
 
 @jit.inline
-def _four(p):
-    return vload(p, 0, LANES), vload(p, LANES, LANES), vload(p, 2 * LANES, LANES), vload(p, 3 * LANES, LANES)
+def _four(p, W):
+    return vload(p, 0, W), vload(p, W, W), vload(p, 2 * W, W), vload(p, 3 * W, W)
 
 
 @jit.inline
-def _four_f64(p):
-    return vload(p, 0, HALF), vload(p, HALF, HALF), vload(p, 2 * HALF, HALF), vload(p, 3 * HALF, HALF)
+def _rounds(args, lo, hi, product, S, T, W):
+    """`hi - lo` times the rounds of chains of `product`: W sums of type S a register, operands of type T."""
+    sums, operands = ptr(load(args, RATE.operands), S), ptr(load(args, RATE.operands), T)
+    out = ptr(load(args, RATE.results), S)
+    starts = _four(sums, W) + _four(sums + 4 * W, W) + _four(sums + 8 * W, W)
+    a, b = vload(operands, CHAINS * W, W), vload(operands, (CHAINS + 1) * W, W)
+    for i in range(lo, hi):
+        vstore(out, i * W, _chains(product, starts, a, b, load(args, RATE.rounds)))
+    return 0
 
 
 @jit.inline
 def fma_f32(args, lo, hi):
-    """`hi - lo` times the rounds of float32 chains."""
-    p = ptr(load(args, RATE.operands), types.float32)
-    out = ptr(load(args, RATE.results), types.float32)
-    starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
-    a = vload(p, CHAINS * LANES, LANES)
-    b = vload(p, (CHAINS + 1) * LANES, LANES)
-    for i in range(lo, hi):
-        vstore(out, i * LANES, _chains(starts, a, b, load(args, RATE.rounds)))
-    return 0
+    """Multiply-adds of float32."""
+    return _rounds(args, lo, hi, multiply_add, types.float32, types.float32, LANES)
 
 
 @jit.inline
 def fma_f64(args, lo, hi):
-    """As `fma_f32`, in float64."""
-    p = ptr(load(args, RATE.operands), types.float64)
-    out = ptr(load(args, RATE.results), types.float64)
-    starts = _four_f64(p) + _four_f64(p + 4 * HALF) + _four_f64(p + 8 * HALF)
-    a = vload(p, CHAINS * HALF, HALF)
-    b = vload(p, (CHAINS + 1) * HALF, HALF)
-    for i in range(lo, hi):
-        vstore(out, i * HALF, _chains(starts, a, b, load(args, RATE.rounds)))
-    return 0
+    """Multiply-adds of float64."""
+    return _rounds(args, lo, hi, multiply_add, types.float64, types.float64, HALF)
 
 
 @jit.inline
 def dot_bf16_f32(args, lo, hi):
-    """As `fma_f32`, with 32 bfloat16 products per instruction; the operands are pairs of bfloat16."""
-    p = ptr(load(args, RATE.operands), types.float32)
-    pairs = ptr(load(args, RATE.operands), types.uint32)
-    out = ptr(load(args, RATE.results), types.float32)
-    starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
-    a = vload(pairs, CHAINS * LANES, LANES)
-    b = vload(pairs, (CHAINS + 1) * LANES, LANES)
-    for i in range(lo, hi):
-        vstore(out, i * LANES, _chains(starts, a, b, load(args, RATE.rounds)))
-    return 0
+    """Products of pairs of bfloat16, summed in float32: 32 an instruction."""
+    return _rounds(args, lo, hi, multiply_add, types.float32, types.uint32, LANES)
+
+
+@jit.inline
+def dot_i8_i32(args, lo, hi):
+    """Products of four bytes, summed in int32 (modulo 2^32): 64 an instruction."""
+    return _rounds(args, lo, hi, byte_dot, types.int32, types.int32, LANES)
 
 
 @jit.inline
 def tiles_bf16(args, lo, hi):
-    """As `fma_f32`, by tile registers: 32 x 32 sums of pairs of tiles in the first-level cache, 32 of k a round."""
+    """Products of bfloat16 by tile registers: 32 x 32 sums of tiles in the first-level cache, 32 of k a round."""
     a, strides = load(args, RATE.operands), (types.int64(ROW), types.int64(TILE_HALF * ROW), types.int64(0))
     b, b_strides, rounds = a + STEP_BYTES, (types.int64(2 * ROW), types.int64(0)), load(args, RATE.rounds)
     none = types.int64(0), types.int64(0)
@@ -127,30 +113,6 @@ def tiles_bf16(args, lo, hi):
         out = load(args, RATE.results) + i * TILE_BYTES
         tile_sums(a, strides, b, b_strides, none, out, 2 * TILE_HALF * 4, out, 2 * TILE_HALF * 4, rounds, 0, 2, 2)
     release()
-    return 0
-
-
-@jit.inline
-def _byte_chains(c, a, b, steps):
-    """As `_chains`, of `byte_dot`."""
-    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = c
-    for _ in range(steps):
-        c0, c1, c2, c3 = byte_dot(c0, a, b), byte_dot(c1, a, b), byte_dot(c2, a, b), byte_dot(c3, a, b)
-        c4, c5, c6, c7 = byte_dot(c4, a, b), byte_dot(c5, a, b), byte_dot(c6, a, b), byte_dot(c7, a, b)
-        c8, c9, c10, c11 = byte_dot(c8, a, b), byte_dot(c9, a, b), byte_dot(c10, a, b), byte_dot(c11, a, b)
-    return ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)) + ((c8 + c9) + (c10 + c11))
-
-
-@jit.inline
-def dot_i8_i32(args, lo, hi):
-    """As `fma_f32`, with 64 products of bytes per instruction, summed in int32 (modulo 2^32)."""
-    p = ptr(load(args, RATE.operands), types.int32)
-    out = ptr(load(args, RATE.results), types.int32)
-    starts = _four(p) + _four(p + 4 * LANES) + _four(p + 8 * LANES)
-    a = vload(p, CHAINS * LANES, LANES)
-    b = vload(p, (CHAINS + 1) * LANES, LANES)
-    for i in range(lo, hi):
-        vstore(out, i * LANES, _byte_chains(starts, a, b, load(args, RATE.rounds)))
     return 0
 
 

@@ -34,6 +34,8 @@ def copy(problem, threads):
     shape, y_strides, x_strides, itemsize = problem
     order = sorted(range(len(shape)), key=lambda d: -abs(y_strides[d]))
     dims = merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
+    if dims[-1][0] < sizes.SHORT:  # loops of a few elements cost more than large steps
+        dims.append(dims.pop(max(range(len(dims)), key=lambda d: dims[d][0])))
     size, y_stride, x_stride = dims.pop()
     turned = [d for d in dims if d[2] == 1 and d[0] >= 8] if y_stride == 1 and x_stride != 1 and size >= 8 else None
     if turned:

@@ -164,7 +164,7 @@ def sample(problem, threads):
     p = problem
     slots = max(1, min(threads, p.rows)) if p.rows * p.size >= _SAMPLE else 1
     numbers = {"stride": p.stride, "rows": p.rows, "size": p.size, "slots": slots}
-    numbers |= {"history_stride": p.history_stride, "history_length": p.history_length}
+    numbers |= {"history_stride": p.history_stride, "history_length": p.history_length, "bias_stride": p.bias_stride}
     one = launch(kernel("reduce.sample.sample_tokens"), SAMPLE, slots, 1, **numbers)
     return Plan((one,), (("workspace", slots * SAMPLE_BYTES * p.size),))
 

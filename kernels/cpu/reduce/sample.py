@@ -57,13 +57,17 @@ def copy_logits(x, y, size):
 
 
 @jit.inline
-def penalize(x, y, size, history, length, penalty):
-    """The tokens of `history` made less likely (Keskar et al., arXiv 1909.05858); negative ids are padding."""
+def penalize(x, y, size, history, length, penalty, bias):
+    """The tokens of `history` made less likely (Keskar et al., arXiv 1909.05858); negative ids are padding.
+
+    Then numbers from the address `bias` (0: none) are added.
+    """
     for i in range(length):
         token = load(history, i)
         if 0 <= token < size:
             v = load(x, token)
-            store(y, token, (v / penalty if v > 0 else v * penalty) + 0.0)
+            v = v / penalty if v > 0 else v * penalty
+            store(y, token, v + (load(ptr(bias, F32), i) if bias != 0 else 0.0) + 0.0)
 
 
 @jit.inline
@@ -320,9 +324,11 @@ def sample_row(args, row, x, space):
     store(by_digit[0], DIGITS, 8)
     copy_logits(x, buffer, size)
     penalty = number(args, SAMPLE.penalty, row, 1.0)
-    if penalty != 1.0 and load(args, SAMPLE.history) != 0:
+    bias = load(args, SAMPLE.bias)
+    if (penalty != 1.0 or bias != 0) and load(args, SAMPLE.history) != 0:
         history = ptr(load(args, SAMPLE.history), I64) + row * load(args, SAMPLE.history_stride)
-        penalize(x, buffer, size, history, load(args, SAMPLE.history_length), penalty)
+        bias += 4 * row * load(args, SAMPLE.bias_stride)
+        penalize(x, buffer, size, history, load(args, SAMPLE.history_length), penalty, bias)
     top = row_max(buffer, size, F32)
     temperature, options = options_of(args, row)
     if temperature <= 0.0 and top == top:

@@ -1,4 +1,6 @@
-"""Checkpoints: `checkpoints.py save|load|broken FOLDER MESH`, MESH as `tp=2,dp=2` or `dp=2,zero`; prints next losses.
+"""Checkpoints: `checkpoints.py save|load|broken FOLDER MESH`, MESH as `tp=2,dp=2`, `dp=2,zero` or `dp=2,zero3`.
+
+Prints the next losses.
 
 Every mesh trains as one process would, so that losses after loading are the same on any.
 """
@@ -24,7 +26,7 @@ if mesh.tp.size > 1:
 if mesh.pp.size > 1:
     model = dist.Pipeline(model, mesh, 2)
 elif "zero" in words:
-    model = dist.ZeroDataParallel(model, mesh.dp)
+    model = dist.ZeroDataParallel(model, mesh.dp, stage=3 if "zero3" in words else 2)
 elif mesh.dp.size > 1:
     model = dist.DistributedDataParallel(model, mesh.dp)
 adam = optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)

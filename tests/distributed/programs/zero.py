@@ -1,5 +1,6 @@
 """ZeRO beside one process that has every rank's rows: losses, norms and parameters within 1e-5; memory by formula."""
 
+import ctypes
 import gc
 
 import infinicore.distributed as dist
@@ -20,7 +21,7 @@ def language(config, stage, accumulate):
     reference = from_config(config)
     ic.manual_seed(R)
     model = dist.ZeroDataParallel(from_config(config), stage=stage, bucket_mb=0.02)
-    assert len(model.reducer.buckets) > 2
+    assert stage == 3 or len(model.reducer.buckets) > 2
     adams = [optim.AdamW(m.parameters(), lr=1e-2, eps=1e-4) for m in (reference, model)]
     every = batches(10 * accumulate, N)
     for step in range(10):
@@ -48,37 +49,54 @@ def language(config, stage, accumulate):
         np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=0, atol=1e-5, err_msg=name)
 
 
-def memory():
-    """P bytes of parameters, K = 2 P of Adam: 2 P + K / N and P + (P + K) / N beside a bucket or four."""
-    for stage in (1, 2):
-        gc.collect()  # models end with their cycles
-        before = pool.used_bytes()[0]
-        own = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(24)])
-        P = 24 * 512 * 512 * 4
+def in_use():
+    """Bytes that tensors have, by the framework and by the system: its pages, those that ranks share in parts."""
+    gc.collect()  # models end with their cycles
+    pool.trim()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/smaps_rollup") as file:
+        pages = {line.split(":")[0]: line.split()[1] for line in file}
+    real = 1024 * (int(pages["Pss_Anon"]) + int(pages["Pss_Shmem"]))
+    return np.array([pool.used_bytes()[0], dist.all_reduce(ic.tensor([real], dtype="int64")).item() // N])
+
+
+LAYERS, UNIT = 32, 1 << 20
+
+
+def memory(stage, layers=LAYERS, checks=True):
+    """P bytes of parameters, K = 2 P of Adam: what each stage keeps, before a step of the optimizer."""
+    before = in_use()
+    own = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(layers)])
+    P = layers * UNIT
+    if stage == 0:
+        model = dist.DistributedDataParallel(own, bucket_mb=4)
+    else:
         model = dist.ZeroDataParallel(own, stage=stage, bucket_mb=1)
-        adam = optim.AdamW(model.parameters())
-        for micro in range(4):
-            if micro == 2:
-                pool.used_bytes(reset_peak=True)
-            with model.no_sync() if micro == 2 else ic.enable_grad():
-                model(ic.ones(2, 512)).sum().backward()
-            if micro == 2 and stage == 1:
-                whole = pool.used_bytes()[0] - before
-            if micro != 2:
-                adam.step()
-                adam.zero_grad()
-        if stage == 2:
-            whole = pool.used_bytes(reset_peak=True)[1] - before
-        formula = 2 * P + 2 * P / N if stage == 1 else P + 3 * P / N
-        assert abs(whole / formula - 1) < 0.1 + (4 * (1 << 20) / formula) * (stage == 2), (stage, whole / formula)
-        del own, model, adam
+    adam = optim.AdamW(model.parameters())
+    for step in range(3):
+        adam.zero_grad()
+        pool.used_bytes(reset_peak=True)
+        with model.no_sync() if step == 2 and stage == 1 else ic.enable_grad():
+            model(ic.ones(2, 512)).sum().backward()
+        peak = pool.used_bytes()[1] - before[0]
+        if step < 2:
+            adam.step()
+    formula = {0: 4 * P, 1: 2 * P + 2 * P / N, 2: P + 3 * P / N, 3: 4 * P / N}[stage]
+    found = in_use() - before
+    assert not checks or (abs(found / formula - 1) < 0.1).all(), (stage, found / formula)
+    assert not checks or stage < 2 or peak < 1.1 * formula + 5 * UNIT, (stage, (peak - formula) / UNIT)
+    return found / formula, (peak - formula) / UNIT
 
 
 for config in (GPT2, LLAMA):
-    for stage in (1, 2):
+    for stage in (1, 2, 3):
         for accumulate in (1, 3):
             language(config, stage, accumulate)
-memory()
+memory(3, 2, checks=False)  # kernels are compiled, and libraries loaded
+for stage in (0, 1, 2, 3):
+    found = memory(stage)
+    if R == 0:
+        print(f"stage {stage}: memory beside the formula (counted, real), units above it at the most: {found}")
 try:
     optim.Adafactor(dist.ZeroDataParallel(nn.Linear(4, 4)).parameters())
 except ValueError as error:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 from running import Running
@@ -75,6 +76,41 @@ def test_seeded_text_does_not_depend_on_neighbours(client):
     for thread in others:
         thread.join()
     assert len(set(texts.values())) > 3
+
+
+def test_log_probabilities_spell_the_text(client):
+    whole = complete(client, logprobs=1, echo=True, max_tokens=6).choices[0]
+    tokens, first = whole.logprobs.tokens, whole.logprobs.text_offset
+    assert "".join(tokens[1:]).strip() == whole.text and tokens[0] == "<s>"
+    assert [b - a for a, b in pairwise(first)] == [len(token) for token in tokens[:-1]]
+    chunks = list(complete(client, logprobs=1, echo=True, max_tokens=6, stream=True))
+    parts = [chunk.choices[0] for chunk in chunks]
+    assert "".join(part.text for part in parts) == whole.text
+    told = [value for part in parts if part.logprobs for value in part.logprobs.token_logprobs]
+    assert told[0] is None and told[1:] == pytest.approx(whole.logprobs.token_logprobs[1:], abs=1e-4)
+    assert [offset for part in parts if part.logprobs for offset in part.logprobs.text_offset] == first
+
+
+def test_only_allowed_tokens(client, real):
+    ids = real.post("/tokenize", {"content": " a the"}).json()["tokens"]
+    extra = {"allowed_token_ids": ids, "return_token_ids": True}
+    choice = complete(client, max_tokens=8, temperature=1.0, seed=1, extra_body=extra).choices[0]
+    assert len(choice.token_ids) == 8 and set(choice.token_ids) <= set(ids)
+    for wrong, words in (([], "at least 1 item"), ([512], "vocabulary has 512"), ([-1], "integers of at least 0")):
+        with pytest.raises(openai.BadRequestError, match=words):
+            complete(client, extra_body={"allowed_token_ids": wrong})
+    with pytest.raises(
+        openai.InternalServerError, match="no token may follow"
+    ):  # allowed, and forbidden before the end
+        complete(client, extra_body={"allowed_token_ids": [2], "min_tokens": 2})
+
+
+def test_llama_cpp_s_response_format(real):
+    schema = {"type": "json_object", "schema": {"enum": [7, 8]}}
+    reply = real.chat("a number", response_format=schema)
+    assert json.loads(reply.json()["choices"][0]["message"]["content"]) in (7, 8)
+    both = {"type": "json_schema", "schema": {}, "json_schema": {"name": "a", "schema": {}}}
+    assert real.chat("a number", response_format=both).json()["error"]["param"] == "response_format"
 
 
 def test_structured_output_and_tools(client, real):

@@ -1,0 +1,151 @@
+"""Jacobians, Hessians and their products with vectors, with the names and results of `torch.autograd.functional`.
+
+`inputs` is a tensor or a tuple of tensors, and `func(*inputs)` returns one or the other; results have the same form.
+Without `create_graph` results are no part of any graph; with it, gradients go through them. Where a result does not
+depend on an input its derivative is 0, or with `strict` a ValueError.
+"""
+
+from .. import dispatch
+from ..core.tensor_cy import TensorBase
+from ..dispatch.derive import functions as f
+from ..dispatch.derive import view
+from .grad import grad
+from .mode import enable_grad
+
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
+
+
+def _several(value, name):
+    """(value as a tuple of tensors, what makes a tuple of one again what it was)."""
+    single = isinstance(value, TensorBase)
+    values = (value,) if single else tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    for x in values:
+        if not isinstance(x, TensorBase):
+            raise TypeError(f"`{name}` must be a tensor or a tuple of tensors, got {type(x).__name__}")
+    return values, (lambda results: results[0]) if single else tuple
+
+
+def _variables(inputs, create_graph):
+    """`inputs` for a graph of their own: in that of the caller if `create_graph`, else cut off from it."""
+    inputs, form = _several(inputs, "inputs")
+    fresh = tuple(
+        view(x, x.shape_, x.strides_, 0, lambda g: g)
+        if create_graph and x.requires_grad
+        else x.detach().requires_grad_()
+        for x in inputs
+    )
+    return fresh, form
+
+
+def _zeros(x):
+    return dispatch.empty(x.shape_, x.dtype, None, x.device).zero_()
+
+
+def _weights(v, like, name):
+    """`v`, one tensor for each of `like`, with its shape; None is 1 where there is one element."""
+    if v is None:
+        if len(like) != 1 or like[0].numel_ != 1:
+            raise ValueError(
+                f"`v` may be left out for one {name} of one element, got shapes {[x.shape_ for x in like]}"
+            )
+        return (_zeros(like[0]).fill_(1),)
+    v, _ = _several(v, "v")
+    if [x.shape_ for x in v] != [x.shape_ for x in like]:
+        raise ValueError(
+            f"`v` must have the shapes {[x.shape_ for x in like]} of the {name}, got {[x.shape_ for x in v]}"
+        )
+    return v
+
+
+def _pulled(outputs, inputs, weights, create_graph, strict):
+    """The derivatives of the weighed sum of `outputs` with respect to `inputs`; 0 where there is no dependence."""
+    pairs = [(y, w) for y, w in zip(outputs, weights) if y.requires_grad]
+    found = [None] * len(inputs)
+    if pairs:
+        ys, ws = zip(*pairs)
+        found = grad(ys, inputs, ws, retain_graph=True, create_graph=create_graph, allow_unused=True)
+    if strict and (len(pairs) < len(outputs) or any(g is None for g in found)):
+        raise ValueError("with `strict`, each output must depend on each input: leave `strict` out to take 0 where not")
+    return tuple(_zeros(x) if g is None else g for x, g in zip(inputs, found))
+
+
+def _ended(values, create_graph):
+    return values if create_graph else tuple(x.detach() for x in values)
+
+
+def _scalar(outputs):
+    if len(outputs) != 1 or outputs[0].numel_ != 1:
+        raise ValueError(f"`func` must return one tensor of one element, got shapes {[y.shape_ for y in outputs]}")
+
+
+def vjp(func, inputs, v=None, create_graph=False, strict=False):
+    """(func(*inputs), v^T J): the product of `v`, of the outputs' shapes, with the Jacobian."""
+    with enable_grad():
+        inputs, form = _variables(inputs, create_graph)
+        outputs, out_form = _several(func(*inputs), "the result of `func`")
+        products = _pulled(outputs, inputs, _weights(v, outputs, "outputs"), create_graph, strict)
+    return out_form(_ended(outputs, create_graph)), form(_ended(products, create_graph))
+
+
+def jvp(func, inputs, v=None, create_graph=False, strict=False):
+    """(func(*inputs), J v): the product of the Jacobian with `v`, of the inputs' shapes.
+
+    v^T J is linear in v, so the derivative of that product with respect to its v is J.
+    """
+    with enable_grad():
+        inputs, _ = _variables(inputs, create_graph)
+        v = _weights(v, inputs, "inputs")
+        outputs, out_form = _several(func(*inputs), "the result of `func`")
+        linear = tuple(_zeros(y).requires_grad_() for y in outputs)
+        products = _pulled(_pulled(outputs, inputs, linear, True, strict), linear, v, create_graph, False)
+    return out_form(_ended(outputs, create_graph)), out_form(_ended(products, create_graph))
+
+
+def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, strategy="reverse-mode"):
+    """The derivatives of all elements of all outputs: of shape output.shape + input.shape.
+
+    For several outputs a tuple with an entry for each, of entries for each input. One run of backward for each
+    element; `vectorize` and `strategy` are PyTorch's and change nothing.
+    """
+    with enable_grad():
+        inputs, form = _variables(inputs, create_graph)
+        outputs, out_form = _several(func(*inputs), "the result of `func`")
+        blocks = []
+        for y in outputs:
+            elements = f.unbind(f.reshape(y, (-1,)))
+            rows = [_pulled((e,), inputs, (_zeros(e).fill_(1),), create_graph, strict) for e in elements]
+            columns = zip(*rows) if rows else [[_zeros(x)[None][:0]] for x in inputs]
+            joined = tuple(
+                f.reshape(f.stack(c) if rows else c[0], (*y.shape_, *x.shape_)) for c, x in zip(columns, inputs)
+            )
+            blocks.append(form(_ended(joined, create_graph)))
+    return out_form(tuple(blocks))
+
+
+def hessian(func, inputs, create_graph=False, strict=False, vectorize=False, outer_jacobian_strategy="reverse-mode"):
+    """The second derivatives of a `func` of one element: of shape input.shape + input.shape, by pairs of inputs."""
+    values, form = _several(inputs, "inputs")
+
+    def first(*values):
+        outputs, _ = _several(func(*values), "the result of `func`")
+        _scalar(outputs)
+        return _pulled(outputs, values, (_zeros(outputs[0]).fill_(1),), True, strict)
+
+    return form(tuple(map(form, jacobian(first, values, create_graph, strict))))
+
+
+def vhp(func, inputs, v=None, create_graph=False, strict=False):
+    """(func(*inputs), v^T H) of a `func` of one element."""
+    with enable_grad():
+        inputs, form = _variables(inputs, create_graph)
+        v = _weights(v, inputs, "inputs")
+        outputs, out_form = _several(func(*inputs), "the result of `func`")
+        _scalar(outputs)
+        slopes = _pulled(outputs, inputs, (_zeros(outputs[0]).fill_(1),), True, strict)
+        products = _pulled(slopes, inputs, v, create_graph, False)
+    return out_form(_ended(outputs, create_graph)), form(_ended(products, create_graph))
+
+
+def hvp(func, inputs, v=None, create_graph=False, strict=False):
+    """(func(*inputs), H v) of a `func` of one element; H is symmetric, so this is `vhp`."""
+    return vhp(func, inputs, v, create_graph, strict)
