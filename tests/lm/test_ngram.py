@@ -39,6 +39,10 @@ def test_numbers_of_texts_and_of_tokens():
     assert all(propose(text)[:4] == [text[3], 1, 2, 3] for text in texts for _ in range(2))
     assert propose([]) == propose([7]) == propose([7, 8]) == []
     assert propose([7] * 3) == [7] * 5
+    text = [1, 2] * 6
+    propose(text)
+    del text[-1:]  # as when a shorter text takes an old one's place in memory
+    assert propose(text) == [2, 1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("wrong", [{"num_speculative_tokens": 0}, {"prompt_lookup_max": 1}, {"prompt_lookup_min": True},

@@ -60,8 +60,8 @@ class _Index:
         self._length, self._last = 0, None  # what is in it
 
     def fits(self, token_ids):
-        """Whether `token_ids` can be the text so far and more."""
-        return self._length <= len(token_ids) and (not self._length or token_ids[self._length - 1] == self._last)
+        """Whether `token_ids` can be the text so far: what is in the index, and one token or more that is not yet."""
+        return self._length < len(token_ids) and (not self._length or token_ids[self._length - 1] == self._last)
 
     def grow(self, token_ids):
         """Take in the n-grams that something follows by now."""
