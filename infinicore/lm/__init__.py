@@ -2,6 +2,7 @@
 
 import importlib
 
+from .beams import BeamSearchParams
 from .conversation import Conversation
 from .engine.params import SamplingParams
 from .generate import Completion, Generation, Token, generate
@@ -11,6 +12,7 @@ from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "BeamSearchParams",
     "Completion",
     "Conversation",
     "Generation",

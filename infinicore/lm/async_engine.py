@@ -32,7 +32,8 @@ def load_engine(
     engine = Engine(model, tokenizer_of(model), **options)
     _warm_up(engine)
     sizes = {"max_model_len": engine.max_model_len, "max_num_seqs": engine.scheduler.max_num_seqs}
-    return engine, sizes | {"speculative": proposer is not None}
+    known = {"eos_token_ids": engine.eos_token_ids, "vocab_size": model.config.vocab_size}
+    return engine, sizes | known | {"speculative": proposer is not None}
 
 
 def follow_engine(model, *, threads=None, **options):

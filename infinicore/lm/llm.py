@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 from ..models import LanguageModel, from_pretrained
-from . import chat, divided
+from . import beams, chat, divided
 from .conversation import encode
 from .engine import Engine, SamplingParams
 from .speculation import load_proposer
@@ -113,6 +113,32 @@ class LLM:
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [encode(self.tokenizer, self._template, one, **variables) for one in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def beam_search(self, prompts, params, *, use_tqdm=False, lora_request=None):
+        """The most likely texts after each prompt: a list of `beams.BeamSearchOutput`, as vLLM's.
+
+        `prompts` and `lora_request` are those of `generate`, `params` a `BeamSearchParams` for all of them.
+        """
+        if not isinstance(params, beams.BeamSearchParams):
+            raise TypeError(f"`params` must be a BeamSearchParams, got {type(params).__name__}")
+        engine = self.engine
+        prompts = [_prompt(one) for one in ([prompts] if isinstance(prompts, (str, dict)) else prompts)]
+        named = _each("lora_request", lora_request, len(prompts), (list, tuple))
+        ends = engine.eos_token_ids, engine.max_model_len
+        searches = [beams.BeamSearch(engine.token_ids(prompt), params, *ends) for prompt in prompts]
+        round_, bar = params.round(self.model.config.vocab_size), _bar(len(prompts)) if use_tqdm else None
+        while going := [place for place, search in enumerate(searches) if search.live]:
+            texts = [(text, named[place]) for place in going for text in searches[place].texts]
+            ids, adapters = map(list, zip(*texts))
+            outputs = iter(self.generate(ids, round_, use_tqdm=False, lora_request=adapters))
+            for place in going:
+                search = searches[place]
+                search.grow([next(outputs).outputs[0].logprobs[0] for _ in search.texts])
+                if bar is not None:
+                    bar.update(not search.live)
+        if bar is not None:
+            bar.close()
+        return [beams.BeamSearchOutput(search.sequences(self.tokenizer)) for search in searches]
 
     def embed(self, prompts):
         """Embeddings float32 [prompts, hidden size] of texts or lists of token ids; see `Engine.embed`."""

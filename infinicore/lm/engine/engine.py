@@ -111,6 +111,15 @@ class Engine:
         """The names of the adapters that requests may name."""
         return tuple(self._runner.adapters.names)
 
+    @property
+    def eos_token_ids(self):
+        """The tokens that end an answer."""
+        return self._eos_ids
+
+    def token_ids(self, prompt):
+        """The token ids of a prompt, a text or token ids; ValueError or TypeError for one that cannot be computed."""
+        return self._read(prompt)[1]
+
     # ---- requests ----
 
     def default_params(self, **given):

@@ -2,7 +2,7 @@
 
 import json
 
-from . import calls
+from . import beams, calls
 from . import tools as tool_calls
 from .choices import Usage, chat_logprobs, check_stream_options, new_id, now, prompt_logprobs
 from .client import PING
@@ -99,6 +99,7 @@ class Chat:
         if request.top_logprobs and not request.logprobs:
             raise APIError(400, "`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
         check_stream_options(request)
+        beams.check(request, self.constraint)
 
     async def prepare(self):
         """Make the prompt and the parameters, and queue the request."""
@@ -107,21 +108,25 @@ class Chat:
         most = request.truncate_prompt_tokens
         self.text, ids = await template(model, request, tools=self.tools or None, most=most)
         limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-        special = {} if getattr(self.parser, "skip_special_tokens", True) else {"skip_special_tokens": False}
-        params = model.params(
-            request.sampling() | special,
-            prompt_length=len(ids),
-            name="messages",
-            max_tokens=limit,
-            logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-            structured_outputs=await model.constraint(self.constraint),
-            output_kind="delta" if request.stream else "final_only",
-        )
+        logprobs = (request.top_logprobs or 0) if request.logprobs else None
+        if request.use_beam_search:
+            self.stream = beams.Beams(model, request, [ids], limit, name="messages", logprobs=logprobs)
+        else:
+            special = {} if getattr(self.parser, "skip_special_tokens", True) else {"skip_special_tokens": False}
+            params = model.params(
+                request.sampling() | special,
+                prompt_length=len(ids),
+                name="messages",
+                max_tokens=limit,
+                logprobs=logprobs,
+                structured_outputs=await model.constraint(self.constraint),
+                output_kind="delta" if request.stream else "final_only",
+            )
+            self.stream = model.submit(request, [(ids, params)], ping=PING_SECONDS if request.stream else None)
         self.usage, self.ids = Usage(len(ids)), ids
         last = request.messages[-1]
         self.begun = text_of(last, -1) if request.echo and last.role == "assistant" else ""
-        self.answers = [_Answer(self) for _ in range(params.n)]
-        self.stream = model.submit(request, [(ids, params)], ping=PING_SECONDS if request.stream else None)
+        self.answers = [_Answer(self) for _ in range(request.n or 1)]
 
     def head(self, kind):
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}

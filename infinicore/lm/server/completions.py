@@ -2,6 +2,7 @@
 
 import base64
 
+from . import beams
 from .choices import Usage, check_stream_options, new_id, now, prompt_logprobs, text_logprobs
 from .client import PING
 from .errors import APIError
@@ -30,6 +31,10 @@ class Completions:
         if request.max_tokens == 0 and not request.echo:
             raise APIError(400, "`max_tokens` must be at least 1, unless with `echo`", param="max_tokens")
         check_stream_options(request)
+        beams.check(request)
+        if request.use_beam_search and request.echo and request.logprobs is not None:
+            message = "`echo` with `logprobs` cannot be used with `use_beam_search`: leave one of them out"
+            raise APIError(400, message, param="echo")
 
     async def prepare(self):
         request, model = self.request, self.model
@@ -42,6 +47,11 @@ class Completions:
         ]
         # The first token is thrown away where only the prompt is asked for.
         limit = 16 if request.max_tokens is None else max(request.max_tokens, 1)
+        self.usage = Usage(sum(map(len, self.prompts)))
+        if request.use_beam_search:
+            self.n = request.n or 1
+            self.stream = beams.Beams(model, request, self.prompts, limit, name="prompt", logprobs=request.logprobs)
+            return
         rows = request.logprobs if request.echo and request.logprobs is not None else request.prompt_logprobs
         given = request.sampling() | {"best_of": request.best_of}
         given.pop("prompt_logprobs", None)
@@ -60,7 +70,6 @@ class Completions:
             for ids in self.prompts
         ]
         self.n = params[0].n
-        self.usage = Usage(sum(map(len, self.prompts)))
         ping = PING_SECONDS if request.stream else None
         self.stream = model.submit(request, list(zip(self.prompts, params)), ping=ping)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import time
 from pathlib import Path
 
 from ...io.gguf import is_gguf
@@ -110,11 +111,8 @@ class ServedModel:
 
     # ---- parameters ----------------------------------------------------------------------------------
 
-    def params(self, given, *, prompt_length, name, max_tokens, **fixed):
-        """`SamplingParams` of what a request gives (None: not given), of the checkpoint's defaults and of `fixed`.
-
-        An APIError where prompt and answer do not fit into the context; `name` is the prompt's parameter.
-        """
+    def check_room(self, prompt_length, max_tokens, name):
+        """An APIError where prompt and answer do not fit into the context; `name` is the prompt's parameter."""
         context = self.context
         room = context - prompt_length
         if room < 1 or (max_tokens is not None and max_tokens > room):
@@ -126,13 +124,25 @@ class ServedModel:
                 param=name,
                 code="context_length_exceeded",
             )
+
+    def params(self, given, *, prompt_length, name, max_tokens, **fixed):
+        """`SamplingParams` of what a request gives (None: not given), of the checkpoint's defaults and of `fixed`.
+
+        An APIError where prompt and answer do not fit into the context; `name` is the prompt's parameter.
+        """
+        self.check_room(prompt_length, max_tokens, name)
         values = self.defaults | {key: value for key, value in given.items() if value is not None} | fixed
-        values["max_tokens"] = room if max_tokens is None else max_tokens
+        values["max_tokens"] = self.context - prompt_length if max_tokens is None else max_tokens
         if -(1 << 63) <= (values.get("seed") or 0) < 0:  # OpenAI's may be negative; -1 is any, as in vLLM and llama.cpp
             values["seed"] = None if values["seed"] == -1 else values["seed"] % (1 << 64)
         return SamplingParams(**values)
 
-    def submit(self, request, prompts, ping=None):
-        """Queue what a request asks for: see `EngineClient.submit`."""
+    def submit(self, request, prompts, ping=None, since=None):
+        """Queue what a request asks for: see `EngineClient.submit`. It came at `since` (of `time.monotonic()`; None:
+        now), from when its time counts.
+        """
+        timeout = self.timeout
+        if timeout is not None and since is not None:
+            timeout -= time.monotonic() - since
         priority = getattr(request, "priority", 0)
-        return self.engine.submit(prompts, priority=priority, timeout=self.timeout, ping=ping, adapter=self.adapter)
+        return self.engine.submit(prompts, priority=priority, timeout=timeout, ping=ping, adapter=self.adapter)

@@ -147,6 +147,8 @@ class Generation(Sampling):
     truncate_prompt_tokens: Truncated | None = None
     request_id: RequestId | None = None
     return_token_ids: bool = False
+    use_beam_search: bool = False
+    length_penalty: float | None = None
     priority: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)] = 0
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

@@ -22,7 +22,7 @@ openai = pytest.importorskip("openai")
 pytest.importorskip("llguidance")
 
 import infinicore as ic
-from infinicore.lm import AsyncEngine
+from infinicore.lm import LLM, AsyncEngine, BeamSearchParams
 from infinicore.lm.server.model import ServedModel
 from infinicore.models import from_pretrained
 from infinicore.train import lora
@@ -297,3 +297,33 @@ def test_readme_s_lines(root):
     finally:
         process.kill()
         process.wait()
+
+
+def test_beams_are_the_library_s(client, real, stories):
+    wanted = LLM(stories).beam_search(["Once upon", "The dog"], BeamSearchParams(3, 8, length_penalty=0.5))
+    beams = {"use_beam_search": True, "length_penalty": 0.5}
+    reply = complete(client, prompt=["Once upon", "The dog"], n=3, max_tokens=8, logprobs=2, extra_body=beams)
+    texts = [one.text for output in wanted for one in output.sequences]
+    assert [choice.index for choice in reply.choices] == list(range(6)) and reply.usage.completion_tokens == 6 * 8
+    assert all(text.endswith(choice.text) and choice.text for text, choice in zip(texts, reply.choices))
+    totals = [one.cum_logprob for output in wanted for one in output.sequences]
+    assert [sum(choice.logprobs.token_logprobs) for choice in reply.choices] == pytest.approx(totals, abs=1e-4)
+    messages = [{"role": "user", "content": "Once upon"}]
+    chat = client.chat.completions.create(model="stories", messages=messages, n=3, max_tokens=8, extra_body=beams)
+    ids = real.post("/tokenize", {"messages": messages}).json()["tokens"]
+    same = complete(client, prompt=ids, n=3, max_tokens=8, extra_body=beams)
+    assert [choice.message.content for choice in chat.choices] == [choice.text for choice in same.choices]
+    for other, param in (
+        ({"stream": True}, "stream"),
+        ({"top_p": 0.5}, "top_p"),
+        ({"best_of": 3}, "best_of"),
+        ({"guided_regex": "a"}, "use_beam_search"),
+        ({"length_penalty": 11}, "length_penalty"),
+        ({"n": 3, "max_tokens": 2000}, "prompt"),
+        ({"use_beam_search": False}, "length_penalty"),
+    ):
+        refused = real.post("/v1/completions", {"prompt": "a", **beams, **other})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+    with pytest.raises(httpx.ReadTimeout):  # who leaves ends the search
+        real.post("/v1/completions", {"prompt": "Once", "n": 8, "max_tokens": 400, **beams}, timeout=0.3)
+    real.until(lambda: real.model.engine.open_answers == 0)
