@@ -99,6 +99,10 @@ _ENGINE = (
 
 
 _LOADING = ("dtype", "device", "quantize", "threads", "tensor_parallel_size", "pipeline_parallel_size")
+_LEAST = {
+    "port": 0, "max_queue": 0, "request_timeout": 0, "shutdown_timeout": 0, "limit_concurrency": 1, "threads": 1,
+    "max_num_seqs": 1, "max_num_batched_tokens": 1, "block_size": 1, "num_draft_tokens": 1,
+}  # fmt: skip
 _LIBRARIES = ("fastapi", "uvicorn", "pydantic", "starlette", "prometheus_client")
 
 
@@ -157,9 +161,14 @@ def run(arguments):
 def _check(arguments):
     if arguments.path is not None:
         arguments.model = [arguments.path, *(arguments.model or ())]
-    for name in ("max_queue", "port", "request_timeout", "shutdown_timeout"):
-        if (getattr(arguments, name) or 0) < 0:
-            raise ValueError(f"`--{name.replace('_', '-')}` must be at least 0, got {getattr(arguments, name)}")
+    for name, least in _LEAST.items():
+        value = getattr(arguments, name)
+        if value is not None and not value >= least:
+            raise ValueError(f"`--{name.replace('_', '-')}` must be at least {least}, got {value}")
+    if arguments.port > 65535:
+        raise ValueError(f"`--port` must be at most 65535, got {arguments.port}")
+    if size(arguments.max_body_size) < 1:
+        raise ValueError("`--max-body-size` must be at least 1 byte: requests have bodies")
     if (arguments.tp, arguments.pp) != (1, 1) and len(arguments.model or ()) > 1:
         raise ValueError(f"`--tp` and `--pp` divide one model, and `--model` gives {len(arguments.model)}: give one")
     if (arguments.ssl_certfile is None) != (arguments.ssl_keyfile is None):

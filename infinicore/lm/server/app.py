@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ... import __version__
-from . import chat, choices, completions, llamacpp, responses
+from . import absent, chat, choices, completions, llamacpp, responses
 from . import protocol as p
 from .errors import APIError, EngineError
 from .guard import Guard
@@ -75,6 +75,7 @@ def create_app(
     generation(p.ResponseRequest, responses.respond, "/v1/responses")
     generation(p.EmbeddingRequest, completions.embed, "/v1/embeddings", "/embeddings")
     generation(p.LlamaCompletionRequest, llamacpp.respond, "/completion")
+    generation(p.InfillRequest, llamacpp.respond, "/infill")
     generation(p.TokenizeRequest, _tokenize, "/tokenize")
     generation(p.DetokenizeRequest, _detokenize, "/detokenize")
     generation(p.ApplyTemplateRequest, _apply_template, "/apply-template")
@@ -111,6 +112,14 @@ def create_app(
     async def version():
         return json_response({"version": __version__})
 
+    @app.get("/load")
+    async def load():
+        return json_response({"server_load": sum(model.engine.open_answers for model in models)})
+
+    @app.get("/tokenizer_info")
+    async def tokenizer_info(model: str | None = None):
+        return json_response(named(model).tokenizer.config)
+
     @app.get("/props")
     async def props(model: str | None = None):
         served = named(model)
@@ -142,11 +151,14 @@ def _handle_errors(app):
 
     @app.exception_handler(HTTPException)
     async def no_route(request, error):
-        texts = {
-            404: f"there is no route {request.url.path}",
-            405: f"{request.url.path} does not know {request.method}",
-        }
-        return error_response(APIError(error.status_code, texts.get(error.status_code, str(error.detail))))
+        path, status = request.url.path, error.status_code
+        texts = {404: f"there is no route {path}", 405: f"{path} does not know {request.method}"}
+        text, why = texts.get(status, str(error.detail)), absent.reason(path)
+        if status == 404 and why is not None:
+            return error_response(APIError(501, f"{text}: {why}", code="not_supported"))
+        response = error_response(APIError(status, text))
+        response.headers.update(error.headers or {})  # of a 405: which methods there are
+        return response
 
     @app.exception_handler(ClientDisconnect)
     @app.exception_handler(GoneAway)

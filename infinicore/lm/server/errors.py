@@ -12,7 +12,8 @@ class APIError(Exception):
 
     @property
     def headers(self):
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
     def body(self):
         """The error object."""

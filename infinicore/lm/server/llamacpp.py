@@ -1,9 +1,13 @@
-"""llama.cpp's own routes, for its clients: /completion, /props and /slots."""
+"""llama.cpp's own routes, for its clients: /completion, /infill, /props and /slots."""
 
+import asyncio
+
+from . import infill
 from .choices import Usage, chat_logprobs
 from .client import PING
 from .errors import APIError
 from .http import PING_SECONDS, EventStream, check_finished, event, json_response, until_gone
+from .protocol import InfillRequest
 
 _SAME = (
     "temperature",
@@ -51,11 +55,15 @@ class Completion:
     async def prepare(self):
         model, request = self.model, self.request
         model.engine.check_ready()
-        self.ids = await model.encode(request.prompt)
+        given = _given(request)
+        if isinstance(request, InfillRequest):
+            self.ids, given["stop_token_ids"] = await asyncio.to_thread(infill.prompt_of, model, request)
+        else:
+            self.ids = await model.encode(request.prompt)
         self.params = model.params(
-            _given(request),
+            given,
             prompt_length=len(self.ids),
-            name="prompt",
+            name="input_prefix" if isinstance(request, InfillRequest) else "prompt",
             structured_outputs=await model.constraint(_constraint(request)),
             max_tokens=None if request.n_predict < 0 else max(request.n_predict, 1),
             logprobs=request.n_probs or None,

@@ -344,6 +344,19 @@ class LlamaCompletionRequest(Body):
     t_max_predict_ms: Literal[0] = 0
 
 
+class InfillRequest(LlamaCompletionRequest):
+    """llama.cpp's /infill: `prompt` is how the answer begins."""
+
+    class File(Body):
+        filename: str = "tmp"
+        text: str
+
+    prompt: Text = ""
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: list[File] = []
+
+
 class ResponseText(Body):
     """The format of a response's text: as `response_format`, without the inner object."""
 

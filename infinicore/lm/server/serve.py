@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import socket
 
@@ -79,11 +80,13 @@ def make(models, create, *, grace=30.0, **options):
 
 def listen(host, port):
     """A socket that listens there; OSError, which names the place, where it cannot."""
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.create_server(address, family=family, backlog=2048)
-    except OSError as error:
+    except socket.gaierror as error:
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno), f"{host}:{port}") from None
     # Connections inherit it. asyncio leaves sockets without a protocol number as they are, and the first piece of a
     # stream, right behind the head, would wait 40 ms for the client's acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -29,10 +29,10 @@ def serving(stories):
 
     running = []
 
-    def make(engine=None, max_queue=1000, names=("tiny",), **options):
+    def make(engine=None, max_queue=1000, names=("tiny",), path=stories, **options):
         def served(name):
-            client = EngineClient(fake_engine.make, {"path": str(stories)} | (engine or {}), max_queue=max_queue)
-            return ServedModel(name, stories, client, template=TEMPLATE)
+            client = EngineClient(fake_engine.make, {"path": str(path)} | (engine or {}), max_queue=max_queue)
+            return ServedModel(name, path, client, template=TEMPLATE)
 
         running.append(Running(*map(served, names), **options))
         return running[-1]

@@ -124,6 +124,7 @@ def test_keys_and_origins(serving):
     ):
         reply = server.client.get("/v1/models", headers=headers)
         assert reply.status_code == 401 and reply.json()["error"]["type"] == "authentication_error"
+        assert reply.headers["www-authenticate"] == "Bearer"
     assert server.chat("say x").status_code == 401 and server.client.get("/metrics").status_code == 401
     for key in ("right", "other"):
         assert server.client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
@@ -213,6 +214,12 @@ def test_the_command(stories, root, tmp_path, capsys):
         (["--draft-model", "/nowhere"], "no such checkpoint"),
         (["--num-draft-tokens", "3"], "needs --draft-model"),
         (["--kv-cache-memory", "lots"], "a size must be"),
+        (["--port", "99999"], "`--port` must be at most 65535"),
+        (["--host", "nowhere.invalid"], "nowhere.invalid:8000"),
+        (["--threads", "0"], "`--threads` must be at least 1"),
+        (["--limit-concurrency", "0"], "`--limit-concurrency` must be at least 1"),
+        (["--max-body-size", "0"], "`--max-body-size` must be at least 1"),
+        (["--request-timeout", "nan"], "`--request-timeout` must be at least 0"),
     ):
         assert main(["serve", "--model", str(stories), *words]) == 2 and sentence in capsys.readouterr().err
 

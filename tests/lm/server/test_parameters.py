@@ -106,3 +106,47 @@ def test_metrics_of_the_phases(server):
     text = server.client.get("/metrics").text
     for name in ("prefill_time_seconds", "decode_time_seconds", "inference_time_seconds", "params_n"):
         assert f'vllm:request_{name}_count{{model_name="tiny"}}' in text
+
+
+def test_gaps_are_filled_by_models_that_know_how(server, serving, stories, tmp_path):
+    gap = {"input_prefix": "one", "input_suffix": "two", "prompt": "three", "n_predict": 100}
+    refused = server.post("/infill", gap)
+    assert refused.status_code == 501 and "cannot fill gaps" in refused.json()["error"]["message"]
+    names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<|file_sep|>"]
+    tokenizer = json.loads((stories / "tokenizer.json").read_text())
+    same = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer["added_tokens"] += [{"id": 512 + i, "content": name} | same for i, name in enumerate(names)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tokenizer_config.json").write_text((stories / "tokenizer_config.json").read_text())
+    other = serving(path=tmp_path)
+
+    try:
+        ids = {word: other.post("/tokenize", {"content": word}).json()["tokens"] for word in ("one", "two", "three")}
+        wanted = [1, 512, *ids["one"], 513, *ids["two"], 514, *ids["three"]]
+        reply = other.post("/infill", gap).json()
+        assert reply["tokens_evaluated"] == len(wanted)
+        # The fake engine writes the text of its prompt again.
+        assert reply["content"].replace(" ", "") == "onetwothree"
+        files = [{"filename": "a.py", "text": "four"}]
+        told = other.post("/infill", gap | {"input_extra": files}).json()
+        assert told["content"].replace(" ", "").replace("\n", "") == "a.pyfourfilenameonetwothree"
+        long = other.post("/infill", gap | {"input_prefix": "a b " * 3000}).json()["error"]
+        assert (long["param"], long["code"]) == ("input_prefix", "context_length_exceeded")
+    finally:
+        other.stop()
+
+
+def test_routes_of_other_servers(server):
+    for path, words in (
+        ("/v1/rerank", "none is trained to rank"),
+        ("/v1/messages", "Anthropic"),
+        ("/v1/load_lora_adapter", "--lora"),
+        ("/v1/files/abc", "nothing is stored"),
+    ):
+        told = server.post(path, {})
+        assert told.status_code == 501 and words in told.json()["error"]["message"]
+    assert server.post("/v1/nothing", {}).status_code == 404
+    refused = server.post("/v1/models", {})
+    assert refused.status_code == 405 and refused.headers["allow"] == "GET"
+    assert server.client.get("/load").json() == {"server_load": 0}
+    assert server.client.get("/tokenizer_info").json() == server.model.tokenizer.config
