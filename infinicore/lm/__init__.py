@@ -12,6 +12,7 @@ from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "AsyncLLMEngine",
     "BeamSearchParams",
     "Completion",
     "Conversation",
@@ -26,7 +27,8 @@ __all__ = [
     "tokenizer_of",
 ]
 
-_ABOVE = {"LLM": "llm", "AsyncEngine": "async_engine"}  # they load models, which stand above what is imported here
+# They load models, which stand above what is imported here.
+_ABOVE = {"LLM": "llm", "AsyncEngine": "async_engine", "AsyncLLMEngine": "infinilm"}
 
 
 def __getattr__(name):

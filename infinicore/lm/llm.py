@@ -16,7 +16,21 @@ _RANKS = ("tensor_parallel_size", "pipeline_parallel_size")
 _ONE = ("moe_ep_size",)
 _NOTHING = ("cache_type", "enable_graph", "attn_backend", "weight_load_mode", "pre_transpose", "use_mla",
             "use_legacy_moe", "moe_ep_backend", "master_addr", "master_port", "pipeline_parallel_stage")  # fmt: skip
-_DEFAULTS = ("temperature", "top_k", "top_p", "max_tokens")
+DEFAULTS = ("temperature", "top_k", "top_p", "max_tokens")  # of requests without parameters
+
+
+def renamed(options):
+    """Options with ours in place of InfiniLM's names; NotImplementedError for what can be one thing only."""
+    options = {_OTHERWISE.get(name, name): value for name, value in options.items() if name not in _NOTHING}
+    draft, count = options.pop("draft_model_path", None), options.pop("num_draft_tokens", 4)
+    if draft is not None:
+        options["speculative_config"] = {"model": draft, "num_speculative_tokens": count}
+    if options.pop("skip_load", False):
+        raise NotImplementedError("`skip_load` must be False: a model without its weights writes nothing")
+    for name in _ONE:
+        if options.pop(name, 1) != 1:
+            raise NotImplementedError(f"`{name}` must be 1: the engine runs in one process")
+    return options
 
 
 class LLM:
@@ -37,17 +51,9 @@ class LLM:
     def __init__(
         self, model=None, *, tokenizer=None, dtype=None, quantize=None, device=None, speculative_config=None, **options
     ):
-        options = {_OTHERWISE.get(name, name): value for name, value in options.items() if name not in _NOTHING}
-        model = options.pop("model", model)
-        draft, count = options.pop("draft_model_path", None), options.pop("num_draft_tokens", 4)
-        if draft is not None:
-            speculative_config = {"model": draft, "num_speculative_tokens": count}
-        if options.pop("skip_load", False):
-            raise NotImplementedError("`skip_load` must be False: a model without its weights writes nothing")
-        for name in _ONE:
-            if options.pop(name, 1) != 1:
-                raise NotImplementedError(f"`{name}` must be 1: the engine runs in one process")
-        given = {name: options.pop(name) for name in _DEFAULTS if options.get(name) is not None}
+        options = renamed(options)
+        model, speculative_config = options.pop("model", model), options.pop("speculative_config", speculative_config)
+        given = {name: options.pop(name) for name in DEFAULTS if options.get(name) is not None}
         sizes = {name: options.pop(name) for name in _RANKS if name in options}
         if isinstance(model, LanguageModel):
             if any(size != 1 for size in sizes.values()):

@@ -29,7 +29,7 @@ LAYERS = (
     ("distributed",),
     ("lm",),
     ("models",),
-    ("lm.llm", "lm.async_engine", "lm.speculation"),
+    ("lm.llm", "lm.async_engine", "lm.infinilm", "lm.speculation"),
     ("train",),
     ("cache",),
     ("info", "reference", "operator_pages", "operator_examples"),
