@@ -10,30 +10,12 @@ import time
 from pathlib import Path
 
 from . import progress
+from .bench_options import PERCENTILES, add_arguments
 
+_SAMPLING = (
+    "temperature", "top_p", "min_p", "top_k", "frequency_penalty", "presence_penalty", "repetition_penalty",
+)  # fmt: skip
 _ENGINE = ("max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype")  # options that go to the engine as they are
-_PERCENTILES = "comma-separated, like 50,90,99 (default: 99)"
-
-
-def add_arguments(parser):
-    """The arguments of `infinicore bench`."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    serve = actions.add_parser("serve", help="many users of an OpenAI-compatible server, ours or another")
-    throughput = actions.add_parser("throughput", help="all prompts at once, without a server")
-    latency = actions.add_parser("latency", help="one batch after another, without a server")
-    _add_server(serve)
-    for action in (serve, throughput):
-        _add_dataset(action)
-    for action in (throughput, latency):
-        _add_model(action)
-    latency.add_argument("--input-len", type=int, default=32, metavar="N", help="default: 32")
-    latency.add_argument("--output-len", type=int, default=128, metavar="N", help="default: 128")
-    latency.add_argument("--batch-size", type=int, default=8, metavar="N", help="default: 8")
-    latency.add_argument("--num-iters-warmup", type=int, default=10, metavar="N", help="default: 10")
-    latency.add_argument("--num-iters", type=int, default=30, metavar="N", help="default: 30")
-    latency.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts")
-    for action in (throughput, latency):
-        action.add_argument("--output-json", metavar="FILE", help="write the result here")
 
 
 def _json(text):
@@ -44,72 +26,6 @@ def _json(text):
     if not isinstance(found, dict):
         raise ValueError(f"`--extra-body` must be a JSON object, got {text!r}")
     return found
-
-
-def _add_server(parser):
-    add = parser.add_argument
-    add("--backend", choices=("openai", "openai-chat"), default="openai", help="completions (default) or chat")
-    add("--base-url", metavar="URL", help="default: http://HOST:PORT")
-    add("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    add("--port", type=int, default=8000, help="default: 8000")
-    add("--endpoint", metavar="PATH", help="default: that of the backend")
-    add("--header", nargs="*", metavar="KEY=VALUE", help="headers of every request")
-    add("--insecure", action="store_true", help="believe any certificate")
-    add("--model", metavar="NAME", help="default: the first that the server names")
-    add("--request-rate", type=float, default=math.inf, metavar="R", help="requests/s (default: inf, all at once)")
-    add("--burstiness", type=float, default=1.0, metavar="X", help="1: a Poisson process; below, in bursts")
-    add("--max-concurrency", type=int, metavar="N", help="the most requests under way")
-    add("--ignore-eos", action="store_true", help="answers have their full length")
-    add("--extra-body", default="{}", metavar="JSON", help="more parameters of every request")
-    for name in ("temperature", "top-p", "min-p"):
-        add(f"--{name}", type=float, metavar="X")
-    add("--top-k", type=int, metavar="N")
-    add("--num-warmups", type=int, default=0, metavar="N", help="requests before, which do not count")
-    add("--ready-check-timeout-sec", type=float, default=600, metavar="S", help="how long to wait for the server")
-    add("--percentile-metrics", default="ttft,tpot,itl", metavar="NAMES", help="of ttft, tpot, itl, e2el")
-    add("--metric-percentiles", default="99", metavar="P", help=_PERCENTILES)
-    add("--goodput", nargs="+", metavar="NAME:MS", help="count requests that keep these limits, like ttft:200 tpot:50")
-    add("--label", help="the name of the run in files (default: the backend)")
-    add("--metadata", nargs="*", metavar="KEY=VALUE", help="put into the result file")
-    add("--save-result", action="store_true", help="write the result as JSON")
-    add("--save-detailed", action="store_true", help="with each request's times and text")
-    add("--result-dir", metavar="DIR", help="default: the current folder")
-    add("--result-filename", metavar="FILE", help="default: made of label, rate, model and time")
-    add("--plots", metavar="DIR", help="draw latencies and the course of time as PNG files")
-    add("--disable-tqdm", action="store_true", help="show no progress")
-
-
-def _add_dataset(parser):
-    from ..perf.serving.datasets import NAMES
-
-    add = parser.add_argument
-    add("--dataset-name", choices=NAMES, default="random", help="default: random")
-    add("--dataset-path", metavar="FILE", help="of sharegpt: a JSON file")
-    add("--num-prompts", type=int, default=1000, metavar="N", help="default: 1000")
-    add("--seed", type=int, default=0, metavar="N")
-    add("--tokenizer", metavar="PATH", help="a folder, tokenizer.json or GGUF file (default: the model, if it is one)")
-    add("--vocab-size", type=int, metavar="N", help="without a tokenizer: prompts are random ids below N")
-    add("--input-len", type=int, metavar="N", help="default: the dataset's")
-    add("--output-len", type=int, metavar="N", help="default: the dataset's")
-    add("--random-input-len", type=int, default=1024, metavar="N", help="default: 1024")
-    add("--random-output-len", type=int, default=128, metavar="N", help="default: 128")
-    add("--random-range-ratio", type=float, default=0.0, metavar="X", help="lengths differ by up to this share")
-    add("--random-prefix-len", type=int, default=0, metavar="N", help="tokens that all prompts begin with")
-    add("--prefix-repetition-prefix-len", type=int, default=256, metavar="N", help="default: 256")
-    add("--prefix-repetition-suffix-len", type=int, default=256, metavar="N", help="default: 256")
-    add("--prefix-repetition-num-prefixes", type=int, default=10, metavar="N", help="default: 10")
-    add("--prefix-repetition-output-len", type=int, default=128, metavar="N", help="default: 128")
-    add("--sharegpt-output-len", type=int, metavar="N", help="default: as long as the file's answers")
-
-
-def _add_model(parser):
-    parser.add_argument("--model", required=True, metavar="DIR", help="a checkpoint's folder, or a GGUF file")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: every CPU that this process may use")
-    parser.add_argument("--max-num-seqs", type=int, metavar="N", help="answers that are written at once")
-    parser.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="tokens that a step computes")
-    parser.add_argument("--kv-cache-dtype", choices=("int8",), help="default: the model's")
-    parser.add_argument("--speculative-config", metavar="JSON", help='guess tokens, like {"method": "ngram"}')
 
 
 def run(arguments):
@@ -222,7 +138,8 @@ def _serve(arguments):
     if arguments.backend == "openai-chat" and not isinstance(prompts[0].prompt, str):
         raise ValueError("`--backend openai-chat` needs texts: pass `--tokenizer` instead of `--vocab-size`")
     url = arguments.base_url or f"http://{arguments.host}:{arguments.port}"
-    given = {name: getattr(arguments, name) for name in ("temperature", "top_p", "min_p", "top_k")}
+    given = {name: getattr(arguments, name) for name in _SAMPLING}
+    given |= _logprobs(arguments)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # each request under way is an open file
@@ -233,11 +150,15 @@ def _serve(arguments):
         load = client.Load(
             backend=arguments.backend,
             endpoint=arguments.endpoint,
-            model=arguments.model or await client.patiently(lambda: client.first_model(server), patience),
+            model=arguments.served_model_name
+            or arguments.model
+            or await client.patiently(lambda: client.first_model(server), patience),
             rate=arguments.request_rate,
             burstiness=arguments.burstiness,
+            growth=_growth(arguments),
+            adapters=tuple(arguments.lora_modules or ()),
             concurrency=arguments.max_concurrency,
-            ignore_eos=arguments.ignore_eos,
+            ignore_eos=arguments.ignore_eos or arguments.dataset_name == "random",
             body={name: value for name, value in given.items() if value is not None} | extra,
             warmups=arguments.num_warmups,
             seed=arguments.seed,
@@ -256,13 +177,37 @@ def _serve(arguments):
     shown = {"rate": arguments.request_rate, "concurrency": arguments.max_concurrency}
     print(report.block(result, metrics=metrics, percentiles=percentiles, **shown))
     label = arguments.label or arguments.backend
-    if arguments.save_result or arguments.save_detailed:
+    if arguments.save_result or arguments.save_detailed or arguments.append_result:
         about = _about(arguments, model, label) | metadata | result
         more = report.detailed(answers) if arguments.save_detailed else {}
-        print(_write_json(_result_path(arguments, model, label), about | more))
+        write = _append_json if arguments.append_result else _write_json
+        print(write(_result_path(arguments, model, label), about | more))
     if arguments.plots:
         print("\n".join(map(str, plots.write(answers, arguments.plots, f"{label}, {model}"))))
     return int(result["failed"] > 0)
+
+
+def _logprobs(arguments):
+    """The parameters that ask for `--logprobs`."""
+    if arguments.logprobs is None or arguments.backend != "openai-chat":
+        return {"logprobs": arguments.logprobs}
+    return {"logprobs": True, "top_logprobs": arguments.logprobs}
+
+
+def _growth(arguments):
+    """(strategy, first rate, last rate) of a rate that grows, or None."""
+    strategy, first, last = arguments.ramp_up_strategy, arguments.ramp_up_start_rps, arguments.ramp_up_end_rps
+    if strategy is None:
+        if first is not None or last is not None:
+            raise ValueError("`--ramp-up-start-rps` and `--ramp-up-end-rps` need `--ramp-up-strategy`")
+        return None
+    if arguments.request_rate != math.inf:
+        raise ValueError("`--ramp-up-strategy` and `--request-rate` both say how fast requests come: give one of them")
+    if first is None or last is None or not 0 < first <= last:
+        raise ValueError(
+            "`--ramp-up-strategy` needs rates above 0, `--ramp-up-start-rps` and a larger `--ramp-up-end-rps`"
+        )
+    return strategy, first, last
 
 
 def _percentiles(text):
@@ -271,7 +216,7 @@ def _percentiles(text):
     except ValueError:
         found = [math.nan]
     if not all(0 <= p <= 100 for p in found):
-        raise ValueError(f"`--metric-percentiles` must be numbers from 0 to 100, {_PERCENTILES}, got {text!r}")
+        raise ValueError(f"`--metric-percentiles` must be numbers from 0 to 100, {PERCENTILES}, got {text!r}")
     return found
 
 
@@ -304,6 +249,13 @@ def _write_json(path, table):
     from ..perf.compare import write_json
 
     write_json(table, path)
+    return path
+
+
+def _append_json(path, table):
+    """Write a table as one more line of a file."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(table) + "\n")
     return path
 
 

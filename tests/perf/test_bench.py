@@ -149,6 +149,28 @@ def test_chat_and_rates(server, folder, stories, capsys):
     assert "Request rate configured (RPS):           50.00" in capsys.readouterr().out
 
 
+def test_adapters_penalties_and_a_rate_that_grows(server, folder):
+    growth = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "20", "--ramp-up-end-rps", "200"]
+    more = ["--backend", "vllm", "--served-model-name", "mine", "--logprobs", "2", "--frequency-penalty", "0.5"]
+    result = ["--append-result", "--result-dir", folder, "--result-filename", "lines.json"]
+    assert bench(server, "--num-prompts", 3, "--output-len", 2, *growth, *more, *result) == 0
+    assert bench(server, "--num-prompts", 20, "--output-len", 1, "--lora-modules", "a", "b", *result) == 0
+    first, second = server.bodies[1], server.bodies[-1]
+    assert (first["model"], first["logprobs"], first["frequency_penalty"]) == ("mine", 2, 0.5)
+    assert first["ignore_eos"]  # random prompts say nothing of where an answer ends
+    assert second["model"] in "ab" and {body["model"] for body in server.bodies[-20:]} == {"a", "b"}
+    rows = [json.loads(line) for line in (folder / "lines.json").read_text().splitlines()]
+    assert [row["completed"] for row in rows] == [3, 20] and rows[0]["model_id"] == "mine"
+
+
+@pytest.mark.parametrize("strategy", ("linear", "exponential"))
+def test_a_rate_that_grows(strategy):
+    rates = client.growing(strategy, 10.0, 1000.0, 3)
+    assert rates == pytest.approx([10, {"linear": 505, "exponential": 100}[strategy], 1000])
+    found = client.intervals(client.Load(growth=(strategy, 10.0, 1000.0), burstiness=1e6), 3)
+    assert found == pytest.approx(1 / rates, rel=0.02)
+
+
 def test_requests_that_fail(server, capsys):
     """Others go on; the status says so; the figures are of those that succeeded."""
     failures = {1: (429, {"error": {"message": "busy"}}), 3: "close", 4: (500, "x")}
@@ -192,7 +214,9 @@ class FakePort:
     (["--base-url", "ftp://x"], "`--base-url`"), (["--backend", "openai-chat"], "needs texts"),
     (["--dataset-name", "sharegpt"], "`--tokenizer`"), (["--random-range-ratio", "1"], "`--random-range-ratio`"),
     (["--metadata", "x"], "`--metadata`"), (["--plots", "/no/such/folder"], "make it first"),
-    (["--max-concurrency", "0"], "`--max-concurrency`"),
+    (["--max-concurrency", "0"], "`--max-concurrency`"), (["--ramp-up-start-rps", "2"], "need `--ramp-up-strategy`"),
+    (["--ramp-up-strategy", "linear"], "needs rates above 0"),
+    (["--ramp-up-strategy", "linear", "--request-rate", "2"], "give one of them"),
 ])  # fmt: skip
 def test_wrong_options_are_one_sentence(capsys, wrong, message):
     assert cli.main(["bench", "serve", "--vocab-size", "500", "--num-prompts", "2", *wrong]) == 2

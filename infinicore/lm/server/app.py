@@ -154,9 +154,8 @@ def _handle_errors(app):
         path, status = request.url.path, error.status_code
         texts = {404: f"there is no route {path}", 405: f"{path} does not know {request.method}"}
         text, why = texts.get(status, str(error.detail)), absent.reason(path)
-        if status == 404 and why is not None:
-            return error_response(APIError(501, f"{text}: {why}", code="not_supported"))
-        response = error_response(APIError(status, text))
+        # 404 and not 501: official clients send again what ended with 500 or more.
+        response = error_response(APIError(status, f"{text}: {why}" if status == 404 and why else text))
         response.headers.update(error.headers or {})  # of a 405: which methods there are
         return response
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .http import HTTPError, events
 
-ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+ENDPOINTS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 
 
 @dataclass(slots=True)
@@ -35,7 +35,9 @@ class Answer:
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Load:
     """How requests are sent. `rate` requests a second (inf: all at once) come at intervals of a Gamma distribution of
-    shape `burstiness` (1: a Poisson process); at most `concurrency` (None: any number) are under way.
+    shape `burstiness` (1: a Poisson process); at most `concurrency` (None: any number) are under way. With `growth`
+    ("linear" or "exponential", first rate, last rate), the rate grows from one request to the next. Each asks for one
+    of `adapters`, at random, or for `model` if there are none.
     """
 
     backend: str = "openai"
@@ -43,15 +45,22 @@ class Load:
     model: str = ""
     rate: float = float("inf")
     burstiness: float = 1.0
+    growth: tuple[str, float, float] | None = None
+    adapters: tuple[str, ...] = ()
     concurrency: int | None = None
     ignore_eos: bool = False
     body: dict = field(default_factory=dict)
     warmups: int = 0
     seed: int = 0
 
-    def request(self, prompt):
-        """The body that asks for the answer to a `datasets.Prompt`."""
-        body = {"model": self.model, "temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
+    def request(self, prompt, model=None):
+        """The body that asks `model` (None: `self.model`) for the answer to a `datasets.Prompt`."""
+        body = {
+            "model": model or self.model,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         if self.backend == "openai-chat":
             body |= {"messages": [{"role": "user", "content": prompt.prompt}], "max_completion_tokens": prompt.output}
         else:
@@ -60,20 +69,27 @@ class Load:
 
 
 def intervals(load, count):
-    """Seconds between requests; as in vLLM, scaled so that all together take count / rate."""
-    if load.rate == float("inf"):
+    """Seconds between requests; as in vLLM, scaled so that all together take count / rate, unless the rate grows."""
+    if load.growth is None and load.rate == float("inf"):
         return np.zeros(count)
-    drawn = np.random.default_rng(load.seed).gamma(load.burstiness, 1 / (load.rate * load.burstiness), count)
-    return drawn * (count / load.rate / drawn.sum())
+    rates = load.rate if load.growth is None else growing(*load.growth, count)
+    drawn = np.random.default_rng(load.seed).gamma(load.burstiness, 1 / (rates * load.burstiness), count)
+    return drawn if load.growth is not None else drawn * (count / load.rate / drawn.sum())
 
 
-async def ask(server, load, prompt):
-    """The `Answer` to one prompt; what goes wrong is its `error`."""
+def growing(strategy, first, last, count):
+    """The rate at each of `count` requests, from `first` to `last`."""
+    share = np.arange(count) / max(count - 1, 1)
+    return first + (last - first) * share if strategy == "linear" else first * (last / first) ** share
+
+
+async def ask(server, load, prompt, model=None):
+    """The `Answer` of `model` (None: the load's) to one prompt; what goes wrong is its `error`."""
     answer, usage = Answer(prompt.tokens), None
     path, chat = load.endpoint or ENDPOINTS[load.backend], load.backend == "openai-chat"
     last = answer.start_time = time.perf_counter()
     try:
-        async for data in events(server.stream("POST", path, load.request(prompt))):
+        async for data in events(server.stream("POST", path, load.request(prompt, model))):
             if data == b"[DONE]":
                 continue
             message = json.loads(data)
@@ -112,10 +128,10 @@ async def run(server, load, prompts, on_answer=lambda answer: None):
     """(answers in the order of `prompts`, seconds from the first request to the last answer)."""
     gate = asyncio.Semaphore(load.concurrency) if load.concurrency else contextlib.nullcontext()
 
-    async def one(prompt):
+    async def one(prompt, model=None):
         arrived = time.perf_counter()
         async with gate:
-            answer = await ask(server, load, prompt)
+            answer = await ask(server, load, prompt, model)
         answer.queue_time = answer.start_time - arrived
         on_answer(answer)
         return answer
@@ -123,12 +139,15 @@ async def run(server, load, prompts, on_answer=lambda answer: None):
     if load.warmups:
         await asyncio.gather(*(one(prompts[0]) for _ in range(load.warmups)))
     due = np.cumsum(intervals(load, len(prompts)))
+    models = [None] * len(prompts)
+    if load.adapters:
+        models = np.random.default_rng(load.seed).choice(load.adapters, len(prompts)).tolist()
     begin, tasks = time.perf_counter(), []
-    for prompt, at in zip(prompts, due):
+    for prompt, model, at in zip(prompts, models, due):
         wait = begin + at - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)
-        tasks.append(asyncio.create_task(one(prompt)))
+        tasks.append(asyncio.create_task(one(prompt, model)))
     answers = await asyncio.gather(*tasks)
     return answers, time.perf_counter() - begin
 
