@@ -276,7 +276,7 @@ def make_composite(op):
         return run(*args, **kwargs)
 
     def learn(args, kwargs, values, named):
-        if core_launch.tensors(values)[0].device is not CPU:
+        if core_launch.tensors(values)[0].device is not CPU or not known.may_learn(op.known):
             return function(*args, **kwargs)
         return known.learn(op.known, values, named, lambda: function(*args, **kwargs))
 
@@ -430,9 +430,10 @@ def make_function(op):
         call = dispatch.Call(op, {} if out is None else {"out": out}, (), False, device_of(args, kwargs))
         if out is not None:
             call.inputs = core_launch.tensors(values)
-        before = known.state_of(core_launch.tensors(values))
+        learns = known.may_learn(op.known)
+        before = known.state_of(core_launch.tensors(values)) if learns else None
         result = call.finish(paragraph(call, *args, **{k: x for k, x in kwargs.items() if k != "out"}))
-        if out is None or result is out:
+        if learns and (out is None or result is out):
             known.remember(op.known, values, named, result, call, before)
         return result
 
