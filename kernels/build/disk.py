@@ -43,7 +43,7 @@ _IMPORT = re.compile(r"^\s*from (\.+[\w.]*|infinicore\.kernels[\w.]*) import (\(
 
 @functools.cache
 def _helpers():
-    """The files of `kernels/`, as paths from there with slashes: a walk, as asking for each possible name took 15 ms."""
+    """The files of `kernels/`, as paths from there with slashes: a walk takes 3 ms, and to ask for each 15."""
     found = set()
     for folder, folders, files in os.walk(_KERNELS):
         folders[:] = [one for one in folders if one != "__pycache__"]
