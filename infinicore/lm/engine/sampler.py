@@ -93,7 +93,7 @@ class Sampler:
                 penalty[row] = sequence.draws.params.repetition_penalty
                 seen.write(history[row], bias[row])
                 self._written.append(row)
-                self._penalized.append((seen, history[row], bias[row]))
+                self._penalized.append((seen, memoryview(history[row]), memoryview(bias[row])))
 
     def _draw(self):
         """Write the random numbers of this step."""
