@@ -53,6 +53,15 @@ def test_bytes_that_never_become_text_do_not_stall(byte_level):
     assert any(pieces[:30]) and pieces[-2].endswith("x")
 
 
+def test_what_is_kept_of_pairs_changes_no_text(byte_level, monkeypatch):
+    monkeypatch.setattr(StreamDecoder, "_KEPT", 3)
+    byte_level.pieces[True].clear()
+    for text in [*TEXTS, *TEXTS]:
+        ids = byte_level.encode(text)
+        assert "".join(stream(byte_level, ids)) == text == "".join(stream(byte_level, ids, byte_level.encode("a")))
+        assert 0 < len(byte_level.pieces[True]) <= 3
+
+
 def test_special_tokens_are_skipped(byte_level):
     ids = [*byte_level.encode("a"), 256, *byte_level.encode(" b")]
     assert "".join(stream(byte_level, ids)) == "a b"
