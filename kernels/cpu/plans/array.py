@@ -46,7 +46,8 @@ def copy(problem, threads):
     if dims[-1][0] < sizes.SHORT:  # loops of a few elements cost more than large steps
         dims.append(dims.pop(_loop_of(dims)))
     size, y_stride, x_stride = dims.pop()
-    turned = [d for d in dims if d[2] == 1 and d[0] >= 8] if y_stride == 1 and x_stride != 1 and size >= 8 else None
+    turned = y_stride == 1 and x_stride not in (0, 1) and size >= 8  # rows of one value are filled
+    turned = [d for d in dims if d[2] == 1 and d[0] >= 8] if turned else None
     if turned:
         dims.remove(turned[0])
         other, other_y_stride, other_x_stride = turned[0]
