@@ -58,3 +58,14 @@ CONV_WEIGHT = Block(f"x g dw {_CONV}")
 FLASH = Block("| lse tiles pairs box gathered pad:7=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
 # Its gradients: behind their block `tiles` of rows for each head, and maps as above.
 FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
+
+# ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
+
+# Rows of `size` elements, in the first pass from x, whose rows are `stride` and elements `step` apart and which have no
+# order yet; each row in `tiles`, whose counts [rows, digits, tiles] become offsets. `shift` is that of the digit; the
+# rest is that of SORT.
+RADIX = Block("source order? to order_to counts | size stride step tiles shift infinity mask")
+# The first `wanted` of each row.
+SORTED = Block("x order values? indices | size stride wanted")
+# t[o, key] += scale * v[o, place] for sorted keys, and where they were: `kernels/cuda/array/scatter.py`.
+ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale")

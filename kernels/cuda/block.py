@@ -7,7 +7,7 @@ from numba import types
 
 from ..build import jit
 from ..lang.by_type import by_type
-from ..lang.ptx import WARP, barrier, from_lane, shared, thread, threads
+from ..lang.ptx import WARP, barrier, from_below, from_lane, shared, thread, threads
 from ..lang.simd import (
     Vector,
     address,
@@ -108,6 +108,14 @@ def across(v, join):
 
 
 @jit.inline
+def warp_sum(v):
+    """The sum of a number of each thread of the warp, for all of them."""
+    for apart in (16, 8, 4, 2, 1):
+        v += from_lane(v, apart)
+    return v
+
+
+@jit.inline
 def _add(a, b):
     return a + b
 
@@ -127,3 +135,25 @@ def block_sum(v):
 def block_max(v):
     """The largest number of the threads of the block; NaN if one is."""
     return across(v, _larger)
+
+
+@jit.inline
+def block_running(v):
+    """(the sum of a number of the threads before this one, that of all threads of the block)."""
+    whole = v
+    for apart in (1, 2, 4, 8, 16):
+        below = from_below(whole, apart)
+        if thread() % WARP >= apart:
+            whole += below
+    parts = ptr(shared(256), I64)
+    if thread() % WARP == WARP - 1:
+        store(parts, thread() // WARP, whole)
+    barrier()
+    before, total = whole - v, v - v
+    for k in range(threads() // WARP):
+        part = load(parts, k)
+        if k < thread() // WARP:
+            before += part
+        total += part
+    barrier()
+    return before, total

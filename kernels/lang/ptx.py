@@ -124,6 +124,56 @@ def from_lane(typingctx, v, apart):
     return types.unliteral(v)(types.unliteral(v), apart), codegen
 
 
+@intrinsic
+def from_below(typingctx, v, apart):
+    """The value of the thread `apart` places below in the warp; the first ones keep theirs. All threads of a warp ask.
+
+    `v` is a number, or a vector of one lane.
+    """
+
+    def codegen(context, builder, sig, args):
+        value, vector = args[0], isinstance(v, Vector)
+        if vector:
+            value = builder.extract_element(value, ir.Constant(I32, 0))
+        by = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
+        kind = ir.FunctionType(I32, [I32] * 4)
+        exchange = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.up.i32")
+        every, clamp = ir.Constant(I32, -1), ir.Constant(I32, 0)
+        words = [builder.call(exchange, [every, word, by, clamp]) for word in _words(builder, value)]
+        value = _number(builder, words, value.type)
+        if vector:
+            value = builder.insert_element(ir.Constant(args[0].type, ir.Undefined), value, ir.Constant(I32, 0))
+        return value
+
+    return types.unliteral(v)(types.unliteral(v), apart), codegen
+
+
+@intrinsic
+def alike(typingctx, number):
+    """Bits of the threads of the warp that have the same number, of 32 bits (match.any, 9.7.12.8)."""
+
+    def codegen(context, builder, sig, args):
+        value = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        kind = ir.FunctionType(I32, [I32])
+        text = "match.any.sync.b32 $0, $1, -1;"
+        found = builder.call(ir.InlineAsm(kind, text, "=r,r", side_effect=True), [value], attrs=("convergent",))
+        return builder.zext(found, I64)
+
+    return types.int64(number), codegen
+
+
+@intrinsic
+def count_bits(typingctx, number):
+    """How many bits of an integer are set."""
+
+    def codegen(context, builder, sig, args):
+        value = context.cast(builder, args[0], sig.args[0], types.int64)
+        kind = ir.FunctionType(I64, [I64])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.ctpop.i64"), [value])
+
+    return types.int64(number), codegen
+
+
 # ---- single instructions, on every lane ---------------------------------------------------------------
 
 

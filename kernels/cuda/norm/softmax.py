@@ -45,6 +45,13 @@ def log_of(value):
     return lambda value: lane(log(fill(value, dtype, 1)), 0)
 
 
+@by_type
+def exp_of(value):
+    """exp of a number."""
+    dtype = value
+    return lambda value: lane(exp(fill(value, dtype, 1)), 0)
+
+
 @jit.inline
 def valid_length(row, size, period):
     """How many elements of a row count: all, or with a causal mask over `period` rows the lower part."""
