@@ -295,4 +295,4 @@ def test_a_block_holds_what_it_was_taken_for():
     for power in range(48):
         for nbytes in ((1 << power) - 1, 1 << power, (1 << power) + 1, (1 << power) * 11 // 8):
             size = memory.size_class(nbytes)
-            assert nbytes <= size and size % 256 == 0 and (nbytes <= 4096 or size < nbytes * 9 / 8 + 1), nbytes
+            assert nbytes <= size and size % 256 == 0 and (nbytes <= 4096 or size <= nbytes * 5 // 4), nbytes
