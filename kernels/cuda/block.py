@@ -138,6 +138,17 @@ def block_max(v):
 
 
 @jit.inline
+def _smaller(a, b):
+    return min(a, b)
+
+
+@jit.inline
+def block_min(v):
+    """The smallest integer of the threads of the block."""
+    return across(v, _smaller)
+
+
+@jit.inline
 def block_running(v):
     """(the sum of a number of the threads before this one, that of all threads of the block)."""
     whole = v

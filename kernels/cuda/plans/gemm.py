@@ -6,11 +6,14 @@ from typing import NamedTuple
 from ...blocks import float_bits
 from ...blocks.cuda import JOIN, PANELS, PRODUCT, WGMMA
 from ...blocks.cuda import ROWS as FEW_ROWS
+from ...blocks.gemm import ACTIVATION_GRAD
 from ...build.load import elsewhere, kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.gemm import PackWeight, Product
+from ...problems.gemm import ActivationGrad, PackWeight, Product
+from ..policy import shape as shape_of
 from .array import copy
+from .norm import join
 
 TILE = 64
 ROWS, DEPTH = 128, 64  # of a tile of the matrix units, and of k at a time
@@ -208,4 +211,24 @@ def pack_weight(problem):
     return Plan((one,), (("panels", max(1, p.n * p.k * size)),))
 
 
-PLANNERS = {Product: product, PackWeight: pack_weight}
+_PART_ROWS, _PARTS = 16, 4 * 132  # rows of a chunk at least, and chunks at most: their sums are written and read again
+
+
+def activation_grad(problem):
+    """One pass over chunks of rows, which follow from the shape alone; a second launch joins their sums."""
+    p, compute = problem, "float64" if problem.dtype == "float64" else "float32"
+    chunk = max(_PART_ROWS, -(-p.rows // _PARTS))
+    chunks, shape = -(-p.rows // chunk), shape_of("gemm.epilogue.backward")
+    size = {"float64": 8, "float32": 4}.get(p.dtype, 2)
+    first = launch(
+        kernel("gemm.epilogue.backward", T=p.dtype, SLOPE=p.activation), ACTIVATION_GRAD,
+        chunks * -(-p.columns // (shape.threads * 16 // size)), 1, rows=p.rows, columns=p.columns, stride=p.stride,
+        chunk_rows=chunk, step=p.columns,
+    )  # fmt: skip
+    launches = (first,)
+    if p.bias:
+        launches += (join(compute, {"db": ("sums", 0)}, {"db": p.dtype}, p.columns, chunks, p.columns),)
+    return Plan(launches, (("sums", chunks * p.columns * (8 if compute == "float64" else 4)),))
+
+
+PLANNERS = {Product: product, PackWeight: pack_weight, ActivationGrad: activation_grad}

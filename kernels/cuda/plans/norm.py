@@ -2,6 +2,7 @@
 
 from ...blocks.norm import BACKWARD, JOIN
 from ...build.load import kernel
+from ...cpu.plans.norm import joined
 from ...plan import Plan, launch
 from ...problems.norm import NormBackward
 
@@ -31,13 +32,15 @@ def backward(problem):
     )  # fmt: skip
     if direct or not wanted:
         return Plan((first,))
-    at = {"first_w": parts.get("dw"), "first_b": parts.get("db")}
-    at |= {"w": ("dw", 0) if "dw" in wanted else None, "b": ("db", 0) if "db" in wanted else None}
-    types = {"C": compute, "W": wanted.get("dw", compute), "B": wanted.get("db", compute)}
-    second = launch(
-        kernel("norm.grad.join", **types), JOIN, -(-size // COLUMNS), 1, at, step=size, chunks=chunks, columns=size
-    )
+    second = join(compute, parts, wanted, size, chunks, size)
     return Plan((first, second), (("partial", len(wanted) * step),))
+
+
+def join(compute, parts, wanted, step, chunks, columns):
+    """The launch that joins the sums of chunks: `parts` says where they lie, `wanted` the dtypes of dw and db."""
+    at, types = joined(compute, parts, wanted)
+    numbers = {"step": step, "chunks": chunks, "columns": columns}
+    return launch(kernel("norm.grad.join", **types), JOIN, -(-columns // COLUMNS), 1, at, **numbers)
 
 
 PLANNERS = {NormBackward: backward}
