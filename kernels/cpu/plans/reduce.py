@@ -167,7 +167,11 @@ def sort(problem, threads):
 def sample(problem, threads):
     """A share of the rows for each thread."""
     p = problem
-    slots = max(1, min(threads, p.rows)) if p.rows * p.size >= _SAMPLE else 1
+    return sample_in(p, max(1, min(threads, p.rows)) if p.rows * p.size >= _SAMPLE else 1)
+
+
+def sample_in(p, slots):
+    """Shares of the rows in so many slots of a workspace."""
     numbers = {"stride": p.stride, "rows": p.rows, "size": p.size, "slots": slots}
     numbers |= {"history_stride": p.history_stride, "history_length": p.history_length, "bias_stride": p.bias_stride}
     one = launch(kernel("reduce.sample.sample_tokens"), SAMPLE, slots, 1, **numbers)

@@ -6,16 +6,17 @@ from ...blocks.cuda import RADIX, SORTED
 from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
 from ...cpu.plans.array import merged
-from ...cpu.plans.reduce import sort_keys
+from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Reduce, Sort
+from ...problems.reduce import Reduce, Sample, Sort
 from .array import copy
 
 _WHOLE = 1 << 62  # "not in chunks"
 _ENOUGH = 1024  # blocks that keep a GPU busy
 _CHUNK = 16384  # elements of a block that are worth a second launch
 _COLUMN = 512  # the same of a thread
+_SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
 _TILE, _DIGITS = 4096, 256  # of `cuda/reduce/radix.py`
 
 
@@ -104,4 +105,9 @@ def sort(problem):
     return Plan((*launches, last), scratch)
 
 
-PLANNERS = {Reduce: reduce, Sort: sort}
+def sample(problem):
+    """A row for a block."""
+    return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
+
+
+PLANNERS = {Reduce: reduce, Sort: sort, Sample: sample}

@@ -1,0 +1,174 @@
+"""Attention of few query rows and many keys: the keys of a sequence are cut into parts, each for some warps.
+
+A block has a query token, a key/value head and a part of the keys. Its warps share the query heads that look at them,
+and where there are fewer heads than warps, they cut the part again. Some lanes of a warp hold a key, 16 bytes each, so
+that a warp scores several keys at once; four such steps are on their way. What a warp has summed up goes to a slot of
+the workspace, with its largest score and its sum of weights; `join` adds up the slots of a row in their order.
+
+Flash-Decoding: https://crfm.stanford.edu/2023/10/12/flashdecoding.html. Scores are in units of log2; sums are float32.
+"""
+
+import math
+
+from numba import types
+
+from ...blocks.attention import ATTENTION, BAD_BLOCK
+from ...blocks.cuda import DECODE
+from ...build import jit
+from ...cpu.attention.prefill import find_run, visible
+from ...cpu.attention.tiles import offset_of
+from ...lang.ptx import WARP, exp2, from_lane, thread, threads
+from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, store
+from ..block import read, vector, width, write
+from .rows import owner
+
+F32, F64, I64 = types.float32, types.float64, types.int64
+LOG2E = math.log2(math.e)
+INF = float("inf")
+AT_ONCE = 4  # keys that the lanes of one have on their way
+
+
+@jit.inline
+def lanes_of(T, SIZE):
+    """How many lanes of a warp hold a key."""
+    return SIZE // width(ptr(0, T))
+
+
+@jit.inline
+def score(query, row, at, valid, lanes):
+    """The score of the key whose lanes ask; -inf if it is not there."""
+    total = reduce_add(query * read(row, at, width(row) if valid else 0, query))
+    for apart in (1, 2, 4, 8, 16):
+        if apart < lanes:
+            total += from_lane(total, apart)
+    return total if valid else F32(-INF)
+
+
+@jit.inline
+def over_keys(v, lanes, join):
+    """A number (or vector) of each key of a warp, joined; every lane gets it."""
+    for apart in (16, 8, 4, 2, 1):
+        if apart >= lanes:
+            v = join(v, from_lane(v, apart))
+    return v
+
+
+@jit.inline
+def larger(a, b):
+    return max(a, b)
+
+
+@jit.inline
+def plus(a, b):
+    return a + b
+
+
+@jit.inline
+def finite(top):
+    """What scores are reduced by: their maximum, or 0 where there is none."""
+    return top if top > -INF else F32(0.0)
+
+
+@jit.inline
+def attend_part(args, query, seq, kv_head, bounds, T, SIZE):
+    """(sums, largest score, sum of weights, error) of a warp over the keys [start, stop) from `first` on.
+
+    `bounds` are these three and where the sequence's keys begin.
+    """
+    start, stop, first, kv_start = bounds
+    lanes = lanes_of(T, SIZE)
+    own, at, keys = thread() % WARP // lanes, thread() % lanes * width(ptr(0, T)), WARP // lanes
+    top, total, sums = F32(-INF), F32(0.0), vector(ptr(0, T), 0.0)
+    k_step, v_step = load(args, ATTENTION.k_strides + 1), load(args, ATTENTION.v_strides + 1)
+    for j in range(start, stop, AT_ONCE * keys):
+        block, place, run = find_run(args, seq, kv_start + j)
+        if run < 0:
+            return sums, top, total, BAD_BLOCK
+        place, key = place + own, j + own
+        k = ptr(load(args, ATTENTION.k), T) + offset_of(args, ATTENTION.k_strides, block, place, kv_head)
+        v = ptr(load(args, ATTENTION.v), T) + offset_of(args, ATTENTION.v_strides, block, place, kv_head)
+        a, b = first <= key < stop, first <= key + keys < stop
+        c, d = first <= key + 2 * keys < stop, first <= key + 3 * keys < stop
+        score_a, score_b = score(query, k, at, a, lanes), score(query, k + keys * k_step, at, b, lanes)
+        score_c = score(query, k + 2 * keys * k_step, at, c, lanes)
+        score_d = score(query, k + 3 * keys * k_step, at, d, lanes)
+        highest = max(top, over_keys(max(max(score_a, score_b), max(score_c, score_d)), lanes, larger))
+        base = finite(highest)
+        keep = exp2(top - base)
+        p_a, p_b, p_c, p_d = exp2(score_a - base), exp2(score_b - base), exp2(score_c - base), exp2(score_d - base)
+        top, total = highest, total * keep + ((p_a + p_b) + (p_c + p_d))
+        room = width(v)
+        sums = muladd(read(v, at, room if a else 0, query), vector(v, p_a), sums * keep)
+        sums = muladd(read(v + keys * v_step, at, room if b else 0, query), vector(v, p_b), sums)
+        sums = muladd(read(v + 2 * keys * v_step, at, room if c else 0, query), vector(v, p_c), sums)
+        sums = muladd(read(v + 3 * keys * v_step, at, room if d else 0, query), vector(v, p_d), sums)
+    return over_keys(sums, lanes, plus), top, over_keys(total, lanes, plus), 0
+
+
+@jit.inline
+def attend(args, lo, hi, T, SIZE):
+    """Part number `lo`: of those of all key/value heads of all query tokens."""
+    group, kv_heads, parts = load(args, ATTENTION.group), load(args, ATTENTION.kv_heads), load(args, DECODE.parts)
+    shares = load(args, DECODE.shares)
+    slots, heads, index = parts * shares, group * kv_heads, lo // parts
+    token = index // kv_heads
+    kv_head = index - token * kv_heads
+    seq, q_start, q_len, kv_start, kv_len, status = owner(args, token)
+    if status != 0:
+        return status
+    in_seq = token - q_start if load(args, ATTENTION.starts) == 0 else token
+    _, first, end = visible(args, token - q_start, q_len, kv_len)
+    lanes, warp, lane = lanes_of(T, SIZE), thread() // WARP, thread() % WARP
+    step, at = AT_ONCE * (WARP // lanes), lane % lanes * width(ptr(0, T))
+    whole, slot = first // step * step, (lo - index * parts) * shares + warp % shares
+    length = (max(0, end - whole) + slots * step - 1) // (slots * step) * step
+    start = whole + slot * length
+    bounds = start, min(end, start + length), first, kv_start
+    scale = F32(bitcast(load(args, ATTENTION.scale), F64) * LOG2E)
+    for g in range(warp // shares, group, threads() // WARP // shares):
+        head = kv_head * group + g
+        q = ptr(load(args, ATTENTION.q), T) + offset_of(args, ATTENTION.q_strides, seq, in_seq, head)
+        query = read(q, at, width(q), vector(q, 0.0)) * scale
+        sums, top, total, status = attend_part(args, query, seq, kv_head, bounds, T, SIZE)
+        if status != 0:
+            return status
+        if slots == 1:
+            out = ptr(load(args, ATTENTION.out), T) + offset_of(args, ATTENTION.out_strides, seq, in_seq, head)
+            if lane < lanes:
+                write(out, at, sums * (F32(1.0) / total if total > 0.0 else F32(0.0)), width(out))
+        else:
+            place, scratch = (token * heads + head) * slots + slot, ptr(load(args, ATTENTION.scratch), F32)
+            if lane < lanes:
+                write(scratch + place * SIZE, at, sums, width(q))
+            if lane == 0:
+                store(scratch + load(args, DECODE.stats), 2 * place, top)
+                store(scratch + load(args, DECODE.stats), 2 * place + 1, total)
+    return 0
+
+
+@jit.inline
+def join(args, lo, hi, T, SIZE):
+    """The slots of row number `lo`, of the heads of all query tokens, added up."""
+    slots, heads = load(args, DECODE.parts) * load(args, DECODE.shares), load(args, DECODE.heads)
+    token = lo // heads
+    seq, in_seq = 0, token
+    if load(args, ATTENTION.starts) == 0:
+        seq = token // load(args, ATTENTION.q_len)
+        in_seq = token - seq * load(args, ATTENTION.q_len)
+    scratch = ptr(load(args, ATTENTION.scratch), F32)
+    stats, sums = scratch + load(args, DECODE.stats) + 2 * lo * slots, scratch + lo * slots * SIZE
+    top = F32(-INF)
+    for slot in range(slots):
+        top = max(top, load(stats, 2 * slot))
+    base = finite(top)
+    for d in range(thread(), SIZE, threads()):
+        sum_of_weights, value = F32(0.0), F32(0.0)
+        for slot in range(slots):
+            keep = exp2(load(stats, 2 * slot) - base)
+            sum_of_weights += load(stats, 2 * slot + 1) * keep
+            value += load(sums, slot * SIZE + d) * keep
+        out = ptr(load(args, ATTENTION.out), T) + offset_of(
+            args, ATTENTION.out_strides, seq, in_seq, lo - token * heads
+        )
+        store(out, d, value / sum_of_weights if sum_of_weights > 0.0 else F32(0.0))
+    return 0
