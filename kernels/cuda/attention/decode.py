@@ -17,8 +17,9 @@ from ...blocks.cuda import DECODE
 from ...build import jit
 from ...cpu.attention.prefill import find_run, visible
 from ...cpu.attention.tiles import offset_of
+from ...lang.by_type import by_type
 from ...lang.ptx import WARP, exp2, from_lane, thread, threads
-from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, store
+from ...lang.simd import address, bitcast, fill, load, muladd, ptr, reduce_add, store, vload_aligned
 from ..block import read, vector, width, write
 from .rows import owner
 
@@ -28,6 +29,13 @@ INF = float("inf")
 AT_ONCE = 4  # keys that the lanes of one have on their way
 
 
+@by_type
+def vector_like(v, number):
+    """A number on every lane of a vector such as v."""
+    dtype, lanes = v.dtype, v.lanes
+    return lambda v, number: fill(number, dtype, lanes)
+
+
 @jit.inline
 def lanes_of(T, SIZE):
     """How many lanes of a warp hold a key."""
@@ -35,9 +43,9 @@ def lanes_of(T, SIZE):
 
 
 @jit.inline
-def score(query, row, at, valid, lanes):
-    """The score of the key whose lanes ask; -inf if it is not there."""
-    total = reduce_add(query * read(row, at, width(row) if valid else 0, query))
+def score(query, key, valid, lanes):
+    """The score of a key, of which each of its lanes has a vector; -inf if it is not there."""
+    total = reduce_add(query * key)
     for apart in (1, 2, 4, 8, 16):
         if apart < lanes:
             total += from_lane(total, apart)
@@ -70,6 +78,42 @@ def finite(top):
 
 
 @jit.inline
+def four(row, stride):
+    """Vectors of four keys (or values), this far apart, at multiples of 16 bytes."""
+    n = width(row)
+    return (
+        vload_aligned(row, 0, n), vload_aligned(row, stride, n), vload_aligned(row, 2 * stride, n),
+        vload_aligned(row, 3 * stride, n),
+    )  # fmt: skip
+
+
+@jit.inline
+def four_at_most(row, stride, valid, like):
+    """The same of those that are `valid`, wherever they are, and zeros."""
+    n = width(row)
+    return (
+        read(row, 0, n if valid[0] else 0, like), read(row, stride, n if valid[1] else 0, like),
+        read(row, 2 * stride, n if valid[2] else 0, like), read(row, 3 * stride, n if valid[3] else 0, like),
+    )  # fmt: skip
+
+
+@jit.inline
+def add_four(state, query, keys, values, valid, lanes):
+    """The state (sums, largest score, sum of weights) with four more keys of each group of lanes."""
+    sums, top, total = state
+    a, b = score(query, keys[0], valid[0], lanes), score(query, keys[1], valid[1], lanes)
+    c, d = score(query, keys[2], valid[2], lanes), score(query, keys[3], valid[3], lanes)
+    highest = max(top, over_keys(max(max(a, b), max(c, d)), lanes, larger))
+    base = finite(highest)
+    keep, a, b, c, d = exp2(top - base), exp2(a - base), exp2(b - base), exp2(c - base), exp2(d - base)
+    sums = muladd(values[0], vector_like(query, a), sums * keep)
+    sums = muladd(values[1], vector_like(query, b), sums)
+    sums = muladd(values[2], vector_like(query, c), sums)
+    sums = muladd(values[3], vector_like(query, d), sums)
+    return sums, highest, total * keep + ((a + b) + (c + d))
+
+
+@jit.inline
 def attend_part(args, query, seq, kv_head, bounds, T, SIZE):
     """(sums, largest score, sum of weights, error) of a warp over the keys [start, stop) from `first` on.
 
@@ -77,32 +121,30 @@ def attend_part(args, query, seq, kv_head, bounds, T, SIZE):
     """
     start, stop, first, kv_start = bounds
     lanes = lanes_of(T, SIZE)
-    own, at, keys = thread() % WARP // lanes, thread() % lanes * width(ptr(0, T)), WARP // lanes
-    top, total, sums = F32(-INF), F32(0.0), vector(ptr(0, T), 0.0)
-    k_step, v_step = load(args, ATTENTION.k_strides + 1), load(args, ATTENTION.v_strides + 1)
+    keys, own, at = WARP // lanes, thread() % WARP // lanes, thread() % lanes * width(ptr(0, T))
+    state = vector(ptr(0, T), 0.0), F32(-INF), F32(0.0)
+    k_step, v_step = keys * load(args, ATTENTION.k_strides + 1), keys * load(args, ATTENTION.v_strides + 1)
+    found = find_run(args, seq, kv_start + start) if start < stop else (0, 0, 0)
     for j in range(start, stop, AT_ONCE * keys):
-        block, place, run = find_run(args, seq, kv_start + j)
+        block, place, run = found
         if run < 0:
-            return sums, top, total, BAD_BLOCK
+            return state[0], state[1], state[2], BAD_BLOCK
+        if j + AT_ONCE * keys < stop:  # known before it is needed
+            found = find_run(args, seq, kv_start + j + AT_ONCE * keys)
         place, key = place + own, j + own
-        k = ptr(load(args, ATTENTION.k), T) + offset_of(args, ATTENTION.k_strides, block, place, kv_head)
-        v = ptr(load(args, ATTENTION.v), T) + offset_of(args, ATTENTION.v_strides, block, place, kv_head)
-        a, b = first <= key < stop, first <= key + keys < stop
-        c, d = first <= key + 2 * keys < stop, first <= key + 3 * keys < stop
-        score_a, score_b = score(query, k, at, a, lanes), score(query, k + keys * k_step, at, b, lanes)
-        score_c = score(query, k + 2 * keys * k_step, at, c, lanes)
-        score_d = score(query, k + 3 * keys * k_step, at, d, lanes)
-        highest = max(top, over_keys(max(max(score_a, score_b), max(score_c, score_d)), lanes, larger))
-        base = finite(highest)
-        keep = exp2(top - base)
-        p_a, p_b, p_c, p_d = exp2(score_a - base), exp2(score_b - base), exp2(score_c - base), exp2(score_d - base)
-        top, total = highest, total * keep + ((p_a + p_b) + (p_c + p_d))
-        room = width(v)
-        sums = muladd(read(v, at, room if a else 0, query), vector(v, p_a), sums * keep)
-        sums = muladd(read(v + keys * v_step, at, room if b else 0, query), vector(v, p_b), sums)
-        sums = muladd(read(v + 2 * keys * v_step, at, room if c else 0, query), vector(v, p_c), sums)
-        sums = muladd(read(v + 3 * keys * v_step, at, room if d else 0, query), vector(v, p_d), sums)
-    return over_keys(sums, lanes, plus), top, over_keys(total, lanes, plus), 0
+        k = ptr(load(args, ATTENTION.k), T) + (offset_of(args, ATTENTION.k_strides, block, place, kv_head) + at)
+        v = ptr(load(args, ATTENTION.v), T) + (offset_of(args, ATTENTION.v_strides, block, place, kv_head) + at)
+        unaligned = address(k) | address(v) | address(k + k_step) | address(v + v_step)
+        if j >= first and j + AT_ONCE * keys <= stop and unaligned & 15 == 0:
+            state = add_four(state, query, four(k, k_step), four(v, v_step), (True, True, True, True), lanes)
+        else:
+            valid = (
+                first <= key < stop, first <= key + keys < stop, first <= key + 2 * keys < stop,
+                first <= key + 3 * keys < stop,
+            )  # fmt: skip
+            k_four, v_four = four_at_most(k, k_step, valid, query), four_at_most(v, v_step, valid, query)
+            state = add_four(state, query, k_four, v_four, valid, lanes)
+    return over_keys(state[0], lanes, plus), state[1], over_keys(state[2], lanes, plus), 0
 
 
 @jit.inline

@@ -9,7 +9,7 @@ from ...problems.attention import Attention, AttentionBackward, AttentionForward
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
-WARPS, MOST_PARTS = 4, 32  # of a block of `cuda/attention/decode.py`, and parts of the keys
+WARPS, MOST_PARTS = 4, 64  # of a block of `cuda/attention/decode.py`, and parts of the keys
 MOST_TOKENS = 4  # of a sequence, on average, that are attended to one by one
 GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
 
@@ -58,7 +58,7 @@ def _decode(p, tokens):
     group = p.heads // p.kv_heads
     shares = max(1, WARPS // group if group <= 2 else 1)
     room = p.block_size * (1 if p.table is None else p.table[3])
-    parts = -(-4 * elsewhere().multiprocessors // (tokens * p.kv_heads))
+    parts = -(-6 * elsewhere().multiprocessors // (tokens * p.kv_heads))
     parts = max(1, min(parts, MOST_PARTS, room // (2 * shares * _step(p))))
     rows, slots = tokens * p.heads, parts * shares
     at, numbers = numbers_of(p, scratch=slots > 1)
