@@ -5,7 +5,7 @@ import pytest
 import infinicore as ic
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def gpu(pytestconfig):
     if pytestconfig.getoption("--device") != "cuda":
         pytest.skip("needs a GPU: run with --device cuda")
