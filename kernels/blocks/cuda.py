@@ -56,9 +56,9 @@ CONV_WEIGHT = Block(f"x g dw {_CONV}")
 # keys at once, where rows lie as it can read them (not `gathered`), by maps of the tensors. `lse`: 0, or the address
 # of [B, H, S].
 FLASH = Block("| lse tiles pairs box gathered pad:7=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
-# Few query rows: the keys of each are cut into `parts`, and these into `shares` for the warps of a block. The workspace
-# has sums [rows, slots, size] and, from element `stats` on, [rows, slots, 2]. `heads` are those of queries.
-DECODE = Block("| parts shares stats heads", after=ATTENTION)
+# Few query rows: the keys of each are cut into `parts`, a block for each, whose warps have one of the `slots` each. The
+# workspace has sums [rows, slots, size] and, from element `stats` on, [rows, slots, 2]. `heads` are those of queries.
+DECODE = Block("| parts slots stats heads", after=ATTENTION)
 # Its gradients: behind their block `tiles` of rows for each head, and maps as above.
 FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
 

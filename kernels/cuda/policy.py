@@ -30,13 +30,12 @@ DEFAULT = Shape()
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
 _ROW = Shape("block", threads=256, fixed=True, resident=8)
+_ROWS = Shape("grid", threads=256, fixed=True, resident=8)
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 OWN = {
-    **dict.fromkeys(
-        ("norm.rows.rms_norm", "norm.rows.add_rms_norm", "norm.rows.layer_norm", "norm.rows.variance"), _ROW
-    ),
-    **{f"norm.softmax.{name}": _ROW for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
-    "norm.softmax_grad.rows": _ROW,
+    **{f"norm.rows.{name}": _ROWS for name in ("rms_norm", "add_rms_norm", "layer_norm", "variance")},
+    **{f"norm.softmax.{name}": _ROWS for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
+    "norm.softmax_grad.rows": _ROWS,
     "norm.grad.backward": _HEAD_ROW,
     "norm.grad.join": _ROW,
     **{f"loss.classes.{name}": _ROW for name in ("cross_entropy", "cross_entropy_backward", "nll_backward")},

@@ -39,7 +39,8 @@ def dropout(args, lo, hi, T):
     seed, limit = U64(load(args, DROPOUT.seed)), U64(load(args, DROPOUT.limit))
     options, lanes = (limit, bitcast(load(args, DROPOUT.scale), F64)), width(x)
     place, apart, each = block() * threads() + thread(), blocks() * threads(), BLOCKS // width(x)
-    while place < hi * each:
+    tiles = (size + DROPOUT_GROUP - 1) // DROPOUT_GROUP
+    while place < tiles * each:
         tile = place // each
         column = (place - tile * each) * lanes
         first, second, third, fourth = philox(numbers_from(x, tile * BLOCKS + column), 0, seed)

@@ -1,9 +1,9 @@
 """Attention of few query rows and many keys: the keys of a sequence are cut into parts, each for some warps.
 
-A block has a query token, a key/value head and a part of the keys. Its warps share the query heads that look at them,
-and where there are fewer heads than warps, they cut the part again. Some lanes of a warp hold a key, 16 bytes each, so
-that a warp scores several keys at once; four such steps are on their way. What a warp has summed up goes to a slot of
-the workspace, with its largest score and its sum of weights; `join` adds up the slots of a row in their order.
+A block has a query token, a key/value head and a part of the keys, which its warps share. Some lanes of a warp hold a
+key, 16 bytes each, so that a warp scores several keys at once; four such steps are on their way, and up to four query
+heads take them while they are in registers. What a warp has summed up for a head goes to a slot of the workspace, with
+its largest score and its sum of weights; `join` adds up the slots of a row in their order.
 
 Flash-Decoding: https://crfm.stanford.edu/2023/10/12/flashdecoding.html. Scores are in units of log2; sums are float32.
 """
@@ -114,21 +114,35 @@ def add_four(state, query, keys, values, valid, lanes):
 
 
 @jit.inline
-def attend_part(args, query, seq, kv_head, bounds, T, SIZE):
-    """(sums, largest score, sum of weights, error) of a warp over the keys [start, stop) from `first` on.
+def add_heads(states, queries, keys, values, valid, lanes, HEADS):
+    """The states of the heads of a warp with four more keys."""
+    a, b, c, d = states
+    a = add_four(a, queries[0], keys, values, valid, lanes)
+    if HEADS > 1:
+        b = add_four(b, queries[1], keys, values, valid, lanes)
+    if HEADS > 2:
+        c = add_four(c, queries[2], keys, values, valid, lanes)
+        d = add_four(d, queries[3], keys, values, valid, lanes)
+    return a, b, c, d
+
+
+@jit.inline
+def attend_part(args, queries, seq, kv_head, bounds, T, SIZE, HEADS):
+    """(states of the heads, error) of a warp over the keys [start, stop) from `first` on.
 
     `bounds` are these three and where the sequence's keys begin.
     """
     start, stop, first, kv_start = bounds
-    lanes = lanes_of(T, SIZE)
+    lanes, like = lanes_of(T, SIZE), queries[0]
     keys, own, at = WARP // lanes, thread() % WARP // lanes, thread() % lanes * width(ptr(0, T))
-    state = vector(ptr(0, T), 0.0), F32(-INF), F32(0.0)
+    nothing = vector(ptr(0, T), 0.0), F32(-INF), F32(0.0)
+    states = nothing, nothing, nothing, nothing
     k_step, v_step = keys * load(args, ATTENTION.k_strides + 1), keys * load(args, ATTENTION.v_strides + 1)
     found = find_run(args, seq, kv_start + start) if start < stop else (0, 0, 0)
     for j in range(start, stop, AT_ONCE * keys):
         block, place, run = found
         if run < 0:
-            return state[0], state[1], state[2], BAD_BLOCK
+            return states, BAD_BLOCK
         if j + AT_ONCE * keys < stop:  # known before it is needed
             found = find_run(args, seq, kv_start + j + AT_ONCE * keys)
         place, key = place + own, j + own
@@ -136,23 +150,52 @@ def attend_part(args, query, seq, kv_head, bounds, T, SIZE):
         v = ptr(load(args, ATTENTION.v), T) + (offset_of(args, ATTENTION.v_strides, block, place, kv_head) + at)
         unaligned = address(k) | address(v) | address(k + k_step) | address(v + v_step)
         if j >= first and j + AT_ONCE * keys <= stop and unaligned & 15 == 0:
-            state = add_four(state, query, four(k, k_step), four(v, v_step), (True, True, True, True), lanes)
+            k_four, v_four, valid = four(k, k_step), four(v, v_step), (True, True, True, True)
+            states = add_heads(states, queries, k_four, v_four, valid, lanes, HEADS)
         else:
             valid = (
                 first <= key < stop, first <= key + keys < stop, first <= key + 2 * keys < stop,
                 first <= key + 3 * keys < stop,
             )  # fmt: skip
-            k_four, v_four = four_at_most(k, k_step, valid, query), four_at_most(v, v_step, valid, query)
-            state = add_four(state, query, k_four, v_four, valid, lanes)
-    return over_keys(state[0], lanes, plus), state[1], over_keys(state[2], lanes, plus), 0
+            k_four, v_four = four_at_most(k, k_step, valid, like), four_at_most(v, v_step, valid, like)
+            states = add_heads(states, queries, k_four, v_four, valid, lanes, HEADS)
+    return states, 0
 
 
 @jit.inline
-def attend(args, lo, hi, T, SIZE):
-    """Part number `lo`: of those of all key/value heads of all query tokens."""
+def query_of(args, seq, in_seq, head, at, T):
+    """A lane's vector of a query, with the scale of scores; zeros of a head that is not there."""
+    there = head < load(args, ATTENTION.group) * load(args, ATTENTION.kv_heads)
+    q = ptr(load(args, ATTENTION.q), T) + offset_of(args, ATTENTION.q_strides, seq, in_seq, head)
+    scale = F32(bitcast(load(args, ATTENTION.scale), F64) * LOG2E)
+    return read(q, at, width(q) if there else 0, vector(q, 0.0)) * scale
+
+
+@jit.inline
+def keep(args, state, seq, in_seq, token, head, slot, T, SIZE):
+    """Write the state of a head of a warp: to its slot, or, where there is one, to the result."""
+    lanes, lane, slots = lanes_of(T, SIZE), thread() % WARP, load(args, DECODE.slots)
+    sums, top, total = over_keys(state[0], lanes, plus), state[1], over_keys(state[2], lanes, plus)
+    at = lane % lanes * width(ptr(0, T))
+    if slots == 1:
+        out = ptr(load(args, ATTENTION.out), T) + offset_of(args, ATTENTION.out_strides, seq, in_seq, head)
+        if lane < lanes:
+            write(out, at, sums * (F32(1.0) / total if total > 0.0 else F32(0.0)), width(out))
+    else:
+        place = (token * load(args, DECODE.heads) + head) * slots + slot
+        scratch = ptr(load(args, ATTENTION.scratch), F32)
+        if lane < lanes:
+            write(scratch + place * SIZE, at, sums, width(ptr(0, T)))
+        if lane == 0:
+            store(scratch + load(args, DECODE.stats), 2 * place, top)
+            store(scratch + load(args, DECODE.stats), 2 * place + 1, total)
+
+
+@jit.inline
+def attend(args, lo, hi, T, SIZE, HEADS):
+    """Part number `lo`: of those of all key/value heads of all query tokens; a warp has HEADS query heads at once."""
     group, kv_heads, parts = load(args, ATTENTION.group), load(args, ATTENTION.kv_heads), load(args, DECODE.parts)
-    shares = load(args, DECODE.shares)
-    slots, heads, index = parts * shares, group * kv_heads, lo // parts
+    warps, slots, index = threads() // WARP, load(args, DECODE.slots), lo // parts
     token = index // kv_heads
     kv_head = index - token * kv_heads
     seq, q_start, q_len, kv_start, kv_len, status = owner(args, token)
@@ -160,38 +203,37 @@ def attend(args, lo, hi, T, SIZE):
         return status
     in_seq = token - q_start if load(args, ATTENTION.starts) == 0 else token
     _, first, end = visible(args, token - q_start, q_len, kv_len)
-    lanes, warp, lane = lanes_of(T, SIZE), thread() // WARP, thread() % WARP
-    step, at = AT_ONCE * (WARP // lanes), lane % lanes * width(ptr(0, T))
-    whole, slot = first // step * step, (lo - index * parts) * shares + warp % shares
+    lanes, slot = lanes_of(T, SIZE), (lo - index * parts) * warps + thread() // WARP
+    if slot >= slots:
+        return 0
+    step, at = AT_ONCE * (WARP // lanes), thread() % lanes * width(ptr(0, T))
+    whole = first // step * step
     length = (max(0, end - whole) + slots * step - 1) // (slots * step) * step
     start = whole + slot * length
     bounds = start, min(end, start + length), first, kv_start
-    scale = F32(bitcast(load(args, ATTENTION.scale), F64) * LOG2E)
-    for g in range(warp // shares, group, threads() // WARP // shares):
+    for g in range(0, group, HEADS):
         head = kv_head * group + g
-        q = ptr(load(args, ATTENTION.q), T) + offset_of(args, ATTENTION.q_strides, seq, in_seq, head)
-        query = read(q, at, width(q), vector(q, 0.0)) * scale
-        sums, top, total, status = attend_part(args, query, seq, kv_head, bounds, T, SIZE)
+        a, b, c, d = (
+            query_of(args, seq, in_seq, head, at, T), query_of(args, seq, in_seq, head + 1, at, T),
+            query_of(args, seq, in_seq, head + 2, at, T), query_of(args, seq, in_seq, head + 3, at, T),
+        )  # fmt: skip
+        states, status = attend_part(args, (a, b, c, d), seq, kv_head, bounds, T, SIZE, HEADS)
         if status != 0:
             return status
-        if slots == 1:
-            out = ptr(load(args, ATTENTION.out), T) + offset_of(args, ATTENTION.out_strides, seq, in_seq, head)
-            if lane < lanes:
-                write(out, at, sums * (F32(1.0) / total if total > 0.0 else F32(0.0)), width(out))
-        else:
-            place, scratch = (token * heads + head) * slots + slot, ptr(load(args, ATTENTION.scratch), F32)
-            if lane < lanes:
-                write(scratch + place * SIZE, at, sums, width(q))
-            if lane == 0:
-                store(scratch + load(args, DECODE.stats), 2 * place, top)
-                store(scratch + load(args, DECODE.stats), 2 * place + 1, total)
+        keep(args, states[0], seq, in_seq, token, head, slot, T, SIZE)
+        if HEADS > 1 and g + 1 < group:
+            keep(args, states[1], seq, in_seq, token, head + 1, slot, T, SIZE)
+        if HEADS > 2 and g + 2 < group:
+            keep(args, states[2], seq, in_seq, token, head + 2, slot, T, SIZE)
+        if HEADS > 2 and g + 3 < group:
+            keep(args, states[3], seq, in_seq, token, head + 3, slot, T, SIZE)
     return 0
 
 
 @jit.inline
 def join(args, lo, hi, T, SIZE):
     """The slots of row number `lo`, of the heads of all query tokens, added up."""
-    slots, heads = load(args, DECODE.parts) * load(args, DECODE.shares), load(args, DECODE.heads)
+    slots, heads = load(args, DECODE.slots), load(args, DECODE.heads)
     token = lo // heads
     seq, in_seq = 0, token
     if load(args, ATTENTION.starts) == 0:

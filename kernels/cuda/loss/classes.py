@@ -1,7 +1,6 @@
 """Cross entropy and the negative log likelihood (formulas: `kernels/cpu/loss/classes.py`): a row for a block.
 
-A row of logits is read once: each thread keeps the largest that it has seen and its sum of exponentials, scaled
-where the largest grows; the threads' pairs are joined at the end.
+A row of logits is read once for its statistics (`norm/softmax.py: row_statistics`).
 """
 
 from numba import types
@@ -10,32 +9,13 @@ from ...blocks.loss import BACKWARD, FORWARD
 from ...build import jit
 from ...cpu.loss.classes import BAD_CLASS, backward_arguments, class_weights, weight_of
 from ...lang.ptx import barrier, thread, threads
-from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, reduce_max, reduce_or, select, store
+from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
 from ...lang.vmath import exp, libm
-from ..block import block_max, block_sum, places, read, vector, width, write
-from ..norm.softmax import exp_of
+from ..block import block_sum, places, read, vector, width, write
+from ..norm.softmax import exp_of, row_statistics
 
 INF, NAN = float("inf"), float("nan")
 F64, I64 = types.float64, types.int64
-
-
-@jit.inline
-def row_statistics(x, size):
-    """(the largest x[i], the sum of exp(x - largest)) of a row; the sum is NaN where the largest is not finite."""
-    total, lanes, top = vector(x, 0.0), places(x), reduce_max(vector(x, -INF))
-    for i in range(thread() * width(x), size, threads() * width(x)):
-        v = select(lanes < size - i, read(x, i, size - i, total), -INF)
-        best = reduce_max(v)
-        if best > top:
-            total = total * exp_of(top - best)
-            top = best
-        if top > -INF or reduce_or(v != v):  # a row may begin with many -inf
-            total = total + exp(v - top)
-    shift, own = block_max(top), reduce_add(total)
-    if top > -INF:
-        own *= exp_of(top - shift)
-    whole = F64(block_sum(own))
-    return F64(shift), (whole if -INF < shift < INF else NAN)
 
 
 @jit.inline
@@ -99,7 +79,8 @@ def cross_entropy(args, lo, hi, T, C, I, Q, O, SOFT):
             return 0
         if c < 0 or c >= size:
             return BAD_CLASS
-    shift, total = row_statistics(x, size)
+    shift, total = row_statistics(x, size, (thread(), threads()))
+    shift, total = F64(shift), F64(total)
     log_sum, loss = libm("log", total), 0.0
     if not SOFT:
         loss = ((shift - F64(load(x, c))) + log_sum) * weight_of(weight, c, has_weight) * (1.0 - smoothing)

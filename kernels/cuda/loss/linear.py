@@ -9,8 +9,8 @@ from ...lang.ptx import barrier, thread, threads
 from ...lang.simd import load, ptr, store
 from ...lang.vmath import exp, libm
 from ..block import block_sum, read, vector, width, write
-from ..norm.softmax import exp_of
-from .classes import fill_row, row_statistics
+from ..norm.softmax import exp_of, row_statistics
+from .classes import fill_row
 
 I64, F64 = types.int64, types.float64
 
@@ -58,7 +58,8 @@ def rows(args, lo, hi, T, I):
             fill_row(logits, classes, 0.0)
         return 0
     own = load(logits, target)
-    shift, normaliser = row_statistics(logits, classes)
+    shift, normaliser = row_statistics(logits, classes, (thread(), threads()))
+    shift, normaliser = F64(shift), F64(normaliser)
     if thread() == 0:
         store(losses, lo, (libm("log", normaliser) + shift) - F64(own))
     if wanted:

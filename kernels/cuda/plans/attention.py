@@ -9,7 +9,7 @@ from ...problems.attention import Attention, AttentionBackward, AttentionForward
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
-WARPS, MOST_PARTS = 4, 64  # of a block of `cuda/attention/decode.py`, and parts of the keys
+WARPS, MOST_SLOTS, PARTS = 4, 64, 6  # of a block of `cuda/attention/decode.py`; parts of keys; blocks worth having
 MOST_TOKENS = 4  # of a sequence, on average, that are attended to one by one
 GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
 
@@ -55,16 +55,15 @@ def _is_decode(p, tokens):
 
 def _decode(p, tokens):
     """One launch over parts of the keys, as many as keep a GPU busy, and one that joins them."""
-    group = p.heads // p.kv_heads
-    shares = max(1, WARPS // group if group <= 2 else 1)
-    room = p.block_size * (1 if p.table is None else p.table[3])
-    parts = -(-6 * elsewhere().multiprocessors // (tokens * p.kv_heads))
-    parts = max(1, min(parts, MOST_PARTS, room // (2 * shares * _step(p))))
-    rows, slots = tokens * p.heads, parts * shares
+    group, room = p.heads // p.kv_heads, p.block_size * (1 if p.table is None else p.table[3])
+    wanted = -(-PARTS * elsewhere().multiprocessors // (tokens * p.kv_heads))
+    slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * _step(p))))
+    parts, rows = -(-slots // WARPS), tokens * p.heads
     at, numbers = numbers_of(p, scratch=slots > 1)
-    numbers |= {"parts": parts, "shares": shares, "stats": rows * slots * p.size_v, "heads": p.heads}
+    numbers |= {"parts": parts, "slots": slots, "stats": rows * slots * p.size_v, "heads": p.heads}
     types = {"T": p.dtype, "SIZE": p.size_v}
-    first = launch(kernel("attention.decode.attend", **types), DECODE, tokens * p.kv_heads * parts, 1, at, **numbers)
+    attend = kernel("attention.decode.attend", **types, HEADS=min(group, 2) if group < 3 else 4)
+    first = launch(attend, DECODE, tokens * p.kv_heads * parts, 1, at, **numbers)
     if slots == 1:
         return Plan((first,))
     second = launch(kernel("attention.decode.join", **types), DECODE, rows, 1, at, **numbers)
