@@ -49,6 +49,13 @@ OWN = {
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
     "array.copy.strided": Shape(threads=256),
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
+    **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
+    **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
+    **{
+        f"optim.norm.{name}": _ROW
+        for name in ("squares", "magnitudes", "nonzeros", "maxima", "minima", "scale", "clamp")
+    },
+    "optim.norm.finish": _ROW._replace(threads=1024),
     "array.dropout.dropout": Shape("grid", threads=256, resident=16),
     "array.copy.transpose": _ROW,
     "array.scatter.add_sorted": _HEAD_ROW,

@@ -181,3 +181,24 @@ def test_a_row_without_a_token(gpu):
     logits = ic.as_tensor(np.full((2, 300), -np.inf, "f4"), device=gpu)
     with pytest.raises(ValueError):
         ic.sample_tokens(logits, None, ic.ones(2, dtype=ic.float64, device=gpu)).cpu()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_norms_of_many_tensors(gpu, rng, dtype):
+    """More than a launch has room for, of sizes around a unit; also their scaling and clamping."""
+    arrays = [rng.standard_normal(size) for size in [1, 3, 16383, 16384, 16385, 40000] + 300 * [17]]
+
+    def run(*tensors):
+        tensors = [x.to(dtype=dtype) for x in tensors]
+        norms = [ic.multi_norm(tensors, ord) for ord in (2.0, 1.0, 0.0, np.inf, -np.inf, 3.0)]
+        found = ic.multi_scale(tensors, 0.5)
+        ic.multi_clamp(tensors, 0.3)
+        return *norms, found, *tensors
+
+    equal(gpu, run, *arrays, tolerance=1e-3 if dtype == "bfloat16" else 1e-6)
+
+
+def test_a_gradient_that_is_not_finite(gpu, rng):
+    arrays = [rng.standard_normal(20000) for _ in range(3)]
+    arrays[1][777] = np.nan
+    equal(gpu, lambda *tensors: [ic.multi_scale(list(tensors), 2.0), ic.multi_norm(list(tensors), np.inf)], *arrays)
