@@ -1,4 +1,4 @@
-"""Norms and scaling of many tensors in one launch (`kernels/cpu/optim/norm.py`): a unit for a block, in a fixed order."""
+"""Norms and scaling of many tensors in one launch (`kernels/cpu/optim/norm.py`): a unit for a block, in order."""
 
 from numba import types
 
