@@ -47,6 +47,7 @@ OWN = {
     "loss.linear.prepare": _ROW._replace(threads=1024),
     "loss.linear.total": _ROW._replace(threads=1024),
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
+    "array.copy.joined": Shape("grid", threads=256, resident=8),
     "array.copy.strided": Shape(threads=256),
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},

@@ -202,3 +202,12 @@ def test_a_gradient_that_is_not_finite(gpu, rng):
     arrays = [rng.standard_normal(20000) for _ in range(3)]
     arrays[1][777] = np.nan
     equal(gpu, lambda *tensors: [ic.multi_scale(list(tensors), 2.0), ic.multi_norm(list(tensors), np.inf)], *arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int64"])
+def test_joining(gpu, rng, dtype):
+    """Pieces of any lengths, also none; more of them than a launch has room for."""
+    for rows, lengths in ((1, [100000, 3, 70000]), (7, [1000, 0, 1001, 4099]), (3, [2048] * 300), (50, [513, 511])):
+        arrays = [rng.integers(0, 100, (rows, length)).astype("f8") for length in lengths]
+        equal(gpu, lambda *x: [ic.cat([y.to(dtype=dtype) for y in x], 1), ic.cat([y.to(dtype=dtype) for y in x[:1]])],
+              *arrays)  # fmt: skip
