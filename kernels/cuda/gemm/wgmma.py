@@ -312,18 +312,18 @@ tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in STAGES)
 
 
 @jit.inline
-def join(args, lo, hi, T, R, ACT):
+def join(args, lo, hi, T, R, A, ACT):
     """The sum of the parts of k, and the epilogue: four columns of a row of c."""
-    columns, parts = load(args, JOIN.columns), ptr(load(args, JOIN.parts), F32)
+    columns, parts = load(args, JOIN.columns), ptr(load(args, JOIN.parts), A)
     quads = (columns + 3) // 4
-    alpha = F32(bitcast(load(args, JOIN.alpha), F64))
+    alpha = A(bitcast(load(args, JOIN.alpha), F64))
     for item in range(lo, hi):
         row = item // quads
         column = (item - row * quads) * 4
         left, splits = columns - column, load(args, JOIN.splits)
         matrix = row // load(args, JOIN.rows)
         start = ((matrix * splits - matrix) * load(args, JOIN.rows) + row) * columns + column
-        value = fill(0.0, F32, 4)
+        value = fill(0.0, A, 4)
         for i in range(splits):
             value = value + read(parts, start + i * load(args, JOIN.rows) * columns, left, value)
         value = value * alpha

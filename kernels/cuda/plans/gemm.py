@@ -43,10 +43,14 @@ def product(problem):
     some = x.m * x.n * x.k * prod(size for size, *_ in batch) > 0
     if some and not batch and p.dtype in FEW and x.a_k == x.b_k == 1:
         fits = (x.a_stride | x.b_stride) % 8 == 0
+        if fits and min(x.m, x.n) <= 32 and os.environ.get("IC_FEW"):
+            return _few(p, x)
         if min(x.m, x.n) <= (FEW[p.dtype] if fits else max(AT_A_TIME, FEW[p.dtype])):
             return _few_rows(p, x)
     if some and p.dtype in ("bfloat16", "float16") and len(batch) <= 2 and elsewhere().arch == "sm_90a":
         return _on_matrix_units(p, x, batch)
+    if some and p.dtype in ("float32", "float64"):
+        return _fma(p, x, batch)
     across, batch = -(-x.n // TILE), x.batch
     tiles = -(-x.m // TILE) * across
     types = {"T": p.dtype, "R": p.result, "A": _sums(p.dtype), "ACT": p.activation}
@@ -57,6 +61,55 @@ def product(problem):
         dims=[d[i] for i in range(4) for d in batch],
     )  # fmt: skip
     return Plan((one,))
+
+
+import os
+def _few(p, x):
+    if x.m <= x.n:
+        names, m, n, strides, steps = ("b", "a"), x.n, x.m, (x.b_stride, x.a_stride), (1, x.n)
+    else:
+        names, m, n, strides, steps = ("a", "b"), x.m, x.n, (x.a_stride, x.b_stride), (x.n, 1)
+    v = os.environ["IC_FEW"]
+    tokens, rows = 8 if v[0] == "e" else 16, 16 if v[1] in "13" else 32
+    groups = -(-n // tokens)
+    one = launch(
+        kernel(f"gemm.few.{v}", T=p.dtype, R=p.result, ACT=p.activation), FEW_ROWS, -(-m // rows) * groups,
+        1, {**_absent(p), "w": (names[0], 0), "x": (names[1], 0), "out": ("c", 0)}, rows=m, tokens=n, groups=groups,
+        k=x.k, w_stride=strides[0], x_stride=strides[1], row_step=steps[0], token_step=steps[1],
+        aligned=1, bias_of_tokens=int(x.m > x.n), alpha=float_bits(p.alpha),
+    )  # fmt: skip
+    return Plan((one,))
+
+
+def _fma(p, x, batch):
+    name, r, c = os.environ["IC_" + p.dtype].split()
+    r, c = int(r), int(c)
+    splits = int(os.environ.get("IC_SPLITS", 1))
+    part = -(-x.k // splits)
+    splits = -(-x.k // part)
+    count = prod(d[0] for d in batch)
+    across = -(-x.n // c)
+    tiles = -(-x.m // r) * across
+    alone = splits == 1
+    types = {"T": p.dtype, "R": p.result, "ACT": p.activation} if alone else {"T": p.dtype, "R": p.dtype, "ACT": None}
+    main = launch(
+        kernel(f"gemm.fma.{name}", **types), PRODUCT, tiles * splits * count, 1,
+        _absent(p) if alone else {"bias": None, "residual": None, "c": ("parts", 0)},
+        rows=x.m, columns=x.n, k=x.k, a_stride=x.a_stride, a_k=x.a_k, b_k=x.b_k, b_stride=x.b_stride, across=across,
+        tiles=tiles, alpha=float_bits(p.alpha if alone else 1.0), splits=splits, part=part, ndim=len(batch),
+        dims=[d[i] for i in range(4) for d in batch],
+    )  # fmt: skip
+    if alone:
+        return Plan((main,))
+    return Plan((main, _join(p, x, count, splits)), (("parts", count * splits * x.m * x.n * (8 if p.dtype == "float64" else 4)),))
+
+
+def _join(p, x, count, splits):
+    """The launch that adds up parts of k."""
+    return launch(
+        kernel("gemm.wgmma.join", T=p.dtype, R=p.result, A=_sums(p.dtype), ACT=p.activation), JOIN,
+        count * x.m * -(-x.n // 4), 1, _absent(p), rows=x.m, columns=x.n, splits=splits, alpha=float_bits(p.alpha),
+    )  # fmt: skip
 
 
 def _few_rows(p, x):
@@ -193,10 +246,7 @@ def _on_matrix_units(p, x, batch):
     launches.append(main)
     if not alone:
         scratch.append(("parts", count * splits * x.m * x.n * 4))
-        launches.append(launch(
-            kernel("gemm.wgmma.join", T=p.dtype, R=p.result, ACT=p.activation), JOIN, count * x.m * -(-x.n // 4), 1,
-            _absent(p), rows=x.m, columns=x.n, splits=splits, alpha=float_bits(p.alpha),
-        ))  # fmt: skip
+        launches.append(_join(p, x, count, splits))
     return Plan(tuple(launches), tuple(scratch))
 
 
