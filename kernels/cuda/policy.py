@@ -55,25 +55,16 @@ OWN = {
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "gemm.tiled.product": _ROW,
+    "quant.rows.product": _ROW,
     **{
-        f"gemm.fma.{name}": Shape("block", threads=threads, shared=stages*depth*(r+c+8)*size, blocks=blocks, fixed=True)
-        for name, r, c, depth, stages, threads, blocks, size in (
-            ("a1", 128, 128, 8, 4, 128, 2, 4),
-            ("a2", 128, 128, 16, 3, 128, 2, 4),
-            ("a3", 128, 128, 8, 4, 256, 2, 4),
-            ("a4", 128, 128, 16, 3, 256, 1, 4),
-            ("a5", 64, 64, 16, 3, 128, 4, 4),
-            ("a6", 128, 64, 16, 3, 128, 3, 4),
-            ("a7", 256, 128, 8, 4, 256, 1, 4),
-            ("a8", 64, 64, 8, 4, 128, 4, 4),
-            ("a9", 128, 64, 8, 4, 128, 3, 4),
-            ("d6", 128, 128, 8, 4, 256, 1, 8),
-            ("d7", 64, 64, 8, 4, 128, 3, 8),
-            ("d1", 128, 128, 16, 3, 256, 1, 8),
-            ("d2", 128, 128, 8, 4, 256, 1, 8),
-            ("d3", 64, 64, 16, 3, 128, 3, 8),
-            ("d4", 128, 64, 16, 3, 256, 1, 8),
-            ("d5", 128, 64, 16, 3, 128, 2, 8),
+        f"gemm.fma.{dtype}_{rows}_{columns}": Shape(
+            "block", threads=threads, shared=stages * depth * (rows + columns + 8) * size, blocks=blocks, fixed=True
+        )
+        for dtype, size, rows, columns, depth, stages, threads, blocks in (
+            ("float32", 4, 128, 128, 8, 4, 128, 2),
+            ("float32", 4, 64, 64, 8, 4, 128, 4),
+            ("float64", 8, 128, 128, 16, 3, 256, 1),
+            ("float64", 8, 64, 64, 8, 4, 128, 3),
         )
     },
     **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
@@ -120,7 +111,7 @@ OWN = {
         for size in (64, 128)
     },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
-    **{f"gemm.few.{n}": _ROW._replace(blocks=2) for n in ("e1", "e2", "e3", "e4", "f1", "f2", "f3", "f4")},
+    **{f"gemm.few.product_{tokens}": _ROW._replace(blocks=2) for tokens in (8, 16)},
 }
 
 

@@ -5,11 +5,13 @@ All names are for use inside jitted functions, in kernels for GPUs only. Address
 of its own space.
 """
 
+import struct
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .ptx import F32, _statement
+from .ptx import F32, _statement, asm
 from .tiles import _vector
 from .vector import I32, Vector, call_llvm, literal_of
 
@@ -22,20 +24,20 @@ def _copy(nbytes, cache):
         f"copy_{nbytes}",
         "{\n.reg .pred no;\nsetp.eq.u32 no, $2, 0;\n" + text + "\n}",
         "rlr",
-        f"""copy_{nbytes}(to, address, valid): start to copy {nbytes} bytes to a shared address, or zeros if `valid` is 0
+        f"""copy_{nbytes}(to, address, valid): start to copy {nbytes} bytes to a shared address; zeros if `valid` is 0
         (cp.async, 9.7.8.24.3.1).""",
     )
 
 
 copy_4, copy_8, copy_16 = _copy(4, "ca"), _copy(8, "ca"), _copy(16, "cg")
 commit_copies = _statement(
-    "commit_copies", "cp.async.commit_group;", "", "What this thread started to copy is a group (cp.async.commit_group)."
+    "commit_copies", "cp.async.commit_group;", "", "What this thread started to copy since is a group (commit_group)."
 )
 
 
 @intrinsic(prefer_literal=True)
 def wait_copies(typingctx, groups):
-    """Wait until all groups of copies of this thread but the last `groups` (a literal) are there (cp.async.wait_group)."""
+    """Wait until all groups of copies of this thread but the last `groups`, a literal, are there (wait_group)."""
     count = literal_of(groups)
     if count is None:
         return None
@@ -101,33 +103,42 @@ def outer_product(typingctx, sums, column, row):
 
 
 @intrinsic
-def multiply_doubles(typingctx, sums, a_low, a_high, b_low, b_high):
+def multiply_doubles(typingctx, sums, a, b):
     """sums + a b of a warp for 8 of k, in float64 on the matrix units of sm_90 (mma.m16n8k8, 9.7.13.4.10).
 
-    Thread number 4 g + t holds rows g + 8 i of a at k = t (lane i of `a_low`) and at k = t + 4, columns g + 8 j of b
-    likewise, and of each tile of 16 rows and 8 columns of the result four lanes: columns 2 t and 2 t + 1 of row g, then
+    Thread number 4 g + t holds rows g + 8 i of a (lanes i) at k = t, then those at k = t + 4, and columns g + 8 j of b
+    likewise; of each tile of 16 rows and 8 columns of the result four lanes: columns 2 t and 2 t + 1 of row g, then
     those of row g + 8. Tiles of the same rows follow one another.
     """
 
     def codegen(context, builder, sig, args):
-        totals, a0, a1, b0, b1 = (_lanes(builder, v) for v in args)
-        kind = ir.FunctionType(ir.LiteralStructType([F64] * 4), [F64] * 10)
+        totals, left, right = (_lanes(builder, v) for v in args)
+        rows, columns, out = len(left) // 2, len(right) // 2, []
         text = (
             "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 "
             "{$0, $1, $2, $3}, {$8, $9, $10, $11}, {$12, $13}, {$4, $5, $6, $7};"
         )
-        constraints = ",".join(["=d"] * 4 + ["d"] * 10)
-        out = []
-        for i in range(len(a0) // 2):
-            for j in range(len(b0)):
-                before = totals[len(out) : len(out) + 4]
-                values = [*before, a0[2 * i], a0[2 * i + 1], a1[2 * i], a1[2 * i + 1], b0[j], b1[j]]
-                statement = ir.InlineAsm(kind, text, constraints, side_effect=False)
+        kind = ir.FunctionType(ir.LiteralStructType([F64] * 4), [F64] * 10)
+        statement = ir.InlineAsm(kind, text, ",".join(["=d"] * 4 + ["d"] * 10), side_effect=False)
+        for i in range(0, rows, 2):
+            for j in range(columns):
+                values = totals[len(out) : len(out) + 4]
+                values += [left[i], left[i + 1], left[rows + i], left[rows + i + 1], right[j], right[columns + j]]
                 found = builder.call(statement, values, attrs=("convergent",))
                 out += [builder.extract_value(found, k) for k in range(4)]
         return _vector(builder, out)
 
-    return sums(sums, a_low, a_high, b_low, b_high), codegen
+    return sums(sums, a, b), codegen
+
+
+@intrinsic
+def both(typingctx, a, b):
+    """The lanes of two vectors, one after the other."""
+
+    def codegen(context, builder, sig, args):
+        return _vector(builder, _lanes(builder, args[0]) + _lanes(builder, args[1]))
+
+    return Vector(a.dtype, a.lanes + b.lanes)(a, b), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -160,6 +171,16 @@ def some_lanes(typingctx, v, number, count):
 
 
 @intrinsic
+def words(typingctx, v):
+    """The bits of a vector of 16-bit integers as 32-bit words."""
+
+    def codegen(context, builder, sig, args):
+        return builder.bitcast(args[0], ir.VectorType(I32, v.lanes // 2))
+
+    return Vector(types.uint32, v.lanes // 2)(v), codegen
+
+
+@intrinsic
 def multiply_halves(typingctx, sums, a, a_below, b, T):
     """sums + a b of a warp for 32 of k, of 16-bit floats, on the matrix units (mma.m16n8k16, 9.7.13.4.8).
 
@@ -183,3 +204,38 @@ def multiply_halves(typingctx, sums, a, a_below, b, T):
         return _vector(builder, totals)
 
     return sums(sums, a, a_below, b, T), codegen
+
+
+@intrinsic(prefer_literal=True)
+def spread_bytes(typingctx, word, zero, T):
+    """The four bytes of a word minus `zero` (a literal), as 16-bit floats in two words; all are exact.
+
+    Bytes become the low bits of floats of a fixed exponent. bfloat16 has one bit too few for that: the highest one
+    decides what is subtracted, and `zero` is 128, unless bytes are below 128.
+    """
+    level = literal_of(zero)
+    if level is None:
+        return None
+    name = T.instance_type.name
+
+    def codegen(context, builder, sig, args):
+        def each(bits):
+            return ir.Constant(I32, bits << 16 | bits)
+
+        kind, one, base = ("bf16", 0x3F80, 0x4300) if name == "ic_bfloat16" else ("f16", 0x3C00, 0x6400)
+        found = []
+        for choice in (0x4140, 0x4342):
+            value = asm(builder, f"prmt.b32 $0, $1, 0, {choice};", "=r,r", [args[0]], I32)
+            if kind == "bf16" and level == 128:
+                low = builder.and_(builder.not_(value), each(0x80))
+                minus, value = builder.or_(low, each(0xC300)), builder.and_(value, each(0x7F))
+            elif kind == "bf16":
+                minus = each(struct.unpack("I", struct.pack("f", -128.0 - level))[0] >> 16)
+            else:
+                minus = each(struct.unpack("H", struct.pack("e", -1024.0 - level))[0])
+            value = builder.or_(value, each(base))
+            text = f"fma.rn.{kind}x2 $0, $1, $2, $3;"
+            found.append(asm(builder, text, "=r,r,r,r", [value, each(one), minus], I32))
+        return _vector(builder, found)
+
+    return Vector(types.uint32, 2)(types.uint32, zero, T), codegen

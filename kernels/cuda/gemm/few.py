@@ -1,21 +1,33 @@
 """Products of a matrix and few rows of 16-bit floats, x, on the matrix units of a warp: as fast as the matrix is read.
 
-The matrix goes from memory to registers once, for up to 16 rows of x, which come from the caches. A block takes `16 *
-tiles` rows of it, and its warps share k; what they have is added up in their order.
+The matrix goes from memory to registers once, for up to 16 rows of x, which come from the caches. A block takes 16
+rows of it, and its warps share k; what they have is added up in their order.
 """
 
 from numba import types
 
-from ...blocks.cuda import ROWS
+from ...blocks.cuda import ROWS as FEW
 from ...build import jit
-from ...lang.mma import multiply_halves
+from ...lang.mma import multiply_halves, words
 from ...lang.ptx import WARP, barrier, shared, thread
 from ...lang.simd import fill, lane, load, ptr, store, vload_aligned, vload_first
 from .rows import finish
 from .wgmma import ratio
 
-F32, U32 = types.float32, types.uint32
-WARPS, AT_ONCE = 8, 32  # of k for a product
+F32, U16 = types.float32, types.uint16
+WARPS, ROWS, CHUNK = 8, 16, 128  # of the matrix for a block, of k for a warp at a time
+
+
+@jit.inline
+def quick(p, i):
+    """16 bytes from element i on, at a multiple of 16."""
+    return words(vload_aligned(p, i, 8))
+
+
+@jit.inline
+def careful(p, i, left):
+    """The same wherever they are; zeros behind the `left` first elements."""
+    return words(vload_first(p, i, 8, left))
 
 
 @jit.inline
@@ -27,60 +39,57 @@ def keep(memory, place, pitch, sums):
     store(memory, place + 8 * pitch + 1, lane(sums, 3))
 
 
-def _product(tokens, tiles, unroll):
-    """The kernel for so many rows of x (8 or 16) at a time, and tiles of 16 rows of the matrix."""
-    rows, chunk, every = 16 * tiles, AT_ONCE * unroll, WARPS * AT_ONCE * unroll
-    values, nbytes = rows * tokens, WARPS * rows * tokens * 4
+def _product(tokens):
+    """The kernel for so many rows of x at a time: 8 or 16."""
+    values, nbytes = ROWS * tokens, WARPS * ROWS * tokens * 4
+
+    @jit.inline
+    def add(s0, s1, a, b, y0, y1, T):
+        """The sums with 32 of k."""
+        s0 = multiply_halves(s0, a, b, y0, T)
+        if tokens > 8:
+            s1 = multiply_halves(s1, a, b, y1, T)
+        return s0, s1
+
+    @jit.inline
+    def add_quick(s0, s1, a, b, x0, x1, i, T):
+        return add(s0, s1, a, b, quick(x0, i), quick(x1, i), T)
 
     @jit.inline
     def product(args, lo, hi, T, R, ACT):
-        k, groups, last = load(args, ROWS.k) // 2, load(args, ROWS.groups), load(args, ROWS.rows) - 1
+        k, groups, last = load(args, FEW.k), load(args, FEW.groups), load(args, FEW.rows) - 1
         band = ratio(lo, groups)
-        row, first, final = band * rows, (lo - band * groups) * tokens, load(args, ROWS.tokens) - 1
+        row, first, final = band * ROWS, (lo - band * groups) * tokens, load(args, FEW.tokens) - 1
         warp, g, t = thread() // WARP, thread() % WARP // 4, thread() % 4
-        w_stride, x_stride = load(args, ROWS.w_stride) // 2, load(args, ROWS.x_stride) // 2
-        w, x = ptr(load(args, ROWS.w), U32) + 4 * t, ptr(load(args, ROWS.x), U32) + 4 * t
+        w_stride, x_stride = load(args, FEW.w_stride), load(args, FEW.x_stride)
+        w, x = ptr(load(args, FEW.w), U16) + 8 * t, ptr(load(args, FEW.x), U16) + 8 * t
         w0, w1 = w + min(row + g, last) * w_stride, w + min(row + g + 8, last) * w_stride
-        w2, w3 = w + min(row + g + 16, last) * w_stride, w + min(row + g + 24, last) * w_stride
         x0, x1 = x + min(first + g, final) * x_stride, x + min(first + g + 8, final) * x_stride
-        s0 = s1 = s2 = s3 = fill(0.0, F32, 4)
-        for start in range(warp * (chunk // 2), k, every // 2):
-            if start + chunk // 2 <= k:
-                for i in range(unroll):
-                    at = start + i * 16
-                    y0 = vload_aligned(x0, at, 4)
-                    a, b = vload_aligned(w0, at, 4), vload_aligned(w1, at, 4)
-                    s0 = multiply_halves(s0, a, b, y0, T)
-                    if tokens > 8:
-                        y1 = vload_aligned(x1, at, 4)
-                        s1 = multiply_halves(s1, a, b, y1, T)
-                    if tiles > 1:
-                        a, b = vload_aligned(w2, at, 4), vload_aligned(w3, at, 4)
-                        s2 = multiply_halves(s2, a, b, y0, T)
-                        if tokens > 8:
-                            s3 = multiply_halves(s3, a, b, y1, T)
+        s0 = s1 = fill(0.0, F32, 4)
+        fits = load(args, FEW.aligned) != 0 and (load(args, FEW.w) | load(args, FEW.x)) & 15 == 0
+        for start in range(warp * CHUNK, k, WARPS * CHUNK):
+            if fits and start + CHUNK <= k:  # what comes from memory is asked for first, all of it
+                a0, b0, a1, b1 = quick(w0, start), quick(w1, start), quick(w0, start + 32), quick(w1, start + 32)
+                a2, b2, a3, b3 = (
+                    quick(w0, start + 64),
+                    quick(w1, start + 64),
+                    quick(w0, start + 96),
+                    quick(w1, start + 96),
+                )
+                s0, s1 = add_quick(s0, s1, a0, b0, x0, x1, start, T)
+                s0, s1 = add_quick(s0, s1, a1, b1, x0, x1, start + 32, T)
+                s0, s1 = add_quick(s0, s1, a2, b2, x0, x1, start + 64, T)
+                s0, s1 = add_quick(s0, s1, a3, b3, x0, x1, start + 96, T)
             else:
-                for at in range(start, k, 16):
-                    left = k - at - 4 * t
-                    y0, y1 = vload_first(x0, at, 4, left), vload_first(x1, at, 4, left)
-                    a, b = vload_first(w0, at, 4, left), vload_first(w1, at, 4, left)
-                    s0 = multiply_halves(s0, a, b, y0, T)
-                    if tokens > 8:
-                        s1 = multiply_halves(s1, a, b, y1, T)
-                    if tiles > 1:
-                        a, b = vload_first(w2, at, 4, left), vload_first(w3, at, 4, left)
-                        s2 = multiply_halves(s2, a, b, y0, T)
-                        if tokens > 8:
-                            s3 = multiply_halves(s3, a, b, y1, T)
+                for i in range(start, min(start + CHUNK, k), 32):
+                    left = k - i - 8 * t
+                    a, b = careful(w0, i, left), careful(w1, i, left)
+                    s0, s1 = add(s0, s1, a, b, careful(x0, i, left), careful(x1, i, left), T)
         memory = ptr(shared(nbytes), F32)
         place = warp * values + g * tokens + 2 * t
         keep(memory, place, tokens, s0)
         if tokens > 8:
             keep(memory, place + 8, tokens, s1)
-        if tiles > 1:
-            keep(memory, place + 16 * tokens, tokens, s2)
-            if tokens > 8:
-                keep(memory, place + 16 * tokens + 8, tokens, s3)
         barrier()
         for i in range(thread(), values, WARPS * WARP):
             at, token = row + i // tokens, first + i % tokens
@@ -94,11 +103,4 @@ def _product(tokens, tiles, unroll):
     return product
 
 
-e1 = _product(8, 1, 2)
-e2 = _product(8, 2, 2)
-e3 = _product(8, 1, 4)
-e4 = _product(8, 2, 4)
-f1 = _product(16, 1, 2)
-f2 = _product(16, 2, 2)
-f3 = _product(16, 1, 4)
-f4 = _product(16, 2, 4)
+product_8, product_16 = _product(8), _product(16)

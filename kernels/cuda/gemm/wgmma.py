@@ -64,18 +64,24 @@ def ratio(x, y):
 
 
 @jit.inline
+def in_groups(tile, across, down):
+    """(row, column) of a tile of a matrix, which has `down` x `across`."""
+    group = ratio(tile, GROUP * across)
+    rows = min(down - GROUP * group, GROUP)
+    rest = tile - group * GROUP * across
+    column = ratio(rest, rows)
+    return GROUP * group + rest - column * rows, column
+
+
+@jit.inline
 def tile_of(args, tile):
     """(number in the batch, part of k, tile row, tile column) of a tile."""
     # counted in rows of tiles of a cluster, which are the same for its blocks
     across, down = load(args, WGMMA.across), load(args, WGMMA.down)
     whole = ratio(tile, across * down)
-    rest = tile - whole * across * down
-    group = ratio(rest, GROUP * across)
-    rows = min(down - GROUP * group, GROUP)
-    rest -= group * GROUP * across
-    column = ratio(rest, rows)
+    row, column = in_groups(tile - whole * across * down, across, down)
     matrix = ratio(whole, load(args, WGMMA.splits))
-    return matrix, whole - matrix * load(args, WGMMA.splits), GROUP * group + rest - column * rows, column
+    return matrix, whole - matrix * load(args, WGMMA.splits), row, column
 
 
 @jit.inline
