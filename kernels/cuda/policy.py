@@ -55,7 +55,6 @@ OWN = {
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "gemm.tiled.product": _ROW,
-    "quant.rows.product": _ROW,
     **{
         f"gemm.fma.{dtype}_{rows}_{columns}": Shape(
             "block", threads=threads, shared=stages * depth * (rows + columns + 8) * size, blocks=blocks, fixed=True

@@ -44,18 +44,6 @@ def _product(tokens):
     values, nbytes = ROWS * tokens, WARPS * ROWS * tokens * 4
 
     @jit.inline
-    def add(s0, s1, a, b, y0, y1, T):
-        """The sums with 32 of k."""
-        s0 = multiply_halves(s0, a, b, y0, T)
-        if tokens > 8:
-            s1 = multiply_halves(s1, a, b, y1, T)
-        return s0, s1
-
-    @jit.inline
-    def add_quick(s0, s1, a, b, x0, x1, i, T):
-        return add(s0, s1, a, b, quick(x0, i), quick(x1, i), T)
-
-    @jit.inline
     def product(args, lo, hi, T, R, ACT):
         k, groups, last = load(args, FEW.k), load(args, FEW.groups), load(args, FEW.rows) - 1
         band = ratio(lo, groups)
@@ -68,23 +56,21 @@ def _product(tokens):
         s0 = s1 = fill(0.0, F32, 4)
         fits = load(args, FEW.aligned) != 0 and (load(args, FEW.w) | load(args, FEW.x)) & 15 == 0
         for start in range(warp * CHUNK, k, WARPS * CHUNK):
-            if fits and start + CHUNK <= k:  # what comes from memory is asked for first, all of it
-                a0, b0, a1, b1 = quick(w0, start), quick(w1, start), quick(w0, start + 32), quick(w1, start + 32)
-                a2, b2, a3, b3 = (
-                    quick(w0, start + 64),
-                    quick(w1, start + 64),
-                    quick(w0, start + 96),
-                    quick(w1, start + 96),
-                )
-                s0, s1 = add_quick(s0, s1, a0, b0, x0, x1, start, T)
-                s0, s1 = add_quick(s0, s1, a1, b1, x0, x1, start + 32, T)
-                s0, s1 = add_quick(s0, s1, a2, b2, x0, x1, start + 64, T)
-                s0, s1 = add_quick(s0, s1, a3, b3, x0, x1, start + 96, T)
+            if fits and start + CHUNK <= k:
+                for i in range(start, start + CHUNK, 32):
+                    y0 = quick(x0, i)
+                    a, b = quick(w0, i), quick(w1, i)
+                    s0 = multiply_halves(s0, a, b, y0, T)
+                    if tokens > 8:
+                        s1 = multiply_halves(s1, a, b, quick(x1, i), T)
             else:
                 for i in range(start, min(start + CHUNK, k), 32):
                     left = k - i - 8 * t
+                    y0 = careful(x0, i, left)
                     a, b = careful(w0, i, left), careful(w1, i, left)
-                    s0, s1 = add(s0, s1, a, b, careful(x0, i, left), careful(x1, i, left), T)
+                    s0 = multiply_halves(s0, a, b, y0, T)
+                    if tokens > 8:
+                        s1 = multiply_halves(s1, a, b, careful(x1, i, left), T)
         memory = ptr(shared(nbytes), F32)
         place = warp * values + g * tokens + 2 * t
         keep(memory, place, tokens, s0)

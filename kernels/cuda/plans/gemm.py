@@ -35,9 +35,9 @@ FMA = {
     "float32": (_Tiles(128, 128, 5.2, resident=2), _Tiles(64, 64, 3.2, resident=4)),
     "float64": (_Tiles(128, 128, 2.7), _Tiles(64, 64, 2.0, resident=3)),
 }
-# Their operands in rows of k are turned first where there are more rows or columns of the other one than that: copied
-# element by element, as they lie, two of 4096 x 4096 of float32 take 290 us longer, of which turning takes 70.
-TURNED = {"float32": 1024, "float64": 2048}
+# Operands of float32 in rows of k are turned first where there are more rows or columns of the other one than that:
+# copied element by element, as they lie, two of 4096 x 4096 take 290 us longer, of which turning takes 70.
+TURNED = 1024
 AROUND = 5  # such times for what comes before and after the steps of a tile
 JOINED = 6  # and for a second launch, which joins parts of k
 JOINED_BYTES = 1 << 21  # of parts, which it takes as long as a step for
@@ -68,7 +68,7 @@ def product(problem):
             return _few_rows(p, x, False)
     if some and p.dtype in ("bfloat16", "float16") and len(batch) <= 2 and elsewhere().arch == "sm_90a":
         return _on_matrix_units(p, x, batch)
-    if some and (p.dtype == "float32" or p.dtype == "float64" and elsewhere().arch == "sm_90a"):
+    if some and (p.dtype == "float32" or (p.dtype == "float64" and elsewhere().arch == "sm_90a")):
         return _on_fma(p, x, batch)
     across, batch = -(-x.n // TILE), x.batch
     tiles = -(-x.m // TILE) * across
@@ -88,10 +88,11 @@ def _on_fma(p, x, batch):
     tile, splits, steps = _tiling(FMA[p.dtype], depth, x.m, x.n, x.k, count)
     launches, scratch, own, size = [], [], {}, 8 if p.dtype == "float64" else 4
     for name, rows, others, stride in (("a", x.m, x.n, x.a_stride), ("b", x.n, x.m, x.b_stride)):
-        if not batch and getattr(x, f"{name}_k") == 1 != stride and others > TURNED[p.dtype] and rows >= 8:
+        turned = getattr(x, f"{name}_k") == 1 != stride and others > TURNED and rows >= 8
+        if turned and p.dtype == "float32" and not batch:
             step = _rounded(rows)
-            launches.append(_brought(name, Copy((x.k, rows), (step, 1), (1, stride), size)))
-            scratch.append((f"{name}_rows", size * step * x.k))
+            launches.append(_brought(name, Copy((x.k, rows), (step, 1), (1, stride), 4)))
+            scratch.append((f"{name}_rows", 4 * step * x.k))
             own[name], x = (f"{name}_rows", 0), x._replace(**{f"{name}_stride": 1, f"{name}_k": step})
     across, alone = -(-x.n // tile.columns), splits == 1
     tiles = -(-x.m // tile.rows) * across
