@@ -20,10 +20,11 @@ TRANSPOSE = Block("y x | rows columns y_stride x_stride across tiles ndim dims*"
 
 # ---- products: `kernels/cuda/gemm`; c is row-major ----
 
-# Tiles of c, `across` of them side by side, `tiles` in a matrix; `alpha` has a float64's bits, or is an integer. Then
-# the dims of the batch: their sizes, their strides in a, in b, in c.
+# Tiles of c, `across` of them side by side, `tiles` in a matrix; `alpha` has a float64's bits, or is an integer. Of k
+# there may be `splits` parts of `part` each, whose sums lie one after the other. Then the dims of the batch: their
+# sizes, their strides in a, in b, in c.
 PRODUCT = Block(
-    "a b c bias? residual? | rows columns k a_stride a_k b_k b_stride across tiles alpha ndim dims*",
+    "a b c bias? residual? | rows columns k a_stride a_k b_k b_stride across tiles alpha splits=1 part=0 ndim dims*",
 )
 PANELS = Block("w panels | rows k stride k_stride")
 

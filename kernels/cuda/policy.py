@@ -62,6 +62,17 @@ OWN = {
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "gemm.tiled.product": _ROW,
+    **{
+        f"gemm.fma.{dtype}_{rows}_{columns}": Shape(
+            "block", threads=threads, shared=stages * depth * (rows + columns + 8) * size, blocks=blocks, fixed=True
+        )
+        for dtype, size, rows, columns, depth, stages, threads, blocks in (
+            ("float32", 4, 128, 128, 8, 4, 128, 2),
+            ("float32", 4, 64, 64, 8, 4, 128, 4),
+            ("float64", 8, 128, 128, 16, 3, 256, 1),
+            ("float64", 8, 64, 64, 8, 4, 128, 3),
+        )
+    },
     **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
     "conv.direct.weight": _ROW,
     "gemm.epilogue.backward": _ROW,
@@ -111,6 +122,7 @@ OWN = {
         for size in (64, 128)
     },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
+    **{f"gemm.few.product_{tokens}": _ROW._replace(blocks=2) for tokens in (8, 16)},
 }
 
 

@@ -1,6 +1,6 @@
 """What GPUs have and vectors of LLVM do not: places of threads, barriers, shared memory, exchange within a warp, and
-single instructions. All inline PTX of the house is here and in `tiles.py` (PTX ISA 8.0, sections named in
-brackets).
+single instructions. All inline PTX of the house is here, in `mma.py` and in `tiles.py` (PTX ISA 8.0,
+sections named in brackets).
 
 All names are for use inside jitted functions, in kernels for GPUs only.
 """
