@@ -2,7 +2,7 @@
 
 import functools
 import os
-import socket
+import platform
 import sys
 
 SINGLE, SEVERAL = "a single process", "several"
@@ -84,7 +84,7 @@ def abort(status):
 
 def host():
     """The name of this machine."""
-    return socket.gethostname()
+    return platform.node()
 
 
 @functools.cache

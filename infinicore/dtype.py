@@ -109,8 +109,9 @@ def _numpy_dtype(name):
 
 
 @functools.lru_cache(maxsize=64)  # NumPy takes 5 us to make up a name
-def _name_of(numpy_dtype):
-    return numpy_dtype.name
+def _of_numpy(numpy_dtype):
+    """The `DType` of one of NumPy's, or None."""
+    return _TABLE.get(numpy_dtype.name) or _ALIASES.get(numpy_dtype.name)
 
 
 def dtype(value):
@@ -119,6 +120,8 @@ def dtype(value):
         return value
     if type(value) is str and value in _TABLE:
         return _TABLE[value]
+    if isinstance(value, np.dtype) and (found := _of_numpy(value)) is not None:
+        return found
     if isinstance(value, type) and value in (float, int, bool, complex):
         return {float: float32, int: int64, bool: bool_, complex: complex64}[value]
     if isinstance(value, str):
@@ -127,7 +130,7 @@ def dtype(value):
         name = str(value).removeprefix("torch.")
     else:
         try:
-            name = _name_of(np.dtype(value))
+            name = np.dtype(value).name
         except TypeError:
             raise TypeError(f"`dtype` must name a data type, got {value!r}") from None
     found = _TABLE.get(name) or _ALIASES.get(name)

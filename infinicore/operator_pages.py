@@ -18,6 +18,7 @@ from infinicore.kernels import ALIASES, OPS
 from infinicore.kernels.table.registry import ALL, COMPLEX, FLOATS, INTEGERS
 from infinicore.operator_examples import EXAMPLES
 
+_KINDS = {"b": ("bool",), "c": COMPLEX, "i": INTEGERS[:4], "u": INTEGERS[4:]}
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "bool": "bool"}
 _LARGE = 40  # elements of an array that an example still spells out
 _INTRO = (
@@ -128,7 +129,7 @@ def _names(code):
 
 def dtypes_of(op):
     """The dtypes of a row in a few words."""
-    own, words = {*op.dtypes, *(COMPLEX if op.complex_forms else ())}, []
+    own, words = {*op.dtypes, *(name for kind in op.kind_forms for name in _KINDS[kind])}, []
     if own >= set(ALL):
         words.append("all")
         own -= set(ALL)
@@ -136,8 +137,9 @@ def dtypes_of(op):
         if own >= set(group):
             words.append(word)
             own -= set(group)
-    for name in op.dtypes:
+    for name in (*op.dtypes, "bool"):
         if name in own:
+            own.discard(name)
             head = name.rstrip("0123456789_em")
             words.append(f"{_SHORT.get(head, head)}{name[len(head) :]}")
     return ", ".join(words)

@@ -4,6 +4,7 @@ A subcommand is a module of this package with `add_arguments(parser)` and `run(a
 None or an exit status. It is imported when it is called, so `infinicore --help` loads none of them.
 """
 
+import functools
 import importlib
 import os
 import sys
@@ -32,6 +33,10 @@ def _parser():
     from .. import __version__
 
     class Parser(argparse.ArgumentParser):
+        def __init__(self, **options):
+            # A formatter is made for every argument, and asks `shutil` for the width, whose import takes 3 ms.
+            super().__init__(formatter_class=functools.partial(argparse.HelpFormatter, width=_columns() - 2), **options)
+
         def error(self, message):
             _let_the_first_speak()
             super().error(message)
@@ -44,6 +49,16 @@ def _parser():
     parser.add_argument("--version", action="version", version=f"infinicore {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
     return parser
+
+
+def _columns():
+    """The width of the terminal; 80 where there is none."""
+    if os.environ.get("COLUMNS", "").isdecimal() and int(os.environ["COLUMNS"]):
+        return int(os.environ["COLUMNS"])
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80
+    except (AttributeError, ValueError, OSError):
+        return 80
 
 
 def main(argv=None):

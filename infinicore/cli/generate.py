@@ -154,7 +154,8 @@ def warm_up(model, ids, given):
     # More than 16 rows run other kernels than few; a small model affords the prompt's own length (1e9 / size: 20 ms).
     ids = ids[: max(17, min(512, 10**9 // size))]
     given = {name: value for name, value in given.items() if name not in ("stop", "seed")}
-    model.generate(ids, **given | {"max_new_tokens": 2}, ignore_eos=True).finish()
+    tokens = min(2, given.get("max_new_tokens", 2))  # the second one is decoded with kernels of its own
+    model.generate(ids, **given | {"max_new_tokens": tokens}, ignore_eos=True).finish()
 
 
 def run(arguments):

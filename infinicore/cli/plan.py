@@ -149,7 +149,8 @@ def _words(job):
 
 def _show(name, plan):
     job = plan.job
-    print(f"{name}: {plan.parameters / 1e6:,.1f} million parameters on {job.ranks} ranks of {job.nodes} nodes")
+    where = f"{job.ranks} rank{'s' * (job.ranks > 1)} of {job.nodes} node{'s' * (job.nodes > 1)}"
+    print(f"{name}: {plan.parameters / 1e6:,.1f} million parameters on {where}")
     print(f"{_words(job)}; {job.batch} sequences of {job.sequence} tokens a step, {job.dtype}")
     print("\nmemory of the fullest rank")
     for part, nbytes in {**plan.memory, "together": plan.total}.items():

@@ -42,7 +42,7 @@ cdef class TensorBase:
     cpdef set_layout(self, Storage storage, long long address, object dtype, object device,
                      tuple shape, tuple strides, long long numel, bint contiguous)
 
-@cython.locals(shift=cython.int)
+@cython.locals(step=cython.longlong)
 cpdef long long size_class(long long nbytes)
 
 @cython.locals(size="long long")

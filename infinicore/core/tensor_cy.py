@@ -39,8 +39,9 @@ def size_class(nbytes):
     """Sizes are rounded to 256 bytes, above 4 KB to an eighth of a power of two."""
     if nbytes <= 4096:
         return (nbytes + 255) & ~255 if nbytes else 256
-    shift = (nbytes - 1).bit_length() - 3
-    return ((nbytes + (1 << shift) - 1) >> shift) << shift
+    step = 1  # of 64 bits: a shifted literal is a C int when compiled, too short for a size of 16 GiB
+    step <<= (nbytes - 1).bit_length() - 3
+    return (nbytes + step - 1) // step * step
 
 
 def _new_block(size):

@@ -3,6 +3,8 @@
 A paragraph knows no device: it fills named blocks or describes problems, and the backend of its operands chooses.
 """
 
+import ctypes
+
 import numpy as np
 
 from .. import kernels
@@ -106,16 +108,18 @@ class Call(Launcher):
         """
         try:
             with np.errstate(all="ignore"):
-                results = function(*[x.cpu().numpy() for x in inputs])
+                results = function(*[(x if x.device is CPU else x.cpu()).numpy() for x in inputs])
         except np.linalg.LinAlgError as error:
             shapes = " and ".join(str(x.shape_) for x in inputs)
             raise ValueError(f"`{self.op.name}` has no result for a matrix of {shapes}: {str(error).lower()}") from None
         several = isinstance(results, tuple)
         made = []
         for key, array in zip(self.op.outputs, results if several else (results,)):
-            y = self.out(array.shape, array.dtype, key=key)
-            if y.numel_:
-                copy_into(y, from_array(np.asarray(array, order="C"), self.device))
+            y, array = self.out(array.shape, array.dtype, key=key), np.asarray(array, order="C")
+            if y.device is CPU and not self.given:  # 0.7 us; by a launch 4
+                ctypes.memmove(y.address, array.__array_interface__["data"][0], array.nbytes)
+            elif y.numel_:
+                copy_into(y, from_array(array, self.device))
             made.append(y)
         return tuple(made) if several else made[0]
 

@@ -119,8 +119,8 @@ def make_elementwise(op):
     table = {}  # dtype -> entry of the fast path, or None; filled by the first call per dtype
 
     def slow(inputs, out):
-        if op.complex_forms and _has_complex(inputs):
-            return _of_complex(op, inputs, {"out": out})
+        if op.kind_forms and (form := _form_of(op, inputs)) is not None:
+            return _composed(form, op, inputs, {"out": out})
         if inputs[-1] is None and op.parameters[-1] in op.forms:
             return op.forms[op.parameters[-1]](derive.functions, *inputs, out=out)
         if core_launch.mode() & WATCH:
@@ -133,7 +133,7 @@ def make_elementwise(op):
 
     def learn(inputs, out):
         y = slow(inputs, out)
-        if inputs[-1] is None or (op.complex_forms and _has_complex(inputs)):
+        if inputs[-1] is None or (op.kind_forms and _form_of(op, inputs) is not None):
             return y
         launched = dispatch.known_launch(op, inputs, out, y)
         if launched is not None:
@@ -247,8 +247,8 @@ def make_composite(op):
 
     def run(*args, out=None, **kwargs):
         values = (*args, *kwargs.values())
-        if op.complex_forms and _has_complex(values):
-            return _of_complex(op, args, {**kwargs, "out": out})
+        if op.kind_forms and (form := _form_of(op, values)) is not None:
+            return _composed(form, op, args, {**kwargs, "out": out})
         if core_launch.device_of(values) is None:
             dispatch.one_device(op.name, (*op.parameters[: len(args)], *kwargs), values)
         if out is None:
@@ -276,7 +276,7 @@ def make_composite(op):
         return run(*args, **kwargs)
 
     def learn(args, kwargs, values, named):
-        if core_launch.tensors(values)[0].device is not CPU:
+        if core_launch.tensors(values)[0].device is not CPU or not known.may_learn(op.known):
             return function(*args, **kwargs)
         return known.learn(op.known, values, named, lambda: function(*args, **kwargs))
 
@@ -294,15 +294,18 @@ def _copied(op, out, y):
     return call.finish(target)
 
 
-def _has_complex(values):
-    """Whether a tensor among the values of a call is complex."""
-    return any([x.dtype.kind == "c" for x in core_launch.tensors(values)])
+def _form_of(op, values):
+    """What a call with these values means by the kinds of its tensors (`Op.on`); None: what the op itself says."""
+    tensors = core_launch.tensors(values)
+    if any([x.dtype.kind == "c" for x in tensors]):
+        return op.kind_forms.get("c")
+    return op.kind_forms.get(tensors[0].dtype.kind) if tensors else None
 
 
-def _of_complex(op, args, kwargs):
-    """A call of an op that is written with others where a tensor is complex."""
+def _composed(form, op, args, kwargs):
+    """A call of an op that is written with others for such tensors."""
     out = kwargs.pop("out", None)
-    found = op.complex_form(derive.functions, *args, **kwargs)
+    found = form(derive.functions, *args, **kwargs)
     if out is None:
         return found
     if core_launch.mode() & GRAD and core_launch.tracked((*args, *kwargs.values())):
@@ -325,7 +328,7 @@ def _fast_entry(op, key):
     if (
         key.kind in "bs"
         or (op.result == "float" and key.kind not in "fc")
-        or (op.complex_forms and key.kind == "c")
+        or key.kind in op.kind_forms
         or key.name not in op.dtypes
     ):
         return None
@@ -351,8 +354,8 @@ def make_function(op):
             args, kwargs = by_own_names(op, names, args, kwargs)
         if typed:
             check_options(op, args, kwargs)
-        if op.complex_forms and _has_complex((*args, *kwargs.values())):
-            return _of_complex(op, args, kwargs)
+        if op.kind_forms and (form := _form_of(op, (*args, *kwargs.values()))) is not None:
+            return _composed(form, op, args, kwargs)
         given = {}
         for name in outputs:
             value = kwargs.pop(name, None)
@@ -388,8 +391,8 @@ def make_function(op):
             return _watched(op, run, args, kwargs)
         if kwargs or not outputs:
             return run(*args, **kwargs)
-        if op.complex_forms and _has_complex(args):
-            return _of_complex(op, args, kwargs)
+        if op.kind_forms and (form := _form_of(op, args)) is not None:
+            return _composed(form, op, args, kwargs)
         if not (mode & GRAD and core_launch.tracked(args)):
             if typed:
                 check_options(op, args, kwargs)
@@ -422,14 +425,15 @@ def make_function(op):
             args, kwargs = by_own_names(op, names, args, kwargs)
         if typed:
             check_options(op, args, kwargs)
-        if op.complex_forms and _has_complex(values):
-            return _of_complex(op, args, kwargs)
+        if op.kind_forms and (form := _form_of(op, values)) is not None:
+            return _composed(form, op, args, kwargs)
         call = dispatch.Call(op, {} if out is None else {"out": out}, (), False, device_of(args, kwargs))
         if out is not None:
             call.inputs = core_launch.tensors(values)
-        before = known.state_of(core_launch.tensors(values))
+        learns = known.may_learn(op.known)
+        before = known.state_of(core_launch.tensors(values)) if learns else None
         result = call.finish(paragraph(call, *args, **{k: x for k, x in kwargs.items() if k != "out"}))
-        if out is None or result is out:
+        if learns and (out is None or result is out):
             known.remember(op.known, values, named, result, call, before)
         return result
 

@@ -7,6 +7,17 @@ from ..core import launch as core_launch
 from ..core import layout, memory
 from ..core.tensor_cy import TensorBase
 
+_TRIES = 16  # calls of an op that are looked at before it is given up, if none has become known
+_tried = {}  # id of a table without a known call -> how many calls were looked at
+
+
+def may_learn(table):
+    """Whether a call is worth a look, which takes 5 us, and 15 where it makes others: not of ops that read results."""
+    if table:
+        return True
+    tried = _tried[id(table)] = _tried.get(id(table), 0) + 1
+    return tried <= _TRIES
+
 
 def state_of(operands):
     """What a call changes: how much was done, by launches and otherwise, and the versions of its operands."""

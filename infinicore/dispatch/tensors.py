@@ -59,8 +59,8 @@ def wrap(address, shape, strides, dtype, owner, device=CPU):
 
 def from_array(array, device=CPU):
     """A tensor of the memory of a NumPy array, or of a copy on a device that does not share the host's memory."""
-    size = array.itemsize
-    t = wrap(array.ctypes.data, array.shape, tuple(s // size for s in array.strides), dtype(array.dtype), array)
+    size, place = array.itemsize, array.__array_interface__["data"][0]  # `array.ctypes` takes a microsecond more
+    t = wrap(place, array.shape, tuple(s // size for s in array.strides), dtype(array.dtype), array)
     return t if device is CPU else to_device(t, device)
 
 

@@ -19,6 +19,23 @@ from ..tensor import creation as _creation
 from ..tensor.kinds import broadcast_shapes, e, inf, nan, newaxis, pi  # noqa: F401 (names of the standard)
 from . import array_fft as fft  # noqa: F401 (a name of the standard)
 from . import array_linalg as linalg
+from .array_reductions import (  # noqa: F401 (names of the standard)
+    all,
+    any,
+    argmax,
+    argmin,
+    count_nonzero,
+    cumulative_prod,
+    cumulative_sum,
+    diff,
+    max,
+    mean,
+    min,
+    prod,
+    std,
+    sum,
+    var,
+)
 from .dlpack import from_dlpack as _from_dlpack
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -103,7 +120,7 @@ def sign(x, /):
     return FUNCTIONS["where"](x != x, x, result) if x.dtype.is_floating_point else result
 
 
-def clip(x, /, min=None, max=None):
+def clip(x, /, min=None, max=None):  # noqa: F811 (names of the standard)
     """Elements brought between `min` and `max`, in the dtype of `x`."""
     bounds = [b.to(x.dtype) if isinstance(b, TensorBase) else b for b in (min, max)]
     return x.clone() if min is None and max is None else FUNCTIONS["clamp"](x, *bounds).to(x.dtype)
@@ -114,94 +131,6 @@ def where(condition, x1, x2, /):
     if not isinstance(x1, TensorBase) and not isinstance(x2, TensorBase):
         x1 = asarray(x1, device=condition.device)
     return FUNCTIONS["where"](condition, *_promoted(x1, x2))
-
-
-# ---- reductions -----------------------------------------------------------------------------------
-
-
-def _reduction(name, op):
-    compute = FUNCTIONS[op]
-
-    def function(x, /, *, axis=None, keepdims=False):
-        if axis == ():
-            x, axis, keepdims = x.unsqueeze(-1), -1, False
-        return compute(x, axis, keepdims)
-
-    function.__name__, function.__doc__ = name, f"`{name}` of the array API, over `axis` (an int, a tuple, or all)."
-    return function
-
-
-def _wide(x, dtype):
-    """The dtype in which elements are added or multiplied."""
-    if dtype is not None:
-        return _dtype(dtype)
-    return _dtype({"b": "int64", "i": "int64", "u": "uint64"}.get(x.dtype.kind, x.dtype.name))
-
-
-def _accumulation(name, op):
-    compute = FUNCTIONS[op]
-
-    def function(x, /, *, axis=None, dtype=None, keepdims=False):
-        if axis == ():
-            x, axis, keepdims = x.unsqueeze(-1), -1, False
-        wide = _wide(x, dtype)
-        return compute(x.to(wide), axis, keepdims).to(wide)
-
-    function.__name__, function.__doc__ = name, f"`{name}` of the array API; integers in 64 bits unless `dtype` says."
-    return function
-
-
-def _spread(name, op):
-    compute = FUNCTIONS[op]
-
-    def function(x, /, *, axis=None, correction=0.0, keepdims=False):
-        if axis == ():
-            x, axis, keepdims = x.unsqueeze(-1), -1, False
-        return compute(x, axis, correction=correction, keepdim=keepdims)
-
-    function.__name__, function.__doc__ = name, f"`{name}` of the array API: divided by the count less `correction`."
-    return function
-
-
-def _cumulative(name, op, first):
-    compute = FUNCTIONS[op]
-
-    def function(x, /, *, axis=None, dtype=None, include_initial=False):
-        if axis is None and x.ndim != 1:
-            raise ValueError(f"`axis` of `{name}` must be given for a tensor of {x.ndim} dims")
-        axis = layout.checked_dim(0 if axis is None else axis, x.ndim)
-        wide = _wide(x, dtype)
-        result = compute(x.to(wide), axis).to(wide)
-        if include_initial:
-            edge = [n if dim != axis else 1 for dim, n in enumerate(x.shape_)]
-            result = FUNCTIONS["cat"]([result.new_full(edge, first), result], axis)
-        return result
-
-    function.__name__, function.__doc__ = name, f"`{name}` of the array API, `include_initial` with a {first} in front."
-    return function
-
-
-mean, all, any, max, min = (
-    _reduction(name, op)
-    for name, op in (("mean", "mean"), ("all", "all"), ("any", "any"), ("max", "amax"), ("min", "amin"))
-)
-sum, prod = _accumulation("sum", "sum"), _accumulation("prod", "prod")
-std, var = _spread("std", "std"), _spread("var", "var")
-cumulative_sum, cumulative_prod = (
-    _cumulative("cumulative_sum", "cumsum", 0),
-    _cumulative("cumulative_prod", "cumprod", 1),
-)
-argmax, argmin = _reduction("argmax", "argmax"), _reduction("argmin", "argmin")
-
-
-def count_nonzero(x, /, *, axis=None, keepdims=False):
-    """How many elements are not 0."""
-    return sum(x != 0, axis=axis, keepdims=keepdims)
-
-
-def diff(x, /, *, axis=-1, n=1, prepend=None, append=None):
-    """Differences of neighbours along `axis`, `n` times."""
-    return FUNCTIONS["diff"](x, n, axis, prepend, append)
 
 
 # ---- order, search and sets -------------------------------------------------------------------------

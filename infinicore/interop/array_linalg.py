@@ -3,6 +3,7 @@
 from ..core import layout
 from ..dispatch.functions import FUNCTIONS
 from ..dtype import promote_types
+from .array_reductions import sum
 
 
 def _pair(x1, x2):
@@ -51,8 +52,6 @@ def diagonal(x, /, *, offset=0):
 
 def trace(x, /, *, offset=0, dtype=None):
     """The sums of the diagonals of matrices."""
-    from .array_api import sum
-
     return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 

@@ -121,28 +121,31 @@ class Generation:
         for request in requests:
             index, answer = self._places[request.id], request.sequences[0]
             text, token_ids = request.news(0, answer)
+            put = self._hand_out if len(self._open) == 1 else self._keep
             for token in token_ids[:-1]:  # of several in a step, the text comes with the last
-                self._ahead[index].append((token, "", None))
-            self._ahead[index].append((token_ids[-1], text, answer.finish_reason))
+                put(index, token, "", None)
+            put(index, token_ids[-1], text, answer.finish_reason)
         while len(self._open) > 1 and all(map(self._ahead.__getitem__, self._open)):
             for index in list(self._open):
-                self._hand_out(index)
-        if len(self._open) == 1:
-            self._hand_out(self._open[0])
+                self._hand_out(index, *self._ahead[index].popleft())
+            if len(self._open) == 1:  # the others have ended, and nobody waits for them
+                index = self._open[0]
+                while self._ahead[index]:
+                    self._hand_out(index, *self._ahead[index].popleft())
 
-    def _hand_out(self, index):
-        """Tokens of a prompt: one, or all if the others have ended."""
-        ahead, completion = self._ahead[index], self.completions[index]
-        while ahead:
-            token, text, reason = ahead.popleft()
-            completion.token_ids.append(token)
-            completion.text += text
-            self._ready.append(Token(token, text, reason, index))
-            if reason is not None:
-                completion.finish_reason = reason
-                self._open.remove(index)
-            if len(self._open) > 1:
-                break
+    def _keep(self, index, *news):
+        """Keep a token of a prompt until the others have one, too."""
+        self._ahead[index].append(news)
+
+    def _hand_out(self, index, token, text, reason):
+        """Hand out the next token of a prompt."""
+        completion = self.completions[index]
+        completion.token_ids.append(token)
+        completion.text += text
+        self._ready.append(Token(token, text, reason, index))
+        if reason is not None:
+            completion.finish_reason = reason
+            self._open.remove(index)
 
 
 def generate(

@@ -8,6 +8,7 @@ and sliced, too.
 import functools
 import re
 
+from ..operator_pages import on_host
 from .cases import TORCH, Case, Input
 from .op_calls import CALLS
 from .process import BOUND
@@ -53,7 +54,7 @@ WITHOUT = {
     "other names and parts of ops that have a case": """
         native_batch_norm native_group_norm native_layer_norm nonzero_static linalg_vander geqrf ormqr
         linalg_householder_product linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve lu lu_unpack gradient
-        histogramdd""",
+        histogramdd replace_nonfinite""",
 }
 
 
@@ -119,6 +120,9 @@ def _dtypes(op, marks, n, quick):
 
 
 def _cases_of(op, quick):
+    # NumPy's LAPACK has threads of its own, which binding would put on one CPU with ours: eigh of 256 x 256 takes 5 ms,
+    # and up to 200 then. They would have a CPU of their own in a user's process.
+    group = "shared" if on_host(op.name) else BOUND
     for special, arguments, theirs, marks in _lines().get(op.name) or _by_kind(op):
         matrices = re.sub(r"\[n,n\]", "", arguments).count("[") == 0 and "[" in arguments and op.family != "view"
         layouts = LAYOUTS if matrices and "^" not in arguments else ()
@@ -128,7 +132,7 @@ def _cases_of(op, quick):
             where = {"contiguous": "", "small": " 64"}.get(layout, f" {layout}")
             for dtype in _dtypes(op, marks, SMALL if layout == "small" else LARGE, quick):
                 yield Case(
-                    suite="ops", group=BOUND, name=f"{op.name}{special}{where}", op="table", family=op.family,
+                    suite="ops", group=group, name=f"{op.name}{special}{where}", op="table", family=op.family,
                     dtype=dtype, unit="us", inputs=inputs, peers=TORCH,
                     compared=not {"random", "ties", "duplicates"} & set(marks),
                     options={

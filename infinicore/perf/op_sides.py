@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from .timed import Call, Timed
+
 # where a name of PyTorch's is looked for, in this order; `functional` first for those that `torch` has as steps of it
 _FUNCTIONAL = ("batch_norm", "embedding", "layer_norm", "pad", "one_hot", "threshold")
 _METHODS = ("unfold",)
@@ -70,6 +72,4 @@ def _our_array(value):
 
 
 def _timed(text, case, names, to_array):
-    from .peers import Call, Timed
-
     return Timed(Call(text), names, lambda value: to_array(_value(value, case.options["which"])))

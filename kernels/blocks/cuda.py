@@ -20,10 +20,11 @@ TRANSPOSE = Block("y x | rows columns y_stride x_stride across tiles ndim dims*"
 
 # ---- products: `kernels/cuda/gemm`; c is row-major ----
 
-# Tiles of c, `across` of them side by side, `tiles` in a matrix; `alpha` has a float64's bits, or is an integer. Then
-# the dims of the batch: their sizes, their strides in a, in b, in c.
+# Tiles of c, `across` of them side by side, `tiles` in a matrix; `alpha` has a float64's bits, or is an integer. Of k
+# there may be `splits` parts of `part` each, whose sums lie one after the other. Then the dims of the batch: their
+# sizes, their strides in a, in b, in c.
 PRODUCT = Block(
-    "a b c bias? residual? | rows columns k a_stride a_k b_k b_stride across tiles alpha ndim dims*",
+    "a b c bias? residual? | rows columns k a_stride a_k b_k b_stride across tiles alpha splits=1 part=0 ndim dims*",
 )
 PANELS = Block("w panels | rows k stride k_stride")
 
@@ -56,5 +57,19 @@ CONV_WEIGHT = Block(f"x g dw {_CONV}")
 # keys at once, where rows lie as it can read them (not `gathered`), by maps of the tensors. `lse`: 0, or the address
 # of [B, H, S].
 FLASH = Block("| lse tiles pairs box gathered pad:7=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
+# Few query rows: the keys of each are cut into `parts`, a block for each, whose warps have one of the `slots` each. The
+# workspace has sums [rows, slots, size] and, from element `stats` on, [rows, slots, 2]. `heads` are those of queries.
+DECODE = Block("| parts slots stats heads", after=ATTENTION)
 # Its gradients: behind their block `tiles` of rows for each head, and maps as above.
 FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
+
+# ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
+
+# Rows of `size` elements, in the first pass from x, whose rows are `stride` and elements `step` apart and which have no
+# order yet; each row in `tiles`, whose counts [rows, digits, tiles] become offsets. `shift` is that of the digit; the
+# rest is that of SORT.
+RADIX = Block("source order? to order_to counts | size stride step tiles shift infinity mask")
+# The first `wanted` of each row.
+SORTED = Block("x order values? indices | size stride wanted")
+# t[o, key] += scale * v[o, place] for sorted keys, and where they were: `kernels/cuda/array/scatter.py`.
+ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale")

@@ -10,3 +10,12 @@ EXCHANGED = Block("x pivots | size columns steps back eye")  # rows of x [size, 
 DETERMINANTS = Block("a pivots y logarithms | size logs")  # y of LU factors; with `logs`, signs and logarithms
 STEPS = 8  # of elimination that are taken together: the kernel has as many factors in registers
 SINGULAR = OUT_OF_RANGE = 1  # error codes, of different kernels
+# of A [rows, columns], whose shorter side has `least` elements; `moved` and `turned` are workspace, [full, longer side]
+# and [least, least]; y [rows, full or least], s [least], z [full or least, columns]; `vectors`: whether y, z are wanted
+SINGULAR_VALUES = Block("a moved turned y s z | rows columns full vectors eps:f64")
+SYMMETRIC = Block("a moved turned y s | size upper vectors eps:f64")  # y [size, size] has vectors s [size] in columns
+# x [rows, columns] as [columns, rows] in `turned`, q [rows, wide] and `basis`, its columns; r [height, columns]
+HOUSEHOLDER = Block("x turned scales basis q r | rows columns wide height")
+PSEUDO = Block("y s z shares out | rows columns least rtol:f64 atol:f64")  # shares: workspace like s
+RANKS = Block("s out | least rtol:f64 atol:f64")
+NOT_FINITE = 1  # error code

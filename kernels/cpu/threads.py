@@ -45,6 +45,7 @@ def default_threads():
     return int(given)
 
 
+@functools.cache
 def load_driver(name, arguments):
     """The address of a function of `cpu/driver.py`."""
     return jit.load_kernel(f"driver.{name}", _STUB.format(name=name, arguments=arguments))

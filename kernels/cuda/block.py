@@ -7,7 +7,7 @@ from numba import types
 
 from ..build import jit
 from ..lang.by_type import by_type
-from ..lang.ptx import WARP, barrier, from_lane, shared, thread, threads
+from ..lang.ptx import WARP, barrier, block, blocks, from_below, from_lane, shared, thread, threads
 from ..lang.simd import (
     Vector,
     address,
@@ -82,18 +82,19 @@ def write(p, i, value, left):
 
 
 @by_type
-def across(v, join):
+def across(v, join, members):
     """A number (or vector of one lane) of each thread, joined over the block; every thread gets the result.
 
-    The order is that of the threads' numbers, so the result is the same each time.
+    Or over the warp alone, where `members`, how many threads work together, are no more. The order is that of the
+    threads' numbers, so the result is the same each time.
     """
     dtype = v.dtype if isinstance(v, Vector) else v
 
-    def implementation(v, join):
+    def implementation(v, join, members):
         for apart in (1, 2, 4, 8, 16):
             v = join(v, from_lane(v, apart))
         parts = ptr(shared(32 * 8), dtype)
-        warps = threads() // WARP
+        warps = members // WARP
         if warps > 1:
             if thread() % WARP == 0:
                 store(parts, thread() // WARP, v)
@@ -105,6 +106,14 @@ def across(v, join):
         return v
 
     return implementation
+
+
+@jit.inline
+def warp_sum(v):
+    """The sum of a number of each thread of the warp, for all of them."""
+    for apart in (16, 8, 4, 2, 1):
+        v += from_lane(v, apart)
+    return v
 
 
 @jit.inline
@@ -120,10 +129,91 @@ def _larger(a, b):
 @jit.inline
 def block_sum(v):
     """The sum of a number of each thread of the block."""
-    return across(v, _add)
+    return across(v, _add, threads())
 
 
 @jit.inline
 def block_max(v):
     """The largest number of the threads of the block; NaN if one is."""
-    return across(v, _larger)
+    return across(v, _larger, threads())
+
+
+@jit.inline
+def _smaller(a, b):
+    return min(a, b)
+
+
+@jit.inline
+def block_min(v):
+    """The smallest integer of the threads of the block."""
+    return across(v, _smaller, threads())
+
+
+@jit.inline
+def block_running(v):
+    """(the sum of a number of the threads before this one, that of all threads of the block)."""
+    whole = v
+    for apart in (1, 2, 4, 8, 16):
+        below = from_below(whole, apart)
+        if thread() % WARP >= apart:
+            whole += below
+    parts = ptr(shared(256), I64)
+    if thread() % WARP == WARP - 1:
+        store(parts, thread() // WARP, whole)
+    barrier()
+    before, total = whole - v, v - v
+    for k in range(threads() // WARP):
+        part = load(parts, k)
+        if k < thread() // WARP:
+            before += part
+        total += part
+    barrier()
+    return before, total
+
+
+# ---- rows that a warp or a block has, as they are long -------------------------------------------------
+
+SHORT = 8 * WARP  # vectors of a row that is a warp's: a block would wait for its warps more than it works
+
+
+@jit.inline
+def share_rows(x, size):
+    """(first row, step to the next one, team) of this thread, in a launch of the grid over rows of `size` like x.
+
+    A team, (the number of this thread in it, how many it has), is a warp for short rows, else a block.
+    """
+    if size <= SHORT * width(x):
+        first = block() + blocks() * (thread() // WARP)  # so that few rows are for many multiprocessors
+        return first, blocks() * (threads() // WARP), (thread() % WARP, WARP)
+    return block(), blocks(), (thread(), threads())
+
+
+@jit.inline
+def team_sum(v, team):
+    """The sum of a number of each thread of a team."""
+    return across(v, _add, team[1])
+
+
+@jit.inline
+def team_max(v, team):
+    """The largest number of the threads of a team; NaN if one is."""
+    return across(v, _larger, team[1])
+
+
+@jit.inline
+def fold_row(x, size, team, state, add, like):
+    """`state` after `add(state, v, left)` for the vectors v of this thread, of which the `left` first lanes count.
+
+    Four are on their way at once where the row begins at a multiple of 16 bytes.
+    """
+    i, lanes, apart = team[0] * width(x), width(x), team[1] * width(x)
+    if address(x) & 15 == 0:
+        while i + 3 * apart + lanes <= size:
+            a, b = vload_aligned(x, i, lanes), vload_aligned(x, i + apart, lanes)
+            c, d = vload_aligned(x, i + 2 * apart, lanes), vload_aligned(x, i + 3 * apart, lanes)
+            state = add(add(add(add(state, a, lanes), b, lanes), c, lanes), d, lanes)
+            i += 4 * apart
+    while i < size:
+        state = add(state, read(x, i, size - i, like), size - i)
+        i += apart
+    return state

@@ -287,11 +287,11 @@ def link(ptx):
         call("cuLinkDestroy", state)
 
 
-def load_kernel(image, shared=0):
-    """The handle of the function `kernel` in a cubin, or in PTX that ends with a 0, loaded for the current device."""
+def load_kernel(image, entry, shared=0):
+    """The handle of the function `entry` in a cubin, or in PTX that ends with a 0, loaded for the current device."""
     module, function = c_void_p(), c_void_p()
     call("cuModuleLoadData", byref(module), image)
-    call("cuModuleGetFunction", byref(function), module, b"kernel")
+    call("cuModuleGetFunction", byref(function), module, entry.encode())
     if shared > 48 << 10:
         call("cuFuncSetAttribute", function, c_int(8), c_int(shared))  # the most of dynamic shared memory
     return function.value

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..blocks.cuda import KERNEL
 from ..build import disk, isa, jit, render
 from ..build.host import root, version
-from . import driver, policy
+from . import driver, policy, target
 from . import render as cuda_render
 
 _LAUNCH = '''"""Rendered from the host's part of a launch."""
@@ -156,7 +156,7 @@ class Kernels:
         image = ptx + b"\0" if shape.kind == "grid" else self._cubin(path, ptx)
         most = 0x7FFFFFFF if shape.kind == "thread" else self.multiprocessors * shape.resident
         most -= most % shape.cluster
-        function = driver.load_kernel(image, shape.shared)
+        function = driver.load_kernel(image, target.entry_name(name), shape.shared)
         skip = driver.parameter_offset(function) // 8 if shape.kind == "grid" else 0  # others begin at once
         values = KERNEL(
             entry=self._entry, launcher=self._launcher, function=function, skip=skip,

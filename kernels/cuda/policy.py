@@ -30,20 +30,56 @@ DEFAULT = Shape()
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
 _ROW = Shape("block", threads=256, fixed=True, resident=8)
+_ROWS = Shape("grid", threads=256, fixed=True, resident=8)
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 OWN = {
-    **dict.fromkeys(
-        ("norm.rows.rms_norm", "norm.rows.add_rms_norm", "norm.rows.layer_norm", "norm.rows.variance"), _ROW
-    ),
-    **{f"norm.softmax.{name}": _ROW for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
-    "norm.softmax_grad.rows": _ROW,
+    **{f"norm.rows.{name}": _ROWS for name in ("rms_norm", "add_rms_norm", "layer_norm", "variance")},
+    **{f"norm.softmax.{name}": _ROWS for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
+    "norm.softmax_grad.rows": _ROWS,
+    "norm.grad.backward": _HEAD_ROW,
+    "norm.grad.join": _ROW,
+    **{f"loss.classes.{name}": _ROW for name in ("cross_entropy", "cross_entropy_backward", "nll_backward")},
+    "loss.classes.reduction": _ROW._replace(threads=1024),
+    **{f"reduce.radix.{name}": _ROW for name in ("count", "move")},
+    "reduce.radix.offsets": _ROW._replace(threads=1024),
+    "reduce.radix.collect": Shape(threads=256),
+    "loss.linear.rows": _ROW,
+    "loss.linear.prepare": _ROW._replace(threads=1024),
+    "loss.linear.total": _ROW._replace(threads=1024),
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
+    "array.copy.joined": Shape("grid", threads=256, resident=8),
     "array.copy.strided": Shape(threads=256),
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
+    **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
+    **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
+    **{
+        f"optim.norm.{name}": _ROW
+        for name in ("squares", "magnitudes", "nonzeros", "maxima", "minima", "scale", "clamp")
+    },
+    "optim.norm.finish": _ROW._replace(threads=1024),
+    "array.dropout.dropout": Shape("grid", threads=256, resident=16),
     "array.copy.transpose": _ROW,
+    "array.scatter.add_sorted": _HEAD_ROW,
+    "array.scatter.add_parts": _HEAD_ROW,
     "gemm.tiled.product": _ROW,
+    **{
+        f"gemm.fma.{dtype}_{rows}_{columns}": Shape(
+            "block", threads=threads, shared=stages * depth * (rows + columns + 8) * size, blocks=blocks, fixed=True
+        )
+        for dtype, size, rows, columns, depth, stages, threads, blocks in (
+            ("float32", 4, 128, 128, 8, 4, 128, 2),
+            ("float32", 4, 64, 64, 8, 4, 128, 4),
+            ("float64", 8, 128, 128, 16, 3, 256, 1),
+            ("float64", 8, 64, 64, 8, 4, 128, 3),
+        )
+    },
     **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
     "conv.direct.weight": _ROW,
+    "gemm.epilogue.backward": _ROW,
+    **{f"reduce.sample.{name}": _ROW._replace(threads=1024) for name in ("greedy", "sample_tokens")},
+    **{f"attention.rope.rope_{pairs}": _HEAD_ROW for pairs in ("halves", "interleaved")},
+    **{f"attention.kvcache.{name}": _HEAD_ROW for name in ("write", "write_int8")},
+    **{f"attention.decode.{name}": _HEAD_ROW for name in ("attend", "join")},
     "attention.rows.attend": _HEAD_ROW,
     **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},
     "gemm.tiled.pack_weight": Shape(threads=256),
@@ -86,6 +122,7 @@ OWN = {
         for size in (64, 128)
     },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
+    **{f"gemm.few.product_{tokens}": _ROW._replace(blocks=2) for tokens in (8, 16)},
 }
 
 

@@ -125,7 +125,7 @@ def _front_end(kernel, block, arch):
 
 
 def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1):
-    """(PTX, words of the parameters that it reads) of rendered source; the entry point is `kernel`.
+    """(PTX, words of the parameters that it reads) of rendered source; the entry point is `entry_name(name)`.
 
     `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a
     multiprocessor, and `cluster` how many run as a cluster. 0 words: some are read by places that are known
@@ -162,7 +162,12 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         ptx, words = _with_own_size(machine.emit_assembly(module))
         if kind == "grid":  # may have maps of tensors; LLVM must not know, since the parameter's address is an offset
             ptx = ptx.replace(".param .align 8 .b8 kernel_param_0", ".param .align 64 .b8 kernel_param_0")
-        return ptx, words
+        return ptx.replace(".entry kernel(", f".entry {entry_name(name)}("), words
+
+
+def entry_name(name):
+    """What profilers and debuggers call the kernel `name`: letters, digits and underscores."""
+    return re.sub(r"\W", "_", f"infinicore_{name}")
 
 
 def _machine(arch):

@@ -9,7 +9,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import intrinsic, lower_builtin
 
 from ..build import isa
-from . import lowp
+from . import convert, lowp
 from .vector import (
     I8,
     I32,
@@ -79,7 +79,7 @@ def from_memory(builder, dtype, value):
         zero = ir.Constant(value.type, None)
         return builder.icmp_unsigned("!=", value, zero)
     if isinstance(dtype, lowp.StorageFloat):
-        return lowp.widen(builder, dtype, value)
+        return convert.widen(builder, dtype, value)
     return value
 
 
@@ -89,7 +89,7 @@ def to_memory(builder, dtype, value):
         kind = ir.VectorType(I8, value.type.count) if isinstance(value.type, ir.VectorType) else I8
         return builder.zext(value, kind)
     if isinstance(dtype, lowp.StorageFloat):
-        return lowp.narrow(builder, dtype, value)
+        return convert.narrow(builder, dtype, value)
     return value
 
 

@@ -1,6 +1,6 @@
 """What GPUs have and vectors of LLVM do not: places of threads, barriers, shared memory, exchange within a warp, and
-single instructions. All inline PTX of the house is here and in `tiles.py` (PTX ISA 8.0, sections named in
-brackets).
+single instructions. All inline PTX of the house is here, in `mma.py` and in `tiles.py` (PTX ISA 8.0,
+sections named in brackets).
 
 All names are for use inside jitted functions, in kernels for GPUs only.
 """
@@ -99,6 +99,32 @@ def _number(builder, words, kind):
 def from_lane(typingctx, v, apart):
     """The value of the thread whose number in the warp differs by the bits of `apart`; all threads of a warp ask.
 
+    `v` is a number or a vector.
+    """
+
+    def codegen(context, builder, sig, args):
+        by = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
+        kind = ir.FunctionType(I32, [I32] * 4)
+        exchange = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.bfly.i32")
+        every, clamp = ir.Constant(I32, -1), ir.Constant(I32, WARP - 1)
+
+        def one(values):
+            (value,) = values
+            boolean = value.type == ir.IntType(1)
+            number = builder.zext(value, I32) if boolean else value
+            words = [builder.call(exchange, [every, word, by, clamp]) for word in _words(builder, number)]
+            number = _number(builder, words, number.type)
+            return builder.trunc(number, ir.IntType(1)) if boolean else number
+
+        return _by_lanes(builder, args[:1], one)
+
+    return types.unliteral(v)(types.unliteral(v), apart), codegen
+
+
+@intrinsic
+def from_below(typingctx, v, apart):
+    """The value of the thread `apart` places below in the warp; the first ones keep theirs. All threads of a warp ask.
+
     `v` is a number, or a vector of one lane.
     """
 
@@ -106,22 +132,55 @@ def from_lane(typingctx, v, apart):
         value, vector = args[0], isinstance(v, Vector)
         if vector:
             value = builder.extract_element(value, ir.Constant(I32, 0))
-        boolean = value.type == ir.IntType(1)
-        if boolean:
-            value = builder.zext(value, I32)
         by = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
         kind = ir.FunctionType(I32, [I32] * 4)
-        exchange = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.bfly.i32")
-        every, clamp = ir.Constant(I32, -1), ir.Constant(I32, WARP - 1)
+        exchange = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.up.i32")
+        every, clamp = ir.Constant(I32, -1), ir.Constant(I32, 0)
         words = [builder.call(exchange, [every, word, by, clamp]) for word in _words(builder, value)]
         value = _number(builder, words, value.type)
-        if boolean:
-            value = builder.trunc(value, ir.IntType(1))
         if vector:
             value = builder.insert_element(ir.Constant(args[0].type, ir.Undefined), value, ir.Constant(I32, 0))
         return value
 
     return types.unliteral(v)(types.unliteral(v), apart), codegen
+
+
+@intrinsic
+def alike(typingctx, number):
+    """Bits of the threads of the warp that have the same number, of 32 bits (match.any, 9.7.12.8)."""
+
+    def codegen(context, builder, sig, args):
+        value = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        kind = ir.FunctionType(I32, [I32])
+        text = "match.any.sync.b32 $0, $1, -1;"
+        found = builder.call(ir.InlineAsm(kind, text, "=r,r", side_effect=True), [value], attrs=("convergent",))
+        return builder.zext(found, I64)
+
+    return types.int64(number), codegen
+
+
+@intrinsic
+def atomic_add(typingctx, address, value):
+    """Add to the int64 at an address, whatever other threads add there meanwhile (atom.add, 9.7.12.4)."""
+
+    def codegen(context, builder, sig, args):
+        at, number = (context.cast(builder, arg, kind, types.int64) for arg, kind in zip(args, sig.args))
+        builder.atomic_rmw("add", builder.inttoptr(at, I64.as_pointer()), number, "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(address, value), codegen
+
+
+@intrinsic
+def count_bits(typingctx, number):
+    """How many bits of an integer are set."""
+
+    def codegen(context, builder, sig, args):
+        value = context.cast(builder, args[0], sig.args[0], types.int64)
+        kind = ir.FunctionType(I64, [I64])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.ctpop.i64"), [value])
+
+    return types.int64(number), codegen
 
 
 # ---- single instructions, on every lane ---------------------------------------------------------------

@@ -100,7 +100,7 @@ _I1_FAR = (
 
 
 @jit.inline
-def _polynomial(t, coefficients):
+def polynomial(t, coefficients):
     p = 0.0 * t
     for c in coefficients:
         p = muladd(p, t, c)
@@ -262,7 +262,7 @@ def _lgamma(x):
 @jit.inline
 def _erfcx_positive(a):
     # (1 + 2 a) erfcx(a) over (a - 2) / (a + 2)
-    return select(a == INF, 0.0, _polynomial((a - 2.0) / (a + 2.0), _ERFCX) / muladd(a, 2.0, 1.0))
+    return select(a == INF, 0.0, polynomial((a - 2.0) / (a + 2.0), _ERFCX) / muladd(a, 2.0, 1.0))
 
 
 def _erfc(x):
@@ -286,16 +286,16 @@ def erfcx_wide(x):
 def i0e_wide(a):
     """I0(a) exp(-a) for a >= 0: over a / 4 - 1 up to 8, then times sqrt(a) over 16 / a - 1."""
     near, far = select(a < 8.0, a, 0.0), select(a < 8.0, 8.0, a)
-    y = _polynomial(16.0 / far - 1.0, _I0_FAR) / vsqrt(far)
-    return select(a < 8.0, _polynomial(muladd(near, 0.25, -1.0), _I0), y)
+    y = polynomial(16.0 / far - 1.0, _I0_FAR) / vsqrt(far)
+    return select(a < 8.0, polynomial(muladd(near, 0.25, -1.0), _I0), y)
 
 
 @jit.inline
 def i1e_wide(a):
     """I1(a) exp(-a) for a >= 0, likewise; up to 8 divided by a."""
     near, far = select(a < 8.0, a, 0.0), select(a < 8.0, 8.0, a)
-    y = _polynomial(16.0 / far - 1.0, _I1_FAR) / vsqrt(far)
-    return select(a < 8.0, near * _polynomial(muladd(near, 0.25, -1.0), _I1), y)
+    y = polynomial(16.0 / far - 1.0, _I1_FAR) / vsqrt(far)
+    return select(a < 8.0, near * polynomial(muladd(near, 0.25, -1.0), _I1), y)
 
 
 @jit.inline
@@ -303,14 +303,14 @@ def _far(a, p, q, first, second):
     """sqrt(2 / (pi a)) (P first + Q second), with P and a Q over 128 / a^2 - 1 (DLMF 10.17.3)."""
     v = 8.0 / a
     w = muladd(v * v, 2.0, -1.0)
-    return vsqrt(TWO_OVER_PI / a) * (_polynomial(w, p) * first + _polynomial(w, q) / a * second) * 0.7071067811865476
+    return vsqrt(TWO_OVER_PI / a) * (polynomial(w, p) * first + polynomial(w, q) / a * second) * 0.7071067811865476
 
 
 def _j0(x):
     a = vabs(x)
     near, far = select(a < 8.0, a, 0.0), select(a < 8.0, 8.0, a)
     s, c = _sine_cosine(far)
-    y = _polynomial(muladd(near * near, 0.03125, -1.0), _J0)
+    y = polynomial(muladd(near * near, 0.03125, -1.0), _J0)
     return select(a < 8.0, y, _far(far, _P0, _Q0, c + s, c - s))
 
 
@@ -318,7 +318,7 @@ def _j1(x):
     a = vabs(x)
     near, far = select(a < 8.0, a, 0.0), select(a < 8.0, 8.0, a)
     s, c = _sine_cosine(far)
-    y = near * _polynomial(muladd(near * near, 0.03125, -1.0), _J1)
+    y = near * polynomial(muladd(near * near, 0.03125, -1.0), _J1)
     y = select(a < 8.0, y, _far(far, _P1, _Q1, s - c, s + c))
     return select(x < 0.0, -y, y)
 
@@ -327,7 +327,7 @@ def _y0(x):
     near, far = select(x < 8.0, x, 0.0), select(x < 8.0, 8.0, x)
     s, c = _sine_cosine(far)
     w = muladd(near * near, 0.03125, -1.0)
-    y = muladd(TWO_OVER_PI * log_wide(near), _polynomial(w, _J0), _polynomial(w, _Y0))
+    y = muladd(TWO_OVER_PI * log_wide(near), polynomial(w, _J0), polynomial(w, _Y0))
     return select(x < 8.0, y, _far(far, _P0, _Q0, s - c, c + s))
 
 
@@ -335,7 +335,7 @@ def _y1(x):
     near, far = select(x < 8.0, x, 0.0), select(x < 8.0, 8.0, x)
     s, c = _sine_cosine(far)
     w = muladd(near * near, 0.03125, -1.0)
-    y = near * (TWO_OVER_PI * log_wide(near) * _polynomial(w, _J1) + _polynomial(w, _Y1)) - TWO_OVER_PI / near
+    y = near * (TWO_OVER_PI * log_wide(near) * polynomial(w, _J1) + polynomial(w, _Y1)) - TWO_OVER_PI / near
     y = select(x == 0.0, -INF, y)
     return select(x < 8.0, y, _far(far, _P1, _Q1, -(s + c), s - c))
 

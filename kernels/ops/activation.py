@@ -110,6 +110,8 @@ def clamp(call, input, min=None, max=None):
     tensors = [x.shape_ for x in limits if hasattr(x, "strides_")]
     out = call.out(np.broadcast_shapes(input.shape_, *tensors) if tensors else input.shape_, dtype, overlap="same")
     low, high = _limit(min, dtype, "min"), _limit(max, dtype, "max")
+    if len(limits) == 2 and not tensors and dtype is input.dtype and dtype.kind != "b":
+        return call.elementwise("hardtanh", input, low, high, out=out)  # which is the same of numbers, in one pass
     if low is not None:  # where `max` is a tensor, `out` may be its memory, or of a larger shape
         input = call.elementwise("maximum", input, low, out=None if high is not None and tensors else out)
     return input if high is None else call.elementwise("minimum", input, high, out=out)

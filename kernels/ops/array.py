@@ -353,6 +353,9 @@ def broadcast_to(f, input, size):
     return f.rearrange(input.expand(size))
 
 
+_LARGE_PAD = 65536  # elements of a result from which on only its margins are filled: more launches, less to write
+
+
 def _pad_ref(input, pad, mode="constant", value=0):
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2)
     pairs += [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
@@ -365,6 +368,7 @@ def _pad_samples(rng):
     yield (rng.standard_normal((2, 3, 17)), (0, 3, 2, 0)), {"value": 1.5}
     yield (rng.standard_normal((4, 7)), (-2, 1, 0, -1)), {"value": -1.0}
     yield (rng.standard_normal((2, 3)), (1, 1, 1, 1)), {"mode": "constant"}
+    yield (rng.standard_normal((260, 254)), (1, 2, 3, 0)), {"value": 0.5}
 
 
 @op(dtypes=ANY, ref=_pad_ref, samples=_pad_samples)
@@ -394,9 +398,24 @@ def pad(call, input, pad, mode="constant", value=0.0):
         starts[d], shape[d] = max(0, before), size
     y = call.out(shape, input.dtype)
     if y.numel_ != x.numel_:
-        fill(call, y, 0 if value is None else value)
+        value = 0 if value is None else value
+        if y.numel_ < _LARGE_PAD or not x.numel_:
+            fill(call, y, value)
+        else:
+            _fill_around(call, y, starts, x.shape_, value)
     copy_part(call, y, starts, x)
     return y
+
+
+def _fill_around(call, y, starts, inner, value):
+    """Set the elements of `y` around a part of the shape `inner` that begins at `starts`."""
+    one = call.empty((), y.dtype)
+    fill(call, one, value)
+    for d, (start, size) in enumerate(zip(starts, inner)):
+        for first, last in ((0, start), (start + size, y.shape_[d])):
+            if last > first:
+                shape = [last - first if k == d else n for k, n in enumerate(y.shape_)]
+                copy_part(call, y, [first if k == d else 0 for k in range(len(shape))], one.expand(shape))
 
 
 @pad.grad("input")

@@ -21,7 +21,6 @@ from .elementwise import abs_
 from .factors import triangular_solution
 from .gather import embedding_backward, index_add, index_select_backward
 from .indexing import index_backward, index_put, nonzero
-from .linear import linear
 from .matmul import matmul
 from .reduce import all_, any_, mean, prod, sum_
 from .scan import cumprod, cumsum
@@ -85,7 +84,7 @@ def _(g, real, out):
     return m.where(out == 0.0, 0.0, g * real / m.where(out == 0.0, 1.0, out))
 
 
-@abs_.on_complex
+@abs_.on("c")
 def _(f, input):
     return f.complex_abs(f.real(input), f.imag(input))
 
@@ -101,7 +100,7 @@ def _(g):
     return 0.0 * g
 
 
-@angle.on_complex
+@angle.on("c")
 def _(f, input):
     real, imag = f.real(input), f.imag(input)
     zero = f.logical_and(f.eq(real, 0.0), f.eq(imag, 0.0))
@@ -160,11 +159,11 @@ def _summed(name):
     return form
 
 
-sum_.on_complex(_summed("sum"))
-mean.on_complex(_summed("mean"))
+sum_.on("c")(_summed("sum"))
+mean.on("c")(_summed("mean"))
 
 
-@cumsum.on_complex
+@cumsum.on("c")
 def _(f, input, dim, dtype=None, reverse=False):
     x = input if dtype is None else input.to(dtype=dtype)
     dim = check_dim(dim, len(x.shape_))
@@ -175,7 +174,7 @@ def _(f, input, dim, dtype=None, reverse=False):
     return f.view_as_complex(f.rearrange(f.cumsum(f.view_as_real(x), dim, reverse=reverse)))
 
 
-@prod.on_complex
+@prod.on("c")
 def _(f, input, dim=None, keepdim=False, dtype=None):
     """Half of the elements times the other half, and so on."""
     x = input if dtype is None else input.to(dtype=dtype)
@@ -194,7 +193,7 @@ def _(f, input, dim=None, keepdim=False, dtype=None):
     return f.rearrange(x.reshape(shape))
 
 
-@cumprod.on_complex
+@cumprod.on("c")
 def _(f, input, dim, dtype=None, reverse=False):
     """By steps of 1, 2, 4, ... elements (Hillis and Steele, 1986)."""
     x = input if dtype is None else input.to(dtype=dtype)
@@ -210,7 +209,7 @@ def _(f, input, dim, dtype=None, reverse=False):
     return f.flip(x, dim) if reverse and x.shape_ else x
 
 
-@matmul.on_complex
+@matmul.on("c")
 def _(f, input, other, *, alpha=1.0, out_dtype=None, accumulate=False):
     """One real product of twice the depth and width: rows of pairs (a, b) with pairs of rows (c, d), (-d, c)."""
     if accumulate or (out_dtype is not None and getattr(out_dtype, "name", out_dtype) != input.dtype.name):
@@ -253,14 +252,14 @@ def _on_parts(op):
 
         return f.complex(of(f.real), of(f.imag))
 
-    op.on_complex(form)
+    op.on("c")(form)
 
 
 for _row in (embedding_backward, index_select_backward, index_backward, gather_backward, index_add, scatter_add):
     _on_parts(_row)
 
 
-@index_put.on_complex
+@index_put.on("c")
 def _(f, input, indices, values, accumulate=False):
     if not hasattr(values, "strides_"):
         values = input.new_full((), values)
@@ -271,14 +270,6 @@ def _(f, input, indices, values, accumulate=False):
 
 
 # ---- layers ------------------------------------------------------------------------------------
-
-
-@linear.on_complex
-def _(f, input, weight, bias=None, *, alpha=1.0, activation=None, residual=None):
-    if activation is not None or residual is not None:
-        raise TypeError("`activation` and `residual` of `linear` need real tensors: apply them to its result")
-    y = f.matmul(input, weight.transpose(-1, -2), alpha=alpha)
-    return y if bias is None else f.add(y, bias)
 
 
 def _of_products(op):
@@ -295,7 +286,7 @@ def _of_products(op):
         y = f.complex(f.sub(convolve(a, c), convolve(b, d)), f.add(convolve(a, d), convolve(b, c)))
         return y if bias is None else f.add(y, bias.reshape(-1, *[1] * (weight.ndim - 2)))
 
-    op.on_complex(form)
+    op.on("c")(form)
 
 
 for _row in (conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d):
@@ -305,39 +296,39 @@ for _row in (conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_tr
 # ---- magnitudes ----------------------------------------------------------------------------------
 
 
-@norm.on_complex
+@norm.on("c")
 def _(f, input, p=2, dim=None, keepdim=False):
     if p == "nuc":
         return f.linalg_matrix_norm(input, "nuc", range(input.ndim) if dim is None else dim, keepdim)
     return f.norm(f.abs(input), p, dim, keepdim)
 
 
-@var.on_complex
+@var.on("c")
 def _(f, input, *args, **kwargs):
     return f.add(f.var(f.real(input), *args, **kwargs), f.var(f.imag(input), *args, **kwargs))
 
 
-@std.on_complex
+@std.on("c")
 def _(f, input, *args, **kwargs):
     return f.sqrt(f.var(input, *args, **kwargs))
 
 
-@triangular_solution.on_complex
+@triangular_solution.on("c")
 def _(f, A, B, *, upper, unitriangular=False):
     full = f.triu(A, int(unitriangular)) if upper else f.tril(A, -int(unitriangular))
     return f.lapack_solve(f.add(full, eye_of(f, A, A.shape_[-1])) if unitriangular else full, B)
 
 
-@nonzero.on_complex
+@nonzero.on("c")
 def _(f, input, *, as_tuple=False):
     return f.nonzero(f.ne(input, 0), as_tuple=as_tuple)
 
 
-@any_.on_complex
+@any_.on("c")
 def _(f, input, dim=None, keepdim=False):
     return f.any(f.ne(input, 0), dim, keepdim)
 
 
-@all_.on_complex
+@all_.on("c")
 def _(f, input, dim=None, keepdim=False):
     return f.all(f.ne(input, 0), dim, keepdim)

@@ -10,6 +10,7 @@ from ..table.registry import ANY, op
 from ._layout import UNSIGNED, check, check_dim, product
 
 _PIECE = 256  # bytes of a tensor in each row from which tensors are joined in one launch
+_MOST_PIECES = 128  # of a launch: the parameters of a GPU's kernel are at most 512 numbers
 _STORABLE = (*ANY, "float8_e4m3", "float8_e5m2")
 
 
@@ -88,6 +89,8 @@ def _same(call, tensors):
 def _join(call, y, parts, lengths):
     """Join tensors in one launch, if they are contiguous and large: rows of y have `lengths` elements of each."""
     size, width = y.dtype.itemsize, sum(lengths)
+    if len(parts) > _MOST_PIECES:
+        return False
     if not all([x.contiguous_ and (not x.numel_ or n * size >= _PIECE) for x, n in zip(parts, lengths)]):
         return False
     pieces = PIECE.many(x=parts, start=list(accumulate(lengths, initial=0))[:-1], length=lengths)

@@ -1,6 +1,7 @@
-"""Decompositions, inverses and determinants of batches of matrices: LAPACK's through NumPy, derivatives of our own.
+"""Decompositions, inverses and determinants of batches of matrices: LAPACK's through NumPy, or of small matrices by
+kernels of our own (`_systems`, `_rotations`), and derivatives.
 
-These compute on the host, in float32 or float64. Derivatives are those of Giles ("An extended collection of matrix
+LAPACK computes on the host, in float32 or float64. Derivatives are those of Giles ("An extended collection of matrix
 derivative results", 2008) and Walter and Lehmann (arXiv 1009.6112) with PyTorch's conventions.
 """
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from ..table.registry import COMPLEX, alias, op
 from ._layout import check
+from ._rotations import NARROW, eigenvalues, is_small, pseudo_inverse, reflected, singular_values
 from ._systems import cholesky, determinants, is_own, solved
 from .copy import copy_into
 
@@ -246,6 +248,10 @@ def linalg_eigh(call, A, UPLO="L"):
     """
     check_matrices(call, A)
     _check_uplo(call, UPLO)
+    if is_small(A):
+        s, y = call.out(A.shape_[:-1], A.dtype), call.out(A.shape_, A.dtype, key="vectors")
+        eigenvalues(call, A, UPLO == "U", s, y)
+        return s, y
     return call.lapack(lambda a: tuple(np.linalg.eigh(a, UPLO)), A)
 
 
@@ -274,6 +280,10 @@ def linalg_eigvalsh(call, A, UPLO="L"):
     """The eigenvalues [..., N] of symmetric matrices [..., N, N] in rising order; `UPLO` names the triangle read."""
     check_matrices(call, A)
     _check_uplo(call, UPLO)
+    if is_small(A):
+        s = call.out(A.shape_[:-1], A.dtype)
+        eigenvalues(call, A, UPLO == "U", s)
+        return s
     return call.lapack(lambda a: np.linalg.eigvalsh(a, UPLO), A)
 
 
@@ -309,6 +319,13 @@ def linalg_qr(call, A, mode="reduced"):
     check_matrices(call, A, square=False)
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"`mode` of `{call.op.name}` must be 'reduced', 'complete' or 'r', got {mode!r}")
+    if is_small(A, NARROW):
+        batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
+        size = rows if mode == "complete" else min(rows, columns)
+        q = call.out((0,) if mode == "r" else (*batch, rows, size), A.dtype)
+        r = call.out((*batch, size, columns), A.dtype, key="R")
+        reflected(call, A, None if mode == "r" else q, r)
+        return q, r
 
     def compute(a):
         if mode == "r":
@@ -366,6 +383,14 @@ def linalg_svd(call, A, full_matrices=True):
     have no sign of their own; their gradients need singular values that differ, and are those without `full_matrices`.
     """
     check_matrices(call, A, square=False)
+    if is_small(A):
+        batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
+        least = min(rows, columns)
+        u = call.out((*batch, rows, rows if full_matrices else least), A.dtype)
+        s = call.out((*batch, least), A.dtype, key="S")
+        vh = call.out((*batch, columns if full_matrices else least, columns), A.dtype, key="Vh")
+        singular_values(call, A, s, u, vh)
+        return u, s, vh
     return call.lapack(lambda a: tuple(np.linalg.svd(a, full_matrices)), A)
 
 
@@ -407,6 +432,10 @@ def _singular_ref(A):
 def linalg_svdvals(call, A):
     """The singular values [..., min(M, N)] of matrices [..., M, N], the largest first."""
     check_matrices(call, A, square=False)
+    if is_small(A):
+        s = call.out((*A.shape_[:-2], min(A.shape_[-2:])), A.dtype)
+        singular_values(call, A, s)
+        return s
     return call.lapack(_singular_ref, A)
 
 
@@ -470,6 +499,10 @@ def linalg_pinv(call, A, *, atol=None, rtol=None, hermitian=False):
     """
     check_matrices(call, A, square=bool(hermitian))
     atol, rtol = tolerances(call, A, atol, rtol)
+    if is_small(A) and not hermitian and not isinstance(atol, np.ndarray) and not isinstance(rtol, np.ndarray):
+        y = call.out((*A.shape_[:-2], *A.shape_[:-3:-1]), A.dtype)
+        pseudo_inverse(call, A, y, atol, rtol)
+        return y
     return call.lapack(lambda a: _pinv_ref(a, atol=atol, rtol=rtol, hermitian=hermitian), A)
 
 

@@ -251,9 +251,16 @@ def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
     m, n = A.shape_[-2:]
     if len(b.shape_) < 2 or b.shape_[-2] != m:
         raise ValueError(f"`B` of `{f.op.name}` must have the {m} rows of `A`, got shape {B.shape_}")
-    x = f.matmul(f.linalg_pinv(A, rtol=rcond), b)
-    values = f.linalg_svdvals(A.detach())
-    rank = f.linalg_matrix_rank(A.detach(), rtol=rcond)
+    if rcond is None and A.numel_ and not A.tracked:  # one decomposition serves all
+        u, values, vh = f.linalg_svd(A, False)
+        kept = f.gt(values, f.mul(f.amax(values, -1, True), max(m, n) * float(np.finfo(A.dtype.numpy).eps)))
+        rank = f.sum(kept, -1)
+        shares = f.unsqueeze(f.where(kept, f.reciprocal(values), 0.0), -1)
+        x = f.matmul(adjoint_of(f, vh), f.mul(shares, f.matmul(adjoint_of(f, u), b)))
+    else:
+        x = f.matmul(f.linalg_pinv(A, rtol=rcond), b)
+        values = f.linalg_svdvals(A.detach())
+        rank = f.linalg_matrix_rank(A.detach(), rtol=rcond)
     known = driver in ("gelsd", "gelss")
     full = driver == "gels" or (known and all(r == n for r in np.ravel(rank.tolist())))
     left = f.sum(f.square(f.abs(f.matmul(A, x) - b)), -2) if m > n and full else values.new_zeros(0)

@@ -9,6 +9,7 @@ from ..table.registry import op
 from ._layout import check
 
 _KERNELS = {2.0: "squares", 1.0: "magnitudes", 0.0: "nonzeros", math.inf: "maxima", -math.inf: "minima"}
+_MOST = 240  # tensors of a launch: the parameters of a GPU's kernel are at most 512 numbers
 _KINDS = {math.inf: 1, -math.inf: 2}  # of `optim.norm.finish`; 0 is a sum
 
 
@@ -22,13 +23,13 @@ def _checked(call, tensors):
     return tensors
 
 
-def _by_dtype(tensors):
-    """{dtype name: tensors that have elements}."""
+def _groups(tensors):
+    """[(dtype name, tensors of a launch)] of those that have elements."""
     groups = {}
     for x in tensors:
         if x.numel_:
             groups.setdefault(x.dtype.name, []).append(x)
-    return groups
+    return [(name, all_[i : i + _MOST]) for name, all_ in groups.items() for i in range(0, len(all_), _MOST)]
 
 
 def _table(tensors):
@@ -60,15 +61,15 @@ def multi_norm(call, tensors, ord=2.0):
     if ord != ord:
         raise ValueError("`ord` of `multi_norm` must be a number or inf, got nan")
     wide = any(x.dtype.name == "float64" for x in tensors)
-    groups = {name: [x.contiguous() for x in group] for name, group in _by_dtype(tensors).items()}
-    tables = {name: _table(group) for name, group in groups.items()}
-    total = sum(units for _, units in tables.values())
+    groups = [(name, [x.contiguous() for x in group]) for name, group in _groups(tensors)]
+    tables = [(name, *_table(group)) for name, group in groups]
+    total = sum(units for *_, units in tables)
     y = call.out((), "float64" if wide else "float32")
     partial = call.empty((max(1, total),), "float64")
     if not total:
         partial.zero_()
     done = 0
-    for name, (table, units) in tables.items():
+    for name, table, units in tables:
         block = MANY(result=call.view(partial, (units,), (1,), done), number=ord, tensors=table)
         call.launch("optim.norm." + _KERNELS.get(ord, "powers"), {"T": name}, block, units, UNIT)
         done += units
@@ -80,7 +81,7 @@ def multi_norm(call, tensors, ord=2.0):
 
 def _in_place(call, tensors, kernel, number, found=None):
     """Run a kernel over all tensors; what is not contiguous goes through a copy."""
-    for name, group in _by_dtype(tensors).items():
+    for name, group in _groups(tensors):
         dense = [x.contiguous() for x in group]
         table, units = _table(dense)
         call.launch(kernel, {"T": name}, MANY(result=found, number=number, tensors=table), units, UNIT)
@@ -103,7 +104,7 @@ def _multi_scale_samples(rng):
 
 @op(ref=_multi_scale_ref, samples=_multi_scale_samples, outputs=(), gradient=None, amp="as_is")
 def multi_scale(call, tensors, factor):
-    """Multiply all tensors of a sequence by a number, in place, in one launch for each dtype.
+    """Multiply all tensors of a sequence by a number, in place, in one launch for 240 tensors of a dtype.
 
     Returns a 0-dim bool tensor: whether an element was infinite or NaN before.
     """

@@ -365,6 +365,22 @@ def _nan_to_num_samples(rng):
     yield (rng.standard_normal((3, 5)),), {}
 
 
+def _replaced(x, nan, posinf, neginf):
+    return np.where(np.isnan(x), nan, np.where(x == np.inf, posinf, np.where(x == -np.inf, neginf, x)))
+
+
+@elementwise(ref=_replaced, result="input")
+def replace_nonfinite(input, nan, posinf, neginf):
+    """`input` with `nan` for NaN, `posinf` for infinity and `neginf` for -infinity: `nan_to_num` of floats."""
+    other = m.where(input == input, m.where(input > 0.0, posinf, neginf), nan)
+    return m.where(input - input == 0.0, input, other)
+
+
+@replace_nonfinite.grad("input")
+def _(g, input):
+    return m.where(input - input == 0.0, g, 0.0)
+
+
 @composite(dtypes=ALL, ref=np.nan_to_num, samples=_nan_to_num_samples)
 def nan_to_num(f, input, nan=0.0, posinf=None, neginf=None):
     """NaN, infinity and -infinity replaced by numbers, by default 0 and the largest and smallest of the dtype."""
@@ -373,11 +389,8 @@ def nan_to_num(f, input, nan=0.0, posinf=None, neginf=None):
         return f.rearrange(input)
     most = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
     top = most.get(input.dtype.name, 1.7976931348623157e308)
-    y = f.where(f.ne(input, input), 0.0 if nan is None else nan, input)
-    if posinf is None and neginf is None:
-        return f.clamp(y, -top, top)
-    y = f.where(f.eq(input, np.inf), top if posinf is None else posinf, y)
-    return f.where(f.eq(input, -np.inf), -top if neginf is None else neginf, y)
+    posinf, neginf = top if posinf is None else posinf, -top if neginf is None else neginf
+    return f.replace_nonfinite(input, 0.0 if nan is None else nan, posinf, neginf)
 
 
 def _ldexp_samples(rng):

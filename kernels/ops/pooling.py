@@ -11,7 +11,7 @@ import numpy as np
 from ..problems.pooling import Pool
 from ..problems.reduce import Reduce
 from ..problems.window import Window
-from ..table.registry import op
+from ..table.registry import FLOATS, INTEGERS, op
 from ._layout import check, product
 from ._window import count_windows, integers, read_window
 from .reduce import mean
@@ -208,6 +208,7 @@ def _max_pool(dims):
     @_declare(
         "max_pool",
         dims,
+        dtypes=(*FLOATS, *INTEGERS),
         ref=_max_pool_ref(dims),
         samples=_samples(_distinct, _MAX_SAMPLES[dims]),
         grad_samples=_samples(_distinct, _MAX_GRAD_SAMPLES[dims]),

@@ -72,8 +72,8 @@ class Op:
     that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
     in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
     autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
-    "as_is". `complex_forms` has what a call means where a tensor is complex (`Op.on_complex`), if that is not its own
-    rule or paragraph; `gradient="convention"`: its rule keeps PyTorch's convention for complex ones by itself. Of an
+    "as_is". `kind_forms` has what a call means by the kind of its tensors (`Op.on`), where that is not its own rule or
+    paragraph; `gradient="convention"`: its rule keeps PyTorch's convention for complex ones by itself. Of an
     elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses numbers that it
     cannot compute with in an integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
@@ -95,7 +95,7 @@ class Op:
     gradient: str | None = "rule"
     grad_samples: Callable | None = None
     forms: dict[str, Callable] = field(default_factory=dict)
-    complex_forms: list[Callable] = field(default_factory=list)
+    kind_forms: dict[str, Callable] = field(default_factory=dict)
     amp: str = "as_is"
     refuses: tuple[str, ...] = ()
     check: Callable | None = None
@@ -131,19 +131,19 @@ class Op:
 
         return declare
 
-    def on_complex(self, function):
-        """Declare what a call means that has a complex tensor: `function(f, *inputs, **options)`, written with others.
+    def on(self, kinds):
+        """Declare what a call means whose first tensor is of one of the `kinds` of dtypes ("b" bool, "i" and "u"
+        integers), or that has any complex tensor ("c"): `function(f, *inputs, **options)`, written with other ops.
 
-        Without one, the op computes on complex elements by its own rule or paragraph, if `dtypes` has them, and its
-        derivative is taken to be that of a holomorphic function (docs/autograd.md).
+        Without one, the op computes on such elements by its own rule or paragraph, if `dtypes` has them; the derivative
+        of complex ones is taken to be that of a holomorphic function then (docs/autograd.md).
         """
-        self.complex_forms.append(function)
-        return function
 
-    @property
-    def complex_form(self):
-        """What `on_complex` declared, or None."""
-        return self.complex_forms[0] if self.complex_forms else None
+        def declare(function):
+            self.kind_forms.update(dict.fromkeys(kinds, function))
+            return function
+
+        return declare
 
     @property
     def scalar(self):

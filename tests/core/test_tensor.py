@@ -286,3 +286,13 @@ def test_tensors_that_outlive_the_interpreter_leave_quietly():
     code = "import builtins, infinicore as ic; builtins.kept = [ic.zeros((100,)), ic.zeros((1000, 1000))]"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_block_holds_what_it_was_taken_for():
+    """Also from 16 GiB on, where a step between size classes exceeds a C int."""
+    from infinicore.core import memory
+
+    for power in range(48):
+        for nbytes in ((1 << power) - 1, 1 << power, (1 << power) + 1, (1 << power) * 11 // 8):
+            size = memory.size_class(nbytes)
+            assert nbytes <= size and size % 256 == 0 and (nbytes <= 4096 or size <= nbytes * 5 // 4), nbytes

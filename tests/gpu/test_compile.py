@@ -33,7 +33,7 @@ def test_ptx_is_for_the_architecture_and_reads_its_block_from_the_parameters(com
     arch, folder = compiled
     for path in folder.glob("*.ptx"):
         text = path.read_text()
-        assert f".target {arch}" in text and ".visible .entry kernel(" in text
+        assert f".target {arch}" in text and f".visible .entry infinicore_{re.sub('[.-]', '_', path.stem)}(" in text
         assert re.search(r"ld\.param\.b64\s+\S+ \[(kernel_param_0|%rd\d+)", text), path.name
     add = (folder / "add-bfloat16-bfloat16-bfloat16.ptx").read_text()
     accesses = [re.findall(rf"{way}\.(?:global\.)?v4\.b32", add) for way in ("ld", "st")]

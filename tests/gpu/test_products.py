@@ -5,10 +5,10 @@ from math import prod
 
 import numpy as np
 import pytest
-from infinicore.kernels.blocks.cuda import STRIDED_COPY, WGMMA
+from infinicore.kernels.blocks.cuda import PRODUCT, STRIDED_COPY, WGMMA
 from infinicore.kernels.build import load
 from infinicore.kernels.cuda import policy
-from infinicore.kernels.cuda.gemm import wgmma
+from infinicore.kernels.cuda.gemm import fma, wgmma
 from infinicore.kernels.cuda.plans.gemm import _operand, product
 from infinicore.kernels.problems.gemm import Product
 
@@ -32,12 +32,23 @@ def planned(*args, **options):
         (((64, 96), (96, 1)), ((96, 65), (65, 1)), "bfloat16", ["copy.strided", "wgmma.nn_64"]),
         (((8, 6, 64, 64), (24576, 64, 384, 1)), ((64, 64), (1, 64)), "bfloat16", ["wgmma.nt_64"]),
         (((4, 5, 6, 8, 8), (9999, 999, 99, 8, 1)), ((8, 8), (1, 8)), "bfloat16", ["tiled.product"]),
-        (((1, 4096), (4096, 1)), ((4096, 512), (1, 4096)), "bfloat16", ["rows.product_1"]),
-        (((4, 4096), (4096, 1)), ((4096, 512), (1, 4096)), "bfloat16", ["wgmma.nt_64", "wgmma.join"]),
+        (((1, 4096), (4096, 1)), ((4096, 512), (1, 4096)), "bfloat16", ["few.product_8"]),
+        (((16, 4096), (4096, 1)), ((4096, 512), (1, 4096)), "bfloat16", ["few.product_16"]),
+        (((17, 4096), (4096, 1)), ((4096, 512), (1, 4096)), "bfloat16", ["wgmma.nt_64", "wgmma.join"]),
         (((4, 4095), (4095, 1)), ((4095, 512), (1, 4095)), "bfloat16", ["rows.product_4"]),
-        (((512, 4096), (4096, 1)), ((4096, 2), (1, 4096)), "float16", ["rows.product_2"]),
+        (((512, 4096), (4096, 1)), ((4096, 2), (1, 4096)), "float16", ["few.product_8"]),
         (((16, 4096), (4096, 1)), ((4096, 512), (1, 4096)), "float32", ["rows.product_4"]),
-        (((64, 64), (64, 1)), ((64, 64), (1, 64)), "float32", ["tiled.product"]),
+        (((64, 64), (64, 1)), ((64, 64), (1, 64)), "float32", ["fma.float32_64_64"]),
+        (
+            ((4096, 4096), (4096, 1)),
+            ((4096, 4096), (1, 4096)),
+            "float32",
+            ["copy.transpose"] * 2 + ["fma.float32_128_128"],
+        ),
+        (((4096, 512), (512, 1)), ((512, 768), (768, 1)), "float32", ["fma.float32_128_128"]),
+        (((64, 8192), (8192, 1)), ((8192, 64), (64, 1)), "float64", ["fma.float64_64_64", "wgmma.join"]),
+        (((4, 5, 6, 8, 8), (9999, 999, 99, 8, 1)), ((8, 8), (1, 8)), "float64", ["fma.float64_64_64"]),
+        (((64, 64), (64, 1)), ((64, 64), (1, 64)), "int32", ["tiled.product"]),
         (((0, 64), (64, 1)), ((64, 64), (1, 64)), "bfloat16", ["tiled.product"]),
         (((3, 0, 64, 64), (0, 4096, 64, 1)), ((64, 64), (1, 64)), "bfloat16", ["tiled.product"]),
     ],
@@ -90,12 +101,16 @@ def test_operands_that_the_copy_engine_does_not_take_are_brought_into_rows_of_wh
     assert {name for _, name, _ in operand.copy.places} == {"a", "a_rows"}
 
 
-def test_every_tile_is_taken_once(monkeypatch):
-    monkeypatch.setattr(wgmma, "load", lambda args, place: args[place])
-    monkeypatch.setattr(wgmma, "ratio", lambda x, y: x // y)
+@pytest.mark.parametrize("kernels, block", [(wgmma, WGMMA), (fma, PRODUCT)])
+def test_every_tile_is_taken_once(kernels, block, monkeypatch):
+    monkeypatch.setattr(kernels, "load", lambda args, place: args[place])
+    monkeypatch.setattr(kernels, "in_groups", wgmma.in_groups.py_func)
+    for file in {kernels, wgmma}:
+        monkeypatch.setattr(file, "ratio", lambda x, y: x // y)
     for across, down, splits, matrices in ((1, 1, 1, 1), (3, 20, 2, 2), (5, 7, 1, 3), (2, 33, 3, 1)):
-        args = {WGMMA.across: across, WGMMA.down: down, WGMMA.splits: splits}
-        tiles = [wgmma.tile_of.py_func(args, tile) for tile in range(across * down * splits * matrices)]
+        args = {block.across: across, block.splits: splits}
+        args[block.down if block is WGMMA else block.tiles] = down if block is WGMMA else down * across
+        tiles = [kernels.tile_of.py_func(args, tile) for tile in range(across * down * splits * matrices)]
         assert sorted(tiles) == list(itertools.product(range(matrices), range(splits), range(down), range(across)))
 
 

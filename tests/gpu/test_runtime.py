@@ -10,13 +10,6 @@ import infinicore as ic
 from infinicore import data
 
 
-@pytest.fixture(scope="module", autouse=True)
-def gpu(pytestconfig):
-    if pytestconfig.getoption("--device") != "cuda":
-        pytest.skip("needs a GPU: run with --device cuda")
-    return ic.device("cuda")
-
-
 def test_numbers_beside_tensors(gpu, rng):
     for shape in ((7,), (64, 33)):
         values = rng.standard_normal(shape).astype(np.float32)

@@ -1,6 +1,7 @@
 """Tokenizers, and decoding while tokens arrive."""
 
 import json
+import random
 
 import pytest
 
@@ -68,6 +69,33 @@ def test_sentencepiece(stories, text):
         if not before.endswith("\ufffd"):  # not inside a character
             assert before + "".join(stream(tokenizer, ids[cut:], ids[:cut])) == tokenizer.decode(ids)
     assert "".join(stream(tokenizer, ids[1:], ids[:1])) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
+def test_pieces_that_are_known_change_nothing(stories, byte_level, kind):
+    """Random tokens, halves of characters and special ones among them, after pieces of other texts were kept."""
+    draw, tokenizer = random.Random(3), byte_level if kind == "byte_level" else Tokenizer(stories / "tokenizer.json")
+    known = tokenizer.encode("".join(TEXTS), add_special_tokens=False)
+    for _ in range(60):
+        ids = [draw.choice((draw.randrange(len(tokenizer)), *draw.choices(known, k=3))) for _ in range(30)]
+        cut, pieces = draw.randrange(5), tokenizer.pieces(True)
+        kept = dict(pieces)
+        after = stream(tokenizer, ids[cut:], ids[:cut])
+        pieces.clear()
+        fresh = stream(tokenizer, ids[cut:], ids[:cut])
+        assert after == fresh
+        pieces.update(kept)
+    assert pieces
+
+
+def test_where_a_token_depends_on_its_neighbours_nothing_is_kept(tmp_path):
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({"a": 0, "##b": 1, "!": 2, "[UNK]": 3}, unk_token="[UNK]")
+    )
+    backend.decoder = tokenizers.decoders.WordPiece()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.pieces(True) is None and "".join(stream(tokenizer, [0, 1, 0, 2])) == tokenizer.decode([0, 1, 0, 2])
 
 
 def test_bos_follows_the_config(stories):

@@ -120,6 +120,69 @@ def test_decompositions_multiply_to_the_matrix():
     np.testing.assert_allclose((u * s.unsqueeze(-2) @ v.transpose(-1, -2)).numpy(), TALL, atol=1e-12)
 
 
+def hard(kind, *shape):
+    """Matrices on which squares overflow, vanish or are the same: what decompositions by rotations could stumble on."""
+    x = np.random.default_rng(8).standard_normal(shape)
+    return {
+        "of zeros": x * 0,
+        "of rank 1": np.ones(shape),
+        "with two columns that are one": np.concatenate([x[..., :1], x[..., :-1]], -1),
+        "of large numbers": x * 1e30,
+        "of small numbers": x * 1e-30,
+        "of columns of all sizes": x * np.logspace(0, -18, shape[-1]),
+    }[kind]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 7), (2, 9, 9)])
+@pytest.mark.parametrize(
+    "kind", ["of zeros", "of rank 1", "with two columns that are one", "of large numbers", "of small numbers",
+             "of columns of all sizes"]
+)  # fmt: skip
+def test_decompositions_of_small_matrices(kind, shape, dtype):
+    a = hard(kind, *shape).astype(dtype)
+    x, bound = ic.tensor(a), 64 * np.finfo(dtype).eps
+    size = np.abs(a).max() or 1
+
+    def is_product(*factors):
+        found = np.linalg.multi_dot(factors) if a.ndim == 2 else factors[0] @ factors[1] @ factors[-1]
+        np.testing.assert_allclose(found / size, a / size, atol=bound)
+
+    def is_orthogonal(columns):
+        np.testing.assert_allclose(
+            columns.swapaxes(-1, -2) @ columns, np.eye(columns.shape[-1]) + 0 * columns[..., :1, :1], atol=bound
+        )
+
+    for full in (False, True):
+        u, s, vh = (t.numpy() for t in ic.linalg.svd(x, full))
+        k = s.shape[-1]
+        is_product(u[..., :k] * s[..., None, :], np.eye(k, dtype=dtype), vh[..., :k, :])
+        is_orthogonal(u)
+        is_orthogonal(vh.swapaxes(-1, -2))
+        assert (np.diff(s, axis=-1) <= 0).all()
+        np.testing.assert_array_equal(s, ic.linalg.svdvals(x).numpy())
+    for mode in ("reduced", "complete"):
+        q, r = (t.numpy() for t in ic.linalg.qr(x, mode))
+        is_product(q, np.eye(q.shape[-1], dtype=dtype), r)
+        is_orthogonal(q)
+        np.testing.assert_array_equal(np.tril(r, -1), 0)
+    assert ic.linalg.matrix_rank(x).tolist() == np.linalg.matrix_rank(a).tolist()
+    if shape[-1] == shape[-2]:
+        a = a + a.swapaxes(-1, -2)
+        size = np.abs(a).max() or 1
+        w, v = (t.numpy() for t in ic.linalg.eigh(ic.tensor(np.triu(a)), "U"))
+        is_product(v * w[..., None, :], np.eye(shape[-1], dtype=dtype), v.swapaxes(-1, -2))
+        is_orthogonal(v)
+        np.testing.assert_array_equal(w, ic.linalg.eigvalsh(ic.tensor(a)).numpy())
+
+
+@pytest.mark.parametrize("name", ["svd", "svdvals", "eigh", "eigvalsh", "pinv"])
+def test_decompositions_need_finite_numbers(name):
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"`linalg_{name}` has no result for a matrix of"):
+            getattr(ic.linalg, name)(ic.full((3, 3), value))
+
+
 def test_the_least_squares_say_what_they_found():
     torch = pytest.importorskip("torch")
     a, b = TALL, np.random.default_rng(8).standard_normal((2, 5, 2))

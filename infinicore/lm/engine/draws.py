@@ -38,21 +38,24 @@ class Seen:
         self._ids = np.unique(np.asarray(prompt, np.int64))
         self._less = np.zeros(len(self._ids), np.float32)
         self._places = {token: place for place, token in enumerate(self._ids.tolist())}
-        self._own, self._last = set(), 0
+        self._own, self._last = set(), None  # place of the last token, if that has changed something
         for token in own:
             self.note(token)
 
     def note(self, token):
-        place = self._places.setdefault(token, len(self._places))
+        fresh, frequency = token not in self._own, self._params.frequency_penalty
+        self._last = None
+        if not fresh and not frequency:
+            return
+        place = self._last = self._places.setdefault(token, len(self._places))
         if place == len(self._ids):
             self._ids = np.concatenate([self._ids, np.full(max(64, place), token)])
             self._less = np.concatenate([self._less, np.zeros(max(64, place), np.float32)])
         self._ids[place] = token
-        self._less[place] += self._params.frequency_penalty
-        if token not in self._own:
+        self._less[place] += frequency
+        if fresh:
             self._own.add(token)
             self._less[place] += self._params.presence_penalty
-        self._last = place
 
     def write(self, history, bias):
         """Write all into a row of what `sample_tokens` takes by these names."""
@@ -61,8 +64,9 @@ class Seen:
         bias[:count] = -self._less[:count]
 
     def write_last(self, history, bias):
-        """Write what the last token has changed since."""
-        history[self._last], bias[self._last] = self._ids[self._last], -self._less[self._last]
+        """Write what the last token has changed since, into memoryviews of such rows."""
+        if self._last is not None:
+            history[self._last], bias[self._last] = int(self._ids[self._last]), -float(self._less[self._last])
 
     def penalize(self, row):
         """Change the logits of these tokens."""

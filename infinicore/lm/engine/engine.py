@@ -289,7 +289,7 @@ class Engine:
         """Compute a batch and take what comes of it."""
         began = time.perf_counter()
         logits, wanted, ids, place = self._runner.run(batch)
-        logprobs = {}
+        logprobs = None
         if ids is None:
             wanted = self._note_prompts(logits, wanted)
             if wanted:

@@ -43,7 +43,7 @@ class Sampler:
                 seen.write_last(history, bias)
         self._version, self._rows = version, count
         if not self._greedy:
-            self._draw(count)
+            self._draw()
         if self._penalized:
             for one in self._history:
                 one.flush()
@@ -52,6 +52,7 @@ class Sampler:
     def _place(self, wanted, count, recorded):
         """Write the parameters of `count` rows; those of no sequence take the most likely token."""
         self._greedy, self._step, self._random, self._penalized = True, 0, (), ()
+        self._now = self._numbers[:count]
         self._seeds, self._counts = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
         temperature = self._mirrors["temperature"].host
         temperature[:count] = 0
@@ -92,15 +93,15 @@ class Sampler:
                 penalty[row] = sequence.draws.params.repetition_penalty
                 seen.write(history[row], bias[row])
                 self._written.append(row)
-                self._penalized.append((seen, history[row], bias[row]))
+                self._penalized.append((seen, memoryview(history[row]), memoryview(bias[row])))
 
-    def _draw(self, count):
+    def _draw(self):
         """Write the random numbers of this step."""
         place = self._step % _AHEAD
         if place == 0:
             ahead = np.arange(self._step, self._step + _AHEAD, dtype=np.uint64)[:, None]
-            self._random = memoryview(uniforms(self._seeds, self._counts + ahead).ravel())
-        self._numbers[:count] = self._random[place * count : place * count + count]
+            self._random = list(map(memoryview, uniforms(self._seeds, self._counts + ahead)))
+        self._now[:] = self._random[place]
         self._mirrors["random_val"].flush()
 
     def launch(self, logits, out=None, longest=None):

@@ -1,7 +1,10 @@
-"""What stands in front of all routes: API keys, sizes of bodies, and clients that are too slow to send theirs."""
+"""What stands in front of all routes: API keys, sizes of bodies, clients that are too slow to send theirs, and the name
+of each request."""
 
 import asyncio
 import hmac
+import re
+import uuid
 
 from .errors import APIError
 from .http import error_response
@@ -12,7 +15,8 @@ OPEN = frozenset({"/", "/health", "/v1/health", "/ping"})  # without a key: the 
 class Guard:
     """ASGI middleware. With `api_keys`, a request needs one of them as `Authorization: Bearer KEY`.
 
-    A body has at most `max_body` bytes and comes within `body_seconds`.
+    A body has at most `max_body` bytes and comes within `body_seconds`. Each answer has an `X-Request-Id`: that of the
+    request, if it is up to 128 visible characters, else a new one.
     """
 
     def __init__(self, app, *, api_keys=(), max_body=16 << 20, body_seconds=60.0):
@@ -24,8 +28,9 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return  # a websocket: nothing here speaks it
+        headers = dict(scope["headers"])
+        send = _named(send, headers.get(b"x-request-id", b""))
         try:
-            headers = dict(scope["headers"])
             self._check_key(scope, headers)
             declared = headers.get(b"content-length", b"0")
             if not declared.isdigit() or int(declared) > self._max_body:
@@ -69,3 +74,15 @@ class Guard:
             return message
 
         return limited
+
+
+def _named(send, given):
+    """`send`, with the header `X-Request-Id` in front of an answer."""
+    name = given if re.fullmatch(rb"[!-~]{1,128}", given) else uuid.uuid4().hex.encode()
+
+    async def named(message):
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
+        await send(message)
+
+    return named

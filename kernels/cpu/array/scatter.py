@@ -89,11 +89,24 @@ def elements(args, lo, hi, move, T, V, I):
             v_at += digit * load(args, ELEMENTS.dims + 3 * num_dims + d)
         k_last = min(count, k_first + k_step)
         if length == 1:
-            for k in range(k_first, k_last):
+            k = k_first
+            while k + 4 <= k_last:  # one check for four, whose loads do not wait for each other
+                i, j = i_at + k * i_k, v_at + k * v_k
+                a, b = I64(load(index, i)), I64(load(index, i + i_k))
+                c, d = I64(load(index, i + 2 * i_k)), I64(load(index, i + 3 * i_k))
+                if (a | b | c | d) < 0 or max(max(a, b), max(c, d)) >= bound:
+                    return OUT_OF_RANGE
+                move(t, t_at + a * t_k, v, j)
+                move(t, t_at + b * t_k, v, j + v_k)
+                move(t, t_at + c * t_k, v, j + 2 * v_k)
+                move(t, t_at + d * t_k, v, j + 3 * v_k)
+                k += 4
+            while k < k_last:
                 at = I64(load(index, i_at + k * i_k))
                 if at < 0 or at >= bound:
                     return OUT_OF_RANGE
                 move(t, t_at + at * t_k, v, v_at + k * v_k)
+                k += 1
             continue
         for k in range(k_first, k_last):
             for j in range(j_first, min(length, j_first + j_step)):

@@ -3,11 +3,11 @@
 from numba import types
 
 from ...blocks.linalg import CHOLESKY, DETERMINANTS, EXCHANGED, LU, OUT_OF_RANGE, SINGULAR, STEPS, TRIANGULAR
-from ...build import isa, jit
+from ...build import jit
 from ...lang.simd import fill, lane, load, muladd, ptr, store, vload_first, vsqrt, vstore_first
 from ...lang.vmath import log
+from .rows import LANES, exchange
 
-LANES = isa.lanes()
 PAIR = 2 * LANES
 I32 = types.int32
 
@@ -41,15 +41,6 @@ def solve_triangular(args, lo, hi, T):
                 found = found / load(a, row * size + row)
             vstore_first(x, row * columns, found, left)
     return 0
-
-
-@jit.inline
-def exchange(x, y, size):
-    """Exchange two rows."""
-    for i in range(0, size, LANES):
-        a, b = vload_first(x, i, LANES, size - i), vload_first(y, i, LANES, size - i)
-        vstore_first(x, i, b, size - i)
-        vstore_first(y, i, a, size - i)
 
 
 @jit.inline

@@ -86,7 +86,7 @@ def add(total, v, order):
 
 @jit.inline
 def add_one(total, v, order):
-    return total + select(v != 0.0, fill(1.0, F64, WIDE), fill(0.0, F64, WIDE))
+    return select(v != 0.0, total + 1.0, total)
 
 
 @jit.inline

@@ -40,21 +40,8 @@ F64, I64, F32 = types.float64, types.int64, types.float32
 WIDE = 4 * LANES if LANES == 16 else 2 * LANES
 
 
-def _updater(lanes):
-    """`update` for that many elements at a time."""
-
-    @jit.inline
-    def get(x, i, left, T):
-        if left >= lanes:
-            return convert(vload(x, i, lanes), T)
-        return convert(vload_first(x, i, lanes, left), T)
-
-    @jit.inline
-    def put(x, i, left, v, T):
-        if left >= lanes:
-            vstore(x, i, convert(v, T))
-        else:
-            vstore_first(x, i, convert(v, T), left)
+def updater(lanes, get, put):
+    """`update` for that many elements at a time, which `get` reads and `put` writes."""
 
     @jit.inline
     def update(rule, numbers, places, i, left, factor, W, C, G, S):
@@ -84,6 +71,23 @@ def _updater(lanes):
             put(ptr(third, S), i, left, w, S)
 
     return update
+
+
+def _updater(lanes):
+    @jit.inline
+    def get(x, i, left, T):
+        if left >= lanes:
+            return convert(vload(x, i, lanes), T)
+        return convert(vload_first(x, i, lanes, left), T)
+
+    @jit.inline
+    def put(x, i, left, v, T):
+        if left >= lanes:
+            vstore(x, i, convert(v, T))
+        else:
+            vstore_first(x, i, convert(v, T), left)
+
+    return updater(lanes, get, put)
 
 
 update_wide, update_one = _updater(WIDE), _updater(LANES)

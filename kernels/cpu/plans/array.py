@@ -29,15 +29,25 @@ def _columns(dims, width):
     return [d[k] for k in range(width) for d in dims]
 
 
+def _loop_of(dims):
+    """Which dim is the inner loop where the last one is short: the innermost that is not, else the longest.
+
+    Not simply the longest: windows [1024, 511, 4] of a matrix would be written column by column, in 11 and not 0.8 ms.
+    """
+    long = [d for d, (size, *_) in enumerate(dims) if size >= sizes.SHORT]
+    return long[-1] if long else max(range(len(dims)), key=lambda d: dims[d][0])
+
+
 def copy(problem, threads):
     """Rows by rows, by falling stride in y; two dims of swapped strides in tiles, in registers."""
     shape, y_strides, x_strides, itemsize = problem
     order = sorted(range(len(shape)), key=lambda d: -abs(y_strides[d]))
     dims = merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
     if dims[-1][0] < sizes.SHORT:  # loops of a few elements cost more than large steps
-        dims.append(dims.pop(max(range(len(dims)), key=lambda d: dims[d][0])))
+        dims.append(dims.pop(_loop_of(dims)))
     size, y_stride, x_stride = dims.pop()
-    turned = [d for d in dims if d[2] == 1 and d[0] >= 8] if y_stride == 1 and x_stride != 1 and size >= 8 else None
+    turned = y_stride == 1 and x_stride not in (0, 1) and size >= 8  # rows of one value are filled
+    turned = [d for d in dims if d[2] == 1 and d[0] >= 8] if turned else None
     if turned:
         dims.remove(turned[0])
         other, other_y_stride, other_x_stride = turned[0]

@@ -9,13 +9,19 @@ from .. import policy
 
 def forward(problem, threads):
     """Where there is no work for two threads, the launch over the rows reduces their losses as well."""
-    p, nothing = problem, None
+    p = problem
+    size = p.classes if p.kernel == "cross_entropy" else 0  # the likelihood reads one
+    n, grain = policy.split(f"loss.classes.{p.kernel}", p.rows, size)
+    return launches(p, n, grain, 0 < p.rows < 2 * grain)
+
+
+def launches(p, n, grain, together):
+    """The plan of n items; `together`: one launch for the rows and for reducing their losses."""
+    nothing, name = None, f"loss.classes.{p.kernel}"
     compute = "float64" if p.dtype == "float64" else "float32"
     size = 8 if compute == "float64" else 4
-    name = f"loss.classes.{p.kernel}"
-    n, grain = policy.split(name, p.rows, p.classes if p.kernel == "cross_entropy" else 0)  # the likelihood reads one
     reduces = p.reduction != "none"
-    alone = reduces and 0 < p.rows < 2 * grain
+    alone = reduces and together
     types = {"T": p.dtype, "C": compute, "I": "int64" if p.soft else p.target}
     ending = {"rows": p.rows, "mean": int(p.reduction == "mean"), "ignored": p.ignored}
     ends_at = {"divisor": ("statistics", p.rows * 2 * size)}

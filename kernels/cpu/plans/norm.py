@@ -34,11 +34,16 @@ def backward(problem, threads):
     return Plan((first, join(compute, parts, wanted, size, chunks, size)), (("partial", len(wanted) * step),))
 
 
-def join(compute, parts, results, step, chunks, columns):
-    """The launch that adds up the sums of chunks: `parts` and the dtypes of `results` by name, "dw" and "db"."""
+def joined(compute, parts, results):
+    """(where a launch that joins chunks has its operands, its types)."""
     at = {"first_w": parts.get("dw"), "first_b": parts.get("db")}
     at |= {"w": ("dw", 0) if "dw" in results else None, "b": ("db", 0) if "db" in results else None}
-    types = {"C": compute, "W": results.get("dw", compute), "B": results.get("db", compute)}
+    return at, {"C": compute, "W": results.get("dw", compute), "B": results.get("db", compute)}
+
+
+def join(compute, parts, results, step, chunks, columns):
+    """The launch that adds up the sums of chunks: `parts` and the dtypes of `results` by name, "dw" and "db"."""
+    at, types = joined(compute, parts, results)
     n, grain = policy.split("reduce.chunks.join", columns, chunks * len(results))
     numbers = {"step": step, "chunks": chunks, "columns": columns}
     return launch(kernel("reduce.chunks.join", **types), JOIN, n, grain, at, **numbers)

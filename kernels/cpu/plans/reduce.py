@@ -141,13 +141,18 @@ def scan(problem, threads):
     return Plan((launch(address, SCAN, n, max(1, _SCAN // (p.size * width)), at, **numbers, columns=p.columns),))
 
 
+def sort_keys(problem):
+    """(types, numbers) by which kernels make the keys of a `Sort`."""
+    kind = 2 if problem.dtype in _INFINITY else 0 if problem.dtype[0] in "ub" else 1
+    numbers = {"infinity": _INFINITY.get(problem.dtype, 0), "mask": -1 if problem.descending else 0}
+    return {"E": f"uint{8 * _bytes(problem.dtype)}", "KIND": kind}, numbers
+
+
 def sort(problem, threads):
     """A few of many elements by a list of the best, else all of them sorted, in a share of the rows for each thread."""
     p, size = problem, _bytes(problem.dtype)
-    floating = p.dtype in _INFINITY
-    types = {"E": f"uint{8 * size}", "KIND": 2 if floating else 0 if p.dtype[0] in "ub" else 1}
-    numbers = {"stride": p.stride, "rows": p.rows, "size": p.size, "wanted": p.wanted, "digits": size}
-    numbers |= {"infinity": _INFINITY.get(p.dtype, 0), "mask": -1 if p.descending else 0}
+    types, numbers = sort_keys(p)
+    numbers |= {"stride": p.stride, "rows": p.rows, "size": p.size, "wanted": p.wanted, "digits": size}
     at = {} if p.values else {"values": None}
     if p.values and p.wanted <= LIST and p.wanted * 4 <= p.size:
         at["workspace"] = None
@@ -162,7 +167,11 @@ def sort(problem, threads):
 def sample(problem, threads):
     """A share of the rows for each thread."""
     p = problem
-    slots = max(1, min(threads, p.rows)) if p.rows * p.size >= _SAMPLE else 1
+    return sample_in(p, max(1, min(threads, p.rows)) if p.rows * p.size >= _SAMPLE else 1)
+
+
+def sample_in(p, slots):
+    """Shares of the rows in so many slots of a workspace."""
     numbers = {"stride": p.stride, "rows": p.rows, "size": p.size, "slots": slots}
     numbers |= {"history_stride": p.history_stride, "history_length": p.history_length, "bias_stride": p.bias_stride}
     one = launch(kernel("reduce.sample.sample_tokens"), SAMPLE, slots, 1, **numbers)

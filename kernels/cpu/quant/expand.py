@@ -10,7 +10,8 @@ from numba.extending import intrinsic
 
 from ...blocks.quant import PANELS, PRODUCT, REORDER, VALUES
 from ...build import jit
-from ...lang.lowp import bfloat16, narrow
+from ...lang.convert import narrow
+from ...lang.lowp import bfloat16
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import convert, load, ptr, stack, store, vload, vstore, vstore_first
 from ..gemm.blocking import LANES, ROWS, SHORT_ROWS, VECTORS

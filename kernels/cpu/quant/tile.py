@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ...build import isa
-from ...lang import lowp
+from ...lang import convert, lowp
 from ...lang.vector import I8, I32, I64, call_llvm, literal_of, splat
 from ..gemm.blocking import LANES
 from ..gemm.microkernel import HAS_FMA, prefetch_line, read, sum_loop, write
@@ -314,7 +314,7 @@ def unit_floats(builder, form, base):
             bits = builder.lshr(quad, _everywhere(INTS, 8 * byte)) if byte else quad
             if form.float8 is not None:
                 small = builder.trunc(bits, ir.VectorType(I8, LANES))
-                yield 4 * i + byte, lowp.widen(builder, getattr(lowp, form.float8), small)
+                yield 4 * i + byte, convert.widen(builder, getattr(lowp, form.float8), small)
                 continue
             value = builder.and_(bits, _everywhere(INTS, 255)) if byte < 3 else bits
             yield 4 * i + byte, builder.sitofp(builder.sub(value, _everywhere(INTS, form.zero)), FLOATS)

@@ -2,11 +2,13 @@
 
 from numba import types
 
+from ...blocks.array import JOINED, PIECE
 from ...blocks.cuda import COPY, STRIDED_COPY, TRANSPOSE
 from ...build import jit
-from ...lang.ptx import barrier, shared, thread
+from ...lang.ptx import barrier, block, blocks, shared, thread, threads
 from ...lang.simd import fill, load, ptr, store
-from ..block import read, write
+from ..block import read, vector, write
+from ..block import width as row_width
 from ..plans.array import TILE
 
 U64, I64 = types.uint64, types.int64
@@ -71,4 +73,34 @@ def transpose(args, lo, hi, E):
         if row + k < rows and column + i < columns:
             store(y, (row + k) * load(args, TRANSPOSE.y_stride) + column + i, load(memory, k * (TILE + 1) + i))
     barrier()
+    return 0
+
+
+@jit.inline
+def joined(args, lo, hi, E):
+    """Rows that consist of pieces, one from each of several contiguous sources: 16 bytes of the result for a thread."""
+    y, total, width = ptr(load(args, JOINED.y), E), load(args, JOINED.numel), load(args, JOINED.width)
+    lanes, like = row_width(y), vector(y, 0)
+    for at in range((block() * threads() + thread()) * lanes, total, blocks() * threads() * lanes):
+        row = at // width
+        column, piece = at - row * width, args + JOINED.pieces
+        while load(piece, PIECE.start) + load(piece, PIECE.length) <= column:
+            piece = piece + PIECE.WIDTH
+        length, within = load(piece, PIECE.length), column - load(piece, PIECE.start)
+        column -= within
+        x = ptr(load(piece, PIECE.x), E) + row * length
+        if within + lanes <= length:
+            write(y, at, read(x, within, lanes, like), lanes)
+        else:  # the end of a piece lies within
+            for i in range(at, min(total, at + lanes)):
+                if within == length:
+                    column, piece = column + length, piece + PIECE.WIDTH
+                    if column == width:
+                        row, column, piece = row + 1, 0, args + JOINED.pieces
+                    while load(piece, PIECE.length) == 0:
+                        piece = piece + PIECE.WIDTH
+                    length, within = load(piece, PIECE.length), 0
+                    x = ptr(load(piece, PIECE.x), E) + row * length
+                store(y, i, load(x, within))
+                within += 1
     return 0

@@ -14,7 +14,7 @@ from ...lang.by_type import by_type
 from ...lang.ptx import WARP, barrier, from_lane, shared, thread, threads
 from ...lang.simd import bitcast, fill, lane, load, ptr, store
 from ...lang.vmath import exp
-from ..block import block_max, block_sum
+from ..block import block_max, block_min, block_sum
 
 I64, F32, F64 = types.int64, types.float32, types.float64
 KEYS = 128  # threads of a block, and keys that they take at a time
@@ -83,13 +83,19 @@ def owner(args, token):
         seq = token // max(1, load(args, ATTENTION.q_len))
         _, q_len, kv_start, kv_len, status = sequence(args, seq)
         return seq, seq * q_len, q_len, kv_start, kv_len, status
-    for seq in range(load(args, ATTENTION.num_seqs) + 1):
-        q_start, q_len, kv_start, kv_len, status = sequence(args, seq)
+    count = load(args, ATTENTION.num_seqs)
+    found, wrong = count + 1, 0
+    for seq in range(thread(), count + 1, threads()):  # by the threads side by side
+        q_start, q_len, _, _, status = sequence(args, seq)
         if status != 0:
-            return 0, 0, 0, 0, 0, status
-        if q_start <= token < q_start + q_len:
-            return seq, q_start, q_len, kv_start, kv_len, 0
-    return 0, token, 0, 0, 0, 0
+            wrong = status
+        elif q_start <= token < q_start + q_len:
+            found = seq
+    found, wrong = block_min(found), -block_min(-wrong)
+    if wrong != 0 or found > count:
+        return 0, token, 0, 0, 0, wrong
+    q_start, q_len, kv_start, kv_len, status = sequence(args, found)
+    return found, q_start, q_len, kv_start, kv_len, status
 
 
 @jit.inline

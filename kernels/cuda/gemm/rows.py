@@ -45,11 +45,8 @@ def keep(memory, place, sums):
 
 
 @jit.inline
-def finish(args, memory, row, token, place, T, R, ACT):
-    """The epilogue of one element of the result, whose sums of the warps are at a place of shared memory."""
-    total = F32(0)
-    for warp in range(WARPS):
-        total += load(memory, place * WARPS + warp)
+def finish(args, total, row, token, T, R, ACT):
+    """The epilogue of one element of the result."""
     value = fill(total * F32(bitcast(load(args, ROWS.alpha), F64)), F32, 1)
     if load(args, ROWS.bias) != 0:
         at = token if load(args, ROWS.bias_of_tokens) != 0 else row
@@ -108,7 +105,10 @@ def _product(tokens):
         barrier()
         at, token = row + (thread() & 1), first + (thread() >> 1)
         if thread() < 2 * tokens and at < load(args, ROWS.rows) and token <= last:
-            finish(args, memory, at, token, thread(), T, R, ACT)
+            total = F32(0)
+            for warp in range(WARPS):
+                total += load(memory, thread() * WARPS + warp)
+            finish(args, total, at, token, T, R, ACT)
         return 0
 
     return product

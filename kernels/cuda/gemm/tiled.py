@@ -20,10 +20,9 @@ from ...lang.simd import (
     ptr,
     store,
     vload_aligned,
-    vload_first,
-    vstore_first,
 )
 from ...lang.vector import is_float
+from ..block import read, write
 
 TILE, DEPTH, ROW = 64, 16, 68  # rows of shared memory end in 16 bytes of nothing, so that columns meet other banks
 BYTES = DEPTH * ROW * 8
@@ -79,17 +78,17 @@ def bring(memory, x, first, rows, start, k, stride, k_stride):
 
 @jit.inline
 def finish(args, sums, row, column, in_c, T, R, A, ACT):
-    """A row of four columns of c, if it is in the matrix."""
+    """Some columns of a row of c, if they are in the matrix."""
     rows, columns = load(args, PRODUCT.rows), load(args, PRODUCT.columns)
     if row < rows and column < columns:
         at, left = in_c + row * columns + column, columns - column
         value = sums * factor(load(args, PRODUCT.alpha), A)
         if load(args, PRODUCT.bias) != 0:
-            value = value + convert(vload_first(ptr(load(args, PRODUCT.bias), T), column, 4, left), A)
+            value = value + convert(read(ptr(load(args, PRODUCT.bias), T), column, left, value), A)
         value = activate(value, ACT)
         if load(args, PRODUCT.residual) != 0:
-            value = value + convert(vload_first(ptr(load(args, PRODUCT.residual), R), at, 4, left), A)
-        vstore_first(ptr(load(args, PRODUCT.c), R), at, convert(value, R), left)
+            value = value + convert(read(ptr(load(args, PRODUCT.residual), R), at, left, value), A)
+        write(ptr(load(args, PRODUCT.c), R), at, convert(value, R), left)
 
 
 @jit.inline

@@ -64,18 +64,24 @@ def ratio(x, y):
 
 
 @jit.inline
+def in_groups(tile, across, down):
+    """(row, column) of a tile of a matrix, which has `down` x `across`."""
+    group = ratio(tile, GROUP * across)
+    rows = min(down - GROUP * group, GROUP)
+    rest = tile - group * GROUP * across
+    column = ratio(rest, rows)
+    return GROUP * group + rest - column * rows, column
+
+
+@jit.inline
 def tile_of(args, tile):
     """(number in the batch, part of k, tile row, tile column) of a tile."""
     # counted in rows of tiles of a cluster, which are the same for its blocks
     across, down = load(args, WGMMA.across), load(args, WGMMA.down)
     whole = ratio(tile, across * down)
-    rest = tile - whole * across * down
-    group = ratio(rest, GROUP * across)
-    rows = min(down - GROUP * group, GROUP)
-    rest -= group * GROUP * across
-    column = ratio(rest, rows)
+    row, column = in_groups(tile - whole * across * down, across, down)
     matrix = ratio(whole, load(args, WGMMA.splits))
-    return matrix, whole - matrix * load(args, WGMMA.splits), GROUP * group + rest - column * rows, column
+    return matrix, whole - matrix * load(args, WGMMA.splits), row, column
 
 
 @jit.inline
@@ -312,18 +318,18 @@ tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in STAGES)
 
 
 @jit.inline
-def join(args, lo, hi, T, R, ACT):
+def join(args, lo, hi, T, R, A, ACT):
     """The sum of the parts of k, and the epilogue: four columns of a row of c."""
-    columns, parts = load(args, JOIN.columns), ptr(load(args, JOIN.parts), F32)
+    columns, parts = load(args, JOIN.columns), ptr(load(args, JOIN.parts), A)
     quads = (columns + 3) // 4
-    alpha = F32(bitcast(load(args, JOIN.alpha), F64))
+    alpha = A(bitcast(load(args, JOIN.alpha), F64))
     for item in range(lo, hi):
         row = item // quads
         column = (item - row * quads) * 4
         left, splits = columns - column, load(args, JOIN.splits)
         matrix = row // load(args, JOIN.rows)
         start = ((matrix * splits - matrix) * load(args, JOIN.rows) + row) * columns + column
-        value = fill(0.0, F32, 4)
+        value = fill(0.0, A, 4)
         for i in range(splits):
             value = value + read(parts, start + i * load(args, JOIN.rows) * columns, left, value)
         value = value * alpha

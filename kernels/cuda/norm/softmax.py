@@ -1,41 +1,44 @@
-"""Softmax over contiguous rows and with a causal mask: a row for a block, in three passes over the first-level cache.
+"""Softmax over contiguous rows and with a causal mask: a short row for a warp, a longer one for a block.
 
-A row whose maximum is NaN or infinite is all NaN, as in PyTorch. Exponentials are made again rather than kept.
+The row is read once for its maximum and its sum of exponentials, which are scaled where the maximum grows, and again
+for the result. A row whose maximum is NaN or infinite is all NaN, as in PyTorch.
 """
 
 from ...blocks.softmax import LOGSUMEXP, ROWS
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.ptx import thread, threads
-from ...lang.simd import fill, lane, load, ptr, reduce_add, reduce_max, select, store
+from ...lang.simd import fill, lane, load, ptr, reduce_add, reduce_max, reduce_or, select, store
 from ...lang.vmath import exp, log
-from ..block import block_max, block_sum, places, read, vector, width, write
+from ..block import fold_row, places, read, share_rows, team_max, team_sum, vector, width, write
 
 INF, NAN = float("inf"), float("nan")
 
 
 @jit.inline
-def row_max(x, size):
-    """Maximum of `size` contiguous elements; NaN if one is, -inf if there are none."""
-    best, lanes = vector(x, -INF), places(x)
-    for i in range(thread() * width(x), size, threads() * width(x)):
-        best = larger(best, select(lanes < size - i, read(x, i, size - i, best), -INF))
-    return block_max(reduce_max(best))
+def add_exponentials(state, v, left):
+    """The state is (sums of exponentials, the largest so far, numbers of lanes)."""
+    total, top, lanes = state
+    v = select(lanes < left, v, -INF)
+    best = reduce_max(v)
+    if best > top:
+        total = total * exp_of(top - best)
+        top = best
+    if top > -INF or reduce_or(v != v):  # a row may begin with many -inf
+        total = total + exp(v - top)
+    return total, top, lanes
 
 
 @jit.inline
-def larger(a, b):
-    """The larger of two, lane by lane; NaN if one is."""
-    return select((a > b) | (a != a), a, b)
-
-
-@jit.inline
-def sum_of_exp(x, size, top):
-    """sum(exp(x - top)) over `size` contiguous elements."""
-    total, lanes = vector(x, 0.0), places(x)
-    for i in range(thread() * width(x), size, threads() * width(x)):
-        total = total + select(lanes < size - i, exp(read(x, i, size - i, total) - top), 0.0)
-    return block_sum(reduce_add(total))
+def row_statistics(x, size, team):
+    """(the largest x[i], the sum of exp(x - largest)) of a row; the sum is NaN where the largest is not finite."""
+    nothing = vector(x, 0.0)
+    state = nothing, reduce_max(vector(x, -INF)), places(x)
+    total, top, _ = fold_row(x, size, team, state, add_exponentials, nothing)
+    shift, own = team_max(top, team), reduce_add(total)
+    if top > -INF:
+        own *= exp_of(top - shift)
+    whole = team_sum(own, team)
+    return shift, (whole if -INF < shift < INF else whole * NAN)
 
 
 @by_type
@@ -43,6 +46,13 @@ def log_of(value):
     """log of a number."""
     dtype = value
     return lambda value: lane(log(fill(value, dtype, 1)), 0)
+
+
+@by_type
+def exp_of(value):
+    """exp of a number."""
+    dtype = value
+    return lambda value: lane(exp(fill(value, dtype, 1)), 0)
 
 
 @jit.inline
@@ -53,16 +63,17 @@ def valid_length(row, size, period):
 
 @jit.inline
 def softmax(args, lo, hi, T):
-    """Row `lo`."""
+    """All rows."""
     size, period = load(args, ROWS.size), load(args, ROWS.period)
-    x, y = ptr(load(args, ROWS.x), T) + lo * load(args, ROWS.stride), ptr(load(args, ROWS.y), T) + lo * size
-    valid, like, lanes = valid_length(lo, size, period), vector(x, 0.0), places(x)
-    top = row_max(x, valid)
-    total = sum_of_exp(x, valid, top)
-    scale = 1.0 / total if -INF < top < INF else NAN
-    for i in range(thread() * width(x), size, threads() * width(x)):
-        v = exp(read(x, i, size - i, like) - top) * scale
-        write(y, i, select(lanes < valid - i, v, 0.0), size - i)
+    first, step, team = share_rows(ptr(load(args, ROWS.x), T), size)
+    for row in range(first, hi, step):
+        x, y = ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), ptr(load(args, ROWS.y), T) + row * size
+        valid, like, lanes = valid_length(row, size, period), vector(x, 0.0), places(x)
+        top, total = row_statistics(x, valid, team)
+        scale = 1.0 / total
+        for i in range(team[0] * width(x), size, team[1] * width(x)):
+            v = exp(read(x, i, size - i, like) - top) * scale
+            write(y, i, select(lanes < valid - i, v, 0.0), size - i)
     return 0
 
 
@@ -71,24 +82,27 @@ softmax_narrow = softmax
 
 @jit.inline
 def log_softmax(args, lo, hi, T, C):
-    """Row `lo`."""
+    """All rows."""
     size = load(args, ROWS.size)
-    x, y = ptr(load(args, ROWS.x), T) + lo * load(args, ROWS.stride), ptr(load(args, ROWS.y), T) + lo * size
-    like, top = vector(x, 0.0), row_max(x, size)
-    total = sum_of_exp(x, size, top)
-    shift = log_of(total) if -INF < top < INF else C(NAN)
-    for i in range(thread() * width(x), size, threads() * width(x)):
-        write(y, i, read(x, i, size - i, like) - top - shift, size - i)
+    first, step, team = share_rows(ptr(load(args, ROWS.x), T), size)
+    for row in range(first, hi, step):
+        x, y = ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), ptr(load(args, ROWS.y), T) + row * size
+        like = vector(x, 0.0)
+        top, total = row_statistics(x, size, team)
+        shift = log_of(total)
+        for i in range(team[0] * width(x), size, team[1] * width(x)):
+            write(y, i, read(x, i, size - i, like) - top - shift, size - i)
     return 0
 
 
 @jit.inline
 def logsumexp(args, lo, hi, T):
-    """Row `lo`: the maximum itself where it is infinite."""
+    """All rows: the maximum itself where it is infinite."""
     size = load(args, LOGSUMEXP.size)
-    x = ptr(load(args, LOGSUMEXP.x), T) + lo * load(args, LOGSUMEXP.stride)
-    top = row_max(x, size)
-    total = sum_of_exp(x, size, top)
-    if thread() == 0:
-        store(ptr(load(args, LOGSUMEXP.y), T), lo, top + log_of(total) if -INF < top < INF else top)
+    first, step, team = share_rows(ptr(load(args, LOGSUMEXP.x), T), size)
+    for row in range(first, hi, step):
+        x = ptr(load(args, LOGSUMEXP.x), T) + row * load(args, LOGSUMEXP.stride)
+        top, total = row_statistics(x, size, team)
+        if team[0] == 0:
+            store(ptr(load(args, LOGSUMEXP.y), T), row, top + log_of(total) if -INF < top < INF else top)
     return 0

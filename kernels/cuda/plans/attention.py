@@ -1,7 +1,7 @@
 """Attention: tiles on the matrix units of Hopper for 16-bit floats, else a block for each query row and head."""
 
 from ...blocks.attention import ATTENTION, GRAD
-from ...blocks.cuda import FLASH, FLASH_GRAD
+from ...blocks.cuda import DECODE, FLASH, FLASH_GRAD
 from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
@@ -9,6 +9,8 @@ from ...problems.attention import Attention, AttentionBackward, AttentionForward
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
+WARPS, MOST_SLOTS, PARTS = 4, 64, 6  # of a block of `cuda/attention/decode.py`; parts of keys; blocks worth having
+MOST_TOKENS = 4  # of a sequence, on average, that are attended to one by one
 GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
 
 
@@ -26,13 +28,46 @@ def attention(problem):
     """One launch over the tokens and heads of all sequences."""
     p = problem
     _check(p)
+    tokens = p.q_len if p.starts is not None else p.num_seqs * p.q_len
+    if _is_decode(p, tokens):
+        return _decode(p, tokens)
     if _fits_matrix_units(p):
         return _on_matrix_units(p)
-    tokens = p.q_len if p.starts is not None else p.num_seqs * p.q_len
     size = {"int8": 1, "float32": 4, "float64": 8}.get(p.cache, 2)
     attend = kernel("attention.rows.attend", T=p.dtype, C=p.cache, A=_sums(p.dtype), C_BYTES=size)
     at, numbers = numbers_of(p)
     return Plan((launch(attend, ATTENTION, tokens * p.heads, 1, at, **numbers),))
+
+
+def _step(p):
+    """How many keys a warp of `cuda/attention/decode.py` has on its way; 0 where its lanes cannot hold one."""
+    lanes = p.size_qk * {"float32": 4}.get(p.dtype, 2) // 16
+    fits = p.size_qk == p.size_v and p.size_qk % 4 == 0 and lanes in (1, 2, 4, 8, 16, 32)
+    return 4 * 32 // lanes if fits else 0
+
+
+def _is_decode(p, tokens):
+    """Whether sequences have so few query tokens each that what counts is to read the keys."""
+    step = _step(p) if p.dtype != "float64" and p.cache == p.dtype and p.slopes is None and p.scales is None else 0
+    few = 0 < tokens <= MOST_TOKENS * p.num_seqs and min(p.size_qk, p.blocks, p.block_size) > 0
+    return bool(step and few and (p.table is None or p.block_size % step == 0))
+
+
+def _decode(p, tokens):
+    """One launch over parts of the keys, as many as keep a GPU busy, and one that joins them."""
+    group, room = p.heads // p.kv_heads, p.block_size * (1 if p.table is None else p.table[3])
+    wanted = -(-PARTS * elsewhere().multiprocessors // (tokens * p.kv_heads))
+    slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * _step(p))))
+    parts, rows = -(-slots // WARPS), tokens * p.heads
+    at, numbers = numbers_of(p, scratch=slots > 1)
+    numbers |= {"parts": parts, "slots": slots, "stats": rows * slots * p.size_v, "heads": p.heads}
+    types = {"T": p.dtype, "SIZE": p.size_v}
+    attend = kernel("attention.decode.attend", **types, HEADS=min(group, 2) if group < 3 else 4)
+    first = launch(attend, DECODE, tokens * p.kv_heads * parts, 1, at, **numbers)
+    if slots == 1:
+        return Plan((first,))
+    second = launch(kernel("attention.decode.join", **types), DECODE, rows, 1, at, **numbers)
+    return Plan((first, second), (("scratch", 4 * rows * slots * (p.size_v + 2)),))
 
 
 def _fits_matrix_units(p):

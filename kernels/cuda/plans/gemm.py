@@ -6,26 +6,48 @@ from typing import NamedTuple
 from ...blocks import float_bits
 from ...blocks.cuda import JOIN, PANELS, PRODUCT, WGMMA
 from ...blocks.cuda import ROWS as FEW_ROWS
+from ...blocks.gemm import ACTIVATION_GRAD
 from ...build.load import elsewhere, kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.gemm import PackWeight, Product
+from ...problems.gemm import ActivationGrad, PackWeight, Product
+from ..policy import shape as shape_of
 from .array import copy
+from .norm import join
 
 TILE = 64
 ROWS, DEPTH = 128, 64  # of a tile of the matrix units, and of k at a time
-CLUSTER = {256: 2, 128: 1, 64: 1}  # tiles below one another that share what they read of b
-# Columns of their tiles, and the time of a step of 64 of k, in that of the widest one, which reads least for a product.
-STEPS = {256: 1.0, 128: 0.56, 64: 0.36}
+
+
+class _Tiles(NamedTuple):
+    """Tiles of c that a kernel has: `blocks` for `rows` x `columns`; `resident` of them fit into a multiprocessor.
+
+    `step` is the time of a step of k then, in that of the widest tile of 16-bit floats on matrix units (0.56 us).
+    """
+
+    rows: int
+    columns: int
+    step: float
+    blocks: int = 1
+    resident: int = 1
+
+
+UNITS = (_Tiles(2 * ROWS, 256, 1.0, 2), _Tiles(ROWS, 128, 0.56), _Tiles(ROWS, 64, 0.36))
+FMA_DEPTH = 16  # of k: whole steps of all these kernels
+FMA = {
+    "float32": (_Tiles(128, 128, 5.2, resident=2), _Tiles(64, 64, 3.2, resident=4)),
+    "float64": (_Tiles(128, 128, 2.7), _Tiles(64, 64, 2.0, resident=3)),
+}
+# Operands of float32 in rows of k are turned first where there are more rows or columns of the other one than that:
+# copied element by element, as they lie, two of 4096 x 4096 take 290 us longer, of which turning takes 70.
+TURNED = 1024
 AROUND = 5  # such times for what comes before and after the steps of a tile
-JOINED = (
-    6  # and for a second launch, which joins parts of k; and for how many bytes of parts it takes as long as a step
-)
-JOINED_BYTES = 1 << 21
+JOINED = 6  # and for a second launch, which joins parts of k
+JOINED_BYTES = 1 << 21  # of parts, which it takes as long as a step for
 MOST_SPLITS = 32
-# Rows or columns of c that are multiplied as the matrix comes from memory: 4 of 16 bits take 67 us for 14336 x 4096, on
-# the matrix units 50, if the copy engine takes their layout.
-FEW = {"bfloat16": 2, "float16": 2, "float32": 16}
+FEW = ("bfloat16", "float16", "float32")
+MOST_FEW = 16  # rows or columns of c that are multiplied as the matrix comes from memory
+FEW_BAND = 16  # rows of the matrix for a block then, of 16-bit floats
 AT_A_TIME = 4
 
 
@@ -42,11 +64,15 @@ def product(problem):
     batch = _merged(x.batch)
     some = x.m * x.n * x.k * prod(size for size, *_ in batch) > 0
     if some and not batch and p.dtype in FEW and x.a_k == x.b_k == 1:
-        fits = (x.a_stride | x.b_stride) % 8 == 0
-        if min(x.m, x.n) <= (FEW[p.dtype] if fits else max(AT_A_TIME, FEW[p.dtype])):
-            return _few_rows(p, x)
+        few, halves = min(x.m, x.n), p.dtype != "float32"
+        if halves and few <= MOST_FEW and (x.a_stride | x.b_stride) % 8 == 0:
+            return _few_rows(p, x, True)
+        if few <= (AT_A_TIME if halves else MOST_FEW):
+            return _few_rows(p, x, False)
     if some and p.dtype in ("bfloat16", "float16") and len(batch) <= 2 and elsewhere().arch == "sm_90a":
         return _on_matrix_units(p, x, batch)
+    if some and (p.dtype == "float32" or (p.dtype == "float64" and elsewhere().arch == "sm_90a")):
+        return _on_fma(p, x, batch)
     across, batch = -(-x.n // TILE), x.batch
     tiles = -(-x.m // TILE) * across
     types = {"T": p.dtype, "R": p.result, "A": _sums(p.dtype), "ACT": p.activation}
@@ -59,16 +85,57 @@ def product(problem):
     return Plan((one,))
 
 
-def _few_rows(p, x):
-    """The plan of a product whose result has few rows or columns: two rows of the larger matrix for a block."""
+def _on_fma(p, x, batch):
+    """The plan of a product of float32 or float64."""
+    count, depth = prod(size for size, *_ in batch), FMA_DEPTH
+    tile, splits, steps = _tiling(FMA[p.dtype], depth, x.m, x.n, x.k, count)
+    launches, scratch, own, size = [], [], {}, 8 if p.dtype == "float64" else 4
+    for name, rows, others, stride in (("a", x.m, x.n, x.a_stride), ("b", x.n, x.m, x.b_stride)):
+        turned = getattr(x, f"{name}_k") == 1 != stride and others > TURNED and rows >= 8
+        if turned and p.dtype == "float32" and not batch:
+            step = _rounded(rows)
+            launches.append(_brought(name, Copy((x.k, rows), (step, 1), (1, stride), 4)))
+            scratch.append((f"{name}_rows", 4 * step * x.k))
+            own[name], x = (f"{name}_rows", 0), x._replace(**{f"{name}_stride": 1, f"{name}_k": step})
+    across, alone = -(-x.n // tile.columns), splits == 1
+    tiles = -(-x.m // tile.rows) * across
+    types = {"T": p.dtype, "R": p.result, "ACT": p.activation} if alone else {"T": p.dtype, "R": p.dtype, "ACT": None}
+    launches.append(launch(
+        kernel(f"gemm.fma.{p.dtype}_{tile.rows}_{tile.columns}", **types), PRODUCT, tiles * splits * count, 1,
+        own | (_absent(p) if alone else {"bias": None, "residual": None, "c": ("parts", 0)}),
+        rows=x.m, columns=x.n, k=x.k, a_stride=x.a_stride, a_k=x.a_k, b_k=x.b_k, b_stride=x.b_stride, across=across,
+        tiles=tiles, alpha=float_bits(p.alpha if alone else 1.0), splits=splits, part=steps * depth, ndim=len(batch),
+        dims=[d[i] for i in range(4) for d in batch],
+    ))  # fmt: skip
+    if not alone:
+        scratch.append(("parts", count * splits * x.m * x.n * size))
+        launches.append(_join(p, x, count, splits))
+    return Plan(tuple(launches), tuple(scratch))
+
+
+def _join(p, x, count, splits):
+    """The launch that adds up parts of k."""
+    return launch(
+        kernel("gemm.wgmma.join", T=p.dtype, R=p.result, A=_sums(p.dtype), ACT=p.activation), JOIN,
+        count * x.m * -(-x.n // 4), 1, _absent(p), rows=x.m, columns=x.n, splits=splits, alpha=float_bits(p.alpha),
+    )  # fmt: skip
+
+
+def _few_rows(p, x, on_units):
+    """The plan of a product whose result has few rows or columns: some rows of the larger matrix for a block."""
     if x.m <= x.n:
         names, m, n, strides, steps = ("b", "a"), x.n, x.m, (x.b_stride, x.a_stride), (1, x.n)
     else:
         names, m, n, strides, steps = ("a", "b"), x.m, x.n, (x.a_stride, x.b_stride), (x.n, 1)
-    tokens = 1 if n == 1 else 2 if n == 2 else AT_A_TIME
+    if on_units:
+        tokens, rows = 8 if n <= 8 else 16, FEW_BAND
+        name = f"few.product_{tokens}"
+    else:
+        tokens, rows = 1 if n == 1 else 2 if n == 2 else AT_A_TIME, 2
+        name = f"rows.product_{tokens}"
     groups, lanes = -(-n // tokens), 4 if p.dtype == "float32" else 8
     one = launch(
-        kernel(f"gemm.rows.product_{tokens}", T=p.dtype, R=p.result, ACT=p.activation), FEW_ROWS, -(-m // 2) * groups,
+        kernel(f"gemm.{name}", T=p.dtype, R=p.result, ACT=p.activation), FEW_ROWS, -(-m // rows) * groups,
         1, {**_absent(p), "w": (names[0], 0), "x": (names[1], 0), "out": ("c", 0)}, rows=m, tokens=n, groups=groups,
         k=x.k, w_stride=strides[0], x_stride=strides[1], row_step=steps[0], token_step=steps[1],
         aligned=int(all(s % lanes == 0 for s in strides)), bias_of_tokens=int(x.m > x.n), alpha=float_bits(p.alpha),
@@ -93,26 +160,21 @@ def _merged(batch):
     return found
 
 
-def _tiling(m, n, k, batch, most):
-    """(columns of a tile, parts of k) that should take the shortest time on `most` multiprocessors."""
+def _tiling(kinds, depth, m, n, k, batch):
+    """(kind of tile, parts of k, steps of a part) that should take the shortest time."""
     found = []
-    steps = -(-k // DEPTH)
-    for columns, step in STEPS.items():
-        tiles = _down(m, columns) * -(-n // columns) * batch * CLUSTER[columns]
-        for wanted in range(1, min(MOST_SPLITS, max(1, steps // 4)) + 1):
+    steps, most = -(-k // depth), elsewhere().multiprocessors
+    for kind in kinds:
+        tiles = -(-m // kind.rows) * -(-n // kind.columns) * batch * kind.blocks
+        for wanted in range(1, min(MOST_SPLITS, max(1, k // 256)) + 1):
             each = -(-steps // wanted)
             splits = -(-steps // each)
-            time = -(-tiles * splits // most) * (each * step + AROUND)
+            time = -(-tiles * splits // (most * kind.resident)) * (each * kind.step + AROUND)
             if splits > 1:
                 time += JOINED + batch * m * n * 4 * splits / JOINED_BYTES
-            found.append((time, splits, columns))
-    _, splits, columns = min(found)
-    return columns, splits
-
-
-def _down(m, columns):
-    """How many clusters of tiles have m rows."""
-    return -(-m // (ROWS * CLUSTER[columns]))
+            found.append((time, splits, kind, each))
+    _, splits, kind, each = min(found)
+    return kind, splits, each
 
 
 class _Operand(NamedTuple):
@@ -148,15 +210,18 @@ def _operand(name, dtype, rows, k, stride, k_stride, batch, box_rows):
     inner = lines * step
     outer = inner * batch[1][0]
     shape = (batch[0][0], batch[1][0], lines, length)
-    made = copy(
-        Copy(shape, (outer, inner, step, 1), (batch[0][1], batch[1][1], (k_stride if across else stride), unit), 2)
-    )
-    own = {"y": f"{name}_rows", "x": name}
-    brought = made.launches[0]._replace(places=tuple((at, own[x], off) for at, x, off in made.launches[0].places))
+    x_strides = (batch[0][1], batch[1][1], (k_stride if across else stride), unit)
+    brought = _brought(name, Copy(shape, (outer, inner, step, 1), x_strides, 2))
     strides = (1, step) if across else (step, 1)
     batch = [(size, by if size > 1 else 0) for (size, _), by in zip(batch, (outer, inner))]
     found = _operand(name, dtype, rows, k, *strides, batch, box_rows)
     return found._replace(copy=brought, nbytes=2 * outer * shape[0])
+
+
+def _brought(name, problem):
+    """The launch of a copy of an operand, to the workspace of its name."""
+    own, one = {"y": f"{name}_rows", "x": name}, copy(problem).launches[0]
+    return one._replace(places=tuple((place, own[tensor], offset) for place, tensor, offset in one.places))
 
 
 def _rounded(length):
@@ -166,19 +231,20 @@ def _rounded(length):
 def _on_matrix_units(p, x, batch):
     """The plan of a product of 16-bit floats on Hopper."""
     count = prod(size for size, *_ in batch)
-    columns, splits = _tiling(x.m, x.n, x.k, count, elsewhere().multiprocessors)
+    tile, splits, split_steps = _tiling(UNITS, DEPTH, x.m, x.n, x.k, count)
+    columns = tile.columns
     batch = ([(1, 0, 0, 0)] * 2 + batch)[-2:]
     a = _operand("a", p.dtype, x.m, x.k, x.a_stride, x.a_k, [(d[0], d[1]) for d in batch], ROWS)
     b = _operand("b", p.dtype, x.n, x.k, x.b_stride, x.b_k, [(d[0], d[2]) for d in batch], min(columns, 128))
     layout = ("t" if a.across else "n") + ("n" if b.across else "t")
-    down, wide, steps = _down(x.m, columns), -(-x.n // columns), -(-x.k // DEPTH)
+    down, wide, steps = -(-x.m // tile.rows), -(-x.n // columns), -(-x.k // DEPTH)
     alone = splits == 1
     types = {"T": p.dtype, "R": p.result, "ACT": p.activation} if alone else {"T": p.dtype, "R": "float32", "ACT": None}
     main = launch(
-        kernel(f"gemm.wgmma.{layout}_{columns}", **types), WGMMA, down * wide * splits * count * CLUSTER[columns], 1,
+        kernel(f"gemm.wgmma.{layout}_{columns}", **types), WGMMA, down * wide * splits * count * tile.blocks, 1,
         _absent(p) if alone else {"bias": None, "residual": None, "c": ("parts", 0)},
         alpha=float_bits(p.alpha if alone else 1.0), rows=x.m, columns=x.n, k=x.k, across=wide, down=down,
-        splits=splits, inner=batch[1][0], steps=steps, map_a=a.map, map_b=b.map, split_steps=-(-steps // splits),
+        splits=splits, inner=batch[1][0], steps=steps, map_a=a.map, map_b=b.map, split_steps=split_steps,
         a_stride=a.stride, a_k=a.k_stride, b_stride=b.stride, b_k=b.k_stride, a_outer=int(a.outer != 0),
         a_inner=int(a.inner != 0), b_outer=int(b.outer != 0), b_inner=int(b.inner != 0), a_outer_stride=a.outer,
         a_inner_stride=a.inner, b_outer_stride=b.outer, b_inner_stride=b.inner,
@@ -193,10 +259,7 @@ def _on_matrix_units(p, x, batch):
     launches.append(main)
     if not alone:
         scratch.append(("parts", count * splits * x.m * x.n * 4))
-        launches.append(launch(
-            kernel("gemm.wgmma.join", T=p.dtype, R=p.result, ACT=p.activation), JOIN, count * x.m * -(-x.n // 4), 1,
-            _absent(p), rows=x.m, columns=x.n, splits=splits, alpha=float_bits(p.alpha),
-        ))  # fmt: skip
+        launches.append(_join(p, x, count, splits))
     return Plan(tuple(launches), tuple(scratch))
 
 
@@ -208,4 +271,24 @@ def pack_weight(problem):
     return Plan((one,), (("panels", max(1, p.n * p.k * size)),))
 
 
-PLANNERS = {Product: product, PackWeight: pack_weight}
+_PART_ROWS, _PARTS = 16, 4 * 132  # rows of a chunk at least, and chunks at most: their sums are written and read again
+
+
+def activation_grad(problem):
+    """One pass over chunks of rows, which follow from the shape alone; a second launch joins their sums."""
+    p, compute = problem, "float64" if problem.dtype == "float64" else "float32"
+    chunk = max(_PART_ROWS, -(-p.rows // _PARTS))
+    chunks, shape = -(-p.rows // chunk), shape_of("gemm.epilogue.backward")
+    size = {"float64": 8, "float32": 4}.get(p.dtype, 2)
+    first = launch(
+        kernel("gemm.epilogue.backward", T=p.dtype, SLOPE=p.activation), ACTIVATION_GRAD,
+        chunks * -(-p.columns // (shape.threads * 16 // size)), 1, rows=p.rows, columns=p.columns, stride=p.stride,
+        chunk_rows=chunk, step=p.columns,
+    )  # fmt: skip
+    launches = (first,)
+    if p.bias:
+        launches += (join(compute, {"db": ("sums", 0)}, {"db": p.dtype}, p.columns, chunks, p.columns),)
+    return Plan(launches, (("sums", chunks * p.columns * (8 if compute == "float64" else 4)),))
+
+
+PLANNERS = {Product: product, PackWeight: pack_weight, ActivationGrad: activation_grad}

@@ -2,18 +2,22 @@
 
 from math import prod
 
+from ...blocks.cuda import RADIX, SORTED
 from ...blocks.reduce import FOLD
-from ...build.load import rendered
+from ...build.load import kernel, rendered
 from ...cpu.plans.array import merged
+from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Reduce
+from ...problems.reduce import Reduce, Sample, Sort
 from .array import copy
 
 _WHOLE = 1 << 62  # "not in chunks"
 _ENOUGH = 1024  # blocks that keep a GPU busy
 _CHUNK = 16384  # elements of a block that are worth a second launch
 _COLUMN = 512  # the same of a thread
+_SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
+_TILE, _DIGITS = 4096, 256  # of `cuda/reduce/radix.py`
 
 
 def _bytes(dtype):
@@ -72,4 +76,38 @@ def reduce(problem):
     return Plan((*before, first, second), (*scratch, ("states", rule.parts * plane * _bytes(types[2]))))
 
 
-PLANNERS = {Reduce: reduce}
+def by_digits(rows, size, itemsize, digits, types, source="x", **numbers):
+    """(launches, workspaces, places of the sorted keys and of where they were) of a sort of `rows` rows of `size`.
+
+    A pass of three launches for each byte of the keys, or for the lowest `digits` of them.
+    """
+    if size >= 1 << 31:
+        raise NotImplementedError(f"GPUs sort rows of up to {(1 << 31) - 1} elements, got {size}; sort parts of them")
+    tiles, launches, found = -(-size // _TILE), [], {"source": (source, 0), "order": None}
+    for digit in range(digits):
+        to = {"to": ("keys", digit % 2 * rows * size * itemsize), "order_to": ("order", digit % 2 * rows * size * 4)}
+        for name, n in (("count", rows * tiles), ("offsets", rows), ("move", rows * tiles)):
+            given = {} if name == "offsets" else types | {"FIRST": digit == 0}
+            handle, own = kernel(f"reduce.radix.{name}", **given), numbers | {"shift": 8 * digit}
+            launches.append(launch(handle, RADIX, n, 1, found | to, size=size, tiles=tiles, **own))
+        found = {"source": to["to"], "order": to["order_to"]}
+    scratch = ("keys", 2 * rows * size * itemsize), ("order", 8 * rows * size), ("counts", 4 * rows * tiles * _DIGITS)
+    return launches, scratch, {"keys": found["source"], "order": found["order"]}
+
+
+def sort(problem):
+    """All rows by their digits; then the first of each are collected."""
+    p, size, (types, numbers) = problem, _bytes(problem.dtype), sort_keys(problem)
+    launches, scratch, at = by_digits(p.rows, p.size, size, size, types, stride=p.stride, step=1, **numbers)
+    at = {"order": at["order"]} | ({} if p.values else {"values": None})
+    numbers = {"size": p.size, "stride": p.stride, "wanted": p.wanted}
+    last = launch(kernel("reduce.radix.collect", E=types["E"]), SORTED, p.rows * p.wanted, 1, at, **numbers)
+    return Plan((*launches, last), scratch)
+
+
+def sample(problem):
+    """A row for a block."""
+    return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
+
+
+PLANNERS = {Reduce: reduce, Sort: sort, Sample: sample}

@@ -114,6 +114,28 @@ def test_shutdown_finishes_or_fails_each_request(serving):
     assert time.monotonic() - began < 4
 
 
+def test_each_answer_names_its_request(serving):
+    """Also errors, streams and what has no key; names that could not stand in a header are replaced."""
+    server = serving(api_keys=["right"])
+    key, names = {"Authorization": "Bearer right"}, set()
+    for path, status, given in (
+        ("/health", 200, "abc-1"),
+        ("/v1/models", 401, "abc-2"),
+        ("/nowhere", 404, "!" * 128),
+        ("/health", 200, None),
+        ("/health", 200, "two words"),
+        ("/health", 200, "x" * 129),
+    ):
+        headers = (key if status == 404 else {}) | ({"X-Request-Id": given} if given else {})
+        reply = server.client.get(path, headers=headers)
+        name = reply.headers["x-request-id"]
+        assert reply.status_code == status and (name == given or len(name) == 32), (path, name)
+        assert (name == given) == (given is not None and " " not in given and len(given) < 129)
+        names.add(name)
+    assert len(names) == 6
+    server.stop()
+
+
 def test_keys_and_origins(serving):
     server = serving(api_keys=["right", "other"], allowed_origins=["https://a.example"])
     for headers in (

@@ -1,0 +1,46 @@
+"""Norms: their gradients are sums over rows, taken in chunks that the shape alone determines, and joined in order."""
+
+from ...blocks.norm import BACKWARD, JOIN
+from ...build.load import kernel
+from ...cpu.plans.norm import joined
+from ...plan import Plan, launch
+from ...problems.norm import NormBackward
+
+_ROWS = 4  # that a block takes at a time
+_CHUNKS = 1056  # at most, eight for each of 132 multiprocessors; their sums are written once and read once:
+_SUMS = 1 << 21  # of so many columns together
+COLUMNS = 32  # of a block of the launch that joins them
+
+
+def backward(problem):
+    """One pass over the rows; a second launch joins the sums of chunks, unless there is one chunk."""
+    p, size = problem, problem.size
+    compute = "float64" if p.dtype == "float64" else "float32"
+    wanted = {name: dtype for name, dtype in (("dw", p.weight), ("db", p.bias)) if dtype is not None}
+    most = max(128, min(_CHUNKS, _SUMS // (size or 1))) if wanted else p.rows
+    chunk = -(-max(1, -(-p.rows // most)) // _ROWS) * _ROWS
+    chunks = max(1, -(-p.rows // chunk))
+    direct = chunks == 1 and all(dtype == compute for dtype in wanted.values())
+    step = chunks * size * (8 if compute == "float64" else 4)
+    parts = {name: ("partial", k * step) for k, name in enumerate(wanted)}
+    at = dict.fromkeys(("dw", "db")) | ({name: (name, 0) for name in wanted} if direct else parts)
+    types = {"T": p.dtype, "W": p.weight or p.dtype, "C": compute, "CENTER": p.center, "WEIGHT": p.weight is not None}
+    types |= {"DW": "dw" in wanted, "DB": "db" in wanted, "ADD": p.residual_stride is not None}
+    first = launch(
+        kernel("norm.grad.backward", **types), BACKWARD, chunks, 1, at, step=size, size=size, g_stride=p.g_stride,
+        x_stride=p.x_stride, residual_stride=p.residual_stride or 0, rows=p.rows, chunk_rows=chunk, eps=p.eps,
+    )  # fmt: skip
+    if direct or not wanted:
+        return Plan((first,))
+    second = join(compute, parts, wanted, size, chunks, size)
+    return Plan((first, second), (("partial", len(wanted) * step),))
+
+
+def join(compute, parts, wanted, step, chunks, columns):
+    """The launch that joins the sums of chunks: `parts` says where they lie, `wanted` the dtypes of dw and db."""
+    at, types = joined(compute, parts, wanted)
+    numbers = {"step": step, "chunks": chunks, "columns": columns}
+    return launch(kernel("norm.grad.join", **types), JOIN, -(-columns // COLUMNS), 1, at, **numbers)
+
+
+PLANNERS = {NormBackward: backward}

@@ -1,0 +1,204 @@
+"""What products need on every GPU since sm_80: copies to shared memory that go on meanwhile, reads of several values of
+it, products of what a thread holds, and of what a warp holds on its matrix units (PTX ISA 8.0, sections in brackets).
+
+All names are for use inside jitted functions, in kernels for GPUs only. Addresses of shared memory are the 32-bit ones
+of its own space.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .ptx import F32, _statement
+from .tiles import _vector
+from .vector import I32, Vector, call_llvm, literal_of
+
+F64 = ir.DoubleType()
+
+
+def _copy(nbytes, cache):
+    text = f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}, no;"
+    return _statement(
+        f"copy_{nbytes}",
+        "{\n.reg .pred no;\nsetp.eq.u32 no, $2, 0;\n" + text + "\n}",
+        "rlr",
+        f"""copy_{nbytes}(to, address, valid): start to copy {nbytes} bytes to a shared address; zeros if `valid` is 0
+        (cp.async, 9.7.8.24.3.1).""",
+    )
+
+
+copy_4, copy_8, copy_16 = _copy(4, "ca"), _copy(8, "ca"), _copy(16, "cg")
+commit_copies = _statement(
+    "commit_copies", "cp.async.commit_group;", "", "What this thread started to copy since is a group (commit_group)."
+)
+
+
+@intrinsic(prefer_literal=True)
+def wait_copies(typingctx, groups):
+    """Wait until all groups of copies of this thread but the last `groups`, a literal, are there (wait_group)."""
+    count = literal_of(groups)
+    if count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        text = f"cp.async.wait_group {count};"
+        builder.call(ir.InlineAsm(kind, text, "~{memory}", side_effect=True), [])
+        return context.get_dummy_value()
+
+    return types.void(groups), codegen
+
+
+def _lanes(builder, vector):
+    return [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(vector.type.count)]
+
+
+@intrinsic(prefer_literal=True)
+def load_shared(typingctx, at, T, width, count, step):
+    """`count` times `width` neighbouring elements of type T, `step` bytes apart, from a shared address on, as a vector.
+
+    The last three are literals; `width` elements are at a multiple of their bytes, 16 at most.
+    """
+    width_of, count_of, step_of = map(literal_of, (width, count, step))
+    if None in (width_of, count_of, step_of):
+        return None
+    dtype = T.instance_type
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        element, letter = {types.float32: (F32, "f"), types.float64: (F64, "d"), types.uint32: (I32, "r")}[dtype]
+        kind = f"{'u' if letter == 'r' else 'f'}{dtype.bitwidth}"
+        found = []
+        for i in range(count_of):
+            registers = ", ".join(f"${k}" for k in range(width_of))
+            text = f"ld.shared.{f'v{width_of}.' if width_of > 1 else ''}{kind} "
+            text += f"{{{registers}}}" if width_of > 1 else registers
+            text += f", [${width_of}+{i * step_of}];"
+            result = ir.LiteralStructType([element] * width_of) if width_of > 1 else element
+            constraints = ",".join([f"={letter}"] * width_of + ["r", "~{memory}"])
+            statement = ir.InlineAsm(ir.FunctionType(result, [I32]), text, constraints, side_effect=True)
+            value = builder.call(statement, [at])
+            found += [builder.extract_value(value, k) for k in range(width_of)] if width_of > 1 else [value]
+        return _vector(builder, found)
+
+    return Vector(dtype, width_of * count_of)(at, T, width, count, step), codegen
+
+
+@intrinsic
+def outer_product(typingctx, sums, column, row):
+    """sums[i * n + j] + column[i] * row[j], each with one rounding, for vectors; `row` has n lanes."""
+
+    def codegen(context, builder, sig, args):
+        totals, left, right = (_lanes(builder, v) for v in args)
+        n = len(right)
+        found = [
+            call_llvm(builder, "llvm.fma", total.type, [left[i // n], right[i % n], total])
+            for i, total in enumerate(totals)
+        ]
+        return _vector(builder, found)
+
+    return sums(sums, column, row), codegen
+
+
+@intrinsic
+def multiply_doubles(typingctx, sums, a, b):
+    """sums + a b of a warp for 8 of k, in float64 on the matrix units of sm_90 (mma.m16n8k8, 9.7.13.4.10).
+
+    Thread number 4 g + t holds rows g + 8 i of a (lanes i) at k = t, then those at k = t + 4, and columns g + 8 j of b
+    likewise; of each tile of 16 rows and 8 columns of the result four lanes: columns 2 t and 2 t + 1 of row g, then
+    those of row g + 8. Tiles of the same rows follow one another.
+    """
+
+    def codegen(context, builder, sig, args):
+        totals, left, right = (_lanes(builder, v) for v in args)
+        rows, columns, out = len(left) // 2, len(right) // 2, []
+        text = (
+            "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 "
+            "{$0, $1, $2, $3}, {$8, $9, $10, $11}, {$12, $13}, {$4, $5, $6, $7};"
+        )
+        kind = ir.FunctionType(ir.LiteralStructType([F64] * 4), [F64] * 10)
+        statement = ir.InlineAsm(kind, text, ",".join(["=d"] * 4 + ["d"] * 10), side_effect=False)
+        for i in range(0, rows, 2):
+            for j in range(columns):
+                values = totals[len(out) : len(out) + 4]
+                values += [left[i], left[i + 1], left[rows + i], left[rows + i + 1], right[j], right[columns + j]]
+                found = builder.call(statement, values, attrs=("convergent",))
+                out += [builder.extract_value(found, k) for k in range(4)]
+        return _vector(builder, out)
+
+    return sums(sums, a, b), codegen
+
+
+@intrinsic
+def both(typingctx, a, b):
+    """The lanes of two vectors, one after the other."""
+
+    def codegen(context, builder, sig, args):
+        return _vector(builder, _lanes(builder, args[0]) + _lanes(builder, args[1]))
+
+    return Vector(a.dtype, a.lanes + b.lanes)(a, b), codegen
+
+
+@intrinsic(prefer_literal=True)
+def some_lanes(typingctx, v, number, count):
+    """The lanes `count` * `number` and following of a vector; `count` is a literal, `number` is not."""
+    width = literal_of(count)
+    if width is None or width == v.lanes:
+        return None
+
+    def codegen(context, builder, sig, args):
+        which = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
+        cases = [builder.append_basic_block(f"lanes{i}") for i in range(v.lanes // width)]
+        end = builder.append_basic_block("taken")
+        choice = builder.switch(which, cases[-1])
+        found = []
+        for i, case in enumerate(cases):
+            if i < len(cases) - 1:
+                choice.add_case(ir.Constant(I32, i), case)
+            builder.position_at_end(case)
+            lanes = [builder.extract_element(args[0], ir.Constant(I32, width * i + k)) for k in range(width)]
+            found.append(_vector(builder, lanes))
+            builder.branch(end)
+        builder.position_at_end(end)
+        out = builder.phi(found[0].type)
+        for value, case in zip(found, cases):
+            out.add_incoming(value, case)
+        return out
+
+    return Vector(v.dtype, width)(v, types.unliteral(number), count), codegen
+
+
+@intrinsic
+def words(typingctx, v):
+    """The bits of a vector of 16-bit integers as 32-bit words."""
+
+    def codegen(context, builder, sig, args):
+        return builder.bitcast(args[0], ir.VectorType(I32, v.lanes // 2))
+
+    return Vector(types.uint32, v.lanes // 2)(v), codegen
+
+
+@intrinsic
+def multiply_halves(typingctx, sums, a, a_below, b, T):
+    """sums + a b of a warp for 32 of k, of 16-bit floats, on the matrix units (mma.m16n8k16, 9.7.13.4.8).
+
+    Thread number 4 g + t holds words, two elements each: places 8 t to 8 t + 7 of k of the rows g and g + 8 of a, and
+    of column g of b; of the result columns 2 t and 2 t + 1 of row g, then those of row g + 8.
+    """
+    kind = {"ic_bfloat16": "bf16", "ic_float16": "f16"}[T.instance_type.name]
+
+    def codegen(context, builder, sig, args):
+        totals, upper, lower, right = (_lanes(builder, v) for v in args[:4])
+        text = (
+            f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+            "{$0, $1, $2, $3}, {$8, $9, $10, $11}, {$12, $13}, {$4, $5, $6, $7};"
+        )
+        shape = ir.FunctionType(ir.LiteralStructType([F32] * 4), [F32] * 4 + [I32] * 6)
+        statement = ir.InlineAsm(shape, text, ",".join(["=f"] * 4 + ["f"] * 4 + ["r"] * 6), side_effect=False)
+        for i in (0, 2):  # the units' order of k does not matter, if it is the same for a and b
+            values = [*totals, upper[i], lower[i], upper[i + 1], lower[i + 1], right[i], right[i + 1]]
+            found = builder.call(statement, values, attrs=("convergent",))
+            totals = [builder.extract_value(found, k) for k in range(4)]
+        return _vector(builder, totals)
+
+    return sums(sums, a, a_below, b, T), codegen

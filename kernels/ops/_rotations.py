@@ -1,0 +1,106 @@
+"""Decompositions of small matrices by kernels of our own: singular values, eigenvalues of symmetric ones, Q and R."""
+
+import numpy as np
+
+from ..blocks.linalg import HOUSEHOLDER, NOT_FINITE, PSEUDO, RANKS, SINGULAR_VALUES, SYMMETRIC
+from ._layout import product
+from .copy import copy_into
+
+SMALL = (
+    16  # sides up to which rotations take less time than LAPACK (8: 7 us, through NumPy 25 to 55; 16: 25 and 28 to 47)
+)
+NARROW = 64  # and reflections (64: 75 us)
+
+
+def is_small(A, most=SMALL):
+    """Whether matrices [..., M, N] are decomposed by kernels of our own."""
+    return A.dtype.kind == "f" and A.numel_ > 0 and max(A.shape_[-2:]) <= most and A.storage.backend.shares_memory
+
+
+def _row_major(call, A):
+    if A.contiguous_:
+        return A
+    x = call.empty(A.shape_, A.dtype)
+    copy_into(call, x, A)
+    return x
+
+
+def _unfinished(call, A):
+    """The sentence of the error code of rotations."""
+    return {NOT_FINITE: f"`{call.op.name}` has no result for a matrix of {A.shape_} that holds NaN or infinity"}
+
+
+def _eps(A):
+    return float(np.finfo(A.dtype.numpy).eps)
+
+
+def singular_values(call, A, s, y=None, z=None):
+    """The singular values s [..., K] of A [..., M, N]; with y and z, the vectors [..., M, K or M], [..., K or N, N]."""
+    batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
+    least, longer = min(rows, columns), max(rows, columns)
+    full = least if y is None else max(y.shape_[-1], z.shape_[-2])
+    moved, turned = call.empty((*batch, full, longer), A.dtype), call.empty((*batch, least, least), A.dtype)
+    wanted = y is not None
+    block = SINGULAR_VALUES(
+        a=_row_major(call, A), moved=moved, turned=turned, y=y if wanted else turned, s=s, z=z if wanted else turned,
+        rows=rows, columns=columns, full=full, vectors=wanted, eps=_eps(A),
+    )  # fmt: skip
+    work = 32 * least * least * longer
+    call.launch("linalg.jacobi.singular_values", {"T": A.dtype.name}, block, product(batch), work, _unfinished(call, A))
+
+
+def eigenvalues(call, A, upper, s, y=None):
+    """The eigenvalues s [..., N] of symmetric matrices A [..., N, N]; with y, the vectors in its columns."""
+    batch, size = A.shape_[:-2], A.shape_[-1]
+    moved, turned = call.empty(A.shape_, A.dtype), call.empty(A.shape_, A.dtype)
+    wanted = y is not None
+    block = SYMMETRIC(
+        a=_row_major(call, A), moved=moved, turned=turned, y=y if wanted else turned, s=s, size=size,
+        upper=bool(upper), vectors=wanted, eps=_eps(A),
+    )  # fmt: skip
+    call.launch(
+        "linalg.jacobi.symmetric", {"T": A.dtype.name}, block, product(batch), 32 * size**3, _unfinished(call, A)
+    )
+
+
+def reflected(call, A, q, r):
+    """Q [..., M, any number up to M] and R [..., the same number, N] of A; without q, R alone."""
+    batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
+    turned = call.empty((*batch, columns, rows), A.dtype)
+    scales = call.empty((*batch, 2 * min(rows, columns)), A.dtype)
+    basis = turned if q is None else call.empty((*batch, q.shape_[-1], rows), A.dtype)
+    block = HOUSEHOLDER(
+        x=_row_major(call, A), turned=turned, scales=scales, basis=basis, q=turned if q is None else q, r=r, rows=rows,
+        columns=columns, wide=0 if q is None else q.shape_[-1], height=r.shape_[-2],
+    )  # fmt: skip
+    work = 2 * rows * columns * min(rows, columns)
+    call.launch("linalg.reflections.householder", {"T": A.dtype.name}, block, product(batch), work)
+
+
+def _bounds(A, atol, rtol):
+    """`atol` and `rtol` as numbers, by default as `least` has them."""
+    if rtol is None:
+        rtol = 0.0 if atol is not None and atol > 0 else max(A.shape_[-2:]) * _eps(A)
+    return {"atol": 0.0 if atol is None else float(atol), "rtol": float(rtol)}
+
+
+def pseudo_inverse(call, A, out, atol, rtol):
+    """The pseudo-inverses out [..., N, M] of matrices A, by bounds that are numbers."""
+    batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
+    least = min(rows, columns)
+    s, shares = call.empty((*batch, least), A.dtype), call.empty((*batch, least), A.dtype)
+    y, z = call.empty((*batch, rows, least), A.dtype), call.empty((*batch, least, columns), A.dtype)
+    singular_values(call, A, s, y, z)
+    block = PSEUDO(
+        y=y, s=s, z=z, shares=shares, out=out, rows=rows, columns=columns, least=least, **_bounds(A, atol, rtol)
+    )
+    call.launch("linalg.jacobi.pseudo_inverse", {"T": A.dtype.name}, block, product(batch), rows * columns * least)
+
+
+def ranks(call, A, out, atol, rtol):
+    """How many singular values of matrices A exceed bounds that are numbers: out [...] of int64."""
+    batch, least = A.shape_[:-2], min(A.shape_[-2:])
+    s = call.empty((*batch, least), A.dtype)
+    singular_values(call, A, s)
+    block = RANKS(s=s, out=out, least=least, **_bounds(A, atol, rtol))
+    call.launch("linalg.jacobi.ranks", {"T": A.dtype.name}, block, product(batch), least)

@@ -1,0 +1,87 @@
+"""Products on another device, `host2` or with `--device cuda` a GPU: sizes and layouts of all its kernels."""
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+from infinicore.nn import functional as F
+
+from .test_whole import there  # noqa: F401
+
+# of the largest result, for rounding of results and of sums
+ROUNDING = {"float32": 2e-6, "float64": 1e-14, "bfloat16": 5e-3, "float16": 7e-4}
+SIZES = [
+    (1, 1, 1),
+    (1, 4096, 64),
+    (2, 300, 1031),
+    (5, 257, 96),
+    (16, 33, 520),
+    (17, 70, 4096),  # few tiles: k is cut
+    (33, 65, 17),
+    (64, 64, 64),
+    (129, 257, 100),
+    (300, 200, 1000),
+    (1000, 3, 40),
+    (7, 5, 0),
+]
+
+
+def laid_out(values, dtype, device, layout):
+    """A tensor [rows, columns] with these values: in rows, in columns, or in a part of larger rows."""
+    x = ic.from_numpy(values).to(dtype).to(device)
+    if layout == "columns":
+        return x.t().contiguous().t()
+    if layout == "part":
+        wide = ic.zeros(x.shape[0], x.shape[1] + 5, dtype=x.dtype, device=device)
+        wide[:, 3 : 3 + x.shape[1]] = x
+        return wide[:, 3 : 3 + x.shape[1]]
+    return x
+
+
+def agree(got, want, dtype):
+    got = got.cpu().to(ic.float64).numpy()
+    assert got.shape == want.shape
+    if want.size:
+        np.testing.assert_allclose(got, want, rtol=0, atol=ROUNDING[dtype] * (np.abs(want).max() + 1e-3))
+
+
+def rounded(x):
+    return x.cpu().to(ic.float64).numpy()
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("m, n, k", SIZES)
+def test_layouts(m, n, k, dtype, there, rng):  # noqa: F811
+    layouts = (("rows", "columns"), ("rows", "rows"), ("columns", "rows"), ("columns", "columns"), ("part", "part"))
+    for one, two in layouts:
+        a = laid_out(rng.standard_normal((m, k)), getattr(ic, dtype), there, one)
+        b = laid_out(rng.standard_normal((k, n)), getattr(ic, dtype), there, two)
+        agree(ic.matmul(a, b), rounded(a) @ rounded(b), dtype)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_batches(dtype, there, rng):  # noqa: F811
+    x = ic.from_numpy(rng.standard_normal((3, 1, 70, 50))).to(getattr(ic, dtype)).to(there)[..., ::2]
+    y = ic.from_numpy(rng.standard_normal((1, 4, 25, 90))).to(getattr(ic, dtype)).to(there)
+    agree(ic.matmul(x, y), rounded(x) @ rounded(y), dtype)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("rows, columns, k", [(1, 77, 72), (6, 130, 264), (20, 64, 4096), (150, 130, 70)])
+def test_what_follows_a_product(rows, columns, k, dtype, there, rng):  # noqa: F811
+    kind = getattr(ic, dtype)
+    x, w, b, c = (
+        ic.from_numpy(rng.standard_normal(shape)).to(kind).to(there)
+        for shape in ((rows, k), (columns, k), (columns,), (rows, columns))
+    )
+    agree(F.linear(x, w, b), rounded(x) @ rounded(w).T + rounded(b), dtype)
+    agree(ic.addmm(c, x, w.t(), alpha=0.5), rounded(c) + 0.5 * (rounded(x) @ rounded(w).T), dtype)
+
+
+def test_results_are_the_same_each_time(there, rng):  # noqa: F811
+    a, b = (
+        ic.from_numpy(rng.standard_normal(shape).astype(np.float32)).to(there) for shape in ((40, 5000), (5000, 50))
+    )
+    first = rounded(ic.matmul(a, b))
+    for _ in range(3):
+        np.testing.assert_array_equal(rounded(ic.matmul(a, b)), first)
