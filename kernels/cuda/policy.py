@@ -55,7 +55,21 @@ OWN = {
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "gemm.tiled.product": _ROW,
-    **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
+    **{f"conv.direct.{name}": DEFAULT for name in ("planes", "backward")},
+    **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
+    "conv.columns.bias": _HEAD_ROW,
+    **{
+        f"conv.pooling.{name}": Shape(threads=256)
+        for name in (
+            "max_pool",
+            "adaptive_max",
+            "max_positions",
+            "mean_pool",
+            "max_pool_backward",
+            "mean_pool_backward",
+            "positions_asked",
+        )
+    },
     "conv.direct.weight": _ROW,
     "attention.rows.attend": _HEAD_ROW,
     **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},
