@@ -73,7 +73,21 @@ OWN = {
             ("float64", 8, 64, 64, 8, 4, 128, 3),
         )
     },
-    **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
+    **{f"conv.direct.{name}": DEFAULT for name in ("planes", "backward")},
+    **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
+    "conv.columns.bias": _HEAD_ROW,
+    **{
+        f"conv.pooling.{name}": Shape(threads=256)
+        for name in (
+            "max_pool",
+            "adaptive_max",
+            "max_positions",
+            "mean_pool",
+            "max_pool_backward",
+            "mean_pool_backward",
+            "positions_asked",
+        )
+    },
     "conv.direct.weight": _ROW,
     "gemm.epilogue.backward": _ROW,
     **{f"reduce.sample.{name}": _ROW._replace(threads=1024) for name in ("greedy", "sample_tokens")},
