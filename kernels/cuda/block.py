@@ -19,6 +19,7 @@ from ..lang.simd import (
     vload_aligned,
     vload_first,
     vmax,
+    vmin,
     vstore_aligned,
     vstore_first,
 )
@@ -126,6 +127,11 @@ def _larger(a, b):
 
 
 @jit.inline
+def _smaller(a, b):
+    return vmin(a, b)
+
+
+@jit.inline
 def block_sum(v):
     """The sum of a number of each thread of the block."""
     return across(v, _add)
@@ -135,6 +141,12 @@ def block_sum(v):
 def block_max(v):
     """The largest number of the threads of the block; NaN if one is."""
     return across(v, _larger)
+
+
+@jit.inline
+def block_min(v):
+    """The smallest number of the threads of the block; NaN if one is."""
+    return across(v, _smaller)
 
 
 @jit.inline

@@ -31,6 +31,7 @@ DEFAULT = Shape()
 RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
 _ROW = Shape("block", threads=256, fixed=True, resident=8)
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
+_STEP = Shape("grid", threads=256, resident=4, blocks=4)
 OWN = {
     **dict.fromkeys(
         ("norm.rows.rms_norm", "norm.rows.add_rms_norm", "norm.rows.layer_norm", "norm.rows.variance"), _ROW
@@ -51,6 +52,13 @@ OWN = {
     "array.copy.strided": Shape(threads=256),
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     "array.dropout.dropout": Shape("grid", threads=256, resident=16),
+    **{f"optim.update.{name}": _STEP for name in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
+    **{f"optim.adaptive.{name}": _STEP for name in ("adamax", "radam", "adadelta", "rprop")},
+    **{
+        f"optim.norm.{name}": _ROW
+        for name in ("squares", "magnitudes", "nonzeros", "powers", "maxima", "minima", "scale", "clamp")
+    },
+    "optim.norm.finish": _ROW._replace(threads=1024),
     "array.copy.transpose": _ROW,
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,

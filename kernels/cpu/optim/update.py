@@ -99,11 +99,12 @@ def places_of(row):
 
 
 @jit.inline
-def walk(args, lo, hi, prepare, rule, W, C, G, S):
-    """Apply a rule to units [lo, hi); `prepare(row)` gives its numbers, once for each row."""
+def walk_rows(args, start, left, prepare, rule, part, W, C, G, S):
+    """Apply a rule to `left` elements from `start` on, as the table counts them, a part of a row at a time.
+
+    `prepare(row)` gives the numbers of a row, once; `part` does elements [start, stop) of one.
+    """
     table, rows, factor = ptr(load(args, STEP.table), I64), load(args, STEP.rows), bitcast(load(args, STEP.factor), F64)
-    left = (hi - lo) * UNIT
-    start = lo * UNIT
     for index in range(rows):
         row = table + index * PARAMETER.WIDTH
         count = load(row, PARAMETER.numel)
@@ -114,17 +115,28 @@ def walk(args, lo, hi, prepare, rule, W, C, G, S):
         stop = min(count, start + left)
         left -= min(left, padded - start)
         if load(row, PARAMETER.gradient) != 0:
-            numbers, places = prepare(row), places_of(row)
-            i = start
-            while i + WIDE <= stop:
-                update_wide(rule, numbers, places, i, WIDE, factor, W, C, G, S)
-                i += WIDE
-            while i < stop:
-                update_one(rule, numbers, places, i, stop - i, factor, W, C, G, S)
-                i += LANES
+            part(rule, prepare(row), places_of(row), start, stop, factor, W, C, G, S)
         start = 0
         if left <= 0:
             break
+
+
+@jit.inline
+def row_part(rule, numbers, places, start, stop, factor, W, C, G, S):
+    """Elements [start, stop) of a row."""
+    i = start
+    while i + WIDE <= stop:
+        update_wide(rule, numbers, places, i, WIDE, factor, W, C, G, S)
+        i += WIDE
+    while i < stop:
+        update_one(rule, numbers, places, i, stop - i, factor, W, C, G, S)
+        i += LANES
+
+
+@jit.inline
+def walk(args, lo, hi, prepare, rule, W, C, G, S):
+    """Apply a rule to units [lo, hi)."""
+    walk_rows(args, lo * UNIT, (hi - lo) * UNIT, prepare, rule, row_part, W, C, G, S)
     return 0
 
 
