@@ -68,6 +68,16 @@ def read(p, i, left, like):
 
 
 @by_type
+def read_aligned(p, i, like):
+    """As many elements from `i` on as `like` has lanes, from an address that is a multiple of 16 bytes.
+
+    Of a `read` whose `left` is known to suffice, LLVM makes one load for both cases, element by element.
+    """
+    lanes = like.lanes
+    return lambda p, i, like: vload_aligned(p, i, lanes)
+
+
+@by_type
 def write(p, i, value, left):
     """Store the `left` first lanes of a vector."""
     lanes = value.lanes

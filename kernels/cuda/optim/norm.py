@@ -13,6 +13,7 @@ from ...cpu.optim import norm as cpu
 from ...lang.by_type import by_type
 from ...lang.ptx import thread, threads
 from ...lang.simd import (
+    address,
     bitcast,
     convert,
     fill,
@@ -25,8 +26,9 @@ from ...lang.simd import (
     vabs,
     vmax,
     vmin,
+    vstore_aligned,
 )
-from ..block import block_max, block_min, block_sum, places, read, vector, width, write
+from ..block import block_max, block_min, block_sum, places, read, read_aligned, vector, width, write
 
 F64, I64 = types.float64, types.int64
 
@@ -51,9 +53,9 @@ def fold(args, lo, absorb, within, join, start, T):
     x, count = unit_of(args, lo, T)
     order, total, like = bitcast(load(args, MANY.number), F64), wide(x, start), vector(x, 0.0)
     i, apart, lanes = thread() * width(x), threads() * width(x), width(x)
-    while i + 3 * apart + lanes <= count:
-        a, b = read(x, i, lanes, like), read(x, i + apart, lanes, like)
-        c, d = read(x, i + 2 * apart, lanes, like), read(x, i + 3 * apart, lanes, like)
+    while address(x) & 15 == 0 and i + 3 * apart + lanes <= count:
+        a, b = read_aligned(x, i, like), read_aligned(x, i + apart, like)
+        c, d = read_aligned(x, i + 2 * apart, like), read_aligned(x, i + 3 * apart, like)
         total = absorb(total, vabs(convert(a, F64)), order)
         total = absorb(total, vabs(convert(b, F64)), order)
         total = absorb(total, vabs(convert(c, F64)), order)
@@ -128,21 +130,21 @@ def scale(args, lo, hi, T, R):
     x, count = unit_of(args, lo, T)
     like = vector(x, 0.0)
     bad, i, apart, lanes = like, thread() * width(x), threads() * width(x), width(x)
-    while i + 3 * apart + lanes <= count:
-        a, b = read(x, i, lanes, like), read(x, i + apart, lanes, like)
-        c, d = read(x, i + 2 * apart, lanes, like), read(x, i + 3 * apart, lanes, like)
+    while address(x) & 15 == 0 and i + 3 * apart + lanes <= count:
+        a, b = read_aligned(x, i, like), read_aligned(x, i + apart, like)
+        c, d = read_aligned(x, i + 2 * apart, like), read_aligned(x, i + 3 * apart, like)
         bad = muladd(a, 0.0, muladd(b, 0.0, muladd(c, 0.0, muladd(d, 0.0, bad))))
-        write(x, i, a * factor, lanes)
-        write(x, i + apart, b * factor, lanes)
-        write(x, i + 2 * apart, c * factor, lanes)
-        write(x, i + 3 * apart, d * factor, lanes)
+        vstore_aligned(x, i, a * factor)
+        vstore_aligned(x, i + apart, b * factor)
+        vstore_aligned(x, i + 2 * apart, c * factor)
+        vstore_aligned(x, i + 3 * apart, d * factor)
         i += 4 * apart
     while i < count:
         v = read(x, i, count - i, like)
         bad = muladd(v, 0.0, bad)
         write(x, i, v * factor, count - i)
         i += apart
-    if found != 0 and not reduce_add(bad) == 0.0:
+    if found != 0 and reduce_add(bad) != 0.0:  # NaN too
         store(ptr(found, I64), 0, 1)
     return 0
 

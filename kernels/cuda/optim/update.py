@@ -32,7 +32,10 @@ def _updater(lanes):
 
     @jit.inline
     def update(rule, numbers, places, i, left, factor, W, C, G, S, whole):
-        """`whole`: all `lanes` are there, at multiples of 16 bytes. Where a state is missing, the values stand in: a test would wait for the load before it."""
+        """As on the CPU; `whole`: all `lanes` are there, at multiples of 16 bytes.
+
+        The values stand in for a state that is missing: a test would have to wait for the loads before it.
+        """
         values, gradient, copy, first, second, third = places
         p, g = get(ptr(values, W), i, left, S, whole), get(ptr(gradient, G), i, left, S, whole)
         u = get(ptr(first if first != 0 else values, S), i, left, S, whole)
