@@ -54,7 +54,7 @@ OWN = {
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
     **{
         f"optim.norm.{name}": _ROW
-        for name in ("squares", "magnitudes", "nonzeros", "maxima", "minima", "scale", "clamp")
+        for name in ("squares", "magnitudes", "nonzeros", "powers", "maxima", "minima", "scale", "clamp")
     },
     "optim.norm.finish": _ROW._replace(threads=1024),
     "array.dropout.dropout": Shape("grid", threads=256, resident=16),
