@@ -4,6 +4,7 @@ import math
 
 from ...autograd import no_grad
 from ...dtype import float64
+from ...tensor.creation import full
 from ...tensor.tensor import FUNCTIONS, Tensor
 
 __all__ = [
@@ -53,7 +54,7 @@ def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None):
         return
     with no_grad():
         if not isinstance(total_norm, Tensor) or total_norm.device != gradients[0].device:
-            total_norm = FUNCTIONS["full"]((), float(total_norm), dtype=float64, device=gradients[0].device)
+            total_norm = full((), float(total_norm), dtype=float64, device=gradients[0].device)
         FUNCTIONS["multi_clip"](gradients, total_norm, float(max_norm))
 
 

@@ -207,7 +207,8 @@ def _weight(p):
         parts.append(cuts)
     if sum(parts) > 1:
         steps.space("sums", sum(parts) * p.m * k * 4)
-        handle, at = kernel("gemm.wgmma.join", T=p.dtype, R=p.dtype, ACT=None), {"parts": ("sums", 0), "c": ("dw", 0)}
+        handle = kernel("gemm.wgmma.join", T=p.dtype, R=p.dtype, A="float32", ACT=None)
+        at = {"parts": ("sums", 0), "c": ("dw", 0)}
         steps.launches.append(launch(
             handle, JOIN, p.m * -(-k // 4), 1, {**at, "bias": None, "residual": None}, rows=p.m, columns=k,
             splits=sum(parts), alpha=float_bits(1.0),
