@@ -105,6 +105,10 @@ EXAMPLES = {
         "infinicore.nn.functional.nll_loss(x.log_softmax(-1), target).backward()  # calls it",
         "y = x.grad",
     ],
+    "multi_clip": [
+        "tensors = [infinicore.ones(2), infinicore.ones(3)]",
+        "y = infinicore.multi_clip(tensors, infinicore.multi_norm(tensors), 1.0)",
+    ],
     "multi_clamp": ["tensors = [infinicore.ones(2), infinicore.ones(3)]", "y = infinicore.multi_clamp(tensors, 0.5)"],
     "avg_pool_backward": [
         "x = infinicore.randn(1, 1, 4, 4).requires_grad_()",

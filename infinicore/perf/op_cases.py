@@ -36,7 +36,8 @@ WITHOUT = {
         selective_scan_backward put_states causal_conv1d recurrent_gated_delta_rule chunk_gated_delta_rule
         kimi_delta_attention fused_gated_delta_net_gating mamba_selective_scan rwkv5_wkv rope rope_backward rope_qk
         mrope topksoftmax moe_topk_softmax fused_moe moe_fused_dense vocab_parallel_embedding random_sample
-        sample_tokens multi_scale multi_clamp exchange_rows""",
+        sample_tokens multi_scale multi_clip multi_clamp
+        exchange_rows""",
     "caches of keys and values, measured by the suite `kernels`": """
         flash_attention mha_varlen paged_attention paged_attention_prefill cached_attention mha_kvcache
         paged_caching kv_caching attention

@@ -5,7 +5,7 @@ from . import Block
 # ---- many tensors in one launch: norms, scaling, clamping ----
 
 UNIT = 16384  # elements of a tensor that are summed as one, on any number of threads; a slice counts in them
-MANY = Block("result? | number:f64=0.0 tensors[]")
+MANY = Block("result? total? | number:f64=0.0 tensors[]")
 TENSOR = Block("x | numel")
 FINISH = Block("partial y | count kind root:f64")
 

@@ -54,7 +54,7 @@ OWN = {
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
     **{
         f"optim.norm.{name}": _ROW
-        for name in ("squares", "magnitudes", "nonzeros", "maxima", "minima", "scale", "clamp")
+        for name in ("squares", "magnitudes", "nonzeros", "powers", "maxima", "minima", "scale", "clamp")
     },
     "optim.norm.finish": _ROW._replace(threads=1024),
     "array.dropout.dropout": Shape("grid", threads=256, resident=16),
@@ -73,7 +73,21 @@ OWN = {
             ("float64", 8, 64, 64, 8, 4, 128, 3),
         )
     },
-    **{f"conv.direct.{name}": DEFAULT for name in ("forward", "backward")},
+    **{f"conv.direct.{name}": DEFAULT for name in ("planes", "backward")},
+    **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
+    "conv.columns.bias": _HEAD_ROW,
+    **{
+        f"conv.pooling.{name}": Shape(threads=256)
+        for name in (
+            "max_pool",
+            "adaptive_max",
+            "max_positions",
+            "mean_pool",
+            "max_pool_backward",
+            "mean_pool_backward",
+            "positions_asked",
+        )
+    },
     "conv.direct.weight": _ROW,
     "gemm.epilogue.backward": _ROW,
     **{f"reduce.sample.{name}": _ROW._replace(threads=1024) for name in ("greedy", "sample_tokens")},

@@ -185,6 +185,30 @@ def vload_first(typingctx, p, index, lanes, valid):
     return Vector(compute_type(p.dtype), count)(p, index, lanes, valid), codegen
 
 
+@intrinsic
+def vpick(typingctx, p, indices, mask):
+    """The elements at the int32 lanes of `indices` where the mask is true, 0 elsewhere; element 0 must be there.
+
+    No lane is a branch: those that are masked off read element 0.
+    """
+    if not isinstance(p, Pointer) or not isinstance(indices, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        kind = ir.VectorType(memory_type(p.dtype), indices.lanes)
+        out, nothing = ir.Constant(kind, ir.Undefined), ir.Constant(kind.element, None)
+        for k in range(indices.lanes):
+            at = ir.Constant(I32, k)
+            index, wanted = builder.extract_element(args[1], at), builder.extract_element(args[2], at)
+            index = builder.sext(builder.select(wanted, index, ir.Constant(index.type, 0)), I64)
+            value = builder.load(gep(context, builder, args[0], p.dtype, index))
+            value.align = alignment(p.dtype)
+            out = builder.insert_element(out, builder.select(wanted, value, nothing), at)
+        return from_memory(builder, p.dtype, out)
+
+    return Vector(compute_type(p.dtype), indices.lanes)(p, indices, mask), codegen
+
+
 @intrinsic(prefer_literal=True)
 def vload_aligned(typingctx, p, index, lanes):
     """As `vload`, from an address that is a multiple of the vector's bytes: one access on a GPU."""

@@ -31,6 +31,7 @@ from .memory import (  # noqa: F401  (this file is where kernels take them from)
     vload,
     vload_aligned,
     vload_first,
+    vpick,
     vstore,
     vstore_aligned,
     vstore_first,

@@ -86,7 +86,7 @@ def _convolve(call, input, weight, bias, stride, padding, dilation, groups, dims
         _check_pair(call, ("input", input), ("bias", bias))
         if bias.shape_ != shape[1:2]:
             raise ValueError(f"`bias` of `{name}` must have shape {shape[1:2]}, got {bias.shape_}")
-        bias = bias.contiguous()
+        bias, problem = bias.contiguous(), problem._replace(bias=True)
     y = call.out(shape[1:] if single else shape, input.dtype)
     if y.numel_:
         call.run(problem, x=input.contiguous(), weight=weight.contiguous(), bias=bias, y=y)

@@ -9,8 +9,9 @@ from ..table.registry import op
 from ._layout import check
 
 _KERNELS = {2.0: "squares", 1.0: "magnitudes", 0.0: "nonzeros", math.inf: "maxima", -math.inf: "minima"}
-_MOST = 240  # tensors of a launch: the parameters of a GPU's kernel are at most 512 numbers
 _KINDS = {math.inf: 1, -math.inf: 2}  # of `optim.norm.finish`; 0 is a sum
+
+_TOGETHER = 240  # tensors in a launch
 
 
 def _checked(call, tensors):
@@ -23,13 +24,13 @@ def _checked(call, tensors):
     return tensors
 
 
-def _groups(tensors):
-    """[(dtype name, tensors of a launch)] of those that have elements."""
+def _by_dtype(tensors):
+    """(dtype name, tensors that have elements), as many as an argument block of a GPU has room for."""
     groups = {}
     for x in tensors:
         if x.numel_:
             groups.setdefault(x.dtype.name, []).append(x)
-    return [(name, all_[i : i + _MOST]) for name, all_ in groups.items() for i in range(0, len(all_), _MOST)]
+    return [(name, own[i : i + _TOGETHER]) for name, own in groups.items() for i in range(0, len(own), _TOGETHER)]
 
 
 def _table(tensors):
@@ -61,9 +62,9 @@ def multi_norm(call, tensors, ord=2.0):
     if ord != ord:
         raise ValueError("`ord` of `multi_norm` must be a number or inf, got nan")
     wide = any(x.dtype.name == "float64" for x in tensors)
-    groups = [(name, [x.contiguous() for x in group]) for name, group in _groups(tensors)]
+    groups = [(name, [x.contiguous() for x in group]) for name, group in _by_dtype(tensors)]
     tables = [(name, *_table(group)) for name, group in groups]
-    total = sum(units for *_, units in tables)
+    total = sum(units for _, _, units in tables)
     y = call.out((), "float64" if wide else "float32")
     partial = call.empty((max(1, total),), "float64")
     if not total:
@@ -79,12 +80,13 @@ def multi_norm(call, tensors, ord=2.0):
     return y
 
 
-def _in_place(call, tensors, kernel, number, found=None):
+def _in_place(call, tensors, kernel, number, types=None, **operands):
     """Run a kernel over all tensors; what is not contiguous goes through a copy."""
-    for name, group in _groups(tensors):
+    for name, group in _by_dtype(tensors):
         dense = [x.contiguous() for x in group]
         table, units = _table(dense)
-        call.launch(kernel, {"T": name}, MANY(result=found, number=number, tensors=table), units, UNIT)
+        block = MANY(number=number, tensors=table, **operands)
+        call.launch(kernel, {"T": name, **(types or {})}, block, units, UNIT)
         for x, copy in zip(group, dense):
             x.storage.version += 1  # a write that backward must know of
             if copy is not x:
@@ -104,15 +106,33 @@ def _multi_scale_samples(rng):
 
 @op(ref=_multi_scale_ref, samples=_multi_scale_samples, outputs=(), gradient=None, amp="as_is")
 def multi_scale(call, tensors, factor):
-    """Multiply all tensors of a sequence by a number, in place, in one launch for 240 tensors of a dtype.
+    """Multiply all tensors of a sequence by a number, in place, in one launch for each dtype.
 
     Returns a 0-dim bool tensor: whether an element was infinite or NaN before.
     """
     tensors = _checked(call, tensors)
     found = call.empty((), "int64")
     found.zero_()
-    _in_place(call, tensors, "optim.norm.scale", float(factor), found)
+    _in_place(call, tensors, "optim.norm.scale", float(factor), {"R": "float32"}, result=found)
     return call.elementwise("ne", found, 0)
+
+
+@op(outputs=(), gradient=None, amp="as_is")
+def multi_clip(call, tensors, total_norm, max_norm):
+    """Multiply all tensors of a sequence, in place, by max_norm / (total_norm + 1e-6) where that is below 1.
+
+    `total_norm` is a tensor of one float, which a GPU reads by itself: nobody waits. Returns the list of tensors.
+    """
+    tensors = _checked(call, tensors)
+    check(call, total_norm, "total_norm")
+    if total_norm.numel_ != 1 or not total_norm.dtype.is_floating_point:
+        raise ValueError(
+            f"`total_norm` of `multi_clip` must be one float, got {total_norm.dtype} of shape {total_norm.shape_}: "
+            "take what `multi_norm` returns"
+        )
+    types = {"R": total_norm.dtype.name}
+    _in_place(call, tensors, "optim.norm.scale", float(max_norm), types, total=total_norm)
+    return tensors
 
 
 @op(outputs=(), gradient=None, amp="as_is")

@@ -9,7 +9,7 @@ class Convolution(NamedTuple):
     """A convolution of images x [n, c, *] with a weight [m, c / groups, *window.kernel] to y [n, m, *], or a gradient.
 
     `x` and `y` are (height, width), of contiguous memory. `gradient` says what is computed: None for y, "input" for the
-    gradient of x, "weight" for that of the weight.
+    gradient of x, "weight" for that of the weight. `bias`: y has one.
     """
 
     gradient: str | None
@@ -21,3 +21,4 @@ class Convolution(NamedTuple):
     x: tuple[int, int]
     y: tuple[int, int]
     window: Window
+    bias: bool = False

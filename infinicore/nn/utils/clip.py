@@ -3,6 +3,8 @@
 import math
 
 from ...autograd import no_grad
+from ...dtype import float64
+from ...tensor.creation import full
 from ...tensor.tensor import FUNCTIONS, Tensor
 
 __all__ = [
@@ -47,10 +49,13 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
 
 def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None):
     """Scale the gradients by max_norm / (total_norm + 1e-6), in place, where that is below 1."""
-    factor = float(max_norm) / (float(total_norm) + 1e-6)
-    if not factor >= 1.0:  # NaN too: it spreads to all gradients, as in PyTorch
-        with no_grad():
-            FUNCTIONS["multi_scale"](_gradients(parameters), factor)
+    gradients = _gradients(parameters)
+    if not gradients:
+        return
+    with no_grad():
+        if not isinstance(total_norm, Tensor) or total_norm.device != gradients[0].device:
+            total_norm = full((), float(total_norm), dtype=float64, device=gradients[0].device)
+        FUNCTIONS["multi_clip"](gradients, total_norm, float(max_norm))
 
 
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False, foreach=None):

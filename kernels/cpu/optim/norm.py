@@ -11,6 +11,7 @@ from numba import types
 
 from ...blocks.optim import FINISH, MANY, TENSOR, UNIT
 from ...build import isa, jit
+from ...lang.by_type import by_type
 from ...lang.shuffle import largest, smallest
 from ...lang.simd import (
     bitcast,
@@ -74,6 +75,13 @@ def fold(args, lo, hi, absorb, across, start, T):
     return 0
 
 
+@by_type
+def alike(v, value):
+    """A vector like `v` of one value."""
+    lanes = v.lanes
+    return lambda v, value: fill(value, F64, lanes)
+
+
 @jit.inline
 def add_square(total, v, order):
     return muladd(v, v, total)
@@ -91,7 +99,7 @@ def add_one(total, v, order):
 
 @jit.inline
 def add_power(total, v, order):
-    return total + vpow(v, fill(order, F64, WIDE))
+    return total + vpow(v, alike(v, order))
 
 
 @jit.inline
@@ -172,9 +180,27 @@ def finish(args, lo, hi, T):
 
 
 @jit.inline
-def scale(args, lo, hi, T):
-    """Multiply in place by the number; the result, an int64, becomes 1 if an element was not finite."""
-    factor, found = bitcast(load(args, MANY.number), F64), ptr(load(args, MANY.result), I64)
+def factor_of(args, R):
+    """The number; where there is a total norm, of type R, what brings that down to the number, at most 1."""
+    number, total = bitcast(load(args, MANY.number), F64), load(args, MANY.total)
+    if total == 0:
+        return number
+    factor = number / (F64(load(ptr(total, R), 0)) + 1e-6)
+    return 1.0 if factor >= 1.0 else factor  # NaN spreads to all tensors, as in PyTorch
+
+
+@jit.inline
+def nothing_to_scale(args, factor):
+    """Whether nobody asks for what is not finite, and all stays as it is."""
+    return factor == 1.0 and load(args, MANY.result) == 0
+
+
+@jit.inline
+def scale(args, lo, hi, T, R):
+    """Multiply in place by `factor_of`; the result, an int64 or none, becomes 1 if an element was not finite."""
+    factor, found = factor_of(args, R), load(args, MANY.result)
+    if nothing_to_scale(args, factor):
+        return 0
     index, before = 0, 0
     for unit in range(lo, hi):
         index, before, first, count = find(args, unit, index, before)
@@ -190,8 +216,8 @@ def scale(args, lo, hi, T):
             v = vload_first(x, i, LANES, count - i)
             bad = muladd(v, 0.0, bad)
             vstore_first(x, i, v * factor, count - i)
-        if not reduce_add(bad) == 0.0:
-            store(found, 0, 1)
+        if found != 0 and not reduce_add(bad) == 0.0:
+            store(ptr(found, I64), 0, 1)
     return 0
 
 

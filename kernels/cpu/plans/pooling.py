@@ -26,13 +26,18 @@ def _kernel(p):
     return p.what.replace("max", "max_pool_2" if tiled else "max_pool")
 
 
-def pool(p, threads):
-    """One launch, a unit of which is a plane."""
-    name = _kernel(p)
+def numbers_of(p):
+    """The fields of the block that are sizes and options, in three dims."""
     window = p.window or Window(*(field * len(p.x) for field in _ONE))
     fields = {"size": p.x, "out": p.y, "window": window.kernel, "stride": window.stride}
     fields |= {"padding": window.padding, "dilation": window.dilation}
     numbers = {k: (0 if k == "padding" else 1,) * (3 - len(v)) + v for k, v in fields.items()}
+    return numbers | {"counted": int(p.counted), "divisor": p.divisor}
+
+
+def pool(p, threads):
+    """One launch, a unit of which is a plane."""
+    name, numbers = _kernel(p), numbers_of(p)
     types = {"T": p.dtype}
     if p.places is not None:
         types["I"] = p.places
@@ -46,10 +51,9 @@ def pool(p, threads):
         slice_planes = max(1, -(-p.planes // threads))
         scratch = (("scratch", -(-p.planes // slice_planes) * slice_bytes),)
         numbers |= {"slice_bytes": slice_bytes, "slice_planes": slice_planes}
-    n, grain = policy.split(f"conv.pooling.{name}", p.planes, size + prod(p.y) * prod(window.kernel))
+    n, grain = policy.split(f"conv.pooling.{name}", p.planes, size + prod(p.y) * prod(numbers["window"]))
     used = {"x": p.what != "positions", "chosen": p.places, "scratch": scratch}
     at = {field: None for field, wanted in used.items() if not wanted}
-    numbers |= {"counted": int(p.counted), "divisor": p.divisor}
     return Plan((launch(kernel(f"conv.pooling.{name}", **types), POOL, n, grain, at, **numbers),), scratch)
 
 

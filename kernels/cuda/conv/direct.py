@@ -1,44 +1,54 @@
-"""Convolutions as their definition says: a thread sums up one element of the result, or a block one of the weight."""
+"""Convolutions as their definition says, where groups are small or there is little to do.
 
-from numba import types
+A thread sums up 16 bytes of a plane of the result, or an element of the gradient of an input that was stepped over, or
+a block an element of the weight.
+"""
 
-from ...blocks.cuda import CONV, CONV_WEIGHT
+from ...blocks.cuda import CONV, CONV_WEIGHT, PLANES
 from ...build import jit
 from ...lang.ptx import thread, threads
-from ...lang.simd import load, ptr, store
-from ..block import block_sum
-
-I64 = types.int64
+from ...lang.simd import load, muladd, ptr, store, vpick
+from ..block import block_sum, vector, width, write
+from ..gemm.wgmma import ratio
+from .columns import places_from
 
 
 @jit.inline
-def forward(args, lo, hi, T, A):
-    """Elements [lo, hi) of y [n, m, *]."""
-    c, m = load(args, CONV.c) // load(args, CONV.groups), load(args, CONV.m)
-    x_h, x_w, y_h, y_w = load(args, CONV.x_h), load(args, CONV.x_w), load(args, CONV.y_h), load(args, CONV.y_w)
-    kernel_h, kernel_w = load(args, CONV.kernel_h), load(args, CONV.kernel_w)
-    gap_h, gap_w = load(args, CONV.gap_h), load(args, CONV.gap_w)
+def planes(args, lo, hi, T):
+    """Vectors [lo, hi) of places of y [n, outputs, *], each the sum of the few planes of x of its group."""
+    x_h, x_w, y_h, y_w = (
+        load(args, PLANES.x_h), load(args, PLANES.x_w), load(args, PLANES.y_h), load(args, PLANES.y_w),
+    )  # fmt: skip
+    kernel_h, kernel_w = load(args, PLANES.kernel_h), load(args, PLANES.kernel_w)
+    gap_h, gap_w = load(args, PLANES.gap_h), load(args, PLANES.gap_w)
+    inputs, outputs, groups = load(args, PLANES.inputs), load(args, PLANES.outputs), load(args, PLANES.groups)
     for index in range(lo, hi):
-        j, rest = index % y_w, index // y_w
-        i, rest = rest % y_h, rest // y_h
-        channel, image = rest % m, rest // m
-        first = channel // (m // load(args, CONV.groups)) * c
-        top = i * load(args, CONV.stride_h) - load(args, CONV.pad_h)
-        left = j * load(args, CONV.stride_w) - load(args, CONV.pad_w)
-        x = ptr(load(args, CONV.x), T) + (image * load(args, CONV.c) + first) * x_h * x_w
-        weight, total = ptr(load(args, CONV.weight), T) + channel * c * kernel_h * kernel_w, A(0)
-        for k in range(c):
+        plane = index // load(args, PLANES.vectors)
+        first = (index - plane * load(args, PLANES.vectors)) * width(ptr(load(args, PLANES.y), T))
+        image = plane // (groups * outputs)
+        channel = plane - image * groups * outputs
+        group = ratio(channel, outputs)
+        x = ptr(load(args, PLANES.x), T) + (image * groups + group) * inputs * x_h * x_w
+        weight = ptr(load(args, PLANES.weight), T) + (
+            group * load(args, PLANES.of_group) + (channel - group * outputs) * load(args, PLANES.of_output)
+        )
+        i, j = places_from(x, first, y_w)
+        top = i * load(args, PLANES.stride_h) - load(args, PLANES.pad_h)
+        left = j * load(args, PLANES.stride_w) - load(args, PLANES.pad_w)
+        at, valid, total = top * x_w + left, i < y_h, vector(x, 0.0)
+        for _ in range(inputs):
             for a in range(kernel_h):
-                row = top + a * gap_h
-                if 0 <= row < x_h:
-                    for b in range(kernel_w):
-                        column = left + b * gap_w
-                        if 0 <= column < x_w:
-                            value = A(load(weight, (k * kernel_h + a) * kernel_w + b))
-                            total += value * A(load(x, (k * x_h + row) * x_w + column))
-        if load(args, CONV.bias) != 0:
-            total += A(load(ptr(load(args, CONV.bias), T), channel))
-        store(ptr(load(args, CONV.y), T), index, total)
+                down = top + a * gap_h
+                meets = valid & (down >= 0) & (down < x_h)
+                for b in range(kernel_w):
+                    along = left + b * gap_w
+                    inside = meets & (along >= 0) & (along < x_w)
+                    value = vpick(x, at + (a * gap_h * x_w + b * gap_w), inside)
+                    total = muladd(value, load(weight, a * kernel_w + b), total)
+            x, weight = x + x_h * x_w, weight + load(args, PLANES.of_input)
+        if load(args, PLANES.bias) != 0:
+            total = total + load(ptr(load(args, PLANES.bias), T), channel)
+        write(ptr(load(args, PLANES.y), T) + plane * y_h * y_w, first, total, y_h * y_w - first)
     return 0
 
 

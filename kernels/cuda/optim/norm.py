@@ -63,6 +63,7 @@ def partial(absorb, of_lanes, join, start):
 squares = partial(cpu.add_square, reduce_add, plus, 0.0)
 magnitudes = partial(cpu.add, reduce_add, plus, 0.0)
 nonzeros = partial(cpu.add_one, reduce_add, plus, 0.0)
+powers = partial(cpu.add_power, reduce_add, plus, 0.0)
 maxima = partial(cpu.larger, largest, larger, 0.0)
 minima = partial(cpu.smaller, smallest, smaller, INF)
 
@@ -92,17 +93,20 @@ def finish(args, lo, hi, T):
 
 
 @jit.inline
-def scale(args, lo, hi, T):
-    """Unit `lo` times the number, in place; the result, an int64, becomes 1 if an element was not finite."""
-    factor, (x, count) = bitcast(load(args, MANY.number), F64), unit_of(args, lo, T)
+def scale(args, lo, hi, T, R):
+    """Unit `lo`, as on the CPU."""
+    factor, found = cpu.factor_of(args, R), load(args, MANY.result)
+    if cpu.nothing_to_scale(args, factor):
+        return 0
+    x, count = unit_of(args, lo, T)
     like = vector(x, 0.0)
     bad = like
     for i in range(thread() * width(x), count, threads() * width(x)):
         v = read(x, i, count - i, like)
         bad = muladd(v, like, bad)  # infinity and NaN times zero are NaN
         write(x, i, v * factor, count - i)
-    if reduce_add(bad) != 0.0:  # NaN, too
-        store(ptr(load(args, MANY.result), I64), 0, 1)
+    if found != 0 and reduce_add(bad) != 0.0:  # NaN, too
+        store(ptr(found, I64), 0, 1)
     return 0
 
 

@@ -1,25 +1,258 @@
-"""Convolutions: one launch over the elements of the result."""
+"""Convolutions: columns of an input and a product with them, so that the matrix units do the work.
 
-from ...blocks.cuda import CONV, CONV_WEIGHT
+A convolution is the product of the weight [m, c taps] with columns [c taps, places] of each image; windows of one
+element with no padding need no columns. The gradient of an input is a convolution of that of the result with the weight
+turned around; where windows step over places, it is the product of the weight turned around with the gradient, whose
+columns are summed up. The gradient of the weight is a product along the places of all images. What is left goes by the
+definition (`cuda/conv/direct.py`): little work, groups of few channels.
+"""
+
+from math import prod
+
+from ...blocks import float_bits
+from ...blocks.cuda import BIAS, COLUMNS, CONV, CONV_WEIGHT, FOLDED, JOIN, PLANES
 from ...build.load import kernel
 from ...plan import Plan, launch
+from ...problems.array import Copy
 from ...problems.conv import Convolution
+from ...problems.gemm import Product
+from ...problems.window import Window
+from .array import copy
+from .gemm import product
+
+# Of columns at a time: a workspace, which images share in turn.
+_BYTES = 256 << 20
+_LITTLE = 1 << 21  # multiply-adds that one launch does as they come
+_FEW = 8  # channels of a group, of results or of a window's elements / 2, with which tiles of a product are wasted
+_BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of float32 are cut
+_ONE = Window((1, 1), (1, 1), (0, 0), (1, 1))
 
 
-def plan(problem):
-    p, w = problem, problem.window
-    numbers = {"images": p.n, "c": p.c, "m": p.m, "groups": p.groups}
-    numbers |= {"x_h": p.x[0], "x_w": p.x[1], "y_h": p.y[0], "y_w": p.y[1]}
-    for name, (h, width) in {"kernel": w.kernel, "stride": w.stride, "pad": w.padding, "gap": w.dilation}.items():
-        numbers |= {f"{name}_h": h, f"{name}_w": width}
-    name = {None: "forward", "input": "backward", "weight": "weight"}[p.gradient]
-    items = {
-        None: p.n * p.m * p.y[0] * p.y[1],
-        "input": p.n * p.c * p.x[0] * p.x[1],
-        "weight": p.m * (p.c // p.groups) * w.kernel[0] * w.kernel[1],
-    }[p.gradient]
-    handle = kernel(f"conv.direct.{name}", T=p.dtype, A="float64" if p.dtype == "float64" else "float32")
-    return Plan((launch(handle, CONV_WEIGHT if p.gradient == "weight" else CONV, items, 1, **numbers),))
+def _bytes(dtype):
+    return int(dtype.removeprefix("b").removeprefix("float")) // 8
+
+
+def _lanes(dtype):
+    """Elements of 16 bytes."""
+    return 16 // _bytes(dtype)
+
+
+def _rounded(count, lanes):
+    return -(-count // lanes) * lanes
+
+
+def _numbers(x, y, window):
+    """The fields that all blocks of convolutions have."""
+    found = {"x_h": x[0], "x_w": x[1], "y_h": y[0], "y_w": y[1]}
+    fields = {"kernel": window.kernel, "stride": window.stride, "pad": window.padding, "gap": window.dilation}
+    for name, (h, w) in fields.items():
+        found |= {f"{name}_h": h, f"{name}_w": w}
+    return found
+
+
+def _turned(window):
+    """The window by which the gradient of an input meets that of the result, where steps are 1."""
+    return window._replace(padding=tuple(-p for p in window.padding), dilation=tuple(-d for d in window.dilation))
+
+
+# ---- parts of plans ----------------------------------------------------------------------------
+
+
+class _Steps:
+    """Launches in their order, and the most that each workspace takes of all of them."""
+
+    def __init__(self):
+        self.launches, self.scratch = [], {}
+
+    def space(self, name, nbytes):
+        self.scratch[name] = max(self.scratch.get(name, 0), nbytes)
+
+    def add(self, plan, names):
+        """Another plan's launches; `names` gives its tensors as (name, offset in bytes) of this one."""
+        for one in plan.launches:
+            places = []
+            for at, name, offset in one.places:
+                own, further = names.get(name, (name, 0))
+                places.append((at, own, offset + further))
+            self.launches.append(one._replace(places=tuple(places)))
+        for name, nbytes in plan.scratch:
+            self.space(name, nbytes)
+
+    def columns(self, dtype, source, to, images, channels, x, y, window, flat=0):
+        """Make the columns of an input; (step of rows, step of images).
+
+        `source` is (name, offset). Columns of each image lie by themselves, in rows of whole vectors; or (`flat`)
+        places of all images follow one another, in rows of so many elements.
+        """
+        places, lanes, taps = prod(y), _lanes(dtype), prod(window.kernel)
+        span = places if flat else _rounded(places, lanes)
+        row = flat or span
+        image = places if flat else channels * taps * span
+        vectors = flat // lanes if flat else images * span // lanes
+        self.launches.append(launch(
+            kernel("conv.columns.columns", E=f"uint{8 * _bytes(dtype)}"), COLUMNS, channels * vectors, 1,
+            {"x": source, "y": (to, 0)}, images=images, vectors=vectors, span=span, row_step=row, image_step=image,
+            x_image=channels * prod(x), **_numbers(x, y, window),
+        ))  # fmt: skip
+        self.space(to, channels * taps * (flat if flat else images * span) * _bytes(dtype))
+        return row, image
+
+    def plan(self):
+        return Plan(tuple(self.launches), tuple((name, max(64, nbytes)) for name, nbytes in self.scratch.items()))
+
+
+def _chunks(p, nbytes):
+    """(first image, how many) in turn, if each takes so many bytes of a workspace."""
+    each = max(1, _BYTES // max(1, nbytes))
+    return [(first, min(each, p.n - first)) for first in range(0, p.n, each)]
+
+
+def _by_images(p, steps, channels, results, x, y, window, left):
+    """y [n, results, *]: [results, k] (`left`: its name, strides of groups, rows and k) times columns of x."""
+    groups, item, places = p.groups, _bytes(p.dtype), prod(y)
+    k = channels // groups * prod(window.kernel)
+    # an input may be its own columns, if a product can read it as it lies
+    straight = window._replace(dilation=(1, 1)) == _ONE and (item > 2 or places % _lanes(p.dtype) == 0)
+    size = 0 if straight else channels * prod(window.kernel) * _rounded(places, _lanes(p.dtype)) * item
+    for first, count in _chunks(p, size):
+        source, row, image = ("x", first * channels * prod(x) * item), places, channels * places
+        if not straight:
+            row, image = steps.columns(p.dtype, source, "columns", count, channels, x, y, window)
+            source = "columns", 0
+        one = Product(
+            p.dtype, (1, groups, results // groups, k), (0, *left[1:]), (count, groups, k, places),
+            (image, image // groups, row, 1), p.dtype, residual=p.bias, accumulate=p.bias,
+        )  # fmt: skip
+        to = "y", first * results * places * item
+        steps.add(product(one), {"a": (left[0], 0), "b": source, "c": to, "residual": to})
+
+
+# ---- plans -------------------------------------------------------------------------------------
+
+
+def _forward(p):
+    steps, k = _Steps(), p.c // p.groups * prod(p.window.kernel)
+    if p.bias:
+        fill = kernel("conv.columns.bias", T=p.dtype)
+        steps.launches.append(launch(fill, BIAS, p.n * p.m, 1, channels=p.m, length=prod(p.y)))
+    left = "weight", p.m // p.groups * k, k, 1
+    _by_images(p, steps, p.c, p.m, p.x, p.y, p.window, left)
+    return steps.plan()
+
+
+def _input(p):
+    """Where windows step by 1, the columns of the gradient of the result; the weight is turned around before."""
+    steps, taps, groups = _Steps(), prod(p.window.kernel), p.groups
+    c, m = p.c // groups, p.m // groups
+    if taps == 1:
+        left = "weight", m * c, 1, c
+    else:
+        k = _rounded(m * taps, _lanes(p.dtype))
+        turn = Copy((groups, c, m, taps), (c * k, k, taps, 1), (m * c * taps, taps, c * taps, 1), _bytes(p.dtype))
+        steps.add(copy(turn), {"x": ("weight", 0), "y": ("turned", 0)})
+        steps.space("turned", groups * c * k * _bytes(p.dtype))
+        left = "turned", c * k, k, 1
+    _by_images(p, steps, p.m, p.c, p.y, p.x, _turned(p.window), left)
+    return steps.plan()
+
+
+def _stepped_input(p):
+    """Products of the turned weight are columns of the gradient of the input, in the type of sums."""
+    steps, taps, groups = _Steps(), prod(p.window.kernel), p.groups
+    c, m, sums, item = p.c // groups, p.m // groups, _sums(p.dtype), _bytes(p.dtype)
+    size, places = p.c * taps * prod(p.y) * _bytes(sums), prod(p.y)
+    for first, count in _chunks(p, size):
+        source, row, image = ("x", first * p.m * places * item), places, p.m * places
+        if item == 2 and places % _lanes(p.dtype):
+            row, image = steps.columns(p.dtype, source, "columns", count, p.m, p.y, p.y, _ONE)
+            source = "columns", 0
+        one = Product(
+            p.dtype, (1, groups, c * taps, m), (0, m * c * taps, 1, c * taps), (count, groups, m, places),
+            (image, image // groups, row, 1), sums,
+        )  # fmt: skip
+        steps.add(product(one), {"a": ("weight", 0), "b": source, "c": ("sums", 0)})
+        at = {"x": ("y", first * p.c * prod(p.x) * item), "y": ("sums", 0)}
+        handle, numbers = kernel("conv.columns.fold", T=p.dtype, A=sums), _numbers(p.x, p.y, p.window)
+        steps.launches.append(launch(handle, FOLDED, count * p.c * prod(p.x), 1, at, **numbers))
+        steps.space("sums", count * size)
+    return steps.plan()
+
+
+def _sums(dtype):
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _weight(p):
+    """Columns of all images of a chunk in one row, times those of the gradient; the parts of chunks are joined."""
+    steps, groups, item, lanes = _Steps(), p.groups, _bytes(p.dtype), _lanes(p.dtype)
+    m, places, k = p.m // groups, prod(p.y), p.c // groups * prod(p.window.kernel)
+    chunks = _chunks(p, (p.c * prod(p.window.kernel) + p.m) * places * item)
+    tiles, parts = groups * -(-m // 64) * -(-k // 64), []
+    for first, count in chunks:
+        # sums of float32 along all places would be those of few blocks
+        cuts = min(64, max(1, _BLOCKS // tiles)) if item == 4 else 1
+        length = _rounded(-(-count * places // cuts), lanes)
+        flat = cuts * length
+        x = "x", first * p.c * prod(p.x) * item
+        g = "g", first * p.m * places * item
+        steps.columns(p.dtype, x, "columns", count, p.c, p.x, p.y, p.window, flat)
+        steps.columns(p.dtype, g, "gradient", count, p.m, p.y, p.y, _ONE, flat)
+        alone = len(chunks) * cuts == 1
+        one = Product(
+            p.dtype, (cuts, groups, m, length), (length, m * flat, flat, 1), (cuts, groups, length, k),
+            (length, k * flat, 1, flat), p.dtype if alone else "float32",
+        )  # fmt: skip
+        to = ("dw", 0) if alone else ("sums", sum(parts) * p.m * k * 4)
+        steps.add(product(one), {"a": ("gradient", 0), "b": ("columns", 0), "c": to})
+        parts.append(cuts)
+    if sum(parts) > 1:
+        steps.space("sums", sum(parts) * p.m * k * 4)
+        handle = kernel("gemm.wgmma.join", T=p.dtype, R=p.dtype, A="float32", ACT=None)
+        at = {"parts": ("sums", 0), "c": ("dw", 0)}
+        steps.launches.append(launch(
+            handle, JOIN, p.m * -(-k // 4), 1, {**at, "bias": None, "residual": None}, rows=p.m, columns=k,
+            splits=sum(parts), alpha=float_bits(1.0),
+        ))  # fmt: skip
+    return steps.plan()
+
+
+def _direct(p):
+    """One launch, as the definition says."""
+    c, m, numbers = p.c // p.groups, p.m // p.groups, _numbers(p.x, p.y, p.window)
+    taps, sums = prod(p.window.kernel), _sums(p.dtype)
+    shape = {"images": p.n, "c": p.c, "m": p.m, "groups": p.groups}
+    if p.gradient == "weight":
+        handle = kernel("conv.direct.weight", T=p.dtype, A=sums)
+        return Plan((launch(handle, CONV_WEIGHT, p.m * c * taps, 1, **shape, **numbers),))
+    if p.gradient == "input" and p.window.stride != (1, 1):
+        handle = kernel("conv.direct.backward", T=p.dtype, A=sums)
+        return Plan((launch(handle, CONV, p.n * p.c * prod(p.x), 1, **shape, **numbers),))
+    size, steps = (m, c, p.y), {"of_group": m * c * taps, "of_output": c * taps, "of_input": taps}
+    if p.gradient == "input":
+        size, steps = (c, m, p.x), steps | {"of_output": taps, "of_input": c * taps}
+        numbers = _numbers(p.y, p.x, _turned(p.window))
+    outputs, inputs, results = size
+    vectors, at = -(-prod(results) // _lanes(p.dtype)), {} if p.bias else {"bias": None}
+    return Plan((launch(
+        kernel("conv.direct.planes", T=p.dtype), PLANES, p.n * p.groups * outputs * vectors, 1, at, outputs=outputs,
+        inputs=inputs, groups=p.groups, vectors=vectors, **steps, **numbers,
+    ),))  # fmt: skip
+
+
+def plan(p):
+    c, m = p.c // p.groups, p.m // p.groups
+    rows, k = {None: (m, c), "input": (c, m), "weight": (m, c)}[p.gradient]
+    k *= prod(p.window.kernel)
+    work = p.n * p.m * prod(p.y) * c * prod(p.window.kernel)
+    small = p.groups > 1 and (rows < _FEW or k < 2 * _FEW)
+    far = 16 * p.c * prod(p.x) >= 1 << 31 or 16 * p.m * prod(p.y) >= 1 << 31  # places beside one another, in 32 bits
+    if work <= _LITTLE or small or far or (p.gradient == "weight" and p.dtype == "float64"):
+        return _direct(p)
+    if p.gradient is None:
+        return _forward(p)
+    if p.gradient == "weight":
+        return _weight(p)
+    return _input(p) if p.window.stride == (1, 1) else _stepped_input(p)
 
 
 PLANNERS = {Convolution: plan}
