@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from . import progress
-from .bench_options import PERCENTILES, add_arguments
+from .bench_options import PERCENTILES
+from .bench_options import add_arguments as add_arguments  # the command asks this module for them
 
 _SAMPLING = (
     "temperature", "top_p", "min_p", "top_k", "frequency_penalty", "presence_penalty", "repetition_penalty",
@@ -140,6 +141,7 @@ def _serve(arguments):
     url = arguments.base_url or f"http://{arguments.host}:{arguments.port}"
     given = {name: getattr(arguments, name) for name in _SAMPLING}
     given |= _logprobs(arguments)
+    growth = _growth(arguments)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # each request under way is an open file
@@ -155,7 +157,7 @@ def _serve(arguments):
             or await client.patiently(lambda: client.first_model(server), patience),
             rate=arguments.request_rate,
             burstiness=arguments.burstiness,
-            growth=_growth(arguments),
+            growth=growth,
             adapters=tuple(arguments.lora_modules or ()),
             concurrency=arguments.max_concurrency,
             ignore_eos=arguments.ignore_eos or arguments.dataset_name == "random",

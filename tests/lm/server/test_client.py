@@ -126,7 +126,9 @@ def test_the_real_one(stories):
     async def run():
         engine = AsyncEngine(stories, max_num_seqs=4, kv_cache_memory=4 << 20)
         await engine.start()
-        assert engine.info == {"max_model_len": 512, "max_num_seqs": 4, "speculative": False}
+        assert engine.info == {
+            "max_model_len": 512, "max_num_seqs": 4, "speculative": False, "eos_token_ids": (2,), "vocab_size": 512,
+        }  # fmt: skip
 
         async def one(i):
             params = SamplingParams(temperature=1.0, seed=i % 3, max_tokens=20, output_kind="final_only")
