@@ -20,6 +20,8 @@ _SAFETENSORS = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 _GGUF_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
 _GGUF_UINT32, _GGUF_FLOAT32, _GGUF_STRING = 4, 6, 8
 _ALIGNMENT = 32
+# Weights are pieces of so many random numbers, from anywhere: making 8 billion numbers anew takes two minutes.
+_POOL = (1 << 24) + 1
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _FAMILY_KEYS = {"llama": {"attention_bias": False, "mlp_bias": False}, "qwen2": {"use_sliding_window": False}}
 
@@ -100,13 +102,22 @@ def write_random(model, folder):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     rng = np.random.default_rng(0)
+    pool = rng.standard_normal(_POOL, dtype=np.float32) * np.float32(0.02)
+    encode = bfloat16_bits if code == "BF16" else np.asarray
+    encoded = encode(pool)
     partial = folder / "model.safetensors.partial"
     with partial.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape in _shapes(model):
-            values = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
-            values += np.float32("norm" in name)  # a norm's weight is near 1
-            (bfloat16_bits(values) if code == "BF16" else values).tofile(file)
+            if "norm" in name:  # its weight is near 1
+                encode(1 + pool[: shape[0]]).tofile(file)
+                continue
+            left = int(np.prod(shape))
+            while left:
+                start = rng.integers(_POOL)
+                part = encoded[start : start + left]
+                part.tofile(file)
+                left -= part.size
     os.replace(partial, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     return folder

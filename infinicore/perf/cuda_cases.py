@@ -1,19 +1,38 @@
-"""The cases of `perf compare --device cuda`: sizes that fill a large GPU, and one that it does in no time.
+"""The cases of `perf compare --device cuda`: sizes that fill a large GPU, one that it does in no time, and models.
 
-What each side calls for a case is in `peers.py`; `_turns` sets of inputs, more than the second-level cache holds, are
-taken in turn where a model would read each weight once.
+What each side calls for a case is in `peers.py`, `generation.py` and `training.py`; `turns` sets of inputs, more than
+the second-level cache holds, are taken in turn where a model would read each weight once.
 """
 
 from .cases import ITEMSIZE, TORCH, Case, Input
+from .model_cases import LLAMA_1B, LLAMA_8B, TINY, options
+from .train_cases import ADAMW_BYTES, GPT2, TINY_GPT2
 
 _CACHE = 1 << 28  # bytes that inputs taken in turn fill together
 
 
-def _case(name, op, dtype, unit, work, inputs, **more):
+def _case(name, op, dtype, unit, work, inputs=None, peers=TORCH, **more):
     return Case(
-        suite="cuda", name=name, op=op, dtype=dtype, unit=unit, work=work, inputs=inputs, peers=TORCH, device="cuda",
-        **more,
+        suite="cuda", name=name, op=op, dtype=dtype, unit=unit, work=work, inputs=inputs or {}, peers=peers,
+        device="cuda", **more,
     )  # fmt: skip
+
+
+def _large(quick):
+    """What memory alone bounds, on more than fits into any cache."""
+    n = 1 << (16 if quick else 28)
+    for dtype in ("float32", "bfloat16"):
+        size = ITEMSIZE[dtype]
+        for op, count in {"copy": 1, "add": 2, "silu": 1}.items():
+            inputs = {name: Input(shape=(n,)) for name in ("x", "y")[:count]}
+            yield _case(f"{op} {n}", op, dtype, "GB/s", (count + 1) * n * size, inputs)
+        yield _cast(n, dtype)
+
+
+def _cast(n, dtype):
+    target = "bfloat16" if dtype == "float32" else "float32"
+    return _case(f"cast {n} to {target}", "cast", dtype, "GB/s", 6 * n, {"x": Input(shape=(n,))},
+                 options={"target": target}, tolerance=1e-2)  # fmt: skip
 
 
 _ELEMENTWISE = {"add": 2, "mul": 2, "exp": 1, "silu": 1, "gelu": 1, "tanh": 1, "swiglu": 2}
@@ -22,16 +41,14 @@ _ROWS = {"softmax": ("x",), "rms_norm": ("x", "weight"), "add_rms_norm": ("x", "
 
 
 def _memory(quick):
-    n, rows, columns = (1 << 16, 64, 256) if quick else (1 << 26, 1 << 14, 4096)
+    n, rows, columns = (1 << 15, 64, 256) if quick else (1 << 26, 1 << 14, 4096)
     for dtype in ("float32", "bfloat16"):
         size = ITEMSIZE[dtype]
         for op, count in _ELEMENTWISE.items():
             inputs = {name: Input(shape=(n,)) for name in ("x", "y")[:count]}
             yield _case(f"{op} {n}", op, dtype, "GB/s", (count + 1) * n * size, inputs)
-        target = "bfloat16" if dtype == "float32" else "float32"
+        yield _cast(n, dtype)
         inputs = {"x": Input(shape=(n,))}
-        yield _case(f"cast {n} to {target}", "cast", dtype, "GB/s", 6 * n, inputs, options={"target": target},
-                    tolerance=1e-2)  # fmt: skip
         yield _case(f"sum {n}", "sum", dtype, "GB/s", n * size, inputs, tolerance=1e-2)
         for op, names in _ROWS.items():
             inputs = {name: Input(shape=(rows, columns) if name in "xy" else (columns,)) for name in names}
@@ -42,6 +59,18 @@ def _memory(quick):
         inputs = {"index": Input(shape=(tokens,), kind="index", high=vocabulary),
                   "weight": Input(shape=(vocabulary, width))}  # fmt: skip
         yield _case(f"embedding {tokens}x{width}", "embedding", dtype, "GB/s", 2 * tokens * width * size, inputs)
+        heads, dim = (4, 64) if quick else (32, 128)
+        inputs = {"x": Input(shape=(1, tokens, heads, dim)), "angle": Input(shape=(tokens, dim // 2))}
+        yield _case(f"rope {tokens}x{heads}x{dim}", "rope", dtype, "GB/s", 2 * tokens * heads * dim * size, inputs)
+
+
+def _losses(quick):
+    tokens, vocabulary = (32, 1000) if quick else (8192, 50304)
+    inputs = {"x": Input(shape=(tokens, vocabulary)), "index": Input(shape=(tokens,), kind="index", high=vocabulary)}
+    for dtype in ("float32", "bfloat16"):
+        nbytes = tokens * vocabulary * ITEMSIZE[dtype]
+        for op, name, passes in (("cross_entropy", "", 1), ("cross_entropy_step", " and its gradient", 3)):
+            yield _case(f"cross entropy {tokens}x{vocabulary}{name}", op, dtype, "GB/s", passes * nbytes, inputs)
 
 
 def _products(quick):
@@ -62,12 +91,30 @@ def _products(quick):
 
 
 def _attention(quick):
-    heads, dim = (4, 64) if quick else (32, 128)
-    for length in (64,) if quick else (4096,):
-        part = Input(shape=(1, length, heads, dim))
-        flops = 2 * length * (length + 1) * heads * dim
-        yield _case(f"attention prefill S{length} H{heads} D{dim}", "attention_prefill", "bfloat16", "GFLOP/s", flops,
-                    {"q": part, "k": part, "v": part}, options={"scale": dim**-0.5})  # fmt: skip
+    """Causal prompts, 3.5 times the work with gradients; and a token for each of many sequences over a paged cache."""
+    heads, dim = (4, 64) if quick else (16, 128)
+    for batch, length in ((1, 64),) if quick else ((4, 4096), (1, 16384)):
+        part = Input(shape=(batch, length, heads, dim))
+        shape = f"{batch} x S{length} H{heads} D{dim}"
+        flops = 2 * batch * length * (length + 1) * heads * dim
+        inputs, more = {"q": part, "k": part, "v": part}, {"options": {"scale": dim**-0.5}}
+        yield _case(f"attention {shape}", "attention_prefill", "bfloat16", "GFLOP/s", flops, inputs, **more)
+        yield _case(f"attention {shape} and gradients", "attention_step", "bfloat16", "GFLOP/s", 3.5 * flops, inputs,
+                    **more)  # fmt: skip
+    sequences, past, block, heads, kv_heads = (2, 128, 16, 4, 2) if quick else (64, 4096, 64, 64, 8)
+    nbytes = 2 * sequences * past * kv_heads * dim * ITEMSIZE["bfloat16"]
+    cache = Input(shape=(sequences * past // block, kv_heads, block, dim))
+    inputs = {
+        "q": Input(shape=(sequences, heads, dim)), "k": cache, "v": cache,
+        "tables": Input(shape=(1, sequences, past // block), kind="permutation"),
+    }  # fmt: skip
+    yield _case(
+        f"paged decode {sequences} x S{past} H{heads}/{kv_heads} D{dim}", "paged_attention", "bfloat16", "GB/s",
+        nbytes, inputs, options={
+            "scale": dim**-0.5, "turns": 1, "length": past, "dense": (sequences, kv_heads, past, dim),
+            "groups": (sequences, kv_heads, heads // kv_heads, dim),
+        },
+    )  # fmt: skip
 
 
 def _dispatch(quick):
@@ -78,4 +125,34 @@ def _dispatch(quick):
     yield _case("graph replay, per add 1024", "graph", **common)
 
 
-CUDA = (_memory, _products, _attention, _dispatch)
+def _models(quick):
+    """One sequence, greedily, and prompts, beside transformers; quantised weights beside our own bfloat16."""
+    prompt, steps = (8, 16) if quick else (128, 128)
+    for model in (TINY,) if quick else (LLAMA_1B, LLAMA_8B):
+        name = f"{model.name} decode {steps} after {prompt}"
+        common = {"compared": False, "rounds": 3}  # bfloat16 changes the choice between near ties
+        yield _case(name, "decode", "bfloat16", "tokens/s", steps, peers=("transformers",), group=model.name,
+                    options=options(model, prompt, steps), **common)  # fmt: skip
+        long = 64 if quick else 4096
+        yield _case(f"{model.name} prompt of {long}", "prefill", "bfloat16", "tokens/s", long,
+                    peers=("transformers",), group=model.name, options=options(model, long, 1), tolerance=0.1,
+                    rounds=3)  # fmt: skip
+        for bits in ("int8", "int4"):
+            yield _case(f"{name}, weights of {bits}", "decode", bits, "tokens/s", steps, peers=(),
+                        group=f"{model.name} {bits}", options=options(model, prompt, steps, quantize=bits),
+                        base=(name, "bfloat16"), **common)  # fmt: skip
+
+
+def _training(quick):
+    """A step of GPT-2 under autocast, eager on both sides; ours replayed beside `torch.compile`; AdamW alone."""
+    model, batch, tokens = (TINY_GPT2, 2, 8) if quick else (GPT2, 16, 1024)
+    for how, more in (("eager", {}), ("ours recorded, torch compiled", {"recorded": True, "compiled": True})):
+        settings = {"network": model.name, "batch": batch, "tokens": tokens, "first": 3, "autocast": True, **more}
+        yield _case(f"{model.name} step {batch}x{tokens}, autocast, {how}", "train_step", "bfloat16", "tokens/s",
+                    batch * tokens, group=model.name, options=settings, absolute=True, tolerance=5e-3)  # fmt: skip
+    settings = {"network": model.name, "batch": 1, "tokens": 1, "first": 0, "autocast": False}
+    yield _case(f"AdamW on {model.name}", "train_adamw", "float32", "GB/s", ADAMW_BYTES * model.parameters,
+                group=model.name, options=settings, absolute=True, tolerance=1e-6)  # fmt: skip
+
+
+CUDA = (_large, _memory, _losses, _products, _attention, _dispatch, _models, _training)

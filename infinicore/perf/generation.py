@@ -98,10 +98,10 @@ def prompts_of(case):
 class Ours:
     """Our model through its public interface."""
 
-    def __init__(self, path, dtype, room, quantize=None):
+    def __init__(self, path, dtype, room, device="cpu", quantize=None):
         from .. import models
 
-        self.model = models.from_pretrained(path, **({"quantize": quantize} if quantize else {}))
+        self.model = models.from_pretrained(path, device=device, quantize=quantize)
 
     def start(self, prompts, steps):
         options = {"max_new_tokens": steps + 1, "temperature": 0.0, "ignore_eos": True}
@@ -116,21 +116,22 @@ class Ours:
         return [self._next() for _ in range(count)]
 
     def logits(self, prompts):
-        return self.model(prompts[:1])[0, -1].to("float32").numpy()
+        return self.model(prompts[:1])[0, -1].to("float32").cpu().numpy()
 
 
 class Transformers:
     """A causal language model of transformers with SDPA and its cache."""
 
-    def __init__(self, path, dtype, room):
+    def __init__(self, path, dtype, room, device="cpu"):
         import torch
         import transformers
 
         transformers.logging.disable_progress_bar()
-        self.torch = torch
+        self.torch, self.device = torch, device
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        ).eval()
+        )
+        self.model.eval().to(device)
 
     def _forward(self, tokens, cache):
         with self.torch.inference_mode():
@@ -138,7 +139,8 @@ class Transformers:
         self.cache, self.last = out.past_key_values, out.logits[:, -1]
 
     def start(self, prompts, steps):
-        self._forward(self.torch.tensor(prompts), None)
+        self._forward(self.torch.tensor(prompts, device=self.device), None)
+        self.first = self.last.argmax(-1).tolist()  # which waits for a GPU
 
     def steps(self, count):
         out = []
@@ -149,7 +151,7 @@ class Transformers:
 
     def logits(self, prompts):
         self.start(prompts[:1], 0)
-        return self.last[0].float().numpy()
+        return self.last[0].float().cpu().numpy()
 
 
 class LlamaCpp:
@@ -188,8 +190,10 @@ _loaded: dict = {}  # the model of this process: its cases share it
 
 def _arguments(side, case, path):
     """What a side is made from."""
-    quantize = {"quantize": case.options["quantize"]} if side == "ours" and case.options.get("quantize") else {}
-    return {"path": path, "dtype": case.dtype, "room": case.options["room"], **quantize}
+    more = {"quantize": case.options["quantize"]} if side == "ours" and case.options.get("quantize") else {}
+    if case.device != "cpu":
+        more["device"] = case.device
+    return {"path": path, "dtype": case.dtype, "room": case.options["room"], **more}
 
 
 def _model(side, case, path):

@@ -64,13 +64,21 @@ QWEN = Model(
     name="Qwen2.5-0.5B", hidden=896, intermediate=4864, layers=24, heads=14, kv_heads=2, vocabulary=151936,
     dtype="bfloat16", family="qwen2", context=32768, rope_theta=1e6, eps=1e-6, tied=True, bias=True,
 )  # fmt: skip
+LLAMA_1B = Model(
+    name="Llama-3.2-1B", hidden=2048, intermediate=8192, layers=16, heads=32, kv_heads=8, vocabulary=128256,
+    dtype="bfloat16", context=8192, rope_theta=5e5, tied=True,
+)  # fmt: skip
+LLAMA_8B = Model(
+    name="Llama-3.1-8B", hidden=4096, intermediate=14336, layers=32, heads=32, kv_heads=8, vocabulary=128256,
+    dtype="bfloat16", context=8192, rope_theta=5e5,
+)  # fmt: skip
 TINY = Model(  # for quick runs: widths are multiples of every block of a quantised format
     name="tiny", hidden=256, intermediate=512, layers=2, heads=4, kv_heads=2, vocabulary=1024, dtype="bfloat16"
 )
-MODELS = {model.name: model for model in (STORIES, TINYLLAMA, SHALLOW, QWEN, TINY)}
+MODELS = {model.name: model for model in (STORIES, TINYLLAMA, SHALLOW, QWEN, LLAMA_1B, LLAMA_8B, TINY)}
 
 
-def _options(model, prompt, steps, **more):
+def options(model, prompt, steps, **more):
     """A case's options; `room` is the most tokens of a sequence in the group, which the group's model has room for."""
     return {"model": model.name, "prompt": prompt, "steps": steps, "room": prompt + steps + 1, **more}
 
@@ -79,7 +87,7 @@ def _model_cases(model, prompt, steps):
     weights = model.matrices * ITEMSIZE[model.dtype]
     common = {
         "suite": "generate", "dtype": model.dtype, "group": model.name, "peers": LLM,
-        "options": _options(model, prompt, steps),
+        "options": options(model, prompt, steps),
         "rounds": None if model is STORIES else 3,  # a turn of the large models takes seconds
     }  # fmt: skip
     yield Case(
@@ -110,7 +118,7 @@ def _batch_cases(model, prompt, steps, counts):
         yield Case(
             suite="generate", name=name, op="decode", dtype=model.dtype, unit="tokens/s", work=count * steps,
             limit="read", limit_work=steps * weights, limit_bytes=weights, peers=("transformers",),
-            group=f"{model.name} sequences", options=_options(model, prompt, steps, sequences=count),
+            group=f"{model.name} sequences", options=options(model, prompt, steps, sequences=count),
             base=None if count == 1 else (base, model.dtype), rounds=3, tolerance=1e-3,
             compared=model.dtype == "float32",
         )  # fmt: skip
@@ -140,7 +148,7 @@ def _quantised_cases(model, gguf, quantize, prompt, steps):
     label = quantize or gguf
     common = {
         "suite": "quantised", "dtype": label, "group": f"{model.name} {label}", "peers": ("llama.cpp",),
-        "options": _options(model, prompt, steps, gguf=gguf, quantize=quantize),
+        "options": options(model, prompt, steps, gguf=gguf, quantize=quantize),
         "rounds": 3,
     }  # fmt: skip
     yield Case(
@@ -175,6 +183,6 @@ def contexts(quick):
             unit="tokens/s", work=steps, group=model.name, peers=LLM, rounds=2, tolerance=1e-3,
             compared=model.dtype == "float32", limit="read", limit_bytes=weights,
             limit_work=steps * (weights + model.cache_bytes(prompt)),
-            options={**_options(model, prompt, steps), "room": max(lengths) + steps + 1},
+            options={**options(model, prompt, steps), "room": max(lengths) + steps + 1},
             series="context", x=prompt,
         )  # fmt: skip

@@ -25,6 +25,27 @@ DISTRIBUTIONS = {name: name for name in ("numpy", "torch", "transformers", "mpi4
 DISTRIBUTIONS["llama.cpp"] = "llama-cpp-python"
 _REPLAYED = 100  # operations in a recorded graph
 
+# Forward and backward, by names that both libraries have.
+_LOSS_STEP = """
+x.requires_grad_(True)
+def step():
+    with {library}.enable_grad():
+        loss = {F}.cross_entropy(x, index)
+    return {library}.autograd.grad(loss, (x,))[0]
+"""
+_ATTENTION_STEP = """
+q, k, v = (t.transpose(1, 2).contiguous().requires_grad_(True) for t in (q, k, v))
+upstream = {library}.ones_like(q)
+def step():
+    with {library}.enable_grad():
+        attended = {F}.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    return {library}.autograd.grad(attended, (q, k, v), upstream)
+"""
+
+
+def _step(setup, library, F):
+    return setup.format(library=library, F=F)
+
 
 NUMPY = {
     "matmul": Call("np.matmul(a, b, out=out)"),
@@ -98,6 +119,10 @@ TORCH = {
         result="out.view(shape)",
         calls="turns",
     ),
+    "copy": Call("torch.clone(x)"),
+    "cross_entropy": Call("F.cross_entropy(x, index)"),
+    "cross_entropy_step": Call("step()", setup=_step(_LOSS_STEP, "torch", "F")),
+    "attention_step": Call("step()", setup=_step(_ATTENTION_STEP, "torch", "F"), result="_[0]"),
     "add_new": Call("torch.add(x, y)"),
     "graph": Call(
         "for _ in repeat: torch.add(x, y, out=out)",
@@ -163,6 +188,12 @@ OURS = {
         setup="tables = [tables[i].contiguous() for i in range(turns)]; "
         "lengths = infinicore.full((len(q),), length, device=q.device); out = infinicore.empty_like(q)",
         calls="turns",
+    ),
+    "copy": Call("x.clone()"),
+    "cross_entropy": Call("infinicore.nn.functional.cross_entropy(x, index)"),
+    "cross_entropy_step": Call("step()", setup=_step(_LOSS_STEP, "infinicore", "infinicore.nn.functional")),
+    "attention_step": Call(
+        "step()", setup=_step(_ATTENTION_STEP, "infinicore", "infinicore.nn.functional"), result="_[0]"
     ),
     "add_new": Call("infinicore.add(x, y)"),
     "graph": Call("graph.run()", setup=_RECORD, result="out", calls=_REPLAYED),

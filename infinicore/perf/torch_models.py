@@ -76,7 +76,7 @@ def _gpt2(network):
 
         def hidden(self, tokens):
             parts = self.transformer
-            x = parts["wte"](tokens) + parts["wpe"](torch.arange(tokens.shape[1]))
+            x = parts["wte"](tokens) + parts["wpe"](torch.arange(tokens.shape[1], device=tokens.device))
             for block in parts["h"]:
                 x = block(x)
             return parts["ln_f"](x)

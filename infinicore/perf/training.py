@@ -61,23 +61,36 @@ class Training:
     """A network on one side with its optimizer, after its `first` steps, whose `losses` are kept.
 
     Decoders train with AdamW, the others with SGD; `autocast` runs forward in bfloat16. With `recorded` our forward and
-    backward passes are replayed, as the Trainer's of small models are; PyTorch's run as always.
+    backward passes are replayed, as the Trainer's of small models are; PyTorch's run as always, or with `compiled` as
+    `torch.compile` has made them.
     """
 
-    def __init__(self, side, network, batch, tokens, autocast, first, recorded=False):
+    def __init__(self, side, network, batch, tokens, autocast, first, recorded=False, compiled=False, device="cpu"):
         network = NETWORKS[network]
         self.library = importlib.import_module(_LIBRARIES[side])
-        self.autocast = autocast
+        self.autocast, self.device = autocast, device
         self.model, self.loss = self._network(side, network)
         self._fill(network.std)
+        self.model.to(device)
+        if compiled and side == "torch":
+            self.loss = self.library.compile(self.loss)
         self.optimizer = self._optimizer(network)
-        self.batches = [tuple(map(self.library.from_numpy, pair)) for pair in batches_of(network, batch, tokens)]
+        self.batches = [tuple(map(self.tensor, pair)) for pair in batches_of(network, batch, tokens)]
         if recorded and side == "ours":
             self._gradients = self.library.recorded(self._gradients)
         self.count = 0
         self.losses = []
         for _ in range(first):
             self.step(self.losses)
+
+    def tensor(self, array):
+        """A NumPy array as a tensor where the training runs."""
+        return self.library.from_numpy(array).to(self.device)
+
+    def wait(self):
+        """Wait until a GPU has done all that it was given."""
+        if self.device != "cpu":
+            self.library.cuda.synchronize()
 
     def _network(self, side, network):
         """(module, function of inputs and targets to the loss)."""
@@ -105,7 +118,7 @@ class Training:
         return optim.SGD(self.model.parameters(), lr=0.01, momentum=network.momentum, fused=True)
 
     def _precision(self):
-        return self.library.autocast("cpu", self.library.bfloat16) if self.autocast else contextlib.nullcontext()
+        return self.library.autocast(self.device, self.library.bfloat16) if self.autocast else contextlib.nullcontext()
 
     def _gradients(self, inputs, targets):
         with self._precision():
@@ -125,6 +138,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         if losses is not None:
             losses.append(loss.item())
+        self.wait()
         return begin, forward, backward, time.perf_counter()
 
 
@@ -155,18 +169,20 @@ class AdamW:
         self.training = training
         library = training.library
         for name, parameter in training.model.named_parameters():
-            parameter.grad = library.from_numpy(values_of(f"gradient of {name}", tuple(parameter.shape), 1e-3))
+            parameter.grad = training.tensor(values_of(f"gradient of {name}", tuple(parameter.shape), 1e-3))
         for _ in range(3):
             training.optimizer.step()
         with library.no_grad():
             named = sorted(training.model.named_parameters())
-            self.samples = [_some(parameter.detach().numpy()) for _, parameter in named]
+            self.samples = [_some(parameter.detach().cpu().numpy()) for _, parameter in named]
 
     def measure(self, repetitions):
         """Seconds of one step, as the mean of `repetitions`."""
+        self.training.wait()
         start = time.perf_counter()
         for _ in range(repetitions):
             self.training.optimizer.step()
+        self.training.wait()
         return (time.perf_counter() - start) / repetitions
 
     def result(self):
@@ -214,7 +230,7 @@ def _training(side, options):
 
 def prepare(side, case):
     """The case, ready to be measured on `side`: its first steps are done."""
-    options = dict(case.options)
+    options = {**case.options, "device": case.device}
     part = options.pop("part", None)
     if case.op == "train_memory":
         return Memory(side, options)
