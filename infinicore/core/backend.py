@@ -25,10 +25,11 @@ class Backend:
     """The CPU, and the base of other devices, which replace what they do in another way.
 
     `device` is the device that tensors of this backend name; `shares_memory` says that the host may read and write
-    its memory by address.
+    its memory by address; rows of a matrix that are a multiple of `row_bytes` long are multiplied as they lie.
     """
 
     shares_memory = True
+    row_bytes = 1
     numbers_in_block = False  # whether elementwise kernels take numbers ("number float32") in the argument block
 
     def __init__(self, device):

@@ -218,6 +218,7 @@ class GpuBackend(Backend):
     """What does not need a GPU to be there: names of kernels, and plans. `kernels` are a `load.Kernels`."""
 
     numbers_in_block = True
+    row_bytes = 16  # the copy engine reads such rows only
 
     def kernel(self, name, types):
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""

@@ -24,6 +24,11 @@ class Launcher:
         """What the device does."""
         return self.device.backend
 
+    def row_of(self, length, dtype):
+        """How many elements a row of `length` should take, so that products read it as it lies."""
+        step = max(1, self.backend.row_bytes // dtype.itemsize)
+        return -(-length // step) * step
+
     def scratch(self, nbytes):
         """Workspace: a uint8 tensor. Pass it in `keep`."""
         x = core_launch.new_tensor((nbytes,), uint8, self.device)

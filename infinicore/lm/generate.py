@@ -12,6 +12,7 @@ from ..interop.tokenizers import check_text
 from . import stopping
 from .batch import check_ids
 from .engine import Engine
+from .engine.pace import tokens_at_once
 from .engine.params import resolve
 from .tokenizer import tokenizer_of
 
@@ -163,7 +164,7 @@ def generate(
     stop_token_ids=None,
     ignore_eos=False,
     cache="static",
-    chunk=512,
+    chunk=None,
     decode_threads=None,
     kv_cache_dtype=None,
     add_special_tokens=True,
@@ -175,8 +176,8 @@ def generate(
     follows the checkpoint's generation_config.json, else greedy decoding of 256 tokens. Ends at an end-of-text token
     (unless `ignore_eos`), at one of `stop_token_ids`, before one of the `stop` strings, after `max_new_tokens`, or
     when the model's context is full. `cache` is "static" or "paged", `kv_cache_dtype` None (the model's) or "int8":
-    keys and values of a byte each. `chunk` tokens of a prompt are run at a time, `decode_threads` (default: as many
-    as for prompts) threads compute the tokens that follow.
+    keys and values of a byte each. `chunk` tokens of a prompt (default: 512, on a GPU 4096) are run at a time,
+    `decode_threads` (default: as many as for prompts) threads compute the tokens that follow.
     An `engine` (`infinicore.lm.engine.Engine`) that runs nothing else keeps its cache for later calls, and the four
     options before have no effect: what prompts and answers share is not computed again.
     Raises ValueError or TypeError for what cannot be done, before anything is computed.
@@ -211,12 +212,13 @@ def generate(
 
 
 def make_engine(
-    model, sequences, longest, *, cache="static", chunk=512, decode_threads=None, kv_cache_dtype=None,
+    model, sequences, longest, *, cache="static", chunk=None, decode_threads=None, kv_cache_dtype=None,
     block_size=None, enable_prefix_caching=False,
 ):  # fmt: skip
     """An engine for `sequences` texts of up to `longest` tokens; the options are those of `generate`."""
     if cache not in BLOCKS:
         raise ValueError(f"`cache` must be one of {', '.join(map(repr, BLOCKS))}, got {cache!r}")
+    chunk = tokens_at_once(model.device.backend) if chunk is None else chunk
     if type(chunk) is not int or chunk < 1:
         raise ValueError(f"`chunk` must be a positive integer, got {chunk!r}")
     block_size = min(longest, block_size or BLOCKS[cache] or longest)

@@ -49,5 +49,5 @@ ACTIVATION_GRAD = Block("g before out sums | rows columns stride chunk_rows step
 # ---- the loss of a last layer (kernels/cpu/loss/linear.py) ------------------------------------------
 
 TARGETS = Block("target factor | count classes ignored mean")
-LOGITS = Block("logits target losses factor? | classes ignored gradients")
+LOGITS = Block("logits target losses factor? | classes row ignored gradients")  # `row`: elements from row to row
 LOSS = Block("losses factor y | count")

@@ -7,6 +7,7 @@ import numpy as np
 from ..blocks.gemm import LOGITS, LOSS, TARGETS
 from ..problems.gemm import Product
 from ..table.registry import FLOATS, op
+from .copy import copy_into, fill
 
 _ROWS = 256  # of logits at a time, or as many times that as fit into
 _LOGITS = 1 << 27  # bytes: each chunk packs the weight anew (1024 rows of 32,000 logits: 4 % of a training step)
@@ -73,10 +74,11 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
     count = target.numel()
     result = "float64" if dtype == "float64" else "float32"
     dx = call.empty(input.shape, dtype) if call.training and input.requires_grad else None
-    dw = call.empty(weight.shape, result) if call.training and weight.requires_grad else None
+    width = call.row_of(classes, input.dtype)  # of a row of logits: 50,257 of them are not multiples of 16 bytes apart
+    dw = call.empty((width, k), result) if call.training and weight.requires_grad else None
     if dw is not None and not count:
-        dw.fill_(0)
-    input, target = input.contiguous(), target.contiguous()
+        fill(call, dw, 0)
+    input, target, weight = input.contiguous(), target.contiguous(), _widened(call, weight, width)
     y, factor = call.out((), result), call.empty((1,), "float64")
     losses, index_type = call.empty((count,), "float64"), {"I": target.dtype.name}
     wrong = {1: f"`target` of `linear_cross_entropy` must be in [0, {classes}) or `ignore_index` {ignore_index}"}
@@ -87,28 +89,42 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
     late = factor.item() if call.training and dtype == "float16" else 1.0
     late = late if math.isfinite(late) else 0.0
     early = factor if dtype != "float16" else None
-    step = max(1, _LOGITS // (classes * input.dtype.itemsize * _ROWS + 1)) * _ROWS
-    logits = call.empty((min(count, step), classes), dtype)
+    step = max(1, _LOGITS // (width * input.dtype.itemsize * _ROWS + 1)) * _ROWS
+    logits = call.empty((min(count, step), width), dtype)
     for start in range(0, count, step):
         rows = min(step, count - start)
         x = call.view(input, (rows, k), (k, 1), start * k)
-        problem = Product(dtype, (rows, k), (k, 1), (k, classes), weight.strides_[::-1], dtype)
+        problem = Product(dtype, (rows, k), (k, 1), (k, width), weight.strides_[::-1], dtype)
         call.run(problem, a=x, b=weight, c=logits)
         own = {name: call.view(x, (rows,), (1,), start) for name, x in (("target", target), ("losses", losses))}
         block = LOGITS(
-            logits=logits, **own, factor=early, classes=classes, ignored=ignore_index, gradients=call.training
-        )
+            logits=logits, **own, factor=early, classes=classes, row=width, ignored=ignore_index,
+            gradients=call.training,
+        )  # fmt: skip
         call.launch("loss.linear.rows", {"T": dtype, **index_type}, block, rows, classes)
         if dx is not None:
-            problem = Product(dtype, (rows, classes), (classes, 1), weight.shape_, weight.strides_, dtype, late)
+            problem = Product(dtype, (rows, width), (width, 1), weight.shape_, weight.strides_, dtype, late)
             call.run(problem, a=logits, b=weight, c=call.view(dx, (rows, k), (k, 1), start * k))
         if dw is not None:
-            add, layouts = start > 0, ((classes, rows), (1, classes), (rows, k), (k, 1))
+            add, layouts = start > 0, ((width, rows), (1, width), (rows, k), (k, 1))
             problem = Product(dtype, *layouts, result, late, residual=add, accumulate=add)
             call.run(problem, a=logits, b=x, c=dw, residual=dw)
     call.launch("loss.linear.total", {"O": result}, LOSS(losses=losses, factor=factor, y=y, count=count), 1, count)
+    if dw is not None:
+        dw = call.view(dw, (classes, k), (k, 1))
     call.save(dx=dx, dw=dw)
     return y
+
+
+def _widened(call, weight, width):
+    """The weight with rows of zeros up to `width` of them."""
+    classes, k = weight.shape_
+    if classes == width:
+        return weight
+    wide = call.empty((width, k), weight.dtype)
+    copy_into(call, call.view(wide, (classes, k), (k, 1)), weight)
+    fill(call, call.view(wide, (width - classes, k), (k, 1), classes * k), 0)
+    return wide
 
 
 @linear_cross_entropy.grad("input", "weight")

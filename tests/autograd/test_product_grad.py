@@ -178,8 +178,10 @@ def losses(rng, n, k, classes, dtype, ignored=-100):
 
 @pytest.mark.parametrize("dtype, bound", [("float64", 1e-12), ("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 4e-3)])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_linear_cross_entropy(dtype, bound, reduction, rng):
+@pytest.mark.parametrize("row_bytes", [1, 64])  # 64: rows of logits are padded, as on a GPU
+def test_linear_cross_entropy(dtype, bound, reduction, row_bytes, rng, monkeypatch):
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(type(ic.device("cpu").backend), "row_bytes", row_bytes)
     for n, k, classes, ignored in ((20, 24, 50, -100), (600, 40, 330, 3), (1, 5, 1, -1)):
         x, w, target = losses(rng, n, k, classes, dtype, ignored)
         if n == 1:

@@ -34,8 +34,8 @@ def planned(problem):
         return plan(problem)
 
 
-def paged(block_size):
-    return {"table": (4, 8, 1, 8), "block_size": block_size, "blocks": 40, "lens": (4, 1)}
+def paged(block_size, columns=8):
+    return {"table": (4, columns, 1, columns), "block_size": block_size, "blocks": 40, "lens": (4, 1)}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,7 @@ def paged(block_size):
         (paged(16), "wgmma.attend_64"),
         (paged(256), "wgmma.attend_64"),
         (paged(24), "rows.attend"),  # steps of 128 keys are not whole blocks
+        (paged(301, 1), "wgmma.attend_64"),  # which does not matter where all keys are in one
         ({"dtype": "float32", "cache": "float32"}, "rows.attend"),
         ({"cache": "int8", "scales": ((600, 2, 1),) * 2}, "rows.attend"),
         ({"slopes": 1}, "rows.attend"),
@@ -179,19 +180,26 @@ def test_prompts_and_their_gradients(size, causal, shift):
         assert error(own.grad[..., shift:], other.grad.numpy().astype(np.float64)) < 8e-3
 
 
+def test_a_token_of_sequences_in_blocks_of_their_own():
+    (_, one) = planned(dense(**paged(301, 1), q_len=1)).launches
+    assert one.kernel == "attention.decode.join"
+
+
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
-@pytest.mark.parametrize("block_size", [16, 128, 24])
-def test_caches_may_hold_anything_behind_the_last_key(block_size):
+@pytest.mark.parametrize("block_size, columns", [(16, 26), (128, 26), (24, 26), (301, 1)])
+@pytest.mark.parametrize("queries", [None, 1])
+def test_caches_may_hold_anything_behind_the_last_key(block_size, columns, queries):
     rng, lens, size = np.random.default_rng(1), [300, 77], 128
     caches = [np.full((80, 2, block_size, size), np.nan, "f4") for _ in range(2)]
-    table = rng.permutation(80)[:52].reshape(2, 26).astype("i4")
+    table = rng.permutation(80)[: 2 * columns].reshape(2, columns).astype("i4")
     rows = [rng.standard_normal((n, 2, size)).astype("f4") for n in lens for _ in range(2)]
     for i, n in enumerate(lens):
         for cache, own in zip(caches, rows[2 * i : 2 * i + 2]):
             for token in range(n):
                 cache[table[i, token // block_size], :, token % block_size] = own[token]
-    q = rng.standard_normal((sum(lens), 4, size)).astype("f4")
+    counts = lens if queries is None else [queries] * 2
+    q = rng.standard_normal((sum(counts), 4, size)).astype("f4")
     g = [ic.from_numpy(x).to(ic.bfloat16) for x in (q, *caches)]
-    rest = [ic.from_numpy(np.array(x, "i4")) for x in (np.cumsum([0, *lens]), lens, table)]
+    rest = [ic.from_numpy(np.array(x, "i4")) for x in (np.cumsum([0, *counts]), lens, table)]
     y = ic.cached_attention(*(x.to("cuda") for x in (*g, *rest)))
     assert error(y, ic.cached_attention(*g, *rest).to(ic.float32).numpy().astype(np.float64)) < 6e-3

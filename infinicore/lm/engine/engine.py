@@ -22,7 +22,7 @@ from .draws import Draws
 from .guesses import next_length, taken, to_host
 from .hooks import ByText
 from .outputs import EngineStats
-from .pace import Pace
+from .pace import Pace, tokens_at_once
 from .params import SamplingParams, resolve
 from .request import Request
 from .runner import Runner, all_logits
@@ -36,11 +36,12 @@ class Engine:
     """Runs requests over one model, in the thread that calls `step`.
 
     `tokenizer` (None: the model's) reads and writes texts. `max_num_seqs` answers are written at once, and a step
-    computes at most `max_num_batched_tokens` tokens; beside what is being written, prompts get as many as make a step
-    `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size` tokens: `num_blocks`, or as
-    many as fit into `kv_cache_memory` bytes of a rank (None: half of the memory that is free, and no more than the
-    answers can fill), of `kv_cache_dtype` (None: the model's, or "int8"). With `enable_prefix_caching`, what prompts
-    and answers have in common is computed once. `max_model_len` (None: the model's context) limits both together.
+    computes at most `max_num_batched_tokens` tokens (None: 512, on a GPU 4096); beside what is being written, prompts
+    get as many as make a step `max_step_stretch` times as long (see `pace.Pace`). The cache has blocks of `block_size`
+    tokens: `num_blocks`, or as many as fit into `kv_cache_memory` bytes of a rank (None: half of the memory that is
+    free, and no more than the answers can fill), of `kv_cache_dtype` (None: the model's, or "int8"). With
+    `enable_prefix_caching`, what prompts and answers have in common is computed once. `max_model_len` (None: the
+    model's context) limits both together.
     `decode_threads` (None: `INFINICORE_DECODE_THREADS`, else all) is for steps without prompts. `proposer` (see
     `hooks.Proposer`) guesses tokens, which are checked several in a step while at most `max_draft_seqs` answers are
     written: the text stays the same, and so do its probabilities. What is new of answers whose `output_kind` is
@@ -49,10 +50,12 @@ class Engine:
     """
 
     def __init__(
-        self, model, tokenizer=None, *, max_num_seqs=64, max_num_batched_tokens=512, block_size=32, num_blocks=None,
+        self, model, tokenizer=None, *, max_num_seqs=64, max_num_batched_tokens=None, block_size=32, num_blocks=None,
         kv_cache_memory=None, kv_cache_dtype=None, enable_prefix_caching=True, max_model_len=None, max_step_stretch=2.0,
         decode_threads=None, proposer=None, max_draft_seqs=4, output_interval=0.0, adapters=None,
     ):  # fmt: skip
+        if max_num_batched_tokens is None:
+            max_num_batched_tokens = max(tokens_at_once(model.device.backend), max_num_seqs)
         counts = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, block_size=block_size)
         threads = config.get("INFINICORE_DECODE_THREADS") if decode_threads is None else decode_threads
         counts |= {} if threads is None else {"decode_threads": threads}

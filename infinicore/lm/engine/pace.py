@@ -7,6 +7,11 @@ import sys
 _KEPT = 9  # measurements that count: one that compiles or is disturbed changes little
 
 
+def tokens_at_once(backend):
+    """How many tokens of prompts keep a device busy: steps of more take memory, and save nothing."""
+    return 512 if backend.shares_memory else 4096
+
+
 class Pace:
     """Steps with prompts should take at most `stretch` times as long as those without; `least` tokens they always have.
 

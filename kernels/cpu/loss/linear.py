@@ -63,12 +63,15 @@ def total(args, lo, hi, O):
 @jit.inline
 def rows(args, lo, hi, T, I):
     """Losses of rows [lo, hi) of logits, which become their gradients, times the factor, if these are wanted."""
-    classes, wanted, factor = load(args, LOGITS.classes), load(args, LOGITS.gradients) != 0, 1.0
+    classes, row, wanted = load(args, LOGITS.classes), load(args, LOGITS.row), load(args, LOGITS.gradients) != 0
+    factor = 1.0
     if load(args, LOGITS.factor) != 0:
         factor = load(ptr(load(args, LOGITS.factor), F64), 0)
     losses, targets = ptr(load(args, LOGITS.losses), F64), ptr(load(args, LOGITS.target), I)
     for i in range(lo, hi):
-        logits, target = ptr(load(args, LOGITS.logits), T) + i * classes, I64(load(targets, i))
+        logits, target = ptr(load(args, LOGITS.logits), T) + i * row, I64(load(targets, i))
+        if wanted:  # what lies between rows is multiplied, too
+            scale_row(logits + classes, row - classes, 0.0, 0.0)
         if target == load(args, LOGITS.ignored):
             store(losses, i, 0.0)
             if wanted:

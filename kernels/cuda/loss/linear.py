@@ -46,11 +46,15 @@ def total(args, lo, hi, O):
 @jit.inline
 def rows(args, lo, hi, T, I):
     """The loss of row `lo` of logits, which become their gradients, times the factor, if these are wanted."""
-    classes, wanted, factor = load(args, LOGITS.classes), load(args, LOGITS.gradients) != 0, 1.0
+    classes, row, wanted = load(args, LOGITS.classes), load(args, LOGITS.row), load(args, LOGITS.gradients) != 0
+    factor = 1.0
     if load(args, LOGITS.factor) != 0:
         factor = load(ptr(load(args, LOGITS.factor), F64), 0)
     losses, target = ptr(load(args, LOGITS.losses), F64), I64(load(ptr(load(args, LOGITS.target), I), lo))
-    logits = ptr(load(args, LOGITS.logits), T) + lo * classes
+    logits = ptr(load(args, LOGITS.logits), T) + lo * row
+    if wanted:  # what lies between rows is multiplied, too
+        for i in range(classes + thread(), row, threads()):
+            store(logits, i, 0.0)
     if target == load(args, LOGITS.ignored) or target < 0 or target >= classes:  # `prepare` tells of these
         if thread() == 0:
             store(losses, lo, 0.0)

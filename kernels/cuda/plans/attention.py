@@ -50,7 +50,12 @@ def _is_decode(p, tokens):
     """Whether sequences have so few query tokens each that what counts is to read the keys."""
     step = _step(p) if p.dtype != "float64" and p.cache == p.dtype and p.slopes is None and p.scales is None else 0
     few = 0 < tokens <= MOST_TOKENS * p.num_seqs and min(p.size_qk, p.blocks, p.block_size) > 0
-    return bool(step and few and (p.table is None or p.block_size % step == 0))
+    return bool(step and few and (_in_one_block(p) or p.block_size % step == 0))
+
+
+def _in_one_block(p):
+    """Whether the keys of each sequence lie in a block of their own, which may then have any size."""
+    return p.table is None or p.table[3] == 1
 
 
 def _decode(p, tokens):
@@ -72,7 +77,7 @@ def _decode(p, tokens):
 
 def _fits_matrix_units(p):
     """Whether tiles serve a problem: plain scores, and keys in blocks of which steps of 128 are made."""
-    aside = p.table is not None and (p.block_size % 8 or (KEYS % p.block_size and p.block_size % KEYS))
+    aside = not _in_one_block(p) and (p.block_size % 8 or (KEYS % p.block_size and p.block_size % KEYS))
     return (
         elsewhere().arch == "sm_90a" and p.dtype in ("bfloat16", "float16") and p.cache == p.dtype and p.slopes is None
         and p.scales is None and p.scale > 0 and max(p.size_qk, p.size_v) <= 2 * WIDTH and p.size_v % 2 == 0
@@ -94,7 +99,7 @@ def _on_matrix_units(p, lse=False):
     packed, heads = p.starts is not None, p.heads
     tiles = p.q_len // ROWS + p.num_seqs + 1 if packed else -(-p.q_len // ROWS)
     all_heads = heads if packed else heads * p.num_seqs
-    box = KEYS if p.table is None else min(p.block_size, KEYS)
+    box = KEYS if _in_one_block(p) else min(p.block_size, KEYS)
     maps = {
         "map_q": _map(p, p.size_qk, p.q_len, heads, 1 if packed else p.num_seqs, p.q, ROWS),
         "map_k": _map(p, p.size_qk, p.block_size, p.kv_heads, p.blocks, p.k, box),
