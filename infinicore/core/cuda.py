@@ -3,7 +3,7 @@
 import threading
 
 from ..kernels.build import load as cpu_load
-from ..kernels.cuda import driver, load, plans, policy
+from ..kernels.cuda import driver, load, plans, policy, render
 from . import launch, memory
 from .backend import Backend
 from .graph import Graph
@@ -226,11 +226,12 @@ class GpuBackend(Backend):
 
     def elementwise(self, op, inputs, compute, output):
         """The handle of an elementwise kernel; dtypes are names."""
-        return self.kernels.elementwise(op, inputs, compute, output, strided=False)
+        return self.kernels.elementwise(op, inputs, compute, output)
 
     def strided(self, op, inputs, compute, output, sizes, steps, itemsizes):
         """(handle, values before the addresses of operands, values behind them) of an elementwise launch."""
-        handle = self.kernels.elementwise(op, inputs, compute, output, strided=True)
+        layout = render.rows_layout(inputs, output, sizes, steps)
+        handle = self.kernels.elementwise(op, inputs, compute, output, layout)
         return handle, [], [len(sizes), *sizes, *(s for own in steps for s in own)]
 
     def split(self, kernel, units, unit_size):

@@ -173,16 +173,17 @@ def block_running(v):
 
 # ---- rows that a warp or a block has, as they are long -------------------------------------------------
 
-SHORT = 8 * WARP  # vectors of a row that is a warp's: a block would wait for its warps more than it works
+SHORT = 1024  # elements of a row that is a warp's: a block would wait for its warps more than it works
 
 
 @jit.inline
 def share_rows(x, size):
     """(first row, step to the next one, team) of this thread, in a launch of the grid over rows of `size` like x.
 
-    A team, (the number of this thread in it, how many it has), is a warp for short rows, else a block.
+    A team, (the number of this thread in it, how many it has), is a warp for short rows, else a block: one row of 2048
+    takes a warp three times as long.
     """
-    if size <= SHORT * width(x):
+    if size <= SHORT:
         first = block() + blocks() * (thread() // WARP)  # so that few rows are for many multiprocessors
         return first, blocks() * (threads() // WARP), (thread() % WARP, WARP)
     return block(), blocks(), (thread(), threads())

@@ -131,12 +131,12 @@ class Kernels:
             found = self._handles[key] = self._load(label, source, policy.rendered(family, *parameters))
         return found
 
-    def elementwise(self, op, inputs, compute, output, strided):
+    def elementwise(self, op, inputs, compute, output, layout=cuda_render.CONTIGUOUS):
         """The handle of an elementwise kernel; dtypes are names."""
         _refuse_complex(op.name, (*inputs, output))
-        source = cuda_render.elementwise(op, inputs, compute, output, strided)
-        per = 1 if strided else cuda_render.width([*inputs, output])
-        label = "-".join([op.name, *inputs, output, *(["strided"] if strided else [])])
+        source = cuda_render.elementwise(op, inputs, compute, output, layout)
+        per = 1 if layout == cuda_render.STRIDED else cuda_render.width([*inputs, output])
+        label = "-".join([op.name, *inputs, output, *([] if layout == cuda_render.CONTIGUOUS else [layout])])
         return self._load(label, source, policy.ELEMENTWISE._replace(per=per))
 
     def of_source(self, name, source, shape):

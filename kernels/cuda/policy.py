@@ -29,7 +29,8 @@ DEFAULT = Shape()
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
-_ROW = Shape("block", threads=256, fixed=True, resident=8)
+ROW_THREADS = 256
+_ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 OWN = {
@@ -37,6 +38,7 @@ OWN = {
     **{f"norm.softmax.{name}": _ROWS for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
     "norm.softmax_grad.rows": _ROWS,
     "norm.grad.backward": _HEAD_ROW,
+    "norm.registers.backward": _HEAD_ROW,
     "norm.grad.join": _ROW,
     **{f"loss.classes.{name}": _ROW for name in ("cross_entropy", "cross_entropy_backward", "nll_backward")},
     "loss.classes.reduction": _ROW._replace(threads=1024),
@@ -152,4 +154,4 @@ def shape(name):
 
 def rendered(family, kind="", *rest):
     """The `Shape` of the launches of a kernel that is rendered from a rule."""
-    return _ROW if family == "reduction" and kind == "inner" else DEFAULT
+    return _ROW if family == "reduction" and kind in ("inner", "columns") else DEFAULT

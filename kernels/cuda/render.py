@@ -1,10 +1,12 @@
 """Elementwise kernels and reductions of GPUs, from the rules that those of the CPU are rendered from.
 
 Of an elementwise kernel, a thread does the elements of one access of 16 bytes, where all operands are contiguous and
-lie at such addresses, and one element where they are not: what its place in each operand is follows from its number.
+lie at such addresses, or have so many neighbours in each row; else one element. What its place in each operand is
+follows from its number.
 """
 
 from ..build.render import FINISH, function_text, hands_on, start_expression, type_expression
+from . import policy
 
 _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> {output}, {layout}."""
 
@@ -14,8 +16,8 @@ from infinicore.kernels.build import jit
 from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
-    bitcast, convert, fill, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore, vstore_aligned,
-    vstore_first,
+    address, bitcast, convert, fill, lane, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore,
+    vstore_aligned, vstore_first,
 )
 
 U64 = types.uint64
@@ -57,6 +59,26 @@ _STRIDED = """def kernel(args, lo, hi):
 """
 
 
+_ROWS = """def kernel(args, lo, hi):
+    # args: as above; [lo, hi) are WIDTH neighbours in a row
+{pointers}
+    ndim = load(args, {count})
+    rest = U64(lo)
+    {places} = {zeros}
+    for d in range(ndim - 1, -1, -1):
+        size = U64(load(args, {count} + 1 + d))
+        whole = rest // size
+        i = types.int64(rest - whole * size)
+        rest = whole
+{steps}
+    if {aligned}:
+{full_check}        vstore_aligned(out, at{last}, convert(rule({full}), OUT))
+    else:
+{check}        vstore(out, at{last}, convert(rule({values}), OUT))
+    return 0
+"""
+
+
 NUMBER = "number "  # before the dtype of an input that is no tensor: its value stands in the argument block
 _VALUES = {
     "float32": "bitcast(types.int32(load(args, {i})), types.float32)",
@@ -75,13 +97,28 @@ def _bytes(dtype):
     return 1 if dtype == "bool" else int(dtype.partition("_")[0].lstrip("bfloatuin")) // 8
 
 
-def elementwise(op, inputs, compute, output, strided=False):
+CONTIGUOUS, STRIDED = "contiguous", "strided"
+
+
+def rows_layout(inputs, output, sizes, steps):
+    """The layout of operands with these strides, the output last: "rows" and a letter for each input, or STRIDED.
+
+    Where each row is whole vectors, an input has its own neighbours there ("v"), or one element for all ("s").
+    """
+    letters = []
+    for dtype, own in zip(inputs, steps):
+        letters.append("v" if dtype.startswith(NUMBER) or own[-1] == 1 else "s" if own[-1] == 0 else "")
+    plain = all(letters) and steps[-1][-1] == 1 and not any(x == "s" and d == "bool" for x, d in zip(letters, inputs))
+    return "rows" + "".join(letters) if plain and sizes[-1] % width([*inputs, output]) == 0 else STRIDED
+
+
+def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
     """Source of an elementwise kernel; `inputs` and `output` are dtype names, `compute` the one to compute in.
 
     An input "number float32" is a number, whose bits stand in the argument block in the place of an address.
-    Where integers are divided by 0, the kernel returns 1.
+    Where integers are divided by 0, the kernel returns 1. `layout`: CONTIGUOUS, STRIDED or that of `rows_layout`.
     """
-    wide = 1 if strided else width([*inputs, output])
+    wide = 1 if layout == STRIDED else width([*inputs, output])
     lines = [f"T{i} = {type_expression(d.removeprefix(NUMBER))}" for i, d in enumerate(inputs)]
     lines += [f"OUT = {type_expression(output)}", f"COMPUTE = {type_expression(compute)}"]
     last, numbers = len(inputs), [i for i, d in enumerate(inputs) if d.startswith(NUMBER)]
@@ -103,16 +140,27 @@ def elementwise(op, inputs, compute, output, strided=False):
         return f"        if reduce_or({zero}):\n            return 1\n"
 
     head = _HEAD.format(
-        name=op.name, inputs=", ".join(inputs), output=output, layout="strided" if strided else "contiguous",
+        name=op.name, inputs=", ".join(inputs), output=output, layout=layout,
         types="\n".join(lines), width=wide, rule=function_text(op.function, "rule"),
     )  # fmt: skip
-    if strided:
-        values = loads("vload(x{i}, at{i}, 1)")
-        step = "            at{i} += i * load(args, {count} + 1 + ndim * {k} + d)"
-        return head + _STRIDED.format(
+    if layout != CONTIGUOUS:
+        step, there = "            at{i} += i * load(args, {count} + 1 + ndim * {k} + d)", {}
+        values = loads("vload(x{i}, at{i}, WIDTH)")
+        if layout != STRIDED:
+            letters, step = layout.removeprefix("rows"), step[4:]
+            one = "fill(lane(convert(vload(x{i}, at{i}, 1), COMPUTE), 0), COMPUTE, WIDTH)"
+            full = loads("vload_aligned(x{i}, at{i}, WIDTH)")
+            for i in (i for i in tensors[:-1] if letters[i] == "s"):
+                values[i] = full[i] = one.format(i=i)
+            wanted = [(f"x{i}", d) for i, (d, x) in enumerate(zip(inputs, letters)) if x == "v" and i not in numbers]
+            wanted = [f"address({x} + at{x[1:] if x != 'out' else last}) & {wide * _bytes(d) - 1}"
+                      for x, d in (*wanted, ("out", output))]  # fmt: skip
+            there = {"aligned": f"({' | '.join(f'({x})' for x in wanted)}) == 0", "full": ", ".join(full)}
+            there["full_check"] = check(full)
+        return head + (_ROWS if there else _STRIDED).format(
             pointers="\n".join(pointers), count=last + 1, last=last, values=", ".join(values), check=check(values),
             places=" = ".join(f"at{i}" for i in range(last + 1)), zeros="0",
-            steps="\n".join(step.format(i=i, k=i + 1, count=last + 1) for i in range(last + 1)),
+            steps="\n".join(step.format(i=i, k=i + 1, count=last + 1) for i in range(last + 1)), **there,
         )  # fmt: skip
     full, masked = loads("vload_aligned(x{i}, lo, WIDTH)"), loads("vload_first(x{i}, lo, WIDTH, hi - lo)")
     return head + _CONTIGUOUS.format(
@@ -131,10 +179,12 @@ from infinicore.kernels.cuda.block import read as read_vector
 from infinicore.kernels.cuda.reduce import fold
 from infinicore.kernels.cpu.reduce.fold import spread
 from infinicore.kernels.lang import lowp, functions as m
-from infinicore.kernels.lang.ptx import from_lane
+from infinicore.kernels.lang.ptx import from_lane, shared
 from infinicore.kernels.lang.shuffle import turned
 from infinicore.kernels.lang.vector import BLOCK
-from infinicore.kernels.lang.simd import convert, fill, lane, ptr, ramp, select, store, vload, vload_first
+from infinicore.kernels.lang.simd import (
+    convert, fill, lane, ptr, ramp, select, store, vload, vload_aligned, vload_first, vstore, vstore_first,
+)
 
 {bindings}
 N = {lanes}
@@ -146,6 +196,11 @@ N = {lanes}
 @jit.inline
 def read(x, i, plane):
     return {read}
+
+
+@jit.inline
+def read_aligned(x, i, plane):
+    return {read_aligned}
 
 
 @jit.inline
@@ -165,6 +220,11 @@ def exchange(s, apart):
 
 
 @jit.inline
+def memory():
+    return shared({space})
+
+
+@jit.inline
 def keep(memory, k, s):
     parts = ptr(memory, STATE)
 {keep}
@@ -177,7 +237,7 @@ def kept(memory, k):
 
 
 @jit.inline
-def write(y, i, s, count, plane):
+def write(y, i, s, count, plane, left):
 {write}
 
 
@@ -189,12 +249,10 @@ def kernel(args, lo, hi):
 def reduction(rule, kind, source, value, state, result, cut=""):
     """Source of a reduction by a rule (`table/rules.py`) in a loop of `cuda/reduce/fold.py`; see the CPU's.
 
-    `kind`: "inner" or "outer". Of a `cut` reduction, the "parts" are states in memory, which the second launch, the
-    "whole", joins.
+    `kind`: "inner", "columns" or "outer". Of a `cut` reduction, the "parts" are states in memory, which the second
+    launch, the "whole", joins.
     """
-    parts, lanes = range(rule.parts), 1
-    if kind == "inner" and cut != "whole":
-        lanes = max(1, 16 // _bytes(source))
+    parts, lanes = range(rule.parts), reduction_lanes(rule, kind, source, state, cut)
     here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
     itself = rule.parts == 1 and hands_on(rule.element)
 
@@ -202,7 +260,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         return f"({', '.join(values)})" if rule.parts > 1 else values[0]
 
     if cut == "whole":
-        read = read_rest = joined([f"vload(x + {k} * plane, i, 1)" for k in parts])
+        read = aligned = read_rest = joined([f"vload(x + {k} * plane, i, 1)" for k in parts])
     else:
 
         def states(vector):
@@ -211,11 +269,11 @@ def reduction(rule, kind, source, value, state, result, cut=""):
                 return f"convert({values}, STATE)"
             return f"stated(element({values}))" if rule.parts > 1 else f"spread(element({values}), STATE, N)"
 
-        read = states("read_vector(x, i, N, fill(0, VALUE, N))" if lanes > 1 else "vload(x, i, 1)")
+        read, aligned = states("vload(x, i, N)"), states("vload_aligned(x, i, N)")
         read_rest = states("vload_first(x, i, N, left)" if lanes > 1 else "vload(x, i, 1)")
     selected = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
     across, step = [], 0
-    while lanes >> step > 1:
+    while kind == "inner" and lanes >> step > 1:
         values = [v.replace("s", f"s{step}", 1) for v in here]
         far = joined([f"turned({v}, {lanes >> step + 1})" for v in values])
         across.append(f"    s{step + 1} = join({joined(values)}, {far})")
@@ -229,27 +287,44 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         functions.append(function_text(rule.element, "element"))
     if rule.parts > 1:
         functions.append(f"def stated(s):\n    return {joined([f'spread({v}, STATE, N)' for v in here])}")
+    one, put = "N" if kind == "columns" else "1", "    store({to}, {at}, lane({v}, 0))"
+    if kind == "columns":
+        put = "    vstore_first({to}, {at}, {v}, left)" if lanes > 1 else put
     if cut == "parts":
-        write = "\n".join(f"    store(y, i + {k} * plane, lane({v}, 0))" for k, v in enumerate(here))
+        write = "\n".join(put.format(to=f"y + {k} * plane", at="i", v=v) for k, v in enumerate(here))
     else:
         final = "convert(s, RESULT)"
         if rule.finished or rule.parts > 1:
             functions.append(function_text(rule.finished, "finish") if rule.finished else FINISH)
-            final = f"spread(finish({', '.join([*here, 'count'] if rule.counts else here)}), RESULT, 1)"
-        write = f"    store(y, i, lane({final}, 0))"
+            final = f"spread(finish({', '.join([*here, 'count'] if rule.counts else here)}), RESULT, {one})"
+        write = put.format(to="y", at="i", v=final)
     bindings = [f"{k} = {type_expression(v)}" for k, v in types.items()]
     bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
     nothing = joined([f"fill(START_{k}, STATE, N)" for k in parts])
-    call = (
-        f"fold.inner(args, lo, {nothing}, read, read_rest, join, lanes, exchange, keep, kept, write, SOURCE, RESULT, N)"
-    )
-    if kind == "outer":
-        call = f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)"
+    space = rule.parts * _bytes(state) * (lanes * policy.ROW_THREADS if kind == "columns" else 32)
+    rest, memory = "read, read_aligned, read_rest, join", "keep, kept, write, SOURCE, RESULT, N"
+    call = {
+        "inner": f"fold.inner(args, lo, {nothing}, {rest}, lanes, exchange, memory, {memory})",
+        "columns": f"fold.columns(args, lo, {nothing}, {rest}, memory, {memory})",
+        "outer": f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)",
+    }[kind]
     return _REDUCTION.format(
         name=rule.name, kind=kind + (f", {cut} of a long one" if cut else ""), types=", ".join(types.values()),
-        bindings="\n".join(bindings), lanes=lanes, functions="\n\n\n".join(f"@jit.inline\n{f}" for f in functions),
-        read=read, read_rest=read_rest, selected=selected, across="\n".join(across), write=write, call=call,
+        bindings="\n".join(bindings), lanes=lanes, space=space,
+        functions="\n\n\n".join(f"@jit.inline\n{f}" for f in functions), read=read, read_aligned=aligned,
+        read_rest=read_rest, selected=selected, across="\n".join(across), write=write, call=call,
         exchanged=joined([f"from_lane({v}, apart)" for v in here]),
-        keep="\n".join(f"    store(parts, {rule.parts} * k + {i}, lane({v}, 0))" for i, v in enumerate(here)),
-        kept=joined([f"vload(parts, {rule.parts} * k + {i}, 1)" for i in parts]),
+        keep="\n".join(f"    vstore(parts, {one} * ({rule.parts} * k + {i}), {v})" for i, v in enumerate(here)),
+        kept=joined([f"vload(parts, {one} * ({rule.parts} * k + {i}), {one})" for i in parts]),
     )  # fmt: skip
+
+
+MOST_STATE = 128  # bytes of a thread's state in shared memory, of which 256 threads have 48 KB
+
+
+def reduction_lanes(rule, kind, source, state, cut):
+    """How many neighbours a thread of such a kernel takes at a time."""
+    lanes = 1 if kind == "outer" or cut == "whole" else 16 // _bytes(source)
+    while kind == "columns" and lanes * rule.parts * _bytes(state) > MOST_STATE:
+        lanes //= 2
+    return lanes

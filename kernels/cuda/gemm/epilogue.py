@@ -4,7 +4,7 @@ from ...blocks.gemm import ACTIVATION_GRAD
 from ...build import jit
 from ...cpu.gemm.microkernel import sum_ptr
 from ...lang.ptx import thread, threads
-from ...lang.simd import load, ptr
+from ...lang.simd import address, load, ptr, vload_aligned, vstore_aligned
 from ..block import read, vector, width, write
 
 
@@ -25,9 +25,22 @@ def backward(args, lo, hi, T, SLOPE):
     j = ((lo - chunk * across) * threads() + thread()) * lanes
     if j < columns:
         left, total = columns - j, vector(g, 0.0)
-        for i in range(chunk * chunk_rows, min(rows, (chunk + 1) * chunk_rows)):
+        i, stop = chunk * chunk_rows, min(rows, (chunk + 1) * chunk_rows)
+        places = address(g + j) | address(before + j) | address(out + j) | address(ptr(0, T) + stride)
+        if left >= lanes and (places | address(ptr(0, T) + columns)) & 15 == 0:
+            while i + 1 < stop:  # two rows are on their way
+                a, b = vload_aligned(g + i * stride, j, lanes), vload_aligned(g + (i + 1) * stride, j, lanes)
+                c = vload_aligned(before + i * columns, j, lanes)
+                d = vload_aligned(before + (i + 1) * columns, j, lanes)
+                a, b = SLOPE(a, c), SLOPE(b, d)
+                vstore_aligned(out + i * columns, j, a)
+                vstore_aligned(out + (i + 1) * columns, j, b)
+                total = total + a + b
+                i += 2
+        while i < stop:
             value = SLOPE(read(g + i * stride, j, left, total), read(before + i * columns, j, left, total))
             write(out + i * columns, j, value, left)
             total = total + value
+            i += 1
         write(sums + chunk * load(args, ACTIVATION_GRAD.step), j, total, left)
     return 0

@@ -10,6 +10,23 @@ _ROWS = 4  # that a block takes at a time
 _CHUNKS = 1056  # at most, eight for each of 132 multiprocessors; their sums are written once and read once:
 _SUMS = 1 << 21  # of so many columns together
 COLUMNS = 32  # of a block of the launch that joins them
+_WARPS = 4  # of a block
+_PIECES = {"bfloat16": 4, "float16": 4, "float32": 8, "float64": 4}  # vectors of a row that a thread has room for
+_TEAMS = 1056, 528  # warps, blocks that keep a GPU busy where they hold their rows
+
+
+def _in_registers(p, wanted):
+    """(pieces, short, rows of a chunk, chunks) where threads hold rows, vectors of which begin at 16 bytes; or None."""
+    lanes = 16 // {"float64": 8, "float32": 4}.get(p.dtype, 2)
+    strides = p.size, p.g_stride, p.x_stride, p.residual_stride or 0
+    pieces = -(-p.size // (32 * lanes))
+    short = pieces <= _PIECES[p.dtype]
+    pieces = pieces if short else -(-pieces // _WARPS)
+    if not p.size or pieces > _PIECES[p.dtype] or any(stride % lanes for stride in strides):
+        return None
+    most, teams = (_TEAMS[0], _WARPS) if short else (_TEAMS[1], 1)
+    chunk = max(1, -(-p.rows // most)) if wanted else 1
+    return pieces, short, chunk, -(-max(1, -(-p.rows // chunk)) // teams) * teams
 
 
 def backward(problem):
@@ -17,17 +34,25 @@ def backward(problem):
     p, size = problem, problem.size
     compute = "float64" if p.dtype == "float64" else "float32"
     wanted = {name: dtype for name, dtype in (("dw", p.weight), ("db", p.bias)) if dtype is not None}
-    most = max(128, min(_CHUNKS, _SUMS // (size or 1))) if wanted else p.rows
-    chunk = -(-max(1, -(-p.rows // most)) // _ROWS) * _ROWS
-    chunks = max(1, -(-p.rows // chunk))
+    held = _in_registers(p, wanted)
+    if held:
+        pieces, short, chunk, chunks = held
+    else:
+        most = max(128, min(_CHUNKS, _SUMS // (size or 1))) if wanted else p.rows
+        chunk = -(-max(1, -(-p.rows // most)) // _ROWS) * _ROWS
+        chunks = max(1, -(-p.rows // chunk))
     direct = chunks == 1 and all(dtype == compute for dtype in wanted.values())
     step = chunks * size * (8 if compute == "float64" else 4)
     parts = {name: ("partial", k * step) for k, name in enumerate(wanted)}
     at = dict.fromkeys(("dw", "db")) | ({name: (name, 0) for name in wanted} if direct else parts)
     types = {"T": p.dtype, "W": p.weight or p.dtype, "C": compute, "CENTER": p.center, "WEIGHT": p.weight is not None}
     types |= {"DW": "dw" in wanted, "DB": "db" in wanted, "ADD": p.residual_stride is not None}
+    name, n = "norm.grad.backward", chunks
+    if held:
+        name, n = "norm.registers.backward", chunks // _WARPS if short else chunks
+        types |= {"PIECES": pieces, "SHORT": short}
     first = launch(
-        kernel("norm.grad.backward", **types), BACKWARD, chunks, 1, at, step=size, size=size, g_stride=p.g_stride,
+        kernel(name, **types), BACKWARD, n, 1, at, step=size, size=size, g_stride=p.g_stride,
         x_stride=p.x_stride, residual_stride=p.residual_stride or 0, rows=p.rows, chunk_rows=chunk, eps=p.eps,
     )  # fmt: skip
     if direct or not wanted:

@@ -10,12 +10,15 @@ from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.reduce import Reduce, Sample, Sort
+from ..render import reduction_lanes
 from .array import copy
 
 _WHOLE = 1 << 62  # "not in chunks"
 _ENOUGH = 1024  # blocks that keep a GPU busy
 _CHUNK = 16384  # elements of a block that are worth a second launch
 _COLUMN = 512  # the same of a thread
+_ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
+_BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
 _TILE, _DIGITS = 4096, 256  # of `cuda/reduce/radix.py`
 
@@ -33,11 +36,18 @@ def _two(groups):
 def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE, plane=0):
     """One launch of a reduction; `kept` and `reduced` are (size, stride) of outer and inner dims."""
     ((outer, outer_stride), (inner, inner_stride)), ((rows, row_stride), (length, stride)) = kept, reduced
-    handle = rendered("reduction", rule, kind, *types, cut)
+    handle, n = rendered("reduction", rule, kind, *types, cut), outer * inner
+    if kind == "columns":
+        n = outer * -(-inner // _width(rule, types, cut))
     return launch(
-        handle, FOLD, outer * inner, 1, at, inner=inner, outer_stride=outer_stride, inner_stride=inner_stride,
+        handle, FOLD, n, 1, at, inner=inner, outer_stride=outer_stride, inner_stride=inner_stride,
         rows=rows, length=length, row_stride=row_stride, stride=stride, whole=whole, count=float(count), plane=plane,
     )  # fmt: skip
+
+
+def _width(rule, types, cut=""):
+    """The results of a block that has columns: a vector for each lane of a warp."""
+    return 32 * reduction_lanes(rule, "columns", types[0], types[2], cut)
 
 
 def reduce(problem):
@@ -60,17 +70,24 @@ def reduce(problem):
     kind = "inner" if reduced[-1][1] == 1 and count >= 32 else "outer"
     kept, reduced = _two(kept), _two(reduced)
     length, stride = reduced[1]
-    step, least = (_CHUNK, _ENOUGH) if kind == "inner" else (_COLUMN, 128 * _ENOUGH)
-    if kept[0][0] > 1 or reduced[0][0] > 1 or results >= least or length < 2 * step:
+    if kind == "outer" and kept[1][1] == 1 and length >= _ROWS // 4:
+        kind = "columns"
+    # what a block or thread should have at least, the results of one, and how many keep a GPU busy
+    step, each, least = {
+        "inner": (_CHUNK, 1, _ENOUGH), "columns": (_ROWS, _width(rule, types), _BLOCKS),
+        "outer": (_COLUMN, 1, 128 * _ENOUGH),
+    }[kind]  # fmt: skip
+    units = -(-results // each)
+    if kept[0][0] > 1 or reduced[0][0] > 1 or units >= least or length < 2 * step:
         return Plan((*before, _fold(rule, types, kind, kept, reduced, count, x)), scratch)
-    step = max(step, -(-length * max(1, results) // least))
+    step = max(step, -(-length * max(1, units) // least))
     chunks = -(-length // step)
     plane, states = chunks * results, ("states", 0)
     first = _fold(
         rule, types, kind, [(chunks, step * stride), kept[1]], _two([(step, stride)]), count, x | {"y": states},
         "parts", length, plane,
     )  # fmt: skip
-    second_kind, kept = ("inner", _two([])) if results == 1 else ("outer", _two([(results, 1)]))
+    second_kind, kept = ("inner", _two([])) if results == 1 else ("columns", _two([(results, 1)]))
     reduced = _two([(chunks, results)])
     second = _fold(rule, types, second_kind, kept, reduced, count, {"x": states}, "whole", plane=plane)
     return Plan((*before, first, second), (*scratch, ("states", rule.parts * plane * _bytes(types[2]))))

@@ -2,26 +2,33 @@
 
 The argument block is that of the CPU's loops (`blocks/reduce.py: FOLD`). `inner`: a block folds one result, whose
 elements are contiguous, its threads taking vectors in turn; lanes, threads and warps are joined in a fixed order.
-`outer`: a thread folds one result, neighbours lie side by side, so that a warp reads contiguous memory.
+`columns`: a warp folds 32 vectors of neighbouring results, and the warps of a block take rows in turn. `outer`: a
+thread folds one result.
 """
 
 from numba import types
 
 from ...blocks.reduce import FOLD
 from ...build import jit
-from ...lang.ptx import WARP, barrier, shared, thread, threads
-from ...lang.simd import bitcast, load, ptr
+from ...lang.ptx import WARP, barrier, thread, threads
+from ...lang.simd import address, bitcast, load, ptr
 
+WARPS = 8  # of a block
 BLOCK = 64  # elements of a thread before a partial state is set aside: the error of a sum grows with its square root
 F64 = types.float64
 
 
 @jit.inline
 def fold(x, start, stop, step, stride, plane, nothing, read, join):
-    """The elements (or vectors) from `start` on, in steps, joined into a state; two at a time are on their way."""
+    """The elements (or vectors) from `start` on, in steps, joined into a state; four at a time are on their way."""
     total, i = nothing, start
     while i < stop:
         part, other, end = nothing, nothing, min(stop, i + BLOCK * step)
+        while i + 3 * step < end:
+            a, b = read(x, i * stride, plane), read(x, (i + step) * stride, plane)
+            c, d = read(x, (i + 2 * step) * stride, plane), read(x, (i + 3 * step) * stride, plane)
+            part, other = join(join(part, a), c), join(join(other, b), d)
+            i += 4 * step
         while i + step < end:
             part = join(part, read(x, i * stride, plane))
             other = join(other, read(x, (i + step) * stride, plane))
@@ -34,7 +41,9 @@ def fold(x, start, stop, step, stride, plane, nothing, read, join):
 
 
 @jit.inline
-def inner(args, index, nothing, read, read_rest, join, lanes, exchange, keep, kept, write, T, O, N):
+def inner(
+    args, index, nothing, read, read_aligned, read_rest, join, lanes, exchange, memory, keep, kept, write, T, O, N
+):  # fmt: skip
     """Result number `index`."""
     x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
     inside = load(args, FOLD.inner)
@@ -45,24 +54,61 @@ def inner(args, index, nothing, read, read_rest, join, lanes, exchange, keep, ke
     total = nothing
     for row in range(load(args, FOLD.rows)):
         row_at, whole = at + row * load(args, FOLD.row_stride), count // N * N
-        part = fold(row_at, thread() * N, whole, threads() * N, 1, plane, nothing, read, join)
+        if address(row_at) & 15 == 0:
+            part = fold(row_at, thread() * N, whole, threads() * N, 1, plane, nothing, read_aligned, join)
+        else:
+            part = fold(row_at, thread() * N, whole, threads() * N, 1, plane, nothing, read, join)
         if whole < count and thread() == threads() - 1:
             part = join(part, read_rest(row_at, whole, count - whole, plane))
         total = join(total, part)
     state = lanes(total)
     for apart in (1, 2, 4, 8, 16):
         state = join(state, exchange(state, apart))
-    memory, warps = shared(32 * 64), threads() // WARP
+    states, warps = memory(), threads() // WARP
     if warps > 1:
         if thread() % WARP == 0:
-            keep(memory, thread() // WARP, state)
+            keep(states, thread() // WARP, state)
         barrier()
-        state = kept(memory, 0)
+        state = kept(states, 0)
         for k in range(1, warps):
-            state = join(state, kept(memory, k))
+            state = join(state, kept(states, k))
         barrier()
     if thread() == 0:
-        write(y, index, state, bitcast(load(args, FOLD.count), F64), plane)
+        write(y, index, state, bitcast(load(args, FOLD.count), F64), plane, 1)
+    return 0
+
+
+@jit.inline
+def columns(args, index, nothing, read, read_aligned, read_rest, join, memory, keep, kept, write, T, O, N):
+    """Group number `index` of 32 vectors of results, neighbours along the inner kept dim, which has unit stride."""
+    x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
+    inside, length, plane = load(args, FOLD.inner), load(args, FOLD.length), load(args, FOLD.plane)
+    stride, row_stride = load(args, FOLD.stride), load(args, FOLD.row_stride)
+    groups, warp, lane = (inside + WARP * N - 1) // (WARP * N), thread() // WARP, thread() % WARP
+    a = index // groups
+    column = ((index - a * groups) * WARP + lane) * N
+    at, left = x + (a * load(args, FOLD.outer_stride) + column), inside - column
+    count = min(length, load(args, FOLD.whole) - a * length)
+    total = nothing
+    for row in range(load(args, FOLD.rows)):
+        row_at, part = at + row * row_stride, nothing
+        if left >= N and (address(row_at) | (address(row_at + stride) - address(row_at))) & 15 == 0:
+            part = fold(row_at, warp, count, WARPS, stride, plane, nothing, read_aligned, join)
+        elif left >= N:
+            part = fold(row_at, warp, count, WARPS, stride, plane, nothing, read, join)
+        elif left > 0:
+            for i in range(warp, count, WARPS):
+                part = join(part, read_rest(row_at, i * stride, left, plane))
+        total = join(total, part)
+    states = memory()
+    keep(states, thread(), total)
+    barrier()
+    if warp == 0 and left > 0:
+        state = kept(states, lane)
+        for k in range(1, WARPS):
+            state = join(state, kept(states, k * WARP + lane))
+        write(y, a * inside + column, state, bitcast(load(args, FOLD.count), F64), plane, left)
+    barrier()
     return 0
 
 
@@ -81,5 +127,5 @@ def outer(args, lo, hi, nothing, read, join, write, T, O):
                 at + row * load(args, FOLD.row_stride), 0, count, 1, load(args, FOLD.stride), plane, nothing, read, join
             )
             total = join(total, part)
-        write(y, index, total, bitcast(load(args, FOLD.count), F64), plane)
+        write(y, index, total, bitcast(load(args, FOLD.count), F64), plane, 1)
     return 0
