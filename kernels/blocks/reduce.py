@@ -5,7 +5,8 @@ from . import Block
 # Kept dims (outer, inner) and reduced ones (rows of `length`), merged to two each. Where a long reduction is cut, the
 # outer kept dim counts chunks of `length` and the last one may be shorter: `whole` is the length of all. `count` is how
 # many elements make up a result; parts of a state lie `plane` apart, in x if it holds states, in y if that does.
-FOLD = Block("x y | inner outer_stride inner_stride rows length row_stride stride whole count:f64 plane=0")
+# `results`: how many there are, for blocks of a GPU that have several.
+FOLD = Block("x y | inner outer_stride inner_stride rows length row_stride stride whole count:f64 plane=0 results=0")
 # The same dims, one of them reduced. With `chunk_indices`, x holds one extreme for each chunk of `chunk` elements.
 POSITION = Block("x values? indices chunk_indices? | inner outer_stride inner_stride length stride whole chunk=0")
 # A running state along a dim of `size`, from the first element or (steps below 0) from the last one.

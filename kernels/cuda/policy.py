@@ -154,4 +154,4 @@ def shape(name):
 
 def rendered(family, kind="", *rest):
     """The `Shape` of the launches of a kernel that is rendered from a rule."""
-    return _ROW if family == "reduction" and kind in ("inner", "columns") else DEFAULT
+    return _ROW if family == "reduction" and kind in ("inner", "rows", "columns") else DEFAULT

@@ -5,7 +5,7 @@ lie at such addresses, or have so many neighbours in each row; else one element.
 follows from its number.
 """
 
-from ..build.render import FINISH, function_text, hands_on, start_expression, type_expression
+from ..build.render import FINISH, function_text, functions_for, hands_on, start_expression, type_expression
 from . import policy
 
 _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> {output}, {layout}."""
@@ -13,7 +13,7 @@ _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> 
 from numba import types
 
 from infinicore.kernels.build import jit
-from infinicore.kernels.lang import lowp, functions as m
+from infinicore.kernels.lang import lowp, {functions} as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
     address, bitcast, convert, fill, lane, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore,
@@ -139,9 +139,10 @@ def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
         zero = f"(({values[op.parameters.index(op.divisor)]}) == 0){there}"
         return f"        if reduce_or({zero}):\n            return 1\n"
 
+    functions, text = functions_for([d for d in (*inputs, output) if not d.startswith(NUMBER)], "cuda")
     head = _HEAD.format(
         name=op.name, inputs=", ".join(inputs), output=output, layout=layout,
-        types="\n".join(lines), width=wide, rule=function_text(op.function, "rule"),
+        types="\n".join(lines), width=wide, rule=text(op.function, "rule"), functions=functions,
     )  # fmt: skip
     if layout != CONTIGUOUS:
         step, there = "            at{i} += i * load(args, {count} + 1 + ndim * {k} + d)", {}
@@ -249,8 +250,8 @@ def kernel(args, lo, hi):
 def reduction(rule, kind, source, value, state, result, cut=""):
     """Source of a reduction by a rule (`table/rules.py`) in a loop of `cuda/reduce/fold.py`; see the CPU's.
 
-    `kind`: "inner", "columns" or "outer". Of a `cut` reduction, the "parts" are states in memory, which the second
-    launch, the "whole", joins.
+    `kind`: "inner", "rows", "columns" or "outer". Of a `cut` reduction, the "parts" are states in memory, which the
+    second launch, the "whole", joins.
     """
     parts, lanes = range(rule.parts), reduction_lanes(rule, kind, source, state, cut)
     here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
@@ -273,7 +274,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         read_rest = states("vload_first(x, i, N, left)" if lanes > 1 else "vload(x, i, 1)")
     selected = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
     across, step = [], 0
-    while kind == "inner" and lanes >> step > 1:
+    while kind in ("inner", "rows") and lanes >> step > 1:
         values = [v.replace("s", f"s{step}", 1) for v in here]
         far = joined([f"turned({v}, {lanes >> step + 1})" for v in values])
         across.append(f"    s{step + 1} = join({joined(values)}, {far})")
@@ -305,6 +306,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     rest, memory = "read, read_aligned, read_rest, join", "keep, kept, write, SOURCE, RESULT, N"
     call = {
         "inner": f"fold.inner(args, lo, {nothing}, {rest}, lanes, exchange, memory, {memory})",
+        "rows": f"fold.rows(args, lo, {nothing}, {rest}, lanes, exchange, write, SOURCE, RESULT, N)",
         "columns": f"fold.columns(args, lo, {nothing}, {rest}, memory, {memory})",
         "outer": f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)",
     }[kind]

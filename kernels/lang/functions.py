@@ -40,6 +40,7 @@ from .vmath import (  # noqa: F401
     ceil,
     copysign,
     cos,
+    divide,
     erf,
     exp,
     exp2,

@@ -19,6 +19,7 @@ from .simd import (
     Vector,
     bitcast,
     convert,
+    fill,
     muladd,
     reduce_or,
     select,
@@ -141,6 +142,20 @@ def _quotient(p, q):
         return p * muladd(r, muladd(-q, r, 1.0), r)
 
     return by_reciprocal
+
+
+@by_type
+def divide(p, q):
+    """p / q, of float32 on a GPU within 2 ulp, and 0 for q beyond 2^126."""
+    vectors = [t for t in (p, q) if isinstance(t, Vector)]
+    if not isa.is_gpu() or not vectors or vectors[0].dtype != F32:
+        return lambda p, q: p / q
+    lanes = vectors[0].lanes
+    if len(vectors) == 2:
+        return lambda p, q: ptx.divide(p, q)
+    if isinstance(q, Vector):
+        return lambda p, q: ptx.divide(fill(p, F32, lanes), q)
+    return lambda p, q: ptx.divide(p, fill(q, F32, lanes))
 
 
 @jit.inline

@@ -10,12 +10,15 @@ from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.reduce import Reduce, Sample, Sort
+from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
 
 _WHOLE = 1 << 62  # "not in chunks"
 _ENOUGH = 1024  # blocks that keep a GPU busy
 _CHUNK = 16384  # elements of a block that are worth a second launch
+_WARPS = ROW_THREADS // 32  # of a block
+_SHORT = 4096  # elements of a row that is a warp's
 _COLUMN = 512  # the same of a thread
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
@@ -39,9 +42,12 @@ def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE
     handle, n = rendered("reduction", rule, kind, *types, cut), outer * inner
     if kind == "columns":
         n = outer * -(-inner // _width(rule, types, cut))
+    elif kind == "rows":
+        n = -(-n // _WARPS)
     return launch(
         handle, FOLD, n, 1, at, inner=inner, outer_stride=outer_stride, inner_stride=inner_stride,
         rows=rows, length=length, row_stride=row_stride, stride=stride, whole=whole, count=float(count), plane=plane,
+        results=outer * inner,
     )  # fmt: skip
 
 
@@ -70,11 +76,13 @@ def reduce(problem):
     kind = "inner" if reduced[-1][1] == 1 and count >= 32 else "outer"
     kept, reduced = _two(kept), _two(reduced)
     length, stride = reduced[1]
+    if kind == "inner" and results >= _WARPS and length <= _SHORT:
+        kind = "rows"
     if kind == "outer" and kept[1][1] == 1 and length >= _ROWS // 4:
         kind = "columns"
     # what a block or thread should have at least, the results of one, and how many keep a GPU busy
     step, each, least = {
-        "inner": (_CHUNK, 1, _ENOUGH), "columns": (_ROWS, _width(rule, types), _BLOCKS),
+        "inner": (_CHUNK, 1, _ENOUGH), "rows": (_CHUNK, 1, _ENOUGH), "columns": (_ROWS, _width(rule, types), _BLOCKS),
         "outer": (_COLUMN, 1, 128 * _ENOUGH),
     }[kind]  # fmt: skip
     units = -(-results // each)

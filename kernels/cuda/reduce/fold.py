@@ -2,6 +2,7 @@
 
 The argument block is that of the CPU's loops (`blocks/reduce.py: FOLD`). `inner`: a block folds one result, whose
 elements are contiguous, its threads taking vectors in turn; lanes, threads and warps are joined in a fixed order.
+`rows` is the same with a warp for each result, where a block would wait for its warps more than it works.
 `columns`: a warp folds 32 vectors of neighbouring results, and the warps of a block take rows in turn. `outer`: a
 thread folds one result.
 """
@@ -45,25 +46,9 @@ def inner(
     args, index, nothing, read, read_aligned, read_rest, join, lanes, exchange, memory, keep, kept, write, T, O, N
 ):  # fmt: skip
     """Result number `index`."""
-    x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
-    inside = load(args, FOLD.inner)
-    length, plane = load(args, FOLD.length), load(args, FOLD.plane)
-    a = index // inside
-    at = x + (a * load(args, FOLD.outer_stride) + (index - a * inside) * load(args, FOLD.inner_stride))
-    count = min(length, load(args, FOLD.whole) - a * length)
-    total = nothing
-    for row in range(load(args, FOLD.rows)):
-        row_at, whole = at + row * load(args, FOLD.row_stride), count // N * N
-        if address(row_at) & 15 == 0:
-            part = fold(row_at, thread() * N, whole, threads() * N, 1, plane, nothing, read_aligned, join)
-        else:
-            part = fold(row_at, thread() * N, whole, threads() * N, 1, plane, nothing, read, join)
-        if whole < count and thread() == threads() - 1:
-            part = join(part, read_rest(row_at, whole, count - whole, plane))
-        total = join(total, part)
-    state = lanes(total)
-    for apart in (1, 2, 4, 8, 16):
-        state = join(state, exchange(state, apart))
+    y = ptr(load(args, FOLD.y), O)
+    state = fold_one(args, index, thread(), threads(), nothing, read, read_aligned, read_rest, join, T, N)
+    state = over_warp(lanes(state), join, exchange)
     states, warps = memory(), threads() // WARP
     if warps > 1:
         if thread() % WARP == 0:
@@ -74,8 +59,50 @@ def inner(
             state = join(state, kept(states, k))
         barrier()
     if thread() == 0:
-        write(y, index, state, bitcast(load(args, FOLD.count), F64), plane, 1)
+        write(y, index, state, bitcast(load(args, FOLD.count), F64), load(args, FOLD.plane), 1)
     return 0
+
+
+@jit.inline
+def rows(args, block, nothing, read, read_aligned, read_rest, join, lanes, exchange, write, T, O, N):
+    """The results of block number `block`, one for each warp."""
+    index = block * WARPS + thread() // WARP
+    if index < load(args, FOLD.results):
+        state = fold_one(args, index, thread() % WARP, WARP, nothing, read, read_aligned, read_rest, join, T, N)
+        state = over_warp(lanes(state), join, exchange)
+        if thread() % WARP == 0:
+            y, count = ptr(load(args, FOLD.y), O), bitcast(load(args, FOLD.count), F64)
+            write(y, index, state, count, load(args, FOLD.plane), 1)
+    return 0
+
+
+@jit.inline
+def over_warp(state, join, exchange):
+    """The states of the threads of a warp, joined."""
+    for apart in (1, 2, 4, 8, 16):
+        state = join(state, exchange(state, apart))
+    return state
+
+
+@jit.inline
+def fold_one(args, index, own, members, nothing, read, read_aligned, read_rest, join, T, N):
+    """What thread `own` of `members` has of result number `index`, in lanes."""
+    x, inside = ptr(load(args, FOLD.x), T), load(args, FOLD.inner)
+    length, plane = load(args, FOLD.length), load(args, FOLD.plane)
+    a = index // inside
+    at = x + (a * load(args, FOLD.outer_stride) + (index - a * inside) * load(args, FOLD.inner_stride))
+    count = min(length, load(args, FOLD.whole) - a * length)
+    total = nothing
+    for row in range(load(args, FOLD.rows)):
+        row_at, whole = at + row * load(args, FOLD.row_stride), count // N * N
+        if address(row_at) & 15 == 0:
+            part = fold(row_at, own * N, whole, members * N, 1, plane, nothing, read_aligned, join)
+        else:
+            part = fold(row_at, own * N, whole, members * N, 1, plane, nothing, read, join)
+        if whole < count and own == members - 1:
+            part = join(part, read_rest(row_at, whole, count - whole, plane))
+        total = join(total, part)
+    return total
 
 
 @jit.inline
