@@ -64,6 +64,8 @@ OWN = {
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "gemm.tiled.product": _ROW,
+    "quant.rows.product": _ROW,
+    "quant.expand.expand": Shape(threads=128),
     **{
         f"gemm.fma.{dtype}_{rows}_{columns}": Shape(
             "block", threads=threads, shared=stages * depth * (rows + columns + 8) * size, blocks=blocks, fixed=True

@@ -5,11 +5,13 @@ All names are for use inside jitted functions, in kernels for GPUs only. Address
 of its own space.
 """
 
+import struct
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .ptx import F32, _statement
+from .ptx import F32, _statement, asm
 from .tiles import _vector
 from .vector import I32, Vector, call_llvm, literal_of
 
@@ -202,3 +204,38 @@ def multiply_halves(typingctx, sums, a, a_below, b, T):
         return _vector(builder, totals)
 
     return sums(sums, a, a_below, b, T), codegen
+
+
+@intrinsic(prefer_literal=True)
+def spread_bytes(typingctx, word, zero, T):
+    """The four bytes of a word minus `zero` (a literal), as 16-bit floats in two words; all are exact.
+
+    Bytes become the low bits of floats of a fixed exponent. bfloat16 has one bit too few for that: the highest one
+    decides what is subtracted, and `zero` is 128, unless bytes are below 128.
+    """
+    level = literal_of(zero)
+    if level is None:
+        return None
+    name = T.instance_type.name
+
+    def codegen(context, builder, sig, args):
+        def each(bits):
+            return ir.Constant(I32, bits << 16 | bits)
+
+        kind, one, base = ("bf16", 0x3F80, 0x4300) if name == "ic_bfloat16" else ("f16", 0x3C00, 0x6400)
+        found = []
+        for choice in (0x4140, 0x4342):
+            value = asm(builder, f"prmt.b32 $0, $1, 0, {choice};", "=r,r", [args[0]], I32)
+            if kind == "bf16" and level == 128:
+                low = builder.and_(builder.not_(value), each(0x80))
+                minus, value = builder.or_(low, each(0xC300)), builder.and_(value, each(0x7F))
+            elif kind == "bf16":
+                minus = each(struct.unpack("I", struct.pack("f", -128.0 - level))[0] >> 16)
+            else:
+                minus = each(struct.unpack("H", struct.pack("e", -1024.0 - level))[0])
+            value = builder.or_(value, each(base))
+            text = f"fma.rn.{kind}x2 $0, $1, $2, $3;"
+            found.append(asm(builder, text, "=r,r,r,r", [value, each(one), minus], I32))
+        return _vector(builder, found)
+
+    return Vector(types.uint32, 2)(types.uint32, zero, T), codegen

@@ -6,6 +6,7 @@ import pytest
 import infinicore as ic
 from infinicore.nn import functional as F
 
+from ..ops.panels import random_weight
 from .test_whole import there  # noqa: F401
 
 # of the largest result, for rounding of results and of sums
@@ -85,3 +86,21 @@ def test_results_are_the_same_each_time(there, rng):  # noqa: F811
     first = rounded(ic.matmul(a, b))
     for _ in range(3):
         np.testing.assert_array_equal(rounded(ic.matmul(a, b)), first)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    "name, shift, k",
+    [("int8", 31, 1500), ("int8", 31, 33), ("int4", 0, 1300), ("int4", 2, 2048), ("q8_0", 0, 96), ("q4_1", 0, 1031)]
+    + [("q4_k", 0, 2560), ("uint4", 2, 640), ("uint8", 1, 1088), ("q6_k", 0, 512), ("iq4_nl", 0, 160)]
+    + [("q5_0", 0, 96), ("q5_k", 0, 256), ("q3_k", 0, 512), ("q2_k", 0, 256), ("mxfp4", 0, 96)],
+)
+def test_quantised_weights(name, shift, k, dtype, there, rng):  # noqa: F811
+    for rows, n in ((1, 5), (7, 16), (8, 33), (20, 130)):
+        weight, exact = random_weight(name, n, k, rng, shift)
+        x = ic.from_numpy(rng.standard_normal((rows, k))).to(getattr(ic, dtype)).to(there)
+        bias = ic.from_numpy(rng.standard_normal(n)).to(getattr(ic, dtype)).to(there)
+        wanted = rounded(x) @ exact.T
+        for own in (bias, None):
+            y = ic.linear_quantized(x, weight.to(there), own, activations="float")
+            agree(y, wanted + (0 if own is None else rounded(own)), dtype)
