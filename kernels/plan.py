@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     scratch: tuple = ()
 
 
-def launch(kernel, block, n, grain, at=None, later=(), **numbers):
+def launch(kernel, block, n, grain, /, at=None, later=(), **numbers):
     """The `Launch` of a compiled kernel with these numbers in its block.
 
     A tensor of the block has its place under its own name, unless `at` names another one and an offset in bytes:

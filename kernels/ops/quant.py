@@ -22,7 +22,11 @@ class QuantizedWeight:
         return self.data.numel()
 
     def to(self, device):
-        """On another device. NotImplementedError where that one packs weights in another way."""
+        """On another device, or one that a name like "cuda" names. NotImplementedError where that one packs weights in
+        another way.
+        """
+        data = self.data.to(device)
+        device = data.device
         if device is self.device:
             return self
         ours, theirs = (
@@ -33,7 +37,7 @@ class QuantizedWeight:
                 f"a weight that was packed for {self.device} cannot be used on {device}: pack it there"
             )
         order = None if self.order is None else self.order.to(device)
-        return QuantizedWeight(self.data.to(device), self.shape, self.format.name, self.shift, order)
+        return QuantizedWeight(data, self.shape, self.format.name, self.shift, order)
 
     def __repr__(self):
         return f"QuantizedWeight({self.shape}, {self.format.name})"
