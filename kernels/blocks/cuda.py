@@ -64,13 +64,19 @@ BIAS = Block("y bias | channels length")
 # Behind the block of attention: `tiles` of query rows for each head of each sequence (where sequences are packed: of
 # all of them, for each head); with `pairs` a block takes a long and a short one together. The copy engine takes `box`
 # keys at once, where rows lie as it can read them (not `gathered`), by maps of the tensors. `lse`: 0, or the address
-# of [B, H, S].
-FLASH = Block("| lse tiles pairs box gathered pad:7=0 map_q:16 map_k:16 map_v:16", after=ATTENTION)
+# of [B, H, S]. `mask`: 0, or the address of one, with strides as in GRAD.
+FLASH = Block(
+    "| lse tiles pairs box gathered mask mask_strides:3=0 dropout:f64 seed pad:1=0 map_q:16 map_k:16 map_v:16",
+    after=ATTENTION,
+)
+# On the matrix units of warps: `tiles` as above. `lse` and `mask`: 0, or addresses; strides as in GRAD.
+ATTENTION_TILES = Block("| lse mask mask_strides:3=0 dropout:f64 seed tiles", after=ATTENTION)
 # Few query rows: the keys of each are cut into `parts`, a block for each, whose warps have one of the `slots` each. The
 # workspace has sums [rows, slots, size] and, from element `stats` on, [rows, slots, 2]. `heads` are those of queries.
 DECODE = Block("| parts slots stats heads", after=ATTENTION)
 # Its gradients: behind their block `tiles` of rows for each head, and maps as above.
 FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
+GRAD_TILES = Block("| tiles", after=GRAD)
 
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
 

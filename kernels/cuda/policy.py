@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
+
 
 class Shape(NamedTuple):
     """How a kernel is launched.
@@ -98,6 +100,12 @@ OWN = {
     **{f"attention.rope.rope_{pairs}": _HEAD_ROW for pairs in ("halves", "interleaved")},
     **{f"attention.kvcache.{name}": _HEAD_ROW for name in ("write", "write_int8")},
     **{f"attention.decode.{name}": _HEAD_ROW for name in ("attend", "join")},
+    **{
+        f"attention.grouped.attend_{size}": Shape(
+            "block", threads=32 * GROUPED_WARPS, shared=grouped_bytes(size), fixed=True
+        )
+        for size in GROUPED_SIZES
+    },
     "attention.rows.attend": _HEAD_ROW,
     **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},
     "gemm.tiled.pack_weight": Shape(threads=256),
@@ -125,6 +133,17 @@ OWN = {
             fixed=True,
         )
         for size, stages in ((64, 4), (128, 2))
+    },
+    **{
+        f"attention.{file}.{name}_{tile.bits}_{tile.size}": Shape(
+            "block", threads=2 * tile.rows, shared=nbytes, fixed=True
+        )
+        for tile in TILES
+        for file, name, nbytes in (
+            ("tiles", "attend", tile.forward_bytes),
+            ("tiles_grad", "queries", tile.backward_bytes),
+            ("tiles_grad", "keys", tile.backward_bytes),
+        )
     },
     "attention.wgmma_grad.delta": _HEAD_ROW,
     **{

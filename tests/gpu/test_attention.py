@@ -8,6 +8,7 @@ import pytest
 from infinicore.kernels.blocks.cuda import FLASH, FLASH_GRAD
 from infinicore.kernels.build import load
 from infinicore.kernels.cuda import driver, policy
+from infinicore.kernels.cuda.attention import tiles as tiles_of_warps
 from infinicore.kernels.cuda.attention import wgmma
 from infinicore.kernels.cuda.plans import plan
 from infinicore.kernels.problems.attention import Attention, AttentionBackward, AttentionForward
@@ -47,22 +48,31 @@ def paged(block_size, columns=8):
         ({"starts": (4, 1), "lens": (4, 1), "window": 100}, "wgmma.attend_64"),
         (paged(16), "wgmma.attend_64"),
         (paged(256), "wgmma.attend_64"),
-        (paged(24), "rows.attend"),  # steps of 128 keys are not whole blocks
+        (paged(24), "tiles.attend_16_64"),  # steps of 128 keys are not whole blocks
         (paged(301, 1), "wgmma.attend_64"),  # which does not matter where all keys are in one
-        ({"dtype": "float32", "cache": "float32"}, "rows.attend"),
-        ({"cache": "int8", "scales": ((600, 2, 1),) * 2}, "rows.attend"),
-        ({"slopes": 1}, "rows.attend"),
-        ({"scale": -0.5}, "rows.attend"),
-        ({"size_qk": 256}, "rows.attend"),
-        ({"size_v": 63}, "rows.attend"),
+        ({"dtype": "float32", "cache": "float32"}, "tiles.attend_32_64"),
+        ({"cache": "int8", "scales": ((600, 2, 1),) * 2}, "tiles.attend_16_64"),
+        ({"slopes": 1}, "tiles.attend_16_64"),
+        ({"scale": -0.5}, "tiles.attend_16_64"),
+        ({"size_qk": 256}, "tiles.attend_16_256"),
+        ({"size_v": 63}, "tiles.attend_16_64"),
+        ({"size_qk": 257}, "rows.attend"),
+        ({"slopes": 1, "q_len": 2}, "rows.attend"),
+        ({"dtype": "float64", "cache": "float64"}, "rows.attend"),
+        ({"q_len": 1}, "grouped.attend_64"),
+        ({"q_len": 1, "kv_heads": 8}, "decode.attend"),
+        ({"q_len": 1, "size_qk": 32, "size_v": 32}, "decode.attend"),
+        ({"q_len": 1, "dtype": "float32", "cache": "float32"}, "decode.attend"),
     ],
 )
 def test_kernels_by_problem(changes, name):
-    (one,) = planned(dense(**changes)).launches
+    one, *rest = planned(dense(**changes)).launches
     assert one.kernel == f"attention.{name}"
+    assert [other.kernel for other in rest] == ["attention.decode.join"] * (changes.get("q_len") == 1)
+    assert policy.shape(one.kernel).shared <= 227 << 10
     if "wgmma" in name:
         size = int(name.rpartition("_")[2])
-        assert policy.shape(one.kernel).shared <= 227 << 10 and max(one.values[FLASH.size_qk], 64) <= size
+        assert max(one.values[FLASH.size_qk], 64) <= size
         tiles = 200 // 128 + 3 if "starts" in changes else 2
         assert one.n == tiles * (8 if "starts" in changes else 16) and one.values[FLASH.tiles] == tiles
         assert one.values[FLASH.box] == min(128, changes.get("block_size", 128))
@@ -83,10 +93,23 @@ def test_both_passes_of_training():
     assert one.kernel == "attention.wgmma.attend_64" and (FLASH.lse, "lse", 0) in one.places
     names = [one.kernel for one in planned(AttentionBackward(forward, q, q, k, k)).launches]
     assert names == [f"attention.wgmma_grad.{name}" for name in ("delta", "queries_64", "keys_64")]
-    for other in (forward._replace(mask=((0, 0, 300), 1)), forward._replace(dropout=0.5)):
-        assert planned(other).launches[0].kernel == "attention.grad.forward"
-        names = [one.kernel for one in planned(AttentionBackward(other, q, q, k, k)).launches]
-        assert names == ["attention.grad.queries", "attention.grad.keys"]
+    for change, own, name in (
+        ({"mask": ((0, 0, 300), 1)}, "wgmma.attend_64", "wgmma_grad.*_64"),
+        ({"dropout": 0.5}, "wgmma.attend_64", "wgmma_grad.*_64"),
+        ({"mask": ((0, 0, 300), 4)}, "tiles.attend_16_64", "tiles_grad.*_16_64"),
+        ({"size_qk": 200}, "tiles.attend_16_256", "tiles_grad.*_16_256"),
+        ({"dtype": "float32", "size_v": 128}, "tiles.attend_32_128", "tiles_grad.*_32_128"),
+    ):
+        other = forward._replace(**change)
+        assert planned(other).launches[0].kernel == f"attention.{own}"
+        delta, *names = [one.kernel for one in planned(AttentionBackward(other, q, q, k, k)).launches]
+        assert delta == "attention.wgmma_grad.delta"
+        assert names == ["attention." + name.replace("*", x) for x in ("queries", "keys")]
+        assert all(policy.shape(kernel).shared <= 227 << 10 for kernel in names)
+    other = forward._replace(dtype="float64")
+    assert planned(other).launches[0].kernel == "attention.grad.forward"
+    names = [one.kernel for one in planned(AttentionBackward(other, q, q, k, k)).launches]
+    assert names == ["attention.grad.queries", "attention.grad.keys"]
 
 
 def test_maps_lie_at_multiples_of_64_bytes_of_the_parameters():
@@ -114,6 +137,38 @@ def test_every_tile_is_taken_once(monkeypatch, pairs, tiles, heads, blocks):
         assert max(work) - min(work) in (0, 1 + tiles)
 
 
+@pytest.mark.parametrize("down", ["rows", "columns"])
+def test_threads_share_the_numbers_of_dropout(monkeypatch, down):
+    """Value number i of a thread has the bit of its own query row and key, whichever of them lies down."""
+
+    def keeps(row, key):
+        return (row * 2654435761 + key * 40503) >> 7 & 1
+
+    def four_kept(row, group, seed, limit):
+        return sum(keeps(row, 4 * group + i) << i for i in range(4))
+
+    function, owned, place, key, tiles = getattr(tiles_of_warps, f"kept_in_{down}").py_func, {}, 1000, 64, 8
+    monkeypatch.setattr(tiles_of_warps, "four_kept", four_kept)
+    monkeypatch.setattr(tiles_of_warps, "I64", int)
+    found = {}
+    for turn in range(2):  # what threads hand on in the second turn, they made in the first one
+        for lane in range(32):
+            row, column = lane >> 2, 2 * (lane & 3)
+            monkeypatch.setattr(tiles_of_warps, "thread", lambda lane=lane: lane)
+
+            def from_lane(own, apart, lane=lane):
+                owned[lane] = own
+                return owned.get(lane ^ apart, 0)
+
+            monkeypatch.setattr(tiles_of_warps, "from_lane", from_lane)
+            first = place + (row if down == "rows" else column)
+            found[lane] = function(first, key, 0, 0, tiles)
+            for i in range(32):
+                below, across = row + 8 * (i >> 1 & 1), 8 * (i >> 2) + column + (i & 1)
+                want = keeps(place + below, key + across) if down == "rows" else keeps(place + across, key + below)
+                assert turn == 0 or found[lane] >> i & 1 == want
+
+
 NAMES = (
     "wgmma.attend_64",
     "wgmma.attend_128",
@@ -132,7 +187,8 @@ def test_products_run_beside_other_work(tmp_path):
         pytest.skip("ptxas is not installed")
     kernels = CompiledOnly("sm_90a")
     for name in NAMES:
-        kernels.kernel(f"attention.{name}", {"T": bfloat16.name.removeprefix("ic_")})
+        options = {"T": bfloat16.name.removeprefix("ic_"), "MASK": 0, "DROPOUT": 0}
+        kernels.kernel(f"attention.{name}", options)
     for name, ptx in kernels.found.items():
         assert ".target sm_90a" in ptx and "wgmma.mma_async" in ptx and "setmaxnreg" in ptx
         path = tmp_path / "kernel.ptx"
@@ -203,3 +259,107 @@ def test_caches_may_hold_anything_behind_the_last_key(block_size, columns, queri
     rest = [ic.from_numpy(np.array(x, "i4")) for x in (np.cumsum([0, *counts]), lens, table)]
     y = ic.cached_attention(*(x.to("cuda") for x in (*g, *rest)))
     assert error(y, ic.cached_attention(*g, *rest).to(ic.float32).numpy().astype(np.float64)) < 6e-3
+
+
+def on_both(function, arrays, dtype, grads=True):
+    """Results and gradients of a function of tensors [B, n, H, D]: there, and here of the same values in float32."""
+    found = []
+    rounded = [ic.from_numpy(x).to(dtype) for x in arrays]
+    for device, kind in (("cuda", dtype), ("cpu", ic.float32)):
+        tensors = [x.to(kind).to(device).detach().requires_grad_(grads) for x in rounded]
+        y = function(*(x.transpose(1, 2) for x in tensors))
+        if grads:
+            g = np.random.default_rng(9).standard_normal(y.shape).astype("f4")
+            y.backward(ic.from_numpy(g).to(dtype).to(kind).to(device))
+        found.append([y.detach(), *(x.grad for x in tensors if grads)])
+    return zip(found[0], (x.to(ic.float32).numpy().astype(np.float64) for x in found[1]))
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("dtype, tolerance", [("bfloat16", 1.2e-2), ("float16", 1.6e-3), ("float32", 1e-5)])
+@pytest.mark.parametrize("sizes", [(64, 64), (128, 128), (256, 200), (33, 47)])
+@pytest.mark.parametrize("kind", ["padding", "rows", "added", "causal", "dropout"])
+def test_masks_dropout_and_their_gradients(dtype, tolerance, sizes, kind):
+    rng, (size, size_v), (rows, keys) = np.random.default_rng(2), sizes, (150, 203)
+    lines = (rows, 4, size), (keys, 2, size), (keys, 2, size_v)
+    arrays = [rng.standard_normal((2, *line)).astype("f4") for line in lines]
+    hidden = rng.random((2, 4, rows, keys)) < 0.2
+    hidden[0, 1, 7] = True  # a row that sees no key
+    masks = {
+        "padding": np.arange(keys) < np.array([keys, 61]).reshape(2, 1, 1, 1),
+        "rows": ~hidden,
+        "added": np.where(hidden[:, :1], -np.inf, rng.standard_normal((1, 1, rows, keys))).astype("f4"),
+    }
+    options = {"enable_gqa": True, "is_causal": kind in ("causal", "padding"), "seed": 1 << 40}
+    options["dropout_p"] = 0.25 if kind in ("dropout", "padding") else 0.0
+
+    def attention(q, k, v):
+        mask = ic.from_numpy(masks[kind]).to(q.device) if kind in masks else None
+        return ic.scaled_dot_product_attention(q, k, v, mask, **options)
+
+    for own, other in on_both(attention, arrays, getattr(ic, dtype)):
+        assert error(own, other) < tolerance
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+def test_views_that_begin_anywhere():
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal((2, n, h, 71)).astype("f4") for n, h in ((70, 2), (90, 1), (90, 1))]
+    mask = ic.from_numpy(rng.random((70, 90)) < 0.9)
+
+    def attention(q, k, v):
+        parts = (x[..., i : i + 67] for i, x in enumerate((q, k, v)))
+        return ic.scaled_dot_product_attention(*parts, mask.to(q.device), enable_gqa=True)
+
+    for own, other in on_both(attention, arrays, ic.bfloat16):
+        assert error(own, other) < 1.2e-2
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("dtype, tolerance", [("bfloat16", 6e-3), ("float16", 8e-4), ("float32", 4e-6)])
+@pytest.mark.parametrize(
+    "size, block_size, lengths", [(64, 16, (130, 77, 1)), (128, 24, (3, 1, 9)), (256, 16, (9, 70, 2))]
+)
+@pytest.mark.parametrize("stored", ["int8", "alibi", "both"])
+def test_int8_caches_and_slopes(dtype, tolerance, size, block_size, lengths, stored):
+    rng, keys = np.random.default_rng(4), np.array([300, 77, 5], "i4")
+    blocks = -(-300 // block_size)
+    table = rng.permutation(3 * blocks).reshape(3, blocks).astype("i4")
+    shape = (3 * blocks, 2, block_size, size)
+    q = ic.from_numpy(rng.standard_normal((sum(lengths), 8, size)).astype("f4")).to(getattr(ic, dtype))
+    starts, options = np.cumsum([0, *lengths]).astype("i4"), {}
+    if stored == "alibi":
+        caches = [ic.from_numpy(rng.standard_normal(shape).astype("f4")).to(getattr(ic, dtype)) for _ in range(2)]
+    else:
+        caches = [ic.from_numpy(rng.integers(-128, 128, shape, "i1")) for _ in range(2)]
+        for name in ("k_scales", "v_scales"):
+            options[name] = ic.from_numpy((rng.random(shape[:3]) * 0.02).astype("f4"))
+    if stored != "int8":
+        options["alibi_slopes"] = ic.from_numpy((rng.random(8) * 0.1).astype("f4"))
+    rest = [ic.from_numpy(x) for x in (starts, keys, table)]
+    found = ic.cached_attention(
+        q.to("cuda"), *(x.to("cuda") for x in (*caches, *rest)), **{k: v.to("cuda") for k, v in options.items()}
+    )
+    wide = [q.to(ic.float32), *(x if x.dtype == ic.int8 else x.to(ic.float32) for x in caches)]
+    want = ic.cached_attention(*wide, *rest, **options).numpy().astype(np.float64)
+    assert error(found, want) < tolerance
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("heads, kv_heads, block_size, window", [(16, 2, 16, None), (24, 1, 32, 70), (6, 3, 128, None)])
+def test_decoding_with_shared_keys(size, heads, kv_heads, block_size, window):
+    rng, lens = np.random.default_rng(5), np.array([700, 0, 129, 1, 33], "i4")
+    blocks = -(-700 // block_size)
+    table = rng.permutation(5 * blocks).reshape(5, blocks).astype("i4")
+    caches = [rng.standard_normal((5 * blocks, kv_heads, block_size, size)).astype("f4") for _ in range(2)]
+    for cache in caches:  # anything may lie behind the last key
+        for i, n in enumerate(lens):
+            for j in range(n, blocks * block_size):
+                cache[table[i, j // block_size], :, j % block_size] = np.nan
+    q = rng.standard_normal((5, heads, size)).astype("f4")
+    given = [ic.from_numpy(x).to(ic.bfloat16) for x in (q, *caches)]
+    rest = [ic.from_numpy(x) for x in (np.arange(6, dtype="i4"), lens, table)]
+    found = ic.cached_attention(*(x.to("cuda") for x in (*given, *rest)), window=window)
+    want = ic.cached_attention(*(x.to(ic.float32) for x in given), *rest, window=window)
+    assert error(found, want.numpy().astype(np.float64)) < 6e-3

@@ -17,6 +17,7 @@ from ...blocks.cuda import FLASH
 from ...build import jit
 from ...cpu.attention.prefill import find_run, sequence, visible
 from ...cpu.attention.tiles import offset_of
+from ...lang.fragments import flags
 from ...lang.ptx import (
     barrier,
     barrier_arrive,
@@ -56,8 +57,9 @@ from ...lang.tiles import (
 )
 from ...lang.vmath import log
 from ..gemm.wgmma import ratio
+from .tiles import bits_of_rows, kept_in_rows
 
-INT32, I64, U16, F32, F64 = types.int32, types.int64, types.uint16, types.float32, types.float64
+INT32, I64, U16, U64, F32, F64 = types.int32, types.int64, types.uint16, types.uint64, types.float32, types.float64
 INF = float("inf")
 LOG2E = 1.4426950408889634
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab
@@ -265,9 +267,26 @@ def _attend(size):
         barrier_of(CLEAR + (thread() >> 7) - 1, 128)
 
     @jit.inline
+    def bits_of_mask(args, here, below, key, kv_len, MASK):
+        """What the mask says of this thread's scores of the keys from `key` on."""
+        if MASK == 0:
+            return I64(0)
+        column = key + 2 * (thread() & 3)
+        return bits_of_rows(here + column, below + column, kv_len - column, KEYS // 8)
+
+    @jit.inline
+    def bits_of_dropout(args, place, key, DROPOUT):
+        """Which of its weights dropout leaves."""
+        if DROPOUT == 0:
+            return I64(0)
+        limit = U64(bitcast(load(args, FLASH.dropout), F64) * 4294967296.0)
+        return kept_in_rows(place, key, load(args, FLASH.seed), limit, KEYS // 8)
+
+    @jit.inline
     def write(args, sums, top, total, scale, seq, head, row, q_start, q_len, T):
         """Divide a thread's two rows by their sums of weights, store them, and the log-sum-exp if it is wanted."""
         inverse = select(total == F32(0), F32(0), fill(1.0, F32, 2) / total)
+        inverse = inverse * F32(1.0 / (1.0 - bitcast(load(args, FLASH.dropout), F64)))
         words = narrow(sums * spread(inverse, lanes), T)
         in_seq, token = (0, q_start + row) if load(args, FLASH.starts) != 0 else (seq, row)
         column = 2 * (thread() & 3)
@@ -285,7 +304,7 @@ def _attend(size):
                 store(to, row + 8, lane(lse, 1))
 
     @jit.inline
-    def attend_rows(args, n, base, T):
+    def attend_rows(args, n, base, T, MASK, DROPOUT):
         """A warpgroup's 64 rows of all tiles; an error code."""
         half, warp, own = (thread() >> 7) - 1, thread() >> 5 & 3, thread() & 31
         scale = F32(bitcast(load(args, FLASH.scale), F64) * LOG2E)
@@ -293,7 +312,7 @@ def _attend(size):
         stage, phase, q_phase, turn, error = 0, 0, 0, 0, 0
         if half == 1:  # the first group begins
             barrier_tell(TURNS, 256)
-        pairs = load(args, FLASH.pairs)
+        pairs, heads = load(args, FLASH.pairs), load(args, FLASH.group) * load(args, FLASH.kv_heads)
         while (turn >> pairs << pairs) * blocks() < n:
             index = turn_of(turn, pairs)
             turn += 1
@@ -318,6 +337,13 @@ def _attend(size):
                 bar, place = keys_barrier(base, stage), base + tensor_bytes + stage * stage_bytes
                 barrier_wait(base + barriers, q_phase)
                 q_phase ^= 1
+                place_of_row = (seq * heads + head) * q_len + my_row
+                here = below = load(args, FLASH.mask)
+                if MASK != 0:
+                    here += offset_of(args, FLASH.mask_strides, seq, head, min(my_row, q_len - 1))
+                    below += offset_of(args, FLASH.mask_strides, seq, head, min(my_row + 8, q_len - 1))
+                shown = bits_of_mask(args, here, below, step * KEYS, kv_len, MASK)
+                kept = bits_of_dropout(args, place_of_row, step * KEYS, DROPOUT)
                 barrier_wait(bar, phase)
                 scores = settle(
                     start(SCORES, queries, descriptor(place, 16), T, depth, ROW_MAJOR, ROW_MAJOR, SLAB, SLAB), 0
@@ -326,7 +352,11 @@ def _attend(size):
                     barrier_arrive(bar + 8)
                 if step * KEYS + KEYS > least_end or step * KEYS < most_begin:
                     scores = seen(scores, step * KEYS, begins, ends)
+                if MASK != 0:
+                    scores = select(flags(shown, SCORES), scores, F32(-INF))
                 weights, top, total, keep = weigh(scores, top, total, scale)
+                if DROPOUT != 0:
+                    weights = select(flags(kept, SCORES), weights, F32(0))
                 words = narrow(weights, T)
                 step += 1
                 while step < last:
@@ -341,12 +371,18 @@ def _attend(size):
                     barrier_wait(v_bar, v_phase)
                     sums = start(sums, words, values, T, KEY_STEPS, ROW_MAJOR, ACROSS, SLAB, SLAB)
                     barrier_tell(TURNS + 1 - half, 256)
+                    shown = bits_of_mask(args, here, below, step * KEYS, kv_len, MASK)
+                    kept = bits_of_dropout(args, place_of_row, step * KEYS, DROPOUT)
                     scores = settle(scores, 1)
                     if own == 0:
                         barrier_arrive(bar + 8)
                     if step * KEYS + KEYS > least_end or step * KEYS < most_begin:
                         scores = seen(scores, step * KEYS, begins, ends)
+                    if MASK != 0:
+                        scores = select(flags(shown, SCORES), scores, F32(-INF))
                     weights, top, total, keep = weigh(scores, top, total, scale)
+                    if DROPOUT != 0:
+                        weights = select(flags(kept, SCORES), weights, F32(0))
                     sums = settle_after(sums, 0, bitcast(total, INT32))
                     hold(words)
                     words = narrow(weights, T)
@@ -371,7 +407,7 @@ def _attend(size):
         return error
 
     @jit.inline
-    def attend(args, lo, hi, T):
+    def attend(args, lo, hi, T, MASK, DROPOUT):
         base = dynamic_shared()
         if thread() == 0:
             barrier_new(base + barriers, 1)
@@ -393,7 +429,7 @@ def _attend(size):
                 error = bring(args, hi, base, False)
         else:
             set_registers(216)
-            error = attend_rows(args, hi, base, T)
+            error = attend_rows(args, hi, base, T, MASK, DROPOUT)
         return error
 
     return attend

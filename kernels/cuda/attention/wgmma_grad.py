@@ -12,6 +12,7 @@ from numba import types
 from ...blocks.cuda import FLASH_GRAD as GRAD
 from ...build import jit
 from ...cpu.attention.tiles import offset_of
+from ...lang.fragments import flags
 from ...lang.ptx import (
     barrier,
     barrier_arrive,
@@ -45,11 +46,12 @@ from ...lang.tiles import (
     store_float,
     store_rows,
 )
-from ..block import read, vector
+from ..block import read, vector, width
 from ..gemm.wgmma import ratio
+from .tiles import bits_of_columns, bits_of_rows, kept_in_columns, kept_in_rows
 from .wgmma import INF, LOG2E, WIDTH, descriptor, gather, gathered, tile_in, turn_of
 
-INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
+INT32, I64, U64, F32, F64 = types.int32, types.int64, types.uint64, types.float32, types.float64
 ROWS, STEP = 128, 64  # of a tile; rows that come at a time
 VALUES, STEP_DEPTH = STEP // 2, STEP // 16  # of a thread, in a step; products of 16
 TILE_SLAB, SLAB = ROWS * WIDTH * 2, STEP * WIDTH * 2
@@ -70,7 +72,7 @@ def delta(args, lo, hi, T):
     g = ptr(load(args, GRAD.g), T) + offset_of(args, GRAD.g_strides, own, head, row)
     out = ptr(load(args, GRAD.out), T) + offset_of(args, GRAD.out_strides, own, head, row)
     sums = vector(g, 0.0)
-    for i in range((thread() & 7) * 8, size, 64):
+    for i in range((thread() & 7) * width(g), size, 8 * width(g)):
         sums = muladd(read(g, i, size - i, sums), read(out, i, size - i, sums), sums)
     total = reduce_add(sums)
     for apart in (1, 2, 4):
@@ -98,6 +100,21 @@ def new_barriers(base, count, arrivals):
         fence_barriers()
         fence_async()
     barrier()
+
+
+@jit.inline
+def dropped_below(args):
+    """Random words below this are dropped."""
+    return U64(bitcast(load(args, GRAD.dropout), F64) * 4294967296.0)
+
+
+@jit.inline
+def with_dropout(args, values, kept, DROPOUT):
+    """Values of a thread after dropout, which leaves those of the bits `kept`."""
+    if DROPOUT == 0:
+        return values
+    factor = F32(1.0 / (1.0 - bitcast(load(args, GRAD.dropout), F64)))
+    return select(flags(kept, VALUES), values * factor, F32(0))
 
 
 def _gradients(size):
@@ -173,14 +190,31 @@ def _gradients(size):
                     gathered(full)
 
     @jit.inline
-    def weigh(scores, key, last, ends, minus, scale):
+    def bits_of_mask(args, here, below, key, MASK):
+        """What the mask says of this thread's scores of the keys from `key` on."""
+        if MASK == 0:
+            return I64(0)
+        column = key + 2 * (thread() & 3)
+        return bits_of_rows(here + column, below + column, load(args, GRAD.num_keys) - column, STEP // 8)
+
+    @jit.inline
+    def bits_of_dropout(args, place, key, DROPOUT):
+        """Which of its weights dropout leaves."""
+        if DROPOUT == 0:
+            return I64(0)
+        return kept_in_rows(place, key, load(args, GRAD.seed), dropped_below(args), STEP // 8)
+
+    @jit.inline
+    def weigh(scores, key, last, ends, minus, scale, shown, MASK):
         """The weights of the keys from `key` on."""
+        if MASK != 0:
+            scores = select(flags(shown, VALUES), scores, F32(-INF))
         if key + STEP > last:
             scores = select(columns(VALUES) + INT32(key) < spread(ends, VALUES), scores, F32(-INF))
         return exp2(muladd(scores, scale, spread(minus, VALUES)))
 
     @jit.inline
-    def query_rows(args, n, base, T):
+    def query_rows(args, n, base, T, MASK, DROPOUT):
         """A warpgroup's 64 query rows of all tiles."""
         half, warp, lane = (thread() >> 7) - 1, thread() >> 5 & 3, thread() & 31
         heads, num_rows = load(args, GRAD.group) * load(args, GRAD.kv_heads), load(args, GRAD.num_rows)
@@ -210,6 +244,10 @@ def _gradients(size):
                 last = min(last, first_row + 1)
             ends = ends - INT32(2 * (lane & 3))
             sums = fill(0.0, F32, lanes)
+            mask = below = load(args, GRAD.mask)
+            if MASK != 0:
+                mask += offset_of(args, GRAD.mask_strides, own, head, min(my_row, num_rows - 1))
+                below += offset_of(args, GRAD.mask_strides, own, head, min(my_row + 8, num_rows - 1))
             barrier_wait(base + barriers, tiles & 1)
             tiles += 1
             stage, phase = used & STAGES - 1, used // STAGES & 1
@@ -218,8 +256,10 @@ def _gradients(size):
             k, v = descriptor(place, 16), descriptor(place + step_bytes, 16)
             scores = start(VALUES, query, k, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
             products = start(VALUES, grad, v, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
-            weights = weigh(settle(scores, 1), 0, last, ends, minus, scale)
-            products = settle(products, 0)
+            shown = bits_of_mask(args, mask, below, 0, MASK)
+            kept = bits_of_dropout(args, line + my_row, 0, DROPOUT)
+            weights = weigh(settle(scores, 1), 0, last, ends, minus, scale, shown, MASK)
+            products = with_dropout(args, settle(products, 0), kept, DROPOUT)
             slopes = narrow(weights * (products - spread(less, VALUES)), T)
             for key in range(STEP, end, STEP):
                 before, turned = full, descriptor(place, SLAB)
@@ -231,8 +271,10 @@ def _gradients(size):
                 scores = start(VALUES, query, k, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
                 products = start(VALUES, grad, v, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
                 sums = start(sums, slopes, turned, T, STEP_DEPTH, ROW_MAJOR, ACROSS, SLAB, SLAB)
-                weights = weigh(settle(scores, 2), key, last, ends, minus, scale)
-                products = settle_after(products, 1, bitcast(weights, INT32))
+                shown = bits_of_mask(args, mask, below, key, MASK)
+                kept = bits_of_dropout(args, line + my_row, key, DROPOUT)
+                weights = weigh(settle(scores, 2), key, last, ends, minus, scale, shown, MASK)
+                products = with_dropout(args, settle_after(products, 1, bitcast(weights, INT32)), kept, DROPOUT)
                 weights = weights * (products - spread(less, VALUES))
                 sums = settle(sums, 0)
                 hold(slopes)
@@ -255,7 +297,7 @@ def _gradients(size):
             store_rows(narrow(sums * natural, T), pair(at, at + 16 * step), lefts)
 
     @jit.inline
-    def queries(args, lo, hi, T):
+    def queries(args, lo, hi, T, MASK, DROPOUT):
         base = dynamic_shared()
         new_barriers(base + barriers, 1 + STAGES, 1)
         if thread() < 128:
@@ -266,7 +308,7 @@ def _gradients(size):
                 bring_keys(args, hi, base, True)
         else:
             set_registers(232)
-            query_rows(args, hi, base, T)
+            query_rows(args, hi, base, T, MASK, DROPOUT)
         return 0
 
     # ---- keys ----
@@ -330,7 +372,7 @@ def _gradients(size):
                             gathered(full)
 
     @jit.inline
-    def key_rows(args, n, base, T):
+    def key_rows(args, n, base, T, MASK, DROPOUT):
         """A warpgroup's 64 keys of all tiles."""
         half, warp, lane = (thread() >> 7) - 1, thread() >> 5 & 3, thread() & 31
         kv_heads, num_keys = load(args, GRAD.kv_heads), load(args, GRAD.num_keys)
@@ -352,7 +394,7 @@ def _gradients(size):
             key_sums, value_sums = fill(0.0, F32, lanes), fill(0.0, F32, lanes)
             barrier_wait(base + barriers, tiles & 1)
             tiles = INT32(tiles + 1)
-            for _ in range(load(args, GRAD.group)):
+            for head in range(kv_head * load(args, GRAD.group), (kv_head + 1) * load(args, GRAD.group)):
                 for row in range(first_query(args, key), load(args, GRAD.num_rows), STEP):
                     stage, phase = used & STAGES - 1, used // STAGES & 1
                     used = INT32(used + 1)
@@ -362,13 +404,26 @@ def _gradients(size):
                     scores = start(VALUES, key_tile, q, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
                     products = start(VALUES, value_tile, g, T, depth, ROW_MAJOR, ROW_MAJOR, TILE_SLAB, SLAB)
                     numbers = base + numbers_at + stage * NUMBERS + 8 * (lane & 3)
-                    scores = settle(scores, 1)
+                    first, kept = row + 2 * (lane & 3), I64(0)  # of this thread's queries
+                    if DROPOUT != 0:
+                        line = (own * kv_heads * load(args, GRAD.group) + head) * load(args, GRAD.num_rows)
+                        kept = kept_in_columns(
+                            line + first, my_key - (lane >> 2), load(args, GRAD.seed), dropped_below(args), STEP // 8
+                        )
+                    if MASK != 0:
+                        at = load(args, GRAD.mask) + offset_of(args, GRAD.mask_strides, own, head, first) + my_key
+                        left = load(args, GRAD.num_rows) - first if my_key < num_keys else 0
+                        step = load(args, GRAD.mask_strides + 2)
+                        shown = bits_of_columns(at, step, left, my_key + 8 < num_keys, STEP // 8)
+                        scores = select(flags(shown, VALUES), settle(scores, 1), F32(-INF))
+                    else:
+                        scores = settle(scores, 1)
                     if row < masked:  # a query sees the keys up to its own place
                         scores = select(columns(VALUES) + INT32(row) >= spread(limits, VALUES), scores, F32(-INF))
                     weights = exp2(muladd(scores, scale, -load_columns(numbers, VALUES)))
-                    words = narrow(weights, T)
+                    words = narrow(with_dropout(args, weights, kept, DROPOUT), T)
                     g = descriptor(place + step_bytes, SLAB)
-                    products = settle(products, 0)
+                    products = with_dropout(args, settle(products, 0), kept, DROPOUT)
                     value_sums = start(value_sums, words, g, T, STEP_DEPTH, ROW_MAJOR, ACROSS, SLAB, SLAB)
                     slopes = narrow(weights * (products - load_columns(numbers + 4 * STEP, VALUES)), T)
                     q = descriptor(place, SLAB)
@@ -394,7 +449,7 @@ def _gradients(size):
             store_rows(narrow(value_sums, T), ats, lefts)
 
     @jit.inline
-    def keys(args, lo, hi, T):
+    def keys(args, lo, hi, T, MASK, DROPOUT):
         base = dynamic_shared()
         new_barriers(base + barriers, 1 + STAGES, 2)
         if thread() < 128:
@@ -405,7 +460,7 @@ def _gradients(size):
                 bring_queries(args, hi, base, True)
         else:
             set_registers(232)
-            key_rows(args, hi, base, T)
+            key_rows(args, hi, base, T, MASK, DROPOUT)
         return 0
 
     return queries, keys

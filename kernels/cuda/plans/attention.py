@@ -1,15 +1,19 @@
-"""Attention: tiles on the matrix units of Hopper for 16-bit floats, else a block for each query row and head."""
+"""Attention: tiles on the matrix units of Hopper for plain 16-bit floats, on those of warps for all but float64 and
+heads over 256; these take a block for each query row and head.
+"""
 
 from ...blocks.attention import ATTENTION, GRAD
-from ...blocks.cuda import DECODE, FLASH, FLASH_GRAD
+from ...blocks.cuda import ATTENTION_TILES, DECODE, FLASH, FLASH_GRAD, GRAD_TILES
 from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
 from ...problems.attention import Attention, AttentionBackward, AttentionForward
+from ..attention.sizes import GROUPED_KEYS, GROUPED_SIZES, grouped_bytes, most_shared, tile_for
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
 WARPS, MOST_SLOTS, PARTS = 4, 64, 6  # of a block of `cuda/attention/decode.py`; parts of keys; blocks worth having
+GROUP = 2  # query heads of a key/value head from which on `cuda/attention/grouped.py` serves
 MOST_TOKENS = 4  # of a sequence, on average, that are attended to one by one
 GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
 
@@ -33,6 +37,8 @@ def attention(problem):
         return _decode(p, tokens)
     if _fits_matrix_units(p):
         return _on_matrix_units(p)
+    if _fits_tiles(p) and tokens > MOST_TOKENS * p.num_seqs:  # a tile is empty, where there are few rows
+        return _tiled(p)
     size = {"int8": 1, "float32": 4, "float64": 8}.get(p.cache, 2)
     attend = kernel("attention.rows.attend", T=p.dtype, C=p.cache, A=_sums(p.dtype), C_BYTES=size)
     at, numbers = numbers_of(p)
@@ -58,16 +64,26 @@ def _in_one_block(p):
     return p.table is None or p.table[3] == 1
 
 
+def _is_grouped(p):
+    """Whether the query heads of a key/value head are worth a product of 16 rows: `cuda/attention/grouped.py`."""
+    whole = _in_one_block(p) or p.block_size % GROUPED_KEYS == 0
+    known = p.dtype != "float32" and p.size_v in GROUPED_SIZES and p.heads >= GROUP * p.kv_heads
+    return known and whole and grouped_bytes(p.size_v) <= most_shared(elsewhere().arch)
+
+
 def _decode(p, tokens):
     """One launch over parts of the keys, as many as keep a GPU busy, and one that joins them."""
     group, room = p.heads // p.kv_heads, p.block_size * (1 if p.table is None else p.table[3])
+    grouped, types = _is_grouped(p), {"T": p.dtype, "SIZE": p.size_v}
     wanted = -(-PARTS * elsewhere().multiprocessors // (tokens * p.kv_heads))
-    slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * _step(p))))
+    slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * (GROUPED_KEYS if grouped else _step(p)))))
     parts, rows = -(-slots // WARPS), tokens * p.heads
     at, numbers = numbers_of(p, scratch=slots > 1)
     numbers |= {"parts": parts, "slots": slots, "stats": rows * slots * p.size_v, "heads": p.heads}
-    types = {"T": p.dtype, "SIZE": p.size_v}
-    attend = kernel("attention.decode.attend", **types, HEADS=min(group, 2) if group < 3 else 4)
+    if grouped:
+        attend = kernel(f"attention.grouped.attend_{p.size_v}", T=p.dtype)
+    else:
+        attend = kernel("attention.decode.attend", **types, HEADS=min(group, 2) if group < 3 else 4)
     first = launch(attend, DECODE, tokens * p.kv_heads * parts, 1, at, **numbers)
     if slots == 1:
         return Plan((first,))
@@ -94,8 +110,8 @@ def _map(p, size, tokens, heads, sequences, strides, box):
     return elsewhere().tensor_map(p.dtype, sizes, steps, (WIDTH, box, 1, 1))
 
 
-def _on_matrix_units(p, lse=False):
-    """One launch over tiles of 128 query rows, the longest ones first."""
+def _on_matrix_units(p, mask=None, dropout=0.0, lse=False, training=False):
+    """One launch over tiles of 128 query rows, the longest ones first; `mask` as in a problem of training."""
     packed, heads = p.starts is not None, p.heads
     tiles = p.q_len // ROWS + p.num_seqs + 1 if packed else -(-p.q_len // ROWS)
     all_heads = heads if packed else heads * p.num_seqs
@@ -109,12 +125,44 @@ def _on_matrix_units(p, lse=False):
     maps = {name: tensor if tensor and not gathered else (0,) * 16 for name, tensor in maps.items()}
     at, numbers = numbers_of(p)
     size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
+    attend = kernel(f"attention.wgmma.attend_{size}", T=p.dtype, MASK=int(mask is not None), DROPOUT=int(dropout > 0))
+    later = {"later": ("seed",)} if training else {"seed": 0}
     one = launch(
-        kernel(f"attention.wgmma.attend_{size}", T=p.dtype), FLASH, tiles * all_heads, 1, at, **numbers, **maps, lse=0,
-        tiles=tiles, pairs=int(p.causal != 0 and not packed), box=box, gathered=int(gathered),
+        attend, FLASH, tiles * all_heads, 1, at, **numbers, **maps, **later, lse=0, mask=0, dropout=dropout,
+        mask_strides=mask[0] if mask else (0, 0, 0), tiles=tiles, pairs=int(p.causal != 0 and not packed), box=box,
+        gathered=int(gathered),
     )  # fmt: skip
     places = [(getattr(FLASH, f"map_{name}"), name, 0) for name in "qkv"]
-    places += [(FLASH.lse, "lse", 0)] * lse
+    places += [(FLASH.lse, "lse", 0)] * lse + [(FLASH.mask, "mask", 0)] * (mask is not None)
+    return Plan((one._replace(places=(*one.places, *places)),))
+
+
+def _fits_tiles(p, backward=False):
+    """Whether `cuda/attention/tiles.py`, or `tiles_grad.py`, serves a problem."""
+    _, tile = tile_for(p.dtype, max(p.size_qk, p.size_v))
+    if tile is None or min(p.size_qk, p.size_v, p.num_seqs, p.q_len, p.blocks, p.block_size) == 0:
+        return False
+    nbytes = tile.backward_bytes if backward else tile.forward_bytes
+    return nbytes <= most_shared(elsewhere().arch) and p.cache in (p.dtype, "int8")
+
+
+def _tiled(p, mask=None, dropout=0.0, lse=False, training=False):
+    """One launch over tiles of query rows; `mask` as in a problem of training."""
+    name, tile = tile_for(p.dtype, max(p.size_qk, p.size_v))
+    packed = p.starts is not None
+    tiles = p.q_len // tile.rows + p.num_seqs + 1 if packed else -(-p.q_len // tile.rows)
+    at, numbers = numbers_of(p)
+    mask_strides, mask_bytes = mask or ((0, 0, 0), 0)
+    attend = kernel(
+        f"attention.tiles.attend_{name}", T=p.dtype, C=p.cache, SCALED=int(p.scales is not None), MASK=mask_bytes,
+        DROPOUT=int(dropout > 0),
+    )  # fmt: skip
+    later = {"later": ("seed",)} if training else {"seed": 0}
+    one = launch(
+        attend, ATTENTION_TILES, tiles * p.heads * (1 if packed else p.num_seqs), 1, at, **numbers, **later, lse=0,
+        mask=0, mask_strides=mask_strides, dropout=dropout, tiles=tiles,
+    )  # fmt: skip
+    places = [(ATTENTION_TILES.lse, "lse", 0)] * lse + [(ATTENTION_TILES.mask, "mask", 0)] * (mask is not None)
     return Plan((one._replace(places=(*one.places, *places)),))
 
 
@@ -152,8 +200,11 @@ def forward(problem):
     """One launch over all rows."""
     p, absent = problem, ("g", "dq", "dk", "dv", "parts", "scratch")
     _check(p)
-    if p.mask is None and not p.dropout and _fits_matrix_units(plain := _without_training(p)):
-        return _on_matrix_units(plain, p.lse)
+    plain = _without_training(p)
+    if (p.mask is None or p.mask[1] == 1) and _fits_matrix_units(plain):
+        return _on_matrix_units(plain, p.mask, p.dropout, p.lse, True)
+    if _fits_tiles(plain):
+        return _tiled(plain, p.mask, p.dropout, p.lse, True)
     rows = p.batch * p.heads * p.num_rows
     return Plan((_pass(p, "forward", absent if p.lse else (*absent, "lse"), rows),))
 
@@ -163,11 +214,48 @@ def backward(problem):
     p = problem.forward
     strides = {"g_strides": problem.g, "dq_strides": problem.dq, "dk_strides": problem.dk, "dv_strides": problem.dv}
     rows = p.batch * p.heads * p.num_rows
-    if p.mask is None and not p.dropout and _fits_matrix_units(plain := _without_training(p)):
+    plain = _without_training(p)
+    if (p.mask is None or p.mask[1] == 1) and _fits_matrix_units(plain):
         return _backward_on_matrix_units(problem, plain, strides)
+    if _fits_tiles(plain, True):
+        return _backward_by_tiles(problem, strides)
     first = _pass(p, "queries", ("parts",), rows, **strides)
     second = _pass(p, "keys", ("parts",), p.batch * p.kv_heads * p.num_keys, **strides)
     return Plan((first, second), (("scratch", rows * (8 if p.dtype == "float64" else 4)),))
+
+
+def _with_mask(p, strides):
+    """(places of tensors that are not there, numbers, types and constants of kernels) of a backward pass."""
+    numbers, absent = _numbers(p) | strides, ["parts"]
+    if p.mask is None:
+        absent.append("mask")
+    else:
+        numbers["mask_strides"], numbers["mask_bytes"] = p.mask
+    options = {"T": p.dtype, "MASK": numbers.get("mask_bytes", 0), "DROPOUT": int(p.dropout > 0)}
+    return dict.fromkeys(absent), numbers, options
+
+
+def _delta(p, absent, numbers):
+    """The launch that sums dO * O of each row."""
+    rows = -(-p.batch * p.heads * p.num_rows // DELTA_ROWS)
+    delta = kernel("attention.wgmma_grad.delta", T=p.dtype)
+    return launch(delta, GRAD, rows, 1, absent, later=("seed",), **numbers)
+
+
+def _backward_by_tiles(problem, strides):
+    """dO * O of all rows, then the gradients of queries, then those of keys and values."""
+    p = problem.forward
+    name, tile = tile_for(p.dtype, max(p.size_qk, p.size_v))
+    heads, kv_heads, parts = p.batch * p.heads, p.batch * p.kv_heads, -(-tile.size // tile.part)
+    absent, numbers, options = _with_mask(p, strides)
+    launches = [_delta(p, absent, numbers)]
+    for which, lines, length, times in (("queries", heads, p.num_rows, 1), ("keys", kv_heads, p.num_keys, parts)):
+        tiles = -(-length // tile.rows)
+        attend = kernel(f"attention.tiles_grad.{which}_{name}", **options)
+        launches.append(
+            launch(attend, GRAD_TILES, tiles * lines * times, 1, absent, later=("seed",), **numbers, tiles=tiles)
+        )
+    return Plan(tuple(launches), (("scratch", 4 * heads * p.num_rows),))
 
 
 def _backward_on_matrix_units(problem, plain, strides):
@@ -184,16 +272,14 @@ def _backward_on_matrix_units(problem, plain, strides):
     gathered = None in maps.values()
     maps = {name: tensor if tensor and not gathered else (0,) * 16 for name, tensor in maps.items()}
     size = WIDTH if max(p.size_qk, p.size_v) <= WIDTH else 2 * WIDTH
-    absent = dict.fromkeys(("mask", "parts"))
-    numbers = _numbers(p) | strides | {"seed": 0}
-    rows = -(-heads * p.num_rows // DELTA_ROWS)
-    launches = [launch(kernel("attention.wgmma_grad.delta", T=p.dtype), GRAD, rows, 1, absent, **numbers)]
+    absent, numbers, options = _with_mask(p, strides)
+    launches = [_delta(p, absent, numbers)]
     places = [(getattr(FLASH_GRAD, f"map_{name}"), name, 0) for name in "qkvg"]
     for name, lines, length in (("queries", heads, p.num_rows), ("keys", kv_heads, p.num_keys)):
         tiles = -(-length // ROWS)
         one = launch(
-            kernel(f"attention.wgmma_grad.{name}_{size}", T=p.dtype), FLASH_GRAD, tiles * lines, 1, absent, **numbers,
-            **maps, tiles=tiles, gathered=int(gathered),
+            kernel(f"attention.wgmma_grad.{name}_{size}", **options), FLASH_GRAD, tiles * lines, 1, absent,
+            later=("seed",), **numbers, **maps, tiles=tiles, gathered=int(gathered),
         )  # fmt: skip
         launches.append(one._replace(places=(*one.places, *places)))
     return Plan(tuple(launches), (("scratch", 4 * heads * p.num_rows),))

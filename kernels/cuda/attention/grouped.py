@@ -1,0 +1,170 @@
+"""Attention of few query rows and many keys where query heads share keys: `decode.py` on the matrix units of warps.
+
+The query heads of a key/value head are the 16 rows of a product, so that their arithmetic is hidden behind the keys.
+A block has a query token, a key/value head and a part of the keys, which its warps share: each brings its own keys,
+16 at a time, to its own places in shared memory, two steps ahead, and waits for nobody. What a warp has summed up
+goes to a slot of the workspace, as in `decode.py`, whose `join` adds up the slots.
+"""
+
+from numba import types
+
+from ...blocks.attention import ATTENTION, BAD_BLOCK
+from ...blocks.cuda import DECODE
+from ...build import jit
+from ...cpu.attention.prefill import visible
+from ...cpu.attention.tiles import offset_of, read_index
+from ...lang.fragments import corner, corner_across, operand, rows_times, store_two_rows, times_rows
+from ...lang.mma import commit_copies, copy_16, wait_copies
+from ...lang.ptx import WARP, barrier, dynamic_shared, thread, threads, warp_barrier
+from ...lang.simd import bitcast, fill, lane, load, ptr, select, store, vmax
+from ...lang.tiles import columns, exp2, own_sum, pair, row_max, row_sum, spread
+from .decode import INF, LOG2E
+from .rows import owner
+from .sizes import GROUPED_KEYS, GROUPED_ROWS, GROUPED_STAGES, PAD
+from .tiles import bring_rows, bring_vector
+
+INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
+ROWS, KEYS, STAGES = GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES
+VALUES = KEYS // 2  # scores of a thread
+AHEAD = STAGES - 2  # steps that may still be on their way when the oldest is needed
+
+
+@jit.inline
+def block_of(args, seq, column):
+    """The block of a sequence that its table names in a column, or that is its own; -1 where there is none."""
+    table = load(args, ATTENTION.table)
+    if table == 0:
+        return seq
+    entry = seq * load(args, ATTENTION.table_seq) + column * load(args, ATTENTION.table_block)
+    block = read_index(table, load(args, ATTENTION.table_bytes), entry)
+    return block if 0 <= block < load(args, ATTENTION.blocks) else -1
+
+
+def _attend(size):
+    """The kernel for heads of `size` elements."""
+    pitch, lanes, chunks = 2 * size + PAD, size // 2, size // 8
+    tensor, stage_bytes, rows = KEYS * pitch, 2 * KEYS * pitch, WARP // chunks  # rows: that a warp copies at once
+
+    @jit.inline
+    def bring(args, block, place, kv_head, j, bounds, to, T):
+        """Start to copy the keys and values from `j` on, at a place of a block; zeros outside of the bounds."""
+        start, stop = bounds
+        row = thread() % WARP // chunks
+        at = 16 * (thread() % WARP - row * chunks)
+        k = load(args, ATTENTION.k) + 2 * offset_of(args, ATTENTION.k_strides, block, place + row, kv_head) + at
+        v = load(args, ATTENTION.v) + 2 * offset_of(args, ATTENTION.v_strides, block, place + row, kv_head) + at
+        k_step, v_step = 2 * rows * load(args, ATTENTION.k_strides + 1), 2 * rows * load(args, ATTENTION.v_strides + 1)
+        to += row * pitch + at
+        if start <= j and j + KEYS <= stop and (k | v | k_step | v_step) & 15 == 0:
+            for i in range(KEYS // rows):
+                copy_16(to + i * rows * pitch, k + i * k_step, 1)
+                copy_16(to + tensor + i * rows * pitch, v + i * v_step, 1)
+            return
+        for i in range(KEYS // rows):
+            left = size if start <= j + row + i * rows < stop else 0
+            bring_vector(k + i * k_step, left, to + i * rows * pitch, T, T)
+            bring_vector(v + i * v_step, left, to + tensor + i * rows * pitch, T, T)
+
+    @jit.inline
+    def keep(args, state, seq, in_seq, token, head, left, slot, T):
+        """Write a warp's sums of the rows from `head` on, of which `left` are there: to its slot, or to the result."""
+        sums, top, total = state
+        row, column, slots = thread() % WARP // 4, 2 * (thread() & 3), load(args, DECODE.slots)
+        counts = pair(size - column if row < left else I64(0), size - column if row + 8 < left else I64(0))
+        if slots == 1:
+            inverse = select(total == F32(0), F32(0), fill(1.0, F32, 2) / total)
+            at = load(args, ATTENTION.out) + 2 * column
+            at += 2 * offset_of(args, ATTENTION.out_strides, seq, in_seq, head + row)
+            below = at + 16 * load(args, ATTENTION.out_strides + 2)
+            store_two_rows(sums * spread(inverse, lanes), pair(at, below), counts, T)
+        else:
+            place = (token * load(args, DECODE.heads) + head + row) * slots + slot
+            at = load(args, ATTENTION.scratch) + 4 * (place * size + column)
+            store_two_rows(sums, pair(at, at + 32 * slots * size), counts, F32)
+            stats = ptr(load(args, ATTENTION.scratch), F32) + load(args, DECODE.stats)
+            if column == 0 and row < left:
+                store(stats, 2 * place, lane(top, 0))
+                store(stats, 2 * place + 1, lane(total, 0))
+            if column == 0 and row + 8 < left:
+                store(stats, 2 * place + 16 * slots, lane(top, 1))
+                store(stats, 2 * place + 16 * slots + 1, lane(total, 1))
+
+    @jit.inline
+    def over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, T):
+        """((sums, largest scores, sums of weights), error) of a warp over the keys [start, stop), from `first` on."""
+        scale = F32(bitcast(load(args, ATTENTION.scale), F64) * LOG2E)
+        sums, top, total = fill(0.0, F32, lanes), fill(-INF, F32, 2), fill(0.0, F32, 2)
+        bounds, error, j, stage = (max(start, first), stop), 0, start, 0
+        column, place = 0, kv_start + start
+        if load(args, ATTENTION.table) != 0:
+            column = place // load(args, ATTENTION.block_size)
+            place -= column * load(args, ATTENTION.block_size)
+        block = block_of(args, seq, column) if start < stop else 0
+        for i in range(-STAGES + 1, (max(0, stop - start) + KEYS - 1) // KEYS):
+            if i >= 0:
+                wait_copies(AHEAD)
+                warp_barrier()
+            if j < stop:
+                if block < 0:
+                    error = BAD_BLOCK
+                else:
+                    bring(args, block, place, kv_head, j, bounds, ring + stage * stage_bytes, T)
+                place += KEYS
+                if load(args, ATTENTION.table) != 0 and place == load(args, ATTENTION.block_size):
+                    column, place = column + 1, 0
+                    if j + KEYS < stop:  # known before it is needed
+                        block = block_of(args, seq, column)
+            commit_copies()
+            j += KEYS
+            stage = stage + 1 if stage < STAGES - 1 else 0
+            if i >= 0:  # the stage that comes next is the oldest one
+                here = ring + stage * stage_bytes
+                scores = rows_times(fill(0.0, F32, VALUES), queries, here + corner(T, pitch), T, size, pitch) * scale
+                at = columns(VALUES) + INT32(start + i * KEYS + 2 * (thread() & 3))
+                shown = (at >= INT32(bounds[0])) & (at < INT32(stop))
+                scores = select(shown, scores, F32(-INF))
+                highest = vmax(top, row_max(scores))
+                bottom = select(highest > F32(-INF), highest, F32(0))
+                keep_of = exp2(top - bottom)
+                weights = exp2(scores - spread(bottom, VALUES))
+                top, total = highest, total * keep_of + own_sum(weights)
+                sums = sums * spread(keep_of, lanes)
+                sums = times_rows(sums, operand(weights, T), here + tensor + corner_across(T, pitch), T, pitch)
+        return (sums, top, row_sum(total)), error
+
+    @jit.inline
+    def attend(args, lo, hi, T):
+        base, group, kv_heads = dynamic_shared(), load(args, ATTENTION.group), load(args, ATTENTION.kv_heads)
+        parts, slots, warps = load(args, DECODE.parts), load(args, DECODE.slots), threads() // WARP
+        index, warp = lo // parts, thread() // WARP
+        token = index // kv_heads
+        kv_head = index - token * kv_heads
+        seq, q_start, q_len, kv_start, kv_len, status = owner(args, token)
+        if status != 0:
+            return status
+        in_seq = token - q_start if load(args, ATTENTION.starts) == 0 else token
+        _, first, end = visible(args, token - q_start, q_len, kv_len)
+        slot, whole = (lo - index * parts) * warps + warp, first // KEYS * KEYS
+        length = (max(0, end - whole) + slots * KEYS - 1) // (slots * KEYS) * KEYS
+        start = whole + slot * length
+        stop = min(end, start + length) if slot < slots else start
+        ring, error = base + ROWS * pitch + warp * STAGES * stage_bytes, 0
+        for g in range(0, group, ROWS):
+            head = kv_head * group + g
+            x = load(args, ATTENTION.q) + 2 * offset_of(args, ATTENTION.q_strides, seq, in_seq, head)
+            bring_rows(x, 2 * load(args, ATTENTION.q_strides + 2), group - g, size, base, ROWS, size, pitch, T, T)
+            commit_copies()
+            wait_copies(0)
+            barrier()
+            state, wrong = over_keys(args, base + corner(T, pitch), ring, seq, kv_start, kv_head, first, start, stop, T)
+            error |= wrong
+            if slot < slots:
+                keep(args, state, seq, in_seq, token, head, group - g, slot, T)
+            wait_copies(0)
+            barrier()
+        return error
+
+    return attend
+
+
+attend_64, attend_128, attend_256 = _attend(64), _attend(128), _attend(256)
