@@ -73,14 +73,12 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
 
     `a_strides`: from one row of a tile of `a` to the next, from a tile to the one below, and to that of the next step;
     `b_strides`: from one row of pairs to the next, and to the next step. `last` are two addresses, whose tiles are 16
-    rows of 64 bytes, and rows as of `b`. Strides are in bytes; `high` and `across`, literals, are 1 or 2. Sums that are
-    int32 are those of products of signed bytes.
+    rows of 64 bytes, and rows as of `b`. Strides are in bytes; `high` and `across`, literals, are 1 or 2.
     """
     literals = [literal_of(v) for v in (high, across)]
     if None in literals:
         return None
     rows, columns = literals
-    product = "tdpbssd" if to.dtype == types.int32 else "tdpbf16ps"
 
     def codegen(context, builder, sig, args):
         def integer(index):
@@ -99,7 +97,7 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
                 at = builder.add(a, a_below) if i else a
                 call_tiles(builder, "tileloadd64", 4 + i, pointer(builder, at), a_row)
                 for j in range(columns):
-                    call_tiles(builder, product, 2 * i + j, 4 + i, 6 + j)
+                    call_tiles(builder, "tdpbf16ps", 2 * i + j, 4 + i, 6 + j)
 
         a, b, term, to = args[0], args[2], args[5], args[7]
         a_row, a_below, a_step = cgutils.unpack_tuple(builder, args[1], 3)

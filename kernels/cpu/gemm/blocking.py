@@ -46,10 +46,6 @@ _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
 PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: worth a thread
 
 
-# Products of int8 matrices: rows of a block, and quads of k that panels end in whole ones of.
-BYTE_ROWS, BYTE_QUADS = (TILE_ROWS, 16) if isa.has_amx() else (ROWS, 1)
-
-
 def pairs(dtype):
     """Whether a dtype (by name) is multiplied as bfloat16 pairs."""
     return dtype == "bfloat16" and isa.has_bf16_dot()

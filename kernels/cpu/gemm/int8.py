@@ -3,9 +3,6 @@
 The instruction takes unsigned bytes on one side, so A is packed as a + 128, and sums of a column of B times 128 are
 what the sums begin with, negated. Blocks are packed as in blocked.py: panels of ROWS rows of A and of VECTORS vectors
 of B, whose elements are int32 with four neighbours along k; what is missing at the end of k is zero in B.
-
-Tile registers (`amx.py`) take signed bytes on both sides: blocks of 32 rows of A, packed in tiles of 16 rows of 64
-bytes, times the same panels of B.
 """
 
 from llvmlite import ir
@@ -14,20 +11,16 @@ from numba.extending import intrinsic
 
 from ...blocks.gemm import BYTES
 from ...build import jit
-from ...lang.by_type import by_type
-from ...lang.rows import clear
-from ...lang.simd import address, convert, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
+from ...lang.simd import address, convert, fill, load, ptr, stack, store, vload, vload_first, vstore_first
 from ...lang.vector import I32, literal_of, splat
 from ..quant.tile import dot_bytes
-from .amx import LINE_BYTES, PACKED, PAIRS, PANEL, ROW, STEP, begin, release, tile_sums
 from .blocked import batch_offsets
-from .blocking import BYTE_QUADS, BYTE_ROWS, LANES, ROWS, VECTORS, byte_tiles
+from .blocking import LANES, ROWS, VECTORS
 from .microkernel import read, sum_loop, write
 
 INT8, INT32, UINT8 = types.int8, types.int32, types.uint8
 ACROSS = VECTORS * LANES
-TILE_BYTES = BYTE_ROWS * VECTORS * 64
-TILED = byte_tiles()
+TILE_BYTES = ROWS * VECTORS * 64
 FLIP = -2139062144  # 0x80808080 as int32: a + 128 in each byte of a
 
 
@@ -110,54 +103,6 @@ def pack_quads(panel, x, valid, k, stride, k_stride, width, flip):
                 store(at, i, quad(row + min(i, valid - 1) * stride, k_stride, k - p) ^ flip)
 
 
-@by_type
-def pack_a(panel, x, valid, k, stride, k_stride, steps):
-    """A block of BYTE_ROWS rows of A, as `multiply` reads it."""
-
-    def flipped(panel, x, valid, k, stride, k_stride, steps):
-        pack_quads(panel, x, valid, k, stride, k_stride, ROWS, INT32(FLIP))
-
-    def by_tiles(panel, x, valid, k, stride, k_stride, steps):
-        for r in range(BYTE_ROWS):
-            row = x + min(r, valid - 1) * stride
-            for q in range(0, steps, PAIRS):
-                at, left = panel + (q // PAIRS * STEP + r * PAIRS), k - 4 * q
-                if k_stride == 1:
-                    vstore(ptr(address(at), INT8), 0, vload_first(row, 4 * q, ROW, left))
-                else:
-                    for e in range(PAIRS):
-                        store(at, e, quad(row + 4 * (q + e) * k_stride, k_stride, left - 4 * e))
-
-    return by_tiles if TILED else flipped
-
-
-@by_type
-def multiply(a, b, starts, tile, steps):
-    """tile[BYTE_ROWS, ACROSS] = the products of a block of A and a panel of B."""
-
-    def by_vectors(a, b, starts, tile, steps):
-        byte_tile(a, b, starts, tile, steps, ROWS)
-
-    def by_tiles(a, b, starts, tile, steps):
-        nothing, none = ptr(stack(LINE_BYTES), INT32), (types.int64(0), types.int64(0))
-        clear(nothing, ACROSS)
-        tile_sums(address(a), PACKED, b, PANEL, none, nothing, 0, tile, 4 * ACROSS, steps // PAIRS, 0, 2, 2)
-
-    return by_tiles if TILED else by_vectors
-
-
-@by_type
-def begin_bytes(args):
-    """Make tile registers ready, if they multiply."""
-    return (lambda args: begin()) if TILED else (lambda args: None)
-
-
-@by_type
-def end_bytes(args):
-    """Let go of what `begin_bytes` made ready."""
-    return (lambda args: release()) if TILED else (lambda args: None)
-
-
 @jit.inline
 def matmul(args, lo, hi):
     """Tiles [lo, hi) of C[M, N] = A[M, K] B[K, N], each some columns of one matrix of the batch."""
@@ -166,12 +111,11 @@ def matmul(args, lo, hi):
     b_k, b_stride = load(args, BYTES.b_k), load(args, BYTES.b_stride)
     columns, block = load(args, BYTES.width), load(args, BYTES.height)
     scratch = load(args, BYTES.scratch) + lo // load(args, BYTES.slice_items) * load(args, BYTES.slice_bytes)
-    steps, tiles = (K + 4 * BYTE_QUADS - 1) // (4 * BYTE_QUADS) * BYTE_QUADS, (N + columns - 1) // columns
+    steps, tiles = (K + 3) // 4, (N + columns - 1) // columns
     b_panels = ptr(scratch, INT32)
     starts = b_panels + columns * steps
     a_panels = starts + columns
-    tile, whole = ptr(stack(TILE_BYTES), INT32), (K + 3) // 4
-    begin_bytes(args)
+    tile = ptr(stack(TILE_BYTES), INT32)
     for item in range(lo, hi):
         matrix = item // tiles
         first = (item - matrix * tiles) * columns
@@ -181,20 +125,18 @@ def matmul(args, lo, hi):
         for j in range(0, width, ACROSS):
             panel = b_panels + j * steps
             pack_quads(panel, b + j * b_stride, min(ACROSS, width - j), K, b_stride, b_k, ACROSS, INT32(0))
-            clear(panel + whole * ACROSS, (steps - whole) * ACROSS)
             column_sums(panel, starts + j, steps)
         for top in range(0, M, block):
             rows = min(block, M - top)
-            for i in range(0, rows, BYTE_ROWS):
+            for i in range(0, rows, ROWS):
                 a = ptr(load(args, BYTES.a), INT8) + (a_offset + (top + i) * a_stride)
-                pack_a(a_panels + i * steps, a, min(BYTE_ROWS, rows - i), K, a_stride, a_k, steps)
+                pack_quads(a_panels + i * steps, a, min(ROWS, rows - i), K, a_stride, a_k, ROWS, INT32(FLIP))
             for j in range(0, width, ACROSS):
-                for i in range(0, rows, BYTE_ROWS):
-                    multiply(a_panels + i * steps, b_panels + j * steps, starts + j, tile, steps)
+                for i in range(0, rows, ROWS):
+                    byte_tile(a_panels + i * steps, b_panels + j * steps, starts + j, tile, steps, ROWS)
                     c = ptr(load(args, BYTES.c), INT32) + (c_offset + (top + i) * c_stride + first + j)
-                    for r in range(min(BYTE_ROWS, rows - i)):
+                    for r in range(min(ROWS, rows - i)):
                         for e in range(0, min(ACROSS, width - j), LANES):
                             value = vload(tile, r * ACROSS + e, LANES)
                             vstore_first(c, r * c_stride + e, value, width - j - e)
-    end_bytes(args)
     return 0

@@ -192,13 +192,12 @@ def _add_rows(p, x, few, sizes, matrices, threads):
 
 def _bytes(p, x, matrices, threads):
     """Exact products of int8 matrices."""
-    across, high, unit = blocking.across("float32"), blocking.BYTE_ROWS, blocking.BYTE_QUADS
-    steps = -(-x.k // (4 * unit)) * unit
+    across, steps = blocking.across("float32"), -(-x.k // 4)
     most = max(1, (1 << 20) // (4 * steps * across + 1)) * across  # columns whose panels stay in a cache
     tiles = -(-x.n // min(most, -(-x.n // (threads * across)) * across)) if matrices < threads else -(-x.n // most)
     tiles = -(-tiles // threads) * threads if matrices < threads else tiles
     columns = -(-x.n // (tiles * across)) * across
-    rows = min(-(-x.m // high), max(1, (1 << 18) // (4 * steps * high + 1))) * high
+    rows = min(-(-x.m // blocking.ROWS), max(1, (1 << 18) // (4 * steps * blocking.ROWS + 1))) * blocking.ROWS
     slice_bytes = -(-4 * (steps * (columns + rows) + columns + blocking.LANES) // 64) * 64
     items = -(-x.n // columns) * matrices
     grain = -(-4 * blocking.PARALLEL_WORK // (2 * x.m * columns * x.k + 1))
