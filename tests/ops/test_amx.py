@@ -10,8 +10,11 @@ import threading
 import numpy as np
 import pytest
 from infinicore.kernels.build import host, isa
+from infinicore.kernels.lang.formats import FORMATS
 
 import infinicore as ic
+
+from .panels import random_weight
 
 runs = pytest.mark.skipif(not isa.has_amx(), reason="this machine has no tile registers, or may not use them")
 
@@ -48,19 +51,51 @@ except NotImplementedError as refused:
 """
 
 
-@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="the IR is that of x86-64")
-@pytest.mark.skipif(isa.has_amx(), reason="this machine runs the code that others compile")
-def test_machine_code(tmp_path):
-    environment = {**os.environ, "INFINICORE_ISA": "amx", "INFINICORE_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+QUANTISED = r"""
+import json, re
+from infinicore.kernels.build import jit, render
+
+found = {}
+for name, form in (("stream", "q4_0"), ("stream", "q4_1"), ("stream_flat", "int8")):
+    text = jit.cross_assembly(name, render.stub(f"quant.amx.{name}", {"F": form, "T": "bfloat16"}))
+    words = "ldtilecfg tdpbssd tdpbsud tilerelease vpdpbusd".split()
+    found[form] = [len(re.findall(rf"^\t{word}\b", text, re.MULTILINE)) for word in words]
+print(json.dumps(found))
+"""
+
+foreign = pytest.mark.skipif(
+    isa.has_amx() or platform.machine().lower() not in ("x86_64", "amd64"),
+    reason="the IR is that of x86-64, and machines with tile registers run the code that others compile",
+)
+
+
+def compiled(program, cache):
+    """What a program that runs under `INFINICORE_ISA=amx` prints."""
+    environment = {**os.environ, "INFINICORE_ISA": "amx", "INFINICORE_CACHE_DIR": str(cache)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    name, found, together, refused = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@foreign
+def test_machine_code(tmp_path):
+    name, found, together, refused = compiled(PROGRAM, tmp_path)
     assert name.startswith("gemm.amx.matmul-bfloat16")
     assert found["ldtilecfg"] == 1 and found["tilerelease"] == 1 and found["vdpbf16ps"] == 0
     assert found["tilestored"] == 6  # four sums, or two
     assert found["tdpbf16ps"] >= 12 and found["tileloadd"] >= found["tdpbf16ps"]
     assert together >= 4  # a step of the loop over k is four products of four tiles
     assert refused.startswith("`INFINICORE_ISA=amx` compiles for a CPU with tile registers that the system lets it use")
+
+
+@foreign
+def test_machine_code_of_quantised_weights(tmp_path):
+    """Weights less a zero are signed bytes, others unsigned ones; nothing is left to the dot products."""
+    found = compiled(QUANTISED, tmp_path)
+    assert found["q4_0"] == [1, 1, 0, 1, 0]
+    assert found["q4_1"] == [1, 0, 1, 1, 0]
+    flat = found["int8"]
+    assert flat[0] == flat[3] == 1 and flat[1] == flat[4] == 0 and flat[2] >= 4
 
 
 @pytest.fixture
@@ -164,3 +199,15 @@ def test_threads_and_children_may_use_them(rng):
     if not child:
         os._exit(0 if (ic.matmul(a, b).float().numpy() == want).all() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@runs
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.groups == 1 and not form.float8])
+@pytest.mark.parametrize("rows, n, k", [(16, 40, 256), (17, 33, 1280), (100, 70, 2304), (300, 17, 8448)])
+def test_quantised_weights_as_by_vectors(name, rows, n, k, rng):
+    """Sums of a unit are exact integers on both ways, which few rows at a time take one and many the other."""
+    weight, exact = random_weight(name, n, k, rng)
+    x = ic.from_numpy(rng.standard_normal((rows, k)).astype(np.float32))
+    y = ic.linear_quantized(x, weight).numpy()
+    few = np.concatenate([ic.linear_quantized(x[i : i + 8], weight).numpy() for i in range(0, rows, 8)])
+    assert (np.abs(y - few) <= 1e-6 * (np.abs(x.numpy()) @ np.abs(exact.T))).all()

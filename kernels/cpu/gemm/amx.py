@@ -34,14 +34,14 @@ PACKED, PANEL = (ROW, HALF * ROW, STEP_BYTES), (2 * ROW, STEP_BYTES)
 U16 = types.uint16
 
 
-def _call(builder, name, *arguments):
+def call_tiles(builder, name, *arguments):
     """Call an intrinsic of AMX: integers of Python are numbers of tiles, values are addresses and strides."""
     values = [ir.Constant(I8, x) if isinstance(x, int) else x for x in arguments]
     kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
     builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)
 
 
-def _pointer(builder, at, offset=0):
+def pointer(builder, at, offset=0):
     return builder.inttoptr(builder.add(at, ir.Constant(I64, offset)), I8.as_pointer())
 
 
@@ -50,7 +50,7 @@ def load_shapes(typingctx, config):
     """Give the tile registers of this thread the shapes at an address, and the system's leave to use them."""
 
     def codegen(context, builder, sig, args):
-        _call(builder, "ldtilecfg", _pointer(builder, context.cast(builder, args[0], sig.args[0], types.int64)))
+        call_tiles(builder, "ldtilecfg", pointer(builder, context.cast(builder, args[0], sig.args[0], types.int64)))
         return context.get_dummy_value()
 
     return types.void(config), codegen
@@ -61,7 +61,7 @@ def release(typingctx):
     """Let go of the tile registers, so that the system need not save them."""
 
     def codegen(context, builder, sig, args):
-        _call(builder, "tilerelease")
+        call_tiles(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -88,16 +88,16 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
             for i in range(rows):
                 below = builder.add(at, builder.mul(stride, ir.Constant(I64, HALF * i)))
                 for j in range(columns):
-                    yield 2 * i + j, _pointer(builder, below, ROW * j)
+                    yield 2 * i + j, pointer(builder, below, ROW * j)
 
         def step(a, b, a_row, a_below):
             for j in range(columns):
-                _call(builder, "tileloadd64", 6 + j, _pointer(builder, b, ROW * j), b_row)
+                call_tiles(builder, "tileloadd64", 6 + j, pointer(builder, b, ROW * j), b_row)
             for i in range(rows):
                 at = builder.add(a, a_below) if i else a
-                _call(builder, "tileloadd64", 4 + i, _pointer(builder, at), a_row)
+                call_tiles(builder, "tileloadd64", 4 + i, pointer(builder, at), a_row)
                 for j in range(columns):
-                    _call(builder, "tdpbf16ps", 2 * i + j, 4 + i, 6 + j)
+                    call_tiles(builder, "tdpbf16ps", 2 * i + j, 4 + i, 6 + j)
 
         a, b, term, to = args[0], args[2], args[5], args[7]
         a_row, a_below, a_step = cgutils.unpack_tuple(builder, args[1], 3)
@@ -105,7 +105,7 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
         last_a, last_b = cgutils.unpack_tuple(builder, args[4], 2)
         below, stride, steps, rest = (integer(k) for k in (6, 8, 9, 10))
         for tile, at in corners(term, below):
-            _call(builder, "tileloadd64", tile, at, below)
+            call_tiles(builder, "tileloadd64", tile, at, below)
         entry, one = builder.block, ir.Constant(I64, 1)
         loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
         builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
@@ -124,7 +124,7 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
         with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I64, 0))):
             step(last_a, last_b, ir.Constant(I64, ROW), ir.Constant(I64, HALF * ROW))
         for tile, at in corners(to, stride):
-            _call(builder, "tilestored64", tile, at, stride)
+            call_tiles(builder, "tilestored64", tile, at, stride)
         return context.get_dummy_value()
 
     sig = types.void(a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across)
@@ -219,14 +219,20 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
 
 
 @jit.inline
-def begin():
-    """Give all tiles of this thread their full shape."""
-    config = ptr(stack(CONFIG_BYTES), types.uint8)
+def full_shapes(config):
+    """Write the configuration of tiles of full shape."""
     fill_row(config, 64, 0)
     store(config, 0, 1)  # the palette: eight tiles of 1 KB
     for tile in range(8):
         store(config, 16 + 2 * tile, ROW)  # bytes of a row (16 bits each)
         store(config, 48 + tile, HALF)  # rows
+
+
+@jit.inline
+def begin():
+    """Give all tiles of this thread their full shape."""
+    config = ptr(stack(CONFIG_BYTES), types.uint8)
+    full_shapes(config)
     load_shapes(address(config))
 
 

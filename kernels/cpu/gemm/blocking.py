@@ -56,6 +56,11 @@ def tiles(dtype):
     return dtype == "bfloat16" and isa.has_amx()
 
 
+def byte_tiles():
+    """Whether integers of 8 bits are multiplied by tile registers."""
+    return isa.has_amx()
+
+
 def lanes(dtype):
     """Sums of products of a dtype in one vector register."""
     return LANES // 2 if dtype == "float64" else LANES

@@ -10,12 +10,13 @@ from ...plan import Plan, launch
 from ...problems.quant import Layout, QuantizedProduct, WeightLayout
 from ..gemm import blocking
 from ..quant import panels
-from ..quant.panels import EXPANDED_UNITS, LANES, TILE_ROWS
+from ..quant.panels import EXPANDED_UNITS, LANES, TILE_ROWS, TILED_ROWS
 
 _GRAIN_BYTES = 1 << 17  # of a weight: some 8 us of reading
 _GRAIN_WORK = 1 << 23  # products of integers x 2: some 30 us
 _GRAIN_ELEMENTS = 1 << 15  # activations that are quantised in some 30 us
 _FEW_ROWS = 16  # that multiply panels as they lie, where activations stay floats
+_LEAST_TILED = 16  # rows of integers that tile registers multiply
 
 
 def _quads(form):
@@ -58,7 +59,7 @@ class _Launches:
     def activations(self, kind, order):
         """Whose addresses are x, scales and fixes of a product; the first product of a kind lays its activations out.
 
-        `kind` is a format (integers, as it wants them), "floats" or "panels".
+        `kind` is a format (integers, as it wants them) and the rows of a tile, or "floats" or "panels".
         """
         found = self.laid_out.get((kind, order))
         if found is None:
@@ -69,22 +70,25 @@ class _Launches:
 
     def _tiles(self, kind, order, place, found):
         """Tiles of rows of floats, or of integers with their scales and corrections."""
-        p, kernel, types = self.problem, "spread_rows", {}
-        padded = -(-p.rows // TILE_ROWS) * TILE_ROWS
+        p, kernel, types, units, high = self.problem, "spread_rows", {}, self.units, TILE_ROWS
         if kind == "floats":
-            self.scratch[place] = 4 * padded * self.units * UNIT
+            padded = -(-p.rows // high) * high
+            self.scratch[place] = 4 * padded * units * UNIT
         else:
-            form, kernel, types = FORMATS[kind], "quantize_rows", {"F": kind}
-            scales = 4 * padded * (1 if form.flat else self.units)
-            first = _up(padded * self.units * UNIT * panels.words(form))
+            name, high = kind
+            padded = -(-p.rows // (2 * high)) * 2 * high  # tile registers read those of two tiles
+            form, kernel, types = FORMATS[name], "quantize_rows", {"F": name, "ROWS": high}
+            units = self.units if high == TILE_ROWS else panels.tiled_units(self.units)
+            scales = 4 * padded * (1 if form.flat else units)
+            first = _up(padded * units * UNIT * panels.words(form))
             second = first + _up(scales)
             self.scratch[place] = second + scales * form.groups
             found |= {"scales": (place, first), "fixes": (place, second)}
         at = {"tiles": found["x"], "scales": found["scales"], "fixes": found["fixes"]}
         at["order"] = None if order is None else (f"order{order}", 0)
-        grain = 1 + _GRAIN_ELEMENTS // (min(TILE_ROWS, p.rows) * p.k)
-        n = padded // TILE_ROWS
-        self.add(f"quant.products.{kernel}", types, TILES, n, grain, at, stride=p.k, units=self.units, **self.sizes)
+        grain = 1 + _GRAIN_ELEMENTS // (min(high, p.rows) * p.k)
+        n = -(-p.rows // high)
+        self.add(f"quant.products.{kernel}", types, TILES, n, grain, at, stride=p.k, units=units, **self.sizes)
 
     def _panels(self, kind, order, place, found):
         """Panels of the blocked product, with room for the vectors that packing writes beyond k."""
@@ -112,16 +116,19 @@ class _Launches:
         numbers = {"columns": weight.n, "units": self.units, "shift": weight.shift, "y_stride": columns, **self.sizes}
         numbers["panel_bytes"] = panels.panel_bytes(form, p.k, weight.shift)
         many = floats and p.rows > _FEW_ROWS
-        kind = "panels" if many else "floats" if floats else _alike(form, _quads)
+        tiled = blocking.byte_tiles() and not floats and form.groups == 1 and p.rows >= _LEAST_TILED
+        integers = _alike(form, _quads), TILED_ROWS if tiled else TILE_ROWS
+        kind = "panels" if many else "floats" if floats else integers
         at = {"weight": (f"weight{number}", 0), "scratch": None, **self.activations(kind, weight.order)}
         at |= {name: (name, column * item) for name in ("y", "bias")}
         if many:
             return self._expand(form, weight.n, at, numbers)
         name = "stream_floats" if floats else "stream_flat" if form.flat else "stream"
-        work = 2 * p.rows * self.units * UNIT * LANES * (4 if floats else 1)
+        work = 2 * p.rows * self.units * UNIT * LANES * (4 if floats else 1) // (2 if tiled else 1)
         grain = 1 + min(_GRAIN_BYTES // numbers["panel_bytes"], _GRAIN_WORK // work)
-        types = {"F": _alike(form, _values if floats else _integers)}
-        self.add(f"quant.products.{name}", types, PRODUCT, -(-weight.n // LANES), grain, at, **numbers)
+        types = {"F": _alike(form, _values if floats or tiled else _integers)}
+        file = "amx" if tiled else "products"
+        self.add(f"quant.{file}.{name}", types, PRODUCT, -(-weight.n // LANES), grain, at, **numbers)
 
     def _expand(self, form, n, at, numbers):
         """Pairs of panels, expanded in a slice of the scratch for each thread, times all rows."""

@@ -28,6 +28,7 @@ BYTE_PAIRS = PAIRS and LANES > 4  # `vpmaddubsw`: of bytes in pairs, saturated t
 
 QUADS = UNIT // 4
 TILE_ROWS = 8  # activations that a register tile multiplies with a panel
+TILED_ROWS = 16  # those of a tile register (`amx.py`)
 EXPANDED_UNITS = 64  # units that `expand.py` expands to floats at a time
 AWQ_COLUMNS = 128  # of AWQ words that are packed together: 64 bytes of each row
 
@@ -47,6 +48,11 @@ def is_small(form):
 def words(form):
     """Int32 words of a quad of activations (`tile.py`): one of bytes, or two of pairs of 16-bit integers."""
     return 2 if PAIRS and not (is_small(form) and BYTE_PAIRS) else 1
+
+
+def tiled_units(units):
+    """Units that a row of integers for tile registers has room for: odd lines, so that rows share no set of a cache."""
+    return ((units + 1) // 2 | 1) * 2
 
 
 def unit_bytes(form):

@@ -105,8 +105,10 @@ def put_quads(bytes_, quads, unit, height, i, words):
 
 
 @jit.inline
-def quantize_rows(args, lo, hi, F, T):
-    """Tiles [lo, hi) of the rows of x as integers: quads, scales and corrections as `tile.py` wants them.
+def quantize_rows(args, lo, hi, F, ROWS, T):
+    """Tiles [lo, hi) of ROWS rows of x as integers: quads, scales and corrections as `tile.py` wants them.
+
+    Tiles of 16 rows are for tile registers (`amx.py`): always whole, and each row lies by itself.
 
     A scale is the largest magnitude of its unit (of its row, for flat formats) over 127. NaN and infinity make the
     scale NaN or infinite, and thus every result of the row NaN.
@@ -115,14 +117,15 @@ def quantize_rows(args, lo, hi, F, T):
     k_size, units = load(args, TILES.k), load(args, TILES.units)
     part, bytes_, groups, words = ptr(stack(PART_BYTES), F32), ptr(stack(UNIT), I8), groups_of(F), words_of(F)
     for tile in range(lo, hi):
-        valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
-        height = height_of(valid_rows)
-        quads = ptr(load(args, TILES.tiles) + tile * TILE_ROWS * units * UNIT * words, I32)
+        valid_rows = min(ROWS, rows - tile * ROWS)
+        height = height_of(valid_rows) if ROWS == TILE_ROWS else ROWS
+        in_place = words == 1 and (height == 1 or ROWS != TILE_ROWS)
+        quads = ptr(load(args, TILES.tiles) + tile * ROWS * units * UNIT * words, I32)
         per_row = 1 if is_flat(F) else units
-        scales = ptr(load(args, TILES.scales) + tile * TILE_ROWS * per_row * 4, F32)
-        fixes = load(args, TILES.fixes) + tile * TILE_ROWS * per_row * groups * 4
+        scales = ptr(load(args, TILES.scales) + tile * ROWS * per_row * 4, F32)
+        fixes = load(args, TILES.fixes) + tile * ROWS * per_row * groups * 4
         for i in range(height):
-            x = ptr(load(args, TILES.x), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
+            x = ptr(load(args, TILES.x), T) + (tile * ROWS + min(i, valid_rows - 1)) * stride
             bits, whole = I32(0), 0
             if is_flat(F):
                 for unit in range(units):
@@ -135,8 +138,7 @@ def quantize_rows(args, lo, hi, F, T):
                 top = bitcast(bits, F32)
                 inverse = F32(127.0) / top if top > SMALLEST else F32(0.0)
                 scale = F32(0.0) if top <= SMALLEST else top * F32(1 / 127)
-                in_place = height == 1 and words == 1
-                to = ptr(address(quads) + unit * UNIT, I8) if in_place else bytes_
+                to = ptr(address(quads) + (i * units + unit) * UNIT, I8) if in_place else bytes_
                 first, second = quantize_unit(part, inverse, to, 0), quantize_unit(part, inverse, to, 1)
                 if not in_place:
                     put_quads(bytes_, quads, unit, height, i, words)

@@ -178,7 +178,7 @@ def _multiply_run(builder, form, x, quads, parts, ask=False):
 
     def of_rows(x):
         return lambda quad, word: [
-            _splat_at(builder, x, I32, 4 * ((quad * panels.words(form) + word) * height + i)) for i in range(height)
+            splat_at(builder, x, I32, 4 * ((quad * panels.words(form) + word) * height + i)) for i in range(height)
         ]
 
     def body(at, parts):
@@ -211,7 +211,7 @@ def fma(builder, a, b, total):
     return builder.fadd(total, builder.fmul(a, b))
 
 
-def _splat_at(builder, base, kind, offset):
+def splat_at(builder, base, kind, offset):
     return splat(builder, read(builder, base, kind, 4, offset), LANES)
 
 
@@ -236,7 +236,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
         """The sums with the products of one group added."""
         at_x, at_scales, at_corrections, _, at_s, at_m = at
         kind = F32 if form.has_min else I32
-        fixes = [_splat_at(builder, at_corrections, kind, 4 * (group * height + i)) for i in range(height)]
+        fixes = [splat_at(builder, at_corrections, kind, 4 * (group * height + i)) for i in range(height)]
         parts = [_everywhere(INTS, 0)] * height if form.has_min else list(fixes)
         first, many = group * QUADS // groups, QUADS // groups
         x = builder.add(at_x, ir.Constant(I64, 4 * first * panels.words(form) * height))
@@ -248,7 +248,7 @@ def integer_tile(typingctx, x, x_scales, corrections, w, s, m, totals, units, F,
         scale = read(builder, at_s, FLOATS, 4, group * _BYTES)
         least = read(builder, at_m, FLOATS, 4, group * _BYTES) if form.has_min else None
         for i, total in enumerate(sums):
-            scales = builder.fmul(scale, _splat_at(builder, at_scales, F32, 4 * i))
+            scales = builder.fmul(scale, splat_at(builder, at_scales, F32, 4 * i))
             total = fma(builder, builder.sitofp(parts[i], FLOATS), scales, total)
             yield fma(builder, least, fixes[i], total) if form.has_min else total
 
@@ -287,7 +287,7 @@ def flat_tile(typingctx, x, corrections, w, totals, units, F, rows):
     form = format_of(F)
 
     def codegen(context, builder, sig, args):
-        starts = [_splat_at(builder, args[1], I32, 4 * i) for i in range(height)]
+        starts = [splat_at(builder, args[1], I32, 4 * i) for i in range(height)]
         quads = builder.mul(args[4], ir.Constant(I64, QUADS))
         sums = multiply(builder, form, args[0], (args[2], quads), starts, ask=True)
         for i, value in enumerate(sums):
@@ -344,7 +344,7 @@ def float_tile(typingctx, x, w, s, m, totals, units, F, rows):
                 if form.has_min:
                     value = fma(builder, value, scale[group], least[group])
                 for i in range(height):
-                    one = _splat_at(builder, at[0], F32, 4 * (k * height + i))
+                    one = splat_at(builder, at[0], F32, 4 * (k * height + i))
                     key = (group, i, k % ways)
                     parts[key] = fma(builder, value, one, parts[key]) if key in parts else builder.fmul(value, one)
             for (group, i, _), part in parts.items():

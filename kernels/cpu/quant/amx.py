@@ -1,0 +1,202 @@
+"""Products of many rows with quantised weights by the tile registers of Intel's AMX, bytes times bytes into int32.
+
+A unit of a panel, 8 vectors of quads, is what a tile of B of 8 rows wants (`panels.py`), and two units of bytes are a
+tile of 16 rows. Activations are those of `quantize_rows` in tiles of 16 rows, each row by itself: tiles of A as they
+lie. Where a weight has a scale for every group, the sums of each unit leave the tile and are scaled in vectors.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ...blocks.quant import PRODUCT
+from ...build import jit
+from ...lang.rows import clear
+from ...lang.simd import address, convert, load, ptr, stack, store, vload, vstore
+from ...lang.vector import I8, I64
+from ..gemm.amx import CONFIG_BYTES, call_tiles, full_shapes, load_shapes, pointer, release
+from ..gemm.blocking import LANES
+from ..gemm.microkernel import read, sum_loop, write
+from .panels import QUADS, TILED_ROWS, UNIT, tiled_units
+from .products import PARAMETERS_BYTES, SCALED_UNITS, finish, read_parameters
+from .tile import F32 as FLOAT
+from .tile import FLOATS, INTS, fma, splat_at, unit_quads
+from .traits import format_of, has_min, unit_bytes
+
+F32, I32 = types.float32, types.int32
+ROW = 64  # bytes of a row of a tile, and of a quad of a panel
+UNIT_SUMS = TILED_ROWS * ROW  # bytes of the sums of a tile
+EXPANDED = QUADS * ROW  # bytes of a unit
+EXPANDED_BYTES = SCALED_UNITS * EXPANDED
+SPAN = 64  # rows that units, once they are bytes, are multiplied with: unpacking them takes a tenth of the time
+TOTALS_BYTES = SPAN * ROW
+X_BYTES = 1 << 20  # of rows that stay in the second-level cache while panels pass
+_tiled_units = jit.inline(tiled_units)
+
+
+@jit.inline
+def begin():
+    """Shapes: tiles 0 to 4 are whole; 5 and 6 have rows of one unit, and 7 is a unit of weights."""
+    config = ptr(stack(CONFIG_BYTES), types.uint8)
+    full_shapes(config)
+    for tile in (5, 6):
+        store(config, 16 + 2 * tile, UNIT)
+    store(config, 48 + 7, QUADS)
+    load_shapes(address(config))
+
+
+@intrinsic
+def expand_bytes(typingctx, to, w, F):
+    """The bytes of a unit of weights from its planes, less the zero of the format."""
+    if not isinstance(F, types.NumberClass):
+        return None
+    form = format_of(F)
+
+    def codegen(context, builder, sig, args):
+        bytes_ = ir.VectorType(I8, ROW)
+        zero = ir.Constant(bytes_, [form.zero - 256 if form.zero > 127 else form.zero] * ROW)
+        for i, quad in enumerate(unit_quads(builder, form, args[1])):
+            quad = builder.sub(builder.bitcast(quad, bytes_), zero)
+            write(builder, builder.bitcast(quad, INTS), args[0], 4, i * ROW)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, F), codegen
+
+
+@intrinsic
+def scaled_tile(typingctx, x, x_stride, scales, fixes, w, s, m, totals, units, F):
+    """totals[16, LANES] += 16 rows of activations times units of weights that are bytes, each unit scaled."""
+    if not isinstance(F, types.NumberClass):
+        return None
+    form = format_of(F)
+    product = "tdpbssd" if form.zero else "tdpbsud"  # what has no zero may be unsigned bytes above 127
+
+    def codegen(context, builder, sig, args):
+        x, x_stride, scales, fixes, w, s, m, totals, units = args[:9]
+        sums_at = builder.ptrtoint(cgutils.alloca_once(builder, INTS, size=TILED_ROWS), I64)
+        row = ir.Constant(I64, ROW)
+
+        def body(at, sums):
+            call_tiles(builder, "tilezero", 0)
+            call_tiles(builder, "tileloadd64", 7, pointer(builder, at[1]), row)
+            call_tiles(builder, "tileloadd64", 5, pointer(builder, at[0]), x_stride)
+            call_tiles(builder, product, 0, 5, 7)
+            call_tiles(builder, "tilestored64", 0, pointer(builder, sums_at), row)
+            scale, least = read(builder, at[4], FLOATS, 4), None
+            if form.has_min:
+                least = read(builder, at[5], FLOATS, 4)
+            new = []
+            for i, total in enumerate(sums):
+                part = builder.sitofp(read(builder, sums_at, INTS, 4, i * ROW), FLOATS)
+                total = fma(builder, part, builder.fmul(scale, splat_at(builder, at[2], FLOAT, 4 * i)), total)
+                if form.has_min:
+                    total = fma(builder, least, splat_at(builder, at[3], FLOAT, 4 * i), total)
+                new.append(total)
+            return new
+
+        starts = [read(builder, totals, FLOATS, 4, i * ROW) for i in range(TILED_ROWS)]
+        strides = [UNIT, EXPANDED, 4 * TILED_ROWS, 4 * TILED_ROWS, ROW, ROW]
+        _, sums = sum_loop(builder, units, [x, w, scales, fixes, s, m], strides, starts, body)
+        for i, value in enumerate(sums):
+            write(builder, value, totals, 4, i * ROW)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 9, F), codegen
+
+
+@intrinsic
+def flat_tiles(typingctx, x, x_stride, w, to, units):
+    """to[32, LANES] (int32) = 32 rows of activations times a panel of unsigned bytes, two units at a time."""
+
+    def codegen(context, builder, sig, args):
+        x, x_stride, w, to, units = args
+        row = ir.Constant(I64, ROW)
+        below = builder.mul(x_stride, ir.Constant(I64, TILED_ROWS))
+
+        def step(x, w, upper, lower, weights):
+            call_tiles(builder, "tileloadd64", weights, pointer(builder, w), row)
+            call_tiles(builder, "tileloadd64", upper, pointer(builder, x), x_stride)
+            call_tiles(builder, "tdpbsud", 0, upper, weights)
+            call_tiles(builder, "tileloadd64", lower, pointer(builder, builder.add(x, below)), x_stride)
+            call_tiles(builder, "tdpbsud", 1, lower, weights)
+
+        def body(at, sums):
+            step(*at, 2, 3, 4)
+            return sums
+
+        for tile in (0, 1):
+            call_tiles(builder, "tilezero", tile)
+        pairs = builder.lshr(units, ir.Constant(I64, 1))
+        at, _ = sum_loop(builder, pairs, [x, w], [2 * UNIT, 2 * EXPANDED], [], body)
+        odd = builder.and_(units, ir.Constant(I64, 1))
+        with builder.if_then(builder.icmp_signed("!=", odd, ir.Constant(I64, 0))):
+            step(*at, 5, 6, 7)
+        for tile in (0, 1):
+            call_tiles(builder, "tilestored64", tile, pointer(builder, to, tile * UNIT_SUMS), row)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), codegen
+
+
+@jit.inline
+def tall_rows(units):
+    """Rows of x that panels are multiplied with, one panel after another."""
+    return max(1, X_BYTES // (_tiled_units(units) * UNIT * SPAN)) * SPAN
+
+
+@jit.inline
+def stream(args, lo, hi, F, T):
+    """As `products.stream`: panels [lo, hi) times all rows, each unit with its own scales."""
+    rows, units, shift = load(args, PRODUCT.rows), load(args, PRODUCT.units), load(args, PRODUCT.shift)
+    s_at, m_at, bytes_at, totals_at = (
+        stack(PARAMETERS_BYTES), stack(PARAMETERS_BYTES), stack(EXPANDED_BYTES), stack(TOTALS_BYTES),
+    )  # fmt: skip
+    s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
+    room, tall = _tiled_units(units), tall_rows(units)
+    begin()
+    for top in range(0, rows, tall):
+        for panel in range(lo, hi):
+            planes = load(args, PRODUCT.weight) + panel * load(args, PRODUCT.panel_bytes)
+            for row in range(top, min(rows, top + tall), SPAN):
+                some = min(SPAN, rows - row)
+                clear(totals, SPAN * LANES)
+                for first in range(0, units, SCALED_UNITS):
+                    many = min(SCALED_UNITS, units - first)
+                    read_parameters(F, planes + units * unit_bytes(F), first, many, shift, s, m)
+                    for u in range(many):
+                        expand_bytes(bytes_at + u * EXPANDED, planes + (first + u) * unit_bytes(F), F)
+                    for i in range(0, some, TILED_ROWS):
+                        done = (row + i) * room + first * TILED_ROWS
+                        x = load(args, PRODUCT.x) + ((row + i) * room + first) * UNIT
+                        scales = load(args, PRODUCT.scales) + 4 * done
+                        fixes = load(args, PRODUCT.fixes) + 4 * done if has_min(F) else scales
+                        to = totals_at + i * ROW
+                        scaled_tile(x, room * UNIT, scales, fixes, bytes_at, s_at, m_at, to, many, F)
+                finish(args, totals, LANES, panel, row, some, T)
+    release()
+    return 0
+
+
+@jit.inline
+def stream_flat(args, lo, hi, F, T):
+    """As `products.stream_flat`: bytes with one scale per row."""
+    rows, units = load(args, PRODUCT.rows), load(args, PRODUCT.units)
+    at, high = stack(TOTALS_BYTES), 2 * TILED_ROWS
+    totals, integers = ptr(at, F32), ptr(at, I32)
+    room, tall = _tiled_units(units), tall_rows(units)
+    begin()
+    for top in range(0, rows, tall):
+        for panel in range(lo, hi):
+            w = load(args, PRODUCT.weight) + panel * load(args, PRODUCT.panel_bytes)
+            weights = vload(ptr(w + units * EXPANDED, F32), 0, LANES)
+            for row in range(top, min(rows, top + tall), high):
+                some = min(high, rows - row)
+                fixes, scales = ptr(load(args, PRODUCT.fixes), I32) + row, ptr(load(args, PRODUCT.scales), F32) + row
+                flat_tiles(load(args, PRODUCT.x) + row * room * UNIT, room * UNIT, w, at, units)
+                for i in range(some):
+                    whole = vload(integers, i * LANES, LANES) + load(fixes, i)
+                    vstore(totals, i * LANES, convert(whole, F32) * (weights * load(scales, i)))
+                finish(args, totals, LANES, panel, row, some, T)
+    release()
+    return 0
