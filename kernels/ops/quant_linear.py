@@ -53,7 +53,8 @@ def linear_quantized(call, input, weight, bias=None, *, activations="int8"):
     """`input @ weight.T + bias` for input [..., K] and a `QuantizedWeight` [N, K] -> [..., N].
 
     Several weights with the same K (a sequence) give their results one after another, [..., sum of N], and `bias` is
-    as long. `activations` "int8" quantises `input` on the way, "float" does not (weights of float8 never do).
+    as long. `activations` "int8" quantises `input` on the way, "float" does not (weights of float8 never do,
+    and a GPU never does).
     Raises ValueError for sizes that do not match, TypeError for other dtypes than float32, bfloat16 and float16.
     """
     weights, n = _checked(input, weight, bias, activations)

@@ -315,8 +315,10 @@ def test_quantised_models(quantize, there, tmp_path):
     ic.manual_seed(5)
     ic.models.save_pretrained(from_config({**LLAMA, "hidden_size": 64, "head_dim": 16}).eval(), tmp_path)
     models = [from_pretrained(tmp_path, quantize=quantize, device=device) for device in ("cpu", there)]
+    for layer in (one for model in models for one in model.modules() if getattr(one, "quantized", None) is not None):
+        layer.activations = "float"  # which they always are on a GPU
     ids = [[5, 9, 2, 11]]
-    np.testing.assert_allclose(models[1](ids).cpu().numpy(), models[0](ids).numpy(), rtol=2e-2, atol=2e-3)
+    np.testing.assert_allclose(models[1](ids).cpu().numpy(), models[0](ids).numpy(), rtol=2e-4, atol=2e-4)
 
 
 def test_checkpoints_of_a_device(there, tmp_path, rng):
