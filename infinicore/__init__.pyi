@@ -158,6 +158,7 @@ from . import cuda as cuda
 from . import distributed as distributed
 from . import fft as fft
 from . import signal as signal
+from . import func as func
 
 __version__: str
 bool: DType

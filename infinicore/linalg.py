@@ -3,6 +3,7 @@
 from .tensor.tensor import FUNCTIONS
 
 _PREFIX = "linalg_"
+LinAlgError = ValueError  # what these raise where a matrix has no result, as where an argument is wrong
 
 
 def __getattr__(name):

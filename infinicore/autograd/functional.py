@@ -25,7 +25,7 @@ def _several(value, name):
     return values, (lambda results: results[0]) if single else tuple
 
 
-def _variables(inputs, create_graph):
+def variables(inputs, create_graph):
     """`inputs` for a graph of their own: in that of the caller if `create_graph`, else cut off from it."""
     inputs, form = _several(inputs, "inputs")
     fresh = tuple(
@@ -41,6 +41,11 @@ def _zeros(x):
     return dispatch.empty(x.shape_, x.dtype, None, x.device).zero_()
 
 
+def ones(x):
+    """A tensor of ones like x."""
+    return _zeros(x).fill_(1)
+
+
 def _weights(v, like, name):
     """`v`, one tensor for each of `like`, with its shape; None is 1 where there is one element."""
     if v is None:
@@ -48,7 +53,7 @@ def _weights(v, like, name):
             raise ValueError(
                 f"`v` may be left out for one {name} of one element, got shapes {[x.shape_ for x in like]}"
             )
-        return (_zeros(like[0]).fill_(1),)
+        return (ones(like[0]),)
     v, _ = _several(v, "v")
     if [x.shape_ for x in v] != [x.shape_ for x in like]:
         raise ValueError(
@@ -57,7 +62,7 @@ def _weights(v, like, name):
     return v
 
 
-def _pulled(outputs, inputs, weights, create_graph, strict):
+def pulled(outputs, inputs, weights, create_graph, strict):
     """The derivatives of the weighed sum of `outputs` with respect to `inputs`; 0 where there is no dependence."""
     pairs = [(y, w) for y, w in zip(outputs, weights) if y.requires_grad]
     found = [None] * len(inputs)
@@ -81,9 +86,9 @@ def _scalar(outputs):
 def vjp(func, inputs, v=None, create_graph=False, strict=False):
     """(func(*inputs), v^T J): the product of `v`, of the outputs' shapes, with the Jacobian."""
     with enable_grad():
-        inputs, form = _variables(inputs, create_graph)
+        inputs, form = variables(inputs, create_graph)
         outputs, out_form = _several(func(*inputs), "the result of `func`")
-        products = _pulled(outputs, inputs, _weights(v, outputs, "outputs"), create_graph, strict)
+        products = pulled(outputs, inputs, _weights(v, outputs, "outputs"), create_graph, strict)
     return out_form(_ended(outputs, create_graph)), form(_ended(products, create_graph))
 
 
@@ -93,11 +98,11 @@ def jvp(func, inputs, v=None, create_graph=False, strict=False):
     v^T J is linear in v, so the derivative of that product with respect to its v is J.
     """
     with enable_grad():
-        inputs, _ = _variables(inputs, create_graph)
+        inputs, _ = variables(inputs, create_graph)
         v = _weights(v, inputs, "inputs")
         outputs, out_form = _several(func(*inputs), "the result of `func`")
         linear = tuple(_zeros(y).requires_grad_() for y in outputs)
-        products = _pulled(_pulled(outputs, inputs, linear, True, strict), linear, v, create_graph, False)
+        products = pulled(pulled(outputs, inputs, linear, True, strict), linear, v, create_graph, False)
     return out_form(_ended(outputs, create_graph)), out_form(_ended(products, create_graph))
 
 
@@ -108,12 +113,12 @@ def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, st
     element; `vectorize` and `strategy` are PyTorch's and change nothing.
     """
     with enable_grad():
-        inputs, form = _variables(inputs, create_graph)
+        inputs, form = variables(inputs, create_graph)
         outputs, out_form = _several(func(*inputs), "the result of `func`")
         blocks = []
         for y in outputs:
             elements = f.unbind(f.reshape(y, (-1,)))
-            rows = [_pulled((e,), inputs, (_zeros(e).fill_(1),), create_graph, strict) for e in elements]
+            rows = [pulled((e,), inputs, (ones(e),), create_graph, strict) for e in elements]
             columns = zip(*rows) if rows else [[_zeros(x)[None][:0]] for x in inputs]
             joined = tuple(
                 f.reshape(f.stack(c) if rows else c[0], (*y.shape_, *x.shape_)) for c, x in zip(columns, inputs)
@@ -129,7 +134,7 @@ def hessian(func, inputs, create_graph=False, strict=False, vectorize=False, out
     def first(*values):
         outputs, _ = _several(func(*values), "the result of `func`")
         _scalar(outputs)
-        return _pulled(outputs, values, (_zeros(outputs[0]).fill_(1),), True, strict)
+        return pulled(outputs, values, (ones(outputs[0]),), True, strict)
 
     return form(tuple(map(form, jacobian(first, values, create_graph, strict))))
 
@@ -137,12 +142,12 @@ def hessian(func, inputs, create_graph=False, strict=False, vectorize=False, out
 def vhp(func, inputs, v=None, create_graph=False, strict=False):
     """(func(*inputs), v^T H) of a `func` of one element."""
     with enable_grad():
-        inputs, form = _variables(inputs, create_graph)
+        inputs, form = variables(inputs, create_graph)
         v = _weights(v, inputs, "inputs")
         outputs, out_form = _several(func(*inputs), "the result of `func`")
         _scalar(outputs)
-        slopes = _pulled(outputs, inputs, (_zeros(outputs[0]).fill_(1),), True, strict)
-        products = _pulled(slopes, inputs, v, create_graph, False)
+        slopes = pulled(outputs, inputs, (ones(outputs[0]),), True, strict)
+        products = pulled(slopes, inputs, v, create_graph, False)
     return out_form(_ended(outputs, create_graph)), form(_ended(products, create_graph))
 
 

@@ -8,6 +8,7 @@ from .. import dispatch
 from ..core import launch, node
 from ..core.tensor_cy import TensorBase
 from .graph import start_graph_recording, stop_graph_recording
+from .trees import map_tensors
 
 _MOST = 4  # recordings of one layout, which differ in the gradients that they add to
 _LAYOUTS = 16
@@ -68,8 +69,8 @@ class Recorded:
 
     def _run(self, args, kwargs):
         """A call without a recording: with copies of the arguments as well, which the function may write to."""
-        args, kwargs = _map((args, kwargs), dispatch.contiguous_copy)
-        return _map(self._function(*args, **kwargs), lambda x: x.detach())
+        args, kwargs = map_tensors((args, kwargs), dispatch.contiguous_copy)
+        return map_tensors(self._function(*args, **kwargs), lambda x: x.detach())
 
     def reset(self):
         """Forget all recordings: the next calls record again. Their memory is free when their results are gone."""
@@ -119,11 +120,11 @@ class _Recording:
     def __init__(self, function, args, kwargs, inputs):
         self.inputs = [dispatch.contiguous_copy(x) for x in inputs]
         replaced = iter(self.inputs)
-        args, kwargs = _map((args, kwargs), lambda x: next(replaced))
+        args, kwargs = map_tensors((args, kwargs), lambda x: next(replaced))
         start_graph_recording(launch.device_of(inputs) if inputs else None)
         notes = node.state.notes = node.Notes()
         try:
-            self.result = _map(function(*args, **kwargs), lambda x: x.detach())
+            self.result = map_tensors(function(*args, **kwargs), lambda x: x.detach())
         finally:
             self.graph, node.state.notes = stop_graph_recording(), None
         # (leaf, where it lies, its gradient before, and after)
@@ -171,7 +172,7 @@ class _Recording:
 
     def results(self):
         """Copies, which the next replay does not overwrite."""
-        return _map(self.result, dispatch.contiguous_copy)
+        return map_tensors(self.result, dispatch.contiguous_copy)
 
 
 def _same(a, b):
@@ -207,16 +208,3 @@ def _layout(value, tensors):
         "arguments of a recorded function are tensors, numbers, texts, tuples, lists and dicts, "
         f"got {type(value).__name__}"
     )
-
-
-def _map(value, function):
-    """`value` with each tensor in it replaced."""
-    if isinstance(value, TensorBase):
-        return function(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(x, function) for x in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_map(x, function) for x in value)
-    if isinstance(value, dict):
-        return {name: _map(x, function) for name, x in value.items()}
-    return value

@@ -17,6 +17,9 @@ def _mapped(value, dim):
         return (sizes or {None}).pop(), lambda i: type(value)([part(i) for _, part in inner])
     if dim is None:
         return None, lambda i: value
+    if isinstance(value, dict):
+        size, part = _mapped(list(value.values()), [dim[k] for k in value] if isinstance(dim, dict) else dim)
+        return size, lambda i: dict(zip(value, part(i)))
     if not isinstance(value, TensorBase):
         raise ValueError(f"`in_dims` of `vmap` is {dim} for an argument that is no tensor, but {type(value).__name__}")
     slices = FUNCTIONS["unbind"](value, dim)
@@ -28,6 +31,8 @@ def _stacked(results, dim):
     if isinstance(first, (tuple, list)):
         dims = dim if isinstance(dim, (tuple, list)) else [dim] * len(first)
         return type(first)([_stacked(list(part), d) for part, d in zip(zip(*results), dims)])
+    if isinstance(first, dict):
+        return {k: _stacked([one[k] for one in results], dim[k] if isinstance(dim, dict) else dim) for k in first}
     if not isinstance(first, TensorBase):
         raise ValueError(f"the function of `vmap` must return tensors, got {type(first).__name__}")
     return first if dim is None else FUNCTIONS["stack"](results, dim)

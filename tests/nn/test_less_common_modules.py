@@ -79,3 +79,21 @@ def test_multi_head_attention_forward():
         ])  # fmt: skip
     for a, b in zip(*found):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-7, atol=1e-7)
+
+
+def test_data_parallel_and_modules_without_initial_values():
+    model = ic.nn.DataParallel(ic.nn.Linear(3, 2), device_ids=[0])
+    assert list(model.state_dict()) == ["module.weight", "module.bias"]
+    x = ic.ones(4, 3)
+    np.testing.assert_array_equal(model(x).detach().numpy(), model.module(x).detach().numpy())
+    with pytest.raises(NotImplementedError, match=r"^`device_ids` must name one device, got \[0, 1\]"):
+        ic.nn.DataParallel(ic.nn.Linear(3, 2), device_ids=[0, 1])
+    empty = ic.nn.utils.skip_init(ic.nn.Linear, 3, 2, bias=False)
+    assert empty.weight.shape == (2, 3) and empty.weight.requires_grad and empty.bias is None
+    with pytest.raises(TypeError, match="`module_cls`"):
+        ic.nn.utils.skip_init(empty)
+
+
+def test_matrices_without_a_result():
+    with pytest.raises(ic.linalg.LinAlgError):
+        ic.linalg.inv(ic.zeros(2, 2))

@@ -21,7 +21,7 @@ LAYERS = (
     ("interop",),
     ("autograd",),
     ("tensor", "interop.array_api", "interop.array_fft", "interop.array_linalg", "interop.array_function"),
-    ("runtime", "context", "random", "linalg", "special", "masked", "lowrank", "fft", "signal"),
+    ("runtime", "context", "random", "linalg", "special", "masked", "lowrank", "fft", "signal", "func"),
     ("amp", "data", "optim", "utils", "backends", "cuda"),
     ("nn",),
     ("lib", "ops", "interop.torch", "optim.swa_utils"),

@@ -11,6 +11,7 @@ from .clip import (
 )
 from .fusion import fuse_conv_bn_eval, fuse_conv_bn_weights, fuse_linear_bn_eval, fuse_linear_bn_weights
 from .norms import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
+from .skipping import skip_init
 
 __all__ = [
     "clip_grad_norm_",
@@ -27,6 +28,7 @@ __all__ = [
     "remove_spectral_norm",
     "remove_weight_norm",
     "rnn",
+    "skip_init",
     "spectral_norm",
     "vector_to_parameters",
     "weight_norm",
