@@ -5,6 +5,8 @@ lie at such addresses, or have so many neighbours in each row; else one element.
 follows from its number.
 """
 
+import textwrap
+
 from ..build.render import FINISH, function_text, functions_for, hands_on, start_expression, type_expression
 from . import policy
 
@@ -41,19 +43,23 @@ _CONTIGUOUS = """def kernel(args, lo, hi):
     return 0
 """
 
+# The places `at0`, `at1`, ... of an element in all operands.
+_WALK = """rest = U64({index})
+{places} = 0
+for d in range(ndim - 1, -1, -1):
+    size = U64(load(args, {count} + 1 + d))
+    whole = rest // size
+    i = types.int64(rest - whole * size)
+    rest = whole
+{steps}"""
+
+
 _STRIDED = """def kernel(args, lo, hi):
     # args: the addresses of the operands, how many dims there are, their sizes, and the strides of each operand
 {pointers}
     ndim = load(args, {count})
     for index in range(lo, hi):
-        rest = U64(index)
-        {places} = {zeros}
-        for d in range(ndim - 1, -1, -1):
-            size = U64(load(args, {count} + 1 + d))
-            whole = rest // size
-            i = types.int64(rest - whole * size)
-            rest = whole
-{steps}
+{walk}
 {check}        vstore(out, at{last}, convert(rule({values}), OUT))
     return 0
 """
@@ -63,14 +69,7 @@ _ROWS = """def kernel(args, lo, hi):
     # args: as above; [lo, hi) are WIDTH neighbours in a row
 {pointers}
     ndim = load(args, {count})
-    rest = U64(lo)
-    {places} = {zeros}
-    for d in range(ndim - 1, -1, -1):
-        size = U64(load(args, {count} + 1 + d))
-        whole = rest // size
-        i = types.int64(rest - whole * size)
-        rest = whole
-{steps}
+{walk}
     if {aligned}:
 {full_check}        vstore_aligned(out, at{last}, convert(rule({full}), OUT))
     else:
@@ -86,6 +85,14 @@ _VALUES = {
     "int64": "load(args, {i})",
     "int32": "load(args, {i})",
 }
+
+
+def _walk(index, depth, operands):
+    """Lines that find the places of an element in so many operands, `depth` times indented."""
+    steps = [f"    at{i} += i * load(args, {operands} + 1 + ndim * {i + 1} + d)" for i in range(operands)]
+    places = " = ".join(f"at{i}" for i in range(operands))
+    text = _WALK.format(index=index, places=places, count=operands, steps="\n".join(steps))
+    return textwrap.indent(text, "    " * depth)
 
 
 def width(dtypes):
@@ -145,23 +152,17 @@ def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
         types="\n".join(lines), width=wide, rule=text(op.function, "rule"), functions=functions,
     )  # fmt: skip
     if layout != CONTIGUOUS:
-        step, there = "            at{i} += i * load(args, {count} + 1 + ndim * {k} + d)", {}
-        values = loads("vload(x{i}, at{i}, WIDTH)")
+        values, there = loads("vload(x{i}, at{i}, WIDTH)"), {}
         if layout != STRIDED:
-            letters, step = layout.removeprefix("rows"), step[4:]
-            one = "fill(lane(convert(vload(x{i}, at{i}, 1), COMPUTE), 0), COMPUTE, WIDTH)"
-            full = loads("vload_aligned(x{i}, at{i}, WIDTH)")
+            letters, full = layout.removeprefix("rows"), loads("vload_aligned(x{i}, at{i}, WIDTH)")
             for i in (i for i in tensors[:-1] if letters[i] == "s"):
-                values[i] = full[i] = one.format(i=i)
-            wanted = [(f"x{i}", d) for i, (d, x) in enumerate(zip(inputs, letters)) if x == "v" and i not in numbers]
-            wanted = [f"address({x} + at{x[1:] if x != 'out' else last}) & {wide * _bytes(d) - 1}"
-                      for x, d in (*wanted, ("out", output))]  # fmt: skip
-            there = {"aligned": f"({' | '.join(f'({x})' for x in wanted)}) == 0", "full": ", ".join(full)}
-            there["full_check"] = check(full)
+                values[i] = full[i] = f"fill(lane(convert(vload(x{i}, at{i}, 1), COMPUTE), 0), COMPUTE, WIDTH)"
+            places = [(f"x{i} + at{i}", inputs[i]) for i in tensors[:-1] if letters[i] == "v"]
+            places = [f"(address({at}) & {wide * _bytes(d) - 1})" for at, d in (*places, (f"out + at{last}", output))]
+            there = {"aligned": f"({' | '.join(places)}) == 0", "full": ", ".join(full), "full_check": check(full)}
         return head + (_ROWS if there else _STRIDED).format(
             pointers="\n".join(pointers), count=last + 1, last=last, values=", ".join(values), check=check(values),
-            places=" = ".join(f"at{i}" for i in range(last + 1)), zeros="0",
-            steps="\n".join(step.format(i=i, k=i + 1, count=last + 1) for i in range(last + 1)), **there,
+            walk=_walk("lo", 1, last + 1) if there else _walk("index", 2, last + 1), **there,
         )  # fmt: skip
     full, masked = loads("vload_aligned(x{i}, lo, WIDTH)"), loads("vload_first(x{i}, lo, WIDTH, hi - lo)")
     return head + _CONTIGUOUS.format(
