@@ -12,7 +12,8 @@ from .autograd import functional
 from .autograd.functional import ones, pulled, variables
 from .autograd.mode import enable_grad, is_grad_enabled
 from .core.tensor_cy import TensorBase
-from .runtime.trees import map_tensors, replaced, tensors_in
+from .dispatch import batching
+from .dispatch.trees import map_tensors, replaced, tensors_in
 from .runtime.vmap import vmap
 from .tensor.tensor import FUNCTIONS
 
@@ -32,7 +33,7 @@ __all__ = [
 
 def _tracked(*values):
     """Whether results that come of these belong to a graph."""
-    return is_grad_enabled() and any(x.requires_grad for x in tensors_in(values))
+    return is_grad_enabled() and any(batching.tracked(x) for x in tensors_in(values))
 
 
 def _cut(value, tracked):

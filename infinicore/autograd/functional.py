@@ -7,6 +7,7 @@ depend on an input its derivative is 0, or with `strict` a ValueError.
 
 from .. import dispatch
 from ..core.tensor_cy import TensorBase
+from ..dispatch import batching
 from ..dispatch.derive import functions as f
 from ..dispatch.derive import view
 from .grad import grad
@@ -28,6 +29,11 @@ def _several(value, name):
 def variables(inputs, create_graph):
     """`inputs` for a graph of their own: in that of the caller if `create_graph`, else cut off from it."""
     inputs, form = _several(inputs, "inputs")
+    level = batching.innermost()
+    if level is not None:  # of each sample its own, also of what all samples share
+        with level.paused():
+            fresh, _ = variables(tuple(map(level.expanded, inputs)), create_graph)
+        return tuple(map(level.sample, fresh)), form
     fresh = tuple(
         view(x, x.shape_, x.strides_, 0, lambda g: g)
         if create_graph and x.requires_grad
@@ -64,6 +70,11 @@ def _weights(v, like, name):
 
 def pulled(outputs, inputs, weights, create_graph, strict):
     """The derivatives of the weighed sum of `outputs` with respect to `inputs`; 0 where there is no dependence."""
+    level = batching.innermost()
+    if level is not None:  # samples do not depend on each other, so the sum over them has the derivatives of each
+        batches = [tuple(map(level.expanded, values)) for values in (outputs, inputs, weights)]
+        with level.paused():
+            return tuple(map(level.sample, pulled(*batches, create_graph, strict)))
     pairs = [(y, w) for y, w in zip(outputs, weights) if y.requires_grad]
     found = [None] * len(inputs)
     if pairs:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,6 +12,23 @@ from .tensors import refuse_recording
 
 _ALGORITHM = "philox"
 _SEEDS = (1 << 63) - 1
+
+
+class _Thread(threading.local):
+    refusal = None  # why this thread may not draw now
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def no_draws(why):
+    """Within, drawing random numbers is a ValueError with this sentence (None: it is allowed)."""
+    before, _thread.refusal = _thread.refusal, why
+    try:
+        yield
+    finally:
+        _thread.refusal = before
 
 
 class Generator:
@@ -35,6 +53,8 @@ class Generator:
     @property
     def _numpy(self):
         launch.deed()
+        if _thread.refusal is not None:
+            raise ValueError(_thread.refusal)
         refuse_recording("drawing random numbers", "all replays would use the same, so draw before, or use eval()")
         return self._state
 

@@ -7,8 +7,8 @@ import warnings
 from .. import dispatch
 from ..core import launch, node
 from ..core.tensor_cy import TensorBase
+from ..dispatch.trees import map_tensors
 from .graph import start_graph_recording, stop_graph_recording
-from .trees import map_tensors
 
 _MOST = 4  # recordings of one layout, which differ in the gradients that they add to
 _LAYOUTS = 16

@@ -6,8 +6,9 @@ import weakref
 
 from ..autograd.grad import backward
 from ..core import launch, node
-from ..core.node import GRAD, Handle, TensorHooks, alias
+from ..core.node import GRAD, WATCH, Handle, TensorHooks, alias
 from ..core.tensor_cy import TensorBase
+from ..dispatch import batching
 
 
 def in_graph(*values):
@@ -83,7 +84,7 @@ class Gradients:
     @property
     def data(self):
         """The same memory outside of the graph."""
-        return alias(self)
+        return self.detach()
 
     @data.setter
     def data(self, value):
@@ -103,7 +104,7 @@ class Gradients:
 
     def detach(self):
         """The same memory outside of the graph."""
-        return alias(self)
+        return batching.detached(self) if launch.mode() & WATCH else alias(self)
 
     def detach_(self):
         """Take this tensor out of the graph; returns it."""

@@ -11,9 +11,10 @@ import numpy as np
 from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core import layout
+from ..core.node import WATCH
 from ..core.tensor_cy import TensorBase
 from ..device import CPU, Device, gpu, named, usable
-from ..dispatch import derive
+from ..dispatch import batching, derive
 from ..dispatch.functions import FUNCTIONS
 from ..dtype import DType, can_cast, dtype
 from ..interop import cuda_array
@@ -187,7 +188,7 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         if basic is not None:
             if len(value.shape_) > len(basic[0]):
                 value = without_leading_ones(value)
-            if in_graph(self, value):
+            if in_graph(self, value) or core_launch.mode() & WATCH:
                 self[index].copy_(value)
             else:
                 dispatch.copy_into(dispatch.view(self, *basic), value)
@@ -231,6 +232,8 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         """Write the elements of `source` (broadcast and cast as needed) into this tensor; returns it."""
         if not isinstance(source, TensorBase):
             raise TypeError(f"`source` must be a tensor, got {type(source).__name__}")
+        if core_launch.mode() & WATCH and batching.write(self, source):
+            return self
         if in_graph(self, source):
             derive.write(self, source.to(self.device, self.dtype).expand(self.shape_), "copy_")
         else:
