@@ -26,7 +26,7 @@ def _exclusive(t, alone):
     counts = sys.getrefcount(t), sys.getrefcount(t.storage)
     if alone is None:
         return counts
-    return t.base is None and counts[0] <= alone[0] and counts[1] <= alone[1]
+    return t.base is None and t.storage.block is not None and counts[0] <= alone[0] and counts[1] <= alone[1]
 
 
 def _variable():

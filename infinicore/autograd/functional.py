@@ -117,23 +117,43 @@ def jvp(func, inputs, v=None, create_graph=False, strict=False):
     return out_form(_ended(outputs, create_graph)), out_form(_ended(products, create_graph))
 
 
+def _rows_at_once(y, inputs, create_graph, strict):
+    """The derivatives of all elements of `y`, by one backward of a batch of gradients; None if a rule refuses it."""
+    if y.numel_ < 2 or not y.requires_grad:
+        return None
+    level = batching.Level(y.numel_, in_backward=True)
+    weights = dispatch.empty((y.numel_, y.numel_), y.dtype, None, y.device).fill_(0)
+    weights.as_strided((y.numel_,), (y.numel_ + 1,)).fill_(1)
+    weight = level.sample(weights.reshape((y.numel_, *y.shape_)))
+    try:
+        with level.watching():
+            found = grad((y,), inputs, (weight,), retain_graph=True, create_graph=create_graph, allow_unused=True)
+    except NotImplementedError:
+        return None
+    if strict and any(g is None for g in found):
+        return None  # which says so
+    return [level.expanded(_zeros(x) if g is None else g) for x, g in zip(inputs, found)]
+
+
 def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, strategy="reverse-mode"):
     """The derivatives of all elements of all outputs: of shape output.shape + input.shape.
 
-    For several outputs a tuple with an entry for each, of entries for each input. One run of backward for each
-    element; `vectorize` and `strategy` are PyTorch's and change nothing.
+    For several outputs a tuple with an entry for each, of entries for each input. All elements of an output go through
+    one backward (as a batch), or one after the other where a rule cannot; `vectorize` and `strategy` are PyTorch's and
+    change nothing.
     """
     with enable_grad():
         inputs, form = variables(inputs, create_graph)
         outputs, out_form = _several(func(*inputs), "the result of `func`")
         blocks = []
         for y in outputs:
-            elements = f.unbind(f.reshape(y, (-1,)))
-            rows = [pulled((e,), inputs, (ones(e),), create_graph, strict) for e in elements]
-            columns = zip(*rows) if rows else [[_zeros(x)[None][:0]] for x in inputs]
-            joined = tuple(
-                f.reshape(f.stack(c) if rows else c[0], (*y.shape_, *x.shape_)) for c, x in zip(columns, inputs)
-            )
+            joined = _rows_at_once(y, inputs, create_graph, strict)
+            if joined is None:
+                elements = f.unbind(f.reshape(y, (-1,)))
+                rows = [pulled((e,), inputs, (ones(e),), create_graph, strict) for e in elements]
+                columns = zip(*rows) if rows else [[_zeros(x)[None][:0]] for x in inputs]
+                joined = [f.stack(c) if rows else c[0] for c in columns]
+            joined = tuple(f.reshape(c, (*y.shape_, *x.shape_)) for c, x in zip(joined, inputs))
             blocks.append(form(_ended(joined, create_graph)))
     return out_form(tuple(blocks))
 

@@ -112,6 +112,13 @@ def _promoted(op, args, rows):
     return rows
 
 
+@_rule("activation_backward")
+def _activation_backward(level, call, p):
+    if p["bias"]:
+        return NotImplemented
+    return call(level.expanded(p["grad"]), level.expanded(p["before"]), p["activation"])
+
+
 @_rule("clamp")
 def _clamp(level, call, p):
     if not _only(level, p, "input"):
@@ -165,6 +172,13 @@ def _along_dim(level, call, p):
     layout.checked_dim(dim, 1)
     result = call(level.either(x).reshape((level.size, 1)), dim=-1, **p)
     return map_tensors(result, lambda y: y.reshape((level.size,)))
+
+
+@_rule("softmax_backward", "log_softmax_backward")
+def _softmax_backward(level, call, p):
+    if not p["g"].shape_:
+        return NotImplemented
+    return call(level.expanded(p["g"]), level.expanded(p["result"]), _shifted(p["dim"]))
 
 
 @_rule("flip")
@@ -316,6 +330,17 @@ def _conv(level, call, p):
     y = call(images, _joined(level.expanded(weight), 2), bias, groups=size * groups, **p)
     y = y.reshape((y.shape_[0], size, weight.shape_[0], *y.shape_[2:])).transpose(0, 1)
     return y.squeeze(1) if single else y
+
+
+@_rule("conv_input_backward")
+def _conv_input_backward(level, call, p):
+    grad, shape = p.pop("grad"), p.pop("input_shape")
+    if not _only(level, p):
+        return NotImplemented
+    if len(grad.shape_) < len(p["weight"].shape_):
+        return call(level.batched(grad), input_shape=(level.size, *shape), **p)
+    found = call(_joined(level.batched(grad), 2), input_shape=(level.size * shape[0], *shape[1:]), **p)
+    return _parted(found, level.size, shape[0])
 
 
 @_rule("group_norm")

@@ -25,7 +25,7 @@ f = derive.functions
 class _Samples:
     """The backend of sample tensors: that of the device where their batches lie, but for what touches their values."""
 
-    shares_memory = False
+    shares_memory, of_samples = False, True
 
     def __init__(self, device, real):
         self.device, self.real = device, real
@@ -51,7 +51,7 @@ _places = {}  # device -> the device of sample tensors of batches there, which h
 
 
 def _place(device):
-    if isinstance(device.backend, _Samples):
+    if device.backend.of_samples:
         return device
     found = _places.get(device)
     if found is None:
@@ -82,14 +82,19 @@ class _Batch:
     def __init__(self, level, tensor):
         self.level, self.tensor = level, tensor
 
+    def blank(self, shape):
+        """A sample tensor of zeros."""
+        return self.level.sample(derive.blank((self.level.size, *shape), self.tensor))
+
 
 class Level:
-    """One run of a function under `vmap`, for `size` samples: a watcher of the calls in it."""
+    """One run of a function under `vmap`, for `size` samples: a watcher of the calls in it.
 
-    in_backward = False
+    `in_backward`: of those in backward too, whose gradients may be sample tensors then.
+    """
 
-    def __init__(self, size):
-        self.size = size
+    def __init__(self, size, in_backward=False):
+        self.size, self.in_backward = size, in_backward
 
     # ---- tensors ----
 
@@ -128,7 +133,7 @@ class Level:
         return _on(x, x.device.backend.real.device) if self._lifted(x) else x
 
     def _lifted(self, x):
-        return isinstance(x.device.backend, _Samples) and type(x.storage.owner) is not _Batch
+        return x.device.backend.of_samples and type(x.storage.owner) is not _Batch
 
     def expanded(self, x):
         """The batch of `x`, which repeats what all samples share."""

@@ -167,6 +167,12 @@ def pieces(x, views, inverse):
     return views
 
 
+def blank(shape, g):
+    """Zeros of `shape` that `g` is written to a part of."""
+    of_samples = getattr(g.storage.owner, "blank", None)
+    return dispatch.empty(shape, g.dtype, None, g.device).zero_() if of_samples is None else of_samples(shape)
+
+
 def _unstrided(shape, strides, view_shape, view_strides, offset, g):
     """The gradient of a tensor of `shape`, `strides` from that of a strided view of it: zeros and the view's own."""
     low, high = layout.extent(shape, strides)
@@ -368,12 +374,13 @@ class ElementwiseNode(Node):
         turned = gradients[0].dtype.kind == "c" and needs_conjugates(values)
         if turned:
             values["g"] = functions.conj(gradients[0])
+        by_ops = core_launch.mode() & GRAD or gradients[0].device.backend.of_samples
         results = []
         for name, shape, dtype, _ in self.wanted:
             rule = self.op.gradients[name]
             if rule.parameters == ("g",) and _is_identity(rule.function):
                 result = values["g"]
-            elif turned or core_launch.mode() & GRAD or values["g"].dtype.kind == "c":
+            elif turned or by_ops or values["g"].dtype.kind == "c":
                 result = _on_tensors(rule.function)(*[values[p] for p in rule.parameters])
             else:
                 result = dispatch.elementwise(_gradient_op(self.op, name), [values[p] for p in rule.parameters], None)

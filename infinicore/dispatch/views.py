@@ -72,6 +72,8 @@ def _write(views, gradients, full, again):
     for part, g in zip(views, gradients):
         if g is None:
             part.fill_(0)
+        elif g.device.backend.of_samples:
+            part.copy_(g)
         else:
             dispatch.copy_into(part, g)
     if launch.mode() & GRAD and any(g is not None and g.tracked for g in gradients):
@@ -85,7 +87,7 @@ def _write(views, gradients, full, again):
 def _placed(function, args, kwargs, shape, g):
     """The gradient of a tensor of `shape` from that of one view of it: zeros elsewhere."""
     again = functools.partial(_again, function, args, kwargs)
-    full = dispatch.empty(shape, g.dtype, None, g.device).fill_(0)
+    full = derive.blank(shape, g)
     return _write([again(full)], [g], full, again)
 
 
@@ -97,7 +99,8 @@ def _joined(function, args, kwargs, shape, strides, layouts, gradients):
             return full
     again = functools.partial(_again, function, args, kwargs)
     one = next(g for g in gradients if g is not None)
-    full = dispatch.empty(shape, one.dtype, None, one.device)
+    of_samples = one.device.backend.of_samples
+    full = derive.blank(shape, one) if of_samples else dispatch.empty(shape, one.dtype, None, one.device)
     return _write(again(full), gradients, full, again)
 
 

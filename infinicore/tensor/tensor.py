@@ -454,7 +454,7 @@ def _rebuild(data, dtype, shape, requires_grad=False, device=None):
 
 def _placed(shape, index, g):
     """The gradient of a tensor of `shape` from that of `tensor[index]`: zeros elsewhere."""
-    full = dispatch.empty(shape, g.dtype, None, g.device).zero_()
+    full = derive.blank(shape, g)
     full[index] = g
     return full
 

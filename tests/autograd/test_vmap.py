@@ -6,6 +6,7 @@ from infinicore.kernels import OPS
 
 import infinicore as ic
 from infinicore import func, nn
+from infinicore.autograd import functional
 from infinicore.dispatch.batching import Level
 from infinicore.dispatch.functions import FUNCTIONS
 from infinicore.dispatch.trees import map_tensors, tensors_in
@@ -190,6 +191,35 @@ def test_second_derivatives(rng):
     outer = func.grad(lambda rows: func.vmap(func.grad(function))(rows).pow(2).sum())(x)
     each = [func.grad(lambda row: func.grad(function)(row).pow(2).sum())(row).numpy() for row in x]
     np.testing.assert_allclose(outer.numpy(), each, rtol=1e-8, atol=1e-8)
+
+
+JACOBIANS = {
+    "layers": lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 5)),
+    "images": lambda: nn.Sequential(
+        nn.Unflatten(0, (2, 2, 2)), nn.Conv2d(2, 3, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Softmax(-1)
+    ),
+    "attention": lambda: lambda x: F.scaled_dot_product_attention(*[x.view(1, 4, 2)] * 3),
+    "one tensor twice": lambda: lambda x: (x + x.view(2, 4).sum(0).repeat(2)) * x[0] + x.flip(0),
+    "pieces": lambda: lambda x: ic.cat([a * b for a, b in zip(x.split(2), x.view(4, 2).unbind(0))]),
+    "indices": lambda: lambda x: ic.stack([x[ic.tensor([0, 0, 3])].cumsum(0), x.sort().values[:3]]) ** 2,
+    "a recurrent net": lambda: lambda x, net=nn.GRU(2, 3): net(x.view(4, 2))[0],
+}
+
+
+@pytest.mark.parametrize("name", JACOBIANS)
+def test_jacobian_by_one_backward(name, rng, monkeypatch):
+    ic.manual_seed(1)
+    net, x = JACOBIANS[name](), ic.from_numpy(rng.standard_normal(8).astype(np.float32))
+    found = func.jacrev(net)(x)
+    at_once = functional._rows_at_once(*_graph(net, x), False, False)
+    assert (at_once is None) == (name == "a recurrent net")  # whose backward writes where it is told to
+    monkeypatch.setattr(functional, "_rows_at_once", lambda *_: None)
+    np.testing.assert_allclose(found.numpy(), func.jacrev(net)(x).numpy(), rtol=1e-4, atol=1e-6)
+
+
+def _graph(net, x):
+    x = x.detach().requires_grad_()
+    return net(x), (x,)
 
 
 # ---- one call, and what is refused -------------------------------------------------------------
