@@ -235,6 +235,23 @@ def _norm(level, call, p):
     return y if bias is None else y + level.aligned(bias, ndim)
 
 
+@_rule("layer_norm_backward")
+def _layer_norm_backward(level, call, p):
+    weight, bias, shape = p["weight"], p["bias"], p["normalized_shape"]
+    if level.touches((weight, bias)):
+        return NotImplemented
+    residual = p.pop("g_residual")
+    p["g"], p["input"] = g, x = level.expanded(p["g"]), level.expanded(p["input"])
+    own = call(**p, g_residual=None if residual is None else level.expanded(residual))[0]
+    rows = tuple(range(1, len(x.shape_) - (1 if isinstance(shape, int) else len(shape))))
+    total = lambda y, like: (y.sum(rows) if rows else y).to(like.dtype)
+    return (
+        own,
+        None if weight is None else total(g * f.layer_norm(x, shape, eps=p["eps"]), weight),
+        None if bias is None else total(g, bias),
+    )
+
+
 # ---- products ----------------------------------------------------------------------------------
 
 
