@@ -9,6 +9,7 @@ from .. import dispatch
 from ..core import launch as core_launch
 from ..core import layout
 from ..core.tensor_cy import TensorBase
+from ..device import CPU
 from ..dispatch import writable
 from ..kernels.blocks import comm as blocks
 from ..kernels.blocks.comm import RECEIVE, SEND
@@ -17,6 +18,7 @@ from .work import done
 
 OPS = {"sum": blocks.SUM, "prod": blocks.PROD, "min": blocks.MIN, "max": blocks.MAX, "avg": blocks.AVG}
 _OF_BOOL = {"sum": blocks.MAX, "max": blocks.MAX, "prod": blocks.MIN, "min": blocks.MIN}
+_KNOWN = 4096  # all-reduces that a group keeps
 _ALIKE = {name: name for name in OPS} | {"mean": "avg", "product": "prod", "add": "sum"}
 
 
@@ -92,6 +94,15 @@ def _go(group, what, described, function, copies, async_op, result):
     return group.background().add(lambda: run(1), result)
 
 
+def _known(group, tensor, op):
+    """What an all-reduce of few elements did before, for one that needs no more looking at; else None."""
+    if type(op) is not str or not isinstance(tensor, TensorBase) or not tensor.contiguous_ or tensor.device is not CPU:
+        return None
+    if tensor.tracked and core_launch.mode() & 1:
+        return None
+    return group.known.get((op, tensor.numel_, tensor.dtype))
+
+
 def all_reduce(tensor, op="sum", group=None, async_op=False):
     """Reduce `tensor` over all ranks, in place. `op`: "sum", "prod", "min", "max" or "avg".
 
@@ -99,6 +110,11 @@ def all_reduce(tensor, op="sum", group=None, async_op=False):
     bool: "sum" and "max" are any, "prod" and "min" are all.
     """
     group = world_group(group)
+    known = None if async_op else _known(group, tensor, op)
+    if known is not None:
+        tensor.storage.version += 1
+        known(tensor)
+        return tensor
     memory, copied = _written(tensor, "tensor")
     how, dtype = _how(op, tensor.dtype)
     if group.size == 1:
@@ -109,6 +125,8 @@ def all_reduce(tensor, op="sum", group=None, async_op=False):
     starts = group.starts(x.numel_, dtype.itemsize)
     if not async_op and not copied and group.checks is None:
         group.links.reduce("all_reduce", x, x, starts, how, 0)
+        if dtype is tensor.dtype and (op, x.numel_, dtype) not in group.known and len(group.known) < _KNOWN:
+            group.known[op, x.numel_, dtype] = group.links.in_place("all_reduce", x.numel_, dtype, starts, how)
         return tensor
 
     def function(channel):

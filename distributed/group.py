@@ -33,6 +33,7 @@ class Group:
         self.links, self.transport, self.checks = None, world.SINGLE, checks
         self.settings = timeout, transport, checks
         self._background, self._courier, self._starts = None, None, {}
+        self.known = {}  # (op, elements, dtype) of small all-reduces -> function of the tensor, or None
         if self.size == 1:
             self.hosts, self.nodes = (world.host(),), 1
             return

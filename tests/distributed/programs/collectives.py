@@ -61,6 +61,10 @@ def reductions(group):
         x = ic.from_numpy(every[R].copy())
         assert dist.all_reduce(x, op, group) is x
         same(x, folded(every, op, dtype), f"all_reduce {op} of {dtype}")
+        again, before = ic.from_numpy(every[R].copy()), x.storage.version  # a call like one before is looked up
+        dist.all_reduce(again, op, group)
+        same(again, folded(every, op, dtype), f"a second all_reduce {op} of {dtype}")
+        assert again.storage.version == before
     for n in (0, 1, 33, 40_000, 300_001):  # one phase, two phases, several rounds
         every = [data(r, n, "float32", 1) for r in range(N)]
         x = ic.from_numpy(every[R].copy())
