@@ -70,7 +70,7 @@ class Reducer:
         start = at = used[dtype]
         for i in members:
             p = self.parameters[i]
-            views[i] = self.memory[dtype][at : at + p.numel()].view(p.shape)
+            views[i] = p._hooks().place = self.memory[dtype][at : at + p.numel()].view(p.shape)
             at += padded(p)
         used[dtype] = at
         bucket = Bucket(self.memory[dtype][start:at], members, views)

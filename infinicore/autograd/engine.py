@@ -64,7 +64,7 @@ class Backward:
         self.captured = {}  # key of an input -> its gradient
         self.needed = None
         self.lent = {}  # (id of a target, output) -> its gradient so far, which the running rule may be adding to
-        self.expected = {}  # id of a leaf with hooks -> how many gradients are to come, and their sum so far
+        self.expected = {}  # id of a leaf with hooks -> [it, how many gradients are to come, their sum, if it is ours]
         self.notes = node.state.notes
         self.seeds = set()  # ids of the storages of the caller's gradients, which may be those of a leaf's `.grad`
 
@@ -87,9 +87,9 @@ class Backward:
                 self.send(to, g, False)
             while self.heap:
                 self.step(heapq.heappop(self.heap)[1])
-            for leaf, _, g in list(self.expected.values()):  # some of what was expected did not come
+            for leaf, _, g, owned in list(self.expected.values()):  # some of what was expected did not come
                 if g is not None:
-                    self.arrive(leaf, g, False)
+                    self.arrive(leaf, g, owned)
             for function in node.state.after:
                 function()
         finally:
@@ -135,7 +135,11 @@ class Backward:
         lent, self.lent = self.lent, {}
         for to in made.edges:
             g = results.pop()
-            if g is None or to is None or (lent and lent.get((id(to[0]), to[1])) is g):  # the last: added by the rule
+            if g is None or to is None:
+                continue
+            if lent and lent.get((id(to[0]), to[1])) is g:  # the rule has added it
+                if to[1] == -1 and id(to[0]) in self.expected:
+                    self.gather(to[0], None, False)
                 continue
             # before `g` is an argument as well
             owned = fresh and not self.create_graph and _exclusive(g, _VARIABLE)
@@ -154,7 +158,7 @@ class Backward:
                     seen.add(target)
                     stack.extend(target.edges)
             elif target.hooks is not None:
-                self.expected.setdefault(id(target), [target, 0, None])[1] += 1
+                self.expected.setdefault(id(target), [target, 0, None, False])[1] += 1
 
     def send(self, to, g, owned):
         """Add a gradient to what an edge leads to; `owned`: nobody else uses its memory."""
@@ -163,7 +167,7 @@ class Backward:
             if self.inputs is not None and (id(target), -1) not in self.inputs:
                 return
             if id(target) in self.expected:
-                self.gather(target, g)
+                self.gather(target, g, owned)
             else:
                 self.arrive(target, g, owned)
             return
@@ -193,14 +197,18 @@ class Backward:
         """For rules that write gradients themselves: (memory, whether to add to it), or None.
 
         The gradient so far, to add to, if nobody else uses its memory; or new float32 memory where a 16-bit input was
-        cast from float32.
+        cast from float32; or the place that a leaf's first gradient has.
         """
         if to is None or self.create_graph:
             return None
         target, output = to
         if output == -1:
             held = target.gradient
-            if held is None or held.tracked or self.inputs is not None or target.hooks is not None:
+            if self.inputs is not None:
+                return None
+            if target.hooks is not None:
+                return self._into_expected(target)
+            if held is None or held.tracked:
                 return None
             if self.notes is not None:
                 self.notes.leaves.setdefault(id(target), (target, held))
@@ -219,14 +227,32 @@ class Backward:
         self.lent[id(target), output] = held
         return held, True
 
-    def gather(self, leaf, g):
-        """A gradient has reached a leaf with hooks, which run when the last one has."""
+    def _into_expected(self, leaf):
+        """`into` of a leaf with hooks."""
+        entry = self.expected.get(id(leaf))
+        if entry is None or self.notes is not None:
+            return None
+        if entry[2] is None:
+            return None if leaf.hooks.place is None or leaf.gradient is not None else (leaf.hooks.place, False)
+        if not entry[3] or not entry[2].contiguous_:
+            return None
+        self.lent[id(leaf), -1] = entry[2]
+        return entry[2], True
+
+    def gather(self, leaf, g, owned):
+        """A gradient has reached a leaf with hooks, which run when the last one has. None: a rule has added it."""
         entry = self.expected[id(leaf)]
         entry[1] -= 1
-        entry[2] = g if entry[2] is None else _F.add(entry[2], g)
+        if entry[2] is None:
+            entry[2:] = g, owned or g is leaf.hooks.place
+        elif g is not None:
+            if entry[3] and not self.create_graph and entry[2].dtype is g.dtype:
+                dispatch.elementwise(_ADD, (entry[2], g), entry[2])
+            else:
+                entry[2:] = _F.add(entry[2], g), not self.create_graph
         if not entry[1]:
             del self.expected[id(leaf)]
-            self.arrive(leaf, entry[2], False)
+            self.arrive(leaf, *entry[2:])
 
     def arrive(self, leaf, g, owned):
         """The gradient of a leaf, or a part of it."""

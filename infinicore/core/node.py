@@ -116,13 +116,16 @@ class Handle:
 
 
 class TensorHooks:
-    """What users hang on a tensor: hooks on its gradient, and after it was accumulated."""
+    """What users hang on a tensor: hooks on its gradient, and after it was accumulated.
 
-    __slots__ = ("accumulated", "gradient")
+    `place` is memory that a new gradient is written to, if its rule can do so; it must be free by then.
+    """
+
+    __slots__ = ("accumulated", "gradient", "place")
     used = False  # whether there ever was one
 
     def __init__(self):
-        self.gradient, self.accumulated = {}, {}
+        self.gradient, self.accumulated, self.place = {}, {}, None
         TensorHooks.used = True
 
 
