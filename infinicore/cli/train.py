@@ -74,11 +74,11 @@ def run(arguments):
     if arguments.json:
         print(json.dumps(figures))
     else:
-        evaluated = "" if figures["eval_loss"] is None else f", validation loss {figures['eval_loss']:.4f}"
+        forms = {"loss": "loss {:.4f}", "eval_loss": "validation loss {:.4f}", "tokens_per_s": "{:,.0f} tokens/s"}
+        known = [form.format(figures[name]) for name, form in forms.items() if figures[name] is not None]
         print(
             f"{figures['model']}: {figures['parameters'] / 1e6:.2f} million parameters after {figures['steps']} steps, "
-            f"loss {figures['loss']:.4f}{evaluated}; {figures['tokens_per_s']:,.0f} tokens/s, "
-            f"peak memory {figures['peak_memory_bytes'] / 2**20:.0f} MiB"
+            + ", ".join([*known, f"peak memory {figures['peak_memory_bytes'] / 2**20:.0f} MiB"])
         )
 
 

@@ -1,6 +1,9 @@
 """Files of tensors: safetensors and GGUF."""
 
-from .gguf import GGUFFile
-from .safetensors import SafetensorsFile, load_file, save_file
+from ..lazy import lazily
 
 __all__ = ["GGUFFile", "SafetensorsFile", "load_file", "save_file"]
+
+__getattr__ = lazily(  # a tokenizer may be in a GGUF file, and needs no tensors
+    __name__, {"gguf": ["GGUFFile"], "safetensors": ["SafetensorsFile", "load_file", "save_file"]}
+)

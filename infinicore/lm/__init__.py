@@ -1,13 +1,6 @@
 """Text generation with language models: tokenizers, sampling, caches, streams of tokens, chat."""
 
-import importlib
-
-from .beams import BeamSearchParams
-from .conversation import Conversation
-from .engine.params import SamplingParams
-from .generate import Completion, Generation, Token, generate
-from .kvcache import PagedCache, StaticCache
-from .tokenizer import StreamDecoder, Tokenizer, tokenizer_of
+from ..lazy import lazily
 
 __all__ = [
     "LLM",
@@ -27,11 +20,19 @@ __all__ = [
     "tokenizer_of",
 ]
 
-# They load models, which stand above what is imported here.
-_ABOVE = {"LLM": "llm", "AsyncEngine": "async_engine", "AsyncLLMEngine": "infinilm"}
-
-
-def __getattr__(name):
-    if name in _ABOVE:
-        return getattr(importlib.import_module(f"{__name__}.{_ABOVE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Names are loaded on first use: the server's process that talks to clients computes nothing, and needs few of them;
+# and `LLM` and the like load models, which stand above what is imported here.
+__getattr__ = lazily(
+    __name__,
+    {
+        "async_engine": ["AsyncEngine"],
+        "beams": ["BeamSearchParams"],
+        "conversation": ["Conversation"],
+        "engine.params": ["SamplingParams"],
+        "generation": ["Completion", "Generation", "Token", "generate"],
+        "infinilm": ["AsyncLLMEngine"],
+        "kvcache": ["PagedCache", "StaticCache"],
+        "llm": ["LLM"],
+        "tokenizer": ["StreamDecoder", "Tokenizer", "tokenizer_of"],
+    },
+)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from ..io.json import read_json
 
+SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")  # of a tokenizer, which templates know by these names
+
 
 def load_template(folder, tokenizer_config):
     """The chat template of a checkpoint folder, or None: chat_template.jinja, else tokenizer_config.json's."""

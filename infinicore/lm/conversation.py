@@ -1,11 +1,10 @@
 """A conversation with a model: messages, the chat template, and a cache that keeps what was said."""
 
 from . import chat
-from .generate import generate, make_engine
+from .generation import generate, make_engine
 from .tokenizer import load_config, tokenizer_of
 
 _BLOCK = 32  # tokens: what earlier turns have in whole blocks is found again
-SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def encode(tokenizer, template, messages, **variables):
@@ -15,7 +14,7 @@ def encode(tokenizer, template, messages, **variables):
     """
     if template is None:
         return tokenizer.encode(chat.concatenate(messages))
-    special = {key: tokenizer.special_text(key) or "" for key in SPECIAL}
+    special = {key: tokenizer.special_text(key) or "" for key in chat.SPECIAL}
     return tokenizer.encode(chat.render(template, messages, special=special, **variables), add_special_tokens=False)
 
 

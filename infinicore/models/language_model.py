@@ -9,7 +9,7 @@ from infinicore import nn
 
 from ..autograd import checkpoint, is_grad_enabled, no_grad
 from ..lm.batch import Batch
-from ..lm.generate import generate
+from ..lm.generation import generate
 from ..lm.step import build
 from . import training
 

@@ -318,17 +318,21 @@ def build_trainer(config, data, model, optimizer, scheduler, progress=True):
 
 
 def figures(trainer, seconds):
-    """What a run came to, from the rows of its log."""
+    """What a run came to, from the rows of its log; None for what they do not say.
+
+    A run that is over when it is resumed adds none, and only the first rank has those from before.
+    """
     rows = trainer.record.rows
     found = {
         "steps": trainer.step,
         "parameters": trainer.side.parameters,
-        "loss": next(row["loss"] for row in reversed(rows) if "loss" in row),
+        "loss": next((row["loss"] for row in reversed(rows) if "loss" in row), None),
         "eval_loss": next((row["eval_loss"] for row in reversed(rows) if "eval_loss" in row), None),
         "seconds": round(seconds, 2),
     }
     for name in ("tokens_per_s", "mfu"):
-        found[name] = statistics.median(row[name] for row in rows if name in row)
+        values = [row[name] for row in rows if name in row]
+        found[name] = statistics.median(values) if values else None
     return {**found, "model": str(Path(trainer.folder) / "model")}
 
 

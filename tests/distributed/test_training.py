@@ -140,6 +140,16 @@ def test_a_damaged_shard(ranks, text, tmp_path):
     assert "rank-00001.safetensors is damaged or missing" in errors and "step-00000004" in errors
 
 
+def test_a_run_that_is_over_is_resumed(ranks, text, tmp_path):
+    """As one whose rank was killed behind its last checkpoint: there is nothing left to do but the model's files."""
+    steps = ["--mesh", "dp=2", "--steps", 4, "--save-every", 2]
+    for _ in range(2):
+        job = start(2, text, tmp_path / "run", *steps)
+        told, _, errors = finish(job)
+        assert job.returncode == 0, errors
+        assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_a_rank_that_is_killed(ranks, processes, text, tmp_path, times):
     """At a random moment: the job ends with a sentence, and goes on to the result of a run that was left alone."""

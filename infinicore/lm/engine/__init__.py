@@ -1,8 +1,6 @@
 """The inference engine: continuous batching over paged caches."""
 
-from .engine import Engine
-from .outputs import CompletionOutput, EngineStats, Logprob, RequestMetrics, RequestOutput
-from .params import SamplingParams
+from ...lazy import lazily
 
 __all__ = [
     "CompletionOutput",
@@ -13,3 +11,12 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
 ]
+
+__getattr__ = lazily(  # parameters and outputs are also used by processes that compute nothing
+    __name__,
+    {
+        "engine": ["Engine"],
+        "outputs": ["CompletionOutput", "EngineStats", "Logprob", "RequestMetrics", "RequestOutput"],
+        "params": ["SamplingParams"],
+    },
+)

@@ -8,7 +8,6 @@ from pathlib import Path
 from ...io.gguf import is_gguf
 from ...io.json import read_json
 from .. import chat
-from ..conversation import SPECIAL
 from ..engine.params import SamplingParams
 from ..structured import Constraint
 from ..tokenizer import load_config, tokenizer_at
@@ -39,7 +38,7 @@ class ServedModel:
         self.template = template or chat.load_template(self.path, load_config(self.path))
         self.tool_parser = tools.choose(tool_parser, self.template)
         self.reasoning_parser = reasoning.choose(reasoning_parser, self.template)
-        self._special = {key: self.tokenizer.special_text(key) or "" for key in SPECIAL}
+        self._special = {key: self.tokenizer.special_text(key) or "" for key in chat.SPECIAL}
         file = self.path / "generation_config.json"
         given = read_json(file, "generation config") if not is_gguf(self.path) and file.is_file() else {}
         self.defaults = {key: given[key] for key in _DEFAULTS if given.get(key) is not None}
@@ -79,7 +78,7 @@ class ServedModel:
         if tools and "tools" not in (self.template or "tools"):
             raise APIError(400, "`tools` cannot be used: the chat template of this model has no place for them")
         variables = dict(variables or {})
-        for name in ("messages", "tools", "add_generation_prompt", *SPECIAL):
+        for name in ("messages", "tools", "add_generation_prompt", *chat.SPECIAL):
             if name in variables:
                 raise APIError(400, f"`chat_template_kwargs` must not set {name!r}", param="chat_template_kwargs")
         options = dict(add_generation_prompt=add_generation_prompt, tools=tools, **variables)
