@@ -145,7 +145,7 @@ def test_a_run_that_is_over_is_resumed(ranks, text, tmp_path):
     steps = ["--mesh", "dp=2", "--steps", 4, "--save-every", 2]
     for _ in range(2):
         job = start(2, text, tmp_path / "run", *steps)
-        told, _, errors = finish(job)
+        _, _, errors = finish(job)
         assert job.returncode == 0, errors
         assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
 

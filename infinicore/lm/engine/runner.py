@@ -8,6 +8,7 @@ import infinicore
 
 from ...autograd import no_grad
 from ...context import NumThreads
+from ...core import memory
 from ...dispatch import mirror
 from ..kvcache import BlockCache
 from ..step import Step, indices
@@ -176,6 +177,7 @@ class Runner:
             longest_query=1,
             longest_total=longest,
         )
+        memory.trim()  # of what prompts have left: the graph takes new memory (58 MB less with 16 users of TinyLlama)
         infinicore.start_graph_recording(self.cache.device)
         try:
             with self.adapters.used(self.adapters.recorded(size) if adapted else None):
