@@ -74,7 +74,7 @@ def remember(table, args, names, result, call, before, saved=None):
             found.append((place, owner, start + offset))
         launches.append((kernel, values, found, n, grain))
     new = [x for x in results if isinstance(x, TensorBase)]
-    if len(new) <= 8 and written.issuperset(core_launch.RESULT - k for k in range(len(new))):
+    if len(new) <= 8 and written.issuperset(core_launch.RESULT - k for k, x in enumerate(new) if x.numel_):
         whole = new[0] if new and not several else tuple(results)
         counter = owners.of(call.counter)[1] if reads else -1
         counted = [i for i, x in enumerate(results) if any(x is other for other in call.counted.values())]
