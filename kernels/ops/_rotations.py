@@ -9,12 +9,18 @@ from .copy import row_major
 SMALL = (
     16  # sides up to which rotations take less time than LAPACK (8: 7 us, through NumPy 25 to 55; 16: 25 and 28 to 47)
 )
-NARROW = 64  # and reflections (64: 75 us)
+REFLECTED = 1 << 19  # bytes of a matrix up to which reflections do: half of a second-level cache
 
 
-def is_small(A, most=SMALL):
-    """Whether matrices [..., M, N] are decomposed by kernels of our own."""
-    return A.dtype.kind == "f" and A.numel_ > 0 and max(A.shape_[-2:]) <= most and A.storage.backend.shares_memory
+def is_small(A):
+    """Whether matrices [..., M, N] are rotated by kernels of our own."""
+    return A.dtype.kind == "f" and A.numel_ > 0 and max(A.shape_[-2:]) <= SMALL and A.storage.backend.shares_memory
+
+
+def is_reflected(A):
+    """Whether Q and R of matrices [..., M, N] are made by kernels of our own."""
+    fits = 0 < product(A.shape_[-2:]) * A.dtype.itemsize <= REFLECTED and A.numel_ > 0
+    return A.dtype.kind == "f" and fits and A.storage.backend.shares_memory
 
 
 def _unfinished(call, A):

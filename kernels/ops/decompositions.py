@@ -9,7 +9,7 @@ import numpy as np
 
 from ..table.registry import COMPLEX, alias, op
 from ._layout import check
-from ._rotations import NARROW, eigenvalues, is_small, pseudo_inverse, reflected, singular_values
+from ._rotations import eigenvalues, is_reflected, is_small, pseudo_inverse, reflected, singular_values
 from ._systems import cholesky, determinants, is_own, solved
 from .copy import copy_into
 
@@ -319,7 +319,7 @@ def linalg_qr(call, A, mode="reduced"):
     check_matrices(call, A, square=False)
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"`mode` of `{call.op.name}` must be 'reduced', 'complete' or 'r', got {mode!r}")
-    if is_small(A, NARROW):
+    if is_reflected(A):
         batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
         size = rows if mode == "complete" else min(rows, columns)
         q = call.out((0,) if mode == "r" else (*batch, rows, size), A.dtype)

@@ -9,6 +9,7 @@ from numba import types
 
 from ...blocks.linalg import NOT_FINITE, PSEUDO, RANKS, SINGULAR_VALUES, SYMMETRIC
 from ...build import jit
+from ...lang.shuffle import transpose_tile
 from ...lang.simd import bitcast, fill, load, ptr, reduce_max, store, vabs, vload_first, vmax, vstore_first
 from .rows import LANES, add_scaled, dot, exchange, identity, root, rotate, scale
 
@@ -93,9 +94,19 @@ def complete(w, k, size, T):
 @jit.inline
 def transpose_into(y, x, rows, columns):
     """y [columns, rows] from x [rows, columns]."""
-    for i in range(rows):
-        for j in range(columns):
-            store(y, j * rows + i, load(x, i * columns + j))
+    i = 0
+    while i + 8 <= rows:
+        j = 0
+        while j + 8 <= columns:
+            transpose_tile(y + (j * rows + i), rows, x + (i * columns + j), columns, 8)
+            j += 8
+        for k in range(j, columns):
+            for n in range(i, i + 8):
+                store(y, k * rows + n, load(x, n * columns + k))
+        i += 8
+    for n in range(i, rows):
+        for k in range(columns):
+            store(y, k * rows + n, load(x, n * columns + k))
 
 
 @jit.inline
