@@ -76,10 +76,11 @@ def elements(problem, threads):
     if p.own:
         bound, count, steps = p.shape[dim], p.own[dim], (p.t_strides[dim], p.strides[dim], p.v_strides[dim])
     inner = [1, 0, 0, 0]
-    if kept and (count == 1 or kept[-1][2] < steps[1]):  # else the dim itself is the inner loop
-        inner = kept.pop()
-    j_step = min(inner[0], sizes.ELEMENTS)
-    k_step = count if p.kernel != "gather" else max(1, sizes.ELEMENTS // j_step)
+    if kept and (count == 1 or sum(a < b for a, b in zip(kept[-1][1:], steps)) > 1):  # of t, index and v, most are
+        inner = kept.pop()  # closer together along it; else the dim itself is the inner loop
+    written = p.kernel != "gather"
+    j_step = min(inner[0], sizes.WRITTEN if written else sizes.ELEMENTS)
+    k_step = count if written else max(1, sizes.ELEMENTS // j_step)
     j_blocks, k_blocks = -(-inner[0] // j_step), -(-count // k_step)
     name, units = f"array.scatter.{p.kernel}", j_blocks * k_blocks * prod(d[0] for d in kept)
     n, grain = policy.split(name, units, j_step * min(k_step, count))
