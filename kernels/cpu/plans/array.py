@@ -43,7 +43,8 @@ def copy(problem, threads):
     shape, y_strides, x_strides, itemsize = problem
     order = sorted(range(len(shape)), key=lambda d: -abs(y_strides[d]))
     dims = merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
-    if dims[-1][0] < sizes.SHORT:  # loops of a few elements cost more than large steps
+    short = sizes.MASKED and 1 < dims[-1][0] < sizes.SHORT and dims[-1][1:] == [1, 1] and itemsize <= 8
+    if dims[-1][0] < sizes.SHORT and not short:  # loops of a few elements cost more than large steps
         dims.append(dims.pop(_loop_of(dims)))
     size, y_stride, x_stride = dims.pop()
     turned = y_stride == 1 and x_stride not in (0, 1) and size >= 8  # rows of one value are filled
@@ -57,6 +58,7 @@ def copy(problem, threads):
         other, other_y_stride, other_x_stride = 1, 0, 0
         step = sizes.UNIT // itemsize
         name = "array.copy.rows" if y_stride == 1 and x_stride == 1 else "array.copy.strided"
+        name = "array.copy.short_rows" if short else name
         units, elements = -(-size // step), min(size, step)
     n, grain = policy.split(name, units * prod(d[0] for d in dims), elements * itemsize)
     record = launch(
