@@ -180,7 +180,7 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     (number of an operand, by how much its version grows). `constants` are tensors to keep. `numbers`: how numbers of the call lie in memory, if the
     block points to them, or on GPUs has them; the key then has their types only. `counter`: where in the workspace (in
     bytes) the launches leave an int64: how many rows the new results at the places `counted` have, or, without results,
-    whether the call is true.
+    whether the call is true: each launch leaves it there, and no launch follows one that left 0.
     """
     cdef Known known, last = None
     cdef Answer answer = Answer()
@@ -311,7 +311,8 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
     cdef TensorBase t
     cdef Known step = answer.first
     cdef int i, owner, made = 0
-    cdef int64_t failed = 0, count = 0
+    cdef int64_t failed = 0, count = 1
+    cdef bint decides = answer.counter >= 0 and answer.made is None and not answer.results
     global infinicore_deeds
     if answer.numbers and not _store_numbers(answer.numbers, numbers, memory):
         return None
@@ -334,7 +335,7 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
         block = <int64_t*>malloc(answer.longest * sizeof(int64_t))
         if block == NULL:
             raise MemoryError("no memory for an argument block")
-    while step is not None and not failed:
+    while step is not None and not failed and count:
         infinicore_deeds += 1
         memcpy(block, step.block, step.count * sizeof(int64_t))
         for i in range(step.address_count):
@@ -353,6 +354,8 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
             block[at.place] = address + at.offset
         if step.n > 0:
             failed = _run(step.kernel, block, step.count, step.n, _parts(step.kernel, step.n, step.grain))
+        if decides:
+            count = (<int64_t*>(scratch.address + answer.counter))[0]
         step = step.after
     if block != small:
         free(block)
@@ -360,9 +363,9 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
         return None
     if answer.counter >= 0:
         infinicore_deeds += 1
-        count = (<int64_t*>(scratch.address + answer.counter))[0]
-        if answer.made is None and not answer.results:
+        if decides:
             return count != 0
+        count = (<int64_t*>(scratch.address + answer.counter))[0]
     if out is not None:
         out.storage.version += 1
         return out
