@@ -6,13 +6,14 @@ from numba import types
 
 from ...blocks.array import ALIKE, RUNS, SELECTED
 from ...build import isa, jit
-from ...lang.simd import load, ptr, reduce_or, stack, store, vload
+from ...lang.rows import fill_row
+from ...lang.simd import fill, load, ptr, ramp, reduce_add, reduce_and, reduce_or, select, stack, store, vload, vstore
 from .copy import copy_row
 from .create import FOUND, FOUND_BYTES, before
 
 LANES = isa.lanes()
 WIDE = 4 * LANES
-I64, U8 = types.int64, types.uint8
+I32, I64, U8 = types.int32, types.int64, types.uint8
 ELEMENTS_BYTES = 16 * FOUND
 
 
@@ -43,9 +44,13 @@ def count_runs(args, lo, hi, T, E):
     counts, lasts = ptr(load(args, RUNS.counts), I64), ptr(load(args, RUNS.lasts), I64)
     for chunk in range(lo, hi):
         first, stop = chunk * step, min(size, (chunk + 1) * step)
-        total = 1 if first == 0 else 0
-        for i in range(max(1, first), stop):
-            total += I64(load(x, i) != load(x, i - 1))
+        total, i, begins = 1 if first == 0 else 0, max(1, first), fill(0, I32, LANES)
+        while i + LANES <= stop:
+            begins = select(vload(x, i, LANES) != vload(x, i - 1, LANES), begins + 1, begins)
+            i += LANES
+        total += reduce_add(begins)
+        for k in range(i, stop):
+            total += I64(load(x, k) != load(x, k - 1))
         last = stop - 1
         while last > 0 and last >= first and load(x, last) == load(x, last - 1):
             last -= 1
@@ -74,11 +79,27 @@ def runs(args, lo, hi, T, E):
                 n = 1
                 if numbered:
                     store(inverse, 0, 0)
-            for i in range(max(1, first), last):
-                store(found, n, i)
-                n += I64(load(x, i) != load(x, i - 1))
-                if numbered:
-                    store(inverse, i, run + n - 1)
+            i = max(1, first)
+            while i < last:
+                end = min(last, i + LANES)
+                if end == i + LANES:  # all of one run, or each of its own, are quick
+                    differ = vload(x, i, LANES) != vload(x, i - 1, LANES)
+                    if not reduce_or(differ):
+                        if numbered:
+                            fill_row(inverse + i, LANES, run + n - 1)
+                        i = end
+                    elif reduce_and(differ):
+                        vstore(found, n, ramp(i, I64, LANES))
+                        if numbered:
+                            vstore(inverse, i, ramp(run + n, I64, LANES))
+                        n += LANES
+                        i = end
+                while i < end:
+                    store(found, n, i)
+                    n += I64(load(x, i) != load(x, i - 1))
+                    if numbered:
+                        store(inverse, i, run + n - 1)
+                    i += 1
             for k in range(n):
                 at = load(found, k)
                 store(y, run, load(bits, at))
