@@ -335,8 +335,9 @@ FLOAT32, FLOAT64, INT64, INT32 = 1, 2, 3, 4
 
 
 def know(
-    table, args, names, results, launches, scratch, saved=None, writes=(), constants=(), numbers=0, counter=-1, counted=()
-):
+    table, args, names, results, launches, scratch,
+    saved=None, writes=(), constants=(), numbers=0, counter=-1, counted=(),
+):  # fmt: skip
     """Nothing: without compiled code, a call that is known costs no less than one that is not."""
 
 

@@ -134,7 +134,7 @@ def masked_scatter(f, input, mask, source):
         raise TypeError(f"`source` of `masked_scatter` must be {input.dtype.name} as `input`, got {source.dtype.name}")
     shape = np.broadcast_shapes(input.shape_, mask.shape_)
     input, mask = input.expand(shape), mask.expand(shape)
-    short = f"`source` of `masked_scatter` must have an element for each place where `mask` is true, got {source.numel_}"
+    short = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {source.numel_}"
     if not source.numel_:
         if f.any(mask):
             raise ValueError(short)

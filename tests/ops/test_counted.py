@@ -88,7 +88,7 @@ def test_a_source_that_is_too_short(rng):
     need = int(mask.sum())
     for _ in range(3):
         for size in (need - 1, 1, 0):
-            with pytest.raises(ValueError, match="`source` of `masked_scatter` must have an element for each place"):
+            with pytest.raises(ValueError, match="`source` of `masked_scatter` must have an element for each true one"):
                 ic.masked_scatter(x, mask, ic.ones(size))
         assert ic.masked_scatter(x, mask, ic.ones(need)).sum() == need
     assert ic.masked_scatter(x, ic.zeros(40, dtype=ic.bool), ic.ones(0)).tolist() == [0] * 40
