@@ -6,15 +6,15 @@ from ..blocks.linalg import HOUSEHOLDER, NOT_FINITE, PSEUDO, RANKS, SINGULAR_VAL
 from ._layout import product
 from .copy import row_major
 
-SMALL = (
-    16  # sides up to which rotations take less time than LAPACK (8: 7 us, through NumPy 25 to 55; 16: 25 and 28 to 47)
-)
+# Sides up to which rotations take less time than LAPACK through NumPy: of symmetric matrices (8: 6 us and 25; 16: 24
+# and 41) and of others (16: 16 us and 67; 32: 68 and 138; 64: 606 and 520).
+SYMMETRIC_SIDES, SIDES = 16, 32
 REFLECTED = 1 << 19  # bytes of a matrix up to which reflections do: half of a second-level cache
 
 
-def is_small(A):
+def is_small(A, most=SIDES):
     """Whether matrices [..., M, N] are rotated by kernels of our own."""
-    return A.dtype.kind == "f" and A.numel_ > 0 and max(A.shape_[-2:]) <= SMALL and A.storage.backend.shares_memory
+    return A.dtype.kind == "f" and A.numel_ > 0 and max(A.shape_[-2:]) <= most and A.storage.backend.shares_memory
 
 
 def is_reflected(A):

@@ -181,7 +181,7 @@ def hard(kind, *shape):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(5, 3), (3, 7), (2, 9, 9)])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 7), (2, 9, 9), (32, 31), (16, 32)])
 @pytest.mark.parametrize(
     "kind", ["of zeros", "of rank 1", "with two columns that are one", "of large numbers", "of small numbers",
              "of columns of all sizes"]
