@@ -75,6 +75,7 @@ cdef class Made:
     cdef tuple shape, strides
     cdef int64_t numel, nbytes
     cdef bint contiguous
+    cdef bint counted  # whether the call returns the first of its rows, as many as its launches counted
 
 
 cdef class Answer:
@@ -86,6 +87,7 @@ cdef class Answer:
     cdef tuple writes  # operands that it changes: (number, steps of its version)
     cdef tuple constants  # tensors whose addresses stand in the blocks
     cdef int64_t scratch
+    cdef int64_t counter  # where in the workspace its launches leave a number that says what is returned; or -1
     cdef int longest  # of its blocks
     cdef int numbers  # how they lie in memory
 
@@ -168,7 +170,7 @@ cdef Made _made(TensorBase result):
 
 
 def know(dict table, tuple args, tuple names, results, list launches, int64_t scratch, saved=None, writes=(),
-         constants=(), int numbers=0):
+         constants=(), int numbers=0, int64_t counter=-1, counted=()):
     """Let calls with these layouts, numbers and texts go straight to their launches.
 
     Of each: (kernel, its argument block, owners, n, grain); owners say whose address stands where: (place, number of an
@@ -176,7 +178,9 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     tuple of such, of numbers of operands, and of views as (number, tensor). `names` are those of keywords, whose values come last in `args`, and "out"
     where the caller gave it. `scratch` bytes of workspace. `saved`: for `recall`, what is kept for backward. `writes`:
     (number of an operand, by how much its version grows). `constants` are tensors to keep. `numbers`: how numbers of the call lie in memory, if the
-    block points to them, or on GPUs has them; the key then has their types only.
+    block points to them, or on GPUs has them; the key then has their types only. `counter`: where in the workspace (in
+    bytes) the launches leave an int64: how many rows the new results at the places `counted` have, or, without results,
+    whether the call is true: each launch leaves it there, and no launch follows one that left 0.
     """
     cdef Known known, last = None
     cdef Answer answer = Answer()
@@ -189,11 +193,17 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     answer.writes, answer.constants, answer.numbers = tuple(writes), tuple(constants), numbers
     if numbers and answer.backend is not None and not answer.backend.numbers_in_block:
         return  # the numbers lie in the memory of the host
+    answer.counter = counter
+    if counter >= 0 and answer.backend is not None:
+        return  # it is read there
     if isinstance(results, TensorBase):
         answer.made = _made(results)
+        answer.made.counted = 0 in counted
     else:
         answer.results = tuple([x if type(x) is int else (x[0], _shown(operands[x[0]], x[1])) if type(x) is tuple
                                 else _made(x) for x in results])
+        for place in counted:
+            (<Made>answer.results[<Py_ssize_t>place]).counted = True
     for kernel, block, owners, n, grain in launches:
         if len(block) > MOST:
             return
@@ -274,7 +284,16 @@ cdef bint _store_numbers(int kind, list numbers, double* memory):
     return True
 
 
-cdef inline TensorBase _result(Answer answer, Made made, Storage storage, int64_t address):
+cdef TensorBase _rows(Answer answer, Made made, Storage storage, int64_t count):
+    """The first `count` rows of a new result."""
+    cdef tuple shape = (count, *made.shape[1:])
+    cdef tuple found = _layout_of(shape)
+    return _make(storage, storage.address, made.dtype, answer.device, shape, found[1], found[0], True)
+
+
+cdef inline TensorBase _result(Answer answer, Made made, Storage storage, int64_t address, int64_t count):
+    if made.counted:
+        return _rows(answer, made, storage, count)
     return _make(storage, address, made.dtype, answer.device, made.shape, made.strides, made.numel, made.contiguous)
 
 
@@ -292,7 +311,8 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
     cdef TensorBase t
     cdef Known step = answer.first
     cdef int i, owner, made = 0
-    cdef int64_t failed = 0
+    cdef int64_t failed = 0, count = 1
+    cdef bint decides = answer.counter >= 0 and answer.made is None and not answer.results
     global infinicore_deeds
     if answer.numbers and not _store_numbers(answer.numbers, numbers, memory):
         return None
@@ -315,7 +335,7 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
         block = <int64_t*>malloc(answer.longest * sizeof(int64_t))
         if block == NULL:
             raise MemoryError("no memory for an argument block")
-    while step is not None and not failed:
+    while step is not None and not failed and count:
         infinicore_deeds += 1
         memcpy(block, step.block, step.count * sizeof(int64_t))
         for i in range(step.address_count):
@@ -334,11 +354,18 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
             block[at.place] = address + at.offset
         if step.n > 0:
             failed = _run(step.kernel, block, step.count, step.n, _parts(step.kernel, step.n, step.grain))
+        if decides:
+            count = (<int64_t*>(scratch.address + answer.counter))[0]
         step = step.after
     if block != small:
         free(block)
     if failed:
         return None
+    if answer.counter >= 0:
+        infinicore_deeds += 1
+        if decides:
+            return count != 0
+        count = (<int64_t*>(scratch.address + answer.counter))[0]
     if out is not None:
         out.storage.version += 1
         return out
@@ -346,12 +373,12 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
         t = <TensorBase>operands[x]
         t.storage.version += <int64_t>steps
     if answer.made is not None:
-        return _result(answer, answer.made, storage, storage.address)
+        return _result(answer, answer.made, storage, storage.address, count)
     found, made = [], 0
     for x in answer.results:
         if type(x) is Made:
             storage = <Storage>storages[made]
-            found.append(_result(answer, <Made>x, storage, storage.address))
+            found.append(_result(answer, <Made>x, storage, storage.address, count))
             made += 1
         elif type(x) is tuple:
             found.append(_show(<TensorBase>operands[<Py_ssize_t>x[0]], <Shown>x[1]))

@@ -334,7 +334,10 @@ RESULT, SCRATCH, NUMBER = -1, -9, -10  # as in `launch_cy.pyx`
 FLOAT32, FLOAT64, INT64, INT32 = 1, 2, 3, 4
 
 
-def know(table, args, names, results, launches, scratch, saved=None, writes=(), constants=(), numbers=0):
+def know(
+    table, args, names, results, launches, scratch,
+    saved=None, writes=(), constants=(), numbers=0, counter=-1, counted=(),
+):  # fmt: skip
     """Nothing: without compiled code, a call that is known costs no less than one that is not."""
 
 

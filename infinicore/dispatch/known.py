@@ -27,20 +27,24 @@ def state_of(operands):
 def remember(table, args, names, result, call, before, saved=None):
     """Enter a call into a table of known ones.
 
-    It must have done nothing but its launches, whose blocks have no address but those of operands, new results and
-    workspace. `before` is the `_state_of` its operands then; `saved` is what a call under gradients keeps besides.
+    It must have done nothing but its launches, and behind them one `Call.read`, and their blocks have no address but
+    those of operands, new results and workspace. `before` is the `_state_of` its operands then; `saved` is what a call
+    under gradients keeps besides.
     """
     operands = core_launch.tensors(args)
     deeds, versions = state_of(operands)
     writes = [(i, now - then) for i, (now, then) in enumerate(zip(versions, before[1])) if now != then]
-    if deeds != before[0] + len(call.launched) or (writes and ("out" in names or saved is not None)):
+    reads = call.counter is not None
+    if deeds != before[0] + len(call.launched) + reads or (writes and ("out" in names or saved is not None)):
+        return
+    if reads and (saved is not None or "out" in names or call.read_after != len(call.launched)):
         return
     owners = _Owners()
     for i, x in enumerate(operands):
         owners.enter(x, i)  # of one tensor that is there twice, which the key says, the first counts
     results = []
     several = isinstance(result, tuple)
-    for x in result if several else (result,):
+    for x in result if several else () if reads and isinstance(result, bool) else (result,):
         if not isinstance(x, TensorBase) or (several and len(result) < 2):
             return
         if x in owners:
@@ -49,7 +53,7 @@ def remember(table, args, names, result, call, before, saved=None):
             return
         else:
             owners.enter(x, core_launch.RESULT - sum(isinstance(other, TensorBase) for other in results))
-            results.append(x)
+            results.append(call.counted.get(id(x), x))
     constants = _Owners()
     for x in call.constants:
         constants.enter(x, 0)
@@ -70,9 +74,13 @@ def remember(table, args, names, result, call, before, saved=None):
             found.append((place, owner, start + offset))
         launches.append((kernel, values, found, n, grain))
     new = [x for x in results if isinstance(x, TensorBase)]
-    if len(new) <= 8 and written.issuperset(core_launch.RESULT - k for k in range(len(new))):
+    if len(new) <= 8 and written.issuperset(core_launch.RESULT - k for k, x in enumerate(new) if x.numel_):
         whole = new[0] if new and not several else tuple(results)
-        core_launch.know(table, args, names, whole, launches, scratch, saved, writes, call.constants)
+        counter = owners.of(call.counter)[1] if reads else -1
+        counted = [i for i, x in enumerate(results) if any(x is other for other in call.counted.values())]
+        core_launch.know(
+            table, args, names, whole, launches, scratch, saved, writes, call.constants, 0, counter, counted
+        )
 
 
 def learn(table, args, names, function):

@@ -12,12 +12,14 @@ class Launcher:
     Tensors stand at the beginning of the block, or are named by `places`.
     """
 
-    __slots__ = ("constants", "device", "launched", "name", "workspaces")
+    __slots__ = ("constants", "counted", "counter", "device", "launched", "name", "read_after", "workspaces")
 
     def __init__(self, name, device):
         self.name, self.device, self.launched = name, device, []
         self.workspaces = []  # memory whose contents only these launches make
         self.constants = []  # tensors of numbers, which calls of the same numbers share
+        self.counter, self.read_after = None, 0  # what `read` has read, and behind how many launches
+        self.counted = {}  # id of a part that `rows` made -> the whole
 
     @property
     def backend(self):
@@ -34,6 +36,21 @@ class Launcher:
         x = core_launch.new_tensor((nbytes,), uint8, self.device)
         self.workspaces.append(x)
         return x
+
+    def read(self, counter):
+        """The number in `counter`, int64 of one element from `empty`, once the launches are done: waits for them.
+
+        A paragraph that reads once, behind all launches, and returns whether it was not 0, or `rows` of new tensors, is
+        a known call as others are.
+        """
+        self.counter, self.read_after = counter, len(self.launched)
+        return counter.item()
+
+    def rows(self, y, count):
+        """The first rows of a new tensor, as many as `read` has found."""
+        part = core_launch.view_tensor(y, (count, *y.shape_[1:]), y.strides_)
+        self.counted[id(part)] = y
+        return part
 
     def launch(self, kernel, types, block, units, unit_size, errors=None):
         """Run the kernel `<folder>.<file>.<function>` with a filled block (`kernels/blocks`).

@@ -59,7 +59,7 @@ def _definite(given, rng):
 _MADE = {
     "index": lambda x, rng: rng.integers(0, x.high, x.shape, dtype=np.int64),
     "permutation": lambda x, rng: rng.permutation(np.prod(x.shape)).reshape(x.shape),
-    "permutations": lambda x, rng: rng.permuted(np.broadcast_to(np.arange(x.shape[-1]), x.shape), axis=-1),  # of rows
+    "permutations": lambda x, rng: rng.permuted(np.tile(np.arange(x.shape[-1]), (*x.shape[:-1], 1)), axis=-1),
     "bool": lambda x, rng: rng.random(x.shape) < 0.5,
     "uniform": lambda x, rng: rng.uniform(x.low, x.high, x.shape).astype(np.float32),
     "sorted": lambda x, rng: np.sort(rng.standard_normal(x.shape, dtype=np.float32)),

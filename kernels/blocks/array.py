@@ -18,9 +18,17 @@ FILLED_PAIRS = Block("y | low high")  # those of an element of 16 bytes
 TRIANGLE = Block("x y | rows columns x_stride diagonal upper")
 ONE_HOT = Block("index y | classes")
 COUNT_NONZERO = Block("x counts | numel step")  # of chunks of `step` elements
-NONZERO = Block("x y | numel step ndim layout*")  # the sizes of the dims, and where the rows of each chunk begin
+NONZERO = Block("x y counts | numel step ndim sizes*")  # `counts` of one chunk are made, of more they are there
 SUM_OF_COUNTS = Block("counts total | size")
 REPEATED = Block("counts y | size total")
+
+# ---- elements whose number their values say: `kernels/cpu/array/chosen.py` ----
+
+# In chunks of `step` elements, of which `counts` says how many are chosen: as for NONZERO.
+SELECTED = Block("x mask y counts | numel step")
+# `lasts`: where the last run of each chunk begins, or -1; the run of each element, and the elements of each run
+RUNS = Block("x y counts lasts inverse? lengths? | numel step")
+ALIKE = Block("x y alike | numel step start")  # int64, which becomes 0 where elements from `start` on differ
 
 DROPOUT = Block("x y | numel seed limit scale:f64")  # of 2^32 words, those below `limit` drop an element
 DROPOUT_GROUP = 64  # elements that take their words from 16 neighbouring blocks of Philox

@@ -19,3 +19,6 @@ HOUSEHOLDER = Block("x turned scales basis q r | rows columns wide height")
 PSEUDO = Block("y s z shares out | rows columns least rtol:f64 atol:f64")  # shares: workspace like s
 RANKS = Block("s out | least rtol:f64 atol:f64")
 NOT_FINITE = 1  # error code
+# y of all pairs of rows of x [rows, size]; a unit is a row beside ROWS others
+DISTANCES = Block("x y | rows size power:f64")
+ROWS = 32

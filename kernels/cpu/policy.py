@@ -28,6 +28,7 @@ DEFAULT = Work(32768)
 WORK = {
     "array.activation_grad": Work(16384),  # 10 us for float32
     "array.cells": Work(16384),  # 10 us for float32
+    "array.chosen": Work(65536),
     "array.copy": Work(262144),  # 10 us
     "array.copy.joined": Work(262144, array_sizes.UNIT),
     "array.create": Work(262144),

@@ -4,25 +4,23 @@ import numpy as np
 
 from ..blocks.linalg import HOUSEHOLDER, NOT_FINITE, PSEUDO, RANKS, SINGULAR_VALUES, SYMMETRIC
 from ._layout import product
-from .copy import copy_into
+from .copy import row_major
 
-SMALL = (
-    16  # sides up to which rotations take less time than LAPACK (8: 7 us, through NumPy 25 to 55; 16: 25 and 28 to 47)
-)
-NARROW = 64  # and reflections (64: 75 us)
+# Sides up to which rotations take less time than LAPACK through NumPy: of symmetric matrices (8: 6 us and 25; 16: 24
+# and 41) and of others (16: 16 us and 67; 32: 68 and 138; 64: 606 and 520).
+SYMMETRIC_SIDES, SIDES = 16, 32
+REFLECTED = 1 << 19  # bytes of a matrix up to which reflections do: half of a second-level cache
 
 
-def is_small(A, most=SMALL):
-    """Whether matrices [..., M, N] are decomposed by kernels of our own."""
+def is_small(A, most=SIDES):
+    """Whether matrices [..., M, N] are rotated by kernels of our own."""
     return A.dtype.kind == "f" and A.numel_ > 0 and max(A.shape_[-2:]) <= most and A.storage.backend.shares_memory
 
 
-def _row_major(call, A):
-    if A.contiguous_:
-        return A
-    x = call.empty(A.shape_, A.dtype)
-    copy_into(call, x, A)
-    return x
+def is_reflected(A):
+    """Whether Q and R of matrices [..., M, N] are made by kernels of our own."""
+    fits = 0 < product(A.shape_[-2:]) * A.dtype.itemsize <= REFLECTED and A.numel_ > 0
+    return A.dtype.kind == "f" and fits and A.storage.backend.shares_memory
 
 
 def _unfinished(call, A):
@@ -42,7 +40,7 @@ def singular_values(call, A, s, y=None, z=None):
     moved, turned = call.empty((*batch, full, longer), A.dtype), call.empty((*batch, least, least), A.dtype)
     wanted = y is not None
     block = SINGULAR_VALUES(
-        a=_row_major(call, A), moved=moved, turned=turned, y=y if wanted else turned, s=s, z=z if wanted else turned,
+        a=row_major(call, A), moved=moved, turned=turned, y=y if wanted else turned, s=s, z=z if wanted else turned,
         rows=rows, columns=columns, full=full, vectors=wanted, eps=_eps(A),
     )  # fmt: skip
     work = 32 * least * least * longer
@@ -55,7 +53,7 @@ def eigenvalues(call, A, upper, s, y=None):
     moved, turned = call.empty(A.shape_, A.dtype), call.empty(A.shape_, A.dtype)
     wanted = y is not None
     block = SYMMETRIC(
-        a=_row_major(call, A), moved=moved, turned=turned, y=y if wanted else turned, s=s, size=size,
+        a=row_major(call, A), moved=moved, turned=turned, y=y if wanted else turned, s=s, size=size,
         upper=bool(upper), vectors=wanted, eps=_eps(A),
     )  # fmt: skip
     call.launch(
@@ -70,7 +68,7 @@ def reflected(call, A, q, r):
     scales = call.empty((*batch, 2 * min(rows, columns)), A.dtype)
     basis = turned if q is None else call.empty((*batch, q.shape_[-1], rows), A.dtype)
     block = HOUSEHOLDER(
-        x=_row_major(call, A), turned=turned, scales=scales, basis=basis, q=turned if q is None else q, r=r, rows=rows,
+        x=row_major(call, A), turned=turned, scales=scales, basis=basis, q=turned if q is None else q, r=r, rows=rows,
         columns=columns, wide=0 if q is None else q.shape_[-1], height=r.shape_[-2],
     )  # fmt: skip
     work = 2 * rows * columns * min(rows, columns)

@@ -244,6 +244,9 @@ def _repeat_samples(rng):
     yield (rng.standard_normal((2, 3)), np.array([1, 2, 3], np.int32)), {"dim": -1}
 
 
+_FEW = 64  # numbers that are added up on the host, where a launch takes longer
+
+
 @op(dtypes=("int32", "int64"), ref=_index_ref, samples=_index_samples, gradient=None)
 def repeat_index(call, repeats, size, output_size=None):
     """int64: each of the numbers from 0 to `size` - 1 as often as `repeats` [size] (or [1], for all) says.
@@ -253,9 +256,14 @@ def repeat_index(call, repeats, size, output_size=None):
     check_index(call, repeats, "repeats")
     if repeats.shape_ not in ((size,), (1,), ()):
         raise ValueError(f"`repeats` of `repeat_interleave` must be one number or {size}, got shape {repeats.shape_}")
-    counts = repeats.expand(size).contiguous()
+    counts = repeats if repeats.shape_ == (size,) and repeats.contiguous_ else repeats.expand(size).contiguous()
     types, errors = {"I": counts.dtype.name}, {1: "`repeats` of `repeat_interleave` must not be negative"}
-    if output_size is None:
+    if output_size is None and size <= _FEW:
+        numbers = counts.tolist()
+        if min(numbers, default=0) < 0:
+            raise ValueError(errors[1])
+        output_size = sum(numbers)
+    elif output_size is None:
         found = call.empty((1,), "int64")
         block = SUM_OF_COUNTS(counts=counts, total=found, size=size)
         call.launch("array.create.sum_of_counts", types, block, 1, size, errors)

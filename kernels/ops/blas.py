@@ -75,30 +75,23 @@ def blas_dot(f, x, y):
     return f.matmul(x, y)
 
 
-def _extreme(call, x, function):
-    _vectors(call, x=x)
+def _extreme(f, x, function):
+    _vectors(f, x=x)
     if not x.numel_:
-        raise ValueError(f"`x` of `{call.op.name}` must have elements, got shape {x.shape_}")
-    at = getattr(call.elementwise("abs", x), function)()
-    return call.elementwise("add", at, 1).to(dtype="int32")
+        raise ValueError(f"`x` of `{f.op.name}` must have elements, got shape {x.shape_}")
+    return f.cast(f.add(function(f.abs(x)), 1), "int32")
 
 
-def _into(call, found):
-    y = call.out((), "int32")
-    y.copy_(found)
-    return y
-
-
-@op(dtypes=FLOATS, ref=lambda x: np.int32(np.abs(x).argmax() + 1), samples=_one, gradient=None)
-def blas_amax(call, x):
+@composite(dtypes=FLOATS, ref=lambda x: np.int32(np.abs(x).argmax() + 1), samples=_one, gradient=None)
+def blas_amax(f, x):
     """Where the (first) largest magnitude of a vector lies, counted from 1: 0-dim int32."""
-    return _into(call, _extreme(call, x, "argmax"))
+    return _extreme(f, x, f.argmax)
 
 
-@op(dtypes=FLOATS, ref=lambda x: np.int32(np.abs(x).argmin() + 1), samples=_one, gradient=None)
-def blas_amin(call, x):
+@composite(dtypes=FLOATS, ref=lambda x: np.int32(np.abs(x).argmin() + 1), samples=_one, gradient=None)
+def blas_amin(f, x):
     """Where the (first) smallest magnitude of a vector lies, counted from 1: 0-dim int32."""
-    return _into(call, _extreme(call, x, "argmin"))
+    return _extreme(f, x, f.argmin)
 
 
 # ---- in place ----------------------------------------------------------------------------------

@@ -24,6 +24,15 @@ def copy_into(call, destination, source):
         call.run(problem, y=destination, x=source)
 
 
+def row_major(call, x):
+    """`x`, or a copy of it as an intermediate result: contiguous."""
+    if x.contiguous_:
+        return x
+    y = call.empty(x.shape_, x.dtype)
+    copy_into(call, y, x)
+    return y
+
+
 def copy_part(call, y, starts, x):
     """Write x to the part of y that begins at the indices `starts`."""
     if x.numel_:

@@ -9,7 +9,15 @@ import numpy as np
 
 from ..table.registry import COMPLEX, alias, op
 from ._layout import check
-from ._rotations import NARROW, eigenvalues, is_small, pseudo_inverse, reflected, singular_values
+from ._rotations import (
+    SYMMETRIC_SIDES,
+    eigenvalues,
+    is_reflected,
+    is_small,
+    pseudo_inverse,
+    reflected,
+    singular_values,
+)
 from ._systems import cholesky, determinants, is_own, solved
 from .copy import copy_into
 
@@ -248,7 +256,7 @@ def linalg_eigh(call, A, UPLO="L"):
     """
     check_matrices(call, A)
     _check_uplo(call, UPLO)
-    if is_small(A):
+    if is_small(A, SYMMETRIC_SIDES):
         s, y = call.out(A.shape_[:-1], A.dtype), call.out(A.shape_, A.dtype, key="vectors")
         eigenvalues(call, A, UPLO == "U", s, y)
         return s, y
@@ -280,7 +288,7 @@ def linalg_eigvalsh(call, A, UPLO="L"):
     """The eigenvalues [..., N] of symmetric matrices [..., N, N] in rising order; `UPLO` names the triangle read."""
     check_matrices(call, A)
     _check_uplo(call, UPLO)
-    if is_small(A):
+    if is_small(A, SYMMETRIC_SIDES):
         s = call.out(A.shape_[:-1], A.dtype)
         eigenvalues(call, A, UPLO == "U", s)
         return s
@@ -319,7 +327,7 @@ def linalg_qr(call, A, mode="reduced"):
     check_matrices(call, A, square=False)
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"`mode` of `{call.op.name}` must be 'reduced', 'complete' or 'r', got {mode!r}")
-    if is_small(A, NARROW):
+    if is_reflected(A):
         batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
         size = rows if mode == "complete" else min(rows, columns)
         q = call.out((0,) if mode == "r" else (*batch, rows, size), A.dtype)

@@ -4,8 +4,11 @@ import math
 
 import numpy as np
 
+from ..blocks.linalg import DISTANCES, ROWS
 from ..table.composite import composite
+from ..table.registry import op
 from ._layout import check
+from .copy import row_major
 from .decompositions import _t
 from .matrix_norms import _NORM
 
@@ -64,14 +67,41 @@ def _pdist_samples(rng):
     yield (rng.standard_normal((1, 4)),), {}
 
 
-@composite(ref=_pdist_ref, samples=_pdist_samples, tolerance=_NORM, amp="float32")
-def pdist(f, input, p=2.0):
+_PAIRS = {0: "different", 1: "sizes", 2: "euclidean", math.inf: "largest"}  # kernels by norm
+
+
+@op(ref=_pdist_ref, samples=_pdist_samples, tolerance=_NORM, amp="float32")
+def pdist(call, input, p=2.0):
     """The distances by the norm `p` of each two rows of `input` [N, M], (0, 1), (0, 2), ...: [N (N - 1) / 2]."""
-    check(f, input, "input")
+    check(call, input, "input")
     if len(input.shape_) != 2 or p < 0:
         raise ValueError(f"`pdist` needs `input` [N, M] and `p` of 0 or more, got shape {input.shape_} and {p}")
-    first, second = (
-        f.index_select(input, 0, f.from_array(np.ascontiguousarray(rows), input.device))
-        for rows in np.triu_indices(input.shape_[0], 1)
-    )
-    return f.norm(first - second, p, -1)
+    rows, size = input.shape_
+    y = call.out((max(0, rows * (rows - 1) // 2),), input.dtype)
+    block = DISTANCES(x=row_major(call, input), y=y, rows=rows, size=size, power=p)
+    units = rows * -(-rows // ROWS) if y.numel_ else 0
+    name = _PAIRS.get(p, "powers")
+    call.launch(f"linalg.distances.{name}", {"T": input.dtype.name}, block, units, ROWS * (size + 16) // 2)
+    return y
+
+
+@pdist.grad("input")
+def _(f, g, input, p, out):
+    """Each pair pulls at both of its rows; where they are equal, at neither."""
+    if p == 0:
+        return f.mul(input, 0.0)
+    rows = input.shape_[0]
+    first, second = (f.from_array(np.ascontiguousarray(i), input.device) for i in np.triu_indices(rows, 1))
+    apart = f.sub(f.index_select(input, 0, first), f.index_select(input, 0, second))
+    g, distance = f.unsqueeze(g, -1), f.unsqueeze(out, -1)
+    if p == math.inf:
+        slope = f.where(f.eq(f.abs(apart), distance), f.sign(apart), 0.0)
+    elif p == 1:
+        slope = f.sign(apart)
+    else:
+        there = f.ne(apart, 0.0)
+        sizes, distance = f.where(there, f.abs(apart), 1.0), f.where(f.ne(distance, 0.0), distance, 1.0)
+        slope = apart / distance if p == 2 else f.where(there, f.sign(apart) * f.pow(sizes / distance, p - 1), 0.0)
+    slope = f.mul(slope, g)
+    back = f.index_select_backward
+    return f.sub(back(slope, 0, first, rows), back(slope, 0, second, rows))

@@ -5,11 +5,11 @@ import numpy as np
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
 from ..problems.array import PutRows
 from ..table.registry import ALL, ANY, INEXACT, op
+from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
 from .gather import gather_rows
 
-_CHUNK = 65536  # elements of a chunk that `nonzero` counts
 _INTEGERS = ("int64", "int32", "int16", "int8")
 _MASKS = ("bool", "uint8")
 
@@ -26,19 +26,17 @@ def _positions(call, input, result=None):
     """The indices of elements that are not zero, [K, dims]; `result(shape)` makes the tensor that holds them."""
     x, ndim = input.contiguous(), len(input.shape_)
     types = {"T": x.dtype.name if x.dtype.is_floating_point else UNSIGNED[x.dtype.itemsize]}
-    chunks = -(-x.numel_ // _CHUNK)
-    counts = call.empty((chunks,), "int64")
-    block = COUNT_NONZERO(x=x, counts=counts, numel=x.numel_, step=_CHUNK)
-    call.launch("array.create.count_nonzero", types, block, chunks, _CHUNK)
-    starts = [0]
-    for count in counts.tolist():
-        starts.append(starts[-1] + count)
-    shape = (starts[-1], ndim)
-    y = call.empty(shape, "int64") if result is None else result(shape)
-    if y.numel_:
-        block = NONZERO(x=x, y=y, numel=x.numel_, step=_CHUNK, ndim=ndim, layout=(*x.shape_, *starts[:-1]))
-        call.launch("array.create.nonzero", types, block, chunks, _CHUNK)
-    return y
+
+    def count(counts, chunks):
+        block = COUNT_NONZERO(x=x, counts=counts, numel=x.numel_, step=CHUNK)
+        call.launch("array.create.count_nonzero", types, block, chunks, CHUNK)
+
+    def write(made, counts, chunks):
+        block = NONZERO(x=x, y=made[0], counts=counts, numel=x.numel_, step=CHUNK, ndim=ndim, sizes=x.shape_ or (1,))
+        call.launch("array.create.nonzero", types, block, chunks, CHUNK)
+
+    make = result or (lambda shape: call.empty(shape, "int64"))
+    return counted(call, x.numel_, count, lambda most: (make((most, ndim)),), write)[0]
 
 
 @op(dtypes=ANY, ref=lambda input: np.argwhere(input), samples=_nonzero_samples, gradient=None)

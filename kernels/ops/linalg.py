@@ -7,6 +7,7 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import COMPLEX, INEXACT
 from ._layout import check, check_dim
+from ._rotations import is_reflected, is_small
 from .decompositions import (
     _TOLERANCE,
     _WIDE,
@@ -230,6 +231,21 @@ def _lstsq_gels_samples(rng):
             yield args, {"driver": "gels"}
 
 
+def _by_reflections(f, A, b, rcond):
+    """The X of least |A X - b| by Q and R, if no singular value of A is `rcond` times the largest, or less; else None.
+
+    What tells is the size of R and of its inverse, whose product is at least the ratio of the extreme ones.
+    """
+    q, r = f.linalg_qr(A)
+    n, columns = A.shape_[-1], b.shape_[-1]
+    sides = f.cat([f.matmul(_t(q), b), eye_of(f, A, n).expand(*A.shape_[:-2], n, n)], -1)
+    x = f.triangular_solution(r, sides, upper=True)
+    bound = f.mul(f.norm(r, 2, (-2, -1)), f.norm(x.narrow(-1, columns, n), 2, (-2, -1)))
+    if not f.all(f.lt(f.mul(bound, rcond), 1.0)):
+        return None
+    return f.rearrange(x.narrow(-1, 0, columns))
+
+
 @composite(
     dtypes=(*_WIDE, *COMPLEX), ref=_lstsq_ref, samples=_lstsq_samples, grad_samples=_lstsq_gels_samples,
     tolerance=_TOLERANCE, fields=("solution", "residuals", "rank", "singular_values"),
@@ -251,7 +267,12 @@ def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
     m, n = A.shape_[-2:]
     if len(b.shape_) < 2 or b.shape_[-2] != m:
         raise ValueError(f"`B` of `{f.op.name}` must have the {m} rows of `A`, got shape {B.shape_}")
-    if rcond is None and A.numel_ and not A.tracked:  # one decomposition serves all
+    known, found = driver in ("gelsd", "gelss"), None
+    if not known and m >= n and not A.tracked and is_reflected(A) and not is_small(A):
+        found = _by_reflections(f, A, b, float(np.finfo(A.dtype.numpy).eps) * m if rcond is None else rcond)
+    if found is not None:
+        x, values, rank = found, A.new_zeros(0), A.new_full(A.shape_[:-2], n, dtype="int64")
+    elif rcond is None and A.numel_ and not A.tracked:  # one decomposition serves all
         u, values, vh = f.linalg_svd(A, False)
         kept = f.gt(values, f.mul(f.amax(values, -1, True), max(m, n) * float(np.finfo(A.dtype.numpy).eps)))
         rank = f.sum(kept, -1)
@@ -261,7 +282,6 @@ def linalg_lstsq(f, A, B, rcond=None, *, driver=None):
         x = f.matmul(f.linalg_pinv(A, rtol=rcond), b)
         values = f.linalg_svdvals(A.detach())
         rank = f.linalg_matrix_rank(A.detach(), rtol=rcond)
-    known = driver in ("gelsd", "gelss")
     full = driver == "gels" or (known and all(r == n for r in np.ravel(rank.tolist())))
     left = f.sum(f.square(f.abs(f.matmul(A, x) - b)), -2) if m > n and full else values.new_zeros(0)
     solution = f.squeeze(x, -1).clone() if vectors else x

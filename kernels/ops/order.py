@@ -6,10 +6,12 @@ import operator
 
 import numpy as np
 
-from ..blocks.array import SEARCH
+from ..blocks.array import RUNS, SEARCH
 from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
-from ._layout import check, check_dim, product
+from ._counted import CHUNK, counted
+from ._layout import UNSIGNED, check, check_dim, product
+from .copy import row_major
 from .special import wider
 
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -347,6 +349,48 @@ def isin(f, elements, test_elements, *, assume_unique=False, invert=False):
 # ---- unique elements ---------------------------------------------------------------------------
 
 
+def _runs_ref(x, inverse=False, lengths=False):
+    return _consecutive_ref(x, inverse, lengths)
+
+
+def _runs_samples(rng):
+    yield (rng.integers(0, 2, 300) / 2.0,), {}
+    for size in (17, 5000):
+        yield (rng.integers(0, 2, size) / 2.0,), {"inverse": True, "lengths": True}
+
+
+@op(dtypes=ALL, ref=_runs_ref, samples=_runs_samples, gradient=None)
+def runs(call, input, inverse: bool = False, lengths: bool = False):
+    """The first elements of the runs of equal elements of a vector.
+
+    With `inverse` also the number of the run of each element, with `lengths` how many elements each has, int64.
+    """
+    check(call, input, "input")
+    if len(input.shape_) != 1:
+        raise ValueError(f"`input` of `runs` must be a vector, got shape {input.shape_}")
+    x, dtype = row_major(call, input), input.dtype
+    bits = UNSIGNED[dtype.itemsize]
+    types, size = {"T": dtype.name if dtype.is_floating_point else bits, "E": bits}, x.numel_
+    group = call.out((size,), "int64", key="inverse") if inverse else None
+
+    def launch(name, chunks, **tensors):
+        block = RUNS(x=x, inverse=group, numel=size, step=CHUNK, **tensors)
+        call.launch(f"array.chosen.{name}", types, block, chunks, CHUNK)
+
+    def count(counts, chunks):
+        launch("count_runs", chunks, y=x, counts=counts, lasts=lasts)
+
+    def make(most):
+        return (call.out((most,), dtype), *([call.out((most,), "int64", key="lengths")] if lengths else ()))
+
+    def write(made, counts, chunks):
+        launch("runs", chunks, y=made[0], counts=counts, lasts=lasts, lengths=made[1] if lengths else None)
+
+    lasts = call.empty((-(-size // CHUNK),), "int64")
+    values, *others = counted(call, size, count, make, write)
+    found = (values, *((group,) if inverse else ()), *others)
+    return found if len(found) > 1 else values
+
 def _runs(f, begins, order, shape, inverse, counts):
     """Places of the first of each run, and what `unique` gives besides; `order` is where sorted elements come from."""
     n = begins.numel_
@@ -385,16 +429,21 @@ def _unique(f, input, dim, inverse, counts, sorts):
     if dim is None:
         x, shape = input.reshape(-1), input.shape_
         x, order = f.sort(x) if sorts else (x, None)
-        rest = lambda y: y
     else:
         dim = check_dim(dim, len(input.shape_))
         x, shape, order = input.movedim(dim, 0), (input.shape_[dim],), None
         if sorts:
             order = _sorted_rows(f, x.reshape(x.shape_[0], product(x.shape_[1:])))
             x = f.index_select(x, 0, order)
-        rest = lambda y: y.movedim(0, dim)
+    if dim is None:
+        found = f.runs(x, inverse, counts)
+        if inverse:
+            values, group, *others = found
+            group = group if order is None else f.scatter(group.new_empty(group.shape_), 0, order, group)
+            return (values, group.reshape(shape), *others)
+        return found
     first, *others = _runs(f, _begins(f, x), order, shape, inverse, counts)
-    values = f.rearrange(rest(f.index_select(x, 0, first)))
+    values = f.rearrange(f.index_select(x, 0, first).movedim(0, dim))
     return (values, *others) if others else values
 
 

@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from ..blocks.array import ALIKE
 from ..lang import scalar_math as m
 from ..table.composite import composite
-from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias, elementwise
-from ._layout import check
+from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias, elementwise, op
+from ._layout import UNSIGNED, check
+from .copy import row_major
 from .elementwise import NUMBERS, abs_, ge, gt, le, lt, mul, ne, neg, sub
 from .special import narrowed_to, wider
 
@@ -343,21 +345,28 @@ def allclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_na
     return bool(f.all(f.isclose(input, other, rtol, atol, equal_nan)))
 
 
-_FIRST = 1024  # elements that `equal` looks at before the others
+_FIRST, _CHUNK = 1024, 16384  # elements that `equal` looks at before the others, and of those at a time
 
 
-@composite(dtypes=ANY, ref=np.array_equal, samples=None, gradient=None)
-def equal(f, input, other):
+@op(dtypes=ANY, ref=np.array_equal, samples=None, gradient=None)
+def equal(call, input, other):
     """Whether two tensors have the same shape and elements: a Python bool."""
-    check(f, input, "input")
-    check(f, other, "other")
+    check(call, input, "input")
+    check(call, other, "other")
     if input.shape_ != other.shape_:
         return False
-    if input.numel_ > 2 * _FIRST and input.contiguous_ and other.contiguous_:  # most of those that differ do so early
-        a, b = input.view(-1), other.view(-1)
-        if not f.all(f.eq(a.narrow(0, 0, _FIRST), b.narrow(0, 0, _FIRST))):
-            return False
-    return bool(f.all(f.eq(input, other)))
+    if input.dtype is not other.dtype or not input.numel_ or not input.storage.backend.shares_memory:
+        return bool(call.elementwise("eq", input, other).all())
+    x, y, alike = row_major(call, input), row_major(call, other), call.empty((1,), "int64")
+    dtype, size = (input.dtype, x.numel_) if input.dtype.kind != "c" else (input.dtype.real, 2 * x.numel_)
+    types = {"T": dtype.name if dtype.is_floating_point else UNSIGNED[dtype.itemsize]}
+    first = min(size, _FIRST)  # most of those that differ do so early
+    for start, stop in ((0, first), (first, size)):
+        step = min(_CHUNK, stop - start)
+        block = ALIKE(x=x, y=y, alike=alike, numel=stop, step=step, start=start)
+        if start < stop:
+            call.launch("array.chosen.alike", types, block, -(-(stop - start) // step), step)
+    return call.read(alike) != 0
 
 
 def _nan_to_num_samples(rng):

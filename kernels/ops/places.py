@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 
+from ..blocks.array import COUNT_NONZERO, SELECTED
 from ..table.composite import composite
 from ..table.registry import ANY, FLOATS, INTEGERS, op
-from ._layout import check, check_dim, check_index
-from .copy import copy_into
+from ._counted import CHUNK, counted
+from ._layout import UNSIGNED, check, check_dim, check_index
+from .copy import copy_into, row_major
 from .scatter import _check, _launch, _part, _places, _start
 
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -86,13 +88,30 @@ def _masked_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.uniform(size=5) < 0.7), {}
 
 
-@composite(dtypes=ANY, ref=lambda x, m: x[np.broadcast_to(m, x.shape)], samples=_masked_samples)
-def masked_select(f, input, mask):
+@op(dtypes=ANY, ref=lambda x, m: x[np.broadcast_to(m, x.shape)], samples=_masked_samples)
+def masked_select(call, input, mask):
     """The elements where `mask` is true, in row-major order: a vector. Mask and tensor broadcast."""
-    check(f, input, "input")
-    _need_mask(f, mask)
+    check(call, input, "input")
+    _need_mask(call, mask)
     shape = np.broadcast_shapes(input.shape_, mask.shape_)
-    return f.index(input.expand(shape).reshape(-1), (mask.expand(shape).reshape(-1),))
+    x, mask = (row_major(call, x.expand(shape)) for x in (input, mask))
+    call.save(input_shape=input.shape_, shape=shape)
+
+    def count(counts, chunks):
+        block = COUNT_NONZERO(x=mask, counts=counts, numel=x.numel_, step=CHUNK)
+        call.launch("array.create.count_nonzero", {"T": "uint8"}, block, chunks, CHUNK)
+
+    def write(made, counts, chunks):
+        block = SELECTED(x=x, mask=mask, y=made[0], counts=counts, numel=x.numel_, step=CHUNK)
+        call.launch("array.chosen.selected", {"E": UNSIGNED[x.dtype.itemsize]}, block, chunks, CHUNK)
+
+    return counted(call, x.numel_, count, lambda most: (call.out((most,), input.dtype),), write)[0]
+
+
+@masked_select.grad("input")
+def _(f, g, mask, input_shape, shape):
+    y = f.masked_scatter(g.new_zeros(shape), mask, g)
+    return y if shape == input_shape else f.sum_to_size(y, input_shape)
 
 
 def _masked_scatter_ref(x, mask, source):
@@ -115,14 +134,17 @@ def masked_scatter(f, input, mask, source):
         raise TypeError(f"`source` of `masked_scatter` must be {input.dtype.name} as `input`, got {source.dtype.name}")
     shape = np.broadcast_shapes(input.shape_, mask.shape_)
     input, mask = input.expand(shape), mask.expand(shape)
-    place = f.sub(f.cumsum(mask.reshape(-1), 0), 1)
-    count = place[-1].item() + 1 if place.numel_ else 0
-    if count > source.numel_:
-        raise ValueError(f"`source` of `masked_scatter` must have {count} elements or more, got {source.numel_}")
-    if not count:
+    short = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {source.numel_}"
+    if not source.numel_:
+        if f.any(mask):
+            raise ValueError(short)
         return f.rearrange(input)
-    picked = f.index_select(source.reshape(-1), 0, f.maximum(place, 0)).reshape(input.shape_)
-    return f.where(mask, picked, input)
+    place = f.maximum(f.sub(f.cumsum(mask.reshape(-1), 0), 1), 0)
+    try:
+        picked = f.index_select(source.reshape(-1), 0, place)
+    except ValueError:
+        raise ValueError(short) from None
+    return f.where(mask, picked.reshape(input.shape_), input)
 
 
 # ---- slices by index -----------------------------------------------------------------------------

@@ -48,14 +48,47 @@ def test_known_composites_compute_the_same_of_other_tensors(name, shapes, more, 
 
 
 @compiled
-def test_calls_that_read_values_are_never_known(rng):
-    OPS["masked_select"].known.clear()
+def test_calls_that_read_values_of_their_operands_are_never_known(rng):
+    OPS["index"].known.clear()
     x = tensors(rng, (4, 6))[0]
     for limit in (0.0, 0.5, -0.5, 1.0):
         mask = x.numpy() > limit
-        got = ic.masked_select(x, ic.from_numpy(mask))
+        got = ic.index(x, (ic.from_numpy(mask),))
         np.testing.assert_array_equal(got.numpy(), x.numpy()[mask])
-    assert not known("masked_select")
+    assert not known("index")
+
+
+COUNTED = {  # results as long as the values say
+    "nonzero": (ic.nonzero, lambda x: np.argwhere(x)),
+    "masked_select": (lambda x: ic.masked_select(x, ic.gt(x, 0.5)), lambda x: x[x > 0.5]),
+    "runs": (lambda x: ic.runs(x.reshape(-1)), lambda x: x.reshape(-1)[np.append(True, np.diff(x.reshape(-1)) != 0)]),
+    "equal": (lambda x: ic.tensor(ic.equal(x, ic.ones(x.shape))), lambda x: np.array((x == 1).all())),
+}
+
+
+@compiled
+@pytest.mark.parametrize("name", COUNTED)
+def test_calls_that_count_their_results_are_known(name, rng):
+    """The number is read again each time; `rows` of what there was room for are contiguous, also none and all."""
+    function, expected = COUNTED[name]
+    OPS[name].known.clear()
+    arrays = [np.round(rng.uniform(0, 2, (5, 7))).astype(np.float32) for _ in range(4)]
+    arrays += [np.zeros((5, 7), np.float32), np.ones((5, 7), np.float32)]
+    kept = [(function(ic.from_numpy(a)), expected(a)) for a in arrays]
+    assert known(name)
+    for got, wanted in kept:
+        assert got.is_contiguous() and tuple(got.shape) == wanted.shape
+        np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+@compiled
+def test_what_is_made_of_a_counted_result_is_not_known(rng):
+    """A composite learns the launches of all that it calls, but how many there are is read on the way."""
+    for _ in range(4):
+        x = ic.from_numpy(np.round(rng.uniform(0, 2, 40)).astype(np.float32))
+        np.testing.assert_array_equal(ic.unique(x).numpy(), np.unique(x.numpy()))
+        np.testing.assert_array_equal(ic.argwhere(x).numpy(), np.argwhere(x.numpy()))
+    assert not known("unique") and not known("argwhere")
 
 
 @compiled

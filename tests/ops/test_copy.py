@@ -75,6 +75,22 @@ def test_cat_and_stack(rng):
     assert ic.stack([ic.tensor(True), ic.tensor(False)]).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("dtype", ("uint8", "bfloat16", "int32", "float64", "complex128"))
+def test_rows_of_few_elements(dtype, rng, threads):
+    """Not a byte beside them is written."""
+    x = ic.from_numpy(rng.integers(0, 100, (7, 30, 9)).astype(np.float64)).to(ic.dtype(dtype))
+    for size in range(1, 9):
+        for first in (0, 9 - size):
+            part = x[:, :, first : first + size]
+            for view in (part, part.permute(1, 0, 2), part[::2, 1:]):
+                y = ic.full((*view.shape[:-1], size + 2), 7, dtype=x.dtype)
+                y[..., 1:-1] = view
+                expected = np.full(tuple(y.shape), 7.0)
+                expected[..., 1:-1] = view.to(ic.complex128).numpy().real
+                np.testing.assert_array_equal(y.to(ic.complex128).numpy().real, expected)
+                np.testing.assert_array_equal(view.contiguous().to(ic.complex128).numpy().real, expected[..., 1:-1])
+
+
 def test_cat_into_its_own_input(rng):
     """An error as in PyTorch; another part of the same memory is not its own."""
     x = values(rng, "float32", 8, 6)

@@ -59,6 +59,74 @@ def test_index_select_along_every_dim(rng):
             np.testing.assert_array_equal(got.numpy(), np.take(view.numpy(), index, dim))
 
 
+KINDS = ("float32", "bfloat16", "int16", "int64", "float64")
+REDUCE = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
+
+
+def layouts(rng, shape, size, dim):
+    """Indices along a dim: of each element, also in Fortran's order and int32; and one for each row."""
+    index = rng.integers(0, size, shape)
+    rows = rng.integers(0, size, [n if d == dim else 1 for d, n in enumerate(shape)])
+    yield from (index, np.asfortranarray(index), index.astype(np.int32), np.broadcast_to(rows, shape))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_elements_by_index_in_every_layout(kind, rng, threads):
+    """Eight at a time with unit steps, whole rows where one index serves for a row, and what is left of both."""
+    for shape, dim, size in (((5, 27), 1, 31), ((9, 33), 0, 4), ((3, 6, 70), 1, 5), ((2, 600), 0, 3), ((40,), 0, 7)):
+        own = tuple(size if d == dim else n for d, n in enumerate(shape))
+        array = ic.from_numpy(rng.integers(-3, 4, own).astype(np.float64)).to(ic.dtype(kind))
+        source = ic.from_numpy(rng.integers(-3, 4, shape).astype(np.float64)).to(ic.dtype(kind))
+        wide = lambda x: x.to(ic.float64).numpy().copy()
+        for index in layouts(rng, shape, size, dim):
+            i = ic.from_numpy(index) if index.strides[dim] or index.ndim == 1 else None
+            i = ic.from_numpy(np.ascontiguousarray(index)) if i is None else i
+            if 0 in index.strides:
+                rows = index[tuple(slice(None) if d == dim else slice(1) for d in range(index.ndim))]
+                i = ic.from_numpy(np.ascontiguousarray(rows)).expand(*shape)
+            np.testing.assert_array_equal(wide(ic.gather(array, dim, i)), np.take_along_axis(wide(array), index, dim))
+            at = list(np.indices(shape))
+            at[dim] = index
+            for reduce, function in REDUCE.items():
+                if reduce == "prod" and kind in ("bfloat16", "int16"):
+                    continue  # 16 bits hold no product of 600 numbers
+                expected = wide(array)
+                function.at(expected, tuple(at), wide(source))
+                got = ic.scatter_reduce(array, dim, i, source, reduce)
+                np.testing.assert_array_equal(wide(got), expected)
+            found = wide(ic.scatter(array, dim, i, source))
+            expected = wide(array)
+            for place in np.ndindex(*shape):  # of equal indices the last one counts
+                expected[tuple(index[place] if d == dim else n for d, n in enumerate(place))] = wide(source)[place]
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_extremes_of_rows_keep_nan_and_the_first_zero():
+    x, index = ic.tensor([[0.0] * 20, [np.nan] * 20]), ic.tensor([0, 1, 0])
+    source = ic.tensor([[-0.0] * 20, [1.0] * 20, [-1.0] * 20])
+    y = ic.index_reduce(x, 0, index, source, "amax").numpy()
+    assert (y[0] == 0).all() and not np.signbit(y[0]).any() and np.isnan(y[1]).all()
+    source[0, 7] = np.nan
+    assert np.isnan(ic.index_reduce(x, 0, index, source, "amin").numpy()[0]).tolist() == [i == 7 for i in range(20)]
+
+
+@pytest.mark.parametrize("bad", [-1, 30, 1 << 40])
+@pytest.mark.parametrize("at", [0, 5, 8, 15, 17])
+def test_one_bad_index_among_many(bad, at):
+    index = ic.zeros(2, 18, dtype=ic.int64)
+    index[1, at] = bad
+    rows = ic.zeros(18, dtype=ic.int64)
+    rows[at] = bad
+    for call in (
+        lambda: ic.gather(ic.zeros(2, 30), 1, index),
+        lambda: ic.scatter(ic.zeros(2, 30), 1, index, ic.ones(2, 18)),
+        lambda: ic.scatter_add(ic.zeros(2, 30), 1, index, ic.ones(2, 18)),
+        lambda: ic.index_reduce(ic.zeros(30, 40), 0, rows, ic.ones(18, 40), "amax"),
+    ):
+        with pytest.raises(ValueError, match="must be from 0 to 29"):
+            call()
+
+
 def test_bad_input():
     weight = ic.zeros(11, 4)
     with pytest.raises(TypeError, match=r"`indices`.*int32 or int64.*float32"):

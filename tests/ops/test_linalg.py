@@ -120,6 +120,53 @@ def test_decompositions_multiply_to_the_matrix():
     np.testing.assert_allclose((u * s.unsqueeze(-2) @ v.transpose(-1, -2)).numpy(), TALL, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("shape", [(64, 65), (65, 64), (200, 31), (2, 33, 70), (1, 90), (90, 1), (500, 300)])
+def test_reflections_of_large_matrices(shape, dtype):
+    """Two at a time, by rows of whole registers and what is left; above half a megabyte, LAPACK's."""
+    array = np.random.default_rng(5).standard_normal(shape).astype(dtype)
+    a, error = ic.from_numpy(array), {"float32": 3e-5, "float64": 1e-13}[dtype] * max(shape)
+    for mode in ("reduced", "complete", "r"):
+        q, r = ic.linalg.qr(a, mode)
+        expected = np.linalg.qr(array, "r" if mode == "r" else mode)
+        np.testing.assert_allclose(r.numpy(), expected if mode == "r" else expected[1], atol=error)
+        assert not np.tril(r.numpy(), -1).any()
+        if mode != "r":
+            np.testing.assert_allclose((q @ r).numpy(), array, atol=error)
+            np.testing.assert_allclose((q.transpose(-1, -2) @ q).numpy() - np.eye(q.shape[-1]), 0, atol=error)
+
+
+def test_least_squares_of_a_rank_that_is_not_full():
+    """Q and R serve as long as their sizes prove the rank; the least of all solutions comes from singular values."""
+    rng = np.random.default_rng(6)
+    for rank, dtype in ((20, "float32"), (7, "float32"), (20, "float64"), (7, "float64")):
+        array = (rng.standard_normal((60, rank)) @ rng.standard_normal((rank, 20))).astype(dtype)
+        b = rng.standard_normal((60, 3)).astype(dtype)
+        found = ic.linalg.lstsq(ic.from_numpy(array), ic.from_numpy(b))
+        expected = np.linalg.lstsq(array.astype(np.float64), b.astype(np.float64), rcond=1e-5)  # of a rank beyond doubt
+        assert found.rank.item() == rank
+        np.testing.assert_allclose(found.solution.numpy(), expected[0], atol=1e-3 if dtype == "float32" else 1e-10)
+    steep = np.vander(np.linspace(0, 1, 40), 18).astype(np.float32)  # full in theory, and not in float32
+    assert ic.linalg.lstsq(ic.from_numpy(steep), ic.ones(40, 1)).rank.item() < 18
+
+
+@pytest.mark.parametrize("p", [0, 0.5, 1, 1.5, 2, 3, math.inf])
+def test_distances_of_all_pairs_beside_torch(p):
+    torch = pytest.importorskip("torch")
+    for shape in ((37, 19), (64, 64), (2, 1), (1, 3), (5, 0)):
+        array = np.random.default_rng(7).standard_normal(shape)
+        array[-1] = array[0]  # at no distance, which pulls nowhere
+        weight = np.random.default_rng(8).standard_normal(shape[0] * (shape[0] - 1) // 2)
+        x, t = ic.from_numpy(array.copy()).requires_grad_(), torch.from_numpy(array.copy()).requires_grad_()
+        y, expected = ic.pdist(x, p), torch.pdist(t, p)
+        np.testing.assert_allclose(y.detach().numpy(), expected.detach().numpy(), rtol=1e-10, atol=1e-12)
+        (y * ic.from_numpy(weight)).sum().backward()
+        (expected * torch.from_numpy(weight)).sum().backward()
+        np.testing.assert_allclose(x.grad.numpy(), t.grad.numpy(), rtol=1e-7, atol=1e-9)
+    found = ic.pdist(ic.tensor([[math.nan, 0.0], [1.0, 0.0], [1.0, math.inf]]), p).tolist()
+    assert math.isnan(found[0]) and math.isnan(found[1]) and found[2] == (1 if p == 0 else math.inf)
+
+
 def hard(kind, *shape):
     """Matrices on which squares overflow, vanish or are the same: what decompositions by rotations could stumble on."""
     x = np.random.default_rng(8).standard_normal(shape)
@@ -134,7 +181,7 @@ def hard(kind, *shape):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(5, 3), (3, 7), (2, 9, 9)])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 7), (2, 9, 9), (32, 31), (16, 32)])
 @pytest.mark.parametrize(
     "kind", ["of zeros", "of rank 1", "with two columns that are one", "of large numbers", "of small numbers",
              "of columns of all sizes"]

@@ -139,6 +139,20 @@ def part_of_rows(shape, y, x, unit, run, y_step, x_step, E):
 
 
 @jit.inline
+def part_of_short_rows(shape, y, x, unit, run, y_step, x_step, E):
+    """Rows of up to 7 elements: one access for each side, masked, and no wider than it must be, since lanes that are
+    masked off fetch a cache line too.
+    """
+    size = shape[0]
+    if size <= 4:
+        for k in range(run):
+            vstore_first(y + k * y_step, 0, vload_first(x + k * x_step, 0, 4, size), size)
+    else:
+        for k in range(run):
+            vstore_first(y + k * y_step, 0, vload_first(x + k * x_step, 0, 8, size), size)
+
+
+@jit.inline
 def part_of_strided_rows(shape, y, x, unit, run, y_step, x_step, E):
     length, y_stride, x_stride, step, _, _ = shape
     start = unit * step
@@ -189,6 +203,12 @@ def strip_16(shape, y, x, unit, run, y_step, x_step, E):
 def rows(args, lo, hi, E):
     """Rows that are contiguous on both sides."""
     return walk(args, lo, hi, part_of_rows, E)
+
+
+@jit.inline
+def short_rows(args, lo, hi, E):
+    """Rows of a few elements that are contiguous on both sides."""
+    return walk(args, lo, hi, part_of_short_rows, E)
 
 
 @jit.inline

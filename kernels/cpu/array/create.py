@@ -79,6 +79,15 @@ def count_nonzero(args, lo, hi, T):
 
 
 @jit.inline
+def before(counts, chunk):
+    """How many elements the chunks before this one have."""
+    total = 0
+    for k in range(chunk):
+        total += load(counts, k)
+    return total
+
+
+@jit.inline
 def nonzero(args, lo, hi, T):
     """Indices of the elements of chunks [lo, hi) that are not zero.
 
@@ -87,11 +96,12 @@ def nonzero(args, lo, hi, T):
     """
     x, y = ptr(load(args, NONZERO.x), T), ptr(load(args, NONZERO.y), I64)
     size, step, ndim = load(args, NONZERO.numel), load(args, NONZERO.step), load(args, NONZERO.ndim)
-    sizes = args + NONZERO.layout
-    starts, length = sizes + ndim, load(sizes, ndim - 1)
+    sizes, counts = args + NONZERO.sizes, ptr(load(args, NONZERO.counts), I64)
+    length = load(sizes, max(0, ndim - 1))
     found, digits = ptr(stack(FOUND_BYTES), I64), ptr(stack(DIGITS_BYTES), I64)
     for chunk in range(lo, hi):
-        target = y + load(starts, chunk) * ndim
+        start = before(counts, chunk)
+        target, total = y + start * ndim, 0
         at, stop = chunk * step, min(size, (chunk + 1) * step)
         while at < stop:
             row = at // length
@@ -109,12 +119,15 @@ def nonzero(args, lo, hi, T):
                 for i in range(column, last):
                     store(found, n, i)
                     n += I64(load(source, i) != 0)
-                for i in range(n):
+                for i in range(n if ndim > 0 else 0):  # of a number there is only the count
                     for d in range(ndim - 1):
                         store(target, d, load(digits, d))
                     store(target, ndim - 1, load(found, i))
                     target = target + ndim
+                total += n
                 column = last
+        if size <= step:
+            store(counts, 0, total)
     return 0
 
 

@@ -9,7 +9,21 @@ from numba import types
 from ...blocks.array import ADD_ROWS, CHAIN, ELEMENTS, INDEX, OFFSETS, PUT_ROWS
 from ...build import isa, jit
 from ...lang.by_type import by_type
-from ...lang.simd import bitcast, fill, is_float, load, ptr, store, vload, vload_first, vstore, vstore_first
+from ...lang.rows import fill_row
+from ...lang.simd import (
+    bitcast,
+    fill,
+    is_float,
+    load,
+    ptr,
+    reduce_or,
+    select,
+    store,
+    vload,
+    vload_first,
+    vstore,
+    vstore_first,
+)
 from .copy import copy_row
 from .sizes import COLUMNS
 
@@ -63,7 +77,64 @@ def smaller(t, t_at, v, v_at):
 
 
 @jit.inline
-def elements(args, lo, hi, move, T, V, I):
+def read_row(t, v, size):
+    copy_row(v, t, size)
+
+
+@jit.inline
+def write_row(t, v, size):
+    copy_row(t, v, size)
+
+
+def row_of(move, join):
+    """What `move` does to one element for `size` neighbours of t and v, where `join` is that of two vectors."""
+
+    @by_type
+    def move_row(t, v, size):
+        if isinstance(t.dtype, types.Complex):
+
+            def one_by_one(t, v, size):
+                for j in range(size):
+                    move(t, j, v, j)
+
+            return one_by_one
+
+        def vectors(t, v, size):
+            for j in range(0, size, LANES):
+                left = size - j
+                vstore_first(t, j, join(vload_first(t, j, LANES, left), vload_first(v, j, LANES, left)), left)
+
+        return vectors
+
+    return move_row
+
+
+@jit.inline
+def sum_of(a, b):
+    return a + b
+
+
+@jit.inline
+def product_of(a, b):
+    return a * b
+
+
+@jit.inline
+def larger_of(a, b):
+    return select((b > a) | (b != b), b, a)
+
+
+@jit.inline
+def smaller_of(a, b):
+    return select((b < a) | (b != b), b, a)
+
+
+add_row, multiply_row = row_of(add, sum_of), row_of(multiply, product_of)
+larger_row, smaller_row = row_of(larger, larger_of), row_of(smaller, smaller_of)
+
+
+@jit.inline
+def elements(args, lo, hi, move, move_row, T, V, I):
     """t[.., index[.., k, j], ..] and v[.., k, j] for units [lo, hi): blocks of j and of k for each kept index."""
     t, index, v = ptr(load(args, ELEMENTS.t), T), ptr(load(args, ELEMENTS.index), I), ptr(load(args, ELEMENTS.v), V)
     bound, count, t_k = load(args, ELEMENTS.bound), load(args, ELEMENTS.count), load(args, ELEMENTS.t_k)
@@ -90,6 +161,14 @@ def elements(args, lo, hi, move, T, V, I):
         k_last = min(count, k_first + k_step)
         if length == 1:
             k = k_first
+            if t_k == 1 and i_k == 1 and v_k == 1:  # one check for eight
+                while k + 8 <= k_last:
+                    found = vload(index, i_at + k, 8)
+                    if reduce_or((found < 0) | (found >= bound)):
+                        return OUT_OF_RANGE
+                    for n in range(8):
+                        move(t, t_at + I64(load(index, i_at + k + n)), v, v_at + k + n)
+                    k += 8
             while k + 4 <= k_last:  # one check for four, whose loads do not wait for each other
                 i, j = i_at + k * i_k, v_at + k * v_k
                 a, b = I64(load(index, i)), I64(load(index, i + i_k))
@@ -108,6 +187,14 @@ def elements(args, lo, hi, move, T, V, I):
                 move(t, t_at + at * t_k, v, v_at + k * v_k)
                 k += 1
             continue
+        if i_j == 0 and t_j == 1 and v_j == 1:  # whole rows have one index
+            for k in range(k_first, k_last):
+                at = I64(load(index, i_at + k * i_k))
+                if at < 0 or at >= bound:
+                    return OUT_OF_RANGE
+                row = v + (v_at + k * v_k + j_first)
+                move_row(t + (t_at + at * t_k + j_first), row, min(length - j_first, j_step))
+            continue
         for k in range(k_first, k_last):
             for j in range(j_first, min(length, j_first + j_step)):
                 at = I64(load(index, i_at + k * i_k + j * i_j))
@@ -119,32 +206,32 @@ def elements(args, lo, hi, move, T, V, I):
 
 @jit.inline
 def gather(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, read, T, V, I)
+    return elements(args, lo, hi, read, read_row, T, V, I)
 
 
 @jit.inline
 def scatter(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, write, T, V, I)
+    return elements(args, lo, hi, write, write_row, T, V, I)
 
 
 @jit.inline
 def scatter_add(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, add, T, V, I)
+    return elements(args, lo, hi, add, add_row, T, V, I)
 
 
 @jit.inline
 def scatter_multiply(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, multiply, T, V, I)
+    return elements(args, lo, hi, multiply, multiply_row, T, V, I)
 
 
 @jit.inline
 def scatter_larger(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, larger, T, V, I)
+    return elements(args, lo, hi, larger, larger_row, T, V, I)
 
 
 @jit.inline
 def scatter_smaller(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, smaller, T, V, I)
+    return elements(args, lo, hi, smaller, smaller_row, T, V, I)
 
 
 # ---- rows that are added up --------------------------------------------------------------------
@@ -275,6 +362,8 @@ def put_rows(args, lo, hi, T, V, ADD):
             elif ADD:
                 for c in range(size):
                     store(target, c, load(target, c) + load(source, c * v_step))
+            elif v_step == 0:
+                fill_row(target, size, load(source, 0))
             else:
                 for c in range(size):
                     store(target, c, load(source, c * v_step))

@@ -1,7 +1,7 @@
 """What decompositions do with rows of a matrix that lie in the first-level cache."""
 
 from ...build import isa, jit
-from ...lang.simd import fill, lane, muladd, reduce_add, store, vload_first, vsqrt, vstore_first
+from ...lang.simd import fill, lane, muladd, reduce_add, store, vload, vload_first, vsqrt, vstore, vstore_first
 
 LANES = isa.lanes()
 
@@ -13,10 +13,15 @@ def root(value, T):
 
 @jit.inline
 def dot(x, y, size, T):
-    total = fill(0, T, LANES)
-    for i in range(0, size, LANES):
+    total, more, i = fill(0, T, LANES), fill(0, T, LANES), 0
+    while i + 2 * LANES <= size:  # two sums: one waits for its own result
+        total = muladd(vload(x, i, LANES), vload(y, i, LANES), total)
+        more = muladd(vload(x, i + LANES, LANES), vload(y, i + LANES, LANES), more)
+        i += 2 * LANES
+    while i < size:
         total = muladd(vload_first(x, i, LANES, size - i), vload_first(y, i, LANES, size - i), total)
-    return reduce_add(total)
+        i += LANES
+    return reduce_add(total + more)
 
 
 @jit.inline
@@ -37,8 +42,13 @@ def scale(x, factor, size, T):
 @jit.inline
 def rotate(x, y, c, s, size, T):
     """Rows x and y become c x - s y and s x + c y."""
-    cs, sn = fill(c, T, LANES), fill(s, T, LANES)
-    for i in range(0, size, LANES):
+    cs, sn, i = fill(c, T, LANES), fill(s, T, LANES), 0
+    while i + LANES <= size:
+        a, b = vload(x, i, LANES), vload(y, i, LANES)
+        vstore(x, i, cs * a - sn * b)
+        vstore(y, i, sn * a + cs * b)
+        i += LANES
+    if i < size:
         a, b = vload_first(x, i, LANES, size - i), vload_first(y, i, LANES, size - i)
         vstore_first(x, i, cs * a - sn * b, size - i)
         vstore_first(y, i, sn * a + cs * b, size - i)

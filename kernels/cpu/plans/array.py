@@ -43,7 +43,8 @@ def copy(problem, threads):
     shape, y_strides, x_strides, itemsize = problem
     order = sorted(range(len(shape)), key=lambda d: -abs(y_strides[d]))
     dims = merged(*([values[d] for d in order] for values in (shape, y_strides, x_strides))) or [[1, 1, 1]]
-    if dims[-1][0] < sizes.SHORT:  # loops of a few elements cost more than large steps
+    short = sizes.MASKED and 1 < dims[-1][0] < sizes.SHORT and dims[-1][1:] == [1, 1] and itemsize <= 8
+    if dims[-1][0] < sizes.SHORT and not short:  # loops of a few elements cost more than large steps
         dims.append(dims.pop(_loop_of(dims)))
     size, y_stride, x_stride = dims.pop()
     turned = y_stride == 1 and x_stride not in (0, 1) and size >= 8  # rows of one value are filled
@@ -57,6 +58,7 @@ def copy(problem, threads):
         other, other_y_stride, other_x_stride = 1, 0, 0
         step = sizes.UNIT // itemsize
         name = "array.copy.rows" if y_stride == 1 and x_stride == 1 else "array.copy.strided"
+        name = "array.copy.short_rows" if short else name
         units, elements = -(-size // step), min(size, step)
     n, grain = policy.split(name, units * prod(d[0] for d in dims), elements * itemsize)
     record = launch(
@@ -76,10 +78,11 @@ def elements(problem, threads):
     if p.own:
         bound, count, steps = p.shape[dim], p.own[dim], (p.t_strides[dim], p.strides[dim], p.v_strides[dim])
     inner = [1, 0, 0, 0]
-    if kept and (count == 1 or kept[-1][2] < steps[1]):  # else the dim itself is the inner loop
-        inner = kept.pop()
-    j_step = min(inner[0], sizes.ELEMENTS)
-    k_step = count if p.kernel != "gather" else max(1, sizes.ELEMENTS // j_step)
+    if kept and (count == 1 or sum(a < b for a, b in zip(kept[-1][1:], steps)) > 1):  # of t, index and v, most are
+        inner = kept.pop()  # closer together along it; else the dim itself is the inner loop
+    written = p.kernel != "gather"
+    j_step = min(inner[0], sizes.WRITTEN if written else sizes.ELEMENTS)
+    k_step = count if written else max(1, sizes.ELEMENTS // j_step)
     j_blocks, k_blocks = -(-inner[0] // j_step), -(-count // k_step)
     name, units = f"array.scatter.{p.kernel}", j_blocks * k_blocks * prod(d[0] for d in kept)
     n, grain = policy.split(name, units, j_step * min(k_step, count))
