@@ -70,12 +70,12 @@ def _(g, input):
 @elementwise(ref=lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x / alpha)), domain=(0.2, 4))
 def celu(input, alpha=1.0):
     """x where x > 0, else alpha * (exp(x / alpha) - 1) (Barron, arXiv 1704.07483)."""
-    return m.where(input > 0.0, input, alpha * m.expm1(input / alpha))
+    return m.where(input > 0.0, input, alpha * m.expm1(input * (1.0 / alpha)))  # PyTorch's too; a division less
 
 
 @celu.grad("input")
 def _(g, input, alpha):
-    return m.where(input > 0.0, g, g * m.exp(m.minimum(input, 0.0) / alpha))
+    return m.where(input > 0.0, g, g * m.exp(m.minimum(input, 0.0) * (1.0 / alpha)))
 
 
 @elementwise(
