@@ -136,9 +136,13 @@ def norm(input, ord=2.0, dim=None, *, keepdim=False, dtype=None, mask=None):
 
 
 def logsumexp(input, dim=None, *, keepdim=False, dtype=None, mask=None):
-    """log(sum(exp(x))) over `dim` of the elements that the mask shows; -inf of none."""
-    x, _ = _filled(input, mask, -math.inf, dtype)
-    return f["logsumexp"](x, _dims(x, dim), keepdim)
+    """log(sum(exp(x))) over `dim` of the elements that the mask shows, in the dtype of `input`, as PyTorch's.
+
+    Of no elements it is -inf.
+    """
+    x = input if dtype is None else input.to(dtype=dtype)
+    shown, _ = _filled(x, mask, _lowest(x, 1))
+    return f["logsumexp"](shown, _dims(x, dim), keepdim).to(dtype=x.dtype)
 
 
 def logaddexp(input, other, *, dtype=None, input_mask=None, other_mask=None):

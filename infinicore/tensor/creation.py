@@ -182,20 +182,39 @@ def linspace(start, end, steps, *, dtype=None, device=None):
     steps = _count(steps, "steps")
     if wanted.kind not in "iu":
         return from_numpy(np.linspace(start, end, steps), dtype=wanted, device=usable(device))
+    # products of the steps are rounded with the sum, as fused ones are
+    values = _whole_steps(start, end, steps, wanted, "linspace", np.longdouble).astype(np.int64)
+    return from_numpy(values, dtype=wanted, device=usable(device))
+
+
+def _whole_steps(start, end, steps, wanted, name, exact=np.float64):
+    """What lies between two integers: the first half is counted from `start`, the second back from `end`."""
     start, end, i, limits = int(start), int(end), np.arange(steps), np.iinfo(wanted.numpy)
     if min(start, end) < limits.min or max(start, end) > limits.max:
-        raise ValueError(f"`start` {start} and `end` {end} of `linspace` must fit into {wanted}: take a wider one")
-    step = np.longdouble((end - start) / max(1, steps - 1))  # products are rounded with the sum, as fused ones are
-    values = np.where(i < max(1, steps // 2), start + step * i, end - step * (steps - 1 - i))
-    return from_numpy(values.astype(np.float64).astype(np.int64), dtype=wanted, device=usable(device))
+        raise ValueError(f"`start` {start} and `end` {end} of `{name}` must fit into {wanted}: take a wider one")
+    step = exact((end - start) / max(1, steps - 1))
+    return np.where(i < max(1, steps // 2), start + step * i, end - step * (steps - 1 - i)).astype(np.float64)
 
 
 @makes_leaf
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None):
-    """`base` to the power of `steps` equally spaced values from `start` to `end`, both included."""
-    powers = np.linspace(_number(start, "start"), _number(end, "end"), _count(steps, "steps"))
-    values = np.power(float(base), powers)
-    return from_numpy(values, dtype=get_default_dtype() if dtype is None else to_dtype(dtype), device=usable(device))
+    """`base` to the power of `steps` equally spaced values from `start` to `end`, both included.
+
+    With an integer `dtype`, which must hold them, `start` (but of one step), `end` and the powers lose their
+    fractions, as in PyTorch.
+    """
+    start, end, steps = _number(start, "start"), _number(end, "end"), _count(steps, "steps")
+    wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if wanted.kind not in "iu":
+        return from_numpy(np.power(float(base), np.linspace(start, end, steps)), dtype=wanted, device=usable(device))
+    powers = _whole_steps(start, end, steps, wanted, "logspace") if steps != 1 else np.array([float(start)])
+    with np.errstate(all="ignore"):  # what is no number is refused below
+        values = np.trunc(np.power(float(base), powers))
+    if not ((values >= np.iinfo(wanted.numpy).min) & (values < float(np.iinfo(wanted.numpy).max + 1))).all():
+        raise ValueError(
+            f"the powers {start} to {end} of `base` {base} in `logspace` must fit into {wanted}: take a float `dtype`"
+        )
+    return from_numpy(values.astype(np.int64), dtype=wanted, device=usable(device))
 
 
 def _count(value, name):
