@@ -31,7 +31,7 @@ def _filled(input, mask, value, dtype=None):
 
 def _lowest(input, sign):
     """What every element of a dtype is at least (`sign` 1), or at most."""
-    if input.dtype.is_floating_point:
+    if input.dtype.differentiable:
         return -math.inf if sign > 0 else math.inf
     limits = iinfo(input.dtype)
     return limits.min if sign > 0 else limits.max
@@ -84,12 +84,14 @@ def argmin(input, dim=None, *, keepdim=False, dtype=None, mask=None):
 
 def cumsum(input, dim, *, dtype=None, mask=None):
     """The sums up to each place along `dim` of the elements that the mask shows."""
-    return f["cumsum"](_filled(input, mask, 0, dtype)[0], dim)
+    x, _ = _filled(input, mask, 0, dtype)
+    return f["cumsum"](x, dim, dtype=x.dtype)
 
 
 def cumprod(input, dim, *, dtype=None, mask=None):
     """The products up to each place along `dim` of the elements that the mask shows."""
-    return f["cumprod"](_filled(input, mask, 1, dtype)[0], dim)
+    x, _ = _filled(input, mask, 1, dtype)
+    return f["cumprod"](x, dim, dtype=x.dtype)
 
 
 def _count(x, mask, dims, keepdim):

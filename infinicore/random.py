@@ -26,6 +26,7 @@ from .tensor.gradients import makes_leaf
 __all__ = [
     "Generator",
     "bernoulli",
+    "binomial",
     "default_generator",
     "dropout",
     "fork_rng",
@@ -142,6 +143,20 @@ def poisson(input, *, generator=None):
         raise ValueError("`input` of `poisson` must hold rates of 0 or more")
     values = (generator or default_generator()).poissons(rates)
     return from_numpy(values, dtype=input.dtype, device=input.device)
+
+
+def binomial(count, prob, *, generator=None):
+    """Numbers of successes in `count` trials of probability `prob`, two tensors of one float dtype that broadcast."""
+    for name, x in (("count", count), ("prob", prob)):
+        if not x.dtype.is_floating_point or x.dtype is not count.dtype:
+            raise TypeError(f"`{name}` of `binomial` must hold floats of one dtype with `count`, got {x.dtype}: cast it")
+    trials, chances = (x.detach().to(dtype="float64").cpu().numpy() for x in (count, prob))
+    if not ((trials >= 0).all() and (trials < 2**63).all()):
+        raise ValueError("`count` of `binomial` must hold numbers of trials, from 0 to 2**63")
+    if not ((chances >= 0) & (chances <= 1)).all():
+        raise ValueError("`prob` of `binomial` must hold probabilities, from 0 to 1")
+    values = (generator or default_generator()).binomials(trials.astype(np.int64), chances)
+    return from_numpy(values, dtype=count.dtype, device=count.device)
 
 
 def dropout(input, p, train):

@@ -333,6 +333,23 @@ def asarray(obj, *, dtype=None, device=None, copy=None):
     return found
 
 
+@makes_leaf
+def frombuffer(buffer, *, dtype, count=-1, offset=0):
+    """A vector of the memory of an object with Python's buffer protocol, or of a copy where that is read-only.
+
+    `count` elements (-1: all) from byte `offset` on. ValueError where these do not lie in the buffer, or are none.
+    """
+    wanted = to_dtype(dtype)
+    size = memoryview(buffer).nbytes
+    taken = count * wanted.itemsize if count >= 0 else size - offset
+    if offset < 0 or not 0 < taken <= size - offset or taken % wanted.itemsize:
+        raise ValueError(
+            f"`count` {count} of {wanted.itemsize} bytes from `offset` {offset} on must be elements in the {size} bytes "
+            "of `buffer`, and -1 must use all of them"
+        )
+    return from_numpy(np.frombuffer(buffer, wanted.numpy, count, offset))
+
+
 def from_list(data, *, dtype=None):
     """A tensor from nested lists of numbers.
 

@@ -29,6 +29,11 @@ def makes_leaf(function):
     return made
 
 
+def detach(input):
+    """The memory of a tensor, outside of the graph."""
+    return input.detach()
+
+
 class Gradients:
     """Members of `Tensor` for autograd."""
 

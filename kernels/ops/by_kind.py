@@ -3,6 +3,7 @@
 import itertools
 
 from ._layout import product
+from ._window import read_window
 from .conv import _problem, conv1d, conv2d
 from .conv_composed import conv3d
 from .elementwise import ceil, floor, round_
@@ -10,6 +11,7 @@ from .gather import index_add
 from .linear import linear
 from .pairs import trunc
 from .places import scatter_reduce
+from .pooling import avg_pool1d, avg_pool2d, avg_pool3d
 from .scatter import scatter_add
 
 for _row in (floor, ceil, round_, trunc):
@@ -82,6 +84,43 @@ def _of_taps(op, dims):
 
 for _dims, _row in enumerate((conv1d, conv2d, conv3d), start=1):
     _of_taps(_row, _dims)
+
+
+# ---- means of windows of integers ------------------------------------------------------------------
+
+
+def _of_halves(op, dims):
+    """Let a mean of windows of int64 be their sum, of upper and lower 32 bits as float64s, divided as integers."""
+
+    def form(f, input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, **options):
+        if input.dtype.name != "int64":
+            raise TypeError(f"`input` of `{op.name}` must hold floats or int64, got {input.dtype.name}: cast it")
+        pool, divisor = f.avg_pool3d if dims == 3 else f.avg_pool2d, options.get("divisor_override")
+        window = read_window(_Named(op), dims, kernel_size, stride, padding)
+        x, options = input, (window.kernel, window.stride, window.padding)
+        if dims == 1:
+            x, options = x.unsqueeze(-2), [(fill, *value) for fill, value in zip((1, 1, 0), options)]
+
+        def sums(part, padding):
+            return pool(part.to(dtype="float64"), *options[:2], padding, ceil_mode, divisor_override=1).to(dtype="int64")
+
+        low = f.bitwise_and(x, 2**32 - 1)
+        y = f.add(f.mul(sums(f.bitwise_right_shift(x, 32), options[2]), 2**32), sums(low, options[2]))
+        if divisor is None:
+            ones = f.add(f.mul(x, 0), 1)
+            if count_include_pad:  # which counts padding, but not what lies beyond it
+                sides = [n for p in reversed(options[2]) for n in (p, p)]
+                divisor = sums(f.pad(ones, sides, value=1), 0)[(..., *map(slice, y.shape[-len(options[2]) :]))]
+            else:
+                divisor = sums(ones, options[2])
+        y = f.div(y, divisor, rounding_mode="trunc")
+        return y.squeeze(-2) if dims == 1 else y
+
+    op.on("iu")(form)
+
+
+for _dims, _row in enumerate((avg_pool1d, avg_pool2d, avg_pool3d), start=1):
+    _of_halves(_row, _dims)
 
 
 # ---- bools: a sum says whether any is true, a product, whether all are ------------------------------

@@ -25,7 +25,7 @@ def bilinear(input1, input2, weight, bias=None):
             "their last dims must be its last two sizes, the others equal"
         )
     left = infinicore.linear(input1.reshape(-1, i), weight.transpose(1, 2).reshape(k * j, i))  # [rows, K J]
-    rows = (left.reshape(-1, k, j) * input2.reshape(-1, 1, j)).sum(-1)
+    rows = (left.reshape(-1, k, j) * input2.reshape(-1, 1, j)).sum(-1, dtype=left.dtype)
     out = rows.reshape((*input1.shape[:-1], k))
     return out if bias is None else out + bias
 

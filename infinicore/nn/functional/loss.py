@@ -179,9 +179,10 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 
 
 def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
-    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1; rows [N, D] or [D]."""
-    cosine = cosine_similarity(input1, input2, -1)
-    loss = infinicore.where(target == 1, 1.0 - cosine, infinicore.relu(cosine - margin))
+    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, else 0; rows [N, D] or [D]."""
+    cosine = cosine_similarity(*(x if x.dtype.differentiable else x.float() for x in (input1, input2)), -1)
+    other = infinicore.where(target == -1, infinicore.relu(cosine - margin), 0.0)
+    loss = infinicore.where(target == 1, 1.0 - cosine, other)
     return reduced(loss, reduction)
 
 
