@@ -92,27 +92,28 @@ for _dims, _row in enumerate((conv1d, conv2d, conv3d), start=1):
 def _of_halves(op, dims):
     """Let a mean of windows of int64 be their sum, of upper and lower 32 bits as float64s, divided as integers."""
 
-    def form(f, input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, **options):
+    def form(
+        f, input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
+    ):
         if input.dtype.name != "int64":
             raise TypeError(f"`input` of `{op.name}` must hold floats or int64, got {input.dtype.name}: cast it")
-        pool, divisor = f.avg_pool3d if dims == 3 else f.avg_pool2d, options.get("divisor_override")
-        window = read_window(_Named(op), dims, kernel_size, stride, padding)
-        x, options = input, (window.kernel, window.stride, window.padding)
+        pool = f.avg_pool3d if dims == 3 else f.avg_pool2d
+        x, (kernel, stride, padding, _) = input, read_window(_Named(op), dims, kernel_size, stride, padding)
         if dims == 1:
-            x, options = x.unsqueeze(-2), [(fill, *value) for fill, value in zip((1, 1, 0), options)]
+            x, kernel, stride, padding = x.unsqueeze(-2), (1, *kernel), (1, *stride), (0, *padding)
 
         def sums(part, padding):
-            return pool(part.to(dtype="float64"), *options[:2], padding, ceil_mode, divisor_override=1).to(dtype="int64")
+            y = pool(part.to(dtype="float64"), kernel, stride, padding, ceil_mode, divisor_override=1)
+            return y.to(dtype="int64")
 
-        low = f.bitwise_and(x, 2**32 - 1)
-        y = f.add(f.mul(sums(f.bitwise_right_shift(x, 32), options[2]), 2**32), sums(low, options[2]))
+        upper, lower = f.bitwise_right_shift(x, 32), f.bitwise_and(x, 2**32 - 1)
+        y, divisor = f.add(f.mul(sums(upper, padding), 2**32), sums(lower, padding)), divisor_override
         if divisor is None:
-            ones = f.add(f.mul(x, 0), 1)
+            ones = x.new_ones(x.shape)
             if count_include_pad:  # which counts padding, but not what lies beyond it
-                sides = [n for p in reversed(options[2]) for n in (p, p)]
-                divisor = sums(f.pad(ones, sides, value=1), 0)[(..., *map(slice, y.shape[-len(options[2]) :]))]
-            else:
-                divisor = sums(ones, options[2])
+                ones = f.pad(ones, [n for p in reversed(padding) for n in (p, p)], value=1)
+            divisor = sums(ones, 0 if count_include_pad else padding)
+            divisor = divisor[(..., *map(slice, y.shape[-len(kernel) :]))]
         y = f.div(y, divisor, rounding_mode="trunc")
         return y.squeeze(-2) if dims == 1 else y
 

@@ -39,6 +39,11 @@ def conj_physical(input):
     return m.conj(input)
 
 
+@conj_physical.on("fiub")
+def _(f, input):
+    return f.rearrange(input)
+
+
 @conj_physical.grad("input")
 def _(g):
     return m.conj(g)

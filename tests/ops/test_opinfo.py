@@ -1,14 +1,13 @@
-"""PyTorch's own table of ops (`OpInfo`): its samples, called here and there; `python -m pytest --long`, half an hour.
+"""PyTorch's own table of ops, `OpInfo`: its samples called here and there, and its wrong calls; needs `expecttest`.
 
-An entry has a callable where our name, function or Tensor method, is PyTorch's; an entry that PyTorch writes as a lambda
-runs that lambda with our modules in the place of `torch`. Values are compared with shapes and dtypes, and the gradients
-of a weighted sum of the results; of random ops shapes and dtypes alone.
+An entry has a callable where a function or method here has its name; an entry that PyTorch writes as a lambda runs that
+lambda with our modules in the place of `torch`. Compared are dtypes, shapes and values, then the gradients of a weighted
+sum of all results; of random draws dtypes and shapes alone. `python -m pytest --long`: ten minutes.
 """
 
 import builtins
 import functools
 import types
-import warnings
 from collections import Counter
 
 import numpy as np
@@ -17,17 +16,27 @@ import pytest
 import infinicore as ic
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("expecttest", reason="PyTorch's table of ops needs it")
-pytestmark = pytest.mark.long
+pytest.importorskip("expecttest", reason="PyTorch's table of ops needs expecttest")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
-RANDOM = """_native_batch_norm_legit_no_training bernoulli dropout normal multinomial rand randint randn rrelu
-    alpha_dropout dropout2d dropout3d feature_alpha_dropout_with_train feature_alpha_dropout_without_train randn_like
-    rand_like randint_like gumbel_softmax empty empty_like empty_permuted empty_strided new_empty new_empty_strided
-    bernoulli_ cauchy exponential geometric log_normal uniform svd_lowrank pca_lowrank fractional_max_pool2d
-    fractional_max_pool3d native_dropout""".split()
-# Names that differ, as PyTorch's table writes in-place methods without their underscore.
+# PyTorch's table writes in-place methods without their underscore.
 RENAMED = {name: f"{name}_" for name in ("cauchy", "exponential", "geometric", "log_normal", "uniform")}
-LIMITS = {"float16": 1e-2, "bfloat16": 3e-2, "float32": 1e-4, "complex64": 1e-4, "float64": 1e-7, "complex128": 1e-7}
+RANDOM = {*RENAMED} | set(
+    "alpha_dropout bernoulli dropout dropout2d dropout3d empty empty_like empty_permuted empty_strided "
+    "feature_alpha_dropout fractional_max_pool2d fractional_max_pool3d multi_head_attention_forward multinomial "
+    "native_dropout new_empty new_empty_strided normal pca_lowrank rand rand_like randint randint_like randn "
+    "randn_like rrelu svd_lowrank".split()
+)
+LIMITS = {"float32": 1e-4, "float64": 1e-7, "complex64": 1e-4, "complex128": 1e-7}
+# Where something else is meant to come out, and why.
+OTHER = {
+    "as_strided partial_views": "its samples look beyond their tensors, and tensors are copied here",
+    "as_strided_scatter": "a gradient of 0 where `src` was written, as docs/from-pytorch.md says",
+    "histogramdd": "edges of bins that do not rise",
+    **dict.fromkeys(("cov", "native_layer_norm", "nn.functional.layer_norm"), "what is left of a gradient that is 0"),
+    **dict.fromkeys(("argsort", "kthvalue", "mode", "sort", "topk"), "another one of equal elements"),
+}
+TAKEN = "a number for a tensor, 16-bit windows, or an `out` whose elements overlap, which the copies here do not"
 
 
 @functools.cache
@@ -44,19 +53,18 @@ def title(op):
 
 
 def rebound(function):
-    """A function of PyTorch's test modules, with our modules in the place of `torch`."""
-    if isinstance(function, functools.partial):
-        return functools.partial(rebound(function.func), *map(ours, function.args), **ours(function.keywords))
+    """A function of PyTorch's test modules with our modules in the place of `torch`; any other as it is."""
     if not isinstance(function, types.FunctionType) or "torch.testing" not in function.__module__:
         return function
     if function.__name__ == "wrapper_set_seed":
         return lambda op, *args, **kwargs: op(*args, **kwargs)
-    world = {k: rebound(v) if isinstance(v, types.FunctionType) and v is not function else v
-             for k, v in function.__globals__.items() if k in function.__code__.co_names}  # fmt: skip
+    names = {name: value for name, value in function.__globals__.items() if name in function.__code__.co_names}
+    names = {name: value if value is function else rebound(value) for name, value in names.items()}
+    names |= {"torch": ic, "np": np, "__builtins__": builtins}
     cells = tuple(types.CellType(rebound(cell.cell_contents)) for cell in function.__closure__ or ())
-    new = types.FunctionType(function.__code__, {**world, "torch": ic, "np": np, "__builtins__": builtins}, closure=cells)
-    new.__defaults__, new.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-    return new
+    found = types.FunctionType(function.__code__, names, closure=cells)
+    found.__defaults__, found.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return found
 
 
 def callable_of(op):
@@ -64,35 +72,41 @@ def callable_of(op):
     name = RENAMED.get(op.name, op.name)
     found = functools.reduce(lambda at, part: getattr(at, part, None), name.split("."), ic)
     found = found if callable(found) else getattr(ic.Tensor, name.split(".")[-1], None)
-    if found is not None and isinstance(op.op, types.FunctionType) and "torch.testing" in op.op.__module__:
-        return rebound(op.op)
-    return found
+    own = rebound(op.op)
+    return found if found is None or own is op.op else own
 
 
 def ours(value):
-    """A sample's argument as ours: tensors copied with their strides."""
+    """An argument of a sample as ours: a tensor as a copy with its strides."""
     if isinstance(value, torch.Tensor):
         copy = value.detach().clone()
-        made = ic.from_dlpack(copy) if value.dtype == torch.bfloat16 else ic.from_numpy(copy.resolve_conj().numpy())
+        made = ic.from_dlpack(copy) if value.dtype == torch.bfloat16 else ic.from_numpy(copy.numpy(force=True))
         return made.requires_grad_(value.requires_grad)
-    if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
+    if isinstance(value, (torch.dtype, torch.memory_format)):
         return getattr(ic, str(value).removeprefix("torch."))
     if isinstance(value, torch.nn.PairwiseDistance):
         return ic.nn.PairwiseDistance()
     if isinstance(value, torch.device):
         return ic.device(str(value))
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        return type(value)(map(ours, value))
-    if isinstance(value, torch.Size):
-        return tuple(value)
-    return {k: ours(v) for k, v in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(value) if isinstance(value, torch.Size) else type(value)(map(ours, value))
+    if isinstance(value, dict):
+        return {name: ours(v) for name, v in value.items() if v is not torch.strided}
+    return value
 
 
 def flat(value):
-    """All tensors and numbers of a result, or of arguments, in order."""
+    """All leaves of a result, or of arguments, in order."""
     if isinstance(value, (list, tuple)):
         return [leaf for item in value for leaf in flat(item)]
     return flat(list(value.values())) if isinstance(value, dict) else [value]
+
+
+def array(value):
+    """A tensor of either library as a NumPy array."""
+    value = value.detach()
+    value = value.float() if value.dtype.is_floating_point and value.dtype.itemsize < 4 else value
+    return value.numpy(force=True) if isinstance(value, torch.Tensor) else value.numpy()
 
 
 def different(got, wanted, values=True):
@@ -101,106 +115,102 @@ def different(got, wanted, values=True):
     if len(got) != len(wanted):
         return f"{len(got)} results, not {len(wanted)}"
     for y, z in zip(got, wanted):
-        if not isinstance(z, torch.Tensor):
-            if isinstance(y, ic.Tensor) or (y != y if z != z else not np.allclose(y, z)) if _number(z) else False:
-                return f"{y}, not {z}"
-            continue
+        if isinstance(y, ic.Tensor) != isinstance(z, torch.Tensor):
+            return f"{y!r}, not {z!r}"
         if not isinstance(y, ic.Tensor):
-            return f"a {type(y).__name__}, not a tensor"
-        if tuple(y.shape) != tuple(z.shape) or y.dtype.name != str(z.dtype).removeprefix("torch."):
-            return f"{y.dtype.name} {tuple(y.shape)}, not {z.dtype} {tuple(z.shape)}"
-        if values:
-            a, b = array(y), array(z.resolve_conj().resolve_neg())
-            limit = LIMITS.get(y.dtype.name, 0)
-            finite = np.abs(b[np.isfinite(b)]).max(initial=0) if limit else 0
-            if not np.allclose(a, b, rtol=limit, atol=limit * float(finite) / 10 + limit / 10, equal_nan=True):
-                return f"values: {a.ravel()[:3]}, not {b.ravel()[:3]}; apart by {np.abs(a - b).max() if limit else ''}"
+            y, z = (np.asarray(v) if isinstance(v, (bool, int, float, complex)) else np.zeros(1) for v in (y, z))
+            name, a, b = str(z.dtype), y, z
+        else:
+            name, a, b = y.dtype.name, array(y), array(z)
+            if a.shape != b.shape or name != str(z.dtype).removeprefix("torch."):
+                return f"{name} {a.shape}, not {z.dtype} {b.shape}"
+        limit = LIMITS.get(name, 3e-2 if name in ("bfloat16", "float16") else 0)
+        most = float(np.abs(b[np.isfinite(b)]).max(initial=1)) if limit else 0
+        if values and not np.allclose(a, b, rtol=limit, atol=limit / 5 * most, equal_nan=True):
+            return f"{a.ravel()[:4]}, not {b.ravel()[:4]}"
     return None
 
 
-def _number(value):
-    return isinstance(value, (bool, int, float, complex))
-
-
-def array(value):
-    """A tensor of either library as a NumPy array."""
-    value = value.detach()
-    return (value.float() if value.dtype.is_floating_point and value.dtype.itemsize < 4 else value).numpy()
-
-
-def gradients(call, process, args, kwargs, lib, weights):
+def called(lib, call, process, args, kwargs, weights):
     """The result of a call, and the gradients of its weighted sum."""
     out = call(*args, **kwargs)
     traced = [y for y in flat(process(out)) if isinstance(y, lib.Tensor) and y.requires_grad]
+    leaves = [x for x in flat([args, kwargs]) if isinstance(x, lib.Tensor) and x.requires_grad]
     total = 0
     for i, y in enumerate(traced):
         if i == len(weights):
             weights.append(np.random.default_rng(i).uniform(0.5, 1.5, tuple(y.shape)))
         total = total + (y * lib.from_numpy(weights[i]).to(y.dtype)).sum()
-    leaves = [x for x in flat([args, kwargs]) if isinstance(x, lib.Tensor) and x.requires_grad]
     for leaf in leaves:
         leaf.grad = None  # PyTorch's samples share leaves
     if traced and leaves:
         (total.real if total.dtype.is_complex else total).backward()
-    return out, [x.grad for x in leaves]
+    return out, [lib.zeros_like(x.detach()) if x.grad is None else x.grad for x in leaves]
 
 
 def walk(op, dtype):
-    """Of each sample of an entry: what came of it ("equal", "raised", "wrong", "accepted"), and what, in words."""
+    """Of each sample of an entry (kind, why): "equal", "raised" or "wrong", the same of its gradient."""
     call, traced = callable_of(op), dtype.is_floating_point and op.supports_autograd
-    random = op.name.split(".")[-1] in RANDOM
-    wrapped = op.op, call
+    theirs = op.op
     if "masked" not in op.name:  # whose wrapper hides what no mask shows by private functions of PyTorch
-        wrapped = functools.partial(op.gradcheck_wrapper, op.op), functools.partial(rebound(op.gradcheck_wrapper), call)
+        theirs = functools.partial(op.gradcheck_wrapper, theirs)
+        call = functools.partial(rebound(op.gradcheck_wrapper), call)
     for sample in op.sample_inputs("cpu", dtype, requires_grad=traced):
-        process, weights = sample.output_process_fn_grad, []
-        args, kwargs = (sample.input, *sample.args), sample.kwargs
+        args, kwargs, weights = (sample.input, *sample.args), sample.kwargs, []
+        random = op.name.split(".")[-1] in RANDOM or kwargs.get("dropout_p", 0) > 0
+        process, own = sample.output_process_fn_grad, rebound(sample.output_process_fn_grad)
         mine = ours(args), ours(kwargs)
-        said = f"{str([_short(a) for a in args])[1:-1]} {_short(kwargs)}"
+        said = f"{args} {kwargs}"[:300].replace("\n", "")
         try:
-            wanted, slopes = gradients(wrapped[0], process, args, kwargs, torch, weights)
-        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+            wanted, slopes = called(torch, theirs, process, args, kwargs, weights)
+        except (RuntimeError, ValueError, TypeError, IndexError):
             continue
         try:
-            got, mines = gradients(wrapped[1], rebound(process), *mine, ic, weights)
-            what = different(got, wanted, False) or (None if random else
-                                                     different(rebound(process)(got), process(wanted)))  # fmt: skip
-        except Exception as error:
-            yield "raised", f"{type(error).__name__}: {error}", said
+            got, found = called(ic, call, own, *mine, weights)
+        except Exception as error:  # of any kind: it is reported
+            yield "raised", f"{type(error).__name__}: {error} | {said}"
             continue
-        yield ("wrong", what, said) if what else ("equal", "", said)
-        if not what and slopes and not random:
-            bad = list(filter(None, map(_unlike, mines, slopes)))
-            yield ("gradient wrong", bad[0], said) if bad else ("gradient equal", "", said)
-
-
-def _unlike(mine, slope):
-    """How two gradients differ, in words; None is zeros."""
-    if mine is None or slope is None:
-        there = mine if slope is None else slope
-        return "None on one side" if there is not None and np.any(array(there)) else None
-    return different(mine, slope)
+        what = different(got, wanted, False) or (None if random else different(own(got), process(wanted)))
+        yield ("wrong", f"{what} | {said}") if what else ("equal", said)
+        if slopes and not what and not random:
+            what = next(filter(None, map(different, found, slopes)), None)
+            yield ("gradient wrong", f"{what} | {said}") if what else ("gradient equal", said)
 
 
 def refused(op):
-    """Of each call that PyTorch's table says is an error: whether it is one here, by a sentence of ours, and which."""
-    call = callable_of(op)
+    """Of each call that PyTorch's table says is an error (kind, why): "refused" by us too, "raw" or "accepted"."""
     for wrong in op.error_inputs("cpu") if op.error_inputs_func is not None else ():
         sample = wrong.sample_input
-        said = f"{_short([sample.input, *sample.args])} {_short(sample.kwargs)}: {wrong.error_regex}"
+        if torch.sparse_coo in sample.kwargs.values() or any(getattr(x, "is_meta", 0) for x in flat([sample.kwargs])):
+            continue  # which no tensor here can be
+        said = f"{(sample.input, *sample.args)} {sample.kwargs} ({wrong.error_regex})"[:300].replace("\n", "")
         try:
-            call(*ours((sample.input, *sample.args)), **ours(sample.kwargs))
-        except (ValueError, TypeError, IndexError, NotImplementedError, RuntimeError) as error:
-            yield "refused", str(error), said
+            callable_of(op)(*ours((sample.input, *sample.args)), **ours(sample.kwargs))
+        except (ValueError, TypeError, IndexError, NotImplementedError) as error:
+            yield "refused", f"{error} | {said}"
         except Exception as error:
-            yield "raw error", f"{type(error).__name__}: {error}", said
+            yield "raw", f"{type(error).__name__}: {error} | {said}"
         else:
-            yield "accepted", "", said
+            yield "accepted", said
 
 
-def _short(value):
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if isinstance(value, (list, tuple)):
-        return [_short(v) for v in value]
-    return {k: _short(v) for k, v in value.items()} if isinstance(value, dict) else value
+@pytest.mark.parametrize("name", ["float32", "int64", "bool", "complex64"])
+def test_samples(name):
+    dtype, counts, wrong = getattr(torch, name), Counter(), []
+    torch.manual_seed(0)
+    entries = [op for op in table() if dtype in op.dtypes and op.name != "sparse.mm"]
+    there = [op for op in entries if callable_of(op) is not None]
+    for op in there:
+        found = list(walk(op, dtype))
+        counts.update(kind for kind, _ in found)
+        wrong += [(title(op), kind, what) for kind, what in found if "wrong" in kind and title(op) not in OTHER]
+    print(f"{name}: {len(there)} of {len(entries)} entries, {dict(counts)}")
+    assert not wrong, wrong[:20]
+    assert len(there) >= 0.95 * len(entries)
+    assert counts["equal"] >= 0.98 * sum(n for kind, n in counts.items() if "gradient" not in kind)
+
+
+def test_wrong_calls():
+    found = [(op, kind, what) for op in table() if callable_of(op) for kind, what in refused(op)]
+    assert not [(title(op), what) for op, kind, what in found if kind == "raw"]
+    assert sum(kind == "accepted" for _, kind, _ in found) <= 0.1 * len(found), TAKEN
