@@ -149,7 +149,7 @@ def binomial(count, prob, *, generator=None):
     """Numbers of successes in `count` trials of probability `prob`, two tensors of one float dtype that broadcast."""
     for name, x in (("count", count), ("prob", prob)):
         if not x.dtype.is_floating_point or x.dtype is not count.dtype:
-            raise TypeError(f"`{name}` of `binomial` must hold floats of one dtype with `count`, got {x.dtype}: cast it")
+            raise TypeError(f"`{name}` of `binomial` must hold floats, in the dtype of `count`, got {x.dtype}: cast it")
     trials, chances = (x.detach().to(dtype="float64").cpu().numpy() for x in (count, prob))
     if not ((trials >= 0).all() and (trials < 2**63).all()):
         raise ValueError("`count` of `binomial` must hold numbers of trials, from 0 to 2**63")

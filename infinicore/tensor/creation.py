@@ -344,8 +344,8 @@ def frombuffer(buffer, *, dtype, count=-1, offset=0):
     taken = count * wanted.itemsize if count >= 0 else size - offset
     if offset < 0 or not 0 < taken <= size - offset or taken % wanted.itemsize:
         raise ValueError(
-            f"`count` {count} of {wanted.itemsize} bytes from `offset` {offset} on must be elements in the {size} bytes "
-            "of `buffer`, and -1 must use all of them"
+            f"`count` {count} of {wanted.itemsize} bytes each, from `offset` {offset} on, must be elements in the "
+            f"{size} bytes of `buffer`, and -1 must use all of them"
         )
     return from_numpy(np.frombuffer(buffer, wanted.numpy, count, offset))
 

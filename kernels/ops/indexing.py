@@ -271,7 +271,8 @@ def index_put(call, input, indices, values, accumulate=False):
     """`input` with `values` written to (or added at) `input[indices]`, to which they broadcast; indices as for `index`.
 
     `values` is a tensor of the dtype of `input`, or a number. Of equal indices the last one counts, or with
-    `accumulate` they are added in their order, 16-bit floats in float32, bools as `or`. With `out=input` it is changed in place.
+    `accumulate` they are added in their order, 16-bit floats in float32, bools as `or`. With `out=input` it is changed
+    in place.
     """
     check(call, input, "input")
     if not hasattr(values, "strides_"):

@@ -1,8 +1,8 @@
 """PyTorch's own table of ops, `OpInfo`: its samples called here and there, and its wrong calls; needs `expecttest`.
 
-An entry has a callable where a function or method here has its name; an entry that PyTorch writes as a lambda runs that
-lambda with our modules in the place of `torch`. Compared are dtypes, shapes and values, then the gradients of a weighted
-sum of all results; of random draws dtypes and shapes alone. `python -m pytest --long`: ten minutes.
+An entry has a callable where a function or method here has its name; an entry that PyTorch writes as a lambda runs
+that lambda with our modules in the place of `torch`. Compared are dtypes, shapes and values, then the gradients of a
+weighted sum of all results; of random draws dtypes and shapes alone. `python -m pytest --long`: ten minutes.
 """
 
 import builtins

@@ -49,8 +49,8 @@ def embedding(
     it first, in the table itself; `scale_grad_by_freq` divides a row's gradient by how often it is asked for.
     Gradients are dense, whatever `sparse` says.
     """
-    size = weight.shape[0]
-    if padding_idx is not None and not -size <= padding_idx < size:
+    size = weight.shape[0] if weight.ndim == 2 else 0
+    if weight.ndim == 2 and padding_idx is not None and not -size <= padding_idx < size:
         raise ValueError(f"`padding_idx` {padding_idx} is out of range for {size} embeddings")
     if max_norm is not None:
         infinicore.embedding(input, weight.detach())  # refuses ids that are out of range
