@@ -1,7 +1,7 @@
 """Functions of `nn.functional` by their names in `torch` itself, where their arguments are others.
 
-There `reduction` is a number (0 none, 1 mean, 2 sum), which names are taken for as well, and the last options of some
-have no defaults.
+There `reduction` is a number (0 none, 1 mean, 2 sum; names are taken, too), by default 0, and some options have no
+default.
 """
 
 from . import ctc, loss
@@ -20,28 +20,28 @@ def _reduction(number):
     return _REDUCTIONS[number]
 
 
-def kl_div(input, target, reduction=1, *, log_target=False):
+def kl_div(input, target, reduction=0, *, log_target=False):
     """`nn.functional.kl_div`, of which "batchmean" is no number."""
     return loss.kl_div(input, target, _reduction(reduction), log_target)
 
 
-def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction=1, zero_infinity=False):
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction=0, zero_infinity=False):
     """`nn.functional.ctc_loss`."""
     lengths = input_lengths, target_lengths
     return ctc.ctc_loss(log_probs, targets, *lengths, blank, _reduction(reduction), zero_infinity)
 
 
-def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction=1):
+def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction=0):
     """`nn.functional.cosine_embedding_loss`."""
     return loss.cosine_embedding_loss(input1, input2, target, margin, _reduction(reduction))
 
 
-def hinge_embedding_loss(input, target, margin=1.0, reduction=1):
+def hinge_embedding_loss(input, target, margin=1.0, reduction=0):
     """`nn.functional.hinge_embedding_loss`."""
     return loss.hinge_embedding_loss(input, target, margin, _reduction(reduction))
 
 
-def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=1):
+def margin_ranking_loss(input1, input2, target, margin=0.0, reduction=0):
     """`nn.functional.margin_ranking_loss`."""
     return loss.margin_ranking_loss(input1, input2, target, margin, _reduction(reduction))
 
@@ -51,7 +51,7 @@ def poisson_nll_loss(input, target, log_input, full, eps, reduction):
     return loss.poisson_nll_loss(input, target, log_input, full, eps, _reduction(reduction))
 
 
-def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=1):
+def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=0):
     """`nn.functional.triplet_margin_loss`."""
     return loss.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, _reduction(reduction))
 
