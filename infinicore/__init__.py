@@ -54,7 +54,9 @@ _NAMES = {
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
-    "tensor.formats": "channels_last channels_last_3d contiguous_format memory_format preserve_format".split(),
+    "tensor.formats": (
+        "channels_last channels_last_3d contiguous_format layout memory_format preserve_format strided"
+    ).split(),
     "tensor.kinds": (
         "broadcast_shapes can_cast e inf is_complex is_floating_point is_nonzero is_same_size is_signed is_tensor "
         "nan newaxis pi result_type"

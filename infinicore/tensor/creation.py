@@ -1,6 +1,7 @@
 """Making tensors: empty, filled, from Python data, from foreign memory."""
 
 import functools
+import inspect
 import math
 import operator
 
@@ -40,8 +41,24 @@ def _given(out, shape, dtype, device):
     return out
 
 
+def into_out(function):
+    """Give a function that makes a tensor the keyword `out`, which gets the numbers in its own dtype."""
+
+    @functools.wraps(function)
+    def made(*args, out=None, dtype=None, device=None, **kwargs):
+        if out is None:
+            return function(*args, dtype=dtype, device=device, **kwargs)
+        t = function(*args, dtype=dtype or getattr(out, "dtype", None), device=device, **kwargs)
+        return _given(out, t.shape_, dtype, device).copy_(t)
+
+    signature = inspect.signature(function)
+    extra = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    return made
+
+
 @makes_leaf
-def empty(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False, memory_format=contiguous_format):
+def empty(*sizes, size=None, out=None, dtype=None, device=None, memory_format=contiguous_format):
     """An uninitialised tensor of a shape: ints, or one sequence of them, also by the name `size`; or `out` itself."""
     if size is not None and sizes:
         raise TypeError(f"the sizes {sizes} and `size` {size} are the same argument: leave one out")
@@ -97,13 +114,13 @@ def full(size, fill_value, *, out=None, dtype=None, device=None):
 
 
 @makes_leaf
-def zeros(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False):
+def zeros(*sizes, size=None, out=None, dtype=None, device=None):
     """A tensor of zeros, by the arguments of `empty`."""
     return empty(*sizes, size=size, out=out, dtype=dtype, device=device).zero_()
 
 
 @makes_leaf
-def ones(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False):
+def ones(*sizes, size=None, out=None, dtype=None, device=None):
     """A tensor of ones, by the arguments of `empty`."""
     return empty(*sizes, size=size, out=out, dtype=dtype, device=device).fill_(1)
 
@@ -145,6 +162,8 @@ def _number(value, name):
     return value
 
 
+@makes_leaf
+@into_out
 def arange(start, end=None, step=1, *, dtype=None, device=None):
     """`start, start + step, ...` before `end`; int64 for integers, else the default dtype.
 
@@ -171,6 +190,7 @@ def arange(start, end=None, step=1, *, dtype=None, device=None):
 
 
 @makes_leaf
+@into_out
 def linspace(start, end, steps, *, dtype=None, device=None):
     """`steps` equally spaced values from `start` to `end`, both included.
 
@@ -197,6 +217,7 @@ def _whole_steps(start, end, steps, wanted, name, exact=np.float64):
 
 
 @makes_leaf
+@into_out
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None):
     """`base` to the power of `steps` equally spaced values from `start` to `end`, both included.
 
@@ -250,6 +271,7 @@ def scalar_tensor(value, *, dtype=None, device=None):
 
 
 @makes_leaf
+@into_out
 def eye(n, m=None, *, dtype=None, device=None):
     """The identity matrix."""
     values = np.eye(_count(n, "n"), None if m is None else _count(m, "m"))

@@ -106,6 +106,44 @@ def test_beside_torch(name):
     np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-5 if got.dtype.is_floating_point else 0, atol=1e-6)
 
 
+OUTS = {
+    "arange": lambda x: x.arange(0, 3, 0.5, out=x.zeros(6, dtype=x.float64)),
+    "arange, rounded": lambda x: x.arange(0, 3, out=x.zeros(3, dtype=x.int32)),
+    "linspace": lambda x: x.linspace(0, 3, 5, out=x.zeros(5, dtype=x.int64)),
+    "logspace": lambda x: x.logspace(0, 3, 4, out=x.zeros(4, dtype=x.int64)),
+    "eye": lambda x: x.eye(3, out=x.zeros(3, 3, dtype=x.int32)),
+    "randint": lambda x: x.randint(1, 2, (3,), out=x.zeros(3)),
+    "randperm": lambda x: x.randperm(1, out=x.zeros(1, dtype=x.int32)),
+    "normalize": lambda x: x.nn.functional.normalize(x.ones(3, 4), out=x.zeros(3, 4)),
+    "hardshrink": lambda x: x.nn.functional.hardshrink(x.ones(3), out=x.zeros(3)),
+    "softshrink": lambda x: x.nn.functional.softshrink(x.ones(3), out=x.zeros(3)),
+    "logsigmoid": lambda x: x.nn.functional.logsigmoid(x.ones(3), out=x.zeros(3)),
+    "layout": lambda x: x.arange(3.0, layout=x.strided, pin_memory=False, requires_grad=True).detach(),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_keywords_of_functions_that_make_tensors(name):
+    torch = pytest.importorskip("torch")
+    wanted, got = OUTS[name](torch), OUTS[name](ic)
+    assert got.dtype.name == str(wanted.dtype).removeprefix("torch.") and got.layout is ic.strided
+    np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-6)
+
+
+def test_out_is_what_comes_back():
+    out = ic.zeros(4)
+    ic.manual_seed(1)
+    assert ic.rand(4, out=out) is out and (out > 0).all() and ic.randn(4, out=out) is out
+    with pytest.raises(ValueError, match=r"`out` has shape \(4,\), but the result has shape \(3,\)"):
+        ic.arange(3, out=out)
+    with pytest.raises(TypeError, match="`out` has dtype infinicore.float32, but `dtype` is infinicore.int32"):
+        ic.arange(4, dtype="int32", out=out)
+    with pytest.raises(TypeError, match="^`out` must be a tensor, got int"):
+        ic.eye(2, out=3)
+    with pytest.raises(TypeError, match="^`layout` must be infinicore.strided"):
+        ic.zeros(3, layout="sparse")
+
+
 X = ic.ones(4)
 REFUSED = {
     "logspace into int8": lambda: ic.logspace(0, 3, 4, dtype=ic.int8),

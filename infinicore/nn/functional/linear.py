@@ -158,9 +158,9 @@ def one_hot(tensor, num_classes=-1):
     return infinicore.one_hot(tensor, num_classes)
 
 
-def normalize(input, p=2.0, dim=1, eps=1e-12):
+def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     """`input` divided by its p-norm along `dim`, which counts as at least `eps`."""
-    return input / infinicore.norm(input, p, dim, True).maximum(eps)
+    return infinicore.div(input, infinicore.norm(input, p, dim, True).maximum(eps), out=out)
 
 
 def _unit(x, dim, eps):
