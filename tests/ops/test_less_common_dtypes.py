@@ -136,11 +136,11 @@ def test_out_is_what_comes_back():
     assert ic.rand(4, out=out) is out and (out > 0).all() and ic.randn(4, out=out) is out
     with pytest.raises(ValueError, match=r"`out` has shape \(4,\), but the result has shape \(3,\)"):
         ic.arange(3, out=out)
-    with pytest.raises(TypeError, match="`out` has dtype infinicore.float32, but `dtype` is infinicore.int32"):
+    with pytest.raises(TypeError, match=r"`out` has dtype infinicore\.float32, but `dtype` is infinicore\.int32"):
         ic.arange(4, dtype="int32", out=out)
-    with pytest.raises(TypeError, match="^`out` must be a tensor, got int"):
+    with pytest.raises(TypeError, match=r"^`out` must be a tensor, got int"):
         ic.eye(2, out=3)
-    with pytest.raises(TypeError, match="^`layout` must be infinicore.strided"):
+    with pytest.raises(TypeError, match=r"^`layout` must be infinicore\.strided"):
         ic.zeros(3, layout="sparse")
 
 

@@ -82,7 +82,7 @@ def ours(value):
         copy = value.detach().clone()
         made = ic.from_dlpack(copy) if value.dtype == torch.bfloat16 else ic.from_numpy(copy.numpy(force=True))
         return made.requires_grad_(value.requires_grad)
-    if isinstance(value, (torch.dtype, torch.memory_format)):
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return getattr(ic, str(value).removeprefix("torch."))
     if isinstance(value, torch.nn.PairwiseDistance):
         return ic.nn.PairwiseDistance()
@@ -91,7 +91,7 @@ def ours(value):
     if isinstance(value, (list, tuple)):
         return tuple(value) if isinstance(value, torch.Size) else type(value)(map(ours, value))
     if isinstance(value, dict):
-        return {name: ours(v) for name, v in value.items() if v is not torch.strided}
+        return {name: ours(v) for name, v in value.items()}
     return value
 
 
