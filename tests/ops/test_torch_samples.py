@@ -83,6 +83,18 @@ CASES = {
         [WIDE, WIDE[::-1]],
         lambda x, a, b: x.nn.functional.cosine_embedding_loss(a, b, x.tensor([1, -1, 0]), -1.0, reduction="none"),
     ),
+    **{
+        f"complex {name}": ([SQUARE[0], SQUARE[1]], call)
+        for name, call in (
+            ("softsign", lambda x, a, b: x.nn.functional.softsign(x.complex(a, b)).real),
+            ("tanhshrink", lambda x, a, b: x.nn.functional.tanhshrink(x.complex(a, b)).imag),
+            ("logaddexp", lambda x, a, b: x.logaddexp(x.complex(a, b), x.complex(b[0], a[1])).imag),
+            ("logsumexp", lambda x, a, b: x.logsumexp(x.complex(a * 300, b), (0,), True).real),
+            ("logsumexp, all", lambda x, a, b: x.logsumexp(x.complex(a, b), (0, 1)).imag),
+            ("l1_loss", lambda x, a, b: x.nn.functional.l1_loss(x.complex(a, b), x.complex(b, a), reduction="sum")),
+            ("conj_physical", lambda x, a, b: x.conj_physical(a) * b),
+        )
+    },
     "norm of bfloat16": ([SQUARE], lambda x, a: x.linalg.norm(x.eye(4, dtype=x.bfloat16)).double() * a),
 }  # fmt: skip
 

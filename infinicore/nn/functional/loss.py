@@ -101,12 +101,17 @@ def mse_loss(input, target, reduction="mean", weight=None):
     return _loss(infinicore.mse_loss, (input, target), weight, reduction)
 
 
+def _complex_l1(input, target, reduction):
+    return reduced((input - target).abs(), reduction)
+
+
 def l1_loss(input, target, reduction="mean", weight=None):
     """|input - target|."""
     _same_shape(input, target)
+    loss = _complex_l1 if "c" in (input.dtype.kind, target.dtype.kind) else infinicore.l1_loss
     if weight is not None and reduction == "mean":
-        return infinicore.l1_loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
-    return _loss(infinicore.l1_loss, (input, target), weight, reduction)
+        return loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
+    return _loss(loss, (input, target), weight, reduction)
 
 
 def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
