@@ -120,10 +120,11 @@ def var(input, dim=None, unbiased=None, *, correction=None, keepdim=False, dtype
     x, shown = _filled(input, mask, 0, dtype)
     dims = _dims(x, dim)
     less = correction if correction is not None else int(unbiased is None or bool(unbiased))
-    apart = x - f["sum"](x, dims, True) / _count(x, shown, dims, True)
+    kind = x.real if x.dtype.kind == "c" else x
+    apart = x - f["sum"](x, dims, True) / _count(kind, shown, dims, True)
     apart = apart if shown is None else f["where"](shown, apart, 0.0)
-    left = f["maximum"](_count(x, shown, dims, keepdim) - less, 0.0)
-    return f["sum"](apart * apart, dims, keepdim) / left
+    left = f["maximum"](_count(kind, shown, dims, keepdim) - less, 0.0)
+    return f["sum"](apart * apart.conj(), dims, keepdim) / left
 
 
 def std(input, dim=None, unbiased=None, *, correction=None, keepdim=False, dtype=None, mask=None):

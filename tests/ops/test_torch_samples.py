@@ -93,6 +93,8 @@ CASES = {
             ("logsumexp, all", lambda x, a, b: x.logsumexp(x.complex(a, b), (0, 1)).imag),
             ("l1_loss", lambda x, a, b: x.nn.functional.l1_loss(x.complex(a, b), x.complex(b, a), reduction="sum")),
             ("conj_physical", lambda x, a, b: x.conj_physical(a) * b),
+            ("masked.var", lambda x, a, b: x.masked.var(x.complex(a, b), 0, mask=a > b[0]).real),
+            ("masked.std", lambda x, a, b: x.masked.std(x.complex(a, b), 1).real),
         )
     },
     "norm of bfloat16": ([SQUARE], lambda x, a: x.linalg.norm(x.eye(4, dtype=x.bfloat16)).double() * a),
