@@ -36,7 +36,6 @@ OTHER = {
     **dict.fromkeys(("cov", "native_layer_norm", "nn.functional.layer_norm"), "what is left of a gradient that is 0"),
     **dict.fromkeys(("argsort", "kthvalue", "mode", "sort", "topk"), "another one of equal elements"),
 }
-TAKEN = "a number for a tensor, 16-bit windows, or an `out` whose elements overlap, which the copies here do not"
 
 
 @functools.cache
@@ -178,7 +177,10 @@ def walk(op, dtype):
 
 
 def refused(op):
-    """Of each call that PyTorch's table says is an error (kind, why): "refused" by us too, "raw" or "accepted"."""
+    """Of each call that PyTorch's table says is an error (kind, why): "refused" by us too, "raw" or "accepted".
+
+    "taken" are numbers for tensors, 16-bit windows, and an `out` that overlaps, which its copy here does not.
+    """
     for wrong in op.error_inputs("cpu") if op.error_inputs_func is not None else ():
         sample = wrong.sample_input
         if torch.sparse_coo in sample.kwargs.values() or any(getattr(x, "is_meta", 0) for x in flat([sample.kwargs])):
@@ -191,7 +193,9 @@ def refused(op):
         except Exception as error:
             yield "raw", f"{type(error).__name__}: {error} | {said}"
         else:
-            yield "accepted", said
+            numbers = any(type(x) is int for x in (sample.input, *sample.args[:1]))
+            narrow = sample.kwargs.get("dtype") in (torch.bfloat16, torch.float16)
+            yield "taken" if numbers or narrow or "out" in sample.kwargs else "accepted", said
 
 
 @pytest.mark.parametrize("name", ["float32", "int64", "bool", "complex64"])
@@ -211,6 +215,6 @@ def test_samples(name):
 
 
 def test_wrong_calls():
-    found = [(op, kind, what) for op in table() if callable_of(op) for kind, what in refused(op)]
-    assert not [(title(op), what) for op, kind, what in found if kind == "raw"]
-    assert sum(kind == "accepted" for _, kind, _ in found) <= 0.1 * len(found), TAKEN
+    found = [(title(op), kind, what) for op in table() if callable_of(op) for kind, what in refused(op)]
+    print(dict(Counter(kind for _, kind, _ in found)))
+    assert not [entry for entry in found if entry[1] in ("raw", "accepted")]
