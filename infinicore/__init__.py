@@ -26,7 +26,7 @@ _ALIASES |= {"cfloat": "complex64", "cdouble": "complex128", "long": "int64", "f
 _NAMES = {
     "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
-        "arange as_tensor asarray empty empty_like empty_permuted empty_strided eye from_blob from_list "
+        "arange as_tensor asarray empty empty_like empty_permuted empty_strided eye from_blob frombuffer from_list "
         "from_list_by_numpy from_torch full full_like linspace logspace ones ones_like scalar_tensor strided_empty "
         "strided_from_blob tensor tril_indices triu_indices zeros zeros_like"
     ).split(),
@@ -42,6 +42,11 @@ _NAMES = {
         "alpha_dropout bilinear channel_shuffle cosine_similarity feature_alpha_dropout pairwise_distance "
         "pixel_shuffle pixel_unshuffle prelu rrelu"
     ).split(),
+    "nn.functional.of_torch": (
+        "alpha_dropout_ cosine_embedding_loss ctc_loss dropout_ feature_alpha_dropout_ feature_dropout "
+        "feature_dropout_ hinge_embedding_loss instance_norm kl_div margin_ranking_loss poisson_nll_loss "
+        "triplet_margin_loss"
+    ).split(),
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window".split(),
     "nn.functional.resampling": ["grid_sampler", "grid_sampler_2d", "grid_sampler_3d"],
     "runtime.compiled": ["compile"],
@@ -49,14 +54,18 @@ _NAMES = {
     "runtime.events": ["DeviceEvent"],
     "runtime.graph": ["Graph", "is_graph_recording", "start_graph_recording", "stop_graph_recording"],
     "runtime.recording": ["recorded"],
-    "tensor.formats": "channels_last channels_last_3d contiguous_format memory_format preserve_format".split(),
-    "tensor.kinds": (
-        "broadcast_shapes can_cast e inf is_complex is_floating_point is_nonzero is_tensor nan newaxis pi result_type"
+    "tensor.formats": (
+        "channels_last channels_last_3d contiguous_format layout memory_format preserve_format strided"
     ).split(),
+    "tensor.kinds": (
+        "broadcast_shapes can_cast e inf is_complex is_floating_point is_nonzero is_same_size is_signed is_tensor "
+        "nan newaxis pi result_type"
+    ).split(),
+    "tensor.gradients": ["detach"],
     "tensor.printing": ["printoptions", "set_printoptions"],
     "random": (
-        "Generator bernoulli dropout get_rng_state initial_seed manual_seed multinomial normal poisson rand rand_like "
-        "randint randint_like randn randn_like randperm seed set_rng_state"
+        "Generator bernoulli binomial dropout get_rng_state initial_seed manual_seed multinomial normal poisson rand "
+        "rand_like randint randint_like randn randn_like randperm seed set_rng_state"
     ).split(),
     "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
     "amp": ["autocast", "get_autocast_dtype", "is_autocast_enabled"],

@@ -31,7 +31,7 @@ def _filled(input, mask, value, dtype=None):
 
 def _lowest(input, sign):
     """What every element of a dtype is at least (`sign` 1), or at most."""
-    if input.dtype.is_floating_point:
+    if input.dtype.differentiable:
         return -math.inf if sign > 0 else math.inf
     limits = iinfo(input.dtype)
     return limits.min if sign > 0 else limits.max
@@ -84,12 +84,14 @@ def argmin(input, dim=None, *, keepdim=False, dtype=None, mask=None):
 
 def cumsum(input, dim, *, dtype=None, mask=None):
     """The sums up to each place along `dim` of the elements that the mask shows."""
-    return f["cumsum"](_filled(input, mask, 0, dtype)[0], dim)
+    x, _ = _filled(input, mask, 0, dtype)
+    return f["cumsum"](x, dim, dtype=x.dtype)
 
 
 def cumprod(input, dim, *, dtype=None, mask=None):
     """The products up to each place along `dim` of the elements that the mask shows."""
-    return f["cumprod"](_filled(input, mask, 1, dtype)[0], dim)
+    x, _ = _filled(input, mask, 1, dtype)
+    return f["cumprod"](x, dim, dtype=x.dtype)
 
 
 def _count(x, mask, dims, keepdim):
@@ -118,10 +120,11 @@ def var(input, dim=None, unbiased=None, *, correction=None, keepdim=False, dtype
     x, shown = _filled(input, mask, 0, dtype)
     dims = _dims(x, dim)
     less = correction if correction is not None else int(unbiased is None or bool(unbiased))
-    apart = x - f["sum"](x, dims, True) / _count(x, shown, dims, True)
+    kind = x.real if x.dtype.kind == "c" else x
+    apart = x - f["sum"](x, dims, True) / _count(kind, shown, dims, True)
     apart = apart if shown is None else f["where"](shown, apart, 0.0)
-    left = f["maximum"](_count(x, shown, dims, keepdim) - less, 0.0)
-    return f["sum"](apart * apart, dims, keepdim) / left
+    left = f["maximum"](_count(kind, shown, dims, keepdim) - less, 0.0)
+    return f["sum"](apart * apart.conj(), dims, keepdim) / left
 
 
 def std(input, dim=None, unbiased=None, *, correction=None, keepdim=False, dtype=None, mask=None):
@@ -136,9 +139,13 @@ def norm(input, ord=2.0, dim=None, *, keepdim=False, dtype=None, mask=None):
 
 
 def logsumexp(input, dim=None, *, keepdim=False, dtype=None, mask=None):
-    """log(sum(exp(x))) over `dim` of the elements that the mask shows; -inf of none."""
-    x, _ = _filled(input, mask, -math.inf, dtype)
-    return f["logsumexp"](x, _dims(x, dim), keepdim)
+    """log(sum(exp(x))) over `dim` of the elements that the mask shows, in the dtype of `input`, as PyTorch's.
+
+    Of no elements it is -inf.
+    """
+    x = input if dtype is None else input.to(dtype=dtype)
+    shown, _ = _filled(x, mask, _lowest(x, 1))
+    return f["logsumexp"](shown, _dims(x, dim), keepdim).to(dtype=x.dtype)
 
 
 def logaddexp(input, other, *, dtype=None, input_mask=None, other_mask=None):

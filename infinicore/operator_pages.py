@@ -18,7 +18,7 @@ from infinicore.kernels import ALIASES, OPS
 from infinicore.kernels.table.registry import ALL, COMPLEX, FLOATS, INTEGERS
 from infinicore.operator_examples import EXAMPLES
 
-_KINDS = {"b": ("bool",), "c": COMPLEX, "i": INTEGERS[:4], "u": INTEGERS[4:]}
+_KINDS = {"b": ("bool",), "c": COMPLEX, "f": FLOATS, "i": INTEGERS[:4], "u": INTEGERS[4:]}
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "bool": "bool"}
 _LARGE = 40  # elements of an array that an example still spells out
 _INTRO = (

@@ -20,12 +20,14 @@ from .dtype import dtype as to_dtype
 from .dtype import get_default_dtype, int64
 from .interop.numpy import from_numpy
 from .tensor import FUNCTIONS
+from .tensor.creation import into_out
 from .tensor.draws import bernoulli, multinomial
 from .tensor.gradients import makes_leaf
 
 __all__ = [
     "Generator",
     "bernoulli",
+    "binomial",
     "default_generator",
     "dropout",
     "fork_rng",
@@ -62,6 +64,7 @@ def _drawn(draw, shape, dtype, scale=1.0):
 
 
 @makes_leaf
+@into_out
 def rand(*sizes, size=None, dtype=None, device=None, generator=None):
     """Uniform numbers in [0, 1); of a complex dtype, both parts."""
     values = _drawn((generator or default_generator()).uniforms, _sizes(sizes, size), dtype)
@@ -69,12 +72,15 @@ def rand(*sizes, size=None, dtype=None, device=None, generator=None):
 
 
 @makes_leaf
+@into_out
 def randn(*sizes, size=None, dtype=None, device=None, generator=None):
     """Standard normal numbers; of a complex dtype, with parts of variance 1/2."""
     values = _drawn((generator or default_generator()).normals, _sizes(sizes, size), dtype, 0.5**0.5)
     return from_numpy(values, dtype=dtype or get_default_dtype(), device=usable(device))
 
 
+@makes_leaf
+@into_out
 def randint(low=0, high=None, size=None, *, dtype=None, device=None, generator=None):
     """Integers in [low, high); of two arguments, `randint(high, size)`, in [0, high)."""
     if size is None:
@@ -103,6 +109,7 @@ def randn_like(input, *, dtype=None, device=None, generator=None):
     return randn(input.shape_, dtype=dtype or input.dtype, device=device or input.device, generator=generator)
 
 
+@makes_leaf
 def randint_like(input, low, high=None, *, dtype=None, device=None, generator=None):
     """Integers in [low, high), or in [0, low) without `high`, in the shape and dtype of `input`."""
     low, high = (0, low) if high is None else (low, high)
@@ -110,6 +117,8 @@ def randint_like(input, low, high=None, *, dtype=None, device=None, generator=No
     return randint(low, high, input.shape_, generator=generator, **options)
 
 
+@makes_leaf
+@into_out
 def randperm(n, *, dtype=None, device=None, generator=None):
     """The integers 0 to n - 1 in random order."""
     if not isinstance(n, int) or n < 0:
@@ -142,6 +151,20 @@ def poisson(input, *, generator=None):
         raise ValueError("`input` of `poisson` must hold rates of 0 or more")
     values = (generator or default_generator()).poissons(rates)
     return from_numpy(values, dtype=input.dtype, device=input.device)
+
+
+def binomial(count, prob, *, generator=None):
+    """Numbers of successes in `count` trials of probability `prob`, two tensors of one float dtype that broadcast."""
+    for name, x in (("count", count), ("prob", prob)):
+        if not x.dtype.is_floating_point or x.dtype is not count.dtype:
+            raise TypeError(f"`{name}` of `binomial` must hold floats, in the dtype of `count`, got {x.dtype}: cast it")
+    trials, chances = (x.detach().to(dtype="float64").cpu().numpy() for x in (count, prob))
+    if not ((trials >= 0).all() and (trials < 2**63).all()):
+        raise ValueError("`count` of `binomial` must hold numbers of trials, from 0 to 2**63")
+    if not ((chances >= 0) & (chances <= 1)).all():
+        raise ValueError("`prob` of `binomial` must hold probabilities, from 0 to 1")
+    values = (generator or default_generator()).binomials(trials.astype(np.int64), chances)
+    return from_numpy(values, dtype=count.dtype, device=count.device)
 
 
 def dropout(input, p, train):

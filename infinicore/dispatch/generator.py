@@ -122,6 +122,10 @@ class Generator:
         """Numbers of Poisson's distribution with the rates of an array, an int64 array."""
         return np.asarray(self._numpy.poisson(rates))
 
+    def binomials(self, counts, chances):
+        """Numbers of the binomial distribution of two arrays that broadcast, an int64 array."""
+        return np.asarray(self._numpy.binomial(counts, chances))
+
     def kernel_seed(self):
         """63 random bits for a kernel that makes its own random numbers; a recorded function draws them anew."""
         launch.deed()

@@ -50,6 +50,8 @@ def _window(function):
 @_window
 def general_cosine(M, n, *, a):
     """Sums of cosines: a[0] - a[1] cos(2 pi n / (M - 1)) + a[2] cos(4 pi n / (M - 1)) - ..."""
+    if not isinstance(a, (list, tuple)) or not a:
+        raise ValueError(f"`a` of `general_cosine` must be a list of coefficients, at least one, got {a!r}")
     return sum((-1) ** k * w * np.cos(2 * math.pi * k * n / (M - 1)) for k, w in enumerate(a))
 
 

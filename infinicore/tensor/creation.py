@@ -1,6 +1,7 @@
 """Making tensors: empty, filled, from Python data, from foreign memory."""
 
 import functools
+import inspect
 import math
 import operator
 
@@ -40,8 +41,24 @@ def _given(out, shape, dtype, device):
     return out
 
 
+def into_out(function):
+    """Give a function that makes a tensor the keyword `out`, which gets the numbers in its own dtype."""
+
+    @functools.wraps(function)
+    def made(*args, out=None, dtype=None, device=None, **kwargs):
+        if out is None:
+            return function(*args, dtype=dtype, device=device, **kwargs)
+        t = function(*args, dtype=dtype or getattr(out, "dtype", None), device=device, **kwargs)
+        return _given(out, t.shape_, dtype, device).copy_(t)
+
+    signature = inspect.signature(function)
+    extra = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    return made
+
+
 @makes_leaf
-def empty(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False, memory_format=contiguous_format):
+def empty(*sizes, size=None, out=None, dtype=None, device=None, memory_format=contiguous_format):
     """An uninitialised tensor of a shape: ints, or one sequence of them, also by the name `size`; or `out` itself."""
     if size is not None and sizes:
         raise TypeError(f"the sizes {sizes} and `size` {size} are the same argument: leave one out")
@@ -97,13 +114,13 @@ def full(size, fill_value, *, out=None, dtype=None, device=None):
 
 
 @makes_leaf
-def zeros(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False):
+def zeros(*sizes, size=None, out=None, dtype=None, device=None):
     """A tensor of zeros, by the arguments of `empty`."""
     return empty(*sizes, size=size, out=out, dtype=dtype, device=device).zero_()
 
 
 @makes_leaf
-def ones(*sizes, size=None, out=None, dtype=None, device=None, pin_memory=False):
+def ones(*sizes, size=None, out=None, dtype=None, device=None):
     """A tensor of ones, by the arguments of `empty`."""
     return empty(*sizes, size=size, out=out, dtype=dtype, device=device).fill_(1)
 
@@ -145,6 +162,8 @@ def _number(value, name):
     return value
 
 
+@makes_leaf
+@into_out
 def arange(start, end=None, step=1, *, dtype=None, device=None):
     """`start, start + step, ...` before `end`; int64 for integers, else the default dtype.
 
@@ -171,6 +190,7 @@ def arange(start, end=None, step=1, *, dtype=None, device=None):
 
 
 @makes_leaf
+@into_out
 def linspace(start, end, steps, *, dtype=None, device=None):
     """`steps` equally spaced values from `start` to `end`, both included.
 
@@ -182,20 +202,40 @@ def linspace(start, end, steps, *, dtype=None, device=None):
     steps = _count(steps, "steps")
     if wanted.kind not in "iu":
         return from_numpy(np.linspace(start, end, steps), dtype=wanted, device=usable(device))
+    # products of the steps are rounded with the sum, as fused ones are
+    values = _whole_steps(start, end, steps, wanted, "linspace", np.longdouble).astype(np.int64)
+    return from_numpy(values, dtype=wanted, device=usable(device))
+
+
+def _whole_steps(start, end, steps, wanted, name, exact=np.float64):
+    """What lies between two integers: the first half is counted from `start`, the second back from `end`."""
     start, end, i, limits = int(start), int(end), np.arange(steps), np.iinfo(wanted.numpy)
     if min(start, end) < limits.min or max(start, end) > limits.max:
-        raise ValueError(f"`start` {start} and `end` {end} of `linspace` must fit into {wanted}: take a wider one")
-    step = np.longdouble((end - start) / max(1, steps - 1))  # products are rounded with the sum, as fused ones are
-    values = np.where(i < max(1, steps // 2), start + step * i, end - step * (steps - 1 - i))
-    return from_numpy(values.astype(np.float64).astype(np.int64), dtype=wanted, device=usable(device))
+        raise ValueError(f"`start` {start} and `end` {end} of `{name}` must fit into {wanted}: take a wider one")
+    step = exact((end - start) / max(1, steps - 1))
+    return np.where(i < max(1, steps // 2), start + step * i, end - step * (steps - 1 - i)).astype(np.float64)
 
 
 @makes_leaf
+@into_out
 def logspace(start, end, steps, base=10.0, *, dtype=None, device=None):
-    """`base` to the power of `steps` equally spaced values from `start` to `end`, both included."""
-    powers = np.linspace(_number(start, "start"), _number(end, "end"), _count(steps, "steps"))
-    values = np.power(float(base), powers)
-    return from_numpy(values, dtype=get_default_dtype() if dtype is None else to_dtype(dtype), device=usable(device))
+    """`base` to the power of `steps` equally spaced values from `start` to `end`, both included.
+
+    With an integer `dtype`, which must hold them, `start` (but of one step), `end` and the powers lose their
+    fractions, as in PyTorch.
+    """
+    start, end, steps = _number(start, "start"), _number(end, "end"), _count(steps, "steps")
+    wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if wanted.kind not in "iu":
+        return from_numpy(np.power(float(base), np.linspace(start, end, steps)), dtype=wanted, device=usable(device))
+    powers = _whole_steps(start, end, steps, wanted, "logspace") if steps != 1 else np.array([float(start)])
+    with np.errstate(all="ignore"):  # what is no number is refused below
+        values = np.trunc(np.power(float(base), powers))
+    if not ((values >= np.iinfo(wanted.numpy).min) & (values < float(np.iinfo(wanted.numpy).max + 1))).all():
+        raise ValueError(
+            f"the powers {start} to {end} of `base` {base} in `logspace` must fit into {wanted}: take a float `dtype`"
+        )
+    return from_numpy(values.astype(np.int64), dtype=wanted, device=usable(device))
 
 
 def _count(value, name):
@@ -231,6 +271,7 @@ def scalar_tensor(value, *, dtype=None, device=None):
 
 
 @makes_leaf
+@into_out
 def eye(n, m=None, *, dtype=None, device=None):
     """The identity matrix."""
     values = np.eye(_count(n, "n"), None if m is None else _count(m, "m"))
@@ -312,6 +353,23 @@ def asarray(obj, *, dtype=None, device=None, copy=None):
     if copy is False and not (shares or (isinstance(obj, np.ndarray) and np.shares_memory(obj, found.cpu().numpy()))):
         raise ValueError(f"`copy` of `asarray` is False, but {type(obj).__name__} cannot be shared: leave it out")
     return found
+
+
+@makes_leaf
+def frombuffer(buffer, *, dtype, count=-1, offset=0):
+    """A vector of the memory of an object with Python's buffer protocol, or of a copy where that is read-only.
+
+    `count` elements (-1: all) from byte `offset` on. ValueError where these do not lie in the buffer, or are none.
+    """
+    wanted = to_dtype(dtype)
+    size = memoryview(buffer).nbytes
+    taken = count * wanted.itemsize if count >= 0 else size - offset
+    if offset < 0 or not 0 < taken <= size - offset or taken % wanted.itemsize:
+        raise ValueError(
+            f"`count` {count} of {wanted.itemsize} bytes each, from `offset` {offset} on, must be elements in the "
+            f"{size} bytes of `buffer`, and -1 must use all of them"
+        )
+    return from_numpy(np.frombuffer(buffer, wanted.numpy, count, offset))
 
 
 def from_list(data, *, dtype=None):

@@ -63,10 +63,14 @@ class Draws:
 
     def normal_(self, mean=0.0, std=1.0, *, generator=None):
         """Set every element to a normal number; returns the tensor."""
+        if not std >= 0:
+            raise ValueError(f"`std` of `normal_` must be 0 or more, got {std}")
         return self._drawn("normal_", (generator or default_generator()).normals(self.shape_), std, mean)
 
     def uniform_(self, low=0.0, high=1.0, *, generator=None):
         """Set every element to a uniform number from [low, high); returns the tensor."""
+        if not low <= high:
+            raise ValueError(f"`low` {low} of `uniform_` must not be above `high` {high}")
         return self._drawn("uniform_", (generator or default_generator()).uniforms(self.shape_), high - low, low)
 
     def _drawn(self, name, values, factor, shift):
@@ -82,10 +86,14 @@ class Draws:
 
     def cauchy_(self, median=0.0, sigma=1.0, *, generator=None):
         """Set every element to a number of Cauchy's distribution; returns the tensor."""
+        if not sigma > 0:
+            raise ValueError(f"`sigma` of `cauchy_` must be positive, got {sigma}")
         return self._drawn("cauchy_", np.tan(np.pi * (_uniform(self.shape_, generator) - 0.5)), sigma, median)
 
     def log_normal_(self, mean=1.0, std=2.0, *, generator=None):
         """Set every element to e to the power of a normal number; returns the tensor."""
+        if not std > 0:
+            raise ValueError(f"`std` of `log_normal_` must be positive, got {std}")
         values = (generator or default_generator()).normals(self.shape_).astype(np.float64)
         return self._drawn("log_normal_", np.exp(values * std + mean), 1.0, 0.0)
 

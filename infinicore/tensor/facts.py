@@ -1,5 +1,7 @@
 """What a tensor says about itself under PyTorch's older names."""
 
+from .formats import strided
+
 
 class Facts:
     """Methods of `Tensor` that compute nothing."""
@@ -7,6 +9,7 @@ class Facts:
     __slots__ = ()
 
     is_sparse = is_quantized = is_mps = is_xpu = is_meta = is_nested = False  # there are dense tensors alone
+    layout = strided
 
     def ndimension(self):
         """Number of dims."""

@@ -1,8 +1,8 @@
 """The names of PyTorch for orders of elements in memory. New tensors here are row-major unless a call names another."""
 
 
-class memory_format:
-    """An order of the dims in memory: one of the four below."""
+class _Named:
+    """What has a name of this package."""
 
     __slots__ = ("name",)
 
@@ -16,6 +16,19 @@ class memory_format:
         return self.name
 
 
+class memory_format(_Named):
+    """An order of the dims in memory: one of the four below."""
+
+    __slots__ = ()
+
+
+class layout(_Named):
+    """How elements are stored: `strided`, as there are dense tensors alone."""
+
+    __slots__ = ()
+
+
+strided = layout("strided")
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")
 channels_last = memory_format("channels_last")

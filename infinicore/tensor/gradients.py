@@ -9,6 +9,7 @@ from ..core import launch, node
 from ..core.node import GRAD, WATCH, Handle, TensorHooks, alias
 from ..core.tensor_cy import TensorBase
 from ..dispatch import batching
+from .formats import strided
 
 
 def in_graph(*values):
@@ -17,17 +18,26 @@ def in_graph(*values):
 
 
 def makes_leaf(function):
-    """Give a function that makes a tensor the keyword `requires_grad`."""
+    """Give a function that makes a tensor PyTorch's keywords `requires_grad`, `pin_memory` and `layout`."""
 
     @functools.wraps(function)
-    def made(*args, requires_grad=False, **kwargs):
+    def made(*args, requires_grad=False, pin_memory=False, layout=strided, **kwargs):
+        if layout is not strided and layout is not None:
+            raise TypeError(f"`layout` must be infinicore.strided, as there are dense tensors alone, got {layout!r}")
         t = function(*args, **kwargs)
+        t = t.pin_memory() if pin_memory else t
         return t.requires_grad_() if requires_grad else t
 
     signature = inspect.signature(function)
-    extra = inspect.Parameter("requires_grad", inspect.Parameter.KEYWORD_ONLY, default=False)
-    made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), extra])
+    defaults = {"requires_grad": False, "pin_memory": False, "layout": strided}
+    extra = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
+    made.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])
     return made
+
+
+def detach(input):
+    """The memory of a tensor, outside of the graph."""
+    return input.detach()
 
 
 class Gradients:

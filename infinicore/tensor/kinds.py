@@ -16,6 +16,8 @@ __all__ = [
     "is_complex",
     "is_floating_point",
     "is_nonzero",
+    "is_same_size",
+    "is_signed",
     "is_tensor",
     "nan",
     "newaxis",
@@ -62,3 +64,13 @@ def is_complex(input):
 def is_nonzero(input):
     """Whether the one element of a tensor is not 0."""
     return bool(input)
+
+
+def is_signed(input):
+    """Whether the dtype of a tensor has negative numbers."""
+    return input.is_signed()
+
+
+def is_same_size(input, other):
+    """Whether two tensors have the same shape."""
+    return input.is_same_size(other)

@@ -119,7 +119,7 @@ def _(g, input):
     return g * (n / (n + 2.0) + input * (4.0 * e * (e + 1.0) / ((n + 2.0) * (n + 2.0))))
 
 
-@elementwise(ref=lambda x: x / (1 + np.abs(x)))
+@elementwise(ref=lambda x: x / (1 + np.abs(x)), dtypes=NUMBERS, result="float")
 def softsign(input):
     """x / (1 + |x|)."""
     return input / (1.0 + m.abs(input))
@@ -164,7 +164,7 @@ def _(g, input):
     return m.where(input < -3.0, 0.0, m.where(input > 3.0, g, g * (input * 0.3333333333333333 + 0.5)))
 
 
-@elementwise(ref=lambda x: x - np.tanh(x))
+@elementwise(ref=lambda x: x - np.tanh(x), dtypes=NUMBERS, result="float")
 def tanhshrink(input):
     """x - tanh(x)."""
     return input - m.tanh(input)

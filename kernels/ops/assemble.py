@@ -7,7 +7,7 @@ import operator
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import ANY, NUMERIC, alias
+from ..table.registry import ANY, INTEGERS, NUMERIC, alias
 from ..table.view import view
 from ._layout import check, check_dim
 from .copy import cat
@@ -409,9 +409,10 @@ def linalg_vander(f, x, *, N=None):
     """[..., n, N]: the powers 0 to N - 1 (by default n of them) of the elements of vectors [..., n], rising."""
     check(f, x, "x")
     count = (x.shape_ or (0,))[-1] if N is None else operator.index(N)
-    if not x.shape_ or (N is not None and count <= 1):
+    if (not x.shape_ and N is None) or (N is not None and count <= 1):
         raise ValueError(f"`linalg_vander` needs `x` [..., n] and `N` above 1, got shape {x.shape_} and {N}")
     kind = x.dtype if x.dtype.differentiable else "int64"
+    x = x if x.shape_ else x.unsqueeze(0)
     column = x.to(dtype=kind).unsqueeze(-1)
     powers = f.cumprod(column.expand(*x.shape_, max(count - 1, 0)), -1)
     return f.cat([column.new_ones(*x.shape_, min(count, 1)), powers], -1)
@@ -425,10 +426,11 @@ def _unravel_samples(rng):
     yield (rng.integers(0, 24, (3, 2)), (2, 3, 4)), {}
 
 
-@composite(dtypes=("int32", "int64"), ref=_unravel_ref, samples=_unravel_samples, gradient=None)
+@composite(dtypes=INTEGERS, ref=_unravel_ref, samples=_unravel_samples, gradient=None)
 def unravel_index(f, indices, shape):
-    """The indices in each dim of a tensor of `shape` for places in its row-major order."""
+    """int64 indices in each dim of a tensor of `shape` for places in its row-major order."""
     check(f, indices, "indices")
+    indices = indices.to(dtype="int64")
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if indices.numel_ and not 0 <= f.amin(indices).item() <= f.amax(indices).item() < math.prod(shape):
         raise ValueError(f"`indices` of `unravel_index` must be from 0 to {math.prod(shape) - 1} for {shape}")

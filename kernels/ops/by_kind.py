@@ -3,6 +3,7 @@
 import itertools
 
 from ._layout import product
+from ._window import read_window
 from .conv import _problem, conv1d, conv2d
 from .conv_composed import conv3d
 from .elementwise import ceil, floor, round_
@@ -10,6 +11,7 @@ from .gather import index_add
 from .linear import linear
 from .pairs import trunc
 from .places import scatter_reduce
+from .pooling import avg_pool1d, avg_pool2d, avg_pool3d
 from .scatter import scatter_add
 
 for _row in (floor, ceil, round_, trunc):
@@ -82,6 +84,44 @@ def _of_taps(op, dims):
 
 for _dims, _row in enumerate((conv1d, conv2d, conv3d), start=1):
     _of_taps(_row, _dims)
+
+
+# ---- means of windows of integers ------------------------------------------------------------------
+
+
+def _of_halves(op, dims):
+    """Let a mean of windows of int64 be their sum, of upper and lower 32 bits as float64s, divided as integers."""
+
+    def form(
+        f, input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
+    ):
+        if input.dtype.name != "int64":
+            raise TypeError(f"`input` of `{op.name}` must hold floats or int64, got {input.dtype.name}: cast it")
+        pool = f.avg_pool3d if dims == 3 else f.avg_pool2d
+        x, (kernel, stride, padding, _) = input, read_window(_Named(op), dims, kernel_size, stride, padding)
+        if dims == 1:
+            x, kernel, stride, padding = x.unsqueeze(-2), (1, *kernel), (1, *stride), (0, *padding)
+
+        def sums(part, padding):
+            y = pool(part.to(dtype="float64"), kernel, stride, padding, ceil_mode, divisor_override=1)
+            return y.to(dtype="int64")
+
+        upper, lower = f.bitwise_right_shift(x, 32), f.bitwise_and(x, 2**32 - 1)
+        y, divisor = f.add(f.mul(sums(upper, padding), 2**32), sums(lower, padding)), divisor_override
+        if divisor is None:
+            ones = x.new_ones(x.shape)
+            if count_include_pad:  # which counts padding, but not what lies beyond it
+                ones = f.pad(ones, [n for p in reversed(padding) for n in (p, p)], value=1)
+            divisor = sums(ones, 0 if count_include_pad else padding)
+            divisor = divisor[(..., *map(slice, y.shape[-len(kernel) :]))]
+        y = f.div(y, divisor, rounding_mode="trunc")
+        return y.squeeze(-2) if dims == 1 else y
+
+    op.on("iu")(form)
+
+
+for _dims, _row in enumerate((avg_pool1d, avg_pool2d, avg_pool3d), start=1):
+    _of_halves(_row, _dims)
 
 
 # ---- bools: a sum says whether any is true, a product, whether all are ------------------------------

@@ -14,6 +14,7 @@ from ..table.registry import ANY, COMPLEX, INEXACT, elementwise
 from ._layout import check, check_dim, product
 from ._products import check as check_operands
 from ._rules import reduced_dims
+from .activation_rules import softsign, tanhshrink
 from .conv import conv1d, conv2d
 from .conv_composed import conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .decompositions import eye_of
@@ -22,10 +23,11 @@ from .factors import triangular_solution
 from .gather import embedding_backward, index_add, index_select_backward
 from .indexing import index_backward, index_put, nonzero
 from .matmul import matmul
+from .pairs import logaddexp
 from .reduce import all_, any_, mean, prod, sum_
 from .scan import cumprod, cumsum
 from .scatter import gather_backward, scatter_add
-from .statistics import norm, std, var
+from .statistics import logsumexp, norm, std, var
 
 _PAIRS = {"float32": "complex64", "float64": "complex128"}
 _WIDE = tuple(_PAIRS)
@@ -37,6 +39,11 @@ _WIDE = tuple(_PAIRS)
 def conj_physical(input):
     """The conjugates of complex numbers; PyTorch's `conj`, which is a copy here, too, and leaves real tensors alone."""
     return m.conj(input)
+
+
+@conj_physical.on("fiub")
+def _(f, input):
+    return f.rearrange(input)
 
 
 @conj_physical.grad("input")
@@ -332,3 +339,33 @@ def _(f, input, dim=None, keepdim=False):
 @all_.on("c")
 def _(f, input, dim=None, keepdim=False):
     return f.all(f.ne(input, 0), dim, keepdim)
+
+
+# ---- formulas as they stand --------------------------------------------------------------------------
+
+
+@softsign.on("c")
+def _(f, input):
+    return f.div(input, f.add(f.abs(input), 1.0))
+
+
+@tanhshrink.on("c")
+def _(f, input):
+    return f.sub(input, f.tanh(input))
+
+
+@logaddexp.on("c")
+def _(f, input, other):
+    first = f.ge(f.real(input), f.real(other))
+    top, low = f.where(first, input, other), f.where(first, other, input)
+    return f.add(top, f.log1p(f.exp(f.sub(low, top))))
+
+
+@logsumexp.on("c")
+def _(f, input, dim, keepdim=False):
+    if not input.numel_:
+        return f.log(f.sum(f.exp(input), dim, keepdim))
+    top = f.amax(f.real(input).detach(), dim, True)
+    top = f.where(f.isfinite(top), top, 0.0)
+    y = f.add(f.log(f.sum(f.exp(f.sub(input, top)), dim, True)), top)
+    return y if keepdim else y.squeeze(tuple(dim) if hasattr(dim, "__iter__") else dim)

@@ -95,7 +95,7 @@ def sum_to_size(f, input, *size):
     if added < 0 or any(n not in (1, m) for n, m in zip(wanted, input.shape_[added:])):
         raise ValueError(f"`size` {wanted} of `sum_to_size` must broadcast to the shape {input.shape_} of `input`")
     dims = [*range(added), *[added + d for d, n in enumerate(wanted) if n == 1 and input.shape_[added + d] != 1]]
-    return (f.sum(input, dims) if dims else input).reshape(wanted)
+    return (f.sum(input, dims) if dims or not wanted else input).reshape(wanted)
 
 
 @composite(

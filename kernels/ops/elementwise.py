@@ -345,6 +345,11 @@ def square(input):
     return input * input
 
 
+@square.on("b")
+def _(f, input):
+    return input.to(dtype="int64")
+
+
 @square.grad("input")
 def _(g, input):
     return 2.0 * g * input

@@ -169,13 +169,17 @@ def index_select(call, input, dim, index):
     """
     check(call, input, "input")
     check_index(call, index, "index")
-    shape = input.shape_
-    if not shape or len(index.shape_) > 1:
-        raise ValueError(f"`index_select` needs at least one dim and `index` of one, got {shape} and {index.shape_}")
+    shape = input.shape_ or (1,)
+    if len(index.shape_) > 1 or (not input.shape_ and index.numel_ != 1):
+        raise ValueError(
+            f"`index` of `index_select` must have one dim, and for an `input` of none one element, got {index.shape_} "
+            f"for {input.shape_}"
+        )
     dim = check_dim(dim, len(shape))
     x, outer, _, stride = rows(input, dim)
     length = product(shape[dim + 1 :])
-    y = call.out((*shape[:dim], index.numel_, *shape[dim + 1 :]), input.dtype, overlap="refused")
+    found = (*shape[:dim], index.numel_, *shape[dim + 1 :]) if input.shape_ else ()
+    y = call.out(found, input.dtype, overlap="refused")
     call.save(size=shape[dim])
     errors = {1: f"`index` of `index_select` must be from 0 to {shape[dim] - 1} for `input` {shape}, `dim` {dim}"}
     return gather_rows(call, x, index, y, outer, length, (length, stride), (0, shape[dim]), errors=errors)
@@ -205,7 +209,7 @@ def index_select_backward(call, grad, dim, index, size):
     check_index(call, index, "index")
     shape = grad.shape_
     dim = check_dim(dim, len(shape))
-    y = call.out((*shape[:dim], size, *shape[dim + 1 :]), grad.dtype)
+    y = call.out((*shape[:dim], size, *shape[dim + 1 :]) if shape else (), grad.dtype)
     fill(call, y, 0)
     errors = {1: f"`index` of `index_select_backward` must be from 0 to {size - 1}"}
     return add_rows(
@@ -244,7 +248,8 @@ def index_add(call, input, dim, index, source, alpha=1):
     dim = check_dim(dim, len(shape))
     if source.dtype is not input.dtype:
         raise TypeError(f"`source` of `index_add` must be {input.dtype.name} as `input`, got {source.dtype.name}")
-    if not shape or len(index.shape_) > 1 or source.shape_ != (*shape[:dim], index.numel_, *shape[dim + 1 :]):
+    wanted = (*shape[:dim], index.numel_, *shape[dim + 1 :]) if shape else ()
+    if len(index.shape_) > 1 or source.shape_ != wanted or (not shape and index.numel_ != 1):
         raise ValueError(
             f"`source` of `index_add` must have the shape of `input` {shape}, with {index.numel_} slices along dim "
             f"{dim}, got {source.shape_} and `index` {index.shape_}"
@@ -255,8 +260,9 @@ def index_add(call, input, dim, index, source, alpha=1):
         x = source.clone()
     if y.address != input.address or y.strides_ != input.strides_:
         copy_into(call, y, input)
-    errors = {1: f"`index` of `index_add` must be from 0 to {shape[dim] - 1} for `input` {shape}, `dim` {dim}"}
-    return add_rows(call, y, x, index, product(shape[:dim]), shape[dim], product(shape[dim + 1 :]), alpha, errors)
+    size = shape[dim] if shape else 1
+    errors = {1: f"`index` of `index_add` must be from 0 to {size - 1} for `input` {shape}, `dim` {dim}"}
+    return add_rows(call, y, x, index, product(shape[:dim]), size, product(shape[dim + 1 :]), alpha, errors)
 
 
 @index_add.grad("input")

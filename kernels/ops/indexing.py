@@ -4,7 +4,7 @@ import numpy as np
 
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
 from ..problems.array import PutRows
-from ..table.registry import ALL, ANY, INEXACT, op
+from ..table.registry import ANY, INEXACT, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
@@ -212,12 +212,19 @@ def _(f, g, indices):
     return f.index(g, indices)
 
 
+_SUMMED_IN = {"bfloat16": "float32", "float16": "float32", "bool": "int64"}
+
+
 def _put(call, y, indices, values, accumulate):
-    """Write (or add) values, which broadcast, to the contiguous tensor y; 16-bit sums in float32, rounded once."""
+    """Write (or add) values, which broadcast, to the contiguous tensor y.
+
+    16-bit sums are those in float32, rounded once; sums of bools say whether any is true.
+    """
     places = _places(call, y.shape_, indices)
-    narrow = accumulate and y.dtype.is_floating_point and y.dtype.itemsize == 2
+    wide = _SUMMED_IN.get(y.dtype.name) if accumulate else None
     target = y if places.order is None else y.permute(*places.order)
-    t = target.to(dtype="float32").contiguous() if narrow else target.contiguous()
+    t = target.contiguous() if wide is None else target.to(dtype=wide).contiguous()
+    values = values.to(dtype=wide) if wide == "int64" else values
     shape = places.result
     missing = len(shape) - len(values.shape_)
     if missing < 0 or any(n not in (1, m) for n, m in zip(values.shape_, shape[missing:])):
@@ -257,15 +264,13 @@ def _index_put_samples(rng):
     yield (x, (None, None, rng.integers(0, 7, 20)), rng.standard_normal((5, 6, 20))), {"accumulate": True}
 
 
-_NUMBERS = tuple(d for d in ALL if d != "bool")
-
-
 @op(dtypes=ANY, ref=_index_put_ref, samples=_index_put_samples, amp="promote")
 def index_put(call, input, indices, values, accumulate=False):
     """`input` with `values` written to (or added at) `input[indices]`, to which they broadcast; indices as for `index`.
 
     `values` is a tensor of the dtype of `input`, or a number. Of equal indices the last one counts, or with
-    `accumulate` they are added in their order, 16-bit floats in float32. With `out=input` it is changed in place.
+    `accumulate` they are added in their order, 16-bit floats in float32, bools as `or`. With `out=input` it is changed
+    in place.
     """
     check(call, input, "input")
     if not hasattr(values, "strides_"):
@@ -273,8 +278,6 @@ def index_put(call, input, indices, values, accumulate=False):
         fill(call, values, number)
     if values.dtype is not input.dtype:
         raise TypeError(f"`values` of `index_put` must be {input.dtype.name} as `input`, got {values.dtype.name}")
-    if accumulate and input.dtype.name not in _NUMBERS:
-        raise TypeError("`input` of `index_put` must hold numbers where `accumulate` is True, got bool")
     call.save(values_shape=values.shape_)
     y = call.out(input.shape_, input.dtype, overlap="same")
     if values.storage is y.storage:

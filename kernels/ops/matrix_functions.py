@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ..table.composite import composite
-from ..table.registry import COMPLEX, INEXACT, alias
+from ..table.registry import COMPLEX, INEXACT, NUMERIC, alias
 from ._layout import check
 from .decompositions import (
     _TOLERANCE,
@@ -127,7 +127,10 @@ def _chain_ref(tensors):
 
 
 @composite(
-    ref=_chain_ref, samples=_chain_samples, tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)}, dtypes=INEXACT
+    ref=_chain_ref,
+    samples=_chain_samples,
+    tolerance={"bfloat16": (5e-2, 1.0), "float16": (1e-2, 2e-1)},
+    dtypes=NUMERIC,
 )
 def linalg_multi_dot(f, tensors):
     """The product of several matrices, in the order that takes the fewest operations; the first and the last may be

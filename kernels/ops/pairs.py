@@ -108,6 +108,11 @@ def heaviside(input, values):
     return m.where(input == 0, values, m.where(input > 0, 1, m.where(input != 0, 0, input)))
 
 
+@heaviside.on("b")
+def _(f, input, values):
+    return f.logical_or(input, values)
+
+
 # ---- extremes and integers -----------------------------------------------------------------------
 
 

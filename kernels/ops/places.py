@@ -302,10 +302,13 @@ def _(f, g, input, dim, index, src, src_shape, reduce, include_self, out, count)
         g = f.div(g, f.maximum(total, 1.0))
         g_input, g_src = f.where(mine, g, 0.0), f.where(theirs, _index_of(f, g, dim, index, src_shape), 0.0)
     elif reduce == "prod":
-        if bool(f.any(f.eq(input, 0.0))) or bool(f.any(f.eq(src, 0.0))):
-            raise NotImplementedError("`reduce` 'prod' of `scatter_reduce` has no derivative where factors are 0")
-        g_input = f.div(f.mul(g, out), input)
-        g_src = f.div(_index_of(f, f.mul(g, out), dim, index, src_shape), src)
+        # A factor's slope is the product of the others: of those that are not 0, and 0 where another one is.
+        (x, no_x), (y, no_y) = ((f.where(f.eq(t, 0.0), 1.0, t), f.eq(t, 0.0).to(dtype=g.dtype)) for t in (input, src))
+        others = f.mul(g, f.scatter_reduce(x, dim, index, y, "prod", include_self=include_self))
+        zeros = f.scatter_add(no_x if include_self else f.mul(no_x, 0.0), dim, index, no_y)
+        g_input = f.where(f.eq(zeros, no_x), f.div(others, x), 0.0) if include_self else g
+        zeros, others = (_index_of(f, t, dim, index, src_shape) for t in (zeros, others))
+        g_src = f.where(f.eq(zeros, no_y), f.div(others, y), 0.0)
     else:
         g_input, g_src = g, _index_of(f, g, dim, index, src_shape)
     if not include_self:

@@ -316,7 +316,9 @@ for _dims, _shape, _size in ((2, (2, 7, 9), (3, 2)), (3, (2, 5, 7, 9), (2, 3, 2)
 
 
 def _mean_options(call, count_include_pad, divisor_override):
-    divisor = 0 if divisor_override is None else integers(call, divisor_override, "divisor_override", 1, 1)[0]
+    divisor = 0 if divisor_override is None else integers(call, divisor_override, "divisor_override", 1, -(2**31))[0]
+    if divisor_override is not None and not divisor:
+        raise ValueError(f"`divisor_override` of `{call.op.name}` must be an integer but 0, got {divisor_override!r}")
     return {"counted": bool(count_include_pad), "divisor": divisor}
 
 
@@ -366,6 +368,11 @@ def _avg_pools(dims):
     @row.grad("input")
     def _(f, g, size, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override):
         return f.avg_pool_backward(g, size, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+    return row
+
+
+avg_pool2d, avg_pool3d = _avg_pools(2), _avg_pools(3)
 
 
 @op()
@@ -500,5 +507,3 @@ def _(f, g, grad, dims):
 for _dims in (1, 2, 3):
     _max_pool(_dims)
     _adaptive_pools(_dims)
-for _dims in (2, 3):
-    _avg_pools(_dims)

@@ -146,6 +146,15 @@ def addr(f, input, vec1, vec2, *, beta: complex = 1, alpha: complex = 1):
     return _added(f, input, f.outer(vec1, vec2), beta, alpha)
 
 
+@addr.on("b")
+def _(f, input, vec1, vec2, *, beta=1, alpha=1):
+    kind = vec1.dtype if vec1.dtype.kind != "b" else vec2.dtype
+    if kind.kind != "b":
+        return f.addr(input.to(dtype=kind), vec1, vec2, beta=beta, alpha=alpha)
+    both = f.logical_and(vec1.unsqueeze(1), vec2)
+    return f.logical_or(f.logical_and(input, bool(beta)), f.logical_and(both, bool(alpha)))
+
+
 @_product(_sum_of(np.matmul), (3, 7, 5), (3, 7, 17), (3, 17, 5))
 def baddbmm(f, input, batch1, batch2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * bmm(batch1, batch2)."""
@@ -201,6 +210,8 @@ def _contracted(f, a, names_a, b, names_b, keep):
     for_a = [n for n in names_a if n in names_b or n in keep]
     for_b = [n for n in names_b if n in names_a or n in keep]
     a, b = _summed_to(f, a, names_a, for_a), _summed_to(f, b, names_b, for_b)
+    if a.dtype is not b.dtype and a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        a, b = a.to(dtype="int64"), b.to(dtype="int64")  # one is a sum
     batch = [n for n in for_a if n in for_b and n in keep]
     inner_ = [n for n in for_a if n in for_b and n not in keep]
     left, right = [n for n in for_a if n not in for_b], [n for n in for_b if n not in for_a]
@@ -221,7 +232,7 @@ def _contracted(f, a, names_a, b, names_b, keep):
 def _summed_to(f, x, names, kept):
     """`x` summed over the dims whose names are not kept."""
     dims = [d for d, n in enumerate(names) if n not in kept]
-    return f.sum(x, dims, dtype=x.dtype) if dims else x
+    return f.sum(x, dims) if dims else x
 
 
 def _diagonals(x, names):

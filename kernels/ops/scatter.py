@@ -75,9 +75,16 @@ def _(f, g, dim, index, input_shape):
 
 
 def _add(call, y, dim, index, src, strides=None, kernel="scatter_add"):
-    """Add to y (or multiply it); 16-bit results are kept in float32 and rounded once."""
+    """Add to y (or multiply it); 16-bit results are kept in float32 and rounded once.
+
+    Of bools, a sum says whether any is true, and a product, whether all are.
+    """
     strides = src.strides_ if strides is None else strides
-    if y.dtype.is_floating_point and y.dtype.itemsize == 2:
+    if y.dtype.kind == "b":
+        wide = y.to(dtype="int64")
+        _launch(call, kernel, wide, dim, index, src, strides)
+        call.elementwise("ne", wide, 0, out=y)
+    elif y.dtype.is_floating_point and y.dtype.itemsize == 2:
         wide = y.to(dtype="float32")
         _launch(call, kernel, wide, dim, index, src, strides)
         copy_into(call, y, wide.to(dtype=y.dtype))
@@ -163,8 +170,6 @@ def scatter(call, input, dim, index, src=None, *, value=None, reduce=None):
         raise TypeError("`scatter` takes one of `src` and `value`, got " + ("none" if src is None else "both"))
     if reduce not in _KERNELS:
         raise ValueError(f"`reduce` of `scatter` must be 'add', 'multiply' or None, got {reduce!r}")
-    if reduce is not None and input.dtype.name == "bool":
-        raise TypeError(f"`reduce` {reduce!r} of `scatter` takes numbers, got bool: cast `input`")
     if reduce is not None and input.dtype.kind == "c":
         raise NotImplementedError(
             f"`reduce` {reduce!r} of `scatter` takes real numbers, got {input.dtype.name}: use `scatter_add`"

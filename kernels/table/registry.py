@@ -133,7 +133,8 @@ class Op:
 
     def on(self, kinds):
         """Declare what a call means whose first tensor is of one of the `kinds` of dtypes ("b" bool, "i" and "u"
-        integers), or that has any complex tensor ("c"): `function(f, *inputs, **options)`, written with other ops.
+        integers, "f" floats), or that has any complex tensor ("c"): `function(f, *inputs, **options)`, written with
+        other ops.
 
         Without one, the op computes on such elements by its own rule or paragraph, if `dtypes` has them; the derivative
         of complex ones is taken to be that of a holomorphic function then (docs/autograd.md).

@@ -65,6 +65,38 @@ CASES = {
     "a masked complex sum": ([VECTOR], lambda x, a: x.masked.sum(x.complex(a, 2 * a), 0, mask=a.detach() > 0).abs()),
     "a long complex sum": ([RNG.standard_normal((3, 5, 48))], lambda x, a: x.complex(a, 2 * a).sum((1, 2)).abs()),
     "a long complex mean": ([RNG.standard_normal(333)], lambda x, a: x.complex(a, 2 * a).mean(0, True).abs()),
+    "no dims, selected": ([WIDE[0, 0]], lambda x, a: a.index_select(0, x.tensor([0]))),
+    "no dims, added to": ([WIDE[0, 0], WIDE[0, 1]], lambda x, a, b: a.index_add(0, x.tensor([0]), b, alpha=-2)),
+    **{
+        f"products with zeros {own}": (
+            [np.array([[1.0, 0, 0], [2, 3, 0]]), np.array([[0.0, 2, 3, 0], [5, 0, 4, 3]])],
+            lambda x, a, b, own=own: a.scatter_reduce(
+                1, x.tensor([[0, 1, 2, 2], [0, 1, 0, 1]]), b, "prod", include_self=own
+            ) * x.arange(2, 5),
+        )
+        for own in (True, False)
+    },
+    "a divisor below 0": (
+        [SQUARE], lambda x, a: x.nn.functional.avg_pool2d(a, 2, [], divisor_override=-3)
+    ),
+    "targets that are neither 1 nor -1": (
+        [WIDE, WIDE[::-1]],
+        lambda x, a, b: x.nn.functional.cosine_embedding_loss(a, b, x.tensor([1, -1, 0]), -1.0, reduction="none"),
+    ),
+    **{
+        f"complex {name}": ([SQUARE[0], SQUARE[1]], call)
+        for name, call in (
+            ("softsign", lambda x, a, b: x.nn.functional.softsign(x.complex(a, b)).real),
+            ("tanhshrink", lambda x, a, b: x.nn.functional.tanhshrink(x.complex(a, b)).imag),
+            ("logaddexp", lambda x, a, b: x.logaddexp(x.complex(a, b), x.complex(b[0], a[1])).imag),
+            ("logsumexp", lambda x, a, b: x.logsumexp(x.complex(a * 300, b), (0,), True).real),
+            ("logsumexp, all", lambda x, a, b: x.logsumexp(x.complex(a, b), (0, 1)).imag),
+            ("l1_loss", lambda x, a, b: x.nn.functional.l1_loss(x.complex(a, b), x.complex(b, a), reduction="sum")),
+            ("conj_physical", lambda x, a, b: x.conj_physical(a) * b),
+            ("masked.var", lambda x, a, b: x.masked.var(x.complex(a, b), 0, mask=a > b[0]).real),
+            ("masked.std", lambda x, a, b: x.masked.std(x.complex(a, b), 1).real),
+        )
+    },
     "norm of bfloat16": ([SQUARE], lambda x, a: x.linalg.norm(x.eye(4, dtype=x.bfloat16)).double() * a),
 }  # fmt: skip
 

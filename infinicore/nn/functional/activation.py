@@ -126,9 +126,9 @@ def sigmoid(input, *, out=None):
     return infinicore.sigmoid(input, out=out)
 
 
-def logsigmoid(input):
+def logsigmoid(input, *, out=None):
     """log(sigmoid(x))."""
-    return infinicore.logsigmoid(input)
+    return infinicore.logsigmoid(input, out=out)
 
 
 def tanh(input, *, out=None):
@@ -158,16 +158,16 @@ def hardswish(input, inplace=False, *, out=None):
     return _activate(infinicore.hardswish, input, inplace, out=out)
 
 
-def hardshrink(input, lambd=0.5):
+def hardshrink(input, lambd=0.5, *, out=None):
     """x where |x| > lambd, else 0."""
-    return infinicore.hardshrink(input, float(lambd))
+    return infinicore.hardshrink(input, float(lambd), out=out)
 
 
-def softshrink(input, lambd=0.5):
+def softshrink(input, lambd=0.5, *, out=None):
     """x moved towards 0 by lambd, and 0 where |x| <= lambd."""
     if lambd < 0:
         raise ValueError(f"`lambd` of softshrink must be at least 0, got {lambd}")
-    return infinicore.softshrink(input, float(lambd))
+    return infinicore.softshrink(input, float(lambd), out=out)
 
 
 def threshold(input, threshold, value, inplace=False):

@@ -40,7 +40,8 @@ def _channels(input, dims):
     return infinicore.ones((*input.shape[: input.ndim - dims], *(1,) * dims), dtype=input.dtype, device=input.device)
 
 
-def _drop_channels(input, p, training, inplace, dims):
+def drop_channels(input, p, training, inplace, dims):
+    """`dropout` of whole channels of an input with `dims` dims of space; None: any number of them, with N."""
     _checked(p)
     ones = _channels(input, dims)
     if not training or p == 0.0:
@@ -50,17 +51,17 @@ def _drop_channels(input, p, training, inplace, dims):
 
 def dropout1d(input, p=0.5, training=True, inplace=False):
     """As `dropout`, for whole channels of [N, C, L] or [C, L]."""
-    return _drop_channels(input, p, training, inplace, 1)
+    return drop_channels(input, p, training, inplace, 1)
 
 
 def dropout2d(input, p=0.5, training=True, inplace=False):
     """As `dropout`, for whole channels of [N, C, H, W] or [C, H, W]."""
-    return _drop_channels(input, p, training, inplace, 2)
+    return drop_channels(input, p, training, inplace, 2)
 
 
 def dropout3d(input, p=0.5, training=True, inplace=False):
     """As `dropout`, for whole channels of [N, C, D, H, W] or [C, D, H, W]."""
-    return _drop_channels(input, p, training, inplace, 3)
+    return drop_channels(input, p, training, inplace, 3)
 
 
 _SATURATED = -1.7580993408473766  # where selu goes for x to minus infinity

@@ -25,7 +25,7 @@ def bilinear(input1, input2, weight, bias=None):
             "their last dims must be its last two sizes, the others equal"
         )
     left = infinicore.linear(input1.reshape(-1, i), weight.transpose(1, 2).reshape(k * j, i))  # [rows, K J]
-    rows = (left.reshape(-1, k, j) * input2.reshape(-1, 1, j)).sum(-1)
+    rows = (left.reshape(-1, k, j) * input2.reshape(-1, 1, j)).sum(-1, dtype=left.dtype)
     out = rows.reshape((*input1.shape[:-1], k))
     return out if bias is None else out + bias
 
@@ -49,8 +49,8 @@ def embedding(
     it first, in the table itself; `scale_grad_by_freq` divides a row's gradient by how often it is asked for.
     Gradients are dense, whatever `sparse` says.
     """
-    size = weight.shape[0]
-    if padding_idx is not None and not -size <= padding_idx < size:
+    size = weight.shape[0] if weight.ndim == 2 else 0
+    if weight.ndim == 2 and padding_idx is not None and not -size <= padding_idx < size:
         raise ValueError(f"`padding_idx` {padding_idx} is out of range for {size} embeddings")
     if max_norm is not None:
         infinicore.embedding(input, weight.detach())  # refuses ids that are out of range
@@ -158,9 +158,9 @@ def one_hot(tensor, num_classes=-1):
     return infinicore.one_hot(tensor, num_classes)
 
 
-def normalize(input, p=2.0, dim=1, eps=1e-12):
+def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     """`input` divided by its p-norm along `dim`, which counts as at least `eps`."""
-    return input / infinicore.norm(input, p, dim, True).maximum(eps)
+    return infinicore.div(input, infinicore.norm(input, p, dim, True).maximum(eps), out=out)
 
 
 def _unit(x, dim, eps):

@@ -101,12 +101,17 @@ def mse_loss(input, target, reduction="mean", weight=None):
     return _loss(infinicore.mse_loss, (input, target), weight, reduction)
 
 
+def _complex_l1(input, target, reduction):
+    return reduced((input - target).abs(), reduction)
+
+
 def l1_loss(input, target, reduction="mean", weight=None):
     """|input - target|."""
     _same_shape(input, target)
+    loss = _complex_l1 if "c" in (input.dtype.kind, target.dtype.kind) else infinicore.l1_loss
     if weight is not None and reduction == "mean":
-        return infinicore.l1_loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
-    return _loss(infinicore.l1_loss, (input, target), weight, reduction)
+        return loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
+    return _loss(loss, (input, target), weight, reduction)
 
 
 def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
@@ -179,9 +184,10 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 
 
 def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
-    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1; rows [N, D] or [D]."""
-    cosine = cosine_similarity(input1, input2, -1)
-    loss = infinicore.where(target == 1, 1.0 - cosine, infinicore.relu(cosine - margin))
+    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, else 0; rows [N, D] or [D]."""
+    cosine = cosine_similarity(*(x if x.dtype.differentiable else x.float() for x in (input1, input2)), -1)
+    other = infinicore.where(target == -1, infinicore.relu(cosine - margin), 0.0)
+    loss = infinicore.where(target == 1, 1.0 - cosine, other)
     return reduced(loss, reduction)
 
 

@@ -1,0 +1,220 @@
+"""PyTorch's own table of ops, `OpInfo`: its samples called here and there, and its wrong calls; needs `expecttest`.
+
+An entry has a callable where a function or method here has its name; an entry that PyTorch writes as a lambda runs
+that lambda with our modules in the place of `torch`. Compared are dtypes, shapes and values, then the gradients of a
+weighted sum of all results; of random draws dtypes and shapes alone. `python -m pytest --long`: four minutes.
+"""
+
+import builtins
+import functools
+import types
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import infinicore as ic
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest", reason="PyTorch's table of ops needs expecttest")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
+
+# PyTorch's table writes in-place methods without their underscore.
+RENAMED = {name: f"{name}_" for name in ("cauchy", "exponential", "geometric", "log_normal", "uniform")}
+RANDOM = {*RENAMED} | set(
+    "alpha_dropout bernoulli dropout dropout2d dropout3d empty empty_like empty_permuted empty_strided "
+    "feature_alpha_dropout fractional_max_pool2d fractional_max_pool3d multi_head_attention_forward multinomial "
+    "native_dropout new_empty new_empty_strided normal pca_lowrank rand rand_like randint randint_like randn "
+    "randn_like rrelu svd_lowrank".split()
+)
+LIMITS = {"float32": 1e-4, "float64": 1e-7, "complex64": 1e-4, "complex128": 1e-7}
+# Where something else is meant to come out, and why.
+OTHER = {
+    "as_strided partial_views": "its samples look beyond their tensors, and tensors are copied here",
+    "as_strided_scatter": "a gradient of 0 where `src` was written, as docs/from-pytorch.md says",
+    "histogramdd": "edges of bins that do not rise",
+    **dict.fromkeys(("cov", "native_layer_norm", "nn.functional.layer_norm"), "what is left of a gradient that is 0"),
+    **dict.fromkeys(("argsort", "kthvalue", "mode", "sort", "topk"), "another one of equal elements"),
+}
+
+
+@functools.cache
+def table():
+    """PyTorch's entries."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return op_db
+
+
+def title(op):
+    """The name of an entry."""
+    return f"{op.name} {op.variant_test_name}".strip()
+
+
+def rebound(function):
+    """A function of PyTorch's test modules with our modules in the place of `torch`; any other as it is."""
+    if not isinstance(function, types.FunctionType) or "torch.testing" not in function.__module__:
+        return function
+    if function.__name__ == "wrapper_set_seed":
+        return lambda op, *args, **kwargs: op(*args, **kwargs)
+    names = {name: value for name, value in function.__globals__.items() if name in function.__code__.co_names}
+    names = {name: value if value is function else rebound(value) for name, value in names.items()}
+    names |= {"torch": ic, "np": np, "__builtins__": builtins}
+    cells = tuple(types.CellType(rebound(cell.cell_contents)) for cell in function.__closure__ or ())
+    found = types.FunctionType(function.__code__, names, closure=cells)
+    found.__defaults__, found.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return found
+
+
+def callable_of(op):
+    """What stands here for an entry, or None."""
+    name = RENAMED.get(op.name, op.name)
+    found = functools.reduce(lambda at, part: getattr(at, part, None), name.split("."), ic)
+    found = found if callable(found) else getattr(ic.Tensor, name.split(".")[-1], None)
+    own = rebound(op.op)
+    return found if found is None or own is op.op else own
+
+
+def ours(value):
+    """An argument of a sample as ours: a tensor as a copy with its strides."""
+    if isinstance(value, torch.Tensor):
+        copy = value.detach().clone()
+        made = ic.from_dlpack(copy) if value.dtype == torch.bfloat16 else ic.from_numpy(copy.numpy(force=True))
+        return made.requires_grad_(value.requires_grad)
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return getattr(ic, str(value).removeprefix("torch."))
+    if isinstance(value, torch.nn.PairwiseDistance):
+        return ic.nn.PairwiseDistance()
+    if isinstance(value, torch.device):
+        return ic.device(str(value))
+    if isinstance(value, (list, tuple)):
+        return tuple(value) if isinstance(value, torch.Size) else type(value)(map(ours, value))
+    if isinstance(value, dict):
+        return {name: ours(v) for name, v in value.items()}
+    return value
+
+
+def flat(value):
+    """All leaves of a result, or of arguments, in order."""
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in flat(item)]
+    return flat(list(value.values())) if isinstance(value, dict) else [value]
+
+
+def array(value):
+    """A tensor of either library as a NumPy array."""
+    value = value.detach()
+    value = value.float() if value.dtype.is_floating_point and value.dtype.itemsize < 4 else value
+    return value.numpy(force=True) if isinstance(value, torch.Tensor) else value.numpy()
+
+
+def different(got, wanted, values=True):
+    """What differs between two results, in words, or None."""
+    got, wanted = flat(got), flat(wanted)
+    if len(got) != len(wanted):
+        return f"{len(got)} results, not {len(wanted)}"
+    for y, z in zip(got, wanted):
+        if isinstance(y, ic.Tensor) != isinstance(z, torch.Tensor):
+            return f"{y!r}, not {z!r}"
+        if not isinstance(y, ic.Tensor):
+            y, z = (np.asarray(v) if isinstance(v, (bool, int, float, complex)) else np.zeros(1) for v in (y, z))
+            name, a, b = str(z.dtype), y, z
+        else:
+            name, a, b = y.dtype.name, array(y), array(z)
+            if a.shape != b.shape or name != str(z.dtype).removeprefix("torch."):
+                return f"{name} {a.shape}, not {z.dtype} {b.shape}"
+        limit = LIMITS.get(name, 3e-2 if name in ("bfloat16", "float16") else 0)
+        most = float(np.abs(b[np.isfinite(b)]).max(initial=1)) if limit else 0
+        if values and not np.allclose(a, b, rtol=limit, atol=limit / 5 * most, equal_nan=True):
+            return f"{a.ravel()[:4]}, not {b.ravel()[:4]}"
+    return None
+
+
+def called(lib, call, process, args, kwargs, weights):
+    """The result of a call, and the gradients of its weighted sum."""
+    out = call(*args, **kwargs)
+    traced = [y for y in flat(process(out)) if isinstance(y, lib.Tensor) and y.requires_grad]
+    leaves = [x for x in flat([args, kwargs]) if isinstance(x, lib.Tensor) and x.requires_grad]
+    total = 0
+    for i, y in enumerate(traced):
+        if i == len(weights):
+            weights.append(np.random.default_rng(i).uniform(0.5, 1.5, tuple(y.shape)))
+        total = total + (y * lib.from_numpy(weights[i]).to(y.dtype)).sum()
+    for leaf in leaves:
+        leaf.grad = None  # PyTorch's samples share leaves
+    if traced and leaves:
+        (total.real if total.dtype.is_complex else total).backward()
+    return out, [lib.zeros_like(x.detach()) if x.grad is None else x.grad for x in leaves]
+
+
+def walk(op, dtype):
+    """Of each sample of an entry (kind, why): "equal", "raised" or "wrong", the same of its gradient."""
+    call, traced = callable_of(op), dtype.is_floating_point and op.supports_autograd
+    theirs = op.op
+    if "masked" not in op.name:  # whose wrapper hides what no mask shows by private functions of PyTorch
+        theirs = functools.partial(op.gradcheck_wrapper, theirs)
+        call = functools.partial(rebound(op.gradcheck_wrapper), call)
+    for sample in op.sample_inputs("cpu", dtype, requires_grad=traced):
+        args, kwargs, weights = (sample.input, *sample.args), sample.kwargs, []
+        random = op.name.split(".")[-1] in RANDOM or kwargs.get("dropout_p", 0) > 0
+        process, own = sample.output_process_fn_grad, rebound(sample.output_process_fn_grad)
+        mine = ours(args), ours(kwargs)
+        said = f"{args} {kwargs}"[:300].replace("\n", "")
+        try:
+            wanted, slopes = called(torch, theirs, process, args, kwargs, weights)
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            continue
+        try:
+            got, found = called(ic, call, own, *mine, weights)
+        except Exception as error:  # of any kind: it is reported
+            yield "raised", f"{type(error).__name__}: {error} | {said}"
+            continue
+        what = different(got, wanted, False) or (None if random else different(own(got), process(wanted)))
+        yield ("wrong", f"{what} | {said}") if what else ("equal", said)
+        if slopes and not what and not random:
+            what = next(filter(None, map(different, found, slopes)), None)
+            yield ("gradient wrong", f"{what} | {said}") if what else ("gradient equal", said)
+
+
+def refused(op):
+    """Of each call that PyTorch's table says is an error (kind, why): "refused" by us too, "raw" or "accepted".
+
+    "taken" are numbers for tensors, 16-bit windows, and an `out` that overlaps, which its copy here does not.
+    """
+    for wrong in op.error_inputs("cpu") if op.error_inputs_func is not None else ():
+        sample = wrong.sample_input
+        if torch.sparse_coo in sample.kwargs.values() or any(getattr(x, "is_meta", 0) for x in flat([sample.kwargs])):
+            continue  # which no tensor here can be
+        said = f"{(sample.input, *sample.args)} {sample.kwargs} ({wrong.error_regex})"[:300].replace("\n", "")
+        try:
+            callable_of(op)(*ours((sample.input, *sample.args)), **ours(sample.kwargs))
+        except (ValueError, TypeError, IndexError, NotImplementedError) as error:
+            yield "refused", f"{error} | {said}"
+        except Exception as error:
+            yield "raw", f"{type(error).__name__}: {error} | {said}"
+        else:
+            numbers = any(type(x) is int for x in (sample.input, *sample.args[:1]))
+            narrow = sample.kwargs.get("dtype") in (torch.bfloat16, torch.float16)
+            yield "taken" if numbers or narrow or "out" in sample.kwargs else "accepted", said
+
+
+@pytest.mark.parametrize("name", ["float32", "int64", "bool", "complex64"])
+def test_samples(name):
+    dtype, counts, wrong = getattr(torch, name), Counter(), []
+    torch.manual_seed(0)
+    entries = [op for op in table() if dtype in op.dtypes and op.name != "sparse.mm"]
+    there = [op for op in entries if callable_of(op) is not None]
+    for op in there:
+        found = list(walk(op, dtype))
+        counts.update(kind for kind, _ in found)
+        wrong += [(title(op), kind, what) for kind, what in found if "wrong" in kind and title(op) not in OTHER]
+    print(f"{name}: {len(there)} of {len(entries)} entries, {dict(counts)}")
+    assert not wrong, wrong[:20]
+    assert len(there) >= 0.95 * len(entries)
+    assert counts["equal"] >= 0.98 * sum(n for kind, n in counts.items() if "gradient" not in kind)
+
+
+def test_wrong_calls():
+    found = [(title(op), kind, what) for op in table() if callable_of(op) for kind, what in refused(op)]
+    print(dict(Counter(kind for _, kind, _ in found)))
+    assert not [entry for entry in found if entry[1] in ("raw", "accepted")]
