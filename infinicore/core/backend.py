@@ -65,6 +65,9 @@ class Backend:
         """Copy bytes from address `at` of this backend to host memory; they are there when it returns."""
         ctypes.memmove(to, at, nbytes)
 
+    def hand_out(self):
+        """Memory of this backend is about to be given to another library by its address."""
+
     # ---- streams: the CPU has one, whose launches have ended when they return ----
 
     stream = 0  # the handle of the current one

@@ -39,6 +39,10 @@ class _Samples:
             self.read()
         return self.real.launch(kernel, values, n, grain, keep, *rest)
 
+    def hand_out(self):
+        """Refuse: the memory is that of all samples."""
+        self.read()
+
     def read(self, *_):
         """Refuse."""
         raise Unknown(
@@ -82,9 +86,9 @@ class _Batch:
     def __init__(self, level, tensor):
         self.level, self.tensor = level, tensor
 
-    def blank(self, shape):
+    def blank(self, shape, dtype):
         """A sample tensor of zeros."""
-        return self.level.sample(derive.blank((self.level.size, *shape), self.tensor))
+        return self.level.sample(derive.blank((self.level.size, *shape), self.tensor, dtype))
 
 
 class Level:
@@ -263,7 +267,7 @@ def write(x, source):
             if to is None:
                 raise Unknown(
                     "under `vmap`, samples cannot be written to a tensor that all of them share: make it of a sample, "
-                    "as `x * 0` or `x.clone()`"
+                    "as `zeros_like(x)` or `x.new_zeros(...)`"
                 )
             with level.paused():
                 to.copy_(level.aligned(source, len(x.shape_)))

@@ -167,10 +167,10 @@ def pieces(x, views, inverse):
     return views
 
 
-def blank(shape, g):
-    """Zeros of `shape` that `g` is written to a part of."""
-    of_samples = getattr(g.storage.owner, "blank", None)
-    return dispatch.empty(shape, g.dtype, None, g.device).zero_() if of_samples is None else of_samples(shape)
+def blank(shape, like, dtype=None):
+    """Zeros of `shape` where `like` lies, which values like it are written to: under `vmap`, of each sample."""
+    dtype, of_samples = dtype or like.dtype, getattr(like.storage.owner, "blank", None)
+    return dispatch.empty(shape, dtype, None, like.device).zero_() if of_samples is None else of_samples(shape, dtype)
 
 
 def _unstrided(shape, strides, view_shape, view_strides, offset, g):

@@ -16,6 +16,7 @@ def describe(tensor):
     """The interface of a tensor on a GPU. AttributeError for one that lies elsewhere: it has none."""
     if tensor.device.type != "cuda":
         raise AttributeError(f"a tensor on {tensor.device} has no `__cuda_array_interface__`")
+    tensor.storage.backend.hand_out()
     size = tensor.dtype.itemsize
     plain = tensor.dtype.kind in _KINDS and tensor.dtype.name != "bfloat16"
     return {

@@ -107,6 +107,7 @@ def to_dlpack(tensor, *, stream=None, max_version=None, dl_device=None, copy=Non
 
 def dlpack_device(tensor):
     """The (type, number) of a tensor's device. BufferError where DLPack has none."""
+    tensor.storage.backend.hand_out()
     kind = {"cpu": _CPU, "cuda": _CUDA}.get(tensor.device.type)
     if kind is None:
         raise BufferError(f"a tensor on {tensor.device} cannot be exported through DLPack: call `.cpu()` on it first")

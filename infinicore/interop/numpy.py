@@ -32,6 +32,7 @@ class _Memory:
 
 def to_numpy(tensor):
     """An array of the same memory. Raises TypeError for tensors of devices that do not share the host's memory."""
+    tensor.storage.backend.hand_out()
     if tensor.device is not CPU:
         raise TypeError(f"a tensor on {tensor.device} has no NumPy array of its memory: call `.cpu()` on it first")
     core_launch.deed()

@@ -128,6 +128,8 @@ def ones(*sizes, size=None, out=None, dtype=None, device=None):
 @makes_leaf
 def empty_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """An uninitialised tensor of the shape and dtype of `input`."""
+    if device is None and input.device.backend.of_samples:
+        return input.new_empty(input.shape_, dtype=dtype)
     options = {"dtype": dtype or input.dtype, "device": device or input.device}
     order = order_like(input) if memory_format is preserve_format else order_of(memory_format, input.ndim)
     return empty(input.shape_, **options) if order is None else empty_permuted(input.shape_, order, **options)

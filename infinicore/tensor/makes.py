@@ -3,6 +3,7 @@
 from .. import dispatch
 from ..core import layout
 from ..device import usable
+from ..dispatch import derive
 from ..dtype import dtype as to_dtype
 from .gradients import makes_leaf
 
@@ -15,9 +16,11 @@ class Makes:
     @makes_leaf
     def new_empty(self, *size, dtype=None, device=None):
         """An uninitialised tensor of another shape (ints, or one sequence of them)."""
-        place = self.device if device is None else usable(device)
         wanted = self.dtype if dtype is None else to_dtype(dtype)
-        return dispatch.empty(layout.checked_shape(size[0] if len(size) == 1 else size), wanted, None, place)
+        shape = layout.checked_shape(size[0] if len(size) == 1 else size)
+        if device is None and self.device.backend.of_samples:
+            return derive.blank(shape, self, wanted)
+        return dispatch.empty(shape, wanted, None, self.device if device is None else usable(device))
 
     @makes_leaf
     def new_zeros(self, *size, dtype=None, device=None):

@@ -199,7 +199,7 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         view, indices = advanced_index(self, index)
         if not indices:
             view[...] = value
-        elif in_graph(self, value):
+        elif in_graph(self, value) or core_launch.mode() & WATCH:
             view.copy_(FUNCTIONS["index_put"](view, indices, value))
         else:
             FUNCTIONS["index_put"](view, indices, value, out=view)

@@ -97,6 +97,8 @@ BESIDE = {  # name -> (function of the library and of samples, shapes of the bat
     "writing": (lambda m, a: (lambda b: (b.add_(1), b[1:].mul_(2), b))(a.clone()), [(5, 4)], 0),
     "assignments": (lambda m, a: (lambda b: (b.__setitem__(0, a[1]), b.__setitem__(slice(1, 3), 0.5), b)[2])(a.clone()),
                     [(5, 4, 2)], 0),
+    "writing to new ones": (lambda m, a: (lambda z, n: (z.__setitem__(0, a[1]), n.copy_(a[1:]), z, n)[2:])(
+        m.zeros_like(a), a.new_zeros(3)), [(5, 4)], 0),
     "stacks": (lambda m, a, b: (m.stack([a, b]), m.cat([a, b], 0), m.cat([b, a], -1)), [(5, 4), (4,)], (0, None)),
     "sums": (lambda m, a: (a.sum(), a.mean(0), a.amax(-1), a.max(), a.std(), a.logsumexp(0), a.norm()), [(5, 3, 4)], 0),
     "sums that keep dims": (lambda m, a: (a.sum((0, 1), True), a.amax(0, keepdim=True), a.argmax()), [(5, 3, 4)], 0),
@@ -128,6 +130,19 @@ def test_beside_pytorch(name, rng):
     for x, y in zip(ours, theirs):
         assert str(y.dtype) == f"torch.{x.dtype.name}" and tuple(x.shape) == tuple(y.shape)
         np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_assignments_to_places(rng):
+    """PyTorch's `vmap` has no masks there."""
+    x = ic.from_numpy(rng.standard_normal((5, 4)))
+
+    def function(a):
+        b, c = a.clone(), a.clone()
+        b[b > 0] = 0.0
+        c[ic.tensor([2, 0])] = a[:2]
+        return b, c
+
+    close(ic.vmap(function)(x), ic.vmap(function, randomness="different")(x))
 
 
 # ---- derivatives -------------------------------------------------------------------------------
@@ -262,7 +277,10 @@ def test_random_numbers():
         lambda a: a if a.sum() > 0 else -a,
         lambda a: a * a[0].item(),
         lambda a: a * float(a[0]),
-        lambda a: a.cpu().numpy(),
+        lambda a: a.numpy(),
+        lambda a: np.asarray(a),
+        lambda a: ic.from_dlpack(a),
+        lambda a: ic.recorded(lambda b: b * 2)(a),
         lambda a: a.tolist(),
         lambda a: str(a),
         lambda a: ic.zeros(3).copy_(a),
