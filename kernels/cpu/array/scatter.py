@@ -91,7 +91,7 @@ def row_of(move, join):
 
     @by_type
     def move_row(t, v, size):
-        if isinstance(t.dtype, types.Complex):
+        if isinstance(t.dtype, types.Complex) or isinstance(v.dtype, types.Boolean):  # vectors do not have these sums
 
             def one_by_one(t, v, size):
                 for j in range(size):
