@@ -47,16 +47,14 @@ JOIN = Block("parts c bias? residual? | rows columns splits alpha")
 # ---- convolutions: `kernels/cuda/conv`; everything is row-major ----
 
 _WINDOW = "x_h x_w y_h y_w kernel_h kernel_w stride_h stride_w pad_h pad_w gap_h gap_w"
-_CONV = f"| images c m groups {_WINDOW}"
-CONV = Block(f"x weight y {_CONV}")
-CONV_WEIGHT = Block(f"x g dw {_CONV}")
+CONV_WEIGHT = Block(f"x g dw | images c m groups vectors {_WINDOW}")
 # y [planes, places] from `inputs` planes of x for each; the weight of output plane `m` of a group and of its input
 # k is `of_group`, `of_output`, `of_input` elements further. `vectors` are those of a plane of y.
 PLANES = Block(f"x weight y bias? | outputs inputs groups vectors of_group of_output of_input {_WINDOW}")
 # Columns y of x: rows of taps `row_step` apart, those of images `image_step`, in which an image has a `span` of places;
 # `vectors` are those of a row.
 COLUMNS = Block(f"x y | images vectors span row_step image_step x_image {_WINDOW}")
-FOLDED = Block(f"x y | {_WINDOW}")
+FOLDED = Block(f"x y | period_h period_w jump_h jump_w {_WINDOW}")
 BIAS = Block("y bias | channels length")
 
 # ---- attention on the matrix units: `kernels/cuda/attention/wgmma.py` ----

@@ -79,18 +79,20 @@ OWN = {
             ("float64", 8, 64, 64, 8, 4, 128, 3),
         )
     },
-    **{f"conv.direct.{name}": DEFAULT for name in ("planes", "backward")},
+    "conv.direct.planes": DEFAULT,
     **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
     "conv.columns.bias": _HEAD_ROW,
     **{
-        f"conv.pooling.{name}": Shape(threads=256)
+        f"conv.windows.{name}": Shape(threads=256)
         for name in (
             "max_pool",
-            "adaptive_max",
+            "max_pool_backward",
             "max_positions",
             "mean_pool",
-            "max_pool_backward",
             "mean_pool_backward",
+            "adaptive_max",
+            "cell_means",
+            "cell_means_backward",
             "positions_asked",
         )
     },

@@ -158,6 +158,7 @@ _ARITHMETIC = {
     operator.sub: ("fsub", "sub"),
     operator.mul: ("fmul", "mul"),
     operator.truediv: ("fdiv", None),
+    operator.floordiv: (None, "udiv"),  # of unsigned integers alone, for which it is the quotient towards 0
     operator.and_: (None, "and_"),
     operator.or_: (None, "or_"),
     operator.xor: (None, "xor"),
@@ -202,6 +203,8 @@ def _register_binary(op, names):
         def generic(self, args, kws):
             kind = _binary_types(args)
             if kind is None or names[0 if is_float(kind.dtype) else 1] is None:
+                return None
+            if op is operator.floordiv and kind.dtype.signed:
                 return None
             return signature(kind, *[a if isinstance(a, Vector) else types.unliteral(a) for a in args])
 

@@ -16,6 +16,7 @@ from infinicore.kernels.problems.window import Window
 import infinicore as ic
 from infinicore.nn import functional as F
 
+from . import emulated
 from .without import Gpu
 
 
@@ -53,11 +54,16 @@ def names(plan):
         (convolution("input", 32, 64, 64, (56, 56), 3, pad=1, stride=2), ["gemm.wgmma.tn", "columns.fold"]),
         (
             convolution("weight", 32, 64, 64, (56, 56), 3, pad=1),
-            ["columns.columns", "columns.columns", "gemm.wgmma.nt", "gemm.wgmma.join"],
+            ["columns.columns", "gemm.wgmma.nt", "gemm.wgmma.join"],  # a product for each image
+        ),
+        (convolution("weight", 32, 256, 64, (56, 56), 1), ["gemm.wgmma.nt", "gemm.wgmma.join"]),
+        (
+            convolution("weight", 32, 256, 64, (7, 7), 3, pad=1),  # 98 bytes a plane: all in one row
+            ["columns.columns", "columns.columns", "gemm.wgmma.nt"],
         ),
         (convolution(None, 32, 64, 64, (56, 56), 3, pad=1, groups=64), ["direct.planes"]),
         (convolution("input", 32, 64, 64, (56, 56), 3, pad=1, groups=64), ["direct.planes"]),
-        (convolution("input", 32, 64, 64, (56, 56), 3, stride=2, groups=64), ["direct.backward"]),
+        (convolution("input", 32, 64, 64, (56, 56), 3, stride=2, groups=64), ["direct.planes"]),
         (convolution("weight", 32, 64, 64, (56, 56), 3, groups=64), ["direct.weight"]),
         (convolution(None, 1, 3, 8, (12, 12), 3), ["direct.planes"]),
     ],
@@ -111,7 +117,8 @@ def test_columns_are_those_of_the_padded_input(dtype, flat, images, channels, x,
     found = np.full(prod(shape) + lanes, 1, dtype)
     found = found[(-found.ctypes.data % 16) // source.itemsize :][: prod(shape)]
     window = {"kernel": kernel, "stride": stride, "pad": pad, "gap": gap, "x": x, "y": y}
-    vectors = row // lanes if flat else images * row // lanes
+    per = plans.PLACES[{2: "bfloat16", 4: "float32", 8: "float64"}[source.itemsize]]
+    vectors = row // per if flat else images * row // per
     block = COLUMNS.numbers(
         images=images, vectors=vectors, span=places if flat else row, row_step=row,
         image_step=places if flat else channels * taps * row, x_image=channels * prod(x),
@@ -119,7 +126,8 @@ def test_columns_are_those_of_the_padded_input(dtype, flat, images, channels, x,
     )  # fmt: skip
     block[COLUMNS.x], block[COLUMNS.y] = source.ctypes.data, found.ctypes.data
     block = np.array(block)
-    handle = jit.load_kernel("columns", render.stub("conv.columns.columns", {"E": np.dtype(dtype).name}, "cuda"))
+    types = {"E": np.dtype(dtype).name, "N": per}
+    handle = jit.load_kernel("columns", render.stub("conv.columns.columns", types, "cuda"))
     run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(handle & ~1)
     assert run(block.ctypes.data, 0, channels * vectors) == 0
     if flat:
@@ -129,6 +137,59 @@ def test_columns_are_those_of_the_padded_input(dtype, flat, images, channels, x,
     found = found.reshape(shape)
     np.testing.assert_array_equal(found[..., : expected.shape[-1]], expected)
     assert not found[..., expected.shape[-1] :].any()
+
+
+def float64_of(run, arrays, g):
+    """The result of `run` in float64 on the CPU, and the gradients of `arrays` where that of the result is g(shape)."""
+    inputs = [ic.from_numpy(a.astype(np.float64)).requires_grad_(True) for a in arrays]
+    y = run(*inputs)
+    g = g(y.shape)
+    y.backward(ic.from_numpy(g.astype(np.float64)))
+    return y.detach().numpy(), g, [t.grad.numpy() for t in inputs]
+
+
+# images, channels, results, groups, size, window, steps, padding, gaps
+_WHOLE = {
+    "odd": (2, 16, 24, 1, (17, 23), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "odd channels, steps": (2, 9, 10, 1, (29, 17), (3, 2), (2, 1), (2, 1), (1, 1)),
+    "few places": (3, 16, 24, 1, (7, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "one element": (3, 16, 24, 1, (8, 16), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "one element, steps": (2, 16, 16, 1, (13, 28), (1, 1), (2, 2), (0, 0), (1, 1)),
+    "groups, gaps": (2, 24, 48, 3, (20, 18), (3, 3), (1, 1), (2, 2), (2, 2)),
+    "steps and gaps share a factor": (2, 16, 24, 1, (20, 18), (4, 3), (6, 2), (1, 0), (4, 3)),
+    "each by itself": (2, 16, 16, 16, (11, 15), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "each by itself, steps": (2, 16, 32, 16, (12, 15), (3, 3), (3, 2), (1, 1), (2, 1)),
+    "little": (1, 3, 4, 1, (9, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("bounds", [{}, {"_BYTES": 30_000}, {"_PARTS": 0}], ids=["whole", "in turn", "in one row"])
+@pytest.mark.parametrize("case", _WHOLE)
+def test_whole_plans_on_the_host(case, bounds, dtype, rng, monkeypatch):
+    """All launches of a plan but products and copies, which are NumPy's here, read and write what they should."""
+    n, c, m, groups, x, kernel, stride, padding, dilation = _WHOLE[case]
+    for name, value in ({} if case == "little" else {"_LITTLE": 0} | bounds).items():
+        monkeypatch.setattr(plans, name, value)
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in ((n, c, *x), (m, c // groups, *kernel), (m,))]
+    y, g, (dx, dw, _) = float64_of(
+        lambda *t: F.conv2d(*t, stride=stride, padding=padding, dilation=dilation, groups=groups),
+        arrays, lambda shape: rng.standard_normal(shape).astype(dtype),
+    )  # fmt: skip
+    window = Window(kernel, stride, padding, dilation)
+    image, weight, bias = arrays
+    for gradient, expected, into, tensors in (
+        (None, y, "y", {"x": image, "weight": weight, "bias": bias}),
+        ("input", dx, "y", {"x": g, "weight": weight}),
+        ("weight", dw, "dw", {"x": image, "g": g}),
+    ):
+        problem = Convolution(gradient, dtype, n, c, m, groups, x, y.shape[2:], window, gradient is None)
+        found = np.full(expected.shape, np.nan, dtype)
+        emulated.run(emulated.plan_of(monkeypatch, plans.plan, problem), **tensors, **{into: found})
+        assert np.abs(found - expected).max() <= _HOST[dtype] * np.abs(expected).max()
+
+
+_HOST = {"float16": 1e-3, "float32": 3e-6}
 
 
 def of_float64(run, *arrays, dtype, device):
@@ -204,6 +265,42 @@ def test_pools_are_those_of_float64(case, dtype, there, rng):
         assert np.abs(a - b).max() <= _CLOSE[dtype] * np.abs(b).max()
 
 
+_WINDOWS = {
+    "steps": ((37, 41), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "pairs": ((36, 41), (2, 2), (2, 2), (0, 0), (1, 1)),
+    "steps past the window": ((12, 13), (2, 3), (3, 4), (0, 1), (1, 1)),
+    "gaps": ((19, 40), (3, 2), (2, 1), (1, 0), (1, 2)),
+    "volumes": ((6, 7, 9), (3, 2, 5), (2, 2, 2), (1, 1, 2), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("case", _WINDOWS)
+def test_pools_on_the_host(case, dtype, rng, monkeypatch):
+    """The kernels of windows are functions of their block, so the CPU can run them."""
+    x, kernel, stride, padding, dilation = _WINDOWS[case]
+    window, planes = Window(kernel, stride, padding, dilation), 5
+    values = (rng.permutation(planes * prod(x)).reshape(1, planes, *x) / planes / prod(x)).astype(dtype)
+    maxima, means = (F.max_pool2d, F.avg_pool2d) if len(x) == 2 else (F.max_pool3d, F.avg_pool3d)
+
+    def check(what, run, **options):
+        y, g, (dx,) = float64_of(run, [values], lambda shape: rng.standard_normal(shape).astype(dtype))
+        places = None if what == "mean" else "uint8"
+        problem = Pool(what, dtype, places, planes, x, y.shape[2:], window, **options)
+        found, dense = np.full(y.shape, np.nan, dtype), np.full(values.shape, np.nan, dtype)
+        chosen = {} if places is None else {"chosen": np.full(y.shape, 99, places)}
+        emulated.run(emulated.plan_of(monkeypatch, pooling.pool, problem), x=values, y=found, **chosen)
+        back = problem._replace(what=f"{what}_backward")
+        emulated.run(emulated.plan_of(monkeypatch, pooling.pool, back), x=dense, y=g, **chosen)
+        for a, b in ((found, y), (dense, dx)):
+            assert np.abs(a - b).max() <= _HOST[dtype] * np.abs(b).max()
+
+    check("max", lambda t: maxima(t, kernel, stride, padding, dilation))
+    if set(dilation) == {1}:
+        check("mean", lambda t: means(t, kernel, stride, padding, count_include_pad=False))
+        check("mean", lambda t: means(t, kernel, stride, padding, count_include_pad=True), counted=True)
+
+
 def test_nan_is_the_maximum(there):
     x = ic.ones(1, 1, 6, 6)
     x[0, 0, 3, 2] = float("nan")
@@ -212,9 +309,9 @@ def test_nan_is_the_maximum(there):
     assert places.cpu().numpy()[0, 0].tolist() == [[0, 3], [20, 21]]
 
 
-def test_a_pool_takes_a_thread_a_result():
+def test_a_pool_takes_a_thread_for_four_results():
     window = Window((3, 3), (2, 2), (1, 1), (1, 1))
     with load.on(Gpu()):
         (one,) = pooling.pool(Pool("max", "bfloat16", "uint8", 6, (9, 9), (5, 5), window)).launches
         (back,) = pooling.pool(Pool("max_backward", "bfloat16", "uint8", 6, (9, 9), (5, 5), window)).launches
-    assert (one.n, back.n) == (6 * 25, 6 * 81)
+    assert (one.n, back.n) == (6 * 7, 6 * 21)

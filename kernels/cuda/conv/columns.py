@@ -8,43 +8,41 @@ from numba import types
 
 from ...blocks.cuda import BIAS, COLUMNS, FOLDED
 from ...build import jit
-from ...lang.by_type import by_type
 from ...lang.ptx import thread, threads
-from ...lang.simd import load, ptr, ramp, select, store, vpick, vstore_aligned
+from ...lang.simd import bitcast, fill, load, ptr, ramp, select, store, vpick, vstore_aligned
 from ..block import vector, width, write
 from ..gemm.wgmma import ratio
 
-I32 = types.int32
-
-
-@by_type
-def numbers(p):
-    """0, 1, ... in int32, over the lanes of 16 bytes."""
-    lanes = 16 // max(1, p.dtype.bitwidth // 8)
-    return lambda p: ramp(0, I32, lanes)
+I32, U32, I64 = types.int32, types.uint32, types.int64
 
 
 @jit.inline
-def places_from(p, first, width_of_row):
-    """(rows, columns) of neighbouring places of a plane from `first` on, over the lanes of 16 bytes of a pointer.
+def places_from(first, width_of_row, N):
+    """(rows, columns) of N neighbouring places of a plane from `first` on, as int32.
 
-    One division for all lanes; those that pass the end of the row are moved to the next one.
+    One division for all of them; those that pass the end of the row are moved to the next one.
     """
     start = ratio(first, width_of_row)
     left = first - start * width_of_row
-    row, column = numbers(p) * 0 + start, numbers(p) + left
-    for _ in range(ratio(left + width(p) - 1, width_of_row)):
+    row, column = fill(start, I32, N), ramp(left, I32, N)
+    for _ in range(ratio(left + N - 1, width_of_row)):
         over = column >= width_of_row
         row, column = select(over, row + 1, row), select(over, column - width_of_row, column)
     return row, column
 
 
 @jit.inline
-def columns(args, lo, hi, E):
-    """Vectors [lo, hi) of places, of all channels, for all taps; elements are unsigned integers of their size.
+def within(x, size):
+    """Whether lanes of int32 lie in [0, size): one comparison."""
+    return bitcast(x, U32) < size
 
-    Where `span` is more than the places of an image, the rest of the span is 0; where it is just as many, a vector may
-    begin in one image and end in the next.
+
+@jit.inline
+def columns(args, lo, hi, E, N):
+    """N places of a channel for each of [lo, hi), for all taps; elements are unsigned integers of their size.
+
+    Where `span` is more than the places of an image, the rest of the span is 0; where it is just as many, the places
+    may begin in one image and end in the next.
     """
     x_h, x_w, y_h, y_w = (
         load(args, COLUMNS.x_h), load(args, COLUMNS.x_w), load(args, COLUMNS.y_h), load(args, COLUMNS.y_w),
@@ -54,17 +52,17 @@ def columns(args, lo, hi, E):
     vectors, span, row_step = load(args, COLUMNS.vectors), load(args, COLUMNS.span), load(args, COLUMNS.row_step)
     for item in range(lo, hi):
         channel = ratio(item, vectors)
-        first = (item - channel * vectors) * width(ptr(load(args, COLUMNS.y), E))
+        first = (item - channel * vectors) * N
         image = ratio(first, span)
         first -= image * span
         x = ptr(load(args, COLUMNS.x), E) + (image * load(args, COLUMNS.x_image) + channel * x_h * x_w)
         y = ptr(load(args, COLUMNS.y), E) + (
             image * load(args, COLUMNS.image_step) + channel * kernel_h * kernel_w * row_step + first
         )
-        i, j = places_from(x, first, y_w)
-        further = numbers(x) * 0  # images
+        i, j = places_from(first, y_w, N)
+        further = fill(0, I32, N)  # images
         if span == y_h * y_w:
-            for _ in range(ratio(ratio(first, y_w) + width(x), y_h)):
+            for _ in range(ratio(ratio(first, y_w) + N, y_h)):
                 over = i >= y_h
                 i, further = select(over, i - y_h, i), select(over, further + 1, further)
         valid = (i < y_h) & (further < load(args, COLUMNS.images) - image)
@@ -72,38 +70,58 @@ def columns(args, lo, hi, E):
         left = j * load(args, COLUMNS.stride_w) - load(args, COLUMNS.pad_w)
         at = further * load(args, COLUMNS.x_image) + top * x_w + left
         for a in range(kernel_h):
-            down = top + a * gap_h
-            meets = valid & (down >= 0) & (down < x_h)
+            meets = valid & within(top + a * gap_h, x_h)
             for b in range(kernel_w):
-                along = left + b * gap_w
-                inside = meets & (along >= 0) & (along < x_w)
+                inside = meets & within(left + b * gap_w, x_w)
                 vstore_aligned(y, 0, vpick(x, at + (a * gap_h * x_w + b * gap_w), inside))
                 y = y + row_step
     return 0
 
 
 @jit.inline
-def fold(args, lo, hi, T, A):
-    """Elements [lo, hi) of x [n, c, *]: the sums of what columns y [n, c, taps, places] of type A have of them."""
+def first_tap(x, gap, period, S):
+    """(the first tap that a step of S may have brought to place x of a dim, its window); `period` if there is none.
+
+    `x` counts from where the first window begins; from then on every tap number `period` is another one.
+    """
+    for tap in range(period):
+        window = (x - tap * gap) // S
+        if window * S == x - tap * gap:
+            return tap, window
+    return 1 << 30, I64(0)
+
+
+@jit.inline
+def fold(args, lo, hi, T, A, S_H, S_W):
+    """Elements [lo, hi) of x [n, c, *]: the sums of what columns y [n, c, taps, places] of type A have of them.
+
+    S_H and S_W are the steps of windows; taps that meet a place are `period` apart, and their windows `jump`.
+    """
     x_h, x_w, y_h, y_w = (
         load(args, FOLDED.x_h), load(args, FOLDED.x_w), load(args, FOLDED.y_h), load(args, FOLDED.y_w),
     )  # fmt: skip
     kernel_h, kernel_w = load(args, FOLDED.kernel_h), load(args, FOLDED.kernel_w)
+    period_h, period_w = load(args, FOLDED.period_h), load(args, FOLDED.period_w)
     for index in range(lo, hi):
         plane = index // (x_h * x_w)
-        place = index - plane * x_h * x_w
+        place = index - plane * (x_h * x_w)
         i = ratio(place, x_w)
         j, total = place - i * x_w, A(0)
+        a, row = first_tap(i + load(args, FOLDED.pad_h), load(args, FOLDED.gap_h), period_h, S_H)
+        start, far = first_tap(j + load(args, FOLDED.pad_w), load(args, FOLDED.gap_w), period_w, S_W)
         y = ptr(load(args, FOLDED.y), A) + plane * kernel_h * kernel_w * y_h * y_w
-        for a in range(kernel_h):
-            down = i + load(args, FOLDED.pad_h) - a * load(args, FOLDED.gap_h)
-            row = ratio(max(0, down), load(args, FOLDED.stride_h))
-            if row * load(args, FOLDED.stride_h) == down and row < y_h:
-                for b in range(kernel_w):
-                    along = j + load(args, FOLDED.pad_w) - b * load(args, FOLDED.gap_w)
-                    column = ratio(max(0, along), load(args, FOLDED.stride_w))
-                    if column * load(args, FOLDED.stride_w) == along and column < y_w:
-                        total += load(y, ((a * kernel_w + b) * y_h + row) * y_w + column)
+        while a < kernel_h:
+            if 0 <= row < y_h:
+                b, column = start, far
+                at = (a * kernel_w + b) * y_h * y_w + row * y_w + column
+                while b < kernel_w:
+                    if 0 <= column < y_w:
+                        total += load(y, at)
+                    b += period_w
+                    column -= load(args, FOLDED.jump_w)
+                    at += period_w * y_h * y_w - load(args, FOLDED.jump_w)
+            a += period_h
+            row -= load(args, FOLDED.jump_h)
         store(ptr(load(args, FOLDED.x), T), index, total)
     return 0
 

@@ -1,21 +1,36 @@
 """Convolutions as their definition says, where groups are small or there is little to do.
 
-A thread sums up 16 bytes of a plane of the result, or an element of the gradient of an input that was stepped over, or
-a block an element of the weight.
+A thread sums up neighbouring places of a plane of the result, or a block one element of the weight.
 """
 
-from ...blocks.cuda import CONV, CONV_WEIGHT, PLANES
+from numba import types
+
+from ...blocks.cuda import CONV_WEIGHT, PLANES
 from ...build import jit
 from ...lang.ptx import thread, threads
-from ...lang.simd import load, muladd, ptr, store, vpick
-from ..block import block_sum, vector, width, write
+from ...lang.simd import bitcast, fill, load, muladd, ptr, reduce_add, store, vpick
+from ..block import block_sum, read, write
 from ..gemm.wgmma import ratio
-from .columns import places_from
+from .columns import places_from, within
+
+I32, U32 = types.int32, types.uint32
 
 
 @jit.inline
-def planes(args, lo, hi, T):
-    """Vectors [lo, hi) of places of y [n, outputs, *], each the sum of the few planes of x of its group."""
+def step_of(x, size, S):
+    """(which of [0, size) places x are, if steps of S lead to them; whether they do)."""
+    if S == 1:
+        return x, within(x, size)
+    whole = bitcast(x, U32) // S
+    return bitcast(whole, I32), (whole * S == bitcast(x, U32)) & (whole < size)
+
+
+@jit.inline
+def planes(args, lo, hi, T, A, N, S_H, S_W):
+    """N places of y [n, outputs, *] for each of [lo, hi), each the sum of the few planes of x of its group.
+
+    S_H and S_W: how far apart the elements of x lie for a window (the gradient of an input that windows step over).
+    """
     x_h, x_w, y_h, y_w = (
         load(args, PLANES.x_h), load(args, PLANES.x_w), load(args, PLANES.y_h), load(args, PLANES.y_w),
     )  # fmt: skip
@@ -24,7 +39,7 @@ def planes(args, lo, hi, T):
     inputs, outputs, groups = load(args, PLANES.inputs), load(args, PLANES.outputs), load(args, PLANES.groups)
     for index in range(lo, hi):
         plane = index // load(args, PLANES.vectors)
-        first = (index - plane * load(args, PLANES.vectors)) * width(ptr(load(args, PLANES.y), T))
+        first = (index - plane * load(args, PLANES.vectors)) * N
         image = plane // (groups * outputs)
         channel = plane - image * groups * outputs
         group = ratio(channel, outputs)
@@ -32,18 +47,17 @@ def planes(args, lo, hi, T):
         weight = ptr(load(args, PLANES.weight), T) + (
             group * load(args, PLANES.of_group) + (channel - group * outputs) * load(args, PLANES.of_output)
         )
-        i, j = places_from(x, first, y_w)
+        i, j = places_from(first, y_w, N)
         top = i * load(args, PLANES.stride_h) - load(args, PLANES.pad_h)
         left = j * load(args, PLANES.stride_w) - load(args, PLANES.pad_w)
-        at, valid, total = top * x_w + left, i < y_h, vector(x, 0.0)
+        valid, total = i < y_h, fill(0.0, A, N)
         for _ in range(inputs):
             for a in range(kernel_h):
-                down = top + a * gap_h
-                meets = valid & (down >= 0) & (down < x_h)
+                row, meets = step_of(top + a * gap_h, x_h, S_H)
+                meets, start = meets & valid, row * x_w
                 for b in range(kernel_w):
-                    along = left + b * gap_w
-                    inside = meets & (along >= 0) & (along < x_w)
-                    value = vpick(x, at + (a * gap_h * x_w + b * gap_w), inside)
+                    column, inside = step_of(left + b * gap_w, x_w, S_W)
+                    value = vpick(x, start + column, meets & inside)
                     total = muladd(value, load(weight, a * kernel_w + b), total)
             x, weight = x + x_h * x_w, weight + load(args, PLANES.of_input)
         if load(args, PLANES.bias) != 0:
@@ -53,38 +67,8 @@ def planes(args, lo, hi, T):
 
 
 @jit.inline
-def backward(args, lo, hi, T, A):
-    """Elements [lo, hi) of the gradient y [n, c, *] of the input, from the gradient x [n, m, *] of the result."""
-    groups = load(args, CONV.groups)
-    c, m = load(args, CONV.c) // groups, load(args, CONV.m) // groups
-    x_h, x_w, y_h, y_w = load(args, CONV.x_h), load(args, CONV.x_w), load(args, CONV.y_h), load(args, CONV.y_w)
-    kernel_h, kernel_w = load(args, CONV.kernel_h), load(args, CONV.kernel_w)
-    stride_h, stride_w = load(args, CONV.stride_h), load(args, CONV.stride_w)
-    g, weights = ptr(load(args, CONV.x), T), ptr(load(args, CONV.weight), T)
-    for index in range(lo, hi):
-        j, rest = index % x_w, index // x_w
-        i, rest = rest % x_h, rest // x_h
-        channel, image = rest % (c * groups), rest // (c * groups)
-        group, total = channel // c, A(0)
-        for k in range(group * m, (group + 1) * m):
-            weight = weights + (k * c + channel - group * c) * kernel_h * kernel_w
-            for a in range(kernel_h):
-                down = i + load(args, CONV.pad_h) - a * load(args, CONV.gap_h)
-                row = down // stride_h
-                if down >= 0 and row * stride_h == down and row < y_h:
-                    for b in range(kernel_w):
-                        along = j + load(args, CONV.pad_w) - b * load(args, CONV.gap_w)
-                        column = along // stride_w
-                        if along >= 0 and column * stride_w == along and column < y_w:
-                            at = ((image * m * groups + k) * y_h + row) * y_w + column
-                            total += A(load(weight, a * kernel_w + b)) * A(load(g, at))
-        store(ptr(load(args, CONV.y), T), index, total)
-    return 0
-
-
-@jit.inline
-def weight(args, lo, hi, T, A):
-    """Element `lo` of the gradient of the weight: a sum over all images and places, by a block."""
+def weight(args, lo, hi, T, A, N):
+    """Element `lo` of the gradient of the weight: a sum over all images and places, N at a time, by a block."""
     groups = load(args, CONV_WEIGHT.groups)
     c, m = load(args, CONV_WEIGHT.c) // groups, load(args, CONV_WEIGHT.m)
     x_h, x_w = load(args, CONV_WEIGHT.x_h), load(args, CONV_WEIGHT.x_w)
@@ -93,19 +77,20 @@ def weight(args, lo, hi, T, A):
     b, rest = lo % kernel_w, lo // kernel_w
     a, rest = rest % kernel_h, rest // kernel_h
     k, channel = rest % c, rest // c
-    first = channel // (m // groups) * c
-    x, g, total = ptr(load(args, CONV_WEIGHT.x), T), ptr(load(args, CONV_WEIGHT.g), T), A(0)
-    for place in range(thread(), load(args, CONV_WEIGHT.images) * y_h * y_w, threads()):
-        j, rest = place % y_w, place // y_w
-        i, image = rest % y_h, rest // y_h
-        row = i * load(args, CONV_WEIGHT.stride_h) - load(args, CONV_WEIGHT.pad_h) + a * load(args, CONV_WEIGHT.gap_h)
-        column = (
-            j * load(args, CONV_WEIGHT.stride_w) - load(args, CONV_WEIGHT.pad_w) + b * load(args, CONV_WEIGHT.gap_w)
-        )
-        if 0 <= row < x_h and 0 <= column < x_w:
-            value = A(load(g, ((image * m + channel) * y_h + i) * y_w + j))
-            total += value * A(load(x, ((image * c * groups + first + k) * x_h + row) * x_w + column))
-    total = block_sum(total)
+    plane = channel // (m // groups) * c + k
+    down = load(args, CONV_WEIGHT.pad_h) - a * load(args, CONV_WEIGHT.gap_h)
+    along = load(args, CONV_WEIGHT.pad_w) - b * load(args, CONV_WEIGHT.gap_w)
+    vectors, total = load(args, CONV_WEIGHT.vectors), fill(0.0, A, N)
+    for item in range(thread(), load(args, CONV_WEIGHT.images) * vectors, threads()):
+        image = item // vectors
+        first = (item - image * vectors) * N
+        i, j = places_from(first, y_w, N)
+        row, column = i * load(args, CONV_WEIGHT.stride_h) - down, j * load(args, CONV_WEIGHT.stride_w) - along
+        g = ptr(load(args, CONV_WEIGHT.g), T) + (image * m + channel) * y_h * y_w
+        x = ptr(load(args, CONV_WEIGHT.x), T) + (image * c * groups + plane) * x_h * x_w
+        value = vpick(x, row * x_w + column, within(row, x_h) & within(column, x_w))
+        total = muladd(value, read(g, first, y_h * y_w - first, total), total)
+    found = block_sum(reduce_add(total))
     if thread() == 0:
-        store(ptr(load(args, CONV_WEIGHT.dw), T), lo, total)
+        store(ptr(load(args, CONV_WEIGHT.dw), T), lo, found)
     return 0

@@ -7,10 +7,10 @@ columns are summed up. The gradient of the weight is a product along the places 
 definition (`cuda/conv/direct.py`): little work, groups of few channels.
 """
 
-from math import prod
+from math import gcd, prod
 
 from ...blocks import float_bits
-from ...blocks.cuda import BIAS, COLUMNS, CONV, CONV_WEIGHT, FOLDED, JOIN, PLANES
+from ...blocks.cuda import BIAS, COLUMNS, CONV_WEIGHT, FOLDED, JOIN, PLANES
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
@@ -24,7 +24,11 @@ from .gemm import product
 _BYTES = 256 << 20
 _LITTLE = 1 << 21  # multiply-adds that one launch does as they come
 _FEW = 8  # channels of a group, of results or of a window's elements / 2, with which tiles of a product are wasted
+_PARTS = 32 << 20  # bytes of the gradients of the weight of each image, up to which these are joined
 _BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of float32 are cut
+# Neighbouring places that a thread takes. A warp's loads of one of them each lie so far apart: more are more lines of
+# the first-level cache for each.
+PLACES = {"bfloat16": 4, "float16": 4, "float32": 2, "float64": 2}
 _ONE = Window((1, 1), (1, 1), (0, 0), (1, 1))
 
 
@@ -88,9 +92,10 @@ class _Steps:
         span = places if flat else _rounded(places, lanes)
         row = flat or span
         image = places if flat else channels * taps * span
-        vectors = flat // lanes if flat else images * span // lanes
+        vectors = (flat or images * span) // PLACES[dtype]
+        handle = kernel("conv.columns.columns", E=f"uint{8 * _bytes(dtype)}", N=PLACES[dtype])
         self.launches.append(launch(
-            kernel("conv.columns.columns", E=f"uint{8 * _bytes(dtype)}"), COLUMNS, channels * vectors, 1,
+            handle, COLUMNS, channels * vectors, 1,
             {"x": source, "y": (to, 0)}, images=images, vectors=vectors, span=span, row_step=row, image_step=image,
             x_image=channels * prod(x), **_numbers(x, y, window),
         ))  # fmt: skip
@@ -172,7 +177,10 @@ def _stepped_input(p):
         )  # fmt: skip
         steps.add(product(one), {"a": ("weight", 0), "b": source, "c": ("sums", 0)})
         at = {"x": ("y", first * p.c * prod(p.x) * item), "y": ("sums", 0)}
-        handle, numbers = kernel("conv.columns.fold", T=p.dtype, A=sums), _numbers(p.x, p.y, p.window)
+        (s_h, s_w), shared = p.window.stride, [gcd(*pair) for pair in zip(p.window.stride, p.window.dilation)]
+        numbers = _numbers(p.x, p.y, p.window) | {"period_h": s_h // shared[0], "period_w": s_w // shared[1]}
+        numbers |= {f"jump_{d}": gap // same for d, gap, same in zip("hw", p.window.dilation, shared)}
+        handle = kernel("conv.columns.fold", T=p.dtype, A=sums, S_H=s_h, S_W=s_w)
         steps.launches.append(launch(handle, FOLDED, count * p.c * prod(p.x), 1, at, **numbers))
         steps.space("sums", count * size)
     return steps.plan()
@@ -183,35 +191,43 @@ def _sums(dtype):
 
 
 def _weight(p):
-    """Columns of all images of a chunk in one row, times those of the gradient; the parts of chunks are joined."""
+    """Columns of each image times its gradient, or where that is much, of all in one row; the parts are joined."""
     steps, groups, item, lanes = _Steps(), p.groups, _bytes(p.dtype), _lanes(p.dtype)
     m, places, k = p.m // groups, prod(p.y), p.c // groups * prod(p.window.kernel)
-    chunks = _chunks(p, (p.c * prod(p.window.kernel) + p.m) * places * item)
-    tiles, parts = groups * -(-m // 64) * -(-k // 64), []
+    alone = p.n * p.m * k * 4 <= _PARTS and (item > 2 or places % lanes == 0)
+    straight = alone and p.window._replace(dilation=(1, 1)) == _ONE
+    of_columns = 0 if straight else p.c * prod(p.window.kernel) * _rounded(places, lanes) * item
+    chunks, tiles = _chunks(p, of_columns + (0 if alone else p.m * places * item)), groups * -(-m // 64) * -(-k // 64)
+    parts = 0
     for first, count in chunks:
+        x, g = ("x", first * p.c * prod(p.x) * item), ("g", first * p.m * places * item)
         # sums of float32 along all places would be those of few blocks
-        cuts = min(64, max(1, _BLOCKS // tiles)) if item == 4 else 1
-        length = _rounded(-(-count * places // cuts), lanes)
-        flat = cuts * length
-        x = "x", first * p.c * prod(p.x) * item
-        g = "g", first * p.m * places * item
-        steps.columns(p.dtype, x, "columns", count, p.c, p.x, p.y, p.window, flat)
-        steps.columns(p.dtype, g, "gradient", count, p.m, p.y, p.y, _ONE, flat)
-        alone = len(chunks) * cuts == 1
+        cuts = count if alone else min(64, max(1, _BLOCKS // tiles)) if item == 4 else 1
+        flat = 0 if alone else cuts * _rounded(-(-count * places // cuts), lanes)
+        length, g_cut, g_row = (places, p.m * places, places) if alone else (flat // cuts, flat // cuts, flat)
+        row, cut = (places, p.c * places) if straight else (flat, flat // cuts)
+        if not straight:
+            found = steps.columns(p.dtype, x, "columns", count, p.c, p.x, p.y, p.window, flat)
+            row, cut = found if alone else (row, cut)
+            x = "columns", 0
+        if not alone:
+            steps.columns(p.dtype, g, "gradient", count, p.m, p.y, p.y, _ONE, flat)
+            g = "gradient", 0
+        single = len(chunks) * cuts == 1
         one = Product(
-            p.dtype, (cuts, groups, m, length), (length, m * flat, flat, 1), (cuts, groups, length, k),
-            (length, k * flat, 1, flat), p.dtype if alone else "float32",
+            p.dtype, (cuts, groups, m, length), (g_cut, m * g_row, g_row, 1), (cuts, groups, length, k),
+            (cut, k * row, 1, row), p.dtype if single else "float32",
         )  # fmt: skip
-        to = ("dw", 0) if alone else ("sums", sum(parts) * p.m * k * 4)
-        steps.add(product(one), {"a": ("gradient", 0), "b": ("columns", 0), "c": to})
-        parts.append(cuts)
-    if sum(parts) > 1:
-        steps.space("sums", sum(parts) * p.m * k * 4)
+        to = ("dw", 0) if single else ("sums", parts * p.m * k * 4)
+        steps.add(product(one), {"a": g, "b": x, "c": to})
+        parts += cuts
+    if parts > 1:
+        steps.space("sums", parts * p.m * k * 4)
         handle = kernel("gemm.wgmma.join", T=p.dtype, R=p.dtype, A="float32", ACT=None)
         at = {"parts": ("sums", 0), "c": ("dw", 0)}
         steps.launches.append(launch(
             handle, JOIN, p.m * -(-k // 4), 1, {**at, "bias": None, "residual": None}, rows=p.m, columns=k,
-            splits=sum(parts), alpha=float_bits(1.0),
+            splits=parts, alpha=float_bits(1.0),
         ))  # fmt: skip
     return steps.plan()
 
@@ -219,22 +235,22 @@ def _weight(p):
 def _direct(p):
     """One launch, as the definition says."""
     c, m, numbers = p.c // p.groups, p.m // p.groups, _numbers(p.x, p.y, p.window)
-    taps, sums = prod(p.window.kernel), _sums(p.dtype)
-    shape = {"images": p.n, "c": p.c, "m": p.m, "groups": p.groups}
+    taps, places = prod(p.window.kernel), PLACES[p.dtype]
+    types = {"T": p.dtype, "A": _sums(p.dtype), "N": places}
     if p.gradient == "weight":
-        handle = kernel("conv.direct.weight", T=p.dtype, A=sums)
-        return Plan((launch(handle, CONV_WEIGHT, p.m * c * taps, 1, **shape, **numbers),))
-    if p.gradient == "input" and p.window.stride != (1, 1):
-        handle = kernel("conv.direct.backward", T=p.dtype, A=sums)
-        return Plan((launch(handle, CONV, p.n * p.c * prod(p.x), 1, **shape, **numbers),))
-    size, steps = (m, c, p.y), {"of_group": m * c * taps, "of_output": c * taps, "of_input": taps}
+        return Plan((launch(
+            kernel("conv.direct.weight", **types), CONV_WEIGHT, p.m * c * taps, 1, images=p.n, c=p.c, m=p.m,
+            groups=p.groups, vectors=-(-prod(p.y) // places), **numbers,
+        ),))  # fmt: skip
+    outputs, inputs, y, steps = m, c, p.y, {"of_group": m * c * taps, "of_output": c * taps, "of_input": taps}
+    apart = 1, 1
     if p.gradient == "input":
-        size, steps = (c, m, p.x), steps | {"of_output": taps, "of_input": c * taps}
-        numbers = _numbers(p.y, p.x, _turned(p.window))
-    outputs, inputs, results = size
-    vectors, at = -(-prod(results) // _lanes(p.dtype)), {} if p.bias else {"bias": None}
+        outputs, inputs, y, apart = c, m, p.x, p.window.stride
+        steps |= {"of_output": taps, "of_input": c * taps}
+        numbers = _numbers(p.y, p.x, _turned(p.window)._replace(stride=(1, 1)))
+    vectors, handle = -(-prod(y) // places), kernel("conv.direct.planes", **types, S_H=apart[0], S_W=apart[1])
     return Plan((launch(
-        kernel("conv.direct.planes", T=p.dtype), PLANES, p.n * p.groups * outputs * vectors, 1, at, outputs=outputs,
+        handle, PLANES, p.n * p.groups * outputs * vectors, 1, {} if p.bias else {"bias": None}, outputs=outputs,
         inputs=inputs, groups=p.groups, vectors=vectors, **steps, **numbers,
     ),))  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Pooling: a thread for each result, or for each element of a gradient, which adds up the windows that meet it."""
+"""Pooling: a thread for a few results, or for elements of a gradient, which add up the windows that meet them."""
 
 from math import prod
 
@@ -9,30 +9,37 @@ from ...plan import Plan, launch
 from ...problems.pooling import Pool
 
 _ASKED = 512  # positions of a plane that each of its elements is compared with; more are added up by a thread a plane
-_KERNELS = {
-    "max": "max_pool", "mean": "mean_pool", "positions": "max_positions", "max_backward": "max_pool_backward",
-    "mean_backward": "mean_pool_backward", "positions_backward": "positions_asked",
-}  # fmt: skip
+_TAPS = 128  # of a window whose loops are unrolled; larger ones are for a thread a plane
+_PLACES = 4  # neighbours that a thread takes
+_KERNELS = {"max": "adaptive_max", "mean": "cell_means", "mean_backward": "cell_means_backward"}
 
 
 def pool(p):
     """One launch."""
-    if p.what == "positions_backward" and prod(p.y) > _ASKED:
+    size = prod(p.x if "backward" in p.what else p.y)
+    windows = p.window is not None and p.what != "positions"
+    large = prod(p.window.kernel) > _TAPS if windows else p.what == "positions_backward" and prod(p.y) > _ASKED
+    if large or max(prod(p.x), prod(p.y)) >= 1 << 31:
         return cpu.pool(p, 1024)
-    name = "adaptive_max" if p.what == "max" and p.window is None else _KERNELS[p.what]
-    types = {"T": p.dtype}
+    numbers, types = cpu.numbers_of(p), {"T": p.dtype}
     if p.places is not None:
         types["I"] = p.places
-    if "mean" in p.what:
-        types["ADAPTIVE"] = p.window is None
     if p.what != "positions_backward":
         types["VOLUME"] = len(p.x) == 3
     if "positions" not in p.what and p.what != "max":
         types["A"] = "float64" if p.dtype == "float64" else "float32"
+    name, vectors = _KERNELS.get(p.what), size
+    if p.what.startswith("positions"):
+        name = "max_positions" if p.what == "positions" else "positions_asked"
+    elif windows:
+        name, vectors = p.what.replace("max", "max_pool").replace("mean", "mean_pool"), -(-size // _PLACES)
+        types["N"] = _PLACES
+        for letter, field in (("K", "window"), ("S", "stride"), ("G", "dilation")):
+            types |= {f"{letter}_{d}": value for d, value in zip("DHW", numbers[field])}
     used = {"x": p.what != "positions", "chosen": p.places, "scratch": False}
     at = {field: None for field, wanted in used.items() if not wanted}
-    n = p.planes * prod(p.x if "backward" in p.what else p.y)
-    return Plan((launch(kernel(f"conv.pooling.{name}", **types), POOL, n, 1, at, **cpu.numbers_of(p)),))
+    one = launch(kernel(f"conv.windows.{name}", **types), POOL, p.planes * vectors, 1, at, vectors=vectors, **numbers)
+    return Plan((one,))
 
 
 PLANNERS = {Pool: pool}
