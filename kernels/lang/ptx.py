@@ -361,17 +361,33 @@ def set_registers(typingctx, count):
     return types.void(count), codegen
 
 
+def _dynamic(builder):
+    """The block's dynamic memory."""
+    name = "dynamic_shared"
+    memory = builder.module.globals.get(name)
+    if memory is None:
+        memory = ir.GlobalVariable(builder.module, ir.ArrayType(I8, 0), name, addrspace=SHARED)
+        memory.linkage, memory.align = "external", 1024
+    return memory
+
+
 @intrinsic
 def dynamic_shared(typingctx):
     """The shared address of the block's dynamic memory (`Shape.shared`), a multiple of 1024."""
 
     def codegen(context, builder, sig, args):
-        name = "dynamic_shared"
-        memory = builder.module.globals.get(name)
-        if memory is None:
-            memory = ir.GlobalVariable(builder.module, ir.ArrayType(I8, 0), name, addrspace=SHARED)
-            memory.linkage, memory.align = "external", 1024
-        return builder.zext(builder.ptrtoint(memory, I32), I64)
+        return builder.zext(builder.ptrtoint(_dynamic(builder), I32), I64)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def dynamic_memory(typingctx):
+    """The same as an address like others, for `ptr`."""
+
+    def codegen(context, builder, sig, args):
+        generic = builder.addrspacecast(_dynamic(builder), ir.ArrayType(I8, 0).as_pointer())
+        return builder.ptrtoint(generic, I64)
 
     return types.int64(), codegen
 
