@@ -42,12 +42,13 @@ OWN = {
     "loss.classes.reduction": _ROW._replace(threads=1024),
     "reduce.radix.short": Shape(threads=256),
     **{
-        f"reduce.radix.{name}": _ROW._replace(threads=threads, shared=shared + threads // 32 * 4 * 257 + 2064)
+        f"reduce.{name}": _ROW._replace(threads=threads, shared=shared + threads // 32 * 4 * 257 + 2064)
         for name, threads, shared in (
-            ("rows_1024", 256, 14 * 1024),
-            ("rows_4096", 512, 14 * 4096),
-            ("count", 512, 10 * 8192),
-            ("move", 512, 10 * 8192),
+            ("radix.rows_1024", 256, 14 * 1024),
+            ("radix.rows_4096", 512, 14 * 4096),
+            ("radix.count", 512, 10 * 8192),
+            ("radix.move", 512, 10 * 8192),
+            ("first.first", 256, 18 * 2048),
         )
     },
     "reduce.radix.offsets": _ROW,

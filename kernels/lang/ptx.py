@@ -160,6 +160,19 @@ def alike(typingctx, number):
 
 
 @intrinsic
+def voted(typingctx, condition):
+    """Bits of the threads of the warp for which a condition is true (vote.ballot, 9.7.12.7)."""
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(I32, [I32, ir.IntType(1)])
+        ballot = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.vote.ballot.sync")
+        value = context.cast(builder, args[0], sig.args[0], types.boolean)
+        return builder.zext(builder.call(ballot, [ir.Constant(I32, -1), value]), I64)
+
+    return types.int64(condition), codegen
+
+
+@intrinsic
 def atomic_add(typingctx, address, value):
     """Add to the int64 at an address, whatever other threads add there meanwhile (atom.add, 9.7.12.4)."""
 

@@ -20,6 +20,8 @@ _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multipro
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
 _SHORT = 64  # elements of a row of which each is compared with all
 _ROOMS = (1024, 4096)  # elements of up to 4 bytes of a row that a block sorts in shared memory
+_LIST = 2048  # the same of the first ones of `cuda/reduce/first.py`
+_PART, _PARTS = 4096, 1056  # elements of a part of a row, and parts of all rows, eight for each of 132 multiprocessors
 
 
 def _bytes(dtype):
@@ -78,14 +80,18 @@ def reduce(problem):
     return Plan((*before, first, second), (*scratch, ("states", rule.parts * plane * _bytes(types[2]))))
 
 
+def _check(size):
+    if size >= 1 << 31:
+        raise NotImplementedError(f"GPUs sort rows of up to {(1 << 31) - 1} elements, got {size}; sort parts of them")
+
+
 def by_digits(rows, size, itemsize, digits, types, source="x", last=None, **numbers):
     """(launches, workspaces, places of the sorted keys and of where they were) of a sort of `rows` rows of `size`.
 
     A pass of three launches for each byte of the keys, or for the lowest `digits` of them. `last`: the places of
     results that the last pass has, instead of sorted keys.
     """
-    if size >= 1 << 31:
-        raise NotImplementedError(f"GPUs sort rows of up to {(1 << 31) - 1} elements, got {size}; sort parts of them")
+    _check(size)
     room = _TILE // max(1, itemsize // 4)
     tiles, launches, found = -(-size // room), [], {"source": (source, 0)}
     numbers |= {"size": size, "tiles": tiles, "room": room}
@@ -108,8 +114,34 @@ def by_digits(rows, size, itemsize, digits, types, source="x", last=None, **numb
     return launches, scratch, {"keys": found["source"], "order": found["order"]}
 
 
+def _cut(rows, size, wanted):
+    """Into how many parts rows go: large ones beside what is wanted of them, and not more than keep a GPU busy."""
+    return max(1, min(size // max(_PART, 4 * wanted), -(-_PARTS // rows)))
+
+
+def _first(p, itemsize, types, at, **numbers):
+    """The first ones of all parts of rows, then those of these, until a row is one part."""
+    _check(p.size)
+    launches, sizes, found, size = [], [0, 0], {"source": ("x", 0)}, p.size
+    parts = _cut(p.rows, size, p.wanted)
+    while True:
+        to, last = len(launches) % 2, parts == 1
+        places = at | found | ({} if last else {"to": (f"keys{to}", 0), "order_to": (f"order{to}", 0)})
+        handle = kernel("reduce.first.first", **types, BYTES=itemsize, FIRST=not launches, LAST=last)
+        launches.append(launch(handle, RADIX, p.rows * parts, 1, places, **numbers, size=size, tiles=parts))
+        if last:
+            break
+        size = parts * p.wanted
+        sizes[to], numbers["stride"] = max(sizes[to], p.rows * size), size
+        found, parts = {"source": (f"keys{to}", 0), "order": (f"order{to}", 0)}, _cut(p.rows, size, p.wanted)
+    scratch = [
+        (f"{name}{k}", n * b) for k, n in enumerate(sizes) for name, b in (("keys", itemsize), ("order", 4)) if n
+    ]
+    return Plan(tuple(launches), tuple(scratch))
+
+
 def sort(problem):
-    """Short rows by comparing all, those that have room in shared memory there, longer ones by tiles."""
+    """Short rows by comparing all, those that have room in shared memory there, longer ones by tiles; the first few."""
     p, size, (types, numbers) = problem, _bytes(problem.dtype), sort_keys(problem)
     numbers |= {"stride": p.stride, "wanted": p.wanted}
     results = {"indices": ("indices", 0)} | ({"values": ("values", 0)} if p.values else {})
@@ -117,6 +149,8 @@ def sort(problem):
     if p.size <= _SHORT:
         short = kernel("reduce.radix.short", **types)
         return Plan((launch(short, RADIX, p.rows * p.size, 1, at, **numbers, size=p.size),))
+    if 4 * p.wanted <= p.size and p.wanted * max(4, size) <= 4 * _LIST:
+        return _first(p, size, types, at, **numbers)
     for room in _ROOMS:
         if p.size * max(4, size) <= 4 * room:
             rows = kernel(f"reduce.radix.rows_{room}", **types, BYTES=size)

@@ -6,8 +6,8 @@ A row that has room in shared memory is read once and written once. Of a longer 
 elements of each tile have each digit; how many those before have; and the move, in which a block brings its tile into
 order first, so that what goes to neighbouring places is written together.
 
-Elements move as they are, and keys (those of `kernels/cpu/reduce/sort.py`) are made where they are compared: so the last
-pass has the values at hand, and nobody gathers them.
+Elements move as they are, and keys (those of `kernels/cpu/reduce/sort.py`) are made where they are compared: so the
+last pass has the values at hand, and nobody gathers them.
 """
 
 from numba import types
@@ -118,13 +118,30 @@ def sort_shared(args, lists, spare, size, memory, digits, E, KIND):
 
 
 @jit.inline
-def finish(args, row, x, places, size, E):
-    """The first wanted ones of a sorted row in shared memory, to the results."""
-    wanted, indices = load(args, RADIX.wanted), ptr(load(args, RADIX.indices), I64)
-    for i in range(thread(), min(size, wanted), threads()):
-        store(indices, row * wanted + i, I64(load(places, i)))
+def to_result(args, row, to, bits, place, E):
+    """An element and its place to place `to` of a row of the results, if that is wanted."""
+    wanted = load(args, RADIX.wanted)
+    if to < wanted:
+        store(ptr(load(args, RADIX.indices), I64), row * wanted + to, I64(place))
         if load(args, RADIX.values) != 0:
-            store(ptr(load(args, RADIX.values), E), row * wanted + i, load(x, i))
+            store(ptr(load(args, RADIX.values), E), row * wanted + to, bits)
+
+
+@jit.inline
+def rank_among(args, x, size, i, E, KIND):
+    """How many of the `size` elements of x come before element `i`: smaller ones, and equal ones that stand before."""
+    key, rank = key_at(args, load(x, i), E, KIND), 0
+    for k in range(size):
+        other = key_at(args, load(x, k), E, KIND)
+        rank += I64(other < key or (other == key and k < i))
+    return rank
+
+
+@jit.inline
+def finish(args, row, x, places, size, E):
+    """A sorted row in shared memory to the results."""
+    for i in range(thread(), size, threads()):
+        to_result(args, row, i, load(x, i), load(places, i), E)
 
 
 def _rows(room, warps):
@@ -157,20 +174,12 @@ rows_4096 = _rows(4096, 16)
 
 @jit.inline
 def short(args, lo, hi, E, KIND):
-    """Elements [lo, hi) of all rows, short ones: as many come before each as have a smaller key, or stand before it."""
-    size, wanted = load(args, RADIX.size), load(args, RADIX.wanted)
+    """Elements [lo, hi) of all rows, which are short: each is compared with all."""
+    size = load(args, RADIX.size)
     for at in range(lo, hi):
         row = at // size
         i, x = at - row * size, ptr(load(args, RADIX.source), E) + row * load(args, RADIX.stride)
-        bits, to = load(x, i), 0
-        key = key_at(args, bits, E, KIND)
-        for k in range(size):
-            other = key_at(args, load(x, k), E, KIND)
-            to += I64(other < key or (other == key and k < i))
-        if to < wanted:
-            store(ptr(load(args, RADIX.indices), I64), row * wanted + to, i)
-            if load(args, RADIX.values) != 0:
-                store(ptr(load(args, RADIX.values), E), row * wanted + to, bits)
+        to_result(args, row, rank_among(args, x, size, i, E, KIND), load(x, i), i, E)
     return 0
 
 
@@ -284,11 +293,7 @@ def move(args, lo, hi, E, KIND, FIRST, LAST):
         bits, place = load(x, i), load(places, i)
         to = i + I64(load(shifts, digit_of(key_at(args, bits, E, KIND), shift)))
         if LAST:
-            wanted = load(args, RADIX.wanted)
-            if to < wanted:
-                store(ptr(load(args, RADIX.indices), I64), row * wanted + to, I64(place))
-                if load(args, RADIX.values) != 0:
-                    store(ptr(load(args, RADIX.values), E), row * wanted + to, bits)
+            to_result(args, row, to, bits, place, E)
         else:
             store(ptr(load(args, RADIX.to), E), row * row_size + to, bits)
             store(ptr(load(args, RADIX.order_to), I32), row * row_size + to, place)
