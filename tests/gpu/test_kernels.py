@@ -92,7 +92,8 @@ def test_sorting(gpu, rng, shape, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "uint8"])
 @pytest.mark.parametrize(
-    "shape, k", [((5, 100), 7), ((300, 900), 50), ((2, 9000), 2000), ((3, 40000), 300), ((1, 300001), 20), ((1, 4999), 1)]
+    "shape, k",
+    [((5, 100), 7), ((300, 900), 50), ((2, 9000), 2000), ((3, 40000), 300), ((1, 300001), 20), ((1, 4999), 1)],
 )
 def test_the_first_of_sorted_rows(gpu, rng, shape, k, dtype):
     """Of one part of a row and of several, among equal ones the first, of rows that lie apart; with NaN."""
