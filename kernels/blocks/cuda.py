@@ -78,11 +78,12 @@ GRAD_TILES = Block("| tiles", after=GRAD)
 
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
 
-# Rows of `size` elements, in the first pass from x, whose rows are `stride` and elements `step` apart and which have no
-# order yet; each row in `tiles`, whose counts [rows, digits, tiles] become offsets. `shift` is that of the digit; the
-# rest is that of SORT.
-RADIX = Block("source order? to order_to counts | size stride step tiles shift infinity mask")
-# The first `wanted` of each row.
-SORTED = Block("x order values? indices | size stride wanted")
+# Rows of `size` elements, `stride` and the elements `step` apart, with their `order`, if they have one; the first
+# `wanted` of each go to the results. Of a long row, tiles of `room` have counts [rows, digits, tiles], which become
+# offsets, and `totals` [rows, digits]; `shift` is that of the digit. The rest is that of SORT.
+RADIX = Block(
+    """source order? to? order_to? counts? totals? values? indices? |
+    size stride step=1 tiles=0 room=0 shift=0 wanted=0 infinity mask"""
+)
 # t[o, key] += scale * v[o, place] for sorted keys, and where they were: `kernels/cuda/array/scatter.py`.
 ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale")

@@ -44,9 +44,18 @@ OWN = {
     "norm.grad.join": _ROW,
     **{f"loss.classes.{name}": _ROW for name in ("cross_entropy", "cross_entropy_backward", "nll_backward")},
     "loss.classes.reduction": _ROW._replace(threads=1024),
-    **{f"reduce.radix.{name}": _ROW for name in ("count", "move")},
-    "reduce.radix.offsets": _ROW._replace(threads=1024),
-    "reduce.radix.collect": Shape(threads=256),
+    "reduce.radix.short": Shape(threads=256),
+    **{
+        f"reduce.{name}": _ROW._replace(threads=threads, shared=shared + threads // 32 * 4 * 257 + 2064)
+        for name, threads, shared in (
+            ("radix.rows_1024", 256, 14 * 1024),
+            ("radix.rows_4096", 512, 14 * 4096),
+            ("radix.count", 512, 10 * 8192),
+            ("radix.move", 512, 10 * 8192),
+            ("first.first", 256, 18 * 2048),
+        )
+    },
+    "reduce.radix.offsets": _ROW,
     "loss.linear.rows": _ROW,
     "loss.linear.prepare": _ROW._replace(threads=1024),
     "loss.linear.total": _ROW._replace(threads=1024),

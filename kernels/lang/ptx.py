@@ -160,6 +160,19 @@ def alike(typingctx, number):
 
 
 @intrinsic
+def voted(typingctx, condition):
+    """Bits of the threads of the warp for which a condition is true (vote.ballot, 9.7.12.7)."""
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(I32, [I32, ir.IntType(1)])
+        ballot = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.vote.ballot.sync")
+        value = context.cast(builder, args[0], sig.args[0], types.boolean)
+        return builder.zext(builder.call(ballot, [ir.Constant(I32, -1), value]), I64)
+
+    return types.int64(condition), codegen
+
+
+@intrinsic
 def atomic_add(typingctx, address, value):
     """Add to the int64 at an address, whatever other threads add there meanwhile (atom.add, 9.7.12.4)."""
 
@@ -361,17 +374,33 @@ def set_registers(typingctx, count):
     return types.void(count), codegen
 
 
+def _dynamic(builder):
+    """The block's dynamic memory."""
+    name = "dynamic_shared"
+    memory = builder.module.globals.get(name)
+    if memory is None:
+        memory = ir.GlobalVariable(builder.module, ir.ArrayType(I8, 0), name, addrspace=SHARED)
+        memory.linkage, memory.align = "external", 1024
+    return memory
+
+
 @intrinsic
 def dynamic_shared(typingctx):
     """The shared address of the block's dynamic memory (`Shape.shared`), a multiple of 1024."""
 
     def codegen(context, builder, sig, args):
-        name = "dynamic_shared"
-        memory = builder.module.globals.get(name)
-        if memory is None:
-            memory = ir.GlobalVariable(builder.module, ir.ArrayType(I8, 0), name, addrspace=SHARED)
-            memory.linkage, memory.align = "external", 1024
-        return builder.zext(builder.ptrtoint(memory, I32), I64)
+        return builder.zext(builder.ptrtoint(_dynamic(builder), I32), I64)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def dynamic_memory(typingctx):
+    """The same as an address like others, for `ptr`."""
+
+    def codegen(context, builder, sig, args):
+        generic = builder.addrspacecast(_dynamic(builder), ir.ArrayType(I8, 0).as_pointer())
+        return builder.ptrtoint(generic, I64)
 
     return types.int64(), codegen
 

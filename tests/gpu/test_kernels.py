@@ -75,7 +75,7 @@ def test_the_loss_of_a_last_layer(gpu, rng, classes):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "int32", "uint8", "int8", "bool"])
-@pytest.mark.parametrize("shape", [(1,), (3, 17), (5, 4096), (2, 4097), (1, 100003), (100, 3000)])
+@pytest.mark.parametrize("shape", [(1,), (3, 17), (9, 700), (5, 4096), (2, 4097), (1, 100003), (100, 3000)])
 def test_sorting(gpu, rng, shape, dtype):
     """Stable, NaN last, also of columns; the first ones alone."""
     x = np.round(rng.standard_normal(shape) * 50)
@@ -89,8 +89,23 @@ def test_sorting(gpu, rng, shape, dtype):
 
     for down in (False, True):
         equal(gpu, run, x, down)
-    if shape[-1] > 60 and "float" in dtype:
-        equal(gpu, lambda x: ic.topk(x.to(dtype=dtype), 50)[0], x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "uint8"])
+@pytest.mark.parametrize(
+    "shape, k",
+    [((5, 100), 7), ((300, 900), 50), ((2, 9000), 2000), ((3, 40000), 300), ((1, 300001), 20), ((1, 4999), 1)],
+)
+def test_the_first_of_sorted_rows(gpu, rng, shape, k, dtype):
+    """Of one part of a row and of several, among equal ones the first, of rows that lie apart; with NaN."""
+    x = np.abs(np.round(rng.standard_normal(shape) * 50))
+    if "float" in dtype:
+        x.flat[::97] = np.nan
+        x.flat[1::89] = -0.0
+    for largest in (True, False):
+        equal(gpu, lambda x, way=largest: ic.topk(x.to(dtype=dtype), k, -1, way), x)
+        equal(gpu, lambda x, way=largest: ic.topk((x * 0).to(dtype=dtype), k, -1, way), np.nan_to_num(x))
+    equal(gpu, lambda x: ic.topk(x.to(dtype=dtype)[:, 1:-1], min(k, 90)), x)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

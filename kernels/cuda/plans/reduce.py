@@ -2,7 +2,7 @@
 
 from math import prod
 
-from ...blocks.cuda import RADIX, SORTED
+from ...blocks.cuda import RADIX
 from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
 from ...cpu.plans.array import merged
@@ -23,7 +23,11 @@ _COLUMN = 512  # the same of a thread
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
-_TILE, _DIGITS = 4096, 256  # of `cuda/reduce/radix.py`
+_TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
+_SHORT = 64  # elements of a row of which each is compared with all
+_ROOMS = (1024, 4096)  # elements of up to 4 bytes of a row that a block sorts in shared memory
+_LIST = 2048  # the same of the first ones of `cuda/reduce/first.py`
+_PART, _PARTS = 4096, 1056  # elements of a part of a row, and parts of all rows, eight for each of 132 multiprocessors
 
 
 def _bytes(dtype):
@@ -101,33 +105,83 @@ def reduce(problem):
     return Plan((*before, first, second), (*scratch, ("states", rule.parts * plane * _bytes(types[2]))))
 
 
-def by_digits(rows, size, itemsize, digits, types, source="x", **numbers):
-    """(launches, workspaces, places of the sorted keys and of where they were) of a sort of `rows` rows of `size`.
-
-    A pass of three launches for each byte of the keys, or for the lowest `digits` of them.
-    """
+def _check(size):
     if size >= 1 << 31:
         raise NotImplementedError(f"GPUs sort rows of up to {(1 << 31) - 1} elements, got {size}; sort parts of them")
-    tiles, launches, found = -(-size // _TILE), [], {"source": (source, 0), "order": None}
+
+
+def by_digits(rows, size, itemsize, digits, types, source="x", last=None, **numbers):
+    """(launches, workspaces, places of the sorted keys and of where they were) of a sort of `rows` rows of `size`.
+
+    A pass of three launches for each byte of the keys, or for the lowest `digits` of them. `last`: the places of
+    results that the last pass has, instead of sorted keys.
+    """
+    _check(size)
+    room = _TILE // max(1, itemsize // 4)
+    tiles, launches, found = -(-size // room), [], {"source": (source, 0)}
+    numbers |= {"size": size, "tiles": tiles, "room": room}
+    names = {field for _, field in RADIX.places}
     for digit in range(digits):
+        ends = last is not None and digit == digits - 1
         to = {"to": ("keys", digit % 2 * rows * size * itemsize), "order_to": ("order", digit % 2 * rows * size * 4)}
-        for name, n in (("count", rows * tiles), ("offsets", rows), ("move", rows * tiles)):
-            given = {} if name == "offsets" else types | {"FIRST": digit == 0}
-            handle, own = kernel(f"reduce.radix.{name}", **given), numbers | {"shift": 8 * digit}
-            launches.append(launch(handle, RADIX, n, 1, found | to, size=size, tiles=tiles, **own))
+        given = found | {"counts": ("counts", 0), "totals": ("totals", 0)} | (last if ends else to)
+        at = dict.fromkeys(names) | given
+        for name, n in (("count", rows * tiles), ("offsets", rows * _DIGITS), ("move", rows * tiles)):
+            constants = {"count": types, "offsets": {}, "move": types | {"FIRST": digit == 0, "LAST": ends}}[name]
+            handle = kernel(f"reduce.radix.{name}", **constants)
+            launches.append(launch(handle, RADIX, n, 1, at, **numbers, shift=8 * digit))
         found = {"source": to["to"], "order": to["order_to"]}
-    scratch = ("keys", 2 * rows * size * itemsize), ("order", 8 * rows * size), ("counts", 4 * rows * tiles * _DIGITS)
+        numbers |= {"stride": size, "step": 1}
+    scratch = (
+        ("keys", 2 * rows * size * itemsize), ("order", 8 * rows * size), ("counts", 4 * rows * tiles * _DIGITS),
+        ("totals", 4 * rows * _DIGITS),
+    )  # fmt: skip
     return launches, scratch, {"keys": found["source"], "order": found["order"]}
 
 
+def _cut(rows, size, wanted):
+    """Into how many parts rows go: large ones beside what is wanted of them, and not more than keep a GPU busy."""
+    return max(1, min(size // max(_PART, 4 * wanted), -(-_PARTS // rows)))
+
+
+def _first(p, itemsize, types, at, **numbers):
+    """The first ones of all parts of rows, then those of these, until a row is one part."""
+    _check(p.size)
+    launches, sizes, found, size = [], [0, 0], {"source": ("x", 0)}, p.size
+    parts = _cut(p.rows, size, p.wanted)
+    while True:
+        to, last = len(launches) % 2, parts == 1
+        places = at | found | ({} if last else {"to": (f"keys{to}", 0), "order_to": (f"order{to}", 0)})
+        handle = kernel("reduce.first.first", **types, BYTES=itemsize, FIRST=not launches, LAST=last)
+        launches.append(launch(handle, RADIX, p.rows * parts, 1, places, **numbers, size=size, tiles=parts))
+        if last:
+            break
+        size = parts * p.wanted
+        sizes[to], numbers["stride"] = max(sizes[to], p.rows * size), size
+        found, parts = {"source": (f"keys{to}", 0), "order": (f"order{to}", 0)}, _cut(p.rows, size, p.wanted)
+    scratch = [
+        (f"{name}{k}", n * b) for k, n in enumerate(sizes) for name, b in (("keys", itemsize), ("order", 4)) if n
+    ]
+    return Plan(tuple(launches), tuple(scratch))
+
+
 def sort(problem):
-    """All rows by their digits; then the first of each are collected."""
+    """Short rows by comparing all, those that have room in shared memory there, longer ones by tiles; the first few."""
     p, size, (types, numbers) = problem, _bytes(problem.dtype), sort_keys(problem)
-    launches, scratch, at = by_digits(p.rows, p.size, size, size, types, stride=p.stride, step=1, **numbers)
-    at = {"order": at["order"]} | ({} if p.values else {"values": None})
-    numbers = {"size": p.size, "stride": p.stride, "wanted": p.wanted}
-    last = launch(kernel("reduce.radix.collect", E=types["E"]), SORTED, p.rows * p.wanted, 1, at, **numbers)
-    return Plan((*launches, last), scratch)
+    numbers |= {"stride": p.stride, "wanted": p.wanted}
+    results = {"indices": ("indices", 0)} | ({"values": ("values", 0)} if p.values else {})
+    at = dict.fromkeys(field for _, field in RADIX.places) | results | {"source": ("x", 0)}
+    if p.size <= _SHORT:
+        short = kernel("reduce.radix.short", **types)
+        return Plan((launch(short, RADIX, p.rows * p.size, 1, at, **numbers, size=p.size),))
+    if 4 * p.wanted <= p.size and p.wanted * max(4, size) <= 4 * _LIST:
+        return _first(p, size, types, at, **numbers)
+    for room in _ROOMS:
+        if p.size * max(4, size) <= 4 * room:
+            rows = kernel(f"reduce.radix.rows_{room}", **types, BYTES=size)
+            return Plan((launch(rows, RADIX, p.rows, 1, at, **numbers, size=p.size),))
+    launches, scratch, _ = by_digits(p.rows, p.size, size, size, types, last=results, **numbers, step=1)
+    return Plan(tuple(launches), scratch)
 
 
 def sample(problem):

@@ -1,141 +1,300 @@
 """Rows sorted by their digits, least significant first, 8 bits a pass; equal digits keep their order.
 
-A pass has three launches: how many elements of each tile have each digit; where those of a tile begin (the sum of all
-before, by digit, then by tile); and the move. A warp takes neighbouring elements, 32 at a time: those with equal
-digits find one another by one instruction, and their ranks are how many of them stand before. So nothing is added up
-in an order that changes, and the sort is stable. Keys are those of `kernels/cpu/reduce/sort.py`.
+A warp takes neighbouring elements, 32 at a time: those with equal digits find one another by one instruction, and
+their ranks are how many of them stand before. So nothing is added up in an order that changes, and the sort is stable.
+A row that has room in shared memory is read once and written once. Of a longer one, a pass has three launches: how many
+elements of each tile have each digit; how many those before have; and the move, in which a block brings its tile into
+order first, so that what goes to neighbouring places is written together.
+
+Elements move as they are, and keys (those of `kernels/cpu/reduce/sort.py`) are made where they are compared: so the
+last pass has the values at hand, and nobody gathers them.
 """
 
 from numba import types
 
-from ...blocks.cuda import RADIX, SORTED
+from ...blocks.cuda import RADIX
 from ...build import jit
 from ...cpu.reduce.sort import key_of
-from ...lang.ptx import WARP, alike, barrier, count_bits, shared, thread, threads, warp_barrier
+from ...lang.ptx import WARP, alike, barrier, count_bits, dynamic_memory, thread, threads, warp_barrier
 from ...lang.simd import load, ptr, store
 from ..block import block_running
 
-I32, I64, U64 = types.int32, types.int64, types.uint64
-DIGITS = THREADS = 256
-WARPS = 8
-EACH = 16  # elements of a thread
-TILE = THREADS * EACH
-COUNTS = DIGITS + 32  # of a warp: the places behind the digits are for what lies behind the row
-COUNTS_BYTES = 4 * WARPS * COUNTS
+I32, I64, U16, U64 = types.int32, types.int64, types.uint16, types.uint64
+DIGITS = 256
+COUNTS = DIGITS + 1  # of a warp: the last one is for what lies behind the row
+NONE = -1
 
 
 @jit.inline
-def key_at(args, row, i, E, KIND, FIRST):
-    """The key of element `i` of a row."""
-    if FIRST:
-        bits = load(ptr(load(args, RADIX.source), E), row * load(args, RADIX.stride) + i * load(args, RADIX.step))
-        return key_of(bits, E(load(args, RADIX.infinity)), E(load(args, RADIX.mask)), E, KIND)
-    return load(ptr(load(args, RADIX.source), E), row * load(args, RADIX.size) + i)
+def key_at(args, bits, E, KIND):
+    """The key of an element."""
+    return key_of(bits, E(load(args, RADIX.infinity)), E(load(args, RADIX.mask)), E, KIND)
 
 
 @jit.inline
-def digit_of(args, key):
-    return I64((U64(key) >> U64(load(args, RADIX.shift))) & U64(DIGITS - 1))
+def digit_of(key, shift):
+    return I64((U64(key) >> U64(shift)) & U64(DIGITS - 1))
 
 
 @jit.inline
-def tally(args, counts, row, begin, E, KIND, FIRST):
-    """Count the digits of this warp's part of a tile, from `begin` on."""
-    size, lane = load(args, RADIX.size), thread() % WARP
+def tally(args, x, ranks, counts, part, shift, E, KIND, RANKED):
+    """How many of this warp's `part` of x, [first, last), have each digit; and (`RANKED`) the rank of each element."""
+    lane = thread() % WARP
     for place in range(lane, COUNTS, WARP):
-        store(counts, place, 0)
+        store(counts, place, I32(0))
     warp_barrier()
-    for step in range(EACH):
-        i, digit = begin + step * WARP + lane, DIGITS
-        if i < size:
-            digit = digit_of(args, key_at(args, row, i, E, KIND, FIRST))
-        same = alike(digit)
-        if same & ((1 << lane) - 1) == 0:
-            store(counts, digit, load(counts, digit) + count_bits(same))
+    for start in range(part[0], part[1], WARP):
+        i, digit = start + lane, DIGITS
+        if i < part[1]:
+            digit = digit_of(key_at(args, load(x, i), E, KIND), shift)
+        same, at = alike(digit), I64(load(counts, digit))
+        before = same & ((1 << lane) - 1)
+        warp_barrier()
+        if before == 0:
+            store(counts, digit, I32(at + count_bits(same)))
+        if RANKED and i < part[1]:
+            store(ranks, i, U16(at + count_bits(before)))
         warp_barrier()
 
 
 @jit.inline
-def count(args, lo, hi, E, KIND, FIRST):
-    """The counts of tile `lo` of all rows' tiles."""
-    tiles = load(args, RADIX.tiles)
-    row, warp = lo // tiles, thread() // WARP
-    tile = lo - row * tiles
-    memory = ptr(shared(COUNTS_BYTES), I32)
-    tally(args, memory + warp * COUNTS, row, tile * TILE + warp * (WARP * EACH), E, KIND, FIRST)
-    barrier()
+def place_digits(counts, bases):
+    """From counts of warps to (the sum of those of the warps before), and where each digit begins in `bases`.
+
+    Returns (how many have this thread's digit, where that begins); threads behind the digits have none.
+    """
     total = 0
-    for k in range(WARPS):
-        total += load(memory, k * COUNTS + thread())
-    store(ptr(load(args, RADIX.counts), I32), (row * DIGITS + thread()) * tiles + tile, total)
+    if thread() < DIGITS:
+        for k in range(threads() // WARP):
+            here = load(counts, k * COUNTS + thread())
+            store(counts, k * COUNTS + thread(), I32(total))
+            total += I64(here)
+    before = block_running(total)[0]
+    if thread() < DIGITS:
+        store(bases, thread(), I32(before))
+    return total, before
+
+
+@jit.inline
+def part_of(size):
+    """(first, last) of `size` elements that are this warp's: neighbours, a multiple of 32 but for the end."""
+    each = (size + threads() - 1) // threads() * WARP
+    first = min(size, thread() // WARP * each)
+    return first, min(size, first + each)
+
+
+@jit.inline
+def settle(args, lists, memory, element, shift, E, KIND):
+    """Bring (element, place, number among all) of this warp where it belongs among the sorted ones."""
+    (ranks, counts, bases), (bits, place, i) = memory, element
+    digit = digit_of(key_at(args, bits, E, KIND), shift)
+    to = I64(load(bases, digit)) + I64(load(counts, digit)) + I64(load(ranks, i))
+    store(lists[0], to, bits)
+    store(lists[1], to, place)
+
+
+@jit.inline
+def sort_shared(args, lists, spare, size, memory, digits, E, KIND):
+    """Sort (elements, places) in shared memory; returns whether they lie in `spare` then. All threads see them."""
+    ranks, counts, bases, equal = memory
+    part, own, swapped = part_of(size), counts + thread() // WARP * COUNTS, False
+    if thread() == 0:
+        store(equal, 0, I32(NONE))
+    for digit in range(digits):
+        x, places = spare if swapped else lists
+        y, places_to = lists if swapped else spare
+        tally(args, x, ranks, own, part, 8 * digit, E, KIND, True)
+        barrier()
+        if place_digits(counts, bases)[0] == size:
+            store(equal, 0, I32(digit))
+        barrier()
+        if load(equal, 0) != digit:  # else all digits are the same
+            for i in range(part[0] + thread() % WARP, part[1], WARP):
+                element = load(x, i), load(places, i), i
+                settle(args, (y, places_to), (ranks, own, bases), element, 8 * digit, E, KIND)
+            swapped = not swapped
+        barrier()
+    return swapped
+
+
+@jit.inline
+def to_result(args, row, to, bits, place, E):
+    """An element and its place to place `to` of a row of the results, if that is wanted."""
+    wanted = load(args, RADIX.wanted)
+    if to < wanted:
+        store(ptr(load(args, RADIX.indices), I64), row * wanted + to, I64(place))
+        if load(args, RADIX.values) != 0:
+            store(ptr(load(args, RADIX.values), E), row * wanted + to, bits)
+
+
+@jit.inline
+def rank_among(args, x, size, i, E, KIND):
+    """How many of the `size` elements of x come before element `i`: smaller ones, and equal ones that stand before."""
+    key, rank = key_at(args, load(x, i), E, KIND), 0
+    for k in range(size):
+        other = key_at(args, load(x, k), E, KIND)
+        rank += I64(other < key or (other == key and k < i))
+    return rank
+
+
+@jit.inline
+def finish(args, row, x, places, size, E):
+    """A sorted row in shared memory to the results."""
+    for i in range(thread(), size, threads()):
+        to_result(args, row, i, load(x, i), load(places, i), E)
+
+
+def _rows(room, warps):
+    """The kernel for rows that take up to 4 * `room` bytes."""
+
+    @jit.inline
+    def rows(args, lo, hi, E, KIND, BYTES):
+        size, base = load(args, RADIX.size), dynamic_memory()
+        x, spare = ptr(base, E), ptr(base + 4 * room, E)
+        places, spare_places = ptr(base + 8 * room, U16), ptr(base + 10 * room, U16)
+        counts = ptr(base + 14 * room, I32)
+        bases = counts + warps * COUNTS
+        source = ptr(load(args, RADIX.source), E) + lo * load(args, RADIX.stride)
+        for i in range(thread(), size, threads()):
+            store(x, i, load(source, i))
+            store(places, i, U16(i))
+        barrier()
+        memory = ptr(base + 12 * room, U16), counts, bases, bases + DIGITS
+        if sort_shared(args, (x, places), (spare, spare_places), size, memory, BYTES, E, KIND):
+            x, places = spare, spare_places
+        finish(args, lo, x, places, size, E)
+        return 0
+
+    return rows
+
+
+rows_1024 = _rows(1024, 8)
+rows_4096 = _rows(4096, 16)
+
+
+@jit.inline
+def short(args, lo, hi, E, KIND):
+    """Elements [lo, hi) of all rows, which are short: each is compared with all."""
+    size = load(args, RADIX.size)
+    for at in range(lo, hi):
+        row = at // size
+        i, x = at - row * size, ptr(load(args, RADIX.source), E) + row * load(args, RADIX.stride)
+        to_result(args, row, rank_among(args, x, size, i, E, KIND), load(x, i), i, E)
+    return 0
+
+
+# ---- long rows: tiles of the whole grid --------------------------------------------------------------
+
+TILE = 8192  # elements of up to 4 bytes, of 8 bytes half as many; in shared memory:
+PLACES, RANKS, COUNTED = 4 * TILE, 8 * TILE, 10 * TILE  # where they begin, behind the elements
+
+
+@jit.inline
+def tile_of(args, tile, E):
+    """(row, number of its tile, first element, how many it has, the row's elements)."""
+    tiles, room = load(args, RADIX.tiles), load(args, RADIX.room)
+    row = tile // tiles
+    first = (tile - row * tiles) * room
+    size = min(room, load(args, RADIX.size) - first)
+    source = ptr(load(args, RADIX.source), E) + row * load(args, RADIX.stride) + first * load(args, RADIX.step)
+    return row, tile - row * tiles, first, size, source
+
+
+@jit.inline
+def bring(x, source, size, step):
+    """A tile to shared memory, four elements of a thread on their way at once."""
+    apart, i = threads(), thread()
+    while i + 3 * apart < size:
+        a, b = load(source, i * step), load(source, (i + apart) * step)
+        c, d = load(source, (i + 2 * apart) * step), load(source, (i + 3 * apart) * step)
+        store(x, i, a)
+        store(x, i + apart, b)
+        store(x, i + 2 * apart, c)
+        store(x, i + 3 * apart, d)
+        i += 4 * apart
+    while i < size:
+        store(x, i, load(source, i * step))
+        i += apart
+    barrier()
+
+
+@jit.inline
+def count(args, lo, hi, E, KIND):
+    """The counts of tile `lo` of all rows' tiles."""
+    row, tile, _, size, source = tile_of(args, lo, E)
+    base = dynamic_memory()
+    x, counts = ptr(base, E), ptr(base + COUNTED, I32)
+    bring(x, source, size, load(args, RADIX.step))
+    own = counts + thread() // WARP * COUNTS
+    tally(args, x, ptr(base, U16), own, part_of(size), load(args, RADIX.shift), E, KIND, False)
+    barrier()
+    if thread() < DIGITS:
+        total = 0
+        for k in range(threads() // WARP):
+            total += I64(load(counts, k * COUNTS + thread()))
+        at = (row * DIGITS + thread()) * load(args, RADIX.tiles) + tile
+        store(ptr(load(args, RADIX.counts), I32), at, I32(total))
     return 0
 
 
 @jit.inline
 def offsets(args, lo, hi):
-    """The counts of row `lo` become the sums of all before them."""
-    entries = load(args, RADIX.tiles) * DIGITS
-    counts = ptr(load(args, RADIX.counts), I32) + lo * entries
-    each = (entries + threads() - 1) // threads()
-    first = min(entries, thread() * each)
-    last, own = min(entries, first + each), 0
-    for i in range(first, last):
-        own += I64(load(counts, i))
-    running = block_running(own)[0]
-    for i in range(first, last):
-        here = I64(load(counts, i))
-        store(counts, i, running)
-        running += here
+    """Of a digit of a row, the counts become the sums of the tiles before, and that of all is its total."""
+    tiles, before = load(args, RADIX.tiles), 0
+    counts = ptr(load(args, RADIX.counts), I32) + lo * tiles
+    for start in range(0, tiles, threads()):
+        i, here = start + thread(), 0
+        if i < tiles:
+            here = I64(load(counts, i))
+        running, total = block_running(here)
+        if i < tiles:
+            store(counts, i, I32(before + running))
+        before += total
+    if thread() == 0:
+        store(ptr(load(args, RADIX.totals), I32), lo, I32(before))
     return 0
 
 
 @jit.inline
-def move(args, lo, hi, E, KIND, FIRST):
-    """The elements of tile `lo` of all rows' tiles, to their places by this digit."""
-    tiles, size = load(args, RADIX.tiles), load(args, RADIX.size)
-    row, warp, lane = lo // tiles, thread() // WARP, thread() % WARP
-    tile = lo - row * tiles
-    memory, begin = ptr(shared(COUNTS_BYTES), I32), tile * TILE + warp * (WARP * EACH)
-    counts = memory + warp * COUNTS
-    tally(args, counts, row, begin, E, KIND, FIRST)
+def move(args, lo, hi, E, KIND, FIRST, LAST):
+    """The elements of tile `lo` of all rows' tiles, to their places by this digit, or (`LAST`) to the results."""
+    row, tile, first, size, source = tile_of(args, lo, E)
+    base, step, shift = dynamic_memory(), load(args, RADIX.step), load(args, RADIX.shift)
+    x, places, ranks = ptr(base, E), ptr(base + PLACES, I32), ptr(base + RANKS, U16)
+    counts = ptr(base + COUNTED, I32)
+    bases = counts + threads() // WARP * COUNTS
+    shifts, row_size = bases + DIGITS, load(args, RADIX.size)
+    mine = counts + thread() // WARP * COUNTS
+    bring(x, source, size, step)
+    part = part_of(size)
+    tally(args, x, ranks, mine, part, shift, E, KIND, True)
     barrier()
-    running = I64(load(ptr(load(args, RADIX.counts), I32), (row * DIGITS + thread()) * tiles + tile))
-    for k in range(WARPS):
-        here = I64(load(memory, k * COUNTS + thread()))
-        store(memory, k * COUNTS + thread(), running)
-        running += here
+    begin, whole, own = place_digits(counts, bases)[1], 0, row * DIGITS + thread()
+    if thread() < DIGITS:
+        whole = I64(load(ptr(load(args, RADIX.totals), I32), own))
+    whole = block_running(whole)[0]
+    if thread() < DIGITS:
+        before = I64(load(ptr(load(args, RADIX.counts), I32), own * load(args, RADIX.tiles) + tile))
+        store(shifts, thread(), I32(whole + before - begin))
     barrier()
-    places, places_to = ptr(load(args, RADIX.order), I32), ptr(load(args, RADIX.order_to), I32) + row * size
-    to = ptr(load(args, RADIX.to), E) + row * size
-    for step in range(EACH):
-        i, digit = begin + step * WARP + lane, DIGITS
-        key, place = E(0), i
-        if i < size:
-            key = key_at(args, row, i, E, KIND, FIRST)
-            digit = digit_of(args, key)
-            if not FIRST:
-                place = I64(load(places, row * size + i))
-        same = alike(digit)
-        before, at = same & ((1 << lane) - 1), I64(load(counts, digit))
-        warp_barrier()
-        if before == 0:
-            store(counts, digit, at + count_bits(same))
-        warp_barrier()
-        if i < size:
-            at += count_bits(before)
-            store(to, at, key)
-            store(places_to, at, place)
-    return 0
-
-
-@jit.inline
-def collect(args, lo, hi, E):
-    """Places [lo, hi) of the result: indices, and the elements there."""
-    size, wanted, x = load(args, SORTED.size), load(args, SORTED.wanted), ptr(load(args, SORTED.x), E)
-    for at in range(lo, hi):
-        row = at // wanted
-        place = I64(load(ptr(load(args, SORTED.order), I32), row * size + at - row * wanted))
-        store(ptr(load(args, SORTED.indices), I64), at, place)
-        if load(args, SORTED.values) != 0:
-            store(ptr(load(args, SORTED.values), E), at, load(x, row * load(args, SORTED.stride) + place))
+    order = ptr(load(args, RADIX.order), I32) + row * row_size + first
+    # the elements come a second time, since where they are is where the sorted ones go
+    for start in range(part[0] + thread() % WARP, part[1], 2 * WARP):
+        far = start + WARP
+        other = min(far, size - 1)
+        a, b, place, place_far = load(source, start * step), load(source, other * step), first + start, first + other
+        if not FIRST:
+            place, place_far = I64(load(order, start)), I64(load(order, other))
+        settle(args, (x, places), (ranks, mine, bases), (a, place, start), shift, E, KIND)
+        if far < part[1]:
+            settle(args, (x, places), (ranks, mine, bases), (b, place_far, far), shift, E, KIND)
+    barrier()
+    for i in range(thread(), size, threads()):
+        bits, place = load(x, i), load(places, i)
+        to = i + I64(load(shifts, digit_of(key_at(args, bits, E, KIND), shift)))
+        if LAST:
+            to_result(args, row, to, bits, place, E)
+        else:
+            store(ptr(load(args, RADIX.to), E), row * row_size + to, bits)
+            store(ptr(load(args, RADIX.order_to), I32), row * row_size + to, place)
     return 0

@@ -1,0 +1,153 @@
+"""The first ones of sorted rows, without sorting them: a row, or a part of a long one, for a block.
+
+Digit by digit from the highest, the elements that share the digits found so far are counted by their next one, until
+the last wanted key is known, or those that share its digits are as many as are still wanted. Then the elements before
+it are collected in their order, with as many equal ones as there is room for, and these few are sorted. Where a row is
+cut, a next launch has the first ones of all parts, in their order, as its rows: of equal elements the first ones win.
+"""
+
+from numba import types
+
+from ...blocks.cuda import RADIX
+from ...build import jit
+from ...lang.ptx import WARP, alike, atomic_add, barrier, count_bits, dynamic_memory, thread, threads, voted
+from ...lang.simd import address, load, ptr, store
+from ..block import block_running, warp_sum
+from .radix import COUNTS, DIGITS, digit_of, finish, key_at, part_of, rank_among, sort_shared, to_result
+
+I32, I64, U16, U64 = types.int32, types.int64, types.uint16, types.uint64
+LIST = 2048  # elements of up to 4 bytes that are sorted at the end, of 8 bytes half as many; in shared memory:
+PLACES, RANKS, COUNTED = 8 * LIST, 16 * LIST, 18 * LIST  # where they begin, behind the elements
+WARPS = 8
+
+
+@jit.inline
+def note(counts, key, there, found, E):
+    """Count one element of each thread of the warp by its next digit, if it has the digits `found`: (shift, prefix)."""
+    shift, prefix = found
+    digit = DIGITS
+    if there and (U64(key) >> U64(shift)) >> U64(8) == prefix:
+        digit = digit_of(key, shift)
+    same = alike(digit)
+    if digit != DIGITS and same & ((1 << thread() % WARP) - 1) == 0:
+        atomic_add(address(counts + digit), count_bits(same))
+
+
+@jit.inline
+def last_key(args, x, size, counts, E, KIND, BYTES):
+    """(shift, prefix, ties): of the wanted ones, `ties` have key >> shift == prefix, the others less."""
+    shift, prefix, ties, equal = 8 * BYTES, U64(0), load(args, RADIX.wanted), -1
+    chosen, (first, last) = counts + DIGITS, part_of(size)
+    while shift > 0 and equal != ties:
+        shift -= 8
+        if thread() < DIGITS:
+            store(counts, thread(), 0)
+        barrier()
+        for start in range(first, last, 4 * WARP):  # four on their way at once
+            i, end, found = start + thread() % WARP, last - 1, (shift, prefix)
+            a, b = load(x, min(i, end)), load(x, min(i + WARP, end))
+            c, d = load(x, min(i + 2 * WARP, end)), load(x, min(i + 3 * WARP, end))
+            note(counts, key_at(args, a, E, KIND), i <= end, found, E)
+            note(counts, key_at(args, b, E, KIND), i + WARP <= end, found, E)
+            note(counts, key_at(args, c, E, KIND), i + 2 * WARP <= end, found, E)
+            note(counts, key_at(args, d, E, KIND), i + 3 * WARP <= end, found, E)
+        barrier()
+        here = 0
+        if thread() < DIGITS:
+            here = load(counts, thread())
+        before = block_running(here)[0]
+        if before < ties and before + here >= ties:
+            store(chosen, 0, thread())
+            store(chosen, 1, ties - before)
+            store(chosen, 2, here)
+        barrier()
+        prefix = prefix << U64(8) | U64(load(chosen, 0))
+        ties, equal = load(chosen, 1), load(chosen, 2)
+    return shift, prefix, ties
+
+
+@jit.inline
+def side_of(args, bits, found, E, KIND):
+    """(whether an element comes before the last ones that are wanted, whether it is one of those)."""
+    high = U64(key_at(args, bits, E, KIND)) >> U64(found[0])
+    return high < found[1], high == found[1]
+
+
+@jit.inline
+def collect(args, x, size, found, to, sums, E, KIND):
+    """The wanted ones in their order, then those that are equal to the last one, to `to`: (elements, places)."""
+    first, last = part_of(size)
+    lane, wanted, ties = thread() % WARP, load(args, RADIX.wanted), found[2]
+    less, equal = 0, 0
+    for i in range(first + lane, last, WARP):
+        below, same = side_of(args, load(x, i), found, E, KIND)
+        less += I64(below)
+        equal += I64(same)
+    less, equal = warp_sum(less), warp_sum(equal)
+    if lane == 0:
+        store(sums, thread() // WARP, less)
+        store(sums, WARPS + thread() // WARP, equal)
+    barrier()
+    less, equal = 0, 0
+    for k in range(thread() // WARP):
+        less += load(sums, k)
+        equal += load(sums, WARPS + k)
+    for start in range(first, last, WARP):
+        i, below, same = start + lane, False, False
+        bits = load(x, min(i, last - 1))
+        if i < last:
+            below, same = side_of(args, bits, found, E, KIND)
+        lows, sames = voted(below), voted(same)
+        before = (1 << lane) - 1
+        at = less + count_bits(lows & before)
+        if same:
+            tie = equal + count_bits(sames & before)
+            below, at = tie < ties, wanted - ties + tie
+        if below:
+            store(to[0], at, bits)
+            store(to[1], at, I32(i))
+        less += count_bits(lows)
+        equal += count_bits(sames)
+    barrier()
+
+
+@jit.inline
+def first(args, lo, hi, E, KIND, BYTES, FIRST, LAST):
+    """The first ones of part `lo` of all rows' parts; of whole rows, sorted to the results (`LAST`)."""
+    parts, size, wanted = load(args, RADIX.tiles), load(args, RADIX.size), load(args, RADIX.wanted)
+    row, base = lo // parts, dynamic_memory()
+    begin, end = (lo - row * parts) * size // parts, (lo - row * parts + 1) * size // parts
+    x = ptr(load(args, RADIX.source), E) + row * load(args, RADIX.stride) + begin
+    kept, spare = ptr(base, E), ptr(base + 4 * LIST, E)
+    places, spare_places = ptr(base + PLACES, I32), ptr(base + PLACES + 4 * LIST, I32)
+    counts = ptr(base + COUNTED, I32)
+    bases = counts + WARPS * COUNTS
+    numbers = ptr(base + COUNTED, I64)  # the counts of the search lie where those of the sort will
+    found = last_key(args, x, end - begin, numbers, E, KIND, BYTES)
+    collect(args, x, end - begin, found, (kept, places), numbers + DIGITS + 4, E, KIND)
+    if not FIRST:
+        order = ptr(load(args, RADIX.order), I32) + row * size + begin
+    for i in range(thread(), wanted, threads()):
+        place = I64(load(places, i))
+        if not FIRST:
+            place = I64(load(order, place))
+        else:
+            place += begin
+        if LAST:
+            store(places, i, I32(place))
+        else:
+            store(ptr(load(args, RADIX.to), E), lo * wanted + i, load(kept, i))
+            store(ptr(load(args, RADIX.order_to), I32), lo * wanted + i, I32(place))
+    barrier()
+    if LAST:
+        if wanted <= threads():
+            i = thread()
+            if i < wanted:
+                rank = rank_among(args, kept, wanted, i, E, KIND)
+                to_result(args, row, rank, load(kept, i), load(places, i), E)
+            return 0
+        memory = ptr(base + RANKS, U16), counts, bases, bases + DIGITS
+        if sort_shared(args, (kept, places), (spare, spare_places), wanted, memory, BYTES, E, KIND):
+            kept, places = spare, spare_places
+        finish(args, row, kept, places, wanted, E)
+    return 0
