@@ -8,7 +8,7 @@ from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
 from ...problems.attention import Attention, AttentionBackward, AttentionForward
-from ..attention.sizes import GROUPED_KEYS, GROUPED_SIZES, grouped_bytes, most_shared, tile_for
+from ..attention.sizes import GROUPED_KEYS, GROUPED_SIZES, OTHER_SHARED, grouped_bytes, most_shared, tile_for
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
@@ -75,7 +75,7 @@ def _is_grouped(p):
 
 def _parts(units, size, most):
     """The fewest parts of the keys by which the blocks of so many units leave little of a GPU idle."""
-    at_once = elsewhere().multiprocessors * (most_shared(elsewhere().arch) // grouped_bytes(size))
+    at_once = elsewhere().multiprocessors * (most_shared(elsewhere().arch) // (grouped_bytes(size) + OTHER_SHARED))
     for parts in range(1, most):
         blocks = units * parts
         if blocks >= BUSY * at_once * -(-blocks // at_once):
