@@ -56,6 +56,18 @@ def barrier(typingctx):
     return types.void(), codegen
 
 
+@intrinsic
+def wait_for_launches(typingctx):
+    """Wait until all launches before this one are over: for kernels that the policy calls early (`target.py`)."""
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "wait_for_launches"), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 @intrinsic(prefer_literal=True)
 def shared(typingctx, nbytes):
     """The address of `nbytes` (a literal) that the threads of a block share, 16-byte aligned."""
@@ -276,6 +288,13 @@ def _statement(name, text, kinds, doc):
     return function
 
 
+bring_near = _statement(
+    "bring_near",
+    "prefetch.global.L2 [$0];",
+    "l",
+    "Start to bring the 128 bytes around an address to the second-level cache (prefetch, 9.7.8.15).",
+)
+
 _WAIT = """{
 .reg .pred p;
 WAIT${:uid}:
@@ -403,6 +422,18 @@ def dynamic_memory(typingctx):
         return builder.ptrtoint(generic, I64)
 
     return types.int64(), codegen
+
+
+@intrinsic
+def generic(typingctx, at):
+    """The address by which pointers reach what lies at a shared address."""
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        there = builder.inttoptr(at, ir.PointerType(I8, addrspace=SHARED))
+        return builder.ptrtoint(builder.addrspacecast(there, I8.as_pointer()), I64)
+
+    return types.int64(at), codegen
 
 
 def _sums_asm(builder, sums, text, more=(), constraints=""):

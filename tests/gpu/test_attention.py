@@ -5,7 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from infinicore.kernels.blocks.cuda import FLASH, FLASH_GRAD
+from infinicore.kernels.blocks.cuda import DECODE, FLASH, FLASH_GRAD
 from infinicore.kernels.build import load
 from infinicore.kernels.cuda import driver, policy
 from infinicore.kernels.cuda.attention import tiles as tiles_of_warps
@@ -60,6 +60,7 @@ def paged(block_size, columns=8):
         ({"slopes": 1, "q_len": 2}, "rows.attend"),
         ({"dtype": "float64", "cache": "float64"}, "rows.attend"),
         ({"q_len": 1}, "grouped.attend_64"),
+        ({"q_len": 1, "block_size": 8192}, "grouped.attend_64"),
         ({"q_len": 1, "kv_heads": 8}, "decode.attend"),
         ({"q_len": 1, "size_qk": 32, "size_v": 32}, "decode.attend"),
         ({"q_len": 1, "dtype": "float32", "cache": "float32"}, "decode.attend"),
@@ -68,7 +69,8 @@ def paged(block_size, columns=8):
 def test_kernels_by_problem(changes, name):
     one, *rest = planned(dense(**changes)).launches
     assert one.kernel == f"attention.{name}"
-    assert [other.kernel for other in rest] == ["attention.decode.join"] * (changes.get("q_len") == 1)
+    joined = "decode" in name or changes.get("block_size", 0) > 500  # a part of few keys is not worth a launch
+    assert [other.kernel for other in rest] == ["attention.decode.join"] * joined
     assert policy.shape(one.kernel).shared <= 227 << 10
     if "wgmma" in name:
         size = int(name.rpartition("_")[2])
@@ -237,8 +239,15 @@ def test_prompts_and_their_gradients(size, causal, shift):
 
 
 def test_a_token_of_sequences_in_blocks_of_their_own():
-    (_, one) = planned(dense(**paged(301, 1), q_len=1)).launches
-    assert one.kernel == "attention.decode.join"
+    (one,) = planned(dense(**paged(301, 1), q_len=1)).launches
+    assert one.kernel == "attention.grouped.attend_64" and one.values[DECODE.slots] == 1
+
+
+def test_parts_of_keys_fill_the_multiprocessors():
+    one, _ = planned(dense(**paged(32, 1000), q_len=1)).launches
+    assert one.values[DECODE.parts] == one.values[DECODE.slots] == 64 and one.n == 2 * 2 * 64
+    (one,) = planned(dense(**paged(32, 1000), q_len=1, num_seqs=192)).launches  # three blocks for each of 132, nearly
+    assert one.n == 2 * 192
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")

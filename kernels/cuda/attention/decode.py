@@ -18,7 +18,7 @@ from ...build import jit
 from ...cpu.attention.prefill import find_run, visible
 from ...cpu.attention.tiles import offset_of
 from ...lang.by_type import by_type
-from ...lang.ptx import WARP, exp2, from_lane, thread, threads
+from ...lang.ptx import WARP, barrier, exp2, from_lane, shared, thread, threads
 from ...lang.simd import address, bitcast, fill, load, muladd, ptr, reduce_add, store, vload_aligned
 from ..block import read, vector, width, write
 from .rows import owner
@@ -27,6 +27,7 @@ F32, F64, I64 = types.float32, types.float64, types.int64
 LOG2E = math.log2(math.e)
 INF = float("inf")
 AT_ONCE = 4  # keys that the lanes of one have on their way
+SHARES_BYTES, PARTS_BYTES = 4 * 2 * WARP, 4 * 4 * 128  # what `join` keeps: a number of each slot, four of each thread
 
 
 @by_type
@@ -232,27 +233,44 @@ def attend(args, lo, hi, T, SIZE, HEADS):
 
 @jit.inline
 def join(args, lo, hi, T, SIZE):
-    """The slots of row number `lo`, of the heads of all query tokens, added up."""
-    slots, heads = load(args, DECODE.slots), load(args, DECODE.heads)
-    token = lo // heads
-    seq, in_seq = 0, token
+    """The slots of row number `lo`, of the heads of all query tokens, added up: teams of threads take them in turn."""
+    slots, heads, vectors = load(args, DECODE.slots), load(args, DECODE.heads), SIZE // 4
+    token, teams, team = lo // heads, threads() // vectors, thread() // vectors
+    seq, in_seq, at = 0, token, 4 * (thread() - team * vectors)
     if load(args, ATTENTION.starts) == 0:
         seq = token // load(args, ATTENTION.q_len)
         in_seq = token - seq * load(args, ATTENTION.q_len)
-    scratch = ptr(load(args, ATTENTION.scratch), F32)
+    scratch, shares = ptr(load(args, ATTENTION.scratch), F32), ptr(shared(SHARES_BYTES), F32)
     stats, sums = scratch + load(args, DECODE.stats) + 2 * lo * slots, scratch + lo * slots * SIZE
-    top = F32(-INF)
-    for slot in range(slots):
-        top = max(top, load(stats, 2 * slot))
-    base = finite(top)
+    slot = min(thread() % WARP, slots - 1)
+    top, mass, other, other_mass = load(stats, 2 * slot), load(stats, 2 * slot + 1), F32(-INF), F32(0)
+    if slot + WARP < slots:
+        other, other_mass = load(stats, 2 * (slot + WARP)), load(stats, 2 * (slot + WARP) + 1)
+    base = finite(over_keys(max(top, other), 1, larger))
+    share, other = exp2(top - base), exp2(other - base)
+    mass = share * mass if thread() % WARP < slots else F32(0)
+    total = over_keys(mass + other * other_mass, 1, plus)
+    if thread() < WARP:
+        store(shares, thread(), share)
+        store(shares, thread() + WARP, other)
+    barrier()
+    nothing = fill(0.0, F32, 4)
+    value = nothing
+    for slot in range(team, slots, AT_ONCE * teams):
+        b, c, d = slot + teams, slot + 2 * teams, slot + 3 * teams
+        valid = True, b < slots, c < slots, d < slots
+        own = four_at_most(sums + (slot * SIZE + at), teams * SIZE, valid, nothing)
+        value = muladd(own[0], fill(load(shares, slot), F32, 4), value)
+        value = muladd(own[1], fill(load(shares, b if valid[1] else slot), F32, 4), value)
+        value = muladd(own[2], fill(load(shares, c if valid[2] else slot), F32, 4), value)
+        value = muladd(own[3], fill(load(shares, d if valid[3] else slot), F32, 4), value)
+    parts = ptr(shared(PARTS_BYTES), F32)
+    write(parts, 4 * thread(), value, 4)
+    barrier()
+    out = ptr(load(args, ATTENTION.out), T) + offset_of(args, ATTENTION.out_strides, seq, in_seq, lo - token * heads)
     for d in range(thread(), SIZE, threads()):
-        sum_of_weights, value = F32(0.0), F32(0.0)
-        for slot in range(slots):
-            keep = exp2(load(stats, 2 * slot) - base)
-            sum_of_weights += load(stats, 2 * slot + 1) * keep
-            value += load(sums, slot * SIZE + d) * keep
-        out = ptr(load(args, ATTENTION.out), T) + offset_of(
-            args, ATTENTION.out_strides, seq, in_seq, lo - token * heads
-        )
-        store(out, d, value / sum_of_weights if sum_of_weights > 0.0 else F32(0.0))
+        value_of = F32(0)
+        for i in range(teams):
+            value_of += load(parts, i * SIZE + d)
+        store(out, d, F32(0) if total == F32(0) else value_of / total)
     return 0

@@ -2,8 +2,9 @@
 
 The query heads of a key/value head are the 16 rows of a product, so that their arithmetic is hidden behind the keys.
 A block has a query token, a key/value head and a part of the keys, which its warps share: each brings its own keys,
-16 at a time, to its own places in shared memory, two steps ahead, and waits for nobody. What a warp has summed up
-goes to a slot of the workspace, as in `decode.py`, whose `join` adds up the slots.
+16 at a time, to its own places in shared memory, two steps ahead, and waits for nobody until its keys are done. What
+the warps have summed up is added up in their order, and goes to a slot of the workspace, as in `decode.py`, whose `join`
+adds up the slots, or, where keys are in one part, to the result.
 """
 
 from numba import types
@@ -15,10 +16,12 @@ from ...cpu.attention.prefill import visible
 from ...cpu.attention.tiles import offset_of, read_index
 from ...lang.fragments import corner, corner_across, operand, rows_times, store_two_rows, times_rows
 from ...lang.mma import commit_copies, copy_16, wait_copies
-from ...lang.ptx import WARP, barrier, dynamic_shared, thread, threads, warp_barrier
-from ...lang.simd import bitcast, fill, lane, load, ptr, select, store, vmax
+from ...lang.ptx import WARP, barrier, dynamic_shared, generic, thread, threads, warp_barrier
+from ...lang.ptx import exp2 as exp2_of
+from ...lang.simd import bitcast, fill, lane, load, ptr, select, store, vload, vmax
 from ...lang.tiles import columns, exp2, own_sum, pair, row_max, row_sum, spread
-from .decode import INF, LOG2E
+from ..block import write
+from .decode import INF, LOG2E, finite
 from .rows import owner
 from .sizes import GROUPED_KEYS, GROUPED_ROWS, GROUPED_STAGES, PAD
 from .tiles import bring_rows, bring_vector
@@ -31,19 +34,19 @@ AHEAD = STAGES - 2  # steps that may still be on their way when the oldest is ne
 
 @jit.inline
 def block_of(args, seq, column):
-    """The block of a sequence that its table names in a column, or that is its own; -1 where there is none."""
+    """The block of a sequence that its table names in a column, whatever it is, or that is its own."""
     table = load(args, ATTENTION.table)
     if table == 0:
         return seq
     entry = seq * load(args, ATTENTION.table_seq) + column * load(args, ATTENTION.table_block)
-    block = read_index(table, load(args, ATTENTION.table_bytes), entry)
-    return block if 0 <= block < load(args, ATTENTION.blocks) else -1
+    return read_index(table, load(args, ATTENTION.table_bytes), entry)
 
 
 def _attend(size):
     """The kernel for heads of `size` elements."""
     pitch, lanes, chunks = 2 * size + PAD, size // 2, size // 8
     tensor, stage_bytes, rows = KEYS * pitch, 2 * KEYS * pitch, WARP // chunks  # rows: that a warp copies at once
+    lined = 4 * (size + 8)  # bytes of a row of sums in shared memory, so that neighbouring ones begin in other banks
 
     @jit.inline
     def bring(args, block, place, kv_head, j, bounds, to, T):
@@ -66,28 +69,45 @@ def _attend(size):
             bring_vector(v + i * v_step, left, to + tensor + i * rows * pitch, T, T)
 
     @jit.inline
-    def keep(args, state, seq, in_seq, token, head, left, slot, T):
-        """Write a warp's sums of the rows from `head` on, of which `left` are there: to its slot, or to the result."""
+    def keep(args, state, ring, seq, in_seq, token, head, left, part, T):
+        """Write the sums of a block's warps of the rows from `head` on, of which `left` are there.
+
+        They go to the slot of the part of the keys, or to the result; `ring` are the warps' places in shared memory.
+        """
         sums, top, total = state
         row, column, slots = thread() % WARP // 4, 2 * (thread() & 3), load(args, DECODE.slots)
-        counts = pair(size - column if row < left else I64(0), size - column if row + 8 < left else I64(0))
-        if slots == 1:
-            inverse = select(total == F32(0), F32(0), fill(1.0, F32, 2) / total)
-            at = load(args, ATTENTION.out) + 2 * column
-            at += 2 * offset_of(args, ATTENTION.out_strides, seq, in_seq, head + row)
-            below = at + 16 * load(args, ATTENTION.out_strides + 2)
-            store_two_rows(sums * spread(inverse, lanes), pair(at, below), counts, T)
-        else:
-            place = (token * load(args, DECODE.heads) + head + row) * slots + slot
-            at = load(args, ATTENTION.scratch) + 4 * (place * size + column)
-            store_two_rows(sums, pair(at, at + 32 * slots * size), counts, F32)
-            stats = ptr(load(args, ATTENTION.scratch), F32) + load(args, DECODE.stats)
-            if column == 0 and row < left:
-                store(stats, 2 * place, lane(top, 0))
-                store(stats, 2 * place + 1, lane(total, 0))
-            if column == 0 and row + 8 < left:
-                store(stats, 2 * place + 16 * slots, lane(top, 1))
-                store(stats, 2 * place + 16 * slots + 1, lane(total, 1))
+        stats, warps, warp = ptr(generic(ring + ROWS * lined), F32), threads() // WARP, thread() // WARP
+        own, own_stats = generic(ring + warp * STAGES * stage_bytes), stats + warp * (STAGES * stage_bytes // 4)
+        at = own + row * lined + 4 * column
+        store_two_rows(sums, pair(at, at + 8 * lined), pair(I64(size), I64(size)), F32)
+        if column == 0:
+            store(own_stats, 2 * row, lane(top, 0))
+            store(own_stats, 2 * row + 1, lane(total, 0))
+            store(own_stats, 2 * row + 16, lane(top, 1))
+            store(own_stats, 2 * row + 17, lane(total, 1))
+        barrier()
+        for item in range(thread(), min(ROWS, left) * chunks, threads()):
+            row = item // chunks
+            place, at = ptr(generic(ring + row * lined), F32), 8 * (item - row * chunks)
+            highest, whole, value = F32(-INF), F32(0), fill(0.0, F32, 8)
+            for i in range(warps):
+                highest = max(highest, load(stats, i * (STAGES * stage_bytes // 4) + 2 * row))
+            for i in range(warps):
+                there = i * (STAGES * stage_bytes // 4)
+                share = exp2_of(load(stats, there + 2 * row) - finite(highest))
+                whole += load(stats, there + 2 * row + 1) * share
+                value = value + vload(place, there + at, 8) * share
+            if slots == 1:
+                offset = offset_of(args, ATTENTION.out_strides, seq, in_seq, head + row)
+                out = ptr(load(args, ATTENTION.out), T) + offset
+                write(out, at, value * (F32(0) if whole == F32(0) else F32(1) / whole), 8)
+            else:
+                slot = (token * load(args, DECODE.heads) + head + row) * slots + part
+                scratch = ptr(load(args, ATTENTION.scratch), F32)
+                write(scratch + slot * size, at, value, 8)
+                if at == 0:
+                    store(scratch + load(args, DECODE.stats), 2 * slot, highest)
+                    store(scratch + load(args, DECODE.stats), 2 * slot + 1, whole)
 
     @jit.inline
     def over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, T):
@@ -105,14 +125,14 @@ def _attend(size):
                 wait_copies(AHEAD)
                 warp_barrier()
             if j < stop:
-                if block < 0:
+                if block < 0 or block >= load(args, ATTENTION.blocks):
                     error = BAD_BLOCK
                 else:
                     bring(args, block, place, kv_head, j, bounds, ring + stage * stage_bytes, T)
                 place += KEYS
                 if load(args, ATTENTION.table) != 0 and place == load(args, ATTENTION.block_size):
                     column, place = column + 1, 0
-                    if j + KEYS < stop:  # known before it is needed
+                    if j + KEYS < stop:  # on its way before it is needed
                         block = block_of(args, seq, column)
             commit_copies()
             j += KEYS
@@ -135,8 +155,8 @@ def _attend(size):
     @jit.inline
     def attend(args, lo, hi, T):
         base, group, kv_heads = dynamic_shared(), load(args, ATTENTION.group), load(args, ATTENTION.kv_heads)
-        parts, slots, warps = load(args, DECODE.parts), load(args, DECODE.slots), threads() // WARP
-        index, warp = lo // parts, thread() // WARP
+        parts, warps = load(args, DECODE.parts), threads() // WARP
+        index, warp, shares = lo // parts, thread() // WARP, parts * warps
         token = index // kv_heads
         kv_head = index - token * kv_heads
         seq, q_start, q_len, kv_start, kv_len, status = owner(args, token)
@@ -144,11 +164,11 @@ def _attend(size):
             return status
         in_seq = token - q_start if load(args, ATTENTION.starts) == 0 else token
         _, first, end = visible(args, token - q_start, q_len, kv_len)
-        slot, whole = (lo - index * parts) * warps + warp, first // KEYS * KEYS
-        length = (max(0, end - whole) + slots * KEYS - 1) // (slots * KEYS) * KEYS
-        start = whole + slot * length
-        stop = min(end, start + length) if slot < slots else start
-        ring, error = base + ROWS * pitch + warp * STAGES * stage_bytes, 0
+        part, whole = lo - index * parts, first // KEYS * KEYS
+        length = (max(0, end - whole) + shares * KEYS - 1) // (shares * KEYS) * KEYS
+        start = whole + (part * warps + warp) * length
+        stop, rings, error = min(end, start + length), base + ROWS * pitch, 0
+        ring = rings + warp * STAGES * stage_bytes
         for g in range(0, group, ROWS):
             head = kv_head * group + g
             x = load(args, ATTENTION.q) + 2 * offset_of(args, ATTENTION.q_strides, seq, in_seq, head)
@@ -158,9 +178,8 @@ def _attend(size):
             barrier()
             state, wrong = over_keys(args, base + corner(T, pitch), ring, seq, kv_start, kv_head, first, start, stop, T)
             error |= wrong
-            if slot < slots:
-                keep(args, state, seq, in_seq, token, head, group - g, slot, T)
-            wait_copies(0)
+            warp_barrier()
+            keep(args, state, rings, seq, in_seq, token, head, group - g, part, T)
             barrier()
         return error
 

@@ -8,6 +8,7 @@ LESS_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10}
 
 GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES, GROUPED_WARPS = 16, 16, 3, 4  # of `grouped.py`
 GROUPED_SIZES = (64, 128, 256)
+OTHER_SHARED = 2 << 10  # bytes of a block beside its dynamic shared memory: what it has of its own, and the driver's
 
 
 def grouped_bytes(size):

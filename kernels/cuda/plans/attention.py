@@ -8,11 +8,13 @@ from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
 from ...problems.attention import Attention, AttentionBackward, AttentionForward
-from ..attention.sizes import GROUPED_KEYS, GROUPED_SIZES, grouped_bytes, most_shared, tile_for
+from ..attention.sizes import GROUPED_KEYS, GROUPED_SIZES, OTHER_SHARED, grouped_bytes, most_shared, tile_for
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
 WARPS, MOST_SLOTS, PARTS = 4, 64, 6  # of a block of `cuda/attention/decode.py`; parts of keys; blocks worth having
+PART_KEYS = int(__import__("os").environ.get("PART_KEYS", "256"))
+BUSY = float(__import__("os").environ.get("BUSY", "0.85"))
 GROUP = 2  # query heads of a key/value head from which on `cuda/attention/grouped.py` serves
 MOST_TOKENS = 4  # of a sequence, on average, that are attended to one by one
 GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
@@ -71,13 +73,27 @@ def _is_grouped(p):
     return known and whole and grouped_bytes(p.size_v) <= most_shared(elsewhere().arch)
 
 
+def _parts(units, size, most):
+    """The fewest parts of the keys by which the blocks of so many units leave little of a GPU idle."""
+    at_once = elsewhere().multiprocessors * (most_shared(elsewhere().arch) // (grouped_bytes(size) + OTHER_SHARED))
+    for parts in range(1, most):
+        blocks = units * parts
+        if blocks >= BUSY * at_once * -(-blocks // at_once):
+            return parts
+    return max(1, most)
+
+
 def _decode(p, tokens):
     """One launch over parts of the keys, as many as keep a GPU busy, and one that joins them."""
     group, room = p.heads // p.kv_heads, p.block_size * (1 if p.table is None else p.table[3])
     grouped, types = _is_grouped(p), {"T": p.dtype, "SIZE": p.size_v}
-    wanted = -(-PARTS * elsewhere().multiprocessors // (tokens * p.kv_heads))
-    slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * (GROUPED_KEYS if grouped else _step(p)))))
-    parts, rows = -(-slots // WARPS), tokens * p.heads
+    if grouped:
+        slots = parts = _parts(tokens * p.kv_heads, p.size_v, min(MOST_SLOTS, room // PART_KEYS))
+    else:
+        wanted = -(-PARTS * elsewhere().multiprocessors // (tokens * p.kv_heads))
+        slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * _step(p))))
+        parts = -(-slots // WARPS)
+    rows = tokens * p.heads
     at, numbers = numbers_of(p, scratch=slots > 1)
     numbers |= {"parts": parts, "slots": slots, "stats": rows * slots * p.size_v, "heads": p.heads}
     if grouped:

@@ -13,7 +13,7 @@ from ...cpu.reduce.sample import ABOVE, BY_COUNT, LARGEST, NO_TOKEN, choose, key
 from ...cpu.reduce.sizes import SAMPLE_BYTES
 from ...lang.ptx import atomic_add, barrier, shared, thread, threads
 from ...lang.shuffle import largest
-from ...lang.simd import address, load, ptr, reduce_min, reduce_or, select, store
+from ...lang.simd import address, load, ptr, reduce_min, select, store, vload_aligned
 from ..block import block_max, block_min, block_running, block_sum, places, read, vector, width, write
 from ..norm.softmax import exp_of
 
@@ -27,20 +27,38 @@ LIKELY = 1e-3  # the weight of tokens that are collected at first
 
 
 @jit.inline
+def compared(state, v, i):
+    """The state (largest element of a thread, the first vector that has it, whether one is NaN) with vector i."""
+    best, where, bad = state
+    top = largest(v)
+    wins = top > best
+    return (top if wins else best), (i if wins else where), bad or top != top
+
+
+@jit.inline
 def first_largest(x, size):
-    """(the first place of the largest element of a row, whether none is NaN), for every thread."""
-    best, lanes = vector(x, -INF), places(x)
-    where, bad = lanes, False
-    for i in range(thread() * width(x), size, threads() * width(x)):
-        v = read(x, i, size - i, best)
-        if size - i < width(x):
-            v = select(lanes < size - i, v, -INF)
-        bad = bad or reduce_or(v != v)
-        wins = v > best
-        best, where = select(wins, v, best), select(wins, lanes + i, where)
-    top = block_max(largest(best))
-    mine = reduce_min(select(best == top, where, lanes + NOWHERE))
-    return block_min(mine), block_sum(I64(bad)) == 0
+    """(the first place of the largest element of a row, whether none is NaN), for every thread.
+
+    A thread has four vectors on their way at once; where they would be beyond the row, it looks at the last one again.
+    """
+    nothing, lanes, apart = vector(x, -INF), width(x), threads() * width(x)
+    whole = size // lanes * lanes if address(x) & 15 == 0 else 0
+    state, i, last = (largest(nothing), thread() * lanes, False), thread() * lanes, whole - lanes
+    while i < whole:
+        j, k, l = min(i + apart, last), min(i + 2 * apart, last), min(i + 3 * apart, last)
+        a, b = vload_aligned(x, i, lanes), vload_aligned(x, j, lanes)
+        c, d = vload_aligned(x, k, lanes), vload_aligned(x, l, lanes)
+        state = compared(compared(compared(compared(state, a, i), b, j), c, k), d, l)
+        i += 4 * apart
+    for i in range(whole + thread() * lanes, size, apart):
+        v = read(x, i, size - i, nothing)
+        state = compared(state, select(places(x) < size - i, v, -INF), i)
+    best, where, bad = state
+    top, good = block_max(best), block_sum(I64(bad)) == 0
+    where = block_min(where if best == top else NOWHERE)
+    v = read(x, where, size - where, nothing)
+    mine = select((v == top) & (places(x) < size - where), places(x) + where, places(x) + NOWHERE)
+    return min(size - 1, reduce_min(mine)), good
 
 
 @jit.inline
