@@ -41,6 +41,11 @@ OWN = {
     **{f"norm.rows.{name}": _ROWS for name in ("rms_norm", "add_rms_norm", "layer_norm", "variance")},
     **{f"norm.softmax.{name}": _ROWS for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
     "norm.softmax_grad.rows": _ROWS,
+    **{
+        f"norm.channels.{name}{way}": Shape("grid", threads=512, fixed=True, resident=4)
+        for name in ("batch_norm", "group_norm")
+        for way in ("", "_backward")
+    },
     "norm.grad.backward": _HEAD_ROW,
     "norm.registers.backward": _HEAD_ROW,
     "norm.grad.join": _ROW,

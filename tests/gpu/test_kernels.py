@@ -124,6 +124,27 @@ def test_sums_by_index(gpu, rng, rows, length, count, dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    "shape, groups", [((3, 6, 5, 7), 3), ((2, 8, 16, 16), 8), ((5, 12, 40, 33), 2), ((1, 2, 9000), 1)]
+)
+def test_norms_of_channels(gpu, rng, shape, groups, dtype):
+    """Runs that are whole vectors and others, units of a warp and of a block, channels shared out among warps."""
+    x, w, b = rng.standard_normal(shape) * 2 + 1, *rng.standard_normal((2, shape[1]))
+
+    def batch(x, w, b):
+        mean, var = (
+            ic.zeros(shape[1], dtype=x.dtype, device=x.device),
+            ic.ones(shape[1], dtype=x.dtype, device=x.device),
+        )
+        return F.batch_norm(x, mean, var, w, b, True), mean, var
+
+    equal(gpu, with_gradients(lambda *given: batch(*given)[0], dtype, 3), x, w, b, tolerance=TOLERANCE[dtype])
+    equal(gpu, lambda *given: batch(*(t.to(dtype=dtype) for t in given))[1:], x, w, b, tolerance=TOLERANCE[dtype])
+    group = with_gradients(lambda x, w, b: F.group_norm(x, groups, w, b), dtype, 3)
+    equal(gpu, group, x, w, b, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("size", [1, 1000, 100003])
 def test_dropout_has_the_numbers_of_the_cpu(gpu, rng, size, dtype):
     def run(x):
