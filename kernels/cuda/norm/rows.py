@@ -1,4 +1,6 @@
-"""RMS norm and layer norm: a short row for a warp, a longer one for a block; later passes find it in the caches.
+"""RMS norm and layer norm: rows that registers hold, or a short row for a warp, a longer one for a block.
+
+Later passes over rows that registers do not hold find them in the caches.
 
 Statistics are float32 (float64 for float64), their final square root and division float64, as on the CPU.
 """
@@ -11,8 +13,9 @@ from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import jit
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
 from ..block import fold_row, places, read, share_rows, team_sum, vector, width, write
+from .held import inside_part, over_rows, part_sum, read_part, write_part
 
-F64 = types.float64
+F32, F64 = types.float32, types.float64
 
 
 @jit.inline
@@ -50,9 +53,29 @@ def scale_row(x, w, y, size, scale, team):
 
 
 @jit.inline
+def held_scale(v, size, eps, team):
+    """1 / sqrt(mean of v^2 + eps), v the parts of a row that threads hold."""
+    return F32(1.0 / math.sqrt(F64(part_sum(reduce_add(v * v), team)) / float(size) + eps))
+
+
+@jit.inline
+def rms_held(args, row, team, like, T, W, B):
+    """One row."""
+    size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
+    x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
+    v = read_part(x, x, team, size, like)
+    v = v * held_scale(v, size, eps, team) * read_part(ptr(load(args, RMS.w), W), x, team, size, like)
+    write_part(ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride), team, size, v)
+
+
+@jit.inline
 def rms_norm(args, lo, hi, T, W):
     """All rows."""
     size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
+    at, strides = load(args, RMS.x) | load(args, RMS.y) | load(args, RMS.w), load(args, RMS.x_stride)
+    strides |= load(args, RMS.y_stride)
+    if over_rows(args, hi, size, strides, at, rms_held, ptr(load(args, RMS.x), T), T, W, W):
+        return 0
     first, step, team = share_rows(ptr(load(args, RMS.x), T), size)
     for row in range(first, hi, step):
         x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
@@ -63,9 +86,28 @@ def rms_norm(args, lo, hi, T, W):
 
 
 @jit.inline
+def add_rms_held(args, row, team, like, T, W, B):
+    """One row."""
+    size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
+    a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
+    b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
+    total = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride)
+    write_part(total, team, size, read_part(a, a, team, size, like) + read_part(b, a, team, size, like))
+    v = read_part(total, a, team, size, like)  # each thread reads again what it wrote
+    v = v * held_scale(v, size, eps, team) * read_part(ptr(load(args, ADD_RMS.w), W), a, team, size, like)
+    write_part(ptr(load(args, ADD_RMS.y), T) + row * load(args, ADD_RMS.y_stride), team, size, v)
+
+
+@jit.inline
 def add_rms_norm(args, lo, hi, T, W):
     """All rows; the norm is that of the rounded sum, which a separate addition would hand to it."""
     size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
+    at = load(args, ADD_RMS.a) | load(args, ADD_RMS.b) | load(args, ADD_RMS.w)
+    at |= load(args, ADD_RMS.y) | load(args, ADD_RMS.total)
+    strides = load(args, ADD_RMS.a_stride) | load(args, ADD_RMS.b_stride)
+    strides |= load(args, ADD_RMS.y_stride) | load(args, ADD_RMS.total_stride)
+    if over_rows(args, hi, size, strides, at, add_rms_held, ptr(load(args, ADD_RMS.a), T), T, W, W):
+        return 0
     first, step, team = share_rows(ptr(load(args, ADD_RMS.a), T), size)
     for row in range(first, hi, step):
         a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
@@ -96,9 +138,29 @@ def row_variance(x, size, mean, team):
 
 
 @jit.inline
+def layer_held(args, row, team, like, T, W, B):
+    """One row."""
+    size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
+    x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
+    v = read_part(x, x, team, size, like)
+    mean = F32(F64(part_sum(reduce_add(v), team)) / float(size))
+    v = select(inside_part(x, team, size, like), v - mean, 0.0)
+    v = v * held_scale(v, size, eps, team)
+    if load(args, LAYER.w) != 0:
+        v = v * read_part(ptr(load(args, LAYER.w), W), x, team, size, like)
+    if load(args, LAYER.b) != 0:
+        v = v + read_part(ptr(load(args, LAYER.b), B), x, team, size, like)
+    write_part(ptr(load(args, LAYER.y), T) + row * load(args, LAYER.y_stride), team, size, v)
+
+
+@jit.inline
 def layer_norm(args, lo, hi, T, W, B):
     """All rows."""
     size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
+    at = load(args, LAYER.x) | load(args, LAYER.y) | load(args, LAYER.w) | load(args, LAYER.b)
+    strides = load(args, LAYER.x_stride) | load(args, LAYER.y_stride)
+    if over_rows(args, hi, size, strides, at, layer_held, ptr(load(args, LAYER.x), T), T, W, B):
+        return 0
     w, b = ptr(load(args, LAYER.w), W), ptr(load(args, LAYER.b), B)
     has_weight, has_bias = load(args, LAYER.w) != 0, load(args, LAYER.b) != 0
     first, step, team = share_rows(ptr(load(args, LAYER.x), T), size)
