@@ -117,25 +117,25 @@ def warp_sum(v):
 
 
 @jit.inline
-def _add(a, b):
+def add(a, b):
     return a + b
 
 
 @jit.inline
-def _larger(a, b):
+def larger(a, b):
     return vmax(a, b)
 
 
 @jit.inline
 def block_sum(v):
     """The sum of a number of each thread of the block."""
-    return across(v, _add, threads())
+    return across(v, add, threads())
 
 
 @jit.inline
 def block_max(v):
     """The largest number of the threads of the block; NaN if one is."""
-    return across(v, _larger, threads())
+    return across(v, larger, threads())
 
 
 @jit.inline
@@ -192,13 +192,13 @@ def share_rows(x, size):
 @jit.inline
 def team_sum(v, team):
     """The sum of a number of each thread of a team."""
-    return across(v, _add, team[1])
+    return across(v, add, team[1])
 
 
 @jit.inline
 def team_max(v, team):
     """The largest number of the threads of a team; NaN if one is."""
-    return across(v, _larger, team[1])
+    return across(v, larger, team[1])
 
 
 @jit.inline

@@ -36,10 +36,13 @@ RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
 ROW_THREADS = 256
 _ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
+_HELD = _ROWS._replace(blocks=4, resident=16)  # 64 registers: 32 elements of a row, and what else there is
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 OWN = {
-    **{f"norm.rows.{name}": _ROWS for name in ("rms_norm", "add_rms_norm", "layer_norm", "variance")},
-    **{f"norm.softmax.{name}": _ROWS for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
+    **{f"norm.rows.{name}": _HELD for name in ("rms_norm", "add_rms_norm", "layer_norm")},
+    **{f"norm.softmax.{name}": _HELD for name in ("softmax", "softmax_narrow", "log_softmax")},
+    "norm.rows.variance": _ROWS,
+    "norm.softmax.logsumexp": _ROWS,
     "norm.softmax_grad.rows": _ROWS,
     **{
         f"norm.channels.{name}{way}": Shape("grid", threads=512, fixed=True, resident=4)

@@ -391,6 +391,7 @@ def runs(call, input, inverse: bool = False, lengths: bool = False):
     found = (values, *((group,) if inverse else ()), *others)
     return found if len(found) > 1 else values
 
+
 def _runs(f, begins, order, shape, inverse, counts):
     """Places of the first of each run, and what `unique` gives besides; `order` is where sorted elements come from."""
     n = begins.numel_

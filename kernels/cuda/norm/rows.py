@@ -1,7 +1,6 @@
-"""RMS norm and layer norm: a short row for a warp, a longer one for a block.
+"""RMS norm and layer norm: rows that registers hold, or a short row for a warp, a longer one for a block.
 
-RMS norms of rows of up to two vectors for each thread hold them in registers, with the weight on its way from the start:
-one row, a token's, waits for memory once. Later passes over others find them in the caches.
+Later passes over rows that registers do not hold find them in the caches.
 
 Statistics are float32 (float64 for float64), their final square root and division float64, as on the CPU.
 """
@@ -12,11 +11,11 @@ from numba import types
 
 from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import jit
-from ...lang.pieces import as_stored
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
 from ..block import fold_row, places, read, share_rows, team_sum, vector, width, write
+from .held import inside_part, over_rows, part_sum, read_part, write_part
 
-F64 = types.float64
+F32, F64 = types.float32, types.float64
 
 
 @jit.inline
@@ -54,66 +53,72 @@ def scale_row(x, w, y, size, scale, team):
 
 
 @jit.inline
-def two(p, x, size, team, like):
-    """The two vectors of a thread of a row at p that has no more, as many elements as of x; zeros behind the row."""
-    i, j = team[0] * width(x), (team[0] + team[1]) * width(x)
-    return read(p, i, max(0, size - i), like), read(p, j, max(0, size - j), like)
+def held_scale(v, size, eps, team):
+    """1 / sqrt(mean of v^2 + eps), v the parts of a row that threads hold."""
+    return F32(1.0 / math.sqrt(F64(part_sum(reduce_add(v * v), team)) / float(size) + eps))
 
 
 @jit.inline
-def write_two(y, size, team, values):
-    i, j = team[0] * width(y), (team[0] + team[1]) * width(y)
-    write(y, i, values[0], max(0, size - i))
-    write(y, j, values[1], max(0, size - j))
-
-
-@jit.inline
-def norm_two(y, values, weight, size, eps, team):
-    """Write the norm of such a row."""
-    a, b = values
-    scale = 1.0 / math.sqrt(team_sum(reduce_add(muladd(b, b, a * a)), team) / float(size) + eps)
-    write_two(y, size, team, (a * scale * weight[0], b * scale * weight[1]))
+def rms_held(args, row, team, like, T, W, B):
+    """One row."""
+    size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
+    x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
+    v = read_part(x, x, team, size, like)
+    v = v * held_scale(v, size, eps, team) * read_part(ptr(load(args, RMS.w), W), x, team, size, like)
+    write_part(ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride), team, size, v)
 
 
 @jit.inline
 def rms_norm(args, lo, hi, T, W):
     """All rows."""
     size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
+    at, strides = load(args, RMS.x) | load(args, RMS.y) | load(args, RMS.w), load(args, RMS.x_stride)
+    strides |= load(args, RMS.y_stride)
+    if over_rows(args, hi, size, strides, at, rms_held, ptr(load(args, RMS.x), T), T, W, W):
+        return 0
     first, step, team = share_rows(ptr(load(args, RMS.x), T), size)
     for row in range(first, hi, step):
         x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
-        y, w = ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride), ptr(load(args, RMS.w), W)
-        if size <= 2 * team[1] * width(x):
-            like = vector(x, 0.0)
-            norm_two(y, two(x, x, size, team, like), two(w, x, size, team, like), size, eps, team)
-        else:
-            mean = sum_squares(x, size, team) / float(size)
-            scale_row(x, w, y, size, 1.0 / math.sqrt(mean + eps), team)
+        y = ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride)
+        mean = sum_squares(x, size, team) / float(size)
+        scale_row(x, ptr(load(args, RMS.w), W), y, size, 1.0 / math.sqrt(mean + eps), team)
     return 0
+
+
+@jit.inline
+def add_rms_held(args, row, team, like, T, W, B):
+    """One row."""
+    size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
+    a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
+    b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
+    total = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride)
+    write_part(total, team, size, read_part(a, a, team, size, like) + read_part(b, a, team, size, like))
+    v = read_part(total, a, team, size, like)  # each thread reads again what it wrote
+    v = v * held_scale(v, size, eps, team) * read_part(ptr(load(args, ADD_RMS.w), W), a, team, size, like)
+    write_part(ptr(load(args, ADD_RMS.y), T) + row * load(args, ADD_RMS.y_stride), team, size, v)
 
 
 @jit.inline
 def add_rms_norm(args, lo, hi, T, W):
     """All rows; the norm is that of the rounded sum, which a separate addition would hand to it."""
     size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
+    at = load(args, ADD_RMS.a) | load(args, ADD_RMS.b) | load(args, ADD_RMS.w)
+    at |= load(args, ADD_RMS.y) | load(args, ADD_RMS.total)
+    strides = load(args, ADD_RMS.a_stride) | load(args, ADD_RMS.b_stride)
+    strides |= load(args, ADD_RMS.y_stride) | load(args, ADD_RMS.total_stride)
+    if over_rows(args, hi, size, strides, at, add_rms_held, ptr(load(args, ADD_RMS.a), T), T, W, W):
+        return 0
     first, step, team = share_rows(ptr(load(args, ADD_RMS.a), T), size)
     for row in range(first, hi, step):
         a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
         b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
         y = ptr(load(args, ADD_RMS.y), T) + row * load(args, ADD_RMS.y_stride)
         total = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride)
-        like, w = vector(a, 0.0), ptr(load(args, ADD_RMS.w), W)
-        if size <= 2 * team[1] * width(a):
-            (a0, a1), (b0, b1) = two(a, a, size, team, like), two(b, a, size, team, like)
-            weight = two(w, a, size, team, like)
-            sums = as_stored(total, a0 + b0), as_stored(total, a1 + b1)
-            write_two(total, size, team, sums)
-            norm_two(y, sums, weight, size, eps, team)
-        else:
-            for i in range(team[0] * width(a), size, team[1] * width(a)):  # each thread reads again what it writes
-                write(total, i, read(a, i, size - i, like) + read(b, i, size - i, like), size - i)
-            scale = 1.0 / math.sqrt(sum_squares(total, size, team) / float(size) + eps)
-            scale_row(total, w, y, size, scale, team)
+        like = vector(a, 0.0)
+        for i in range(team[0] * width(a), size, team[1] * width(a)):  # each thread reads again what it writes
+            write(total, i, read(a, i, size - i, like) + read(b, i, size - i, like), size - i)
+        scale = 1.0 / math.sqrt(sum_squares(total, size, team) / float(size) + eps)
+        scale_row(total, ptr(load(args, ADD_RMS.w), W), y, size, scale, team)
     return 0
 
 
@@ -133,9 +138,29 @@ def row_variance(x, size, mean, team):
 
 
 @jit.inline
+def layer_held(args, row, team, like, T, W, B):
+    """One row."""
+    size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
+    x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
+    v = read_part(x, x, team, size, like)
+    mean = F32(F64(part_sum(reduce_add(v), team)) / float(size))
+    v = select(inside_part(x, team, size, like), v - mean, 0.0)
+    v = v * held_scale(v, size, eps, team)
+    if load(args, LAYER.w) != 0:
+        v = v * read_part(ptr(load(args, LAYER.w), W), x, team, size, like)
+    if load(args, LAYER.b) != 0:
+        v = v + read_part(ptr(load(args, LAYER.b), B), x, team, size, like)
+    write_part(ptr(load(args, LAYER.y), T) + row * load(args, LAYER.y_stride), team, size, v)
+
+
+@jit.inline
 def layer_norm(args, lo, hi, T, W, B):
     """All rows."""
     size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
+    at = load(args, LAYER.x) | load(args, LAYER.y) | load(args, LAYER.w) | load(args, LAYER.b)
+    strides = load(args, LAYER.x_stride) | load(args, LAYER.y_stride)
+    if over_rows(args, hi, size, strides, at, layer_held, ptr(load(args, LAYER.x), T), T, W, B):
+        return 0
     w, b = ptr(load(args, LAYER.w), W), ptr(load(args, LAYER.b), B)
     has_weight, has_bias = load(args, LAYER.w) != 0, load(args, LAYER.b) != 0
     first, step, team = share_rows(ptr(load(args, LAYER.x), T), size)

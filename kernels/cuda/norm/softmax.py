@@ -1,16 +1,21 @@
-"""Softmax over contiguous rows and with a causal mask: a short row for a warp, a longer one for a block.
+"""Softmax over contiguous rows and with a causal mask: rows that registers hold, or as follows.
 
-The row is read once for its maximum and its sum of exponentials, which are scaled where the maximum grows, and again
-for the result. A row whose maximum is NaN or infinite is all NaN, as in PyTorch.
+A short row is for a warp, a longer one for a block. It is read once for its maximum and its sum of exponentials, which
+are scaled where the maximum grows, and again for the result. A row whose maximum is NaN or infinite is all NaN, as in PyTorch.
 """
+
+from numba import types
 
 from ...blocks.softmax import LOGSUMEXP, ROWS
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.simd import fill, lane, load, ptr, reduce_add, reduce_max, reduce_or, select, store
-from ...lang.vmath import exp, log
+from ...lang.ptx import exp2
+from ...lang.simd import bitcast, fill, lane, load, muladd, ptr, reduce_add, reduce_max, reduce_or, select, store
+from ...lang.vmath import LOG2E, LOG2E_HI_F32, LOG2E_LO_F32, MAGIC_F32, exp, log
 from ..block import fold_row, places, read, share_rows, team_max, team_sum, vector, width, write
+from .held import inside_part, over_rows, part_max, part_sum, read_part, write_part
 
+F32, I32 = types.float32, types.int32
 INF, NAN = float("inf"), float("nan")
 
 
@@ -62,9 +67,57 @@ def valid_length(row, size, period):
 
 
 @jit.inline
+def exp_below(d):
+    """exp(d) of float32 for finite d <= 0 or d = -inf; subnormal results are 0: 8 instructions, not 18."""
+    shifted = muladd(d, LOG2E, MAGIC_F32)
+    k = shifted - MAGIC_F32
+    e = exp2(muladd(d, LOG2E_LO_F32, muladd(d, LOG2E_HI_F32, -k)))
+    return select(d < -87.0, 0.0, bitcast(bitcast(e, I32) + (bitcast(shifted, I32) << 23), F32))
+
+
+@jit.inline
+def held_statistics(x, size, team, like):
+    """(this thread's part of a row less the largest element, exponentials of that, their sum over the row).
+
+    The sum is NaN where the largest element is not finite.
+    """
+    v = select(inside_part(x, team, size, like), read_part(x, x, team, size, like), -INF)
+    top = part_max(reduce_max(v), team)
+    v = v - top
+    e = exp_below(v)
+    total = part_sum(reduce_add(e), team)
+    return v, e, (total if -INF < top < INF else total * F32(NAN))
+
+
+@jit.inline
+def softmax_held(args, row, team, like, T, W, B):
+    """One row."""
+    size = load(args, ROWS.size)
+    _, e, total = held_statistics(ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), size, team, like)
+    write_part(ptr(load(args, ROWS.y), T) + row * size, team, size, e * (F32(1.0) / total))
+
+
+@jit.inline
+def log_softmax_held(args, row, team, like, T, W, B):
+    """One row."""
+    size = load(args, ROWS.size)
+    v, _, total = held_statistics(ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), size, team, like)
+    write_part(ptr(load(args, ROWS.y), T) + row * size, team, size, v - log_of(total))
+
+
+@jit.inline
+def hold(args, rows, T, one):
+    """Whether registers hold the rows: then one(...) has made the results."""
+    size, places = load(args, ROWS.size), load(args, ROWS.x) | load(args, ROWS.y)
+    return over_rows(args, rows, size, load(args, ROWS.stride), places, one, ptr(load(args, ROWS.x), T), T, T, T)
+
+
+@jit.inline
 def softmax(args, lo, hi, T):
     """All rows."""
     size, period = load(args, ROWS.size), load(args, ROWS.period)
+    if period == 0 and hold(args, hi, T, softmax_held):
+        return 0
     first, step, team = share_rows(ptr(load(args, ROWS.x), T), size)
     for row in range(first, hi, step):
         x, y = ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), ptr(load(args, ROWS.y), T) + row * size
@@ -83,6 +136,8 @@ softmax_narrow = softmax
 @jit.inline
 def log_softmax(args, lo, hi, T, C):
     """All rows."""
+    if hold(args, hi, T, log_softmax_held):
+        return 0
     size = load(args, ROWS.size)
     first, step, team = share_rows(ptr(load(args, ROWS.x), T), size)
     for row in range(first, hi, step):

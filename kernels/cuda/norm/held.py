@@ -1,0 +1,119 @@
+"""Rows that registers hold: each is read once and written once, in accesses of 16 bytes.
+
+A row of up to 1024 elements is a warp's, one of up to 4096 that of four warps, one of up to 8192 a block's: a thread
+has at most 32 elements, so that a multiprocessor has room for 32 warps. Read a second time, from the caches, rows of
+768 took a softmax 1.5 times as long as PyTorch's.
+"""
+
+from ...build import jit
+from ...lang.by_type import by_type
+from ...lang.memory import element_bytes
+from ...lang.pieces import inside_pieces, vload_pieces, vstore_pieces
+from ...lang.ptx import WARP, barrier_of, block, blocks, shared, thread, threads
+from ...lang.simd import fill, load, ptr, store
+from ..block import across, add, larger, width
+
+EACH = 32  # elements of a thread at most
+FEW = 4  # warps that have a row which is too long for one
+_BLOCK = 8  # warps of a block (`policy.py`)
+_PARTS_BYTES = 8 * _BLOCK
+
+
+def _sizes(dtype, like):
+    """(elements of a type that make 16 bytes, how many times so many the vector `like` has)."""
+    lanes = 16 // element_bytes(dtype)
+    return lanes, like.lanes // lanes
+
+
+@by_type
+def read_part(p, x, team, size, like):
+    """What this thread has of the `size` elements at p, which lie in threads as those of x do; zeros behind them."""
+    lanes, count = _sizes(x.dtype, like)
+
+    def implementation(p, x, team, size, like):
+        return vload_pieces(p, team[0] * lanes, team[1] * lanes, size, lanes, count)
+
+    return implementation
+
+
+@by_type
+def inside_part(x, team, size, like):
+    """Which lanes of such a part are elements of the row."""
+    lanes, count = _sizes(x.dtype, like)
+
+    def implementation(x, team, size, like):
+        return inside_pieces(team[0] * lanes, team[1] * lanes, size, lanes, count)
+
+    return implementation
+
+
+@by_type
+def write_part(p, team, size, value):
+    """Store such a part."""
+    lanes, count = _sizes(p.dtype, value)
+
+    def implementation(p, team, size, value):
+        vstore_pieces(p, team[0] * lanes, team[1] * lanes, size, value, count)
+
+    return implementation
+
+
+@by_type
+def joined(v, join, team):
+    """A number of each thread of a team, joined in the order of the threads' numbers; all of them get the result."""
+    dtype = v
+
+    def implementation(v, join, team):
+        v = across(v, join, WARP)
+        if team[1] > WARP:
+            parts, number, warps = ptr(shared(_PARTS_BYTES), dtype), thread() // team[1], team[1] // WARP
+            if thread() % WARP == 0:
+                store(parts, thread() // WARP, v)
+            barrier_of(1 + number, team[1])
+            v = load(parts, number * warps)
+            for k in range(1, warps):
+                v = join(v, load(parts, number * warps + k))
+            barrier_of(1 + number, team[1])
+        return v
+
+    return implementation
+
+
+@jit.inline
+def part_sum(v, team):
+    """The sum of a number of each thread of a team."""
+    return joined(v, add, team)
+
+
+@jit.inline
+def part_max(v, team):
+    """The largest number of the threads of a team; NaN if one is."""
+    return joined(v, larger, team)
+
+
+@by_type
+def over_rows(args, rows, size, strides, places, one, x, T, W, B):
+    """Call one(args, row, team, like, T, W, B) for the rows of this thread's team; whether threads can hold them.
+
+    `strides` (of rows) and `places` (addresses) are or-ed; `like` is a vector of as many lanes as a part of a row has.
+    """
+    if element_bytes(x.dtype) == 8:
+        return lambda args, rows, size, strides, places, one, x, T, W, B: False
+
+    def implementation(args, rows, size, strides, places, one, x, T, W, B):
+        if size > EACH * WARP * _BLOCK or (size | strides) % width(x) != 0 or places & 15 != 0:
+            return False
+        members = WARP if size <= EACH * WARP else FEW * WARP if size <= EACH * FEW * WARP else threads()
+        team, each = (thread() % members, members), (size + members - 1) // members
+        for row in range(block() + blocks() * (thread() // members), rows, blocks() * (threads() // members)):
+            if each <= 8:
+                one(args, row, team, fill(0.0, T, 8), T, W, B)
+            elif each <= 16:
+                one(args, row, team, fill(0.0, T, 16), T, W, B)
+            elif each <= 24:
+                one(args, row, team, fill(0.0, T, 24), T, W, B)
+            else:
+                one(args, row, team, fill(0.0, T, EACH), T, W, B)
+        return True
+
+    return implementation
