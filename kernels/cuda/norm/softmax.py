@@ -90,17 +90,15 @@ def held_statistics(x, size, team, like):
 
 
 @jit.inline
-def softmax_held(args, row, team, like, T, W, B):
+def softmax_held(args, row, team, size, like, T, W, B):
     """One row."""
-    size = load(args, ROWS.size)
     _, e, total = held_statistics(ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), size, team, like)
     write_part(ptr(load(args, ROWS.y), T) + row * size, team, size, e * (F32(1.0) / total))
 
 
 @jit.inline
-def log_softmax_held(args, row, team, like, T, W, B):
+def log_softmax_held(args, row, team, size, like, T, W, B):
     """One row."""
-    size = load(args, ROWS.size)
     v, _, total = held_statistics(ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), size, team, like)
     write_part(ptr(load(args, ROWS.y), T) + row * size, team, size, v - log_of(total))
 
