@@ -1,7 +1,7 @@
 """Rows that registers hold: each is read once and written once, in accesses of 16 bytes.
 
 A row of up to 1024 elements is a warp's, one of up to 4096 that of four warps, one of up to 8192 a block's: a thread
-has at most 32 elements, so that a multiprocessor has room for 32 warps. Read a second time, from the caches, rows of
+has at most 32 elements, so that a multiprocessor has room for 24 warps. Read a second time, from the caches, rows of
 768 took a softmax 1.5 times as long as PyTorch's.
 """
 

@@ -1,7 +1,8 @@
-"""Softmax over contiguous rows and with a causal mask: rows that registers hold, or as follows.
+"""Softmax over contiguous rows and with a causal mask: rows that registers hold (`held.py`), or as follows.
 
-A short row is for a warp, a longer one for a block. It is read once for its maximum and its sum of exponentials, which are scaled where the maximum grows, and again
-for the result. A row whose maximum is NaN or infinite is all NaN, as in PyTorch.
+A short row is for a warp, a longer one for a block. It is read once for its maximum and its sum of exponentials, which
+are scaled where the maximum grows, and again for the result. A row whose maximum is NaN or infinite is all NaN, as in
+PyTorch.
 """
 
 from numba import types
