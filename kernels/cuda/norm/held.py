@@ -1,7 +1,7 @@
 """Rows that registers hold: each is read once and written once, in accesses of 16 bytes.
 
 A row of up to 1024 elements is a warp's, one of up to 4096 that of four warps, one of up to 8192 a block's: a thread
-has at most 32 elements, so that a multiprocessor has room for 32 warps. Read a second time, from the caches, rows of
+has at most 32 elements, so that a multiprocessor has room for 24 warps. Read a second time, from the caches, rows of
 768 took a softmax 1.5 times as long as PyTorch's.
 """
 
@@ -9,11 +9,10 @@ from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.memory import element_bytes
 from ...lang.pieces import inside_pieces, vload_pieces, vstore_pieces
-from ...lang.ptx import WARP, barrier_of, block, blocks, shared, thread, threads
+from ...lang.ptx import WARP, barrier, barrier_of, block, blocks, shared, thread, threads
 from ...lang.simd import fill, load, ptr, store
 from ..block import across, add, larger, width
 
-EACH = 32  # elements of a thread at most
 FEW = 4  # warps that have a row which is too long for one
 _BLOCK = 8  # warps of a block (`policy.py`)
 _PARTS_BYTES = 8 * _BLOCK
@@ -58,6 +57,17 @@ def write_part(p, team, size, value):
     return implementation
 
 
+@jit.inline
+def wait(number, team):
+    """Wait for the threads of the team of this number in the block; literal barriers are counted one by one."""
+    if team[1] == threads():
+        barrier()
+    elif number == 0:
+        barrier_of(1, FEW * WARP)
+    else:
+        barrier_of(2, FEW * WARP)
+
+
 @by_type
 def joined(v, join, team):
     """A number of each thread of a team, joined in the order of the threads' numbers; all of them get the result."""
@@ -69,11 +79,11 @@ def joined(v, join, team):
             parts, number, warps = ptr(shared(_PARTS_BYTES), dtype), thread() // team[1], team[1] // WARP
             if thread() % WARP == 0:
                 store(parts, thread() // WARP, v)
-            barrier_of(1 + number, team[1])
+            wait(number, team)
             v = load(parts, number * warps)
             for k in range(1, warps):
                 v = join(v, load(parts, number * warps + k))
-            barrier_of(1 + number, team[1])
+            wait(number, team)
         return v
 
     return implementation
@@ -91,29 +101,48 @@ def part_max(v, team):
     return joined(v, larger, team)
 
 
+@jit.inline
+def each_row(args, rows, members, size, one, like, T, W, B):
+    """Call one(...) for the rows of this thread's team of so many members."""
+    team = thread() % members, members
+    for row in range(block() + blocks() * (thread() // members), rows, blocks() * (threads() // members)):
+        one(args, row, team, size, like, T, W, B)
+
+
 @by_type
 def over_rows(args, rows, size, strides, places, one, x, T, W, B):
-    """Call one(args, row, team, like, T, W, B) for the rows of this thread's team; whether threads can hold them.
+    """Call one(args, row, team, size, like, T, W, B) for the rows of this thread's team; whether threads can hold them.
 
     `strides` (of rows) and `places` (addresses) are or-ed; `like` is a vector of as many lanes as a part of a row has.
+    Where the size is a constant that fills the parts, no piece of one is asked whether it is there: that took registers
+    that parts need.
     """
     if element_bytes(x.dtype) == 8:
         return lambda args, rows, size, strides, places, one, x, T, W, B: False
 
     def implementation(args, rows, size, strides, places, one, x, T, W, B):
-        if size > EACH * WARP * _BLOCK or (size | strides) % width(x) != 0 or places & 15 != 0:
+        if size > 8192 or (size | strides) % width(x) != 0 or places & 15 != 0:
             return False
-        members = WARP if size <= EACH * WARP else FEW * WARP if size <= EACH * FEW * WARP else threads()
-        team, each = (thread() % members, members), (size + members - 1) // members
-        for row in range(block() + blocks() * (thread() // members), rows, blocks() * (threads() // members)):
-            if each <= 8:
-                one(args, row, team, fill(0.0, T, 8), T, W, B)
-            elif each <= 16:
-                one(args, row, team, fill(0.0, T, 16), T, W, B)
-            elif each <= 24:
-                one(args, row, team, fill(0.0, T, 24), T, W, B)
-            else:
-                one(args, row, team, fill(0.0, T, EACH), T, W, B)
+        if size == 768:
+            each_row(args, rows, 32, 768, one, fill(0.0, T, 24), T, W, B)
+        elif size == 1024:
+            each_row(args, rows, 32, 1024, one, fill(0.0, T, 32), T, W, B)
+        elif size == 2048:
+            each_row(args, rows, 128, 2048, one, fill(0.0, T, 16), T, W, B)
+        elif size == 4096:
+            each_row(args, rows, 128, 4096, one, fill(0.0, T, 32), T, W, B)
+        elif size == 8192:
+            each_row(args, rows, 256, 8192, one, fill(0.0, T, 32), T, W, B)
+        elif size <= 256:
+            each_row(args, rows, 32, size, one, fill(0.0, T, 8), T, W, B)
+        elif size <= 512:
+            each_row(args, rows, 32, size, one, fill(0.0, T, 16), T, W, B)
+        elif size <= 1024:
+            each_row(args, rows, 32, size, one, fill(0.0, T, 32), T, W, B)
+        elif size <= 4096:
+            each_row(args, rows, 128, size, one, fill(0.0, T, 32), T, W, B)
+        else:
+            each_row(args, rows, 256, size, one, fill(0.0, T, 32), T, W, B)
         return True
 
     return implementation

@@ -59,9 +59,9 @@ def held_scale(v, size, eps, team):
 
 
 @jit.inline
-def rms_held(args, row, team, like, T, W, B):
+def rms_held(args, row, team, size, like, T, W, B):
     """One row."""
-    size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
+    eps = bitcast(load(args, RMS.eps), F64)
     x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
     v = read_part(x, x, team, size, like)
     v = v * held_scale(v, size, eps, team) * read_part(ptr(load(args, RMS.w), W), x, team, size, like)
@@ -86,9 +86,9 @@ def rms_norm(args, lo, hi, T, W):
 
 
 @jit.inline
-def add_rms_held(args, row, team, like, T, W, B):
+def add_rms_held(args, row, team, size, like, T, W, B):
     """One row."""
-    size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
+    eps = bitcast(load(args, ADD_RMS.eps), F64)
     a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
     b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
     total = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride)
@@ -138,9 +138,9 @@ def row_variance(x, size, mean, team):
 
 
 @jit.inline
-def layer_held(args, row, team, like, T, W, B):
+def layer_held(args, row, team, size, like, T, W, B):
     """One row."""
-    size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
+    eps = bitcast(load(args, LAYER.eps), F64)
     x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
     v = read_part(x, x, team, size, like)
     mean = F32(F64(part_sum(reduce_add(v), team)) / float(size))

@@ -1,4 +1,4 @@
-"""Softmax over contiguous rows and with a causal mask: rows that registers hold, or as follows.
+"""Softmax over contiguous rows and with a causal mask: rows that registers hold (`held.py`), or as follows.
 
 A short row is for a warp, a longer one for a block. It is read once for its maximum and its sum of exponentials, which
 are scaled where the maximum grows, and again for the result. A row whose maximum is NaN or infinite is all NaN, as in
@@ -91,17 +91,15 @@ def held_statistics(x, size, team, like):
 
 
 @jit.inline
-def softmax_held(args, row, team, like, T, W, B):
+def softmax_held(args, row, team, size, like, T, W, B):
     """One row."""
-    size = load(args, ROWS.size)
     _, e, total = held_statistics(ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), size, team, like)
     write_part(ptr(load(args, ROWS.y), T) + row * size, team, size, e * (F32(1.0) / total))
 
 
 @jit.inline
-def log_softmax_held(args, row, team, like, T, W, B):
+def log_softmax_held(args, row, team, size, like, T, W, B):
     """One row."""
-    size = load(args, ROWS.size)
     v, _, total = held_statistics(ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), size, team, like)
     write_part(ptr(load(args, ROWS.y), T) + row * size, team, size, v - log_of(total))
 
