@@ -121,7 +121,7 @@ def over_rows(args, rows, size, strides, places, one, x, T, W, B):
         return lambda args, rows, size, strides, places, one, x, T, W, B: False
 
     def implementation(args, rows, size, strides, places, one, x, T, W, B):
-        if size > 8192 or (size | strides) % width(x) != 0 or places & 15 != 0:
+        if (size > 4096 and size != 8192) or (size | strides) % width(x) != 0 or places & 15 != 0:
             return False
         if size == 768:
             each_row(args, rows, 32, 768, one, fill(0.0, T, 24), T, W, B)
@@ -137,12 +137,10 @@ def over_rows(args, rows, size, strides, places, one, x, T, W, B):
             each_row(args, rows, 32, size, one, fill(0.0, T, 8), T, W, B)
         elif size <= 512:
             each_row(args, rows, 32, size, one, fill(0.0, T, 16), T, W, B)
-        elif size <= 1024:
-            each_row(args, rows, 32, size, one, fill(0.0, T, 32), T, W, B)
-        elif size <= 4096:
-            each_row(args, rows, 128, size, one, fill(0.0, T, 32), T, W, B)
+        elif size <= 2048:
+            each_row(args, rows, 128, size, one, fill(0.0, T, 16), T, W, B)
         else:
-            each_row(args, rows, 256, size, one, fill(0.0, T, 32), T, W, B)
+            each_row(args, rows, 256, size, one, fill(0.0, T, 16), T, W, B)
         return True
 
     return implementation
