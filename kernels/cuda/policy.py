@@ -36,11 +36,7 @@ RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
 ROW_THREADS = 256
 _ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
-<<<<<<< Updated upstream
-_HELD = _ROWS._replace(blocks=3, resident=16)  # 80 registers: 32 elements of a row, and what else there is
-=======
 _HELD = _ROWS._replace(blocks=3, resident=3)  # 80 registers: 32 elements of a row, and what else there is
->>>>>>> Stashed changes
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 OWN = {
     **{f"norm.rows.{name}": _HELD for name in ("rms_norm", "add_rms_norm", "layer_norm")},
