@@ -70,16 +70,6 @@ def vstore_pieces(typingctx, p, first, apart, size, value, pieces):
     return types.void(p, first, apart, size, value, pieces), codegen
 
 
-@intrinsic
-def as_stored(typingctx, p, value):
-    """A vector as it would be read again where a pointer of p's type stores it."""
-
-    def codegen(context, builder, sig, args):
-        return from_memory(builder, p.dtype, to_memory(builder, p.dtype, args[1]))
-
-    return value(p, value), codegen
-
-
 @intrinsic(prefer_literal=True)
 def inside_pieces(typingctx, first, apart, size, lanes, pieces):
     """Which lanes of such a vector are elements of the row."""

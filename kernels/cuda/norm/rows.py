@@ -1,7 +1,4 @@
-"""RMS norm and layer norm: a short row for a warp, a longer one for a block.
-
-RMS norms of rows of up to two vectors for each thread hold them in registers, with the weight on its way from the start:
-one row, a token's, waits for memory once. Later passes over others find them in the caches.
+"""RMS norm and layer norm: a short row for a warp, a longer one for a block; later passes find it in the caches.
 
 Statistics are float32 (float64 for float64), their final square root and division float64, as on the CPU.
 """
@@ -12,7 +9,6 @@ from numba import types
 
 from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import jit
-from ...lang.pieces import as_stored
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
 from ..block import fold_row, places, read, share_rows, team_sum, vector, width, write
 
@@ -54,41 +50,15 @@ def scale_row(x, w, y, size, scale, team):
 
 
 @jit.inline
-def two(p, x, size, team, like):
-    """The two vectors of a thread of a row at p that has no more, as many elements as of x; zeros behind the row."""
-    i, j = team[0] * width(x), (team[0] + team[1]) * width(x)
-    return read(p, i, max(0, size - i), like), read(p, j, max(0, size - j), like)
-
-
-@jit.inline
-def write_two(y, size, team, values):
-    i, j = team[0] * width(y), (team[0] + team[1]) * width(y)
-    write(y, i, values[0], max(0, size - i))
-    write(y, j, values[1], max(0, size - j))
-
-
-@jit.inline
-def norm_two(y, values, weight, size, eps, team):
-    """Write the norm of such a row."""
-    a, b = values
-    scale = 1.0 / math.sqrt(team_sum(reduce_add(muladd(b, b, a * a)), team) / float(size) + eps)
-    write_two(y, size, team, (a * scale * weight[0], b * scale * weight[1]))
-
-
-@jit.inline
 def rms_norm(args, lo, hi, T, W):
     """All rows."""
     size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
     first, step, team = share_rows(ptr(load(args, RMS.x), T), size)
     for row in range(first, hi, step):
         x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
-        y, w = ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride), ptr(load(args, RMS.w), W)
-        if size <= 2 * team[1] * width(x):
-            like = vector(x, 0.0)
-            norm_two(y, two(x, x, size, team, like), two(w, x, size, team, like), size, eps, team)
-        else:
-            mean = sum_squares(x, size, team) / float(size)
-            scale_row(x, w, y, size, 1.0 / math.sqrt(mean + eps), team)
+        y = ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride)
+        mean = sum_squares(x, size, team) / float(size)
+        scale_row(x, ptr(load(args, RMS.w), W), y, size, 1.0 / math.sqrt(mean + eps), team)
     return 0
 
 
@@ -102,18 +72,11 @@ def add_rms_norm(args, lo, hi, T, W):
         b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
         y = ptr(load(args, ADD_RMS.y), T) + row * load(args, ADD_RMS.y_stride)
         total = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride)
-        like, w = vector(a, 0.0), ptr(load(args, ADD_RMS.w), W)
-        if size <= 2 * team[1] * width(a):
-            (a0, a1), (b0, b1) = two(a, a, size, team, like), two(b, a, size, team, like)
-            weight = two(w, a, size, team, like)
-            sums = as_stored(total, a0 + b0), as_stored(total, a1 + b1)
-            write_two(total, size, team, sums)
-            norm_two(y, sums, weight, size, eps, team)
-        else:
-            for i in range(team[0] * width(a), size, team[1] * width(a)):  # each thread reads again what it writes
-                write(total, i, read(a, i, size - i, like) + read(b, i, size - i, like), size - i)
-            scale = 1.0 / math.sqrt(sum_squares(total, size, team) / float(size) + eps)
-            scale_row(total, w, y, size, scale, team)
+        like = vector(a, 0.0)
+        for i in range(team[0] * width(a), size, team[1] * width(a)):  # each thread reads again what it writes
+            write(total, i, read(a, i, size - i, like) + read(b, i, size - i, like), size - i)
+        scale = 1.0 / math.sqrt(sum_squares(total, size, team) / float(size) + eps)
+        scale_row(total, ptr(load(args, ADD_RMS.w), W), y, size, scale, team)
     return 0
 
 
