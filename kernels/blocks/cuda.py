@@ -7,11 +7,8 @@ from .attention import ATTENTION, GRAD
 # number of the GPU and `context` its context, which the driver's `set_context` makes that of the thread. `error_at` is
 # the word that errors are written to, with the `number` of the kernel. An item goes to a thread, `per` items at a time,
 # or to a whole block (`per` = 0). `words` are those of its parameters (0: as many as the block has), `skip` the words
-# before them in the launch's buffer, `most` the largest grid. With `overlaps` (1) its blocks may come while the launch
-# before it ends.
-KERNEL = Block(
-    "| entry launcher function gpu context set_context error_at number threads per shared words skip most overlaps"
-)
+# before them in the launch's buffer, `most` the largest grid.
+KERNEL = Block("| entry launcher function gpu context set_context error_at number threads per shared words skip most")
 
 # ---- copies: `kernels/cuda/array/copy.py`; strides in elements ----
 

@@ -14,22 +14,23 @@ from ..lang.simd import load, ptr, stack, store
 INT64 = types.int64
 HEAD, MOST = 4, 512  # words of the launch, and of all parameters (`target.py`)
 PARAMETERS, SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
-OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 TOO_LONG = 999  # the status of a block that no kernel takes
 
 
 @intrinsic
-def _call_driver(typingctx, launcher, configuration, function, extra):
-    """cuLaunchKernelEx(configuration, function, NULL, extra)."""
+def _call_driver(typingctx, launcher, function, grid, threads, shared, stream, extra):
+    """cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, shared, stream, NULL, extra)."""
 
     def codegen(context, builder, sig, values):
         i32, i64 = ir.IntType(32), ir.IntType(64)
-        launcher, configuration, function, extra = values
-        kind = ir.FunctionType(i32, [i64] * 4)
-        arguments = [configuration, function, ir.Constant(i64, 0), extra]
+        launcher, function, grid, threads, shared, stream, extra = values
+        kind = ir.FunctionType(i32, [i64] + [i32] * 7 + [i64] * 3)
+        one = ir.Constant(i32, 1)
+        grid, threads, shared = (builder.trunc(v, i32) for v in (grid, threads, shared))
+        arguments = [function, grid, one, one, threads, one, one, shared, stream, ir.Constant(i64, 0), extra]
         return builder.sext(builder.call(builder.inttoptr(launcher, kind.as_pointer()), arguments), i64)
 
-    return types.int64(*[types.int64] * 4), codegen
+    return types.int64(*[types.int64] * 7), codegen
 
 
 @intrinsic
@@ -56,7 +57,7 @@ def launch(kernel, args, n, count, streams):
     skip = load(k, KERNEL.skip)
     if words + HEAD + skip > MOST:
         return TOO_LONG
-    buffer, size, extra, configuration = stack(8 * 512), stack(8), stack(40), stack(8 * 16)
+    buffer, size, extra = stack(8 * 512), stack(8), stack(40)
     parameters = ptr(buffer, INT64) + skip
     store(parameters, 0, n)
     store(parameters, 1, per)
@@ -77,15 +78,7 @@ def launch(kernel, args, n, count, streams):
     code = _set_context(load(k, KERNEL.set_context), load(k, KERNEL.context))
     if code != 0:
         return 1000 + code
-    c = ptr(configuration, INT64)  # a CUlaunchConfig, seven words, whose first ones have two numbers each
-    store(c, 0, grid | 1 << 32)
-    store(c, 1, 1 | threads << 32)
-    store(c, 2, 1 | 1 << 32)
-    store(c, 3, load(k, KERNEL.shared))
-    store(c, 4, stream)
-    store(c, 5, configuration + 56)
-    store(c, 6, load(k, KERNEL.overlaps))
-    store(c, 7, OVERLAPS)  # a CUlaunchAttribute, nine words
-    store(c, 8, 1)
-    code = _call_driver(load(k, KERNEL.launcher), configuration, load(k, KERNEL.function), extra)
+    code = _call_driver(
+        load(k, KERNEL.launcher), load(k, KERNEL.function), grid, threads, load(k, KERNEL.shared), stream, extra
+    )
     return 0 if code == 0 else 1000 + code

@@ -77,7 +77,7 @@ def compiled(name, source, arch, shape):
             worker = _start_worker()
             request = {"name": name, "source": source, "arch": arch, "path": str(path)}
             request |= {"kind": shape.kind, "threads": shape.threads if shape.fixed else None, "blocks": shape.blocks}
-            request |= {"cluster": shape.cluster, "early": shape.early}
+            request["cluster"] = shape.cluster
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()
@@ -107,7 +107,7 @@ class Kernels:
         self.error = ctypes.c_int64.from_address(driver.allocate_host(8))
         self.error.value = 0
         self._entry = jit.load_kernel("cuda.launch", _LAUNCH)
-        self._launcher, self._set_context = map(driver.address_of, ("cuLaunchKernelEx", "cuCtxSetCurrent"))
+        self._launcher, self._set_context = map(driver.address_of, ("cuLaunchKernel", "cuCtxSetCurrent"))
 
     def kernel(self, name, parameters):
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
@@ -163,7 +163,7 @@ class Kernels:
             gpu=self.gpu.index, context=self.gpu.context.value, set_context=self._set_context,
             error_at=ctypes.addressof(self.error), number=len(self.names) + 1,
             threads=shape.threads, per=shape.per if shape.kind == "thread" else 0, shared=shape.shared, words=words,
-            most=most, overlaps=int(target.overlaps(self.gpu.capability[0])),
+            most=most,
         )[0]  # fmt: skip
         description = (ctypes.c_int64 * len(values))(*values)
         self.names.append(name)

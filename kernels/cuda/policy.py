@@ -13,8 +13,7 @@ class Shape(NamedTuple):
     those of a block, `fixed` where the kernel counts on it; `shared` the bytes of its dynamic shared memory; `blocks`
     as many as should fit into a multiprocessor (0: as the compiler likes), and `resident` the most that are launched
     for each, which then go from item to item. `cluster` blocks run together and reach one another's shared memory; the
-    number of items is a multiple of it. An `early` kernel does something before it waits for the launches before it
-    (`wait_for_launches`); all others wait at once.
+    number of items is a multiple of it.
     """
 
     kind: str = "thread"
@@ -25,7 +24,6 @@ class Shape(NamedTuple):
     resident: int = 32
     fixed: bool = False
     cluster: int = 1
-    early: bool = False
 
 
 ELEMENTWISE = Shape(threads=256)
@@ -180,7 +178,7 @@ OWN = {
         for size in (64, 128)
     },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
-    **{f"gemm.few.product_{tokens}": _ROW._replace(blocks=2, early=True) for tokens in (8, 16)},
+    **{f"gemm.few.product_{tokens}": _ROW._replace(blocks=2) for tokens in (8, 16)},
 }
 
 

@@ -33,14 +33,8 @@ declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
 declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)
 
-define void @wait_for_launches() alwaysinline convergent {{
-{wait}
-  ret void
-}}
-
 define ptx_kernel void @kernel(ptr byval([{words} x i64]) align 8 "nvvm.grid_constant" %p) {attributes} {{
 entry:
-{begin}
   %n = load i64, ptr %p, align 8
   %per.at = getelementptr i64, ptr %p, i64 1
   %per = load i64, ptr %per.at, align 8
@@ -130,12 +124,12 @@ def _front_end(kernel, block, arch):
     return found.library.llvm_strs
 
 
-def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1, early=False):
+def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1):
     """(PTX, words of the parameters that it reads) of rendered source; the entry point is `entry_name(name)`.
 
     `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a
-    multiprocessor, and `cluster` how many run as a cluster; a kernel that is `early` waits by itself for the launches
-    before it. 0 words: some are read by places that are known only when it runs.
+    multiprocessor, and `cluster` how many run as a cluster. 0 words: some are read by places that are known
+    only when it runs.
     """
     import llvmlite.binding as llvm
 
@@ -146,8 +140,7 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         attributes = f'"nvvm.maxntid"="{threads}"' if threads else ""
         attributes += f' "nvvm.minctasm"="{blocks}"' if blocks else ""
         attributes += f' "nvvm.cluster_dim"="{cluster},1,1"' if cluster > 1 else ""
-        shape = _KINDS[kind] | _between_launches(arch, early)
-        shape |= {"layout": str(machine.target_data), "attributes": attributes}
+        shape = _KINDS[kind] | {"layout": str(machine.target_data), "attributes": attributes}
         module = llvm.parse_assembly(_ENTRY.format(words=MOST_WORDS, head=HEAD, **shape))
         for text in texts:
             text = re.sub(r'^target (triple|datalayout) = ".*"$', "", text, flags=re.MULTILINE)
@@ -170,25 +163,6 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         if kind == "grid":  # may have maps of tensors; LLVM must not know, since the parameter's address is an offset
             ptx = ptx.replace(".param .align 8 .b8 kernel_param_0", ".param .align 64 .b8 kernel_param_0")
         return ptx.replace(".entry kernel(", f".entry {entry_name(name)}("), words
-
-
-def _between_launches(arch, early):
-    """The statements by which blocks of the next launch may come (`begin`), and wait for all launches before them.
-
-    Each launch waits for the one before, and that for the one before it, so all of them are over.
-    """
-    if not overlaps(int(arch[3:].rstrip("a")) // 10):
-        return {"begin": "", "wait": ""}
-    begin = '  call void asm sideeffect "griddepcontrol.launch_dependents;", ""()'
-    return {
-        "begin": begin if early else begin + "\n  call void @wait_for_launches()",
-        "wait": '  call void asm sideeffect "griddepcontrol.wait;", "~{memory}"()',
-    }
-
-
-def overlaps(major):
-    """Whether on GPUs of a generation a launch begins, up to where it waits, while the one before it ends."""
-    return major >= 9
 
 
 def entry_name(name):

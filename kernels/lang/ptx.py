@@ -56,18 +56,6 @@ def barrier(typingctx):
     return types.void(), codegen
 
 
-@intrinsic
-def wait_for_launches(typingctx):
-    """Wait until all launches before this one are over: for kernels that the policy calls early (`target.py`)."""
-
-    def codegen(context, builder, sig, args):
-        kind = ir.FunctionType(ir.VoidType(), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "wait_for_launches"), [])
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
 @intrinsic(prefer_literal=True)
 def shared(typingctx, nbytes):
     """The address of `nbytes` (a literal) that the threads of a block share, 16-byte aligned."""
@@ -287,13 +275,6 @@ def _statement(name, text, kinds, doc):
     function.__doc__ = doc
     return function
 
-
-bring_near = _statement(
-    "bring_near",
-    "prefetch.global.L2 [$0];",
-    "l",
-    "Start to bring the 128 bytes around an address to the second-level cache (prefetch, 9.7.8.15).",
-)
 
 _WAIT = """{
 .reg .pred p;

@@ -3,8 +3,8 @@
 The query heads of a key/value head are the 16 rows of a product, so that their arithmetic is hidden behind the keys.
 A block has a query token, a key/value head and a part of the keys, which its warps share: each brings its own keys,
 16 at a time, to its own places in shared memory, two steps ahead, and waits for nobody until its keys are done. What
-the warps have summed up is added up in their order, and goes to a slot of the workspace, as in `decode.py`, whose
-`join` adds up the slots, or, where keys are in one part, to the result.
+the warps have summed up is added up in their order: the result, where keys are in one part, or else a slot of the
+workspace, as in `decode.py`, whose `join` adds up the slots.
 """
 
 from numba import types

@@ -9,16 +9,13 @@ from numba import types
 from ...blocks.cuda import ROWS as FEW
 from ...build import jit
 from ...lang.mma import multiply_halves, words
-from ...lang.ptx import WARP, barrier, bring_near, shared, thread, wait_for_launches
-from ...lang.simd import address, fill, lane, load, ptr, store, vload_aligned, vload_first
+from ...lang.ptx import WARP, barrier, shared, thread
+from ...lang.simd import fill, lane, load, ptr, store, vload_aligned, vload_first
 from .rows import finish
 from .wgmma import ratio
 
 F32, U16 = types.float32, types.uint16
 WARPS, ROWS, CHUNK = 8, 16, 128  # of the matrix for a block, of k for a warp at a time
-NEAR = int(__import__("os").environ.get("NEAR", "2048"))  # of k that are brought to the second-level cache at first
-
-LINE = 64  # elements of 128 bytes
 
 
 @jit.inline
@@ -56,11 +53,6 @@ def _product(tokens):
         w, x = ptr(load(args, FEW.w), U16) + 8 * t, ptr(load(args, FEW.x), U16) + 8 * t
         w0, w1 = w + min(row + g, last) * w_stride, w + min(row + g + 8, last) * w_stride
         x0, x1 = x + min(first + g, final) * x_stride, x + min(first + g + 8, final) * x_stride
-        # What x is, the launch before may still compute; the matrix may come nearer meanwhile, even if it changes.
-        own, lanes = w + (min(row + thread() // ROWS, last) * w_stride - 8 * t), thread() % ROWS
-        for i in range(LINE * lanes, min(k, NEAR), LINE * ROWS):
-            bring_near(address(own + i))
-        wait_for_launches()
         s0 = s1 = fill(0.0, F32, 4)
         fits = load(args, FEW.aligned) != 0 and (load(args, FEW.w) | load(args, FEW.x)) & 15 == 0
         for start in range(warp * CHUNK, k, WARPS * CHUNK):
