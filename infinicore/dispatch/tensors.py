@@ -22,7 +22,7 @@ def set_tensor_class(cls):
 
 
 def _after_fork():
-    """A child runs serially: OpenMP's workers do not survive a fork."""
+    """A child runs serially: workers do not survive a fork."""
     threads.after_fork()
     core_launch.set_threads(1)
     core_launch.set_own_threads(0)

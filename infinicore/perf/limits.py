@@ -34,7 +34,7 @@ class _Launch:
     def __init__(self, name, block, n, parts):
         self._values = np.array(block[0], np.int64)
         address, block = kernel(name), self._values.ctypes.data
-        if parts == 1:  # as every launch of one part: the driver would wait for its idle threads
+        if parts == 1:  # as every launch of one part
             self._function, self._call = _function(address, 3), (block, 0, n)
         else:
             launch.gather_team()

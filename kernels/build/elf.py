@@ -1,8 +1,8 @@
 """Object code in memory without LLVM: what Numba emits for x86-64 Linux needs two kinds of relocation.
 
 A process that finds its kernels in the disk cache then never loads LLVM, which takes as long as NumPy. `load` gives
-None for whatever it does not know (another format, symbols that only Numba has, as in the parallel driver,
-initialisers, thread-local storage), and LLVM loads that.
+None for whatever it does not know (another format, symbols that nobody has provided, initialisers, thread-local
+storage), and LLVM loads that.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ EXCEPTION_SYMBOLS = frozenset(
     "NRT_Free numba_do_raise numba_gil_ensure numba_gil_release numba_runtime_build_excinfo_struct numba_unpickle"
     .split()
 )  # fmt: skip
-_loaded = []  # memory that code lies in
+provided = {}  # symbol -> address, besides the C functions of this process
 
 
 @functools.cache
@@ -35,6 +35,8 @@ def _libraries():
 
 def address_of(name):
     """The address of a C function in this process, or None."""
+    if name in provided:
+        return provided[name]
     name = "abort" if name in EXCEPTION_SYMBOLS else name
     for library in _libraries():
         try:
@@ -79,7 +81,7 @@ def _load(symbol, code):
     entry = values(names.index(symbol))
     if _libraries()[0].mprotect(ctypes.c_void_p(base), ctypes.c_size_t(fixed), _RUN) != 0:
         raise OSError(ctypes.get_errno(), "no memory may be executed")
-    _loaded.append(memory)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # workers run in it until the process ends, behind Python
     return entry
 
 

@@ -22,7 +22,6 @@ import threading
 from . import disk, elf, isa
 
 _FLAGS = {"error_model": "numpy", "boundscheck": False}
-_engines = []  # an execution engine owns the code it loaded
 _addresses = {}  # entry of the disk cache -> address
 _turns = {}  # entry -> lock: one thread loads it, and others wait for that, or load another one
 _compiling = threading.RLock()  # Numba and LLVM compile one kernel at a time
@@ -114,13 +113,6 @@ def public(function):
     return numba.njit(**_FLAGS)(function)
 
 
-def parallel(function):
-    """Decorate the one function that runs a kernel on several threads (`cpu/driver.py`)."""
-    import numba
-
-    return numba.njit(parallel=True, **_FLAGS)(function)
-
-
 @functools.cache
 def _target_machine():
     import ctypes.util
@@ -133,6 +125,8 @@ def _target_machine():
     for name in elf.EXCEPTION_SYMBOLS:
         if llvm.address_of_symbol(name) is None:
             llvm.add_symbol(name, abort)
+    for name, address in elf.provided.items():
+        llvm.add_symbol(name, address)
     libm = ctypes.util.find_library("m")  # functions without a polynomial of ours, such as `pow`
     if libm is not None and llvm.address_of_symbol("powf") is None:
         llvm.load_library_permanently(libm)
@@ -150,7 +144,7 @@ def _load(symbol, code):
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _engines.append(engine)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))  # workers run in it until the process ends, behind Python
     return engine.get_function_address(symbol)
 
 

@@ -1,49 +1,27 @@
 """The one parallel loop of the house, and the replay of recorded launches.
 
-A kernel is serial: it does the slice [lo, hi) of its work. `drive` splits [0, n) into `parts` and
-calls the kernel's address for each, on Numba's OpenMP threads. How many parts a launch gets is
-decided in `infinicore/core` from the launch's grain and the thread count in `kernels/cpu/threads.py`.
+A kernel is serial: it does the slice [lo, hi) of its work. `drive` splits [0, n) into `parts` and lets the workers of
+`pool.py` do them. How many parts a launch gets is decided in `infinicore/core` from the launch's grain and the thread
+count in `kernels/cpu/threads.py`.
 """
-
-from llvmlite import ir
-from numba import prange, types
-from numba.extending import intrinsic
 
 from ..blocks.driver import RECORD
 from ..build import jit
-from ..lang.simd import load, ptr, stack, store
-
-INT64 = types.int64
-
-
-@intrinsic
-def call_kernel(typingctx, kernel, args, lo, hi):
-    """Call the kernel at an address."""
-
-    def codegen(context, builder, sig, values):
-        i64 = ir.IntType(64)
-        values = [context.cast(builder, v, t, types.int64) for v, t in zip(values, sig.args)]
-        kind = ir.FunctionType(i64, [i64, i64, i64])
-        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
-
-    return types.int64(kernel, args, lo, hi), codegen
+from ..lang.atomic import call_kernel
+from ..lang.simd import load
+from . import pool
 
 
-@jit.parallel
+@jit.inline
 def drive(kernel, args, n, parts):
     """Run [0, n) in `parts` slices; an error code if any slice returned one."""
-    step = (n + parts - 1) // parts
-    # A slot on the stack, not a reduction variable: that one would need Numba's memory runtime.
-    status = stack(8)
-    store(ptr(status, INT64), 0, 0)
-    for part in prange(parts):
-        lo = part * step
-        hi = min(n, lo + step)
-        if lo < hi:
-            code = call_kernel(kernel, args, lo, hi)
-            if code != 0:
-                store(ptr(status, INT64), 0, code)
-    return load(ptr(status, INT64), 0)
+    return pool.split(kernel, args, n, parts)
+
+
+@jit.inline
+def work(own):
+    """What a thread of the pool does."""
+    return pool.work(own)
 
 
 @jit.inline

@@ -1,19 +1,28 @@
 """Thread policy: how many threads kernels use, and how they are started.
 
-Threads are Numba's OpenMP workers, started by the first launch that is worth splitting. They spin
-for a moment after a region (`GOMP_SPINCOUNT=10000`: a launch costs 1.8 us on a quiet machine and at
-most 55 us beside a process that holds one of two cores; endless spinning costs milliseconds there,
-passive waiting 50 us always). A forked child runs serially: OpenMP's workers do not survive a fork.
+Workers are threads of our own (`pool.py`), started by the first launch that is worth splitting. They look for more work
+for a moment: endless spinning costs milliseconds where others want the CPUs. A launch of two empty slices costs 0.25 us
+more than a call, and 5 to 20 where the worker sleeps (with OpenMP's threads through Numba 1.7 and 330). A forked child
+runs serially: threads do not survive a fork.
 """
 
+import ctypes
 import functools
 import os
+import platform
+import signal
+import sys
+import threading
 
-from ..build import jit
+from ..blocks.pool import FUTEX, LINE, SLICES, WORDS
+from ..build import elf, jit
 from .machine import available_cpus
 
 MOST = 64  # threads that may be asked for on a machine of fewer CPUs: more only wait, and thousands cannot be started
+_FUTEX = {"x86_64": 202, "aarch64": 98}  # the number of the call of the system
 _forked = False  # whether this process is the child of one that may have had workers
+_workers = 0  # threads that have been started
+_starting = threading.Lock()
 
 _STUB = '''"""Rendered from the driver `{name}`."""
 
@@ -34,7 +43,7 @@ def after_fork():
 
 def default_threads():
     """The thread count at start: `INFINICORE_NUM_THREADS`, else every CPU this process may use."""
-    given, cpus = os.environ.get("INFINICORE_NUM_THREADS"), available_cpus()
+    given, cpus = os.environ.get("INFINICORE_NUM_THREADS"), min(SLICES, available_cpus())
     if not given:
         return cpus
     most = max(MOST, cpus)
@@ -53,39 +62,45 @@ def load_driver(name, arguments):
 
 @functools.cache
 def driver():
-    """The address of `drive`, with the workers started. Takes about half a second, once."""
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    import numba
-    from numba.core.registry import cpu_target
-    from numba.core.runtime import rtsys
-    from numba.np.ufunc import parallel
+    """The address of `drive`."""
+    _pool()
+    return load_driver("drive", "kernel, args, n, parts")
 
-    if "NUMBA_THREADING_LAYER" not in os.environ:
-        # TBB's wheel is optional and workqueue is neither re-entrant nor thread-safe.
-        numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-    if "NUMBA_NUM_THREADS" not in os.environ and not parallel._is_initialized:
-        # Numba's own count, made when it was imported, knows nothing of the cgroup's quota.
-        numba.config.NUMBA_NUM_THREADS = parallel.NUM_THREADS = limit()
-    # Cached parallel code refers to symbols that these two register; without them it crashes.
-    parallel._launch_threads()
-    rtsys.initialize(cpu_target.target_context)
-    return load_driver("drive", "fn, args, n, parts")
+
+@functools.cache
+def _pool():
+    """The memory of `cpu/pool.py`, which stays until the process ends."""
+    c = ctypes.CDLL(None)
+    c.aligned_alloc.restype, c.aligned_alloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 2
+    words = (ctypes.c_int64 * WORDS).from_address(c.aligned_alloc(8 * LINE, 8 * WORDS))
+    ctypes.memset(words, 0, 8 * WORDS)
+    words[FUTEX] = _FUTEX.get(platform.machine(), 0) if sys.platform == "linux" else 0
+    elf.provided["infinicore_pool"] = ctypes.addressof(words)
+    return words
 
 
 def set_team(count):
-    """Let parallel launches of this Python thread wake `count` workers, not all that may be started.
-
-    A launch waits for its whole team, for workers without a part too: on 2 CPUs, a launch of two parts takes 14 us
-    with a team of 2, and 84 us with one of 8.
-    """
-    from numba.np.ufunc import parallel
-
-    parallel._set_num_threads(min(count, parallel.NUM_THREADS))
+    """Have the workers that launches of `count` threads wake: one less, besides the thread that launches."""
+    global _workers
+    with _starting:
+        missing = range(_workers + 1, 1 if _forked else count)
+        if not missing:
+            return
+        driver()
+        create, work = ctypes.CDLL(None).pthread_create, ctypes.c_void_p(load_driver("work", "own"))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for Python's threads
+        try:
+            for own in missing:
+                if create(ctypes.byref(ctypes.c_ulong()), None, work, ctypes.c_void_p(own)) != 0:
+                    break  # a limit of the system: those that are there do all the work
+                _workers = own
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @functools.cache
 def _most():
-    return max(default_threads(), available_cpus())
+    return max(default_threads(), min(SLICES, available_cpus()))
 
 
 def limit():

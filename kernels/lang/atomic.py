@@ -1,4 +1,4 @@
-"""What kernels need to meet other processes: ordered loads and stores, a pause, and calls of C functions."""
+"""What kernels need to meet other threads and processes: ordered memory, a pause, and calls of C functions."""
 
 from llvmlite import ir
 from numba import types
@@ -38,6 +38,64 @@ def store_release(typingctx, p, index, value):
         return context.get_dummy_value()
 
     return types.void(p, index, value), codegen
+
+
+def _fetch(operation):
+    """The intrinsic that changes an int64 in one step, ordered with all else, and returns what was there before."""
+
+    @intrinsic
+    def fetch(typingctx, p, index, value):
+        if not isinstance(p, Pointer) or p.dtype != types.int64:
+            return None
+
+        def codegen(context, builder, sig, args):
+            index, value = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 2))
+            return builder.atomic_rmw(operation, gep(context, builder, args[0], p.dtype, index), value, "seq_cst")
+
+        return types.int64(p, index, value), codegen
+
+    return fetch
+
+
+fetch_add, fetch_and = _fetch("add"), _fetch("and")
+
+
+@intrinsic
+def replace(typingctx, p, index, expected, value):
+    """Store `value` where the int64 at `index` is `expected`, in one step; what was there before."""
+    if not isinstance(p, Pointer) or p.dtype != types.int64:
+        return None
+
+    def codegen(context, builder, sig, args):
+        index, expected, value = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 2, 3))
+        place = gep(context, builder, args[0], p.dtype, index)
+        return builder.extract_value(builder.cmpxchg(place, expected, value, "seq_cst", "seq_cst"), 0)
+
+    return types.int64(p, index, expected, value), codegen
+
+
+@intrinsic
+def lowest_bit(typingctx, bits):
+    """The place of the lowest 1 in an int64 that is not 0."""
+
+    def codegen(context, builder, sig, args):
+        bits = context.cast(builder, args[0], sig.args[0], types.int64)
+        return builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(bits), codegen
+
+
+@intrinsic(prefer_literal=True)
+def address_of(typingctx, name):
+    """The address of the symbol `name`, which who loads the code knows (`build/elf.py`)."""
+    if not isinstance(name, types.StringLiteral):
+        return None
+
+    def codegen(context, builder, sig, args):
+        kind = ir.FunctionType(_NOTHING, [])
+        return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, name.literal_value), I64)
+
+    return types.int64(name), codegen
 
 
 @intrinsic
@@ -97,3 +155,15 @@ def call_at(typingctx, function, arguments):
         return _status(builder, builder.call(builder.inttoptr(address, kind.as_pointer()), values))
 
     return types.int64(function, arguments), codegen
+
+
+@intrinsic
+def call_kernel(typingctx, kernel, args, lo, hi):
+    """Let the kernel at an address do the slice [lo, hi) of its work: its code, 0 or that of an error."""
+
+    def codegen(context, builder, sig, args):
+        values = [context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)]
+        kind = ir.FunctionType(I64, [I64] * 3)
+        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+
+    return types.int64(kernel, args, lo, hi), codegen

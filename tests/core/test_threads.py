@@ -116,17 +116,16 @@ ic.set_num_threads(5)
 x.exp()
 five = len(os.listdir("/proc/self/task"))
 ic.set_num_threads(9)  # no more than at start
-import numba
-print(before, two - before, five - two, ic.get_num_threads(), numba.get_num_threads())
+print(before, two - before, five - two, ic.get_num_threads())
 """
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
-def test_a_launch_wakes_as_many_workers_as_are_wanted():
+def test_there_are_as_many_workers_as_were_wanted():
     most = max(5, machine.available_cpus())
     run(TEAM, INFINICORE_NUM_THREADS="5")  # what it compiles has a thread of its own
     words = run(TEAM, INFINICORE_NUM_THREADS="5").split()
-    assert words == [words[0], "1", "3", str(min(9, most)), str(min(9, most))]
+    assert words == [words[0], "1", "3", str(min(9, most))]
 
 
 @pytest.mark.parametrize("count", ["200000", "1000000000", "9" * 5000, "\u00b2", "0", "-1"])

@@ -412,7 +412,7 @@ def test_workers_of_a_killed_program_end(environment):
 
 
 def test_workers_after_parallel_kernels_do_not_hang():
-    """A fork has no OpenMP workers: kernels in it run serially."""
+    """Threads do not survive a fork: kernels in it run serially."""
 
     class Computes(Dataset):
         def __len__(self):

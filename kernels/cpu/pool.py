@@ -1,0 +1,180 @@
+"""The workers of a process: threads that wait for launches and do slices of them, beside whoever launches.
+
+A launch is a job of `parts` slices. Its caller takes a free place for it, sets a bit for each slice, tells the workers
+1 .. parts - 1, and does slices itself: its own, then those that nobody has begun. So it never waits for a worker that
+has begun nothing, such as one that the system has taken from its CPU, and without workers (in a forked child) it does
+all. Who clears a bit has the slice, and the job stays where it is until all its slices are done: what a late worker
+reads is either of the job whose bit it has cleared, or not used. Several threads may launch at the same time, and
+a slice may launch: each takes a place of its own, and without a free one runs alone.
+
+A worker has a box, which callers count up by 2; its lowest bit says that the worker sleeps and has to be woken. It
+looks into its box for a moment before it sleeps (`SPIN`).
+"""
+
+from numba import types
+
+from ..blocks import pool as at
+from ..build import jit
+from ..lang.atomic import (
+    address_of,
+    call_c,
+    call_kernel,
+    fetch_add,
+    fetch_and,
+    load_acquire,
+    lowest_bit,
+    pause,
+    replace,
+    store_release,
+)
+from ..lang.simd import address, load, ptr, stack, store
+
+I64 = types.int64
+BITS = 64  # slices that a word has bits for
+SPIN = 10_000  # turns, some 100 us
+CALLER_SPIN = 1_000  # the worker that it waits for may want its CPU
+YIELDS = 64  # of a caller that waits for the last slices, before it sleeps in turns of 50 us
+_WAIT, _WAKE = 128, 129  # FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE (linux/futex.h)
+
+
+@jit.inline
+def _job(pool, place):
+    return ptr(address(pool) + 8 * (at.FIRST_JOB + at.JOB * place), I64)
+
+
+@jit.inline
+def _box(pool, worker):
+    return ptr(address(pool) + 8 * (at.FIRST_BOX + at.LINE * worker), I64)
+
+
+@jit.inline
+def _run(job, part):
+    """Do a slice whose bit this thread has cleared."""
+    n = load(job, at.N)
+    step = (n + load(job, at.PARTS) - 1) // load(job, at.PARTS)
+    lo = part * step
+    hi = min(n, lo + step)
+    if lo < hi:
+        code = call_kernel(load(job, at.KERNEL), load(job, at.ARGS), lo, hi)
+        if code != 0:
+            store(job, at.STATUS, code)
+    fetch_add(job, at.DONE, 1)
+
+
+@jit.inline
+def _take(job, own):
+    """Clear the bit of a slice that nobody has begun, of `own` if it can be: its number, or -1."""
+    word, bit = own // BITS, I64(1) << (own % BITS)
+    if load_acquire(job, word) & bit != 0 and fetch_and(job, word, ~bit) & bit != 0:
+        return own
+    for word in range(at.SLICES // BITS):
+        bits = load_acquire(job, word)
+        while bits != 0:
+            place = lowest_bit(bits)
+            bit = I64(1) << place
+            if fetch_and(job, word, ~bit) & bit != 0:
+                return word * BITS + place
+            bits = load_acquire(job, word)
+    return -1
+
+
+@jit.inline
+def _help(job, own):
+    """Do slices until all have been begun."""
+    part = _take(job, own)
+    while part >= 0:
+        _run(job, part)
+        part = _take(job, own)
+
+
+@jit.inline
+def _sleep_short():
+    time = ptr(stack(16), I64)
+    store(time, 0, 0)
+    store(time, 1, 1_000)  # ns; the system makes 50,000 of it
+    call_c("nanosleep", (address(time), 0))
+
+
+@jit.inline
+def _wait_for(box, seen, futex):
+    """Wait until `box` differs from `seen`."""
+    for _ in range(SPIN):
+        if load_acquire(box, 0) != seen:
+            return
+        pause()
+    if replace(box, 0, seen, seen | 1) != seen:
+        return
+    # A futex compares 32 bits, which on little-endian machines lie first.
+    while load_acquire(box, 0) == seen | 1:
+        if futex != 0:
+            call_c("syscall", (futex, address(box), _WAIT, (seen | 1) & 0xFFFFFFFF, 0, 0, 0))
+        else:
+            _sleep_short()
+    fetch_and(box, 0, ~I64(1))
+
+
+@jit.inline
+def work(own):
+    """Worker number `own`, from 1 on, to the end of the process."""
+    pool = ptr(address_of("infinicore_pool"), I64)
+    box = _box(pool, own)
+    futex, seen = load(pool, at.FUTEX), I64(0)
+    while futex >= 0:
+        for place in range(at.JOBS):
+            _help(_job(pool, place), own)
+        _wait_for(box, seen, futex)
+        seen = load_acquire(box, 0) & ~I64(1)
+    return 0
+
+
+@jit.inline
+def _begin(pool):
+    """A free place for a job, or -1."""
+    for place in range(at.JOBS):
+        job = _job(pool, place)
+        if load_acquire(job, at.TAKEN) == 0 and replace(job, at.TAKEN, 0, 1) == 0:
+            return place
+    return -1
+
+
+@jit.inline
+def _tell(pool, parts):
+    """Count up the boxes of the workers 1 .. parts - 1, and wake those that sleep."""
+    futex = load(pool, at.FUTEX)
+    for worker in range(1, parts):
+        box = _box(pool, worker)
+        if fetch_add(box, 0, 2) & 1 != 0 and futex != 0:
+            call_c("syscall", (futex, address(box), _WAKE, 1, 0, 0, 0))
+
+
+@jit.inline
+def split(kernel, args, n, parts):
+    """Run [0, n) in `parts` slices, from 2 to `SLICES`; an error code if any slice returned one."""
+    pool = ptr(address_of("infinicore_pool"), I64)
+    place = _begin(pool)
+    if place < 0:
+        return call_kernel(kernel, args, 0, n)
+    job = _job(pool, place)
+    store(job, at.KERNEL, kernel)
+    store(job, at.ARGS, args)
+    store(job, at.N, n)
+    store(job, at.PARTS, parts)
+    store(job, at.STATUS, 0)
+    store(job, at.DONE, 0)
+    for word in range((parts + BITS - 1) // BITS):
+        count = parts - word * BITS
+        store_release(job, word, I64(-1) if count >= BITS else (I64(1) << count) - 1)
+    _tell(pool, parts)
+    _help(job, 0)
+    turn = 0
+    while load_acquire(job, at.DONE) < parts:
+        if turn < CALLER_SPIN:
+            pause()
+        elif turn < CALLER_SPIN + YIELDS:
+            call_c("sched_yield", (0,))
+        else:
+            _sleep_short()
+        turn += 1
+    status = load(job, at.STATUS)
+    store_release(job, at.TAKEN, 0)
+    return status

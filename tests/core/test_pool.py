@@ -1,0 +1,159 @@
+"""The workers that do the slices of launches: `kernels/cpu/pool.py`."""
+
+import ctypes
+import itertools
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from infinicore.kernels.blocks.pool import JOBS, SLICES
+from infinicore.kernels.cpu import threads
+
+KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
+
+
+@pytest.fixture(scope="module")
+def drive():
+    """`drive(function, n, parts)` with a Python function of (lo, hi) as the kernel."""
+    threads.set_team(4)
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(threads.driver())
+
+    def call(work, n, parts):
+        kernel = KERNEL(lambda _, lo, hi: work(lo, hi))
+        return function(ctypes.cast(kernel, ctypes.c_void_p).value, 0, n, parts)
+
+    return call
+
+
+def run(code, **environment):
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    return done.stdout
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 63, 64, 65, 300, SLICES])
+@pytest.mark.parametrize("n", [1, 2, 1000, 100_003])
+def test_every_slice_is_done_once(drive, parts, n):
+    done = []
+    assert drive(lambda lo, hi: done.append((lo, hi)) or 0, n, parts) == 0
+    done.sort()
+    assert done[0][0] == 0 and done[-1][1] == n
+    assert all(one[1] == next_one[0] for one, next_one in itertools.pairwise(done))
+    assert len(done) == -(-n // -(-n // parts))
+
+
+def test_a_caller_does_not_wait_for_workers_that_have_begun_nothing(drive):
+    """Each of three workers is held by a slice of another launch; this one does all four of its own."""
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def hold(lo, hi):
+        begun.release()
+        return 0 if go.wait(60) else 1
+
+    holder = threading.Thread(target=drive, args=(hold, 4, 4))
+    holder.start()
+    for _ in range(4):
+        assert begun.acquire(timeout=60)
+    try:
+        mine = []
+        assert drive(lambda lo, hi: mine.append(threading.get_native_id()) or 0, 4, 4) == 0
+        assert mine == [threading.get_native_id()] * 4
+    finally:
+        go.set()
+        holder.join()
+
+
+def test_workers_share_the_slices(drive):
+    """All four slices are under way at the same time, after the workers have been asleep."""
+    time.sleep(0.3)
+    together = threading.Barrier(4, timeout=60)
+    assert drive(lambda lo, hi: 0 if together.wait() >= 0 else 1, 4, 4) == 0
+
+
+def test_an_error_of_a_slice_is_that_of_the_launch(drive):
+    for wrong in range(4):
+        assert drive(lambda lo, hi: 7 if lo == wrong else 0, 4, 4) == 7
+    assert drive(lambda lo, hi: 0, 4, 4) == 0
+
+
+def test_a_slice_may_launch_and_more_launches_than_places_run_too(drive):
+    counted, lock = [0], threading.Lock()
+
+    def count(lo, hi):
+        with lock:
+            counted[0] += hi - lo
+        return 0
+
+    def launch(depth):
+        return (lambda lo, hi: drive(launch(depth - 1), 10, 2)) if depth else count
+
+    assert drive(launch(4), 2, 2) == 0  # 2 * 2 * 2 * 2 nested launches of 10, two slices each
+    assert counted[0] == 2 * 2**3 * 10
+
+    counted[0] = 0
+    callers = [threading.Thread(target=lambda: [drive(count, 50, 3) for _ in range(200)]) for _ in range(JOBS + 4)]
+    [one.start() for one in callers]
+    [one.join() for one in callers]
+    assert counted[0] == 50 * 200 * (JOBS + 4)
+
+
+def test_signals_are_not_for_workers(drive):
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("signal masks are read in /proc")
+    code = """
+import os, infinicore as ic
+ic.ones(1 << 20).exp()
+for task in os.listdir("/proc/self/task"):
+    status = open(f"/proc/self/task/{task}/status").read()
+    print(task == str(os.getpid()), status.split("SigBlk:")[1].split()[0])
+"""
+    blocked = dict(line.split() for line in run(code, INFINICORE_NUM_THREADS="2").splitlines())
+    assert int(blocked["True"], 16) == 0
+    assert int(blocked["False"], 16) >> (signal.SIGINT - 1) & 1
+
+
+def test_a_process_ends_while_workers_look_for_work():
+    for _ in range(5):
+        run("import infinicore as ic; ic.ones(1 << 20).exp()", INFINICORE_NUM_THREADS="4")
+
+
+def test_a_launch_without_workers_does_all():
+    """The system refuses threads; a forked child has none."""
+    code = """
+import os, infinicore as ic
+from infinicore.kernels.cpu import threads
+if WHAT == "refused":
+    import ctypes, types
+    real = ctypes.CDLL
+    threads.ctypes = types.SimpleNamespace(**vars(ctypes) | {"CDLL": lambda name: Refuses(real(name))})
+    class Refuses:
+        def __init__(self, c):
+            self.c = c
+        def __getattr__(self, name):
+            return (lambda *arguments: 11) if name == "pthread_create" else getattr(self.c, name)
+else:
+    ic.ones(1 << 20).exp()
+    child = os.fork()
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+x = ic.ones(1 << 20)
+for _ in range(20):
+    x = x + 1
+assert x.sum().item() == 21 * 2**20
+assert threads._workers == (0 if WHAT == "refused" else 3), threads._workers
+os._exit(0)
+"""
+    for what in ("refused", "forked") if hasattr(os, "fork") else ("refused",):
+        run(f"WHAT = {what!r}" + code, INFINICORE_NUM_THREADS="4")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="LLVM loads kernels elsewhere")
+def test_a_warm_process_does_not_import_numba():
+    code = "import sys, infinicore as ic; ic.ones(1 << 20).exp(); print(*{'numba', 'llvmlite'} & {*sys.modules})"
+    run(code, INFINICORE_NUM_THREADS="2")
+    assert run(code, INFINICORE_NUM_THREADS="2") == "\n"
