@@ -1,7 +1,7 @@
 """`infinicore generate`: write on from a prompt with a Hugging Face checkpoint or a GGUF file."""
 
+import itertools
 import json
-import math
 import os
 import sys
 import time
@@ -147,15 +147,24 @@ def report(figures):
     )
 
 
-def warm_up(model, ids, given):
-    """Compile or load the kernels that this prompt needs, so that speeds are those of the model."""
-    weights = [module.quantized for module in model.modules() if getattr(module, "quantized", None) is not None]
-    size = sum(parameter.numel() for parameter in model.parameters()) + sum(math.prod(w.shape) for w in weights)
-    # More than 16 rows run other kernels than few; a small model affords the prompt's own length (1e9 / size: 20 ms).
-    ids = ids[: max(17, min(512, 10**9 // size))]
-    given = {name: value for name, value in given.items() if name not in ("stop", "seed")}
-    tokens = min(2, given.get("max_new_tokens", 2))  # the second one is decoded with kernels of its own
-    model.generate(ids, **given | {"max_new_tokens": tokens}, ignore_eos=True).finish()
+def _begin(model, prompt, given):
+    """A generation, and its tokens.
+
+    Where kernels were compiled for its first token, those of the second one are too before anything is shown, so that
+    no message comes between the two; and a short prompt begins again, so that speeds are those of the model.
+    """
+    generation = model.generate(prompt, **given)
+    first = list(itertools.islice(generation, 1))
+    if not progress.compiled():
+        return generation, itertools.chain(first, generation)
+    ids = generation.completion.prompt_ids
+    once = {name: value for name, value in given.items() if name not in ("stop", "seed", "max_new_tokens")}
+    model.generate(ids[:17], **once, max_new_tokens=2, ignore_eos=True).finish()
+    if len(ids) > 512:
+        return generation, itertools.chain(first, generation)
+    generation.close()
+    generation = model.generate(prompt, **given)
+    return generation, generation
 
 
 def run(arguments):
@@ -172,10 +181,9 @@ def run(arguments):
     start_ranks(arguments, *([f"--prompt={prompt}"] if arguments.prompt is None else []))
     model = load(arguments)
     given = options(arguments) | {"cache": arguments.cache}
-    generation = model.generate(prompt, **given)
-    warm_up(model, generation.completion.prompt_ids, given)
+    generation, tokens = _begin(model, prompt, given)
     progress.clear()
-    status = _write(generation, stream=arguments.stream and not arguments.json, quiet=arguments.json)
+    status = _write(generation, tokens, stream=arguments.stream and not arguments.json, quiet=arguments.json)
     figures = generation.figures()
     if arguments.json and not status:
         print(json.dumps(_result(generation, figures)))
@@ -192,15 +200,15 @@ def _standard_input():
         raise ValueError(f"the prompt on standard input is not UTF-8 text (byte {error.start})") from None
 
 
-def _write(generation, stream, quiet):
-    """Run to the end, printing the text; the exit status."""
+def _write(generation, tokens, stream, quiet):
+    """Run to the end, printing the text of the tokens; the exit status."""
     out = sys.stdout
     if hasattr(out, "reconfigure"):
         out.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     shown = time.perf_counter()
     status = 0
     try:
-        for token in generation:
+        for token in tokens:
             if stream and token.text:
                 out.write(token.text)
                 now = time.perf_counter()

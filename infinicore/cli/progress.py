@@ -3,7 +3,7 @@
 import sys
 import time
 
-_state = {"width": 0}
+_state = {"width": 0, "compiled": 0}
 
 
 def _live():
@@ -49,6 +49,11 @@ class Line:
             show(f"{self.what} {100 * done // max(1, total)}%")
 
 
+def compiled():
+    """How many kernels this process has compiled since `show_compilation`."""
+    return _state["compiled"]
+
+
 def show_compilation():
     """Name each kernel while it is compiled for the first time on this machine."""
     from ..kernels.build import jit
@@ -57,6 +62,7 @@ def show_compilation():
 
     def on_compile(name):
         now = time.perf_counter()
+        _state["compiled"] += 1
         if last[0] is None and not _live():
             show("compiling kernels for this machine (once; they are kept on disk)")
         if _live() or (last[0] is not None and now - last[0] > 5):
