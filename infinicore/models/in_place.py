@@ -6,7 +6,9 @@ stay where they are. The mapping is private: whoever writes to a weight gets pag
 is up to 8 % slower than on the huge pages of a copy, so a process that lives long is better off with one.
 """
 
+import ctypes
 import mmap
+import threading
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from .. import dispatch, nn
 from ..device import CPU
 from ..kernels.cpu import machine
 
+_MADV_POPULATE_READ = 22  # linux/mman.h, from Linux 5.14 on; an error elsewhere
 _LEAST_BYTES = 1 << 20  # what is smaller is copied as fast
 
 
@@ -67,13 +70,24 @@ def _fits(there, tensor):
     return aligned and joined and there[-1].stop - first.start == tensor.nbytes
 
 
+def _map_pages(memory):
+    """Have the pages of a mapped file at hand, where they fit: the first prompt of a 1.1B model meets 40,000 others.
+
+    Beside the rest of loading, on another CPU (0.1 s for 2.2 GB): the first token came in 0.72 s instead of 0.92.
+    """
+    if memory.nbytes < (machine.free_bytes() or 0) // 2:
+        place, size = ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes)
+        ctypes.CDLL(None).madvise(place, size, _MADV_POPULATE_READ)
+
+
 def _on_file(maps, place, tensor):
     """A tensor like this one on the mapped file."""
     if place.path not in maps:
         with open(place.path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        maps[place.path] = np.frombuffer(mapped, np.uint8)
         if hasattr(mmap, "MADV_WILLNEED"):
             mapped.madvise(mmap.MADV_WILLNEED)
-        maps[place.path] = np.frombuffer(mapped, np.uint8)
+            threading.Thread(target=_map_pages, args=(maps[place.path],), daemon=True).start()
     memory = maps[place.path]
     return dispatch.wrap(memory.ctypes.data + place.start, tensor.shape, tensor.stride(), tensor.dtype, memory)

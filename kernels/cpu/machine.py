@@ -66,6 +66,25 @@ def cpu_quota(root=""):
     return min((limit for limit in limits if limit is not None), default=None)
 
 
+def free_bytes(root=""):
+    """Memory that is free or can be freed, within the limit of the cgroup; None if the system does not say."""
+    found = []
+    try:
+        lines = dict(line.split(":") for line in _text(f"{root}/proc/meminfo").splitlines())
+        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    except (KeyError, ValueError):
+        pass
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            found.append(int(_text(f"{root}/sys/fs/cgroup/{limit}")) - int(_text(f"{root}/sys/fs/cgroup/{used}")))
+        except ValueError:  # not there, or "max"
+            pass
+    return max(0, min(found)) if found else None
+
+
 def affinity():
     """CPUs that the scheduler may run this process on."""
     try:

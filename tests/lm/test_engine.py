@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from infinicore.kernels.cpu import machine
 
 import infinicore
 from infinicore import lm
@@ -459,15 +460,15 @@ def test_int8_caches_and_embeddings(story):
 
 def test_memory_of_the_cache(tmp_path):
     (tmp_path / "proc").mkdir()
-    assert memory.free_bytes(tmp_path) is None
+    assert machine.free_bytes(tmp_path) is None
     (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 64 kB\n")
-    assert memory.free_bytes(tmp_path) == 64 * 1024
+    assert machine.free_bytes(tmp_path) == 64 * 1024
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("5000\n")
     (tmp_path / "sys/fs/cgroup/memory.current").write_text("2000\n")
-    assert memory.free_bytes(tmp_path) == 3000
+    assert machine.free_bytes(tmp_path) == 3000
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    assert memory.free_bytes(tmp_path) == 64 * 1024
+    assert machine.free_bytes(tmp_path) == 64 * 1024
     assert memory.blocks_of(1000, 100, 50) == 10 and memory.blocks_of(1000, 100, 3) == 3
 
 

@@ -1,32 +1,12 @@
 """How many blocks a cache may have: what a block takes, and what memory is free."""
 
-from pathlib import Path
+from ...kernels.cpu import machine
 
 
 def block_bytes(config, block_size, dtype):
     """Bytes of a block of keys and values in all layers; int8 has a float32 scale for each token and head."""
     heads = config.num_hidden_layers * config.num_key_value_heads * block_size
     return 2 * heads * (config.head_dim * dtype.itemsize + (4 if dtype.name == "int8" else 0))
-
-
-def free_bytes(root=""):
-    """Memory that is free or can be freed, within the limit of the cgroup; None if the system does not say."""
-    found = []
-    try:
-        lines = dict(line.split(":") for line in Path(f"{root}/proc/meminfo").read_text().splitlines())
-        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    except (OSError, KeyError, ValueError):
-        pass
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            folder = Path(f"{root}/sys/fs/cgroup")
-            found.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
-        except (OSError, ValueError):  # not there, or "max"
-            pass
-    return max(0, min(found)) if found else None
 
 
 def blocks_of(kv_cache_memory, block, wanted, sharing=1, backend=None):
@@ -36,7 +16,7 @@ def blocks_of(kv_cache_memory, block, wanted, sharing=1, backend=None):
     have a part each. ValueError if not even one fits.
     """
     if kv_cache_memory is None:
-        free = free_bytes() if backend is None or backend.shares_memory else backend.free_bytes()
+        free = machine.free_bytes() if backend is None or backend.shares_memory else backend.free_bytes()
         limit = wanted if free is None else free // 2 // sharing // block
     elif type(kv_cache_memory) is not int or kv_cache_memory < 1:
         raise ValueError(f"`kv_cache_memory` must be a positive number of bytes, got {kv_cache_memory!r}")
