@@ -313,6 +313,9 @@ fence_async = _statement(
 barrier_of = _statement(
     "barrier_of", "bar.sync $0, $1;", "rr", "Wait for so many threads at the barrier of this number, 1 to 15 (bar)."
 )
+barrier_tell = _statement(
+    "barrier_tell", "bar.arrive $0, $1;", "rr", "Count at the barrier of this number for so many threads, go on (bar)."
+)
 warp_barrier = _statement("warp_barrier", "bar.warp.sync -1;", "", "Wait for the threads of the warp (bar.warp.sync).")
 copy_tile = _statement(
     "copy_tile",

@@ -88,7 +88,7 @@ def weighed(sums, factors, factor, R):
 
 @by_type
 def bias_of(at, column, left, T, R):
-    """The bias of four columns: of the operands' dtype, or, where these have 8 bits, of the result's; zeros without one."""
+    """The bias of four columns: of the operands' dtype, or, where these have 8 bits, of the result's; or zeros."""
     kind = R if _is_byte(T) else T
     compute = compute_type(kind.instance_type)
 

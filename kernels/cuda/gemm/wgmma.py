@@ -17,7 +17,16 @@ from ...blocks.cuda import JOIN, WGMMA
 from ...build import jit
 from ...cpu.gemm.epilogue import activate
 from ...lang.by_type import by_type
-from ...lang.products import ROW, finish_products, load_sums, multiply_tiles, no_sums, store_sums
+from ...lang.products import (
+    ROW,
+    begin_turns,
+    end_turns,
+    finish_products,
+    load_sums,
+    multiply_tiles,
+    no_sums,
+    store_sums,
+)
 from ...lang.ptx import (
     barrier,
     barrier_arrive,
@@ -126,7 +135,7 @@ def store_element(at, x, value):
 
 @jit.inline
 def gather(to, x, first, count, rows, start, k, stride, k_stride, across):
-    """`count` rows from `first` on and 128 bytes of k from `start` on, to shared memory, by 128 threads; zeros beyond."""
+    """`count` rows from `first` on and 128 bytes of k from `start` on, to shared memory, by 128 threads; 0 beyond."""
     size = size_of(x)
     depth = ROW // size
     for i in range(thread(), count * depth, 128):
@@ -292,6 +301,7 @@ def _product(columns, a_across, b_across):
         memory = base + staging + (half * 4 + warp) * PIECE
         at, turn = memory + (lane >> 2) * 256 + (lane & 3) * 8, lane >> 2 << 5
         stage, phase, tile = 0, 0, block() // cluster
+        begin_turns(T, half)
         while tile < n:
             matrix, split, down, across = tile_of(args, tile)
             step, last = steps_of(args, split)
@@ -300,7 +310,7 @@ def _product(columns, a_across, b_across):
                 full, place = base + barriers + 16 * stage, base + stage * stage_bytes
                 barrier_wait(full, phase)
                 left, right = descriptor(place + half * SLAB, a_across), descriptor(place + A_BYTES, b_across)
-                sums = multiply_tiles(sums, left, right, T, a_across, b_across)
+                sums = multiply_tiles(sums, left, right, T, a_across, b_across, half)
                 if before != 0:  # the stage before is free
                     release(before, lane)
                 before = full + 8
@@ -312,15 +322,15 @@ def _product(columns, a_across, b_across):
             release(before, lane)
             in_c = (matrix * load(args, WGMMA.splits) + split) * load(args, WGMMA.rows) * load(args, WGMMA.columns)
             row = (down * cluster + block() % cluster) * ROWS + half * 64 + warp * 16
-            finals = rows_weighed(
-                sums, load(args, WGMMA.a_scales), load(args, WGMMA.a_step), row + (lane >> 2), load(args, WGMMA.rows), T, R
-            )
+            scales, at_step, rows = load(args, WGMMA.a_scales), load(args, WGMMA.a_step), load(args, WGMMA.rows)
+            finals = rows_weighed(sums, scales, at_step, row + (lane >> 2), rows, T, R)
             for piece in range(columns // 64):
                 warp_barrier()
                 store_sums(finals, piece, at, turn)
                 warp_barrier()
                 finish(args, memory, row, across * columns + piece * 64, in_c, T, R, ACT)
             tile += blocks() // cluster
+        end_turns(T, half)
 
     @jit.inline
     def product(args, lo, hi, T, R, ACT):
