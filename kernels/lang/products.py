@@ -109,7 +109,11 @@ def _text(kind, n, across):
         columns = min(2 * n, PROMOTED)
         part = [f"part{i}" for i in range(columns // 2)]
         lines.append(f".reg .f32 {', '.join(part)};")
-        lines += [".reg .b32 own, other;", f"add.u32 own, $H, {FIRST_TURN};", f"sub.u32 other, {2 * FIRST_TURN + 1}, own;"]
+        lines += [
+            ".reg .b32 own, other;",
+            f"add.u32 own, $H, {FIRST_TURN};",
+            f"sub.u32 other, {2 * FIRST_TURN + 1}, own;",
+        ]
         for first in range(0, 2 * n, columns):
             lines.append("bar.sync own, 256;")
             lines += _products(name.format(columns), part, first * ROW // 16, "no", more, steps)
@@ -118,7 +122,12 @@ def _text(kind, n, across):
     else:
         lines += _products(name.format(2 * n), [f"${i}" for i in range(n)], 0, "yes", more, steps)
         lines.append("wgmma.wait_group.sync.aligned 1;")
-    return "\n".join([*lines, "}"]).replace("$A", f"${2 * n}").replace("$B", f"${2 * n + 1}").replace("$H", f"${2 * n + 2}")
+    return (
+        "\n".join([*lines, "}"])
+        .replace("$A", f"${2 * n}")
+        .replace("$B", f"${2 * n + 1}")
+        .replace("$H", f"${2 * n + 2}")
+    )
 
 
 @intrinsic(prefer_literal=True)

@@ -1,5 +1,7 @@
 """Products of int8 matrices with scales for rows, as InfiniCore has them: sums of integers are exact. And of float8."""
 
+import math
+
 import numpy as np
 
 from ..problems.gemm import Product
@@ -72,7 +74,7 @@ def linear_w8a8i8(call, input, weight_packed, weight_scale, bias=None):
     if bias is not None and bias.shape_ != (n,):
         raise ValueError(f"`bias` of `linear_w8a8i8` must have shape ({n},), got {bias.shape_}")
     shape = (*input.shape_[:-1], n)
-    x = input.to(dtype="float32").reshape(-1, k)
+    x = input.to(dtype="float32").reshape(math.prod(shape[:-1]), k)
     if not x.numel_:
         return call.out(shape, input.dtype).zero_().add_(0 if bias is None else bias)
     scale = call.elementwise("div", call.elementwise("abs", x).amax(-1, True), 127.0)
