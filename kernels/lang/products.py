@@ -35,7 +35,7 @@ KINDS = {
 }
 FIRST_TURN = 2  # the barrier that lets the first of two warpgroups start products; the next one is the second's
 ROW = 128  # bytes of k of an operand
-PROMOTED = 128  # columns of sums of e4m3 that are added up at a time: their registers come on top of those of all sums
+PROMOTED = 192  # lanes for sums of e4m3 and, beside them, of what is added up at a time: all columns, or 128
 
 
 def _kind(T):
@@ -106,7 +106,7 @@ def _text(kind, n, across):
     total = "s32" if kind.sums == types.int32 else "f32"
     name = f"wgmma.mma_async.sync.aligned.m64n{{}}k{kind.depth}.{total}.{kind.name}.{kind.name}"
     if kind.name == "e4m3":
-        columns = min(2 * n, PROMOTED)
+        columns = 2 * n if 2 * n <= PROMOTED else 128
         part = [f"part{i}" for i in range(columns // 2)]
         lines.append(f".reg .f32 {', '.join(part)};")
         lines += [

@@ -59,8 +59,8 @@ I64, U32, F32, F64 = types.int64, types.uint32, types.float32, types.float64
 ROWS = 128  # of c
 A_BYTES = ROWS * ROW
 SLAB = 64 * ROW  # bytes of 64 rows or columns of an operand
-STAGES = {256: 4, 128: 6, 64: 8}
-CLUSTER = {256: 2, 128: 1, 64: 1}  # blocks below one another that share what they read of b
+STAGES = {256: 4, 192: 4, 128: 6, 64: 8}
+CLUSTER = {256: 2, 192: 2, 128: 1, 64: 1}  # blocks below one another that share what they read of b
 GROUP = (
     8  # rows of tiles below one another that follow one another: what they read of b stays in the second-level cache
 )
@@ -222,7 +222,7 @@ def _product(columns, a_across, b_across):
             inner = matrix - outer * load(args, WGMMA.inner)
             a_outer, a_inner = outer * load(args, WGMMA.a_outer), inner * load(args, WGMMA.a_inner)
             b_outer, b_inner = outer * load(args, WGMMA.b_outer), inner * load(args, WGMMA.b_inner)
-            row, column = (down * cluster + rank) * ROWS, across * columns + (rank * 128 if cluster == 2 else 0)
+            row, column = (down * cluster + rank) * ROWS, across * columns + (rank * (columns // 2) if cluster == 2 else 0)
             step, last = steps_of(args, split)
             while step < last:
                 full, place, k = base + barriers + 16 * stage, base + stage * stage_bytes, step * depth_of(T)
@@ -363,10 +363,10 @@ def _product(columns, a_across, b_across):
 
 # `nt`: both operands in rows of k, as `linear` has them; the first letter is `t` where a lies across k, the second `n`
 # where b does.
-nt_256, nt_128, nt_64 = (_product(columns, 0, 0) for columns in STAGES)
-nn_256, nn_128, nn_64 = (_product(columns, 0, 1) for columns in STAGES)
-tt_256, tt_128, tt_64 = (_product(columns, 1, 0) for columns in STAGES)
-tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in STAGES)
+nt_256, nt_192, nt_128, nt_64 = (_product(columns, 0, 0) for columns in STAGES)
+nn_256, nn_128, nn_64 = (_product(columns, 0, 1) for columns in (256, 128, 64))
+tt_256, tt_128, tt_64 = (_product(columns, 1, 0) for columns in (256, 128, 64))
+tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in (256, 128, 64))
 
 
 @jit.inline

@@ -33,6 +33,9 @@ class _Tiles(NamedTuple):
 
 
 UNITS = (_Tiles(2 * ROWS, 256, 1.0, 2), _Tiles(ROWS, 128, 0.56), _Tiles(ROWS, 64, 0.36))
+FLOAT8_UNITS = (
+    _Tiles(2 * ROWS, 256, 1.5, 2), _Tiles(2 * ROWS, 192, 1.07, 2), _Tiles(ROWS, 128, 0.75), _Tiles(ROWS, 64, 0.5)
+)  # fmt: skip
 FMA_DEPTH = 16  # of k: whole steps of all these kernels
 FMA = {
     "float32": (_Tiles(128, 128, 5.2, resident=2), _Tiles(64, 64, 3.2, resident=4)),
@@ -267,11 +270,12 @@ def _rounded(length, size):
 def _on_matrix_units(p, x, batch):
     """The plan of a product on Hopper."""
     count, depth = prod(size for size, *_ in batch), DEPTH // _size(p.dtype)
-    tile, splits, split_steps = _tiling(UNITS, depth, x.m, x.n, x.k, count)
+    units = FLOAT8_UNITS if p.dtype == "float8_e4m3" else UNITS
+    tile, splits, split_steps = _tiling(units, depth, x.m, x.n, x.k, count)
     columns = tile.columns
     batch = ([(1, 0, 0, 0)] * 2 + batch)[-2:]
     a = _operand("a", p.dtype, x.m, x.k, x.a_stride, x.a_k, [(d[0], d[1]) for d in batch], ROWS)
-    b = _operand("b", p.dtype, x.n, x.k, x.b_stride, x.b_k, [(d[0], d[2]) for d in batch], min(columns, 128))
+    b = _operand("b", p.dtype, x.n, x.k, x.b_stride, x.b_k, [(d[0], d[2]) for d in batch], columns // tile.blocks)
     layout = ("t" if a.across else "n") + ("n" if b.across else "t")
     down, wide, steps = -(-x.m // tile.rows), -(-x.n // columns), -(-x.k // depth)
     alone = splits == 1
