@@ -17,16 +17,7 @@ from ...blocks.cuda import JOIN, WGMMA
 from ...build import jit
 from ...cpu.gemm.epilogue import activate
 from ...lang.by_type import by_type
-from ...lang.products import (
-    ROW,
-    begin_turns,
-    end_turns,
-    finish_products,
-    load_sums,
-    multiply_tiles,
-    no_sums,
-    store_sums,
-)
+from ...lang.products import ROW, finish_products, load_sums, multiply_tiles, no_sums, store_sums
 from ...lang.ptx import (
     barrier,
     barrier_arrive,
@@ -222,7 +213,7 @@ def _product(columns, a_across, b_across):
             inner = matrix - outer * load(args, WGMMA.inner)
             a_outer, a_inner = outer * load(args, WGMMA.a_outer), inner * load(args, WGMMA.a_inner)
             b_outer, b_inner = outer * load(args, WGMMA.b_outer), inner * load(args, WGMMA.b_inner)
-            row, column = (down * cluster + rank) * ROWS, across * columns + (rank * (columns // 2) if cluster == 2 else 0)
+            row, column = (down * cluster + rank) * ROWS, across * columns + rank * (columns // cluster)
             step, last = steps_of(args, split)
             while step < last:
                 full, place, k = base + barriers + 16 * stage, base + stage * stage_bytes, step * depth_of(T)
@@ -301,7 +292,6 @@ def _product(columns, a_across, b_across):
         memory = base + staging + (half * 4 + warp) * PIECE
         at, turn = memory + (lane >> 2) * 256 + (lane & 3) * 8, lane >> 2 << 5
         stage, phase, tile = 0, 0, block() // cluster
-        begin_turns(T, half)
         while tile < n:
             matrix, split, down, across = tile_of(args, tile)
             step, last = steps_of(args, split)
@@ -310,7 +300,7 @@ def _product(columns, a_across, b_across):
                 full, place = base + barriers + 16 * stage, base + stage * stage_bytes
                 barrier_wait(full, phase)
                 left, right = descriptor(place + half * SLAB, a_across), descriptor(place + A_BYTES, b_across)
-                sums = multiply_tiles(sums, left, right, T, a_across, b_across, half)
+                sums = multiply_tiles(sums, left, right, T, a_across, b_across)
                 if before != 0:  # the stage before is free
                     release(before, lane)
                 before = full + 8
@@ -330,7 +320,6 @@ def _product(columns, a_across, b_across):
                 warp_barrier()
                 finish(args, memory, row, across * columns + piece * 64, in_c, T, R, ACT)
             tile += blocks() // cluster
-        end_turns(T, half)
 
     @jit.inline
     def product(args, lo, hi, T, R, ACT):
