@@ -3,9 +3,9 @@
 import sys
 
 from .device import TYPES, current, device, forget_plans, set_current, usable
+from .dispatch import known
 from .dispatch.tensors import core_launch as launch  # from where the thread count of the start is set
 from .dtype import get_default_dtype, make_default
-from .kernels import OPS
 from .kernels.cpu import threads
 from .runtime.events import DeviceEvent
 
@@ -27,9 +27,7 @@ def set_default_dtype(d):
     """
     make_default(d)
     forget_plans()
-    for op in OPS.values():  # the calls that each has learned, with their dtypes
-        op.known.clear()
-        op.training.clear()
+    known.forget()  # calls, with their dtypes
 
 
 def get_device_count(type="cpu"):

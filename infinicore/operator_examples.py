@@ -72,6 +72,11 @@ EXAMPLES = {
         _WEIGHT,
         "y = infinicore.pack_float8(weight.to(infinicore.float8_e4m3), infinicore.ones(1, 1))",
     ],
+    "scaled_mm": [
+        _WEIGHT,
+        "x, weight = infinicore.randn(3, 64).to(infinicore.float8_e4m3), weight.to(infinicore.float8_e4m3)",
+        "y = infinicore.scaled_mm(x, weight.t(), infinicore.ones(1), infinicore.ones(1, 8))",
+    ],
     "pack_groups": [
         "words = infinicore.zeros(8, 16, dtype=infinicore.int32)  # 8 numbers each",
         "y = infinicore.pack_groups(words, infinicore.ones(8, 1))",

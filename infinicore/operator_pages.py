@@ -250,11 +250,12 @@ def _result(op, args, options):
 
 def example_of(op):
     """A few lines of Python that call the op, with its result where that is small; None without samples."""
+    if op.name in EXAMPLES:
+        return ["import infinicore", "", *EXAMPLES[op.name]]
     if op.scalar and op.samples is None:
         args, options = _elementwise_sample(op)
     elif op.samples is None:
-        lines = EXAMPLES.get(op.name)
-        return lines and ["import infinicore", "", *lines]
+        return None
     else:
         args, options = _sample(op)
     writer = _Writer()

@@ -1,4 +1,5 @@
-"""Switches of the libraries that PyTorch calls. There are none of them here: they can be set, and change nothing."""
+"""Switches of the libraries that PyTorch calls, of which there are none here: all can be set, and only
+`cuda.matmul.allow_tf32` changes something."""
 
 from . import cuda, cudnn, mps
 

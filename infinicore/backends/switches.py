@@ -1,9 +1,12 @@
 """PyTorch's switches of precision, determinism, devices and threads, for scripts that set them.
 
-Sums here are cut by shapes, not by threads, and float32 products are true ones, so most have nothing to change.
+Sums here are cut by shapes, not by threads, so most have nothing to change; that of precision lets GPUs of sm_90a
+multiply float32 as TF32.
 """
 
 from ..device import current, set_current, usable
+from ..dispatch import known
+from ..kernels.problems.gemm import allow_tf32, allows_tf32
 
 __all__ = [
     "are_deterministic_algorithms_enabled",
@@ -22,10 +25,18 @@ _set = {"precision": "highest", "deterministic": False}
 
 
 def set_float32_matmul_precision(precision):
-    """Let products of float32 be less exact: "high" and "medium" allow it in PyTorch, here they stay true float32."""
+    """Let matrix products of float32 be less exact: with "high" or "medium", GPUs of sm_90a multiply them as TF32.
+
+    That rounds operands to 10 bits of mantissa, and sums stay float32. "highest", the default, is true float32; CPUs
+    and other GPUs multiply it whatever is set, as do convolutions and products of up to 16 rows or columns. A recorded
+    graph keeps what was set when it was recorded.
+    """
     if precision not in _PRECISIONS:
         raise ValueError(f"`precision` must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
     _set["precision"] = precision
+    if allows_tf32() != (precision != "highest"):
+        allow_tf32(precision != "highest")
+        known.forget()
 
 
 def get_float32_matmul_precision():

@@ -3,6 +3,7 @@
 The compiled core (`core/launch_cy.pyx`) does the next call of the same layouts without Python.
 """
 
+from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout, memory
 from ..core.tensor_cy import TensorBase
@@ -17,6 +18,14 @@ def may_learn(table):
         return True
     tried = _tried[id(table)] = _tried.get(id(table), 0) + 1
     return tried <= _TRIES
+
+
+def forget():
+    """Let all calls be learnt anew, since what they launch has changed."""
+    for op in kernels.OPS.values():
+        op.known.clear()
+        op.training.clear()
+    _tried.clear()
 
 
 def state_of(operands):

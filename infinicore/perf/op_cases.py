@@ -45,7 +45,7 @@ WITHOUT = {
     "packed formats of ours, measured by the suite `quantised`": """
         linear_mxfp4 fused_moe_mxfp4 quantize_weight empty_quantized dequantize_weight gguf_dequantize gguf_embedding
         gguf_pack pack_weight linear_packed matmul_int8 pack_int8 pack_float8 pack_mxfp4 pack_groups pack_gptq pack_awq
-        unpack_int8 unpack_gptq linear_quantized linear_w8a8i8 scaled_mm_w8a8 scaled_mm_w4a8""",
+        unpack_int8 unpack_gptq linear_quantized linear_w8a8i8 scaled_mm scaled_mm_w8a8 scaled_mm_w4a8""",
     "works in place on numbers of the host, as BLAS has it": "blas_copy swap axpy scal rot rotg rotm rotmg",
     "complex, of which the suite has no inputs": """
         complex complex_abs conj_physical polar sgn vdot linalg_eig linalg_eigvals stft istft fft_c2c fft_c2r fft_r2c

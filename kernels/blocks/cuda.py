@@ -21,10 +21,12 @@ TRANSPOSE = Block("y x | rows columns y_stride x_stride across tiles ndim dims*"
 # ---- products: `kernels/cuda/gemm`; c is row-major ----
 
 # Tiles of c, `across` of them side by side, `tiles` in a matrix; `alpha` has a float64's bits, or is an integer. Of k
-# there may be `splits` parts of `part` each, whose sums lie one after the other. Then the dims of the batch: their
-# sizes, their strides in a, in b, in c.
+# there may be `splits` parts of `part` each, whose sums lie one after the other. `a_scales` and `b_scales` are `a_step`
+# and `b_step` elements apart from row to row and from column to column. Then the dims of the batch: their sizes, their
+# strides in a, in b, in c.
 PRODUCT = Block(
-    "a b c bias? residual? | rows columns k a_stride a_k b_k b_stride across tiles alpha splits=1 part=0 ndim dims*",
+    """a b c bias? residual? a_scales? b_scales? |
+    rows columns k a_stride a_k b_k b_stride across tiles alpha splits=1 part=0 a_step=0 b_step=0 ndim dims*""",
 )
 PANELS = Block("w panels | rows k stride k_stride")
 
@@ -33,8 +35,8 @@ PANELS = Block("w panels | rows k stride k_stride")
 # of 64 of the parameters), whose first words are the addresses of a and b. The batch has outer and `inner` dims, each
 # with 0 or 1 for an operand that has it not or has it, and with its stride there.
 WGMMA = Block(
-    """c bias? residual? | alpha rows columns k across down splits inner steps
-    map_a:16 map_b:16 split_steps a_stride a_k b_stride b_k a_outer a_inner b_outer b_inner
+    """c bias? residual? a_scales? b_scales? | alpha rows columns k across down splits inner steps
+    a_step b_step split_steps a_stride a_k b_stride map_a:16 map_b:16 b_k a_outer a_inner b_outer b_inner
     a_outer_stride a_inner_stride b_outer_stride b_inner_stride"""
 )
 # `rows` of w times `tokens` rows of x, in `groups` of them; steps of both in the result. `aligned`: rows are multiples
@@ -42,7 +44,7 @@ WGMMA = Block(
 ROWS = Block(
     "w x out bias? residual? | rows tokens groups k w_stride x_stride row_step token_step aligned bias_of_tokens alpha"
 )
-JOIN = Block("parts c bias? residual? | rows columns splits alpha")
+JOIN = Block("parts c bias? residual? a_scales? b_scales? | rows columns splits alpha a_step=0 b_step=0")
 
 # ---- convolutions: `kernels/cuda/conv`; everything is row-major ----
 

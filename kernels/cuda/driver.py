@@ -169,15 +169,16 @@ def copy_on_device(to, at, nbytes, stream):
 def tensor_map(dtype, sizes, strides, box):
     """The 16 words by which the copy engine knows a tensor; the first one, its address, is open (0).
 
-    `sizes` and `box`, what is copied at once, are in elements of 16 bits, the contiguous dim first; `strides` of the
-    other dims in bytes, multiples of 16. Rows of a box are 128 bytes, swizzled; beyond the tensor there are zeros.
+    `sizes` and `box`, what is copied at once, are in elements, the contiguous dim first; `strides` of the other dims in
+    bytes, multiples of 16. Rows of a box are 128 bytes, swizzled; beyond the tensor there are zeros. float32 is rounded
+    to TF32 on the way.
     """
     rank, memory = len(sizes), (c_uint64 * 23)()
     words = (c_uint64 * 16).from_address(-(-ctypes.addressof(memory) // 64) * 64)
     sizes, strides = (c_uint64 * rank)(*sizes), (c_uint64 * (rank - 1))(*strides)
     box, steps = (c_uint * rank)(*box), (c_uint * rank)(*[1] * rank)
     modes = map(c_int, (0, 3, 3, 0))  # not interleaved, swizzled by 128 bytes, 256 bytes into the cache, zeros beyond
-    kind = c_int({"float16": 6, "bfloat16": 9}[dtype])
+    kind = c_int({"int8": 0, "float8_e4m3": 0, "float16": 6, "bfloat16": 9, "float32": 11}[dtype])
     call("cuTensorMapEncodeTiled", words, kind, c_uint(rank), None, sizes, strides, box, steps, *modes)
     return tuple(c_int64(word).value for word in words)
 

@@ -136,10 +136,11 @@ OWN = {
             blocks=1,
             resident=1,
             fixed=True,
-            cluster=2 if columns == 256 else 1,
+            cluster=2 if columns > 128 else 1,
         )
         for layout in ("nt", "nn", "tt", "tn")
-        for columns, stages in ((256, 4), (128, 6), (64, 8))
+        for columns, stages in ((256, 4), (192, 4), (128, 6), (64, 8))
+        if columns != 192 or layout == "nt"
     },
     "gemm.wgmma.join": Shape(threads=256),
     **{

@@ -1,6 +1,6 @@
 """What GPUs have and vectors of LLVM do not: places of threads, barriers, shared memory, exchange within a warp, and
-single instructions. All inline PTX of the house is here, in `mma.py` and in `tiles.py` (PTX ISA 8.0,
-sections named in brackets).
+single instructions. All inline PTX of the house is here, in `mma.py`, `fragments.py`, `products.py` and `tiles.py`
+(PTX ISA 8.0, sections named in brackets).
 
 All names are for use inside jitted functions, in kernels for GPUs only.
 """
@@ -313,6 +313,9 @@ fence_async = _statement(
 barrier_of = _statement(
     "barrier_of", "bar.sync $0, $1;", "rr", "Wait for so many threads at the barrier of this number, 1 to 15 (bar)."
 )
+barrier_tell = _statement(
+    "barrier_tell", "bar.arrive $0, $1;", "rr", "Count at the barrier of this number for so many threads, go on (bar)."
+)
 warp_barrier = _statement("warp_barrier", "bar.warp.sync -1;", "", "Wait for the threads of the warp (bar.warp.sync).")
 copy_tile = _statement(
     "copy_tile",
@@ -347,12 +350,27 @@ barrier_arrive_in = _statement(
     "rr",
     "Arrive at the barrier at this shared address of the cluster's block of this number (mapa, mbarrier.arrive).",
 )
-store_short = _statement(
-    "store_short",
-    "{\n.reg .b16 h;\ncvt.u16.u32 h, $1;\nst.shared.b16 [$0], h;\n}",
-    "rr",
-    "Store 16 bits at a shared address.",
+store_byte, store_short = (
+    _statement(
+        name,
+        f"{{\n.reg .b16 h;\ncvt.u16.u32 h, $1;\nst.shared.b{bits} [$0], h;\n}}",
+        "rr",
+        f"Store {bits} bits at a shared address.",
+    )
+    for name, bits in (("store_byte", 8), ("store_short", 16))
 )
+store_word = _statement("store_word", "st.shared.b32 [$0], $1;", "rr", "Store 32 bits at a shared address.")
+
+
+@intrinsic
+def rounded_tf32(typingctx, bits):
+    """The bits of a float32 rounded to TF32 (cvt.rna, 9.7.9.21)."""
+
+    def codegen(context, builder, sig, args):
+        value = builder.bitcast(builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32), F32)
+        return builder.zext(asm(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,f", [value], I32), I64)
+
+    return types.int64(bits), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -415,106 +433,3 @@ def generic(typingctx, at):
         return builder.ptrtoint(builder.addrspacecast(there, I8.as_pointer()), I64)
 
     return types.int64(at), codegen
-
-
-def _sums_asm(builder, sums, text, more=(), constraints=""):
-    """A statement that changes the float32 lanes of a vector in registers; `$2n` is the first of `more`."""
-    n = sums.type.count
-    lanes = [builder.extract_element(sums, ir.Constant(I32, i)) for i in range(n)]
-    tied = ",".join(["=f"] * n + [str(i) for i in range(n)])
-    kind = ir.FunctionType(ir.LiteralStructType([F32] * n), [F32] * n + [v.type for v in more])
-    statement = ir.InlineAsm(kind, text, f"{tied}{constraints},~{{memory}}", side_effect=True)
-    result = builder.call(statement, [*lanes, *more], attrs=("convergent",))
-    out = ir.Constant(sums.type, ir.Undefined)
-    for i in range(n):
-        out = builder.insert_element(out, builder.extract_value(result, i), ir.Constant(I32, i))
-    return out
-
-
-@intrinsic(prefer_literal=True)
-def multiply_tiles(typingctx, sums, a, b, T, a_across, b_across):
-    """sums + a b of a warpgroup for 64 of k, as started; all but the last such products are done (wgmma, 9.7.14).
-
-    `sums` are the n / 2 lanes that a thread has of a tile of 64 x n, a and b the matrix descriptors of shared memory in
-    swizzled rows of 128 bytes: of k, or across it (literals 1).
-    """
-    across = literal_of(a_across), literal_of(b_across)
-    if None in across:
-        return None
-    n, kind = sums.lanes, {"ic_bfloat16": "bf16", "ic_float16": "f16"}[T.instance_type.name]
-    registers = ", ".join(f"${i}" for i in range(n))
-    operation = f"wgmma.mma_async.sync.aligned.m64n{2 * n}k16.f32.{kind}.{kind}"
-    lines = ["{", ".reg .b64 da, db;", ".reg .pred p;", "setp.eq.u32 p, 0, 0;"]
-    lines += [f"mov.b64 da, ${2 * n};", f"mov.b64 db, ${2 * n + 1};", "wgmma.fence.sync.aligned;"]
-    steps = [128 if x else 2 for x in across]  # 16 of k further, in units of 16 bytes
-    for k in range(4):
-        lines.append(f"{operation} {{{registers}}}, da, db, p, 1, 1, {across[0]}, {across[1]};")
-        if k < 3:
-            lines += [f"add.s64 da, da, {steps[0]};", f"add.s64 db, db, {steps[1]};"]
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
-
-    def codegen(context, builder, sig, args):
-        places = [context.cast(builder, v, t, types.int64) for v, t in zip(args[1:3], sig.args[1:3])]
-        return _sums_asm(builder, args[0], "\n".join(lines), places, ",l,l")
-
-    return sums(sums, a, b, T, a_across, b_across), codegen
-
-
-@intrinsic
-def finish_products(typingctx, sums):
-    """The sums when all products that were started are done (wgmma.wait_group)."""
-
-    def codegen(context, builder, sig, args):
-        return _sums_asm(builder, args[0], "wgmma.wait_group.sync.aligned 0;")
-
-    return sums(sums), codegen
-
-
-@intrinsic
-def store_sums(typingctx, sums, piece, at, turn):
-    """Store the 64 columns number `piece` of a warp's 16 rows of sums at a shared address, 256 bytes a row.
-
-    The 32 bytes number j of row i lie at place j ^ (i & 7), so that neither rows nor columns meet in a bank; `turn` is
-    32 * (i & 7) of this thread's rows, and `at` its place in the first one.
-    """
-
-    def codegen(context, builder, sig, args):
-        value, turn = args[0], builder.trunc(context.cast(builder, args[3], sig.args[3], types.int64), I32)
-        at = builder.trunc(context.cast(builder, args[2], sig.args[2], types.int64), I32)
-        piece = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
-        end = builder.append_basic_block("stored")
-        cases = [builder.append_basic_block(f"piece{p}") for p in range(sums.lanes // 32)]
-        choice = builder.switch(piece, cases[-1])
-        for p, case in enumerate(cases):
-            if p < len(cases) - 1:
-                choice.add_case(ir.Constant(I32, p), case)
-            builder.position_at_end(case)
-            for j in range(8):
-                where = builder.add(at, builder.xor(turn, ir.Constant(I32, 32 * j)))
-                for low in (0, 2):  # this row, and the eighth after it
-                    pair = [builder.extract_element(value, ir.Constant(I32, 32 * p + 4 * j + low + i)) for i in (0, 1)]
-                    kind = ir.FunctionType(ir.VoidType(), [I32, F32, F32])
-                    text = f"st.shared.v2.f32 [$0+{1024 * low}], {{$1, $2}};"
-                    builder.call(ir.InlineAsm(kind, text, "r,f,f,~{memory}", side_effect=True), [where, *pair])
-            builder.branch(end)
-        builder.position_at_end(end)
-        return context.get_dummy_value()
-
-    return types.void(sums, piece, at, turn), codegen
-
-
-@intrinsic
-def load_sums(typingctx, at):
-    """Four float32 at a shared address, 16-byte aligned."""
-
-    def codegen(context, builder, sig, args):
-        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
-        kind = ir.FunctionType(ir.LiteralStructType([F32] * 4), [I32])
-        text = "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];"
-        found = builder.call(ir.InlineAsm(kind, text, "=f,=f,=f,=f,r,~{memory}", side_effect=True), [at])
-        out = ir.Constant(ir.VectorType(F32, 4), ir.Undefined)
-        for i in range(4):
-            out = builder.insert_element(out, builder.extract_value(found, i), ir.Constant(I32, i))
-        return out
-
-    return Vector(types.float32, 4)(at), codegen

@@ -20,9 +20,6 @@ ROW_MAJOR, ACROSS = 0, 1  # where an operand lies in rows of k, or in rows acros
 _KINDS = {"ic_bfloat16": "bf16", "ic_float16": "f16"}
 PAIR = Vector(types.float32, 2)
 
-barrier_tell = _statement(
-    "barrier_tell", "bar.arrive $0, $1;", "rr", "Count at the barrier of this number for so many threads, go on (bar)."
-)
 clear_16 = _statement("clear_16", "st.shared.v2.b64 [$0], {0, 0};", "r", "Zero 16 bytes at a shared address.")
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..problems.gemm import ActivationGrad, PackWeight, Product
+from ..problems.gemm import ActivationGrad, PackWeight, Product, allows_tf32
 from ..table.registry import OPS, op
 from . import _layout
 from ._products import TOLERANCE, check, check_alpha, foldable, product, save_operands
@@ -72,6 +72,7 @@ def _layer(call, input, weight, layout, bias, alpha, activation=None, residual=N
     problem = Product(
         dtype.name, input.shape_, input.strides_, (k, n), (1, k) if strides is None else strides[::-1], result.name,
         alpha, bias is not None, activation, residual is not None, False, strides is None,
+        allows_tf32(dtype.name),
     )  # fmt: skip
     call.run(problem, a=input, b=weight, c=y, bias=bias, residual=residual)
     return y

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..blocks.gemm import LOGITS, LOSS, TARGETS
-from ..problems.gemm import Product
+from ..problems.gemm import Product, allows_tf32
 from ..table.registry import FLOATS, op
 from .copy import copy_into, fill
 
@@ -89,12 +89,13 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
     late = factor.item() if call.training and dtype == "float16" else 1.0
     late = late if math.isfinite(late) else 0.0
     early = factor if dtype != "float16" else None
+    tf32 = allows_tf32(dtype)
     step = max(1, _LOGITS // (width * input.dtype.itemsize * _ROWS + 1)) * _ROWS
     logits = call.empty((min(count, step), width), dtype)
     for start in range(0, count, step):
         rows = min(step, count - start)
         x = call.view(input, (rows, k), (k, 1), start * k)
-        problem = Product(dtype, (rows, k), (k, 1), (k, width), weight.strides_[::-1], dtype)
+        problem = Product(dtype, (rows, k), (k, 1), (k, width), weight.strides_[::-1], dtype, tf32=tf32)
         call.run(problem, a=x, b=weight, c=logits)
         own = {name: call.view(x, (rows,), (1,), start) for name, x in (("target", target), ("losses", losses))}
         block = LOGITS(
@@ -103,11 +104,11 @@ def linear_cross_entropy(call, input, weight, target, *, ignore_index=-100, redu
         )  # fmt: skip
         call.launch("loss.linear.rows", {"T": dtype, **index_type}, block, rows, classes)
         if dx is not None:
-            problem = Product(dtype, (rows, width), (width, 1), weight.shape_, weight.strides_, dtype, late)
+            problem = Product(dtype, (rows, width), (width, 1), weight.shape_, weight.strides_, dtype, late, tf32=tf32)
             call.run(problem, a=logits, b=weight, c=call.view(dx, (rows, k), (k, 1), start * k))
         if dw is not None:
             add, layouts = start > 0, ((width, rows), (1, width), (rows, k), (k, 1))
-            problem = Product(dtype, *layouts, result, late, residual=add, accumulate=add)
+            problem = Product(dtype, *layouts, result, late, residual=add, accumulate=add, tf32=tf32)
             call.run(problem, a=logits, b=x, c=dw, residual=dw)
     call.launch("loss.linear.total", {"O": result}, LOSS(losses=losses, factor=factor, y=y, count=count), 1, count)
     if dw is not None:

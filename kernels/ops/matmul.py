@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..problems.gemm import FEW, SKINNY, Product
+from ..problems.gemm import FEW, SKINNY, Product, allows_tf32
 from ..problems.reduce import Reduce
 from ..table.registry import FLOATS, INTEGERS, NUMERIC, op
 from ._products import TOLERANCE, check, check_alpha, foldable, product, save_operands
@@ -75,7 +75,8 @@ def matmul(call, input, other, *, alpha: float = 1.0, out_dtype=None, accumulate
     if not a.contiguous_ or a.numel_ >= _WORTH_COPYING or b.numel_ >= _WORTH_COPYING:
         a, b = _prepared(a, b)
     layouts, add = (a.shape_, a.strides_, b.shape_, b.strides_), residual is not None
-    problem = Product(a.dtype.name, *layouts, y.dtype.name, alpha, False, None, add, add)
+    tf32 = allows_tf32(a.dtype.name)
+    problem = Product(a.dtype.name, *layouts, y.dtype.name, alpha, False, None, add, add, tf32=tf32)
     call.run(problem, a=a, b=b, c=y, residual=residual)
     return y
 

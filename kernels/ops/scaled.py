@@ -1,7 +1,10 @@
-"""Products of int8 matrices with scales for rows, as InfiniCore has them: sums of integers are exact."""
+"""Products of int8 matrices with scales for rows, as InfiniCore has them: sums of integers are exact. And of float8."""
+
+import math
 
 import numpy as np
 
+from ..problems.gemm import Product
 from ..table.registry import op
 from ._layout import check
 
@@ -32,12 +35,24 @@ def _operands(call, dtype, **given):
             raise ValueError(f"`{name}` of `{call.op.name}` must be {dtype} of shape {shape}, got {got}")
 
 
-def _result(call, sums, rows, columns, bias, shape, dtype):
-    """The sums in int32, times a factor for each row and each column, and the bias, rounded once."""
-    y = sums.to(dtype="float32").mul_(rows).mul_(columns)
-    y = y if bias is None else y.add_(bias.to(dtype="float32"))
+def _product(call, a, b, a_scales, b_scales, bias, shape, dtype):
+    """`(a @ b) * a_scales * b_scales + bias` of matrices [M, K] and [K, N]; scales for each row and column, or for all.
+
+    Sums are scaled as float32 and rounded once.
+    """
     out = call.out(shape, dtype)
-    out.copy_(y.reshape(shape))
+    if not out.numel_:
+        return out
+    bias = None if bias is None else bias.to(dtype=dtype).contiguous()
+    if not a.shape_[1]:
+        out.zero_()
+        return out if bias is None else out.add_(bias)
+    scales = [x.to(dtype="float32").reshape(-1).contiguous() for x in (a_scales, b_scales)]
+    problem = Product(
+        a.dtype.name, a.shape_, a.strides_, b.shape_, b.strides_, out.dtype.name, bias=bias is not None,
+        scales=tuple(int(x.numel_ > 1) for x in scales),
+    )  # fmt: skip
+    call.run(problem, a=a, b=b, c=out, bias=bias, a_scales=scales[0], b_scales=scales[1])
     return out
 
 
@@ -59,14 +74,13 @@ def linear_w8a8i8(call, input, weight_packed, weight_scale, bias=None):
     if bias is not None and bias.shape_ != (n,):
         raise ValueError(f"`bias` of `linear_w8a8i8` must have shape ({n},), got {bias.shape_}")
     shape = (*input.shape_[:-1], n)
-    x = input.to(dtype="float32").reshape(-1, k)
+    x = input.to(dtype="float32").reshape(math.prod(shape[:-1]), k)
     if not x.numel_:
         return call.out(shape, input.dtype).zero_().add_(0 if bias is None else bias)
     scale = call.elementwise("div", call.elementwise("abs", x).amax(-1, True), 127.0)
     divisor = call.elementwise("where", call.elementwise("gt", scale, 0), scale, 1.0)
     rounded = call.elementwise("round", call.elementwise("div", x, divisor)).to(dtype="int8")
-    sums = rounded.matmul_int8(weight_packed.transpose(0, 1))
-    return _result(call, sums, scale, weight_scale.to(dtype="float32").reshape(-1), bias, shape, input.dtype)
+    return _product(call, rounded, weight_packed.transpose(0, 1), scale, weight_scale, bias, shape, input.dtype)
 
 
 def _scaled_ref(a, b, a_scales, b_scales, bias=None, trans_weight=True):
@@ -97,8 +111,7 @@ def _scaled(call, a, b, a_scales, b_scales, bias):
         raise TypeError(
             f"`bias` and the result of `{call.op.name}` must be float16 or bfloat16, of one dtype, bias [{n}]"
         )
-    sums = a.matmul_int8(b) if k else a.new_empty((m, n), dtype="int32").zero_()
-    return _result(call, sums, a_scales, b_scales.reshape(-1), bias, (m, n), dtype)
+    return _product(call, a, b, a_scales, b_scales, bias, (m, n), dtype)
 
 
 def _matrices(call, a, b):
@@ -145,3 +158,44 @@ def scaled_mm_w4a8(call, a, b, a_scales, b_scales, bias=None, trans_weight=False
     wide[:, ::2].copy_(call.elementwise("sub", low, 8))
     wide[:, 1::2].copy_(call.elementwise("bitwise_right_shift", b, 4))
     return _scaled(call, a, wide.transpose(0, 1) if trans_weight else wide, a_scales, b_scales, bias)
+
+
+# ---- float8 ------------------------------------------------------------------------------------
+
+
+def _float8_ref(input, mat2, scale_a, scale_b, bias=None, out_dtype="bfloat16"):
+    y = input.astype(np.float64) @ mat2.astype(np.float64) * scale_a * scale_b
+    return y if bias is None else y + bias
+
+
+def _float8_samples(rng):
+    import ml_dtypes
+
+    for m, n, k in ((3, 6, 8), (33, 40, 70), (150, 260, 300)):
+        a, b = (rng.standard_normal(shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((m, k), (k, n)))
+        one, two = (rng.uniform(0.1, 1.0, shape).astype(np.float32) for shape in ((m, 1), (1, n)))
+        yield (a, b, one, two), {"out_dtype": "float32"}
+        yield (a, b, one[:1], two[0, 0]), {"out_dtype": "float32"}
+
+
+@op(dtypes=("float8_e4m3",), ref=_float8_ref, samples=_float8_samples, gradient=None)
+def scaled_mm(call, input, mat2, scale_a, scale_b, bias=None, *, out_dtype="bfloat16"):
+    """`(input @ mat2) * scale_a * scale_b + bias` of float8_e4m3 matrices [M, K] and [K, N]: [M, N] of `out_dtype`.
+
+    Scales are float32: `scale_a` one number or [M, 1], `scale_b` one number or [1, N]. `out_dtype` is bfloat16, float16
+    or float32, `bias` [N] of that dtype. Sums are float32. Fastest where columns of `mat2` are contiguous.
+    """
+    _matrices(call, input, mat2)
+    (m, k), n = input.shape_, mat2.shape_[1]
+    _operands(call, "float8_e4m3", mat2=(mat2, (k, n)))
+    dtype = getattr(out_dtype, "name", out_dtype)
+    if dtype not in _NARROW:
+        raise TypeError(f"`out_dtype` of `scaled_mm` must be one of {', '.join(_NARROW)}, got {dtype}")
+    for name, scale, shape in (("scale_a", scale_a, (m, 1)), ("scale_b", scale_b, (1, n))):
+        fits = hasattr(scale, "strides_") and scale.dtype.name == "float32"
+        if not fits or (scale.numel_ != 1 and scale.shape_ != shape):
+            got = f"{scale.dtype.name} {scale.shape_}" if hasattr(scale, "strides_") else type(scale).__name__
+            raise ValueError(f"`{name}` of `scaled_mm` must be float32, one number or of shape {shape}, got {got}")
+    if bias is not None:
+        _operands(call, dtype, bias=(bias, (n,)))
+    return _product(call, input, mat2, scale_a, scale_b, bias, (m, n), dtype)

@@ -2,8 +2,22 @@
 
 from typing import NamedTuple
 
+# Whether float32 operands of matrix products may be rounded to TF32 (10 bits of mantissa) where a device multiplies
+# those faster: `backends.cuda.matmul.allow_tf32`.
+_allowed = {"tf32": False}
+
 SKINNY = 16  # rows of A (columns of B) up to which B (A) is read once, as it lies, by dot products
 FEW = 4  # the same where B lies in rows of N, by sums of rows
+
+
+def allow_tf32(allowed):
+    """Let products that are described from now on round float32 operands to TF32, or not."""
+    _allowed["tf32"] = bool(allowed)
+
+
+def allows_tf32(dtype="float32"):
+    """Whether products of a dtype may round their operands to TF32."""
+    return dtype == "float32" and _allowed["tf32"]
 
 
 class Product(NamedTuple):
@@ -12,7 +26,12 @@ class Product(NamedTuple):
     Batch dims broadcast; an `a` of one dim is a row, such a `b` a column. Strides are in elements. `result` is the
     dtype of c and of the residual, which is row-major too: `dtype`, float32 beside 16-bit operands, or int32 for exact
     sums of int8. `bias` is [n], `activation` an elementwise op of one input. `accumulate` says that the residual may be
-    c itself; `packed`, that b is in the panels of `PackWeight`, whatever its strides.
+    c itself; `packed`, that b is in the panels of `PackWeight`, whatever its strides; `tf32`, that float32 operands may
+    be rounded to TF32.
+
+    `scales`, of two matrices of int8 or float8: the sums, as float32, are multiplied with `a_scales` and `b_scales`,
+    float32 tensors, whose elements are so far apart from row to row and from column to column (0: one for all). The
+    result and the bias are then floats of one dtype.
     """
 
     dtype: str
@@ -27,6 +46,8 @@ class Product(NamedTuple):
     residual: bool = False
     accumulate: bool = False
     packed: bool = False
+    tf32: bool = False
+    scales: tuple[int, int] | None = None
 
     def matrices(self):
         """The `Matrices` that are multiplied."""

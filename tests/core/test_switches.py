@@ -1,6 +1,7 @@
 """Names of PyTorch's package that scripts set once at their start, and in-place functions."""
 
 import pytest
+from infinicore.kernels.problems.gemm import allows_tf32
 
 import infinicore
 
@@ -9,6 +10,11 @@ def test_switches_can_be_set():
     infinicore.set_float32_matmul_precision("high")
     infinicore.use_deterministic_algorithms(True, warn_only=True)
     assert infinicore.get_float32_matmul_precision() == "high" and infinicore.are_deterministic_algorithms_enabled()
+    assert infinicore.backends.cuda.matmul.allow_tf32 and allows_tf32("float32") and not allows_tf32("float64")
+    infinicore.backends.cuda.matmul.allow_tf32 = False
+    assert infinicore.get_float32_matmul_precision() == "highest" and not allows_tf32("float32")
+    infinicore.backends.cuda.matmul.allow_tf32 = True
+    assert infinicore.get_float32_matmul_precision() == "high"
     infinicore.set_float32_matmul_precision("highest")
     infinicore.use_deterministic_algorithms(False)
     infinicore.set_default_device("cpu")

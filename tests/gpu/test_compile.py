@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
-from infinicore.kernels.cuda import load
+from infinicore.kernels.build import render
+from infinicore.kernels.cuda import load, policy
 
 from infinicore import cache
 
@@ -50,6 +51,34 @@ def test_registers_are_enough(compiled):
         assert done.returncode == 0, done.stderr
         spilled = re.search(r"(\d+) bytes spill stores", done.stderr)  # masks of a few branches, outside of loops
         assert spilled is None or int(spilled[1]) <= 16, f"{path.name}: {done.stderr}"
+
+
+@pytest.mark.parametrize(
+    "columns, dtype, result, instruction",
+    [
+        (256, "float32", "float32", "m64n256k8.f32.tf32.tf32"),
+        (256, "float8_e4m3", "bfloat16", "m64n128k32.f32.e4m3.e4m3"),  # half of the columns of a tile at a time
+        (192, "float8_e4m3", "float32", "m64n192k32.f32.e4m3.e4m3"),
+        (256, "int8", "int32", "m64n256k32.s32.s8.s8"),
+        (256, "int8", "float16", "m64n256k32.s32.s8.s8"),
+        (256, "bfloat16", "float32", "m64n256k16.f32.bf16.bf16"),
+    ],
+)
+def test_products_by_the_type_of_operands(columns, dtype, result, instruction, tmp_path):
+    name, types = f"gemm.wgmma.nt_{columns}", {"T": dtype, "R": result, "ACT": None}
+    label = "-".join([name, dtype, result, "None"])
+    _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", policy.shape(name))
+    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\S+)", ptx.decode())
+    assert set(found) == {instruction} and len(found) == columns // int(re.search(r"n(\d+)k", instruction)[1]) * 4
+    assert (b", part0;" in ptx) == ("e4m3" in dtype)  # sums of 128 of k are added to those of float32
+    if ptxas() is not None:
+        path = tmp_path / "product.ptx"
+        path.write_bytes(ptx)
+        command = [ptxas(), "-v", "-arch=sm_90a", "-o", "/dev/null", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and "C75" not in done.stderr, done.stderr  # products are not serialised
+        spilled = re.search(r"(\d+) bytes spill stores", done.stderr)
+        assert int(spilled[1]) <= (100 if "n128" in instruction else 0), done.stderr
 
 
 def test_a_kernel_of_ones_own(root):

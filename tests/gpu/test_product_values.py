@@ -79,6 +79,77 @@ def test_what_follows_a_product(rows, columns, k, dtype, there, rng):  # noqa: F
     agree(ic.addmm(c, x, w.t(), alpha=0.5), rounded(c) + 0.5 * (rounded(x) @ rounded(w).T), dtype)
 
 
+BYTES = [
+    (1, 1, 1), (5, 257, 96), (17, 70, 4096), (33, 65, 17), (129, 257, 100), (300, 200, 1000), (256, 512, 384), (7, 5, 0)
+]  # fmt: skip
+
+
+@pytest.fixture
+def tf32():
+    ic.backends.cuda.matmul.allow_tf32 = True
+    yield
+    ic.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.parametrize("m, n, k", SIZES)
+def test_tf32(m, n, k, there, rng, tf32):  # noqa: F811
+    for one, two in (("rows", "columns"), ("rows", "rows"), ("columns", "rows"), ("part", "part")):
+        a = laid_out(rng.standard_normal((m, k)), ic.float32, there, one)
+        b = laid_out(rng.standard_normal((k, n)), ic.float32, there, two)
+        got, want = rounded(ic.matmul(a, b)), rounded(a) @ rounded(b)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-3 * (np.abs(want).max(initial=0.0) + 1))
+
+
+def test_tf32_is_for_whom_asks(there, rng):  # noqa: F811
+    """The same call, before, while and after it is allowed: what was learned of it is forgotten."""
+    a, b = (ic.from_numpy(rng.standard_normal((200, 300)).astype(np.float32)).to(there) for _ in range(2))
+    c, want, errors = ic.from_numpy(rng.standard_normal(200).astype(np.float32)).to(there), None, []
+    for precision in ("highest", "high", "highest"):
+        ic.set_float32_matmul_precision(precision)
+        for _ in range(3):
+            got = rounded(F.linear(a, b, c))
+        want = rounded(a) @ rounded(b).T + rounded(c)
+        errors.append(np.abs(got - want).max() / np.abs(want).max())
+    assert errors[0] == errors[2] < 2e-6 and errors[1] < 1e-3
+    units = there.type == "cuda" and ic.cuda.get_device_capability(there) == (9, 0)
+    assert (errors[1] > 2e-5) == units
+
+
+@pytest.mark.parametrize("m, n, k", BYTES)
+def test_integers_of_8_bits(m, n, k, there, rng):  # noqa: F811
+    layouts = (("rows", "columns"), ("rows", "rows"), ("columns", "rows"), ("columns", "columns"), ("part", "part"))
+    for one, two in layouts:
+        a = laid_out(rng.integers(-128, 128, (m, k), np.int8), ic.int8, there, one)
+        b = laid_out(rng.integers(-128, 128, (k, n), np.int8), ic.int8, there, two)
+        want = a.cpu().numpy().astype(np.int64) @ b.cpu().numpy().astype(np.int64)
+        np.testing.assert_array_equal(ic.matmul_int8(a, b).cpu().numpy(), want)
+    a, b = (ic.from_numpy(rng.integers(-128, 128, (2, 3, *shape), np.int8)).to(there) for shape in ((9, 40), (40, 21)))
+    want = a.cpu().numpy().astype(np.int64) @ b.cpu().numpy().astype(np.int64)
+    np.testing.assert_array_equal(ic.matmul_int8(a, b).cpu().numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("m, n, k", BYTES)
+def test_scaled_products(m, n, k, dtype, there, rng):  # noqa: F811
+    kind = getattr(ic, dtype)
+    float8 = [ic.from_numpy(rng.standard_normal(shape)).to(ic.float8_e4m3) for shape in ((m, k), (n, k))]
+    exact = [x.to(ic.float64).numpy() for x in float8]
+    a, b = (x.to(there) for x in float8)
+    bias = ic.from_numpy(rng.standard_normal(n)).to(kind).to(there)
+    for one, two in (((m, 1), (1, n)), ((1,), ()), ((1, 1), (1, n))):
+        scales = [ic.from_numpy(rng.random(shape).astype(np.float32)).to(there) for shape in (one, two)]
+        want = exact[0] @ exact[1].T * rounded(scales[0]) * rounded(scales[1]) + rounded(bias)
+        got = rounded(ic.scaled_mm(a, b.t(), *scales, bias, out_dtype=dtype))
+        room = max(ROUNDING[dtype], 1e-3)  # the units add with 14 bits
+        np.testing.assert_allclose(got, want, rtol=0, atol=room * (np.abs(want).max(initial=0.0) + 1e-3))
+    weight = ic.from_numpy(rng.integers(-127, 128, (n, k), np.int8)).to(there)
+    x = ic.from_numpy(rng.standard_normal((m, k))).to(kind)
+    scale = ic.from_numpy(rng.random((n, 1)).astype(np.float32))
+    want = rounded(ic.linear_w8a8i8(x, weight.cpu(), scale, bias.cpu()))
+    got = rounded(ic.linear_w8a8i8(x.to(there), weight, scale.to(there), bias))
+    np.testing.assert_allclose(got, want, rtol=0, atol=ROUNDING[dtype] * (np.abs(want).max(initial=0.0) + 1e-3))
+
+
 def test_results_are_the_same_each_time(there, rng):  # noqa: F811
     a, b = (
         ic.from_numpy(rng.standard_normal(shape).astype(np.float32)).to(there) for shape in ((40, 5000), (5000, 50))

@@ -5,19 +5,95 @@ from math import prod
 
 import numpy as np
 import pytest
-from infinicore.kernels.blocks.cuda import PRODUCT, STRIDED_COPY, WGMMA
+from infinicore.kernels.blocks import float_bits
+from infinicore.kernels.blocks.cuda import JOIN, PRODUCT, STRIDED_COPY, WGMMA
 from infinicore.kernels.build import load
 from infinicore.kernels.cuda import policy
 from infinicore.kernels.cuda.gemm import fma, wgmma
 from infinicore.kernels.cuda.plans.gemm import _operand, product
 from infinicore.kernels.problems.gemm import Product
 
+from . import emulated
 from .without import Gpu
 
 
 def planned(*args, **options):
     with load.on(Gpu()):
         return product(Product(*args, **options))
+
+
+ROWS, TURNED = ((4096, 4096), (4096, 1)), ((4096, 4096), (1, 4096))
+ODD = ["copy.strided", "copy.strided", "wgmma.nt_64"]
+
+
+@pytest.mark.parametrize(
+    "dtype, result, a, b, options, names",
+    [
+        ("float32", "float32", ROWS, TURNED, {"tf32": True}, ["wgmma.nt_256"]),
+        ("float32", "float32", ROWS, ROWS, {"tf32": True}, ["copy.transpose", "wgmma.nt_256"]),
+        ("float32", "float32", TURNED, ROWS, {"tf32": True}, ["copy.transpose"] * 2 + ["wgmma.nt_256"]),
+        ("float32", "float32", ((64, 62), (62, 1)), ((62, 64), (1, 62)), {"tf32": True}, ODD),
+        ("float32", "float32", ((16, 64), (64, 1)), ((64, 64), (1, 64)), {"tf32": True}, ["rows.product_4"]),
+        ("int8", "int32", ROWS, TURNED, {"alpha": 1}, ["wgmma.nt_256"]),
+        ("int8", "int32", ((200, 9000), (9000, 1)), ((9000, 64), (1, 9000)), {"alpha": 1}, [*ODD, "join"]),
+        ("int8", "int32", ROWS, TURNED, {"alpha": 2}, ["tiled.product"]),
+        ("int8", "int8", ROWS, TURNED, {"alpha": 1}, ["tiled.product"]),
+        ("int8", "bfloat16", ROWS, TURNED, {"scales": (1, 1)}, ["wgmma.nt_256"]),
+        ("float8_e4m3", "bfloat16", ROWS, TURNED, {"scales": (0, 1)}, ["wgmma.nt_256"]),
+        ("float8_e4m3", "float32", ROWS, ROWS, {}, ["copy.transpose", "wgmma.nt_256"]),
+        ("float8_e5m2", "float32", ROWS, TURNED, {}, ["tiled.product"]),
+    ],
+)  # fmt: skip
+def test_kernels_by_the_type_of_operands(dtype, result, a, b, options, names):
+    plan = planned(dtype, *a, *b, result, **options)
+    found = [one.kernel.removeprefix("gemm.").removeprefix("array.") for one in plan.launches]
+    assert len(found) == len(names) and all(one.endswith(name) for one, name in zip(found, names))
+    for one in plan.launches:
+        if "wgmma.nt" in one.kernel:
+            size = {"float32": 4}.get(dtype, 1)
+            depth, k = 128 // size, a[0][1]
+            assert one.values[WGMMA.steps] == -(-k // depth)
+            assert one.values[WGMMA.map_a + 1] == k and one.values[WGMMA.map_a + 2] == a[0][0]
+            assert (one.values[WGMMA.a_step], one.values[WGMMA.b_step]) == options.get("scales", (0, 0))
+            scaled = {name for _, name, _ in one.places if name.endswith("_scales")}
+            assert len(scaled) == (2 if "scales" in options else 0)
+
+
+def test_older_gpus_multiply_on_ordinary_units():
+    class Older(Gpu):
+        arch = "sm_80"
+
+    with load.on(Older()):
+        assert "fma" in product(Product("float32", *ROWS, *ROWS, "float32", tf32=True)).launches[-1].kernel
+        (one,) = product(Product("int8", *ROWS, *ROWS, "bfloat16", scales=(1, 0))).launches
+    assert one.kernel == "gemm.tiled.product" and (one.values[PRODUCT.a_step], one.values[PRODUCT.b_step]) == (1, 0)
+
+
+@pytest.mark.parametrize("dtype, sums, result", [("int8", "int32", "float32"), ("int8", "int32", "int32")] + [
+    ("float8_e4m3", "float32", "float32"), ("float32", "float32", "float32"), ("float64", "float64", "float64"),
+])  # fmt: skip
+@pytest.mark.parametrize("columns, steps", [(12, (1, 1)), (7, (1, 0)), (9, (0, 1))])
+def test_parts_of_k_are_joined_and_scaled(dtype, sums, result, columns, steps, rng):
+    splits, rows, alpha = 3, 5, 1.0 if result == "int32" else 0.5
+    parts, scaled = rng.integers(-9000, 9000, (splits, rows, columns)).astype(sums), dtype in ("int8", "float8_e4m3")
+    a_scales, b_scales = (rng.random(n if step else 1).astype("f4") for n, step in zip((rows, columns), steps))
+    bias, c, at = rng.integers(-9, 9, columns).astype(result), np.empty((rows, columns), result), JOIN
+    values = JOIN.numbers(
+        rows=rows, columns=columns, splits=splits, alpha=float_bits(alpha), a_step=steps[0], b_step=steps[1]
+    )
+    block = np.array(values, np.int64)
+    given = {at.parts: parts, at.c: c, at.bias: bias}
+    if scaled and result != "int32":
+        given |= {at.a_scales: a_scales, at.b_scales: b_scales}
+    for place, array in given.items():
+        block[place] = array.ctypes.data
+    emulated._Kernel("gemm.wgmma.join", {"T": dtype, "R": result, "A": sums, "ACT": None})(
+        block, rows * -(-columns // 4)
+    )
+    want = parts.sum(0) * alpha
+    if scaled and result != "int32":
+        want = want * a_scales[:, None] * b_scales
+    np.testing.assert_allclose(c, want + bias, rtol=1e-6, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -114,21 +190,22 @@ def test_every_tile_is_taken_once(kernels, block, monkeypatch):
         assert sorted(tiles) == list(itertools.product(range(matrices), range(splits), range(down), range(across)))
 
 
-@pytest.mark.parametrize("across", [False, True])
-def test_elements_are_gathered_to_the_places_where_the_copy_engine_puts_them(monkeypatch, across):
-    rows, k, first, start, stored = 200, 90, 128, 64, {}
-    for name in ("U16", "I64"):
-        monkeypatch.setattr(wgmma, name, int)
+@pytest.mark.parametrize("across, size", [(False, 2), (True, 2), (False, 1), (False, 4)])
+def test_elements_are_gathered_to_the_places_where_the_copy_engine_puts_them(monkeypatch, across, size):
+    rows, k, first, start, stored, depth = 200, 90, 128, 64, {}, 128 // size
+    monkeypatch.setattr(wgmma, "I64", int)
     monkeypatch.setattr(wgmma, "load", lambda x, i: x[i])
-    monkeypatch.setattr(wgmma, "store_short", stored.__setitem__)
+    monkeypatch.setattr(wgmma, "size_of", lambda x: size)
+    monkeypatch.setattr(wgmma, "ratio", lambda x, y: x // y)
+    monkeypatch.setattr(wgmma, "store_element", lambda place, x, value: stored.__setitem__(place, value))
     x = [1 + i for i in range(rows * k)]
     for thread in range(128):
         monkeypatch.setattr(wgmma, "thread", lambda thread=thread: thread)
         wgmma.gather.py_func(0, x, first, 128, rows, start, k, k, 1, across)
-    assert len(stored) == 128 * 64
-    for row, at in itertools.product(range(128), range(64)):
+    assert len(stored) == 128 * depth
+    for row, at in itertools.product(range(128), range(depth)):
         line, place = (at, row % 64) if across else (row, at)
-        plain = (row // 64 * 8192 if across else 0) + line * 128 + place * 2
+        plain = (row // 64 * 8192 if across else 0) + line * 128 + place * size
         inside = first + row < rows and start + at < k
         want = x[(first + row) * k + start + at] if inside else 0
         assert stored[plain ^ (plain >> 7 & 7) << 4] == want
@@ -163,13 +240,15 @@ def test_the_epilogue_writes_each_element_of_a_piece_once(monkeypatch, rows, col
     args = {getattr(wgmma.WGMMA, name): value for name, value in (("rows", rows), ("columns", columns), ("alpha", 0.5))}
     args |= {WGMMA.c: out, WGMMA.residual: residual, WGMMA.bias: bias}
     names = {
-        "load": lambda args, place: Given(args[place]) if place in (WGMMA.residual, WGMMA.bias) else args[place],
+        "load": lambda args, place: Given(args[place]) if place in (WGMMA.residual, WGMMA.bias) else args.get(place, 0),
         "ptr": lambda data, kind: Place(getattr(data, "data", data)),
         "address": lambda p: 0,
         "bitcast": lambda x, kind: x,
         "F32": float,
-        "fill": lambda value, kind, lanes: np.full(lanes, value),
-        "load_sums": lambda at: memory.reshape(-1)[at // 4 : at // 4 + 4],
+        "load_sums": lambda at, R: memory.reshape(-1)[at // 4 : at // 4 + 4],
+        "column_factors": lambda at, step, column, left, alpha, T: alpha,
+        "bias_of": lambda given, column, left, T, R: Place(given.data, column).read(0, left),
+        "weighed": lambda value, factors, factor, R: value * factors,
         "activate": lambda value, ACT: ACT(value),
         "read": lambda p, i, left, like: p.read(i, left),
         "vload_aligned": lambda p, i, lanes: p.read(i),

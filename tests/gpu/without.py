@@ -18,7 +18,8 @@ class Gpu:
 
     @staticmethod
     def tensor_map(dtype, sizes, strides, box):
-        assert all(stride % 16 == 0 and stride > 0 for stride in strides) and box[0] == 64
+        size = {"int8": 1, "float8_e4m3": 1, "float32": 4}.get(dtype, 2)
+        assert all(stride % 16 == 0 and stride > 0 for stride in strides) and box[0] * size == 128
         return (0, *sizes, *strides, *[-1] * 8)
 
 

@@ -114,7 +114,7 @@ def test_sizes_that_do_not_fit_are_refused(rng, shape, name):
         F.chunk_gated_delta_rule(*tensors(q, k, np.zeros(shape, np.float32), g, beta, pool))
 
 
-# ---- products of integers ----------------------------------------------------------------------
+# ---- products with scales ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["scaled_mm_w8a8", "scaled_mm_w4a8"])
@@ -132,6 +132,27 @@ def test_scaled_products(rng, name, dtype):
         assert plain.dtype is ic.float16
         with pytest.raises((ValueError, TypeError), match="must"):
             getattr(ic, name)(*given[0], given[1].to("float32"), trans)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_scaled_products_of_float8(rng, dtype):
+    from infinicore.kernels import OPS
+
+    for operands, _ in OPS["scaled_mm"].samples(rng):
+        bias = ic.from_numpy(rng.standard_normal(operands[1].shape[1])).to(dtype)
+        a, b, one, two = tensors(*operands)
+        for layout in (b, b.t().contiguous().t()):
+            got = ic.scaled_mm(a, layout, one, two, bias, out_dtype=dtype)
+            expected = OPS["scaled_mm"].ref(*operands) + bias.to("float64").numpy()
+            rtol = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+            np.testing.assert_allclose(got.to("float64").numpy(), expected, rtol=rtol, atol=rtol)
+    assert ic.scaled_mm(a, b, one, two).dtype is ic.bfloat16
+    nothing = ic.scaled_mm(a[:, :0], b[:0], one, two, bias, out_dtype=dtype)
+    np.testing.assert_array_equal(nothing.numpy(), bias.expand(*nothing.shape).numpy())
+    with pytest.raises(ValueError, match="`scale_b` of `scaled_mm` must be float32, one number or of shape"):
+        ic.scaled_mm(a, b, one, ic.ones(3))
+    with pytest.raises(TypeError, match="`out_dtype` of `scaled_mm` must be one of float32"):
+        ic.scaled_mm(a, b, one, two, out_dtype="float64")
 
 
 # ---- BLAS --------------------------------------------------------------------------------------

@@ -6,11 +6,14 @@ derivative, `SLOPE` (`kernels/build/render.py`); None: there is none.
 
 from numba import types
 
-from ...blocks.gemm import ACTIVATION_GRAD
+from ...blocks.gemm import ACTIVATION_GRAD, SCALED
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.simd import fill, load, ptr, vload, vload_first, vstore, vstore_first
+from ...lang.simd import bitcast, convert, fill, load, ptr, vload, vload_first, vstore, vstore_first
+from .blocking import LANES
 from .microkernel import lanes_of, sum_ptr, sum_type
+
+F32 = types.float32
 
 
 @by_type
@@ -49,6 +52,28 @@ def finish_row(y, sums, bias, residual, alpha, given, width, ACT):
                 vstore_first(y, j, value, valid)
 
     return implementation
+
+
+@jit.inline
+def scale(args, lo, hi, S, R, ACT):
+    """Rows [lo, hi) of c = activation(alpha * sums * a_scales * b_scales + bias), for sums of type S."""
+    columns, a_step, b_step = load(args, SCALED.columns), load(args, SCALED.a_step), load(args, SCALED.b_step)
+    a_scales, b_scales = ptr(load(args, SCALED.a_scales), F32), ptr(load(args, SCALED.b_scales), F32)
+    alpha, bias = F32(bitcast(load(args, SCALED.alpha), types.float64)), ptr(load(args, SCALED.bias), R)
+    for i in range(lo, hi):
+        sums, c = ptr(load(args, SCALED.sums), S) + i * columns, ptr(load(args, SCALED.c), R) + i * columns
+        factor = alpha * load(a_scales, i * a_step)
+        for j in range(0, columns, LANES):
+            valid = columns - j
+            value = convert(vload_first(sums, j, LANES, valid), F32) * factor
+            if b_step == 0:
+                value = value * load(b_scales, 0)
+            else:
+                value = value * vload_first(b_scales, j, LANES, valid)
+            if load(args, SCALED.bias) != 0:
+                value = value + vload_first(bias, j, LANES, valid)
+            vstore_first(c, j, activate(value, ACT), valid)
+    return 0
 
 
 # ---- derivative ----------------------------------------------------------------------------------

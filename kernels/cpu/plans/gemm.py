@@ -6,7 +6,7 @@ A product goes to the blocked kernel or, where A or B is skinny, to one that rea
 import itertools
 import math
 
-from ...blocks.gemm import ACTIVATION_GRAD, ADD_ROWS, BLOCKED, BYTES, DOT_ROWS, INTEGER, PACK, PANELS
+from ...blocks.gemm import ACTIVATION_GRAD, ADD_ROWS, BLOCKED, BYTES, DOT_ROWS, INTEGER, PACK, PANELS, SCALED
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.gemm import FEW, SKINNY, ActivationGrad, PackWeight, Product
@@ -19,6 +19,8 @@ _GRAIN_BYTES = 1 << 19  # of a matrix: some 10 us of reading
 
 def product(problem, threads):
     """The plan of a `Product`."""
+    if problem.scales is not None:
+        return _scaled(problem, threads)
     p, x = problem, _fold(problem.matrices())
     matrices = math.prod(size for size, *_ in x.batch)
     if p.dtype == "int8" and p.result == "int32":
@@ -58,6 +60,22 @@ def product(problem, threads):
     name = f"gemm.{_blocked(p.dtype)}.matmul"
     first = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
     return Plan((first,), (("scratch", cut.slices * cut.slice_bytes),))
+
+
+def _scaled(p, threads):
+    """The sums, and a pass over them that multiplies with the scales."""
+    sums = "int32" if p.dtype == "int8" else "float32"
+    plain = product(p._replace(result=sums, alpha=1, bias=False, activation=None, scales=None), threads)
+    launches = [
+        one._replace(places=tuple((at, "sums" if name == "c" else name, offset) for at, name, offset in one.places))
+        for one in plain.launches
+    ]
+    x = p.matrices()
+    launches.append(launch(
+        kernel("gemm.epilogue.scale", S=sums, R=p.result, ACT=p.activation), SCALED, x.m, 1 + (1 << 16) // x.n,
+        {} if p.bias else {"bias": None}, columns=x.n, a_step=p.scales[0], b_step=p.scales[1], alpha=p.alpha,
+    ))  # fmt: skip
+    return Plan(tuple(launches), (*plain.scratch, ("sums", 4 * x.m * x.n)))
 
 
 def _blocked(dtype):

@@ -24,6 +24,7 @@ from ...lang.ptx import (
     barrier_expect,
     barrier_new,
     barrier_of,
+    barrier_tell,
     barrier_wait,
     block,
     blocks,
@@ -39,7 +40,6 @@ from ...lang.simd import address, bitcast, fill, lane, load, muladd, ptr, select
 from ...lang.tiles import (
     ACROSS,
     ROW_MAJOR,
-    barrier_tell,
     clear_16,
     columns,
     exp2,

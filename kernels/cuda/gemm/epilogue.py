@@ -1,11 +1,104 @@
-"""The way back through an activation (formulas: `kernels/cpu/gemm/epilogue.py`): a part of some rows for a block."""
+"""What follows a product of a type before its result is stored, and the way back through an activation, a part of some
+rows for a block (formulas: `kernels/cpu/gemm/epilogue.py`).
+
+Sums of operands of 8 bits may be multiplied with scales: a float32 number for each row, one for each column, or one for
+all of either.
+"""
+
+from numba import types
 
 from ...blocks.gemm import ACTIVATION_GRAD
 from ...build import jit
 from ...cpu.gemm.microkernel import sum_ptr
+from ...lang.by_type import by_type
+from ...lang.products import times_rows
 from ...lang.ptx import thread, threads
-from ...lang.simd import address, load, ptr, vload_aligned, vstore_aligned
+from ...lang.simd import address, bitcast, convert, fill, load, ptr, vload_aligned, vstore_aligned
+from ...lang.vector import compute_type, is_float
 from ..block import read, vector, width, write
+
+F32, F64 = types.float32, types.float64
+
+
+def _is_byte(T):
+    return T.instance_type.bitwidth == 8
+
+
+@by_type
+def alpha_of(bits, A):
+    """`alpha`, whose float64 bits these are: float64 beside such sums, else float32."""
+    kind = F64 if A.instance_type == F64 else F32
+    return lambda bits, A: kind(bitcast(bits, F64))
+
+
+@by_type
+def column_factors(at, step, column, left, alpha, T):
+    """What sums of four columns are multiplied with: `alpha`, and the scales at an address, `step` apart (0: one)."""
+    if not _is_byte(T):
+        return lambda at, step, column, left, alpha, T: alpha
+
+    def implementation(at, step, column, left, alpha, T):
+        factors = fill(alpha, F32, 4)
+        if at != 0:
+            if step == 0:
+                return factors * load(ptr(at, F32), 0)
+            return factors * read(ptr(at, F32), column, left, factors)
+        return factors
+
+    return implementation
+
+
+@by_type
+def factor_of_row(at, place, T):
+    """What sums of a row are multiplied with: the scale at that place of an address."""
+    if not _is_byte(T):
+        return lambda at, place, T: None
+
+    def implementation(at, place, T):
+        if at != 0:
+            return load(ptr(at, F32), place)
+        return F32(1.0)
+
+    return implementation
+
+
+@by_type
+def rows_weighed(sums, at, step, row, rows, T, R):
+    """Sums of a warpgroup's thread, in rows `row` and `row` + 8, times the scales of these at an address, as floats."""
+    if not _is_byte(T) or not is_float(compute_type(R.instance_type)):
+        return lambda sums, at, step, row, rows, T, R: sums
+
+    def implementation(sums, at, step, row, rows, T, R):
+        last = rows - 1
+        one, two = factor_of_row(at, min(row, last) * step, T), factor_of_row(at, min(row + 8, last) * step, T)
+        return times_rows(sums, one, two)
+
+    return implementation
+
+
+@by_type
+def weighed(sums, factors, factor, R):
+    """Sums times their factors, as float32 or float64; int32 results are the sums themselves."""
+    if not is_float(compute_type(R.instance_type)):
+        return lambda sums, factors, factor, R: sums
+    if factor == types.none:
+        return lambda sums, factors, factor, R: sums * factors
+    return lambda sums, factors, factor, R: convert(sums, F32) * (factors * factor)
+
+
+@by_type
+def bias_of(at, column, left, T, R):
+    """The bias of four columns: of the operands' dtype, or, where these have 8 bits, of the result's; or zeros."""
+    kind = R if _is_byte(T) else T
+    compute = compute_type(kind.instance_type)
+
+    def implementation(at, column, left, T, R):
+        bias = fill(0, compute, 4)
+        if at != 0:
+            bias = read(ptr(at, kind), column, left, bias)
+        return bias
+
+    return implementation
 
 
 @jit.inline

@@ -21,8 +21,9 @@ from ...lang.simd import (
     store,
     vload_aligned,
 )
-from ...lang.vector import is_float
+from ...lang.vector import compute_type, is_float
 from ..block import read, write
+from .epilogue import alpha_of, bias_of, column_factors, factor_of_row, weighed
 
 TILE, DEPTH, ROW = 64, 16, 68  # rows of shared memory end in 16 bytes of nothing, so that columns meet other banks
 BYTES = DEPTH * ROW * 8
@@ -44,6 +45,28 @@ def factor(bits, A):
     if is_float(kind):
         return lambda bits, A: kind(bitcast(bits, F64))
     return lambda bits, A: kind(bits)
+
+
+@by_type
+def _weighed(args, sums, row, column, T, R, A):
+    """Sums times `alpha`, and, where they become floats of operands of 8 bits, times their scales."""
+    if T.instance_type.bitwidth != 8 or not is_float(compute_type(R.instance_type)):
+        return lambda args, sums, row, column, T, R, A: sums * factor(load(args, PRODUCT.alpha), A)
+
+    def implementation(args, sums, row, column, T, R, A):
+        left, alpha = load(args, PRODUCT.columns) - column, alpha_of(load(args, PRODUCT.alpha), A)
+        factors = column_factors(load(args, PRODUCT.b_scales), load(args, PRODUCT.b_step), column, left, alpha, T)
+        one = factor_of_row(load(args, PRODUCT.a_scales), row * load(args, PRODUCT.a_step), T)
+        return weighed(sums, factors, one, R)
+
+    return implementation
+
+
+@by_type
+def _as(x, value):
+    """The lanes of `x` in the type of those of `value`."""
+    kind = value.dtype
+    return lambda x, value: convert(x, kind)
 
 
 @jit.inline
@@ -82,12 +105,11 @@ def finish(args, sums, row, column, in_c, T, R, A, ACT):
     rows, columns = load(args, PRODUCT.rows), load(args, PRODUCT.columns)
     if row < rows and column < columns:
         at, left = in_c + row * columns + column, columns - column
-        value = sums * factor(load(args, PRODUCT.alpha), A)
-        if load(args, PRODUCT.bias) != 0:
-            value = value + convert(read(ptr(load(args, PRODUCT.bias), T), column, left, value), A)
+        value = _weighed(args, sums, row, column, T, R, A)
+        value = value + _as(bias_of(load(args, PRODUCT.bias), column, left, T, R), value)
         value = activate(value, ACT)
         if load(args, PRODUCT.residual) != 0:
-            value = value + convert(read(ptr(load(args, PRODUCT.residual), R), at, left, value), A)
+            value = value + _as(read(ptr(load(args, PRODUCT.residual), R), at, left, value), value)
         write(ptr(load(args, PRODUCT.c), R), at, convert(value, R), left)
 
 

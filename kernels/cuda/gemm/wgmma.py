@@ -1,14 +1,14 @@
-"""Products of 16-bit floats on the matrix units of Hopper: tiles of c of 128 x `columns`, for as many blocks as there
-are multiprocessors, which take tile after tile.
+"""Products on the matrix units of Hopper: tiles of c of 128 x `columns`, for as many blocks as there are
+multiprocessors, which take tile after tile. Operands are 16-bit floats, float32 as TF32, float8 (e4m3) or int8.
 
-A block has three warpgroups. The first one brings tiles of 64 of k of both operands to a ring of stages in shared
-memory: by the copy engine, or, where an address is no multiple of 16, element by element. The others have 64 rows of
-the tile each: 64 x `columns` sums in float32 registers, from there through shared memory to the epilogue, which works
-on four columns at a time. Two blocks with the widest tiles, one below the other, are a cluster: each brings a half of b
-to both.
+A block has three warpgroups. The first one brings tiles of 128 bytes of k of both operands to a ring of stages in
+shared memory: by the copy engine, or, where an address is no multiple of 16, element by element. The others have 64
+rows of the tile each: 64 x `columns` sums in registers, float32 or of integers int32, from there through shared memory
+to the epilogue, which works on four columns at a time. Two blocks with the widest tiles, one below the other, are a
+cluster: each brings a half of b to both.
 
-Operands lie in shared memory as they do in memory: in rows of k, or (`across`) in rows across it, which the units
-transpose. Both are swizzled: the 16 bytes number j of a row i of 128 bytes are at place j ^ (i & 7).
+Operands lie in shared memory as they do in memory: in rows of k, or, of 16-bit floats, (`across`) in rows across it,
+which the units transpose. Both are swizzled: the 16 bytes number j of a row i of 128 bytes are at place j ^ (i & 7).
 """
 
 from numba import types
@@ -16,6 +16,8 @@ from numba import types
 from ...blocks.cuda import JOIN, WGMMA
 from ...build import jit
 from ...cpu.gemm.epilogue import activate
+from ...lang.by_type import by_type
+from ...lang.products import ROW, finish_products, load_sums, multiply_tiles, no_sums, store_sums
 from ...lang.ptx import (
     barrier,
     barrier_arrive,
@@ -32,24 +34,24 @@ from ...lang.ptx import (
     dynamic_shared,
     fence_async,
     fence_barriers,
-    finish_products,
-    load_sums,
-    multiply_tiles,
+    rounded_tf32,
     set_registers,
+    store_byte,
     store_short,
-    store_sums,
+    store_word,
     thread,
     warp_barrier,
 )
 from ...lang.simd import address, bitcast, fill, load, ptr, vload_aligned, vstore_aligned
 from ..block import read, write
+from .epilogue import alpha_of, bias_of, column_factors, factor_of_row, rows_weighed, weighed
 
-I64, U16, U32, F32, F64 = types.int64, types.uint16, types.uint32, types.float32, types.float64
-ROWS, DEPTH = 128, 64  # of c, and of k at a time
-A_BYTES = ROWS * DEPTH * 2
-SLAB = 64 * DEPTH * 2  # bytes of 64 rows or columns of an operand
-STAGES = {256: 4, 128: 6, 64: 8}
-CLUSTER = {256: 2, 128: 1, 64: 1}  # blocks below one another that share what they read of b
+I64, U32, F32, F64 = types.int64, types.uint32, types.float32, types.float64
+ROWS = 128  # of c
+A_BYTES = ROWS * ROW
+SLAB = 64 * ROW  # bytes of 64 rows or columns of an operand
+STAGES = {256: 4, 192: 4, 128: 6, 64: 8}
+CLUSTER = {256: 2, 192: 2, 128: 1, 64: 1}  # blocks below one another that share what they read of b
 GROUP = (
     8  # rows of tiles below one another that follow one another: what they read of b stays in the second-level cache
 )
@@ -91,20 +93,53 @@ def steps_of(args, split):
     return first, min(first + load(args, WGMMA.split_steps), load(args, WGMMA.steps))
 
 
+@by_type
+def depth_of(T):
+    """Elements of k at a time."""
+    depth = ROW * 8 // T.instance_type.bitwidth
+    return lambda T: depth
+
+
+@by_type
+def elements(at, T):
+    """The pointer to elements at an address, as integers of their size."""
+    kind = getattr(types, f"uint{T.instance_type.bitwidth}")
+    return lambda at, T: ptr(at, kind)
+
+
+@by_type
+def size_of(x):
+    """Bytes of an element that a pointer shows."""
+    size = x.dtype.bitwidth // 8
+    return lambda x: size
+
+
+@by_type
+def store_element(at, x, value):
+    """Store the bits of an element like those of `x` at a shared address, as the units want them."""
+    if x.dtype.bitwidth == 32:
+        return lambda at, x, value: store_word(at, rounded_tf32(value))
+    if x.dtype.bitwidth == 8:
+        return lambda at, x, value: store_byte(at, value)
+    return lambda at, x, value: store_short(at, value)
+
+
 @jit.inline
 def gather(to, x, first, count, rows, start, k, stride, k_stride, across):
-    """`count` rows from `first` on and 64 of k from `start` on, to shared memory, by 128 threads; zeros beyond."""
-    for i in range(thread(), count * DEPTH, 128):
+    """`count` rows from `first` on and 128 bytes of k from `start` on, to shared memory, by 128 threads; 0 beyond."""
+    size = size_of(x)
+    depth = ROW // size
+    for i in range(thread(), count * depth, 128):
         if across:
             row, at = (i & 63) + (i >> 12 << 6), i >> 6 & 63
             place = (row >> 6) * SLAB + at * 128 + (((row >> 3 & 7) ^ (at & 7)) << 4) + (row & 7) * 2
         else:
-            row, at = i >> 6, i & 63
-            place = row * 128 + (((at >> 3) ^ (row & 7)) << 4) + (at & 7) * 2
-        value = U16(0)
+            row, at = ratio(i, depth), i & (depth - 1)
+            place = row * ROW + (((at * size >> 4) ^ (row & 7)) << 4) + (at * size & 15)
+        value = I64(0)
         if first + row < rows and start + at < k:
-            value = load(x, (first + row) * stride + (start + at) * k_stride)
-        store_short(to + place, I64(value))
+            value = I64(load(x, (first + row) * stride + (start + at) * k_stride))
+        store_element(to + place, x, value)
 
 
 @jit.inline
@@ -120,21 +155,24 @@ def finish(args, memory, row, column, in_c, T, R, ACT):
     rows, columns = load(args, WGMMA.rows), load(args, WGMMA.columns)
     lane = thread() & 31
     quad, row, left = lane & 15, row + (lane >> 4), columns - column - (lane & 15) * 4
-    alpha = F32(bitcast(load(args, WGMMA.alpha), F64))
     c, residual = ptr(load(args, WGMMA.c), R) + in_c, ptr(load(args, WGMMA.residual), R) + in_c
-    bias = fill(0.0, F32, 4)
     if left > 0:
-        if load(args, WGMMA.bias) != 0:
-            bias = read(ptr(load(args, WGMMA.bias), T), columns - left, left, bias)
+        alpha = F32(bitcast(load(args, WGMMA.alpha), F64))
+        factors = column_factors(load(args, WGMMA.b_scales), load(args, WGMMA.b_step), columns - left, left, alpha, T)
+        bias = bias_of(load(args, WGMMA.bias), columns - left, left, T, R)
         at, given = row * columns + columns - left, load(args, WGMMA.residual) != 0
         if columns & 3 == 0 and (address(c) | address(residual)) & 15 == 0 and row + 14 < rows:
             # all are there and can be read and written at once: four rows at a time are under way
             place, even, odd = memory + (lane >> 4) * 256 + (quad & 1) * 16, quad >> 1, lane >> 4
             for i in range(0, 16, 8):
-                v0 = load_sums(place + i * 256 + ((even ^ odd) << 5)) * alpha + bias
-                v1 = load_sums(place + (i + 2) * 256 + ((even ^ (2 | odd)) << 5)) * alpha + bias
-                v2 = load_sums(place + (i + 4) * 256 + ((even ^ (4 | odd)) << 5)) * alpha + bias
-                v3 = load_sums(place + (i + 6) * 256 + ((even ^ (6 | odd)) << 5)) * alpha + bias
+                v0 = load_sums(place + i * 256 + ((even ^ odd) << 5), R)
+                v1 = load_sums(place + (i + 2) * 256 + ((even ^ (2 | odd)) << 5), R)
+                v2 = load_sums(place + (i + 4) * 256 + ((even ^ (4 | odd)) << 5), R)
+                v3 = load_sums(place + (i + 6) * 256 + ((even ^ (6 | odd)) << 5), R)
+                v0 = weighed(v0, factors, None, R) + bias
+                v1 = weighed(v1, factors, None, R) + bias
+                v2 = weighed(v2, factors, None, R) + bias
+                v3 = weighed(v3, factors, None, R) + bias
                 v0, v1, v2, v3 = activate(v0, ACT), activate(v1, ACT), activate(v2, ACT), activate(v3, ACT)
                 to = at + i * columns
                 if given:
@@ -149,8 +187,8 @@ def finish(args, memory, row, column, in_c, T, R, ACT):
         for i in range(0, 16, 2):
             if row + i < rows:
                 turn = (quad >> 1 ^ (i & 7 | lane >> 4)) << 5
-                value = load_sums(memory + (i + (lane >> 4)) * 256 + turn + (quad & 1) * 16)
-                value = activate(value * alpha + bias, ACT)
+                value = load_sums(memory + (i + (lane >> 4)) * 256 + turn + (quad & 1) * 16, R)
+                value = activate(weighed(value, factors, None, R) + bias, ACT)
                 if given:
                     value = value + read(residual, at + i * columns, left, value)
                 write(c, at + i * columns, value, left)
@@ -159,13 +197,13 @@ def finish(args, memory, row, column, in_c, T, R, ACT):
 def _product(columns, a_across, b_across):
     """The kernel for tiles of so many columns, operands across k or along it."""
     stages, lanes, cluster = STAGES[columns], columns // 2, CLUSTER[columns]
-    b_bytes = columns * DEPTH * 2
+    b_bytes = columns * ROW
     stage_bytes = A_BYTES + b_bytes
     staging = stages * stage_bytes
     barriers = staging + WARPS * PIECE
 
     @jit.inline
-    def copy(args, n, base):
+    def copy(args, n, base, T):
         """One thread starts the copies of all tiles."""
         a_map, b_map = address(args) + 8 * WGMMA.map_a, address(args) + 8 * WGMMA.map_b
         stage, phase, tile, rank = 0, 1, block() // cluster, block() % cluster
@@ -175,10 +213,10 @@ def _product(columns, a_across, b_across):
             inner = matrix - outer * load(args, WGMMA.inner)
             a_outer, a_inner = outer * load(args, WGMMA.a_outer), inner * load(args, WGMMA.a_inner)
             b_outer, b_inner = outer * load(args, WGMMA.b_outer), inner * load(args, WGMMA.b_inner)
-            row, column = (down * cluster + rank) * ROWS, across * columns + (rank * 128 if cluster == 2 else 0)
+            row, column = (down * cluster + rank) * ROWS, across * columns + rank * (columns // cluster)
             step, last = steps_of(args, split)
             while step < last:
-                full, place, k = base + barriers + 16 * stage, base + stage * stage_bytes, step * DEPTH
+                full, place, k = base + barriers + 16 * stage, base + stage * stage_bytes, step * depth_of(T)
                 barrier_wait(full + 8, phase)
                 barrier_expect(full, stage_bytes)
                 if a_across:
@@ -195,7 +233,7 @@ def _product(columns, a_across, b_across):
                         copy_tile_to_both(to, b_map, k, column, b_inner, b_outer, full)
                 elif b_across:
                     for i in range(0, columns, 64):
-                        copy_tile(place + A_BYTES + i * 2 * DEPTH, b_map, column + i, k, b_inner, b_outer, full)
+                        copy_tile(place + A_BYTES + i * ROW, b_map, column + i, k, b_inner, b_outer, full)
                 else:
                     copy_tile(place + A_BYTES, b_map, k, column, b_inner, b_outer, full)
                 step += 1
@@ -205,7 +243,7 @@ def _product(columns, a_across, b_across):
             tile += blocks() // cluster
 
     @jit.inline
-    def bring(args, n, base):
+    def bring(args, n, base, T):
         """A warpgroup copies all tiles, element by element."""
         k, stage, phase, tile = load(args, WGMMA.k), 0, 1, block() // cluster
         while tile < n:
@@ -214,10 +252,11 @@ def _product(columns, a_across, b_across):
             inner = matrix - outer * load(args, WGMMA.inner)
             in_a = outer * load(args, WGMMA.a_outer_stride) + inner * load(args, WGMMA.a_inner_stride)
             in_b = outer * load(args, WGMMA.b_outer_stride) + inner * load(args, WGMMA.b_inner_stride)
-            a, b = ptr(load(args, WGMMA.map_a), U16) + in_a, ptr(load(args, WGMMA.map_b), U16) + in_b
+            a, b = elements(load(args, WGMMA.map_a), T) + in_a, elements(load(args, WGMMA.map_b), T) + in_b
             step, last = steps_of(args, split)
             while step < last:
-                full, place, start = base + barriers + 16 * stage, base + stage * stage_bytes, step * DEPTH
+                full, place = base + barriers + 16 * stage, base + stage * stage_bytes
+                start = step * depth_of(T)
                 barrier_wait(full + 8, phase)
                 gather(
                     place, a, (down * cluster + block() % cluster) * ROWS, ROWS, load(args, WGMMA.rows), start, k,
@@ -256,7 +295,7 @@ def _product(columns, a_across, b_across):
         while tile < n:
             matrix, split, down, across = tile_of(args, tile)
             step, last = steps_of(args, split)
-            sums, before = fill(0.0, F32, lanes), 0
+            sums, before = no_sums(T, lanes), 0
             while step < last:
                 full, place = base + barriers + 16 * stage, base + stage * stage_bytes
                 barrier_wait(full, phase)
@@ -273,9 +312,11 @@ def _product(columns, a_across, b_across):
             release(before, lane)
             in_c = (matrix * load(args, WGMMA.splits) + split) * load(args, WGMMA.rows) * load(args, WGMMA.columns)
             row = (down * cluster + block() % cluster) * ROWS + half * 64 + warp * 16
+            scales, at_step, rows = load(args, WGMMA.a_scales), load(args, WGMMA.a_step), load(args, WGMMA.rows)
+            finals = rows_weighed(sums, scales, at_step, row + (lane >> 2), rows, T, R)
             for piece in range(columns // 64):
                 warp_barrier()
-                store_sums(sums, piece, at, turn)
+                store_sums(finals, piece, at, turn)
                 warp_barrier()
                 finish(args, memory, row, across * columns + piece * 64, in_c, T, R, ACT)
             tile += blocks() // cluster
@@ -296,9 +337,9 @@ def _product(columns, a_across, b_across):
             set_registers(56)
             if (load(args, WGMMA.map_a) | load(args, WGMMA.map_b)) & 15 == 0:
                 if thread() == 0:
-                    copy(args, hi // cluster, base)
+                    copy(args, hi // cluster, base, T)
             else:
-                bring(args, hi // cluster, base)
+                bring(args, hi // cluster, base, T)
         else:
             set_registers(224)
             multiply(args, hi // cluster, base, T, R, ACT)
@@ -311,10 +352,10 @@ def _product(columns, a_across, b_across):
 
 # `nt`: both operands in rows of k, as `linear` has them; the first letter is `t` where a lies across k, the second `n`
 # where b does.
-nt_256, nt_128, nt_64 = (_product(columns, 0, 0) for columns in STAGES)
-nn_256, nn_128, nn_64 = (_product(columns, 0, 1) for columns in STAGES)
-tt_256, tt_128, tt_64 = (_product(columns, 1, 0) for columns in STAGES)
-tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in STAGES)
+nt_256, nt_192, nt_128, nt_64 = (_product(columns, 0, 0) for columns in STAGES)
+nn_256, nn_128, nn_64 = (_product(columns, 0, 1) for columns in (256, 128, 64))
+tt_256, tt_128, tt_64 = (_product(columns, 1, 0) for columns in (256, 128, 64))
+tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in (256, 128, 64))
 
 
 @jit.inline
@@ -322,19 +363,19 @@ def join(args, lo, hi, T, R, A, ACT):
     """The sum of the parts of k, and the epilogue: four columns of a row of c."""
     columns, parts = load(args, JOIN.columns), ptr(load(args, JOIN.parts), A)
     quads = (columns + 3) // 4
-    alpha = A(bitcast(load(args, JOIN.alpha), F64))
+    alpha = alpha_of(load(args, JOIN.alpha), A)
     for item in range(lo, hi):
         row = item // quads
         column = (item - row * quads) * 4
         left, splits = columns - column, load(args, JOIN.splits)
         matrix = row // load(args, JOIN.rows)
         start = ((matrix * splits - matrix) * load(args, JOIN.rows) + row) * columns + column
-        value = fill(0.0, A, 4)
+        value = fill(0, A, 4)
         for i in range(splits):
             value = value + read(parts, start + i * load(args, JOIN.rows) * columns, left, value)
-        value = value * alpha
-        if load(args, JOIN.bias) != 0:
-            value = value + read(ptr(load(args, JOIN.bias), T), column, left, value)
+        factors = column_factors(load(args, JOIN.b_scales), load(args, JOIN.b_step), column, left, alpha, T)
+        value = weighed(value, factors, factor_of_row(load(args, JOIN.a_scales), row * load(args, JOIN.a_step), T), R)
+        value = value + bias_of(load(args, JOIN.bias), column, left, T, R)
         value = activate(value, ACT)
         at = row * columns + column
         if load(args, JOIN.residual) != 0:

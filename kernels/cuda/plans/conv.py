@@ -224,11 +224,10 @@ def _weight(p):
     if parts > 1:
         steps.space("sums", parts * p.m * k * 4)
         handle = kernel("gemm.wgmma.join", T=p.dtype, R=p.dtype, A="float32", ACT=None)
-        at = {"parts": ("sums", 0), "c": ("dw", 0)}
-        steps.launches.append(launch(
-            handle, JOIN, p.m * -(-k // 4), 1, {**at, "bias": None, "residual": None}, rows=p.m, columns=k,
-            splits=parts, alpha=float_bits(1.0),
-        ))  # fmt: skip
+        at = {"parts": ("sums", 0), "c": ("dw", 0), **dict.fromkeys(("bias", "residual", "a_scales", "b_scales"))}
+        steps.launches.append(
+            launch(handle, JOIN, p.m * -(-k // 4), 1, at, rows=p.m, columns=k, splits=parts, alpha=float_bits(1.0))
+        )
     return steps.plan()
 
 

@@ -16,13 +16,13 @@ from .array import copy
 from .norm import join
 
 TILE = 64
-ROWS, DEPTH = 128, 64  # of a tile of the matrix units, and of k at a time
+ROWS, DEPTH = 128, 128  # of a tile of the matrix units: rows, and bytes of k at a time
 
 
 class _Tiles(NamedTuple):
     """Tiles of c that a kernel has: `blocks` for `rows` x `columns`; `resident` of them fit into a multiprocessor.
 
-    `step` is the time of a step of k then, in that of the widest tile of 16-bit floats on matrix units (0.56 us).
+    `step` is the time of a step of k then, in that of the widest tile on matrix units (0.56 us).
     """
 
     rows: int
@@ -33,6 +33,13 @@ class _Tiles(NamedTuple):
 
 
 UNITS = (_Tiles(2 * ROWS, 256, 1.0, 2), _Tiles(ROWS, 128, 0.56), _Tiles(ROWS, 64, 0.36))
+# Of float8, whose sums are added up for each step, in two halves of the widest tile.
+FLOAT8_UNITS = (
+    _Tiles(2 * ROWS, 256, 1.55, 2),
+    _Tiles(2 * ROWS, 192, 1.11, 2),
+    _Tiles(ROWS, 128, 0.8),
+    _Tiles(ROWS, 64, 0.5),
+)
 FMA_DEPTH = 16  # of k: whole steps of all these kernels
 FMA = {
     "float32": (_Tiles(128, 128, 5.2, resident=2), _Tiles(64, 64, 3.2, resident=4)),
@@ -49,6 +56,22 @@ FEW = ("bfloat16", "float16", "float32")
 MOST_FEW = 16  # rows or columns of c that are multiplied as the matrix comes from memory
 FEW_BAND = 16  # rows of the matrix for a block then, of 16-bit floats
 AT_A_TIME = 4
+
+
+def _size(dtype):
+    """Bytes of an element."""
+    return int(dtype.rpartition("float")[2].lstrip("uint").partition("_")[0]) // 8
+
+
+def _has_units(p):
+    """Whether the matrix units of Hopper multiply such operands."""
+    if elsewhere().arch != "sm_90a":
+        return False
+    if p.dtype == "float32":
+        return p.tf32
+    if p.dtype == "int8":
+        return p.scales is not None or (p.result == "int32" and p.alpha == 1)
+    return p.dtype in ("bfloat16", "float16", "float8_e4m3")
 
 
 def _sums(dtype):
@@ -69,7 +92,7 @@ def product(problem):
             return _few_rows(p, x, True)
         if few <= (AT_A_TIME if halves else MOST_FEW):
             return _few_rows(p, x, False)
-    if some and p.dtype in ("bfloat16", "float16") and len(batch) <= 2 and elsewhere().arch == "sm_90a":
+    if some and len(batch) <= 2 and _has_units(p):
         return _on_matrix_units(p, x, batch)
     if some and (p.dtype == "float32" or (p.dtype == "float64" and elsewhere().arch == "sm_90a")):
         return _on_fma(p, x, batch)
@@ -79,7 +102,7 @@ def product(problem):
     one = launch(
         kernel("gemm.tiled.product", **types), PRODUCT, tiles * prod(d[0] for d in batch), 1, _absent(p), rows=x.m,
         columns=x.n, k=x.k, a_stride=x.a_stride, a_k=x.a_k, b_k=x.b_k, b_stride=x.b_stride, across=across, tiles=tiles,
-        alpha=float_bits(p.alpha) if "float" in p.dtype else int(p.alpha), ndim=len(batch),
+        alpha=float_bits(p.alpha) if "float" in p.result else int(p.alpha), ndim=len(batch), **_steps(p),
         dims=[d[i] for i in range(4) for d in batch],
     )  # fmt: skip
     return Plan((one,))
@@ -93,7 +116,7 @@ def _on_fma(p, x, batch):
     for name, rows, others, stride in (("a", x.m, x.n, x.a_stride), ("b", x.n, x.m, x.b_stride)):
         turned = getattr(x, f"{name}_k") == 1 != stride and others > TURNED and rows >= 8
         if turned and p.dtype == "float32" and not batch:
-            step = _rounded(rows)
+            step = -(-rows // 8) * 8
             launches.append(_brought(name, Copy((x.k, rows), (step, 1), (1, stride), 4)))
             scratch.append((f"{name}_rows", 4 * step * x.k))
             own[name], x = (f"{name}_rows", 0), x._replace(**{f"{name}_stride": 1, f"{name}_k": step})
@@ -102,7 +125,7 @@ def _on_fma(p, x, batch):
     types = {"T": p.dtype, "R": p.result, "ACT": p.activation} if alone else {"T": p.dtype, "R": p.dtype, "ACT": None}
     launches.append(launch(
         kernel(f"gemm.fma.{p.dtype}_{tile.rows}_{tile.columns}", **types), PRODUCT, tiles * splits * count, 1,
-        own | (_absent(p) if alone else {"bias": None, "residual": None, "c": ("parts", 0)}),
+        own | (_absent(p) if alone else _PARTS_ALONE),
         rows=x.m, columns=x.n, k=x.k, a_stride=x.a_stride, a_k=x.a_k, b_k=x.b_k, b_stride=x.b_stride, across=across,
         tiles=tiles, alpha=float_bits(p.alpha if alone else 1.0), splits=splits, part=steps * depth, ndim=len(batch),
         dims=[d[i] for i in range(4) for d in batch],
@@ -116,8 +139,9 @@ def _on_fma(p, x, batch):
 def _join(p, x, count, splits):
     """The launch that adds up parts of k."""
     return launch(
-        kernel("gemm.wgmma.join", T=p.dtype, R=p.result, A=_sums(p.dtype), ACT=p.activation), JOIN,
+        kernel("gemm.wgmma.join", T=p.dtype, R=p.result, A=_parts(p.dtype), ACT=p.activation), JOIN,
         count * x.m * -(-x.n // 4), 1, _absent(p), rows=x.m, columns=x.n, splits=splits, alpha=float_bits(p.alpha),
+        **_steps(p),
     )  # fmt: skip
 
 
@@ -143,8 +167,25 @@ def _few_rows(p, x, on_units):
     return Plan((one,))
 
 
+_PARTS_ALONE = {**dict.fromkeys(("bias", "residual", "a_scales", "b_scales")), "c": ("parts", 0)}
+
+
 def _absent(p):
-    return {field: None for field, given in (("bias", p.bias), ("residual", p.residual)) if not given}
+    """Tensors of a block that the problem lacks."""
+    scaled = p.scales is not None
+    given = {"bias": p.bias, "residual": p.residual, "a_scales": scaled, "b_scales": scaled}
+    return {field: None for field, there in given.items() if not there}
+
+
+def _steps(p):
+    """What a block says of scales."""
+    a_step, b_step = p.scales or (0, 0)
+    return {"a_step": a_step, "b_step": b_step}
+
+
+def _parts(dtype):
+    """The dtype of parts of k that a second launch joins."""
+    return "int32" if dtype == "int8" else _sums(dtype)
 
 
 def _merged(batch):
@@ -196,26 +237,27 @@ class _Operand(NamedTuple):
 
 def _operand(name, dtype, rows, k, stride, k_stride, batch, box_rows):
     """The `_Operand` of [rows, k] with these strides; `batch` has two pairs (size, stride)."""
-    across = stride == 1 and k_stride != 1 and rows > 1 and k > 1
-    batch = [(size, by) if by else (1, 0) for size, by in batch]
+    size = _size(dtype)
+    across, depth = size == 2 and stride == 1 and k_stride != 1 and rows > 1 and k > 1, DEPTH // size
+    batch = [(count, by) if by else (1, 0) for count, by in batch]
     lines, length, step, unit = (k, rows, k_stride, stride) if across else (rows, k, stride, k_stride)
     if lines == 1:
-        step = _rounded(length)
-    if (unit == 1 or length == 1) and step > 0 and all(by % 8 == 0 for by in (step, batch[0][1], batch[1][1])):
-        sizes, strides = (length, lines), [2 * (by or 8) for by in (step, batch[1][1], batch[0][1])]
-        box = (DEPTH, DEPTH if across else box_rows, 1, 1)
-        tensor = elsewhere().tensor_map(dtype, (*sizes, batch[1][0], batch[0][0]), strides, box)
+        step = _rounded(length, size)
+    if (unit == 1 or length == 1) and step > 0 and all(by * size % 16 == 0 for by in (step, batch[0][1], batch[1][1])):
+        strides = [by * size or 16 for by in (step, batch[1][1], batch[0][1])]
+        box = (depth, depth if across else box_rows, 1, 1)
+        tensor = elsewhere().tensor_map(dtype, (length, lines, batch[1][0], batch[0][0]), strides, box)
         return _Operand(across, tensor, stride, k_stride, batch[0][1], batch[1][1])
-    step = _rounded(length)  # rows of a copy are multiples of 16 bytes
+    step = _rounded(length, size)  # rows of a copy are multiples of 16 bytes
     inner = lines * step
     outer = inner * batch[1][0]
     shape = (batch[0][0], batch[1][0], lines, length)
     x_strides = (batch[0][1], batch[1][1], (k_stride if across else stride), unit)
-    brought = _brought(name, Copy(shape, (outer, inner, step, 1), x_strides, 2))
+    brought = _brought(name, Copy(shape, (outer, inner, step, 1), x_strides, size))
     strides = (1, step) if across else (step, 1)
-    batch = [(size, by if size > 1 else 0) for (size, _), by in zip(batch, (outer, inner))]
+    batch = [(count, by if count > 1 else 0) for (count, _), by in zip(batch, (outer, inner))]
     found = _operand(name, dtype, rows, k, *strides, batch, box_rows)
-    return found._replace(copy=brought, nbytes=2 * outer * shape[0])
+    return found._replace(copy=brought, nbytes=size * outer * shape[0])
 
 
 def _brought(name, problem):
@@ -224,30 +266,32 @@ def _brought(name, problem):
     return one._replace(places=tuple((place, own[tensor], offset) for place, tensor, offset in one.places))
 
 
-def _rounded(length):
-    return -(-length // 8) * 8
+def _rounded(length, size):
+    """The elements of so many bytes in whole 16 bytes."""
+    return -(-length * size // 16) * 16 // size
 
 
 def _on_matrix_units(p, x, batch):
-    """The plan of a product of 16-bit floats on Hopper."""
-    count = prod(size for size, *_ in batch)
-    tile, splits, split_steps = _tiling(UNITS, DEPTH, x.m, x.n, x.k, count)
+    """The plan of a product on Hopper."""
+    count, depth = prod(size for size, *_ in batch), DEPTH // _size(p.dtype)
+    units = FLOAT8_UNITS if p.dtype == "float8_e4m3" else UNITS
+    tile, splits, split_steps = _tiling(units, depth, x.m, x.n, x.k, count)
     columns = tile.columns
     batch = ([(1, 0, 0, 0)] * 2 + batch)[-2:]
     a = _operand("a", p.dtype, x.m, x.k, x.a_stride, x.a_k, [(d[0], d[1]) for d in batch], ROWS)
-    b = _operand("b", p.dtype, x.n, x.k, x.b_stride, x.b_k, [(d[0], d[2]) for d in batch], min(columns, 128))
+    b = _operand("b", p.dtype, x.n, x.k, x.b_stride, x.b_k, [(d[0], d[2]) for d in batch], columns // tile.blocks)
     layout = ("t" if a.across else "n") + ("n" if b.across else "t")
-    down, wide, steps = -(-x.m // tile.rows), -(-x.n // columns), -(-x.k // DEPTH)
+    down, wide, steps = -(-x.m // tile.rows), -(-x.n // columns), -(-x.k // depth)
     alone = splits == 1
-    types = {"T": p.dtype, "R": p.result, "ACT": p.activation} if alone else {"T": p.dtype, "R": "float32", "ACT": None}
+    types = {"T": p.dtype, "R": p.result if alone else _parts(p.dtype), "ACT": p.activation if alone else None}
     main = launch(
         kernel(f"gemm.wgmma.{layout}_{columns}", **types), WGMMA, down * wide * splits * count * tile.blocks, 1,
-        _absent(p) if alone else {"bias": None, "residual": None, "c": ("parts", 0)},
+        _absent(p) if alone else _PARTS_ALONE,
         alpha=float_bits(p.alpha if alone else 1.0), rows=x.m, columns=x.n, k=x.k, across=wide, down=down,
         splits=splits, inner=batch[1][0], steps=steps, map_a=a.map, map_b=b.map, split_steps=split_steps,
         a_stride=a.stride, a_k=a.k_stride, b_stride=b.stride, b_k=b.k_stride, a_outer=int(a.outer != 0),
         a_inner=int(a.inner != 0), b_outer=int(b.outer != 0), b_inner=int(b.inner != 0), a_outer_stride=a.outer,
-        a_inner_stride=a.inner, b_outer_stride=b.outer, b_inner_stride=b.inner,
+        a_inner_stride=a.inner, b_outer_stride=b.outer, b_inner_stride=b.inner, **_steps(p),
     )  # fmt: skip
     scratch, launches = [], []
     for place, name, operand in ((WGMMA.map_a, "a", a), (WGMMA.map_b, "b", b)):
@@ -265,7 +309,7 @@ def _on_matrix_units(p, x, batch):
 
 def pack_weight(problem):
     """A row-major copy."""
-    p, size = problem, 1 if problem.dtype == "bool" else int(problem.dtype.lstrip("bfloatuin")) // 8
+    p, size = problem, 1 if problem.dtype == "bool" else _size(problem.dtype)
     numbers = {"rows": p.n, "k": p.k, "stride": p.strides[0], "k_stride": p.strides[1]}
     one = launch(kernel("gemm.tiled.pack_weight", T=p.dtype), PANELS, p.n * p.k, 1, **numbers)
     return Plan((one,), (("panels", max(1, p.n * p.k * size)),))
