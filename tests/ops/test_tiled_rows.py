@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from infinicore.core import launch
 from infinicore.kernels import kernel
 from infinicore.kernels.blocks.quant import TILES
 from infinicore.kernels.build import isa
 from infinicore.kernels.cpu.quant.panels import TILED_ROWS, UNIT, tiled_units
 from infinicore.kernels.lang.formats import FORMATS
+
+from infinicore.core import launch
 
 pytestmark = pytest.mark.skipif(isa.lanes() != 16, reason="a tile has as many rows as a register of 512 bits has lanes")
 

@@ -16,6 +16,7 @@ from .norm import join
 _WIDE = 64  # rows of a weight from which it is worth packing x
 _GRAIN_BYTES = 1 << 19  # of a matrix: some 10 us of reading
 _GRAIN_PANELS = 1 << 15  # elements of panels that are packed in some 10 us
+_MOST_SHARED = 64 << 20  # bytes of panels that are made for one product: beyond, they would go to memory and back
 
 
 def product(problem, threads):
@@ -57,10 +58,16 @@ def product(problem, threads):
     cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
     numbers = {**_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha}
     name = f"gemm.{_blocked(p.dtype)}.matmul"
-    if tiled and not p.packed and matrices == 1 and cut.grid[0] > 1:
+    few = 1 if tiled else 2  # threads that may as well pack the same columns
+    if not p.packed and matrices == 1 and cut.grid[0] > few and _panels_bytes(p.dtype, x) <= _MOST_SHARED:
         return _shared(p, x, threads, name, own_sums)
     first = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
     return Plan((first,), (("scratch", cut.slices * cut.slice_bytes),))
+
+
+def _panels_bytes(dtype, x):
+    """Bytes of all of B in panels."""
+    return -(-x.n // blocking.across(dtype)) * _panel(dtype, x.k) * blocking.panel_bytes(dtype)
 
 
 def _shared(p, x, threads, name, own_sums):
@@ -71,13 +78,12 @@ def _shared(p, x, threads, name, own_sums):
     cut, panel = blocking.blocks(x.m, x.n, x.k, 1, threads, p.dtype, True, own_sums), _panel(p.dtype, x.k)
     panels = -(-x.n // blocking.across(p.dtype))
     numbers = {"rows": x.n, "k": x.k, "stride": x.b_stride, "k_stride": x.b_k}
-    first = launch(
-        kernel("gemm.pack.pack_weight", T=p.dtype), PACK, panels, 1 + _GRAIN_PANELS // (panel + 1), {"w": ("b", 0)}, **numbers
-    )
+    pack, grain = kernel("gemm.pack.pack_weight", T=p.dtype), 1 + _GRAIN_PANELS // (panel + 1)
+    first = launch(pack, PACK, panels, grain, {"w": ("b", 0)}, **numbers)
     numbers = {**_sizes(x), **_cut(cut), "panel": panel, "alpha": p.alpha}
     second = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
     places = tuple((place, *(("panels", 0) if at == "b" else (at, offset))) for place, at, offset in second.places)
-    scratch = ("panels", panels * panel * blocking.panel_bytes(p.dtype)), ("scratch", cut.slices * cut.slice_bytes)
+    scratch = ("panels", _panels_bytes(p.dtype, x)), ("scratch", cut.slices * cut.slice_bytes)
     return Plan((first, second._replace(places=places)), scratch)
 
 

@@ -76,7 +76,8 @@ class _Launches:
             self.scratch[place] = 4 * padded * units * UNIT
         else:
             name, high = kind
-            form, kernel, types, padded = FORMATS[name], "products.quantize_rows", {"F": name}, -(-p.rows // high) * high
+            form, kernel, types = FORMATS[name], "products.quantize_rows", {"F": name}
+            padded = -(-p.rows // high) * high
             if high == TILED_ROWS:
                 kernel, units = "tiled_rows.quantize_rows", panels.tiled_units(self.units)
                 padded = -(-p.rows // panels.SPAN) * panels.SPAN  # that many are read together
