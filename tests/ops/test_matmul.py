@@ -1,9 +1,6 @@
 """Matrix products against float64 NumPy: every kernel, dtype and layout, and what must not go wrong."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -307,28 +304,3 @@ def test_long_vectors_are_multiplied_in_chunks(dtype, rng):
         a[::2].to(dtype="float64").numpy() @ b[::2].to(dtype="float64").numpy(),
         rtol=1e-2,
     )
-
-
-PANELS = """
-import numpy as np
-import infinicore as ic
-from infinicore.kernels.cpu.plans.gemm import product
-from infinicore.kernels.problems.gemm import Product
-
-rng = np.random.default_rng(0)
-for dtype, bound in (("float32", 1e-5), ("bfloat16", 1e-2), ("float64", 1e-13)):
-    for m, n, k in ((600, 500, 300), (1100, 313, 1030)):
-        a, b = (ic.from_numpy(rng.standard_normal(s)).to(getattr(ic, dtype)) for s in ((m, k), (n, k)))
-        exact = a.to(ic.float64).numpy() @ b.to(ic.float64).numpy().T
-        for x, y in ((a, b.t()), (a, b.t().contiguous()), (a.t().contiguous().t(), b.t())):
-            assert np.abs(ic.matmul(x, y).to(ic.float64).numpy() - exact).max() <= bound * np.abs(exact).max()
-        problem = Product(dtype, (m, k), (k, 1), (k, n), (1, k), dtype)
-        assert [len(product(problem, threads).launches) for threads in (1, 8)] == [1, 2]
-"""
-
-
-def test_several_threads_share_panels(tmp_path):
-    """What three threads or more would pack alike goes into panels once, by a launch of its own."""
-    environment = {**os.environ, "INFINICORE_NUM_THREADS": "8"}
-    done = subprocess.run([sys.executable, "-c", PANELS], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]

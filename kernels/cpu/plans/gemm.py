@@ -15,8 +15,6 @@ from .norm import join
 
 _WIDE = 64  # rows of a weight from which it is worth packing x
 _GRAIN_BYTES = 1 << 19  # of a matrix: some 10 us of reading
-_GRAIN_PANELS = 1 << 15  # elements of panels that are packed in some 10 us
-_MOST_SHARED = 64 << 20  # bytes of panels that are made for one product: beyond, they would go to memory and back
 
 
 def product(problem, threads):
@@ -58,33 +56,8 @@ def product(problem, threads):
     cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
     numbers = {**_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha}
     name = f"gemm.{_blocked(p.dtype)}.matmul"
-    few = 1 if tiled else 2  # threads that may as well pack the same columns
-    if not p.packed and matrices == 1 and cut.grid[0] > few and _panels_bytes(p.dtype, x) <= _MOST_SHARED:
-        return _shared(p, x, threads, name, own_sums)
     first = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
     return Plan((first,), (("scratch", cut.slices * cut.slice_bytes),))
-
-
-def _panels_bytes(dtype, x):
-    """Bytes of all of B in panels."""
-    return -(-x.n // blocking.across(dtype)) * _panel(dtype, x.k) * blocking.panel_bytes(dtype)
-
-
-def _shared(p, x, threads, name, own_sums):
-    """B goes into panels first, once for all threads, where several of them would pack the same columns.
-
-    1024^3 in bfloat16 on 16 cores: MEASURED.
-    """
-    cut, panel = blocking.blocks(x.m, x.n, x.k, 1, threads, p.dtype, True, own_sums), _panel(p.dtype, x.k)
-    panels = -(-x.n // blocking.across(p.dtype))
-    numbers = {"rows": x.n, "k": x.k, "stride": x.b_stride, "k_stride": x.b_k}
-    pack, grain = kernel("gemm.pack.pack_weight", T=p.dtype), 1 + _GRAIN_PANELS // (panel + 1)
-    first = launch(pack, PACK, panels, grain, {"w": ("b", 0)}, **numbers)
-    numbers = {**_sizes(x), **_cut(cut), "panel": panel, "alpha": p.alpha}
-    second = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
-    places = tuple((place, *(("panels", 0) if at == "b" else (at, offset))) for place, at, offset in second.places)
-    scratch = ("panels", _panels_bytes(p.dtype, x)), ("scratch", cut.slices * cut.slice_bytes)
-    return Plan((first, second._replace(places=places)), scratch)
 
 
 def _blocked(dtype):

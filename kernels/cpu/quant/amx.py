@@ -69,7 +69,8 @@ def expand_bytes(typingctx, to, w, F):
 def scaled_tile(typingctx, x, x_stride, scales, fixes, w, s, m, totals, units, F):
     """totals[16, LANES] += 16 rows of activations times units of weights that are bytes, each unit scaled.
 
-    A unit is multiplied while the sums of the one before are scaled: a product takes some 50 cycles to its end.
+    A unit is multiplied, and the sums of the next one are stored, while those of a third are scaled: a product takes
+    some 50 cycles to its end, and what a tile stores cannot be read before it is in the cache.
     """
     if not isinstance(F, types.NumberClass):
         return None
@@ -87,10 +88,12 @@ def scaled_tile(typingctx, x, x_stride, scales, fixes, w, s, m, totals, units, F
             call_tiles(builder, "tileloadd64", 4 + tile, pointer(builder, x), x_stride)
             call_tiles(builder, product, tile, 4 + tile, 6 + tile)
 
+        def keep(tile):
+            call_tiles(builder, "tilestored64", tile, pointer(builder, sums_at, tile * UNIT_SUMS), row)
+
         def finish(at, tile, sums):
             """The totals with the sums of unit `tile` of a pair."""
             place = tile * UNIT_SUMS
-            call_tiles(builder, "tilestored64", tile, pointer(builder, sums_at, place), row)
             scale, least = read(builder, at[2], FLOATS, 4, tile * ROW), None
             if form.has_min:
                 least = read(builder, at[3], FLOATS, 4, tile * ROW)
@@ -114,14 +117,17 @@ def scaled_tile(typingctx, x, x_stride, scales, fixes, w, s, m, totals, units, F
         w_last = builder.add(w, builder.mul(end, ir.Constant(I64, EXPANDED)))
 
         def body(at, sums):
-            x, w = at[:2]
-            start(following(x, UNIT, x_last), following(w, EXPANDED, w_last), 1)
-            sums = finish(at[2:], 0, sums)
-            start(following(x, 2 * UNIT, x_last), following(w, 2 * EXPANDED, w_last), 0)
-            return finish(at[2:], 1, sums)
+            for tile in (0, 1):
+                step = 2 + tile
+                keep(1 - tile)
+                start(following(at[0], step * UNIT, x_last), following(at[1], step * EXPANDED, w_last), tile)
+                sums = finish(at[2:], tile, sums)
+            return sums
 
         starts = [read(builder, totals, FLOATS, 4, i * ROW) for i in range(TILED_ROWS)]
         start(x, w, 0)
+        start(following(x, UNIT, x_last), following(w, EXPANDED, w_last), 1)
+        keep(0)
         strides = [2 * UNIT, 2 * EXPANDED] + [2 * 4 * TILED_ROWS] * 2 + [2 * ROW] * 2
         pairs = builder.lshr(units, one)
         at, sums = sum_loop(builder, pairs, [x, w, scales, fixes, s, m], strides, starts, body)
