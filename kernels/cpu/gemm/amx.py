@@ -91,12 +91,11 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
                     yield 2 * i + j, pointer(builder, below, ROW * j)
 
         def step(a, b, a_row, a_below):
-            for j in range(columns):
+            for j in range(columns):  # a tile of A is loaded for each product, which is faster than to use it twice
                 call_tiles(builder, "tileloadd64", 6 + j, pointer(builder, b, ROW * j), b_row)
-            for i in range(rows):
-                at = builder.add(a, a_below) if i else a
-                call_tiles(builder, "tileloadd64", 4 + i, pointer(builder, at), a_row)
-                for j in range(columns):
+                for i in range(rows):
+                    at = builder.add(a, a_below) if i else a
+                    call_tiles(builder, "tileloadd64", 4 + i, pointer(builder, at), a_row)
                     call_tiles(builder, "tdpbf16ps", 2 * i + j, 4 + i, 6 + j)
 
         a, b, term, to = args[0], args[2], args[5], args[7]

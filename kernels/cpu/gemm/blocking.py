@@ -38,7 +38,7 @@ _K_BYTES = 4096 if isa.has_amx() else 8192  # of one row of a panel block
 # The same for tile registers, beside 2 MB of second-level cache: 2048^3 on one core of Emerald Rapids 972 GFLOP/s, with
 # panels of half the length 744 to 781, with blocks of A of half the size 897; 4096^3 861, 811 to 837, 831.
 _TILE_K_BYTES = 4096
-_TILE_A_BYTES = 1 << 20
+_TILE_A_BYTES = 512 << 10
 _A_BYTES = 512 << 10
 _B_BYTES = 4 << 20
 _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own

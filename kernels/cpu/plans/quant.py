@@ -70,15 +70,17 @@ class _Launches:
 
     def _tiles(self, kind, order, place, found):
         """Tiles of rows of floats, or of integers with their scales and corrections."""
-        p, kernel, types, units, high = self.problem, "spread_rows", {}, self.units, TILE_ROWS
+        p, kernel, types, units, high = self.problem, "products.spread_rows", {}, self.units, TILE_ROWS
         if kind == "floats":
             padded = -(-p.rows // high) * high
             self.scratch[place] = 4 * padded * units * UNIT
         else:
             name, high = kind
-            padded = -(-p.rows // (2 * high)) * 2 * high  # tile registers read those of two tiles
-            form, kernel, types = FORMATS[name], "quantize_rows", {"F": name, "ROWS": high}
-            units = self.units if high == TILE_ROWS else panels.tiled_units(self.units)
+            form, kernel, types = FORMATS[name], "products.quantize_rows", {"F": name}
+            padded = -(-p.rows // high) * high
+            if high == TILED_ROWS:
+                kernel, units = "tiled_rows.quantize_rows", panels.tiled_units(self.units)
+                padded = -(-p.rows // panels.SPAN) * panels.SPAN  # that many are read together
             scales = 4 * padded * (1 if form.flat else units)
             first = _up(padded * units * UNIT * panels.words(form))
             second = first + _up(scales)
@@ -88,7 +90,7 @@ class _Launches:
         at["order"] = None if order is None else (f"order{order}", 0)
         grain = 1 + _GRAIN_ELEMENTS // (min(high, p.rows) * p.k)
         n = -(-p.rows // high)
-        self.add(f"quant.products.{kernel}", types, TILES, n, grain, at, stride=p.k, units=units, **self.sizes)
+        self.add(f"quant.{kernel}", types, TILES, n, grain, at, stride=p.k, units=units, **self.sizes)
 
     def _panels(self, kind, order, place, found):
         """Panels of the blocked product, with room for the vectors that packing writes beyond k."""

@@ -1,8 +1,8 @@
 """Products of many rows with quantised weights by the tile registers of Intel's AMX, bytes times bytes into int32.
 
 A unit of a panel, 8 vectors of quads, is what a tile of B of 8 rows wants (`panels.py`), and two units of bytes are a
-tile of 16 rows. Activations are those of `quantize_rows` in tiles of 16 rows, each row by itself: tiles of A as they
-lie. Where a weight has a scale for every group, the sums of each unit leave the tile and are scaled in vectors.
+tile of 16 rows. Activations are those of `tiled_rows.py`, each row by itself: tiles of A as they lie.
+Where a weight has a scale for every group, the sums of each unit leave the tile and are scaled in vectors.
 """
 
 from llvmlite import ir
@@ -14,11 +14,11 @@ from ...blocks.quant import PRODUCT
 from ...build import jit
 from ...lang.rows import clear
 from ...lang.simd import address, convert, load, ptr, stack, store, vload, vstore
-from ...lang.vector import I8, I64
+from ...lang.vector import I8, I64, literal_of
 from ..gemm.amx import CONFIG_BYTES, call_tiles, full_shapes, load_shapes, pointer, release
 from ..gemm.blocking import LANES
 from ..gemm.microkernel import read, sum_loop, write
-from .panels import QUADS, TILED_ROWS, UNIT, tiled_units
+from .panels import QUADS, SPAN, TILED_ROWS, UNIT, tiled_units
 from .products import PARAMETERS_BYTES, SCALED_UNITS, finish, read_parameters
 from .tile import F32 as FLOAT
 from .tile import FLOATS, INTS, fma, splat_at, unit_quads
@@ -29,19 +29,20 @@ ROW = 64  # bytes of a row of a tile, and of a quad of a panel
 UNIT_SUMS = TILED_ROWS * ROW  # bytes of the sums of a tile
 EXPANDED = QUADS * ROW  # bytes of a unit
 EXPANDED_BYTES = SCALED_UNITS * EXPANDED
-SPAN = 64  # rows that units, once they are bytes, are multiplied with before they are made anew
 TOTALS_BYTES = SPAN * ROW
 X_BYTES = 1 << 20  # of rows that stay in the second-level cache while panels pass
 _tiled_units = jit.inline(tiled_units)
 
 
 @jit.inline
-def begin():
-    """Shapes: tiles 0 to 4 are whole; 5 and 6 have rows of one unit, and 7 is a unit of weights."""
+def begin(flat):
+    """Shapes: tiles 0 to 3 are whole. Of a flat format so are 4 and 5, of rows and weights, and 6 and 7 are theirs of
+    one unit; else 4 and 5 are rows of one unit, 6 and 7 units of weights."""
     config = ptr(stack(CONFIG_BYTES), types.uint8)
     full_shapes(config)
-    for tile in (5, 6):
-        store(config, 16 + 2 * tile, UNIT)
+    store(config, 16 + 2 * (6 if flat else 4), UNIT)
+    store(config, 16 + 2 * (6 if flat else 5), UNIT)
+    store(config, 48 + (7 if flat else 6), QUADS)
     store(config, 48 + 7, QUADS)
     load_shapes(address(config))
 
@@ -66,7 +67,11 @@ def expand_bytes(typingctx, to, w, F):
 
 @intrinsic
 def scaled_tile(typingctx, x, x_stride, scales, fixes, w, s, m, totals, units, F):
-    """totals[16, LANES] += 16 rows of activations times units of weights that are bytes, each unit scaled."""
+    """totals[16, LANES] += 16 rows of activations times units of weights that are bytes, each unit scaled.
+
+    A unit is multiplied, and the sums of the next one are stored, while those of a third are scaled: a product takes
+    some 50 cycles to its end, and what a tile stores cannot be read before it is in the cache.
+    """
     if not isinstance(F, types.NumberClass):
         return None
     form = format_of(F)
@@ -74,69 +79,103 @@ def scaled_tile(typingctx, x, x_stride, scales, fixes, w, s, m, totals, units, F
 
     def codegen(context, builder, sig, args):
         x, x_stride, scales, fixes, w, s, m, totals, units = args[:9]
-        sums_at = builder.ptrtoint(cgutils.alloca_once(builder, INTS, size=TILED_ROWS), I64)
-        row = ir.Constant(I64, ROW)
+        sums_at = builder.ptrtoint(cgutils.alloca_once(builder, INTS, size=2 * TILED_ROWS), I64)
+        row, one = ir.Constant(I64, ROW), ir.Constant(I64, 1)
 
-        def body(at, sums):
-            call_tiles(builder, "tilezero", 0)
-            call_tiles(builder, "tileloadd64", 7, pointer(builder, at[1]), row)
-            call_tiles(builder, "tileloadd64", 5, pointer(builder, at[0]), x_stride)
-            call_tiles(builder, product, 0, 5, 7)
-            call_tiles(builder, "tilestored64", 0, pointer(builder, sums_at), row)
-            scale, least = read(builder, at[4], FLOATS, 4), None
+        def start(x, w, tile):
+            call_tiles(builder, "tilezero", tile)
+            call_tiles(builder, "tileloadd64", 6 + tile, pointer(builder, w), row)
+            call_tiles(builder, "tileloadd64", 4 + tile, pointer(builder, x), x_stride)
+            call_tiles(builder, product, tile, 4 + tile, 6 + tile)
+
+        def keep(tile):
+            call_tiles(builder, "tilestored64", tile, pointer(builder, sums_at, tile * UNIT_SUMS), row)
+
+        def finish(at, tile, sums):
+            """The totals with the sums of unit `tile` of a pair."""
+            place = tile * UNIT_SUMS
+            scale, least = read(builder, at[2], FLOATS, 4, tile * ROW), None
             if form.has_min:
-                least = read(builder, at[5], FLOATS, 4)
+                least = read(builder, at[3], FLOATS, 4, tile * ROW)
             new = []
             for i, total in enumerate(sums):
-                part = builder.sitofp(read(builder, sums_at, INTS, 4, i * ROW), FLOATS)
-                total = fma(builder, part, builder.fmul(scale, splat_at(builder, at[2], FLOAT, 4 * i)), total)
+                part = builder.sitofp(read(builder, sums_at, INTS, 4, place + i * ROW), FLOATS)
+                own = 4 * (tile * TILED_ROWS + i)
+                total = fma(builder, part, builder.fmul(scale, splat_at(builder, at[0], FLOAT, own)), total)
                 if form.has_min:
-                    total = fma(builder, least, splat_at(builder, at[3], FLOAT, 4 * i), total)
+                    total = fma(builder, least, splat_at(builder, at[1], FLOAT, own), total)
                 new.append(total)
             return new
 
+        def following(at, step, last):
+            """The address a step further, but not beyond the last."""
+            at = builder.add(at, ir.Constant(I64, step))
+            return builder.select(builder.icmp_unsigned("<", at, last), at, last)
+
+        end = builder.sub(units, one)
+        x_last = builder.add(x, builder.mul(end, ir.Constant(I64, UNIT)))
+        w_last = builder.add(w, builder.mul(end, ir.Constant(I64, EXPANDED)))
+
+        def body(at, sums):
+            for tile in (0, 1):
+                step = 2 + tile
+                keep(1 - tile)
+                start(following(at[0], step * UNIT, x_last), following(at[1], step * EXPANDED, w_last), tile)
+                sums = finish(at[2:], tile, sums)
+            return sums
+
         starts = [read(builder, totals, FLOATS, 4, i * ROW) for i in range(TILED_ROWS)]
-        strides = [UNIT, EXPANDED, 4 * TILED_ROWS, 4 * TILED_ROWS, ROW, ROW]
-        _, sums = sum_loop(builder, units, [x, w, scales, fixes, s, m], strides, starts, body)
+        start(x, w, 0)
+        start(following(x, UNIT, x_last), following(w, EXPANDED, w_last), 1)
+        keep(0)
+        strides = [2 * UNIT, 2 * EXPANDED] + [2 * 4 * TILED_ROWS] * 2 + [2 * ROW] * 2
+        pairs = builder.lshr(units, one)
+        at, sums = sum_loop(builder, pairs, [x, w, scales, fixes, s, m], strides, starts, body)
         for i, value in enumerate(sums):
             write(builder, value, totals, 4, i * ROW)
+        with builder.if_then(builder.icmp_signed("!=", builder.and_(units, one), ir.Constant(I64, 0))):
+            for i, value in enumerate(finish(at[2:], 0, sums)):
+                write(builder, value, totals, 4, i * ROW)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 9, F), codegen
 
 
-@intrinsic
-def flat_tiles(typingctx, x, x_stride, w, to, units):
-    """to[32, LANES] (int32) = 32 rows of activations times a panel of unsigned bytes, two units at a time."""
+@intrinsic(prefer_literal=True)
+def flat_tiles(typingctx, x, x_stride, w, to, units, tiles):
+    """to[16 tiles, LANES] (int32) = rows of activations times a panel of unsigned bytes, two units at a time."""
+    count = literal_of(tiles)
+    if count is None:
+        return None
 
     def codegen(context, builder, sig, args):
-        x, x_stride, w, to, units = args
+        x, x_stride, w, to, units = args[:5]
         row = ir.Constant(I64, ROW)
         below = builder.mul(x_stride, ir.Constant(I64, TILED_ROWS))
 
-        def step(x, w, upper, lower, weights):
+        def step(x, w, rows, weights):
             call_tiles(builder, "tileloadd64", weights, pointer(builder, w), row)
-            call_tiles(builder, "tileloadd64", upper, pointer(builder, x), x_stride)
-            call_tiles(builder, "tdpbsud", 0, upper, weights)
-            call_tiles(builder, "tileloadd64", lower, pointer(builder, builder.add(x, below)), x_stride)
-            call_tiles(builder, "tdpbsud", 1, lower, weights)
+            for tile in range(count):
+                call_tiles(builder, "tileloadd64", rows, pointer(builder, x), x_stride)
+                call_tiles(builder, "tdpbsud", tile, rows, weights)
+                x = builder.add(x, below)
 
         def body(at, sums):
-            step(*at, 2, 3, 4)
+            step(*at, 4, 5)
             return sums
 
-        for tile in (0, 1):
+        for tile in range(count):
             call_tiles(builder, "tilezero", tile)
         pairs = builder.lshr(units, ir.Constant(I64, 1))
         at, _ = sum_loop(builder, pairs, [x, w], [2 * UNIT, 2 * EXPANDED], [], body)
         odd = builder.and_(units, ir.Constant(I64, 1))
         with builder.if_then(builder.icmp_signed("!=", odd, ir.Constant(I64, 0))):
-            step(*at, 5, 6, 7)
-        for tile in (0, 1):
+            step(*at, 6, 7)
+        for tile in range(count):
             call_tiles(builder, "tilestored64", tile, pointer(builder, to, tile * UNIT_SUMS), row)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 5), codegen
+    return types.void(*[types.int64] * 5, tiles), codegen
 
 
 @jit.inline
@@ -154,7 +193,7 @@ def stream(args, lo, hi, F, T):
     )  # fmt: skip
     s, m, totals = ptr(s_at, F32), ptr(m_at, F32), ptr(totals_at, F32)
     room, tall = _tiled_units(units), tall_rows(units)
-    begin()
+    begin(False)
     for top in range(0, rows, tall):
         for panel in range(lo, hi):
             planes = load(args, PRODUCT.weight) + panel * load(args, PRODUCT.panel_bytes)
@@ -182,18 +221,22 @@ def stream(args, lo, hi, F, T):
 def stream_flat(args, lo, hi, F, T):
     """As `products.stream_flat`: bytes with one scale per row."""
     rows, units = load(args, PRODUCT.rows), load(args, PRODUCT.units)
-    at, high = stack(TOTALS_BYTES), 2 * TILED_ROWS
+    at = stack(TOTALS_BYTES)
     totals, integers = ptr(at, F32), ptr(at, I32)
     room, tall = _tiled_units(units), tall_rows(units)
-    begin()
+    begin(True)
     for top in range(0, rows, tall):
         for panel in range(lo, hi):
             w = load(args, PRODUCT.weight) + panel * load(args, PRODUCT.panel_bytes)
             weights = vload(ptr(w + units * EXPANDED, F32), 0, LANES)
-            for row in range(top, min(rows, top + tall), high):
-                some = min(high, rows - row)
+            for row in range(top, min(rows, top + tall), SPAN):
+                some = min(SPAN, rows - row)
                 fixes, scales = ptr(load(args, PRODUCT.fixes), I32) + row, ptr(load(args, PRODUCT.scales), F32) + row
-                flat_tiles(load(args, PRODUCT.x) + row * room * UNIT, room * UNIT, w, at, units)
+                x = load(args, PRODUCT.x) + row * room * UNIT
+                if some > 2 * TILED_ROWS:
+                    flat_tiles(x, room * UNIT, w, at, units, 4)
+                else:
+                    flat_tiles(x, room * UNIT, w, at, units, 2)
                 for i in range(some):
                     whole = vload(integers, i * LANES, LANES) + load(fixes, i)
                     vstore(totals, i * LANES, convert(whole, F32) * (weights * load(scales, i)))

@@ -29,6 +29,7 @@ BYTE_PAIRS = PAIRS and LANES > 4  # `vpmaddubsw`: of bytes in pairs, saturated t
 QUADS = UNIT // 4
 TILE_ROWS = 8  # activations that a register tile multiplies with a panel
 TILED_ROWS = 16  # those of a tile register (`amx.py`)
+SPAN = 64  # that tile registers multiply with a panel before the next ones; units that become bytes do so once for them
 EXPANDED_UNITS = 64  # units that `expand.py` expands to floats at a time
 AWQ_COLUMNS = 128  # of AWQ words that are packed together: 64 bytes of each row
 

@@ -28,7 +28,6 @@ from ...lang.simd import (
     vload,
     vload_first,
     vmax,
-    vround,
     vstore,
     vstore_first,
 )
@@ -80,11 +79,21 @@ def largest(part, bits):
 
 
 @jit.inline
+def nearest_bytes(x):
+    """The nearest integers of floats from -128 to 127, as int32; of NaN that comes of infinity times 0, 0.
+
+    Beside 1.5 * 2^23 there is room for integers alone, whose low byte is that of the sum. LLVM's conversion looks at
+    each lane for NaN and for what does not fit: 512 x 2048 activations 1.2 ns an element on one core, so MEASURED.
+    """
+    return (bitcast(x + F32(12582912.0), I32) << 24) >> 24
+
+
+@jit.inline
 def quantize_unit(part, inverse, bytes_, half):
     """bytes_[16 half...] = round(part * inverse) for a half of the unit; returns the sum."""
     total = fill(0, I32, LANES)
     for i in range(half * 16, half * 16 + 16, LANES):
-        q = convert(vround(vload(part, i, LANES) * inverse), I32)
+        q = nearest_bytes(vload(part, i, LANES) * inverse)
         vstore(bytes_, i, convert(q, I8))
         total = total + q
     return reduce_add(total)
@@ -105,10 +114,8 @@ def put_quads(bytes_, quads, unit, height, i, words):
 
 
 @jit.inline
-def quantize_rows(args, lo, hi, F, ROWS, T):
-    """Tiles [lo, hi) of ROWS rows of x as integers: quads, scales and corrections as `tile.py` wants them.
-
-    Tiles of 16 rows are for tile registers (`amx.py`): always whole, and each row lies by itself.
+def quantize_rows(args, lo, hi, F, T):
+    """Tiles [lo, hi) of 8 rows of x as integers: quads, scales and corrections as `tile.py` wants them.
 
     A scale is the largest magnitude of its unit (of its row, for flat formats) over 127. NaN and infinity make the
     scale NaN or infinite, and thus every result of the row NaN.
@@ -117,15 +124,15 @@ def quantize_rows(args, lo, hi, F, ROWS, T):
     k_size, units = load(args, TILES.k), load(args, TILES.units)
     part, bytes_, groups, words = ptr(stack(PART_BYTES), F32), ptr(stack(UNIT), I8), groups_of(F), words_of(F)
     for tile in range(lo, hi):
-        valid_rows = min(ROWS, rows - tile * ROWS)
-        height = height_of(valid_rows) if ROWS == TILE_ROWS else ROWS
-        in_place = words == 1 and (height == 1 or ROWS != TILE_ROWS)
-        quads = ptr(load(args, TILES.tiles) + tile * ROWS * units * UNIT * words, I32)
+        valid_rows = min(TILE_ROWS, rows - tile * TILE_ROWS)
+        height = height_of(valid_rows)
+        in_place = words == 1 and height == 1
+        quads = ptr(load(args, TILES.tiles) + tile * TILE_ROWS * units * UNIT * words, I32)
         per_row = 1 if is_flat(F) else units
-        scales = ptr(load(args, TILES.scales) + tile * ROWS * per_row * 4, F32)
-        fixes = load(args, TILES.fixes) + tile * ROWS * per_row * groups * 4
+        scales = ptr(load(args, TILES.scales) + tile * TILE_ROWS * per_row * 4, F32)
+        fixes = load(args, TILES.fixes) + tile * TILE_ROWS * per_row * groups * 4
         for i in range(height):
-            x = ptr(load(args, TILES.x), T) + (tile * ROWS + min(i, valid_rows - 1)) * stride
+            x = ptr(load(args, TILES.x), T) + (tile * TILE_ROWS + min(i, valid_rows - 1)) * stride
             bits, whole = I32(0), 0
             if is_flat(F):
                 for unit in range(units):
