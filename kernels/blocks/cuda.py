@@ -76,6 +76,13 @@ DECODE = Block("| parts slots stats heads", after=ATTENTION)
 FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
 GRAD_TILES = Block("| tiles", after=GRAD)
 
+# ---- scans: `kernels/cuda/reduce/scan.py` ----
+
+# Row-major results of `rows` rows of `size`; a row of x is `x_stride` elements. Where a row is in `parts`, `words` has
+# their states, and behind those of all rows those of groups. Else `columns` neighbours, in `strips`, have a dim of `size`.
+# Extremes go to y, their places to `indices`.
+SCAN = Block("x y indices? words? | rows size x_stride parts=1 columns=1 strips=1")
+
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
 
 # Rows of `size` elements, `stride` and the elements `step` apart, with their `order`, if they have one; the first

@@ -30,12 +30,14 @@ ELEMENTWISE = Shape(threads=256)
 DEFAULT = Shape()
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
-RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
+RENDERED = ("reduction", "parallel_scan")  # families of rules that `render.py` has loops for
 ROW_THREADS = 256
 _ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
 _HELD = _ROWS._replace(blocks=3, resident=3)  # 80 registers: 32 elements of a row, and what else there is
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
+_SCAN = _ROW._replace(resident=32)
+_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each part of a row: one that waits takes no other's place
 OWN = {
     **{f"norm.rows.{name}": _HELD for name in ("rms_norm", "add_rms_norm", "layer_norm")},
     **{f"norm.softmax.{name}": _HELD for name in ("softmax", "softmax_narrow", "log_softmax")},
@@ -64,6 +66,12 @@ OWN = {
         )
     },
     "reduce.radix.offsets": _ROW,
+    "reduce.scan.clear": Shape(threads=256),
+    **{
+        f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN
+        for way in ("max", "min")
+        for kind in ("rows", "blocks", "chunks", "columns")
+    },
     "loss.linear.rows": _ROW,
     "loss.linear.prepare": _ROW._replace(threads=1024),
     "loss.linear.total": _ROW._replace(threads=1024),
@@ -194,4 +202,6 @@ def shape(name):
 
 def rendered(family, kind="", *rest):
     """The `Shape` of the launches of a kernel that is rendered from a rule."""
+    if family == "parallel_scan":
+        return _CHUNKS if kind == "chunks" else _SCAN
     return _ROW if family == "reduction" and kind in ("inner", "rows", "columns") else DEFAULT

@@ -1,4 +1,4 @@
-"""Elementwise kernels and reductions of GPUs, from the rules that those of the CPU are rendered from.
+"""Elementwise kernels, reductions and scans of GPUs, from the rules that those of the CPU are rendered from.
 
 Of an elementwise kernel, a thread does the elements of one access of 16 bytes, where all operands are contiguous and
 lie at such addresses, or have so many neighbours in each row; else one element. What its place in each operand is
@@ -319,6 +319,38 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         exchanged=joined([f"from_lane({v}, apart)" for v in here]),
         keep="\n".join(f"    vstore(parts, {one} * ({rule.parts} * k + {i}), {v})" for i, v in enumerate(here)),
         kept=joined([f"vload(parts, {one} * ({rule.parts} * k + {i}), {one})" for i in parts]),
+    )  # fmt: skip
+
+
+_SCAN = '''"""Rendered for GPUs from the scan `{name}` along {kind}: {types}."""
+
+from numba import types
+
+from infinicore.kernels.build import jit
+from infinicore.kernels.cuda.reduce import scan
+from infinicore.kernels.lang import lowp, functions as m
+from infinicore.kernels.lang.simd import fill
+from infinicore.kernels.lang.vector import BLOCK
+
+{bindings}
+
+
+@jit.inline
+{join}
+
+
+def kernel(args, lo, hi):
+    return scan.{kind}(args, lo, join, fill(START, STATE, 1), START, T, STATE, RESULT, {constants})
+'''
+
+
+def parallel_scan(rule, kind, T, state, result, team, pieces, way):
+    """Source of a scan by a rule in a loop of `cuda/reduce/scan.py`, `kind`; `way` is "back" or nothing."""
+    bindings = [f"{k} = {type_expression(v)}" for k, v in {"T": T, "STATE": state, "RESULT": result}.items()]
+    bindings.append(f"START = {start_expression(rule.start, state)}")
+    return _SCAN.format(
+        name=rule.name, kind=kind, types=f"{T} in {state} to {result}", bindings="\n".join(bindings),
+        join=function_text(rule.joined, "join"), constants=f"{team}, {pieces}, {way == 'back'}",
     )  # fmt: skip
 
 

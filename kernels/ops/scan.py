@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from ..blocks.reduce import EXTREMES
 from ..lang import scalar_math as m
+from ..problems.reduce import Running
 from ..table.composite import composite
 from ..table.registry import ALL, ANY, FLOATS, INEXACT, alias, op
 from ._layout import check, check_dim, product
@@ -111,9 +111,9 @@ def _running(call, input, dim, largest):
     shape, dim = input.shape_, check_dim(dim, len(input.shape_))
     x, values, indices = input.contiguous(), call.out(shape, input.dtype), call.out(shape, "int64", key="indices")
     size, columns = shape[dim] if shape else 1, product(shape[dim + 1 :])
-    block = EXTREMES(x=x, values=values, indices=indices, size=size, columns=columns)
-    kind = {"T": "uint8" if x.dtype.name == "bool" else x.dtype.name, "LARGEST": largest}
-    call.launch("reduce.extremes.running", kind, block, product(shape[:dim]) * columns if x.numel_ else 0, size)
+    if x.numel_:
+        problem = Running(x.dtype.name, product(shape[:dim]), size, columns, largest)
+        call.run(problem, x=x, values=values, indices=indices)
     call.save(where=indices, input_shape=shape)
     return values, indices
 

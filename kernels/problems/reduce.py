@@ -39,6 +39,16 @@ class Scan(NamedTuple):
     reverse: bool
 
 
+class Running(NamedTuple):
+    """Running extremes `values` of a row-major `x` [outer, size, columns] along the dim in the middle; `indices`."""
+
+    dtype: str
+    outer: int
+    size: int
+    columns: int
+    largest: bool
+
+
 class Sort(NamedTuple):
     """The `wanted` first elements of `rows` sorted rows of `size`: their indices, and if wanted their `values`."""
 

@@ -2,11 +2,12 @@
 
 from math import prod
 
-from ...blocks.reduce import FOLD, POSITION, SAMPLE, SCAN, SORT
+from ...blocks.reduce import EXTREMES, FOLD, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Sample, Scan, Sort
+from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort
+from .. import policy
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
 from .array import copy, merged
 
@@ -141,6 +142,15 @@ def scan(problem, threads):
     return Plan((launch(address, SCAN, n, max(1, _SCAN // (p.size * width)), at, **numbers, columns=p.columns),))
 
 
+def running(problem, threads):
+    """A column after the other."""
+    p = problem
+    types = {"T": "uint8" if p.dtype == "bool" else p.dtype, "LARGEST": p.largest}
+    n, grain = policy.split("reduce.extremes.running", p.outer * p.columns, p.size)
+    handle = kernel("reduce.extremes.running", **types)
+    return Plan((launch(handle, EXTREMES, n, grain, size=p.size, columns=p.columns),))
+
+
 def sort_keys(problem):
     """(types, numbers) by which kernels make the keys of a `Sort`."""
     kind = 2 if problem.dtype in _INFINITY else 0 if problem.dtype[0] in "ub" else 1
@@ -178,4 +188,4 @@ def sample_in(p, slots):
     return Plan((one,), (("workspace", slots * SAMPLE_BYTES * p.size),))
 
 
-PLANNERS = {Reduce: reduce, Position: position, Scan: scan, Sort: sort, Sample: sample}
+PLANNERS = {Reduce: reduce, Position: position, Scan: scan, Running: running, Sort: sort, Sample: sample}

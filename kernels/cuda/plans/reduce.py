@@ -9,10 +9,11 @@ from ...cpu.plans.array import merged
 from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Reduce, Sample, Sort
+from ...problems.reduce import Reduce, Running, Sample, Scan, Sort
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
+from .scan import running, scan
 
 _WHOLE = 1 << 62  # "not in chunks"
 _ENOUGH = 1024  # blocks that keep a GPU busy
@@ -189,4 +190,4 @@ def sample(problem):
     return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
 
 
-PLANNERS = {Reduce: reduce, Sort: sort, Sample: sample}
+PLANNERS = {Reduce: reduce, Scan: scan, Running: running, Sort: sort, Sample: sample}
