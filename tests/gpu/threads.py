@@ -7,20 +7,20 @@ threads, barriers, exchanges within a warp, shared memory. Blocks run one after 
 import ctypes
 import re
 import threading
-from typing import NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
-from infinicore.kernels.build import disk, jit, load, render
-from infinicore.kernels.build.render import stub
-from infinicore.kernels.cuda import policy
-from infinicore.kernels.cuda import render as cuda_render
+from infinicore.core import memory
+from infinicore.core.cuda import GpuBackend
+from infinicore.device import Device, register
+from infinicore.kernels.build import disk, jit
+from infinicore.kernels.cuda import load as cuda_load
 
 WARP = 32
 BARRIER = 64  # bytes that a barrier of pthreads may take
 PATIENCE = 120.0  # seconds until threads that wait for one another count as lost
 
-# `here`: for each thread its number, and that of its block times 2^16.
+# `here`, for each thread its number, and that of its block times 2^16.
 _RUNTIME = """
 @key = global i32 0
 @numbers = global [2 x i32] zeroinitializer
@@ -30,7 +30,6 @@ _RUNTIME = """
 declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
 declare i32 @pthread_barrier_wait(ptr)
-declare i32 @sched_yield()
 
 define i32 @there() noinline {
   %key = load i32, ptr @key
@@ -144,7 +143,6 @@ _NAMES = {
     "llvm.nvvm.shfl.sync.up.i32": "sim_up", "llvm.nvvm.shfl.sync.idx.i32": "sim_idx",
 }  # fmt: skip
 _libc = ctypes.CDLL(None)
-_kept, _kernels = [], {}
 
 
 def _translated(text):
@@ -161,60 +159,63 @@ def _own(instruction):
     return next(own for start, own in _ASM.items() if instruction.startswith(start))
 
 
-class Kernel(NamedTuple):
-    """A kernel that runs here: called with its block and how many items there are."""
+class Kernel:
+    """A kernel that runs here."""
 
-    source: str
-    shape: policy.Shape
+    def __init__(self, source, shape):
+        self.source, self.shape = source, shape
+        self._engine = None
 
-    def _entry(self):
-        found = _kernels.get(self.source)
-        if found is None:
-            path = disk.path_of("threads", self.source)
-            symbol, library = jit._link(path, self.source)
-            text = _translated(str(library._final_module))
-            text = re.sub(rf"^define (?:[a-z_]+ )*i64 @(\"?){symbol}\1\(", f'define i64 @"{symbol}"(', text, flags=re.MULTILINE)
-            module = llvm.parse_assembly(text)
-            runtime = _RUNTIME.replace("BARRIER", str(BARRIER)).replace("@SYMBOL", f'@"{symbol}"')
-            declared = f'declare i64 @"{symbol}"(i64, i64, i64)\n'
-            module.link_in(llvm.parse_assembly(runtime + declared))
-            machine = jit._target_machine()
-            module.triple = machine.triple
-            options = llvm.create_pipeline_tuning_options(speed_level=1)
-            llvm.create_pass_builder(machine, options).getModulePassManager().run(module, llvm.create_pass_builder(machine, options))
-            for name in ("pthread_getspecific", "pthread_setspecific", "pthread_barrier_wait", "sched_yield"):
-                llvm.add_symbol(name, ctypes.cast(getattr(_libc, name), ctypes.c_void_p).value)
-            engine = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine(opt=1))
-            engine.finalize_object()
-            found = _kernels[self.source] = engine
-        return found
+    def _compiled(self):
+        path = disk.path_of("threads", self.source)
+        symbol, library = jit._link(path, self.source)
+        text = _translated(str(library._final_module))
+        module = llvm.parse_assembly(text)
+        runtime = _RUNTIME.replace("BARRIER", str(BARRIER)).replace("@SYMBOL", f'@"{symbol}"')
+        module.link_in(llvm.parse_assembly(f'{runtime}declare i64 @"{symbol}"(i64, i64, i64)\n'))
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
+        )
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+        builder.getModulePassManager().run(module, builder)
+        for name in ("pthread_getspecific", "pthread_setspecific", "pthread_barrier_wait"):
+            llvm.add_symbol(name, ctypes.cast(getattr(_libc, name), ctypes.c_void_p).value)
+        jit._target_machine()  # what else kernels call
+        engine = llvm.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+        return engine
 
-    def __call__(self, block, n, blocks=3):
-        engine, shape = self._entry(), self.shape
+    def run(self, args, n, blocks=3):
+        """Items [0, n) with the block at the address `args`, in `blocks` blocks where these share items out."""
+        self._engine = engine = self._engine or self._compiled()
+        shape = self.shape
         count = shape.threads if shape.kind != "thread" else 1
         grid = {"block": n, "grid": blocks, "thread": 1}[shape.kind]
+        per = shape.per if shape.kind == "thread" else 1
 
         def place(kind, name):
             return kind.from_address(engine.get_global_value_address(name))
 
         key = ctypes.c_uint32()
         assert _libc.pthread_key_create(ctypes.byref(key), None) == 0
-        memory = np.zeros(BARRIER * (2 + count // WARP) + 64, np.uint8)
-        slots = np.zeros(max(count, WARP), np.uint32)
-        at = memory.ctypes.data + -memory.ctypes.data % 64
+        memory, slots = np.zeros(BARRIER * (3 + count // WARP), np.uint8), np.zeros(max(count, WARP), np.uint32)
+        at = memory.ctypes.data + -memory.ctypes.data % BARRIER
         for number in range(1 + count // WARP):
-            assert _libc.pthread_barrier_init(ctypes.c_void_p(at + number * BARRIER), None, WARP if number else count) == 0
+            members = WARP if number else count
+            assert _libc.pthread_barrier_init(ctypes.c_void_p(at + number * BARRIER), None, members) == 0
         place(ctypes.c_uint32, "key").value = key.value
         place(ctypes.c_uint64, "barriers").value, place(ctypes.c_uint64, "slots").value = at, slots.ctypes.data
         numbers = place(ctypes.c_uint32 * 2, "numbers")
         numbers[0], numbers[1] = count, grid
         enter = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(engine.get_function_address("enter"))
-        codes = []
+        codes = set()
 
         def run(thread):
-            for item in range(grid):
+            if shape.kind == "thread":
+                codes.update(enter(args, lo, min(n, lo + per), 0) for lo in range(0, n, per))
+            for item in range(grid if shape.kind != "thread" else 0):
                 lo, hi = (item, item + 1) if shape.kind == "block" else (0, n)
-                codes.append(enter(block.ctypes.data, lo, hi, thread | item << 16))
+                codes.add(enter(args, lo, hi, thread | item << 16))
 
         team = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(count)]
         for one in team:
@@ -223,39 +224,49 @@ class Kernel(NamedTuple):
             one.join(PATIENCE)
             assert not one.is_alive(), "threads wait for one another"
         _libc.pthread_key_delete(key)
-        _kept.append((memory, slots) if len(_kept) < 1 else ())
-        assert not any(codes)
+        return max(codes, default=0)
 
 
-class Kernels:
-    """Stands for a GPU's kernels: a handle is what runs one here."""
+class Kernels(cuda_load.CompiledOnly):
+    """Those of a device whose threads are the host's: a handle is the address of what runs a kernel."""
 
-    arch, multiprocessors = "sm_90a", 132
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.used, self._callbacks, self.wrong = [], [], None
 
-    @staticmethod
-    def kernel(name, parameters):
-        return Kernel(stub(name, parameters, "cuda" if policy.is_own(name) else "cpu"), policy.shape(name))
+    def _load(self, name, source, shape):
+        kernel = Kernel(source, shape)
 
-    @staticmethod
-    def rendered(family, rule, *parameters):
-        source = getattr(cuda_render if family in policy.RENDERED else render, family)(rule, *parameters)
-        return Kernel(source, policy.rendered(family, *parameters))
+        def call(args, lo, hi):
+            self.used.append(name)
+            try:
+                assert lo == 0
+                return kernel.run(args, hi)
+            except BaseException as error:
+                self.wrong = error
+                return 1
+
+        self._callbacks.append(ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(call))
+        return ctypes.cast(self._callbacks[-1], ctypes.c_void_p).value
 
 
-def plan_of(planner, problem):
-    """The plan of a problem for `run`."""
-    with load.on(Kernels()):
-        return planner(problem)
+class Threads(GpuBackend):
+    """The backend of such a device; its memory is the same RAM."""
+
+    shares_memory = False
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.kernels = Kernels("sm_90a")
+
+    def allocate(self, nbytes):
+        storage = memory.allocate(nbytes)
+        storage.backend = self
+        ctypes.memset(storage.address, 0xA5, nbytes)  # what was there before must not be right by chance
+        return storage
 
 
-def run(plan, **tensors):
-    """Run the launches in their order; arrays are written in place, workspaces begin with what is not a number."""
-    memory = dict(tensors)
-    for name, nbytes in plan.scratch:
-        buffer = np.full(nbytes + 64, 255, np.uint8)
-        memory[name] = buffer[-buffer.ctypes.data % 64 :][:nbytes]
-    for one in plan.launches:
-        block = np.array(one.values, np.int64)
-        for place, name, offset in one.places:
-            block[place] = memory[name].ctypes.data + offset
-        one.kernel(block, one.n)
+def device():
+    """The device, registered on the first call."""
+    register("threads", Threads)
+    return Device("threads")

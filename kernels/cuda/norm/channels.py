@@ -21,6 +21,7 @@ from ..block import SHORT, share_rows, team_sum, vector, width
 from ..gemm.wgmma import ratio
 
 F64, I64 = types.float64, types.int64
+TINY = 16  # elements of a channel that a thread goes through
 
 
 @by_type
@@ -101,10 +102,17 @@ def mean_and_variance(x, unit, like, team):
 
 
 @jit.inline
-def gradient_sums(g, x, unit, mean, like, team):
-    """(sum of g, sum of g (x - mean)) over a unit or a run."""
+def own_sums(g, x, unit, mean, like, team):
+    """This thread's share of (sum of g, sum of g (x - mean)) over a unit or a run."""
     state = over(unit, like, team, (like, like, g, x, like + mean), add_products)
-    return F64(team_sum(reduce_add(state[0]), team)), F64(team_sum(reduce_add(state[1]), team))
+    return reduce_add(state[0]), reduce_add(state[1])
+
+
+@jit.inline
+def gradient_sums(g, x, unit, mean, like, team):
+    """The same of all threads of a team."""
+    total, moment = own_sums(g, x, unit, mean, like, team)
+    return F64(team_sum(total, team)), F64(team_sum(moment, team))
 
 
 @jit.inline
@@ -236,13 +244,21 @@ def group_unit_backward(args, unit, like, team, T, W):
     db = sum_ptr(load(args, GROUP_GRAD.db), T) + unit * channels
     mean = F64(load(sum_ptr(load(args, GROUP_GRAD.mean), T), unit))
     inverse = F64(load(sum_ptr(load(args, GROUP_GRAD.inverse), T), unit))
-    # A short channel is a warp's, as a short unit is: the warps of a block share the channels out.
-    short = length <= SHORT
+    # A short channel is a warp's, as a short unit is: the warps of a block share the channels out. A tiny one is a
+    # thread's.
+    short, tiny = length <= SHORT, length <= TINY
     own = (team[0] % WARP, I64(WARP)) if short else team
     start, step = (team[0] // WARP, team[1] // WARP) if short else (I64(0), I64(1))
+    if tiny:
+        own, start, step = (I64(0), I64(1)), I64(team[0]), I64(team[1])
     total, moment = 0.0, 0.0
     for c in range(start, channels, step):
-        one, two = gradient_sums(g + c * length, x + c * length, (length, length, 0), mean, like, own)
+        run = length, length, 0
+        if tiny:
+            few = own_sums(g + c * length, x + c * length, run, mean, like, own)
+            one, two = F64(few[0]), F64(few[1])
+        else:
+            one, two = gradient_sums(g + c * length, x + c * length, run, mean, like, own)
         if own[0] == 0:
             store(dw, c, two * inverse)
             store(db, c, one)
