@@ -111,3 +111,18 @@ def test_gradients_of_group_norm(device, rng, shape, groups, dtype):
     x, w, b = rng.standard_normal(shape), rng.standard_normal(shape[1]), rng.standard_normal(shape[1])
     layer = with_gradients(lambda x, w, b: F.group_norm(x, groups, w, b), dtype, 3)
     equal(device, layer, x, w, b, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [8, 24, 32, 40, 64, 96, 128, 1000])
+def test_rows_of_a_part_of_a_warp(device, rng, size, dtype):
+    """Rows that registers of 4 or 8 threads hold, one more than the teams of a warp, and of 1000 elements."""
+    x, w = rng.standard_normal((9, size)) * 4, rng.standard_normal(size)
+    x[3, 1:5] = -np.inf
+
+    def run(x, w):
+        x, w = x.to(dtype=dtype), w.to(dtype=dtype)
+        some = x[:3]
+        return ic.softmax(x, 1), ic.log_softmax(x, 1), F.rms_norm(some, (size,), w), F.layer_norm(some, (size,), w, w)
+
+    equal(device, run, x, w, tolerance=TOLERANCE[dtype])

@@ -18,6 +18,7 @@ from infinicore.kernels.cuda import load as cuda_load
 
 WARP = 32
 BARRIER = 64  # bytes that a barrier of pthreads may take
+NAMED = 128  # threads that wait at barriers by their numbers, which are 1 and 2
 PATIENCE = 120.0  # seconds until threads that wait for one another count as lost
 
 # `here`, for each thread its number, and that of its block times 2^16.
@@ -66,6 +67,13 @@ define void @wait(i32 %number) noinline {
 }
 define void @sim_barrier(i32 %number) {
   call void @wait(i32 0)
+  ret void
+}
+define void @sim_bar(i32 %number, i32 %members) {
+  %n = load i32, ptr @numbers
+  %warps = lshr i32 %n, 5
+  %place = add i32 %warps, %number
+  call void @wait(i32 %place)
   ret void
 }
 define i32 @exchange(i32 %v, i32 %source) noinline {
@@ -135,6 +143,7 @@ define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
 """
 _ASM = {
     "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2", "div.full.f32": "sim_divide",
+    "bar.sync": "sim_bar",
 }  # fmt: skip
 _NAMES = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "sim_tid", "llvm.nvvm.read.ptx.sreg.ntid.x": "sim_ntid",
@@ -198,10 +207,10 @@ class Kernel:
 
         key = ctypes.c_uint32()
         assert _libc.pthread_key_create(ctypes.byref(key), None) == 0
-        memory, slots = np.zeros(BARRIER * (3 + count // WARP), np.uint8), np.zeros(max(count, WARP), np.uint32)
+        memory, slots = np.zeros(BARRIER * (5 + count // WARP), np.uint8), np.zeros(max(count, WARP), np.uint32)
         at = memory.ctypes.data + -memory.ctypes.data % BARRIER
-        for number in range(1 + count // WARP):
-            members = WARP if number else count
+        every = [count, *[WARP] * (count // WARP), NAMED, NAMED]
+        for number, members in enumerate(every):
             assert _libc.pthread_barrier_init(ctypes.c_void_p(at + number * BARRIER), None, members) == 0
         place(ctypes.c_uint32, "key").value = key.value
         place(ctypes.c_uint64, "barriers").value, place(ctypes.c_uint64, "slots").value = at, slots.ctypes.data
