@@ -62,7 +62,7 @@ def _(f, g, input, out, input_dtype, dim, dtype, reverse):
 def logcumsumexp(a, b):
     """Logarithms of running sums of exponentials along `dim`, without overflow."""
     top, d = m.maximum(a, b), m.abs(a - b)
-    return m.where(a == b, top + 0.6931471805599453, top + m.log1p(m.exp(-d)))
+    return m.where(a == b, top + 0.6931471805599453, top + m.log1p_exp(-d))
 
 
 @logcumsumexp.grad("input")

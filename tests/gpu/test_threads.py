@@ -126,3 +126,15 @@ def test_rows_of_a_part_of_a_warp(device, rng, size, dtype):
         return ic.softmax(x, 1), ic.log_softmax(x, 1), F.rms_norm(some, (size,), w), F.layer_norm(some, (size,), w, w)
 
     equal(device, run, x, w, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_variance_of_columns(device, rng, dtype):
+    x = rng.standard_normal((70, 37)) * 3 + 20
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.var(x, 0), ic.std(x, 0, correction=0), ic.var(x[1:7].reshape(2, 3, 37), 1), ic.var(x, 0, correction=2)
+
+    equal(device, run, x, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith(("moments-columns", "_moments-columns")) for name in device.backend.kernels.used)

@@ -2,11 +2,12 @@
 
 from math import prod
 
+from ...blocks.norm import VARIANCE
 from ...blocks.reduce import EXTREMES, FOLD, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort
+from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort, Variance
 from .. import policy
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
 from .array import copy, merged
@@ -127,6 +128,28 @@ def position(problem, threads):
     return Plan((*f.before, first, second), (*f.scratch, *scratch))
 
 
+def variance(problem, threads):
+    """Rows, which are copied first where they do not lie so."""
+    p = problem
+    others = [d for d in range(len(p.shape)) if d not in p.dims]
+    count, size = prod(p.shape[d] for d in others), prod(p.shape[d] for d in p.dims)
+    kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
+    reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
+    before, scratch, at, stride = (), (), {}, kept[0][1] if kept else size
+    if size and (len(kept) > 1 or len(reduced) > 1 or (reduced and reduced[0][1] != 1)):
+        order, stride = (*others, *p.dims), size
+        own = tuple(p.shape[d] for d in order)
+        to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
+        places = {"x": "x", "y": "copy"}
+        (one,) = copy(Copy(own, to, tuple(p.strides[d] for d in order), _bytes(p.dtype)), threads).launches
+        before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
+        at, scratch = {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
+    n, grain = policy.split("norm.rows.variance", count, size)
+    numbers = {"size": size, "stride": stride, "divisor": p.degrees}
+    one = launch(kernel("norm.rows.variance", T=p.dtype), VARIANCE, n, grain, at, **numbers)
+    return Plan((*before, one), scratch)
+
+
 # ---- scans, sorting, sampling ------------------------------------------------------------------
 
 
@@ -188,4 +211,4 @@ def sample_in(p, slots):
     return Plan((one,), (("workspace", slots * SAMPLE_BYTES * p.size),))
 
 
-PLANNERS = {Reduce: reduce, Position: position, Scan: scan, Running: running, Sort: sort, Sample: sample}
+PLANNERS = {Reduce: reduce, Position: position, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample}

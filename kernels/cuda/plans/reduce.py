@@ -5,11 +5,12 @@ from math import prod
 from ...blocks.cuda import RADIX
 from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
+from ...cpu.plans import reduce as cpu
 from ...cpu.plans.array import merged
 from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Reduce, Running, Sample, Scan, Sort
+from ...problems.reduce import Reduce, Running, Sample, Scan, Sort, Variance
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
@@ -24,6 +25,7 @@ _COLUMN = 512  # the same of a thread
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
+_EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
 _SHORT = 64  # elements of a row of which each is compared with all
 _ROOMS = (1024, 4096)  # elements of up to 4 bytes of a row that a block sorts in shared memory
@@ -185,9 +187,21 @@ def sort(problem):
     return Plan(tuple(launches), scratch)
 
 
+def variance(problem):
+    """A reduction where neighbours are of neighbouring results, else rows as on the CPU."""
+    p = problem
+    others = [d for d in range(len(p.shape)) if d not in p.dims]
+    kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
+    reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
+    apart = len(kept) in (1, 2) and len(reduced) in (1, 2) and kept[-1][1] == 1 and reduced[-1][1] != 1
+    if apart and p.rule is not None and 0 < prod(size for size, _ in reduced) < _EXACT:
+        return reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
+    return cpu.variance(p, 1)
+
+
 def sample(problem):
     """A row for a block."""
     return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
 
 
-PLANNERS = {Reduce: reduce, Scan: scan, Running: running, Sort: sort, Sample: sample}
+PLANNERS = {Reduce: reduce, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample}

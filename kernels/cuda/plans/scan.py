@@ -6,7 +6,7 @@ from ...cpu import plans as cpu
 from ...plan import Plan, launch
 from ..reduce.sizes import GROUP, THREADS
 
-_STATES = 128  # bytes of states that a thread has
+_STATES = 192  # bytes of states that a thread has at most
 _WARP = 32
 _BUSY = 528  # blocks that keep a GPU busy, four for each of 132 multiprocessors
 _LONGEST = (1 << 31) - 64  # elements of a row: places are 32-bit integers
@@ -34,6 +34,7 @@ def _rows(outer, size, lanes, most):
         team = min(_WARP, _power(-(-vectors // 2)))
         return "rows", team, _few(-(-vectors // team), most), -(-outer // (THREADS // team)), 1
     # of few rows, as many parts as keep a GPU busy, but not smaller ones than are worth their words
+    most = min(8, most)
     fits = [k for k in (8, 4, 2) if k <= most and outer * -(-vectors // (THREADS * k)) >= _BUSY]
     each = max([*fits[:1], min(2, most)])
     parts = -(-vectors // (THREADS * each))

@@ -192,7 +192,14 @@ def wait_number(at, like):
     dtype = like.dtype
     if element_bytes(dtype) == 4:
         return lambda at, like: bitcast(fill(I32(wait_word(at)), I32, 1), dtype)
-    return lambda at, like: bitcast(fill(wait_word(at) | (wait_word(at + 8) << 32), I64, 1), dtype)
+
+    def implementation(at, like):
+        low, high = peek(at), peek(at + 8)  # both are on their way at once
+        while low < FLAG or high < FLAG:
+            low, high = peek(at), peek(at + 8)
+        return bitcast(fill((low & LOW) | (high << 32), I64, 1), dtype)
+
+    return implementation
 
 
 @by_type
