@@ -68,7 +68,7 @@ OWN = {
     "reduce.radix.offsets": _ROW,
     "reduce.scan.clear": Shape(threads=256),
     **{
-        f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN
+        f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * (kind == "rows"))
         for way in ("max", "min")
         for kind in ("rows", "blocks", "chunks", "columns")
     },
@@ -203,5 +203,6 @@ def shape(name):
 def rendered(family, kind="", *rest):
     """The `Shape` of the launches of a kernel that is rendered from a rule."""
     if family == "parallel_scan":
-        return _CHUNKS if kind == "chunks" else _SCAN
+        long = kind == "rows" and int(rest[-2]) > 8  # vectors of a thread: it would take 200 registers
+        return _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * long)
     return _ROW if family == "reduction" and kind in ("inner", "rows", "columns") else DEFAULT

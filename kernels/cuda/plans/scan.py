@@ -27,14 +27,15 @@ def _few(n, most):
     return next(k for k in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16) if k >= min(n, most))
 
 
-def _rows(outer, size, lanes, most):
+def _rows(outer, size, lanes, state_bytes):
     """(loop, threads of a team, vectors of a thread, items, parts of a row)."""
+    most = _STATES // state_bytes // lanes
     vectors = size // lanes if size % lanes == 0 else -(-(size + lanes - 1) // lanes)
     if vectors <= _WARP * most:
         team = min(_WARP, _power(-(-vectors // 2)))
         return "rows", team, _few(-(-vectors // team), most), -(-outer // (THREADS // team)), 1
     # of few rows, as many parts as keep a GPU busy, but not smaller ones than are worth their words
-    most = min(8, most)
+    most = min(most, 8 if state_bytes == 4 else 4)
     fits = [k for k in (8, 4, 2) if k <= most and outer * -(-vectors // (THREADS * k)) >= _BUSY]
     each = max([*fits[:1], min(2, most)])
     parts = -(-vectors // (THREADS * each))
@@ -46,7 +47,7 @@ def _rows(outer, size, lanes, most):
 
 def _columns(outer, size, columns, lanes, most):
     """(threads of a slice, rows of a thread, strips)."""
-    vectors, most = -(-columns // lanes), min(8, most)
+    vectors = -(-columns // lanes)
     each = min(most, _power(size))
     own = min(256, max(16, _power(vectors)))
     while own > 16 and (THREADS // own) * each < size and (own > 32 or outer * -(-vectors // own) < _BUSY // 2):
@@ -57,13 +58,13 @@ def _columns(outer, size, columns, lanes, most):
 def _plan(problem, widest, state_bytes, stride, handle, at):
     """The launch of a scan: `handle(kind, threads, vectors)` is its kernel."""
     p, lanes = problem, 16 // widest
-    numbers, most = {"size": p.size, "x_stride": stride, "rows": p.outer}, _STATES // state_bytes // lanes
+    numbers = {"size": p.size, "x_stride": stride, "rows": p.outer}
     if p.columns > 1:
-        team, each, strips = _columns(p.outer, p.size, p.columns, lanes, most)
+        team, each, strips = _columns(p.outer, p.size, p.columns, lanes, min(8, _STATES // state_bytes // lanes))
         numbers |= {"columns": p.columns, "strips": strips}
         one = launch(handle("columns", team, each), SCAN, p.outer * strips, 1, at | {"words": None}, **numbers)
         return Plan((one,))
-    kind, team, each, n, parts = _rows(p.outer, p.size, lanes, most)
+    kind, team, each, n, parts = _rows(p.outer, p.size, lanes, state_bytes)
     one = handle(kind, team, each)
     if kind != "chunks":
         return Plan((launch(one, SCAN, n, 1, at | {"words": None}, **numbers, parts=parts),))
