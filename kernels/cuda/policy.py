@@ -90,6 +90,7 @@ OWN = {
     "array.copy.transpose": _ROW,
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
+    "array.scatter.add_each": Shape(threads=128),
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,
     "quant.expand.expand": Shape(threads=128),

@@ -138,3 +138,23 @@ def test_variance_of_columns(device, rng, dtype):
 
     equal(device, run, x, tolerance=TOLERANCE[dtype])
     assert any(name.startswith(("moments-columns", "_moments-columns")) for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int32"])
+def test_sums_by_index_along_the_last_dim(device, rng, dtype):
+    """Windows added up to images, and elements by index, some of which nothing is added to."""
+    x, columns, index = rng.standard_normal((3, 12, 9)), rng.standard_normal((2, 20 * 9, 30)), rng.integers(0, 8, 40)
+    added = np.round(rng.standard_normal((3, 12, 40)) * 9)
+
+    def run(x, columns, index, added):
+        x = ic.index_add(x.to(dtype=dtype), 2, index, added.to(dtype=dtype))
+        return (x, F.fold(columns.to(dtype=dtype), (5, 6), 3, padding=1)) if "float" in dtype else (x,)
+
+    equal(device, run, np.round(x * 9), columns, index, added, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any(name.startswith("array.scatter.add_each") for name in device.backend.kernels.used)
+
+
+def test_an_index_that_does_not_exist(device, rng):
+    x, index = ic.zeros(40, 8, device=device), ic.as_tensor(np.array([1, 8]), device=device)
+    with pytest.raises((IndexError, ValueError)):
+        ic.index_add(x, 1, index, ic.ones(40, 2, device=device)).cpu()

@@ -7,6 +7,7 @@ threads, barriers, exchanges within a warp, shared memory. Blocks run one after 
 import ctypes
 import re
 import threading
+import traceback
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -69,6 +70,13 @@ define void @sim_barrier(i32 %number) {
   call void @wait(i32 0)
   ret void
 }
+define void @sim_warp() {
+  %tid = call i32 @sim_tid()
+  %warp = lshr i32 %tid, 5
+  %number = add i32 %warp, 1
+  call void @wait(i32 %number)
+  ret void
+}
 define void @sim_bar(i32 %number, i32 %members) {
   %n = load i32, ptr @numbers
   %warps = lshr i32 %n, 5
@@ -88,6 +96,43 @@ define i32 @exchange(i32 %v, i32 %source) noinline {
   %found = load volatile i32, ptr %at
   call void @wait(i32 %number)
   ret i32 %found
+}
+define i32 @gather(i32 %v, i32 %what) noinline {
+entry:
+  %slots = load ptr, ptr @slots
+  %tid = call i32 @sim_tid()
+  %own = getelementptr i32, ptr %slots, i32 %tid
+  store volatile i32 %v, ptr %own
+  %warp = lshr i32 %tid, 5
+  %number = add i32 %warp, 1
+  %base = and i32 %tid, -32
+  call void @wait(i32 %number)
+  br label %loop
+loop:
+  %k = phi i32 [ 0, %entry ], [ %next, %loop ]
+  %bits = phi i32 [ 0, %entry ], [ %more, %loop ]
+  %place = add i32 %base, %k
+  %at = getelementptr i32, ptr %slots, i32 %place
+  %found = load volatile i32, ptr %at
+  %same = icmp eq i32 %found, %what
+  %one = zext i1 %same to i32
+  %bit = shl i32 %one, %k
+  %more = or i32 %bits, %bit
+  %next = add i32 %k, 1
+  %again = icmp ult i32 %next, 32
+  br i1 %again, label %loop, label %done
+done:
+  call void @wait(i32 %number)
+  ret i32 %more
+}
+define i32 @sim_match(i32 %v) {
+  %bits = call i32 @gather(i32 %v, i32 %v)
+  ret i32 %bits
+}
+define i32 @sim_ballot(i32 %every, i1 %condition) {
+  %v = zext i1 %condition to i32
+  %bits = call i32 @gather(i32 %v, i32 1)
+  ret i32 %bits
 }
 define i32 @sim_bfly(i32 %every, i32 %v, i32 %by, i32 %clamp) {
   %tid = call i32 @sim_tid()
@@ -143,13 +188,14 @@ define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
 """
 _ASM = {
     "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2", "div.full.f32": "sim_divide",
-    "bar.sync": "sim_bar",
+    "bar.sync": "sim_bar", "match.any": "sim_match", "bar.warp.sync": "sim_warp",
 }  # fmt: skip
 _NAMES = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "sim_tid", "llvm.nvvm.read.ptx.sreg.ntid.x": "sim_ntid",
     "llvm.nvvm.read.ptx.sreg.ctaid.x": "sim_ctaid", "llvm.nvvm.read.ptx.sreg.nctaid.x": "sim_nctaid",
     "llvm.nvvm.barrier.cta.sync.aligned.all": "sim_barrier", "llvm.nvvm.shfl.sync.bfly.i32": "sim_bfly",
     "llvm.nvvm.shfl.sync.up.i32": "sim_up", "llvm.nvvm.shfl.sync.idx.i32": "sim_idx",
+    "llvm.nvvm.vote.ballot.sync": "sim_ballot",
 }  # fmt: skip
 _libc = ctypes.CDLL(None)
 
@@ -158,14 +204,19 @@ def _translated(text):
     """The module with functions of ours in place of what the host has not."""
     for name, own in _NAMES.items():
         text = text.replace(f"@{name}(", f"@{own}(")
-    text = re.sub(r' asm (?:sideeffect )?"(\S+)[^"]*", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
+    text = re.sub(r' asm (?:sideeffect )?"([^\s;]+)[^"]*", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
     text = re.sub(r"addrspace\(3\) ?", "", re.sub(r"\baddrspacecast\b", "bitcast", text))
+    text = re.sub(r"^@dynamic_shared = .*$", "@dynamic_shared = internal global [262144 x i8] zeroinitializer, align 1024",
+                  text, flags=re.MULTILINE)  # fmt: skip
     of_asm = {name: re.search(rf"^define (.*@{name}\(.*\)).*{{$", _RUNTIME, re.MULTILINE)[1] for name in _ASM.values()}
     return text + "".join(f"\ndeclare {kind}" for kind in of_asm.values())
 
 
 def _own(instruction):
-    return next(own for start, own in _ASM.items() if instruction.startswith(start))
+    for start, own in _ASM.items():
+        if instruction.startswith(start):
+            return own
+    raise NotImplementedError(f"no function of the host stands for `{instruction}`")
 
 
 class Kernel:
@@ -253,6 +304,7 @@ class Kernels(cuda_load.CompiledOnly):
                 return kernel.run(args, hi)
             except BaseException as error:
                 self.wrong = error
+                traceback.print_exception(error)
                 return 1
 
         self._callbacks.append(ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(call))

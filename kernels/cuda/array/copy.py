@@ -9,9 +9,11 @@ from ...lang.ptx import barrier, block, blocks, shared, thread, threads
 from ...lang.simd import fill, load, ptr, store
 from ..block import read, vector, write
 from ..block import width as row_width
+from ..gemm.wgmma import ratio
 from ..plans.array import TILE
 
 U64, I64 = types.uint64, types.int64
+SHORT = 1 << 32
 TILE_BYTES = 8 * TILE * (TILE + 1)
 
 
@@ -32,14 +34,19 @@ contiguous_1, contiguous_2, contiguous_4, contiguous_8 = (_contiguous(16 // size
 @jit.inline
 def place(args, index, at, ndim):
     """(offset in y, offset in x) of element number `index` of dims that stand in a block from `at` on."""
-    rest, in_y, in_x = U64(index), 0, 0
-    for d in range(ndim - 1, -1, -1):
-        size = U64(load(args, at + d))
-        whole = rest // size
-        i = I64(rest - whole * size)
-        rest = whole
+    rest, in_y, in_x = index, 0, 0
+    for d in range(ndim - 1, 0, -1):
+        size = load(args, at + d)
+        if (rest | size) < SHORT:  # quotients of 64 bits take four times as long
+            whole = ratio(rest, size)
+        else:
+            whole = I64(U64(rest) // U64(size))
+        i, rest = rest - whole * size, whole
         in_y += i * load(args, at + ndim + d)
         in_x += i * load(args, at + 2 * ndim + d)
+    if ndim > 0:
+        in_y += rest * load(args, at + ndim)
+        in_x += rest * load(args, at + 2 * ndim)
     return in_y, in_x
 
 
