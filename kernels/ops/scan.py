@@ -20,7 +20,8 @@ def cumsum(a, b):
     """Running sums along `dim`: each element is the sum of those up to it (from it on, if `reverse`).
 
     Integers and bools sum to int64; `dtype` converts the input first, and the result has it. Floats are summed in
-    float64 and rounded once; the result has the shape of `input`.
+    float64 (where many threads share a row, in float32, float64 of float64) and rounded once; the result has the shape
+    of `input`.
     """
     return a + b
 
@@ -37,7 +38,11 @@ def _near_one(rng):
 
 @scan(start=1, ref=np.cumprod, dtypes=ALL, samples=_near_one, tolerance=ROUGH, amp="float32")
 def cumprod(a, b):
-    """Running products along `dim`, under the rules of `cumsum`."""
+    """Running products along `dim`, under the rules of `cumsum`.
+
+    Where many threads share a row, as PyTorch's do, they multiply what lies between two elements first: products of
+    these may overflow where those in turn do not, and NaN follows if one before is 0.
+    """
     return a * b
 
 
