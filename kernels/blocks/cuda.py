@@ -78,8 +78,8 @@ GRAD_TILES = Block("| tiles", after=GRAD)
 
 # ---- scans: `kernels/cuda/reduce/scan.py` ----
 
-# Row-major results of `rows` rows of `size`; a row of x is `x_stride` elements. Where a row is in `parts`, `words` has
-# their states, and behind those of all rows those of groups. Else `columns` neighbours, in `strips`, have a dim of `size`.
+# Row-major results of `rows` rows of `size`; rows of x are `x_stride` apart. Where a row is in `parts`, `words` has
+# their states, and behind those of all rows those of groups. Or `columns` neighbours, in `strips`, have the dim.
 # Extremes go to y, their places to `indices`.
 SCAN = Block("x y indices? words? | rows size x_stride parts=1 columns=1 strips=1")
 

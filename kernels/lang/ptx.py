@@ -145,7 +145,8 @@ def peek(typingctx, address):
     def codegen(context, builder, sig, args):
         at = context.cast(builder, args[0], sig.args[0], types.int64)
         kind = ir.FunctionType(I64, [I64])
-        return builder.call(ir.InlineAsm(kind, "ld.relaxed.gpu.b64 $0, [$1];", "=l,l,~{memory}", side_effect=True), [at])
+        text = "ld.relaxed.gpu.b64 $0, [$1];"
+        return builder.call(ir.InlineAsm(kind, text, "=l,l,~{memory}", side_effect=True), [at])
 
     return types.int64(address), codegen
 
@@ -157,7 +158,8 @@ def post(typingctx, address, value):
     def codegen(context, builder, sig, args):
         values = [context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)]
         kind = ir.FunctionType(ir.VoidType(), [I64, I64])
-        builder.call(ir.InlineAsm(kind, "st.relaxed.gpu.b64 [$0], $1;", "l,l,~{memory}", side_effect=True), values)
+        text = "st.relaxed.gpu.b64 [$0], $1;"
+        builder.call(ir.InlineAsm(kind, text, "l,l,~{memory}", side_effect=True), values)
         return context.get_dummy_value()
 
     return types.void(address, value), codegen
@@ -265,7 +267,7 @@ def _float32(name, text, constraints, count, doc):
 
 
 exp2 = _float32("exp2", "ex2.approx.f32 $0, $1;", "=f,f", 1, "2^x within 2 ulp, subnormals included (ex2, 9.7.3.21).")
-log2 = _float32("log2", "lg2.approx.f32 $0, $1;", "=f,f", 1, "The binary logarithm, within 2^-22 near 1 (lg2, 9.7.3.20).")
+log2 = _float32("log2", "lg2.approx.f32 $0, $1;", "=f,f", 1, "log2(x), within 2^-22 near 1 (lg2, 9.7.3.20).")
 divide = _float32("divide", "div.full.f32 $0, $1, $2;", "=f,f,f", 2, "x / y within 2 ulp (div, 9.7.3.8).")
 
 

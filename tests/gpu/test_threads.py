@@ -5,8 +5,9 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
-import infinicore as ic
 from infinicore.kernels.cuda.plans import scan as plans
+
+import infinicore as ic
 from infinicore.nn import functional as F
 
 from . import threads

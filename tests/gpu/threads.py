@@ -11,11 +11,12 @@ import traceback
 
 import llvmlite.binding as llvm
 import numpy as np
+from infinicore.kernels.build import disk, jit
+from infinicore.kernels.cuda import load as cuda_load
+
 from infinicore.core import memory
 from infinicore.core.cuda import GpuBackend
 from infinicore.device import Device, register
-from infinicore.kernels.build import disk, jit
-from infinicore.kernels.cuda import load as cuda_load
 
 WARP = 32
 BARRIER = 64  # bytes that a barrier of pthreads may take
@@ -206,8 +207,8 @@ def _translated(text):
         text = text.replace(f"@{name}(", f"@{own}(")
     text = re.sub(r' asm (?:sideeffect )?"([^\s;]+)[^"]*", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
     text = re.sub(r"addrspace\(3\) ?", "", re.sub(r"\baddrspacecast\b", "bitcast", text))
-    text = re.sub(r"^@dynamic_shared = .*$", "@dynamic_shared = internal global [262144 x i8] zeroinitializer, align 1024",
-                  text, flags=re.MULTILINE)  # fmt: skip
+    dynamic = "@dynamic_shared = internal global [262144 x i8] zeroinitializer, align 1024"
+    text = re.sub(r"^@dynamic_shared = .*$", dynamic, text, flags=re.MULTILINE)
     of_asm = {name: re.search(rf"^define (.*@{name}\(.*\)).*{{$", _RUNTIME, re.MULTILINE)[1] for name in _ASM.values()}
     return text + "".join(f"\ndeclare {kind}" for kind in of_asm.values())
 

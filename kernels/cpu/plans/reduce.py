@@ -211,4 +211,6 @@ def sample_in(p, slots):
     return Plan((one,), (("workspace", slots * SAMPLE_BYTES * p.size),))
 
 
-PLANNERS = {Reduce: reduce, Position: position, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample}
+PLANNERS = {
+    Reduce: reduce, Position: position, Variance: variance, Scan: scan, Running: running, Sort: sort, Sample: sample,
+}  # fmt: skip

@@ -1,8 +1,8 @@
 """Rows that registers hold: each is read once and written once, in accesses of 16 bytes.
 
 A row of up to 128 elements is for 4 or 8 threads of a warp, one of up to 1024 a warp's, one of up to 4096 that of four
-warps, one of up to 8192 a block's: a thread has at most 32 elements, so that a multiprocessor has room for 24 warps. Read a second time, from the caches, rows of
-768 took a softmax 1.5 times as long as PyTorch's.
+warps, one of up to 8192 a block's: a thread has at most 32 elements, so that a multiprocessor has room for 24 warps.
+Read a second time, from the caches, rows of 768 took a softmax 1.5 times as long as PyTorch's.
 """
 
 from ...build import jit
@@ -118,7 +118,8 @@ def each_row(args, rows, members, size, one, like, T, W, B):
 def each_short_row(args, rows, members, size, one, like, T, W, B):
     """The same for teams that are parts of a warp; the last rows of all may be those of several teams."""
     team, together = (thread() % members, members), WARP // members
-    for row in range((block() + blocks() * (thread() // WARP)) * together, rows, blocks() * (threads() // WARP) * together):
+    warp, warps = block() + blocks() * (thread() // WARP), blocks() * (threads() // WARP)
+    for row in range(warp * together, rows, warps * together):
         one(args, min(row + thread() % WARP // members, rows - 1), team, size, like, T, W, B)
 
 
