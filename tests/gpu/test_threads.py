@@ -159,3 +159,18 @@ def test_an_index_that_does_not_exist(device, rng):
     x, index = ic.zeros(40, 8, device=device), ic.as_tensor(np.array([1, 8]), device=device)
     with pytest.raises((IndexError, ValueError)):
         ic.index_add(x, 1, index, ic.ones(40, 2, device=device)).cpu()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(150, 8), (9, 5), (7, 8, 3)])
+def test_batch_norm(device, rng, shape, dtype):
+    """Channels of one element an image, four of which a block takes at once, and others."""
+    x, w, b = rng.standard_normal(shape) + 2, rng.standard_normal(shape[1]), rng.standard_normal(shape[1])
+
+    def run(x, w, b):
+        mean, var = ic.zeros_like(w), ic.ones_like(w)
+        return F.batch_norm(x, mean, var, w, b, True), mean, var
+
+    equal(device, lambda *given: run(*(x.to(dtype=dtype) for x in given)), x, w, b, tolerance=TOLERANCE[dtype])
+    layer = with_gradients(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), dtype, 3)
+    equal(device, layer, x, w, b, tolerance=TOLERANCE[dtype])
