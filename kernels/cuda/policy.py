@@ -78,6 +78,7 @@ OWN = {
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
     "array.copy.joined": Shape("grid", threads=256, resident=8),
     "array.copy.strided": Shape(threads=256),
+    "array.copy.rows": Shape(threads=256),
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
@@ -206,4 +207,4 @@ def rendered(family, kind="", *rest):
     if family == "parallel_scan":
         long = kind == "rows" and int(rest[-2]) > 8  # vectors of a thread: it would take 200 registers
         return _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * long)
-    return _ROW if family == "reduction" and kind in ("inner", "rows", "columns") else DEFAULT
+    return _ROW if family == "reduction" and kind in ("inner", "rows", "short", "columns") else DEFAULT

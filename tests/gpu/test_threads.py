@@ -174,3 +174,34 @@ def test_batch_norm(device, rng, shape, dtype):
     equal(device, lambda *given: run(*(x.to(dtype=dtype) for x in given)), x, w, b, tolerance=TOLERANCE[dtype])
     layer = with_gradients(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), dtype, 3)
     equal(device, layer, x, w, b, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int32", "uint8", "bool"])
+@pytest.mark.parametrize("size", [8, 31, 100, 1000])
+def test_reductions_of_short_rows(device, rng, size, dtype):
+    """Which a few threads hold, with vectors and without."""
+    x = rng.standard_normal((9, size)) if dtype in TOLERANCE else rng.integers(0, 9, (9, size)).astype("f8")
+    x[3, size // 2 :] = 0
+    if dtype in TOLERANCE:
+        x[5, -1] = np.nan
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.sum(x, 1), ic.amax(x, 1), ic.sum(x[:, 1:], 1)
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any(name.startswith("sum-short") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "uint8"])
+def test_copies_of_rows(device, rng, dtype):
+    """Between layouts whose rows stay together, in vectors or not."""
+    x = rng.integers(0, 99, (5, 7, 64)).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        part = x[:, 1:6, 3:60].contiguous()
+        return x.permute(1, 0, 2).contiguous(), part, F.pad(x, (1, 2, 3, 0)), x[:3, ::2].contiguous()
+
+    equal(device, run, x)
+    assert any(name.startswith("array.copy.rows") for name in device.backend.kernels.used)

@@ -3,7 +3,7 @@
 from numba import types
 
 from ...blocks.array import JOINED, PIECE
-from ...blocks.cuda import COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build import jit
 from ...lang.ptx import barrier, block, blocks, shared, thread, threads
 from ...lang.simd import fill, load, ptr, store
@@ -57,6 +57,20 @@ def strided(args, lo, hi, E):
     for index in range(lo, hi):
         in_y, in_x = place(args, index, STRIDED_COPY.dims, load(args, STRIDED_COPY.ndim))
         store(y, in_y, load(x, in_x))
+    return 0
+
+
+@jit.inline
+def rows(args, lo, hi, E):
+    """Vectors [lo, hi) of rows."""
+    x, y, length = ptr(load(args, ROW_COPY.x), E), ptr(load(args, ROW_COPY.y), E), load(args, ROW_COPY.length)
+    lanes, like = row_width(y), vector(y, 0)
+    vectors = (length + lanes - 1) // lanes
+    for index in range(lo, hi):
+        row = ratio(index, vectors) if (index | vectors) < SHORT else index // vectors
+        i = (index - row * vectors) * lanes
+        in_y, in_x = place(args, row, ROW_COPY.dims, load(args, ROW_COPY.ndim))
+        write(y + in_y, i, read(x + in_x, i, length - i, like), length - i)
     return 0
 
 

@@ -3,7 +3,7 @@
 from math import prod
 
 from ...blocks import float_bits
-from ...blocks.cuda import ADD_SORTED, COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.cuda import ADD_SORTED, COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build.load import kernel
 from ...cpu.plans.array import merged
 from ...plan import Plan, launch
@@ -39,6 +39,11 @@ def copy(problem):
                 across=tiles[1], tiles=prod(tiles), ndim=len(others), dims=_columns(others), **numbers,
             )  # fmt: skip
             return Plan((record,))
+    length, lanes = dims[-1][0], 16 // itemsize
+    if dims[-1][1:] == [1, 1] and length >= 2 * lanes and len(dims) > 1:
+        rows, vectors = dims[:-1], -(-length // lanes)
+        numbers = {"length": length, "ndim": len(rows), "dims": _columns(rows)}
+        return Plan((launch(kernel("array.copy.rows", E=element), ROW_COPY, n // length * vectors, 1, **numbers),))
     numbers = {"ndim": len(dims), "dims": _columns(dims)}
     return Plan((launch(kernel("array.copy.strided", E=element), STRIDED_COPY, n, 1, **numbers),))
 

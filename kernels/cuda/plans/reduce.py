@@ -25,6 +25,7 @@ _COLUMN = 512  # the same of a thread
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
+_HELD = 128  # bytes of states of a thread that holds elements
 _EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
 _SHORT = 64  # elements of a row of which each is compared with all
@@ -46,16 +47,33 @@ def _two(groups):
 def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE, plane=0):
     """One launch of a reduction; `kept` and `reduced` are (size, stride) of outer and inner dims."""
     ((outer, outer_stride), (inner, inner_stride)), ((rows, row_stride), (length, stride)) = kept, reduced
-    handle, n = rendered("reduction", rule, kind, *types, cut), outer * inner
+    more = ()
+    if kind == "short":
+        team, pieces = _team(rule, types, length)
+        more = str(team), str(pieces)
+    handle, n = rendered("reduction", rule, kind, *types, cut, *more), outer * inner
     if kind == "columns":
         n = outer * -(-inner // _width(rule, types, cut))
     elif kind == "rows":
         n = -(-n // _WARPS)
+    elif kind == "short":
+        n = -(-n // (ROW_THREADS // team))
     return launch(
         handle, FOLD, n, 1, at, inner=inner, outer_stride=outer_stride, inner_stride=inner_stride,
         rows=rows, length=length, row_stride=row_stride, stride=stride, whole=whole, count=float(count), plane=plane,
         results=outer * inner,
     )  # fmt: skip
+
+
+def _team(rule, types, length):
+    """(threads of a result, vectors of each) where they hold its elements, or None."""
+    lanes = reduction_lanes(rule, "short", types[0], types[2], "")
+    vectors, most = -(-length // lanes), min(8, _HELD // (lanes * rule.parts * max(4, _bytes(types[2]))))
+    for pieces in (1, 2, 4, 8):
+        for team in (1, 2, 4, 8, 16, 32):
+            if pieces <= most and team * pieces >= vectors and (pieces >= 2 or team < 4) and (pieces < 4 or team == 32):
+                return team, pieces
+    return None
 
 
 def _width(rule, types, cut=""):
@@ -85,11 +103,14 @@ def reduce(problem):
     length, stride = reduced[1]
     if kind == "inner" and results >= _WARPS and length <= _SHORT:
         kind = "rows"
+    if results >= _WARPS and stride == 1 and reduced[0][0] == 1 and length >= 8 and _team(rule, types, length):
+        kind = "short"
     if kind == "outer" and kept[1][1] == 1 and length >= _ROWS // 4:
         kind = "columns"
     # what a block or thread should have at least, the results of one, and how many keep a GPU busy
     step, each, least = {
-        "inner": (_CHUNK, 1, _ENOUGH), "rows": (_CHUNK, 1, _ENOUGH), "columns": (_ROWS, _width(rule, types), _BLOCKS),
+        "inner": (_CHUNK, 1, _ENOUGH), "rows": (_CHUNK, 1, _ENOUGH), "short": (_CHUNK, 1, _ENOUGH),
+        "columns": (_ROWS, _width(rule, types), _BLOCKS),
         "outer": (_COLUMN, 1, 128 * _ENOUGH),
     }[kind]  # fmt: skip
     units = -(-results // each)

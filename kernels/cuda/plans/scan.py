@@ -41,7 +41,7 @@ def _rows(outer, size, lanes, state_bytes):
     parts = -(-vectors // (THREADS * each))
     if outer < _BUSY and parts > 1:
         return "chunks", THREADS, each, outer * parts, parts
-    each = _few(-(-vectors // THREADS), max(1, most // 2))
+    each = _few(-(-vectors // THREADS), min(4, most))
     return "blocks", THREADS, each, outer, -(-vectors // (THREADS * each))
 
 
