@@ -206,5 +206,6 @@ def rendered(family, kind="", *rest):
     """The `Shape` of the launches of a kernel that is rendered from a rule."""
     if family == "parallel_scan":
         long = kind == "rows" and int(rest[-2]) > 8  # vectors of a thread: it would take 200 registers
-        return _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * long)
+        wide = rest[1] in ("float64", "int64")  # states: what waits is as much as of float32 if three blocks fit
+        return _CHUNKS._replace(blocks=3 * wide) if kind == "chunks" else _SCAN._replace(blocks=2 * long)
     return _ROW if family == "reduction" and kind in ("inner", "rows", "short", "columns") else DEFAULT

@@ -35,7 +35,7 @@ def _rows(outer, size, lanes, state_bytes):
         team = min(_WARP, _power(-(-vectors // 2)))
         return "rows", team, _few(-(-vectors // team), most), -(-outer // (THREADS // team)), 1
     # of few rows, as many parts as keep a GPU busy, but not smaller ones than are worth their words
-    most = min(most, 8 if state_bytes == 4 else 4)
+    most = min(most, 8)
     fits = [k for k in (8, 4, 2) if k <= most and outer * -(-vectors // (THREADS * k)) >= _BUSY]
     each = max([*fits[:1], min(2, most)])
     parts = -(-vectors // (THREADS * each))
