@@ -205,3 +205,11 @@ def test_copies_of_rows(device, rng, dtype):
 
     equal(device, run, x)
     assert any(name.startswith("array.copy.rows") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_means_of_even_cells(device, rng, dtype):
+    x = rng.standard_normal((2, 3, 8, 10))
+    pool = with_gradients(lambda x: F.adaptive_avg_pool2d(x, (4, 5)), dtype, 1)
+    equal(device, pool, x, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith("conv.windows.mean_pool-") for name in device.backend.kernels.used)
