@@ -13,6 +13,7 @@ KERNEL = Block("| entry launcher function gpu context set_context error_at numbe
 # ---- copies: `kernels/cuda/array/copy.py`; strides in elements ----
 
 COPY = Block("y x |")
+ROW_COPY = Block("y x | length ndim dims*")  # rows of `length` that are contiguous on both sides; the dims before
 STRIDED_COPY = Block("y x | ndim dims*")  # the sizes of the dims, their strides in y, in x
 # `rows` x `columns` whose rows lie side by side in x and columns in y, in `tiles` of which `across` cover the columns;
 # then the other dims, as above.
@@ -77,6 +78,13 @@ DECODE = Block("| parts slots stats heads", after=ATTENTION)
 # Its gradients: behind their block `tiles` of rows for each head, and maps as above.
 FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
 GRAD_TILES = Block("| tiles", after=GRAD)
+
+# ---- scans: `kernels/cuda/reduce/scan.py` ----
+
+# Row-major results of `rows` rows of `size`; rows of x are `x_stride` apart. Where a row is in `parts`, `words` has
+# their states, and behind those of all rows those of groups. Or `columns` neighbours, in `strips`, have the dim.
+# Extremes go to y, their places to `indices`.
+SCAN = Block("x y indices? words? | rows size x_stride parts=1 columns=1 strips=1")
 
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
 

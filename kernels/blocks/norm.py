@@ -11,4 +11,5 @@ VARIANCE = Block("x y | size stride divisor:f64")  # of the sum of squares
 BACKWARD = Block(
     "g x w? dx dw? db? residual? | step size g_stride x_stride residual_stride rows chunk_rows eps:f64",
 )
-JOIN = Block("first_w? first_b? w? b? | step chunks columns")  # sums of chunks, added in their order
+# Sums of chunks, added in their order: of their `columns`, `step` apart, those before element `whole`.
+JOIN = Block("first_w? first_b? w? b? | step chunks columns whole=4611686018427387904")

@@ -30,12 +30,14 @@ ELEMENTWISE = Shape(threads=256)
 DEFAULT = Shape()
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
-RENDERED = ("reduction",)  # families of rules that `render.py` has loops for
+RENDERED = ("reduction", "parallel_scan")  # families of rules that `render.py` has loops for
 ROW_THREADS = 256
 _ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
 _HELD = _ROWS._replace(blocks=3, resident=3)  # 80 registers: 32 elements of a row, and what else there is
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
+_SCAN = _ROW._replace(resident=32)
+_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each part of a row: one that waits takes no other's place
 OWN = {
     **{f"norm.rows.{name}": _HELD for name in ("rms_norm", "add_rms_norm", "layer_norm")},
     **{f"norm.softmax.{name}": _HELD for name in ("softmax", "softmax_narrow", "log_softmax")},
@@ -64,12 +66,19 @@ OWN = {
         )
     },
     "reduce.radix.offsets": _ROW,
+    "reduce.scan.clear": Shape(threads=256),
+    **{
+        f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * (kind == "rows"))
+        for way in ("max", "min")
+        for kind in ("rows", "blocks", "chunks", "columns")
+    },
     "loss.linear.rows": _ROW,
     "loss.linear.prepare": _ROW._replace(threads=1024),
     "loss.linear.total": _ROW._replace(threads=1024),
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
     "array.copy.joined": Shape("grid", threads=256, resident=8),
     "array.copy.strided": Shape(threads=256),
+    "array.copy.rows": Shape(threads=256),
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
@@ -82,6 +91,7 @@ OWN = {
     "array.copy.transpose": _ROW,
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
+    "array.scatter.add_each": Shape(threads=128),
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,
     "quant.expand.expand": Shape(threads=128),
@@ -195,4 +205,8 @@ def shape(name):
 
 def rendered(family, kind="", *rest):
     """The `Shape` of the launches of a kernel that is rendered from a rule."""
-    return _ROW if family == "reduction" and kind in ("inner", "rows", "columns") else DEFAULT
+    if family == "parallel_scan":
+        long = kind == "rows" and int(rest[-2]) > 8  # vectors of a thread: it would take 200 registers
+        wide = rest[1] in ("float64", "int64")  # states: what waits is as much as of float32 if three blocks fit
+        return _CHUNKS._replace(blocks=3 * wide) if kind == "chunks" else _SCAN._replace(blocks=2 * long)
+    return _ROW if family == "reduction" and kind in ("inner", "rows", "short", "columns") else DEFAULT

@@ -1,4 +1,4 @@
-"""Elementwise kernels and reductions of GPUs, from the rules that those of the CPU are rendered from.
+"""Elementwise kernels, reductions and scans of GPUs, from the rules that those of the CPU are rendered from.
 
 Of an elementwise kernel, a thread does the elements of one access of 16 bytes, where all operands are contiguous and
 lie at such addresses, or have so many neighbours in each row; else one element. What its place in each operand is
@@ -212,6 +212,16 @@ def read_rest(x, i, left, plane):
 
 
 @jit.inline
+def states(v):
+    return {states}
+
+
+@jit.inline
+def rest(s, there):
+    return {selected}
+
+
+@jit.inline
 def lanes(s0):
 {across}
 
@@ -248,19 +258,21 @@ def kernel(args, lo, hi):
 '''
 
 
-def reduction(rule, kind, source, value, state, result, cut=""):
+def reduction(rule, kind, source, value, state, result, cut="", team="", pieces=""):
     """Source of a reduction by a rule (`table/rules.py`) in a loop of `cuda/reduce/fold.py`; see the CPU's.
 
-    `kind`: "inner", "rows", "columns" or "outer". Of a `cut` reduction, the "parts" are states in memory, which the
-    second launch, the "whole", joins.
+    `kind`: "inner", "rows", "short" (of `team` threads for a result, with so many `pieces`), "columns" or "outer". Of a
+    `cut` reduction, the "parts" are states in memory, which the second launch, the "whole", joins.
     """
     parts, lanes = range(rule.parts), reduction_lanes(rule, kind, source, state, cut)
+    width, lanes = lanes, lanes * int(pieces or 1)
     here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
     itself = rule.parts == 1 and hands_on(rule.element)
 
     def joined(values):
         return f"({', '.join(values)})" if rule.parts > 1 else values[0]
 
+    of_vector = ""
     if cut == "whole":
         read = aligned = read_rest = joined([f"vload(x + {k} * plane, i, 1)" for k in parts])
     else:
@@ -271,11 +283,12 @@ def reduction(rule, kind, source, value, state, result, cut=""):
                 return f"convert({values}, STATE)"
             return f"stated(element({values}))" if rule.parts > 1 else f"spread(element({values}), STATE, N)"
 
+        of_vector = states("v")
         read, aligned = states("vload(x, i, N)"), states("vload_aligned(x, i, N)")
         read_rest = states("vload_first(x, i, N, left)" if lanes > 1 else "vload(x, i, 1)")
     selected = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
     across, step = [], 0
-    while kind in ("inner", "rows") and lanes >> step > 1:
+    while kind in ("inner", "rows", "short") and lanes >> step > 1:
         values = [v.replace("s", f"s{step}", 1) for v in here]
         far = joined([f"turned({v}, {lanes >> step + 1})" for v in values])
         across.append(f"    s{step + 1} = join({joined(values)}, {far})")
@@ -308,6 +321,8 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     call = {
         "inner": f"fold.inner(args, lo, {nothing}, {rest}, lanes, exchange, memory, {memory})",
         "rows": f"fold.rows(args, lo, {nothing}, {rest}, lanes, exchange, write, SOURCE, RESULT, N)",
+        "short": f"fold.short(args, lo, states, rest, join, lanes, exchange, write, SOURCE, RESULT, {width}, "
+        f"{pieces or 0}, {team or 0})",
         "columns": f"fold.columns(args, lo, {nothing}, {rest}, memory, {memory})",
         "outer": f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)",
     }[kind]
@@ -315,10 +330,43 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         name=rule.name, kind=kind + (f", {cut} of a long one" if cut else ""), types=", ".join(types.values()),
         bindings="\n".join(bindings), lanes=lanes, space=space,
         functions="\n\n\n".join(f"@jit.inline\n{f}" for f in functions), read=read, read_aligned=aligned,
-        read_rest=read_rest, selected=selected, across="\n".join(across), write=write, call=call,
+        read_rest=read_rest, selected=selected, states=of_vector or "v", across="\n".join(across), write=write,
+        call=call,
         exchanged=joined([f"from_lane({v}, apart)" for v in here]),
         keep="\n".join(f"    vstore(parts, {one} * ({rule.parts} * k + {i}), {v})" for i, v in enumerate(here)),
         kept=joined([f"vload(parts, {one} * ({rule.parts} * k + {i}), {one})" for i in parts]),
+    )  # fmt: skip
+
+
+_SCAN = '''"""Rendered for GPUs from the scan `{name}` along {kind}: {types}."""
+
+from numba import types
+
+from infinicore.kernels.build import jit
+from infinicore.kernels.cuda.reduce import scan
+from infinicore.kernels.lang import lowp, functions as m
+from infinicore.kernels.lang.simd import fill
+from infinicore.kernels.lang.vector import BLOCK
+
+{bindings}
+
+
+@jit.inline
+{join}
+
+
+def kernel(args, lo, hi):
+    return scan.{kind}(args, lo, join, fill(START, STATE, 1), START, T, STATE, RESULT, {constants})
+'''
+
+
+def parallel_scan(rule, kind, T, state, result, team, pieces, way):
+    """Source of a scan by a rule in a loop of `cuda/reduce/scan.py`, `kind`; `way` is "back" or nothing."""
+    bindings = [f"{k} = {type_expression(v)}" for k, v in {"T": T, "STATE": state, "RESULT": result}.items()]
+    bindings.append(f"START = {start_expression(rule.start, state)}")
+    return _SCAN.format(
+        name=rule.name, kind=kind, types=f"{T} in {state} to {result}", bindings="\n".join(bindings),
+        join=function_text(rule.joined, "join"), constants=f"{team}, {pieces}, {way == 'back'}",
     )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ from .vmath import (  # noqa: F401
     left_shift,
     log,
     log1p,
+    log1p_exp,
     log2,
     log10,
     maximum,

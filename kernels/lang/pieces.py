@@ -7,8 +7,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .memory import element_bytes, from_memory, to_memory, vector_load, vector_store
-from .vector import I32, I64, Pointer, Vector, compute_type, literal_of
+from .memory import alignment, element_bytes, from_memory, gep, to_memory, vector_load, vector_store
+from .vector import I32, I64, Pointer, Vector, compute_type, literal_of, memory_type
 
 
 def _pieces(context, builder, sig, args, count):
@@ -85,3 +85,125 @@ def inside_pieces(typingctx, first, apart, size, lanes, pieces):
         return out
 
     return Vector(types.boolean, each * count)(first, apart, size, lanes, pieces), codegen
+
+
+# ---- rows that begin anywhere -------------------------------------------------------------------
+# A pointer p is to a multiple of 16 bytes (or of `lanes` elements), and of what follows it the elements [low, high) are
+# the row, low < lanes. Pieces may have any places, also negative ones.
+
+
+@intrinsic(prefer_literal=True)
+def vload_span(typingctx, p, first, apart, high, lanes, pieces):
+    """As `vload_pieces`, of such a row: of pieces that overlap it all lanes are read, and for others those at p."""
+    each, count = literal_of(lanes), literal_of(pieces)
+    if not isinstance(p, Pointer) or each is None or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        found = []
+        for _, at, inside in _pieces(context, builder, sig.args[1:4], args[1:4], count):
+            inside = builder.and_(inside, builder.icmp_signed(">=", at, ir.Constant(I64, 0)))
+            at = builder.select(inside, at, ir.Constant(I64, 0))
+            value = vector_load(context, builder, args[0], p.dtype, at, each, align=_align(p, each))
+            found.append(from_memory(builder, p.dtype, value))
+        return _queue(builder, found)
+
+    return Vector(compute_type(p.dtype), each * count)(p, first, apart, high, lanes, pieces), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vgather_span(typingctx, p, first, apart, low, high, lanes, pieces):
+    """The same element by element, wherever p is; for lanes outside of [low, high) element `low` is read."""
+    each, count = literal_of(lanes), literal_of(pieces)
+    if not isinstance(p, Pointer) or each is None or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        low, high = (context.cast(builder, args[k], sig.args[k], types.int64) for k in (3, 4))
+        kind = ir.VectorType(memory_type(p.dtype), each)
+        found = []
+        for _, at, _ in _pieces(context, builder, (*sig.args[1:3], sig.args[4]), (*args[1:3], args[4]), count):
+            value = ir.Constant(kind, ir.Undefined)
+            for j in range(each):
+                place = builder.add(at, ir.Constant(I64, j))
+                place = builder.select(_between(builder, place, low, high), place, low)
+                one = builder.load(gep(context, builder, args[0], p.dtype, place))
+                one.align = alignment(p.dtype)
+                value = builder.insert_element(value, one, ir.Constant(I32, j))
+            found.append(from_memory(builder, p.dtype, value))
+        return _queue(builder, found)
+
+    return Vector(compute_type(p.dtype), each * count)(p, first, apart, low, high, lanes, pieces), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vstore_span(typingctx, p, first, apart, low, high, left, lined, value, pieces):
+    """Store the lanes of such a vector that lie in [low, high), of each piece only the `left` first ones.
+
+    Whole pieces are stored at once, if p is `lined` up.
+    """
+    count = literal_of(pieces)
+    if not isinstance(p, Pointer) or not isinstance(value, Vector) or count is None:
+        return None
+    each = value.lanes // count
+
+    def codegen(context, builder, sig, args):
+        low, high, left = (context.cast(builder, args[k], sig.args[k], types.int64) for k in (3, 4, 5))
+        lined = context.cast(builder, args[6], sig.args[6], types.boolean)
+        lined = builder.and_(lined, builder.icmp_signed(">=", left, ir.Constant(I64, each)))
+        for k, at, _ in _pieces(context, builder, (*sig.args[1:3], sig.args[4]), (*args[1:3], args[4]), count):
+            lanes = ir.Constant(ir.VectorType(I32, each), list(range(k * each, (k + 1) * each)))
+            bits = to_memory(builder, p.dtype, builder.shuffle_vector(args[7], args[7], lanes))
+            end = builder.add(at, ir.Constant(I64, each))
+            whole = builder.and_(builder.icmp_signed(">=", at, low), builder.icmp_signed("<=", end, high))
+            with builder.if_else(builder.and_(whole, lined)) as (then, otherwise):
+                with then:
+                    vector_store(context, builder, args[0], p.dtype, at, bits, align=_align(p, each))
+                with otherwise:
+                    for j in range(each):
+                        place = builder.add(at, ir.Constant(I64, j))
+                        there = builder.icmp_signed("<", ir.Constant(I64, j), left)
+                        with builder.if_then(builder.and_(there, _between(builder, place, low, high))):
+                            one = builder.extract_element(bits, ir.Constant(I32, j))
+                            out = builder.store(one, gep(context, builder, args[0], p.dtype, place))
+                            out.align = alignment(p.dtype)
+        return context.get_dummy_value()
+
+    return types.void(p, first, apart, low, high, left, lined, value, pieces), codegen
+
+
+@intrinsic(prefer_literal=True)
+def span_places(typingctx, first, apart, T, step, lanes, pieces):
+    """The places of such lanes as integers of type T; within a piece they are `step` (a literal) apart."""
+    inner, each, count = literal_of(step), literal_of(lanes), literal_of(pieces)
+    if None in (inner, each, count):
+        return None
+    dtype = T.instance_type
+
+    def codegen(context, builder, sig, args):
+        first, apart = (context.cast(builder, v, t, dtype) for v, t in zip(args[:2], sig.args[:2]))
+        one = first.type
+        out = ir.Constant(ir.VectorType(one, each * count), ir.Undefined)
+        for k in range(count):
+            at = builder.add(first, builder.mul(apart, ir.Constant(one, k)))
+            for j in range(each):
+                place = builder.add(at, ir.Constant(one, j * inner))
+                out = builder.insert_element(out, place, ir.Constant(I32, k * each + j))
+        return out
+
+    return Vector(dtype, each * count)(first, apart, T, step, lanes, pieces), codegen
+
+
+def _between(builder, place, low, high):
+    return builder.and_(builder.icmp_signed(">=", place, low), builder.icmp_signed("<", place, high))
+
+
+def _queue(builder, vectors):
+    """Vectors one after the other."""
+    each = vectors[0].type.count
+    out = ir.Constant(ir.VectorType(vectors[0].type.element, each * len(vectors)), ir.Undefined)
+    for k, value in enumerate(vectors):
+        for j in range(each):
+            one = builder.extract_element(value, ir.Constant(I32, j))
+            out = builder.insert_element(out, one, ir.Constant(I32, k * each + j))
+    return out

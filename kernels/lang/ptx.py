@@ -95,54 +95,74 @@ def _number(builder, words, kind):
     return builder.bitcast(value, kind)
 
 
-@intrinsic
-def from_lane(typingctx, v, apart):
-    """The value of the thread whose number in the warp differs by the bits of `apart`; all threads of a warp ask.
+def _exchange(name, mode, clamp, doc):
+    """An intrinsic of (v, by): numbers (or lanes of vectors) of another thread of the warp (shfl.sync, 9.7.8.6)."""
 
-    `v` is a number or a vector.
-    """
-
-    def codegen(context, builder, sig, args):
+    def code(context, builder, sig, args):
         by = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
         kind = ir.FunctionType(I32, [I32] * 4)
-        exchange = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.bfly.i32")
-        every, clamp = ir.Constant(I32, -1), ir.Constant(I32, WARP - 1)
+        exchange = cgutils.get_or_insert_function(builder.module, kind, f"llvm.nvvm.shfl.sync.{mode}.i32")
+        every, last = ir.Constant(I32, -1), ir.Constant(I32, clamp)
 
         def one(values):
             (value,) = values
             boolean = value.type == ir.IntType(1)
             number = builder.zext(value, I32) if boolean else value
-            words = [builder.call(exchange, [every, word, by, clamp]) for word in _words(builder, number)]
+            words = [builder.call(exchange, [every, word, by, last]) for word in _words(builder, number)]
             number = _number(builder, words, number.type)
             return builder.trunc(number, ir.IntType(1)) if boolean else number
 
         return _by_lanes(builder, args[:1], one)
 
-    return types.unliteral(v)(types.unliteral(v), apart), codegen
+    @intrinsic
+    def function(typingctx, v, by):
+        return types.unliteral(v)(types.unliteral(v), by), code
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+from_lane = _exchange(
+    "from_lane",
+    "bfly",
+    WARP - 1,
+    """The value of the thread whose number in the warp differs by the bits of `by`; all threads of a warp ask.
+
+    `v` is a number or a vector.
+    """,
+)
+from_below = _exchange(
+    "from_below", "up", 0, "The same of the thread `by` places below in the warp; the first ones keep theirs."
+)
+from_place = _exchange("from_place", "idx", WARP - 1, "The same of the thread number `by` of the warp.")
 
 
 @intrinsic
-def from_below(typingctx, v, apart):
-    """The value of the thread `apart` places below in the warp; the first ones keep theirs. All threads of a warp ask.
-
-    `v` is a number, or a vector of one lane.
-    """
+def peek(typingctx, address):
+    """The int64 at an address of memory that other blocks write meanwhile, as a whole (ld.relaxed, 9.7.9.8)."""
 
     def codegen(context, builder, sig, args):
-        value, vector = args[0], isinstance(v, Vector)
-        if vector:
-            value = builder.extract_element(value, ir.Constant(I32, 0))
-        by = builder.trunc(context.cast(builder, args[1], sig.args[1], types.int64), I32)
-        kind = ir.FunctionType(I32, [I32] * 4)
-        exchange = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.up.i32")
-        every, clamp = ir.Constant(I32, -1), ir.Constant(I32, 0)
-        words = [builder.call(exchange, [every, word, by, clamp]) for word in _words(builder, value)]
-        value = _number(builder, words, value.type)
-        if vector:
-            value = builder.insert_element(ir.Constant(args[0].type, ir.Undefined), value, ir.Constant(I32, 0))
-        return value
+        at = context.cast(builder, args[0], sig.args[0], types.int64)
+        kind = ir.FunctionType(I64, [I64])
+        text = "ld.relaxed.gpu.b64 $0, [$1];"
+        return builder.call(ir.InlineAsm(kind, text, "=l,l,~{memory}", side_effect=True), [at])
 
-    return types.unliteral(v)(types.unliteral(v), apart), codegen
+    return types.int64(address), codegen
+
+
+@intrinsic
+def post(typingctx, address, value):
+    """Store an int64 that other blocks read meanwhile (st.relaxed, 9.7.9.12)."""
+
+    def codegen(context, builder, sig, args):
+        values = [context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)]
+        kind = ir.FunctionType(ir.VoidType(), [I64, I64])
+        text = "st.relaxed.gpu.b64 [$0], $1;"
+        builder.call(ir.InlineAsm(kind, text, "l,l,~{memory}", side_effect=True), values)
+        return context.get_dummy_value()
+
+    return types.void(address, value), codegen
 
 
 @intrinsic
@@ -247,6 +267,7 @@ def _float32(name, text, constraints, count, doc):
 
 
 exp2 = _float32("exp2", "ex2.approx.f32 $0, $1;", "=f,f", 1, "2^x within 2 ulp, subnormals included (ex2, 9.7.3.21).")
+log2 = _float32("log2", "lg2.approx.f32 $0, $1;", "=f,f", 1, "log2(x), within 2^-22 near 1 (lg2, 9.7.3.20).")
 divide = _float32("divide", "div.full.f32 $0, $1, $2;", "=f,f,f", 2, "x / y within 2 ulp (div, 9.7.3.8).")
 
 

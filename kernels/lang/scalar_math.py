@@ -17,6 +17,16 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
+def divide(p, q):
+    """p / q."""
+    return p / q
+
+
+def log1p_exp(x):
+    """log(1 + exp(x)) for x <= 0."""
+    return np.log1p(np.exp(x))
+
+
 def trunc_divide(x, y):
     """x / y without its fraction."""
     x, y = np.asarray(x), np.asarray(y)

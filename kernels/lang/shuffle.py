@@ -2,6 +2,7 @@
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..build import isa, jit
@@ -63,6 +64,80 @@ def turned(typingctx, v, by):
         return _permute(builder, args[0], args[0], [(i + steps) % v.lanes for i in range(v.lanes)])
 
     return v(v, by), codegen
+
+
+@intrinsic(prefer_literal=True)
+def picked(typingctx, v, first, step, count):
+    """`count` lanes of a vector from `first` on, `step` apart; all three are literals."""
+    chosen = [literal_of(x) for x in (first, step, count)]
+    if None in chosen or not isinstance(v, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        start, apart, n = chosen
+        return _permute(builder, args[0], args[0], range(start, start + n * apart, apart))
+
+    return Vector(v.dtype, chosen[2])(v, first, step, count), codegen
+
+
+@intrinsic(prefer_literal=True)
+def repeated(typingctx, v, times, each):
+    """The lanes of a vector, each `each` times, all of it `times` times; both are literals."""
+    chosen = [literal_of(x) for x in (times, each)]
+    if None in chosen or not isinstance(v, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        return _permute(builder, args[0], args[0], [k // chosen[1] for k in range(v.lanes * chosen[1])] * chosen[0])
+
+    return Vector(v.dtype, v.lanes * chosen[0] * chosen[1])(v, times, each), codegen
+
+
+def _of_many(name, doc, places):
+    """An intrinsic that makes one vector of a tuple of them: `places(lanes, how many)` are (vector, lane) in turn."""
+
+    @intrinsic
+    def function(typingctx, vectors):
+        if not isinstance(vectors, types.UniTuple) or not isinstance(vectors.dtype, Vector):
+            return None
+        v, count = vectors.dtype, len(vectors)
+
+        def codegen(context, builder, sig, args):
+            parts = cgutils.unpack_tuple(builder, args[0], count)
+            out = ir.Constant(ir.VectorType(parts[0].type.element, v.lanes * count), ir.Undefined)
+            for i, (k, j) in enumerate(places(v.lanes, count)):
+                one = builder.extract_element(parts[k], ir.Constant(I32, j))
+                out = builder.insert_element(out, one, ir.Constant(I32, i))
+            return out
+
+        return Vector(v.dtype, v.lanes * count)(vectors), codegen
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+dealt = _of_many(
+    "dealt", "The first lanes of all vectors of a tuple, then the second ones, ...: `picked` lanes put back.",
+    lambda lanes, count: [(k, j) for j in range(lanes) for k in range(count)],
+)  # fmt: skip
+queued = _of_many(
+    "queued", "The vectors of a tuple one after the other.",
+    lambda lanes, count: [(k, j) for k in range(count) for j in range(lanes)],
+)  # fmt: skip
+
+
+@intrinsic(prefer_literal=True)
+def turned_around(typingctx, v, each):
+    """The lanes of each part of `each` (a literal) from the last to the first."""
+    n = literal_of(each)
+    if n is None or not isinstance(v, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        return _permute(builder, args[0], args[0], [i - i % n + n - 1 - i % n for i in range(v.lanes)])
+
+    return v(v, each), codegen
 
 
 @intrinsic

@@ -179,7 +179,8 @@ def _scan_ref(function):
 def scan(*, start, ref, dtypes=ALL, samples=along_dim, tolerance=None, gradient="rule", amp="as_is"):
     """Declare a scan by its rule `function(state, element)`: the next state, which is the result at the element.
 
-    States are float64, or int64 for what is no float. The op takes `input, dim, dtype=None, reverse=False`.
+    The rule is associative, and `start` changes nothing. States are float64, or int64 for what is no float; on GPUs
+    float32 for floats of up to 32 bits. The op takes `input, dim, dtype=None, reverse=False`.
     """
 
     def declare(function):

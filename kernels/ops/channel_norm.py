@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..blocks.channels import BATCH, BATCH_GRAD, GROUP, GROUP_GRAD
-from ..blocks.norm import JOIN
+from ..problems.norm import ChunkSums
 from ..table.registry import op
 from ._layout import check, check_factor, product
 from .copy import copy_into, fill
@@ -262,6 +262,6 @@ def group_norm_backward(call, g, input, num_groups, weight, mean, inverse):
     )  # fmt: skip
     types = {"T": x.dtype.name, "W": kind}
     call.launch("norm.channels.group_norm_backward", types, block, n * num_groups, 2 * channels * length)
-    block = JOIN(first_w=parts_w, first_b=parts_b, w=dw, b=db, step=c, chunks=n, columns=c)
-    call.launch("reduce.chunks.join", {"C": parts_w.dtype.name, "W": kind, "B": kind}, block, c, 2 * n)
+    sums = ChunkSums(parts_w.dtype.name, kind, n, c)
+    call.run(sums, parts_w=parts_w, parts_b=parts_b, dw=dw, db=db)
     return dx, dw, db

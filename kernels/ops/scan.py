@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from ..blocks.reduce import EXTREMES
 from ..lang import scalar_math as m
+from ..problems.reduce import Running
 from ..table.composite import composite
 from ..table.registry import ALL, ANY, FLOATS, INEXACT, alias, op
 from ._layout import check, check_dim, product
@@ -20,7 +20,8 @@ def cumsum(a, b):
     """Running sums along `dim`: each element is the sum of those up to it (from it on, if `reverse`).
 
     Integers and bools sum to int64; `dtype` converts the input first, and the result has it. Floats are summed in
-    float64 and rounded once; the result has the shape of `input`.
+    float64 (where many threads share a row, in float32, float64 of float64) and rounded once; the result has the shape
+    of `input`.
     """
     return a + b
 
@@ -37,7 +38,11 @@ def _near_one(rng):
 
 @scan(start=1, ref=np.cumprod, dtypes=ALL, samples=_near_one, tolerance=ROUGH, amp="float32")
 def cumprod(a, b):
-    """Running products along `dim`, under the rules of `cumsum`."""
+    """Running products along `dim`, under the rules of `cumsum`.
+
+    Where many threads share a row, as PyTorch's do, they multiply what lies between two elements first: products of
+    these may overflow where those in turn do not, and NaN follows if one before is 0.
+    """
     return a * b
 
 
@@ -62,7 +67,7 @@ def _(f, g, input, out, input_dtype, dim, dtype, reverse):
 def logcumsumexp(a, b):
     """Logarithms of running sums of exponentials along `dim`, without overflow."""
     top, d = m.maximum(a, b), m.abs(a - b)
-    return m.where(a == b, top + 0.6931471805599453, top + m.log1p(m.exp(-d)))
+    return m.where(a == b, top + 0.6931471805599453, top + m.log1p_exp(-d))
 
 
 @logcumsumexp.grad("input")
@@ -111,9 +116,9 @@ def _running(call, input, dim, largest):
     shape, dim = input.shape_, check_dim(dim, len(input.shape_))
     x, values, indices = input.contiguous(), call.out(shape, input.dtype), call.out(shape, "int64", key="indices")
     size, columns = shape[dim] if shape else 1, product(shape[dim + 1 :])
-    block = EXTREMES(x=x, values=values, indices=indices, size=size, columns=columns)
-    kind = {"T": "uint8" if x.dtype.name == "bool" else x.dtype.name, "LARGEST": largest}
-    call.launch("reduce.extremes.running", kind, block, product(shape[:dim]) * columns if x.numel_ else 0, size)
+    if x.numel_:
+        problem = Running(x.dtype.name, product(shape[:dim]), size, columns, largest)
+        call.run(problem, x=x, values=values, indices=indices)
     call.save(where=indices, input_shape=shape)
     return values, indices
 

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from ..blocks.norm import VARIANCE
 from ..blocks.softmax import LOGSUMEXP
 from ..lang import scalar_math as m
+from ..problems.reduce import Variance
 from ..table.registry import ALL, INEXACT, op
 from ..table.rules import reduction_rule
-from ._layout import check, rows
+from ._layout import check, product, rows
 from ._rules import reduce_by, reduce_samples, reduced, restored
 from .reduce import add, amax, amin, shared, sum_
 
@@ -53,18 +53,47 @@ def _grad_samples(rng):
     yield (rng.standard_normal((2, 7)) + 2,), {}
 
 
+def _moments(x):
+    """(mean, squares about it, how many) of one element."""
+    return x, x * 0.0, x * 0.0 + 1.0
+
+
+def _joined(a, b):
+    n, d = a[2] + b[2], b[0] - a[0]
+    share = m.divide(b[2], m.where(n == 0.0, 1.0, n))
+    return a[0] + d * share, a[1] + b[1] + d * d * a[2] * share, n
+
+
+moments = reduction_rule((0.0, 0.0, 0.0))(_moments)
+moments_less_one = reduction_rule((0.0, 0.0, 0.0))(_moments)
+for _rule in (moments, moments_less_one):
+    _rule.join(_joined)
+
+
+@moments.finish
+def _variance_of(mean, squares, n):
+    return squares / n
+
+
+@moments_less_one.finish
+def _unbiased_of(mean, squares, n):
+    return squares / (n - 1.0)
+
+
 def _variance(call, input, dim, unbiased, keepdim, correction):
     check(call, input, "input")
     if isinstance(dim, bool):
         if not unbiased or keepdim or correction is not None:
             raise TypeError(f"`dim` of `{call.op.name}` must be an integer, several or None, got {dim}")
         dim, unbiased = None, dim
-    x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
-    degrees = float(max(0, size - (int(bool(unbiased)) if correction is None else correction)))
+    dims, result = reduced(input.shape_, tuple(dim) if type(dim) is list else dim, keepdim)
+    size, correction = product(input.shape_[d] for d in dims), int(bool(unbiased)) if correction is None else correction
+    degrees = float(max(0, size - correction))
     call.save(degrees=degrees, dim=dim)
     y = call.out(result, input.dtype)
-    block = VARIANCE(x=x, y=y, size=size, stride=stride, divisor=degrees)
-    call.launch("norm.rows.variance", {"T": x.dtype.name}, block, count, size)
+    if y.numel_:
+        rule = {0: moments, 1: moments_less_one}.get(correction)
+        call.run(Variance(rule, input.dtype.name, input.shape_, input.strides_, dims, degrees), x=input, y=y)
     return y
 
 

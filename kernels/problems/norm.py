@@ -3,6 +3,18 @@
 from typing import NamedTuple
 
 
+class ChunkSums(NamedTuple):
+    """The sums of parts [chunks, columns] of the gradients of a weight, and of a bias, in floats of type `compute`.
+
+    `dtype` is that of the gradients `dw` and `db`; the parts are `parts_w` and `parts_b`.
+    """
+
+    compute: str
+    dtype: str
+    chunks: int
+    columns: int
+
+
 class NormBackward(NamedTuple):
     """The gradients of a norm over `rows` rows of `size` elements: of its input, its weight and its bias.
 

@@ -13,6 +13,20 @@ class Reduce(NamedTuple):
     dims: tuple
 
 
+class Variance(NamedTuple):
+    """The variance of floats `x` over `dims`, into a row-major `y`: squares about the mean, summed, over `degrees`.
+
+    `rule` (or None) is one by which it is a reduction, for where elements of a result lie apart.
+    """
+
+    rule: object
+    dtype: str
+    shape: tuple
+    strides: tuple
+    dims: tuple
+    degrees: float
+
+
 class Position(NamedTuple):
     """The first position of the largest or smallest element of `x` along `dims`, and its value if that is wanted.
 
@@ -37,6 +51,16 @@ class Scan(NamedTuple):
     columns: int
     stride: int
     reverse: bool
+
+
+class Running(NamedTuple):
+    """Running extremes `values` of a row-major `x` [outer, size, columns] along the dim in the middle; `indices`."""
+
+    dtype: str
+    outer: int
+    size: int
+    columns: int
+    largest: bool
 
 
 class Sort(NamedTuple):

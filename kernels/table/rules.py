@@ -101,7 +101,10 @@ class Reduction:
 
 
 class Scan:
-    """A running state along a dim: `joined(state, element)` is the next one, and the result there."""
+    """A running state along a dim: `joined(state, element)` is the next one, and the result there.
+
+    It must be associative, with `start` as what changes nothing: GPUs join the states of parts.
+    """
 
     __slots__ = ("joined", "name", "start")
 
@@ -113,7 +116,7 @@ class Scan:
 
     @staticmethod
     def types(dtype):
-        """Dtypes (of elements in memory, of the state, of the result) for an input of `dtype`."""
+        """Dtypes (of elements in memory, of the state in a loop, of the result) for an input of `dtype`."""
         floating = dtype in FLOATS
         stored = "uint8" if dtype == "bool" else dtype
         return stored, "float64" if floating else "int64", dtype if floating else "int64"

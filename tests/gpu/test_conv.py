@@ -250,6 +250,7 @@ _POOLS = {
     "means": (lambda x: F.avg_pool2d(x, 3, 2, 1), (3, 5, 37, 41)),
     "means without padding": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), (3, 5, 36, 42)),
     "means of volumes": (lambda x: F.avg_pool3d(x, (3, 2, 5), 2, (1, 1, 2)), (2, 3, 6, 7, 9)),
+    "means of even cells": (lambda x: F.adaptive_avg_pool2d(x, (4, 5)), (2, 3, 16, 40)),
     "means of cells": (lambda x: F.adaptive_avg_pool2d(x, (5, 50)), (2, 3, 19, 40)),
     "many cells": (lambda x: F.adaptive_max_pool2d(x, 30), (2, 3, 45, 40)),
 }

@@ -3,7 +3,7 @@
 from ...blocks.norm import BACKWARD, JOIN
 from ...build.load import kernel
 from ...plan import Plan, launch
-from ...problems.norm import NormBackward
+from ...problems.norm import ChunkSums, NormBackward
 from .. import policy
 
 _CHUNKS = 16  # at most
@@ -49,4 +49,11 @@ def join(compute, parts, results, step, chunks, columns):
     return launch(kernel("reduce.chunks.join", **types), JOIN, n, grain, at, **numbers)
 
 
-PLANNERS = {NormBackward: backward}
+def chunk_sums(problem, threads):
+    """One launch."""
+    p = problem
+    parts = {"dw": ("parts_w", 0), "db": ("parts_b", 0)}
+    return Plan((join(p.compute, parts, dict.fromkeys(parts, p.dtype), p.columns, p.chunks, p.columns),))
+
+
+PLANNERS = {NormBackward: backward, ChunkSums: chunk_sums}

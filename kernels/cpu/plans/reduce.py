@@ -2,11 +2,13 @@
 
 from math import prod
 
-from ...blocks.reduce import FOLD, POSITION, SAMPLE, SCAN, SORT
+from ...blocks.norm import VARIANCE
+from ...blocks.reduce import EXTREMES, FOLD, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Sample, Scan, Sort
+from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort, Variance
+from .. import policy
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
 from .array import copy, merged
 
@@ -126,6 +128,28 @@ def position(problem, threads):
     return Plan((*f.before, first, second), (*f.scratch, *scratch))
 
 
+def variance(problem, threads):
+    """Rows, which are copied first where they do not lie so."""
+    p = problem
+    others = [d for d in range(len(p.shape)) if d not in p.dims]
+    count, size = prod(p.shape[d] for d in others), prod(p.shape[d] for d in p.dims)
+    kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
+    reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
+    before, scratch, at, stride = (), (), {}, kept[0][1] if kept else size
+    if size and (len(kept) > 1 or len(reduced) > 1 or (reduced and reduced[0][1] != 1)):
+        order, stride = (*others, *p.dims), size
+        own = tuple(p.shape[d] for d in order)
+        to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
+        places = {"x": "x", "y": "copy"}
+        (one,) = copy(Copy(own, to, tuple(p.strides[d] for d in order), _bytes(p.dtype)), threads).launches
+        before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
+        at, scratch = {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
+    n, grain = policy.split("norm.rows.variance", count, size)
+    numbers = {"size": size, "stride": stride, "divisor": p.degrees}
+    one = launch(kernel("norm.rows.variance", T=p.dtype), VARIANCE, n, grain, at, **numbers)
+    return Plan((*before, one), scratch)
+
+
 # ---- scans, sorting, sampling ------------------------------------------------------------------
 
 
@@ -139,6 +163,15 @@ def scan(problem, threads):
     address = rendered("scan", p.rule, kind, *types)
     numbers = {"size": p.size, "x_stride": p.stride, "y_stride": whole, "x_step": step, "y_step": step}
     return Plan((launch(address, SCAN, n, max(1, _SCAN // (p.size * width)), at, **numbers, columns=p.columns),))
+
+
+def running(problem, threads):
+    """A column after the other."""
+    p = problem
+    types = {"T": "uint8" if p.dtype == "bool" else p.dtype, "LARGEST": p.largest}
+    n, grain = policy.split("reduce.extremes.running", p.outer * p.columns, p.size)
+    handle = kernel("reduce.extremes.running", **types)
+    return Plan((launch(handle, EXTREMES, n, grain, size=p.size, columns=p.columns),))
 
 
 def sort_keys(problem):
@@ -178,4 +211,6 @@ def sample_in(p, slots):
     return Plan((one,), (("workspace", slots * SAMPLE_BYTES * p.size),))
 
 
-PLANNERS = {Reduce: reduce, Position: position, Scan: scan, Sort: sort, Sample: sample}
+PLANNERS = {
+    Reduce: reduce, Position: position, Variance: variance, Scan: scan, Running: running, Sort: sort, Sample: sample,
+}  # fmt: skip

@@ -3,15 +3,17 @@
 from numba import types
 
 from ...blocks.array import JOINED, PIECE
-from ...blocks.cuda import COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build import jit
 from ...lang.ptx import barrier, block, blocks, shared, thread, threads
 from ...lang.simd import fill, load, ptr, store
 from ..block import read, vector, write
 from ..block import width as row_width
+from ..gemm.wgmma import ratio
 from ..plans.array import TILE
 
 U64, I64 = types.uint64, types.int64
+SHORT = 1 << 32
 TILE_BYTES = 8 * TILE * (TILE + 1)
 
 
@@ -32,14 +34,19 @@ contiguous_1, contiguous_2, contiguous_4, contiguous_8 = (_contiguous(16 // size
 @jit.inline
 def place(args, index, at, ndim):
     """(offset in y, offset in x) of element number `index` of dims that stand in a block from `at` on."""
-    rest, in_y, in_x = U64(index), 0, 0
-    for d in range(ndim - 1, -1, -1):
-        size = U64(load(args, at + d))
-        whole = rest // size
-        i = I64(rest - whole * size)
-        rest = whole
+    rest, in_y, in_x = index, 0, 0
+    for d in range(ndim - 1, 0, -1):
+        size = load(args, at + d)
+        if (rest | size) < SHORT:  # quotients of 64 bits take four times as long
+            whole = ratio(rest, size)
+        else:
+            whole = I64(U64(rest) // U64(size))
+        i, rest = rest - whole * size, whole
         in_y += i * load(args, at + ndim + d)
         in_x += i * load(args, at + 2 * ndim + d)
+    if ndim > 0:
+        in_y += rest * load(args, at + ndim)
+        in_x += rest * load(args, at + 2 * ndim)
     return in_y, in_x
 
 
@@ -50,6 +57,20 @@ def strided(args, lo, hi, E):
     for index in range(lo, hi):
         in_y, in_x = place(args, index, STRIDED_COPY.dims, load(args, STRIDED_COPY.ndim))
         store(y, in_y, load(x, in_x))
+    return 0
+
+
+@jit.inline
+def rows(args, lo, hi, E):
+    """Vectors [lo, hi) of rows."""
+    x, y, length = ptr(load(args, ROW_COPY.x), E), ptr(load(args, ROW_COPY.y), E), load(args, ROW_COPY.length)
+    lanes, like = row_width(y), vector(y, 0)
+    vectors = (length + lanes - 1) // lanes
+    for index in range(lo, hi):
+        row = ratio(index, vectors) if (index | vectors) < SHORT else index // vectors
+        i = (index - row * vectors) * lanes
+        in_y, in_x = place(args, row, ROW_COPY.dims, load(args, ROW_COPY.ndim))
+        write(y + in_y, i, read(x + in_x, i, length - i, like), length - i)
     return 0
 
 

@@ -11,7 +11,7 @@ from ...build import jit
 from ...cpu.array.scatter import OUT_OF_RANGE, number_of
 from ...lang.by_type import by_type
 from ...lang.ptx import thread, threads
-from ...lang.simd import load, ptr
+from ...lang.simd import load, ptr, store
 from ..block import read, vector, width, write
 
 I32, I64 = types.int32, types.int64
@@ -80,6 +80,42 @@ def add_sorted(args, lo, hi, T, A, C, I):
             write(t, i, total, left)
         else:
             write(parts, i, total, left)
+    return 0
+
+
+OUTERS = 8  # rows of v that a thread has
+
+
+@jit.inline
+def add_each(args, lo, hi, T, A, C, I):
+    """Elements [lo, hi) of t, OUTERS outer ones at a time: a thread finds its index among the sorted ones once.
+
+    For rows of few elements, of which an index has few.
+    """
+    indices, rows, length = load(args, BLOCK.indices), load(args, BLOCK.rows), load(args, BLOCK.length)
+    outers, keys, order = load(args, BLOCK.outer), ptr(load(args, BLOCK.keys), I), ptr(load(args, BLOCK.order), I32)
+    t, v = ptr(load(args, BLOCK.t), T), ptr(load(args, BLOCK.v), T)
+    scale, size = C(number_of(args, BLOCK.scale, A)), rows * length
+    for item in range(lo, hi):
+        for k in range(item, indices, size * ((outers + OUTERS - 1) // OUTERS)):
+            if load(keys, k) < 0 or load(keys, k) >= rows:
+                return OUT_OF_RANGE
+        group = item // size
+        row = (item - group * size) // length
+        column, first, end = item - group * size - row * length, 0, indices
+        while first < end:
+            middle = (first + end) // 2
+            if load(keys, middle) < row:
+                first = middle + 1
+            else:
+                end = middle
+        end = end_of(keys, first, row, indices)
+        if end > first:
+            for outer in range(group * OUTERS, min(outers, group * OUTERS + OUTERS)):
+                at, total = (outer * rows + row) * length + column, C(0)
+                for place in range(first, end):
+                    total += C(load(v, (outer * indices + I64(load(order, place))) * length + column)) * scale
+                store(t, at, C(load(t, at)) + total)
     return 0
 
 

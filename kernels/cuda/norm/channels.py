@@ -14,13 +14,16 @@ from ...build import jit
 from ...cpu.gemm.microkernel import sum_ptr
 from ...cpu.norm.channels import factor_of
 from ...lang.by_type import by_type
-from ...lang.ptx import WARP
+from ...lang.ptx import WARP, barrier, block, blocks, from_lane, shared, thread, threads
 from ...lang.simd import address, bitcast, fill, load, muladd, ptr, reduce_add, store, vload_aligned, vstore_aligned
 from ...lang.vector import compute_type
-from ..block import SHORT, share_rows, team_sum, vector, width
+from ..block import SHORT, across, add, share_rows, vector, width
 from ..gemm.wgmma import ratio
 
 F64, I64 = types.float64, types.int64
+TOGETHER = 4  # channels of one element an image that a block takes at once: alone, each would read 32 bytes for 4
+SUMS_BYTES = 16 * TOGETHER * 8  # of 16 warps
+TINY = 16  # elements of a channel that a thread goes through
 
 
 @by_type
@@ -42,6 +45,29 @@ def lanes_of(like):
     """How many lanes a vector has."""
     lanes = like.lanes
     return lambda like: lanes
+
+
+@by_type
+def sum_over(v, team):
+    """The sum of a number of each thread of a team; of neighbours' teams, (own number, members, TOGETHER)."""
+    dtype = v
+    if len(team) == 2:
+        return lambda v, team: across(v, add, team[1])
+
+    def implementation(v, team):
+        for apart in (4, 8, 16):
+            v += from_lane(v, apart)
+        parts, own = ptr(shared(SUMS_BYTES), dtype), thread() % TOGETHER
+        if thread() % WARP < TOGETHER:
+            store(parts, thread() // WARP * TOGETHER + own, v)
+        barrier()
+        v = load(parts, own)
+        for k in range(1, threads() // WARP):
+            v += load(parts, k * TOGETHER + own)
+        barrier()
+        return v
+
+    return implementation
 
 
 @jit.inline
@@ -95,16 +121,23 @@ def add_products(state, place, like):
 @jit.inline
 def mean_and_variance(x, unit, like, team):
     """Of a unit, in two passes: E[x^2] - mean^2 cancels."""
-    mean = team_sum(reduce_add(over(unit, like, team, (like, x), add_elements)[0]), team) / float(unit[0])
+    mean = sum_over(reduce_add(over(unit, like, team, (like, x), add_elements)[0]), team) / float(unit[0])
     total = over(unit, like, team, (like, x, like + mean), add_squares)[0]
-    return mean, team_sum(reduce_add(total), team) / float(unit[0])
+    return mean, sum_over(reduce_add(total), team) / float(unit[0])
+
+
+@jit.inline
+def own_sums(g, x, unit, mean, like, team):
+    """This thread's share of (sum of g, sum of g (x - mean)) over a unit or a run."""
+    state = over(unit, like, team, (like, like, g, x, like + mean), add_products)
+    return reduce_add(state[0]), reduce_add(state[1])
 
 
 @jit.inline
 def gradient_sums(g, x, unit, mean, like, team):
-    """(sum of g, sum of g (x - mean)) over a unit or a run."""
-    state = over(unit, like, team, (like, like, g, x, like + mean), add_products)
-    return F64(team_sum(reduce_add(state[0]), team)), F64(team_sum(reduce_add(state[1]), team))
+    """The same of all threads of a team."""
+    total, moment = own_sums(g, x, unit, mean, like, team)
+    return F64(sum_over(total, team)), F64(sum_over(moment, team))
 
 
 @jit.inline
@@ -149,6 +182,11 @@ def batch_norm(args, lo, hi, T, W, B, R, TRAINING):
     """All channels."""
     length, x, y = load(args, BATCH.length), ptr(load(args, BATCH.x), T), ptr(load(args, BATCH.y), T)
     unit = load(args, BATCH.n) * length, length, (load(args, BATCH.c) - 1) * length
+    if length == 1 and hi % TOGETHER == 0:
+        team, own = (thread() // TOGETHER, threads() // TOGETHER, I64(TOGETHER)), thread() % TOGETHER
+        for c in range(block() * TOGETHER, hi, blocks() * TOGETHER):
+            batch_channel(args, c + own, unit, number(x, 0.0), team, T, W, B, R, TRAINING)
+        return 0
     first, step, team = share_rows(x, unit[0])
     for c in range(first, hi, step):
         if even(x, x, y, length):
@@ -182,6 +220,11 @@ def batch_norm_backward(args, lo, hi, T, W, TRAINING):
     length, x = load(args, BATCH_GRAD.length), ptr(load(args, BATCH_GRAD.x), T)
     g, dx = ptr(load(args, BATCH_GRAD.g), T), ptr(load(args, BATCH_GRAD.dx), T)
     unit = load(args, BATCH_GRAD.n) * length, length, (load(args, BATCH_GRAD.c) - 1) * length
+    if length == 1 and hi % TOGETHER == 0:
+        team, own = (thread() // TOGETHER, threads() // TOGETHER, I64(TOGETHER)), thread() % TOGETHER
+        for c in range(block() * TOGETHER, hi, blocks() * TOGETHER):
+            batch_channel_backward(args, c + own, unit, number(x, 0.0), team, T, W, TRAINING)
+        return 0
     first, step, team = share_rows(x, unit[0])
     for c in range(first, hi, step):
         if even(g, x, dx, length):
@@ -236,13 +279,21 @@ def group_unit_backward(args, unit, like, team, T, W):
     db = sum_ptr(load(args, GROUP_GRAD.db), T) + unit * channels
     mean = F64(load(sum_ptr(load(args, GROUP_GRAD.mean), T), unit))
     inverse = F64(load(sum_ptr(load(args, GROUP_GRAD.inverse), T), unit))
-    # A short channel is a warp's, as a short unit is: the warps of a block share the channels out.
-    short = length <= SHORT
+    # A short channel is a warp's, as a short unit is: the warps of a block share the channels out. A tiny one is a
+    # thread's.
+    short, tiny = length <= SHORT, length <= TINY
     own = (team[0] % WARP, I64(WARP)) if short else team
     start, step = (team[0] // WARP, team[1] // WARP) if short else (I64(0), I64(1))
+    if tiny:
+        own, start, step = (I64(0), I64(1)), I64(team[0]), I64(team[1])
     total, moment = 0.0, 0.0
     for c in range(start, channels, step):
-        one, two = gradient_sums(g + c * length, x + c * length, (length, length, 0), mean, like, own)
+        run = length, length, 0
+        if tiny:
+            few = own_sums(g + c * length, x + c * length, run, mean, like, own)
+            one, two = F64(few[0]), F64(few[1])
+        else:
+            one, two = gradient_sums(g + c * length, x + c * length, run, mean, like, own)
         if own[0] == 0:
             store(dw, c, two * inverse)
             store(db, c, one)
@@ -250,7 +301,7 @@ def group_unit_backward(args, unit, like, team, T, W):
         total, moment = total + one * factor, moment + two * factor
     if short:
         total, moment = (total, moment) if own[0] == 0 else (0.0, 0.0)
-        total, moment = team_sum(total, team), team_sum(moment, team)
+        total, moment = sum_over(total, team), sum_over(moment, team)
     slope, shift = like - inverse * inverse * inverse * moment / float(size), like - inverse * total / float(size)
     for i in range(team[0] * lanes_of(like), size, team[1] * lanes_of(like)):
         scale = like + inverse * factor_of(w, W, first + ratio(i, length), 1.0)

@@ -130,7 +130,7 @@ def add_chunks(parts, out, args, at):
         own, mine = ptr(shared(SUMS_BYTES), kind) + thread(), thread() // COLUMNS
         total = fill(0.0, kind, 1)
         if at < columns:
-            for chunk in range(mine, chunks, SLICES):
+            for chunk in range(mine, min(chunks, (load(args, JOIN.whole) - at + step - 1) // step), SLICES):
                 total = total + vload(parts, chunk * step + at, 1)
         vstore(own, 0, total)
         barrier()

@@ -1,15 +1,15 @@
 """Rows that registers hold: each is read once and written once, in accesses of 16 bytes.
 
-A row of up to 1024 elements is a warp's, one of up to 4096 that of four warps, one of up to 8192 a block's: a thread
-has at most 32 elements, so that a multiprocessor has room for 24 warps. Read a second time, from the caches, rows of
-768 took a softmax 1.5 times as long as PyTorch's.
+A row of up to 128 elements is for 4 or 8 threads of a warp, one of up to 1024 a warp's, one of up to 4096 that of four
+warps, one of up to 8192 a block's: a thread has at most 32 elements, so that a multiprocessor has room for 24 warps.
+Read a second time, from the caches, rows of 768 took a softmax 1.5 times as long as PyTorch's.
 """
 
 from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.memory import element_bytes
 from ...lang.pieces import inside_pieces, vload_pieces, vstore_pieces
-from ...lang.ptx import WARP, barrier, barrier_of, block, blocks, shared, thread, threads
+from ...lang.ptx import WARP, barrier, barrier_of, block, blocks, from_lane, shared, thread, threads
 from ...lang.simd import fill, load, ptr, store
 from ..block import across, add, larger, width
 
@@ -74,6 +74,11 @@ def joined(v, join, team):
     dtype = v
 
     def implementation(v, join, team):
+        if team[1] < WARP:
+            for apart in (1, 2, 4, 8, 16):
+                if apart < team[1]:
+                    v = join(v, from_lane(v, apart))
+            return v
         v = across(v, join, WARP)
         if team[1] > WARP:
             parts, number, warps = ptr(shared(_PARTS_BYTES), dtype), thread() // team[1], team[1] // WARP
@@ -109,6 +114,15 @@ def each_row(args, rows, members, size, one, like, T, W, B):
         one(args, row, team, size, like, T, W, B)
 
 
+@jit.inline
+def each_short_row(args, rows, members, size, one, like, T, W, B):
+    """The same for teams that are parts of a warp; the last rows of all may be those of several teams."""
+    team, together = (thread() % members, members), WARP // members
+    warp, warps = block() + blocks() * (thread() // WARP), blocks() * (threads() // WARP)
+    for row in range(warp * together, rows, warps * together):
+        one(args, min(row + thread() % WARP // members, rows - 1), team, size, like, T, W, B)
+
+
 @by_type
 def over_rows(args, rows, size, strides, places, one, x, T, W, B):
     """Call one(args, row, team, size, like, T, W, B) for the rows of this thread's team; whether threads can hold them.
@@ -133,6 +147,16 @@ def over_rows(args, rows, size, strides, places, one, x, T, W, B):
             each_row(args, rows, 128, 4096, one, fill(0.0, T, 32), T, W, B)
         elif size == 8192:
             each_row(args, rows, 256, 8192, one, fill(0.0, T, 32), T, W, B)
+        elif size == 1000:
+            each_row(args, rows, 32, 1000, one, fill(0.0, T, 32), T, W, B)
+        elif size == 64:
+            each_short_row(args, rows, 4, 64, one, fill(0.0, T, 16), T, W, B)
+        elif size <= 32:
+            each_short_row(args, rows, 4, size, one, fill(0.0, T, 8), T, W, B)
+        elif size <= 64:
+            each_short_row(args, rows, 4, size, one, fill(0.0, T, 16), T, W, B)
+        elif size <= 128:
+            each_short_row(args, rows, 8, size, one, fill(0.0, T, 16), T, W, B)
         elif size <= 256:
             each_row(args, rows, 32, size, one, fill(0.0, T, 8), T, W, B)
         elif size <= 512:

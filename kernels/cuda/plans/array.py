@@ -3,13 +3,15 @@
 from math import prod
 
 from ...blocks import float_bits
-from ...blocks.cuda import ADD_SORTED, COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.cuda import ADD_SORTED, COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build.load import kernel
 from ...cpu.plans.array import merged
 from ...plan import Plan, launch
 from ...problems.array import AddRows, Copy
 
 TILE = 32
+_OUTERS = 8  # of the same: rows of v that a thread has
+_NARROW, _OUTER, _OF_EACH = 4, 32, 16  # rows of few elements, many of them, and few of an index on average
 _CHUNK = 64  # of `cuda/array/scatter.py`
 
 
@@ -37,6 +39,11 @@ def copy(problem):
                 across=tiles[1], tiles=prod(tiles), ndim=len(others), dims=_columns(others), **numbers,
             )  # fmt: skip
             return Plan((record,))
+    length, lanes = dims[-1][0], 16 // itemsize
+    if dims[-1][1:] == [1, 1] and length >= 2 * lanes and len(dims) > 1:
+        rows, vectors = dims[:-1], -(-length // lanes)
+        numbers = {"length": length, "ndim": len(rows), "dims": _columns(rows)}
+        return Plan((launch(kernel("array.copy.rows", E=element), ROW_COPY, n // length * vectors, 1, **numbers),))
     numbers = {"ndim": len(dims), "dims": _columns(dims)}
     return Plan((launch(kernel("array.copy.strided", E=element), STRIDED_COPY, n, 1, **numbers),))
 
@@ -61,6 +68,11 @@ def add_rows(problem):
     numbers = {"indices": p.indices, "rows": p.rows, "length": p.length, "outer": p.outer, "windows": windows}
     numbers["scale"] = float_bits(p.scale) if floating else p.scale
     types, n = {"T": p.dtype, "C": sums, "I": p.index}, p.outer * p.indices
+    if p.length <= _NARROW and p.outer >= _OUTER and p.indices <= _OF_EACH * p.rows:
+        each = kernel("array.scatter.add_each", T=p.dtype, A="float64" if floating else "int64", C=sums, I=p.index)
+        n = p.rows * p.length * -(-p.outer // _OUTERS)
+        one = launch(each, ADD_SORTED, n, 1, at | {"parts": None}, **numbers)
+        return Plan((*launches, one), scratch)
     add = kernel("array.scatter.add_sorted", T=p.dtype, A="float64" if floating else "int64", C=sums, I=p.index)
     launches.append(launch(add, ADD_SORTED, n, 1, at, **numbers))
     if p.indices > _CHUNK:

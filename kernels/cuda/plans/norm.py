@@ -4,7 +4,7 @@ from ...blocks.norm import BACKWARD, JOIN
 from ...build.load import kernel
 from ...cpu.plans.norm import joined
 from ...plan import Plan, launch
-from ...problems.norm import NormBackward
+from ...problems.norm import ChunkSums, NormBackward
 
 _ROWS = 4  # that a block takes at a time
 _CHUNKS = 1056  # at most, eight for each of 132 multiprocessors; their sums are written once and read once:
@@ -12,6 +12,7 @@ _SUMS = 1 << 21  # of so many columns together
 COLUMNS = 32  # of a block of the launch that joins them
 _WARPS = 4  # of a block
 _PIECES = {"bfloat16": 4, "float16": 4, "float32": 8, "float64": 4}  # vectors of a row that a thread has room for
+_JOINED, _FEW = 528, 32  # blocks that join sums of chunks where there are enough of them; chunks that are few
 _TEAMS = 1056, 528  # warps, blocks that keep a GPU busy where they hold their rows
 
 
@@ -68,4 +69,21 @@ def join(compute, parts, wanted, step, chunks, columns):
     return launch(kernel("norm.grad.join", **types), JOIN, -(-columns // COLUMNS), 1, at, **numbers)
 
 
-PLANNERS = {NormBackward: backward}
+def chunk_sums(problem):
+    """One launch, or two where few blocks would have many chunks each: every so many chunks first, then these sums."""
+    p, names = problem, ("dw", "db")
+    parts, wanted = {"dw": ("parts_w", 0), "db": ("parts_b", 0)}, dict.fromkeys(names, p.dtype)
+    together = min(p.chunks // _FEW, -(-_JOINED // -(-p.columns // COLUMNS)))
+    if together < 2:
+        return Plan((join(p.compute, parts, wanted, p.columns, p.chunks, p.columns),))
+    columns, nbytes = together * p.columns, together * p.columns * (8 if p.compute == "float64" else 4)
+    sums = {name: ("sums", k * nbytes) for k, name in enumerate(names)}
+    at = {"first_w": parts["dw"], "first_b": parts["db"], "w": sums["dw"], "b": sums["db"]}
+    numbers = {"step": columns, "chunks": -(-p.chunks // together), "columns": columns}
+    handle = kernel("norm.grad.join", C=p.compute, W=p.compute, B=p.compute)
+    first = launch(handle, JOIN, -(-columns // COLUMNS), 1, at, **numbers, whole=p.chunks * p.columns)
+    second = join(p.compute, sums, wanted, p.columns, together, p.columns)
+    return Plan((first, second), (("sums", 2 * nbytes),))
+
+
+PLANNERS = {NormBackward: backward, ChunkSums: chunk_sums}

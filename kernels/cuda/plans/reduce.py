@@ -5,14 +5,16 @@ from math import prod
 from ...blocks.cuda import RADIX
 from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
+from ...cpu.plans import reduce as cpu
 from ...cpu.plans.array import merged
 from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Reduce, Sample, Sort
+from ...problems.reduce import Reduce, Running, Sample, Scan, Sort, Variance
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
+from .scan import running, scan
 
 _WHOLE = 1 << 62  # "not in chunks"
 _ENOUGH = 1024  # blocks that keep a GPU busy
@@ -23,6 +25,8 @@ _COLUMN = 512  # the same of a thread
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
+_HELD = 128  # bytes of states of a thread that holds elements
+_EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
 _SHORT = 64  # elements of a row of which each is compared with all
 _ROOMS = (1024, 4096)  # elements of up to 4 bytes of a row that a block sorts in shared memory
@@ -43,16 +47,33 @@ def _two(groups):
 def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE, plane=0):
     """One launch of a reduction; `kept` and `reduced` are (size, stride) of outer and inner dims."""
     ((outer, outer_stride), (inner, inner_stride)), ((rows, row_stride), (length, stride)) = kept, reduced
-    handle, n = rendered("reduction", rule, kind, *types, cut), outer * inner
+    more = ()
+    if kind == "short":
+        team, pieces = _team(rule, types, length)
+        more = str(team), str(pieces)
+    handle, n = rendered("reduction", rule, kind, *types, cut, *more), outer * inner
     if kind == "columns":
         n = outer * -(-inner // _width(rule, types, cut))
     elif kind == "rows":
         n = -(-n // _WARPS)
+    elif kind == "short":
+        n = -(-n // (ROW_THREADS // team))
     return launch(
         handle, FOLD, n, 1, at, inner=inner, outer_stride=outer_stride, inner_stride=inner_stride,
         rows=rows, length=length, row_stride=row_stride, stride=stride, whole=whole, count=float(count), plane=plane,
         results=outer * inner,
     )  # fmt: skip
+
+
+def _team(rule, types, length):
+    """(threads of a result, vectors of each) where they hold its elements, or None."""
+    lanes = reduction_lanes(rule, "short", types[0], types[2], "")
+    vectors, most = -(-length // lanes), min(8, _HELD // (lanes * rule.parts * max(4, _bytes(types[2]))))
+    for pieces in (1, 2, 4, 8):
+        for team in (1, 2, 4, 8, 16, 32):
+            if pieces <= most and team * pieces >= vectors and (pieces >= 2 or team < 4) and (pieces < 4 or team == 32):
+                return team, pieces
+    return None
 
 
 def _width(rule, types, cut=""):
@@ -82,11 +103,14 @@ def reduce(problem):
     length, stride = reduced[1]
     if kind == "inner" and results >= _WARPS and length <= _SHORT:
         kind = "rows"
+    if results >= _WARPS and stride == 1 and reduced[0][0] == 1 and length >= 8 and _team(rule, types, length):
+        kind = "short"
     if kind == "outer" and kept[1][1] == 1 and length >= _ROWS // 4:
         kind = "columns"
     # what a block or thread should have at least, the results of one, and how many keep a GPU busy
     step, each, least = {
-        "inner": (_CHUNK, 1, _ENOUGH), "rows": (_CHUNK, 1, _ENOUGH), "columns": (_ROWS, _width(rule, types), _BLOCKS),
+        "inner": (_CHUNK, 1, _ENOUGH), "rows": (_CHUNK, 1, _ENOUGH), "short": (_CHUNK, 1, _ENOUGH),
+        "columns": (_ROWS, _width(rule, types), _BLOCKS),
         "outer": (_COLUMN, 1, 128 * _ENOUGH),
     }[kind]  # fmt: skip
     units = -(-results // each)
@@ -184,9 +208,21 @@ def sort(problem):
     return Plan(tuple(launches), scratch)
 
 
+def variance(problem):
+    """A reduction where neighbours are of neighbouring results, else rows as on the CPU."""
+    p = problem
+    others = [d for d in range(len(p.shape)) if d not in p.dims]
+    kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
+    reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
+    apart = len(kept) in (1, 2) and len(reduced) in (1, 2) and kept[-1][1] == 1 and reduced[-1][1] != 1
+    if apart and p.rule is not None and 0 < prod(size for size, _ in reduced) < _EXACT:
+        return reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
+    return cpu.variance(p, 1)
+
+
 def sample(problem):
     """A row for a block."""
     return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
 
 
-PLANNERS = {Reduce: reduce, Sort: sort, Sample: sample}
+PLANNERS = {Reduce: reduce, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample}

@@ -2,7 +2,8 @@
 
 The argument block is that of the CPU's loops (`blocks/reduce.py: FOLD`). `inner`: a block folds one result, whose
 elements are contiguous, its threads taking vectors in turn; lanes, threads and warps are joined in a fixed order.
-`rows` is the same with a warp for each result, where a block would wait for its warps more than it works.
+`rows` is the same with a warp for each result, where a block would wait for its warps more than it works; `short` has
+the elements of a result in registers of a few threads.
 `columns`: a warp folds 32 vectors of neighbouring results, and the warps of a block take rows in turn. `outer`: a
 thread folds one result.
 """
@@ -11,6 +12,7 @@ from numba import types
 
 from ...blocks.reduce import FOLD
 from ...build import jit
+from ...lang.pieces import span_places, vgather_span, vload_pieces
 from ...lang.ptx import WARP, barrier, thread, threads
 from ...lang.simd import address, bitcast, load, ptr
 
@@ -73,6 +75,34 @@ def rows(args, block, nothing, read, read_aligned, read_rest, join, lanes, excha
         if thread() % WARP == 0:
             y, count = ptr(load(args, FOLD.y), O), bitcast(load(args, FOLD.count), F64)
             write(y, index, state, count, load(args, FOLD.plane), 1)
+    return 0
+
+
+@jit.inline
+def short(args, block, states, rest, join, lanes, exchange, write, T, O, W, P, TEAM):
+    """The results of block number `block`, one for each TEAM of threads, which hold P vectors of W elements each.
+
+    Every thread goes the same way: where lengths leave some without a vector, loops of their own took 4 times as long.
+    """
+    number, inside = block * (WARPS * WARP // TEAM) + thread() // TEAM, load(args, FOLD.inner)
+    length = load(args, FOLD.length)
+    index = min(number, load(args, FOLD.results) - 1)
+    a = index // inside
+    at = ptr(load(args, FOLD.x), T) + (
+        a * load(args, FOLD.outer_stride) + (index - a * inside) * load(args, FOLD.inner_stride)
+    )
+    first, apart, plane = thread() % TEAM * W, TEAM * W, load(args, FOLD.plane)
+    strides = load(args, FOLD.outer_stride) | load(args, FOLD.inner_stride)
+    if (length | strides) % W == 0 and load(args, FOLD.x) & 15 == 0:
+        state = states(vload_pieces(at, first, apart, length, W, P))
+    else:
+        state = states(vgather_span(at, first, apart, 0, length, W, P))
+    state = lanes(rest(state, span_places(first, apart, types.int32, 1, W, P) < types.int32(length)))
+    for apart in (1, 2, 4, 8, 16):
+        if apart < TEAM:
+            state = join(state, exchange(state, apart))
+    if thread() % TEAM == 0 and number < load(args, FOLD.results):
+        write(ptr(load(args, FOLD.y), O), index, state, bitcast(load(args, FOLD.count), F64), plane, 1)
     return 0
 
 

@@ -1,0 +1,215 @@
+"""Kernels of GPUs against the CPU's where there is no GPU: thread by thread (`threads.py`)."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="needs numba-cuda")
+
+from infinicore.kernels.cuda.plans import scan as plans
+
+import infinicore as ic
+from infinicore.nn import functional as F
+
+from . import threads
+from .test_kernels import TOLERANCE, equal, with_gradients
+
+
+@pytest.fixture(scope="module")
+def device():
+    before = ic.get_num_threads()
+    ic.set_num_threads(1)  # a launch is one call
+    there = threads.device()
+    yield there
+    ic.set_num_threads(before)
+    assert there.backend.kernels.wrong is None
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int32", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(3, 17), (40, 1), (2, 200), (2, 5001), (3, 0)])
+def test_running_sums_of_rows(device, rng, shape, dtype):
+    """Of teams of few threads, of a warp, of a block, and in parts; also from the end."""
+    x = rng.integers(0, 9, shape).astype("f8") if dtype in ("int32", "uint8", "bool") else rng.standard_normal(shape)
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.cumsum(x, 1), ic.cumsum(x, 1, reverse=True)
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_running_sums_of_long_rows(device, rng, dtype, monkeypatch):
+    """A block for each row, which goes through it part after part."""
+    monkeypatch.setattr(plans, "_BUSY", 1)
+    monkeypatch.setattr(device.backend, "plans", {})
+    x = np.round(rng.standard_normal((2, 9001)) * 9)
+    equal(device, lambda x: ic.cumsum(x.to(dtype=dtype), -1), x, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any(f"cumsum-blocks-{dtype}" in name for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int16"])
+@pytest.mark.parametrize("shape", [(2, 70, 33), (300, 64), (5, 3000), (1, 40, 1)])
+def test_running_sums_of_columns(device, rng, shape, dtype):
+    x = np.round(rng.standard_normal(shape) * 9)
+
+    def run(x):
+        x, dim = x.to(dtype=dtype), len(shape) - 2
+        return ic.cumsum(x, dim), ic.cumsum(x, dim, reverse=True), ic.cumsum(x[..., 1:], dim)
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_running_sums_of_rows_that_begin_anywhere(device, rng, start):
+    """Rows apart, and results that lie otherwise than what they are made of."""
+    x = np.round(rng.standard_normal((3, 4 * 37)) * 9)
+
+    def run(x):
+        part = x.to(dtype=ic.float32)[:, start : start + 100]
+        out = ic.zeros(301, dtype=ic.float32, device=x.device)[1:].reshape(3, 100)
+        return ic.cumsum(part, 1), ic.cumsum(part, 1, out=out), ic.cumsum(part.contiguous(), 1, out=out.clone()), out
+
+    equal(device, run, x)
+
+
+@pytest.mark.parametrize("function", ["cumprod", "logcumsumexp"])
+def test_other_scans(device, rng, function):
+    x = 1 + rng.standard_normal((3, 300)) / 16
+    x[0, :3] = -np.inf if function == "logcumsumexp" else 0.0
+    x[1, 200], x[2, 5] = np.nan, np.inf
+
+    def run(x):
+        x = x.to(dtype=ic.float32)
+        return getattr(ic, function)(x, 1), getattr(ic, function)(x, 0)
+
+    equal(device, run, x, tolerance=1e-5)
+    equal(device, with_gradients(lambda x: getattr(ic, function)(x, 1), "float32", 1), x[:, 10:150][:1], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "uint32", "int64", "bool"])
+@pytest.mark.parametrize("shape, dim", [((3, 17), 1), ((2, 300), 1), ((1, 5001), 1), ((2, 70, 5), 1), ((3, 0), 1)])
+def test_running_extremes(device, rng, shape, dim, dtype):
+    """Of equal elements the last one, NaN above all."""
+    x = np.round(rng.standard_normal(shape) * 5)
+    if dtype in TOLERANCE:
+        x.flat[5::97] = np.nan
+        x.flat[3::89] = -np.inf
+        x[..., :2] = np.inf if dtype == "float64" else -np.inf
+    x = np.abs(x) if dtype == "uint32" else x
+    x = x > 2 if dtype == "bool" else x
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.cummax(x, dim), *ic.cummin(x, dim)
+
+    equal(device, run, x)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape, groups", [((300, 24), 3), ((3, 6, 5, 7), 2), ((2, 64, 4), 4)])
+def test_gradients_of_group_norm(device, rng, shape, groups, dtype):
+    """Channels of one element, which are a thread's, and others; few columns of many chunks."""
+    x, w, b = rng.standard_normal(shape), rng.standard_normal(shape[1]), rng.standard_normal(shape[1])
+    layer = with_gradients(lambda x, w, b: F.group_norm(x, groups, w, b), dtype, 3)
+    equal(device, layer, x, w, b, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [8, 24, 32, 40, 64, 96, 128, 1000])
+def test_rows_of_a_part_of_a_warp(device, rng, size, dtype):
+    """Rows that registers of 4 or 8 threads hold, one more than the teams of a warp, and of 1000 elements."""
+    x, w = rng.standard_normal((9, size)) * 4, rng.standard_normal(size)
+    x[3, 1:5] = -np.inf
+
+    def run(x, w):
+        x, w = x.to(dtype=dtype), w.to(dtype=dtype)
+        some = x[:3]
+        return ic.softmax(x, 1), ic.log_softmax(x, 1), F.rms_norm(some, (size,), w), F.layer_norm(some, (size,), w, w)
+
+    equal(device, run, x, w, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_variance_of_columns(device, rng, dtype):
+    x = rng.standard_normal((70, 37)) * 3 + 20
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.var(x, 0), ic.std(x, 0, correction=0), ic.var(x[1:7].reshape(2, 3, 37), 1), ic.var(x, 0, correction=2)
+
+    equal(device, run, x, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith(("moments-columns", "_moments-columns")) for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int32"])
+def test_sums_by_index_along_the_last_dim(device, rng, dtype):
+    """Windows added up to images, and elements by index, some of which nothing is added to."""
+    x, columns, index = rng.standard_normal((3, 12, 9)), rng.standard_normal((2, 20 * 9, 30)), rng.integers(0, 8, 40)
+    added = np.round(rng.standard_normal((3, 12, 40)) * 9)
+
+    def run(x, columns, index, added):
+        x = ic.index_add(x.to(dtype=dtype), 2, index, added.to(dtype=dtype))
+        return (x, F.fold(columns.to(dtype=dtype), (5, 6), 3, padding=1)) if "float" in dtype else (x,)
+
+    equal(device, run, np.round(x * 9), columns, index, added, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any(name.startswith("array.scatter.add_each") for name in device.backend.kernels.used)
+
+
+def test_an_index_that_does_not_exist(device, rng):
+    x, index = ic.zeros(40, 8, device=device), ic.as_tensor(np.array([1, 8]), device=device)
+    with pytest.raises((IndexError, ValueError)):
+        ic.index_add(x, 1, index, ic.ones(40, 2, device=device)).cpu()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(150, 8), (9, 5), (7, 8, 3)])
+def test_batch_norm(device, rng, shape, dtype):
+    """Channels of one element an image, four of which a block takes at once, and others."""
+    x, w, b = rng.standard_normal(shape) + 2, rng.standard_normal(shape[1]), rng.standard_normal(shape[1])
+
+    def run(x, w, b):
+        mean, var = ic.zeros_like(w), ic.ones_like(w)
+        return F.batch_norm(x, mean, var, w, b, True), mean, var
+
+    equal(device, lambda *given: run(*(x.to(dtype=dtype) for x in given)), x, w, b, tolerance=TOLERANCE[dtype])
+    layer = with_gradients(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), dtype, 3)
+    equal(device, layer, x, w, b, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int32", "uint8", "bool"])
+@pytest.mark.parametrize("size", [8, 31, 100, 1000])
+def test_reductions_of_short_rows(device, rng, size, dtype):
+    """Which a few threads hold, with vectors and without."""
+    x = rng.standard_normal((9, size)) if dtype in TOLERANCE else rng.integers(0, 9, (9, size)).astype("f8")
+    x[3, size // 2 :] = 0
+    if dtype in TOLERANCE:
+        x[5, -1] = np.nan
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.sum(x, 1), ic.amax(x, 1), ic.sum(x[:, 1:], 1)
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any(name.startswith("sum-short") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "uint8"])
+def test_copies_of_rows(device, rng, dtype):
+    """Between layouts whose rows stay together, in vectors or not."""
+    x = rng.integers(0, 99, (5, 7, 64)).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        part = x[:, 1:6, 3:60].contiguous()
+        return x.permute(1, 0, 2).contiguous(), part, F.pad(x, (1, 2, 3, 0)), x[:3, ::2].contiguous()
+
+    equal(device, run, x)
+    assert any(name.startswith("array.copy.rows") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_means_of_even_cells(device, rng, dtype):
+    x = rng.standard_normal((2, 3, 8, 10))
+    pool = with_gradients(lambda x: F.adaptive_avg_pool2d(x, (4, 5)), dtype, 1)
+    equal(device, pool, x, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith("conv.windows.mean_pool-") for name in device.backend.kernels.used)

@@ -1,0 +1,334 @@
+"""Kernels of GPUs run on the host, thread by thread: a thread of the system for each thread of a block.
+
+The LLVM IR of a kernel, as the host's front end makes it, gets functions in place of what GPUs alone have: places of
+threads, barriers, exchanges within a warp, shared memory. Blocks run one after the other, in their order.
+"""
+
+import ctypes
+import re
+import threading
+import traceback
+
+import llvmlite.binding as llvm
+import numpy as np
+from infinicore.kernels.build import disk, jit
+from infinicore.kernels.cuda import load as cuda_load
+
+from infinicore.core import memory
+from infinicore.core.cuda import GpuBackend
+from infinicore.device import Device, register
+
+WARP = 32
+BARRIER = 64  # bytes that a barrier of pthreads may take
+NAMED = 128  # threads that wait at barriers by their numbers, which are 1 and 2
+PATIENCE = 120.0  # seconds until threads that wait for one another count as lost
+
+# `here`, for each thread its number, and that of its block times 2^16.
+_RUNTIME = """
+@key = global i32 0
+@numbers = global [2 x i32] zeroinitializer
+@barriers = global ptr null
+@slots = global ptr null
+
+declare ptr @pthread_getspecific(i32)
+declare i32 @pthread_setspecific(i32, ptr)
+declare i32 @pthread_barrier_wait(ptr)
+
+define i32 @there() noinline {
+  %key = load i32, ptr @key
+  %p = call ptr @pthread_getspecific(i32 %key)
+  %n = ptrtoint ptr %p to i64
+  %here = trunc i64 %n to i32
+  ret i32 %here
+}
+define i32 @sim_tid() {
+  %n = call i32 @there()
+  %tid = and i32 %n, 65535
+  ret i32 %tid
+}
+define i32 @sim_ctaid() {
+  %n = call i32 @there()
+  %block = lshr i32 %n, 16
+  ret i32 %block
+}
+define i32 @sim_ntid() {
+  %n = load i32, ptr @numbers
+  ret i32 %n
+}
+define i32 @sim_nctaid() {
+  %at = getelementptr i32, ptr @numbers, i64 1
+  %n = load i32, ptr %at
+  ret i32 %n
+}
+define void @wait(i32 %number) noinline {
+  %all = load ptr, ptr @barriers
+  %place = mul i32 %number, BARRIER
+  %at = getelementptr i8, ptr %all, i32 %place
+  %code = call i32 @pthread_barrier_wait(ptr %at)
+  ret void
+}
+define void @sim_barrier(i32 %number) {
+  call void @wait(i32 0)
+  ret void
+}
+define void @sim_warp() {
+  %tid = call i32 @sim_tid()
+  %warp = lshr i32 %tid, 5
+  %number = add i32 %warp, 1
+  call void @wait(i32 %number)
+  ret void
+}
+define void @sim_bar(i32 %number, i32 %members) {
+  %n = load i32, ptr @numbers
+  %warps = lshr i32 %n, 5
+  %place = add i32 %warps, %number
+  call void @wait(i32 %place)
+  ret void
+}
+define i32 @exchange(i32 %v, i32 %source) noinline {
+  %slots = load ptr, ptr @slots
+  %tid = call i32 @sim_tid()
+  %own = getelementptr i32, ptr %slots, i32 %tid
+  store volatile i32 %v, ptr %own
+  %warp = lshr i32 %tid, 5
+  %number = add i32 %warp, 1
+  call void @wait(i32 %number)
+  %at = getelementptr i32, ptr %slots, i32 %source
+  %found = load volatile i32, ptr %at
+  call void @wait(i32 %number)
+  ret i32 %found
+}
+define i32 @gather(i32 %v, i32 %what) noinline {
+entry:
+  %slots = load ptr, ptr @slots
+  %tid = call i32 @sim_tid()
+  %own = getelementptr i32, ptr %slots, i32 %tid
+  store volatile i32 %v, ptr %own
+  %warp = lshr i32 %tid, 5
+  %number = add i32 %warp, 1
+  %base = and i32 %tid, -32
+  call void @wait(i32 %number)
+  br label %loop
+loop:
+  %k = phi i32 [ 0, %entry ], [ %next, %loop ]
+  %bits = phi i32 [ 0, %entry ], [ %more, %loop ]
+  %place = add i32 %base, %k
+  %at = getelementptr i32, ptr %slots, i32 %place
+  %found = load volatile i32, ptr %at
+  %same = icmp eq i32 %found, %what
+  %one = zext i1 %same to i32
+  %bit = shl i32 %one, %k
+  %more = or i32 %bits, %bit
+  %next = add i32 %k, 1
+  %again = icmp ult i32 %next, 32
+  br i1 %again, label %loop, label %done
+done:
+  call void @wait(i32 %number)
+  ret i32 %more
+}
+define i32 @sim_match(i32 %v) {
+  %bits = call i32 @gather(i32 %v, i32 %v)
+  ret i32 %bits
+}
+define i32 @sim_ballot(i32 %every, i1 %condition) {
+  %v = zext i1 %condition to i32
+  %bits = call i32 @gather(i32 %v, i32 1)
+  ret i32 %bits
+}
+define i32 @sim_bfly(i32 %every, i32 %v, i32 %by, i32 %clamp) {
+  %tid = call i32 @sim_tid()
+  %source = xor i32 %tid, %by
+  %found = call i32 @exchange(i32 %v, i32 %source)
+  ret i32 %found
+}
+define i32 @sim_up(i32 %every, i32 %v, i32 %by, i32 %clamp) {
+  %tid = call i32 @sim_tid()
+  %lane = and i32 %tid, 31
+  %below = sub i32 %tid, %by
+  %there = icmp sge i32 %lane, %by
+  %source = select i1 %there, i32 %below, i32 %tid
+  %found = call i32 @exchange(i32 %v, i32 %source)
+  ret i32 %found
+}
+define i32 @sim_idx(i32 %every, i32 %v, i32 %by, i32 %clamp) {
+  %tid = call i32 @sim_tid()
+  %base = and i32 %tid, -32
+  %lane = and i32 %by, 31
+  %source = or i32 %base, %lane
+  %found = call i32 @exchange(i32 %v, i32 %source)
+  ret i32 %found
+}
+define i64 @sim_peek(i64 %at) noinline {
+  %p = inttoptr i64 %at to ptr
+  %word = load atomic i64, ptr %p acquire, align 8
+  ret i64 %word
+}
+define void @sim_post(i64 %at, i64 %word) noinline {
+  %p = inttoptr i64 %at to ptr
+  store atomic i64 %word, ptr %p release, align 8
+  ret void
+}
+define float @sim_exp2(float %x) {
+  %y = call float @llvm.exp2.f32(float %x)
+  ret float %y
+}
+define float @sim_divide(float %x, float %y) {
+  %z = fdiv float %x, %y
+  ret float %z
+}
+declare float @llvm.exp2.f32(float)
+
+define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
+  %p = inttoptr i64 %here to ptr
+  %key = load i32, ptr @key
+  %code = call i32 @pthread_setspecific(i32 %key, ptr %p)
+  %found = call i64 @SYMBOL(i64 %args, i64 %lo, i64 %hi)
+  call void @wait(i32 0)
+  ret i64 %found
+}
+"""
+_ASM = {
+    "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2", "div.full.f32": "sim_divide",
+    "bar.sync": "sim_bar", "match.any": "sim_match", "bar.warp.sync": "sim_warp",
+}  # fmt: skip
+_NAMES = {
+    "llvm.nvvm.read.ptx.sreg.tid.x": "sim_tid", "llvm.nvvm.read.ptx.sreg.ntid.x": "sim_ntid",
+    "llvm.nvvm.read.ptx.sreg.ctaid.x": "sim_ctaid", "llvm.nvvm.read.ptx.sreg.nctaid.x": "sim_nctaid",
+    "llvm.nvvm.barrier.cta.sync.aligned.all": "sim_barrier", "llvm.nvvm.shfl.sync.bfly.i32": "sim_bfly",
+    "llvm.nvvm.shfl.sync.up.i32": "sim_up", "llvm.nvvm.shfl.sync.idx.i32": "sim_idx",
+    "llvm.nvvm.vote.ballot.sync": "sim_ballot",
+}  # fmt: skip
+_libc = ctypes.CDLL(None)
+
+
+def _translated(text):
+    """The module with functions of ours in place of what the host has not."""
+    for name, own in _NAMES.items():
+        text = text.replace(f"@{name}(", f"@{own}(")
+    text = re.sub(r' asm (?:sideeffect )?"([^\s;]+)[^"]*", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
+    text = re.sub(r"addrspace\(3\) ?", "", re.sub(r"\baddrspacecast\b", "bitcast", text))
+    dynamic = "@dynamic_shared = internal global [262144 x i8] zeroinitializer, align 1024"
+    text = re.sub(r"^@dynamic_shared = .*$", dynamic, text, flags=re.MULTILINE)
+    of_asm = {name: re.search(rf"^define (.*@{name}\(.*\)).*{{$", _RUNTIME, re.MULTILINE)[1] for name in _ASM.values()}
+    return text + "".join(f"\ndeclare {kind}" for kind in of_asm.values())
+
+
+def _own(instruction):
+    for start, own in _ASM.items():
+        if instruction.startswith(start):
+            return own
+    raise NotImplementedError(f"no function of the host stands for `{instruction}`")
+
+
+class Kernel:
+    """A kernel that runs here."""
+
+    def __init__(self, source, shape):
+        self.source, self.shape = source, shape
+        self._engine = None
+
+    def _compiled(self):
+        path = disk.path_of("threads", self.source)
+        symbol, library = jit._link(path, self.source)
+        text = _translated(str(library._final_module))
+        module = llvm.parse_assembly(text)
+        runtime = _RUNTIME.replace("BARRIER", str(BARRIER)).replace("@SYMBOL", f'@"{symbol}"')
+        module.link_in(llvm.parse_assembly(f'{runtime}declare i64 @"{symbol}"(i64, i64, i64)\n'))
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
+        )
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+        builder.getModulePassManager().run(module, builder)
+        for name in ("pthread_getspecific", "pthread_setspecific", "pthread_barrier_wait"):
+            llvm.add_symbol(name, ctypes.cast(getattr(_libc, name), ctypes.c_void_p).value)
+        jit._target_machine()  # what else kernels call
+        engine = llvm.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+        return engine
+
+    def run(self, args, n, blocks=3):
+        """Items [0, n) with the block at the address `args`, in `blocks` blocks where these share items out."""
+        self._engine = engine = self._engine or self._compiled()
+        shape = self.shape
+        count = shape.threads if shape.kind != "thread" else 1
+        grid = {"block": n, "grid": blocks, "thread": 1}[shape.kind]
+        per = shape.per if shape.kind == "thread" else 1
+
+        def place(kind, name):
+            return kind.from_address(engine.get_global_value_address(name))
+
+        key = ctypes.c_uint32()
+        assert _libc.pthread_key_create(ctypes.byref(key), None) == 0
+        memory, slots = np.zeros(BARRIER * (5 + count // WARP), np.uint8), np.zeros(max(count, WARP), np.uint32)
+        at = memory.ctypes.data + -memory.ctypes.data % BARRIER
+        every = [count, *[WARP] * (count // WARP), NAMED, NAMED]
+        for number, members in enumerate(every):
+            assert _libc.pthread_barrier_init(ctypes.c_void_p(at + number * BARRIER), None, members) == 0
+        place(ctypes.c_uint32, "key").value = key.value
+        place(ctypes.c_uint64, "barriers").value, place(ctypes.c_uint64, "slots").value = at, slots.ctypes.data
+        numbers = place(ctypes.c_uint32 * 2, "numbers")
+        numbers[0], numbers[1] = count, grid
+        enter = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(engine.get_function_address("enter"))
+        codes = set()
+
+        def run(thread):
+            if shape.kind == "thread":
+                codes.update(enter(args, lo, min(n, lo + per), 0) for lo in range(0, n, per))
+            for item in range(grid if shape.kind != "thread" else 0):
+                lo, hi = (item, item + 1) if shape.kind == "block" else (0, n)
+                codes.add(enter(args, lo, hi, thread | item << 16))
+
+        team = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(count)]
+        for one in team:
+            one.start()
+        for one in team:
+            one.join(PATIENCE)
+            assert not one.is_alive(), "threads wait for one another"
+        _libc.pthread_key_delete(key)
+        return max(codes, default=0)
+
+
+class Kernels(cuda_load.CompiledOnly):
+    """Those of a device whose threads are the host's: a handle is the address of what runs a kernel."""
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.used, self._callbacks, self.wrong = [], [], None
+
+    def _load(self, name, source, shape):
+        kernel = Kernel(source, shape)
+
+        def call(args, lo, hi):
+            self.used.append(name)
+            try:
+                assert lo == 0
+                return kernel.run(args, hi)
+            except BaseException as error:
+                self.wrong = error
+                traceback.print_exception(error)
+                return 1
+
+        self._callbacks.append(ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(call))
+        return ctypes.cast(self._callbacks[-1], ctypes.c_void_p).value
+
+
+class Threads(GpuBackend):
+    """The backend of such a device; its memory is the same RAM."""
+
+    shares_memory = False
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.kernels = Kernels("sm_90a")
+
+    def allocate(self, nbytes):
+        storage = memory.allocate(nbytes)
+        storage.backend = self
+        ctypes.memset(storage.address, 0xA5, nbytes)  # what was there before must not be right by chance
+        return storage
+
+
+def device():
+    """The device, registered on the first call."""
+    register("threads", Threads)
+    return Device("threads")
