@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .vector import I8, I32, I64, Vector, literal_of
+from .vector import I8, I32, I64, literal_of
 
 F32, I16 = ir.FloatType(), ir.IntType(16)
 SHARED = 3  # the address space
