@@ -92,8 +92,8 @@ def test_machine_code(tmp_path):
 def test_machine_code_of_quantised_weights(tmp_path):
     """Weights less a zero are signed bytes, others unsigned ones; nothing is left to the dot products."""
     found = compiled(QUANTISED, tmp_path)
-    assert found["q4_0"] == [1, 3, 0, 1, 0]  # the first unit, and two in the loop
-    assert found["q4_1"] == [1, 0, 3, 1, 0]
+    assert found["q4_0"] == [1, 4, 0, 1, 0]  # the first two units, and two in the loop
+    assert found["q4_1"] == [1, 0, 4, 1, 0]
     flat = found["int8"]
     assert flat[0] == flat[3] == 1 and flat[1] == flat[4] == 0 and flat[2] >= 12  # four tiles of rows, or two
 
