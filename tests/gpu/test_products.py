@@ -23,7 +23,7 @@ def planned(*args, **options):
 
 
 ROWS, TURNED = ((4096, 4096), (4096, 1)), ((4096, 4096), (1, 4096))
-ODD = ["copy.strided", "copy.strided", "wgmma.nt_64"]
+ODD = ["copy.rows", "copy.rows", "wgmma.nt_64"]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_parts_of_k_are_joined_and_scaled(dtype, sums, result, columns, steps, r
         (((4096, 4096), (4096, 1)), ((4096, 4096), (4096, 1)), "float16", ["wgmma.nn_256"]),
         (((768, 16384), (1, 768)), ((16384, 768), (768, 1)), "bfloat16", ["wgmma.tn_256", "wgmma.join"]),
         (((64, 64), (1, 64)), ((64, 64), (1, 64)), "bfloat16", ["wgmma.tt_64"]),
-        (((65, 73), (73, 1)), ((73, 97), (1, 73)), "bfloat16", ["copy.strided", "copy.strided", "wgmma.nt_64"]),
-        (((64, 96), (96, 1)), ((96, 65), (65, 1)), "bfloat16", ["copy.strided", "wgmma.nn_64"]),
+        (((65, 73), (73, 1)), ((73, 97), (1, 73)), "bfloat16", ["copy.rows", "copy.rows", "wgmma.nt_64"]),
+        (((64, 96), (96, 1)), ((96, 65), (65, 1)), "bfloat16", ["copy.rows", "wgmma.nn_64"]),
         (((8, 6, 64, 64), (24576, 64, 384, 1)), ((64, 64), (1, 64)), "bfloat16", ["wgmma.nt_64"]),
         (((4, 5, 6, 8, 8), (9999, 999, 99, 8, 1)), ((8, 8), (1, 8)), "bfloat16", ["tiled.product"]),
         (((1, 4096), (4096, 1)), ((4096, 512), (1, 4096)), "bfloat16", ["few.product_8"]),

@@ -193,6 +193,14 @@ def test_reductions_of_short_rows(device, rng, size, dtype):
     assert any(name.startswith("sum-short") for name in device.backend.kernels.used)
 
 
+@pytest.mark.parametrize(("size", "kind"), [(2100, "rows"), (5000, "inner")])
+def test_reductions_of_longer_rows(device, rng, size, kind):
+    """Of a warp each up to 4096 elements: blocks take 1.5 to 2.5 times as long for them."""
+    x = rng.standard_normal((9, size))
+    equal(device, lambda x: (ic.sum(x, 1), ic.amax(x[:, 1:], 1)), x, tolerance=1e-5)
+    assert any(name.startswith(f"sum-{kind}") for name in device.backend.kernels.used)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "uint8"])
 def test_copies_of_rows(device, rng, dtype):
     """Between layouts whose rows stay together, in vectors or not."""

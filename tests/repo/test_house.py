@@ -27,6 +27,16 @@ def test_blocks_are_read_and_written_by_name(root):
     assert not wrong, "name the field of a `Block` (kernels/blocks)"
 
 
+def test_constants_have_one_value(root):
+    """A second value of the same name would change what the code above it means."""
+    wrong = []
+    for path in (path for folder in ("kernels", "infinicore", "distributed") for path in sources(root, folder)):
+        assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+        names = [name.id for node in assigned for name in node.targets if isinstance(name, ast.Name)]
+        wrong += [f"{path.relative_to(root)}: {name}" for name in sorted({n for n in names if names.count(n) > 1})]
+    assert not wrong, "give each constant a name of its own"
+
+
 def words(node):
     """The names that a piece of code says: variables, attributes, imports, keywords."""
     for part in ast.walk(node):

@@ -20,7 +20,7 @@ _WHOLE = 1 << 62  # "not in chunks"
 _ENOUGH = 1024  # blocks that keep a GPU busy
 _CHUNK = 16384  # elements of a block that are worth a second launch
 _WARPS = ROW_THREADS // 32  # of a block
-_SHORT = 4096  # elements of a row that is a warp's
+_WARP = 4096  # elements of a row that is a warp's
 _COLUMN = 512  # the same of a thread
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
@@ -28,7 +28,7 @@ _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multipro
 _HELD = 128  # bytes of states of a thread that holds elements
 _EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
-_SHORT = 64  # elements of a row of which each is compared with all
+_COMPARED = 64  # elements of a row of which each is compared with all
 _ROOMS = (1024, 4096)  # elements of up to 4 bytes of a row that a block sorts in shared memory
 _LIST = 2048  # the same of the first ones of `cuda/reduce/first.py`
 _PART, _PARTS = 4096, 1056  # elements of a part of a row, and parts of all rows, eight for each of 132 multiprocessors
@@ -101,7 +101,7 @@ def reduce(problem):
     kind = "inner" if reduced[-1][1] == 1 and count >= 32 else "outer"
     kept, reduced = _two(kept), _two(reduced)
     length, stride = reduced[1]
-    if kind == "inner" and results >= _WARPS and length <= _SHORT:
+    if kind == "inner" and results >= _WARPS and length <= _WARP:
         kind = "rows"
     if results >= _WARPS and stride == 1 and reduced[0][0] == 1 and length >= 8 and _team(rule, types, length):
         kind = "short"
@@ -195,7 +195,7 @@ def sort(problem):
     numbers |= {"stride": p.stride, "wanted": p.wanted}
     results = {"indices": ("indices", 0)} | ({"values": ("values", 0)} if p.values else {})
     at = dict.fromkeys(field for _, field in RADIX.places) | results | {"source": ("x", 0)}
-    if p.size <= _SHORT:
+    if p.size <= _COMPARED:
         short = kernel("reduce.radix.short", **types)
         return Plan((launch(short, RADIX, p.rows * p.size, 1, at, **numbers, size=p.size),))
     if 4 * p.wanted <= p.size and p.wanted * max(4, size) <= 4 * _LIST:
