@@ -86,6 +86,16 @@ class _Transport:
             "broken": self.broken,
         }
 
+    @staticmethod
+    def beside(run):
+        """`run` for the thread that communicates beside this one."""
+        return run
+
+    @staticmethod
+    def queues(what, x, how):
+        """Whether an operation is only put into a stream: the host has none."""
+        return False
+
     def launch(self, kernel, types, block, keep, what):
         """Run (or record) a serial launch."""
         errors = Errors(self, what)

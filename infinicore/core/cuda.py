@@ -4,7 +4,7 @@ import threading
 
 from ..kernels.build import load as cpu_load
 from ..kernels.cuda import driver, load, plans, policy, render
-from . import launch, memory
+from . import cuda_host, launch, memory
 from .backend import Backend
 from .graph import Graph
 
@@ -300,13 +300,25 @@ class Cuda(GpuBackend):
             driver.copy_on_device(to, at, nbytes, self.stream)
             _follow(self, self.stream, source.stream)
 
-    def copy_later(self, to, at, nbytes, pinned):
-        """Copy from `Pinned` memory of the host, which must keep its values until the stream has done so."""
+    def copy_later(self, to, at, nbytes):
+        """Begin to copy from page-locked memory of the host, which keeps its values until the stream has done so."""
         self.enter()
         driver.copy_to_device(to, at, nbytes, self.stream)
-        mark = driver.Event(timing=False)
-        mark.record(self.stream)
-        pinned.marks.append(mark)
+
+    def read_later(self, to, at, nbytes):
+        """Begin to copy to page-locked memory of the host; the bytes are there when the stream has done so."""
+        self.enter()
+        driver.copy_to_host(to, at, nbytes, self.stream)
+
+    def stage(self, nbytes):
+        """A piece of page-locked memory."""
+        self.enter()
+        return cuda_host.take(nbytes)
+
+    def lock_pages(self, at, nbytes):
+        """Lock pages of the host, which others may share, as long as the process lasts; whether the driver can."""
+        self.enter()
+        return driver.lock_host(at, nbytes)
 
     def read(self, to, at, nbytes):
         """Copy bytes from address `at` to host memory; they are there when it returns."""
@@ -331,6 +343,11 @@ class Cuda(GpuBackend):
         handle = driver.create_stream(priority)
         self.pool.streams.append(handle)
         return handle
+
+    def side_stream(self):
+        """The handle of a new stream that the pool of memory knows nothing of: a free block need not wait for it."""
+        self.enter()
+        return driver.create_stream()
 
     def follow(self, stream):
         """Let the current stream wait for what one of another library has so far."""

@@ -136,6 +136,11 @@ def allocate_host(nbytes):
     return found.value
 
 
+def lock_host(address, nbytes):
+    """Lock pages of the host that are there already; whether the driver can."""
+    return _library().cuMemHostRegister_v2(c_void_p(address), c_size_t(nbytes), c_uint(1)) == 0  # for all contexts
+
+
 def is_pinned(address):
     """Whether an address is of page-locked host memory."""
     kind = c_uint(0)
