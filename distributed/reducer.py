@@ -25,8 +25,8 @@ class Bucket:
 class Reducer:
     """The buckets of a list of parameters, and hooks on these.
 
-    The memory of all gradients of a dtype and device is allocated once, where all ranks of a node reach it; cutting it into other
-    buckets allocates nothing.
+    The memory of all gradients of a dtype and device is allocated once, where all ranks of a node reach it (on GPUs:
+    anywhere); cutting it into other buckets allocates nothing.
     """
 
     def __init__(self, parameters, group, first_bytes, most_bytes, compression):

@@ -119,8 +119,9 @@ class Courier(Background):
     """A thread for messages between pairs of ranks: those that are asked for while others are on their way join them.
 
     A task is (what, moves, keep), with the note of how far it has got if it has begun, and `ready()` (or None), before
-    which it must not begin. Messages of one pair and direction keep their order. While nothing moves it sleeps, twice as long each time: it shares its CPU, and Python's
-    lock, with what computes (a pipeline of two ranks took 1.8 x as long when it did not).
+    which it must not begin. Messages of one pair and direction keep their order. While nothing moves it sleeps, twice
+    as long each time: it shares its CPU, and Python's lock, with what computes (a pipeline of two ranks took 1.8 x as
+    long when it did not).
     """
 
     def do(self, task, work):

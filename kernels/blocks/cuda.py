@@ -76,6 +76,13 @@ DECODE = Block("| parts slots stats heads", after=ATTENTION)
 FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
 GRAD_TILES = Block("| tiles", after=GRAD)
 
+# ---- sums over GPUs of one host: `kernels/cuda/comm/peers.py` ----
+
+# `count` elements in pieces of `piece`, a block for each. A rank's window has records of RECORD words for each block,
+# then two slots and two for results, `slot` bytes each; `own` is that of this rank and `windows` those of all. Who waits
+# for longer than `timeout` nanoseconds gives up.
+PEERS = Block("x y | count piece rank own slot timeout windows*")
+
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
 
 # Rows of `size` elements, `stride` and the elements `step` apart, with their `order`, if they have one; the first
