@@ -9,7 +9,6 @@ from .. import dispatch
 from ..core import launch as core_launch
 from ..core import layout
 from ..core.tensor_cy import TensorBase
-from ..device import CPU
 from ..dispatch import writable
 from ..kernels.blocks import comm as blocks
 from ..kernels.blocks.comm import RECEIVE, SEND
@@ -106,11 +105,11 @@ def _go(group, links, what, described, function, copies, async_op, result, queue
 
 def _known(group, tensor, op):
     """What an all-reduce of few elements did before, for one that needs no more looking at; else None."""
-    if type(op) is not str or not isinstance(tensor, TensorBase) or not tensor.contiguous_ or tensor.device is not CPU:
+    if type(op) is not str or not isinstance(tensor, TensorBase) or not tensor.contiguous_:
         return None
     if tensor.tracked and core_launch.mode() & 1:
         return None
-    return group.known.get((op, tensor.numel_, tensor.dtype))
+    return group.known.get((op, tensor.numel_, tensor.dtype, tensor.device))
 
 
 def all_reduce(tensor, op="sum", group=None, async_op=False):
@@ -135,8 +134,8 @@ def all_reduce(tensor, op="sum", group=None, async_op=False):
     starts = group.starts(x.numel_, dtype.itemsize)
     if not async_op and not copied and group.checks is None:
         links.reduce("all_reduce", x, x, starts, how, 0)
-        if links is group.links and dtype is tensor.dtype and len(group.known) < _KNOWN:
-            key = op, x.numel_, dtype
+        if dtype is tensor.dtype and len(group.known) < _KNOWN:
+            key = op, x.numel_, dtype, tensor.device
             if key not in group.known:
                 group.known[key] = links.in_place("all_reduce", x.numel_, dtype, starts, how)
         return tensor
@@ -306,7 +305,7 @@ class _Moves:
             if self.moves:
                 links.transfer(what, self.moves, self.keep, channel)
 
-        queued = async_op and links is not None and links.queues(what, self.first, None)
+        queued = async_op and self.group.size > 1 and links.queues(what, self.first, None)
         return _go(self.group, links, what, described, function, self.copies, async_op, result, queued)
 
     def message(self, what, wait):

@@ -13,6 +13,7 @@ from ..dispatch import as_dtype, empty
 from ..kernels.cpu import threads
 from ..tensor.tensor import Tensor
 from . import debug, world
+from .gpu import GpuLinks
 from .staging import Staged
 from .transport import CHANNELS, Messages, SharedMemory, slices
 from .work import Background, Courier, done
@@ -74,7 +75,8 @@ class Group:
             return self.links
         found = self._staged.get(x.device)
         if found is None:
-            found = self._staged[x.device] = Staged(self, x.device)
+            kind = GpuLinks if x.storage.backend.has_windows else Staged
+            found = self._staged[x.device] = kind(self, x.device)
         return found
 
     def empty(self, shape, dtype=None, device=CPU):

@@ -254,6 +254,7 @@ class Cuda(GpuBackend):
     """One NVIDIA GPU. Launches and copies follow one another in its current stream."""
 
     shares_memory = False
+    has_windows = True
 
     def __init__(self, device):
         self.gpu, self._index = driver.Gpu(device.index), device.index
@@ -326,6 +327,20 @@ class Cuda(GpuBackend):
         driver.copy_to_host(to, at, nbytes, self.stream)
         self.synchronize()
 
+    # ---- memory that GPUs of other processes reach ----
+
+    def window(self, nbytes):
+        """(address of zeros that stay as long as the process, what `open_window` takes elsewhere)."""
+        self.enter()
+        address = driver.allocate(nbytes)
+        driver.clear(address, nbytes)
+        return address, driver.export(address)
+
+    def open_window(self, handle):
+        """The address here of the window of another process of this host; RuntimeError where GPUs do not reach it."""
+        self.enter()
+        return driver.open_export(handle)
+
     # ---- streams ----
 
     @property
@@ -380,6 +395,8 @@ class Cuda(GpuBackend):
         if found is not None:
             name, code = found
             sentence = self._errors.get(name, {}).get(code) or f"a kernel failed with code {code}"
+            if isinstance(sentence, Exception):
+                raise sentence
             raise ValueError(f"{sentence} (found by the kernel `{name}` on {self.device})")
 
     def synchronize_all(self):

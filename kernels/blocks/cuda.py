@@ -78,10 +78,9 @@ GRAD_TILES = Block("| tiles", after=GRAD)
 
 # ---- sums over GPUs of one host: `kernels/cuda/comm/peers.py` ----
 
-# `count` elements in pieces of `piece`, a block for each. A rank's window has records of RECORD words for each block,
-# then two slots and two for results, `slot` bytes each; `own` is that of this rank and `windows` those of all. Who waits
-# for longer than `timeout` nanoseconds gives up.
-PEERS = Block("x y | count piece rank own slot timeout windows*")
+# `count` elements in pieces of `piece`, a block for each. `own` is the window of this rank, `windows` those of all, in
+# their order. Who waits for longer than `timeout` nanoseconds gives up.
+PEERS = Block("x y | count piece rank own timeout windows*")
 
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
 

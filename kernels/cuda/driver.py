@@ -99,6 +99,13 @@ class Gpu:
         return text.value.decode()
 
     @property
+    def identity(self):
+        """What tells a GPU from all others, whatever number a process knows it by."""
+        found = (ctypes.c_ubyte * 16)()
+        call("cuDeviceGetUuid_v2", found, self._device)
+        return bytes(found)
+
+    @property
     def arch(self):
         """The architecture that kernels are compiled for: sm_90a where the chip has instructions of its own."""
         major, minor = self.capability
@@ -134,6 +141,32 @@ def allocate_host(nbytes):
     found = c_void_p()
     call("cuMemHostAlloc", byref(found), c_size_t(nbytes), c_uint(3))  # portable, mapped
     return found.value
+
+
+class _Ipc(ctypes.Structure):
+    """What stands for an allocation in another process."""
+
+    _fields_ = [("words", c_uint64 * 8)]
+
+
+def export(address):
+    """The 64 bytes by which other processes of this host open an allocation of `allocate`."""
+    handle = _Ipc()
+    call("cuIpcGetMemHandle", byref(handle), c_void_p(address))
+    return bytes(handle)
+
+
+def open_export(handle):
+    """The address here of an allocation of another process, on this GPU or one that it reaches."""
+    found = c_void_p()
+    call("cuIpcOpenMemHandle_v2", byref(found), _Ipc.from_buffer_copy(handle), c_uint(1))  # with access to that GPU
+    return found.value
+
+
+def clear(address, nbytes):
+    """Make memory of the current device zeros, before anything else that it is asked for."""
+    call("cuMemsetD8_v2", c_void_p(address), ctypes.c_ubyte(0), c_size_t(nbytes))
+    call("cuCtxSynchronize")
 
 
 def lock_host(address, nbytes):

@@ -209,8 +209,8 @@ def _asking(name, text, doc, operand):
 load_of_system = _asking(
     "load_of_system",
     "ld.acquire.sys.u64 $0, [$1];",
-    "The int64 at an address, which other GPUs may store to by `store_to_system`: what they stored before is seen after "
-    "it (ld, 9.7.8.8).",
+    "The int64 at an address, to which others store by `store_to_system`: what they stored before is seen from then on "
+    "(ld, 9.7.8.8).",
     True,
 )
 nanoseconds = _asking("nanoseconds", "mov.u64 $0, %globaltimer;", "A clock (10.26); it may step by 1 us.", False)
