@@ -125,13 +125,13 @@ def _layer(module, kind, options, group):
                             or module.scale_grad_by_freq):  # fmt: skip
         raise NotImplementedError("an Embedding with options, or a quantised one, cannot be divided")
     options = {"group": group, "dtype": module.weight.dtype} | options
-    with init.skipped():
+    with init.skipped(), module.weight.device:
         if kind == "vocab":
             return VocabParallelEmbedding(module.num_embeddings, module.embedding_dim, **options)
         classes = _adapted(module) or _LAYERS
         layer = classes[kind](module.in_features, module.out_features, module.bias is not None, **options)
-    if classes is not _LAYERS:
-        layer.adapt(module, kind)
+        if classes is not _LAYERS:
+            layer.adapt(module, kind)
     return layer
 
 
