@@ -75,7 +75,7 @@ class Peers:
 
     def __init__(self, backend, rank, size, windows, timeout):
         self.backend, self.rank, self.size, self.windows = backend, rank, size, windows
-        self.timeout, self._plans = int(timeout * 1e9), {}
+        self.timeout, self._plans, self._last = int(timeout * 1e9), {}, None
         self.errors = {sizes.GAVE_UP: PeerError("`all_reduce` cannot be done: a rank of its group has given up one")}
         for peer in range(size):
             self.errors[1 + peer] = PeerError(
@@ -102,6 +102,11 @@ class Peers:
 
     def all_reduce(self, x, how):
         """In place, in the current stream; what goes wrong is raised when the host waits."""
+        stream = self.backend.stream
+        if stream != self._last:  # rounds follow one another
+            if self._last is not None:
+                self.backend.follow(self._last)
+            self._last = stream
         handle, values, blocks = self._plans.get((x.numel_, x.dtype, how)) or self._plan(x.numel_, x.dtype, how)
         self.backend.launch(handle, values, blocks, 1, (x, self), self.errors, _X_AND_Y, {"x": x, "y": x})
 

@@ -1,5 +1,7 @@
 """Collectives of tensors that the host cannot reach: through page-locked memory, in chunks, of any device.
 
+Where MPI takes addresses of the device, and carries the messages, it gets them, when the stream has come that far.
+
     stream  | 0 to the host | 1 to the host |             | 0 back | 2 to the host |        | 1 back | ...
     host                    | ranks meet: 0               | ranks meet: 1                   | ranks meet: 2
 
@@ -15,7 +17,8 @@ from ..dispatch import refuse_recording
 from ..dtype import uint8
 from ..kernels.blocks.comm import RECEIVE, SEND
 from ..tensor.tensor import Tensor
-from .transport import CHANNELS
+from . import world
+from .transport import CHANNELS, Messages
 from .work import Arriving
 
 CHUNK = 2 << 20  # bytes of a rank that are on their way at a time
@@ -64,6 +67,16 @@ class Staged:
         self._buffers = shared
         self._marks = [[self.backend.event() for _ in range(_AHEAD)] for _ in range(CHANNELS)]
 
+    def _direct(self):
+        """Whether MPI itself reaches the tensors."""
+        return isinstance(self.group.links, Messages) and world.reaches(self.device.type)
+
+    def _arrive(self):
+        """Wait until the stream has come here: what others send and receive now is what its calls have left."""
+        mark = self.backend.event()
+        mark.record(self.backend.stream)
+        mark.synchronize()
+
     def _refuse(self, what):
         refuse_recording(
             f"`{what}` of tensors on {self.device}, which travel through the host,", "call it outside of the recording"
@@ -98,6 +111,9 @@ class Staged:
         """As of the links of the host."""
         self._refuse(what)
         self.prepare()
+        if self._direct():
+            self._arrive()
+            return self.group.links.reduce(what, x, y, starts, how, channel, scatter, self._arrive)
         backend, item, rank = self.backend, x.dtype.itemsize, self.group.rank
         chunks = list(self._chunks(starts, item, scatter))
         base, done = self._buffers.address + channel * 2 * CHUNK * _AHEAD, 0
@@ -138,6 +154,9 @@ class Staged:
     def transfer(self, what, moves, keep, channel, tag=1):
         """As of the links of the host; what is sent to several ranks is copied once."""
         self._refuse(what)
+        if self._direct():
+            self._arrive()
+            return self.group.links.transfer(what, moves, keep, channel, tag=tag)
         backend, largest = self.backend, max((nbytes for *_, nbytes in moves), default=0)
         room = min(PART, -(-max(1, largest) // _ALIGN) * _ALIGN)
         slots = {}
@@ -183,6 +202,11 @@ class Staged:
     def messages(self, what, moves, keep, wait):
         """As `Group.transfer`."""
         self._refuse(what)
+        if self._direct():
+            if wait:
+                self._arrive()
+                return self.group.transfer(what, moves, keep)
+            return self.group.transfer(what, moves, keep, False, self._mark()[1])
         backend, at, here = self.backend, 0, []
         for *_, nbytes in moves:
             here.append(at)
@@ -191,8 +215,7 @@ class Staged:
         for (kind, _, address, nbytes), at in zip(moves, here):
             if kind == SEND and nbytes:
                 backend.read_later(piece.address + at, address, nbytes)
-        mark = backend.event()
-        mark.record(backend.stream)
+        mark, ready = self._mark()
         own = [(kind, peer, piece.address + at, nbytes) for (kind, peer, _, nbytes), at in zip(moves, here)]
 
         def bring():
@@ -207,11 +230,18 @@ class Staged:
             bring()
             return None
 
+        return Arriving(self.group.transfer(what, own, (piece, keep), False, ready), bring)
+
+    def _mark(self):
+        """(a mark behind what the stream has so far, whether it has come there)."""
+        mark = self.backend.event()
+        mark.record(self.backend.stream)
+
         def ready():
-            backend.enter()
+            self.backend.enter()
             return mark.query()
 
-        return Arriving(self.group.transfer(what, own, (piece, keep), False, ready), bring)
+        return mark, ready
 
     # ---- in the background ----
 
