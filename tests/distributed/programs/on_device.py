@@ -1,9 +1,14 @@
 """Training on another device, divided in every way, beside one process there: losses and parameters within 1e-5."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import infinicore.distributed as dist
 import numpy as np
 from data_parallel_models import GPT2, LLAMA, ROWS, batches
 from devices import device, put
+from infinicore.distributed.ring import places, ring_attention
 
 import infinicore as ic
 from infinicore import nn, optim
@@ -95,15 +100,66 @@ def stages(module):
     return model, lambda: dist.whole_state_dict(model.pipeline.module, mesh), rows
 
 
+def resumed(options, axes):
+    """A `ParallelModel` goes on from its checkpoint as it went on before."""
+    ic.manual_seed(0)
+    model = dist.ParallelModel(made(GPT2, 0), dist.Mesh(**axes), **options)
+    adam, ids = optim.AdamW(model.parameters(), lr=1e-2), batches(1, N)[0]
+    first, stop = model.rows(len(ids))
+
+    def step():
+        loss = model.backward(pair(ids[first:stop]), lambda module, batch: module.loss(*batch))
+        model.clip_grad_norm_(0.5)
+        adam.step()
+        adam.zero_grad()
+        return loss.item()
+
+    step()
+    path = Path(folder, "-".join(f"{key}{value}" for key, value in (options | axes).items()))
+    model.save_checkpoint(path, adam)
+    expected = step()
+    model.load_checkpoint(path, adam)
+    close(step(), expected, f"{options}, {axes}")
+
+
+def ring():
+    """Sequences of which each rank has a part."""
+    rng = np.random.default_rng(0)
+    whole = [rng.standard_normal((1, 2, 16, 4)).astype("float32") for _ in range(3)]
+    here = places(16, R, N)
+    parts = [put(x[:, :, here].copy()).requires_grad_() for x in whole]
+    y = ring_attention(*parts, group, is_causal=True)
+    y.sum().backward()
+    every = [ic.from_numpy(x).requires_grad_() for x in whole]
+    wanted = nn.functional.scaled_dot_product_attention(*every, is_causal=True)
+    wanted.sum().backward()
+    close(y.detach().cpu().numpy(), wanted.detach().numpy()[:, :, here], "ring attention")
+    for mine, theirs in zip(parts, every):
+        close(mine.grad.cpu().numpy(), theirs.grad.numpy()[:, :, here], "its gradients")
+
+
+folder = dist.broadcast_object(tempfile.mkdtemp() if R == 0 else None)
 trained(GPT2, "data parallel", replicas)
 trained(LLAMA, "data parallel", replicas)
 for stage in (1, 2, 3):
     trained(GPT2, f"ZeRO {stage}", shards(stage))
 trained(GPT2, "tensor parallel", layers)
 trained(GPT2, "pipeline", stages)
+for options, axes in (
+    ({}, {"dp": -1}),
+    ({"zero": 2}, {"dp": -1}),
+    ({"zero": 3}, {"tp": 2, "dp": -1}),
+    ({}, {"cp": -1}),
+):
+    resumed(options, axes)
+resumed({"micro_batches": 2, "zero": 1}, {"pp": 2, "dp": -1})
+ring()
 norm = nn.SyncBatchNorm(3).to(device())
 x = np.random.default_rng(0).standard_normal((N, 4, 3), dtype=np.float32)
 y = norm(put(x[R].copy())).detach().cpu().numpy()
 wanted = (x[R] - x.mean((0, 1))) / np.sqrt(x.var((0, 1)) + 1e-5)
 close(y, wanted, "batch norm over ranks")
+dist.barrier()
+if R == 0:
+    shutil.rmtree(folder)
 print(f"rank {R} of {N}: done")
