@@ -8,7 +8,7 @@ import numpy as np
 from .. import nn
 from ..core import layout, memory
 from ..device import CPU
-from ..dispatch import copy_into, empty_beside
+from ..dispatch import copy_into, empty_beside, wrap
 from ..tensor.tensor import Tensor
 from . import collectives as c
 
@@ -145,19 +145,27 @@ def room(count, like):
 
 
 class Kept:
-    """A `Room` of another device, which keeps its memory: addresses stay, and so do the pages behind them."""
+    """A `Room` of another device: its addresses stay, and what is behind them if the device cannot take it away."""
 
     def __init__(self, count, like):
-        whole = empty_beside(like, (count,))
-        storage = memory.Storage(whole.address, whole.storage.nbytes, None, whole.storage, whole.storage.backend)
-        self.seen, self.inner = whole, Tensor.__new__(Tensor)  # as of a `Room`, two storages
-        self.inner.set_layout(storage, whole.address, like.dtype, like.device, (count,), (1,), count, True)
+        self.room = like.storage.backend.room(count * like.dtype.itemsize)
+        if self.room is None:
+            whole = empty_beside(like, (count,))
+            address, owner = whole.address, whole.storage
+        else:
+            address, owner = self.room.address, self.room
+        # as of a `Room`, two storages
+        self.seen, self.inner = (wrap(address, (count,), (1,), like.dtype, owner, like.device) for _ in range(2))
 
     def hold(self):
         """It is about to be written to."""
+        if self.room is not None:
+            self.room.hold()
 
     def release(self):
-        """Nothing."""
+        """Its values are needed no longer."""
+        if self.room is not None:
+            self.room.release()
 
 
 class Room:

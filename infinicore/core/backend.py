@@ -85,6 +85,10 @@ class Backend:
         """Let host memory at this address, which stays as long as the process, serve as `stage`; whether it does."""
         return True
 
+    def room(self, nbytes):
+        """Addresses behind which memory comes (`hold`) and goes (`release`); None where memory stays."""
+        return None
+
     def hand_out(self):
         """Memory of this backend is about to be given to another library by its address."""
 

@@ -4,7 +4,7 @@ import threading
 
 from ..kernels.build import load as cpu_load
 from ..kernels.cuda import driver, load, plans, policy, render
-from . import cuda_host, launch, memory
+from . import cuda_host, cuda_room, launch, memory
 from .backend import Backend
 from .graph import Graph
 
@@ -164,6 +164,12 @@ class Pool:
                 driver.free(address)
         return released
 
+    def count(self, nbytes):
+        """Count memory of tensors that is not from here."""
+        with self._lock:
+            self.used += nbytes
+            self.peak = max(self.peak, self.used)
+
     def stats(self, reset_peak=False):
         """Bytes of tensors, the most of them so far, and those kept for reuse; how often memory was short."""
         found = {name: getattr(self, name) for name in ("used", "peak", "cached", "retried", "refused")}
@@ -263,6 +269,7 @@ class Cuda(GpuBackend):
         self.pool = Pool(self.gpu)
         self.kernels = load.Kernels(self.gpu)
         self._errors = {}  # name of a kernel -> sentences
+        self._pages = None  # of rooms
         self._capturing = None  # the stream that graphs are made in
 
     def enter(self):
@@ -326,6 +333,13 @@ class Cuda(GpuBackend):
         self.enter()
         driver.copy_to_host(to, at, nbytes, self.stream)
         self.synchronize()
+
+    def room(self, nbytes):
+        """Addresses behind which memory comes and goes."""
+        self.enter()
+        if self._pages is None:
+            self._pages = cuda_room.Pages(self)
+        return cuda_room.Room(self, self._pages, nbytes)
 
     # ---- memory that GPUs of other processes reach ----
 
