@@ -79,7 +79,7 @@ class Nccl:
             for root, count in enumerate(counts):
                 if count:
                     at = x.address + starts[root] * item
-                    functions.reduce(at, y.address if root == rank else at, count, dtype, op, root, comm, stream)
+                    functions.reduce(at, y.address if root == rank else 0, count, dtype, op, root, comm, stream)
             functions.group_end()
 
     def transfer(self, moves, channel):

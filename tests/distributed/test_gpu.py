@@ -1,4 +1,4 @@
-"""Which way tensors of GPUs go, and what NCCL is asked for: without a GPU."""
+"""Which way tensors of GPUs go, and what NCCL is asked for; with `--device cuda`, on as many GPUs as there are."""
 
 import contextlib
 import types
@@ -14,6 +14,23 @@ from infinicore.kernels.cuda.comm import sizes
 
 import infinicore as ic
 from infinicore.device import Device, take_gpu
+
+
+@pytest.mark.parametrize("how", ["auto", "host", "peers"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_collectives_on_gpus(ranks, pytestconfig, count, how):
+    """Each rank on a GPU of its own, as far as there are so many."""
+    if pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    done = ranks(count, "collectives.py", "cuda", INFINICORE_COMM_GPU=how, timeout=300)
+    assert done.stdout.count("done") == count
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_training_on_gpus(ranks, pytestconfig, count):
+    if pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    assert ranks(count, "on_device.py", "cuda", timeout=600).stdout.count("done") == count
 
 
 @pytest.fixture
@@ -107,7 +124,7 @@ def test_what_nccl_is_asked_for():
         ("all_reduce", at, at, 30, 7, 4, "first", 77),
         ("reduce_scatter", at, y.address, 10, 7, 0, "second", 77),
         ("group_start",),
-        ("reduce", at, at, 4, 7, 3, 0, "first", 77),
+        ("reduce", at, 0, 4, 7, 3, 0, "first", 77),
         ("reduce", at + 16, y.address, 26, 7, 3, 1, "first", 77),
         ("group_end",),
     ]

@@ -51,10 +51,10 @@ def folded(parts, op, dtype):
     return total.astype(ic.dtype(dtype).numpy)
 
 
-def same(x, wanted, what):
+def same(x, wanted, what, atol=0.0):
     got = x.cpu().numpy() if isinstance(x, ic.Tensor) else x
-    assert got.dtype == wanted.dtype and np.array_equal(
-        got.reshape(-1).astype("float64"), wanted.reshape(-1).astype("float64"), equal_nan=True
+    assert got.dtype == wanted.dtype and np.allclose(
+        got.reshape(-1).astype("float64"), wanted.reshape(-1).astype("float64"), rtol=0, atol=atol, equal_nan=True
     ), f"{what} on rank {R}: {got.reshape(-1)[:5]} for {wanted.reshape(-1)[:5]}"
 
 
@@ -135,24 +135,27 @@ def chunks(group):
         return
     for dtype, n in (("float32", 1_300_001), ("bfloat16", 2_500_003)):
         every = [data(r, n, dtype, 30) for r in range(N)]
+        # NCCL rounds sums of 16-bit floats on the way: once for each rank but the last, up to 2^-5 where they reach 16
+        rounded = N > 2 and dtype == "bfloat16" and getattr(group.links_of(new("ones", 1)), "nccl", None)
+        atol = 2.0**-5 * (N - 2) if rounded else 0.0
         wanted = folded(every, "sum", dtype)
         x, y = put(every[R].copy()), put(every[R].copy())
         work = dist.all_reduce(y, group=group, async_op=True)
-        same(dist.all_reduce(x, group=group), wanted, f"all_reduce of {n} {dtype}")
-        same(work.wait(), wanted, f"all_reduce of {n} {dtype} in the background")
+        same(dist.all_reduce(x, group=group), wanted, f"all_reduce of {n} {dtype}", atol)
+        same(work.wait(), wanted, f"all_reduce of {n} {dtype} in the background", atol)
         starts = [n * r * r // (N * N) for r in range(N + 1)]
         pieces = [put(every[R][a:b].copy()) for a, b in itertools.pairwise(starts)]
         mine = slice(starts[R], starts[R + 1])
         for way in (False, True):
             out = new("empty", mine.stop - mine.start, dtype=dtype)
             work = dist.reduce_scatter(out, pieces, group=group, async_op=way)
-            same(work.wait() if way else out, wanted[mine], f"reduce_scatter of {n} {dtype}")
+            same(work.wait() if way else out, wanted[mine], f"reduce_scatter of {n} {dtype}", atol)
             parts = [new("empty", b - a, dtype=dtype) for a, b in itertools.pairwise(starts)]
             work = dist.all_gather(parts, out, group, async_op=way)
             if way:
                 work.wait()
             for a, b, part in zip(starts, starts[1:], parts, strict=False):
-                same(part, wanted[a:b], f"all_gather of {n} {dtype}")
+                same(part, wanted[a:b], f"all_gather of {n} {dtype}", atol)
     z = put(data(R, 700_001, "float64", 31))
     same(dist.broadcast(z, N - 1, group), data(N - 1, 700_001, "float64", 31), "a long broadcast")
 
@@ -172,8 +175,10 @@ def messages(group):
         same(z, data(before, n, "float32", 7), "batch")
         if R == 0:
             dist.send(x, 1, group)
+            dist.send(ic.from_numpy(data(R, n, "float32", 7)), 1, group)
         elif R == 1:
             same(dist.recv(new("empty", n), 0, group), data(0, n, "float32", 7), "recv")
+            same(dist.recv(new("empty", n), 0, group), data(0, n, "float32", 7), "recv of what the host has sent")
 
 
 def refused(group, x):
