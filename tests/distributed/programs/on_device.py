@@ -1,7 +1,12 @@
-"""Training on another device, divided in every way, beside one process there: losses and parameters within 1e-5."""
+"""Training on another device, divided in every way, beside one process there: losses and parameters within 1e-5.
+
+Arguments: the device, and names of `CASES` (default: all).
+"""
 
 import shutil
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import infinicore.distributed as dist
@@ -138,27 +143,37 @@ def ring():
         close(mine.grad.cpu().numpy(), theirs.grad.numpy()[:, :, here], "its gradients")
 
 
+def normed():
+    """Batch norm over the samples of all ranks."""
+    norm = nn.SyncBatchNorm(3).to(device())
+    x = np.random.default_rng(0).standard_normal((N, 4, 3), dtype=np.float32)
+    y = norm(put(x[R].copy())).detach().cpu().numpy()
+    close(y, (x[R] - x.mean((0, 1))) / np.sqrt(x.var((0, 1)) + 1e-5), "batch norm over ranks")
+
+
 folder = dist.broadcast_object(tempfile.mkdtemp() if R == 0 else None)
-trained(GPT2, "data parallel", replicas)
-trained(LLAMA, "data parallel", replicas)
-for stage in (1, 2, 3):
-    trained(GPT2, f"ZeRO {stage}", shards(stage))
-trained(GPT2, "tensor parallel", layers)
-trained(GPT2, "pipeline", stages)
-for options, axes in (
-    ({}, {"dp": -1}),
-    ({"zero": 2}, {"dp": -1}),
-    ({"zero": 3}, {"tp": 2, "dp": -1}),
-    ({}, {"cp": -1}),
-):
-    resumed(options, axes)
-resumed({"micro_batches": 2, "zero": 1}, {"pp": 2, "dp": -1})
-ring()
-norm = nn.SyncBatchNorm(3).to(device())
-x = np.random.default_rng(0).standard_normal((N, 4, 3), dtype=np.float32)
-y = norm(put(x[R].copy())).detach().cpu().numpy()
-wanted = (x[R] - x.mean((0, 1))) / np.sqrt(x.var((0, 1)) + 1e-5)
-close(y, wanted, "batch norm over ranks")
+CASES = {
+    "dp": lambda: trained(GPT2, "data parallel", replicas),
+    "zero3": lambda: trained(GPT2, "ZeRO 3", shards(3)),
+    "tp": lambda: trained(GPT2, "tensor parallel", layers),
+    "pp": lambda: trained(GPT2, "pipeline", stages),
+    "zero1": lambda: trained(GPT2, "ZeRO 1", shards(1)),
+    "zero2": lambda: trained(GPT2, "ZeRO 2", shards(2)),
+    "again": lambda: resumed({}, {"dp": -1}),
+    "again-zero2": lambda: resumed({"zero": 2}, {"dp": -1}),
+    "again-zero3": lambda: resumed({"zero": 3}, {"tp": 2, "dp": -1}),
+    "again-cp": lambda: resumed({}, {"cp": -1}),
+    "again-pp": lambda: resumed({"micro_batches": 2, "zero": 1}, {"pp": 2, "dp": -1}),
+    "ring": ring,
+    "llama": lambda: trained(LLAMA, "data parallel", replicas),
+    "norm": normed,
+}
+for name, case in CASES.items():
+    if name in (sys.argv[2:] or CASES):
+        began = time.perf_counter()
+        case()
+        if R == 0:
+            print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
 dist.barrier()
 if R == 0:
     shutil.rmtree(folder)
