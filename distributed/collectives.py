@@ -1,4 +1,4 @@
-"""Collectives on tensors. Every rank of the group calls them in one order, with tensors of one dtype.
+"""Collectives on tensors. Every rank of the group calls them in one order, with tensors of one dtype and device.
 
 Results are written into the tensors that are passed, of any strides. `async_op=True` returns a `Work` at once: the
 tensors belong to it until `wait()`. While a graph is recorded, a collective is a launch of it, and done when it
@@ -9,7 +9,6 @@ from .. import dispatch
 from ..core import launch as core_launch
 from ..core import layout
 from ..core.tensor_cy import TensorBase
-from ..device import CPU
 from ..dispatch import writable
 from ..kernels.blocks import comm as blocks
 from ..kernels.blocks.comm import RECEIVE, SEND
@@ -39,9 +38,16 @@ def _how(op, dtype):
 def _tensor(x, name):
     if not isinstance(x, TensorBase):
         raise TypeError(f"`{name}` must be a tensor, got {type(x).__name__}")
-    if not x.storage.backend.shares_memory:
-        raise NotImplementedError(f"`{name}` lies on {x.device}: collectives are of tensors in the host's memory")
     return x
+
+
+def _beside(x, name, first):
+    """Refuse a tensor on another device than the first one of a call."""
+    if x.device is not first.device:
+        raise ValueError(
+            f"`{name}` lies on {x.device}, and other tensors of the call on {first.device}: move them to one device "
+            "with `.to()`"
+        )
 
 
 def _peer(rank, name, group):
@@ -64,7 +70,7 @@ def _written(x, name):
     x.storage.version += 1
     if x.contiguous_:
         return x, False
-    return dispatch.empty(x.shape_, x.dtype), True
+    return dispatch.empty(x.shape_, x.dtype, None, x.device), True
 
 
 def _flat(x, dtype=None):
@@ -76,8 +82,11 @@ def _flat(x, dtype=None):
     return t
 
 
-def _go(group, what, described, function, copies, async_op, result):
-    """Do a collective now, or in the background; `copies` are (to, from) afterwards."""
+def _go(group, links, what, described, function, copies, async_op, result, queued=False):
+    """Do a collective now, or in the background; `copies` are (to, from) afterwards.
+
+    `links` carry it; what is only `queued`, in a stream, is done as soon as it is called.
+    """
 
     def run(channel=0):
         if group.checks is not None:
@@ -86,21 +95,21 @@ def _go(group, what, described, function, copies, async_op, result):
         for to, source in copies:
             dispatch.copy_into(to, source)
 
-    if not async_op or group.size == 1 or core_launch.recording() is not None:
+    if not async_op or queued or group.size == 1 or core_launch.recording() is not None:
         run()
         return done(result) if async_op else result
     if group.checks is not None:
         described = group.checks.placed(described)
-    return group.background().add(lambda: run(1), result)
+    return group.background().add(links.beside(lambda: run(1)), result)
 
 
 def _known(group, tensor, op):
     """What an all-reduce of few elements did before, for one that needs no more looking at; else None."""
-    if type(op) is not str or not isinstance(tensor, TensorBase) or not tensor.contiguous_ or tensor.device is not CPU:
+    if type(op) is not str or not isinstance(tensor, TensorBase) or not tensor.contiguous_:
         return None
     if tensor.tracked and core_launch.mode() & 1:
         return None
-    return group.known.get((op, tensor.numel_, tensor.dtype))
+    return group.known.get((op, tensor.numel_, tensor.dtype, tensor.device))
 
 
 def all_reduce(tensor, op="sum", group=None, async_op=False):
@@ -121,19 +130,23 @@ def all_reduce(tensor, op="sum", group=None, async_op=False):
         return done(tensor) if async_op else tensor
     if copied:
         dispatch.copy_into(memory, tensor)
-    x = _flat(memory, dtype)
+    x, links = _flat(memory, dtype), group.links_of(tensor)
     starts = group.starts(x.numel_, dtype.itemsize)
     if not async_op and not copied and group.checks is None:
-        group.links.reduce("all_reduce", x, x, starts, how, 0)
-        if dtype is tensor.dtype and (op, x.numel_, dtype) not in group.known and len(group.known) < _KNOWN:
-            group.known[op, x.numel_, dtype] = group.links.in_place("all_reduce", x.numel_, dtype, starts, how)
+        links.reduce("all_reduce", x, x, starts, how, 0)
+        if dtype is tensor.dtype and len(group.known) < _KNOWN:
+            key = op, x.numel_, dtype, tensor.device
+            if key not in group.known:
+                group.known[key] = links.in_place("all_reduce", x.numel_, dtype, starts, how)
         return tensor
 
     def function(channel):
-        group.links.reduce("all_reduce", x, x, starts, how, channel)
+        links.reduce("all_reduce", x, x, starts, how, channel)
 
     copies = [(tensor, memory)] if copied else []
-    return _go(group, "all_reduce", (tensor.shape_, tensor.dtype.name, op), function, copies, async_op, tensor)
+    described = tensor.shape_, tensor.dtype.name, op
+    queued = async_op and links.queues("all_reduce", x, how)
+    return _go(group, links, "all_reduce", described, function, copies, async_op, tensor, queued)
 
 
 def reduce(tensor, dst, op="sum", group=None, async_op=False):
@@ -149,12 +162,16 @@ def reduce(tensor, dst, op="sum", group=None, async_op=False):
     x = _flat(memory, dtype)
     starts = tuple(0 if r <= dst else given.numel_ for r in range(group.size + 1))
 
+    links = group.links_of(tensor)
+
     def function(channel):
         y = x if receives else given
-        group.links.reduce("reduce", given, y, starts, how, channel, scatter=True)
+        links.reduce("reduce", given, y, starts, how, channel, scatter=True)
 
     copies = [(tensor, memory)] if copied else []
-    return _go(group, "reduce", (tensor.shape_, tensor.dtype.name, op, dst), function, copies, async_op, tensor)
+    described = tensor.shape_, tensor.dtype.name, op, dst
+    queued = async_op and links.queues("reduce", given, how)
+    return _go(group, links, "reduce", described, function, copies, async_op, tensor, queued)
 
 
 def _contiguous(x):
@@ -171,7 +188,7 @@ def reduce_scatter(output, input, op="sum", group=None, async_op=False):
     memory, copied = _written(output, "output")
     how, dtype = _how(op, output.dtype)
     if isinstance(input, TensorBase):
-        _tensor(input, "input")
+        _beside(input, "input", output)
         if input.dtype is not output.dtype or input.numel_ != output.numel_ * group.size:
             raise ValueError(
                 f"`input` must have {group.size} times the elements of `output` and its dtype: got shape "
@@ -179,7 +196,7 @@ def reduce_scatter(output, input, op="sum", group=None, async_op=False):
             )
         counts, given = [output.numel_] * group.size, _contiguous(input)
     else:
-        _pieces(input, "input", group, output.dtype)
+        _pieces(input, "input", group, output)
         if input[group.rank].shape_ != output.shape_:
             raise ValueError(
                 f"`output` has shape {output.shape_}, but part {group.rank} has {input[group.rank].shape_}"
@@ -196,11 +213,14 @@ def reduce_scatter(output, input, op="sum", group=None, async_op=False):
     if _overlap(x, y):
         x = dispatch.contiguous_copy(x)
 
-    def function(channel):
-        group.links.reduce("reduce_scatter", x, y, starts, how, channel, scatter=True)
+    links = group.links_of(output)
 
-    copies = [(output, memory)] if copied else []
-    return _go(group, "reduce_scatter", (starts, output.dtype.name, op), function, copies, async_op, output)
+    def function(channel):
+        links.reduce("reduce_scatter", x, y, starts, how, channel, scatter=True)
+
+    copies, described = [(output, memory)] if copied else [], (starts, output.dtype.name, op)
+    queued = async_op and links.queues("reduce_scatter", x, how)
+    return _go(group, links, "reduce_scatter", described, function, copies, async_op, output, queued)
 
 
 def _overlap(x, y):
@@ -218,7 +238,7 @@ def _joined(tensors):
         at += x.numel_ * x.dtype.itemsize
     else:
         return core_launch.view_tensor(first, (sum(x.numel_ for x in tensors),), (1,))
-    whole = dispatch.empty((sum(x.numel_ for x in tensors),), tensors[0].dtype)
+    whole = dispatch.empty((sum(x.numel_ for x in tensors),), first.dtype, None, first.device)
     at = 0
     for x in tensors:
         if x.numel_:
@@ -227,30 +247,38 @@ def _joined(tensors):
     return whole
 
 
-def _pieces(tensors, name, group, dtype):
-    """Check a list of one tensor for each rank."""
+def _pieces(tensors, name, group, like):
+    """Check a list of one tensor for each rank, of the dtype and device of another tensor."""
     if not isinstance(tensors, (list, tuple)) or len(tensors) != group.size:
         what = f"{len(tensors)}" if isinstance(tensors, (list, tuple)) else type(tensors).__name__
         raise ValueError(f"`{name}` must be a list of {group.size} tensors, one for each rank, got {what}")
     for x in tensors:
-        if _tensor(x, name).dtype is not dtype:
-            raise TypeError(f"`{name}` must be of {dtype} as the other tensors, got {x.dtype}")
+        if _tensor(x, name).dtype is not like.dtype:
+            raise TypeError(f"`{name}` must be of {like.dtype} as the other tensors, got {x.dtype}")
+        _beside(x, name, like)
 
 
 class _Moves:
     """Messages of one collective, and the memory that they need."""
 
     def __init__(self, group):
-        self.group, self.moves, self.keep, self.local, self.copies = group, [], [], [], []
+        self.group, self.moves, self.keep, self.local, self.copies, self.first = group, [], [], [], [], None
+
+    def _join(self, x, name):
+        """Check that a tensor lies where the others do."""
+        self.first = _tensor(x, name) if self.first is None else self.first
+        _beside(x, name, self.first)
 
     def send(self, x, peer):
         """Send a tensor."""
-        x = _contiguous(_tensor(x, "tensor"))
+        self._join(_tensor(x, "tensor"), "tensor")
+        x = _contiguous(x)
         self.keep.append(x)
         self.moves.append((SEND, peer, x.address, x.numel_ * x.dtype.itemsize))
 
     def receive(self, x, peer, name="tensor"):
         """Receive into a tensor."""
+        self._join(_tensor(x, name), name)
         memory, copied = _written(x, name)
         self.keep.append(memory)
         self.moves.append((RECEIVE, peer, memory.address, x.numel_ * x.dtype.itemsize))
@@ -260,6 +288,8 @@ class _Moves:
     def give(self, to, source, name="output"):
         """What this rank sends to itself."""
         _written(to, name)
+        self._join(source, "input")
+        self._join(to, name)
         if to.numel_ != source.numel_:
             raise ValueError(f"`{name}` has shape {to.shape_}, and what it receives {source.shape_}")
         if to.numel_ and not (to.address == source.address and to.strides_ == source.strides_):
@@ -269,12 +299,25 @@ class _Moves:
         """Do it."""
         for to, source in self.local:
             dispatch.copy_into(to, source.reshape(to.shape_))
+        links = self.group.links_of(self.first)
 
         def function(channel):
             if self.moves:
-                self.group.links.transfer(what, self.moves, self.keep, channel)
+                links.transfer(what, self.moves, self.keep, channel)
 
-        return _go(self.group, what, described, function, self.copies, async_op, result)
+        queued = async_op and self.group.size > 1 and links.queues(what, self.first, None)
+        return _go(self.group, links, what, described, function, self.copies, async_op, result, queued)
+
+    def message(self, what, wait):
+        """Do it as messages of pairs: None with `wait`, else their `Work`."""
+        links = self.group.links_of(self.first)
+        transfer = self.group.transfer if links is self.group.links else links.messages
+        work = transfer(what, self.moves, self.keep, wait or bool(self.copies))
+        if self.copies and work is not None:
+            work.wait()
+        for to, source in self.copies:
+            dispatch.copy_into(to, source)
+        return work
 
 
 def broadcast(tensor, src, group=None, async_op=False):
@@ -282,7 +325,7 @@ def broadcast(tensor, src, group=None, async_op=False):
     group = world_group(group)
     _peer(src, "src", group)
     moves = _Moves(group)
-    _tensor(tensor, "tensor")
+    moves.first = _tensor(tensor, "tensor")
     for peer in range(group.size):
         if peer != group.rank and group.rank == src:
             moves.send(tensor, peer)
@@ -314,9 +357,9 @@ def all_gather(output, input, group=None, async_op=False):
 def _parts(whole, name, group, like):
     """One tensor for each rank: a list, or the equal parts of a contiguous tensor."""
     if not isinstance(whole, TensorBase):
-        _pieces(whole, name, group, like.dtype)
+        _pieces(whole, name, group, like)
         return whole
-    _tensor(whole, name)
+    _beside(_tensor(whole, name), name, like)
     if whole.dtype is not like.dtype or whole.numel_ != like.numel_ * group.size:
         raise ValueError(
             f"`{name}` must have {group.size} times the elements of the other tensor and its dtype: got shape "
@@ -387,8 +430,8 @@ def all_to_all(output, input, group=None, async_op=False):
     else:
         if not input:
             raise ValueError(f"`input` must be a list of {group.size} tensors, got none")
-        _pieces(input, "input", group, _tensor(input[0], "input").dtype)
-        _pieces(output, "output", group, input[0].dtype)
+        _pieces(input, "input", group, _tensor(input[0], "input"))
+        _pieces(output, "output", group, input[0])
         given, taken = input, output
     moves = _Moves(group)
     for peer in range(group.size):
@@ -407,7 +450,8 @@ def barrier(group=None, async_op=False):
         return done(None) if async_op else None
     if not async_op and group.checks is None:
         return group.links.barrier("barrier", 0)
-    return _go(group, "barrier", (), lambda channel: group.links.barrier("barrier", channel), [], async_op, None)
+    links = group.links
+    return _go(group, links, "barrier", (), lambda channel: links.barrier("barrier", channel), [], async_op, None)
 
 
 # ---- messages ----
@@ -421,9 +465,7 @@ def _message(kind, tensor, peer, name, group, wait):
     moves = _Moves(group)
     (moves.send if kind == SEND else moves.receive)(tensor, peer)
     what = ("isend", "irecv") if not wait else ("send", "recv")
-    work = group.transfer(what[kind], moves.moves, moves.keep, wait or bool(moves.copies))
-    for to, source in moves.copies:
-        dispatch.copy_into(to, source)
+    work = moves.message(what[kind], wait)
     if wait:
         return tensor
     return work if work is not None else done(tensor)
@@ -468,7 +510,5 @@ def batch(messages, group=None, async_op=False):
         (moves.send if one.kind == "send" else moves.receive)(one.tensor, one.peer)
     if not moves.moves:
         return done(None) if async_op else None
-    work = group.transfer("batch", moves.moves, moves.keep, not async_op or bool(moves.copies))
-    for to, source in moves.copies:
-        dispatch.copy_into(to, source)
+    work = moves.message("batch", not async_op)
     return (work or done(None)) if async_op else None

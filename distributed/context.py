@@ -7,7 +7,7 @@ import infinicore
 from ..autograd import Function, no_grad
 from ..core.node import alias
 from ..core.tensor_cy import TensorBase
-from ..dispatch import contiguous_copy, empty
+from ..dispatch import contiguous_copy, empty, empty_beside
 from ..dtype import int64
 from ..nn.functional.attention import attention_by
 from . import collectives as c
@@ -28,7 +28,7 @@ def _joined(x, dim, length, group):
     shape, parts, found = list(x.shape_), [], {}
     for rank in range(group.size):
         shape[dim] = sum(stop - first for first, stop in pieces(length, rank, group.size))
-        parts.append(empty(tuple(shape), x.dtype))
+        parts.append(empty_beside(x, shape))
     for rank, part in enumerate(c.all_gather(parts, contiguous_copy(x), group)):
         at = 0
         for first, stop in pieces(length, rank, group.size):

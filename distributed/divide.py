@@ -5,7 +5,8 @@ import math
 
 from .. import nn
 from ..autograd import no_grad
-from ..dispatch import empty
+from ..device import CPU
+from ..dispatch import empty, empty_beside
 from ..dtype import float64
 from ..nn import init
 from ..nn.modules.linear import AdaptedLinear
@@ -124,13 +125,13 @@ def _layer(module, kind, options, group):
                             or module.scale_grad_by_freq):  # fmt: skip
         raise NotImplementedError("an Embedding with options, or a quantised one, cannot be divided")
     options = {"group": group, "dtype": module.weight.dtype} | options
-    with init.skipped():
+    with init.skipped(), module.weight.device:
         if kind == "vocab":
             return VocabParallelEmbedding(module.num_embeddings, module.embedding_dim, **options)
         classes = _adapted(module) or _LAYERS
         layer = classes[kind](module.in_features, module.out_features, module.bias is not None, **options)
-    if classes is not _LAYERS:
-        layer.adapt(module, kind)
+        if classes is not _LAYERS:
+            layer.adapt(module, kind)
     return layer
 
 
@@ -230,10 +231,10 @@ def _whole_state_dict(module, mesh, passing):
         if share is not None:
             shape = list(tensor.shape)
             shape[share.dim] = share.size
-            whole, parts = empty(tuple(shape), tensor.dtype), []
+            whole, parts = empty_beside(tensor, shape), []
             for rank in range(group.size):
                 shape[share.dim] = share.length(rank)
-                parts.append(empty(tuple(shape), tensor.dtype))
+                parts.append(empty_beside(tensor, shape))
             for rank, part in enumerate(c.all_gather(parts, tensor.contiguous(), group)):
                 share.put(part, whole, rank)
             tensor = whole
@@ -247,11 +248,12 @@ def _of_all_stages(state, group):
     """The tensors of all ranks of a pipeline, in the order of the ranks."""
     if group.size == 1:
         return state
-    whole = {}
+    whole, device = {}, next((x.device for x in state.values()), CPU)
     names = all_gather_object([(name, tuple(x.shape), x.dtype) for name, x in state.items()], group)
     for rank, entries in enumerate(names):
         for name, shape, kind in entries:
             if name not in whole:
                 mine = rank == group.rank
-                whole[name] = c.broadcast(state[name].contiguous() if mine else empty(shape, kind), rank, group)
+                own = state[name].contiguous() if mine else empty(shape, kind, None, device)
+                whole[name] = c.broadcast(own, rank, group)
     return whole

@@ -8,7 +8,7 @@ import numpy as np
 from .. import nn
 from ..core import layout, memory
 from ..device import CPU
-from ..dispatch import copy_into, empty
+from ..dispatch import copy_into, empty_beside, wrap
 from ..tensor.tensor import Tensor
 from . import collectives as c
 
@@ -100,7 +100,7 @@ class Places:
         """The gradient of parameter `i` is complete: it moves here."""
         p = self.parameters[i]
         if self.gradients is None:
-            self.gradients = empty((self.total,), self.dtype).zero_()
+            self.gradients = empty_beside(p, (self.total,)).zero_()
         copy_into(self.view(self.gradients, i), p.gradient)
         p.gradient = None
         self.taken.add(i)
@@ -108,7 +108,7 @@ class Places:
     def send(self):
         """Start averaging; each rank gets its part."""
         parts = self.parts(self.gradients)
-        mine = empty(parts[self.group.rank].shape_, self.dtype)
+        mine = empty_beside(self.gradients, parts[self.group.rank].shape_)
         self.work = c.reduce_scatter(mine, parts, "avg", self.group, async_op=True)
 
     def collect(self):
@@ -137,6 +137,35 @@ class Places:
             weight, bias = joined(weights), joined(biases)
             if weight is not None and (bias is not None or not biases):
                 pack._attach(weight, bias)
+
+
+def room(count, like):
+    """A `Room` for `count` elements of the dtype and device of a tensor."""
+    return Room(count, like.dtype) if like.device is CPU else Kept(count, like)
+
+
+class Kept:
+    """A `Room` of another device: its addresses stay, and what is behind them if the device cannot take it away."""
+
+    def __init__(self, count, like):
+        self.room = like.storage.backend.room(count * like.dtype.itemsize)
+        if self.room is None:
+            whole = empty_beside(like, (count,))
+            address, owner = whole.address, whole.storage
+        else:
+            address, owner = self.room.address, self.room
+        # as of a `Room`, two storages
+        self.seen, self.inner = (wrap(address, (count,), (1,), like.dtype, owner, like.device) for _ in range(2))
+
+    def hold(self):
+        """It is about to be written to."""
+        if self.room is not None:
+            self.room.hold()
+
+    def release(self):
+        """Its values are needed no longer."""
+        if self.room is not None:
+            self.room.release()
 
 
 class Room:

@@ -24,7 +24,7 @@ both, ranks compute the same from what is whole.
 import infinicore
 
 from ..autograd import Function
-from ..dispatch import contiguous_copy, empty
+from ..dispatch import contiguous_copy, empty_beside
 from . import collectives as c
 from .group import world_group
 
@@ -78,7 +78,7 @@ def _joined_parts(x, dim, size, group):
     for rank in range(group.size):
         first, stop = bounds(size, rank, group.size)
         shape[dim] = stop - first
-        parts.append(empty(tuple(shape), x.dtype))
+        parts.append(empty_beside(x, shape))
     return infinicore.cat(c.all_gather(parts, contiguous_copy(x), group), dim)
 
 
@@ -124,7 +124,7 @@ def gather_from(input, dim, size, group=None):
 
 
 def _whole(x, size):
-    return empty((size * x.shape_[0], *x.shape_[1:]), x.dtype)
+    return empty_beside(x, (size * x.shape_[0], *x.shape_[1:]))
 
 
 def _along(x, dim, name="input"):
@@ -144,7 +144,7 @@ class _AllGather(Function):
     @staticmethod
     def backward(ctx, g):
         g = _along(g, ctx.dim)
-        part = empty((g.shape_[0] // ctx.group.size, *g.shape_[1:]), g.dtype)
+        part = empty_beside(g, (g.shape_[0] // ctx.group.size, *g.shape_[1:]))
         return c.reduce_scatter(part, g, "sum", ctx.group).movedim(0, ctx.dim), None, None
 
 
@@ -160,7 +160,7 @@ class _ReduceScatter(Function):
         x = _along(x, dim)
         if x.shape_[0] % group.size:
             raise ValueError(f"dim {dim} of `input` must be a multiple of {group.size} ranks, got {x.shape_[0]}")
-        part = empty((x.shape_[0] // group.size, *x.shape_[1:]), x.dtype)
+        part = empty_beside(x, (x.shape_[0] // group.size, *x.shape_[1:]))
         return c.reduce_scatter(part, x, op, group).movedim(0, dim)
 
     @staticmethod
@@ -213,17 +213,17 @@ def reduce(input, dst, group=None):
 class _Gather(Function):
     @staticmethod
     def forward(ctx, x, dst, group):
-        ctx.dst, ctx.group, ctx.shape, ctx.dtype = dst, group, x.shape_, x.dtype
+        ctx.dst, ctx.group, ctx.shape = dst, group, x.shape_
         x = contiguous_copy(x)
         there = group.rank == dst
-        whole = empty((group.size, *x.shape_), x.dtype) if there else empty((0, *x.shape_), x.dtype)
+        whole = empty_beside(x, (group.size if there else 0, *x.shape_))
         c.gather(x, whole if there else None, dst, group)
         return whole
 
     @staticmethod
     def backward(ctx, g):
         whole = contiguous_copy(g) if ctx.group.rank == ctx.dst else None
-        return c.scatter(empty(ctx.shape, ctx.dtype), whole, ctx.dst, ctx.group), None, None
+        return c.scatter(empty_beside(g, ctx.shape), whole, ctx.dst, ctx.group), None, None
 
 
 def gather(input, dst, group=None):
@@ -238,11 +238,11 @@ class _Scatter(Function):
         there = group.rank == src
         if not x.shape_ or (there and x.shape_[0] != group.size):
             raise ValueError(f"the first dim of `input` must be the {group.size} ranks, got shape {x.shape_}")
-        return c.scatter(empty(x.shape_[1:], x.dtype), contiguous_copy(x) if there else None, src, group)
+        return c.scatter(empty_beside(x, x.shape_[1:]), contiguous_copy(x) if there else None, src, group)
 
     @staticmethod
     def backward(ctx, g):
-        whole = empty(ctx.shape, g.dtype)
+        whole = empty_beside(g, ctx.shape)
         c.gather(contiguous_copy(g), whole if ctx.group.rank == ctx.src else None, ctx.src, ctx.group)
         return whole if ctx.group.rank == ctx.src else whole.zero_(), None, None
 
@@ -257,12 +257,12 @@ class _AllToAll(Function):
     def forward(ctx, x, group):
         ctx.group = group
         x = contiguous_copy(x)
-        return c.all_to_all(empty(x.shape_, x.dtype), x, group)
+        return c.all_to_all(empty_beside(x, x.shape_), x, group)
 
     @staticmethod
     def backward(ctx, g):
         g = contiguous_copy(g)
-        return c.all_to_all(empty(g.shape_, g.dtype), g, ctx.group), None
+        return c.all_to_all(empty_beside(g, g.shape_), g, ctx.group), None
 
 
 def all_to_all(input, group=None):
@@ -273,13 +273,13 @@ def all_to_all(input, group=None):
 class _Send(Function):
     @staticmethod
     def forward(ctx, x, dst, group):
-        ctx.dst, ctx.group, ctx.shape, ctx.dtype = dst, group, x.shape_, x.dtype
+        ctx.dst, ctx.group, ctx.shape = dst, group, x.shape_
         c.send(x, dst, group)
-        return empty((), x.dtype).zero_()
+        return empty_beside(x, ()).zero_()
 
     @staticmethod
     def backward(ctx, g):
-        return c.recv(empty(ctx.shape, ctx.dtype), ctx.dst, ctx.group), None, None
+        return c.recv(empty_beside(g, ctx.shape), ctx.dst, ctx.group), None, None
 
 
 def send(input, dst, group=None):
@@ -291,7 +291,7 @@ class _Recv(Function):
     @staticmethod
     def forward(ctx, like, src, group):
         ctx.src, ctx.group = src, group
-        return c.recv(empty(like.shape_, like.dtype), src, group)
+        return c.recv(empty_beside(like, like.shape_), src, group)
 
     @staticmethod
     def backward(ctx, g):

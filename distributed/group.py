@@ -8,11 +8,13 @@ from .. import config
 from ..context import set_num_threads
 from ..core import launch as core_launch
 from ..core import layout, memory
-from ..device import CPU
+from ..device import CPU, take_gpu, usable
 from ..dispatch import as_dtype, empty
 from ..kernels.cpu import threads
 from ..tensor.tensor import Tensor
 from . import debug, world
+from .gpu import GpuLinks
+from .staging import Staged
 from .transport import CHANNELS, Messages, SharedMemory, slices
 from .work import Background, Courier, done
 
@@ -23,8 +25,8 @@ class Group:
     """Ranks that communicate: all of them call each collective, in one order.
 
     `ranks` are their numbers in the world, `rank` is this process's place among them, `size` how many there are,
-    `hosts` where each runs, and `transport` says how bytes travel ("shared memory", "MPI messages", or "a single
-    process").
+    `hosts` where each runs, `place` the number of this one among those on its host, and `transport` says how bytes
+    travel ("shared memory", "MPI messages", or "a single process").
     """
 
     def __init__(self, comm, name, ranks, timeout, transport, checks):
@@ -32,14 +34,15 @@ class Group:
         self.rank, self.size = (comm.rank, comm.size) if comm is not None else (0, 1)
         self.links, self.transport, self.checks = None, world.SINGLE, checks
         self.settings = timeout, transport, checks
-        self._background, self._courier, self._starts = None, None, {}
+        self._background, self._courier, self._starts, self._staged = None, None, {}, {}
         self.known = {}  # (op, elements, dtype) of small all-reduces -> function of the tensor, or None
         if self.size == 1:
-            self.hosts, self.nodes = (world.host(),), 1
+            self.hosts, self.nodes, self.place = (world.host(),), 1, 0
             return
         MPI = world.mpi()
         about = comm.allgather((world.host(), tuple(sorted(os.sched_getaffinity(0))), core_launch.threads()))
         self.hosts = tuple(host for host, _, _ in about)
+        self.place = self.hosts[: self.rank].count(world.host())
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         shared = node.size == self.size
         self.nodes = len(set(comm.allgather(node.allgather(self.rank)[0])))
@@ -66,15 +69,27 @@ class Group:
             found = self._starts[n, item] = slices(n, self.size, item)
         return found
 
-    def empty(self, shape, dtype=None):
+    def links_of(self, x):
+        """What carries the elements of a tensor: `links`, or those of its device, if the host cannot reach it."""
+        if x.storage.backend.shares_memory:
+            return self.links
+        found = self._staged.get(x.device)
+        if found is None:
+            kind = GpuLinks if x.storage.backend.has_windows else Staged
+            found = self._staged[x.device] = kind(self, x.device)
+        return found
+
+    def empty(self, shape, dtype=None, device=CPU):
         """A new uninitialised tensor in memory that all ranks of a node reach: an all-reduce of it copies nothing.
 
         Every rank of the group calls this alike. The memory stays until the process ends. Where ranks run on
-        several nodes, or little memory can be shared (`/dev/shm`), it is an ordinary tensor.
+        several nodes, or little memory can be shared (`/dev/shm`), it is an ordinary tensor, and so on GPUs.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = as_dtype("float32" if dtype is None else dtype)
-        count = math.prod(shape)
+        device, count = usable(device), math.prod(shape)
+        if device is not CPU:
+            return empty(shape, dtype, None, device)
         if not isinstance(self.links, SharedMemory) or not self.links.has_room(count * dtype.itemsize):
             return empty(shape, dtype)
         owner = self.links.heap(count * dtype.itemsize)
@@ -89,20 +104,23 @@ class Group:
             self._background = Background(self, "collectives")
         return self._background
 
-    def transfer(self, what, moves, keep, wait=True):
-        """Messages between this rank and others: (kind, peer, address, bytes) each; their `Work`, unless `wait`."""
+    def transfer(self, what, moves, keep, wait=True, ready=None):
+        """Messages between this rank and others: (kind, peer, address, bytes) each; their `Work`, unless `wait`.
+
+        They must not begin before `ready()`, if it is given.
+        """
         idle = self._courier is None or self._courier.idle()
         if core_launch.recording() is not None or (wait and idle):
             self.links.transfer(what, moves, keep, 0, tag=2)
             return None if wait else done(None)
         task, note = (what, moves, keep), None
-        if idle:  # what finds room is gone at once, without another thread
+        if idle and (ready is None or ready()):  # what finds room is gone at once, without another thread
             note = self.links.note(task)
             if self.links.progress(*task, note, time.monotonic()):
                 return done(None)
         if self._courier is None:
             self._courier = Courier(self, "messages")
-        work = self._courier.add((task, note))
+        work = self._courier.add((task, note, None if note is not None else ready))
         return work.wait() if wait else work
 
     def split(self, ranks_by_group, name):
@@ -132,6 +150,8 @@ def _divide_threads(comm):
 def init(timeout=None, transport=None, debug_mode=None):
     """Start communication, once; returns the `Group` of all processes. A process that was started alone is one rank.
 
+    From here on "cuda" is this rank's own GPU: those of a machine are given out by turns (`Group.place`).
+
     `timeout`: seconds after which waiting for another rank is an error (`INFINICORE_COMM_TIMEOUT`, 600). `transport`:
     "auto", or "messages" for MPI's messages also on one node (`INFINICORE_COMM_TRANSPORT`). `debug_mode`: compare what
     ranks call before each collective, and name the lines where they differ (`INFINICORE_COMM_DEBUG`).
@@ -155,6 +175,7 @@ def init(timeout=None, transport=None, debug_mode=None):
         _divide_threads(comm)
     _state["world"] = Group(comm, "world", ranks, timeout, transport, debug.Checks if checks else None)
     _state["settings"] = given
+    take_gpu(_state["world"].place)
     _tell_modules()
     return _state["world"]
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from .. import nn
 from ..autograd import is_grad_enabled, no_grad
 from ..core.tensor_cy import TensorBase
-from ..dispatch import empty, refuse_recording
+from ..device import CPU
+from ..dispatch import empty, empty_beside, refuse_recording
 from ..dtype import dtype, float64
 from . import collectives as c
 from . import stages
@@ -34,10 +35,11 @@ class Report(NamedTuple):
 class _Messages:
     """What goes one way between neighbours: activations to the next rank, or gradients to the one before.
 
-    The receiver knows the shape of what it has seen once; before, the shape is sent ahead.
+    The receiver knows the shape of what it has seen once; before, the shape is sent ahead. What comes lies on `device`.
     """
 
-    def __init__(self, group, step):
+    def __init__(self, group, step, device):
+        self.device = device
         self.group = group.split([list(range(group.size))], f"{group.name} {'forward' if step > 0 else 'backward'}")
         self.to, self.source = (group.rank + step) % group.size, (group.rank - step) % group.size
         self.told, self.known = set(), {}
@@ -56,7 +58,7 @@ class _Messages:
         """What the pass needs whose turn it is."""
         if key not in self.known:
             shape, name = self.group.comm.recv(source=self.source)
-            self.known[key] = shape, dtype(name)
+            self.known[key] = shape, dtype(name), None, self.device
         return c.recv(empty(*self.known[key]), self.source, self.group)
 
     def finish(self):
@@ -116,7 +118,8 @@ class Pipeline:
         stages.keep(module, [self.parts[chunk * size + self.group.rank] for chunk in range(chunks)])
         materialize_kept(module, mesh.world)
         self._tie(tied, named)
-        self.forward, self.backward = _Messages(self.group, 1), _Messages(self.group, -1)
+        device = next((p.device for p in module.parameters()), CPU)
+        self.forward, self.backward = _Messages(self.group, 1, device), _Messages(self.group, -1, device)
         self._sync, self.report = True, None
 
     def _costs(self, example):
@@ -205,7 +208,7 @@ class Pipeline:
         """Sum the gradients of shared parameters over their ranks, and average all over `dp`."""
         for (p, before), (_, group) in zip(held, self.tied):
             if p.grad is None:
-                p.grad = empty(p.shape_, p.dtype).zero_()
+                p.grad = empty_beside(p, p.shape_).zero_()
             c.all_reduce(p.grad, "sum", group)
             if before is not None:
                 p.grad += before
@@ -286,14 +289,14 @@ def _average(parameters, group):
     buckets = {}
     for p in parameters:
         if p.grad is None:
-            p.grad = empty(p.shape_, p.dtype).zero_()
+            p.grad = empty_beside(p, p.shape_).zero_()
         whole = buckets.setdefault(p.grad.dtype, [[]])
         if whole[-1] and sum(q.grad.nbytes for q in whole[-1]) + p.grad.nbytes > _BUCKET:
             whole.append([])
         whole[-1].append(p)
     for kind, lists in buckets.items():
         for some in lists:
-            flat, at = empty((sum(p.numel() for p in some),), kind), 0
+            flat, at = empty_beside(some[0], (sum(p.numel() for p in some),), kind), 0
             views = []
             for p in some:
                 views.append(flat[at : at + p.numel()].view(p.shape))

@@ -1,7 +1,7 @@
 """Gradients of a model averaged over ranks while backward still computes others: buckets, in the order of backward."""
 
 from ..core import launch as core_launch
-from ..dispatch import copy_into, empty
+from ..dispatch import copy_into, empty, empty_beside
 from ..dtype import uint8
 from . import collectives as c
 from .objects import broadcast_object
@@ -11,7 +11,7 @@ _ALIGN = 64  # bytes between the beginnings of gradients
 
 
 class Bucket:
-    """Gradients of one dtype that travel together: a part of the flat memory, and each one's place in it."""
+    """Gradients of one dtype and device that travel together: a part of the flat memory, and each one's place in it."""
 
     def __init__(self, flat, members, views):
         self.flat, self.members, self.views = flat, members, views
@@ -25,8 +25,8 @@ class Bucket:
 class Reducer:
     """The buckets of a list of parameters, and hooks on these.
 
-    The memory of all gradients of a dtype is allocated once, where all ranks of a node reach it; cutting it into other
-    buckets allocates nothing.
+    The memory of all gradients of a dtype and device is allocated once, where all ranks of a node reach it (on GPUs:
+    anywhere); cutting it into other buckets allocates nothing.
     """
 
     def __init__(self, parameters, group, first_bytes, most_bytes, compression):
@@ -35,9 +35,9 @@ class Reducer:
         self.place = {id(p): i for i, p in enumerate(parameters)}
         self.memory, self.order, self.used = {}, [], set()
         self.active, self.started, self.rebuilt, self.expects = False, False, False, False
-        for dtype in dict.fromkeys(p.dtype for p in parameters):
-            total = sum(padded(p) for p in parameters if p.dtype is dtype)
-            self.memory[dtype] = group.empty((total,), dtype)
+        for kind in dict.fromkeys((p.dtype, p.device) for p in parameters):
+            total = sum(padded(p) for p in parameters if (p.dtype, p.device) == kind)
+            self.memory[kind] = group.empty((total,), *kind)
         self.buckets, self.at = [], {}
         self.cut(list(range(len(parameters)))[::-1])
         self.handles = [p.register_post_accumulate_grad_hook(self._hook()) for p in parameters]
@@ -57,23 +57,25 @@ class Reducer:
         open_ones, used, self.buckets, self.at = {}, dict.fromkeys(self.memory, 0), [], {}
         for i in order:
             p = self.parameters[i]
-            members = open_ones.setdefault(p.dtype, [])
+            kind = p.dtype, p.device
+            members = open_ones.setdefault(kind, [])
             members.append(i)
             limit = self.limits[0] if not self.buckets else self.limits[1]
             if sum(padded(self.parameters[j]) for j in members) * p.dtype.itemsize >= limit:
-                self._close(open_ones.pop(p.dtype), used)
+                self._close(open_ones.pop(kind), used)
         for members in open_ones.values():
             self._close(members, used)
 
     def _close(self, members, used):
-        dtype, views = self.parameters[members[0]].dtype, {}
-        start = at = used[dtype]
+        first, views = self.parameters[members[0]], {}
+        kind = first.dtype, first.device
+        start = at = used[kind]
         for i in members:
             p = self.parameters[i]
-            views[i] = p._hooks().place = self.memory[dtype][at : at + p.numel()].view(p.shape)
+            views[i] = p._hooks().place = self.memory[kind][at : at + p.numel()].view(p.shape)
             at += padded(p)
-        used[dtype] = at
-        bucket = Bucket(self.memory[dtype][start:at], members, views)
+        used[kind] = at
+        bucket = Bucket(self.memory[kind][start:at], members, views)
         bucket.flat.zero_()  # the gaps between gradients count for nothing, but must be numbers
         self.buckets.append(bucket)
         self.at |= dict.fromkeys(members, bucket)
@@ -148,7 +150,7 @@ class Reducer:
         if self.compression is None or bucket.flat.dtype.itemsize <= 2:
             work = c.all_reduce(bucket.flat, "avg", self.group, async_op=background)
         else:
-            bucket.small = empty(bucket.flat.shape_, self.compression)
+            bucket.small = empty_beside(bucket.flat, bucket.flat.shape_, self.compression)
             bucket.small.copy_(bucket.flat)
             work = c.all_reduce(bucket.small, "avg", self.group, async_op=background)
         bucket.work = work if background else done(None)

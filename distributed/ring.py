@@ -23,7 +23,7 @@ import infinicore
 from .. import amp
 from ..autograd import Function, is_grad_enabled
 from ..core.tensor_cy import TensorBase
-from ..dispatch import empty
+from ..dispatch import empty, empty_beside
 from ..dtype import int64
 from ..nn.functional.attention import scaled_dot_product_attention
 from ..nn.functional.dropout import seed
@@ -99,7 +99,7 @@ def _tokens(x, span):
 
 def _like(x, length, dtype=None):
     """A new tensor of other tokens than x."""
-    return empty((*x.shape_[:_TOKENS], length, *x.shape_[_TOKENS + 1 :]), dtype or x.dtype)
+    return empty_beside(x, (*x.shape_[:_TOKENS], length, *x.shape_[_TOKENS + 1 :]), dtype)
 
 
 def _exchange(group, going, coming):

@@ -12,7 +12,7 @@ import infinicore
 
 from .. import nn
 from ..autograd import Function, is_grad_enabled, no_grad
-from ..dispatch import contiguous_copy, empty
+from ..dispatch import contiguous_copy, empty_beside
 from ..dtype import int64
 from ..nn import init
 from . import collectives as c
@@ -265,13 +265,13 @@ def gather_last(x, share, group, dst=None):
     count, takes = x.numel_ // max(1, x.shape_[-1]), dst in (None, group.rank)
     parts, whole = None, None
     if takes:
-        whole = empty((*x.shape_[:-1], share.size), x.dtype)
+        whole = empty_beside(x, (*x.shape_[:-1], share.size))
         lengths = [share.length(rank) for rank in range(group.size)]
         if count == 1:  # one row: its parts lie in their places
             starts = itertools.accumulate(lengths, initial=0)
             parts = [whole.view(share.size).narrow(0, start, length) for start, length in zip(starts, lengths)]
         else:
-            parts = [empty((*x.shape_[:-1], length), x.dtype) for length in lengths]
+            parts = [empty_beside(x, (*x.shape_[:-1], length)) for length in lengths]
     if dst is None:
         c.all_gather(parts, x.view(-1) if count == 1 else x, group)
     else:
@@ -351,7 +351,7 @@ class _Loss(Function):
         places = places.unsqueeze(1)
         chosen = infinicore.where(mine, infinicore.gather(logits, 1, places).squeeze(1), 0.0)
         own = infinicore.stack([infinicore.logsumexp(logits, 1), chosen])
-        every = c.all_gather(empty((group.size, *own.shape_), own.dtype), own, group)
+        every = c.all_gather(empty_beside(own, (group.size, *own.shape_)), own, group)
         total, counted = infinicore.logsumexp(every[:, 0], 0), target != ignore_index
         ctx.save_for_backward(logits, total, places, mine, counted)
         return infinicore.where(counted, total - every[:, 1].sum(0), 0.0)

@@ -86,6 +86,16 @@ class _Transport:
             "broken": self.broken,
         }
 
+    @staticmethod
+    def beside(run):
+        """`run` for the thread that communicates beside this one."""
+        return run
+
+    @staticmethod
+    def queues(what, x, how):
+        """Whether an operation is only put into a stream: the host has none."""
+        return False
+
     def launch(self, kernel, types, block, keep, what):
         """Run (or record) a serial launch."""
         errors = Errors(self, what)
@@ -329,15 +339,18 @@ class Messages(_Transport):
             raise
         return True
 
-    def reduce(self, what, x, y, starts, how, channel, scatter=False):
-        """As of `SharedMemory`: parts go to the rank that reduces them, and results to all."""
+    def reduce(self, what, x, y, starts, how, channel, scatter=False, arrive=None):
+        """As of `SharedMemory`: parts go to the rank that reduces them, and results to all.
+
+        Of tensors on a device that MPI reaches, `arrive()` waits until what was launched there has ended.
+        """
         rank, size, item, dtype = self.group.rank, self.group.size, x.dtype.itemsize, x.dtype
         others = [r for r in range(size) if r != rank]
         whole = not scatter and starts[-1] * item * size <= _ONE_PHASE_BYTES
         parts = ((0, starts[-1]),) * size if whole else tuple(itertools.pairwise(starts))
         first, last = parts[rank]
         n = last - first
-        rows = core_launch.new_tensor((size, max(1, n)), dtype, CPU)
+        rows = core_launch.new_tensor((size, max(1, n)), dtype, x.device)
         width = rows.strides_[0] * item
         moves = [(blocks.RECEIVE, r, rows.address + r * width, n * item) for r in others]
         moves += [(blocks.SEND, r, x.address + parts[r][0] * item, (parts[r][1] - parts[r][0]) * item) for r in others]
@@ -347,7 +360,9 @@ class Messages(_Transport):
             own = core_launch.view_tensor(x, (n,), (1,), first)
             block = ROWS(rows=rows, own=own, y=mine, stride=width, size=size, rank=rank)
             types = {"T": dtype.name, "HOW": how}
-            Launcher(what, CPU).launch("comm.combine.rows", types, block, n, size * 2)
+            Launcher(what, x.device).launch("comm.combine.rows", types, block, n, size * 2)
+        if arrive is not None:
+            arrive()
         if not whole and not scatter:
             moves = [
                 (blocks.RECEIVE, r, y.address + starts[r] * item, (starts[r + 1] - starts[r]) * item) for r in others

@@ -6,12 +6,11 @@ import itertools
 from .. import nn
 from ..autograd import is_grad_enabled
 from ..core import node
-from ..device import CPU
-from ..dispatch import copy_into, empty, refuse_recording
+from ..dispatch import copy_into, empty_beside, refuse_recording
 from ..nn import init
 from . import collectives as c
 from .ddp import tensors_in
-from .flat import Places, Room, Shard, runs
+from .flat import Places, Shard, room, runs
 
 _UNDERWAY = 1  # units whose gradients are reduced while backward makes those of the next one
 
@@ -30,8 +29,8 @@ class Flat(Places):
 
     def __init__(self, runs, group):
         super().__init__(runs, group)
-        self.shards, self.room = self.parameters, Room(self.total, self.dtype)
-        self.mine = empty((self.starts[group.rank + 1] - self.starts[group.rank],), self.dtype)
+        self.shards, self.room = self.parameters, room(self.total, self.parameters[0])
+        self.mine = empty_beside(self.shards[0], (self.starts[group.rank + 1] - self.starts[group.rank],))
         self._take_values()
         self.parameters = [self._divide(i, p) for i, p in enumerate(self.shards)]
         self.version = -1
@@ -289,8 +288,11 @@ def _places(module):
                     f"`module`: the parameter '{path + name}' is shared with another unit: call `fully_shard` on a "
                     "module that has all that share it, not on these"
                 )
-            if p.device is not CPU:
-                raise NotImplementedError(f"`module` must be on the CPU, got '{path + name}' on {p.device}")
+            if found and p.device is not found[0][2].device:
+                raise ValueError(
+                    f"`module` must lie on one device, got '{path + name}' on {p.device} and others on "
+                    f"{found[0][2].device}: move it with `.to()` first"
+                )
             found.append((own, name, p))
         stack += [(f"{path}{name}.", child) for name, child in reversed(own._modules.items()) if child is not None]
     if not found and not units_of(module):

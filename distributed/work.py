@@ -43,6 +43,25 @@ def done(result):
     return work
 
 
+class Arriving(Work):
+    """Messages whose values go on to another device when they are waited for: `bring()` begins that."""
+
+    def __init__(self, work, bring):
+        self._work, self._bring, self._lock = work, bring, threading.Lock()
+
+    def is_completed(self):
+        """Whether the messages have come."""
+        return self._work.is_completed()
+
+    def wait(self, timeout=None):
+        """Wait until they have come, and let the current stream take them on."""
+        self._work.wait(timeout)
+        with self._lock:
+            bring, self._bring = self._bring, None
+        if bring is not None:
+            bring()
+
+
 class Background:
     """A thread, which does one collective after the other, in the order in which they were asked for."""
 
@@ -99,9 +118,10 @@ class Background:
 class Courier(Background):
     """A thread for messages between pairs of ranks: those that are asked for while others are on their way join them.
 
-    A task is (what, moves, keep), with the note of how far it has got if it has begun. Messages of one pair and
-    direction keep their order. While nothing moves it sleeps, twice as long each time: it shares its CPU, and Python's
-    lock, with what computes (a pipeline of two ranks took 1.8 x as long when it did not).
+    A task is (what, moves, keep), with the note of how far it has got if it has begun, and `ready()` (or None), before
+    which it must not begin. Messages of one pair and direction keep their order. While nothing moves it sleeps, twice
+    as long each time: it shares its CPU, and Python's lock, with what computes (a pipeline of two ranks took 1.8 x as
+    long when it did not).
     """
 
     def do(self, task, work):
@@ -109,20 +129,27 @@ class Courier(Background):
         links, underway, pause = self.group.links, [], _SHORTEST
 
         def begin(task, work):
-            task, note = task
-            underway.append((task, work, links.note(task) if note is None else note, time.monotonic()))
+            task, note, ready = task
+            if note is None and ready is None:
+                note = links.note(task)
+            underway.append([task, work, note, time.monotonic(), ready])
 
         begin(task, work)
         while underway:
             taken, before = set(), len(underway)
             for entry in list(underway):
-                (what, moves, keep), work, note, since = entry
+                (what, moves, keep), work, note, since, ready = entry
                 ways = {(kind, peer) for kind, peer, _, _ in moves}
                 if ways & taken:
                     taken |= ways
                     continue
                 taken |= ways
                 try:
+                    if note is None:
+                        if not ready():
+                            continue
+                        note = entry[2] = links.note(entry[0])
+                        since = entry[3] = time.monotonic()
                     done = links.progress(what, moves, keep, note, since)
                 except BaseException as error:
                     underway.remove(entry)

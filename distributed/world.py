@@ -88,6 +88,19 @@ def host():
 
 
 @functools.cache
+def reaches(device_type):
+    """Whether this MPI takes addresses of devices of a type ("cuda") as it takes those of the host."""
+    import ctypes
+
+    if mpi() is None or device_type != "cuda":
+        return False
+    try:
+        return bool(ctypes.CFUNCTYPE(ctypes.c_int)(function("MPIX_Query_cuda_support"))())  # Open MPI's name
+    except RuntimeError:
+        return False
+
+
+@functools.cache
 def function(name):
     """The address of a C function of the MPI library that mpi4py has loaded."""
     import ctypes

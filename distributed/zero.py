@@ -6,7 +6,7 @@ import math
 
 from .. import nn
 from ..autograd import is_grad_enabled, no_grad
-from ..dispatch import copy_into, empty, refuse_recording
+from ..dispatch import copy_into, empty, empty_beside, refuse_recording
 from ..dtype import float64
 from ..nn.utils import clip_grads_with_norm_, get_total_norm
 from . import collectives as c
@@ -27,7 +27,7 @@ class Bucket(Places):
 
     def __init__(self, module, runs, group):
         super().__init__(runs, group)
-        self.flat = empty((self.total,), self.dtype).zero_()
+        self.flat = empty_beside(self.parameters[0], (self.total,)).zero_()
         for i, p in enumerate(self.parameters):
             view = self.view(self.flat, i)
             copy_into(view, p.detach())
@@ -66,10 +66,11 @@ class ShardingReducer:
         self.parameters, self.group, self.buckets = parameters, group, []
         open_ones = {}
         for run in runs(module, parameters)[::-1]:
-            kind = run[0].dtype
+            kind = run[0].dtype, run[0].device
             members = open_ones.setdefault(kind, [])
             members.append(run)
-            if sum(padded(sum(p.numel() for p in one), one[0].dtype) for one in members) * kind.itemsize >= most_bytes:
+            count = sum(padded(sum(p.numel() for p in one), one[0].dtype) for one in members)
+            if count * kind[0].itemsize >= most_bytes:
                 self.buckets.append(Bucket(module, open_ones.pop(kind), group))
         self.buckets += [Bucket(module, members, group) for members in open_ones.values()]
         self.of = {key: bucket for bucket in self.buckets for key in bucket.number}
@@ -127,7 +128,7 @@ class ShardingReducer:
         for bucket in self.buckets:
             for i, p in enumerate(bucket.parameters):
                 if p.gradient is None:
-                    p.gradient = empty(p.shape_, p.dtype).zero_()
+                    p.gradient = empty_beside(p, p.shape_).zero_()
                 bucket.take(i)
             bucket.send()
         for bucket in self.buckets:

@@ -132,6 +132,15 @@ _ROWS = (
         read_by="distributed/group.py",
     ),
     Switch(
+        name="INFINICORE_COMM_GPU",
+        kind=str,
+        default="auto",
+        choices=("auto", "host", "peers"),
+        meaning="how tensors of GPUs travel: `auto` from GPU to GPU where each rank has one of its own, `host` through"
+        " the host's memory; `peers`: as `auto`, and small sums from GPU to GPU also where ranks share one (for tests)",
+        read_by="distributed/gpu.py",
+    ),
+    Switch(
         name="INFINICORE_COMM_DEBUG",
         kind=str,
         default="0",

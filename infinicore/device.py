@@ -15,6 +15,7 @@ def _cuda(device):
 
 
 _backends = {"cpu": Backend, "cuda": _cuda}  # type -> function(device) that makes the backend of a device
+_place = [0]  # of this process among those of its machine, which take GPUs in turn
 _devices = {}  # (type, index) -> the one device of that name
 
 
@@ -41,7 +42,7 @@ class Device:
             index = int(number)
         if name not in TYPES:
             raise ValueError(f"`type` of a device must be one of {', '.join(TYPES)}, got {name!r}")
-        key = name, 0 if index is None else index
+        key = name, _own_index(name) if index is None else index
         found = _devices.get(key)
         if found is None:
             found = super().__new__(cls)
@@ -77,6 +78,20 @@ class Device:
 
     def __str__(self):
         return f"{self.type}:{self.index}"
+
+
+def _own_index(type):
+    """The index that a name without one means."""
+    if type != "cuda" or not _place[0]:
+        return 0
+    from .kernels.cuda.driver import device_count
+
+    return _place[0] % max(1, device_count())
+
+
+def take_gpu(place):
+    """Let "cuda" mean the GPU of process number `place` of this machine: one each, or by turns if there are fewer."""
+    _place[0] = place
 
 
 CPU = Device("cpu", 0)

@@ -31,6 +31,7 @@ class Backend:
     shares_memory = True
     row_bytes = 1
     of_samples = False  # whether its tensors stand for samples of a batch (`dispatch/batching.py`)
+    has_windows = False  # whether devices of other processes can reach memory of `window`
     numbers_in_block = False  # whether elementwise kernels take numbers ("number float32") in the argument block
 
     def __init__(self, device):
@@ -65,8 +66,34 @@ class Backend:
         """Copy bytes from address `at` of this backend to host memory; they are there when it returns."""
         ctypes.memmove(to, at, nbytes)
 
+    def copy_later(self, to, at, nbytes):
+        """Begin to copy from host memory of `stage` to address `to`: behind what the current stream has so far."""
+        self.copy(to, at, nbytes)
+
+    def read_later(self, to, at, nbytes):
+        """Begin to copy from address `at` to host memory of `stage`."""
+        self.read(to, at, nbytes)
+
+    def stage(self, nbytes):
+        """Host memory for `copy_later` and `read_later`: what owns it, with its `address`.
+
+        Where it has `marks`, it is taken again only when these have passed.
+        """
+        return memory.allocate(nbytes)
+
+    def lock_pages(self, at, nbytes):
+        """Let host memory at this address, which stays as long as the process, serve as `stage`; whether it does."""
+        return True
+
+    def room(self, nbytes):
+        """Addresses behind which memory comes (`hold`) and goes (`release`); None where memory stays."""
+        return None
+
     def hand_out(self):
         """Memory of this backend is about to be given to another library by its address."""
+
+    def enter(self):
+        """Let this thread's calls of a driver mean this device; launches see to that by themselves."""
 
     # ---- streams: the CPU has one, whose launches have ended when they return ----
 
@@ -74,6 +101,10 @@ class Backend:
 
     def new_stream(self, priority=0):
         """The handle of a new stream."""
+        return 0
+
+    def side_stream(self):
+        """The handle of a stream that lasts, for work on memory that somebody holds until it is done."""
         return 0
 
     def drop_stream(self, handle):

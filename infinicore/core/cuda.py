@@ -4,7 +4,7 @@ import threading
 
 from ..kernels.build import load as cpu_load
 from ..kernels.cuda import driver, load, plans, policy, render
-from . import launch, memory
+from . import cuda_host, cuda_room, launch, memory
 from .backend import Backend
 from .graph import Graph
 
@@ -164,6 +164,12 @@ class Pool:
                 driver.free(address)
         return released
 
+    def count(self, nbytes):
+        """Count memory of tensors that is not from here."""
+        with self._lock:
+            self.used += nbytes
+            self.peak = max(self.peak, self.used)
+
     def stats(self, reset_peak=False):
         """Bytes of tensors, the most of them so far, and those kept for reuse; how often memory was short."""
         found = {name: getattr(self, name) for name in ("used", "peak", "cached", "retried", "refused")}
@@ -254,6 +260,7 @@ class Cuda(GpuBackend):
     """One NVIDIA GPU. Launches and copies follow one another in its current stream."""
 
     shares_memory = False
+    has_windows = True
 
     def __init__(self, device):
         self.gpu, self._index = driver.Gpu(device.index), device.index
@@ -262,6 +269,7 @@ class Cuda(GpuBackend):
         self.pool = Pool(self.gpu)
         self.kernels = load.Kernels(self.gpu)
         self._errors = {}  # name of a kernel -> sentences
+        self._pages = None  # of rooms
         self._capturing = None  # the stream that graphs are made in
 
     def enter(self):
@@ -300,19 +308,52 @@ class Cuda(GpuBackend):
             driver.copy_on_device(to, at, nbytes, self.stream)
             _follow(self, self.stream, source.stream)
 
-    def copy_later(self, to, at, nbytes, pinned):
-        """Copy from `Pinned` memory of the host, which must keep its values until the stream has done so."""
+    def copy_later(self, to, at, nbytes):
+        """Begin to copy from page-locked memory of the host, which keeps its values until the stream has done so."""
         self.enter()
         driver.copy_to_device(to, at, nbytes, self.stream)
-        mark = driver.Event(timing=False)
-        mark.record(self.stream)
-        pinned.marks.append(mark)
+
+    def read_later(self, to, at, nbytes):
+        """Begin to copy to page-locked memory of the host; the bytes are there when the stream has done so."""
+        self.enter()
+        driver.copy_to_host(to, at, nbytes, self.stream)
+
+    def stage(self, nbytes):
+        """A piece of page-locked memory."""
+        self.enter()
+        return cuda_host.take(nbytes)
+
+    def lock_pages(self, at, nbytes):
+        """Lock pages of the host, which others may share, as long as the process lasts; whether the driver can."""
+        self.enter()
+        return driver.lock_host(at, nbytes)
 
     def read(self, to, at, nbytes):
         """Copy bytes from address `at` to host memory; they are there when it returns."""
         self.enter()
         driver.copy_to_host(to, at, nbytes, self.stream)
         self.synchronize()
+
+    def room(self, nbytes):
+        """Addresses behind which memory comes and goes."""
+        self.enter()
+        if self._pages is None:
+            self._pages = cuda_room.Pages(self)
+        return cuda_room.Room(self, self._pages, nbytes)
+
+    # ---- memory that GPUs of other processes reach ----
+
+    def window(self, nbytes):
+        """(address of zeros that stay as long as the process, what `open_window` takes elsewhere)."""
+        self.enter()
+        address = driver.allocate(nbytes)
+        driver.clear(address, nbytes)
+        return address, driver.export(address)
+
+    def open_window(self, handle):
+        """The address here of the window of another process of this host; RuntimeError where GPUs do not reach it."""
+        self.enter()
+        return driver.open_export(handle)
 
     # ---- streams ----
 
@@ -331,6 +372,11 @@ class Cuda(GpuBackend):
         handle = driver.create_stream(priority)
         self.pool.streams.append(handle)
         return handle
+
+    def side_stream(self):
+        """The handle of a new stream that the pool of memory knows nothing of: a free block need not wait for it."""
+        self.enter()
+        return driver.create_stream()
 
     def follow(self, stream):
         """Let the current stream wait for what one of another library has so far."""
@@ -363,6 +409,8 @@ class Cuda(GpuBackend):
         if found is not None:
             name, code = found
             sentence = self._errors.get(name, {}).get(code) or f"a kernel failed with code {code}"
+            if isinstance(sentence, Exception):
+                raise sentence
             raise ValueError(f"{sentence} (found by the kernel `{name}` on {self.device})")
 
     def synchronize_all(self):

@@ -41,6 +41,11 @@ def empty(shape, dtype, strides=None, device=CPU):
     return t if strides is None or strides == t.strides_ else core_launch.view_tensor(t, shape, strides, 0)
 
 
+def empty_beside(x, shape, dtype=None):
+    """A new uninitialised tensor on the device of x, of its dtype unless another one is given."""
+    return core_launch.new_tensor(tuple(shape), dtype or x.dtype, x.device)
+
+
 view = core_launch.view_tensor
 
 
@@ -82,7 +87,11 @@ def transfer(t, x, wait=True):
     if t.device is CPU:
         source.read(t.address, x.address, nbytes)
     elif not wait and hasattr(x.storage.owner, "marks"):
-        t.storage.backend.copy_later(t.address, x.address, nbytes, x.storage.owner)
+        there = t.storage.backend
+        there.copy_later(t.address, x.address, nbytes)
+        mark = there.event()
+        mark.record(there.stream)
+        x.storage.owner.marks.append(mark)
     else:
         t.storage.backend.copy(t.address, x.address, nbytes, None if x.device is CPU else source)
 

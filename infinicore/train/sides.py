@@ -121,7 +121,8 @@ class Ranks:
         self.product_weights = model.product_weights
         self.parameters = model.numel
         self.shared_random, self.backward, self.clip = model.shared_random, model.backward, model.clip_grad_norm_
-        self.replays = model.zero == 0 and model.pipeline is None
+        here = all(p.storage.backend.shares_memory for p in model.parameters())  # else gradients pass through the host
+        self.replays = model.zero == 0 and model.pipeline is None and (here or self.ranks == 1)
         self.mean, self.sum, self.most, self.first = model.mean, model.sum, model.most, model.first
 
     def divide(self, name, loader):

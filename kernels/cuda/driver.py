@@ -99,6 +99,13 @@ class Gpu:
         return text.value.decode()
 
     @property
+    def identity(self):
+        """What tells a GPU from all others, whatever number a process knows it by."""
+        found = (ctypes.c_ubyte * 16)()
+        call("cuDeviceGetUuid_v2", found, self._device)
+        return bytes(found)
+
+    @property
     def arch(self):
         """The architecture that kernels are compiled for: sm_90a where the chip has instructions of its own."""
         major, minor = self.capability
@@ -134,6 +141,100 @@ def allocate_host(nbytes):
     found = c_void_p()
     call("cuMemHostAlloc", byref(found), c_size_t(nbytes), c_uint(3))  # portable, mapped
     return found.value
+
+
+class _Place(ctypes.Structure):
+    """Where physical memory lies: 1 means a device, of this number."""
+
+    _fields_ = [("kind", c_int), ("number", c_int)]
+
+
+class _Pages(ctypes.Structure):
+    """What physical memory is asked for: 1 means that it stays where it is."""
+
+    _fields_ = [("kind", c_int), ("handles", c_int), ("place", _Place), ("other", c_void_p), ("flags", c_uint64)]
+
+
+class _Access(ctypes.Structure):
+    """Who may do what: 3 means reading and writing."""
+
+    _fields_ = [("place", _Place), ("flags", c_int)]
+
+
+def page_bytes(index):
+    """The unit of physical memory of a GPU."""
+    found = c_size_t()
+    what = _Pages(1, 0, _Place(1, index))
+    call("cuMemGetAllocationGranularity", byref(found), byref(what), c_int(1))
+    return found.value
+
+
+def create_pages(nbytes, index):
+    """The handle of physical memory of a GPU, without an address."""
+    found = c_uint64()
+    what = _Pages(1, 0, _Place(1, index))
+    call("cuMemCreate", byref(found), c_size_t(nbytes), byref(what), c_uint64(0))
+    return found.value
+
+
+def free_pages(pages):
+    """Give physical memory back."""
+    call("cuMemRelease", c_uint64(pages))
+
+
+def reserve(nbytes):
+    """Addresses without memory."""
+    found = c_uint64()
+    call("cuMemAddressReserve", byref(found), c_size_t(nbytes), c_size_t(0), c_uint64(0), c_uint64(0))
+    return found.value
+
+
+def free_reserved(address, nbytes):
+    """Give addresses back."""
+    call("cuMemAddressFree", c_uint64(address), c_size_t(nbytes))
+
+
+def map_pages(address, nbytes, pages, index):
+    """Put physical memory of a GPU behind addresses of `reserve`."""
+    call("cuMemMap", c_uint64(address), c_size_t(nbytes), c_size_t(0), c_uint64(pages), c_uint64(0))
+    access = _Access(_Place(1, index), 3)
+    call("cuMemSetAccess", c_uint64(address), c_size_t(nbytes), byref(access), c_size_t(1))
+
+
+def unmap_pages(address, nbytes):
+    """Take the memory behind addresses away; nobody may work with it any more."""
+    call("cuMemUnmap", c_uint64(address), c_size_t(nbytes))
+
+
+class _Ipc(ctypes.Structure):
+    """What stands for an allocation in another process."""
+
+    _fields_ = [("words", c_uint64 * 8)]
+
+
+def export(address):
+    """The 64 bytes by which other processes of this host open an allocation of `allocate`."""
+    handle = _Ipc()
+    call("cuIpcGetMemHandle", byref(handle), c_void_p(address))
+    return bytes(handle)
+
+
+def open_export(handle):
+    """The address here of an allocation of another process, on this GPU or one that it reaches."""
+    found = c_void_p()
+    call("cuIpcOpenMemHandle_v2", byref(found), _Ipc.from_buffer_copy(handle), c_uint(1))  # with access to that GPU
+    return found.value
+
+
+def clear(address, nbytes):
+    """Make memory of the current device zeros, before anything else that it is asked for."""
+    call("cuMemsetD8_v2", c_void_p(address), ctypes.c_ubyte(0), c_size_t(nbytes))
+    call("cuCtxSynchronize")
+
+
+def lock_host(address, nbytes):
+    """Lock pages of the host that are there already; whether the driver can."""
+    return _library().cuMemHostRegister_v2(c_void_p(address), c_size_t(nbytes), c_uint(1)) == 0  # for all contexts
 
 
 def is_pinned(address):

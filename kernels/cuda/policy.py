@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
+from .comm.sizes import THREADS as PEER_THREADS
 
 
 class Shape(NamedTuple):
@@ -92,6 +93,7 @@ OWN = {
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "array.scatter.add_each": Shape(threads=128),
+    "comm.peers.all_reduce": Shape("block", threads=PEER_THREADS, fixed=True, resident=1),
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,
     "quant.expand.expand": Shape(threads=128),

@@ -204,6 +204,38 @@ def atomic_add(typingctx, address, value):
     return types.void(address, value), codegen
 
 
+def _asking(name, text, doc, operand):
+    """An intrinsic without or with the address of an int64 as its operand that asks for what changes by itself."""
+
+    def code(context, builder, sig, args):
+        values = [context.cast(builder, v, kind, types.int64) for v, kind in zip(args, sig.args)]
+        statement = ir.InlineAsm(
+            ir.FunctionType(I64, [I64] * len(values)), text, "=l,l,~{memory}" if operand else "=l,~{memory}", True
+        )
+        return builder.call(statement, values)
+
+    def with_operand(typingctx, at):
+        return types.int64(at), code
+
+    def without(typingctx):
+        return types.int64(), code
+
+    function = intrinsic(with_operand if operand else without)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+load_of_system = _asking(
+    "load_of_system",
+    "ld.acquire.sys.u64 $0, [$1];",
+    "The int64 at an address, to which others store by `store_to_system`: what they stored before is seen from then on "
+    "(ld, 9.7.8.8).",
+    True,
+)
+nanoseconds = _asking("nanoseconds", "mov.u64 $0, %globaltimer;", "A clock (10.26); it may step by 1 us.", False)
+
+
 @intrinsic
 def count_bits(typingctx, number):
     """How many bits of an integer are set."""
@@ -296,6 +328,13 @@ def _statement(name, text, kinds, doc):
     function.__doc__ = doc
     return function
 
+
+store_to_system = _statement(
+    "store_to_system",
+    "st.release.sys.u64 [$0], $1;",
+    "ll",
+    "Store an int64 for all GPUs to see, behind what this thread stored or knows to be stored before (st, 9.7.8.11).",
+)
 
 _WAIT = """{
 .reg .pred p;

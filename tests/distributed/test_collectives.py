@@ -14,6 +14,14 @@ def test_collectives(ranks, count):
     assert done.stdout.count("done") == count
 
 
+@pytest.mark.parametrize("how", [(), ("direct",)])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_collectives_of_another_device(ranks, count, how):
+    """What the host cannot reach: staged in chunks, or by an MPI that takes addresses there."""
+    done = ranks(count, "collectives.py", "host2", *how)
+    assert done.stdout.count("done") == count
+
+
 def test_one_process_without_mpi():
     """What a script calls does the same in a process that was started alone."""
     group = distributed.init()

@@ -1,0 +1,131 @@
+"""Sums (and products, extremes, averages) over the GPUs of one host, which reach one another's memory: one launch.
+
+Each rank has a window that all of them can read and write. A block has a piece of the elements, and meets only the
+blocks that have the same piece on other ranks, so blocks need not run at the same time:
+
+    rank 0, block b   x -> slot of 0   flag k to all   wait for flags k   y = slot of 0 + slot of 1 + ...
+    rank 1, block b   x -> slot of 1   flag k to all   wait for flags k   y = slot of 0 + slot of 1 + ...
+
+Where there are more than two ranks and more than a few elements, a rank adds up a part of the piece, and takes the
+others' parts after a second meeting.
+
+**What is read has been written.** The threads of a block store to their own window and meet at a barrier, which orders
+their stores before what thread 0 of a warp does next: it stores the flag with release at system scope, for the GPU of
+one other rank to see. Release is cumulative: it covers the stores that came before the barrier too. There, one thread
+loads the flag with acquire at system scope, and the threads of its block meet at a barrier before they load the slot:
+their loads come after the stores, and no cache has older lines, as an acquire drops these.
+
+**What is written has been read.** Rounds of a block are counted in its record, so that a graph replays one launch for
+ever, and take the two slots in turn. A rank stores to the slot of round k + 2 after its round k + 1, in which it has
+seen the flags k + 1 of all; a rank stores that flag in a launch after that of its round k, whose loads are over then.
+So nobody still reads what round k left, and no meeting is needed at the end. Slots of results follow the same way.
+
+**All ranks have the same bits.** Elements are taken in the order of ranks everywhere, 16-bit floats in float32, rounded
+once.
+"""
+
+from numba import types
+
+from ...blocks.comm import AVG
+from ...blocks.cuda import PEERS
+from ...build import jit
+from ...cpu.comm.combine import divided, two
+from ...lang.ptx import WARP, barrier, load_of_system, nanoseconds, shared, store_to_system, thread, threads
+from ...lang.simd import load, ptr, store
+from ..block import read, vector, width, write
+from .sizes import BROKEN, COUNT, GAVE_UP, GIVEN, MOST_BYTES, PIECE_BYTES, RECORD, REDUCED, SLOTS
+
+I64 = types.int64
+LOOKS = 256  # at a flag, before the clock is asked
+
+
+@jit.inline
+def wait(args, flag, k, peer, found):
+    """Wait until a flag of this rank's window has come to round k; what goes wrong is stored in `found`."""
+    broken, turn, since = load(args, PEERS.own) + 8 * BROKEN, 0, nanoseconds()
+    while load_of_system(flag) < k:
+        turn += 1
+        if turn % LOOKS == 0:
+            if load_of_system(broken) != 0:
+                store(found, 0, GAVE_UP)
+                break
+            if nanoseconds() - since > load(args, PEERS.timeout):
+                store(found, 0, 1 + peer)
+                break
+
+
+@jit.inline
+def meet(args, b, k, flags, found, SIZE):
+    """Tell all ranks that this block has come to a meeting of round k, and wait for theirs: 0, or a code."""
+    rank, at = load(args, PEERS.rank), 8 * (b * RECORD + flags)
+    barrier()
+    for peer in range(SIZE):
+        if thread() == WARP * peer and peer != rank:
+            store_to_system(load(args, PEERS.windows + peer) + at + 8 * rank, k)
+            wait(args, load(args, PEERS.own) + at + 8 * peer, k, peer, found)
+    barrier()
+    return load(found, 0)
+
+
+@jit.inline
+def give_up(args, SIZE):
+    """Let the others know that this rank takes part in nothing any more."""
+    for peer in range(SIZE):
+        if thread() == WARP * peer:
+            store_to_system(load(args, PEERS.windows + peer) + 8 * BROKEN, 1)
+
+
+@jit.inline
+def joined(args, at, i, left, like, T, HOW, SIZE):
+    """The elements from `i` on of what all ranks have at the same place of their windows, in the order of the ranks."""
+    total = read(ptr(load(args, PEERS.windows) + at, T), i, left, like)
+    for r in range(1, SIZE):
+        total = two(total, read(ptr(load(args, PEERS.windows + r) + at, T), i, left, like), HOW)
+    if HOW == AVG:
+        total = divided(total, SIZE)
+    return total
+
+
+@jit.inline
+def all_reduce(args, lo, hi, T, HOW, SIZE, PHASES):
+    """Piece `lo`, of a block. `SIZE` ranks; `PHASES` 1: each adds up all of it, 2: its part."""
+    own, piece = load(args, PEERS.own), load(args, PEERS.piece)
+    left = min(piece, load(args, PEERS.count) - lo * piece)
+    x, y = ptr(load(args, PEERS.x), T) + lo * piece, ptr(load(args, PEERS.y), T) + lo * piece
+    record, found = ptr(own, I64) + lo * RECORD, ptr(shared(8), I64)
+    k, step, like = load(record, COUNT) + 1, threads() * width(x), vector(x, 0)
+    given = SLOTS + (k % 2) * MOST_BYTES + lo * PIECE_BYTES
+    if thread() == 0:
+        store(found, 0, GAVE_UP * (load_of_system(own + 8 * BROKEN) != 0))
+    barrier()
+    if load(found, 0) != 0:
+        return GAVE_UP
+
+    mine = ptr(own + given, T)
+    for i in range(thread() * width(x), left, step):
+        write(mine, i, read(x, i, left - i, like), left - i)
+    code = meet(args, lo, k, GIVEN, found, SIZE)
+    if code != 0:
+        give_up(args, SIZE)
+        return code
+    if PHASES == 1:
+        for i in range(thread() * width(x), left, step):
+            write(y, i, joined(args, given, i, left - i, like, T, HOW, SIZE), left - i)
+    else:
+        results = given + 2 * MOST_BYTES
+        part = ((left + width(x) - 1) // width(x) + SIZE - 1) // SIZE * width(x)
+        mine, first = ptr(own + results, T), load(args, PEERS.rank) * part
+        stop = min(left, first + part)
+        for i in range(first + thread() * width(x), stop, step):
+            write(mine, i, joined(args, given, i, stop - i, like, T, HOW, SIZE), stop - i)
+        code = meet(args, lo, k, REDUCED, found, SIZE)
+        if code != 0:
+            give_up(args, SIZE)
+            return code
+        for r in range(SIZE):
+            theirs, stop = ptr(load(args, PEERS.windows + r) + results, T), min(left, (r + 1) * part)
+            for i in range(r * part + thread() * width(x), stop, step):
+                write(y, i, read(theirs, i, stop - i, like), stop - i)
+    if thread() == 0:
+        store(record, COUNT, k)
+    return 0

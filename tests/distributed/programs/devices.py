@@ -1,0 +1,30 @@
+"""The device that a program computes on: its first argument, else the CPU."""
+
+import functools
+import sys
+from pathlib import Path
+
+import infinicore as ic
+
+NAME = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+
+
+@functools.cache
+def device():
+    """To be asked for after `init`, since "cuda" is then this rank's own GPU."""
+    if NAME == "host2":
+        sys.path.append(str(Path(__file__).parents[2]))
+        import host2
+
+        return host2.device()
+    return ic.device(NAME)
+
+
+def put(array):
+    """A tensor of a NumPy array."""
+    return ic.from_numpy(array) if NAME == "cpu" else ic.from_numpy(array).to(device())
+
+
+def new(name, *args, **kwargs):
+    """What `infinicore.empty`, `zeros`, ... make, there."""
+    return getattr(ic, name)(*args, **kwargs, device=device())

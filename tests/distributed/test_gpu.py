@@ -1,0 +1,187 @@
+"""Which way tensors of GPUs go, and what NCCL is asked for; with `--device cuda`, on as many GPUs as there are."""
+
+import contextlib
+import types
+
+import numpy as np
+import pytest
+from infinicore.distributed import gpu, nccl
+from infinicore.distributed.staging import Staged
+from infinicore.distributed.world import PeerError
+from infinicore.kernels.blocks import comm as blocks
+from infinicore.kernels.cuda import driver
+from infinicore.kernels.cuda.comm import sizes
+
+import infinicore as ic
+from infinicore.device import Device, take_gpu
+
+
+@pytest.mark.parametrize("how", ["auto", "host", "peers"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_collectives_on_gpus(ranks, pytestconfig, count, how):
+    """Each rank on a GPU of its own, as far as there are so many."""
+    if pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    done = ranks(count, "collectives.py", "cuda", INFINICORE_COMM_GPU=how, timeout=300)
+    assert done.stdout.count("done") == count
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_training_on_gpus(ranks, pytestconfig, count):
+    if pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    assert ranks(count, "on_device.py", "cuda", timeout=600).stdout.count("done") == count
+
+
+@pytest.fixture
+def places():
+    yield take_gpu
+    take_gpu(0)
+
+
+def test_ranks_of_a_machine_take_gpus_by_turns(monkeypatch, places):
+    monkeypatch.setattr(driver, "device_count", lambda: 2)
+    for place, index in enumerate([0, 1, 0, 1]):
+        places(place)
+        assert Device("cuda").index == index and Device("cuda:1").index == 1 and Device("cpu").index == 0
+    monkeypatch.setattr(driver, "device_count", lambda: 0)
+    assert Device("cuda").index == 0
+
+
+class Comm:
+    """What all ranks say, where each says what this one does, but for their GPUs."""
+
+    def __init__(self, gpus):
+        self.gpus = gpus
+
+    def allgather(self, value):
+        if isinstance(value, tuple):
+            return [(value[0], one) for one in self.gpus]
+        return [value] * len(self.gpus)
+
+
+@pytest.mark.parametrize(
+    "how, gpus, nodes, found",
+    [
+        ("auto", "ab", 1, ["peers", "nccl"]),
+        ("auto", "aa", 1, []),
+        ("peers", "aa", 1, ["peers"]),
+        ("auto", "ab", 2, ["nccl"]),
+        ("host", "ab", 1, []),
+        ("auto", "abcdefghijklmnopq", 1, ["nccl"]),
+    ],
+)
+def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, found):
+    monkeypatch.setenv("INFINICORE_COMM_GPU", how)
+    monkeypatch.setattr(Staged, "prepare", lambda self: setattr(self, "_buffers", ()))
+    asked = []
+    monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or object())
+    monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or object())
+    device = host2.device()
+    monkeypatch.setattr(device.backend, "gpu", types.SimpleNamespace(identity="a"), raising=False)
+    links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm(gpus), size=len(gpus), nodes=nodes), device)
+    links.prepare()
+    assert asked == found
+    small, large = (ic.empty(n // 4) for n in (sizes.MOST_BYTES, sizes.MOST_BYTES + 4))
+    assert links.queues("all_reduce", small, blocks.SUM) == ("peers" in found)
+    assert not links.queues("all_reduce", large, blocks.SUM) and not links.queues("broadcast", small, None)
+    assert (links.in_place("all_reduce", 5, ic.float32, (), blocks.SUM) is not None) == ("peers" in found)
+    links.prepare()
+    assert asked == found
+
+
+class Functions:
+    """NCCL's, which note what they are asked for."""
+
+    def __init__(self):
+        self.calls, self.failed = [], 0
+
+    def comm_get_async_error(self, comm):
+        return self.failed
+
+    def get_error_string(self, code):
+        return "remote process exited"
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append((name, *args))
+
+
+def made(rank=1, size=3):
+    backend = types.SimpleNamespace(stream=77, enter=lambda: None)
+    group = types.SimpleNamespace(rank=rank, size=size)
+    return nccl.Nccl(Functions(), ["first", "second"], group, backend)
+
+
+def test_what_nccl_is_asked_for():
+    x, y = ic.zeros(30), ic.zeros(10)
+    one = made()
+    one.reduce(x, x, (0, 10, 20, 30), blocks.AVG, 0, False)
+    one.reduce(x, y, (0, 10, 20, 30), blocks.SUM, 1, True)
+    one.reduce(x, y, (0, 4, 30, 30), blocks.MIN, 0, True)
+    one.reduce(x.to(dtype=ic.bfloat16), x, (0, 0, 0, 0), blocks.MIN, 0, True)
+    at = x.address
+    assert one.functions.calls == [
+        ("all_reduce", at, at, 30, 7, 4, "first", 77),
+        ("reduce_scatter", at, y.address, 10, 7, 0, "second", 77),
+        ("group_start",),
+        ("reduce", at, 0, 4, 7, 3, 0, "first", 77),
+        ("reduce", at + 16, y.address, 26, 7, 3, 1, "first", 77),
+        ("group_end",),
+    ]
+    one = made()
+    one.transfer([(blocks.SEND, 0, 100, 8), (blocks.RECEIVE, 2, 200, 16), (blocks.SEND, 2, 300, 0)], 0)
+    assert one.functions.calls == [
+        ("group_start",), ("send", 100, 8, 1, 0, "first", 77), ("recv", 200, 16, 1, 2, "first", 77), ("group_end",),
+    ]  # fmt: skip
+    assert one.reduces(ic.bfloat16, blocks.SUM) and not one.reduces(ic.uint16, blocks.SUM)
+    one.functions.failed = 6
+    with pytest.raises(PeerError, match="remote process exited"):
+        one.transfer([], 0)
+
+
+def test_nccl_of_the_package_has_these_numbers():
+    found = pytest.importorskip("nccl.bindings.nccl")
+    names = {name: name.capitalize() for name in nccl._DTYPES}
+    assert {name: int(found.DataType[theirs]) for name, theirs in names.items()} == nccl._DTYPES
+    ops = {blocks.SUM: "Sum", blocks.PROD: "Prod", blocks.MAX: "Max", blocks.MIN: "Min", blocks.AVG: "Avg"}
+    assert {how: int(found.RedOp[theirs]) for how, theirs in ops.items()} == nccl._OPS
+
+
+def test_without_the_package_there_is_no_nccl(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "nccl", None)
+    assert nccl.library() is None
+    assert nccl.start(types.SimpleNamespace(comm=Comm("ab")), None) is None
+
+
+def test_chunks_cover_everything_once(host2):
+    """Of all-reduces, of equal and unequal parts, of a reduction to one rank; in whole lines where parts allow it."""
+    from infinicore.distributed.transport import slices
+
+    group = types.SimpleNamespace(size=3, rank=0, starts=lambda n, item: slices(n, 3, item))
+    staged = Staged(group, host2.device())
+    for n in (0, 5, 1_000_003, 3_000_000):
+        for item in (1, 2, 8):
+            for starts in (slices(n, 3, item), (0, 0, n, n), (0, n // 7, n // 5, n)):
+                for scatter in (False, True):
+                    seen = np.zeros(n, np.int8)
+                    for spans, own in staged._chunks(starts, item, scatter):
+                        assert own[-1] == sum(hi - lo for lo, hi in spans)
+                        assert own[-1] * item <= 2 << 20 and len(own) == 4
+                        for lo, hi in spans:
+                            seen[lo:hi] += 1
+                    assert (seen == 1).all()
+
+
+def test_what_a_kernel_finds_is_raised_as_it_stands():
+    """An exception among a kernel's sentences is raised itself."""
+    from infinicore.core.cuda import Cuda
+
+    backend = Cuda.__new__(Cuda)
+    backend.enter = lambda: None
+    backend.kernels = types.SimpleNamespace(take_error=lambda: ("comm.peers.all_reduce", 2))
+    backend._errors = {"comm.peers.all_reduce": {2: PeerError("rank 1 is late")}}
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(driver, "synchronize", lambda stream: None)
+        with pytest.raises(PeerError, match="rank 1 is late"):
+            backend.synchronize(0)
