@@ -96,8 +96,13 @@ def _walk(index, depth, operands):
 
 
 def width(dtypes):
-    """How many elements make up an access of 16 bytes in the widest operand."""
-    return 16 // max(_bytes(d) for d in dtypes if not d.startswith(NUMBER))
+    """How many elements a thread does, of operands with these dtypes, the output last.
+
+    As many as make up an access of 16 bytes in the widest one; twice as many for a narrower output (256 Mi elements of
+    an H200: comparisons 339 us became 311, casts of float32 to bfloat16 396 became 372; others became slower).
+    """
+    widest = max(_bytes(d) for d in dtypes if not d.startswith(NUMBER))
+    return 32 // widest if _bytes(dtypes[-1]) < widest else 16 // widest
 
 
 def _bytes(dtype):
