@@ -7,7 +7,15 @@ follows from its number.
 
 import textwrap
 
-from ..build.render import FINISH, function_text, functions_for, hands_on, start_expression, type_expression
+from ..build.render import (
+    FINISH,
+    function_text,
+    functions_for,
+    hands_on,
+    result_expression,
+    start_expression,
+    type_expression,
+)
 from . import policy
 
 _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> {output}, {layout}."""
@@ -132,7 +140,7 @@ def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
     """
     wide = 1 if layout == STRIDED else width([*inputs, output])
     lines = [f"T{i} = {type_expression(d.removeprefix(NUMBER))}" for i, d in enumerate(inputs)]
-    lines += [f"OUT = {type_expression(output)}", f"COMPUTE = {type_expression(compute)}"]
+    lines += [f"OUT = {result_expression(op, inputs, output)}", f"COMPUTE = {type_expression(compute)}"]
     last, numbers = len(inputs), [i for i, d in enumerate(inputs) if d.startswith(NUMBER)]
     tensors = [i for i in range(last + 1) if i not in numbers]
     pointers = [f"    x{i} = ptr(load(args, {i}), T{i})" for i in tensors[:-1]]

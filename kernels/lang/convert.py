@@ -1,9 +1,10 @@
 """LLVM IR from storage floats (`lowp.py`) to float32 and back, for scalars and for vectors."""
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from ..build import isa
-from .lowp import F16, F32, I16, I32, bfloat16, constant, float16, like
+from .lowp import BFLOAT, F16, F32, I16, I32, bfloat16, bfloat16_exact, constant, float16, like
 from .ptx import narrow_bfloat16
 
 # name: exponent bias, bits of mantissa, code of NaN, code of overflow, and the float32 bits from which on
@@ -20,9 +21,18 @@ def _has_float16():
     return "f16c" in isa.features() or "neon" in isa.features()
 
 
+_REGISTER = 16  # float32 of a register of AVX-512
+_SUBNORMAL = 0x20  # of the classes of `vfpclassps`
+
+
+def _has_bfloat16(kind):
+    """Whether vectors of this LLVM type are whole registers, and the CPU rounds them to bfloat16."""
+    return isinstance(kind, ir.VectorType) and kind.count % _REGISTER == 0 and "avx512bf16" in isa.features()
+
+
 def widen(builder, dtype, bits):
     """LLVM IR for `dtype` bits (scalar or vector of integers) -> float32."""
-    if dtype == bfloat16:
+    if dtype in (bfloat16, bfloat16_exact):
         wide = builder.zext(bits, like(bits, I32))
         return builder.bitcast(builder.shl(wide, constant(bits, I32, 16)), like(bits, F32))
     if dtype == float16 and _has_float16():
@@ -50,8 +60,11 @@ def widen(builder, dtype, bits):
 
 def narrow(builder, dtype, value):
     """LLVM IR for float32 (scalar or vector) -> `dtype` bits, rounded to nearest even."""
-    if dtype == bfloat16 and isa.is_gpu():
-        return narrow_bfloat16(builder, value)
+    if dtype == bfloat16_exact:
+        bits = builder.bitcast(value, like(value, I32))
+        return builder.trunc(builder.lshr(bits, constant(value, I32, 16)), like(value, I16))
+    if dtype == bfloat16:
+        return _narrow_bfloat16(builder, value)
     if dtype == float16 and _has_float16():
         return builder.bitcast(builder.fptrunc(value, like(value, F16)), like(value, I16))
     bits = builder.bitcast(value, like(value, I32))
@@ -60,11 +73,6 @@ def narrow(builder, dtype, value):
         return constant(value, I32, number)
 
     nan = builder.fcmp_unordered("uno", value, value)
-    if dtype == bfloat16:
-        odd = builder.and_(builder.lshr(bits, c(16)), c(1))
-        rounded = builder.add(bits, builder.add(odd, c(0x7FFF)))
-        rounded = builder.select(nan, builder.or_(bits, c(0x400000)), rounded)
-        return builder.trunc(builder.lshr(rounded, c(16)), like(value, I16))
     bias, mantissa, nan_code, top_code, top = _FORMATS[dtype.name]
     smallest = 2.0 ** (1 - bias)
     width = dtype.bitwidth
@@ -84,3 +92,50 @@ def narrow(builder, dtype, value):
     code = builder.select(builder.icmp_unsigned(">=", magnitude, c(top)), c(top_code), code)
     code = builder.select(nan, c(nan_code), code)
     return builder.trunc(builder.or_(code, sign), like(value, ir.IntType(width)))
+
+
+def _narrow_bfloat16(builder, value):
+    """LLVM IR for float32 -> bfloat16 bits.
+
+    The instruction takes a fifth to a third off the time of an addition, exp and the like of 16-bit floats, but makes
+    zeros of subnormal numbers; where a vector has some, integers round it.
+    """
+    if isa.is_gpu():
+        return narrow_bfloat16(builder, value)
+    if not _has_bfloat16(value.type):
+        return _rounded_by_integers(builder, value)
+    registers, found = [], ir.Constant(ir.IntType(_REGISTER), 0)
+    for first in range(0, value.type.count, _REGISTER):
+        lanes = ir.Constant(ir.VectorType(I32, _REGISTER), list(range(first, first + _REGISTER)))
+        own = builder.shuffle_vector(value, value, lanes)
+        kind = ir.FunctionType(ir.VectorType(ir.IntType(1), _REGISTER), [own.type, I32])
+        classes = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.fpclass.ps.512")
+        mask = builder.call(classes, [own, ir.Constant(I32, _SUBNORMAL)])
+        found = builder.or_(found, builder.bitcast(mask, ir.IntType(_REGISTER)))
+        kind = ir.FunctionType(ir.VectorType(BFLOAT, _REGISTER), [own.type])
+        convert = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512bf16.cvtneps2bf16.512")
+        registers.append(builder.bitcast(builder.call(convert, [own]), ir.VectorType(I16, _REGISTER)))
+    while len(registers) > 1:
+        lanes = ir.Constant(ir.VectorType(I32, 2 * registers[0].type.count), list(range(2 * registers[0].type.count)))
+        registers = [builder.shuffle_vector(a, b, lanes) for a, b in zip(registers[::2], registers[1::2])]
+    before = builder.block
+    with builder.if_then(builder.icmp_unsigned("!=", found, ir.Constant(found.type, 0)), likely=False):
+        by_integers, there = _rounded_by_integers(builder, value), builder.block
+    rounded = builder.phi(by_integers.type)
+    rounded.add_incoming(registers[0], before)
+    rounded.add_incoming(by_integers, there)
+    return rounded
+
+
+def _rounded_by_integers(builder, value):
+    """LLVM IR for float32 -> bfloat16 bits, rounded to nearest even; NaN stays NaN."""
+    bits = builder.bitcast(value, like(value, I32))
+
+    def c(number):
+        return constant(value, I32, number)
+
+    nan = builder.fcmp_unordered("uno", value, value)
+    odd = builder.and_(builder.lshr(bits, c(16)), c(1))
+    rounded = builder.add(bits, builder.add(odd, c(0x7FFF)))
+    rounded = builder.select(nan, builder.or_(bits, c(0x400000)), rounded)
+    return builder.trunc(builder.lshr(rounded, c(16)), like(value, I16))

@@ -29,6 +29,7 @@ class _StorageFloatModel(PrimitiveModel):
 
 float16 = StorageFloat("ic_float16", 16)
 bfloat16 = StorageFloat("ic_bfloat16", 16)
+bfloat16_exact = StorageFloat("ic_bfloat16_exact", 16)  # of values that are bfloat16 already: nothing is rounded
 float8_e4m3 = StorageFloat("ic_float8_e4m3", 8)
 float8_e5m2 = StorageFloat("ic_float8_e5m2", 8)
 
@@ -43,6 +44,22 @@ def quantized(name):
     return QuantizedFormat(name)
 
 
+class _BFloat(ir.types.Type):
+    """LLVM's `bfloat`, which llvmlite lacks; only signatures of instructions mention it."""
+
+    null = "0.0"
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BFloat)
+
+    def __hash__(self):
+        return hash(_BFloat)
+
+
+BFLOAT = _BFloat()
 I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 F16, F32 = ir.HalfType(), ir.FloatType()
 

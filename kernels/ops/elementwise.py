@@ -109,7 +109,7 @@ def _(g, other, out):
     return -g * out / other
 
 
-@elementwise(ref=np.negative, dtypes=NUMERIC)
+@elementwise(ref=np.negative, dtypes=NUMERIC, exact=True)
 def neg(input):
     """Each element negated."""
     return -input
@@ -120,7 +120,7 @@ def _(g):
     return -g
 
 
-@elementwise(ref=np.abs, dtypes=NUMERIC)
+@elementwise(ref=np.abs, dtypes=NUMERIC, exact=True)
 def abs_(input):
     """Absolute value."""
     return m.abs(input)
@@ -241,7 +241,7 @@ def _(g, out):
     return g * (out * (1.0 - out))
 
 
-@elementwise(ref=lambda x: np.maximum(x, 0), dtypes=NUMBERS)
+@elementwise(ref=lambda x: np.maximum(x, 0), dtypes=NUMBERS, exact=True)
 def relu(input):
     """max(x, 0)."""
     return m.where(input < 0, 0, input)  # keeps NaN, as `maximum` does, for less
@@ -355,19 +355,19 @@ def _(g, input):
     return 2.0 * g * input
 
 
-@elementwise(ref=np.floor)
+@elementwise(ref=np.floor, exact=True)
 def floor(input):
     """Largest integer not above."""
     return m.floor(input)
 
 
-@elementwise(ref=np.ceil)
+@elementwise(ref=np.ceil, exact=True)
 def ceil(input):
     """Smallest integer not below."""
     return m.ceil(input)
 
 
-@elementwise(ref=np.rint)
+@elementwise(ref=np.rint, exact=True)
 def round_(input):
     """Nearest integer, ties to even; with `decimals`, nearest multiple of 10 ** -decimals."""
     return m.round(input)
@@ -393,7 +393,7 @@ for _row in (floor, ceil, round_):
         return 0.0 * g
 
 
-@elementwise(ref=np.maximum, dtypes=ALL)
+@elementwise(ref=np.maximum, dtypes=ALL, exact=True)
 def maximum(input, other):
     """The larger of two elements; NaN if either is."""
     return m.maximum(input, other)
@@ -404,7 +404,7 @@ def _(g, input, other):
     return m.where(input > other, g, m.where(input == other, 0.5 * g, 0.0))
 
 
-@elementwise(ref=np.minimum, dtypes=ALL)
+@elementwise(ref=np.minimum, dtypes=ALL, exact=True)
 def minimum(input, other):
     """The smaller of two elements; NaN if either is."""
     return m.minimum(input, other)

@@ -14,14 +14,14 @@ from .special import narrowed_to, wider
 # ---- signs and fractions -----------------------------------------------------------------------
 
 
-@elementwise(ref=lambda x: x if x.dtype == bool else np.sign(x), dtypes=ALL)
+@elementwise(ref=lambda x: x if x.dtype == bool else np.sign(x), dtypes=ALL, exact=True)
 def sign(input):
     """1, -1 or 0: the sign of each element, 0 for NaN."""
     zero = m.where(input != 0, 0, input) + 0
     return m.where(input > 0, 1, m.where(input < 0, -1, zero))
 
 
-@elementwise(ref=np.trunc)
+@elementwise(ref=np.trunc, exact=True)
 def trunc(input):
     """Each element without its fraction."""
     return m.trunc(input)
@@ -66,7 +66,7 @@ def isfinite(input):
 alias(trunc, "fix")
 
 
-@elementwise(ref=np.copysign, result="float")
+@elementwise(ref=np.copysign, result="float", exact=True)
 def copysign(input, other):
     """The magnitude of `input` with the sign of `other`, which zeros have as well."""
     return m.copysign(input, other)
@@ -116,7 +116,7 @@ def _(f, input, values):
 # ---- extremes and integers -----------------------------------------------------------------------
 
 
-@elementwise(ref=np.fmax, dtypes=ALL)
+@elementwise(ref=np.fmax, dtypes=ALL, exact=True)
 def fmax(input, other):
     """The larger of two elements, or the one that is not NaN."""
     return m.where((other != other) | (input >= other), input, other)
@@ -132,7 +132,7 @@ def _(g, input, other):
     return m.where((other != other) | (input >= other), 0.0, g)
 
 
-@elementwise(ref=np.fmin, dtypes=ALL)
+@elementwise(ref=np.fmin, dtypes=ALL, exact=True)
 def fmin(input, other):
     """The smaller of two elements, or the one that is not NaN."""
     return m.where((other != other) | (input <= other), input, other)

@@ -63,19 +63,20 @@ class Op:
 
     `family` is "elementwise" (a scalar rule, rendered), "loss" (such a rule, whose results are reduced), "kernel" (a
     paragraph that launches hand-written kernels), "composite" (written with other ops) or "view" (a layout). `ref`
-    computes the same in float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and benchmarks.
-    `result` names the result dtype of an elementwise op: "same", "bool", "float" (integers become float32), or "input"
-    (numbers beside integers lose their fractions, where "same" makes floats of them). `divisor` names its input that
-    must not be 0 where integers are computed; its kernel returns an error code then.
-    `outputs` are the keywords that say where results go, `fields` the names that several results have as attributes.
-    `gradients` maps inputs to their derivative rules; `gradient=None` says that the result has no derivative, "missing"
-    that backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand
-    in for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
+    computes the same in float64 NumPy. `samples(rng)` yields (args, kwargs) with NumPy arrays for tests and
+    benchmarks. `result` names the result dtype of an elementwise op: "same", "bool", "float" (integers become
+    float32), or "input" (numbers beside integers lose their fractions, where "same" makes floats of them). `divisor`
+    names its input that must not be 0 where integers are computed; its kernel returns an error code then. `outputs`
+    are the keywords that say where results go, `fields` the names that several results have as attributes. `gradients`
+    maps inputs to their derivative rules; `gradient=None` says that the result has no derivative, "missing" that
+    backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand in
+    for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
     autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
     "as_is". `kind_forms` has what a call means by the kind of its tensors (`Op.on`), where that is not its own rule or
     paragraph; `gradient="convention"`: its rule keeps PyTorch's convention for complex ones by itself. Of an
-    elementwise op, `refuses` are dtypes that no operand may have, and `check(dtype, *inputs)` refuses numbers that it
-    cannot compute with in an integer dtype.
+    elementwise op, `exact` says that results are numbers of the inputs' dtype, so that nothing is rounded. `refuses`
+    are dtypes that no operand may have, and `check(dtype, *inputs)` refuses numbers that it cannot compute with in an
+    integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
@@ -89,6 +90,7 @@ class Op:
     tolerance: dict = field(default_factory=dict)
     result: str = "same"
     divisor: str | None = None
+    exact: bool = False
     outputs: tuple[str, ...] = ("out",)
     fields: tuple[str, ...] = ()
     gradients: dict[str, "Rule"] = field(default_factory=dict)
@@ -211,6 +213,7 @@ def elementwise(
     domain=(-4.0, 4.0),
     result="same",
     divisor=None,
+    exact=False,
     tolerance=None,
     gradient="rule",
     amp="as_is",
@@ -225,6 +228,7 @@ def elementwise(
         domain=domain,
         result=result,
         divisor=divisor,
+        exact=exact,
         tolerance=tolerance or {},
         gradient=None if result == "bool" else gradient,
         amp=amp,

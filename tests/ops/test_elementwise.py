@@ -176,6 +176,28 @@ def test_rounding_of_small_floats_is_that_of_ml_dtypes(name, rng):
     np.testing.assert_array_equal(wide, expected.astype(np.float32))
 
 
+def test_numbers_below_the_normal_ones_are_rounded(rng):
+    """In vectors with normal numbers and without: the instruction of some CPUs would make zeros of them."""
+    values = rng.integers(0, 1 << 23, 4096, dtype=np.uint32).view(np.float32)
+    values[rng.integers(0, 4096, 64)] = rng.standard_normal(64)
+    ours = ic.cast(ic.from_numpy(values), "bfloat16").numpy()
+    np.testing.assert_array_equal(ours.view("u2"), values.astype(ours.dtype).view("u2"))
+    assert (ours.view("u2") != 0).mean() > 0.9
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.exact], ids=lambda op: op.name)
+def test_exact_results_are_not_rounded(op, rng):
+    """Of all numbers of bfloat16, results are those of float32, and NaN where these are."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(ic.bfloat16.numpy)
+    given = [every, rng.permutation(every)][: len(op.parameters)]
+    function = public(op)
+    ours = function(*(ic.from_numpy(x) for x in given)).numpy()
+    wanted = function(*(ic.from_numpy(x.astype(np.float32)) for x in given)).numpy()
+    np.testing.assert_array_equal(ours.astype(np.float32), wanted)
+    whole = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(ours)[whole], np.signbit(wanted)[whole])
+
+
 @pytest.mark.parametrize(
     "call, error",
     [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -58,3 +59,39 @@ def test_dot_products_are_left_out_one_by_one(choice):
     assert done.returncode == 0, done.stderr[-3000:]
     pairs, quads = choice in ("auto", "avx512_bf16"), choice in ("auto", "avx512_vnni")
     assert json.loads(done.stdout) == [pairs, quads, pairs, quads, True]
+
+
+# Runs under `INFINICORE_ISA=amx`, on any x86-64 CPU. The kernels are asked for, and their code is read instead of run.
+ROUNDED = r"""
+import json, re
+import ml_dtypes, numpy as np
+import infinicore as ic
+from infinicore.kernels.build import jit
+
+class Asked(Exception):
+    pass
+
+def ask(name, source):
+    raise Asked(name, source)
+
+jit.load_kernel = ask
+x, found = ic.from_numpy(np.ones(64, ml_dtypes.bfloat16)), {}
+for op in (ic.add, ic.maximum):
+    try:
+        op(x, x)
+    except Asked as asked:
+        text = jit.cross_assembly(*asked.args)
+        found[op.__name__] = [bool(re.search(rf"^\t{word}\b", text, re.M)) for word in ("vcvtneps2bf16", "vfpclassps")]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(
+    isa.has_amx() or platform.machine().lower() not in ("x86_64", "amd64"),
+    reason="the IR is that of x86-64, and machines with tile registers run the code that others compile",
+)
+def test_bfloat16_is_rounded_by_the_instruction_where_results_are_not_exact(tmp_path):
+    environment = {**os.environ, "INFINICORE_ISA": "amx", "INFINICORE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ROUNDED], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {"add": [True, True], "maximum": [False, False]}

@@ -13,12 +13,12 @@ from numba.extending import intrinsic
 
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.lowp import bfloat16
+from ...lang.lowp import BFLOAT, bfloat16
 from ...lang.memory import first_lanes, from_memory, gep, vector_load
 from ...lang.simd import address, bitcast, convert, load, muladd, ptr, select, vload, vload_first, vstore
 from ...lang.vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from ...lang.vmath import exp
-from ..gemm.microkernel import _BFloat, add_products_of
+from ..gemm.microkernel import add_products_of
 from .sizes import LANES
 
 PAIRS = 2 * LANES  # bfloat16 elements in a register
@@ -251,7 +251,7 @@ def bias_tile(scores, positions, slopes, first_key, keys, width, T):
 
 def to_bfloat16(builder, a, b):
     """LLVM IR: the lanes of two float32 registers as bfloat16, by the instruction that comes with the dot product."""
-    kind = ir.VectorType(_BFloat(), 2 * a.type.count)
+    kind = ir.VectorType(BFLOAT, 2 * a.type.count)
     name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * a.type.count}"
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [a.type, a.type]), name)
     return builder.bitcast(builder.call(function, [b, a]), ir.VectorType(ir.IntType(16), 2 * a.type.count))

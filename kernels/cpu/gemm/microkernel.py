@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from ...build import isa
 from ...lang import lowp
+from ...lang.lowp import BFLOAT
 from ...lang.memory import first_lanes, from_memory, vector_load
 from ...lang.vector import I8, I32, I64, Pointer, call_llvm, element_type, literal_of, splat
 from .blocking import LANES
@@ -25,21 +26,6 @@ PREFETCH_BYTES = 1024  # how far ahead rows of a matrix are asked for
 # 95 % of the memory's rate, and 84 % of the third-level cache's; every line at 1024: 87 and 75 %, none: 77 and 84 %.
 STREAM_BYTES = 4096
 HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
-
-
-class _BFloat(ir.types.Type):
-    """LLVM's `bfloat`, which llvmlite lacks; only the signature of the dot product mentions it."""
-
-    null = "0.0"
-
-    def _to_string(self):
-        return "bfloat"
-
-    def __eq__(self, other):
-        return isinstance(other, _BFloat)
-
-    def __hash__(self):
-        return hash(_BFloat)
 
 
 # ---- what a dtype is multiplied as (at compile time) --------------------------------------------
@@ -121,7 +107,7 @@ def write(builder, value, address, align, offset=0):
 def add_products_of(builder, a, b, total):
     """`total + a * b`; int32 vectors are bfloat16 pairs and add two products to each lane."""
     if isinstance(a.type.element, ir.IntType):
-        pairs = ir.VectorType(_BFloat(), 2 * a.type.count)
+        pairs = ir.VectorType(BFLOAT, 2 * a.type.count)
         kind = ir.FunctionType(total.type, [total.type, pairs, pairs])
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * a.type.count}"
         dot = cgutils.get_or_insert_function(builder.module, kind, name)
