@@ -160,6 +160,14 @@ def divides_slowly():
     return vector_bytes() == 64 and not cpu_name().startswith("znver")
 
 
+def multiplies_faster_than_it_reads():
+    """Whether 512-bit multiply-adds outrun the second-level cache: Intel's servers do two a cycle and read 30 bytes.
+
+    AMD's do one (Zen 4), or read 64 bytes (Zen 5).
+    """
+    return vector_bytes() == 64 and not cpu_name().startswith("znver")
+
+
 def has_amx():
     """Tile registers that multiply bfloat16 and int8."""
     return features() >= _TILES

@@ -8,6 +8,7 @@ import sys
 import pytest
 from infinicore.kernels import OPS
 from infinicore.kernels.build import isa, jit, render
+from infinicore.kernels.cpu.gemm import blocking
 
 from . import narrower
 
@@ -102,12 +103,14 @@ def innermost(text, instruction):
     return best
 
 
-@pytest.mark.skipif(not isa.has_bf16_dot(), reason="the CPU has no dot product of bfloat16")
-@pytest.mark.parametrize("dtype, instruction", [("bfloat16", "vdpbf16ps"), ("float32", "vfmadd231ps")])
-def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, instruction):
-    constants = {"T": dtype, "ACT": None, "ROWS": 14, "VECTORS": 2, "COUNT": 16}
+@pytest.mark.skipif(isa.vector_bytes() != 64, reason="needs AVX-512")
+@pytest.mark.parametrize("rows, vectors", sorted(blocking.WAITING_TILES))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, rows, vectors):
+    instruction = "vdpbf16ps" if dtype == "bfloat16" and isa.has_bf16_dot() else "vfmadd231ps"
+    constants = {"T": dtype, "ACT": None, "ROWS": rows, "VECTORS": vectors, "COUNT": 16}
     loop = innermost(jit.assembly("lanes", render.stub("gemm.skinny.lane_panels", constants)), instruction)
-    assert sum(instruction in line for line in loop) == 4 * 28  # four elements of the panel, 14 x 2 sums
+    assert sum(instruction in line for line in loop) == 4 * rows * vectors  # four elements of the panel
     assert not any(re.search(r"zmm\d+,.*\((%rsp|%rbp)", line) for line in loop)  # nothing is spilled
 
 

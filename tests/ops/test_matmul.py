@@ -93,8 +93,8 @@ ACTIVATIONS = {
 }
 
 
-# dot products, panels of them (2 to 12, 17, 50), panels of lanes (15, 16, 30, 64), blocked (70)
-ROWS = [1, 2, 3, 7, 12, 15, 16, 17, 30, 50, 64, 70]
+# dot products, panels of them or of lanes (2 to 64; tiles of 1 to 4 vectors), blocked (70, where dot products do not wait)
+ROWS = [1, 2, 3, 7, 12, 15, 16, 17, 30, 33, 50, 64, 70, 90]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

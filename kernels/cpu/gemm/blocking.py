@@ -24,6 +24,10 @@ DOT_TILES = {2: 6, 4: 6} if _WIDE_FILE else {2: 4, 4: 2}
 MOST_DOTS = 64 if _WIDE_FILE else 16  # rows of x by dot products, unless they fill lanes
 # rows of x as lanes; 128 rows of float32 and bfloat16 on AVX2: 143 and 145 GFLOP/s, by blocked products 151 and 156
 LEAST_LANES, MOST_LANES = 13, 128 if _WIDE_FILE else 64
+# The same where dot products would wait for x: from so many rows on, by tiles of (rows of the weight, vectors of x),
+# and how long each takes for a vector. Two threads of Emerald Rapids did 16, 32, 48 and 64 rows of float32 at 146, 184,
+# 210 and 202 GFLOP/s by these tiles, all by that of two vectors at 90, 184, 137 and 182, by dot products at 83 to 97.
+LEAST_WAITING, WAITING_TILES = 9, {(24, 1): 1.3, (14, 2): 1.2, (8, 3): 1.0, (6, 4): 1.05}
 LINE = 64  # bytes of each row of the weight at a time
 
 # Tile registers (amx.py): rows of two tiles, and the k that a step of theirs covers.
@@ -71,14 +75,23 @@ def across(dtype):
     return VECTORS * lanes(dtype)
 
 
-def lane_width(m, dtype):
-    """Rows of x in a panel of lanes (skinny.py): two vectors, or two halves; 0 where m rows leave lanes unused.
+def lane_tile(m, dtype):
+    """The tile of products with m rows of x as lanes (skinny.py): (rows of the weight, vectors of x, lanes of one).
 
-    bfloat16 with 16, 24 and 32 rows: 360, 320 and 425 GFLOP/s by lanes, 340, 360 and 370 by dot products.
+    None where too many lanes would be left over. bfloat16 pairs with 16, 24 and 32 rows: 360, 320 and 425 GFLOP/s by
+    lanes, 340, 360 and 370 by dot products. Where multiply-adds outrun the second-level cache, dot products wait for x,
+    which they read again for each 6 rows of the weight: float32 with 12, 24 and 48 rows 102, 121 and 133 GFLOP/s.
     """
     full = lanes(dtype)
-    width = VECTORS * (full // 2 if m <= full and full >= 8 else full)
-    return width if LEAST_LANES <= m <= MOST_LANES and 10 * m >= 9 * (-(-m // width) * width) else 0
+    if m > MOST_LANES:
+        return None
+    if isa.multiplies_faster_than_it_reads() and not pairs(dtype):
+        if m < LEAST_WAITING:
+            return None
+        return *min(WAITING_TILES, key=lambda tile: -(-m // (tile[1] * full)) * tile[1] * WAITING_TILES[tile]), full
+    count = full // 2 if m <= full and full >= 8 else full
+    width = VECTORS * count
+    return (ROWS, VECTORS, count) if LEAST_LANES <= m and 10 * m >= 9 * (-(-m // width) * width) else None
 
 
 def panel_bytes(dtype):

@@ -42,9 +42,9 @@ def product(problem, threads):
     many = tiled and min(x.m, x.n) >= blocking.TILE_ROWS // 2
     if not p.packed and p.result == p.dtype and not many:
         if x.b_k == 1 and x.k and x.m > 1 and x.n >= _WIDE:
-            width = blocking.lane_width(x.m, p.dtype)
-            if width or (x.a_k == 1 and x.m <= blocking.MOST_DOTS):
-                return _panels(p, x, width, matrices, threads)
+            tile = blocking.lane_tile(x.m, p.dtype)
+            if tile or (x.a_k == 1 and x.m <= blocking.MOST_DOTS):
+                return _panels(p, x, tile, matrices, threads)
         if x.a_k == 1 and x.b_k == 1:
             if x.m <= SKINNY:
                 return _dot_rows(p, x, "b", (x.n, x.m, x.b_stride, x.a_stride, 1, x.n), matrices)
@@ -153,12 +153,12 @@ def _dot_rows(p, x, large, sizes, matrices):
     return Plan((first,))
 
 
-def _panels(p, x, width, matrices, threads):
-    """2 to 128 rows of A times the rows of a weight; `width` of them are a panel of lanes (0: dot products)."""
+def _panels(p, x, tile, matrices, threads):
+    """2 to 128 rows of A times the rows of a weight, in `tile`s of lanes (None: by dot products)."""
     pair, size, lanes = 2 if blocking.pairs(p.dtype) else 1, blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
-    if width:
-        name, rows = "gemm.skinny.lane_panels", blocking.ROWS
-        types = _types(p, ROWS=rows, VECTORS=blocking.VECTORS, COUNT=width // blocking.VECTORS)
+    if tile:
+        name, (rows, vectors, count) = "gemm.skinny.lane_panels", tile
+        width, types = vectors * count, _types(p, ROWS=rows, VECTORS=vectors, COUNT=count)
     else:
         width = 2 if x.m == 2 else 4
         name, rows = "gemm.skinny.dot_panels", blocking.DOT_TILES[width]
