@@ -1,9 +1,11 @@
 """Weights used where they lie: parameters on the mapped files of a checkpoint, which the system's cache of files holds.
 
-A parameter needs no copy where the file has it in the model's dtype, and in one piece what the model has in one piece:
-files of Hugging Face and GGUF files have gate and up side by side, so all but query, key and value of a 16-bit model
-stay where they are. The mapping is private: whoever writes to a weight gets pages of his own. On small pages, decoding
-is up to 8 % slower than on the huge pages of a copy, so a process that lives long is better off with one.
+A parameter needs no copy where the file has it in the model's dtype. Gate and up are side by side there, so they stay
+one piece; query, key and value of large models are multiplied one by one then (1.1B: a copy of them takes 0.3 s where
+memory is new to the machine, and two products more for each layer some microseconds). GGUF files of Llama have rows of
+query and key in another order, so there the three are copied. The mapping is private: whoever writes to a weight gets
+pages of his own. On small pages, decoding is up to 8 % slower than on the huge pages of a copy, so a process that lives
+long is better off with one.
 """
 
 import ctypes
@@ -19,7 +21,8 @@ from ..device import CPU
 from ..kernels.cpu import machine
 
 _MADV_POPULATE_READ = 22  # linux/mman.h, from Linux 5.14 on; an error elsewhere
-_LEAST_BYTES = 1 << 20  # what is smaller is copied as fast
+_LEAST_BYTES = 1 << 16  # what is smaller is copied as fast
+_LEAST_APART = 1 << 22  # of several tensors together, which then take a product each
 
 
 class Place(NamedTuple):
@@ -39,25 +42,32 @@ def use(model, places):
     if len(machine.numa_nodes()) > 1:
         return set()
     maps, used = {}, set()
-    for names, tensor, take in _wholes(model):
+    for names, tensors, take in _wholes(model):
         there = [places.get(name) for name in names]
-        if _fits(there, tensor):
-            take(_on_file(maps, there[0], tensor))
+        pieces = [there] if len(tensors) == 1 else [[place] for place in there]
+        if all(_fits(places, tensor) for places, tensor in zip(pieces, tensors)) and not used.intersection(names):
+            take([_on_file(maps, places[0], tensor) for places, tensor in zip(pieces, tensors)])
             used.update(names)
     return used
 
 
 def _wholes(model):
-    """(names of parameters that are one piece of memory, the tensor of it, who takes another one)."""
+    """(names of parameters that go together, the tensors that they are, who takes others for these).
+
+    The parts of a `PackedLinear` come as one tensor, and again as one for each.
+    """
     parts = set()
     for path, module in model.named_modules():
-        if isinstance(module, nn.PackedLinear) and module.packed_weight is not None:
+        if isinstance(module, nn.PackedLinear) and (whole := module.packed_weight) is not None:
+            layers = [module.get_submodule(part) for part in module.part_names]
             names = [f"{path}.{part}.weight" for part in module.part_names]
             parts.update(names)
-            yield names, module.packed_weight, module.take_weight
+            yield names, [whole], lambda tensors, module=module: module.take_weight(*tensors)
+            if whole.nbytes >= _LEAST_APART:
+                yield names, [layer.weight for layer in layers], module.take_apart
     for name, parameter in model.named_parameters():
         if name not in parts:
-            yield [name], parameter, parameter.become
+            yield [name], [parameter], lambda tensors, parameter=parameter: parameter.become(*tensors)
 
 
 def _fits(there, tensor):

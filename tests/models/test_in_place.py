@@ -50,6 +50,24 @@ def test_a_folder(stories, tmp_path, lying):
     assert not lying  # another dtype needs a copy
 
 
+def test_parts_of_a_product_that_lie_apart(stories, lying, monkeypatch):
+    monkeypatch.setattr(in_place, "_LEAST_APART", 1)
+    copied, model = from_pretrained(stories), from_pretrained(stories, mmap=True)
+    attention = model.model.layers[0].self_attn
+    assert "model.layers.0.self_attn.q_proj.weight" in lying and attention.packed_weight is None
+    assert model.model.layers[0].mlp.packed_weight is not None  # side by side in the file
+    assert text(model) == text(copied)
+    for name, value in copied.state_dict().items():
+        np.testing.assert_array_equal(model.state_dict()[name].numpy(), value.numpy(), err_msg=name)
+    x = infinicore.randn(2, 3, attention.in_features)
+    exact = infinicore.cat([getattr(attention, name)(x) for name in attention.part_names], dim=-1)
+    exact.sum().backward()
+    assert attention.q_proj.weight.grad.shape == attention.q_proj.weight.shape
+    model.to(infinicore.float64)
+    assert attention.packed_weight.shape == (exact.shape[-1], attention.in_features)
+    assert text(model) == text(copied)
+
+
 def test_a_gguf_file(stories, tmp_path, lying):
     path = tmp_path / "stories.gguf"
     checkpoint.write_gguf(stories, path, with_vocabulary=True)

@@ -162,7 +162,7 @@ class PackedLinear(Module):
 
     The parts are children with names of their own, so `state_dict()` shows them apart (`q_proj.weight`, ...), while
     `packed(x)` runs one matrix product for all of them: [..., in_features] to [..., sum of out_features]. Parts may be
-    quantised (`Linear.set_quantized`), each in its own format.
+    quantised (`Linear.set_quantized`), each in its own format, or lie apart (`take_apart`).
     """
 
     def __init__(self, in_features, parts, bias=False, device=None, dtype=None):
@@ -192,15 +192,24 @@ class PackedLinear(Module):
 
     @property
     def packed_weight(self):
-        """The weights of all parts as one tensor; None once a part is quantised."""
+        """The weights of all parts as one tensor; None once a part is quantised, or they lie apart."""
         return self._weight
 
     def take_weight(self, weight):
         """Go on with the values, and in the memory, of another tensor of the shape and dtype of `packed_weight`."""
         self._attach(weight, self._bias)
 
+    def take_apart(self, weights):
+        """Go on with the values, and in the memory, of a tensor for each part; each then has a product of its own.
+
+        Conversions (`to`) bring them together again.
+        """
+        for part, weight in zip(self._parts, weights):
+            part.weight.become(weight)
+        self._attach(None, self._bias)
+
     def _attach(self, weight, bias):
-        """Make the parameters of the parts views of the pack; `weight` is None once a part is quantised."""
+        """Make the parameters of the parts views of the pack; `weight` is None where the parts keep their own."""
         self._weight, self._bias = weight, bias
         first = 0
         for part in self._parts:
@@ -232,10 +241,11 @@ class PackedLinear(Module):
         # The pack first, then the views of it: converted one by one they would lose their common memory.
         if self._parameter_addresses() != self._addresses:
             self._pack_again()
-        if self._weight is None:  # some are quantised, the others on their own
+        if self._weight is None:  # quantised, or each on its own
             for part in self._parts:
                 part._replace_tensors(fn, done)
-            self._pack_again()
+            if self._parameter_addresses() != self._addresses:
+                self._pack_again()
         else:
             self._attach(fn(self._weight), None if self._bias is None else fn(self._bias))
             for part in self._parts:
@@ -256,6 +266,8 @@ class PackedLinear(Module):
         if self._parameter_addresses() != self._addresses:
             self._pack_again()
         parts = self._parts
+        if self._weight is None and any(part.quantized is None for part in parts):
+            return infinicore.cat([part(input) for part in parts], dim=-1, out=out)
         if type(parts[0]) is not Linear:
             input = parts[0].enter(input)
         added = self._added(parts, input)
@@ -265,13 +277,11 @@ class PackedLinear(Module):
                 weight = _joined(weight, [part.weight for part in parts])
                 bias = None if bias is None else _joined(bias, [part.bias for part in parts])
             return infinicore.linear(input, weight, bias, residual=added, out=out)
-        if all(part.quantized is not None for part in parts):
-            weights, activations = [part.quantized for part in parts], parts[0].activations
-            if added is not None:
-                y = infinicore.linear_quantized(input, weights, self._bias, activations=activations)
-                return infinicore.add(y, added, out=out)
-            return infinicore.linear_quantized(input, weights, self._bias, activations=activations, out=out)
-        return infinicore.cat([part(input) for part in parts], dim=-1, out=out)
+        weights, activations = [part.quantized for part in parts], parts[0].activations
+        if added is not None:
+            y = infinicore.linear_quantized(input, weights, self._bias, activations=activations)
+            return infinicore.add(y, added, out=out)
+        return infinicore.linear_quantized(input, weights, self._bias, activations=activations, out=out)
 
     forward = packed
 
