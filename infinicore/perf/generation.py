@@ -287,7 +287,7 @@ class Memory:
 
 _FIRST_TOKEN = {
     "ours": (
-        "import infinicore.models as m; model = m.from_pretrained({path!r}); "
+        "import infinicore.models as m; model = m.from_pretrained({path!r}, mmap=True); "  # as `infinicore generate` does
         "next(model.generate({prompt}, max_new_tokens=1, temperature=0.0))"
     ),
     "transformers": (
