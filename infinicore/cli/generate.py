@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from .. import startup
 from . import progress
 
 EPILOG = """Without --prompt, the prompt is read from standard input. What is not given follows the checkpoint's
@@ -101,6 +102,11 @@ def options(arguments):
 
 def load(arguments):
     """The model, with progress on standard error; threads are set first. Followers stay in here until the end."""
+    with startup.without_collection():
+        return _load(arguments)
+
+
+def _load(arguments):
     import infinicore
 
     from ..lm import divided

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+from .. import startup
 from . import generate
 
 # What llama.cpp's server and InfiniLM call the same.
@@ -115,6 +116,18 @@ def run(arguments):
 
         ((path, options),) = _options(arguments).values()
         follow_engine(path, **{name: options[name] for name in _LOADING if name in options})
+    with startup.without_collection():
+        server, names = _server(arguments)
+    from ..lm.server import serve
+
+    with serve.listen(arguments.host, arguments.port) as sock:
+        place = f"{'http' if arguments.ssl_certfile is None else 'https'}://{arguments.host}:{sock.getsockname()[1]}"
+        print(f"Serving {', '.join(names)} on {place}", flush=True)
+        serve.run(server, sock)
+
+
+def _server(arguments):
+    """(the server, whose models load already; their names and those of adapters)."""
     keys, limit = _keys(arguments), size(arguments.max_body_size)
     adapters = _adapters(arguments)
     engines = _engines(arguments, adapters)
@@ -152,10 +165,7 @@ def run(arguments):
         log_level=arguments.log_level,
         access_log=arguments.log_level in ("debug", "info"),
     )
-    with serve.listen(arguments.host, arguments.port) as sock:
-        place = f"{'http' if arguments.ssl_certfile is None else 'https'}://{arguments.host}:{sock.getsockname()[1]}"
-        print(f"Serving {', '.join([*engines, *adapters])} on {place}", flush=True)
-        serve.run(server, sock)
+    return server, [*engines, *adapters]
 
 
 def _check(arguments):

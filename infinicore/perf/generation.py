@@ -286,8 +286,8 @@ class Memory:
 
 
 _FIRST_TOKEN = {
-    "ours": (
-        "import infinicore.models as m; model = m.from_pretrained({path!r}, mmap=True); "  # as `infinicore generate` does
+    "ours": (  # as `infinicore generate` loads it
+        "import infinicore.models as m; model = m.from_pretrained({path!r}, mmap=True); "
         "next(model.generate({prompt}, max_new_tokens=1, temperature=0.0))"
     ),
     "transformers": (

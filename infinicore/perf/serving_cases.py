@@ -31,6 +31,16 @@ def _load(model, users, prompt, output, *, prefix=0, gguf=None, rounds=3):
         )  # fmt: skip
 
 
+def _start(model, prompt, *, gguf=None):
+    """From the start of a program to its first token, after a prompt of so many characters."""
+    yield Case(
+        suite="serving", name=f"{model.name}, start to first token, {prompt} characters in", op="start",
+        dtype=gguf or model.dtype, unit="s", peers=("llama-server",), compared=False, repeat=False,
+        group=f"{model.name} start {gguf}", rounds=5,
+        options={"model": model.name, "gguf": gguf, "users": 1, "prompt": prompt, "room": prompt + 16},
+    )  # fmt: skip
+
+
 def serving(quick):
     """A small model, where the work around the model counts, and TinyLlama's shape in three formats.
 
@@ -38,6 +48,7 @@ def serving(quick):
     """
     if quick:
         yield from _load(TINY, 4, 16, 8, rounds=1)
+        yield from _start(TINY, 32)
         return
     yield from _load(STORIES, 32, 32, 128, rounds=7)
     yield from _load(STORIES, 1, 32, 128)
@@ -45,3 +56,6 @@ def serving(quick):
     for gguf in (None, "Q8_0", "Q4_0"):
         yield from _load(TINYLLAMA, 16, 128, 128, gguf=gguf, rounds=1)
     yield from _load(SHALLOW, 64, 32, 32, prefix=512, rounds=1)
+    yield from _start(STORIES, 32)
+    for prompt, gguf in ((32, None), (128, None), (128, "Q8_0"), (128, "Q4_0")):
+        yield from _start(TINYLLAMA, prompt, gguf=gguf)

@@ -16,7 +16,7 @@ SUITES = {
 }
 USUAL = ("kernels", "dispatch", "generate", "quantised", "train")  # what is measured when no suite is named
 MODEL_OPS = ("prefill", "decode", "memory", "first_token")  # those of `generation.py`
-SERVE_OPS = ("serve",)  # those of `serving/sides.py`
+SERVE_OPS = ("serve", "start")  # those of `serving/sides.py`
 TRAIN_OPS = ("train_step", "train_adamw", "train_memory")  # those of `training.py`
 
 

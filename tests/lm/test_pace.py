@@ -10,7 +10,7 @@ from infinicore.lm.engine.pace import Pace
 
 def test_a_step_is_stretched_as_far_as_asked_for():
     pace = Pace(2.0, least=4)
-    assert pace.prompt_tokens(1, 0) == 4, "nothing is known yet"
+    assert pace.prompt_tokens(1, 0) == 3, "nothing is known yet"
     for tokens in (0, 10, 40) * 20:
         pace.note(0.010 + 0.0002 * tokens, tokens, written=True)
     assert pace.prompt_tokens(8, 0) == 48
@@ -21,6 +21,16 @@ def test_a_step_is_stretched_as_far_as_asked_for():
         pace.note(0.5, 10, written=True)
     assert pace.prompt_tokens(8, 0) == 4
     assert Pace(math.inf).prompt_tokens(8, 1) > 1 << 40
+
+
+def test_writers_and_prompts_fill_up_tiles_together():
+    pace = Pace(2.0, least=16)
+    for learned in range(3):
+        for writing in range(64):
+            tokens = pace.prompt_tokens(writing, 5)
+            assert tokens > 0 and (writing + tokens) % 16 == 0
+        pace.note(0.01, 0, written=True)
+        pace.note(0.01 + 0.003 * learned, 20, written=True)
 
 
 @pytest.mark.parametrize("step, fixed, token", [(0.02, 0.003, 0.0004), (0.1, 0.02, 0.004), (0.002, 0.0005, 0.00001)])

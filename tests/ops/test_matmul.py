@@ -93,7 +93,7 @@ ACTIVATIONS = {
 }
 
 
-# dot products, panels of them or of lanes (2 to 64; tiles of 1 to 4 vectors), blocked (70, where dot products do not wait)
+# dot products, panels of them or of lanes (tiles of 1 to 4 vectors), blocked (70 and 90, where dot products are fast)
 ROWS = [1, 2, 3, 7, 12, 15, 16, 17, 30, 33, 50, 64, 70, 90]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import sys
 import threading
 
 import numpy as np
@@ -335,8 +336,42 @@ def test_a_run_of_the_suite(monkeypatch, tmp_path):
     command = ["perf", "compare", "--suite", "serving", "--quick", "--threads", "1", "--model-dir", str(tmp_path)]
     assert cli.main([*command, "--json", str(path)]) == 0
     rows = json.loads(path.read_text())
-    assert [row["unit"] for row in rows] == ["tokens/s", "ms", "ms"]
+    assert [row["unit"] for row in rows] == ["tokens/s", "ms", "ms", "s"]
     assert all(row["ours"] > 0 and row["notes"] == ["llama-server is not installed"] for row in rows)
+
+
+SERVER = """#!{python}
+import http.server, sys, time
+
+began = time.monotonic()
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        assert b"quick brown fox" in self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200 if time.monotonic() - began > 0.4 else 503)  # it loads at first
+        self.end_headers()
+        self.wfile.write(b"{{}}")
+
+assert "--no-warmup" in sys.argv
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Answers).serve_forever()
+"""
+
+
+def test_a_start_lasts_until_the_first_answer(monkeypatch, tmp_path):
+    from infinicore.perf.serving.starts import Start
+
+    program = tmp_path / "llama-server"
+    program.write_text(SERVER.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("INFINICORE_LLAMA_SERVER", str(program))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    options = {"users": 1, "room": 48, "prompt": 32}
+    assert 0.4 < Start("llama-server", "model.gguf", options).measure(1) < 30
+    from infinicore.models.auto import EMBEDDED
+
+    assert 0.05 < Start("ours", str(EMBEDDED), options).measure(1) < 120
+    with pytest.raises(RuntimeError, match=r"status 2: .*no folder"):
+        Start("ours", str(tmp_path / "nothing"), options)
 
 
 def test_figures_of_one_load_come_from_the_same_runs(server):
@@ -344,7 +379,7 @@ def test_figures_of_one_load_come_from_the_same_runs(server):
     from infinicore.perf import suites
     from infinicore.perf.serving import sides
 
-    cases = suites.cases(quick=True, suites=["serving"])
+    cases = [case for case in suites.cases(quick=True, suites=["serving"]) if case.op == "serve"]
     runs, measured = [], {}
     for case in cases:
         side = sides.Serve(server, runs, case.options)

@@ -13,7 +13,7 @@ import pytest
 
 # From the bottom to the top. A module imports from its own layer and from those below it.
 LAYERS = (
-    ("config", "lazy"),
+    ("config", "lazy", "startup"),
     ("kernels",),
     ("core",),
     ("dtype", "device"),

@@ -13,14 +13,15 @@ def tokens_at_once(backend):
 
 
 class Pace:
-    """Steps with prompts should take at most `stretch` times as long as those without; `least` tokens they always have.
+    """Steps with prompts should take at most `stretch` times as long as those without.
 
     Where more wait than write, what they gain counts for more: 4 writers beside 12 who wait are stretched by 4 times as
     much. Both times are measured as the engine runs: of a step without prompts, and of each prompt token beside it, of
     which the upper quartile counts. Before there is any, a token of prompts that were computed alone says what one
     takes. What any prompt adds to a step, however short, is made use of in any case: in small models it is more than
-    the step itself, and prompts may take half of it on top. Shares are multiples of `least`: products of the same
-    shapes have plans already.
+    the step itself, and prompts may take half of it on top. Writers and prompts together are a multiple of `least`
+    tokens: products have that many rows in a tile, so others would be paid and not used, and their shapes come again,
+    with plans that are made.
     """
 
     def __init__(self, stretch, least=16):
@@ -46,11 +47,16 @@ class Pace:
         share = (self.stretch - 1) * (1 + waiting / max(1, writing))
         token = _quantile(self._tokens, 0.75) if self._tokens else _quantile(self._alone, 0.5)
         if not token or not self._steps:
-            return int(self.least * max(1, share))
+            return self._filled(self.least * max(1, share), writing)
         tokens = share * _quantile(self._steps, 0.5) / token
         if self._alone and self._added:
             tokens = max(tokens, 0.5 * _quantile(self._added, 0) / _quantile(self._alone, 0))
-        return max(self.least, int(min(tokens, 1 << 30)) // self.least * self.least)
+        return self._filled(tokens, writing)
+
+    def _filled(self, tokens, writing):
+        """So many tokens of prompts, or a few less, that fill up the rows of a tile beside those who write."""
+        rows = max((int(min(tokens, 1 << 30)) + writing) // self.least, writing // self.least + 1) * self.least
+        return rows - writing
 
 
 def _quantile(values, share):

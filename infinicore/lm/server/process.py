@@ -21,6 +21,8 @@ import sys
 import time
 import traceback
 
+from ... import startup
+
 LENGTH = struct.Struct("<Q")
 _STATS_EVERY = 0.25  # seconds between statistics while steps go on
 _KINDS = {kind.__name__: kind for kind in (ValueError, TypeError, NotImplementedError, OSError, MemoryError)}
@@ -184,7 +186,8 @@ def main(descriptor):
     try:
         make_engine, options = channel.receive(wait=True)[0]
         try:
-            engine, info = make_engine(**options)
+            with startup.without_collection():
+                engine, info = make_engine(**options)
         except (Exception, MemoryError) as error:
             known = (ValueError, TypeError, NotImplementedError, OSError, ImportError, MemoryError)
             if not isinstance(error, known):

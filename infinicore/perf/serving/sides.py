@@ -58,24 +58,35 @@ def _quantize(source, target, kind):
     os.replace(partial, target)
 
 
+def free_port():
+    """A port that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def llama_command(path, port, options):
+    """How llama.cpp's server is started: one slot for each user, room for each whole text."""
+    users, room, threads = options["users"], options["room"], os.environ["OMP_NUM_THREADS"]
+    flags = ["-m", path, "--port", port, "-t", threads, "-tb", threads, "-np", users, "-c", users * room]
+    return [llama_server(), *map(str, flags), "--host", "127.0.0.1"]
+
+
 def _command(side, path, port, options):
-    """How a side is started: one slot for each user, room for each whole text."""
+    """How a side is started."""
     users, room, threads = options["users"], options["room"], os.environ["OMP_NUM_THREADS"]
     if side == "ours":
         given = ["serve", "--model", path, "--port", port, "--threads", threads, "--max-num-seqs", users]
         arguments = [str(one) for one in (*given, "--max-model-len", room)]
         return python(f"import sys; from infinicore.cli import main; sys.exit(main({arguments!r}))", find_ours=True)
-    flags = ["-m", path, "--port", port, "-t", threads, "-tb", threads, "-np", users, "-c", users * room]
-    return [llama_server(), *map(str, flags), "--host", "127.0.0.1"]
+    return llama_command(path, port, options)
 
 
 class _Process:
     """A running server."""
 
     def __init__(self, side, path, options):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.url, self._log = f"http://127.0.0.1:{port}", tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self._process = subprocess.Popen(
             _command(side, path, port, options), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
@@ -171,6 +182,10 @@ _running: dict = {}  # (path, load) -> (server, its runs): the one that this pro
 
 def prepare(side, case, path):
     """The case, ready to be measured on `side` with the GGUF file at `path`."""
+    if case.op == "start":
+        from .starts import Start
+
+        return Start(side, path, case.options)
     key = (path, case.options["load"])
     if key not in _running:
         for server, _ in _running.values():
