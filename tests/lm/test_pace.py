@@ -59,6 +59,18 @@ def test_nobody_stands_still_while_a_long_prompt_comes(step, fixed, token):
     assert sum(stretched) / len(stretched) > 1.5, "the prompt gets on"
 
 
+def test_a_lucky_step_does_not_let_everybody_wait():
+    """Once the first step with a prompt took as long as one without, and 400 tokens came into the next: 3 s."""
+    pace = Pace(2.0)
+    pace.note(0.1, 500, written=False)
+    for _ in range(9):
+        pace.note(0.02, 0, written=True)
+    pace.note(0.02001, 20, written=True)
+    assert 20 < pace.prompt_tokens(8, 0) <= 40
+    pace.note(0.028, 40, written=True)
+    assert pace.prompt_tokens(8, 0) <= 100
+
+
 def test_what_a_prompt_adds_anyway_is_made_use_of():
     """Of a small model, where a step with prompts takes 3 ms more than one of 1 ms, but a token only 20 us."""
     pace = Pace(2.0)

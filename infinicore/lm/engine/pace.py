@@ -19,15 +19,17 @@ class Pace:
     much. Both times are measured as the engine runs: of a step without prompts, and of each prompt token beside it, of
     which the upper quartile counts. Before there is any, a token of prompts that were computed alone says what one
     takes. What any prompt adds to a step, however short, is made use of in any case: in small models it is more than
-    the step itself, and prompts may take half of it on top. Writers and prompts together are a multiple of `least`
-    tokens: products have that many rows in a tile, so others would be paid and not used, and their shapes come again,
-    with plans that are made.
+    the step itself, and prompts may take half of it on top. Shares grow to twice those that were measured and no
+    further, so that one lucky step does not make the next one long. Writers and prompts together are a multiple of
+    `least` tokens: products have that many rows in a tile, so others would be paid and not used, and their shapes come
+    again, with plans that are made.
     """
 
     def __init__(self, stretch, least=16):
         self.stretch, self.least = stretch, least
         # Seconds: of steps without prompts; what prompts add to them, and that by their tokens; of tokens alone.
         self._steps, self._added, self._tokens, self._alone = (collections.deque(maxlen=_KEPT) for _ in range(4))
+        self._shares = collections.deque(maxlen=_KEPT)  # tokens of the prompts that `_tokens` was learned from
 
     def note(self, seconds, prompt_tokens, written):
         """Learn from a step that took `seconds`."""
@@ -39,6 +41,7 @@ class Pace:
             added = max(0.0, seconds - _quantile(self._steps, 0.5))
             self._added.append(added)
             self._tokens.append(added / prompt_tokens)
+            self._shares.append(prompt_tokens)
 
     def prompt_tokens(self, writing, waiting):
         """How many tokens of prompts the next step may have beside so many who write; `waiting` have yet to begin."""
@@ -51,12 +54,14 @@ class Pace:
         tokens = share * _quantile(self._steps, 0.5) / token
         if self._alone and self._added:
             tokens = max(tokens, 0.5 * _quantile(self._added, 0) / _quantile(self._alone, 0))
+        if self._shares:
+            tokens = min(tokens, 2 * share * max(self._shares))
         return self._filled(tokens, writing)
 
     def _filled(self, tokens, writing):
-        """So many tokens of prompts, or a few less, that fill up the rows of a tile beside those who write."""
-        rows = max((int(min(tokens, 1 << 30)) + writing) // self.least, writing // self.least + 1) * self.least
-        return rows - writing
+        """So many tokens of prompts, or some less, but one: they fill up the rows of a tile beside those who write."""
+        rows = int(min(tokens, 1 << 30)) + writing
+        return max(rows // self.least, writing // self.least + 1) * self.least - writing
 
 
 def _quantile(values, share):
