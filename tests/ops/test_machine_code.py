@@ -45,19 +45,30 @@ PRODUCTS = [
     ("gemm.gemv.add_rows", {"T": "float32", "ACT": None}, "vfmadd...ps|vmulps", "vfmadd...ps|vmulps"),
     ("gemm.skinny.dot_panels", {"T": "bfloat16", "ACT": None, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps", _F32),
     (
-        "gemm.skinny.lane_panels",
-        {"T": "bfloat16", "ACT": None, "ROWS": 14, "VECTORS": 2, "COUNT": 0},
+        "gemm.lanes.lane_panels",
+        {"T": "bfloat16", "ACT": None, "ROWS": 14, "VECTORS": 2, "COUNT": 0, "DEEP": 1},
         "vdpbf16ps",
         _F32,
     ),
-    ("gemm.skinny.lane_panels", {"T": "float32", "ACT": OPS["gelu"], "ROWS": 14, "VECTORS": 2, "COUNT": 0}, _F32, _F32),
+    (
+        "gemm.lanes.lane_panels",
+        {"T": "float32", "ACT": OPS["gelu"], "ROWS": 14, "VECTORS": 2, "COUNT": 0, "DEEP": 1},
+        _F32,
+        _F32,
+    ),
     ("gemm.int8.matmul", {}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream_flat", {"F": "int8", "T": "bfloat16"}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream", {"F": "q8_0", "T": "float32"}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream", {"F": "q4_k", "T": "float32"}, "vpdpbusd", "vpmaddubsw"),
     ("attention.decode.decode", {"T": "bfloat16", "C": "bfloat16", "WIDTH": 8}, "vdpbf16ps", _F32),
 ]
-STREAMS = ("gemm.gemv", "gemm.skinny", "quant.products", "attention.decode")  # read weights or caches from memory, once
+STREAMS = (
+    "gemm.gemv",
+    "gemm.skinny",
+    "gemm.lanes",
+    "quant.products",
+    "attention.decode",
+)  # read weights or caches from memory, once
 HAS_DOTS, HAS_AVX2 = isa.has_bf16_dot() and isa.has_int8_dot(), isa.vector_bytes() == 32 and isa.has_fma()
 
 
@@ -104,12 +115,15 @@ def innermost(text, instruction):
 
 
 @pytest.mark.skipif(isa.vector_bytes() != 64, reason="needs AVX-512")
+@pytest.mark.parametrize("deep", blocking.DEPTHS)
 @pytest.mark.parametrize("rows, vectors", sorted(blocking.WAITING_TILES))
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, rows, vectors):
+def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, rows, vectors, deep):
+    if deep > 1 and (vectors < 3 or blocking.pairs(dtype)):
+        pytest.skip("such tiles have one element of k in a lane")
     instruction = "vdpbf16ps" if dtype == "bfloat16" and isa.has_bf16_dot() else "vfmadd231ps"
-    constants = {"T": dtype, "ACT": None, "ROWS": rows, "VECTORS": vectors, "COUNT": 16}
-    loop = innermost(jit.assembly("lanes", render.stub("gemm.skinny.lane_panels", constants)), instruction)
+    constants = {"T": dtype, "ACT": None, "ROWS": rows, "VECTORS": vectors, "COUNT": 16, "DEEP": deep}
+    loop = innermost(jit.assembly("lanes", render.stub("gemm.lanes.lane_panels", constants)), instruction)
     assert sum(instruction in line for line in loop) == 4 * rows * vectors  # four elements of the panel
     assert not any(re.search(r"zmm\d+,.*\((%rsp|%rbp)", line) for line in loop)  # nothing is spilled
 

@@ -19,9 +19,10 @@ from ...lang.vector import I8, I64, literal_of
 from .blocked import add_parts, batch_offsets, destination, products
 from .blocking import TILE_DEPTH, TILE_ROWS
 from .epilogue import activates, finish_row
+from .lanes import store_lanes
 from .microkernel import fetch, panel_ptr, sum_ptr
 from .pack import load_unit, load_units, pack_panels, transpose_pairs
-from .skinny import own_panels, store_lanes
+from .skinny import own_panels
 
 PAIRS = TILE_DEPTH // 2  # rows of a tile of B, and 4-byte columns of a tile of A
 HALF = TILE_ROWS // 2  # rows of one tile

@@ -19,15 +19,19 @@ GROUP = 8  # rows of a matrix at a time, by dot products with a few vectors (gem
 # Dot products: 8 rows with 2 vectors, 4 with 4; half as many rows where registers are few.
 PAIR_ROWS, QUAD_ROWS = (8, 4) if _WIDE_FILE else (4, 2)
 
-# Products of a weight with 2 to 128 rows of x (skinny.py): rows of the weight in a tile, by rows of x.
+# Products of a weight with 2 to 128 rows of x (skinny.py, lanes.py): rows of the weight in a tile, by rows of x.
 DOT_TILES = {2: 6, 4: 6} if _WIDE_FILE else {2: 4, 4: 2}
 MOST_DOTS = 64 if _WIDE_FILE else 16  # rows of x by dot products, unless they fill lanes
 # rows of x as lanes; 128 rows of float32 and bfloat16 on AVX2: 143 and 145 GFLOP/s, by blocked products 151 and 156
 LEAST_LANES, MOST_LANES = 13, 128 if _WIDE_FILE else 64
 # The same where dot products would wait for x: from so many rows on, by tiles of (rows of the weight, vectors of x),
-# and how long each takes for a vector. Two threads of Emerald Rapids did 16, 32, 48 and 64 rows of float32 at 146, 184,
-# 210 and 202 GFLOP/s by these tiles, all by that of two vectors at 90, 184, 137 and 182, by dot products at 83 to 97.
+# with the time that each takes for a vector: two threads of Emerald Rapids did 16, 32, 48 and 64 rows of float32 at
+# 146, 184, 210 and 202 GFLOP/s by tiles of 1, 2, 3 and 4 vectors, by dot products at 83 to 97. Fewer rows fill several
+# vectors where 2 or 4 lanes have neighbours in k of one row (DEPTHS), which one broadcast serves: bfloat16 with 12, 20
+# and 24 rows at 250, 238 and 268 GFLOP/s, by whole vectors of rows at 189, 183 and 215.
 LEAST_WAITING, WAITING_TILES = 9, {(24, 1): 1.3, (14, 2): 1.2, (8, 3): 1.0, (6, 4): 1.05}
+DEPTHS = (1, 2, 4)
+STEPS = 4  # broadcasts of a row of the weight in the innermost loop: a line has as many, or a multiple
 LINE = 64  # bytes of each row of the weight at a time
 
 # Tile registers (amx.py): rows of two tiles, and the k that a step of theirs covers.
@@ -75,12 +79,13 @@ def across(dtype):
     return VECTORS * lanes(dtype)
 
 
-def lane_tile(m, dtype):
-    """The tile of products with m rows of x as lanes (skinny.py): (rows of the weight, vectors of x, lanes of one).
+def lane_tile(m, dtype, contiguous=True):
+    """The tile of products with m rows of x as lanes (lanes.py), which are `contiguous` or not.
 
-    None where too many lanes would be left over. bfloat16 pairs with 16, 24 and 32 rows: 360, 320 and 425 GFLOP/s by
-    lanes, 340, 360 and 370 by dot products. Where multiply-adds outrun the second-level cache, dot products wait for x,
-    which they read again for each 6 rows of the weight: float32 with 12, 24 and 48 rows 102, 121 and 133 GFLOP/s.
+    (rows of the weight, vectors of x, lanes of one, lanes that one row of x has side by side), or None where too many
+    lanes would be left over. bfloat16 pairs with 16, 24 and 32 rows: 360, 320 and 425 GFLOP/s by lanes, 340, 360 and
+    370 by dot products. Where multiply-adds outrun the second-level cache, dot products wait for x, which they read
+    again for each 6 rows of the weight: float32 with 12, 24 and 48 rows 102, 121 and 133 GFLOP/s.
     """
     full = lanes(dtype)
     if m > MOST_LANES:
@@ -88,10 +93,18 @@ def lane_tile(m, dtype):
     if isa.multiplies_faster_than_it_reads() and not pairs(dtype):
         if m < LEAST_WAITING:
             return None
-        return *min(WAITING_TILES, key=lambda tile: -(-m // (tile[1] * full)) * tile[1] * WAITING_TILES[tile]), full
+        depths = [depth for depth in DEPTHS if depth == 1 or (contiguous and STEPS * depth <= full)]
+        tiles = [(*tile, full, depth) for tile in WAITING_TILES for depth in depths]
+        tiles = [tile for tile in tiles if tile[3] == 1 or m * tile[3] <= tile[1] * full]  # deep ones have one panel
+        return min(tiles, key=lambda tile: _cost(m, *tile))
     count = full // 2 if m <= full and full >= 8 else full
     width = VECTORS * count
-    return (ROWS, VECTORS, count) if LEAST_LANES <= m and 10 * m >= 9 * (-(-m // width) * width) else None
+    return (ROWS, VECTORS, count, 1) if LEAST_LANES <= m and 10 * m >= 9 * (-(-m // width) * width) else None
+
+
+def _cost(m, rows, vectors, count, depth):
+    """What m rows of x cost by such a tile, for each row of the weight."""
+    return -(-m * depth // (vectors * count)) * vectors / depth * WAITING_TILES[rows, vectors]
 
 
 def panel_bytes(dtype):

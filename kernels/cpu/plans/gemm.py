@@ -42,7 +42,7 @@ def product(problem, threads):
     many = tiled and min(x.m, x.n) >= blocking.TILE_ROWS // 2
     if not p.packed and p.result == p.dtype and not many:
         if x.b_k == 1 and x.k and x.m > 1 and x.n >= _WIDE:
-            tile = blocking.lane_tile(x.m, p.dtype)
+            tile = blocking.lane_tile(x.m, p.dtype, x.a_k == 1)
             if tile or (x.a_k == 1 and x.m <= blocking.MOST_DOTS):
                 return _panels(p, x, tile, matrices, threads)
         if x.a_k == 1 and x.b_k == 1:
@@ -157,8 +157,8 @@ def _panels(p, x, tile, matrices, threads):
     """2 to 128 rows of A times the rows of a weight, in `tile`s of lanes (None: by dot products)."""
     pair, size, lanes = 2 if blocking.pairs(p.dtype) else 1, blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
     if tile:
-        name, (rows, vectors, count) = "gemm.skinny.lane_panels", tile
-        width, types = vectors * count, _types(p, ROWS=rows, VECTORS=vectors, COUNT=count)
+        name, (rows, vectors, count, deep) = "gemm.lanes.lane_panels", tile
+        width, types = vectors * count // deep, _types(p, ROWS=rows, VECTORS=vectors, COUNT=count, DEEP=deep)
     else:
         width = 2 if x.m == 2 else 4
         name, rows = "gemm.skinny.dot_panels", blocking.DOT_TILES[width]

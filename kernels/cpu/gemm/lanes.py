@@ -1,0 +1,318 @@
+"""Products of a weight with 9 to 128 rows of x, which are the lanes of registers; the weight is read once, as it lies.
+
+Each element of the weight is broadcast from memory, so nothing is added up (or 2 or 4 neighbours are, which are then
+added up at the end). While 64 bytes of each row are multiplied, the next ones are copied to a buffer in the first-level
+cache, where rows a power of two apart do not evict each other. A weight of 5632 x 2048 in bfloat16 with 16 and 32 rows:
+360 and 425 of 470 GFLOP/s, by packing the weight 180 to 275. `blocking.lane_tile` has the tiles.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ...blocks.gemm import PANELS
+from ...build import jit
+from ...lang.by_type import by_type
+from ...lang.memory import from_memory, vector_load
+from ...lang.simd import bitcast, load, ptr, stack, store, vload_first, vstore
+from ...lang.vector import I32, I64, element_type, literal_of, splat
+from .blocked import batch_offsets
+from .blocking import LINE, STEPS
+from .epilogue import finish_row
+from .microkernel import (
+    add_products_of,
+    depth,
+    is_pair,
+    lanes,
+    lanes_of,
+    panel_ptr,
+    panel_type,
+    prefetch_line,
+    read,
+    sum_ptr,
+    sum_type,
+    write,
+)
+from .pack import pack_panels, transpose_block
+from .skinny import AHEAD_BYTES, TILE_BYTES, TURN_BYTES, own_panels
+
+BUFFER_BYTES = 2 * 32 * LINE  # two lines of up to 32 rows
+
+
+def _constant(value):
+    return ir.Constant(I64, value)
+
+
+class _Loop:
+    """A loop that runs at least once: `values` inside it, `repeat` as the last thing inside, `results` behind it."""
+
+    def __init__(self, builder, starts):
+        self.builder, self.starts = builder, starts
+
+    def __enter__(self):
+        builder, entry = self.builder, self.builder.block
+        self.block, self.done = builder.append_basic_block("loop"), builder.append_basic_block("done")
+        builder.branch(self.block)
+        builder.position_at_end(self.block)
+        self.values = [builder.phi(start.type) for start in self.starts]
+        for phi, start in zip(self.values, self.starts):
+            phi.add_incoming(start, entry)
+        return self
+
+    def repeat(self, again, values):
+        self.results = values
+        for phi, value in zip(self.values, values):
+            phi.add_incoming(value, self.builder.block)
+        self.builder.cbranch(again, self.block, self.done)
+
+    def __exit__(self, *failure):
+        self.builder.position_at_end(self.done)
+
+
+@intrinsic(prefer_literal=True)
+def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T, rows, vectors, count, deep):
+    """tile[rows, vectors * count] += `rows` rows of `w` times the panel `x` [steps, vectors * count], over `lines`.
+
+    A line of a row becomes 64 bytes of the panel's type in `buffer`, which holds two lines of each row. `ahead` is
+    the row that is read next. The last four arguments are literals: vectors have `count` lanes, of which `deep`
+    neighbours have neighbours in k of one row of x, and are broadcast together.
+    """
+    literals = [literal_of(v) for v in (rows, vectors, count, deep)]
+    if None in literals or not isinstance(T, types.NumberClass):
+        return None
+    height, across, width, group = literals
+    dtype = T.instance_type
+    pair, size = is_pair(dtype), panel_type(dtype).bitwidth // 8
+    units = LINE // size // group  # steps of a panel in a line
+    many = units * group * (2 if pair else 1)  # elements of the weight in a line
+    step = many * dtype.bitwidth // 8
+    # Whether a line is copied before one is multiplied, or a part of it with each step.
+    apart = not pair and across > 1 and (panel_type(dtype) != dtype or group > 1)
+
+    def codegen(context, builder, sig, args):
+        stride, valid, lines = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 2, 7))
+        one = element_type(panel_type(dtype))
+        vector, total = ir.VectorType(one, width), ir.VectorType(element_type(sum_type(dtype)), width)
+        stride, end = builder.mul(stride, _constant(dtype.bitwidth // 8)), builder.mul(lines, _constant(step))
+        last_row = builder.mul(builder.sub(valid, _constant(1)), stride)
+        jump = builder.sub(builder.sub(args[3], args[0]), end)
+        tile = args[6]
+
+        def copy(row, to, i):
+            bits = vector_load(context, builder, row, dtype, None, many)
+            write(builder, bits if pair else from_memory(builder, dtype, bits), to, 64, i * LINE)
+
+        def next_row(row, last):
+            return builder.select(builder.icmp_signed("<", row, last), builder.add(row, stride), row)
+
+        def broadcast(here, offset):
+            if group == 1:
+                return splat(builder, read(builder, here, one, size, offset), width)
+            few = read(builder, here, ir.VectorType(one, group), size, offset)
+            lanes = [lane % group for lane in range(width)]
+            return builder.shuffle_vector(few, few, ir.Constant(ir.VectorType(I32, width), lanes))
+
+        def multiply(u, x_at, here, sums):
+            right = [read(builder, x_at, vector, size, (u * across + j) * width * size) for j in range(across)]
+            for i in range(height):
+                left = broadcast(here, i * LINE + u * group * size)
+                for j in range(across):
+                    sums[i * across + j] = add_products_of(builder, left, right[j], sums[i * across + j])
+
+        copies = -(-height // units)
+        row = args[0]
+        for i in range(height):
+            copy(row, args[5], i)
+            row = next_row(row, builder.add(args[0], last_row))
+        values = [read(builder, tile, total, size, n * width * size) for n in range(height * across)]
+        half = builder.add(args[5], _constant(LINE * copies * units))
+        with _Loop(builder, [_constant(0), args[4], args[5], half, *values]) as outer:
+            offset, x_at, here, there, *sums = outer.values
+            following = builder.add(offset, _constant(step))
+            more = builder.icmp_signed("<", following, end)
+            source = builder.select(more, following, offset)  # the last line is copied again, and not read
+            far = builder.add(offset, _constant(AHEAD_BYTES))
+            far = builder.sub(builder.select(builder.icmp_signed("<", far, end), far, builder.add(far, jump)), source)
+            row = builder.add(args[0], source)
+            last = builder.add(row, last_row)
+            stop = builder.add(here, _constant(LINE))
+            if apart:
+                for i in range(height):
+                    copy(row, there, i)
+                    prefetch_line(builder, builder.add(row, far))
+                    row = next_row(row, last)
+            # All steps of a line in one block of code would be as fast, if the compiler did not then load for many of
+            # them first and run out of registers (float32, 32 rows: 120 GFLOP/s, not 219). It does so, too, where
+            # lines are widened among the products (bfloat16 without its dot product, 32 rows: 168 GFLOP/s, apart 294),
+            # or rows of x share vectors (float32, 16 rows: 137, apart 186).
+            with _Loop(builder, [x_at, here, row, there, *sums]) as inner:
+                x_at, at, row, to, *sums = inner.values
+                for u in range(STEPS):
+                    multiply(u, x_at, at, sums)
+                    for i in range(u * copies, (u + 1) * copies) if not apart else ():
+                        copy(row, to, i)
+                        prefetch_line(builder, builder.add(row, far))
+                        row = next_row(row, last)
+                x_at = builder.add(x_at, _constant(STEPS * across * width * size))
+                at = builder.add(at, _constant(STEPS * group * size))
+                to = builder.add(to, _constant(STEPS * copies * LINE))
+                inner.repeat(builder.icmp_signed("<", at, stop), [x_at, at, row, to, *sums])
+            x_at, sums = inner.results[0], inner.results[4:]
+            outer.repeat(more, [following, x_at, there, here, *sums])
+        for n, value in enumerate(outer.results[4:]):
+            write(builder, value, tile, size, n * width * size)
+        return context.get_dummy_value()
+
+    sig = types.void(w, w_stride, w_valid, ahead, x, buffer, tile, lines, T, rows, vectors, count, deep)
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def add_neighbours(typingctx, tile, rows, vectors, count, deep):
+    """tile[rows, vectors * count / deep] = the sums of `deep` neighbours of tile[rows, vectors * count]; literals."""
+    literals = [literal_of(v) for v in (rows, vectors, count, deep)]
+    if None in literals:
+        return None
+    height, across, width, group = literals
+    dtype = tile.dtype
+    size, kind = dtype.bitwidth // 8, ir.VectorType(element_type(dtype), width)
+
+    def every_other(builder, a, b, first):
+        lanes = ir.Constant(ir.VectorType(I32, width), list(range(first, 2 * width, 2)))
+        return builder.shuffle_vector(a, b, lanes)
+
+    def codegen(context, builder, sig, args):
+        tokens = across * width // group
+        for i in range(height):
+            values = [read(builder, args[0], kind, size, (i * across + j) * width * size) for j in range(across)]
+            for _ in range(group.bit_length() - 1):
+                pairs = zip(values[::2], [*values[1::2], values[-1]][: -(-len(values) // 2)])
+                values = [builder.fadd(*(every_other(builder, a, b, first) for first in (0, 1))) for a, b in pairs]
+            for j, value in enumerate(values):  # a half that is too much is overwritten by the next row
+                write(builder, value, args[0], size, (i * tokens + j * width) * size)
+        return context.get_dummy_value()
+
+    return types.void(tile, rows, vectors, count, deep), codegen
+
+
+@by_type
+def line_elements(w):
+    """Elements of a row of `w` in one line of the buffer."""
+    many = LINE * 8 // panel_type(w.dtype).bitwidth * (2 if is_pair(w.dtype) else 1)
+    return lambda w: many
+
+
+@by_type
+def copy_rest(to, w, w_stride, height, rest):
+    """One line of each row, of which `rest` elements exist and the others are zero."""
+    many = LINE * 8 // panel_type(w.dtype).bitwidth * (2 if is_pair(w.dtype) else 1)
+
+    def implementation(to, w, w_stride, height, rest):
+        for i in range(height):
+            vstore(to, i * many, vload_first(w, i * w_stride, many, rest))
+
+    return implementation
+
+
+@jit.inline
+def pack_lanes(panels, panel, x, x_stride, x_k, M, K, width, T):
+    """Panels [K, width] of x, filled up with zeros to whole lines."""
+    pack_panels(panels, panel, x, M, K, x_stride, x_k, width, T)
+    steps = (K + depth(T) - 1) // depth(T)
+    for p in range((M + width - 1) // width):
+        for e in range(steps * width, panel):
+            store(panels, p * panel + e, 0)
+
+
+@intrinsic(prefer_literal=True)
+def store_groups(typingctx, to, step, vector, deep):
+    """Store groups of `deep` (a literal) neighbours of a vector, `step` elements apart."""
+    group = literal_of(deep)
+    if group is None:
+        return None
+    dtype = to.dtype
+    size = dtype.bitwidth // 8
+
+    def codegen(context, builder, sig, args):
+        step = context.cast(builder, args[1], sig.args[1], types.int64)
+        step, at, value = builder.mul(step, _constant(size)), args[0], args[2]
+        for first in range(0, value.type.count, group):
+            lanes = ir.Constant(ir.VectorType(I32, group), list(range(first, first + group)))
+            write(builder, builder.shuffle_vector(value, value, lanes), at, size)
+            at = builder.add(at, step)
+        return context.get_dummy_value()
+
+    return types.void(to, step, vector, deep), codegen
+
+
+@by_type
+def pack_groups(panels, panel, x, x_stride, M, K, width, deep):
+    """Panels [K / deep, width, deep] of rows of x, filled up with zeros to whole lines; `deep` is a literal."""
+    count = lanes_of(x.dtype)
+
+    def implementation(panels, panel, x, x_stride, M, K, width, deep):
+        for start in range(0, M, width):
+            to = panels + start // width * panel
+            for i in range(width):
+                row = x + min(start + i, M - 1) * x_stride
+                for k in range(0, panel // width, count):
+                    store_groups(to + (k * width + i * deep), width * deep, vload_first(row, k, count, K - k), deep)
+
+    return implementation
+
+
+@jit.inline
+def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT, DEEP):
+    """As `dot_panels`, with panels of VECTORS * COUNT / DEEP rows of x."""
+    N, M, K = load(args, PANELS.rows), load(args, PANELS.tokens), load(args, PANELS.k)
+    w_stride, out_stride, panels = load(args, PANELS.w_stride), load(args, PANELS.out_stride), own_panels(args, lo, T)
+    tile, turned = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TURN_BYTES), T)
+    buffer, rest = panel_ptr(stack(BUFFER_BYTES), T), ptr(stack(BUFFER_BYTES), T)
+    many = line_elements(rest)
+    whole, width, groups = K // many, VECTORS * COUNT // DEEP, (N + ROWS - 1) // ROWS
+    units = many // depth(T) * width  # elements of a panel of x for a line
+    panel = (K + many - 1) // many * units
+    packed = -1
+    for item in range(lo, hi):
+        matrix = item // groups
+        n = (item - matrix * groups) * ROWS
+        w_offset, x_offset, out_offset = batch_offsets(args, PANELS.batch, matrix)
+        w, height = ptr(load(args, PANELS.w), T) + (w_offset + n * w_stride), min(ROWS, N - n)
+        if packed != matrix:
+            packed = matrix
+            source, x_stride = ptr(load(args, PANELS.x), T) + x_offset, load(args, PANELS.x_stride)
+            if DEEP > 1:
+                pack_groups(panels, panel, source, x_stride, M, K, width, DEEP)
+            else:
+                pack_lanes(panels, panel, source, x_stride, load(args, PANELS.x_k), M, K, width, T)
+        for m in range(0, M, width):
+            x = panels + m // width * panel
+            for e in range(ROWS * VECTORS * COUNT):
+                store(tile, e, 0.0)
+            if whole > 0:
+                ahead = w + height * w_stride
+                lane_panel(w, w_stride, height, ahead, x, buffer, tile, whole, T, ROWS, VECTORS, COUNT, DEEP)
+            if whole * many < K:
+                copy_rest(rest, w + whole * many, w_stride, height, K - whole * many)
+                x = x + whole * units
+                lane_panel(rest, many, height, rest, x, buffer, tile, 1, T, ROWS, VECTORS, COUNT, DEEP)
+            if DEEP > 1:
+                add_neighbours(tile, ROWS, VECTORS, COUNT, DEEP)
+            at = out_offset + m * out_stride + n
+            store_lanes(args, at, n, tile, turned, width, height, min(width, M - m), T, ACT)
+    return 0
+
+
+@jit.inline
+def store_lanes(args, at, n, tile, turned, width, height, tokens, T, ACT):
+    """Finish and store the sums [height, tokens] of a tile [.., width], transposed."""
+    given, count = (load(args, PANELS.bias) != 0, load(args, PANELS.residual) != 0), lanes(T)
+    alpha, out_stride = bitcast(load(args, PANELS.alpha), types.float64), load(args, PANELS.out_stride)
+    bias, y = ptr(load(args, PANELS.bias), T) + n, ptr(load(args, PANELS.out), T) + at
+    residual = ptr(load(args, PANELS.residual), T) + at
+    for i in range(0, height, count):
+        for m in range(0, tokens, count):
+            transpose_block(turned, count, tile + (i * width + m), width, height - i)
+            for j in range(min(count, tokens - m)):
+                to, below = y + ((m + j) * out_stride + i), residual + ((m + j) * out_stride + i)
+                finish_row(to, turned + j * count, bias + i, below, alpha, given, min(count, height - i), ACT)
