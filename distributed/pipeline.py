@@ -104,6 +104,8 @@ class Pipeline:
             raise ValueError("`module` is divided by `fully_shard`: make the Pipeline first, and divide what it keeps")
         if loss is None and not hasattr(module, "hidden_loss"):
             raise ValueError(f"`loss` is needed: {type(module).__name__} has none of its own")
+        if loss is not None and not callable(loss):
+            raise TypeError(f"`loss` must be a function of (output, targets), got {type(loss).__name__}")
         if example is not None:  # to be run
             materialize_module(module)
         self.module, self.mesh, self.group = module, mesh, mesh.pp
