@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import nn
 from ..autograd import no_grad
 from ..dispatch import empty
 from ..dispatch.generator import get_rng_state, set_rng_state
@@ -54,6 +55,8 @@ class _Layout:
         self.model = model
         wrapped = isinstance(model, (DistributedDataParallel, Pipeline))
         self.module = model.module if wrapped else model
+        if not isinstance(self.module, nn.Module):
+            raise TypeError(f"`model` must be a Module, or what divides one, got {type(model).__name__}")
         divided, self.own, self.names = divide.shares(self.module), {}, {}
         sharded = isinstance(model, ZeroDataParallel) and model.stage < 3
         shards = dict(model.named_parameters()) if sharded else {}

@@ -504,6 +504,8 @@ def batch(messages, group=None, async_op=False):
     """Messages that travel together, in whatever order the other ranks name theirs. No deadlock between them."""
     group, moves = world_group(group), _Moves(world_group(group))
     for one in messages:
+        if not isinstance(one, P2P):
+            raise TypeError(f"`messages` must hold `P2P`s, got {type(one).__name__}")
         _peer(one.peer, "peer", group)
         if one.peer == group.rank:
             raise ValueError(f"`peer` must be another rank than this one, got {one.peer}")

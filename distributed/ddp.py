@@ -44,9 +44,9 @@ class DistributedDataParallel(nn.Module):
         if not isinstance(module, nn.Module):
             raise TypeError(f"`module` must be a Module, got {type(module).__name__}")
         for name, size in (("bucket_mb", bucket_mb), ("first_bucket_mb", first_bucket_mb)):
-            if not size > 0:
+            if not isinstance(size, (int, float)) or not size > 0:
                 raise ValueError(f"`{name}` must be above 0, got {size!r}")
-        if compression is not None and as_dtype(compression).name not in ("bfloat16", "float16"):
+        if compression is not None and getattr(compression, "name", compression) not in ("bfloat16", "float16"):
             raise ValueError(f"`compression` must be 'bfloat16', 'float16' or None, got {compression!r}")
         self.module = materialize_module(module)
         self.group, self.find_unused, self.broadcast_buffers = (

@@ -61,6 +61,11 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
     if not isinstance(mesh, Mesh):
         raise TypeError(f"`mesh` must be a Mesh, got {type(mesh).__name__}")
     group, own_plan = mesh.tp, getattr(module, "tensor_parallel", None)
+    if mesh.sizes["sp"] > 1 and hasattr(module, "context_parallel"):
+        raise ValueError(
+            f"`mesh` has sp {mesh.sizes['sp']}, a group for modules of your own: {type(module).__name__} divides "
+            "sequences along tp (`sequence_parallel`) and cp"
+        )
     if plan is None:
         if own_plan is None:
             raise ValueError(f"`plan` is needed: {type(module).__name__} has none of its own")
@@ -87,10 +92,12 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
 def _jobs(module, plan, sequence_parallel):
     """Path of a submodule to (kind, options), after checking all."""
     modules, jobs = dict(module.named_modules()), {}
+    if not isinstance(plan, dict):
+        raise TypeError(f"`plan` must map patterns of names to kinds of layers, got {type(plan).__name__}")
     for pattern, job in plan.items():
-        kind, options = (job, {}) if isinstance(job, str) else job
-        if kind not in _KINDS:
-            raise ValueError(f"`plan` must map {pattern!r} to one of {', '.join(_KINDS)}, got {kind!r}")
+        kind, options = job if isinstance(job, tuple) and len(job) == 2 else (job, {})
+        if kind not in _KINDS or not isinstance(options, dict):
+            raise ValueError(f"`plan` must map {pattern!r} to one of {', '.join(_KINDS)}, got {job!r}")
         paths = [path for path in modules if fnmatch.fnmatchcase(path, pattern)]
         if not paths and kind in _LAYERS:
             raise ValueError(f"`plan` names {pattern!r}, and `module` has no such submodule")
@@ -98,7 +105,7 @@ def _jobs(module, plan, sequence_parallel):
             wanted = nn.Embedding if kind == "vocab" else nn.Linear
             if kind in _LAYERS and type(modules[path]) is not wanted and kind not in _adapted(modules[path]):
                 raise TypeError(
-                    f"{path!r} must be a {wanted.__name__} to become {kind!r}, got {type(modules[path]).__name__}"
+                    f"{path!r} must be of {wanted.__name__} to become {kind!r}, got {type(modules[path]).__name__}"
                 )
             if kind in _LAYERS and kind != "gathering":
                 options = {"sequence_parallel": sequence_parallel} | options

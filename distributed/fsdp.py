@@ -1,6 +1,7 @@
 """ZeRO 3 by PyTorch's names (FSDP2): `fully_shard` divides a module's parameters, whole only while it computes."""
 
 import contextlib
+import functools
 
 from .. import nn
 from ..autograd import no_grad
@@ -9,7 +10,7 @@ from .ddp import averages_context
 from .deferred import fill_shards
 from .group import Group, world_group
 from .mesh import Mesh
-from .units import Unit, units_of
+from .units import Unit, passing, units_of
 
 _METHODS = ("loss", "hidden", "hidden_loss", "logits", "states")  # of language models, beside `forward`
 
@@ -87,18 +88,7 @@ def register_fsdp_forward_method(module, method_name):
     """Let a method of a module of `fully_shard` gather its parameters as `forward` does."""
     if not isinstance(module, FSDPModule):
         raise TypeError(f"`module` must be one of `fully_shard`, got {type(module).__name__}")
-    method, unit = getattr(module, method_name), module.fsdp_unit
-
-    def run(*args, **kwargs):
-        unit.before(module)
-        result = None
-        try:
-            result = method(*args, **kwargs)
-        finally:
-            unit.after(result)
-        return result
-
-    module.__dict__[method_name] = run
+    module.__dict__[method_name] = functools.partial(passing, module, getattr(module, method_name))
 
 
 def _if_whole(unit, method):

@@ -163,7 +163,7 @@ def init(timeout=None, transport=None, debug_mode=None):
         return _state["world"]
     timeout = config.get("INFINICORE_COMM_TIMEOUT") if timeout is None else timeout
     transport = config.get("INFINICORE_COMM_TRANSPORT") if transport is None else transport
-    if not timeout > 0:
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"`timeout` must be a number of seconds above 0, got {timeout!r}")
     if transport not in ("auto", "messages"):
         raise ValueError(f"`transport` must be 'auto' or 'messages', got {transport!r}")
@@ -216,6 +216,8 @@ def new_group(ranks):
     """The group of these ranks of the world, or None where this process is none of them. Every process calls it."""
     everyone = world_group()
     ranks = list(ranks)
+    if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(everyone.size)):
+        raise ValueError(f"`ranks` must be different ranks of the {everyone.size} of this job, got {ranks}")
     rest = [r for r in range(everyone.size) if r not in ranks]
     found = everyone.split([ranks, rest] if rest else [ranks], f"ranks {ranks}")
     return found if everyone.rank in ranks else None

@@ -20,6 +20,11 @@ _KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}  # Open MPI's own: 300, 20, 9,
 _LOST = b"lost communication with a remote daemon", b"daemon failed to report back"
 _ENDING = *_LOST, b"MPI_ERRORS_ARE_FATAL", b"MPI_ABORT was invoked", b"exited on signal"
 _GRACE_S = 10
+# Its words, of the library by which ranks find each other, where one of them ends before it has joined; and ours.
+_UNREACHED, _JOINING = (
+    b"PMIX_ERR_UNREACH",
+    "infinicore: a rank was killed or ended while it joined the job: so did the job",
+)
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _MISSING = (
     '`infinicore run` needs MPI, and {what} cannot be found: `pip install "infinicore-numba[mpi]"` (Open MPI from '
@@ -100,7 +105,52 @@ def start(count, hosts, script, arguments):
     sys.stderr.flush()
     if hosts:
         return supervise(line, environment)
+    _listen()
     os.execve(line[0], line, environment)
+
+
+def _listen():
+    """From now on a process of its own hands on what this one writes to stderr, and adds what should be said to it.
+
+    It is not a child of this one, which is about to turn into another program, and ends when nobody can write any more.
+    """
+    source, sink = os.pipe()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os.dup2(sink, 2)
+        os.close(source)
+        os.close(sink)
+        return
+    if os.fork():
+        os._exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (0, 1, sink):
+        os.close(number)
+    try:
+        _hand_on(source, 2)
+    finally:
+        os._exit(0)
+
+
+def _hand_on(source, sink):
+    """Copy one file to another until it ends, and a sentence if a rank ended while it joined."""
+    tail, unreached, told = b"", False, False
+    while part := os.read(source, 65536):
+        tail = tail[-100:] + part
+        unreached = unreached or _says(tail, [_UNREACHED])
+        told = told or _says(tail, _ENDING)
+        while part:
+            part = part[os.write(sink, part) :]
+    if unreached and not told:
+        os.write(sink, f"{_JOINING}\n".encode())
+
+
+def _says(text, sentences):
+    """Whether a text has one of these, however its lines are broken."""
+    text = b" ".join(text.split())
+    return any(words in text for words in sentences)
 
 
 def supervise(line, environment):
@@ -128,7 +178,7 @@ def supervise(line, environment):
 def _relay(process):
     """Hand on what `mpiexec` says until it ends, or has to be ended; whether a host has gone."""
     streams = {process.stdout: sys.stdout.buffer, process.stderr: sys.stderr.buffer}
-    told, lost, ending = dict.fromkeys(streams, b""), False, None
+    told, lost, ending, unreached = dict.fromkeys(streams, b""), False, None, False
     while streams:
         for stream in select.select(list(streams), [], [], 1.0)[0]:
             part = os.read(stream.fileno(), 65536)
@@ -138,12 +188,15 @@ def _relay(process):
             streams[stream].write(part)
             streams[stream].flush()
             told[stream] = told[stream][-100:] + part
-            lost = lost or any(words in told[stream] for words in _LOST)
-            if ending is None and any(words in told[stream] for words in _ENDING):
+            lost = lost or _says(told[stream], _LOST)
+            unreached = unreached or _says(told[stream], [_UNREACHED])
+            if ending is None and _says(told[stream], _ENDING):
                 ending = time.monotonic()
         if ending is not None and time.monotonic() - ending > _GRACE_S:
             _kill(process.pid)
             return True
+    if unreached and ending is None:
+        print(_JOINING, file=sys.stderr)  # noqa: T201
     return lost
 
 

@@ -7,8 +7,14 @@ from .collectives import _peer
 from .group import world_group
 
 
-def _comm(group, what):
-    refuse_recording(f"`{what}`", "exchange objects before")
+def _comm(group, name, **peer):
+    """What carries the objects of a call, once all ranks have come to it: MPI alone would wait for ever, and busily."""
+    refuse_recording(f"`{name}`", "exchange objects before")
+    if group.size > 1:
+        what = f"{name}({', '.join(f'{key}={rank}' for key, rank in peer.items())})" if peer else name
+        if group.checks is not None:
+            group.checks.compare(group, name, tuple(f"{key}={rank}" for key, rank in peer.items()), 0)
+        group.links.barrier(what, 0)
     return group.comm
 
 
@@ -16,7 +22,7 @@ def broadcast_object(value, src=0, group=None):
     """What `value` is on rank `src`, on every rank."""
     group = world_group(group)
     _peer(src, "src", group)
-    comm = _comm(group, "broadcast_object")
+    comm = _comm(group, "broadcast_object", src=src)
     return value if comm is None else comm.bcast(value, src)
 
 
@@ -31,7 +37,7 @@ def gather_object(value, dst=0, group=None):
     """The list of every rank's `value` on rank `dst`; None elsewhere."""
     group = world_group(group)
     _peer(dst, "dst", group)
-    comm = _comm(group, "gather_object")
+    comm = _comm(group, "gather_object", dst=dst)
     return [value] if comm is None else comm.gather(value, dst)
 
 
@@ -39,9 +45,9 @@ def scatter_object(values=None, src=0, group=None):
     """Element r of the list `values`, which rank `src` has, on rank r."""
     group = world_group(group)
     _peer(src, "src", group)
-    comm = _comm(group, "scatter_object")
     if group.rank == src and (not isinstance(values, (list, tuple)) or len(values) != group.size):
         raise ValueError(f"`values` must be a list of {group.size} objects on rank `src`, got {values!r}")
+    comm = _comm(group, "scatter_object", src=src)
     return values[0] if comm is None else comm.scatter(values if group.rank == src else None, src)
 
 

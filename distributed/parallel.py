@@ -50,7 +50,7 @@ class ParallelModel:
     `sequence_parallel`), then stages along `mesh.pp` (`Pipeline` with `micro_batches`, `schedule`, `chunks` and
     `loss`). The rest is the same on all of `mesh.dp` and `mesh.cp`: gradients are averaged (`zero` 0), and optimizer
     states (1), gradients (2) and parameters (3) divided (`ZeroDataParallel`). In a pipeline gradients stay whole until
-    the last micro-batch, with `zero` 2 as with 1, and `zero` 3 is refused.
+    the last micro-batch, with `zero` 2 as with 1; with `zero` 3 each micro-batch gathers and averages for itself.
 
     Optimizers are made of `parameters()`; `module` is what this rank has. Random numbers are those of one process
     within `shared_random()` (the order of the data); outside, each replica and each stage has its own, and the ranks
@@ -75,7 +75,7 @@ class ParallelModel:
             self.pipeline = Pipeline(module, mesh, micro_batches, schedule, chunks, loss)
         self.model = module
         if zero:
-            self.model = ZeroDataParallel(module, replicas, stage=1 if self.pipeline else zero)
+            self.model = ZeroDataParallel(module, replicas, stage=1 if self.pipeline and zero < 3 else zero)
         elif self.pipeline is not None:
             self.model = self.pipeline
         elif replicas.size > 1:
@@ -116,9 +116,10 @@ class ParallelModel:
         """
         if self.pipeline is not None:
             scale = (1.0 if scaler is None else scaler.get_scale()) / divisor
-            with contextlib.nullcontext() if sync and not self.zero else self.pipeline.no_sync():
+            whole = self.zero in (1, 2)  # gradients, until all micro-batches are through
+            with self.pipeline.no_sync() if whole or not (sync or self.zero) else contextlib.nullcontext():
                 value = self.forward(batch, loss, within=within, scale=scale)
-            if sync and self.zero:
+            if sync and whole:
                 self.model.reducer.average()
             return value
         with contextlib.nullcontext() if sync or self.model is self.module else self.model.no_sync():
@@ -131,7 +132,7 @@ class ParallelModel:
         if self.pipeline is None:
             with within():
                 return loss(self.model, batch)
-        if self.zero:
+        if self.zero in (1, 2):
             self.model.gather()
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise ValueError(f"a batch must be (inputs, targets) for a pipeline, got {type(batch).__name__}")
@@ -244,11 +245,6 @@ def _check(module, mesh, zero, micro_batches):
         raise TypeError(f"`mesh` must be a Mesh, got {type(mesh).__name__}")
     if zero not in ZERO_STAGES or isinstance(zero, bool):
         raise ValueError(f"`zero` must be one of {', '.join(map(str, ZERO_STAGES))}, got {zero!r}")
-    if zero == 3 and mesh.pp.size > 1:
-        raise NotImplementedError(
-            f"`zero` 3 would gather parameters again for each micro-batch of the {mesh.pp.size} stages of `mesh`: "
-            "give `zero` 1, or a mesh without `pp`"
-        )
     if micro_batches != 1 and mesh.pp.size == 1:
         raise ValueError(
             f"`micro_batches` is {micro_batches!r}, and `mesh` has no pipeline: give it `pp`, or accumulate gradients"

@@ -15,11 +15,13 @@ from . import collectives as c
 from . import stages
 from .ddp import averages_context
 from .deferred import materialize_kept, materialize_module
+from .flat import Shard
 from .functional import bounds
 from .mesh import Mesh
 from .objects import broadcast_object
 from .schedule import schedule as make_schedule
 from .schedule import simulate
+from .units import computing, passing, units_of
 
 _BUCKET = 25 << 20  # bytes of gradients that are averaged together
 
@@ -83,6 +85,11 @@ class Pipeline:
 
     Make optimizers of `pipeline.parameters()`, after `parallelize` and `Pipeline`. A parameter that several stages use
     (a tied embedding) is kept by each, and its gradients are summed. Gradients are averaged over `dp` and `cp`.
+
+    What a rank keeps may be divided among these by `fully_shard`: of `pipeline.module`, after its blocks, or by
+    `ZeroDataParallel(pipeline.module, mesh.group("dp", "cp"), stage=3)`. Parameters are then whole for each pass of a
+    micro-batch alone, and its gradients are averaged at once. Only the unit of a parameter that several stages use has
+    whole gradients until the step is over.
     """
 
     def __init__(self, module, mesh, micro_batches, schedule="1f1b", chunks=1, loss=None, example=None):
@@ -93,8 +100,12 @@ class Pipeline:
         for name, value in {"micro_batches": micro_batches, "chunks": chunks}.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"`{name}` must be a number of at least 1, got {value!r}")
+        if units_of(module):
+            raise ValueError("`module` is divided by `fully_shard`: make the Pipeline first, and divide what it keeps")
         if loss is None and not hasattr(module, "hidden_loss"):
             raise ValueError(f"`loss` is needed: {type(module).__name__} has none of its own")
+        if loss is not None and not callable(loss):
+            raise TypeError(f"`loss` must be a function of (output, targets), got {type(loss).__name__}")
         if example is not None:  # to be run
             materialize_module(module)
         self.module, self.mesh, self.group = module, mesh, mesh.pp
@@ -149,7 +160,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Within it, steps add to this rank's own gradients; the next one outside averages over `dp`."""
+        """Within it, steps add to this rank's own, whole gradients; the next one outside averages over `dp`."""
         before, self._sync = self._sync, False
         try:
             yield
@@ -166,21 +177,16 @@ class Pipeline:
         refuse_recording("a pipeline's step", "record the parts of a model, not its pipeline")
         batch = self._micro_batches(inputs, targets)
         train = is_grad_enabled()
-        held = [(p, p.grad) for p, _ in self.tied]
-        if train:
-            for p, _ in self.tied:
-                p.grad = None
         begin, passes = time.perf_counter(), self.passes
         if not train:
             passes = [one for one in passes if one.forward and one.micro < len(batch[0])]
         run = _Step(self, *batch, train, scale, within)
-        for one in passes:
-            run.go(one)
-        self.forward.finish()
-        self.backward.finish()
-        self.report = Report(time.perf_counter() - begin, run.waited, run.most)
-        if train:
-            self._join(held)
+        with self._joined() if train else contextlib.nullcontext():
+            for one in passes:
+                run.go(one)
+            self.forward.finish()
+            self.backward.finish()
+            self.report = Report(time.perf_counter() - begin, run.waited, run.most)
         total = empty((1,), float64).fill_(run.total if self.last else 0.0)
         return c.broadcast(total, self.group.size - 1, self.group).reshape(()).to(run.dtype)
 
@@ -194,6 +200,8 @@ class Pipeline:
             raise ValueError(f"`targets` must have the {rows} rows of `inputs`, got {targets.shape[0]}")
         if not is_grad_enabled():
             count = min(rows, count)
+            if units_of(self.module):  # ranks that gather parameters together have as many passes
+                count = int(c.all_reduce(empty((1,), float64).fill_(count), "min", self.averaging).item())
         if rows < count or not rows:
             raise ValueError(f"`inputs` has {rows} rows, too few for {count} micro-batches: give at least {count}")
         ends = [bounds(rows, k, count) for k in range(count)]
@@ -203,17 +211,33 @@ class Pipeline:
         weights = [n / whole if whole else 1 / count for n in counts]
         return [inputs[first:stop] for first, stop in ends], targets, weights
 
-    @no_grad()
-    def _join(self, held):
-        """Sum the gradients of shared parameters over their ranks, and average all over `dp`."""
-        for (p, before), (_, group) in zip(held, self.tied):
-            if p.grad is None:
-                p.grad = empty_beside(p, p.shape_).zero_()
-            c.all_reduce(p.grad, "sum", group)
-            if before is not None:
-                p.grad += before
-        if self._sync and self.averaging.size > 1:
-            _average([p for p in self.parameters() if p.requires_grad], self.averaging)
+    @contextlib.contextmanager
+    def _joined(self):
+        """Passes whose gradients are then summed over the ranks of shared parameters, and averaged over `dp`."""
+        tied = [(computing(p), group) for p, group in self.tied]
+        homes = [p.home[0] for p, _ in self.tied if isinstance(p, Shard)]
+        units = {unit: unit.sync and self._sync for unit in units_of(self.module)}
+        late = [unit for unit in units if any(flat in homes for flat in unit.flats)]  # sums come before averages
+        held = [p.grad for p, _ in tied]
+        for p, _ in tied:
+            p.grad = None
+        before = {unit: unit.sync for unit in units}
+        for unit, sync in units.items():
+            unit.sync = sync and unit not in late
+        try:
+            yield
+        finally:
+            for unit, sync in before.items():
+                unit.sync = sync
+        with no_grad():
+            for (p, group), own in zip(tied, held):
+                _sum(p, own, group)
+            for unit in late:
+                if units[unit]:
+                    unit.average()
+            if self._sync and self.averaging.size > 1:
+                rest = [p for p in self.parameters() if p.requires_grad and not isinstance(p, Shard)]
+                _average(rest, self.averaging)
 
 
 class _Step:
@@ -259,13 +283,15 @@ class _Step:
         elif self.train:
             x.requires_grad = True
         with self.within():
-            y = pipeline._run(x, *pipeline.parts[stage])
-            if last:
-                y = self._loss(y, one.micro)
+            y = passing(pipeline.module, self._computed, x, stage, one.micro, last)
         if self.train:
             self.kept[one.chunk, one.micro] = x, y
             self.most = max(self.most, len(self.kept))
         return y
+
+    def _computed(self, x, stage, micro, last):
+        y = self.pipeline._run(x, *self.pipeline.parts[stage])
+        return self._loss(y, micro) if last else y
 
     def _loss(self, output, micro):
         """The part of this micro-batch in the mean loss of all rows."""
@@ -282,6 +308,15 @@ class _Step:
         x, y = self.kept.pop((one.chunk, one.micro))
         y.backward(g)
         return x.grad
+
+
+def _sum(p, before, group):
+    """Sum the gradients that ranks have of a parameter, and add what this rank had `before`."""
+    if p.grad is None:
+        p.grad = empty_beside(p, p.shape_).zero_()
+    c.all_reduce(p.grad, "sum", group)
+    if before is not None:
+        p.grad += before
 
 
 def _average(parameters, group):

@@ -20,6 +20,26 @@ def units_of(module):
     return [m.__dict__["fsdp_unit"] for m in module.modules() if "fsdp_unit" in m.__dict__]
 
 
+def passing(module, function, *args, **kwargs):
+    """What a function computes with the parameters of a module: whole meanwhile, if `fully_shard` divided it."""
+    unit = module.__dict__.get("fsdp_unit")
+    if unit is None:
+        return function(*args, **kwargs)
+    unit.before(module)
+    result = None
+    try:
+        result = function(*args, **kwargs)
+    finally:
+        unit.after(result)
+    return result
+
+
+def computing(p):
+    """The parameter that computes, and gets gradients, for one of which `fully_shard` may have made a shard."""
+    home = getattr(p, "home", None)
+    return p if home is None else home[0].parameters[home[1]]
+
+
 class Flat(Places):
     """Parameters of one dtype of a unit: those that compute, on a `Room`, and this rank's elements, `mine`.
 
@@ -154,6 +174,12 @@ class Unit:
             for flat in self.flats:
                 flat.room.release()
 
+    def average(self):
+        """Average what passes without synchronisation have left."""
+        if self.schedule is not None:
+            self.schedule.send(self)
+            self.schedule.settle()
+
     # ---- a pass ----
 
     def before(self, module):
@@ -266,6 +292,10 @@ class Schedule:
             unit.reshard()
         for unit in self.units:
             self.send(unit)
+        self.settle()
+
+    def settle(self):
+        """Wait for averages."""
         while self.underway:
             self.underway.popleft().collect()
 

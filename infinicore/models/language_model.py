@@ -178,7 +178,7 @@ class LanguageModel(nn.Module):
         The last one returns the hidden states before the head.
         """
         length = x.shape[1] * (self.tensor_group.size if first and self.sequence_parallel else 1)
-        if length > self.config.context:
+        if not first and length > self.config.context:  # later pieces get sequences that are filled up
             raise ValueError(f"`input_ids` has {length} tokens a sequence; the context is {self.config.context}")
         places, whole = np.arange(length), length
         if self.context_part is not None:

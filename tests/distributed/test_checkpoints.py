@@ -17,11 +17,12 @@ def found(done):
         ("pp=2", ["dp=2,zero"]),
         ("dp=2,zero", ["tp=2,dp=2"]),
         ("tp=2,dp=2,zero3", ["dp=1", "dp=2,zero3"]),
-        ("dp=2,zero3", ["tp=2,dp=2,zero3"]),
+        ("dp=2,zero3", ["tp=2,dp=2,zero3", "dp=2,pp=2,zero3"]),
+        ("dp=2,pp=2,zero3", ["dp=1", "pp=2"]),
     ],
 )
 def test_losses_go_on_on_another_mesh(ranks, saved, loads, tmp_path):
-    counts = {"tp=2,dp=2": 4, "tp=2,dp=2,zero3": 4, "dp=1": 1}
+    counts = {"tp=2,dp=2": 4, "tp=2,dp=2,zero3": 4, "dp=2,pp=2,zero3": 4, "dp=1": 1}
     want = found(ranks(counts.get(saved, 2), "checkpoints.py", "save", tmp_path / "c", saved))
     for mesh in loads:
         done = ranks(counts.get(mesh, 2), "checkpoints.py", "load", tmp_path / "c", mesh)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 import infinicore
-from infinicore import distributed
+from infinicore import distributed, nn
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -43,11 +43,21 @@ def test_one_process_without_mpi():
         (lambda x: distributed.init(timeout=3), "call it once"),
         (lambda x: distributed.Mesh(tp=3), "does not have the 1 ranks"),
         (lambda x: distributed.P2P("put", x, 0), "`kind` must be 'send' or 'recv'"),
+        (lambda x: distributed.batch([x]), "`messages` must hold `P2P`s, got Tensor"),
+        (lambda x: distributed.new_group([1]), "`ranks` must be different ranks of the 1 of this job"),
+        (lambda x: distributed.new_group([]), "`ranks` must be different ranks"),
+        (lambda x: distributed.scatter_object([1, 2]), "`values` must be a list of 1 objects"),
+        (lambda x: distributed.DistributedDataParallel(nn.Linear(2, 2), bucket_mb="1"), "`bucket_mb` must be above 0"),
+        (lambda x: distributed.DistributedDataParallel(nn.Linear(2, 2), compression="int4"), "`compression` must be"),
+        (lambda x: distributed.Pipeline(nn.Sequential(nn.Linear(2, 2)), distributed.Mesh(), 1, loss=3), "`loss` must"),
+        (lambda x: distributed.parallelize(nn.Linear(2, 2), distributed.Mesh(), ["a"]), "`plan` must map"),
+        (lambda x: distributed.parallelize(nn.Linear(2, 2), distributed.Mesh(), {"a": 3}), "`plan` must map 'a' to"),
+        (lambda x: distributed.save_checkpoint("nowhere", 3), "`model` must be a Module"),
     ],
 )
 def test_wrong_arguments(call, words):
     distributed.init()
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         call(infinicore.ones(3))
 
 

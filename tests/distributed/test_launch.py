@@ -50,6 +50,28 @@ def test_hosts_are_named(ranks, monkeypatch):
         launch.command(0, None, "script.py", [])
 
 
+@pytest.mark.parametrize(
+    "said, told",
+    [
+        ("PMIX ERROR: PMIX_ERR_UNREACH in file x.c", True),
+        ("PMIX ERROR: PMIX_ERR_UNREACH in file x.c\nrank 1 exited on\\nsignal 9", False),
+        ("nothing", False),
+    ],
+)
+@pytest.mark.parametrize("hosts", [None, "a,b"])
+def test_a_rank_that_ends_while_it_joins(tmp_path, said, told, hosts):
+    """Open MPI's words for it have a sentence of ours behind them; all else of its is handed on as it is."""
+    job = ["/bin/sh", "-c", f"echo out; printf '{said}\\n' >&2; exit 137"]
+    line = (
+        f"import os, sys\nfrom infinicore.distributed import launch\nlaunch.command = lambda *_: ({job!r}, os.environ)"
+    )
+    line += f"\nsys.exit(launch.start(2, {hosts!r}, 'script.py', []))"
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (137, "out\n")
+    ours = "infinicore: a rank was killed or ended while it joined the job: so did the job\n"
+    assert done.stderr == said.replace("\\n", "\n") + "\n" + ours * told
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans are not told apart")
 @pytest.mark.parametrize("quiet", [True, False])
 def test_no_rank_outlives_a_lost_host(tmp_path, quiet):

@@ -1,4 +1,4 @@
-"""Checkpoints: `checkpoints.py save|load|broken FOLDER MESH`, MESH as `tp=2,dp=2`, `dp=2,zero` or `dp=2,zero3`.
+"""Checkpoints: `checkpoints.py save|load|broken FOLDER MESH`, MESH as `tp=2,dp=2`, `dp=2,zero` or `pp=2,dp=2,zero3`.
 
 Prints the next losses.
 
@@ -24,7 +24,9 @@ model = from_config(GPT2)
 if mesh.tp.size > 1:
     dist.parallelize(model, mesh)
 if mesh.pp.size > 1:
-    model = dist.Pipeline(model, mesh, 2)
+    model = pipeline = dist.Pipeline(model, mesh, 2)
+    if "zero3" in words:
+        model = dist.ZeroDataParallel(pipeline.module, mesh.dp, stage=3)
 elif "zero" in words:
     model = dist.ZeroDataParallel(model, mesh.dp, stage=3 if "zero3" in words else 2)
 elif mesh.dp.size > 1:
@@ -39,7 +41,7 @@ def steps(first, stop):
         ids = np.random.default_rng(step).integers(0, 97, (4, 9))[mesh.dp.rank * rows :][:rows].astype(np.int64)
         x, y = ic.from_numpy(ids[:, :-1].copy()), ic.from_numpy(ids[:, 1:].copy())
         if mesh.pp.size > 1:
-            loss = model.step(x, y)
+            loss = pipeline.step(x, y)
         else:
             loss = model.loss(x, y)
             loss.backward()

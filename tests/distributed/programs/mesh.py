@@ -28,7 +28,7 @@ CONFIGS = {
     },
     "odd": {"model_type": "gpt2", "n_head": 5, "n_embd": 100, "n_positions": LENGTH, "vocab_size": 50257, **NONE},
 }  # fmt: skip
-ROWS, STEPS = {"odd": 2}, {"odd": 2}  # else 16 and 10
+STEPS = {"odd": 2}  # else 10
 ATOL = {"float64": 1e-9, "float32": 1e-5}
 
 
@@ -40,11 +40,16 @@ def model_of(case):
     return from_config(config, dtype=case.dtype)
 
 
+def rows_of(case):
+    """Rows of a batch of all ranks together: a row at least for each micro-batch of each replica."""
+    return 2 if case.model == "odd" else max(16, 8 * case.dp)
+
+
 def batches(case):
     """(ids, targets) of each backward pass of all ranks together: as many labels of each row count."""
     vocabulary, rng = CONFIGS[case.model]["vocab_size"], np.random.default_rng(0)
     for _ in range(STEPS.get(case.model, 10) * case.accumulate):
-        ids = rng.integers(0, vocabulary, (ROWS.get(case.model, 16), LENGTH + 1))
+        ids = rng.integers(0, vocabulary, (rows_of(case), LENGTH + 1))
         targets = ids[:, 1:].copy()
         for row in targets:
             row[rng.permutation(LENGTH)[:5]] = -100
@@ -89,8 +94,14 @@ class Trained:
     def __init__(self, case):
         self.case = case
         self.mesh = mesh = mesh_of(dp=case.dp, tp=case.tp, pp=case.pp, cp=case.cp)
-        self.own = dist.parallelize(model_of(case), mesh, sequence_parallel=bool(case.sequence))
-        data = mesh.group("dp", "cp")
+        data, whole = mesh.group("dp", "cp"), model_of(case)
+        if case.pp > 1 and case.zero:
+            self.model = dist.ParallelModel(
+                whole, mesh, zero=case.zero, micro_batches=case.micro, sequence_parallel=bool(case.sequence)
+            )
+            self.own, self.adam = whole, optim.AdamW(self.model.parameters(), lr=1e-2, eps=1e-4)
+            return
+        self.own = dist.parallelize(whole, mesh, sequence_parallel=bool(case.sequence))
         if case.pp > 1:
             self.model = dist.Pipeline(self.own, mesh, case.micro)
         elif case.zero:
@@ -109,7 +120,12 @@ class Trained:
             mine = slice(mesh.dp.rank * each, (mesh.dp.rank + 1) * each)
             micro = [np.array_split(x[mine], passes) for x in (ids, targets)]
             parts += [tuple(map(ic.from_numpy, one)) for one in zip(*micro)]
+        together = isinstance(self.model, dist.ParallelModel)
         for number, part in enumerate(parts, 1):
+            if together:
+                loss = self.model.backward(part, None, divisor=len(parts), sync=number == len(parts))
+                total += loss.item() / len(parts)
+                continue
             with contextlib.nullcontext() if number == len(parts) else self.model.no_sync():
                 if case.pp > 1:
                     loss = self.model.step(*part) / len(parts)
@@ -117,17 +133,19 @@ class Trained:
                     loss = self.model.loss(*part) / len(parts)
                     loss.backward()
             total += loss.item()
-        if case.pp > 1:
+        if case.pp > 1 and not together:
             for p in self.model.parameters():
                 p.grad.copy_(p.grad / len(parts))
         clip = self.model.clip_grad_norm_ if case.zero else functools.partial(dist.clip_grad_norm_, self.own, mesh)
-        norm = clip(0.5).item()
+        norm = float(clip(0.5))
         self.adam.step()
         self.adam.zero_grad()
         return dist.all_reduce(ic.tensor([total], dtype=ic.float64), "avg", mesh.dp).item(), norm
 
     def state(self):
         """The whole model."""
+        if isinstance(self.model, dist.ParallelModel):
+            return {name: x.numpy() for name, x in self.model.state_dict().items()}
         if self.case.zero:
             self.model.gather()
         return {name: x.numpy() for name, x in dist.whole_state_dict(self.own, self.mesh).items()}
@@ -135,8 +153,8 @@ class Trained:
 
 def check(case):
     """Train, and compare."""
-    layers = max(2, case.pp - 2) + 2
-    like = Case(pp=layers, accumulate=case.accumulate, model=case.model, dtype=case.dtype)
+    layers, replicas = max(2, case.pp - 2) + 2, max(2, case.dp)  # what the model and the batches depend on
+    like = Case(replicas, pp=layers, accumulate=case.accumulate, model=case.model, dtype=case.dtype)
     losses, norms, parameters = alone(like)
     trained, atol = Trained(case), ATOL[case.dtype]
     steps = [trained.step(batch) for batch in groups_of(batches(case), case.accumulate)]

@@ -36,6 +36,10 @@ def parse(text):
 FEW = [
     parse(text)
     for text in """
+        dp=3,zero=3,accumulate=3,micro=4
+        tp=3,sequence=1,model=llama
+        pp=3,micro=4,accumulate=3
+        cp=3,zero=2,model=llama
         dp=2,accumulate=3,micro=4
         dp=2,zero=2,micro=8,model=llama
         dp=2,zero=3,accumulate=3,micro=4
@@ -53,6 +57,9 @@ FEW = [
         dp=2,tp=2,zero=1,sequence=1,accumulate=3
         dp=2,tp=2,zero=2,model=llama
         dp=2,pp=2,micro=4,accumulate=3,dtype=float32
+        dp=2,pp=2,zero=2,micro=4,model=llama
+        dp=2,pp=2,zero=3,micro=4,accumulate=3
+        pp=2,cp=2,zero=3,micro=8,model=llama,dtype=float32
         dp=2,cp=2,micro=4
         dp=2,cp=2,zero=2,model=llama,accumulate=3
         dp=2,cp=2,zero=3,model=llama
@@ -63,19 +70,20 @@ FEW = [
         pp=2,cp=2
         cp=4,model=llama,micro=4
         cp=4,dtype=float32
+        tp=4,pp=2,sequence=1
     """.split()
 ]
 
 
 def every(ranks):
     """All cases of a number of ranks."""
-    for tp, cp, pp in itertools.product((1, 2, 4, 8), repeat=3):
+    for tp, cp, pp in itertools.product(range(1, ranks + 1), repeat=3):
         if ranks % (tp * cp * pp):
             continue
         dp = ranks // (tp * cp * pp)
         for zero, sequence, accumulate, micro, model in itertools.product(
             (0, 1, 2, 3), (0, 1), (1, 3), (1, 4, 8), ("gpt2", "llama")
         ):
-            if (zero and (dp * cp == 1 or pp > 1)) or (sequence and tp == 1) or (tp == 8 and model == "llama"):
+            if (zero and dp * cp == 1) or (sequence and tp == 1) or (tp > 4 and model == "llama"):
                 continue
             yield Case(dp, tp, pp, cp, sequence, zero, accumulate, micro, model)

@@ -86,6 +86,8 @@ def meshes(group):
         (GPT2, {"dp": 2, "tp": 2}, {"zero": 1, "sequence_parallel": True}, {}),
         (LLAMA, {"dp": 2, "pp": 2}, {"micro_batches": 2, "zero": 2}, {"accumulate": 3}),
         (GPT2, {"dp": 2, "tp": 2}, {"zero": 3}, {"batch": 5}),
+        (GPT2, {"dp": 2, "pp": 2}, {"micro_batches": 2, "zero": 3}, {"accumulate": 3, "batch": 7, "rows": 49}),
+        (LLAMA, {"dp": 2, "pp": 2}, {"micro_batches": 2, "zero": 3}, {"rank": 2}),
         (LLAMA, {"dp": 2, "cp": 2}, {"zero": 1}, {"batch": 5}),
         (GPT2, {"tp": 2, "pp": 2}, {"micro_batches": 4}, {"batch": 7, "rows": 49}),
     ]
@@ -125,8 +127,9 @@ def resume(group, folder):
     begun = trainer(GPT2, dist.Mesh(**sizes), folder=f"{folder}/plain", steps=STEPS)
     begun.callbacks = (lambda run, row: setattr(run, "stopped", run.step == 3),)
     begun.fit()
-    for other in ({"dp": 4}, {"dp": 2, "pp": 2}) if group.size == 4 else ({"tp": 2}, {"pp": 2}):
-        rest = trainer(GPT2, dist.Mesh(**other))
+    others = [({"dp": 4}, {}), ({"dp": 2, "pp": 2}, {}), ({"dp": 2, "pp": 2}, {"micro_batches": 2, "zero": 3})]
+    for other, parallel in others if group.size == 4 else [({"tp": 2}, {}), ({"pp": 2}, {})]:
+        rest = trainer(GPT2, dist.Mesh(**other), parallel=parallel)
         rest.load(f"{folder}/plain")
         rows = rest.fit()
         alone.record.rows = alone.record.rows[-len(rows) :]

@@ -10,7 +10,7 @@ import infinicore.distributed as dist
 import infinicore as ic
 
 kind = sys.argv[1]
-group = dist.init(debug_mode=kind == "debug" or None)
+group = dist.init(debug_mode=kind.startswith("debug") or None)
 rank = group.rank
 x = ic.ones(50_000)
 if kind == "killed":  # by a signal, while the others wait for it in the midst of messages
@@ -28,6 +28,19 @@ elif kind == "raises":
     dist.all_reduce(x)
 elif kind == "differs":
     dist.all_reduce(x if rank else ic.ones(50_001))
+elif kind == "objects":
+    dist.all_gather_object(rank) if rank else dist.broadcast_object(rank)
+elif kind == "lateobjects":
+    if rank == 1:
+        time.sleep(30)
+    dist.broadcast_object(rank, 1)
+elif kind == "debugobjects":  # of three, the one that differs is named
+    dist.gather_object(rank, 2 if rank == 1 else 0)
+elif kind == "debugorder":
+    for size in (3, 4) if rank != 2 else (4, 3):
+        dist.all_reduce(ic.ones(size))
+elif kind == "debugdtype":
+    dist.all_reduce(ic.ones(3, dtype="float64" if rank == 2 else "float32"))
 elif kind == "offsets":  # parts of the window that do not lie over one another
     dist.all_reduce(group.empty((20_000,)).zero_()[rank * 64 : rank * 64 + 10_000])
 elif kind == "debug":
