@@ -32,7 +32,7 @@ _NAMES = {
     ).split(),
     "context": (
         "Stream get_default_dtype get_device get_device_count get_num_threads get_stream set_default_dtype "
-        "set_device set_num_threads sync_device sync_stream"
+        "set_default_tensor_type set_device set_num_threads sync_device sync_stream"
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
@@ -65,7 +65,7 @@ _NAMES = {
     "tensor.printing": ["printoptions", "set_printoptions"],
     "tensor.older": (
         "BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
-        "ShortTensor range set_default_tensor_type"
+        "ShortTensor range"
     ).split(),
     "random": (
         "Generator bernoulli binomial dropout get_rng_state initial_seed manual_seed multinomial normal poisson rand "

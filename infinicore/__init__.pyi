@@ -41,6 +41,7 @@ from .context import get_device_count as get_device_count
 from .context import get_num_threads as get_num_threads
 from .context import get_stream as get_stream
 from .context import set_default_dtype as set_default_dtype
+from .context import set_default_tensor_type as set_default_tensor_type
 from .context import set_device as set_device
 from .context import set_num_threads as set_num_threads
 from .context import sync_device as sync_device
@@ -131,7 +132,6 @@ from .tensor.older import IntTensor as IntTensor
 from .tensor.older import LongTensor as LongTensor
 from .tensor.older import ShortTensor as ShortTensor
 from .tensor.older import range as range
-from .tensor.older import set_default_tensor_type as set_default_tensor_type
 from .random import Generator as Generator
 def bernoulli(input: Any, p: Any = ..., *, generator: Any = ...) -> Tensor: ...
 def binomial(count: Any, prob: Any, *, generator: Any = ...) -> Tensor: ...

@@ -2,7 +2,6 @@
 
 import functools
 
-from ..context import set_default_dtype
 from ..dtype import dtype as to_dtype
 from ..dtype import get_default_dtype
 from .creation import arange, empty, tensor
@@ -59,11 +58,3 @@ def range(start=0, end=None, step=1, *, dtype=None, device=None):
         raise ValueError(f"`end` {end} of `range` must be reached from `start` {start} by `step` {step}")
     count = arange(int((end - start) / step) + 1, dtype="float64", device=device)
     return (count * step + start).to(dtype=get_default_dtype() if dtype is None else dtype)
-
-
-def set_default_tensor_type(t):
-    """`set_default_dtype` by one of these classes, or by a name like "torch.DoubleTensor"."""
-    name = t.rpartition(".")[2] if isinstance(t, str) else getattr(t, "__name__", None)
-    if name not in NAMES:
-        raise TypeError(f"`t` must be one of {', '.join(NAMES)}, or its name, got {t!r}")
-    set_default_dtype(_typed(name).dtype)
