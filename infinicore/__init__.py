@@ -32,7 +32,7 @@ _NAMES = {
     ).split(),
     "context": (
         "Stream get_default_dtype get_device get_device_count get_num_threads get_stream set_default_dtype "
-        "set_device set_num_threads sync_device sync_stream"
+        "set_default_tensor_type set_device set_num_threads sync_device sync_stream"
     ).split(),
     "device": ["device"],
     "dtype": ["DType", "dtype", "finfo", "iinfo", "promote_types"],
@@ -43,8 +43,8 @@ _NAMES = {
         "pixel_shuffle pixel_unshuffle prelu rrelu"
     ).split(),
     "nn.functional.of_torch": (
-        "alpha_dropout_ cosine_embedding_loss ctc_loss dropout_ feature_alpha_dropout_ feature_dropout "
-        "feature_dropout_ hinge_embedding_loss instance_norm kl_div margin_ranking_loss poisson_nll_loss "
+        "alpha_dropout_ cosine_embedding_loss ctc_loss dropout_ embedding_bag feature_alpha_dropout_ feature_dropout "
+        "feature_dropout_ hinge_embedding_loss instance_norm kl_div margin_ranking_loss poisson_nll_loss rrelu_ "
         "triplet_margin_loss"
     ).split(),
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window".split(),
@@ -63,12 +63,23 @@ _NAMES = {
     ).split(),
     "tensor.gradients": ["detach"],
     "tensor.printing": ["printoptions", "set_printoptions"],
+    "tensor.older": (
+        "BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
+        "ShortTensor range"
+    ).split(),
     "random": (
         "Generator bernoulli binomial dropout get_rng_state initial_seed manual_seed multinomial normal poisson rand "
         "rand_like randint randint_like randn randn_like randperm seed set_rng_state"
     ).split(),
-    "autograd": ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"],
-    "amp": ["autocast", "get_autocast_dtype", "is_autocast_enabled"],
+    "autograd": [
+        "enable_grad",
+        "inference_mode",
+        "is_grad_enabled",
+        "is_inference_mode_enabled",
+        "no_grad",
+        "set_grad_enabled",
+    ],
+    "amp": ["GradScaler", "autocast", "get_autocast_dtype", "is_autocast_enabled"],
     "backends.switches": (
         "are_deterministic_algorithms_enabled get_default_device get_float32_matmul_precision get_num_interop_threads "
         "set_default_device set_float32_matmul_precision set_flush_denormal set_num_interop_threads "

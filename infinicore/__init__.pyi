@@ -41,6 +41,7 @@ from .context import get_device_count as get_device_count
 from .context import get_num_threads as get_num_threads
 from .context import get_stream as get_stream
 from .context import set_default_dtype as set_default_dtype
+from .context import set_default_tensor_type as set_default_tensor_type
 from .context import set_device as set_device
 from .context import set_num_threads as set_num_threads
 from .context import sync_device as sync_device
@@ -69,6 +70,7 @@ from .nn.functional.of_torch import alpha_dropout_ as alpha_dropout_
 from .nn.functional.of_torch import cosine_embedding_loss as cosine_embedding_loss
 from .nn.functional.of_torch import ctc_loss as ctc_loss
 from .nn.functional.of_torch import dropout_ as dropout_
+from .nn.functional.of_torch import embedding_bag as embedding_bag
 from .nn.functional.of_torch import feature_alpha_dropout_ as feature_alpha_dropout_
 from .nn.functional.of_torch import feature_dropout as feature_dropout
 from .nn.functional.of_torch import feature_dropout_ as feature_dropout_
@@ -77,6 +79,7 @@ from .nn.functional.of_torch import instance_norm as instance_norm
 from .nn.functional.of_torch import kl_div as kl_div
 from .nn.functional.of_torch import margin_ranking_loss as margin_ranking_loss
 from .nn.functional.of_torch import poisson_nll_loss as poisson_nll_loss
+from .nn.functional.of_torch import rrelu_ as rrelu_
 from .nn.functional.of_torch import triplet_margin_loss as triplet_margin_loss
 from .signal.windows import bartlett_window as bartlett_window
 from .signal.windows import blackman_window as blackman_window
@@ -118,6 +121,17 @@ from .tensor.kinds import result_type as result_type
 from .tensor.gradients import detach as detach
 from .tensor.printing import printoptions as printoptions
 from .tensor.printing import set_printoptions as set_printoptions
+from .tensor.older import BFloat16Tensor as BFloat16Tensor
+from .tensor.older import BoolTensor as BoolTensor
+from .tensor.older import ByteTensor as ByteTensor
+from .tensor.older import CharTensor as CharTensor
+from .tensor.older import DoubleTensor as DoubleTensor
+from .tensor.older import FloatTensor as FloatTensor
+from .tensor.older import HalfTensor as HalfTensor
+from .tensor.older import IntTensor as IntTensor
+from .tensor.older import LongTensor as LongTensor
+from .tensor.older import ShortTensor as ShortTensor
+from .tensor.older import range as range
 from .random import Generator as Generator
 def bernoulli(input: Any, p: Any = ..., *, generator: Any = ...) -> Tensor: ...
 def binomial(count: Any, prob: Any, *, generator: Any = ...) -> Tensor: ...
@@ -140,8 +154,10 @@ def set_rng_state(state: Any) -> Tensor: ...
 from .autograd import enable_grad as enable_grad
 from .autograd import inference_mode as inference_mode
 from .autograd import is_grad_enabled as is_grad_enabled
+from .autograd import is_inference_mode_enabled as is_inference_mode_enabled
 from .autograd import no_grad as no_grad
 from .autograd import set_grad_enabled as set_grad_enabled
+from .amp import GradScaler as GradScaler
 from .amp import autocast as autocast
 from .amp import get_autocast_dtype as get_autocast_dtype
 from .amp import is_autocast_enabled as is_autocast_enabled

@@ -8,6 +8,7 @@ from .dispatch.tensors import core_launch as launch  # from where the thread cou
 from .dtype import get_default_dtype, make_default
 from .kernels.cpu import threads
 from .runtime.events import DeviceEvent
+from .tensor import older
 
 
 def get_device():
@@ -28,6 +29,14 @@ def set_default_dtype(d):
     make_default(d)
     forget_plans()
     known.forget()  # calls, with their dtypes
+
+
+def set_default_tensor_type(t):
+    """`set_default_dtype` by a class as `FloatTensor`, or by a name like "torch.DoubleTensor"."""
+    name = t.rpartition(".")[2] if isinstance(t, str) else getattr(t, "__name__", None)
+    if name not in older.NAMES:
+        raise TypeError(f"`t` must be one of {', '.join(older.NAMES)}, or its name, got {t!r}")
+    set_default_dtype(getattr(older, name).dtype)
 
 
 def get_device_count(type="cpu"):

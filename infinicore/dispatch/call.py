@@ -11,10 +11,10 @@ from .. import kernels
 from ..core import launch as core_launch
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
-from ..dtype import DType
+from ..dtype import DType, can_cast
 from .elementwise import copy_into, elementwise, result_type
 from .launcher import Launcher
-from .tensors import as_dtype, empty, from_array, view, writable
+from .tensors import as_dtype, check_fits, empty, from_array, view, writable
 from .tensors import overlap as how_they_overlap
 
 
@@ -46,11 +46,12 @@ class Call(Launcher):
         """Whether the derivative will be asked for the gradient of this input."""
         return self.training and x is not None and x.tracked
 
-    def out(self, shape, dtype, key="out", overlap="never"):
+    def out(self, shape, dtype, key="out", overlap="never", casts=False):
         """The output tensor: the caller's (checked), or a new one.
 
         `overlap="same"` says that the kernel is right when the output is exactly one of the inputs; any other overlap
-        goes through a temporary, or is an error where `overlap` is "refused".
+        goes through a temporary, or is an error where `overlap` is "refused". With `casts`, the output may have another
+        dtype that the result can be cast to.
         """
         shape, dtype = tuple(shape), dtype if type(dtype) is DType else as_dtype(dtype)
         given = self.given.get(key) if self.given else None
@@ -60,7 +61,7 @@ class Call(Launcher):
             raise TypeError(f"`{key}` must be a tensor, got {type(given).__name__}")
         if given.shape_ != shape:
             raise ValueError(f"`{key}` has shape {given.shape_}, but the result of `{self.op.name}` has shape {shape}")
-        if given.dtype is not dtype:
+        if given.dtype is not dtype and not (casts and can_cast(dtype, given.dtype)):
             raise TypeError(f"`{key}` has dtype {given.dtype}, but the result of `{self.op.name}` has dtype {dtype}")
         if given.device is not self.device:
             raise ValueError(
@@ -68,7 +69,7 @@ class Call(Launcher):
                 "move it with `.to()`"
             )
         writable(given, key)
-        direct = given.contiguous_
+        direct = given.contiguous_ and given.dtype is dtype
         for x in self.inputs:
             how = how_they_overlap(x, given)
             if overlap == "refused" and how != "none":
@@ -96,6 +97,7 @@ class Call(Launcher):
         return view(x, shape, strides, offset)
 
     result_type = staticmethod(result_type)
+    check_fits = staticmethod(check_fits)
 
     def elementwise(self, name, *inputs, out=None):
         """Run an elementwise op as a part of this one."""

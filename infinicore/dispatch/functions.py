@@ -289,7 +289,7 @@ def make_composite(op):
 def _copied(op, out, y):
     """The caller's `out` with the values of a result."""
     call = dispatch.Call(op, {"out": out}, (), False, y.device)
-    target = call.out(y.shape_, y.dtype)
+    target = call.out(y.shape_, y.dtype, casts=True)
     dispatch.copy_into(target, y)
     return call.finish(target)
 

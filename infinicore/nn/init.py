@@ -8,6 +8,7 @@ import contextlib
 import functools
 import math
 import threading
+import warnings
 
 import numpy as np
 
@@ -293,3 +294,23 @@ def sparse_(tensor, sparsity, std=0.01, generator=None):
     keep[order[:zeros], np.arange(columns)] = False
     normal_(tensor, 0.0, std, generator)
     tensor.copy_(infinicore.where(infinicore.from_numpy(keep, device=tensor.device), tensor.detach(), 0.0))
+
+
+def _older(name):
+    """The name without underscore that PyTorch has deprecated."""
+    filler = globals()[f"{name}_"]
+
+    @functools.wraps(filler)
+    def fill(*args, **kwargs):
+        warnings.warn(f"`nn.init.{name}` is deprecated: use `nn.init.{name}_`", FutureWarning, stacklevel=2)
+        return filler(*args, **kwargs)
+
+    return fill
+
+
+constant, dirac, eye, kaiming_normal, kaiming_uniform, normal = map(
+    _older, ("constant", "dirac", "eye", "kaiming_normal", "kaiming_uniform", "normal")
+)
+orthogonal, sparse, uniform, xavier_normal, xavier_uniform = map(
+    _older, ("orthogonal", "sparse", "uniform", "xavier_normal", "xavier_uniform")
+)

@@ -9,7 +9,30 @@ class Facts:
     __slots__ = ()
 
     is_sparse = is_quantized = is_mps = is_xpu = is_meta = is_nested = False  # there are dense tensors alone
+    is_sparse_csr = is_mkldnn = is_vulkan = is_xla = is_ipu = is_maia = is_mtia = False
     layout = strided
+    name, output_nr, volatile = None, 0, False  # as every tensor of PyTorch says
+
+    @property
+    def is_cpu(self):
+        """Whether it lies on the CPU."""
+        return self.device.type == "cpu"
+
+    def is_nonzero(self):
+        """Whether the one element is not 0."""
+        return bool(self)
+
+    def is_inference(self):
+        """False: tensors made under `inference_mode` are like others."""
+        return False
+
+    def is_shared(self):
+        """Whether it lies on a GPU, whose memory PyTorch counts as shared."""
+        return self.device.type != "cpu"
+
+    def is_set_to(self, tensor):
+        """Whether another tensor is the same memory in the same layout."""
+        return (self.address, self.shape_, self.strides_) == (tensor.address, tensor.shape_, tensor.strides_)
 
     def ndimension(self):
         """Number of dims."""

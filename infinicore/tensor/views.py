@@ -99,9 +99,20 @@ class Views:
         return FUNCTIONS["view"](self, *shape)
 
     def _view_dtype(self, target):
-        if target.itemsize != self.dtype.itemsize:
-            raise ValueError(f"`view` as {target} needs elements of {self.dtype.itemsize} bytes, got {target.itemsize}")
-        t = dispatch.view(self, self.shape_, self.strides_)
+        shape, strides, own, new = list(self.shape_), list(self.strides_), self.dtype.itemsize, target.itemsize
+        if new != own:
+            if not shape:
+                raise ValueError(f"`view` as {target} of a number needs elements of {own} bytes, got {new}")
+            if strides[-1] != 1 and shape[-1] > 1:
+                raise ValueError(f"`view` as {target} needs a last dim of stride 1, got strides {self.strides_}")
+            wide, rest = max(new // own, 1), strides[:-1]
+            if shape[-1] % wide or any(s % wide for s in rest) or self.address % new:
+                raise ValueError(
+                    f"`view` as {target} needs sizes, strides and an offset in whole elements of {new} bytes, "
+                    f"got shape {self.shape_} of {self.dtype} with strides {self.strides_}"
+                )
+            shape[-1], strides = shape[-1] * own // new, [s * own // new for s in rest] + [1]
+        t = dispatch.view(self, tuple(shape), tuple(strides))
         t.dtype = target
         return t
 

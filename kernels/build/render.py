@@ -145,7 +145,7 @@ from infinicore.kernels.cpu.array.elementwise import LANES
 from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
-    convert, load, ptr, ramp, reduce_or, vload, vload_first, vstore, vstore_first
+    convert_modulo as convert, load, ptr, ramp, reduce_or, vload, vload_first, vstore, vstore_first
 )
 
 {types}
@@ -278,7 +278,7 @@ from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.shuffle import turned
 from infinicore.kernels.lang.simd import (
-    convert, fill, lane, ramp, select, store, vload, vload_first, vstore, vstore_first
+    convert_modulo as convert, fill, lane, ramp, select, store, vload, vload_first, vstore, vstore_first
 )
 
 {bindings}

@@ -26,8 +26,8 @@ from infinicore.kernels.build import jit
 from infinicore.kernels.lang import lowp, {functions} as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
-    address, bitcast, convert, fill, lane, load, ptr, ramp, reduce_or, vload, vload_aligned, vload_first, vstore,
-    vstore_aligned, vstore_first,
+    address, bitcast, convert_modulo as convert, fill, lane, load, ptr, ramp, reduce_or, vload, vload_aligned,
+    vload_first, vstore, vstore_aligned, vstore_first,
 )
 
 U64 = types.uint64
@@ -198,7 +198,8 @@ from infinicore.kernels.lang.ptx import from_lane, shared
 from infinicore.kernels.lang.shuffle import turned
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
-    convert, fill, lane, ptr, ramp, select, store, vload, vload_aligned, vload_first, vstore, vstore_first,
+    convert_modulo as convert, fill, lane, ptr, ramp, select, store, vload, vload_aligned, vload_first, vstore,
+    vstore_first,
 )
 
 {bindings}

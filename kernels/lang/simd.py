@@ -98,6 +98,24 @@ def convert(typingctx, v, T):
 
 
 @intrinsic
+def convert_modulo(typingctx, v, T):
+    """As `convert`, but floats beyond a narrow or unsigned integer count modulo 2^bits, as in PyTorch: -3.0 is 253."""
+    if not isinstance(v, Vector) or not isinstance(T, types.NumberClass):
+        return None
+    target = compute_type(T.instance_type)
+    wide = None
+    if is_float(v.dtype) and isinstance(target, types.Integer):
+        wide = types.int32 if target.bitwidth < 32 else types.int64 if target == types.uint32 else None
+
+    def codegen(context, builder, sig, args):
+        if wide is None:
+            return _convert(context, builder, args[0], v.dtype, target)
+        return _convert(context, builder, _convert(context, builder, args[0], v.dtype, wide), wide, target)
+
+    return Vector(target, v.lanes)(v, T), codegen
+
+
+@intrinsic
 def bitcast(typingctx, v, T):
     """The bits of `v` (vector or scalar) read as elements of type `T` of the same width."""
     target = T.instance_type

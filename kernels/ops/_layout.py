@@ -2,6 +2,8 @@
 
 import operator
 
+import numpy as np
+
 # by item size: elements that are moved, not computed
 UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64", 16: "uint128"}
 
@@ -50,6 +52,15 @@ def check_dim(dim, ndim, name="dim"):
     if not -limit <= dim < limit:
         raise IndexError(f"`{name}` must be between {-limit} and {limit - 1} for a tensor of {ndim} dims, got {dim}")
     return dim + limit if dim < 0 else dim
+
+
+def broadcast(*shapes):
+    """The common shape of shapes, by the rules of NumPy."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        said = " and ".join(str(tuple(s)) for s in shapes)
+        raise ValueError(f"shapes {said} do not broadcast: sizes must be equal or 1") from None
 
 
 def product(sizes):

@@ -197,7 +197,7 @@ def scan(*, start, ref, dtypes=ALL, samples=along_dim, tolerance=None, gradient=
             shape, dim, own = input.shape_, check_dim(dim, len(input.shape_)), input.dtype
             narrows = dtype is not None and not own.is_floating_point and own.name != "int64"
             kind = own if own.is_floating_point else "int64"
-            y = call.empty(shape, kind) if narrows else call.out(shape, kind, overlap="same")
+            y = call.empty(shape, kind) if narrows else call.out(shape, kind, overlap="same", casts=True)
             if y.numel_:
                 x, outer, _, stride = rows(input, dim)  # the dim itself is contiguous with those behind it
                 size, columns = shape[dim] if shape else 1, product(shape[dim + 1 :])

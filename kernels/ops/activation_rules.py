@@ -178,13 +178,13 @@ def _(g, input):
 
 @elementwise(ref=lambda x, limit: np.where(np.abs(x) > limit, x, 0))
 def hardshrink(input, lambd=0.5):
-    """x where |x| > lambd, else 0."""
-    return m.where(m.abs(input) > lambd, input, 0.0)
+    """x, and 0 where |x| <= lambd."""
+    return m.where(m.abs(input) <= lambd, 0.0, input)
 
 
 @hardshrink.grad("input")
 def _(g, input, lambd):
-    return m.where(m.abs(input) > lambd, g, 0.0)
+    return m.where(m.abs(input) <= lambd, 0.0, g)
 
 
 @elementwise(ref=lambda x, limit: np.where(x > limit, x - limit, np.where(x < -limit, x + limit, 0)), domain=(0, 4))
@@ -195,7 +195,7 @@ def softshrink(input, lambd=0.5):
 
 @softshrink.grad("input")
 def _(g, input, lambd):
-    return m.where(m.abs(input) > lambd, g, 0.0)
+    return m.where(m.abs(input) <= lambd, 0.0, g)
 
 
 @elementwise(ref=lambda x, threshold, value: np.where(x > threshold, x, value), dtypes=NUMBERS, result="input")

@@ -176,13 +176,14 @@ def roll(call, input, shifts, dims=None):
         raise ValueError(f"`shifts` of `roll` must be one integer where `dims` names none, got {steps}")
     if dims and not input.shape_:
         raise IndexError(f"`dims` of `roll` names {dims}, but `input` has no dims: leave them out")
-    axes = _several(dims, len(input.shape_)) if dims else [0]
+    axes = [check_dim(d, len(input.shape_), "dims") for d in dims] or [0]
     if len(steps) != len(axes):
         raise ValueError(f"`shifts` and `dims` of `roll` must be as many, got {len(steps)} and {len(axes)}")
     y = call.out(input.shape_, input.dtype)
     x, target = (input, y) if dims else (input.contiguous().view(-1), y.view(-1))
     if x.numel_:
-        turns = [(d, shift % x.shape_[d]) for d, shift in zip(axes, steps)]
+        turned = {d: sum(s for axis, s in zip(axes, steps) if axis == d) for d in axes}  # a dim may be named twice
+        turns = [(d, shift % x.shape_[d]) for d, shift in turned.items()]
         _roll_parts(call, target, [0] * len(x.shape_), x, turns)
     return y
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import ANY, INTEGERS, NUMERIC, alias
 from ..table.view import view
-from ._layout import check, check_dim
+from ._layout import broadcast, check, check_dim
 from .copy import cat
 from .view import _pieces
 
@@ -74,14 +74,14 @@ def atleast_3d(f, *tensors):
 @composite(dtypes=ANY, ref=np.hstack, samples=_lists([(3,), (2,)], [(2, 3), (2, 1)]))
 def hstack(f, tensors, out=None):
     """Tensors joined side by side: along the first dim if they are vectors, else along the second."""
-    found = f.atleast_1d(*several(f, (tensors,)))
+    found = f.atleast_1d(several(f, (tensors,)))
     return f.cat(list(found), 0 if len(found[0].shape_) == 1 else 1, out=out)
 
 
 @composite(dtypes=ANY, ref=np.vstack, samples=_lists([(3,), (3,)], [(2, 3), (1, 3)]))
 def vstack(f, tensors, out=None):
     """Tensors joined along the first dim, vectors as rows."""
-    return f.cat(list(f.atleast_2d(*several(f, (tensors,)))), 0, out=out)
+    return f.cat(list(f.atleast_2d(several(f, (tensors,)))), 0, out=out)
 
 
 alias(vstack, "row_stack")
@@ -90,7 +90,7 @@ alias(vstack, "row_stack")
 @composite(dtypes=ANY, ref=np.dstack, samples=_lists([(3,), (3,)], [(2, 3), (2, 3)]))
 def dstack(f, tensors, out=None):
     """Tensors joined along the third dim."""
-    return f.cat(list(f.atleast_3d(*several(f, (tensors,)))), 2, out=out)
+    return f.cat(list(f.atleast_3d(several(f, (tensors,)))), 2, out=out)
 
 
 @composite(dtypes=ANY, ref=np.column_stack, samples=_lists([(3,), (3,)], [(3, 2), (3,)]))
@@ -115,11 +115,12 @@ def _block_ref(x):
 @composite(dtypes=ANY, ref=_block_ref, samples=_lists([(2, 3), (4,), (), (1, 2)]))
 def block_diag(f, *tensors):
     """Matrices (vectors as rows) along the diagonal of a matrix of zeros, in the dtype that they are promoted to."""
-    found = [x.reshape(1, -1) if len(x.shape_) < 2 else x for x in several(f, tensors)]
+    given = several(f, tensors)
+    found = [x.reshape(1, -1) if len(x.shape_) < 2 else x for x in given]
     if any(len(x.shape_) > 2 for x in found):
         raise ValueError(f"`tensors` of `block_diag` must have at most 2 dims, got {[x.shape_ for x in found]}")
     size = [sum(x.shape_[d] for x in found) for d in (0, 1)]
-    y, row, column = found[0].new_zeros(*size, dtype=f.result_type(*found)), 0, 0
+    y, row, column = found[0].new_zeros(*size, dtype=f.result_type(*given)), 0, 0
     for x in found:
         height, width = x.shape_
         y[row : row + height, column : column + width].copy_(x)
@@ -131,7 +132,7 @@ def block_diag(f, *tensors):
 def broadcast_tensors(f, *tensors):
     """Tensors expanded to their common shape; views."""
     found = several(f, tensors)
-    shape = np.broadcast_shapes(*[x.shape_ for x in found])
+    shape = broadcast(*[x.shape_ for x in found])
     return tuple([x.expand(shape) for x in found])
 
 
@@ -168,6 +169,8 @@ def _cartesian_ref(x):
 def cartesian_prod(f, *tensors):
     """[K, n]: all combinations of one element from each of n vectors; of one vector, itself."""
     found = several(f, tensors)
+    if any(len(x.shape_) != 1 for x in found):
+        raise ValueError(f"`tensors` of `cartesian_prod` must be vectors, got shapes {[x.shape_ for x in found]}")
     if len(found) == 1:
         return f.rearrange(found[0])
     return f.stack([x.reshape(-1) for x in f.meshgrid(*found)], 1)

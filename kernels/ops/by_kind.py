@@ -131,7 +131,11 @@ def _of_bits(op):
     """Let a reduction by index of bools be that of 0 and 1, of which any number but 0 is true."""
 
     def form(f, *args, **kwargs):
-        number = lambda x: x.to(dtype="int64") if hasattr(x, "strides_") and x.dtype.kind == "b" else x
+        def number(x):
+            if isinstance(x, float):
+                return x != 0  # a factor counts as a bool, too
+            return x.to(dtype="int64") if hasattr(x, "strides_") and x.dtype.kind == "b" else x
+
         y = getattr(f, op.name)(*map(number, args), **{name: number(x) for name, x in kwargs.items()})
         return f.ne(y, 0)
 

@@ -45,6 +45,8 @@ def fill(call, y, value):
     number = np.asarray(value)
     if number.shape or number.dtype.kind in "OSU":  # bfloat16 is of kind V
         raise TypeError(f"`{call.name}` takes a tensor or a number for a value, got {type(value).__name__} {value!r}")
+    if y.dtype.kind in "iu":
+        call.check_fits(number, y.dtype)
     bits = number.astype(y.dtype.numpy).tobytes()
     if len(bits) == 16:
         low, high = np.frombuffer(bits, np.int64).tolist()
@@ -138,7 +140,7 @@ def cat(call, tensors, dim=0):
         if x.shape_[:dim] != shape[:dim] or x.shape_[dim + 1 :] != shape[dim + 1 :]:
             raise ValueError(f"`tensors` of `cat` must agree in all dims but {dim}, got {shape} and {x.shape_}")
     total = sum(x.shape_[dim] for x in parts)
-    y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype, overlap="refused")
+    y = call.out((*shape[:dim], total, *shape[dim + 1 :]), parts[0].dtype, overlap="refused", casts=True)
     inner = product(shape[dim + 1 :])
     if _join(call, y, parts, [x.shape_[dim] * inner for x in parts]):
         return y
@@ -175,7 +177,7 @@ def stack(call, tensors, dim=0):
         if x.shape_ != shape:
             raise ValueError(f"`tensors` of `stack` must have one shape, got {shape} and {x.shape_}")
     dim = check_dim(dim, len(shape) + 1)
-    y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype, overlap="refused")
+    y = call.out((*shape[:dim], len(tensors), *shape[dim:]), tensors[0].dtype, overlap="refused", casts=True)
     if _join(call, y, tensors, [product(shape[dim:])] * len(tensors)):
         return y
     strides = y.strides_[:dim] + y.strides_[dim + 1 :]

@@ -51,7 +51,7 @@ def _median(f, input, dim, keepdim, ignores):
     check(f, input, "input")
     if dim is None:
         if not input.numel_:
-            return input.new_full((), math.nan)
+            return input.new_full((), math.nan if input.dtype.is_floating_point else np.iinfo(input.dtype.numpy).min)
         return _median(f, input.reshape(-1), 0, False, ignores)[0]
 
     def place(values, count):
@@ -432,6 +432,10 @@ def _unique(f, input, dim, inverse, counts, sorts):
         x, order = f.sort(x) if sorts else (x, None)
     else:
         dim = check_dim(dim, len(input.shape_))
+        if not input.shape_:
+            raise ValueError(f"`dim` of `{f.op.name}` is {dim}, but `input` has no dims: leave it out")
+        if 0 in input.shape_[:dim] + input.shape_[dim + 1 :]:
+            raise ValueError(f"`input` of `{f.op.name}` must have slices of some size, got shape {input.shape_}")
         x, shape, order = input.movedim(dim, 0), (input.shape_[dim],), None
         if sorts:
             order = _sorted_rows(f, x.reshape(x.shape_[0], product(x.shape_[1:])))

@@ -8,7 +8,7 @@ from ..blocks.array import COUNT_NONZERO, SELECTED
 from ..table.composite import composite
 from ..table.registry import ANY, FLOATS, INTEGERS, op
 from ._counted import CHUNK, counted
-from ._layout import UNSIGNED, check, check_dim, check_index
+from ._layout import UNSIGNED, broadcast, check, check_dim, check_index
 from .copy import copy_into, row_major
 from .scatter import _check, _launch, _part, _places, _start
 
@@ -63,11 +63,11 @@ def take_along_dim(f, input, indices, dim=None):
     if dim is None:
         return f.gather(input.reshape(-1), 0, indices.reshape(-1))
     d = check_dim(dim, len(input.shape_))
-    if len(indices.shape_) != len(input.shape_):
+    if not input.shape_ or len(indices.shape_) != len(input.shape_):
         raise ValueError(
             f"`indices` of `take_along_dim` must have the dims of `input` {input.shape_}, got {indices.shape_}"
         )
-    common = np.broadcast_shapes(*[s[:d] + (1,) + s[d + 1 :] for s in (input.shape_, indices.shape_)])
+    common = broadcast(*[s[:d] + (1,) + s[d + 1 :] for s in (input.shape_, indices.shape_)])
     indices = f.where(f.lt(indices, 0), f.add(indices, input.shape_[d]), indices)
     wide = [x.expand(common[:d] + (x.shape_[d],) + common[d + 1 :]) for x in (input, indices)]
     return f.gather(wide[0], d, wide[1])
@@ -93,7 +93,7 @@ def masked_select(call, input, mask):
     """The elements where `mask` is true, in row-major order: a vector. Mask and tensor broadcast."""
     check(call, input, "input")
     _need_mask(call, mask)
-    shape = np.broadcast_shapes(input.shape_, mask.shape_)
+    shape = broadcast(input.shape_, mask.shape_)
     x, mask = (row_major(call, x.expand(shape)) for x in (input, mask))
     call.save(input_shape=input.shape_, shape=shape)
 
@@ -132,7 +132,7 @@ def masked_scatter(f, input, mask, source):
     _need_mask(f, mask)
     if source.dtype is not input.dtype:
         raise TypeError(f"`source` of `masked_scatter` must be {input.dtype.name} as `input`, got {source.dtype.name}")
-    shape = np.broadcast_shapes(input.shape_, mask.shape_)
+    shape = broadcast(input.shape_, mask.shape_)
     input, mask = input.expand(shape), mask.expand(shape)
     short = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {source.numel_}"
     if not source.numel_:

@@ -139,6 +139,10 @@ def addmv(f, input, mat, vec, *, beta: complex = 1, alpha: complex = 1):
 @_product(_sum_of(np.outer), (7, 5), (7,), (5,))
 def addr(f, input, vec1, vec2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * outer(vec1, vec2)."""
+    if (isinstance(beta, float) or isinstance(alpha, float)) and all(
+        x.dtype.kind in "iub" for x in (input, vec1, vec2)
+    ):
+        raise TypeError(f"`beta` and `alpha` of `addr` must be integers for {input.dtype}, got {beta} and {alpha}")
     if input.dtype is vec1.dtype is vec2.dtype and input.dtype.is_floating_point and beta == 1:
         _dims(f, vec1, "vec1", 1)
         _dims(f, vec2, "vec2", 1)
@@ -151,6 +155,8 @@ def _(f, input, vec1, vec2, *, beta=1, alpha=1):
     kind = vec1.dtype if vec1.dtype.kind != "b" else vec2.dtype
     if kind.kind != "b":
         return f.addr(input.to(dtype=kind), vec1, vec2, beta=beta, alpha=alpha)
+    if isinstance(beta, float) or isinstance(alpha, float):
+        raise TypeError(f"`beta` and `alpha` of `addr` must be integers or bools, got {beta} and {alpha}")
     both = f.logical_and(vec1.unsqueeze(1), vec2)
     return f.logical_or(f.logical_and(input, bool(beta)), f.logical_and(both, bool(alpha)))
 

@@ -56,6 +56,8 @@ def nanmean(f, input, dim=None, keepdim=False, *, dtype=None):
     """Mean over `dim` of what is not NaN; NaN where nothing is left."""
     check(f, input, "input")
     x = input if dtype is None else input.to(dtype=dtype)
+    if not x.dtype.is_floating_point:
+        raise TypeError(f"`dtype` of `nanmean` must be a float one, got {x.dtype}")
     wide = x.to(dtype="float32") if x.dtype.itemsize == 2 else x
     count = f.sum(f.eq(wide, wide), dim, keepdim)
     return f.div(f.nansum(wide, dim, keepdim), count).to(dtype=x.dtype)

@@ -238,8 +238,8 @@ def _area_ref(function):
 )
 def trapezoid(f, y, x=None, *, dx=None, dim=-1):
     """The area below `y` along `dim` by the trapezoidal rule, at the points `x`, or `dx` (1) apart."""
-    if x is None and y.shape_ and y.shape_[dim] > 1:  # all but half of both ends
-        check(f, y, "y", integers=True)
+    check(f, y, "y", integers=True)
+    if x is None and y.shape_ and y.shape_[check_dim(dim, len(y.shape_))] > 1:  # all but half of both ends
         ends = f.add(y.select(dim, 0), y.select(dim, -1))
         return f.mul(f.sub(f.sum(y, dim), f.mul(ends, 0.5)), 1.0 if dx is None else dx)
     areas, dim = _areas(f, y, x, 1.0 if dx is None and x is None else dx, dim)

@@ -90,8 +90,9 @@ def flatten(v, input, start_dim=0, end_dim=-1):
 
 @declare(ref=np.ravel, samples=_sampled(((2, 3, 4),), ((),), ((0, 3),)))
 def ravel(v, input):
-    """All elements in row-major order as one dim, without a copy where a view has it."""
-    return _shaped(v, input, (input.numel_,))
+    """All elements in row-major order as one dim, without a copy where they lie so."""
+    found = _shaped(v, input, (input.numel_,))
+    return found if found[1] == (1,) or input.numel_ < 2 else (found[0], None, *found[2:])
 
 
 @declare(
@@ -121,7 +122,9 @@ def squeeze(v, input, dim=None):
     if dim is None:
         keep = [d for d, n in enumerate(own) if n != 1]
     else:
-        named = {v.checked_dim(d, len(own)) for d in v.sizes((dim,))}
+        named = [v.checked_dim(d, len(own)) for d in v.sizes((dim,))]
+        if len(set(named)) < len(named):
+            raise ValueError(f"`dim` of `squeeze` names a dim twice: {dim}")
         keep = [d for d, n in enumerate(own) if n != 1 or d not in named]
     return tuple([own[d] for d in keep]), tuple([strides[d] for d in keep]), 0, (_reshaped, own)
 
