@@ -105,7 +105,7 @@ def _jobs(module, plan, sequence_parallel):
             wanted = nn.Embedding if kind == "vocab" else nn.Linear
             if kind in _LAYERS and type(modules[path]) is not wanted and kind not in _adapted(modules[path]):
                 raise TypeError(
-                    f"{path!r} must be of {wanted.__name__} to become {kind!r}, got {type(modules[path]).__name__}"
+                    f"{path!r} must be an nn.{wanted.__name__} to become {kind!r}, got {type(modules[path]).__name__}"
                 )
             if kind in _LAYERS and kind != "gathering":
                 options = {"sequence_parallel": sequence_parallel} | options
