@@ -229,6 +229,7 @@ def _jobs(dtype):
     for family, config in _MODELS.items():
         for stored in CHECKPOINT_DTYPES if family == "llama" else (dtype,):
             yield functools.partial(_run, family, _SIZES | config, stored, dtype)
+    yield functools.partial(_run_few_rows, dtype)
     yield _start_threads
 
 
@@ -259,6 +260,18 @@ def _run(family, config, stored, dtype):
             model.generate(prompt, max_new_tokens=3, temperature=0, cache=cache, ignore_eos=True).finish()
     sampling = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 0}
     model.generate(long, max_new_tokens=3, ignore_eos=True, **sampling).finish()
+
+
+def _run_few_rows(dtype):
+    """Products with as few rows as prompts and batches may have, by each of the tiles that their number chooses."""
+    import infinicore
+
+    from .kernels.cpu.gemm import blocking
+
+    weight = infinicore.empty((blocking.MOST_LANES, 64), dtype=as_dtype(dtype)).fill_(1.0)
+    tiles = {blocking.lane_tile(rows, dtype): rows for rows in range(5, blocking.MOST_LANES + 1)}
+    for rows in (2, 4, *tiles.values()):
+        infinicore.linear(weight[:rows], weight)
 
 
 def _start_threads():
