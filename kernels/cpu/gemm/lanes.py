@@ -37,6 +37,7 @@ from .pack import pack_panels, transpose_block
 from .skinny import AHEAD_BYTES, TILE_BYTES, TURN_BYTES, own_panels
 
 BUFFER_BYTES = 2 * 32 * LINE  # two lines of up to 32 rows
+PIECE = 1024  # elements of k that are added up on their own: one long sum of float32 loses digits
 
 
 def _constant(value):
@@ -124,7 +125,7 @@ def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T
         for i in range(height):
             copy(row, args[5], i)
             row = next_row(row, builder.add(args[0], last_row))
-        values = [read(builder, tile, total, size, n * width * size) for n in range(height * across)]
+        values = [ir.Constant(total, [0.0] * width)] * (height * across)
         half = builder.add(args[5], _constant(LINE * copies * units))
         with _Loop(builder, [_constant(0), args[4], args[5], half, *values]) as outer:
             offset, x_at, here, there, *sums = outer.values
@@ -160,7 +161,8 @@ def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T
             x_at, sums = inner.results[0], inner.results[4:]
             outer.repeat(more, [following, x_at, there, here, *sums])
         for n, value in enumerate(outer.results[4:]):
-            write(builder, value, tile, size, n * width * size)
+            before = read(builder, tile, total, size, n * width * size)
+            write(builder, builder.fadd(before, value), tile, size, n * width * size)
         return context.get_dummy_value()
 
     sig = types.void(w, w_stride, w_valid, ahead, x, buffer, tile, lines, T, rows, vectors, count, deep)
@@ -289,9 +291,12 @@ def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT, DEEP):
             x = panels + m // width * panel
             for e in range(ROWS * VECTORS * COUNT):
                 store(tile, e, 0.0)
-            if whole > 0:
-                ahead = w + height * w_stride
-                lane_panel(w, w_stride, height, ahead, x, buffer, tile, whole, T, ROWS, VECTORS, COUNT, DEEP)
+            for first in range(0, whole, PIECE // many):
+                lines = min(PIECE // many, whole - first)
+                here = w + first * many
+                ahead = here + lines * many if first + lines < whole else w + height * w_stride
+                part = x + first * units
+                lane_panel(here, w_stride, height, ahead, part, buffer, tile, lines, T, ROWS, VECTORS, COUNT, DEEP)
             if whole * many < K:
                 copy_rest(rest, w + whole * many, w_stride, height, K - whole * many)
                 x = x + whole * units
