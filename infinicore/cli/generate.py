@@ -102,6 +102,8 @@ def options(arguments):
 
 def load(arguments):
     """The model, with progress on standard error; threads are set first. Followers stay in here until the end."""
+    if is_follower(arguments):
+        return _load(arguments)
     with startup.without_collection():
         return _load(arguments)
 

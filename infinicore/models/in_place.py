@@ -21,7 +21,7 @@ from ..device import CPU
 from ..kernels.cpu import machine
 
 _MADV_POPULATE_READ = 22  # linux/mman.h, from Linux 5.14 on; an error elsewhere
-_LEAST_BYTES = 1 << 16  # what is smaller is copied as fast
+_LEAST_BYTES = 1 << 20  # what is smaller is copied as fast
 _LEAST_APART = 1 << 22  # of several tensors together, which then take a product each
 
 

@@ -15,7 +15,7 @@ from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.memory import from_memory, vector_load
 from ...lang.simd import bitcast, load, ptr, stack, store, vload_first, vstore
-from ...lang.vector import I32, I64, element_type, literal_of, splat
+from ...lang.vector import I32, element_type, literal_of, splat
 from .blocked import batch_offsets
 from .blocking import LINE, STEPS
 from .epilogue import finish_row
@@ -34,14 +34,10 @@ from .microkernel import (
     write,
 )
 from .pack import pack_panels, transpose_block
-from .skinny import AHEAD_BYTES, TILE_BYTES, TURN_BYTES, own_panels
+from .skinny import AHEAD_BYTES, TILE_BYTES, TURN_BYTES, constant, own_panels
 
 BUFFER_BYTES = 2 * 32 * LINE  # two lines of up to 32 rows
 PIECE = 1024  # elements of k that are added up on their own: one long sum of float32 loses digits
-
-
-def _constant(value):
-    return ir.Constant(I64, value)
 
 
 class _Loop:
@@ -94,8 +90,8 @@ def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T
         stride, valid, lines = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 2, 7))
         one = element_type(panel_type(dtype))
         vector, total = ir.VectorType(one, width), ir.VectorType(element_type(sum_type(dtype)), width)
-        stride, end = builder.mul(stride, _constant(dtype.bitwidth // 8)), builder.mul(lines, _constant(step))
-        last_row = builder.mul(builder.sub(valid, _constant(1)), stride)
+        stride, end = builder.mul(stride, constant(dtype.bitwidth // 8)), builder.mul(lines, constant(step))
+        last_row = builder.mul(builder.sub(valid, constant(1)), stride)
         jump = builder.sub(builder.sub(args[3], args[0]), end)
         tile = args[6]
 
@@ -126,17 +122,17 @@ def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T
             copy(row, args[5], i)
             row = next_row(row, builder.add(args[0], last_row))
         values = [ir.Constant(total, [0.0] * width)] * (height * across)
-        half = builder.add(args[5], _constant(LINE * copies * units))
-        with _Loop(builder, [_constant(0), args[4], args[5], half, *values]) as outer:
+        half = builder.add(args[5], constant(LINE * copies * units))
+        with _Loop(builder, [constant(0), args[4], args[5], half, *values]) as outer:
             offset, x_at, here, there, *sums = outer.values
-            following = builder.add(offset, _constant(step))
+            following = builder.add(offset, constant(step))
             more = builder.icmp_signed("<", following, end)
             source = builder.select(more, following, offset)  # the last line is copied again, and not read
-            far = builder.add(offset, _constant(AHEAD_BYTES))
+            far = builder.add(offset, constant(AHEAD_BYTES))
             far = builder.sub(builder.select(builder.icmp_signed("<", far, end), far, builder.add(far, jump)), source)
             row = builder.add(args[0], source)
             last = builder.add(row, last_row)
-            stop = builder.add(here, _constant(LINE))
+            stop = builder.add(here, constant(LINE))
             if apart:
                 for i in range(height):
                     copy(row, there, i)
@@ -154,9 +150,9 @@ def lane_panel(typingctx, w, w_stride, w_valid, ahead, x, buffer, tile, lines, T
                         copy(row, to, i)
                         prefetch_line(builder, builder.add(row, far))
                         row = next_row(row, last)
-                x_at = builder.add(x_at, _constant(STEPS * across * width * size))
-                at = builder.add(at, _constant(STEPS * group * size))
-                to = builder.add(to, _constant(STEPS * copies * LINE))
+                x_at = builder.add(x_at, constant(STEPS * across * width * size))
+                at = builder.add(at, constant(STEPS * group * size))
+                to = builder.add(to, constant(STEPS * copies * LINE))
                 inner.repeat(builder.icmp_signed("<", at, stop), [x_at, at, row, to, *sums])
             x_at, sums = inner.results[0], inner.results[4:]
             outer.repeat(more, [following, x_at, there, here, *sums])
@@ -237,7 +233,7 @@ def store_groups(typingctx, to, step, vector, deep):
 
     def codegen(context, builder, sig, args):
         step = context.cast(builder, args[1], sig.args[1], types.int64)
-        step, at, value = builder.mul(step, _constant(size)), args[0], args[2]
+        step, at, value = builder.mul(step, constant(size)), args[0], args[2]
         for first in range(0, value.type.count, group):
             lanes = ir.Constant(ir.VectorType(I32, group), list(range(first, first + group)))
             write(builder, builder.shuffle_vector(value, value, lanes), at, size)

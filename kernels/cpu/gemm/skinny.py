@@ -40,7 +40,7 @@ RESULTS = 16  # at least the rows of a tile of dot products, and a vector
 AHEAD_BYTES = 2048  # how far ahead the weight is asked for, past the end of its rows into the next tile's
 
 
-def _constant(value):
+def constant(value):
     return ir.Constant(I64, value)
 
 
@@ -50,10 +50,10 @@ class _Rows:
     def __init__(self, builder, base, stride, valid, ahead, end, height):
         """`stride` and `end` (of a row) are in bytes; rows from `valid` on repeat the last one."""
         self.builder, self.end = builder, end
-        last = builder.sub(valid, _constant(1))
+        last = builder.sub(valid, constant(1))
         self.starts = []
         for i in range(height):
-            row = builder.select(builder.icmp_signed("<", _constant(i), last), _constant(i), last)
+            row = builder.select(builder.icmp_signed("<", constant(i), last), constant(i), last)
             self.starts.append(builder.add(base, builder.mul(row, stride)))
         self.jump = builder.sub(builder.sub(ahead, base), end)
 
@@ -62,7 +62,7 @@ class _Rows:
 
     def far(self, offset):
         """The offset to ask for while `offset` is read."""
-        far = self.builder.add(offset, _constant(AHEAD_BYTES))
+        far = self.builder.add(offset, constant(AHEAD_BYTES))
         inside = self.builder.icmp_signed("<", far, self.end)
         return self.builder.select(inside, far, self.builder.add(far, self.jump))
 
@@ -90,8 +90,8 @@ def dot_panel(typingctx, w, w_stride, w_valid, ahead, x, k, sums, T, rows, token
 
     def codegen(context, builder, sig, args):
         stride, valid, k = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 2, 5))
-        end = builder.mul(k, _constant(item))
-        w = _Rows(builder, args[0], builder.mul(stride, _constant(item)), valid, args[3], end, height)
+        end = builder.mul(k, constant(item))
+        w = _Rows(builder, args[0], builder.mul(stride, constant(item)), valid, args[3], end, height)
 
         def products(at, sums, mask=None):
             left = []
@@ -114,11 +114,11 @@ def dot_panel(typingctx, w, w_stride, w_valid, ahead, x, k, sums, T, rows, token
         def tail(at, sums):
             return products(at, sums, first_lanes(builder, rest, many))
 
-        rest = builder.srem(k, _constant(many))
+        rest = builder.srem(k, constant(many))
         zeros = [ir.Constant(total, [0.0] * count)] * (height * across)
         strides = [many * item, across * count * size]
-        at, values = sum_loop(builder, builder.sdiv(k, _constant(many)), [_constant(0), args[4]], strides, zeros, body)
-        partial = builder.zext(builder.icmp_signed(">", rest, _constant(0)), I64)
+        at, values = sum_loop(builder, builder.sdiv(k, constant(many)), [constant(0), args[4]], strides, zeros, body)
+        partial = builder.zext(builder.icmp_signed(">", rest, constant(0)), I64)
         _, values = sum_loop(builder, partial, at, [0, 0], values, tail)
         for i, value in enumerate(values):
             write(builder, value, args[6], size, i * count * size)
