@@ -68,8 +68,8 @@ setup(
     packages=packages() + DATA,
     package_dir=ROOTS,
     package_data={
-        "infinicore": ["py.typed", "*.pyi"],
-        "infinicore.tensor": ["*.pyi"],
+        "": ["*.pyi"],
+        "infinicore": ["py.typed"],
         "infinicore.core": ["*.pxd", "*.pxi", "*.pyx"],
         "infinicore.lm.server": ["page.html"],
         "infinicore.models.embedded": ["*"],

@@ -1,15 +1,36 @@
 """Packages whose names are loaded on first use, so that who needs one of them does not wait for all."""
 
 import importlib
+import sys
+from types import ModuleType
 
 
-def lazily(package, where):
-    """`__getattr__` of a package: `where` maps its modules to the names that the package has of them."""
-    modules = {name: module for module, names in where.items() for name in names}
+def lazily(package, where, modules=()):
+    """`__getattr__` and `__dir__` of a package: `where` maps its modules to the names that the package has of them,
+    `modules` are those that are names of it themselves.
+
+    A module of the same name as a function in it (`functional.linear`) is hidden by the function, whoever loads it.
+    """
+    names = {name: module for module, several in where.items() for name in several}
+
+    class Package(ModuleType):
+        lazy = where | {"": modules}  # read by `reference.py`, which writes stubs for type checkers
+
+        def __setattr__(self, name, value):
+            if not (name in names and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
 
     def __getattr__(name):
-        if name not in modules:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        value = getattr(importlib.import_module(f".{names[name]}", package), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
-    return __getattr__
+    def __dir__():
+        return sorted({*vars(sys.modules[package]), *names, *modules})
+
+    sys.modules[package].__class__ = Package
+    return __getattr__, __dir__

@@ -1,9 +1,11 @@
 """What follows from the op table on paper: type stubs for editors and mypy, and the pages of operators.
 
-`python -m infinicore.reference` writes `infinicore/__init__.pyi`, `infinicore/tensor/tensor.pyi` and the pages in
-`docs/operators` of a checkout; `--check` only says whether they are up to date.
+`python -m infinicore.reference` writes `infinicore/__init__.pyi`, `infinicore/tensor/tensor.pyi`, those of packages
+whose names are loaded on first use, and the pages in `docs/operators` of a checkout; `--check` only says whether they
+are up to date.
 """
 
+import importlib
 import inspect
 import re
 import sys
@@ -16,6 +18,7 @@ from infinicore.tensor.tensor import METHODS
 
 ROOT = Path(infinicore.__file__).parent
 PAGES = ROOT.parent / "docs" / "operators"
+LAZY = ("io", "lm", "lm.engine", "nn", "nn.functional", "nn.modules")  # packages made by `lazy.lazily`
 _HEADER = "# Written by `python -m infinicore.reference`; do not edit.\n"
 
 _RETURNS = {
@@ -122,6 +125,14 @@ def package_stub():
     return _finish(lines, "from typing import Any\n")
 
 
+def lazy_stub(package):
+    """Text of the `__init__.pyi` of a package whose names are loaded on first use."""
+    lines = [_HEADER]
+    for module, names in type(importlib.import_module(package)).lazy.items():
+        lines += [f"from .{module} import {name} as {name}" for name in names]
+    return "\n".join(lines) + "\n"
+
+
 def tensor_stub():
     """Text of `infinicore/tensor/tensor.pyi`."""
     from infinicore.tensor.tensor import _OPERATORS, Tensor
@@ -169,6 +180,8 @@ def plain_signature(op):
 def files():
     """Path and text of everything written here."""
     found = {ROOT / "__init__.pyi": package_stub(), ROOT / "tensor" / "tensor.pyi": tensor_stub()}
+    for name in LAZY:
+        found[ROOT.joinpath(*name.split("."), "__init__.pyi")] = lazy_stub(f"infinicore.{name}")
     return found | {PAGES / name: text for name, text in pages(plain_signature).items()}
 
 

@@ -75,7 +75,8 @@ def operand(x, beside):
 @functools.cache
 def _ops():
     """The ops of the table that are NumPy's functions: those whose reference is one."""
-    found = {op.ref: name for name, op in reversed(kernels.OPS.items()) if isinstance(op.ref, np.ufunc)}
+    rows = reversed(kernels.OPS.rows().items())
+    found = {getattr(np, row.ufunc): name for name, row in rows if row.ufunc and name in kernels.OPS}
     return found | {np.matmul: "matmul"}  # `mm`, `bmm` and others have that reference too
 
 

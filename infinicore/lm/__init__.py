@@ -22,7 +22,7 @@ __all__ = [
 
 # Names are loaded on first use: the server's process that talks to clients computes nothing, and needs few of them;
 # and `LLM` and the like load models, which stand above what is imported here.
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "async_engine": ["AsyncEngine"],

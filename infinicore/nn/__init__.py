@@ -1,26 +1,19 @@
 """Neural networks: modules and functions with PyTorch's names."""
 
-from . import functional, init, modules, utils
-from .hooks import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-    register_module_full_backward_hook,
-    register_module_full_backward_pre_hook,
-)
-from .module import Module
-from .modules import *  # noqa: F403 (the layers, named once, in modules/__init__.py)
-from .parameter import Buffer, Parameter
+from ..lazy import lazily
+from . import modules
 
-__all__ = [
-    "Buffer",
-    "Module",
-    "Parameter",
-    "functional",
-    "init",
-    "register_module_forward_hook",
-    "register_module_forward_pre_hook",
-    "register_module_full_backward_hook",
-    "register_module_full_backward_pre_hook",
-    "utils",
-    *modules.__all__,
-]
+_WHERE = {
+    "hooks": [
+        "register_module_forward_hook",
+        "register_module_forward_pre_hook",
+        "register_module_full_backward_hook",
+        "register_module_full_backward_pre_hook",
+    ],
+    "module": ["Module"],
+    "modules": modules.__all__,
+    "parameter": ["Buffer", "Parameter"],
+}
+_MODULES = ("functional", "init", "utils")
+__all__ = sorted([*_MODULES, *(name for names in _WHERE.values() for name in names)])
+__getattr__, __dir__ = lazily(__name__, _WHERE, _MODULES)

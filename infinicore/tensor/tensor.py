@@ -567,13 +567,12 @@ def _in_place(function):
 
 def _attach():
     methods = set(dir(Tensor))
-    aliases = {name: kernels.OPS[other] for name, other in kernels.ALIASES.items()}
-    for name, op in (kernels.OPS | aliases).items():
-        if op.name in _NOT_METHODS or op.parameters[0] in _NOT_FIRST:
+    for name, row in kernels.OPS.rows().items():
+        if kernels.ALIASES.get(name, name) in _NOT_METHODS or row.first in _NOT_FIRST:
             continue
         if name not in methods:
-            setattr(Tensor, name, _Unmade(name, _itself if op.family == "view" else _method, name))
-        in_place = (op.family == "elementwise" and op.result in ("same", "float", "input")) or name in _IN_PLACE
+            setattr(Tensor, name, _Unmade(name, _itself if row.family == "view" else _method, name))
+        in_place = (row.family == "elementwise" and row.result in ("same", "float", "input")) or name in _IN_PLACE
         if in_place and name + "_" not in methods:
             setattr(Tensor, name + "_", _Unmade(name + "_", _in_place, name))
 

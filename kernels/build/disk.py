@@ -224,7 +224,7 @@ def clear():
         count, size = count + 1, size + nbytes
         for file in (path, path.with_suffix(".py")):
             file.unlink(missing_ok=True)
-    for path in (*root().glob("*/*.lock"), *root().glob("host-*")):  # locks of killed processes; LLVM's answers
+    for path in (*root().glob("*/*.lock"), *root().glob("host-*"), *root().glob("ops-*")):  # locks of killed processes
         path.unlink(missing_ok=True)
     for folder in root().glob("*/"):
         try:

@@ -82,10 +82,15 @@ def _remembered(path):
 
 def _remember(path, name, features):
     text = " ".join([name, *("-+"[on] + feature for feature, on in features.items())])
+    write(path, f"{_digest(text)}\n{text}")
+
+
+def write(path, text):
+    """Keep a text in a file of the cache, for processes that find it; where it cannot be written, they do without."""
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(f"{_digest(text)}\n{text}")
+        temporary.write_text(text)
         temporary.replace(path)
-    except OSError:  # LLVM is asked again
+    except OSError:
         pass

@@ -9,6 +9,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .index import Table
+
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 ALL = (*FLOATS, *INTEGERS, "bool")
@@ -17,8 +19,8 @@ ANY = (*ALL, *COMPLEX)
 INEXACT = (*FLOATS, *COMPLEX)
 NUMERIC = (*FLOATS, *INTEGERS, *COMPLEX)
 
-OPS: dict[str, "Op"] = {}
-ALIASES: dict[str, str] = {}  # other names of public functions and methods -> the op's
+OPS = Table()
+ALIASES = OPS.aliases  # other names of public functions and methods -> the op's
 
 # (rtol, atol) against a float64 reference, where a paragraph names no other
 TOLERANCE = {
@@ -144,6 +146,7 @@ class Op:
 
         def declare(function):
             self.kind_forms.update(dict.fromkeys(kinds, function))
+            OPS.formed(self, kinds)
             return function
 
         return declare
@@ -190,9 +193,7 @@ def _parameters(op):
 
 def register(op):
     """Add a row to the table, and return it."""
-    if op.name in OPS:
-        raise ValueError(f"op `{op.name}` is declared twice")
-    OPS[op.name] = op
+    OPS.add(op)
     return op
 
 

@@ -23,4 +23,4 @@ def declared():
     before = set(OPS)
     yield make_function
     for name in set(OPS) - before:
-        del OPS[name]
+        del OPS.loaded[name]

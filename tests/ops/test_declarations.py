@@ -12,7 +12,6 @@ from infinicore.kernels.table.registry import ALL, elementwise
 
 import infinicore as ic
 from infinicore import autograd
-from infinicore.dispatch.functions import make_function
 
 FLOATS = ["float32", "float64", "bfloat16", "float16"]
 ROUGH = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 2e-2, "float16": 2e-3}
@@ -20,16 +19,6 @@ ROUGH = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 2e-2, "float16": 2e-3}
 
 def test_no_name_stands_for_two_ops():
     assert not set(ALIASES) & set(OPS)
-
-
-@pytest.fixture
-def declared():
-    """Makes the public function of a row; rows that the test declares leave the table with it."""
-    before = dict(OPS)
-    assert ic.Tensor.add  # loaded: from here on, rows become functions only here
-    yield make_function
-    OPS.clear()
-    OPS.update(before)
 
 
 def layouts(array):

@@ -12,7 +12,7 @@ __all__ = [
     "SamplingParams",
 ]
 
-__getattr__ = lazily(  # parameters and outputs are also used by processes that compute nothing
+__getattr__, __dir__ = lazily(  # parameters and outputs are also used by processes that compute nothing
     __name__,
     {
         "engine": ["Engine"],

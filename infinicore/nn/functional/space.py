@@ -1,55 +1,12 @@
-"""Convolution, pooling, and moves between channels and space. Images are [N, C, H, W], also without N."""
+"""Padding, and moves between channels and space. Images are [N, C, H, W], also without N."""
 
 import math
 
 import infinicore
-from infinicore import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-)
 
 from .checks import integers
 
-__all__ = [
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "channel_shuffle",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "pad",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-]
+__all__ = ["channel_shuffle", "pad", "pixel_shuffle", "pixel_unshuffle"]
 
 
 def _image(input):
