@@ -7,13 +7,12 @@ which imports nothing above itself; their rows here are their documentation.
 """
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 PREFIX = "INFINICORE_"
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Switch:
+class Switch(NamedTuple):
     """One environment variable: what it accepts, its default, its meaning, and the file that reads it.
 
     `kind` is `str`, `int` or `float`; `choices` lists the legal values of a string, if they are few;

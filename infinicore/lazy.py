@@ -2,14 +2,17 @@
 
 import importlib
 import sys
+from importlib.util import find_spec
 from types import ModuleType
+
+from .startup import collecting_later
 
 
 def lazily(package, where, modules=()):
-    """`__getattr__` and `__dir__` of a package: `where` maps its modules to the names that the package has of them,
-    `modules` are those that are names of it themselves.
+    """`__getattr__` and `__dir__` of a package: `where` maps its modules to the names that the package has of them.
 
-    A module of the same name as a function in it (`functional.linear`) is hidden by the function, whoever loads it.
+    Its modules are attributes, too, of which `modules` are those that users know. A module of the same name as a
+    function in it (`functional.linear`) is hidden by the function, whoever loads it.
     """
     names = {name: module for module, several in where.items() for name in several}
 
@@ -21,11 +24,12 @@ def lazily(package, where, modules=()):
                 super().__setattr__(name, value)
 
     def __getattr__(name):
-        if name in modules:
-            return importlib.import_module(f"{package}.{name}")
         if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f".{names[name]}", package), name)
+            if name.startswith("_") or find_spec(f"{package}.{name}") is None:
+                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return importlib.import_module(f"{package}.{name}")
+        with collecting_later():
+            value = getattr(importlib.import_module(f".{names[name]}", package), name)
         setattr(sys.modules[package], name, value)
         return value
 

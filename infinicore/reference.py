@@ -18,7 +18,7 @@ from infinicore.tensor.tensor import METHODS
 
 ROOT = Path(infinicore.__file__).parent
 PAGES = ROOT.parent / "docs" / "operators"
-LAZY = ("io", "lm", "lm.engine", "nn", "nn.functional", "nn.modules")  # packages made by `lazy.lazily`
+LAZY = ("autograd", "io", "lm", "lm.engine", "models", "nn", "nn.functional", "nn.modules")  # by `lazily`
 _HEADER = "# Written by `python -m infinicore.reference`; do not edit.\n"
 
 _RETURNS = {

@@ -1,33 +1,25 @@
 """Derivatives of programs: backward, gradients of gradients, modes, hooks, custom functions, checkpointing."""
 
-from ..core.node import Handle, Node
-from . import functional
-from .anomaly import detect_anomaly
-from .checkpoint import checkpoint
-from .function import Function
-from .grad import backward, grad
-from .gradcheck import gradcheck, gradgradcheck
-from .mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
-from .saved import saved_tensors_hooks
-from .variable import Variable
+from ..lazy import lazily
 
-__all__ = [
-    "Function",
-    "Handle",
-    "Node",
-    "Variable",
-    "backward",
-    "checkpoint",
-    "detect_anomaly",
-    "enable_grad",
-    "functional",
-    "grad",
-    "gradcheck",
-    "gradgradcheck",
-    "inference_mode",
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "no_grad",
-    "saved_tensors_hooks",
-    "set_grad_enabled",
-]
+_WHERE = {
+    "..core.node": ["Handle", "Node"],
+    "anomaly": ["detect_anomaly"],
+    "checkpoint": ["checkpoint"],
+    "function": ["Function"],
+    "grad": ["backward", "grad"],
+    "gradcheck": ["gradcheck", "gradgradcheck"],
+    "mode": [
+        "enable_grad",
+        "inference_mode",
+        "is_grad_enabled",
+        "is_inference_mode_enabled",
+        "no_grad",
+        "set_grad_enabled",
+    ],
+    "saved": ["saved_tensors_hooks"],
+    "variable": ["Variable"],
+}
+_MODULES = ("functional",)
+__all__ = sorted([*_MODULES, *(name for names in _WHERE.values() for name in names)])
+__getattr__, __dir__ = lazily(__name__, _WHERE, _MODULES)

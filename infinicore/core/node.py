@@ -6,7 +6,6 @@ its results, so decreasing `order` is an order to run them in, without counting 
 
 import itertools
 import threading
-import traceback
 import weakref
 
 from . import launch
@@ -48,6 +47,13 @@ class _State(threading.local):
 state = _State()
 
 
+def _stack():
+    """Where the program is that makes a node."""
+    import traceback
+
+    return traceback.extract_stack()[:-4]
+
+
 class Node:
     """One recorded call. `edges` say where the gradient of each input goes: (node, its output), (leaf, -1) or None.
 
@@ -61,7 +67,7 @@ class Node:
         self.name, self.edges, self.outputs = name, edges, outputs
         self.order = next(_order)
         self.prehooks = self.hooks = self.retained = None
-        self.where = traceback.extract_stack()[:-3] if state.trace else None
+        self.where = _stack() if state.trace else None
 
     def backward(self, gradients, into):
         raise NotImplementedError(f"`{self.name}` has no derivative: compute it under `no_grad`, or detach its inputs")

@@ -10,9 +10,9 @@ bytes that the file has before anything is allocated, and each problem is one se
 
 import os
 import struct
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,7 @@ _NOT_READ = {
 }  # fmt: skip
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor of a file: its type (GGUF's name), its shape (rows first), and where its bytes lie in the file."""
 
     kind: str

@@ -1,6 +1,5 @@
 """LoRA adapters (Hu et al., arXiv 2106.09685) as PEFT writes them: adapter_config.json, adapter_model.safetensors."""
 
-import difflib
 import json
 import math
 from pathlib import Path
@@ -102,6 +101,8 @@ def near(name, paths):
         parts = path.split(".")
         for i in range(len(parts)):
             ends.setdefault(".".join(parts[i:]), path)
+    import difflib
+
     close = difflib.get_close_matches(name, ends, n=3, cutoff=0.3)
     chosen = list(dict.fromkeys(ends[end] for end in close)) or paths[:3]
     return f"the nearest are {', '.join(map(repr, chosen))}" if chosen else "the model has no Linear layer"

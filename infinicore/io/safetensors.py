@@ -6,8 +6,8 @@ are checked before the first tensor is touched, and each problem is one sentence
 
 import json
 import os
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ ITEMSIZE = {name: 8 if "64" in name else 4 if "32" in name else 2 if "16" in nam
 _HEADER_LIMIT = 100_000_000  # bytes; the limit of the format's reference implementation
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor of a file: its dtype (our name), its shape, and where its bytes lie in the file."""
 
     dtype: str

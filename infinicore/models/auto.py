@@ -8,7 +8,7 @@ from ..io import GGUFFile
 from ..io.gguf import is_gguf
 from ..io.json import read_json
 from ..nn import init
-from . import gguf, in_place, quantized, repack, stages
+from . import in_place, on_load, repack, stages
 from .checkpoint import Checkpoint, Copy, CopyTransposed, Later
 from .registry import architecture_for, architecture_of
 
@@ -18,6 +18,8 @@ EMBEDDED = Path(__file__).parent / "embedded"  # the small model that comes with
 def load_config(path):
     """The config of a folder's config.json, or of a GGUF file's metadata."""
     if is_gguf(path):
+        from . import gguf
+
         with GGUFFile(path) as file:
             return gguf.config_of(file)
     source = Path(path) / "config.json"
@@ -71,7 +73,7 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     wanted = None if dtype is None else as_dtype(dtype)
     if wanted is not None and not wanted.is_floating_point:
         raise TypeError(f"`dtype` must be a floating-point dtype, got {wanted}")
-    quantized.check_format(quantize)
+    on_load.check_format(quantize)
     if type(mmap) is not bool:
         raise TypeError(f"`mmap` must be True or False, got {mmap!r}")
     if mesh is not None and mesh.world.size > 1:
@@ -90,6 +92,8 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
 
 def _load_path(path, wanted, quantize, place, progress, mesh, mmap):
     if is_gguf(path):
+        from . import gguf
+
         if quantize is not None:
             raise NotImplementedError(
                 f"`quantize` is for Hugging Face folders, and {path} is a GGUF file: leave it out"

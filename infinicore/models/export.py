@@ -14,7 +14,7 @@ import infinicore
 
 from ..io.json import read_json
 from ..io.safetensors import SafetensorsWriter
-from . import quantized, repack
+from . import on_load, repack
 from .auto import load_config, naming
 from .checkpoint import Checkpoint
 from .registry import architecture_for
@@ -32,8 +32,8 @@ def quantize_folder(source, target, format="int8", *, group_size=32, progress=No
     if `target` exists, ValueError for a checkpoint that is quantised already or whose sizes the format does not fit.
     """
     source, target = Path(source), Path(target)
-    if format not in quantized.QUANTIZE:
-        raise ValueError(f"`format` must be {' or '.join(map(repr, quantized.QUANTIZE))}, got {format!r}")
+    if format not in on_load.QUANTIZE:
+        raise ValueError(f"`format` must be {' or '.join(map(repr, on_load.QUANTIZE))}, got {format!r}")
     if group_size not in GROUP_SIZES:
         raise ValueError(f"`group_size` must be 32, 64 or 128, got {group_size!r}")
     if not source.is_dir():
@@ -188,7 +188,7 @@ class _Folder:
                 shutil.copyfile(path, self.folder / path.name)
         config = read_json(source / "config.json", "model config")
         config["quantization_config"] = _description(self.format, self.group_size)
-        config[quantized.REST] = {"quantize": self.format}
+        config[on_load.REST] = {"quantize": self.format}
         self._json("config.json", config)
         if set(where.values()) != {"model.safetensors"}:
             self._json(_INDEX, {"metadata": {"total_size": size}, "weight_map": where})

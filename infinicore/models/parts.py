@@ -6,8 +6,8 @@ system's cache of the file: it is read once.
 """
 
 import copy
-import dataclasses
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from ..io.gguf import FLOATS
 from .stages import is_here
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """The parts [first, stop) of a stored tensor along `dim`, in stored elements."""
 
     dim: int
@@ -78,7 +77,7 @@ def _part_of(entry, cut):
     size, shape = entry.shape[cut.dim], list(entry.shape)
     shape[cut.dim] = sum(stop - first for first, stop in cut.ranges)
     nbytes = entry.nbytes // size * shape[cut.dim]
-    return dataclasses.replace(entry, shape=tuple(shape), stop=entry.start + nbytes)
+    return entry._replace(shape=tuple(shape), stop=entry.start + nbytes)
 
 
 def divide(model, mesh, *, exact, whole=(), **rows):

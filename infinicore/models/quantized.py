@@ -22,8 +22,6 @@ from .checkpoint import Slot
 _FLOAT8 = ("float8_e4m3", "float8_e5m2")
 _SCALES = ("float16", "bfloat16", "float32")
 _GROUP_SIZES = (32, 64, 128, -1)
-QUANTIZE = ("int8", "int4")  # formats that float weights can be quantised to
-REST = "infinicore"  # key of config.json
 
 
 def _ceil(value, unit):
@@ -310,13 +308,11 @@ METHODS = {
 
 
 def parse(source, config):
-    """The `Scheme` of a config.json (a dict), or None; `source` names the file in errors.
+    """The `Scheme` of a config.json (a dict) that has one; `source` names the file in errors.
 
     Raises ValueError for values that make no sense and NotImplementedError for methods and options that are unknown.
     """
     table = config.get("quantization_config") or config.get("compression_config")
-    if not table:
-        return None
     if not isinstance(table, dict):
         raise ValueError(f"{source}: `quantization_config` must be an object, got a {type(table).__name__}")
     method = table.get("quant_method")
@@ -326,22 +322,3 @@ def parse(source, config):
             f"{source}: checkpoints quantised by {method!r:.80} are not supported, only by {known}; use the original"
         )
     return METHODS[method](_Table(source, dict(table)))
-
-
-def check_format(quantize):
-    """Refuse what `quantize=` does not know."""
-    if quantize not in (None, *QUANTIZE):
-        raise ValueError(f"`quantize` must be {' or '.join(map(repr, QUANTIZE))}, got {quantize!r}")
-
-
-def format_of_rest(source, config):
-    """What a config.json asks to do with linear layers that are stored as floats: a format of `quantize=`, or None.
-
-    `infinicore quantize` writes {"infinicore": {"quantize": FORMAT}}: the head stays as it is in the file, as others
-    expect, and is quantised like the rest when it is loaded.
-    """
-    table = config.get(REST)
-    found = table.get("quantize") if isinstance(table, dict) else None
-    if found not in (None, *QUANTIZE):
-        raise ValueError(f"{source}: `{REST}.quantize` must be {' or '.join(QUANTIZE)}, got {found!r:.80}")
-    return found

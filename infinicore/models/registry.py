@@ -1,24 +1,34 @@
 """Which architectures of config.json are known, and what they are made of."""
 
-from dataclasses import dataclass
-from types import ModuleType
-
-from .gpt2 import configs as gpt2_configs
-from .gpt2 import names as gpt2_names
-from .gpt2.model import GPT2
-from .llama import configs, names
-from .llama.model import CausalLM
+import importlib
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A row of the table: `model_type` of config.json, row of the parser, parser, names of tensors, and the model."""
+class Architecture(NamedTuple):
+    """A row of the table: `model_type` of config.json, row of the parser, the folder of the model, its class there."""
 
     model_type: str
     family: str
-    configs: ModuleType = configs
-    names: ModuleType = names
-    model: type = CausalLM
+    folder: str = "llama"
+    class_name: str = "CausalLM"
+
+    def _module(self, name):
+        return importlib.import_module(f".{self.folder}.{name}", __package__)  # loaded when it is wanted
+
+    @property
+    def configs(self):
+        """The parser of config.json."""
+        return self._module("configs")
+
+    @property
+    def names(self):
+        """The names of tensors."""
+        return self._module("names")
+
+    @property
+    def model(self):
+        """The model's class."""
+        return getattr(self._module("model"), self.class_name)
 
     def parse(self, source, table):
         """The config of a config.json (a dict)."""
@@ -31,7 +41,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": Architecture("mistral", "mistral"),
     "Qwen2ForCausalLM": Architecture("qwen2", "qwen2"),
     "Qwen3ForCausalLM": Architecture("qwen3", "qwen3"),
-    "GPT2LMHeadModel": Architecture("gpt2", "gpt2", gpt2_configs, gpt2_names, GPT2),
+    "GPT2LMHeadModel": Architecture("gpt2", "gpt2", "gpt2", "GPT2"),
 }
 
 

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import sys
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -83,6 +84,11 @@ def _remembered(path):
 def _remember(path, name, features):
     text = " ".join([name, *("-+"[on] + feature for feature, on in features.items())])
     write(path, f"{_digest(text)}\n{text}")
+
+
+def memo(kind):
+    """The file of the cache that keeps notes of this installation's files of kernels."""
+    return root() / f"{kind}-{zlib.crc32(__file__.encode()):08x}.json"
 
 
 def write(path, text):

@@ -8,9 +8,10 @@ contiguous operands; `cpu/array/elementwise.py` brings other layouts to it.
 
 import ast
 import functools
-import inspect
+import linecache
 import re
 import textwrap
+import types
 
 from . import isa
 
@@ -448,12 +449,33 @@ def scan(rule, kind, T, state, result):
 @functools.cache
 def function_text(function, name):
     """A function of a rule under another name, without decorators and docstring."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    tree = ast.parse(textwrap.dedent(_source(function)))
     function = tree.body[0]
     function.decorator_list = []
     function.name = name
     function.body = [s for s in function.body if not _is_docstring(s)]
     return ast.unparse(function)
+
+
+def _source(function):
+    """The text of a function. (`inspect.getsource` would load the patterns of the tokenizer, 4 ms at each start.)"""
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    last = max([line for *_, line in _lines(code) if line is not None]) - code.co_firstlineno
+    margin = len(lines[0]) - len(lines[0].lstrip())
+    for line in lines[last + 1 :]:
+        if len(line) - len(line.lstrip()) <= margin:  # an empty one, or what follows the function
+            break
+        last += 1
+    return "".join(lines[: last + 1])
+
+
+def _lines(code):
+    """(first, last) lines of all that a function and the functions in it do."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _lines(inner)
+    yield from ((begin, end) for begin, end, *_ in code.co_positions())
 
 
 def hands_on(function):

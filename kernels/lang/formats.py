@@ -20,7 +20,7 @@ them: what a format calls a group of 128 is shift 2, a scale per row shift `PER_
 How the bits and parameters of a packed weight lie in memory is the device's business: `cpu/quant/panels.py`.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 UNIT = 32  # elements of k
 SUPER = 256  # elements of k in a record of "super" parameters, and in the blocks of GGUF's kinds that have them
@@ -36,8 +36,7 @@ def records_of(k, shift, is_super):
     return -(-units * UNIT // SUPER) if is_super else -(-units >> shift)
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """How elements are stored; see the module's docstring. `table` entries are shifted by `zero` to be >= 0."""
 
     name: str
@@ -103,8 +102,7 @@ FORMATS = _table()
 # ---- raw blocks of GGUF files --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """A type of GGUF tensor: its number for kernels, the bytes of a raw block, and the format with the same values."""
 
     number: int

@@ -8,19 +8,15 @@ changes one, or adds one, has a new index in the next process. Without one, all 
 
 import importlib
 import json
-import os
 import sys
-import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..build import host
+from ..build import disk, host
 
 _OPS = __package__.removesuffix("table") + "ops"
-_KERNELS = Path(__file__).parents[1]
 
 
 class Row(NamedTuple):
@@ -115,7 +111,7 @@ class Table(Mapping):
 
     def open(self):
         """Read the index, or load all files and write it."""
-        stamp, path = _stamp(), host.root() / f"ops-{zlib.crc32(str(_KERNELS).encode()):08x}.json"
+        stamp, path = _stamp(), host.memo("ops")
         try:
             found = json.loads(path.read_bytes())
             if found["stamp"] == stamp:
@@ -152,10 +148,4 @@ def _file_at_work():
 
 def _stamp():
     """Name, time and size of each file that says what the ops are."""
-    found = []
-    for folder in ("ops", "table"):
-        for entry in os.scandir(_KERNELS / folder):
-            if entry.name.endswith(".py"):
-                status = entry.stat()
-                found.append([f"{folder}/{entry.name}", status.st_mtime_ns, status.st_size])
-    return sorted(found)
+    return [[name, *status] for name, status in sorted(disk.files().items()) if name.startswith(("ops/", "table/"))]

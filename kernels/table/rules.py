@@ -5,7 +5,6 @@ called with arrays, the same functions are the rule's own oracle (`evaluate`).
 """
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -133,11 +132,14 @@ class Scan:
         return (np.flip(out, axis) if reverse and x.ndim else out).astype(result)
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False)
 class RuleOp(Op):
     """A row of the table whose definition is a rule; `join`, `absorb` and `finish` complete it."""
 
-    rule: Reduction | Scan
+    __slots__ = ("rule",)
+
+    def __init__(self, *, rule, **fields):
+        super().__init__(**fields)
+        object.__setattr__(self, "rule", rule)
 
     def join(self, function):
         return self.rule.join(function)

@@ -7,7 +7,7 @@ and the values that its config.json may leave out (transformers' defaults).
 from dataclasses import dataclass
 
 from ...io.json import token_ids
-from .. import quantized, rope
+from .. import on_load, rope
 
 _COMMON = {
     "vocab_size": 32000,
@@ -88,7 +88,7 @@ class DecoderConfig:
     initializer_range: float = 0.02
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    quantization: quantized.Scheme | None = None  # how the checkpoint stores its linear layers
+    quantization: object | None = None  # a `quantized.Scheme`: how the checkpoint stores its linear layers
     quantize: str | None = None  # what becomes of those that it stores as floats, unless the caller says otherwise
 
     @property
@@ -180,6 +180,14 @@ def _dtype(source, table):
     return name
 
 
+def _quantization(source, table):
+    if not (table.get("quantization_config") or table.get("compression_config")):
+        return None
+    from .. import quantized  # 3 ms that models of floats need not wait for
+
+    return quantized.parse(source, table)
+
+
 def parse(source, config, family):
     """The `DecoderConfig` of a config.json (a dict) for one row of `FAMILY`; `source` names the file in errors."""
     row = FAMILY[family]
@@ -219,6 +227,6 @@ def parse(source, config, family):
         initializer_range=fraction(source, table, "initializer_range"),
         bos_token_id=next(iter(token_ids(source, table, "bos_token_id")), None),
         eos_token_ids=token_ids(source, table, "eos_token_id"),
-        quantization=quantized.parse(source, table),
-        quantize=quantized.format_of_rest(source, table),
+        quantization=_quantization(source, table),
+        quantize=on_load.format_of_rest(source, table),
     )

@@ -3,7 +3,7 @@
 Plain Python, which both kernels and the plans that launch them read: no Numba here.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...build import isa
 
@@ -116,8 +116,7 @@ def _up(value, unit):
     return -(-value // unit) * unit
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """How a product is cut: `items` tiles over all matrices of the batch, blocks within a tile."""
 
     grid: tuple[int, int]
