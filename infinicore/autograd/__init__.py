@@ -3,7 +3,7 @@
 from ..lazy import lazily
 
 _WHERE = {
-    "..core.node": ["Handle", "Node"],
+    ".core.node": ["Handle", "Node"],
     "anomaly": ["detect_anomaly"],
     "checkpoint": ["checkpoint"],
     "function": ["Function"],

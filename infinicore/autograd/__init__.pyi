@@ -1,7 +1,7 @@
 # Written by `python -m infinicore.reference`; do not edit.
 
-from ...core.node import Handle as Handle
-from ...core.node import Node as Node
+from ..core.node import Handle as Handle
+from ..core.node import Node as Node
 from .anomaly import detect_anomaly as detect_anomaly
 from .checkpoint import checkpoint as checkpoint
 from .function import Function as Function

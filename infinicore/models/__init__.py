@@ -3,7 +3,7 @@
 from ..lazy import lazily
 
 _WHERE = {
-    "..lm.kvcache": ["PagedCache", "StaticCache"],
+    ".lm.kvcache": ["PagedCache", "StaticCache"],
     "auto": ["from_config", "from_pretrained", "load_config"],
     "gpt2.configs": ["GPT2Config"],
     "gpt2.model": ["GPT2"],

@@ -1,7 +1,7 @@
 # Written by `python -m infinicore.reference`; do not edit.
 
-from ...lm.kvcache import PagedCache as PagedCache
-from ...lm.kvcache import StaticCache as StaticCache
+from ..lm.kvcache import PagedCache as PagedCache
+from ..lm.kvcache import StaticCache as StaticCache
 from .auto import from_config as from_config
 from .auto import from_pretrained as from_pretrained
 from .auto import load_config as load_config

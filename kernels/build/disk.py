@@ -19,9 +19,8 @@ import sys
 import warnings
 from pathlib import Path
 
-from . import isa
-from .host import memo, root, version
-from .host import write as write_text
+from . import host, isa
+from .host import root, version
 
 try:
     import fcntl
@@ -79,10 +78,8 @@ class _Helpers:
     """
 
     def __init__(self):
-        self._path = memo("files")
-        self._known, self._new = {}, False
-        with contextlib.suppress(OSError, ValueError, TypeError):  # no file, or a damaged one
-            self._known.update(json.loads(self._path.read_bytes()))
+        self._path, self._new = host.notes_at("files"), False
+        self._known = json.loads(host.kept(self._path) or "{}")
 
     def __call__(self, name):
         status = list(files()[name])
@@ -98,7 +95,7 @@ class _Helpers:
         """Keep what is new for other processes."""
         if self._new:
             self._new = False
-            write_text(self._path, json.dumps(self._known))
+            host.keep(self._path, json.dumps(self._known))
 
 
 _helpers = functools.cache(_Helpers)

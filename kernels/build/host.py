@@ -65,38 +65,43 @@ def cpu():
     return found
 
 
-def _digest(text):
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _remembered(path):
     """The answer in a file, or None if it is missing or damaged."""
-    try:
-        digest, _, text = path.read_text().partition("\n")
-    except (OSError, UnicodeDecodeError):
-        return None
-    if digest != _digest(text):
+    text = kept(path)
+    if text is None:
         return None
     name, *features = text.split()
     return name, {feature[1:]: feature[0] == "+" for feature in features}
 
 
 def _remember(path, name, features):
-    text = " ".join([name, *("-+"[on] + feature for feature, on in features.items())])
-    write(path, f"{_digest(text)}\n{text}")
+    keep(path, " ".join([name, *("-+"[on] + feature for feature, on in features.items())]))
 
 
-def memo(kind):
+def notes_at(kind):
     """The file of the cache that keeps notes of this installation's files of kernels."""
     return root() / f"{kind}-{zlib.crc32(__file__.encode()):08x}.json"
 
 
-def write(path, text):
-    """Keep a text in a file of the cache, for processes that find it; where it cannot be written, they do without."""
+def kept(path):
+    """The text that `keep` wrote to a file, or None if it is missing or damaged."""
+    try:
+        digest, _, text = path.read_text().partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if digest == _digest(text) else None
+
+
+def keep(path, text):
+    """Write a text to a file of the cache, for processes that find it; where it cannot be written, they do without."""
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text)
+        temporary.write_text(f"{_digest(text)}\n{text}")
         temporary.replace(path)
     except OSError:
         pass
+
+
+def _digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -111,17 +111,14 @@ class Table(Mapping):
 
     def open(self):
         """Read the index, or load all files and write it."""
-        stamp, path = _stamp(), host.memo("ops")
-        try:
-            found = json.loads(path.read_bytes())
-            if found["stamp"] == stamp:
-                self.aliases.update(found["aliases"])
-                self._rows = {name: Row(*row) for name, row in found["rows"].items()}
-                return
-        except (OSError, ValueError, KeyError, TypeError):  # none, or damaged
-            pass
+        stamp, path = _stamp(), host.notes_at("ops")
+        found = json.loads(host.kept(path) or "{}")
+        if found.get("stamp") == stamp:
+            self.aliases.update(found["aliases"])
+            self._rows = {name: Row(*row) for name, row in found["rows"].items()}
+            return
         self._rows = self._made(stamp)
-        host.write(path, json.dumps({"stamp": stamp, "aliases": self.aliases, "rows": self._rows}))
+        host.keep(path, json.dumps({"stamp": stamp, "aliases": self.aliases, "rows": self._rows}))
 
     def _made(self, stamp):
         """The rows, after all files were loaded."""
