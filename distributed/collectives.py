@@ -82,10 +82,10 @@ def _flat(x, dtype=None):
     return t
 
 
-def _go(group, links, what, described, function, copies, async_op, result, queued=False):
+def _go(group, links, what, described, function, copies, async_op, result, queued=None):
     """Do a collective now, or in the background; `copies` are (to, from) afterwards.
 
-    `links` carry it; what is only `queued`, in a stream, is done as soon as it is called.
+    `links` carry it; what is only `queued` (`links.queues`) needs no thread of its own.
     """
 
     def run(channel=0):
@@ -95,11 +95,13 @@ def _go(group, links, what, described, function, copies, async_op, result, queue
         for to, source in copies:
             dispatch.copy_into(to, source)
 
-    if not async_op or queued or group.size == 1 or core_launch.recording() is not None:
+    if not async_op or queued == "here" or group.size == 1 or core_launch.recording() is not None:
         run()
         return done(result) if async_op else result
     if group.checks is not None:
         described = group.checks.placed(described)
+    if queued == "beside":
+        return links.put_beside(lambda: run(1), result)
     return group.background().add(links.beside(lambda: run(1)), result)
 
 

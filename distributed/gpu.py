@@ -42,9 +42,12 @@ class GpuLinks(Staged):
         return what == "all_reduce" and self.peers is not None and x.numel_ * x.dtype.itemsize <= sizes.MOST_BYTES
 
     def queues(self, what, x, how):
-        """Whether an operation is only put into the stream, and asks nothing of the host."""
+        """Where an operation is put that asks nothing of the host."""
         self.prepare()
-        return self._by_peers(what, x)
+        if self._by_peers(what, x):
+            return "here"
+        reduces = how is not None
+        return "beside" if self.nccl is not None and (not reduces or self.nccl.reduces(x.dtype, how)) else None
 
     def reduce(self, what, x, y, starts, how, channel, scatter=False):
         self.prepare()

@@ -19,7 +19,7 @@ from ..kernels.blocks.comm import RECEIVE, SEND
 from ..tensor.tensor import Tensor
 from . import world
 from .transport import CHANNELS, Messages
-from .work import Arriving
+from .work import Arriving, Queued
 
 CHUNK = 2 << 20  # bytes of a rank that are on their way at a time
 PART = 1 << 20  # of a message of a collective
@@ -51,8 +51,10 @@ class Staged:
         self._buffers, self._marks, self._sides, self._last = None, None, None, [None] * CHANNELS
 
     def queues(self, what, x, how):
-        """Whether an operation is only put into the stream, and asks nothing of the host."""
-        return False
+        """Where an operation is put that asks nothing of the host: "here", into the current stream, or "beside" it, into
+        one for communication. None: it asks.
+        """
+        return None
 
     def prepare(self):
         """What all ranks of the group make together, when they call something of this device for the first time."""
@@ -247,26 +249,36 @@ class Staged:
 
     def beside(self, run):
         """`run` for the thread that communicates beside this one: in a stream of its own, behind what this one has."""
-        backend = self.backend
+        begin = self._begin_beside()
+        # whoever waits for the work finds the values, in any stream
+        return lambda: self._in_side_stream(begin, run).synchronize()
+
+    def put_beside(self, run, result):
+        """Put what the host need not wait for into that stream; its `Work`."""
+        return Queued(self.backend, self._in_side_stream(self._begin_beside(), run), result)
+
+    def _begin_beside(self):
+        """A mark behind what the current stream has."""
         self.prepare()
         if self._sides is None:
-            self._sides = backend.side_stream()
-        begin = backend.event()
-        begin.record(backend.stream)
+            self._sides = self.backend.side_stream()
+        begin = self.backend.event()
+        begin.record(self.backend.stream)
+        return begin
 
-        def task():
-            backend.enter()
-            before, backend.stream = backend.stream, self._sides
-            try:
-                begin.wait(self._sides)
-                run()
-            finally:  # whoever waits for the work finds the values, in any stream
-                end = backend.event()
-                end.record(self._sides)
-                end.synchronize()
-                backend.stream = before
-
-        return task
+    def _in_side_stream(self, begin, run):
+        """Do `run` behind a mark; the mark behind it."""
+        backend = self.backend
+        backend.enter()
+        before, backend.stream = backend.stream, self._sides
+        end = backend.event()
+        try:
+            begin.wait(self._sides)
+            run()
+        finally:
+            end.record(self._sides)
+            backend.stream = before
+        return end
 
 
 def _tensor(owner, address, count, dtype):

@@ -93,8 +93,8 @@ class _Transport:
 
     @staticmethod
     def queues(what, x, how):
-        """Whether an operation is only put into a stream: the host has none."""
-        return False
+        """Where an operation is put that asks nothing of the host: nowhere."""
+        return None
 
     def launch(self, kernel, types, block, keep, what):
         """Run (or record) a serial launch."""

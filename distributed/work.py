@@ -43,6 +43,22 @@ def done(result):
     return work
 
 
+class Queued(Work):
+    """An operation in a stream of its own, behind which `end` is: who waits for it, waits in the current stream."""
+
+    def __init__(self, backend, end, result):
+        self._backend, self._end, self._result = backend, end, result
+
+    def is_completed(self):
+        """Whether it has ended."""
+        return self._end.query()
+
+    def wait(self, timeout=None):
+        """Let the current stream wait until it has ended; the host goes on. Returns its result."""
+        self._end.wait(self._backend.stream)
+        return self._result
+
+
 class Arriving(Work):
     """Messages whose values go on to another device when they are waited for: `bring()` begins that."""
 

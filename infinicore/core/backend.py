@@ -167,6 +167,10 @@ class Backend:
     # (handle, values of the block, n, grain, keep, errors, places and tensors of a plan) -> error code, or 0
     launch = staticmethod(launch.launch)
 
+    def launches(self, handle):
+        """Whether a kernel of this name runs here. (Handles of a GPU's kernels are odd, as no address of code is.)"""
+        return not handle & 1
+
     def graph(self, records, arena):
         """What replays recorded launches: `Graph`."""
         return Graph(records, arena)

@@ -230,6 +230,10 @@ class GpuBackend(Backend):
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
         return self.kernels.kernel(name, types)
 
+    def launches(self, handle):
+        """Whether it is one of this GPU's kernels."""
+        return self.kernels.has(handle)
+
     def elementwise(self, op, inputs, compute, output):
         """The handle of an elementwise kernel; dtypes are names."""
         return self.kernels.elementwise(op, inputs, compute, output)

@@ -22,13 +22,21 @@ def start_graph_recording(device=None):
 
 
 def stop_graph_recording():
-    """End recording; returns the `Graph`."""
+    """End recording; returns the `Graph`. ValueError where something was launched on another device than it is of."""
     records = launch.recording()
     if records is None:
         raise ValueError("no graph is being recorded, call `start_graph_recording()` first")
     launch.record_into(None)
     arena = memory.leave_arena()
-    return arena.backend.graph(records, arena)
+    backend = arena.backend
+    others = sum(not backend.launches(kernel) for kernel, *_ in records)
+    if others:
+        arena.close()
+        raise ValueError(
+            f"{others} of the {len(records)} launches since `start_graph_recording` were on another device than "
+            f"{str(backend.device)!r}, whose graph it was: name the device, as in `start_graph_recording(\"cuda\")`"
+        )
+    return backend.graph(records, arena)
 
 
 def is_graph_recording():

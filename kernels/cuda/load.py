@@ -171,6 +171,10 @@ class Kernels:
         self._kept[handle] = description
         return handle
 
+    def has(self, handle):
+        """Whether this is the handle of one of these kernels."""
+        return handle in self._kept
+
     def name_of(self, handle):
         """The name of the kernel with this handle."""
         return self.names[self._kept[handle][KERNEL.number] - 1]
@@ -205,6 +209,11 @@ class CompiledOnly(Kernels):
 
     def __init__(self, arch):
         self.arch, self.found, self._handles = arch, {}, {}
+
+    @staticmethod
+    def has(handle):
+        """True: they are all alike."""
+        return True
 
     @staticmethod
     def tensor_map(*_):

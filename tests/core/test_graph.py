@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import infinicore as ic
+from infinicore.core import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,3 +109,14 @@ def test_a_thread_count_set_first_thing_is_kept():
     assert done.stdout.strip() == "1"
     with pytest.raises(ValueError, match="count"):
         ic.set_num_threads(0)
+
+
+def test_launches_of_another_device_are_refused():
+    """A graph of the CPU would call a GPU's handle as if it were code."""
+    x = ic.ones(8)
+    ic.start_graph_recording()
+    y = x + 1
+    launch.recording().append((4097, (), 8, 1, [], None))  # as the kernels of GPUs are named
+    with pytest.raises(ValueError, match=r"1 of the . launches .* another device than 'cpu:0'"):
+        ic.stop_graph_recording()
+    assert not ic.is_graph_recording() and (y + x).tolist() == [3.0] * 8

@@ -76,15 +76,18 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     monkeypatch.setattr(Staged, "prepare", lambda self: setattr(self, "_buffers", ()))
     asked = []
     monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or object())
-    monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or object())
+    reduces = types.SimpleNamespace(reduces=lambda dtype, how: dtype is not ic.bool)
+    monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or reduces)
     device = host2.device()
     monkeypatch.setattr(device.backend, "gpu", types.SimpleNamespace(identity="a"), raising=False)
     links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm(gpus), size=len(gpus), nodes=nodes), device)
     links.prepare()
     assert asked == found
     small, large = (ic.empty(n // 4) for n in (sizes.MOST_BYTES, sizes.MOST_BYTES + 4))
-    assert links.queues("all_reduce", small, blocks.SUM) == ("peers" in found)
-    assert not links.queues("all_reduce", large, blocks.SUM) and not links.queues("broadcast", small, None)
+    beside = "beside" if "nccl" in found else None
+    assert links.queues("all_reduce", small, blocks.SUM) == ("here" if "peers" in found else beside)
+    assert links.queues("all_reduce", large, blocks.SUM) == links.queues("broadcast", small, None) == beside
+    assert links.queues("all_reduce", ic.zeros(2 * sizes.MOST_BYTES, dtype=ic.bool), blocks.SUM) is None
     assert (links.in_place("all_reduce", 5, ic.float32, (), blocks.SUM) is not None) == ("peers" in found)
     links.prepare()
     assert asked == found
@@ -185,3 +188,29 @@ def test_what_a_kernel_finds_is_raised_as_it_stands():
         patch.setattr(driver, "synchronize", lambda stream: None)
         with pytest.raises(PeerError, match="rank 1 is late"):
             backend.synchronize(0)
+
+
+def test_what_is_put_beside_waits_and_is_waited_for():
+    """NCCL's operations: the host goes on, streams wait for each other."""
+    said = []
+
+    class Mark:
+        def record(self, stream):
+            said.append(("mark", stream))
+
+        def wait(self, stream):
+            said.append(("wait", stream))
+
+        def query(self):
+            return True
+
+    backend = types.SimpleNamespace(stream="main", enter=lambda: None, event=Mark, side_stream=lambda: "side")
+    staged = Staged(types.SimpleNamespace(), types.SimpleNamespace(backend=backend))
+    staged.prepare = lambda: None
+    work = staged.put_beside(lambda: said.append(("run", backend.stream)), "result")
+    assert said == [("mark", "main"), ("wait", "side"), ("run", "side"), ("mark", "side")]
+    backend.stream = "another"
+    assert work.is_completed() and work.wait() == "result" and said[-1] == ("wait", "another")
+    with pytest.raises(ZeroDivisionError):
+        staged.put_beside(lambda: 1 / 0, None)
+    assert backend.stream == "another"
