@@ -51,8 +51,8 @@ class Staged:
         self._buffers, self._marks, self._sides, self._last = None, None, None, [None] * CHANNELS
 
     def queues(self, what, x, how):
-        """Where an operation is put that asks nothing of the host: "here", into the current stream, or "beside" it, into
-        one for communication. None: it asks.
+        """Where an operation is put that asks nothing of the host: into the current stream ("here"), or into one for
+        communication ("beside"). None: it asks.
         """
         return None
 
