@@ -281,6 +281,11 @@ class Heap:
         self.address = base + transport.group.rank * segment
 
 
+def _word(handle):
+    """A handle of MPI as a signed word. (MPICH's are negative numbers of 32 bits, which mpi4py gives as unsigned.)"""
+    return handle - (1 << 64) if handle >> 63 else handle
+
+
 class Messages(_Transport):
     """For a group whose ranks run on several nodes: every sum is ours, MPI carries bytes."""
 
@@ -293,8 +298,8 @@ class Messages(_Transport):
         for one in self._comms:
             one.Set_errhandler(MPI.ERRORS_RETURN)
         self._lost = []
-        self._handles = [MPI._handleof(one) for one in self._comms]
-        self._byte = MPI._handleof(MPI.BYTE)
+        self._handles = [_word(MPI._handleof(one)) for one in self._comms]
+        self._byte = _word(MPI._handleof(MPI.BYTE))
         self._functions = {name: world.function(f"MPI_{name.capitalize()}") for name in ("isend", "irecv", "testall")}
         self._request_bytes, self._status_bytes = MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status)
 

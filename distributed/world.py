@@ -4,11 +4,13 @@ import functools
 import os
 import platform
 import sys
+import time
 
 SINGLE, SEVERAL = "a single process", "several"
 # How starters tell a process how many there are.
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "PMIX_RANK", "SLURM_PROCID")
+_FORWARDING_S = 0.1  # of who starts ranks, to hand on what they have written: MPICH's loses it when one aborts
 
 
 class PeerError(RuntimeError):
@@ -64,6 +66,7 @@ def _abort_on_errors(MPI):
         if not issubclass(kind, KeyboardInterrupt):
             print(f"infinicore: rank {MPI.COMM_WORLD.rank} on {host()} ends the job", file=sys.stderr)  # noqa: T201
         sys.stderr.flush()
+        time.sleep(_FORWARDING_S)
         MPI.COMM_WORLD.Abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     sys.excepthook = hook

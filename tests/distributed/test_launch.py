@@ -6,12 +6,18 @@ import subprocess
 import sys
 
 import pytest
-from infinicore.distributed import launch
+from infinicore.distributed import launch, transport
 
 
 def test_cpus_are_divided():
     assert [launch.share_of(range(8), r, 3) for r in range(3)] == [[0, 1], [2, 3, 4], [5, 6, 7]]
     assert [launch.share_of([4, 9], r, 4) for r in range(4)] == [[4], [9], [4], [9]]
+
+
+def test_handles_of_mpich_are_words():
+    """They are numbers of 32 bits, the highest of which is set, and mpi4py's are those of pointers."""
+    assert transport._word((1 << 64) - (1 << 32) + 0x84000001) == 0x84000001 - (1 << 32)
+    assert transport._word(0x7F12_3456_7890) == 0x7F12_3456_7890
 
 
 def test_run_gives_ranks_their_share(ranks, command, tmp_path):

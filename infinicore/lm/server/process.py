@@ -11,6 +11,7 @@ end of a socket pair that both processes were born with.
 
 import collections
 import json
+import os
 import pickle
 import select
 import signal
@@ -172,11 +173,17 @@ def start(make_engine, options):
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(theirs.fileno()), json.dumps(sys.path)],
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *_of_mpi()],
             start_new_session=True,  # an interrupt from the terminal is for the server, which then ends us
         )
     ours.sendall(first)
     return process, ours
+
+
+def _of_mpi():
+    """The file by which a rank that MPICH or Intel MPI started joins its job: the engine process is that rank."""
+    number = os.environ.get("PMI_FD", "")
+    return [int(number)] if number.isdecimal() else []
 
 
 def main(descriptor):
