@@ -42,7 +42,6 @@ def _normed_product(first, second, names):
     norm, product, rows = _words(first), _words(second), first[3]
     inputs, results = (ADD_RMS.a, ADD_RMS.b, ADD_RMS.w), (ADD_RMS.y, ADD_RMS.total)
     strides = (ADD_RMS.a_stride, ADD_RMS.b_stride, ADD_RMS.y_stride, ADD_RMS.total_stride)
-    out, nbytes = product[STREAM.out], 2 * product[STREAM.rows] * rows
     fits = (
         types == [of_product[0]] * 2 and rows == product[STREAM.tokens] <= MOST_NORMED and product[STREAM.whole]
         and norm[ADD_RMS.size] == product[STREAM.k] and product[STREAM.x] == norm[ADD_RMS.y]
@@ -50,10 +49,13 @@ def _normed_product(first, second, names):
         and all(norm[place] % 16 == 0 for place in inputs + results) and all(norm[place] % 8 == 0 for place in strides)
         and of_product[1:] == [of_product[0], "None"]
     )  # fmt: skip
-    # what the product writes may not lie where other blocks still read
-    apart = all(
-        out + nbytes <= norm[place] or norm[place] + 2 * rows * max(norm[ADD_RMS.size], 1) <= out for place in inputs
-    )
+    # what is written, y and total by the first block, may not lie where other blocks still read
+    size = 2 * norm[ADD_RMS.size]
+    lengths = [size + 2 * (rows - 1) * norm[place] for place in strides[:2]] + [size]
+    read = [(norm[place], norm[place] + length) for place, length in zip(inputs, lengths)]
+    written = [(norm[place], norm[place] + size + 2 * (rows - 1) * norm[by]) for place, by in zip(results, strides[2:])]
+    written.append((product[STREAM.out], product[STREAM.out] + 2 * product[STREAM.rows] * rows))
+    apart = all(end <= first or last <= begin for begin, end in read for first, last in written)
     if not fits or not apart:
         return None
     more = [*(norm[place] for place in inputs + results), *(norm[place] for place in strides), norm[ADD_RMS.eps]]

@@ -1,17 +1,23 @@
 """Products of few rows by the copy engine and the matrix units of warps, thread by thread on the host (`units.py`)."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
+from infinicore.kernels.blocks import float_bits
 from infinicore.kernels.cpu.gemm.blocking import LANES
+from infinicore.kernels.problems.gemm import Product
 
 import infinicore as ic
 
 from ..ops.panels import random_weight
+from . import units
 from .test_threads import device  # noqa: F401
 
+pytestmark = pytest.mark.skipif(units.SHARED >> 31 > 0, reason="memory that 32 bits reach is to be had on x86-64 alone")
 ROUNDING = {"bfloat16": 5e-3, "float16": 7e-4}
 
 
@@ -61,3 +67,24 @@ def test_quantised_weights(name, shift, k, dtype, device, rng):  # noqa: F811
         agree(y, rounded(x) @ np.concatenate(exact).T + rounded(bias), dtype)
     used = [name for name in device.backend.kernels.used if name.startswith("quant.")]
     assert used and all(name.startswith("quant.stream.product") for name in used)
+
+
+@pytest.mark.slow
+def test_a_norm_on_the_way(device, rng):  # noqa: F811
+    """The kernel that `fuse.py` puts in the place of two; the first block writes what the norm would have."""
+    rows, n, k, eps = 2, 40, 192, 1e-5
+    a, b, weight = (tensor(rng, shape, "bfloat16", device) for shape in ((rows, k), (rows, k), (k,)))
+    matrix = tensor(rng, (n, k), "bfloat16", device)
+    y, total, out = (ic.empty(shape, dtype=ic.bfloat16, device=device) for shape in ((rows, k), (rows, k), (rows, n)))
+    plan = device.backend.plan(Product("bfloat16", (rows, k), (k, 1), (k, n), (1, k), "bfloat16"))
+    (launch,), words = plan.launches, list(plan.launches[0].values)
+    for place, name, offset in launch.places:
+        words[place] = {"a": y, "b": matrix, "c": out}[name].address + offset
+    words += [x.address for x in (a, b, weight, y, total)] + [k] * 4 + [float_bits(eps)]
+    kernel = device.backend.kernels.kernel("gemm.stream.normed_8_1", {"T": "bfloat16", "R": "bfloat16", "ACT": None})
+    block = (ctypes.c_int64 * len(words))(*words)
+    assert ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(kernel)(ctypes.addressof(block), 0, launch.n) == 0
+    normed, added = ic.add_rms_norm(a.cpu(), b.cpu(), weight.cpu(), eps)
+    np.testing.assert_array_equal(rounded(total), rounded(added))
+    agree(y, rounded(normed), "bfloat16")
+    agree(out, rounded(y) @ rounded(matrix).T, "bfloat16")

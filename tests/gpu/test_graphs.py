@@ -91,6 +91,8 @@ def test_a_norm_and_the_product_with_it_are_one_launch():
         ({}, {"whole": 0}),
         ({}, {"out": A + 4096 - 16}),  # which other blocks may still read
         ({}, {"out": W - 4096 + 2}),
+        ({"total": B}, {}),  # in place
+        ({"y": A}, {"x": A}),
         ({"rows": 3}, {"rows": 3}),
         ({}, {"label": f"gemm.stream.product_8_1{BF16}-gelu"}),
         ({}, {"label": "gemm.stream.product_8_1-bfloat16-float32-None"}),
