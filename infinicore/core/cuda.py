@@ -3,7 +3,7 @@
 import threading
 
 from ..kernels.build import load as cpu_load
-from ..kernels.cuda import driver, load, plans, policy, render
+from ..kernels.cuda import driver, fuse, load, overlap, plans, policy, render
 from . import cuda_host, cuda_room, launch, memory
 from .backend import Backend
 from .graph import Graph
@@ -216,7 +216,7 @@ class CudaGraph(Graph):
         backend = self._backend
         backend.enter()
         if self._executable is None:
-            self._executable = backend.capture(self.rows())
+            self._executable = backend.capture(list(self.rows()))
         driver.launch_graph(self._executable, backend.stream)
 
 
@@ -439,11 +439,13 @@ class Cuda(GpuBackend):
         """The handle of an executable graph of launches: (kernel, address of its block, words of it, n)."""
         if self._capturing is None:
             self._capturing = driver.create_stream()
+        rows, kept = fuse.joined(rows, self.kernels, self._errors)
         before, self.stream = self.stream, self._capturing
         try:
-            with driver.Capture(self._capturing) as capture:
+            with driver.Capture(self._capturing, overlap.beside(rows, self.kernels)) as capture:
                 for kernel, args, count, n in rows:
                     launch.call_foreign(kernel, args, count, n)
         finally:
             self.stream = before
+        del kept  # blocks of joined launches, which the capture has copied
         return capture.executable

@@ -267,18 +267,19 @@ def copy_on_device(to, at, nbytes, stream):
     call("cuMemcpyAsync", c_void_p(to), c_void_p(at), c_size_t(nbytes), c_void_p(stream))
 
 
-def tensor_map(dtype, sizes, strides, box):
+def tensor_map(dtype, sizes, strides, box, swizzled=True):
     """The 16 words by which the copy engine knows a tensor; the first one, its address, is open (0).
 
     `sizes` and `box`, what is copied at once, are in elements, the contiguous dim first; `strides` of the other dims in
-    bytes, multiples of 16. Rows of a box are 128 bytes, swizzled; beyond the tensor there are zeros. float32 is rounded
-    to TF32 on the way.
+    bytes, multiples of 16. Rows of a box are 128 bytes, swizzled, or any multiple of 16; beyond the tensor there are
+    zeros. float32 is rounded to TF32 on the way.
     """
     rank, memory = len(sizes), (c_uint64 * 23)()
     words = (c_uint64 * 16).from_address(-(-ctypes.addressof(memory) // 64) * 64)
     sizes, strides = (c_uint64 * rank)(*sizes), (c_uint64 * (rank - 1))(*strides)
     box, steps = (c_uint * rank)(*box), (c_uint * rank)(*[1] * rank)
-    modes = map(c_int, (0, 3, 3, 0))  # not interleaved, swizzled by 128 bytes, 256 bytes into the cache, zeros beyond
+    # not interleaved, swizzled by 128 bytes, 256 bytes into the cache, zeros beyond
+    modes = map(c_int, (0, 3 * swizzled, 3, 0))
     kind = c_int({"int8": 0, "float8_e4m3": 0, "float16": 6, "bfloat16": 9, "float32": 11}[dtype])
     call("cuTensorMapEncodeTiled", words, kind, c_uint(rank), None, sizes, strides, box, steps, *modes)
     return tuple(c_int64(word).value for word in words)
@@ -335,10 +336,14 @@ class Event:
 
 
 class Capture:
-    """A `with` block that makes an executable graph of what is launched into `stream` in it; nothing runs."""
+    """A `with` block that makes an executable graph of what is launched into `stream` in it; nothing runs.
 
-    def __init__(self, stream):
-        self.stream, self.executable = stream, None
+    `beside` says of each launch whether it may begin when all blocks of the one before have begun: its kernel waits by
+    itself (`target.py`).
+    """
+
+    def __init__(self, stream, beside=()):
+        self.stream, self.beside, self.executable = stream, beside, None
 
     def __enter__(self):
         call("cuStreamBeginCapture_v2", c_void_p(self.stream), c_int(2))  # memory may come back meanwhile
@@ -349,10 +354,36 @@ class Capture:
         call("cuStreamEndCapture", c_void_p(self.stream), byref(graph))
         if kind is None:
             try:
+                if any(self.beside):
+                    _overlap(graph, self.beside)
                 call("cuGraphInstantiateWithFlags", byref(executable), graph, ctypes.c_ulonglong(0))
             finally:
                 call("cuGraphDestroy", graph)
             self.executable = executable.value
+
+
+_BESIDE = (ctypes.c_ubyte * 8)(1, 0, 1)  # the data of an edge: from the programmatic port of a kernel, programmatic
+
+
+def _overlap(graph, beside):
+    """Let launches of a graph, which follow one another, begin beside the one before where `beside` says so."""
+    if not hasattr(_library(), "cuGraphAddDependencies_v2"):  # the driver is older than that of CUDA 12.3
+        return
+    count = c_size_t()
+    call("cuGraphGetEdges_v2", graph, None, None, None, byref(count))
+    before, after = (c_void_p * count.value)(), (c_void_p * count.value)()
+    data = (ctypes.c_ubyte * (8 * count.value))()
+    call("cuGraphGetEdges_v2", graph, before, after, data, byref(count))
+    nexts = dict(zip(before, after))
+    if len(nexts) != count.value or count.value != len(beside) - 1:
+        return  # not one after the other
+    node = next(iter(set(nexts) - set(after)))
+    for may in beside[1:]:
+        edge = c_void_p(node), c_void_p(nexts[node])
+        if may:
+            call("cuGraphRemoveDependencies_v2", graph, byref(edge[0]), byref(edge[1]), None, c_size_t(1))
+            call("cuGraphAddDependencies_v2", graph, byref(edge[0]), byref(edge[1]), _BESIDE, c_size_t(1))
+        node = nexts[node]
 
 
 def launch_graph(executable, stream):

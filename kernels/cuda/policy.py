@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import THREADS as PEER_THREADS
+from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
 
 
 class Shape(NamedTuple):
@@ -14,7 +15,8 @@ class Shape(NamedTuple):
     those of a block, `fixed` where the kernel counts on it; `shared` the bytes of its dynamic shared memory; `blocks`
     as many as should fit into a multiprocessor (0: as the compiler likes), and `resident` the most that are launched
     for each, which then go from item to item. `cluster` blocks run together and reach one another's shared memory; the
-    number of items is a multiple of it.
+    number of items is a multiple of it. An `early` kernel waits by itself (`wait_for_others`) before it reads what
+    launches before it write.
     """
 
     kind: str = "thread"
@@ -25,6 +27,7 @@ class Shape(NamedTuple):
     resident: int = 32
     fixed: bool = False
     cluster: int = 1
+    early: bool = False
 
 
 ELEMENTWISE = Shape(threads=256)
@@ -128,7 +131,10 @@ OWN = {
     "conv.direct.weight": _ROW,
     "gemm.epilogue.backward": _ROW,
     **{f"reduce.sample.{name}": _ROW._replace(threads=1024) for name in ("greedy", "sample_tokens")},
-    **{f"attention.rope.rope_{pairs}": _HEAD_ROW for pairs in ("halves", "interleaved")},
+    **{
+        f"attention.rope.rope_{pairs}": _HEAD_ROW
+        for pairs in ("halves", "interleaved", "halves_write", "interleaved_write")
+    },
     **{f"attention.kvcache.{name}": _HEAD_ROW for name in ("write", "write_int8")},
     **{f"attention.decode.{name}": _HEAD_ROW for name in ("attend", "join")},
     **{
@@ -192,6 +198,24 @@ OWN = {
     },
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
     **{f"gemm.few.product_{tokens}": _ROW._replace(blocks=2) for tokens in (8, 16)},
+    **{
+        f"{folder}.stream.{name}_{tokens}_{bands}": Shape(
+            "grid",
+            threads=32 * (warps[tokens] + 2),
+            shared=STREAM_BYTES,
+            blocks=1,
+            resident=1,
+            fixed=True,
+            early=True,
+        )
+        for folder, name, counts, warps in (
+            ("gemm", "product", STREAM_BANDS, {8: STREAM_WARPS, 16: STREAM_WARPS}),
+            ("gemm", "normed", STREAM_BANDS, {8: STREAM_WARPS}),
+            ("quant", "product", STREAM_PANELS, PACKED_WARPS),
+        )
+        for tokens in warps
+        for bands in counts
+    },
 }
 
 

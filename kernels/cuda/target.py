@@ -49,6 +49,7 @@ entry:
   %ctaid = zext i32 %ctaid32 to i64
   %nctaid = zext i32 %nctaid32 to i64
 {first}
+{begin}
   %any = icmp ult i64 %start, %n
   br i1 %any, label %loop, label %done
 loop:
@@ -78,6 +79,10 @@ done:
   ret void
 }}
 """
+
+# Since sm_90 a launch may begin beside the one before it, when all blocks of that one have begun (`driver.overlap`).
+_FOLLOWED = '  call void asm sideeffect "griddepcontrol.launch_dependents;", "~{memory}"()\n'
+_AFTER = '  call void asm sideeffect "griddepcontrol.wait;", "~{memory}"()\n'
 
 _KINDS = {
     # one thread does `per` items, then those of the next round of the grid
@@ -124,12 +129,12 @@ def _front_end(kernel, block, arch):
     return found.library.llvm_strs
 
 
-def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1):
+def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1, early=False):
     """(PTX, words of the parameters that it reads) of rendered source; the entry point is `entry_name(name)`.
 
     `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a
-    multiprocessor, and `cluster` how many run as a cluster. 0 words: some are read by places that are known
-    only when it runs.
+    multiprocessor, and `cluster` how many run as a cluster; `early` as in a `Shape`. 0 words: some are read by places
+    that are known only when it runs.
     """
     import llvmlite.binding as llvm
 
@@ -141,6 +146,7 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         attributes += f' "nvvm.minctasm"="{blocks}"' if blocks else ""
         attributes += f' "nvvm.cluster_dim"="{cluster},1,1"' if cluster > 1 else ""
         shape = _KINDS[kind] | {"layout": str(machine.target_data), "attributes": attributes}
+        shape["begin"] = "" if arch < "sm_90" else _FOLLOWED if early else _FOLLOWED + _AFTER
         module = llvm.parse_assembly(_ENTRY.format(words=MOST_WORDS, head=HEAD, **shape))
         for text in texts:
             text = re.sub(r'^target (triple|datalayout) = ".*"$', "", text, flags=re.MULTILINE)

@@ -206,6 +206,13 @@ def multiply_halves(typingctx, sums, a, a_below, b, T):
     return sums(sums, a, a_below, b, T), codegen
 
 
+def _masked(builder, value, mask, base, inverted=False):
+    """value & mask | base in one instruction (lop3, 9.7.7.6): of `and` and `or` with two constants ptxas makes two."""
+    table = 0xAE if inverted else 0xEA  # of ~value, or value
+    text = f"lop3.b32 $0, $1, $2, $3, {table};"
+    return asm(builder, text, "=r,r,r,r", [value, ir.Constant(I32, mask), ir.Constant(I32, base)], I32)
+
+
 @intrinsic(prefer_literal=True)
 def spread_bytes(typingctx, word, zero, T):
     """The four bytes of a word minus `zero` (a literal), as 16-bit floats in two words; all are exact.
@@ -227,15 +234,65 @@ def spread_bytes(typingctx, word, zero, T):
         for choice in (0x4140, 0x4342):
             value = asm(builder, f"prmt.b32 $0, $1, 0, {choice};", "=r,r", [args[0]], I32)
             if kind == "bf16" and level == 128:
-                low = builder.and_(builder.not_(value), each(0x80))
-                minus, value = builder.or_(low, each(0xC300)), builder.and_(value, each(0x7F))
+                minus = _masked(builder, value, 0x800080, 0xC300C300, inverted=True)
+                value = _masked(builder, value, 0x7F007F, base << 16 | base)
             elif kind == "bf16":
                 minus = each(struct.unpack("I", struct.pack("f", -128.0 - level))[0] >> 16)
             else:
                 minus = each(struct.unpack("H", struct.pack("e", -1024.0 - level))[0])
-            value = builder.or_(value, each(base))
+            if kind != "bf16" or level != 128:
+                value = builder.or_(value, each(base))
             text = f"fma.rn.{kind}x2 $0, $1, $2, $3;"
             found.append(asm(builder, text, "=r,r,r,r", [value, each(one), minus], I32))
         return _vector(builder, found)
 
     return Vector(types.uint32, 2)(types.uint32, zero, T), codegen
+
+
+@intrinsic
+def spread_nibbles(typingctx, word, T):
+    """The eight 4-bit integers of a word as 16-bit floats in four words, one instruction for two and a shift: the low
+    ones of bytes 0 and 2, of 1 and 3, then the high ones. bfloat16 are 128 too large; float16 are exact.
+    """
+    name = T.instance_type.name
+
+    def codegen(context, builder, sig, args):
+        def each(bits):
+            return ir.Constant(I32, bits << 16 | bits)
+
+        found, base = [], 0x4300 if name == "ic_bfloat16" else 0x6400
+        for shift in (0, 8, 4, 12):
+            value = builder.lshr(args[0], ir.Constant(I32, shift)) if shift else args[0]
+            value = _masked(builder, value, 0xF000F, base << 16 | base)
+            if name != "ic_bfloat16":
+                value = asm(builder, "sub.f16x2 $0, $1, $2;", "=r,r,r", [value, each(base)], I32)
+            found.append(value)
+        return _vector(builder, found)
+
+    return Vector(types.uint32, 4)(types.uint32, T), codegen
+
+
+@intrinsic
+def even_first(typingctx, v):
+    """16-bit elements of two words each (a vector of an even number) so that those of even places come first."""
+
+    def codegen(context, builder, sig, args):
+        found, values = [], _lanes(builder, args[0])
+        for low, high in zip(values[::2], values[1::2]):
+            for choice in ("0x5410", "0x7632"):
+                found.append(asm(builder, f"prmt.b32 $0, $1, $2, {choice};", "=r,r,r", [low, high], I32))
+        return _vector(builder, found)
+
+    return v(v), codegen
+
+
+@intrinsic
+def two_halves(typingctx, word):
+    """The two float16 of a word, each twice, as float32: (low, low, high, high)."""
+
+    def codegen(context, builder, sig, args):
+        pair = builder.bitcast(args[0], ir.VectorType(ir.HalfType(), 2))
+        low, high = (builder.fpext(v, F32) for v in _lanes(builder, pair))
+        return _vector(builder, [low, low, high, high])
+
+    return Vector(types.float32, 4)(types.uint32), codegen

@@ -384,6 +384,19 @@ copy_tile = _statement(
     """copy_tile(to, map, i, j, k, l, barrier): start to copy the box at these places of the tensor that the map (a
     generic address) describes to shared memory; the barrier counts its bytes (cp.async.bulk.tensor, 9.7.8.24.9).""",
 )
+fetch_map = _statement(
+    "fetch_map",
+    "prefetch.tensormap [$0];",
+    "l",
+    "Let the copy engine read the map at a generic address before it is asked to copy by it (prefetch, 9.7.8.17).",
+)
+wait_for_others = _statement(
+    "wait_for_others",
+    "griddepcontrol.wait;",
+    "",
+    """Wait until the launches before this one, which it may have begun beside (`Shape.early`), have ended and what they
+    wrote is seen (griddepcontrol, 9.7.12.13).""",
+)
 copy_tile_to_both = _statement(
     "copy_tile_to_both",
     "{\n.reg .b16 both;\nmov.b16 both, 3;\n"

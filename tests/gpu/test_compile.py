@@ -81,6 +81,38 @@ def test_products_by_the_type_of_operands(columns, dtype, result, instruction, t
         assert int(spilled[1]) <= (100 if "n128" in instruction else 0), done.stderr
 
 
+HALVES = {"T": "bfloat16", "R": "bfloat16", "ACT": None}
+
+
+@pytest.mark.parametrize(
+    "name, types",
+    [
+        ("gemm.stream.product_16_4", HALVES),
+        ("gemm.stream.normed_8_3", HALVES),
+        ("quant.stream.product_8_7", {"F": "int4", "T": "bfloat16", "SLABS": 8, "PARAMS": 512}),
+        ("quant.stream.product_16_3", {"F": "q4_k", "T": "float16", "SLABS": 8, "PARAMS": 640}),
+        ("attention.rope.rope_halves_write", {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}),
+    ],
+)
+def test_who_waits_for_the_launches_before(name, types, tmp_path):
+    """Kernels say at once that the next one may begin; early ones bring their matrix before they wait."""
+    label = "-".join([name, *map(str, types.values())])
+    shape = policy.shape(name)
+    _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", shape)
+    text = ptx.decode()
+    first, wait = text.index("griddepcontrol.launch_dependents"), text.index("griddepcontrol.wait")
+    assert first < wait and shape.early == ("stream" in name) and shape.early == ("bar.sync" in text[:wait])
+    norm = render.stub("norm.rows.rms_norm", {"T": "float32", "W": "float32"}, "cuda")
+    _, _, older = load.compiled("norm.rows.rms_norm-float32", norm, "sm_80", policy.shape("norm.rows.rms_norm"))
+    assert b"griddepcontrol" not in older
+    if ptxas() is not None:
+        path = tmp_path / "kernel.ptx"
+        path.write_bytes(ptx)
+        command = [ptxas(), "-v", "-arch=sm_90a", "-o", "/dev/null", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
+
+
 def test_a_kernel_of_ones_own(root):
     """That of the example, through the same compiler."""
     spec = importlib.util.spec_from_file_location("own_cuda_kernel", root / "examples" / "own_cuda_kernel.py")

@@ -164,10 +164,12 @@ def test_results_are_the_same_each_time(there, rng):  # noqa: F811
     "name, shift, k",
     [("int8", 31, 1500), ("int8", 31, 33), ("int4", 0, 1300), ("int4", 2, 2048), ("q8_0", 0, 96), ("q4_1", 0, 1031)]
     + [("q4_k", 0, 2560), ("uint4", 2, 640), ("uint8", 1, 1088), ("q6_k", 0, 512), ("iq4_nl", 0, 160)]
-    + [("q5_0", 0, 96), ("q5_k", 0, 256), ("q3_k", 0, 512), ("q2_k", 0, 256), ("mxfp4", 0, 96)],
+    + [("q5_0", 0, 96), ("q5_k", 0, 256), ("q3_k", 0, 512), ("q2_k", 0, 256), ("mxfp4", 0, 96)]
+    + [("int8", 31, 2048), ("int4", 0, 4096), ("int4", 2, 1024), ("q8_0", 0, 768), ("q4_0", 0, 512), ("q4_1", 0, 1280)]
+    + [("q4_k", 0, 2048), ("uint4", 2, 1024), ("uint4", 0, 256), ("uint8", 1, 768)],  # by the copy engine
 )
 def test_quantised_weights(name, shift, k, dtype, there, rng):  # noqa: F811
-    for rows, n in ((1, 5), (7, 16), (8, 33), (20, 130)):
+    for rows, n in ((1, 5), (7, 16), (8, 33), (16, 300), (20, 130)):
         weight, exact = random_weight(name, n, k, rng, shift)
         x = ic.from_numpy(rng.standard_normal((rows, k))).to(getattr(ic, dtype)).to(there)
         bias = ic.from_numpy(rng.standard_normal(n)).to(getattr(ic, dtype)).to(there)
@@ -175,3 +177,31 @@ def test_quantised_weights(name, shift, k, dtype, there, rng):  # noqa: F811
         for own in (bias, None):
             y = ic.linear_quantized(x, weight.to(there), own, activations="float")
             agree(y, wanted + (0 if own is None else rounded(own)), dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 11])
+def test_several_quantised_weights_side_by_side(rows, there, rng):  # noqa: F811
+    """Three in a launch, the last one in a second."""
+    sizes, k = (48, 100, 16, 33), 512
+    weights, exact = zip(*(random_weight("int4", n, k, rng, 0) for n in sizes))
+    x = ic.from_numpy(rng.standard_normal((rows, k))).to(ic.bfloat16).to(there)
+    bias = ic.from_numpy(rng.standard_normal(sum(sizes))).to(ic.bfloat16).to(there)
+    y = ic.linear_quantized(x, [weight.to(there) for weight in weights], bias, activations="float")
+    agree(y, rounded(x) @ np.concatenate(exact).T + rounded(bias), "bfloat16")
+
+
+FEW = [(1, 100, 128), (8, 20000, 512), (9, 4097, 320), (16, 333, 2048), (3, 9000, 1088)]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("rows, n, k", FEW)
+def test_few_rows_by_the_copy_engine(rows, n, k, dtype, there, rng):  # noqa: F811
+    """Matrices of one share and of several, and what lies at no multiple of 16 bytes."""
+    kind = getattr(ic, dtype)
+    for begin in (0, 1):
+        w = ic.from_numpy(rng.standard_normal(n * k + begin).astype(np.float32)).to(kind).to(there)[begin:].view(n, k)
+        x = ic.from_numpy(rng.standard_normal(rows * k + begin).astype(np.float32)).to(kind).to(there)
+        x, bias = x[begin:].view(rows, k), ic.from_numpy(rng.standard_normal(n)).to(kind).to(there)
+        wanted = rounded(x) @ rounded(w).T
+        agree(ic.linear(x, w, bias), wanted + rounded(bias), dtype)
+        agree(ic.matmul(w, x.t()), wanted.T, dtype)

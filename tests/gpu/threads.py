@@ -18,9 +18,11 @@ from infinicore.core import memory
 from infinicore.core.cuda import GpuBackend
 from infinicore.device import Device, register
 
+from . import units
+
 WARP = 32
 BARRIER = 64  # bytes that a barrier of pthreads may take
-NAMED = 128  # threads that wait at barriers by their numbers, which are 1 and 2
+NAMED = 128  # threads that wait at barriers by their numbers, which are 1 and 2; of early kernels all but two warps
 PATIENCE = 120.0  # seconds until threads that wait for one another count as lost
 
 # `here`, for each thread its number, and that of its block times 2^16.
@@ -177,7 +179,7 @@ define float @sim_divide(float %x, float %y) {
   ret float %z
 }
 declare float @llvm.exp2.f32(float)
-
+UNITS
 define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
   %p = inttoptr i64 %here to ptr
   %key = load i32, ptr @key
@@ -186,10 +188,10 @@ define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
   call void @wait(i32 0)
   ret i64 %found
 }
-"""
+""".replace("UNITS", units.RUNTIME)
 _ASM = {
     "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2", "div.full.f32": "sim_divide",
-    "bar.sync": "sim_bar", "match.any": "sim_match", "bar.warp.sync": "sim_warp",
+    "bar.sync": "sim_bar", "match.any": "sim_match", "bar.warp.sync": "sim_warp", **units.ASM,
 }  # fmt: skip
 _NAMES = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "sim_tid", "llvm.nvvm.read.ptx.sreg.ntid.x": "sim_ntid",
@@ -205,9 +207,9 @@ def _translated(text):
     """The module with functions of ours in place of what the host has not."""
     for name, own in _NAMES.items():
         text = text.replace(f"@{name}(", f"@{own}(")
-    text = re.sub(r' asm (?:sideeffect )?"([^\s;]+)[^"]*", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
+    text = re.sub(r' asm (?:sideeffect )?"([^"]*)", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
     text = re.sub(r"addrspace\(3\) ?", "", re.sub(r"\baddrspacecast\b", "bitcast", text))
-    dynamic = "@dynamic_shared = internal global [262144 x i8] zeroinitializer, align 1024"
+    dynamic = f"@dynamic_shared = external global [{units.BYTES} x i8], align 1024"
     text = re.sub(r"^@dynamic_shared = .*$", dynamic, text, flags=re.MULTILINE)
     of_asm = {name: re.search(rf"^define (.*@{name}\(.*\)).*{{$", _RUNTIME, re.MULTILINE)[1] for name in _ASM.values()}
     return text + "".join(f"\ndeclare {kind}" for kind in of_asm.values())
@@ -241,6 +243,8 @@ class Kernel:
         builder.getModulePassManager().run(module, builder)
         for name in ("pthread_getspecific", "pthread_setspecific", "pthread_barrier_wait"):
             llvm.add_symbol(name, ctypes.cast(getattr(_libc, name), ctypes.c_void_p).value)
+        for name, address in units.SYMBOLS.items():
+            llvm.add_symbol(name, address)
         jit._target_machine()  # what else kernels call
         engine = llvm.create_mcjit_compiler(module, machine)
         engine.finalize_object()
@@ -261,7 +265,8 @@ class Kernel:
         assert _libc.pthread_key_create(ctypes.byref(key), None) == 0
         memory, slots = np.zeros(BARRIER * (5 + count // WARP), np.uint8), np.zeros(max(count, WARP), np.uint32)
         at = memory.ctypes.data + -memory.ctypes.data % BARRIER
-        every = [count, *[WARP] * (count // WARP), NAMED, NAMED]
+        named = count - 2 * WARP if shape.early else NAMED
+        every = [count, *[WARP] * (count // WARP), named, named]
         for number, members in enumerate(every):
             assert _libc.pthread_barrier_init(ctypes.c_void_p(at + number * BARRIER), None, members) == 0
         place(ctypes.c_uint32, "key").value = key.value
@@ -294,6 +299,8 @@ class Kernels(cuda_load.CompiledOnly):
     def __init__(self, arch):
         super().__init__(arch)
         self.used, self._callbacks, self.wrong = [], [], None
+
+    tensor_map = staticmethod(units.tensor_map)
 
     def _load(self, name, source, shape):
         kernel = Kernel(source, shape)

@@ -17,9 +17,10 @@ class Gpu:
         return name
 
     @staticmethod
-    def tensor_map(dtype, sizes, strides, box):
+    def tensor_map(dtype, sizes, strides, box, swizzled=True):
         size = {"int8": 1, "float8_e4m3": 1, "float32": 4}.get(dtype, 2)
-        assert all(stride % 16 == 0 and stride > 0 for stride in strides) and box[0] * size == 128
+        assert all(stride % 16 == 0 and stride > 0 for stride in strides)
+        assert box[0] * size == 128 if swizzled else box[0] * size % 16 == 0
         return (0, *sizes, *strides, *[-1] * 8)
 
 

@@ -9,11 +9,13 @@ from ...blocks.rope import BAD_POSITION, ROPE
 from ...build import jit
 from ...cpu.attention.tiles import offset_of
 from ...lang.by_type import by_type
-from ...lang.ptx import thread, threads
+from ...lang.ptx import barrier, thread, threads
 from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import fill, load, ptr, store
 from ...lang.vector import compute_type
 from ..block import read, vector, width, write
+from .kvcache import write as write_cache
+from .sizes import SECOND
 
 I64, U32 = types.int64, types.uint32
 
@@ -102,3 +104,27 @@ def rope_halves(args, lo, hi, T, C, P):
 def rope_interleaved(args, lo, hi, T, C, P):
     """Pairs (2i, 2i + 1): GPT-J."""
     return rope(args, lo, rotate_interleaved, width(ptr(load(args, ROPE.x), T)) // 2, T, C, P)
+
+
+@jit.inline
+def turn_and_write(args, lo, hi, rope_of, T, C, P, U):
+    """A rotary embedding of queries and keys, then `kvcache.write` of the same tokens, whose block follows."""
+    code = rope_of(args, lo, hi, T, C, P)
+    barrier()
+    if code == 0:
+        code = write_cache(args + ROPE.WIDTH, lo, hi, U)
+        if code != 0:
+            code += SECOND
+    return code
+
+
+@jit.inline
+def rope_halves_write(args, lo, hi, T, C, P, U):
+    """`rope_halves`, then the cache."""
+    return turn_and_write(args, lo, hi, rope_halves, T, C, P, U)
+
+
+@jit.inline
+def rope_interleaved_write(args, lo, hi, T, C, P, U):
+    """`rope_interleaved`, then the cache."""
+    return turn_and_write(args, lo, hi, rope_interleaved, T, C, P, U)

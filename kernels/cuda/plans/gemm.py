@@ -4,13 +4,14 @@ from math import prod
 from typing import NamedTuple
 
 from ...blocks import float_bits
-from ...blocks.cuda import JOIN, PANELS, PRODUCT, WGMMA
+from ...blocks.cuda import JOIN, PANELS, PRODUCT, STREAM, WGMMA
 from ...blocks.cuda import ROWS as FEW_ROWS
 from ...blocks.gemm import ACTIVATION_GRAD
 from ...build.load import elsewhere, kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.gemm import ActivationGrad, PackWeight, Product
+from ..gemm.sizes import AHEAD, STREAM_BANDS, stream_head, stream_ring, whole_bytes
 from ..policy import shape as shape_of
 from .array import copy
 from .norm import join
@@ -151,6 +152,13 @@ def _few_rows(p, x, on_units):
         names, m, n, strides, steps = ("b", "a"), x.n, x.m, (x.b_stride, x.a_stride), (1, x.n)
     else:
         names, m, n, strides, steps = ("a", "b"), x.m, x.n, (x.a_stride, x.b_stride), (x.n, 1)
+    common = dict(
+        rows=m, tokens=n, k=x.k, w_stride=strides[0], x_stride=strides[1], row_step=steps[0], token_step=steps[1],
+        bias_of_tokens=int(x.m > x.n), alpha=float_bits(p.alpha), aligned=int(on_units),
+    )  # fmt: skip
+    at = {**_absent(p), "w": (names[0], 0), "x": (names[1], 0), "out": ("c", 0)}
+    if on_units and x.k % 64 == 0 and elsewhere().arch == "sm_90a":
+        return Plan((_stream(p, x.k, names, strides, common, at),))
     if on_units:
         tokens, rows = 8 if n <= 8 else 16, FEW_BAND
         name = f"few.product_{tokens}"
@@ -158,13 +166,42 @@ def _few_rows(p, x, on_units):
         tokens, rows = 1 if n == 1 else 2 if n == 2 else AT_A_TIME, 2
         name = f"rows.product_{tokens}"
     groups, lanes = -(-n // tokens), 4 if p.dtype == "float32" else 8
+    common["aligned"] = int(all(s % lanes == 0 for s in strides))
+    few = kernel(f"gemm.{name}", T=p.dtype, R=p.result, ACT=p.activation)
+    return Plan((launch(few, FEW_ROWS, -(-m // rows) * groups, 1, at, **common, groups=groups),))
+
+
+def _stream(p, k, names, strides, common, at):
+    """The launch of a product with few rows on Hopper."""
+    m, n = common["rows"], common["tokens"]
+    share, tokens = share_of(m, 16 * STREAM_BANDS[-1]), 8 if n <= 8 else 16
+    bands = -(-share // 16)
+    slabs, stages = stream_ring(stream_head(tokens, bands), share, n, k)
+    whole = whole_bytes(n, k) > 0
     one = launch(
-        kernel(f"gemm.{name}", T=p.dtype, R=p.result, ACT=p.activation), FEW_ROWS, -(-m // rows) * groups,
-        1, {**_absent(p), "w": (names[0], 0), "x": (names[1], 0), "out": ("c", 0)}, rows=m, tokens=n, groups=groups,
-        k=x.k, w_stride=strides[0], x_stride=strides[1], row_step=steps[0], token_step=steps[1],
-        aligned=int(all(s % lanes == 0 for s in strides)), bias_of_tokens=int(x.m > x.n), alpha=float_bits(p.alpha),
+        kernel(f"gemm.stream.product_{tokens}_{bands}", T=p.dtype, R=p.result, ACT=p.activation), STREAM,
+        -(-m // share), 1, at, **common, groups=1, share=share, stages=stages, slabs=slabs, ahead=AHEAD,
+        whole=int(whole), map_w=slabs_map(p.dtype, m, k, strides[0], slabs, share),
+        map_x=slabs_map(p.dtype, n, k, strides[1], k // 64 if whole else slabs),
     )  # fmt: skip
-    return Plan((one,))
+    return one._replace(places=(*one.places, (STREAM.map_w, names[0], 0), (STREAM.map_x, names[1], 0)))
+
+
+def slabs_map(dtype, rows, k, stride, slabs, share=None):
+    """The map of a matrix by (64 of k, row, slab of 64 of k), of which a copy takes `slabs` of `share` (all) rows."""
+    width = DEPTH // 2
+    box = width, share or rows, slabs, 1
+    return elsewhere().tensor_map(dtype, (width, rows, k // width, 1), (2 * stride, DEPTH, 16), box)
+
+
+def share_of(rows, most, unit=8):
+    """How many of so many rows, whole units, a block has at a time, `most` at most: all blocks have about as many."""
+    blocks, found = elsewhere().multiprocessors, []
+    least = -(-rows // (blocks * most))
+    for turns in range(least, least + 4):
+        share = -(-rows // (blocks * turns * unit)) * unit
+        found.append((turns * share, turns, share))
+    return min(found)[2]
 
 
 _PARTS_ALONE = {**dict.fromkeys(("bias", "residual", "a_scales", "b_scales")), "c": ("parts", 0)}

@@ -1,15 +1,18 @@
 """Products with quantised weights: few rows read the weight as it lies, for many it becomes floats first."""
 
+from ...blocks.cuda import PACKED_STREAM
 from ...blocks.quant import PRODUCT, VALUES
-from ...build.load import kernel
+from ...build.load import elsewhere, kernel
 from ...cpu.quant import panels
 from ...cpu.quant.panels import LANES
-from ...lang.formats import FORMATS, UNIT
+from ...lang.formats import FORMATS, SUPER, UNIT
 from ...plan import Plan, launch
 from ...problems.gemm import Product
 from ...problems.quant import QuantizedProduct
+from ..gemm.sizes import AHEAD, STREAM_BYTES, STREAM_PANELS, panel_step, rounded, stages_of, stream_head, whole_bytes
 from . import gemm
 
+AT_ONCE = 3  # weights of a launch of `cuda/quant/stream.py`
 ROWS, TOKENS = 16, 8  # of a weight and of x, for a block of `cuda/quant/rows.py`
 FEW = 16  # rows of x that are worth reading the weight for twice
 PARAMETERS = ("half", "half_min", "half_zero", "single", "super_min")
@@ -28,7 +31,8 @@ def product(problem):
     if p.dtype not in ("bfloat16", "float16") or p.rows > FEW or not all(map(_as_it_lies, p.weights)):
         return _expanded(p)
     launches, column, columns, groups = [], 0, sum(weight.n for weight in p.weights), -(-p.rows // TOKENS)
-    for number, weight in enumerate(p.weights):
+    together = _streamed(p, columns)
+    for number, weight in enumerate(() if together else p.weights):
         at = {"weight": (f"weight{number}", 0), "scratch": None, "scales": None, "fixes": None}
         at |= {name: (name, 2 * column) for name in ("y", "bias")}
         if weight.n:
@@ -39,7 +43,71 @@ def product(problem):
                 panel_bytes=size,
             ))  # fmt: skip
         column += weight.n
-    return Plan(tuple(launches))
+    return Plan(together or tuple(launches))
+
+
+def _streamed(p, columns):
+    """The launches for up to three weights of a format at a time on Hopper; () where they do not lie as these ask."""
+    kinds = {(weight.format, weight.shift) for weight in p.weights}
+    if elsewhere().arch != "sm_90a" or LANES != 16 or len(kinds) > 1 or p.k % 64 or any(w.n == 0 for w in p.weights):
+        return ()
+    ((name, shift),) = kinds
+    form, launches, column = FORMATS[name], [], 0
+    units_each = 1 if form.flat else SUPER // UNIT if form.is_super else 1 << shift
+    for first in range(0, len(p.weights), AT_ONCE):
+        weights = p.weights[first : first + AT_ONCE]
+        share = gemm.share_of(sum(weight.n for weight in weights), LANES * STREAM_PANELS[-1], LANES) // LANES
+        rows = 0 if whole_bytes(p.rows, p.k) else p.rows
+        slabs = panel_step(p.k, units_each, 2 * panels.unit_bytes(form), share, p.rows, rows)
+        if not slabs:
+            return ()
+        launches.append(_stream(p, form, shift, columns, (first, column), weights, share, slabs, units_each))
+        column += sum(weight.n for weight in weights)
+    return tuple(launches)
+
+
+def _stream(p, form, shift, columns, begin, weights, share, slabs, units_each):
+    """One of these launches, `share` panels and `slabs` times 64 of k at a time."""
+    (first, column), units = begin, p.k // UNIT
+    size, planes = panels.panel_bytes(form, p.k, shift), units * panels.unit_bytes(form)
+    params = 0 if form.flat else 2 * slabs // units_each * panels.record_bytes(form)
+    width = max((w for w in range(16, 257, 16) if params % w == 0), default=16)
+    tokens, bands = 8 if p.rows <= TOKENS else 16, next(n for n in STREAM_PANELS if n >= share)
+    stage = rounded(share * 2 * slabs * panels.unit_bytes(form)) + rounded(share * params)
+    whole = whole_bytes(p.rows, p.k)
+    stage += 0 if whole else rounded(slabs * 128 * p.rows)
+    beyond = (bands - share) * 2 * slabs * panels.unit_bytes(form)  # what the last bands read behind their rows
+    stages = stages_of(STREAM_BYTES - stream_head(tokens, bands) - whole - beyond, stage)
+    numbers, items, maps, at = {}, [0], {}, {name: (name, 2 * column) for name in ("y", "bias")}
+    for i in range(AT_ONCE):
+        weight = weights[min(i, len(weights) - 1)]
+        count = -(-weight.n // LANES)
+        numbers[f"columns{i}"] = weight.n
+        numbers[f"column{i}"] = sum(w.n for w in weights[:i])
+        items.append(items[-1] + (-(-count // share) if i < len(weights) else 0))
+        at[f"weight{i}"] = (f"weight{first + min(i, len(weights) - 1)}", 0)
+        maps[f"map_w{i}"] = elsewhere().tensor_map(
+            "int8", (128, planes // 128, count, 1), (128, size, 16),
+            (128, 2 * slabs * panels.unit_bytes(form) // 128, share, 1),
+        )  # fmt: skip
+        maps[f"map_p{i}"] = (0,) * 16 if form.flat else elsewhere().tensor_map(
+            "int8", (width, params // width, p.k // (64 * slabs), count), (width, params, size),
+            (width, params // width, 1, share), swizzled=False,
+        )  # fmt: skip
+    ends = [end if number < len(weights) else 1 << 40 for number, end in enumerate(items[1:], 1)]
+    del numbers["column0"]
+    one = launch(
+        kernel(f"quant.stream.product_{tokens}_{bands}", F=form.name, T=p.dtype, SLABS=slabs, PARAMS=params),
+        PACKED_STREAM, items[-1], 1, at, tokens=p.rows, k=p.k, y_stride=columns, share=share, stages=stages,
+        shift=shift, panel_bytes=size, items1=ends[0], items2=ends[1], ahead=AHEAD, whole=int(whole > 0),
+        map_x=gemm.slabs_map(p.dtype, p.rows, p.k, p.k, p.k // 64 if whole else slabs),
+        **numbers, **maps,
+    )  # fmt: skip
+    places = [(PACKED_STREAM.map_x, "x", 0)]
+    for i in range(AT_ONCE):
+        name = at[f"weight{i}"][0]
+        places += [(getattr(PACKED_STREAM, f"map_w{i}"), name, 0), (getattr(PACKED_STREAM, f"map_p{i}"), name, planes)]
+    return one._replace(places=(*one.places, *places))
 
 
 def _expanded(p):

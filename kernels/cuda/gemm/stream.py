@@ -1,0 +1,242 @@
+"""Products of a matrix and few rows of 16-bit floats, x, on Hopper: as fast as the matrix is read.
+
+A block has some rows of the matrix, bands of 16 of them at a time for all of k, so that it reads x once for many rows.
+Two of its warps let the copy engine bring them, and x, to a ring in shared memory (`cuda/ring.py`); the others multiply
+32 of k each in turn on their matrix units. What they have is added up in their order.
+"""
+
+import math
+
+from numba import types
+
+from ...blocks.cuda import NORMED_STREAM, STREAM
+from ...build import jit
+from ...lang.mma import load_shared, multiply_halves
+from ...lang.ptx import (
+    WARP,
+    barrier,
+    barrier_expect,
+    barrier_of,
+    barrier_wait,
+    block,
+    blocks,
+    copy_tile,
+    dynamic_memory,
+    dynamic_shared,
+    generic,
+    thread,
+    wait_for_others,
+)
+from ...lang.simd import address, bitcast, fill, lane, load, ptr, reduce_add, store, vload_aligned, vstore_aligned
+from ..block import warp_sum
+from ..ring import APART, FREE, X, bring_x, carry, free, let_pass, new_ring, tell
+from .rows import finish
+from .sizes import STREAM_BARRIERS, STREAM_WARPS, stream_head
+from .wgmma import ratio
+
+F32, F64, U32 = types.float32, types.float64, types.uint32
+WARPS = STREAM_WARPS
+
+
+@jit.inline
+def bring_matrix(args, barriers, ring, stage_bytes, hi):
+    """What one warp does: it brings the rows of the matrix, step by step."""
+    k, stages, share, slabs = (
+        load(args, STREAM.k), load(args, STREAM.stages), load(args, STREAM.share), load(args, STREAM.slabs),
+    )  # fmt: skip
+    w, map_w, rows = load(args, STREAM.map_w), address(args) + 8 * STREAM.map_w, load(args, STREAM.rows)
+    begun, stage, phase, first_lane = 0, 0, 1, thread() % WARP == 0
+    for item in range(block(), hi, blocks()):
+        for start in range(0, k, 64 * slabs):
+            here, to = barriers + APART * stage, ring + stage * stage_bytes
+            barrier_wait(here + FREE, phase)
+            if w & 15 != 0:
+                carry(to, w, item * share, share, rows, load(args, STREAM.w_stride), start, slabs, k)
+                tell(here)
+            elif first_lane:
+                let_pass(barriers, begun, stages, load(args, STREAM.ahead))
+                barrier_expect(here, slabs * 128 * share)
+                copy_tile(to, map_w, 0, item * share, start >> 6, 0, here)
+            begun, stage = begun + 1, stage + 1
+            if stage == stages:
+                stage, phase = 0, phase ^ 1
+
+
+@jit.inline
+def place_of(x_whole, row, i, count):
+    """Where elements i to i + 7 of a row of x lie, which is there as a whole."""
+    line = (i >> 6) * count + row
+    return x_whole + line * 128 + (((i >> 3 ^ line) & 7) << 4)
+
+
+@jit.inline
+def make_x(args, memory, x_whole, count, k, T):
+    """x as the RMS norm of a + b, by all warps that multiply; the first block writes both for others, too."""
+    eps, warp, first = bitcast(load(args, NORMED_STREAM.eps), F64), thread() // WARP, 8 * thread()
+    for row in range(count):
+        a = ptr(load(args, NORMED_STREAM.a), T) + row * load(args, NORMED_STREAM.a_stride)
+        b = ptr(load(args, NORMED_STREAM.b), T) + row * load(args, NORMED_STREAM.b_stride)
+        squares = F32(0)
+        for i in range(first, k, 8 * WARP * WARPS):
+            place = ptr(place_of(x_whole, row, i, count), T)
+            vstore_aligned(place, 0, vload_aligned(a, i, 8) + vload_aligned(b, i, 8))
+            v = vload_aligned(place, 0, 8)  # the norm is that of the rounded sum
+            squares += reduce_add(v * v)
+        squares = warp_sum(squares)
+        if thread() % WARP == 0:
+            store(memory, row * WARPS + warp, squares)
+    barrier_of(1, WARPS * WARP)
+    for row in range(count):
+        squares = F32(0)
+        for part in range(WARPS):
+            squares += load(memory, row * WARPS + part)
+        scale = F32(1.0 / math.sqrt(F64(squares) / float(k) + eps))
+        total = ptr(load(args, NORMED_STREAM.total), T) + row * load(args, NORMED_STREAM.total_stride)
+        y = ptr(load(args, NORMED_STREAM.y), T) + row * load(args, NORMED_STREAM.y_stride)
+        for i in range(first, k, 8 * WARP * WARPS):
+            place = ptr(place_of(x_whole, row, i, count), T)
+            v = vload_aligned(place, 0, 8)
+            normed = v * scale * vload_aligned(ptr(load(args, NORMED_STREAM.norm_w), T), i, 8)
+            vstore_aligned(place, 0, normed)
+            if block() == 0:
+                vstore_aligned(total, i, v)
+                vstore_aligned(y, i, normed)
+    barrier_of(1, WARPS * WARP)
+
+
+def _product(tokens, bands, normed=False):
+    """The kernel for up to so many rows of x, and bands of 16 rows of the matrix; `normed`: `make_x` makes x."""
+    lined = 16 * bands + 4  # rows of the sums of a row of x, so that a warp's lie in all banks
+    head = stream_head(tokens, bands)
+
+    @jit.inline
+    def step(sums, at, x_at, x_below, T):
+        """The sums of the bands with 32 more of k."""
+        s0, s1, s2, s3, t0, t1, t2, t3 = sums
+        y = load_shared(x_at, U32, 4, 1, 0)
+        z = load_shared(x_below, U32, 4, 1, 0) if tokens > 8 else y
+        a, b = load_shared(at, U32, 4, 1, 0), load_shared(at + 1024, U32, 4, 1, 0)
+        s0 = multiply_halves(s0, a, b, y, T)
+        if tokens > 8:
+            t0 = multiply_halves(t0, a, b, z, T)
+        if bands > 1:
+            a, b = load_shared(at + 2048, U32, 4, 1, 0), load_shared(at + 3072, U32, 4, 1, 0)
+            s1 = multiply_halves(s1, a, b, y, T)
+            if tokens > 8:
+                t1 = multiply_halves(t1, a, b, z, T)
+        if bands > 2:
+            a, b = load_shared(at + 4096, U32, 4, 1, 0), load_shared(at + 5120, U32, 4, 1, 0)
+            s2 = multiply_halves(s2, a, b, y, T)
+            if tokens > 8:
+                t2 = multiply_halves(t2, a, b, z, T)
+        if bands > 3:
+            a, b = load_shared(at + 6144, U32, 4, 1, 0), load_shared(at + 7168, U32, 4, 1, 0)
+            s3 = multiply_halves(s3, a, b, y, T)
+            if tokens > 8:
+                t3 = multiply_halves(t3, a, b, z, T)
+        return s0, s1, s2, s3, t0, t1, t2, t3
+
+    @jit.inline
+    def keep(memory, row, column, sums):
+        """Four values of a warp's tile: of rows `row` and `row` + 8 of the matrix, of two rows of x."""
+        place = column * lined + row
+        store(memory, place, lane(sums, 0))
+        store(memory, place + 4 * lined, lane(sums, 1))
+        store(memory, place + 8, lane(sums, 2))
+        store(memory, place + 4 * lined + 8, lane(sums, 3))
+
+    @jit.inline
+    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT):
+        """What the other warps do."""
+        k, stages, share, count, slabs = (
+            load(args, STREAM.k), load(args, STREAM.stages), load(args, STREAM.share), load(args, STREAM.tokens),
+            load(args, STREAM.slabs),
+        )  # fmt: skip
+        warp, g, t, stage, phase = thread() // WARP, thread() % WARP // 4, thread() % 4, 0, 0
+        # so numbered, neighbours of eight threads read different halves of their rows: they meet in no bank
+        row, piece = g >> 1 | (g & 1) << 2, (warp & 1) * 4 + t
+        own, within = memory + warp * tokens * lined, row * 128 + ((piece ^ row) << 4)
+        upper, lower = min(row, count - 1), min(row + 8, count - 1)
+        whole = load(args, STREAM.whole) != 0
+        wait_for_others()
+        if normed:
+            make_x(args, memory, generic(x_whole), count, k, T)
+        elif whole:
+            barrier_wait(barriers + X, 0)
+        for item in range(block(), hi, blocks()):
+            none = fill(0.0, F32, 4)
+            sums = none, none, none, none, none, none, none, none
+            for start in range(0, k >> 6, slabs):
+                here, place = barriers + APART * stage, ring + stage * stage_bytes
+                barrier_wait(here, phase)
+                if not whole:
+                    barrier_wait(here + X, phase)
+                x_at = x_whole if whole else place + slabs * share * 128
+                for slab in range(warp >> 1, min(slabs, (k >> 6) - start), 4):
+                    line = (start + slab if whole else slab) * count
+                    sums = step(
+                        sums, place + slab * share * 128 + within,
+                        x_at + (line + upper) * 128 + ((piece ^ (line + upper & 7)) << 4),
+                        x_at + (line + lower) * 128 + ((piece ^ (line + lower & 7)) << 4), T,
+                    )  # fmt: skip
+                free(here)
+                stage += 1
+                if stage == stages:
+                    stage, phase = 0, phase ^ 1
+            keep(own, row, t, sums[0])
+            if bands > 1:
+                keep(own, 16 + row, t, sums[1])
+            if bands > 2:
+                keep(own, 32 + row, t, sums[2])
+            if bands > 3:
+                keep(own, 48 + row, t, sums[3])
+            if tokens > 8:
+                keep(own, row, 8 + t, sums[4])
+                if bands > 1:
+                    keep(own, 16 + row, 8 + t, sums[5])
+                if bands > 2:
+                    keep(own, 32 + row, 8 + t, sums[6])
+                if bands > 3:
+                    keep(own, 48 + row, 8 + t, sums[7])
+            barrier_of(1, WARPS * WARP)
+            first = item * share
+            here = min(share, load(args, STREAM.rows) - first)
+            for i in range(thread(), here * count, WARPS * WARP):
+                token = ratio(i, here)
+                at_row = i - token * here
+                total = F32(0)
+                for part in range(WARPS):
+                    total += load(memory, (part * tokens + token) * lined + at_row)
+                finish(args, total, first + at_row, token, T, R, ACT)
+            barrier_of(1, WARPS * WARP)
+
+    @jit.inline
+    def product(args, lo, hi, T, R, ACT):
+        barriers, share, count = dynamic_shared(), load(args, STREAM.share), load(args, STREAM.tokens)
+        slabs, stages, k = load(args, STREAM.slabs), load(args, STREAM.stages), load(args, STREAM.k)
+        whole, x_whole, memory = load(args, STREAM.whole), barriers + head, ptr(dynamic_memory() + STREAM_BARRIERS, F32)
+        matrix, x_bytes = slabs * share * 128, (k * 2 if whole else slabs * 128) * count + 1023 & -1024
+        stage_bytes, ring = matrix + (0 if whole else x_bytes), x_whole + (x_bytes if whole else 0)
+        warp = thread() // WARP
+        if thread() == 0:
+            new_ring(barriers, stages, WARPS)
+        barrier()
+        if warp == WARPS:
+            bring_matrix(args, barriers, ring, stage_bytes, hi)
+        elif warp > WARPS:
+            if not normed:
+                bring_x(
+                    barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, slabs,
+                    address(args) + 8 * STREAM.map_x, load(args, STREAM.map_x), count, load(args, STREAM.x_stride),
+                    whole,
+                )  # fmt: skip
+        else:
+            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT)
+        return 0
+
+    return product
+
+
+product_8_1, product_8_2, product_8_3, product_8_4 = (_product(8, bands) for bands in (1, 2, 3, 4))
+normed_8_1, normed_8_2, normed_8_3, normed_8_4 = (_product(8, bands, True) for bands in (1, 2, 3, 4))
+product_16_1, product_16_2, product_16_3, product_16_4 = (_product(16, bands) for bands in (1, 2, 3, 4))

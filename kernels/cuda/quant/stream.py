@@ -1,0 +1,345 @@
+"""Products of few rows of 16-bit floats and quantised weights on Hopper: as fast as the weights are read.
+
+A block has some panels of 16 rows of a weight at a time for all of k, so that it reads x once for all of them. Two of
+its warps let the copy engine bring them, as they lie, and x, to a ring in shared memory (`cuda/ring.py`); the others
+take units of 32 of k in turn. Integers become 16-bit floats in registers, where 4 bits take an instruction for two and
+a shift; they are 128 too large then in bfloat16, which sums of x put right, and scales are multiplied with the sums of
+a unit. `cpu/quant/panels.py` says how weights lie.
+"""
+
+from numba import types
+
+from ...blocks.cuda import PACKED_STREAM as BLOCK
+from ...build import jit
+from ...cpu.quant.panels import LANES, record_bytes
+from ...cpu.quant.traits import bits_of, format_of, has_min, is_flat, unit_bytes
+from ...lang.by_type import by_type
+from ...lang.formats import UNIT
+from ...lang.mma import both, even_first, load_shared, multiply_halves, spread_nibbles, two_halves
+from ...lang.ptx import (
+    WARP,
+    barrier,
+    barrier_expect,
+    barrier_of,
+    barrier_wait,
+    block,
+    blocks,
+    copy_tile,
+    dynamic_memory,
+    dynamic_shared,
+    generic,
+    thread,
+    wait_for_others,
+)
+from ...lang.simd import address, fill, lane, load, muladd, ptr, store
+from ..gemm.sizes import PACKED_WARPS, STREAM_BARRIERS, STREAM_PANELS, STREAM_WARPS, stream_head
+from ..gemm.wgmma import ratio
+from ..ring import APART, FREE, X, bring_x, free, let_pass, new_ring
+from .parameters import parameters
+from .rows import four, integers, level_of_format, ones
+
+F32, U32, I64 = types.float32, types.uint32, types.int64
+PARTS = STREAM_WARPS  # of the sums that are added up in the end
+
+
+def _excess_of(form, T):
+    """By how much the numbers that are multiplied are larger than q - zero, or q where there are minimums."""
+    if form.bits == 4:
+        return form.zero + (128 if T.instance_type.name == "ic_bfloat16" else 0)
+    return form.zero - level_of_format(form, T)
+
+
+@by_type
+def excess_of(F, T):
+    """The same, in kernels."""
+    excess = _excess_of(format_of(F), T)
+    return lambda F, T: excess
+
+
+@jit.inline
+def weight_of(args, item):
+    """(number of the weight that an item belongs to, the item's number in it)."""
+    if item >= load(args, BLOCK.items2):
+        return 2, item - load(args, BLOCK.items2)
+    if item >= load(args, BLOCK.items1):
+        return 1, item - load(args, BLOCK.items1)
+    return 0, item
+
+
+@jit.inline
+def plane_step(slabs, F):
+    """Bytes of the integers of a panel in a step."""
+    return 2 * slabs * unit_bytes(F)
+
+
+@jit.inline
+def matrix_step(share, slabs, params, F):
+    """Bytes of all that a step has of the weight."""
+    return share * plane_step(slabs, F) + (share * params + 1023 & -1024)
+
+
+@jit.inline
+def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F):
+    """What one warp does: it brings panels, step by step."""
+    k, stages, share = load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share)
+    begun, stage, phase, planes = 0, 0, 1, plane_step(slabs, F)
+    if thread() % WARP == 0:
+        for item in range(block(), hi, blocks()):
+            number, within = weight_of(args, item)
+            maps = address(args) + 8 * (BLOCK.map_w0 + 32 * number)
+            for step in range(ratio(k, 64 * slabs)):
+                here, to = barriers + APART * stage, ring + stage * stage_bytes
+                barrier_wait(here + FREE, phase)
+                let_pass(barriers, begun, stages, load(args, BLOCK.ahead))
+                barrier_expect(here, share * (planes + params))
+                copy_tile(to, maps, 0, step * (planes >> 7), within * share, 0, here)
+                if not is_flat(F):
+                    copy_tile(to + share * planes, maps + 128, 0, 0, step, within * share, here)
+                begun, stage = begun + 1, stage + 1
+                if stage == stages:
+                    stage, phase = 0, phase ^ 1
+
+
+def _each(one, count):
+    """one(sums[i], i, ...) for all of a tuple."""
+    last = count - 1
+    if last == 0:
+
+        @jit.inline
+        def all_(sums, at, x, more, unit, shift, F, T):
+            return (one(sums[0], 0, at, x, more, unit, shift, F, T),)
+
+        return all_
+    before = _each(one, last)
+
+    @jit.inline
+    def all_(sums, at, x, more, unit, shift, F, T):
+        return before(sums[:last], at, x, more, unit, shift, F, T) + (
+            one(sums[last], last, at, x, more, unit, shift, F, T),
+        )
+
+    return all_
+
+
+def _times(count):
+    """x so often, as a tuple."""
+    if count == 1:
+        return jit.inline(lambda x: (x,))
+    before = _times(count - 1)
+    return jit.inline(lambda x: (*before(x), x))
+
+
+@jit.inline
+def fetch_x(at, chunk, line, T, F):
+    """The words of quads t and t + 4 of a unit of a row of x, in the order in which integers of the weight come."""
+    t = thread() % 4
+    place = at + line * 128 + 8 * (t & 1)
+    a = load_shared(place + ((chunk + (t >> 1) ^ line & 7) << 4), U32, 2, 1, 0)
+    b = load_shared(place + ((chunk + 2 + (t >> 1) ^ line & 7) << 4), U32, 2, 1, 0)
+    return even_first(both(a, b)) if bits_of(F) == 4 else both(a, b)
+
+
+@jit.inline
+def sum_of(x, T, F):
+    """Sums of a unit of x, of the rows of x that a thread has sums of, where weights ask for them."""
+    if excess_of(F, T) == 0 and not has_min(F):
+        return fill(0.0, F32, 4)
+    one = ones(T)
+    return multiply_halves(fill(0.0, F32, 4), one, one, x, T)
+
+
+@by_type
+def factors(F, records, unit, shift, row, T):
+    """(scales of two neighbouring rows, what sums of x are multiplied with), for the four sums of a thread."""
+    form = format_of(F)
+    record = record_bytes(form)
+    if form.parameters == "half":
+
+        def scales(F, records, unit, shift, row, T):
+            word = lane(load_shared(records + (unit >> shift) * record + 2 * row, U32, 1, 1, 0), 0)
+            return two_halves(word), fill(0.0, F32, 4)
+
+        return scales
+    excess, minimums = float(_excess_of(form, T)), form.has_min
+
+    def both_of(F, records, unit, shift, row, T):
+        s0, m0 = parameters(F, I64(generic(records)), unit, shift, row)
+        s1, m1 = parameters(F, I64(generic(records)), unit, shift, row + 1)
+        if minimums:
+            return four(s0, s1), four(m0 - F32(excess) * s0, m1 - F32(excess) * s1)
+        return four(s0, s1), fill(0.0, F32, 4)
+
+    return both_of
+
+
+@jit.inline
+def weigh(sums, start, a, b, x, total, by, F, T):
+    """`sums` + the product of a unit, whose `factors` these are."""
+    sums = muladd(multiply_halves(start, a, b, x, T), by[0], sums)
+    return muladd(total, by[1], sums) if has_min(F) else sums
+
+
+def _product(tokens, bands):
+    """The kernel for up to so many rows of x, and panels of 16 rows of the weight."""
+    lined, head, times, warps = 16 * bands + 4, stream_head(tokens, bands), _times(bands), PACKED_WARPS[tokens]
+
+    @jit.inline
+    def one(sums, band, at, x, more, unit, shift, F, T):
+        """The sums of a panel (of the first rows of x, of the others) with a unit."""
+        planes, params, planes_step, params_step, row = at
+        place, line = planes + band * planes_step, unit * (4 if bits_of(F) == 8 else 2) + (thread() % 4 >> 1)
+        chunk = (thread() & 1) * 4 + (row >> 2)
+        v = load_shared(place + line * 128 + ((chunk ^ line & 7) << 4) + (row & 2) * 4, U32, 2, 1, 0)
+        if bits_of(F) == 4:
+            a, b = spread_nibbles(lane(v, 0), T), spread_nibbles(lane(v, 1), T)
+        else:
+            line += 2
+            w = load_shared(place + line * 128 + ((chunk ^ line & 7) << 4) + (row & 2) * 4, U32, 2, 1, 0)
+            a = both(integers(lane(v, 0), F, T), integers(lane(w, 0), F, T))
+            b = both(integers(lane(v, 1), F, T), integers(lane(w, 1), F, T))
+        if is_flat(F):
+            s = multiply_halves(sums[0], a, b, x[0], T)
+            return s, (multiply_halves(sums[1], a, b, x[1], T) if tokens > 8 else s)
+        records = params + band * params_step
+        by = factors(F, records, unit, shift, row, T)
+        s = weigh(sums[0], more[0], a, b, x[0], more[2], by, F, T)
+        return s, (weigh(sums[1], more[1], a, b, x[1], more[3], by, F, T) if tokens > 8 else s)
+
+    every = _each(one, bands)
+
+    @jit.inline
+    def prepared(x, y, F, T):
+        """(where sums of a unit begin, for the first rows of x and the others, and the sums of x)."""
+        s, t = sum_of(x, T, F), sum_of(y, T, F) if tokens > 8 else fill(0.0, F32, 4)
+        if has_min(F) or excess_of(F, T) == 0:
+            return fill(0.0, F32, 4), fill(0.0, F32, 4), s, t
+        excess = F32(-excess_of(F, T))
+        return s * excess, t * excess, s, t
+
+    @jit.inline
+    def kept(sums, band, own, t, row, unit, shift, F, T):
+        """Four values of a warp's tile: of two neighbouring rows of the weight, of two of x."""
+        place = own + 2 * t * lined + 16 * band + row
+        store(place, 0, lane(sums[0], 0))
+        store(place, lined, lane(sums[0], 1))
+        store(place, 1, lane(sums[0], 2))
+        store(place, lined + 1, lane(sums[0], 3))
+        if tokens > 8:
+            place = place + 8 * lined
+            store(place, 0, lane(sums[1], 0))
+            store(place, lined, lane(sums[1], 1))
+            store(place, 1, lane(sums[1], 2))
+            store(place, lined + 1, lane(sums[1], 3))
+        return sums
+
+    @jit.inline
+    def added(sums, band, own, t, row, unit, shift, F, T):
+        """What another warp has kept is added to these."""
+        place = own + 2 * t * lined + 16 * band + row
+        other = both(
+            both(fill(load(place, 0), F32, 1), fill(load(place, lined), F32, 1)),
+            both(fill(load(place, 1), F32, 1), fill(load(place, lined + 1), F32, 1)),
+        )  # fmt: skip
+        return sums[0] + other, sums[1]
+
+    keep, join = _each(kept, bands), _each(added, bands)
+
+    @jit.inline
+    def finish(args, memory, item, count, F, T):
+        """The sums of all warps, and what follows them."""
+        number, within = weight_of(args, item)
+        share, k = LANES * load(args, BLOCK.share), load(args, BLOCK.k)
+        columns, first = load(args, BLOCK.columns0 + number), within * share
+        column = first + (0 if number == 0 else load(args, BLOCK.column1 - 1 + number))
+        here = min(share, columns - first)
+        for i in range(thread(), here * count, warps * WARP):
+            token = ratio(i, here)
+            at = i - token * here
+            total = F32(0)
+            for part in range(PARTS):
+                total += load(memory, (part * tokens + token) * lined + at)
+            if is_flat(F):
+                panel = load(args, BLOCK.weight0 + number) + (first + at) // LANES * load(args, BLOCK.panel_bytes)
+                total *= load(ptr(panel + k // UNIT * unit_bytes(F), F32), at % LANES)
+            if load(args, BLOCK.bias) != 0:
+                total += load(ptr(load(args, BLOCK.bias), T), column + at)
+            store(ptr(load(args, BLOCK.y), T), token * load(args, BLOCK.y_stride) + column + at, total)
+
+    @jit.inline
+    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, slabs, params, F, T):
+        """What the other warps do."""
+        k, stages, share, count, shift = (
+            load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share), load(args, BLOCK.tokens),
+            load(args, BLOCK.shift),
+        )  # fmt: skip
+        warp, g, t, stage, phase = thread() // WARP, thread() % WARP // 4, thread() % 4, 0, 0
+        # two rows from here on, so numbered that what a half of a warp reads meets in no bank
+        row = 2 * (g & 1 | (g & 2) << 1 | (g & 4) >> 1)
+        own, planes, upper, lower = (
+            memory + warp % PARTS * tokens * lined, plane_step(slabs, F), min(g, count - 1), min(g + 8, count - 1),
+        )  # fmt: skip
+        whole, matrix = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F)
+        wait_for_others()
+        if whole:
+            barrier_wait(barriers + X, 0)
+        for item in range(block(), hi, blocks()):
+            none = fill(0.0, F32, 4), fill(0.0, F32, 4)
+            sums = times(none)
+            for start in range(0, k >> 6, slabs):
+                here, place = barriers + APART * stage, ring + stage * stage_bytes
+                barrier_wait(here, phase)
+                if not whole:
+                    barrier_wait(here + X, phase)
+                at, x_at = (place, place + share * planes, planes, params, row), x_whole if whole else place + matrix
+                first = start if whole else 0
+                for turn in range((2 * slabs + warps - 1) // warps):
+                    unit = turn * warps + warp
+                    if unit < 2 * slabs:
+                        line, chunk = (first + (unit >> 1)) * count, (unit & 1) * 4
+                        x = fetch_x(x_at, chunk, line + upper, T, F)
+                        y = fetch_x(x_at, chunk, line + lower, T, F) if tokens > 8 else x
+                        sums = every(sums, at, (x, y), prepared(x, y, F, T), unit, shift, F, T)
+                free(here)
+                stage += 1
+                if stage == stages:
+                    stage, phase = 0, phase ^ 1
+            if warps > PARTS:
+                if warp >= PARTS:
+                    sums = keep(sums, own, t, row, 0, 0, F, T)
+                barrier_of(1, warps * WARP)
+                if warp < PARTS:
+                    sums = join(sums, own, t, row, 0, 0, F, T)
+            if warp < PARTS:
+                sums = keep(sums, own, t, row, 0, 0, F, T)
+            barrier_of(1, warps * WARP)
+            finish(args, memory, item, count, F, T)
+            barrier_of(1, warps * WARP)
+
+    @jit.inline
+    def product(args, lo, hi, F, T, SLABS, PARAMS):
+        """A step has SLABS times 64 of k, and PARAMS bytes of parameters of each panel."""
+        barriers, count, k, warp = dynamic_shared(), load(args, BLOCK.tokens), load(args, BLOCK.k), thread() // WARP
+        stages, matrix = load(args, BLOCK.stages), matrix_step(load(args, BLOCK.share), SLABS, PARAMS, F)
+        whole, x_whole, memory = load(args, BLOCK.whole), barriers + head, ptr(dynamic_memory() + STREAM_BARRIERS, F32)
+        x_bytes = (k * 2 if whole else SLABS * 128) * count + 1023 & -1024
+        stage_bytes, ring = matrix + (0 if whole else x_bytes), x_whole + (x_bytes if whole else 0)
+        if thread() == 0:
+            new_ring(barriers, stages, warps)
+        barrier()
+        if warp == warps:
+            bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F)
+        elif warp > warps:
+            bring_x(
+                barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, SLABS,
+                address(args) + 8 * BLOCK.map_x, load(args, BLOCK.map_x), count, k, whole,
+            )  # fmt: skip
+        else:
+            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, SLABS, PARAMS, F, T)
+        return 0
+
+    return product
+
+
+for _tokens in (8, 16):
+    for _bands in STREAM_PANELS:
+        globals()[f"product_{_tokens}_{_bands}"] = _product(_tokens, _bands)

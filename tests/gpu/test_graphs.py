@@ -1,0 +1,158 @@
+"""What becomes of the launches of a graph: which are joined, and which may begin before others have ended."""
+
+import ctypes
+
+import pytest
+from infinicore.kernels.blocks.array import GATHER_ROWS
+from infinicore.kernels.blocks.attention import CACHE
+from infinicore.kernels.blocks.cuda import NORMED_STREAM, PACKED_STREAM, STREAM
+from infinicore.kernels.blocks.norm import ADD_RMS, RMS
+from infinicore.kernels.blocks.rope import ROPE
+from infinicore.kernels.cuda import fuse, overlap, policy
+
+BF16 = "-bfloat16-bfloat16"
+MATRIX, X, OUT, A, B, W, TOTAL = (0x7F0000000000 + (i << 24) for i in range(7))
+
+
+class Kernels:
+    """Names by handle; a handle is the number of its name."""
+
+    arch = "sm_90a"
+
+    def __init__(self):
+        self.names = []
+
+    def handle(self, label):
+        self.names.append(label)
+        return len(self.names) - 1
+
+    def kernel(self, name, parameters):
+        assert policy.is_own(name)
+        return self.handle("-".join([name, *map(str, parameters.values())]))
+
+    def name_of(self, handle):
+        return self.names[handle]
+
+
+class Graph:
+    """Launches as `capture` gets them."""
+
+    def __init__(self):
+        self.kernels, self.rows, self._kept = Kernels(), [], []
+
+    def add(self, label, block, n, **values):
+        words = [0] * block.WIDTH
+        for name, value in values.items():
+            place = getattr(block, name)
+            value = value if type(value) is tuple else (value,)
+            words[place : place + len(value)] = value
+        memory = (ctypes.c_int64 * len(words))(*words)
+        self._kept.append(memory)
+        self.rows.append((self.kernels.handle(label), ctypes.addressof(memory), len(words), n))
+
+    def product(self, label=f"gemm.stream.product_8_1{BF16}-None", rows=1, **more):
+        values = {"w": MATRIX, "map_w": MATRIX, "x": X, "map_x": X, "out": OUT, "rows": 2048, "tokens": rows, "k": 2048}
+        self.add(label, STREAM, 128, **values | {"w_stride": 2048, "x_stride": 2048, "share": 16, "whole": 1} | more)
+
+    def norm(self, rows=1, **more):
+        strides = dict.fromkeys(("a_stride", "b_stride", "y_stride", "total_stride"), 2048)
+        values = {"a": A, "b": B, "w": W, "y": X, "total": TOTAL, "size": 2048, "eps": 7}
+        self.add(f"norm.rows.add_rms_norm{BF16}", ADD_RMS, rows, **strides | values | more)
+
+    def joined(self):
+        errors = {}
+        rows, kept = fuse.joined(self.rows, self.kernels, errors)
+        return [self.kernels.name_of(row[0]) for row in rows], rows, kept, errors
+
+
+def words_of(row):
+    return (ctypes.c_int64 * row[2]).from_address(row[1])[:]
+
+
+def test_a_norm_and_the_product_with_it_are_one_launch():
+    graph = Graph()
+    graph.norm()
+    graph.product()
+    names, rows, kept, _ = graph.joined()
+    assert names == [f"gemm.stream.normed_8_1{BF16}-None"] and len(kept) == 1
+    words = words_of(rows[0])
+    assert len(words) == NORMED_STREAM.WIDTH and rows[0][3] == 128 and policy.shape("gemm.stream.normed_8_1").early
+    wanted = {"w": MATRIX, "out": OUT, "a": A, "b": B, "norm_w": W, "y": X, "total": TOTAL, "eps": 7}
+    assert {name: words[getattr(NORMED_STREAM, name)] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    "of_norm, of_product",
+    [
+        ({}, {"x": X + 16}),  # of something else
+        ({"size": 1024}, {}),
+        ({"a": A + 2}, {}),  # at no multiple of 16 bytes
+        ({}, {"residual": TOTAL}),  # which the first block writes
+        ({}, {"whole": 0}),
+        ({}, {"out": A + 4096 - 16}),  # which other blocks may still read
+        ({}, {"out": W - 4096 + 2}),
+        ({"total": B}, {}),  # in place
+        ({"y": A}, {"x": A}),
+        ({"rows": 3}, {"rows": 3}),
+        ({}, {"label": f"gemm.stream.product_8_1{BF16}-gelu"}),
+        ({}, {"label": "gemm.stream.product_8_1-bfloat16-float32-None"}),
+        ({}, {"label": f"gemm.stream.product_16_1{BF16}-None"}),
+    ],
+)
+def test_or_two(of_norm, of_product):
+    graph = Graph()
+    graph.norm(**of_norm)
+    graph.product(**of_product)
+    names, rows, kept, _ = graph.joined()
+    assert len(names) == 2 and rows == graph.rows and not kept
+
+
+@pytest.mark.parametrize("keys, count, one", [(X, 3, True), (X + 2, 3, False), (X, 2, False)])
+def test_keys_are_turned_and_written_in_one_launch(keys, count, one):
+    graph = Graph()
+    rope = {"tokens": 3, "y": A, "y2": X, "x2": X, "y2_strides": (0, 3072, 64)}
+    graph.add("attention.rope.rope_halves-bfloat16-float32-int64", ROPE, 3, **rope)
+    graph.add("attention.kvcache.write-uint16", CACHE, count, k=keys, k_strides=(0, 3072, 64), blocks=9)
+    graph.add(f"norm.rows.rms_norm{BF16}", RMS, 1)
+    names, rows, _, errors = graph.joined()
+    joined = "attention.rope.rope_halves_write-bfloat16-float32-int64-uint16"
+    assert names[-1].startswith("norm") and (names[0] == joined) == one and len(names) == 3 - one
+    if one:
+        words = words_of(rows[0])
+        assert rows[0][3] == 3 and words[ROPE.y2] == words[ROPE.WIDTH + CACHE.k] == X and joined in errors
+        assert words[ROPE.WIDTH + CACHE.blocks] == 9
+
+
+def test_errors_of_joined_launches_have_their_own_codes():
+    graph = Graph()
+    graph.add("attention.rope.rope_halves-bfloat16-float32-int64", ROPE, 1, tokens=1, y2=X)
+    graph.add("attention.kvcache.write-uint16", CACHE, 1, k=X)
+    errors = {graph.kernels.names[0]: {1: "a position"}, graph.kernels.names[1]: {1: "a slot"}}
+    rows, _ = fuse.joined(graph.rows, graph.kernels, errors)
+    assert errors[graph.kernels.name_of(rows[0][0])] == {1: "a position", 1 + fuse.SECOND: "a slot"}
+
+
+def test_products_begin_early_where_nothing_writes_their_matrix():
+    graph = Graph()
+    graph.add("array.gather.gather_rows-uint16-int64", GATHER_ROWS, 1, y=A, x=MATRIX)  # which only reads it
+    graph.add(f"norm.rows.rms_norm{BF16}", RMS, 1, x=A, y=X)
+    graph.product()
+    graph.add(f"norm.rows.rms_norm{BF16}", RMS, 1, x=OUT, y=X)
+    graph.add(f"norm.rows.rms_norm{BF16}", RMS, 1, x=X, y=A)
+    assert overlap.beside(graph.rows, graph.kernels) == [False, False, True, True, False]
+    graph.add(f"norm.rows.rms_norm{BF16}", RMS, 1, x=A, y=MATRIX + 4096)
+    assert overlap.beside(graph.rows, graph.kernels) == [False, False, False, True, False, False]
+
+
+def test_quantised_products_begin_early_and_none_where_addresses_lie_in_memory():
+    graph = Graph()
+    graph.norm()
+    weights = {f"{name}{i}": MATRIX for i in range(3) for name in ("weight", "map_w", "map_p")}
+    columns = {f"columns{i}": 64 for i in range(3)}
+    packed = {"x": X, "panel_bytes": 4096} | weights | columns
+    graph.add("quant.stream.product_8_1-int4-bfloat16-8-512", PACKED_STREAM, 4, **packed)
+    assert overlap.beside(graph.rows, graph.kernels) == [False, True]
+    graph.add("optim.update.adam-bfloat16", RMS, 1)
+    assert overlap.beside(graph.rows, graph.kernels) == [False, False, True]
+    graph.kernels.arch = "sm_80"
+    assert not any(overlap.beside(graph.rows, graph.kernels))

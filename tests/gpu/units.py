@@ -1,0 +1,288 @@
+"""What Hopper's copy engine, barriers in shared memory and matrix units of warps do, on the host: for `threads.py`.
+
+Shared memory lies where 32 bits reach it. Copies are there at once; a product of a warp waits for its 32 threads.
+"""
+
+import ctypes
+import itertools
+import mmap
+import threading
+
+import numpy as np
+
+BYTES = 1 << 18
+_LOW = 0x40  # MAP_32BIT
+_memory = mmap.mmap(-1, BYTES + 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _LOW)
+_whole = np.frombuffer(_memory, np.uint8)
+SHARED = -(-_whole.ctypes.data // 1024) * 1024  # the address of dynamic shared memory
+_shared = _whole[SHARED - _whole.ctypes.data :]
+
+RUNTIME = """
+declare void @py_new(i32, i32)
+declare void @py_wait(i32, i32)
+declare void @py_expect(i32, i32)
+declare void @py_tile(i32, i64, i32, i32, i32, i32, i32)
+declare void @py_mma(i32, i32, ptr)
+declare i32 @py_fma(i32, i32, i32, i32)
+
+define void @sim_new(i32 %at, i32 %count) {
+  call void @py_new(i32 %at, i32 %count)
+  ret void
+}
+define void @sim_wait(i32 %at, i32 %parity) {
+  call void @py_wait(i32 %at, i32 %parity)
+  ret void
+}
+define void @sim_expect(i32 %at, i32 %nbytes) {
+  call void @py_expect(i32 %at, i32 %nbytes)
+  ret void
+}
+define void @sim_arrive(i32 %at) {
+  call void @py_expect(i32 %at, i32 0)
+  ret void
+}
+define void @sim_tile(i32 %to, i64 %map, i32 %i, i32 %j, i32 %k, i32 %l, i32 %at) {
+  call void @py_tile(i32 %to, i64 %map, i32 %i, i32 %j, i32 %k, i32 %l, i32 %at)
+  ret void
+}
+define void @sim_fetch(i64 %map) {
+  ret void
+}
+define void @sim_nothing() {
+  ret void
+}
+define i32 @sim_lds(i32 %at) noinline {
+  %p = inttoptr i32 %at to ptr
+  %a = load volatile i32, ptr %p
+  ret i32 %a
+}
+define {i32, i32} @sim_lds2(i32 %at) noinline {
+  %p = inttoptr i32 %at to ptr
+  %v = load volatile <2 x i32>, ptr %p, align 4
+  %a = extractelement <2 x i32> %v, i32 0
+  %b = extractelement <2 x i32> %v, i32 1
+  %s = insertvalue {i32, i32} undef, i32 %a, 0
+  %t = insertvalue {i32, i32} %s, i32 %b, 1
+  ret {i32, i32} %t
+}
+define {i32, i32, i32, i32} @sim_lds4(i32 %at) noinline {
+  %p = inttoptr i32 %at to ptr
+  %v = load volatile <4 x i32>, ptr %p, align 4
+  %a = extractelement <4 x i32> %v, i32 0
+  %b = extractelement <4 x i32> %v, i32 1
+  %c = extractelement <4 x i32> %v, i32 2
+  %d = extractelement <4 x i32> %v, i32 3
+  %s = insertvalue {i32, i32, i32, i32} undef, i32 %a, 0
+  %t = insertvalue {i32, i32, i32, i32} %s, i32 %b, 1
+  %u = insertvalue {i32, i32, i32, i32} %t, i32 %c, 2
+  %w = insertvalue {i32, i32, i32, i32} %u, i32 %d, 3
+  ret {i32, i32, i32, i32} %w
+}
+define void @sim_sts4(i32 %at, i32 %a, i32 %b, i32 %c, i32 %d) noinline {
+  %p = inttoptr i32 %at to ptr
+  %s = insertelement <4 x i32> undef, i32 %a, i32 0
+  %t = insertelement <4 x i32> %s, i32 %b, i32 1
+  %u = insertelement <4 x i32> %t, i32 %c, i32 2
+  %w = insertelement <4 x i32> %u, i32 %d, i32 3
+  store volatile <4 x i32> %w, ptr %p, align 4
+  ret void
+}
+define i32 @sim_low_halves(i32 %a, i32 %b) {
+  %low = and i32 %a, 65535
+  %high = shl i32 %b, 16
+  %all = or i32 %low, %high
+  ret i32 %all
+}
+define i32 @sim_high_halves(i32 %a, i32 %b) {
+  %low = lshr i32 %a, 16
+  %high = and i32 %b, -65536
+  %all = or i32 %low, %high
+  ret i32 %all
+}
+define i32 @sim_low_bytes(i32 %a) {
+  %low = and i32 %a, 255
+  %second = and i32 %a, 65280
+  %high = shl i32 %second, 8
+  %all = or i32 %low, %high
+  ret i32 %all
+}
+define i32 @sim_high_bytes(i32 %a) {
+  %moved = lshr i32 %a, 16
+  %all = call i32 @sim_low_bytes(i32 %moved)
+  ret i32 %all
+}
+define i32 @sim_masked(i32 %a, i32 %mask, i32 %base) {
+  %some = and i32 %a, %mask
+  %all = or i32 %some, %base
+  ret i32 %all
+}
+define i32 @sim_masked_not(i32 %a, i32 %mask, i32 %base) {
+  %not = xor i32 %a, -1
+  %all = call i32 @sim_masked(i32 %not, i32 %mask, i32 %base)
+  ret i32 %all
+}
+define i32 @sim_fma_bf16(i32 %a, i32 %b, i32 %c) {
+  %v = call i32 @py_fma(i32 1, i32 %a, i32 %b, i32 %c)
+  ret i32 %v
+}
+define i32 @sim_fma_f16(i32 %a, i32 %b, i32 %c) {
+  %v = call i32 @py_fma(i32 0, i32 %a, i32 %b, i32 %c)
+  ret i32 %v
+}
+define i32 @sim_sub_f16(i32 %a, i32 %b) {
+  %minus = xor i32 %b, -2147450880
+  %v = call i32 @py_fma(i32 0, i32 %a, i32 1006648320, i32 %minus)
+  ret i32 %v
+}
+define {float, float, float, float} @sim_mma(i32 %kind, PARAMETERS) noinline {
+  %m = alloca [10 x i32], align 16
+STORES  %tid = call i32 @sim_tid()
+  call void @py_mma(i32 %tid, i32 %kind, ptr %m)
+  %v = load <4 x float>, ptr %m
+  %d0 = extractelement <4 x float> %v, i32 0
+  %d1 = extractelement <4 x float> %v, i32 1
+  %d2 = extractelement <4 x float> %v, i32 2
+  %d3 = extractelement <4 x float> %v, i32 3
+  %s = insertvalue {float, float, float, float} undef, float %d0, 0
+  %t = insertvalue {float, float, float, float} %s, float %d1, 1
+  %u = insertvalue {float, float, float, float} %t, float %d2, 2
+  %w = insertvalue {float, float, float, float} %u, float %d3, 3
+  ret {float, float, float, float} %w
+}
+"""
+_WORDS = [("float", f"%c{i}") for i in range(4)]
+_WORDS += [("i32", f"%{name}{i}") for name, count in (("a", 4), ("b", 2)) for i in range(count)]
+_STORES = "".join(
+    f"  %p{k} = getelementptr i32, ptr %m, i32 {k}\n  store {kind} {name}, ptr %p{k}\n"
+    for k, (kind, name) in enumerate(_WORDS)
+)
+_MMA = """
+define {float, float, float, float} @sim_mma_NAME(PARAMETERS) {
+  %v = call {float, float, float, float} @sim_mma(i32 KIND, PARAMETERS)
+  ret {float, float, float, float} %v
+}
+"""
+RUNTIME += "".join(_MMA.replace("NAME", name).replace("KIND", kind) for name, kind in (("bf16", "1"), ("f16", "0")))
+RUNTIME = RUNTIME.replace("STORES", _STORES).replace("PARAMETERS", ", ".join(map(" ".join, _WORDS)))
+ASM = {
+    "mbarrier.init": "sim_new", "{\\0A.reg .pred p;\\0AWAIT": "sim_wait", "mbarrier.arrive.expect_tx": "sim_expect",
+    "mbarrier.arrive.shared": "sim_arrive", "cp.async.bulk.tensor.4d": "sim_tile", "prefetch.tensormap": "sim_fetch",
+    "fence.": "sim_nothing", "griddepcontrol.wait": "sim_nothing", "ld.shared.u32": "sim_lds",
+    "ld.shared.v2.u32": "sim_lds2", "ld.shared.v4.u32": "sim_lds4", "st.shared.v4.b32": "sim_sts4",
+    "prmt.b32 $0, $1, $2, 0x5410": "sim_low_halves", "prmt.b32 $0, $1, $2, 0x7632": "sim_high_halves",
+    f"prmt.b32 $0, $1, 0, {0x4140}": "sim_low_bytes", f"prmt.b32 $0, $1, 0, {0x4342}": "sim_high_bytes",
+    f"lop3.b32 $0, $1, $2, $3, {0xEA}": "sim_masked", f"lop3.b32 $0, $1, $2, $3, {0xAE}": "sim_masked_not",
+    "fma.rn.bf16x2": "sim_fma_bf16", "fma.rn.f16x2": "sim_fma_f16", "sub.f16x2": "sim_sub_f16",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16": "sim_mma_bf16",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16": "sim_mma_f16",
+}  # fmt: skip
+
+_change = threading.Condition()
+_barriers = {}  # shared address -> [arrivals of a phase, those that are missing, bytes that are missing, phases so far]
+_maps, _numbers = {}, itertools.count(1)
+_warps = {}  # first thread -> (barrier of its threads, what they hold)
+_size = {"int8": 1, "float16": 2, "bfloat16": 2}
+
+
+def tensor_map(dtype, sizes, strides, box, swizzled=True):
+    """The words of a map: its address, which is open, and its number here."""
+    number = next(_numbers)
+    _maps[number] = _size[dtype], sizes, (_size[dtype], *strides), box, swizzled
+    return (0, number, *[0] * 14)
+
+
+def _count(at, arrivals, nbytes):
+    with _change:
+        state = _barriers[at]
+        state[1] -= arrivals
+        state[2] += nbytes
+        if state[1] == state[2] == 0:
+            state[1], state[3] = state[0], state[3] + 1
+            _change.notify_all()
+
+
+def _new(at, count):
+    _barriers[at] = [count, count, 0, 0]
+
+
+def _wait(at, parity):
+    with _change:
+        assert _change.wait_for(lambda: _barriers[at][3] & 1 != parity, 60), "a barrier that nobody arrives at"
+
+
+def _tile(to, tensor, *rest):
+    *places, at = rest
+    words = (ctypes.c_int64 * 2).from_address(tensor)
+    size, sizes, strides, box, swizzled = _maps[words[1]]
+    length, first = box[0] * size, to - SHARED
+    assert words[0] % 16 == 0 and (not swizzled or length == 128)
+    lines = np.zeros((box[3], box[2], box[1], length), np.uint8)
+    inside = max(0, min(box[0], sizes[0] - places[0])) * size
+    for l, k, j in itertools.product(*map(range, lines.shape[:3])):
+        where = places[1] + j, places[2] + k, places[3] + l
+        if all(0 <= place < limit for place, limit in zip(where, sizes[1:])):
+            address = words[0] + places[0] * size + sum(map(int.__mul__, where, map(int, strides[1:])))
+            lines[l, k, j, :inside] = np.frombuffer(ctypes.string_at(address, inside), np.uint8)
+    lines = lines.reshape(-1, length)
+    if swizzled:
+        pieces = lines.reshape(-1, 8, 16)
+        turn = (first // 128 + np.arange(len(lines))) & 7
+        lines = pieces[np.arange(len(lines))[:, None], np.arange(8) ^ turn[:, None]]
+    _shared[first : first + lines.size] = lines.reshape(-1)
+    _count(at, 0, -lines.size)
+
+
+def _floats(words, bf16):
+    """The 16-bit floats of words, the low ones first."""
+    halves = np.asarray(words, np.uint32).reshape(-1).view(np.uint16)
+    if bf16:
+        return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return halves.view(np.float16).astype(np.float64)
+
+
+def _fma(bf16, a, b, c):
+    """Exact results alone: those of small integers are."""
+    found = np.prod([_floats([v & 0xFFFFFFFF], bf16) for v in (a, b)], axis=0) + _floats([c & 0xFFFFFFFF], bf16)
+    bits = found.astype(np.float32).view(np.uint32) >> 16 if bf16 else found.astype(np.float16).view(np.uint16)
+    assert (_floats([int(bits[0]) | int(bits[1]) << 16], bf16) == found).all()
+    return ctypes.c_int32(int(bits[0]) | int(bits[1]) << 16).value
+
+
+def _mma(tid, bf16, at):
+    first, lane = tid & ~31, tid & 31
+    with _change:
+        meeting, held = _warps.setdefault(first, (threading.Barrier(32), np.zeros((32, 10), np.uint32)))
+    own = np.frombuffer((ctypes.c_uint32 * 10).from_address(at), np.uint32)
+    held[lane] = own
+    meeting.wait(60)
+    if lane == 0:
+        sums = np.zeros((16, 8))
+        a, b, row, two = np.zeros((16, 16)), np.zeros((16, 8)), np.arange(32) // 4, 2 * (np.arange(32) % 4)
+        for word, (down, right) in enumerate(((0, 0), (8, 0), (0, 8), (8, 8))):
+            values = _floats(held[:, 4 + word].copy(), bf16).reshape(32, 2)
+            a[row + down, two + right], a[row + down, two + right + 1] = values.T
+        for word in range(2):
+            values = _floats(held[:, 8 + word].copy(), bf16).reshape(32, 2)
+            b[two + 8 * word, row], b[two + 8 * word + 1, row] = values.T
+        c = held[:, :4].copy().view(np.float32)
+        for k, (down, right) in enumerate(((0, 0), (0, 1), (8, 0), (8, 1))):
+            sums[row + down, two + right] = c[:, k]
+        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not there
+            sums = (sums + a @ b).astype(np.float32)
+        for k, (down, right) in enumerate(((0, 0), (0, 1), (8, 0), (8, 1))):
+            held[:, k] = sums[row + down, two + right].view(np.uint32)
+    meeting.wait(60)
+    own[:4] = held[lane, :4]
+    meeting.wait(60)
+
+
+_I32, _I64 = ctypes.c_int32, ctypes.c_int64
+_CALLS = {
+    "py_new": (_new, None, _I32, _I32), "py_wait": (_wait, None, _I32, _I32),
+    "py_expect": (lambda at, nbytes: _count(at, 1, nbytes), None, _I32, _I32),
+    "py_tile": (_tile, None, _I32, _I64, *[_I32] * 5), "py_mma": (_mma, None, _I32, _I32, _I64),
+    "py_fma": (_fma, _I32, *[_I32] * 4),
+}  # fmt: skip
+_kept = {name: ctypes.CFUNCTYPE(result, *kinds)(function) for name, (function, result, *kinds) in _CALLS.items()}
+SYMBOLS = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in _kept.items()}
+SYMBOLS["dynamic_shared"] = SHARED
