@@ -230,6 +230,10 @@ class GpuBackend(Backend):
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
         return self.kernels.kernel(name, types)
 
+    def sized_kernel(self, name, types, unit_size):
+        """The same, of kernels of rows the one whose threads hold rows of this size."""
+        return self.kernels.kernel(name, policy.with_parts(name, types, unit_size))
+
     def elementwise(self, op, inputs, compute, output):
         """The handle of an elementwise kernel; dtypes are names."""
         return self.kernels.elementwise(op, inputs, compute, output)
