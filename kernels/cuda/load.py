@@ -77,7 +77,7 @@ def compiled(name, source, arch, shape):
             worker = _start_worker()
             request = {"name": name, "source": source, "arch": arch, "path": str(path)}
             request |= {"kind": shape.kind, "threads": shape.threads if shape.fixed else None, "blocks": shape.blocks}
-            request["cluster"] = shape.cluster
+            request |= {"cluster": shape.cluster, "per": shape.per}
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
     share: int = 1
 
 
-ELEMENTWISE = Shape(threads=256)
+ELEMENTWISE = Shape(threads=128)
 DEFAULT = Shape()
 
 # Kernels whose items are rows, which registers hold where they are not too long (`row_parts`): the most elements of a
@@ -38,7 +38,7 @@ ROW_KERNELS = {
     **{f"norm.softmax.{name}": 32 for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
     "norm.softmax_grad.rows": 16,
 }
-_TEAMS = (4, 8, 32, 128, 256, 512, 1024)  # threads of a row
+_TEAMS = (4, 8, 16, 32, 128, 256, 512, 1024)  # threads of a row
 _ITEMSIZES = {"float64": 8, "float32": 4}
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
@@ -48,7 +48,7 @@ _ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 _SCAN = _ROW._replace(resident=32)
-_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each part of a row: one that waits takes no other's place
+_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each part of a row: one that waits takes no other's place; no turns
 OWN = {
     **dict.fromkeys(ROW_KERNELS, _ROWS),
     "norm.rows.variance": _ROWS,
@@ -217,7 +217,9 @@ def row_parts(size, itemsize, most):
         pieces = max(1, -(-vectors // team))
         if itemsize < 8 and pieces * lanes <= (most if team >= 32 else 16):
             return team, pieces, span
-    return (32 if size <= 1024 else 256 if size <= 1 << 15 else 1024), 0, False
+    # Two blocks of a multiprocessor take turns where the second-level cache has room for both of their rows.
+    long = 256 if size <= 1 << 15 else 512 if size * itemsize <= 1 << 17 else 1024
+    return (32 if size <= 1024 else long), 0, False
 
 
 def with_parts(name, types, size):
@@ -234,7 +236,8 @@ def shape(name, types=()):
     if "TEAM" in types:  # a thread has 32 elements and what else there is in 64 registers
         threads = max(128, types["TEAM"])
         share = threads // types["TEAM"]
-        return found._replace(threads=threads, blocks=int(__import__("os").environ.get("HW", "1024")) // threads, resident=1 << 20, share=share)
+        room = 768 if name.startswith("norm.rows.") and threads < 512 else 1024
+        return found._replace(threads=threads, blocks=room // threads, resident=1 << 20, share=share)
     return found
 
 
@@ -244,4 +247,6 @@ def rendered(family, kind="", *rest):
         long = kind == "rows" and int(rest[-2]) > 8  # vectors of a thread: it would take 200 registers
         wide = rest[1] in ("float64", "int64")  # states: what waits is as much as of float32 if three blocks fit
         return _CHUNKS._replace(blocks=3 * wide) if kind == "chunks" else _SCAN._replace(blocks=2 * long)
+    if family == "reduction" and kind == "held":
+        return _CHUNKS
     return _ROW if family == "reduction" and kind in ("inner", "rows", "short", "columns") else DEFAULT

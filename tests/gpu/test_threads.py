@@ -193,12 +193,55 @@ def test_reductions_of_short_rows(device, rng, size, dtype):
     assert any(name.startswith("sum-short") for name in device.backend.kernels.used)
 
 
-@pytest.mark.parametrize(("size", "kind"), [(1000, "rows"), (2100, "rows"), (5000, "inner")])
-def test_reductions_of_longer_rows(device, rng, size, kind):
-    """Of a warp each up to 4096 elements: blocks take 1.5 to 2.5 times as long for them."""
-    x = rng.standard_normal((9, size))
-    equal(device, lambda x: (ic.sum(x, 1), ic.amax(x[:, 1:], 1)), x, tolerance=1e-5)
-    assert any(name.startswith(f"sum-{kind}") for name in device.backend.kernels.used)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
+@pytest.mark.parametrize("size", [300, 361, 768, 1000, 1001, 1024, 2100, 5000])
+def test_reductions_of_longer_rows(device, rng, size, dtype):
+    """Of a part of a warp, a warp, and above 4096 elements a block; all at once or in turns, at any beginning."""
+    x = rng.standard_normal((9, size)) if "float" in dtype else rng.integers(0, 9, (9, size)).astype("f8")
+    if "float" in dtype:
+        x[5, -1] = np.nan
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.sum(x, 1), ic.amax(x, 1), ic.sum(x[:, 1:], 1), ic.amax(x[:, 3:-2], 1)
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any(name.startswith(f"sum-held-{dtype}") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("size", [7, 61, 200, 1001, 1024, 2049, 33333])
+def test_rows_that_begin_anywhere(device, rng, size, dtype):
+    """Rows that are no whole vectors, or begin beside one: held by threads, of a warp or a block, or gone through twice."""
+    x, w = rng.standard_normal((5, size)) * 4, rng.standard_normal(size)
+    x[3, 1:5], x[1] = -np.inf, -np.inf
+    x[2, size // 2] = np.nan
+
+    def run(x, w):
+        x, w = x.to(dtype=dtype), w.to(dtype=dtype)
+        part, some = x[:, 1:], x[3:, 1:]
+        softmax = ic.softmax(x, 1), ic.log_softmax(part, 1), ic.softmax(part, 1), ic.logsumexp(x, 1)
+        grown = ic.softmax(x, 1, out=x.clone()[:, :]), ic.logsumexp(part, 1)
+        norms = F.rms_norm(x[4:], (size,), w), F.layer_norm(some[1:], (size - 1,), w[1:], w[:-1])
+        return *softmax, *grown, *norms
+
+    equal(device, run, x, w, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [9, 61, 520])
+def test_gradients_of_softmax(device, rng, size, dtype):
+    x = rng.standard_normal((5, size))
+    for function in (ic.softmax, ic.log_softmax):
+        layer = with_gradients(lambda x, function=function: function(x[:, 1:], 1), dtype, 1)
+        equal(device, layer, x, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [24, 37, 300])
+def test_softmax_with_a_causal_mask(device, rng, size, dtype):
+    x = rng.standard_normal((2, 5, size))
+    equal(device, lambda x: ic.causal_softmax(x.to(dtype=dtype)), x, tolerance=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "uint8"])
