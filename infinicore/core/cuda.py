@@ -231,8 +231,8 @@ class GpuBackend(Backend):
         return self.kernels.kernel(name, types)
 
     def sized_kernel(self, name, types, unit_size):
-        """The same, of kernels of rows the one whose threads hold rows of this size."""
-        return self.kernels.kernel(name, policy.with_parts(name, types, unit_size))
+        """The same; of kernels of rows the one whose threads hold rows of this size."""
+        return self.kernels.sized_kernel(name, unit_size, types)
 
     def elementwise(self, op, inputs, compute, output):
         """The handle of an elementwise kernel; dtypes are names."""

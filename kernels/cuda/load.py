@@ -121,6 +121,10 @@ class Kernels:
             found = self._handles[key] = self._load(label, source, policy.shape(name, parameters))
         return found
 
+    def sized_kernel(self, name, size, parameters):
+        """The same; of kernels of rows the one whose threads hold rows of this size."""
+        return self.kernel(name, policy.with_parts(name, parameters, size))
+
     def rendered(self, family, rule, *parameters):
         """The handle of the kernel that `build/render.py` makes of a rule: `family` names the function there."""
         key = (rule, *parameters)

@@ -34,7 +34,7 @@ DEFAULT = Shape()
 # Kernels whose items are rows, which registers hold where they are not too long (`row_parts`): the most elements of a
 # thread. Where there are two tensors to hold, it has half as many.
 ROW_KERNELS = {
-    **{f"norm.rows.{name}": 32 for name in ("rms_norm", "add_rms_norm", "layer_norm")},
+    **{f"norm.rows.{name}": 32 for name in ("rms_norm", "add_rms_norm", "layer_norm", "variance")},
     **{f"norm.softmax.{name}": 32 for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
     "norm.softmax_grad.rows": 16,
 }
@@ -48,10 +48,9 @@ _ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 _SCAN = _ROW._replace(resident=32)
-_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each part of a row: one that waits takes no other's place; no turns
+_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each item: one that waits for another takes no place of it
 OWN = {
     **dict.fromkeys(ROW_KERNELS, _ROWS),
-    "norm.rows.variance": _ROWS,
     **{
         f"norm.channels.{name}{way}": Shape("grid", threads=512, fixed=True, resident=4)
         for name in ("batch_norm", "group_norm")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..build import jit
 
-HEAD = 4  # words before the block: n, items of a thread (for the host), the address of the error word, and the launch's number
+HEAD = 4  # words before the block: n, one that is free, the address of the error word, and the launch's number
 MOST_WORDS = 512  # of a kernel's parameters: 4 KB
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")
 
@@ -127,9 +127,9 @@ def _front_end(kernel, block, arch):
 def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1, per=1):
     """(PTX, words of the parameters that it reads) of rendered source; the entry point is `entry_name(name)`.
 
-    `per` are the items of a thread, `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a
-    multiprocessor, and `cluster` how many run as a cluster. 0 words: some are read by places that are known
-    only when it runs.
+    `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a multiprocessor,
+    `cluster` how many run as a cluster, and `per` the items of a thread. 0 words: some are read by places that are
+    known only when it runs.
     """
     import llvmlite.binding as llvm
 
@@ -140,7 +140,8 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         attributes = f'"nvvm.maxntid"="{threads}"' if threads else ""
         attributes += f' "nvvm.minctasm"="{blocks}"' if blocks else ""
         attributes += f' "nvvm.cluster_dim"="{cluster},1,1"' if cluster > 1 else ""
-        shape = {key: text.format(per=per) for key, text in _KINDS[kind].items()} | {"layout": str(machine.target_data), "attributes": attributes}
+        shape = {key: text.format(per=per) for key, text in _KINDS[kind].items()}
+        shape |= {"layout": str(machine.target_data), "attributes": attributes}
         module = llvm.parse_assembly(_ENTRY.format(words=MOST_WORDS, head=HEAD, **shape))
         for text in texts:
             text = re.sub(r'^target (triple|datalayout) = ".*"$', "", text, flags=re.MULTILINE)

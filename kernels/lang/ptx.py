@@ -300,7 +300,7 @@ def _float32(name, text, constraints, count, doc):
 
 exp2 = _float32("exp2", "ex2.approx.f32 $0, $1;", "=f,f", 1, "2^x within 2 ulp, subnormals included (ex2, 9.7.3.21).")
 exp2_small = _float32(
-    "exp2_small", "ex2.approx.ftz.f32 $0, $1;", "=f,f", 1, "The same, subnormals being 0: one instruction instead of four."
+    "exp2_small", "ex2.approx.ftz.f32 $0, $1;", "=f,f", 1, "The same, subnormals being 0: one instruction, not four."
 )
 log2 = _float32("log2", "lg2.approx.f32 $0, $1;", "=f,f", 1, "log2(x), within 2^-22 near 1 (lg2, 9.7.3.20).")
 reciprocal = _float32(

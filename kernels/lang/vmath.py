@@ -19,7 +19,6 @@ from .simd import (
     Vector,
     bitcast,
     convert,
-    fill,
     muladd,
     reduce_or,
     select,

@@ -210,9 +210,9 @@ def test_reductions_of_longer_rows(device, rng, size, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("size", [7, 61, 200, 1001, 1024, 2049, 33333])
+@pytest.mark.parametrize("size", [7, 61, 200, 1001, 2049])
 def test_rows_that_begin_anywhere(device, rng, size, dtype):
-    """Rows that are no whole vectors, or begin beside one: held by threads, of a warp or a block, or gone through twice."""
+    """Rows that are no whole vectors, or begin beside one: held by parts of a warp or by blocks, or read twice."""
     x, w = rng.standard_normal((5, size)) * 4, rng.standard_normal(size)
     x[3, 1:5], x[1] = -np.inf, -np.inf
     x[2, size // 2] = np.nan
@@ -235,6 +235,17 @@ def test_gradients_of_softmax(device, rng, size, dtype):
     for function in (ic.softmax, ic.log_softmax):
         layer = with_gradients(lambda x, function=function: function(x[:, 1:], 1), dtype, 1)
         equal(device, layer, x, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_cross_entropy_of_rows_that_begin_anywhere(device, rng, dtype):
+    x, w, t = rng.standard_normal((5, 1001)) * 3, rng.random(1001) + 0.5, rng.integers(0, 1000, 5)
+    t[2] = -100
+    for part in (slice(None), slice(1, None)):
+        loss = with_gradients(lambda x, t, part=part: F.cross_entropy(x[:, part], t), dtype, 1)
+        equal(device, loss, x, t, tolerance=TOLERANCE[dtype])
+    weighted = with_gradients(lambda x, t, w: F.cross_entropy(x, t, w.to(dtype=dtype), label_smoothing=0.1), dtype, 1)
+    equal(device, weighted, x, t, w, tolerance=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -34,7 +34,7 @@ def offset(p):
 
 @jit.inline
 def part_of(x, size, TEAM, SPAN):
-    """This thread's part of a row: (its first element, those from a vector to the next one, where the row begins, ends).
+    """A thread's part of a row: (its first element, those from a vector to the next one, where the row begins, ends).
 
     Elements are counted from the vector that the row begins in.
     """

@@ -12,7 +12,7 @@ from numba import types
 from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import jit
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
-from ..block import fold_row, places, read, share_rows, team_sum, vector, width, write
+from ..block import fold_row, places, read, team_sum, vector, width, write
 from .held import each_row, inside_part, lined, own_rows, part_of, part_sum, read_along, read_part, write_part
 
 F32, F64 = types.float32, types.float64
@@ -79,7 +79,8 @@ def rms_held(args, row, like, T, W, B, TEAM, SPAN):
 def rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
     """All rows."""
     x, y = ptr(load(args, RMS.x), T), ptr(load(args, RMS.y), T)
-    if PIECES > 0 and lined(x, y, load(args, RMS.x_stride), load(args, RMS.y_stride), SPAN) and (SPAN or load(args, RMS.w) & 15 == 0):
+    even = lined(x, y, load(args, RMS.x_stride), load(args, RMS.y_stride), SPAN)
+    if PIECES > 0 and even and (SPAN or load(args, RMS.w) & 15 == 0):
         each_row(args, hi, rms_held, x, T, W, W, TEAM, PIECES, SPAN)
         return 0
     size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
@@ -98,7 +99,8 @@ def add_rms_held(args, row, like, T, W, B, TEAM, SPAN):
     size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
     a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
     b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
-    total, part = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride), part_of(a, size, TEAM, SPAN)
+    total = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride)
+    part = part_of(a, size, TEAM, SPAN)
     write_part(total, part, read_part(a, part, like) + read_part(b, part, like))
     v = read_row(total, part, like)  # each thread reads again what it wrote
     v = v * held_scale(v, size, eps, TEAM) * read_along(ptr(load(args, ADD_RMS.w), W), a, part, like, SPAN)
@@ -198,10 +200,28 @@ def layer_norm(args, lo, hi, T, W, B, TEAM, PIECES, SPAN):
 
 
 @jit.inline
-def variance(args, lo, hi, T):
+def variance_held(args, row, like, T, W, B, TEAM, SPAN):
+    """One row."""
+    size = load(args, VARIANCE.size)
+    x = ptr(load(args, VARIANCE.x), T) + row * load(args, VARIANCE.stride)
+    part = part_of(x, size, TEAM, SPAN)
+    v = read_row(x, part, like)
+    mean = F32(F64(part_sum(reduce_add(v), TEAM)) / float(size))
+    v = select(inside_part(x, part, like), v - mean, 0.0)
+    found = F64(part_sum(reduce_add(v * v), TEAM)) / bitcast(load(args, VARIANCE.divisor), F64)
+    if part[0] == 0:
+        store(ptr(load(args, VARIANCE.y), T), row, found)
+
+
+@jit.inline
+def variance(args, lo, hi, T, TEAM, PIECES, SPAN):
     """All rows."""
+    x, stride = ptr(load(args, VARIANCE.x), T), load(args, VARIANCE.stride)
+    if PIECES > 0 and lined(x, x, stride, stride, SPAN):
+        each_row(args, hi, variance_held, x, T, T, T, TEAM, PIECES, SPAN)
+        return 0
     size, divisor = load(args, VARIANCE.size), bitcast(load(args, VARIANCE.divisor), F64)
-    first, step, team = share_rows(ptr(load(args, VARIANCE.x), T), size)
+    first, step, team = own_rows(TEAM)
     for row in range(first, hi, step):
         x = ptr(load(args, VARIANCE.x), T) + row * load(args, VARIANCE.stride)
         found = row_variance(x, size, row_mean(x, size, team), team) * (float(size) / divisor)

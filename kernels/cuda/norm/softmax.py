@@ -13,7 +13,7 @@ from ...lang import lowp
 from ...lang.by_type import by_type
 from ...lang.memory import element_bytes
 from ...lang.pieces import span_places, vload_span, vstore_span
-from ...lang.ptx import exp2, exp2_small
+from ...lang.ptx import exp2_small
 from ...lang.simd import address, bitcast, fill, lane, load, muladd, ptr, reduce_add, reduce_max, select, store, vmax
 from ...lang.vmath import LOG2E, LOG2E_HI_F32, LOG2E_LO_F32, MAGIC_F32, exp, log
 from ..block import team_max, team_sum, vector, width
@@ -105,7 +105,8 @@ def held_statistics(x, part, valid, like, TEAM):
 def softmax_held(args, row, like, T, W, B, TEAM, SPAN):
     """One row."""
     size = load(args, ROWS.size)
-    x, valid = ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), valid_length(row, size, load(args, ROWS.period))
+    x = ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride)
+    valid = valid_length(row, size, load(args, ROWS.period))
     part = part_of(x, size, TEAM, SPAN)
     _, e, total, _ = held_statistics(x, part, valid, like, TEAM)
     e = e * (F32(1.0) / total)
