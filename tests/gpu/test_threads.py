@@ -5,9 +5,11 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
+from infinicore.kernels.blocks.gemm import LOGITS
 from infinicore.kernels.cuda.plans import scan as plans
 
 import infinicore as ic
+from infinicore.dispatch.launcher import Launcher
 from infinicore.nn import functional as F
 
 from . import threads
@@ -193,8 +195,11 @@ def test_reductions_of_short_rows(device, rng, size, dtype):
     assert any(name.startswith("sum-short") for name in device.backend.kernels.used)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
-@pytest.mark.parametrize("size", [300, 361, 768, 1000, 1001, 1024, 2100, 5000])
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(size, dtype) for dtype in ("float32", "bfloat16") for size in (300, 361, 768, 1001, 1024, 2100, 5000)]
+    + [(size, dtype) for dtype in ("float64", "int32") for size in (361, 2100)],
+)
 def test_reductions_of_longer_rows(device, rng, size, dtype):
     """Of a part of a warp, a warp, and above 4096 elements a block; all at once or in turns, at any beginning."""
     x = rng.standard_normal((9, size)) if "float" in dtype else rng.integers(0, 9, (9, size)).astype("f8")
@@ -209,8 +214,10 @@ def test_reductions_of_longer_rows(device, rng, size, dtype):
     assert any(name.startswith(f"sum-held-{dtype}") for name in device.backend.kernels.used)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("size", [7, 61, 200, 1001, 2049])
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(size, dtype) for dtype in ("float32", "bfloat16") for size in (7, 61, 200, 1001, 2049)] + [(61, "float64")],
+)
 def test_rows_that_begin_anywhere(device, rng, size, dtype):
     """Rows that are no whole vectors, or begin beside one: held by parts of a warp or by blocks, or read twice."""
     x, w = rng.standard_normal((5, size)) * 4, rng.standard_normal(size)
@@ -246,6 +253,31 @@ def test_cross_entropy_of_rows_that_begin_anywhere(device, rng, dtype):
         equal(device, loss, x, t, tolerance=TOLERANCE[dtype])
     weighted = with_gradients(lambda x, t, w: F.cross_entropy(x, t, w.to(dtype=dtype), label_smoothing=0.1), dtype, 1)
     equal(device, weighted, x, t, w, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("row", [1001, 1008])
+def test_rows_of_logits_become_gradients(device, rng, row, dtype):
+    """In place, with zeros behind the 1001 classes; a row whose target is ignored becomes zeros."""
+    x, targets = rng.standard_normal((4, row)) * 3, np.array([0, 1000, -100, 7])
+    logits = ic.as_tensor(x).to(dtype=dtype).to(device)
+    losses = ic.zeros(4, dtype="float64", device=device)
+    factor = ic.as_tensor(np.array([0.25]), device=device)
+    block = LOGITS(
+        logits=logits, target=ic.as_tensor(targets, device=device), losses=losses, factor=factor,
+        classes=1001, row=row, ignored=-100, gradients=1,
+    )  # fmt: skip
+    given = logits.cpu().to(dtype="float64").numpy()[:, :1001]
+    Launcher("linear_cross_entropy", device).launch("loss.linear.rows", {"T": dtype, "I": "int64"}, block, 4, row)
+    weights = np.exp(given - given.max(1, keepdims=True))
+    expected = weights / weights.sum(1, keepdims=True)
+    found = -np.log(expected[np.arange(4), targets])
+    expected[np.arange(4), targets] -= 1
+    found[2], expected[2] = 0, 0
+    y = logits.cpu().to(dtype="float64").numpy()
+    np.testing.assert_allclose(losses.cpu().numpy(), found, rtol=1e-4)
+    np.testing.assert_allclose(y[:, :1001], expected * 0.25, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * 1e-2)
+    assert not y[:, 1001:].any()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -80,7 +80,7 @@ def cross_entropy(args, lo, hi, T, C, I, Q, O, SOFT):
             return 0
         if c < 0 or c >= size:
             return BAD_CLASS
-    shift, total = row_statistics(x, size, (thread(), threads()))
+    shift, total = row_statistics(x, size, (thread(), threads()), CHUNK)
     shift, total = F64(shift), F64(total)
     log_sum, loss = libm("log", total), 0.0
     if not SOFT:
@@ -134,7 +134,7 @@ def cross_entropy_backward(args, lo, hi, T, C, I, Q, SOFT):
     if not SOFT and not has_weight:
         low, apart = offset(x), threads() * width(x)
         for begin in range(thread() * width(x), low + size, CHUNK * apart):
-            v, _ = chunk(x, begin, apart, low, low + size)
+            v, _ = chunk(x, begin, apart, low, low + size, CHUNK)
             write_chunk(dx, exp_below(x, v - shift) * a - base * scale, begin, apart, low, low + size)
         size = 0
     for i in range(thread() * width(x), size, threads() * width(x)):

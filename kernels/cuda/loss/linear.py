@@ -63,7 +63,7 @@ def rows(args, lo, hi, T, I):
             fill_row(logits, classes, 0.0)
         return 0
     own = load(logits, target)
-    shift, normaliser = row_statistics(logits, classes, (thread(), threads()))
+    shift, normaliser = row_statistics(logits, classes, (thread(), threads()), CHUNK)
     shift, normaliser = F64(shift), F64(normaliser)
     if thread() == 0:
         store(losses, lo, (libm("log", normaliser) + shift) - F64(own))
@@ -71,7 +71,7 @@ def rows(args, lo, hi, T, I):
         barrier()  # all have read their target's logit
         scale, low, apart = factor / normaliser, offset(logits), threads() * width(logits)
         for begin in range(thread() * width(logits), low + classes, CHUNK * apart):
-            v, _ = chunk(logits, begin, apart, low, low + classes)
+            v, _ = chunk(logits, begin, apart, low, low + classes, CHUNK)
             write_chunk(logits, exp_below(logits, v - shift) * scale, begin, apart, low, low + classes)
         barrier()
         if thread() == 0:

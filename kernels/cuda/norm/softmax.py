@@ -21,7 +21,7 @@ from .held import each_row, inside_part, lined, offset, own_rows, part_max, part
 
 F32, I32 = types.float32, types.int32
 INF, NAN = float("inf"), float("nan")
-CHUNK = 4  # vectors of a thread that are on their way at once
+CHUNK = 4  # vectors of a thread that are on their way at once where registers do not hold a row
 LOWEST = {types.float32: -3.4028234663852886e38, types.float64: -1.7976931348623157e308}
 
 
@@ -139,17 +139,17 @@ def logsumexp_held(args, row, like, T, W, B, TEAM, SPAN):
 # ---- rows that they do not ------------------------------------------------------------------------
 
 
-@by_type
-def chunk(x, first, apart, low, high):
-    """(CHUNK vectors of this thread from place `first` of a row on, their places); those outside of it may be anything.
+@by_type(prefer_literal=True)
+def chunk(x, first, apart, low, high, COUNT):
+    """(COUNT vectors of this thread from place `first` of a row on, their places); those outside of it may be anything.
 
     Places count from the vector that the row begins in.
     """
     lanes = 16 // element_bytes(x.dtype)
 
-    def implementation(x, first, apart, low, high):
+    def implementation(x, first, apart, low, high, COUNT):
         at = x + -low
-        return vload_span(at, first, apart, high, lanes, CHUNK), span_places(first, apart, I32, 1, lanes, CHUNK)
+        return vload_span(at, first, apart, high, lanes, COUNT), span_places(first, apart, I32, 1, lanes, COUNT)
 
     return implementation
 
@@ -158,10 +158,11 @@ def chunk(x, first, apart, low, high):
 def write_chunk(y, v, first, apart, low, high):
     """Store such vectors."""
     lanes = 16 // element_bytes(y.dtype)
+    count = v.lanes // lanes
 
     def implementation(y, v, first, apart, low, high):
         at = y + -low
-        vstore_span(at, first, apart, low, high, lanes, address(at) & 15 == 0, v, CHUNK)
+        vstore_span(at, first, apart, low, high, lanes, address(at) & 15 == 0, v, count)
 
     return implementation
 
@@ -174,15 +175,15 @@ def lowest(top):
 
 
 @jit.inline
-def row_statistics(x, size, team):
+def row_statistics(x, size, team, COUNT):
     """(the largest x[i], the sum of exp(x - largest)) of a row; the sum is NaN where the largest is not finite."""
     low, lanes = offset(x), width(x)
     high, apart = low + size, team[1] * lanes
     total = lane(vector(x, 0.0), 0)
     top = lowest(total)
-    for begin in range(0, high, CHUNK * apart):
-        v, at = chunk(x, begin + team[0] * lanes, apart, low, high)
-        if begin == 0 or begin + CHUNK * apart > high:
+    for begin in range(0, high, COUNT * apart):
+        v, at = chunk(x, begin + team[0] * lanes, apart, low, high, COUNT)
+        if begin == 0 or begin + COUNT * apart > high:
             v = select((at >= I32(low)) & (at < I32(high)), v, -INF)
         best = vmax(top, reduce_max(v))
         total = total * exp_one_below(x, top - best) + reduce_add(exp_below(x, v - best))
@@ -201,24 +202,32 @@ def holds(args, T, SPAN):
 
 
 @jit.inline
-def softmax(args, lo, hi, T, TEAM, PIECES, SPAN):
-    """All rows."""
-    if PIECES > 0 and holds(args, T, SPAN):
-        each_row(args, hi, softmax_held, ptr(load(args, ROWS.x), T), T, T, T, TEAM, PIECES, SPAN)
-        return 0
+def softmax_twice(args, rows, T, TEAM, COUNT):
+    """All rows, each read twice."""
     size, period = load(args, ROWS.size), load(args, ROWS.period)
     start, step, team = own_rows(TEAM)
-    for row in range(start, hi, step):
+    for row in range(start, rows, step):
         x, y = ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), ptr(load(args, ROWS.y), T) + row * size
         valid, low, apart = valid_length(row, size, period), offset(x), team[1] * width(x)
-        top, total = row_statistics(x, valid, team)
+        top, total = row_statistics(x, valid, team, COUNT)
         scale = 1.0 / total
-        for begin in range(team[0] * width(x), low + size, CHUNK * apart):
-            v, at = chunk(x, begin, apart, low, low + size)
+        for begin in range(team[0] * width(x), low + size, COUNT * apart):
+            v, at = chunk(x, begin, apart, low, low + size, COUNT)
             v = exp_below(x, v - top) * scale
             if valid != size:
                 v = select(at < I32(low + valid), v, 0.0)
             write_chunk(y, v, begin, apart, low, low + size)
+
+
+@jit.inline
+def softmax(args, lo, hi, T, TEAM, PIECES, SPAN):
+    """All rows."""
+    if PIECES == 0:
+        softmax_twice(args, hi, T, TEAM, CHUNK)
+    elif holds(args, T, SPAN):
+        each_row(args, hi, softmax_held, ptr(load(args, ROWS.x), T), T, T, T, TEAM, PIECES, SPAN)
+    else:
+        softmax_twice(args, hi, T, TEAM, 1)  # rows beside their vectors: so that it takes few registers
     return 0
 
 
@@ -226,36 +235,52 @@ softmax_narrow = softmax
 
 
 @jit.inline
-def log_softmax(args, lo, hi, T, C, TEAM, PIECES, SPAN):
-    """All rows."""
-    if PIECES > 0 and holds(args, T, SPAN):
-        each_row(args, hi, log_softmax_held, ptr(load(args, ROWS.x), T), T, T, T, TEAM, PIECES, SPAN)
-        return 0
+def log_softmax_twice(args, rows, T, TEAM, COUNT):
+    """All rows, each read twice."""
     size = load(args, ROWS.size)
     start, step, team = own_rows(TEAM)
-    for row in range(start, hi, step):
+    for row in range(start, rows, step):
         x, y = ptr(load(args, ROWS.x), T) + row * load(args, ROWS.stride), ptr(load(args, ROWS.y), T) + row * size
         low, apart = offset(x), team[1] * width(x)
-        top, total = row_statistics(x, size, team)
+        top, total = row_statistics(x, size, team, COUNT)
         shift = log_of(total)
-        for begin in range(team[0] * width(x), low + size, CHUNK * apart):
-            v, _ = chunk(x, begin, apart, low, low + size)
+        for begin in range(team[0] * width(x), low + size, COUNT * apart):
+            v, _ = chunk(x, begin, apart, low, low + size, COUNT)
             write_chunk(y, v - top - shift, begin, apart, low, low + size)
+
+
+@jit.inline
+def log_softmax(args, lo, hi, T, C, TEAM, PIECES, SPAN):
+    """All rows."""
+    if PIECES == 0:
+        log_softmax_twice(args, hi, T, TEAM, CHUNK)
+    elif holds(args, T, SPAN):
+        each_row(args, hi, log_softmax_held, ptr(load(args, ROWS.x), T), T, T, T, TEAM, PIECES, SPAN)
+    else:
+        log_softmax_twice(args, hi, T, TEAM, 1)
     return 0
+
+
+@jit.inline
+def logsumexp_in_turns(args, rows, T, TEAM, COUNT):
+    """All rows, some vectors at a time."""
+    size = load(args, LOGSUMEXP.size)
+    start, step, team = own_rows(TEAM)
+    for row in range(start, rows, step):
+        x = ptr(load(args, LOGSUMEXP.x), T) + row * load(args, LOGSUMEXP.stride)
+        top, total = row_statistics(x, size, team, COUNT)
+        if team[0] == 0:
+            store(ptr(load(args, LOGSUMEXP.y), T), row, top + log_of(total) if -INF < top < INF else top)
 
 
 @jit.inline
 def logsumexp(args, lo, hi, T, TEAM, PIECES, SPAN):
     """All rows: the maximum itself where it is infinite."""
     x, stride = ptr(load(args, LOGSUMEXP.x), T), load(args, LOGSUMEXP.stride)
-    if PIECES > 0 and lined(x, x, stride, stride, SPAN):
+    if PIECES == 0:
+        logsumexp_in_turns(args, hi, T, TEAM, CHUNK)
+    elif lined(x, x, stride, stride, SPAN):
         each_row(args, hi, logsumexp_held, x, T, T, T, TEAM, PIECES, SPAN)
-        return 0
-    size = load(args, LOGSUMEXP.size)
-    start, step, team = own_rows(TEAM)
-    for row in range(start, hi, step):
-        x = ptr(load(args, LOGSUMEXP.x), T) + row * load(args, LOGSUMEXP.stride)
-        top, total = row_statistics(x, size, team)
-        if team[0] == 0:
-            store(ptr(load(args, LOGSUMEXP.y), T), row, top + log_of(total) if -INF < top < INF else top)
+    else:
+        logsumexp_in_turns(args, hi, T, TEAM, 1)
     return 0
