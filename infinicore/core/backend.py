@@ -126,6 +126,10 @@ class Backend:
         """The handle of the kernel `<folder>.<file>.<function>` for these types and constants."""
         return kernels.kernel(name, **types)
 
+    def sized_kernel(self, name, types, unit_size):
+        """The same for units of this size: a device may have several kernels of a name."""
+        return self.kernel(name, types)
+
     def has_kernel(self, address):
         """Whether a kernel lies at this address."""
         return address in jit._addresses.values()

@@ -234,6 +234,10 @@ class GpuBackend(Backend):
         """Whether it is one of this GPU's kernels."""
         return self.kernels.has(handle)
 
+    def sized_kernel(self, name, types, unit_size):
+        """The same; of kernels of rows the one whose threads hold rows of this size."""
+        return self.kernels.sized_kernel(name, unit_size, types)
+
     def elementwise(self, op, inputs, compute, output):
         """The handle of an elementwise kernel; dtypes are names."""
         return self.kernels.elementwise(op, inputs, compute, output)

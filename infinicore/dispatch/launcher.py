@@ -62,7 +62,7 @@ class Launcher:
         values, tensors = block
         backend = self.device.backend
         n, grain = backend.split(kernel, units, unit_size)
-        handle = backend.kernel(kernel, types)
+        handle = backend.sized_kernel(kernel, types, unit_size)
         self.launched.append((handle, values, tensors, None, n, grain))
         status = backend.launch(handle, values, n, grain, tensors, errors)
         if status:

@@ -6,9 +6,11 @@ from .attention import ATTENTION, GRAD
 # `entry` comes first: the host function that launches, which the core calls. `launcher` is the driver's, `gpu` the
 # number of the GPU and `context` its context, which the driver's `set_context` makes that of the thread. `error_at` is
 # the word that errors are written to, with the `number` of the kernel. An item goes to a thread, `per` items at a time,
-# or to a whole block (`per` = 0). `words` are those of its parameters (0: as many as the block has), `skip` the words
-# before them in the launch's buffer, `most` the largest grid.
-KERNEL = Block("| entry launcher function gpu context set_context error_at number threads per shared words skip most")
+# or to a whole block (`per` = 0), or `share` of them are worth a block. `words` are those of its parameters (0: as many
+# as the block has), `skip` the words before them in the launch's buffer, `most` the largest grid.
+KERNEL = Block(
+    "| entry launcher function gpu context set_context error_at number threads per shared words skip most share"
+)
 
 # ---- copies: `kernels/cuda/array/copy.py`; strides in elements ----
 

@@ -38,6 +38,12 @@ def kernel(name, **parameters):
     return found
 
 
+def sized_kernel(name, size, **parameters):
+    """The same for items of this size: a device may have several kernels of a name."""
+    there = elsewhere()
+    return kernel(name, **parameters) if there is None else there.sized_kernel(name, size, parameters)
+
+
 def rendered(family, rule, *parameters):
     """The address of the kernel that `build/render.py` makes of a rule: `family` names the function there."""
     there = elsewhere()

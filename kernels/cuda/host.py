@@ -72,7 +72,8 @@ def launch(kernel, args, n, count, streams):
     store(e, 2, SIZE)
     store(e, 3, size)
     store(e, 4, 0)
-    grid = n if per == 0 else (n + per * threads - 1) // (per * threads)
+    each = load(k, KERNEL.share) if per == 0 else per * threads
+    grid = (n + each - 1) // each
     grid = min(grid, load(k, KERNEL.most))
     stream = load(ptr(streams, INT64), load(k, KERNEL.gpu))
     code = _set_context(load(k, KERNEL.set_context), load(k, KERNEL.context))

@@ -77,7 +77,7 @@ def compiled(name, source, arch, shape):
             worker = _start_worker()
             request = {"name": name, "source": source, "arch": arch, "path": str(path)}
             request |= {"kind": shape.kind, "threads": shape.threads if shape.fixed else None, "blocks": shape.blocks}
-            request |= {"cluster": shape.cluster, "early": shape.early}
+            request |= {"cluster": shape.cluster, "early": shape.early, "per": shape.per}
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()
@@ -118,8 +118,12 @@ class Kernels:
             label = "-".join([name, *(str(getattr(v, "name", v)) for v in parameters.values())])
             device = "cuda" if policy.is_own(name) else "cpu"
             source = render.stub(name, parameters, device)
-            found = self._handles[key] = self._load(label, source, policy.shape(name))
+            found = self._handles[key] = self._load(label, source, policy.shape(name, parameters))
         return found
+
+    def sized_kernel(self, name, size, parameters):
+        """The same; of kernels of rows the one whose threads hold rows of this size."""
+        return self.kernel(name, policy.with_parts(name, parameters, size))
 
     def rendered(self, family, rule, *parameters):
         """The handle of the kernel that `build/render.py` makes of a rule: `family` names the function there."""
@@ -154,7 +158,7 @@ class Kernels:
         # ends each product of tiles before the next: attention took 1.5 times as long. What it loads is whole; it
         # keeps the code in a cache of its own.
         image = ptx + b"\0" if shape.kind == "grid" else self._cubin(path, ptx)
-        most = 0x7FFFFFFF if shape.kind == "thread" else self.multiprocessors * shape.resident
+        most = 0x7FFFFFFF if shape.kind == "thread" else min(0x7FFFFFFF, self.multiprocessors * shape.resident)
         most -= most % shape.cluster
         function = driver.load_kernel(image, target.entry_name(name), shape.shared)
         skip = driver.parameter_offset(function) // 8 if shape.kind == "grid" else 0  # others begin at once
@@ -163,7 +167,7 @@ class Kernels:
             gpu=self.gpu.index, context=self.gpu.context.value, set_context=self._set_context,
             error_at=ctypes.addressof(self.error), number=len(self.names) + 1,
             threads=shape.threads, per=shape.per if shape.kind == "thread" else 0, shared=shape.shared, words=words,
-            most=most,
+            most=most, share=shape.share,
         )[0]  # fmt: skip
         description = (ctypes.c_int64 * len(values))(*values)
         self.names.append(name)

@@ -16,7 +16,7 @@ class Shape(NamedTuple):
     as many as should fit into a multiprocessor (0: as the compiler likes), and `resident` the most that are launched
     for each, which then go from item to item. `cluster` blocks run together and reach one another's shared memory; the
     number of items is a multiple of it. An `early` kernel waits by itself (`wait_for_others`) before it reads what
-    launches before it write.
+    launches before it write. `share` items of a "grid" are worth a block.
     """
 
     kind: str = "thread"
@@ -28,26 +28,32 @@ class Shape(NamedTuple):
     fixed: bool = False
     cluster: int = 1
     early: bool = False
+    share: int = 1
 
 
-ELEMENTWISE = Shape(threads=256)
+ELEMENTWISE = Shape(threads=128)  # of 256, 256 Mi elements took 1 to 3 % longer (H200)
 DEFAULT = Shape()
+
+# Kernels whose items are rows, which registers hold where they are not too long (`row_parts`): the most elements of a
+# thread. Where there are two tensors to hold, it has half as many.
+ROW_KERNELS = {
+    **{f"norm.rows.{name}": 32 for name in ("rms_norm", "add_rms_norm", "layer_norm", "variance")},
+    **{f"norm.softmax.{name}": 32 for name in ("softmax", "softmax_narrow", "log_softmax", "logsumexp")},
+    "norm.softmax_grad.rows": 16,
+}
+_TEAMS = (4, 8, 16, 32, 128, 256, 512, 1024)  # threads of a row
+_ITEMSIZES = {"float64": 8, "float32": 4, "float8_e4m3": 1, "float8_e5m2": 1}  # others: 2
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction", "parallel_scan")  # families of rules that `render.py` has loops for
 ROW_THREADS = 256
 _ROW = Shape("block", threads=ROW_THREADS, fixed=True, resident=8)
 _ROWS = Shape("grid", threads=256, fixed=True, resident=8)
-_HELD = _ROWS._replace(blocks=3, resident=3)  # 80 registers: 32 elements of a row, and what else there is
 _HEAD_ROW = _ROW._replace(threads=128, resident=16)
 _SCAN = _ROW._replace(resident=32)
-_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each part of a row: one that waits takes no other's place
+_CHUNKS = _ROW._replace(resident=1 << 20)  # a block for each item: one that waits for another takes no place of it
 OWN = {
-    **{f"norm.rows.{name}": _HELD for name in ("rms_norm", "add_rms_norm", "layer_norm")},
-    **{f"norm.softmax.{name}": _HELD for name in ("softmax", "softmax_narrow", "log_softmax")},
-    "norm.rows.variance": _ROWS,
-    "norm.softmax.logsumexp": _ROWS,
-    "norm.softmax_grad.rows": _ROWS,
+    **dict.fromkeys(ROW_KERNELS, _ROWS),
     **{
         f"norm.channels.{name}{way}": Shape("grid", threads=512, fixed=True, resident=4)
         for name in ("batch_norm", "group_norm")
@@ -224,9 +230,41 @@ def is_own(name):
     return name in OWN
 
 
-def shape(name):
-    """The `Shape` of a kernel's launches."""
-    return OWN.get(name, DEFAULT)
+def row_parts(size, itemsize, most):
+    """(TEAM, PIECES, SPAN) of rows of so many elements: the threads of a row, how many vectors of 16 bytes each has
+    (0: registers do not hold it), and whether rows may begin beside vectors."""
+    lanes = 16 // itemsize
+    span = size % lanes != 0
+    vectors = -(-(size + (lanes - 1) * span) // lanes)  # the most that a row lies in
+    for team in _TEAMS:
+        pieces = max(1, -(-vectors // team))
+        if itemsize < 8 and pieces * lanes <= (most if team >= 32 else 16):
+            return team, pieces, span
+    # Two blocks of a multiprocessor take turns where the second-level cache has room for both of their rows.
+    long = 256 if size <= 1 << 15 else 512 if size * itemsize <= 1 << 17 else 1024
+    return (32 if size <= 1024 else long), 0, False
+
+
+def with_parts(name, types, size):
+    """The constants of a kernel whose items are of this size: `types`, and what its rows are held by."""
+    most = ROW_KERNELS.get(name)
+    if most is None:
+        return types
+    return types | dict(zip(("TEAM", "PIECES", "SPAN"), row_parts(size, _ITEMSIZES.get(types["T"], 2), most)))
+
+
+def shape(name, types=()):
+    """The `Shape` of the launches of a kernel with these constants."""
+    found = OWN.get(name, DEFAULT)
+    if "TEAM" in types:
+        threads = max(128, types["TEAM"])
+        share = threads // types["TEAM"]
+        # A thread has 32 elements and what else there is in 64 registers. Norms, which have weights as well, get 80,
+        # for which there is room but for teams of 512 (layer_norm of 4096, float32: 171 us became 147; of 16384 bfloat16
+        # 115 would become 137).
+        room = 768 if name.startswith("norm.rows.") and threads < 512 else 1024
+        return found._replace(threads=threads, blocks=room // threads, resident=1 << 20, share=share)
+    return found
 
 
 def rendered(family, kind="", *rest):
@@ -235,4 +273,6 @@ def rendered(family, kind="", *rest):
         long = kind == "rows" and int(rest[-2]) > 8  # vectors of a thread: it would take 200 registers
         wide = rest[1] in ("float64", "int64")  # states: what waits is as much as of float32 if three blocks fit
         return _CHUNKS._replace(blocks=3 * wide) if kind == "chunks" else _SCAN._replace(blocks=2 * long)
+    if family == "reduction" and kind == "held":
+        return _CHUNKS
     return _ROW if family == "reduction" and kind in ("inner", "rows", "short", "columns") else DEFAULT

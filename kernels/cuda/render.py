@@ -275,11 +275,12 @@ def kernel(args, lo, hi):
 def reduction(rule, kind, source, value, state, result, cut="", team="", pieces=""):
     """Source of a reduction by a rule (`table/rules.py`) in a loop of `cuda/reduce/fold.py`; see the CPU's.
 
-    `kind`: "inner", "rows", "short" (of `team` threads for a result, with so many `pieces`), "columns" or "outer". Of a
-    `cut` reduction, the "parts" are states in memory, which the second launch, the "whole", joins.
+    `kind`: "inner", "rows", "short" or "held" (of `team` threads for a result, with so many `pieces`, and for "held" a
+    "+" where there are more than these), "columns" or "outer". Of a `cut` reduction, the "parts" are states in memory,
+    which the second launch, the "whole", joins.
     """
     parts, lanes = range(rule.parts), reduction_lanes(rule, kind, source, state, cut)
-    width, lanes = lanes, lanes * int(pieces or 1)
+    width, lanes = lanes, lanes * int(pieces.rstrip("+") or 1)
     here = [f"s[{k}]" for k in parts] if rule.parts > 1 else ["s"]
     itself = rule.parts == 1 and hands_on(rule.element)
 
@@ -301,12 +302,14 @@ def reduction(rule, kind, source, value, state, result, cut="", team="", pieces=
         read, aligned = states("vload(x, i, N)"), states("vload_aligned(x, i, N)")
         read_rest = states("vload_first(x, i, N, left)" if lanes > 1 else "vload(x, i, 1)")
     selected = joined([f"select(there, {v}, fill(START_{k}, STATE, N))" for k, v in enumerate(here)])
-    across, step = [], 0
-    while kind in ("inner", "rows", "short") and lanes >> step > 1:
-        values = [v.replace("s", f"s{step}", 1) for v in here]
-        far = joined([f"turned({v}, {lanes >> step + 1})" for v in values])
-        across.append(f"    s{step + 1} = join({joined(values)}, {far})")
-        step += 1
+    across, step, left = [], 0, lanes if kind in ("inner", "rows", "short", "held") else 1
+    while left > 1:  # halves, and what is left of lanes that are no power of two one by one
+        values, far = [v.replace("s", f"s{step}", 1) for v in here], left // 2 if left % 2 == 0 else 1
+        text = joined(values)
+        for k in range(far, left, far):
+            text = f"join({text}, {joined([f'turned({v}, {k})' for v in values])})"
+        across.append(f"    s{step + 1} = {text}")
+        step, left = step + 1, far if left % 2 == 0 else 1
     last = [v.replace("s", f"s{step}", 1) for v in here]
     across.append("    return " + joined([f"fill(lane({v}, 0), STATE, 1)" for v in last]))
     types = {"SOURCE": state if cut == "whole" else source, "VALUE": value, "STATE": state}
@@ -330,6 +333,7 @@ def reduction(rule, kind, source, value, state, result, cut="", team="", pieces=
     bindings = [f"{k} = {type_expression(v)}" for k, v in types.items()]
     bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
     nothing = joined([f"fill(START_{k}, STATE, N)" for k in parts])
+    one_nothing = joined([f"fill(START_{k}, STATE, 1)" for k in parts])
     space = rule.parts * _bytes(state) * (lanes * policy.ROW_THREADS if kind == "columns" else 32)
     rest, memory = "read, read_aligned, read_rest, join", "keep, kept, write, SOURCE, RESULT, N"
     call = {
@@ -337,6 +341,8 @@ def reduction(rule, kind, source, value, state, result, cut="", team="", pieces=
         "rows": f"fold.rows(args, lo, {nothing}, {rest}, lanes, exchange, write, SOURCE, RESULT, N)",
         "short": f"fold.short(args, lo, states, rest, join, lanes, exchange, write, SOURCE, RESULT, {width}, "
         f"{pieces or 0}, {team or 0})",
+        "held": f"fold.held(args, lo, {one_nothing}, states, rest, join, lanes, exchange, memory, keep, kept, write, "
+        f"SOURCE, RESULT, {width}, {pieces.rstrip('+') or 0}, {team or 0}, {pieces.endswith('+')})",
         "columns": f"fold.columns(args, lo, {nothing}, {rest}, memory, {memory})",
         "outer": f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)",
     }[kind]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..build import jit
 
-HEAD = 4  # words before the block: n, items of a thread, the address of the error word, and the launch's number
+HEAD = 4  # words before the block: n, one that is free, the address of the error word, and the launch's number
 MOST_WORDS = 512  # of a kernel's parameters: 4 KB
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")
 
@@ -36,8 +36,6 @@ declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)
 define ptx_kernel void @kernel(ptr byval([{words} x i64]) align 8 "nvvm.grid_constant" %p) {attributes} {{
 entry:
   %n = load i64, ptr %p, align 8
-  %per.at = getelementptr i64, ptr %p, i64 1
-  %per = load i64, ptr %per.at, align 8
   %block.at = getelementptr i64, ptr %p, i64 {head}
   %args = ptrtoint ptr %block.at to i64
   %tid32 = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
@@ -53,7 +51,7 @@ entry:
   %any = icmp ult i64 %start, %n
   br i1 %any, label %loop, label %done
 loop:
-  %lo = phi i64 [ %start, %entry ], [ %next, %again ]
+  %lo = {lo}
   %end = add i64 %lo, {per}
   %over = icmp ugt i64 %end, %n
   %hi = select i1 %over, i64 %n, i64 %end
@@ -71,10 +69,7 @@ report:
   %old = cmpxchg ptr %error, i64 0, i64 %value monotonic monotonic
   br label %again
 again:
-{between}
-  %next = add i64 %lo, %step
-  %more = icmp ult i64 %next, %n
-  br i1 %more, label %loop, label %done
+{again}
 done:
   ret void
 }}
@@ -84,24 +79,29 @@ done:
 _FOLLOWED = '  call void asm sideeffect "griddepcontrol.launch_dependents;", "~{memory}"()\n'
 _AFTER = '  call void asm sideeffect "griddepcontrol.wait;", "~{memory}"()\n'
 
+_TURNS = {
+    "lo": "phi i64 [ %start, %entry ], [ %next, %again ]",
+    "again": "  %next = add i64 %lo, %step\n  %more = icmp ult i64 %next, %n\n  br i1 %more, label %loop, label %done",
+}
 _KINDS = {
-    # one thread does `per` items, then those of the next round of the grid
+    # one thread does `per` items; there are threads for all
     "thread": {
-        "first": "  %place = mul i64 %ctaid, %ntid\n  %index = add i64 %place, %tid\n  %start = mul i64 %index, %per\n"
-        "  %threads = mul i64 %ntid, %nctaid\n  %step = mul i64 %threads, %per",
-        "between": "",
-        "per": "%per",
+        "first": "  %place = mul i64 %ctaid, %ntid\n  %index = add i64 %place, %tid\n  %start = mul i64 %index, {per}",
+        "lo": "add i64 %start, 0",
+        "again": "  br label %done",
+        "per": "{per}",
     },
     # the threads of a block do an item together
     "block": {
         "first": "  %start = add i64 %ctaid, 0\n  %step = add i64 %nctaid, 0",
-        "between": "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",
+        "lo": _TURNS["lo"],
+        "again": "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)\n" + _TURNS["again"],
         "per": "1",
     },
     # all threads are called once, with all items, and share them out by themselves
     "grid": {
         "first": "  %start = add i64 0, 0\n  %step = add i64 %n, 0",
-        "between": "",
+        **_TURNS,
         "per": "%n",
     },
 }
@@ -129,12 +129,12 @@ def _front_end(kernel, block, arch):
     return found.library.llvm_strs
 
 
-def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1, early=False):
+def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1, early=False, per=1):
     """(PTX, words of the parameters that it reads) of rendered source; the entry point is `entry_name(name)`.
 
-    `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a
-    multiprocessor, and `cluster` how many run as a cluster; `early` as in a `Shape`. 0 words: some are read by places
-    that are known only when it runs.
+    `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a multiprocessor,
+    `cluster` how many run as a cluster, and `per` the items of a thread; `early` as in a `Shape`. 0 words: some are
+    read by places that are known only when it runs.
     """
     import llvmlite.binding as llvm
 
@@ -145,7 +145,8 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         attributes = f'"nvvm.maxntid"="{threads}"' if threads else ""
         attributes += f' "nvvm.minctasm"="{blocks}"' if blocks else ""
         attributes += f' "nvvm.cluster_dim"="{cluster},1,1"' if cluster > 1 else ""
-        shape = _KINDS[kind] | {"layout": str(machine.target_data), "attributes": attributes}
+        shape = {key: text.format(per=per) for key, text in _KINDS[kind].items()}
+        shape |= {"layout": str(machine.target_data), "attributes": attributes}
         shape["begin"] = "" if arch < "sm_90" else _FOLLOWED if early else _FOLLOWED + _AFTER
         module = llvm.parse_assembly(_ENTRY.format(words=MOST_WORDS, head=HEAD, **shape))
         for text in texts:

@@ -18,7 +18,7 @@ def answer(request):
     path = Path(request["path"])
     with disk.turn(path):
         if disk.read(path) is None:  # another process may have been faster
-            shape = {key: request[key] for key in ("kind", "threads", "blocks", "cluster", "early")}
+            shape = {key: request[key] for key in ("kind", "threads", "blocks", "cluster", "early", "per")}
             ptx, words = target.compile_ptx(request["name"], request["source"], request["arch"], **shape)
             disk.write(path, f"{words}", ptx.encode(), request["source"])
 

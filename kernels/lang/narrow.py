@@ -12,7 +12,7 @@ from .by_type import by_type
 from .functions import *  # noqa: F403 (all others are the same)
 from .simd import muladd, select, vabs
 from .vector import Vector
-from .vmath import LOG2E, divide
+from .vmath import LOG2E
 
 F32 = types.float32
 
@@ -29,26 +29,40 @@ def _of_float32(name, float32):
 
 
 def _exp(x):
-    return ptx.exp2(x * LOG2E)
+    return ptx.exp2_small(x * LOG2E)  # subnormal results are 0
 
 
 exp = _of_float32("exp", _exp)
 
 
 def _sigmoid(x):
-    t = exp(-vabs(x))  # at most 1: the result is right where exp(-x) would be infinite
-    return divide(select(x < 0.0, t, 1.0), 1.0 + t)
+    return ptx.reciprocal(1.0 + ptx.exp2_small(x * -LOG2E))
 
 
 sigmoid = _of_float32("sigmoid", _sigmoid)
 
 
 def _tanh(x):
-    # 1 - 2 / (exp(2 |x|) + 1) cancels for small x, for which a few terms of the series serve.
-    a, square = vabs(x), x * x
-    far = 1.0 - divide(2.0, exp(2.0 * a) + 1.0)
-    near = x * muladd(square, muladd(square, muladd(square, -17.0 / 315.0, 2.0 / 15.0), -1.0 / 3.0), 1.0)
-    return select(a < 0.3, near, functions.copysign(far, x))
+    # 1 - 2 / (exp(2x) + 1) cancels for small x, for which two terms of the series serve.
+    far = muladd(ptx.reciprocal(ptx.exp2_small(x * (2.0 * LOG2E)) + 1.0), -2.0, 1.0)
+    return select(vabs(x) < 0.1, muladd(x * x * x, -1.0 / 3.0, x), far)
 
 
 tanh = _of_float32("tanh", _tanh)
+
+
+def _normal_cdf(x):
+    # log2 of Phi(-a), a polynomial of a = |x| fitted on a < 6.5, of relative error 4e-6 (3e-5 from 4 on, where it is
+    # below 3e-5; from 7 on it goes to 0 sooner).
+    a = vabs(x)
+    p = muladd(a, -1.763282284628076e-06, 6.034511898178607e-05)
+    p = muladd(p, a, -0.0009221306536346674)
+    p = muladd(p, a, 0.00848079752177)
+    p = muladd(p, a, -0.05391654744744301)
+    p = muladd(p, a, -0.4584965407848358)
+    p = muladd(p, a, -1.1512424945831299)
+    p = ptx.exp2_small(muladd(p, a, -0.9999956488609314))
+    return select(x > 0.0, 1.0 - p, p)
+
+
+normal_cdf = _of_float32("normal_cdf", _normal_cdf)

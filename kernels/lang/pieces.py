@@ -3,6 +3,8 @@
 The threads of a warp (or block) each begin at a vector of their own, so that together they read contiguous memory.
 """
 
+import functools
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -207,3 +209,111 @@ def _queue(builder, vectors):
             one = builder.extract_element(value, ir.Constant(I32, j))
             out = builder.insert_element(out, one, ir.Constant(I32, k * each + j))
     return out
+
+
+# ---- rows that threads hold -----------------------------------------------------------------------
+# As above, and the pieces of all threads follow one another without gaps: `count` of each thread, `apart` being all
+# threads' lanes, where one less would not hold the row. So only the first piece can begin before the row, and only the
+# last two can end behind it: nothing is asked of the others.
+
+
+def _of_row(builder, k, count, place, low, high):
+    """Whether a place of piece k is one of the row."""
+    tests = [builder.icmp_signed(">=", place, low)] if k == 0 else []
+    tests += [builder.icmp_signed("<", place, high)] if k >= count - 2 else []
+    return functools.reduce(builder.and_, tests, ir.Constant(ir.IntType(1), 1))
+
+
+@intrinsic(prefer_literal=True)
+def vload_held(typingctx, p, first, apart, high, lanes, pieces):
+    """As `vload_span`, of such pieces."""
+    each, count = literal_of(lanes), literal_of(pieces)
+    if not isinstance(p, Pointer) or each is None or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        found = []
+        for k, at, inside in _pieces(context, builder, sig.args[1:4], args[1:4], count):
+            if k == count - 1:
+                at = builder.select(inside, at, ir.Constant(I64, 0))
+            value = vector_load(context, builder, args[0], p.dtype, at, each, align=_align(p, each))
+            found.append(from_memory(builder, p.dtype, value))
+        return _queue(builder, found)
+
+    return Vector(compute_type(p.dtype), each * count)(p, first, apart, high, lanes, pieces), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vgather_held(typingctx, p, first, apart, low, high, lanes, pieces):
+    """The same element by element, wherever p is; for lanes outside of the row element `low` is read."""
+    each, count = literal_of(lanes), literal_of(pieces)
+    if not isinstance(p, Pointer) or each is None or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        first, apart, low, high = (context.cast(builder, v, t, types.int64) for v, t in zip(args[1:5], sig.args[1:5]))
+        found = []
+        for k in range(count):
+            value = ir.Constant(ir.VectorType(memory_type(p.dtype), each), ir.Undefined)
+            at = builder.add(first, builder.mul(apart, ir.Constant(I64, k)))
+            for j in range(each):
+                place = builder.add(at, ir.Constant(I64, j))
+                place = builder.select(_of_row(builder, k, count, place, low, high), place, low)
+                one = builder.load(gep(context, builder, args[0], p.dtype, place))
+                one.align = alignment(p.dtype)
+                value = builder.insert_element(value, one, ir.Constant(I32, j))
+            found.append(from_memory(builder, p.dtype, value))
+        return _queue(builder, found)
+
+    return Vector(compute_type(p.dtype), each * count)(p, first, apart, low, high, lanes, pieces), codegen
+
+
+@intrinsic(prefer_literal=True)
+def inside_held(typingctx, first, apart, low, high, lanes, pieces):
+    """Which lanes of such a vector are elements of the row."""
+    each, count = literal_of(lanes), literal_of(pieces)
+    if each is None or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        first, apart, low, high = (context.cast(builder, v, t, types.int32) for v, t in zip(args[:4], sig.args[:4]))
+        out = ir.Constant(ir.VectorType(ir.IntType(1), each * count), ir.Undefined)
+        for k in range(count):
+            at = builder.add(first, builder.mul(apart, ir.Constant(I32, k)))
+            for j in range(each):
+                inside = _of_row(builder, k, count, builder.add(at, ir.Constant(I32, j)), low, high)
+                out = builder.insert_element(out, inside, ir.Constant(I32, k * each + j))
+        return out
+
+    return Vector(types.boolean, each * count)(first, apart, low, high, lanes, pieces), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vstore_held(typingctx, p, first, apart, low, high, value, pieces):
+    """Store the lanes of such a vector that are elements of the row."""
+    count = literal_of(pieces)
+    if not isinstance(p, Pointer) or not isinstance(value, Vector) or count is None:
+        return None
+    each = value.lanes // count
+
+    def codegen(context, builder, sig, args):
+        first, apart, low, high = (context.cast(builder, v, t, types.int64) for v, t in zip(args[1:5], sig.args[1:5]))
+        for k in range(count):
+            at = builder.add(first, builder.mul(apart, ir.Constant(I64, k)))
+            lanes = ir.Constant(ir.VectorType(I32, each), list(range(k * each, (k + 1) * each)))
+            bits = to_memory(builder, p.dtype, builder.shuffle_vector(args[5], args[5], lanes))
+            ends = builder.add(at, ir.Constant(I64, each - 1))
+            whole = [_of_row(builder, k, count, place, low, high) for place in (at, ends)]
+            with builder.if_else(builder.and_(*whole)) as (then, otherwise):
+                with then:
+                    vector_store(context, builder, args[0], p.dtype, at, bits, align=_align(p, each))
+                with otherwise:
+                    for j in range(each):
+                        place = builder.add(at, ir.Constant(I64, j))
+                        with builder.if_then(_of_row(builder, k, count, place, low, high)):
+                            one = builder.extract_element(bits, ir.Constant(I32, j))
+                            out = builder.store(one, gep(context, builder, args[0], p.dtype, place))
+                            out.align = alignment(p.dtype)
+        return context.get_dummy_value()
+
+    return types.void(p, first, apart, low, high, value, pieces), codegen

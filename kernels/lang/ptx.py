@@ -299,8 +299,13 @@ def _float32(name, text, constraints, count, doc):
 
 
 exp2 = _float32("exp2", "ex2.approx.f32 $0, $1;", "=f,f", 1, "2^x within 2 ulp, subnormals included (ex2, 9.7.3.21).")
+exp2_small = _float32(
+    "exp2_small", "ex2.approx.ftz.f32 $0, $1;", "=f,f", 1, "The same, subnormals being 0: one instruction, not four."
+)
 log2 = _float32("log2", "lg2.approx.f32 $0, $1;", "=f,f", 1, "log2(x), within 2^-22 near 1 (lg2, 9.7.3.20).")
-divide = _float32("divide", "div.full.f32 $0, $1, $2;", "=f,f,f", 2, "x / y within 2 ulp (div, 9.7.3.8).")
+reciprocal = _float32(
+    "reciprocal", "rcp.approx.ftz.f32 $0, $1;", "=f,f", 1, "1 / x within 1 ulp, subnormals being 0 (rcp, 9.7.3.13)."
+)
 
 
 # ---- Hopper: copies of tiles to shared memory, barriers that count their bytes, products of tiles ------

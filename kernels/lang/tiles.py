@@ -96,7 +96,10 @@ def start(typingctx, sums, a, b, T, k, a_layout, b_layout, a_slab, b_slab):
     right = first + (a.lanes if words else 1)
     registers = ", ".join(f"${i}" for i in range(lanes))
     shape = f"wgmma.mma_async.sync.aligned.m64n{2 * lanes}k16.f32.{kind}.{kind}"
-    lines = ["{", ".reg .b64 da, db;", ".reg .pred p;", "wgmma.fence.sync.aligned;"]
+    # Of a descriptor the low word alone changes; sums of 64 bits, through carries, held up the first product.
+    lines = ["{", ".reg .b64 da, db;", ".reg .b32 la, ha, lb, hb, lo;", ".reg .pred p;"]
+    lines += [f"mov.b64 {{lb, hb}}, ${right};"] + ([] if words else [f"mov.b64 {{la, ha}}, ${first};"])
+    lines.append("wgmma.fence.sync.aligned;")
     for i in range(steps):
         at = [128 * i if x else 2 * (i & 3) + (i >> 2) * (slab >> 4) for x, slab in zip(across, slabs)]
         lines.append(f"setp.ne.u32 p, {int(i > 0 or isinstance(sums, Vector))}, 0;")
@@ -104,8 +107,8 @@ def start(typingctx, sums, a, b, T, k, a_layout, b_layout, a_slab, b_slab):
             left = "{" + ", ".join(f"${first + 4 * i + j}" for j in range(4)) + "}"
         else:
             left = "da"
-            lines.append(f"add.s64 da, ${first}, {at[0]};")
-        lines.append(f"add.s64 db, ${right}, {at[1]};")
+            lines += [f"add.u32 lo, la, {at[0]};", "mov.b64 da, {lo, ha};"]
+        lines += [f"add.u32 lo, lb, {at[1]};", "mov.b64 db, {lo, hb};"]
         turned = f"{across[1]}" if words else f"{across[0]}, {across[1]}"
         lines.append(f"{shape} {{{registers}}}, {left}, db, p, 1, 1, {turned};")
     text = "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
@@ -138,7 +141,8 @@ def settle_after(typingctx, sums, pending, words):
     """As `settle`, but what `words` need (of numbers that are not negative) is computed before.
 
     ptxas takes the wait for free, and would compute them behind it. So the wait stands behind a trap that never comes,
-    of which ptxas knows nothing: no bits of such numbers are all ones.
+    of which ptxas knows nothing: no bits of such numbers are all ones. The branch has its price: behind it ptxas takes
+    the threads of a warp for scattered, and makes descriptors by way of their registers.
     """
     count = literal_of(pending)
     if count is None:

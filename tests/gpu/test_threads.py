@@ -5,9 +5,11 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
+from infinicore.kernels.blocks.gemm import LOGITS
 from infinicore.kernels.cuda.plans import scan as plans
 
 import infinicore as ic
+from infinicore.dispatch.launcher import Launcher
 from infinicore.nn import functional as F
 
 from . import threads
@@ -193,12 +195,96 @@ def test_reductions_of_short_rows(device, rng, size, dtype):
     assert any(name.startswith("sum-short") for name in device.backend.kernels.used)
 
 
-@pytest.mark.parametrize(("size", "kind"), [(1000, "rows"), (2100, "rows"), (5000, "inner")])
-def test_reductions_of_longer_rows(device, rng, size, kind):
-    """Of a warp each up to 4096 elements: blocks take 1.5 to 2.5 times as long for them."""
-    x = rng.standard_normal((9, size))
-    equal(device, lambda x: (ic.sum(x, 1), ic.amax(x[:, 1:], 1)), x, tolerance=1e-5)
-    assert any(name.startswith(f"sum-{kind}") for name in device.backend.kernels.used)
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(size, dtype) for dtype in ("float32", "bfloat16") for size in (300, 361, 768, 1001, 1024, 2100, 5000)]
+    + [(size, dtype) for dtype in ("float64", "int32") for size in (361, 2100)],
+)
+def test_reductions_of_longer_rows(device, rng, size, dtype):
+    """Of a part of a warp, a warp, and above 4096 elements a block; all at once or in turns, at any beginning."""
+    x = rng.standard_normal((9, size)) if "float" in dtype else rng.integers(0, 9, (9, size)).astype("f8")
+    if "float" in dtype:
+        x[5, -1] = np.nan
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.sum(x, 1), ic.amax(x, 1), ic.sum(x[:, 1:], 1), ic.amax(x[:, 3:-2], 1)
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any(name.startswith(f"sum-held-{dtype}") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(size, dtype) for dtype in ("float32", "bfloat16") for size in (7, 61, 200, 1001, 2049)] + [(61, "float64")],
+)
+def test_rows_that_begin_anywhere(device, rng, size, dtype):
+    """Rows that are no whole vectors, or begin beside one: held by parts of a warp or by blocks, or read twice."""
+    x, w = rng.standard_normal((5, size)) * 4, rng.standard_normal(size)
+    x[3, 1:5], x[1] = -np.inf, -np.inf
+    x[2, size // 2] = np.nan
+
+    def run(x, w):
+        x, w = x.to(dtype=dtype), w.to(dtype=dtype)
+        part, some = x[:, 1:], x[3:, 1:]
+        softmax = ic.softmax(x, 1), ic.log_softmax(part, 1), ic.softmax(part, 1), ic.logsumexp(x, 1)
+        grown = ic.softmax(x, 1, out=x.clone()[:, :]), ic.logsumexp(part, 1)
+        norms = F.rms_norm(x[4:], (size,), w), F.layer_norm(some[1:], (size - 1,), w[1:], w[:-1])
+        return *softmax, *grown, *norms
+
+    equal(device, run, x, w, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [9, 61, 520])
+def test_gradients_of_softmax(device, rng, size, dtype):
+    x = rng.standard_normal((5, size))
+    for function in (ic.softmax, ic.log_softmax):
+        layer = with_gradients(lambda x, function=function: function(x[:, 1:], 1), dtype, 1)
+        equal(device, layer, x, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_cross_entropy_of_rows_that_begin_anywhere(device, rng, dtype):
+    x, w, t = rng.standard_normal((5, 1001)) * 3, rng.random(1001) + 0.5, rng.integers(0, 1000, 5)
+    t[2] = -100
+    for part in (slice(None), slice(1, None)):
+        loss = with_gradients(lambda x, t, part=part: F.cross_entropy(x[:, part], t), dtype, 1)
+        equal(device, loss, x, t, tolerance=TOLERANCE[dtype])
+    weighted = with_gradients(lambda x, t, w: F.cross_entropy(x, t, w.to(dtype=dtype), label_smoothing=0.1), dtype, 1)
+    equal(device, weighted, x, t, w, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("row", [1001, 1008])
+def test_rows_of_logits_become_gradients(device, rng, row, dtype):
+    """In place, with zeros behind the 1001 classes; a row whose target is ignored becomes zeros."""
+    x, targets = rng.standard_normal((4, row)) * 3, np.array([0, 1000, -100, 7])
+    logits = ic.as_tensor(x).to(dtype=dtype).to(device)
+    losses = ic.zeros(4, dtype="float64", device=device)
+    factor = ic.as_tensor(np.array([0.25]), device=device)
+    block = LOGITS(
+        logits=logits, target=ic.as_tensor(targets, device=device), losses=losses, factor=factor,
+        classes=1001, row=row, ignored=-100, gradients=1,
+    )  # fmt: skip
+    given = logits.cpu().to(dtype="float64").numpy()[:, :1001]
+    Launcher("linear_cross_entropy", device).launch("loss.linear.rows", {"T": dtype, "I": "int64"}, block, 4, row)
+    weights = np.exp(given - given.max(1, keepdims=True))
+    expected = weights / weights.sum(1, keepdims=True)
+    found = -np.log(expected[np.arange(4), targets])
+    expected[np.arange(4), targets] -= 1
+    found[2], expected[2] = 0, 0
+    y = logits.cpu().to(dtype="float64").numpy()
+    np.testing.assert_allclose(losses.cpu().numpy(), found, rtol=1e-4)
+    np.testing.assert_allclose(y[:, :1001], expected * 0.25, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * 1e-2)
+    assert not y[:, 1001:].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [24, 37, 300])
+def test_softmax_with_a_causal_mask(device, rng, size, dtype):
+    x = rng.standard_normal((2, 5, size))
+    equal(device, lambda x: ic.causal_softmax(x.to(dtype=dtype)), x, tolerance=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "uint8"])

@@ -174,8 +174,8 @@ define float @sim_exp2(float %x) {
   %y = call float @llvm.exp2.f32(float %x)
   ret float %y
 }
-define float @sim_divide(float %x, float %y) {
-  %z = fdiv float %x, %y
+define float @sim_reciprocal(float %x) {
+  %z = fdiv float 1.0, %x
   ret float %z
 }
 declare float @llvm.exp2.f32(float)
@@ -191,6 +191,7 @@ define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
 """.replace("UNITS", units.RUNTIME)
 _ASM = {
     "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2", "div.full.f32": "sim_divide",
+    "ex2.approx.ftz.f32": "sim_exp2", "rcp.approx.ftz.f32": "sim_reciprocal",
     "bar.sync": "sim_bar", "match.any": "sim_match", "bar.warp.sync": "sim_warp", **units.ASM,
 }  # fmt: skip
 _NAMES = {

@@ -4,7 +4,7 @@ from math import prod
 
 from ...blocks.norm import VARIANCE
 from ...blocks.reduce import EXTREMES, FOLD, POSITION, SAMPLE, SCAN, SORT
-from ...build.load import kernel, rendered
+from ...build.load import kernel, rendered, sized_kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort, Variance
@@ -146,7 +146,7 @@ def variance(problem, threads):
         at, scratch = {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
     n, grain = policy.split("norm.rows.variance", count, size)
     numbers = {"size": size, "stride": stride, "divisor": p.degrees}
-    one = launch(kernel("norm.rows.variance", T=p.dtype), VARIANCE, n, grain, at, **numbers)
+    one = launch(sized_kernel("norm.rows.variance", size, T=p.dtype), VARIANCE, n, grain, at, **numbers)
     return Plan((*before, one), scratch)
 
 

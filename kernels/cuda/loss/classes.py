@@ -12,7 +12,8 @@ from ...lang.ptx import barrier, thread, threads
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
 from ...lang.vmath import exp, libm
 from ..block import block_sum, places, read, vector, width, write
-from ..norm.softmax import exp_of, row_statistics
+from ..norm.held import offset
+from ..norm.softmax import CHUNK, chunk, exp_below, exp_of, row_statistics, write_chunk
 
 INF, NAN = float("inf"), float("nan")
 F64, I64 = types.float64, types.int64
@@ -79,7 +80,7 @@ def cross_entropy(args, lo, hi, T, C, I, Q, O, SOFT):
             return 0
         if c < 0 or c >= size:
             return BAD_CLASS
-    shift, total = row_statistics(x, size, (thread(), threads()))
+    shift, total = row_statistics(x, size, (thread(), threads()), CHUNK)
     shift, total = F64(shift), F64(total)
     log_sum, loss = libm("log", total), 0.0
     if not SOFT:
@@ -130,6 +131,12 @@ def cross_entropy_backward(args, lo, hi, T, C, I, Q, SOFT):
         mass += own * keep
     a, nothing = scale * mass / total, vector(x, 0.0)
     barrier()  # all have read x[c]: dx may be x
+    if not SOFT and not has_weight:
+        low, apart = offset(x), threads() * width(x)
+        for begin in range(thread() * width(x), low + size, CHUNK * apart):
+            v, _ = chunk(x, begin, apart, low, low + size, CHUNK)
+            write_chunk(dx, exp_below(x, v - shift) * a - base * scale, begin, apart, low, low + size)
+        size = 0
     for i in range(thread() * width(x), size, threads() * width(x)):
         left = size - i
         v, part = exp(read(x, i, left, nothing) - shift), nothing + base * scale

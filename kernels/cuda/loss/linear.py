@@ -7,9 +7,10 @@ from ...build import jit
 from ...cpu.loss.linear import BAD_TARGET
 from ...lang.ptx import barrier, thread, threads
 from ...lang.simd import load, ptr, store
-from ...lang.vmath import exp, libm
-from ..block import block_sum, read, vector, width, write
-from ..norm.softmax import exp_of, row_statistics
+from ...lang.vmath import libm
+from ..block import block_sum, width
+from ..norm.held import offset
+from ..norm.softmax import CHUNK, chunk, exp_below, exp_of, row_statistics, write_chunk
 from .classes import fill_row
 
 I64, F64 = types.int64, types.float64
@@ -62,15 +63,16 @@ def rows(args, lo, hi, T, I):
             fill_row(logits, classes, 0.0)
         return 0
     own = load(logits, target)
-    shift, normaliser = row_statistics(logits, classes, (thread(), threads()))
+    shift, normaliser = row_statistics(logits, classes, (thread(), threads()), CHUNK)
     shift, normaliser = F64(shift), F64(normaliser)
     if thread() == 0:
         store(losses, lo, (libm("log", normaliser) + shift) - F64(own))
     if wanted:
         barrier()  # all have read their target's logit
-        scale, nothing = factor / normaliser, vector(logits, 0.0)
-        for i in range(thread() * width(logits), classes, threads() * width(logits)):
-            write(logits, i, exp(read(logits, i, classes - i, nothing) - shift) * scale, classes - i)
+        scale, low, apart = factor / normaliser, offset(logits), threads() * width(logits)
+        for begin in range(thread() * width(logits), low + classes, CHUNK * apart):
+            v, _ = chunk(logits, begin, apart, low, low + classes, CHUNK)
+            write_chunk(logits, exp_below(logits, v - shift) * scale, begin, apart, low, low + classes)
         barrier()
         if thread() == 0:
             store(logits, target, F64(exp_of(F64(own) - shift)) * scale - factor)

@@ -1,21 +1,21 @@
 """Rows that registers hold: each is read once and written once, in accesses of 16 bytes.
 
-A row of up to 128 elements is for 4 or 8 threads of a warp, one of up to 1024 a warp's, one of up to 4096 that of four
-warps, one of up to 8192 a block's: a thread has at most 32 elements, so that a multiprocessor has room for 24 warps.
-Read a second time, from the caches, rows of 768 took a softmax 1.5 times as long as PyTorch's.
+A row is for TEAM threads, PIECES vectors for each (`policy.py: row_parts`): 4 or 8 threads of a warp, a warp, or all of
+a block. Read a second time, from the caches, rows of 768 took a softmax 1.5 times as long as PyTorch's. With SPAN, rows
+may begin anywhere: a thread's vectors begin at multiples of 16 bytes all the same, and what they have of the rows
+beside is left out. Element by element, rows of 1001 took twice as long as those of 1000.
 """
 
 from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.memory import element_bytes
-from ...lang.pieces import inside_pieces, vload_pieces, vstore_pieces
-from ...lang.ptx import WARP, barrier, barrier_of, block, blocks, from_lane, shared, thread, threads
-from ...lang.simd import fill, load, ptr, store
+from ...lang.pieces import inside_held, vgather_held, vload_held, vstore_held
+from ...lang.ptx import WARP, barrier, block, blocks, from_lane, shared, thread, threads
+from ...lang.simd import address, fill, load, ptr, store
+from ...lang.vector import literal_of
 from ..block import across, add, larger, width
 
-FEW = 4  # warps that have a row which is too long for one
-_BLOCK = 8  # warps of a block (`policy.py`)
-_PARTS_BYTES = 8 * _BLOCK
+_PARTS_BYTES = 8 * 32  # of a number of each warp
 
 
 def _sizes(dtype, like):
@@ -25,146 +25,129 @@ def _sizes(dtype, like):
 
 
 @by_type
-def read_part(p, x, team, size, like):
-    """What this thread has of the `size` elements at p, which lie in threads as those of x do; zeros behind them."""
-    lanes, count = _sizes(x.dtype, like)
-
-    def implementation(p, x, team, size, like):
-        return vload_pieces(p, team[0] * lanes, team[1] * lanes, size, lanes, count)
-
-    return implementation
-
-
-@by_type
-def inside_part(x, team, size, like):
-    """Which lanes of such a part are elements of the row."""
-    lanes, count = _sizes(x.dtype, like)
-
-    def implementation(x, team, size, like):
-        return inside_pieces(team[0] * lanes, team[1] * lanes, size, lanes, count)
-
-    return implementation
-
-
-@by_type
-def write_part(p, team, size, value):
-    """Store such a part."""
-    lanes, count = _sizes(p.dtype, value)
-
-    def implementation(p, team, size, value):
-        vstore_pieces(p, team[0] * lanes, team[1] * lanes, size, value, count)
-
-    return implementation
+def offset(p):
+    """How many elements p is behind the vector of 16 bytes that it points into."""
+    nbytes = element_bytes(p.dtype)
+    lanes = 16 // nbytes
+    return lambda p: address(p) // nbytes % lanes
 
 
 @jit.inline
-def wait(number, team):
-    """Wait for the threads of the team of this number in the block; literal barriers are counted one by one."""
-    if team[1] == threads():
-        barrier()
-    elif number == 0:
-        barrier_of(1, FEW * WARP)
-    else:
-        barrier_of(2, FEW * WARP)
+def part_of(x, size, TEAM, SPAN):
+    """A thread's part of a row: (its first element, those from a vector to the next one, where the row begins, ends).
+
+    Elements are counted from the vector that the row begins in.
+    """
+    low = offset(x) if SPAN else 0
+    return thread() % TEAM * width(x), TEAM * width(x), low, low + size
+
+
+@jit.inline
+def lined(x, y, x_stride, y_stride, SPAN):
+    """Whether y has vectors where x has them, in all rows; without SPAN, both at the beginning of each."""
+    if SPAN:
+        return ((address(x) - address(y)) | (address(x + x_stride) - address(y + y_stride))) & 15 == 0
+    return (address(x) | address(y) | address(x + x_stride) | address(y + y_stride)) & 15 == 0
 
 
 @by_type
-def joined(v, join, team):
+def read_part(p, part, like):
+    """What this thread has of a row at p, and besides, anything."""
+    lanes, count = _sizes(p.dtype, like)
+    return lambda p, part, like: vload_held(p + -part[2], part[0], part[1], part[3], lanes, count)
+
+
+@by_type
+def read_along(p, x, part, like, SPAN):
+    """What lies at p, one thing for all rows, for the elements of a thread's part of a row x."""
+    lanes, count = _sizes(x.dtype, like)
+
+    def implementation(p, x, part, like, SPAN):
+        at = p + -part[2]
+        if SPAN:
+            return vgather_held(at, part[0], part[1], part[2], part[3], lanes, count)
+        return vload_held(at, part[0], part[1], part[3], lanes, count)
+
+    return implementation
+
+
+@by_type
+def inside_part(x, part, like):
+    """Which lanes of such a part are elements of the row."""
+    lanes, count = _sizes(x.dtype, like)
+    return lambda x, part, like: inside_held(part[0], part[1], part[2], part[3], lanes, count)
+
+
+@by_type
+def write_part(p, part, value):
+    """Store such a part."""
+    _, count = _sizes(p.dtype, value)
+    return lambda p, part, value: vstore_held(p + -part[2], part[0], part[1], part[2], part[3], value, count)
+
+
+@by_type
+def joined(v, join, TEAM):
     """A number of each thread of a team, joined in the order of the threads' numbers; all of them get the result."""
     dtype = v
 
-    def implementation(v, join, team):
-        if team[1] < WARP:
+    def implementation(v, join, TEAM):
+        if TEAM < WARP:
             for apart in (1, 2, 4, 8, 16):
-                if apart < team[1]:
+                if apart < TEAM:
                     v = join(v, from_lane(v, apart))
             return v
         v = across(v, join, WARP)
-        if team[1] > WARP:
-            parts, number, warps = ptr(shared(_PARTS_BYTES), dtype), thread() // team[1], team[1] // WARP
+        if TEAM > WARP:
+            parts, warps = ptr(shared(_PARTS_BYTES), dtype), TEAM // WARP
             if thread() % WARP == 0:
                 store(parts, thread() // WARP, v)
-            wait(number, team)
-            v = load(parts, number * warps)
-            for k in range(1, warps):
-                v = join(v, load(parts, number * warps + k))
-            wait(number, team)
+            barrier()
+            v = load(parts, thread() % warps)
+            for apart in (1, 2, 4, 8, 16):
+                if apart < warps:
+                    v = join(v, from_lane(v, apart))
+            barrier()
         return v
 
     return implementation
 
 
 @jit.inline
-def part_sum(v, team):
+def part_sum(v, TEAM):
     """The sum of a number of each thread of a team."""
-    return joined(v, add, team)
+    return joined(v, add, TEAM)
 
 
 @jit.inline
-def part_max(v, team):
+def part_max(v, TEAM):
     """The largest number of the threads of a team; NaN if one is."""
-    return joined(v, larger, team)
+    return joined(v, larger, TEAM)
 
 
-@jit.inline
-def each_row(args, rows, members, size, one, like, T, W, B):
-    """Call one(...) for the rows of this thread's team of so many members."""
-    team = thread() % members, members
-    for row in range(block() + blocks() * (thread() // members), rows, blocks() * (threads() // members)):
-        one(args, row, team, size, like, T, W, B)
+@by_type(prefer_literal=True)
+def each_row(args, rows, one, x, T, W, B, TEAM, PIECES, SPAN):
+    """Call one(args, row, like, T, W, B, TEAM, SPAN) for the rows of this thread's team.
 
-
-@jit.inline
-def each_short_row(args, rows, members, size, one, like, T, W, B):
-    """The same for teams that are parts of a warp; the last rows of all may be those of several teams."""
-    team, together = (thread() % members, members), WARP // members
-    warp, warps = block() + blocks() * (thread() // WARP), blocks() * (threads() // WARP)
-    for row in range(warp * together, rows, warps * together):
-        one(args, min(row + thread() % WARP // members, rows - 1), team, size, like, T, W, B)
-
-
-@by_type
-def over_rows(args, rows, size, strides, places, one, x, T, W, B):
-    """Call one(args, row, team, size, like, T, W, B) for the rows of this thread's team; whether threads can hold them.
-
-    `strides` (of rows) and `places` (addresses) are or-ed; `like` is a vector of as many lanes as a part of a row has.
-    Where the size is a constant that fills the parts, no piece of one is asked whether it is there: that took registers
-    that parts need.
+    `like` is a vector of as many lanes as a part of a row has, x a pointer to elements of rows. The last rows of all
+    may be those of several teams of a warp.
     """
-    if element_bytes(x.dtype) == 8:
-        return lambda args, rows, size, strides, places, one, x, T, W, B: False
+    lanes = 16 // element_bytes(x.dtype) * max(1, literal_of(PIECES))
 
-    def implementation(args, rows, size, strides, places, one, x, T, W, B):
-        if (size > 4096 and size != 8192) or (size | strides) % width(x) != 0 or places & 15 != 0:
-            return False
-        if size == 768:
-            each_row(args, rows, 32, 768, one, fill(0.0, T, 24), T, W, B)
-        elif size == 1024:
-            each_row(args, rows, 32, 1024, one, fill(0.0, T, 32), T, W, B)
-        elif size == 2048:
-            each_row(args, rows, 128, 2048, one, fill(0.0, T, 16), T, W, B)
-        elif size == 4096:
-            each_row(args, rows, 128, 4096, one, fill(0.0, T, 32), T, W, B)
-        elif size == 8192:
-            each_row(args, rows, 256, 8192, one, fill(0.0, T, 32), T, W, B)
-        elif size == 1000:
-            each_row(args, rows, 32, 1000, one, fill(0.0, T, 32), T, W, B)
-        elif size == 64:
-            each_short_row(args, rows, 4, 64, one, fill(0.0, T, 16), T, W, B)
-        elif size <= 32:
-            each_short_row(args, rows, 4, size, one, fill(0.0, T, 8), T, W, B)
-        elif size <= 64:
-            each_short_row(args, rows, 4, size, one, fill(0.0, T, 16), T, W, B)
-        elif size <= 128:
-            each_short_row(args, rows, 8, size, one, fill(0.0, T, 16), T, W, B)
-        elif size <= 256:
-            each_row(args, rows, 32, size, one, fill(0.0, T, 8), T, W, B)
-        elif size <= 512:
-            each_row(args, rows, 32, size, one, fill(0.0, T, 16), T, W, B)
-        elif size <= 2048:
-            each_row(args, rows, 128, size, one, fill(0.0, T, 16), T, W, B)
-        else:
-            each_row(args, rows, 256, size, one, fill(0.0, T, 16), T, W, B)
-        return True
+    def implementation(args, rows, one, x, T, W, B, TEAM, PIECES, SPAN):
+        teams, like = threads() // TEAM, fill(0.0, T, lanes)
+        for some in range(block() * teams, rows, blocks() * teams):
+            if TEAM < WARP:
+                if some + thread() // WARP * (WARP // TEAM) < rows:
+                    one(args, min(some + thread() // TEAM, rows - 1), like, T, W, B, TEAM, SPAN)
+            elif some + thread() // TEAM < rows:
+                one(args, some + thread() // TEAM, like, T, W, B, TEAM, SPAN)
 
     return implementation
+
+
+@jit.inline
+def own_rows(TEAM):
+    """(first row, step to the next one, team) of this thread, where registers do not hold rows: at least a warp."""
+    members = max(TEAM, WARP)
+    teams = threads() // members
+    return block() * teams + thread() // members, blocks() * teams, (thread() % members, members)

@@ -12,8 +12,8 @@ from numba import types
 from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import jit
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
-from ..block import fold_row, places, read, share_rows, team_sum, vector, width, write
-from .held import inside_part, over_rows, part_sum, read_part, write_part
+from ..block import fold_row, places, read, team_sum, vector, width, write
+from .held import each_row, inside_part, lined, own_rows, part_of, part_sum, read_along, read_part, write_part
 
 F32, F64 = types.float32, types.float64
 
@@ -53,30 +53,38 @@ def scale_row(x, w, y, size, scale, team):
 
 
 @jit.inline
-def held_scale(v, size, eps, team):
+def held_scale(v, size, eps, TEAM):
     """1 / sqrt(mean of v^2 + eps), v the parts of a row that threads hold."""
-    return F32(1.0 / math.sqrt(F64(part_sum(reduce_add(v * v), team)) / float(size) + eps))
+    return F32(1.0 / math.sqrt(F64(part_sum(reduce_add(v * v), TEAM)) / float(size) + eps))
 
 
 @jit.inline
-def rms_held(args, row, team, size, like, T, W, B):
+def read_row(x, part, like):
+    """What this thread has of a row, and zeros."""
+    return select(inside_part(x, part, like), read_part(x, part, like), 0.0)
+
+
+@jit.inline
+def rms_held(args, row, like, T, W, B, TEAM, SPAN):
     """One row."""
-    eps = bitcast(load(args, RMS.eps), F64)
+    size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
     x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
-    v = read_part(x, x, team, size, like)
-    v = v * held_scale(v, size, eps, team) * read_part(ptr(load(args, RMS.w), W), x, team, size, like)
-    write_part(ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride), team, size, v)
+    part = part_of(x, size, TEAM, SPAN)
+    v = read_row(x, part, like)
+    v = v * held_scale(v, size, eps, TEAM) * read_along(ptr(load(args, RMS.w), W), x, part, like, SPAN)
+    write_part(ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride), part, v)
 
 
 @jit.inline
-def rms_norm(args, lo, hi, T, W):
+def rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
     """All rows."""
-    size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
-    at, strides = load(args, RMS.x) | load(args, RMS.y) | load(args, RMS.w), load(args, RMS.x_stride)
-    strides |= load(args, RMS.y_stride)
-    if over_rows(args, hi, size, strides, at, rms_held, ptr(load(args, RMS.x), T), T, W, W):
+    x, y = ptr(load(args, RMS.x), T), ptr(load(args, RMS.y), T)
+    even = lined(x, y, load(args, RMS.x_stride), load(args, RMS.y_stride), SPAN)
+    if PIECES > 0 and even and (SPAN or load(args, RMS.w) & 15 == 0):
+        each_row(args, hi, rms_held, x, T, W, W, TEAM, PIECES, SPAN)
         return 0
-    first, step, team = share_rows(ptr(load(args, RMS.x), T), size)
+    size, eps = load(args, RMS.size), bitcast(load(args, RMS.eps), F64)
+    first, step, team = own_rows(TEAM)
     for row in range(first, hi, step):
         x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
         y = ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride)
@@ -86,29 +94,39 @@ def rms_norm(args, lo, hi, T, W):
 
 
 @jit.inline
-def add_rms_held(args, row, team, size, like, T, W, B):
+def add_rms_held(args, row, like, T, W, B, TEAM, SPAN):
     """One row."""
-    eps = bitcast(load(args, ADD_RMS.eps), F64)
+    size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
     a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
     b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
     total = ptr(load(args, ADD_RMS.total), T) + row * load(args, ADD_RMS.total_stride)
-    write_part(total, team, size, read_part(a, a, team, size, like) + read_part(b, a, team, size, like))
-    v = read_part(total, a, team, size, like)  # each thread reads again what it wrote
-    v = v * held_scale(v, size, eps, team) * read_part(ptr(load(args, ADD_RMS.w), W), a, team, size, like)
-    write_part(ptr(load(args, ADD_RMS.y), T) + row * load(args, ADD_RMS.y_stride), team, size, v)
+    part = part_of(a, size, TEAM, SPAN)
+    write_part(total, part, read_part(a, part, like) + read_part(b, part, like))
+    v = read_row(total, part, like)  # each thread reads again what it wrote
+    v = v * held_scale(v, size, eps, TEAM) * read_along(ptr(load(args, ADD_RMS.w), W), a, part, like, SPAN)
+    write_part(ptr(load(args, ADD_RMS.y), T) + row * load(args, ADD_RMS.y_stride), part, v)
 
 
 @jit.inline
-def add_rms_norm(args, lo, hi, T, W):
+def add_rms_lined(args, T, SPAN):
+    """Whether all rows have their vectors at the same places."""
+    a, stride = ptr(load(args, ADD_RMS.a), T), load(args, ADD_RMS.a_stride)
+    return (
+        lined(a, ptr(load(args, ADD_RMS.b), T), stride, load(args, ADD_RMS.b_stride), SPAN)
+        and lined(a, ptr(load(args, ADD_RMS.y), T), stride, load(args, ADD_RMS.y_stride), SPAN)
+        and lined(a, ptr(load(args, ADD_RMS.total), T), stride, load(args, ADD_RMS.total_stride), SPAN)
+        and (SPAN or load(args, ADD_RMS.w) & 15 == 0)
+    )
+
+
+@jit.inline
+def add_rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
     """All rows; the norm is that of the rounded sum, which a separate addition would hand to it."""
-    size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
-    at = load(args, ADD_RMS.a) | load(args, ADD_RMS.b) | load(args, ADD_RMS.w)
-    at |= load(args, ADD_RMS.y) | load(args, ADD_RMS.total)
-    strides = load(args, ADD_RMS.a_stride) | load(args, ADD_RMS.b_stride)
-    strides |= load(args, ADD_RMS.y_stride) | load(args, ADD_RMS.total_stride)
-    if over_rows(args, hi, size, strides, at, add_rms_held, ptr(load(args, ADD_RMS.a), T), T, W, W):
+    if PIECES > 0 and add_rms_lined(args, T, SPAN):
+        each_row(args, hi, add_rms_held, ptr(load(args, ADD_RMS.a), T), T, W, W, TEAM, PIECES, SPAN)
         return 0
-    first, step, team = share_rows(ptr(load(args, ADD_RMS.a), T), size)
+    size, eps = load(args, ADD_RMS.size), bitcast(load(args, ADD_RMS.eps), F64)
+    first, step, team = own_rows(TEAM)
     for row in range(first, hi, step):
         a = ptr(load(args, ADD_RMS.a), T) + row * load(args, ADD_RMS.a_stride)
         b = ptr(load(args, ADD_RMS.b), T) + row * load(args, ADD_RMS.b_stride)
@@ -138,32 +156,34 @@ def row_variance(x, size, mean, team):
 
 
 @jit.inline
-def layer_held(args, row, team, size, like, T, W, B):
+def layer_held(args, row, like, T, W, B, TEAM, SPAN):
     """One row."""
-    eps = bitcast(load(args, LAYER.eps), F64)
+    size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
     x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
-    v = read_part(x, x, team, size, like)
-    mean = F32(F64(part_sum(reduce_add(v), team)) / float(size))
-    v = select(inside_part(x, team, size, like), v - mean, 0.0)
-    v = v * held_scale(v, size, eps, team)
+    part = part_of(x, size, TEAM, SPAN)
+    v = read_row(x, part, like)
+    mean = F32(F64(part_sum(reduce_add(v), TEAM)) / float(size))
+    v = select(inside_part(x, part, like), v - mean, 0.0)
+    v = v * held_scale(v, size, eps, TEAM)
     if load(args, LAYER.w) != 0:
-        v = v * read_part(ptr(load(args, LAYER.w), W), x, team, size, like)
+        v = v * read_along(ptr(load(args, LAYER.w), W), x, part, like, SPAN)
     if load(args, LAYER.b) != 0:
-        v = v + read_part(ptr(load(args, LAYER.b), B), x, team, size, like)
-    write_part(ptr(load(args, LAYER.y), T) + row * load(args, LAYER.y_stride), team, size, v)
+        v = v + read_along(ptr(load(args, LAYER.b), B), x, part, like, SPAN)
+    write_part(ptr(load(args, LAYER.y), T) + row * load(args, LAYER.y_stride), part, v)
 
 
 @jit.inline
-def layer_norm(args, lo, hi, T, W, B):
+def layer_norm(args, lo, hi, T, W, B, TEAM, PIECES, SPAN):
     """All rows."""
-    size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
-    at = load(args, LAYER.x) | load(args, LAYER.y) | load(args, LAYER.w) | load(args, LAYER.b)
-    strides = load(args, LAYER.x_stride) | load(args, LAYER.y_stride)
-    if over_rows(args, hi, size, strides, at, layer_held, ptr(load(args, LAYER.x), T), T, W, B):
+    x, y, along = ptr(load(args, LAYER.x), T), ptr(load(args, LAYER.y), T), load(args, LAYER.w) | load(args, LAYER.b)
+    even = lined(x, y, load(args, LAYER.x_stride), load(args, LAYER.y_stride), SPAN) and (SPAN or along & 15 == 0)
+    if PIECES > 0 and even:
+        each_row(args, hi, layer_held, x, T, W, B, TEAM, PIECES, SPAN)
         return 0
+    size, eps = load(args, LAYER.size), bitcast(load(args, LAYER.eps), F64)
     w, b = ptr(load(args, LAYER.w), W), ptr(load(args, LAYER.b), B)
     has_weight, has_bias = load(args, LAYER.w) != 0, load(args, LAYER.b) != 0
-    first, step, team = share_rows(ptr(load(args, LAYER.x), T), size)
+    first, step, team = own_rows(TEAM)
     for row in range(first, hi, step):
         x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
         y = ptr(load(args, LAYER.y), T) + row * load(args, LAYER.y_stride)
@@ -180,10 +200,28 @@ def layer_norm(args, lo, hi, T, W, B):
 
 
 @jit.inline
-def variance(args, lo, hi, T):
+def variance_held(args, row, like, T, W, B, TEAM, SPAN):
+    """One row."""
+    size = load(args, VARIANCE.size)
+    x = ptr(load(args, VARIANCE.x), T) + row * load(args, VARIANCE.stride)
+    part = part_of(x, size, TEAM, SPAN)
+    v = read_row(x, part, like)
+    mean = F32(F64(part_sum(reduce_add(v), TEAM)) / float(size))
+    v = select(inside_part(x, part, like), v - mean, 0.0)
+    found = F64(part_sum(reduce_add(v * v), TEAM)) / bitcast(load(args, VARIANCE.divisor), F64)
+    if part[0] == 0:
+        store(ptr(load(args, VARIANCE.y), T), row, found)
+
+
+@jit.inline
+def variance(args, lo, hi, T, TEAM, PIECES, SPAN):
     """All rows."""
+    x, stride = ptr(load(args, VARIANCE.x), T), load(args, VARIANCE.stride)
+    if PIECES > 0 and lined(x, x, stride, stride, SPAN):
+        each_row(args, hi, variance_held, x, T, T, T, TEAM, PIECES, SPAN)
+        return 0
     size, divisor = load(args, VARIANCE.size), bitcast(load(args, VARIANCE.divisor), F64)
-    first, step, team = share_rows(ptr(load(args, VARIANCE.x), T), size)
+    first, step, team = own_rows(TEAM)
     for row in range(first, hi, step):
         x = ptr(load(args, VARIANCE.x), T) + row * load(args, VARIANCE.stride)
         found = row_variance(x, size, row_mean(x, size, team), team) * (float(size) / divisor)

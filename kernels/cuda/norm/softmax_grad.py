@@ -5,16 +5,36 @@ With y = softmax(x): dx = y * (g - sum(g * y)); with y = log_softmax(x): dx = g 
 
 from ...blocks.softmax import BACKWARD
 from ...build import jit
-from ...lang.simd import load, muladd, ptr, reduce_add
+from ...lang.simd import load, muladd, ptr, reduce_add, select
 from ...lang.vmath import exp
-from ..block import read, share_rows, team_sum, vector, width, write
+from ..block import read, team_sum, vector, width, write
+from .held import each_row, inside_part, lined, own_rows, part_of, part_sum, read_part, write_part
 
 
 @jit.inline
-def rows(args, lo, hi, T, LOGARITHM):
-    """All rows."""
+def held(args, row, like, T, LOGARITHM, B, TEAM, SPAN):
+    """One row."""
     size = load(args, BACKWARD.size)
-    first, step, team = share_rows(ptr(load(args, BACKWARD.g), T), size)
+    g = ptr(load(args, BACKWARD.g), T) + row * load(args, BACKWARD.g_stride)
+    y, part = ptr(load(args, BACKWARD.y), T) + row * load(args, BACKWARD.y_stride), part_of(g, size, TEAM, SPAN)
+    v, out = read_part(g, part, like), read_part(y, part, like)
+    product = v if LOGARITHM else v * out
+    whole = part_sum(reduce_add(select(inside_part(g, part, like), product, 0.0)), TEAM)
+    dx = ptr(load(args, BACKWARD.dx), T) + row * size
+    write_part(dx, part, v - exp(out) * whole if LOGARITHM else out * (v - whole))
+
+
+@jit.inline
+def rows(args, lo, hi, T, LOGARITHM, TEAM, PIECES, SPAN):
+    """All rows."""
+    g, stride = ptr(load(args, BACKWARD.g), T), load(args, BACKWARD.g_stride)
+    even = lined(g, ptr(load(args, BACKWARD.y), T), stride, load(args, BACKWARD.y_stride), SPAN)
+    even = even and lined(g, ptr(load(args, BACKWARD.dx), T), stride, load(args, BACKWARD.size), SPAN)
+    if PIECES > 0 and even:
+        each_row(args, hi, held, g, T, LOGARITHM, T, TEAM, PIECES, SPAN)
+        return 0
+    size = load(args, BACKWARD.size)
+    first, step, team = own_rows(TEAM)
     for row in range(first, hi, step):
         g = ptr(load(args, BACKWARD.g), T) + row * load(args, BACKWARD.g_stride)
         y = ptr(load(args, BACKWARD.y), T) + row * load(args, BACKWARD.y_stride)

@@ -49,15 +49,15 @@ def _fold(rule, types, kind, kept, reduced, count, at=None, cut="", whole=_WHOLE
     """One launch of a reduction; `kept` and `reduced` are (size, stride) of outer and inner dims."""
     ((outer, outer_stride), (inner, inner_stride)), ((rows, row_stride), (length, stride)) = kept, reduced
     more = ()
-    if kind == "short":
-        team, pieces = _team(rule, types, length)
+    if kind in ("short", "held"):
+        team, pieces = (_team if kind == "short" else _warps)(rule, types, length)
         more = str(team), str(pieces)
     handle, n = rendered("reduction", rule, kind, *types, cut, *more), outer * inner
     if kind == "columns":
         n = outer * -(-inner // _width(rule, types, cut))
     elif kind == "rows":
         n = -(-n // _WARPS)
-    elif kind == "short":
+    elif kind in ("short", "held"):
         n = -(-n // (ROW_THREADS // team))
     return launch(
         handle, FOLD, n, 1, at, inner=inner, outer_stride=outer_stride, inner_stride=inner_stride,
@@ -75,6 +75,17 @@ def _team(rule, types, length):
             if pieces <= most and team * pieces >= vectors and (pieces >= 2 or team < 4) and (pieces < 4 or team == 32):
                 return team, pieces
     return None
+
+
+def _warps(rule, types, length):
+    """(threads of a result, vectors of each at once) that hold its elements, or None; "+": there are more vectors."""
+    lanes = reduction_lanes(rule, "held", types[0], types[2], "")
+    most = min(8, _HELD // (lanes * rule.parts * max(4, _bytes(types[2]))))
+    vectors = -(-(length + (lanes - 1) * (length % lanes != 0)) // lanes)
+    for team in (8, 16, 32):
+        if vectors <= team * most and lanes > 1:
+            return team, -(-vectors // team)
+    return (32 if length <= _WARP else ROW_THREADS, f"{most}+") if most and lanes > 1 else None
 
 
 def _width(rule, types, cut=""):
@@ -104,20 +115,24 @@ def reduce(problem):
     length, stride = reduced[1]
     if kind == "inner" and results >= _WARPS and length <= _WARP:
         kind = "rows"
-    short = results >= _WARPS and stride == 1 and reduced[0][0] == 1 and 8 <= length <= _SHORT
-    if short and _team(rule, types, length):
+    plain = results >= _WARPS and stride == 1 and reduced[0][0] == 1
+    if plain and 8 <= length <= _SHORT and _team(rule, types, length):
         kind = "short"
+    elif plain and length > _SHORT and _warps(rule, types, length):
+        kind = "held"
     if kind == "outer" and kept[1][1] == 1 and length >= _ROWS // 4:
         kind = "columns"
     # what a block or thread should have at least, the results of one, and how many keep a GPU busy
     step, each, least = {
         "inner": (_CHUNK, 1, _ENOUGH), "rows": (_CHUNK, 1, _ENOUGH), "short": (_CHUNK, 1, _ENOUGH),
+        "held": (_CHUNK, 1, _ENOUGH),
         "columns": (_ROWS, _width(rule, types), _BLOCKS),
         "outer": (_COLUMN, 1, 128 * _ENOUGH),
     }[kind]  # fmt: skip
     units = -(-results // each)
     if kept[0][0] > 1 or reduced[0][0] > 1 or units >= least or length < 2 * step:
         return Plan((*before, _fold(rule, types, kind, kept, reduced, count, x)), scratch)
+    kind = "inner" if kind == "held" else kind
     step = max(step, -(-length * max(1, units) // least))
     chunks = -(-length // step)
     plane, states = chunks * results, ("states", 0)

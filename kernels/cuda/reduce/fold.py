@@ -2,8 +2,9 @@
 
 The argument block is that of the CPU's loops (`blocks/reduce.py: FOLD`). `inner`: a block folds one result, whose
 elements are contiguous, its threads taking vectors in turn; lanes, threads and warps are joined in a fixed order.
-`rows` is the same with a warp for each result, where a block would wait for its warps more than it works; `short` has
-the elements of a result in registers of a few threads.
+`rows` is the same with a warp for each result, where a block would wait for its warps more than it works. Where
+elements lie in one row, `short` has those of a result in registers of a few threads, and `held` in those of a warp or a
+block, all at once or so many at a time.
 `columns`: a warp folds 32 vectors of neighbouring results, and the warps of a block take rows in turn. `outer`: a
 thread folds one result.
 """
@@ -12,7 +13,9 @@ from numba import types
 
 from ...blocks.reduce import FOLD
 from ...build import jit
-from ...lang.pieces import span_places, vgather_span, vload_pieces
+from ...lang.by_type import by_type
+from ...lang.memory import element_bytes
+from ...lang.pieces import inside_held, span_places, vgather_span, vload_held, vload_pieces, vload_span
 from ...lang.ptx import WARP, barrier, thread, threads
 from ...lang.simd import address, bitcast, load, ptr
 
@@ -84,13 +87,9 @@ def short(args, block, states, rest, join, lanes, exchange, write, T, O, W, P, T
 
     Every thread goes the same way: where lengths leave some without a vector, loops of their own took 4 times as long.
     """
-    number, inside = block * (WARPS * WARP // TEAM) + thread() // TEAM, load(args, FOLD.inner)
-    length = load(args, FOLD.length)
+    number, length = block * (WARPS * WARP // TEAM) + thread() // TEAM, load(args, FOLD.length)
     index = min(number, load(args, FOLD.results) - 1)
-    a = index // inside
-    at = ptr(load(args, FOLD.x), T) + (
-        a * load(args, FOLD.outer_stride) + (index - a * inside) * load(args, FOLD.inner_stride)
-    )
+    at = elements_of(args, index, T)
     first, apart, plane = thread() % TEAM * W, TEAM * W, load(args, FOLD.plane)
     strides = load(args, FOLD.outer_stride) | load(args, FOLD.inner_stride)
     if (length | strides) % W == 0 and load(args, FOLD.x) & 15 == 0:
@@ -107,6 +106,65 @@ def short(args, block, states, rest, join, lanes, exchange, write, T, O, W, P, T
 
 
 @jit.inline
+def held(
+    args, block, nothing, states, rest, join, lanes, exchange, memory, keep, kept, write, T, O, W, P, TEAM, LOOPS
+):  # fmt: skip
+    """The results of block number `block`, one for each TEAM of threads: a part of a warp, a warp or all.
+
+    P vectors of each thread are on their way at once, wherever rows begin; with LOOPS, rows are longer than these, and
+    else those may be that begin beside vectors.
+    """
+    own, number = thread() % TEAM, thread() // TEAM
+    index, length, plane = block * (threads() // TEAM) + number, load(args, FOLD.length), load(args, FOLD.plane)
+    at = elements_of(args, min(index, load(args, FOLD.results) - 1), T)
+    low = offset(at, W)
+    x, high, apart, begin, state = at + -low, low + length, TEAM * W, own * W, nothing
+    if LOOPS or high > P * apart:
+        while begin - own * W + P * apart < high:
+            s = rest(states(vload_held(x, begin, apart, high, W, P)), inside_held(begin, apart, low, high, W, P))
+            state = join(state, lanes(s))
+            begin += P * apart
+        places = span_places(begin, apart, types.int32, 1, W, P)
+        there = (places >= types.int32(low)) & (places < types.int32(high))
+        state = join(state, lanes(rest(states(vload_span(x, begin, apart, high, W, P)), there)))
+    else:
+        s = rest(states(vload_held(x, begin, apart, high, W, P)), inside_held(begin, apart, low, high, W, P))
+        state = lanes(s)
+    for by in (1, 2, 4, 8, 16):
+        if by < TEAM:
+            state = join(state, exchange(state, by))
+    if TEAM > WARP:
+        parts, warps = memory(), TEAM // WARP
+        if thread() % WARP == 0:
+            keep(parts, thread() // WARP, state)
+        barrier()
+        state = kept(parts, number * warps)
+        for k in range(1, warps):
+            state = join(state, kept(parts, number * warps + k))
+        barrier()
+    if own == 0 and index < load(args, FOLD.results):
+        write(ptr(load(args, FOLD.y), O), index, state, bitcast(load(args, FOLD.count), F64), plane, 1)
+    return 0
+
+
+@jit.inline
+def elements_of(args, index, T):
+    """Where the elements of result number `index` begin."""
+    inside, a = load(args, FOLD.inner), 0
+    if inside < load(args, FOLD.results):
+        a = index // inside
+    place = a * load(args, FOLD.outer_stride) + (index - a * inside) * load(args, FOLD.inner_stride)
+    return ptr(load(args, FOLD.x), T) + place
+
+
+@by_type
+def offset(p, lanes):
+    """How many elements p is behind the vector that it points into."""
+    nbytes = element_bytes(p.dtype)
+    return lambda p, lanes: address(p) // nbytes % lanes
+
+
+@jit.inline
 def over_warp(state, join, exchange):
     """The states of the threads of a warp, joined."""
     for apart in (1, 2, 4, 8, 16):
@@ -117,10 +175,9 @@ def over_warp(state, join, exchange):
 @jit.inline
 def fold_one(args, index, own, members, nothing, read, read_aligned, read_rest, join, T, N):
     """What thread `own` of `members` has of result number `index`, in lanes."""
-    x, inside = ptr(load(args, FOLD.x), T), load(args, FOLD.inner)
-    length, plane = load(args, FOLD.length), load(args, FOLD.plane)
-    a = index // inside
-    at = x + (a * load(args, FOLD.outer_stride) + (index - a * inside) * load(args, FOLD.inner_stride))
+    length, plane, a, at = load(args, FOLD.length), load(args, FOLD.plane), 0, elements_of(args, index, T)
+    if load(args, FOLD.inner) < load(args, FOLD.results):
+        a = index // load(args, FOLD.inner)
     count = min(length, load(args, FOLD.whole) - a * length)
     total = nothing
     for row in range(load(args, FOLD.rows)):
