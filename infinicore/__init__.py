@@ -90,7 +90,7 @@ use_ntops = False  # InfiniCore's switch to the kernels of another package; here
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
     "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special masked "
-    "utils backends cuda distributed fft signal func"
+    "utils backends cuda distributed fft signal func distributions testing version"
 ).split()  # fmt: skip
 
 

@@ -208,7 +208,9 @@ ROUNDED = {
     "nn.functional.scaled_dot_product_attention": "gradients that are made of the rounded result",
     "nn.functional.soft_margin_loss": "exponentials that are infinite in 16 bits",
     **dict.fromkeys(("masked.normalize", "nn.functional.normalize"), "what is left of a gradient that is 0"),
-    **dict.fromkeys(("polygamma polygamma_n_0", "pow", "special.polygamma special_polygamma_n_0"), "the largest number"),
+    **dict.fromkeys(
+        ("polygamma polygamma_n_0", "pow", "special.polygamma special_polygamma_n_0"), "the largest number"
+    ),
 }
 
 
