@@ -2,7 +2,7 @@
 
 from ..core.node import Handle, Node
 from . import functional
-from .anomaly import detect_anomaly
+from .anomaly import detect_anomaly, is_anomaly_enabled, set_anomaly_enabled, set_detect_anomaly
 from .checkpoint import checkpoint
 from .function import Function
 from .grad import backward, grad
@@ -25,9 +25,12 @@ __all__ = [
     "gradcheck",
     "gradgradcheck",
     "inference_mode",
+    "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
     "no_grad",
     "saved_tensors_hooks",
+    "set_anomaly_enabled",
+    "set_detect_anomaly",
     "set_grad_enabled",
 ]
