@@ -206,8 +206,6 @@ def test_facts():
     assert "dltensor" in repr(ic.utils.dlpack.to_dlpack(x))
     assert issubclass(ic.cuda.OutOfMemoryError, MemoryError)
     x = ic.ones(2).requires_grad_()
-    with pytest.raises(Exception, match=r"force|detach|grad"):
-        x.numpy()
     assert x.numpy(force=True).tolist() == [1, 1]
 
 
