@@ -48,6 +48,7 @@ _NAMES = {
         "triplet_margin_loss"
     ).split(),
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window".split(),
+    "nn.functional.with_indices": [f"max_pool{dims}d_with_indices" for dims in "123"],
     "nn.functional.resampling": ["grid_sampler", "grid_sampler_2d", "grid_sampler_3d"],
     "runtime.compiled": ["compile"],
     "runtime.vmap": ["vmap"],
@@ -58,8 +59,8 @@ _NAMES = {
         "channels_last channels_last_3d contiguous_format layout memory_format preserve_format strided"
     ).split(),
     "tensor.kinds": (
-        "broadcast_shapes can_cast e inf is_complex is_floating_point is_nonzero is_same_size is_signed is_tensor "
-        "nan newaxis pi result_type"
+        "broadcast_shapes can_cast cond e inf is_complex is_distributed is_floating_point is_inference is_nonzero "
+        "is_same_size is_signed is_storage is_tensor nan newaxis pi result_type typename"
     ).split(),
     "tensor.gradients": ["detach"],
     "tensor.printing": ["printoptions", "set_printoptions"],
@@ -74,23 +75,35 @@ _NAMES = {
     "autograd": [
         "enable_grad",
         "inference_mode",
+        "is_anomaly_enabled",
         "is_grad_enabled",
         "is_inference_mode_enabled",
         "no_grad",
+        "set_anomaly_enabled",
         "set_grad_enabled",
     ],
-    "amp": ["GradScaler", "autocast", "get_autocast_dtype", "is_autocast_enabled"],
+    "amp": [
+        "GradScaler",
+        "autocast",
+        "get_autocast_cpu_dtype",
+        "get_autocast_dtype",
+        "get_autocast_gpu_dtype",
+        "is_autocast_available",
+        "is_autocast_cpu_enabled",
+        "is_autocast_enabled",
+    ],
     "backends.switches": (
-        "are_deterministic_algorithms_enabled get_default_device get_float32_matmul_precision get_num_interop_threads "
-        "set_default_device set_float32_matmul_precision set_flush_denormal set_num_interop_threads "
-        "use_deterministic_algorithms"
+        "are_deterministic_algorithms_enabled get_default_device get_deterministic_debug_mode "
+        "get_float32_matmul_precision get_num_interop_threads is_deterministic_algorithms_warn_only_enabled "
+        "is_warn_always_enabled set_default_device set_deterministic_debug_mode set_float32_matmul_precision "
+        "set_flush_denormal set_num_interop_threads set_warn_always use_deterministic_algorithms"
     ).split(),
 }
 use_ntops = False  # InfiniCore's switch to the kernels of another package; here all are our own, whatever it says
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
     "kernels nn models lm io perf info interop context config autograd amp optim data train linalg special masked "
-    "utils backends cuda distributed fft signal func"
+    "utils backends cuda distributed fft signal func distributions testing version jit compiler accelerator"
 ).split()  # fmt: skip
 
 

@@ -86,6 +86,9 @@ from .signal.windows import blackman_window as blackman_window
 from .signal.windows import hamming_window as hamming_window
 from .signal.windows import hann_window as hann_window
 from .signal.windows import kaiser_window as kaiser_window
+from .nn.functional.with_indices import max_pool1d_with_indices as max_pool1d_with_indices
+from .nn.functional.with_indices import max_pool2d_with_indices as max_pool2d_with_indices
+from .nn.functional.with_indices import max_pool3d_with_indices as max_pool3d_with_indices
 from .nn.functional.resampling import grid_sampler as grid_sampler
 from .nn.functional.resampling import grid_sampler_2d as grid_sampler_2d
 from .nn.functional.resampling import grid_sampler_3d as grid_sampler_3d
@@ -106,18 +109,23 @@ from .tensor.formats import preserve_format as preserve_format
 from .tensor.formats import strided as strided
 from .tensor.kinds import broadcast_shapes as broadcast_shapes
 from .tensor.kinds import can_cast as can_cast
+from .tensor.kinds import cond as cond
 from .tensor.kinds import e as e
 from .tensor.kinds import inf as inf
 from .tensor.kinds import is_complex as is_complex
+from .tensor.kinds import is_distributed as is_distributed
 from .tensor.kinds import is_floating_point as is_floating_point
+from .tensor.kinds import is_inference as is_inference
 from .tensor.kinds import is_nonzero as is_nonzero
 from .tensor.kinds import is_same_size as is_same_size
 from .tensor.kinds import is_signed as is_signed
+from .tensor.kinds import is_storage as is_storage
 from .tensor.kinds import is_tensor as is_tensor
 from .tensor.kinds import nan as nan
 from .tensor.kinds import newaxis as newaxis
 from .tensor.kinds import pi as pi
 from .tensor.kinds import result_type as result_type
+from .tensor.kinds import typename as typename
 from .tensor.gradients import detach as detach
 from .tensor.printing import printoptions as printoptions
 from .tensor.printing import set_printoptions as set_printoptions
@@ -153,22 +161,33 @@ def seed() -> Tensor: ...
 def set_rng_state(state: Any) -> Tensor: ...
 from .autograd import enable_grad as enable_grad
 from .autograd import inference_mode as inference_mode
+from .autograd import is_anomaly_enabled as is_anomaly_enabled
 from .autograd import is_grad_enabled as is_grad_enabled
 from .autograd import is_inference_mode_enabled as is_inference_mode_enabled
 from .autograd import no_grad as no_grad
+from .autograd import set_anomaly_enabled as set_anomaly_enabled
 from .autograd import set_grad_enabled as set_grad_enabled
 from .amp import GradScaler as GradScaler
 from .amp import autocast as autocast
+from .amp import get_autocast_cpu_dtype as get_autocast_cpu_dtype
 from .amp import get_autocast_dtype as get_autocast_dtype
+from .amp import get_autocast_gpu_dtype as get_autocast_gpu_dtype
+from .amp import is_autocast_available as is_autocast_available
+from .amp import is_autocast_cpu_enabled as is_autocast_cpu_enabled
 from .amp import is_autocast_enabled as is_autocast_enabled
 from .backends.switches import are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled
 from .backends.switches import get_default_device as get_default_device
+from .backends.switches import get_deterministic_debug_mode as get_deterministic_debug_mode
 from .backends.switches import get_float32_matmul_precision as get_float32_matmul_precision
 from .backends.switches import get_num_interop_threads as get_num_interop_threads
+from .backends.switches import is_deterministic_algorithms_warn_only_enabled as is_deterministic_algorithms_warn_only_enabled
+from .backends.switches import is_warn_always_enabled as is_warn_always_enabled
 from .backends.switches import set_default_device as set_default_device
+from .backends.switches import set_deterministic_debug_mode as set_deterministic_debug_mode
 from .backends.switches import set_float32_matmul_precision as set_float32_matmul_precision
 from .backends.switches import set_flush_denormal as set_flush_denormal
 from .backends.switches import set_num_interop_threads as set_num_interop_threads
+from .backends.switches import set_warn_always as set_warn_always
 from .backends.switches import use_deterministic_algorithms as use_deterministic_algorithms
 from . import kernels as kernels
 from . import nn as nn
@@ -195,6 +214,12 @@ from . import distributed as distributed
 from . import fft as fft
 from . import signal as signal
 from . import func as func
+from . import distributions as distributions
+from . import testing as testing
+from . import version as version
+from . import jit as jit
+from . import compiler as compiler
+from . import accelerator as accelerator
 
 __version__: str
 bool: DType
@@ -521,7 +546,7 @@ def lapack_solve(A: Tensor, B: Any, *, out: Any = ...) -> Tensor: ...
 def layer_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., bias: Any = ..., eps: builtins.float = ..., *, out: Any = ...) -> Tensor: ...
 def layer_norm_backward(g: Tensor, input: Any, normalized_shape: Any, weight: Any = ..., bias: Any = ..., eps: builtins.float = ..., g_residual: Any = ..., *, out: Any = ..., dw: Any = ..., db: Any = ...) -> Any: ...
 def lcm(input: Tensor, other: Tensor | builtins.float, *, out: Any = ...) -> Tensor: ...
-def ldexp(input: Tensor, other: Any, *, out: Any = ...) -> Tensor: ...
+def ldexp(input: Tensor, other: Tensor | builtins.float, *, out: Any = ...) -> Tensor: ...
 def le(input: Tensor, other: Tensor | builtins.float, *, out: Any = ...) -> Tensor: ...
 def leaky_relu(input: Tensor, negative_slope: builtins.float = ..., *, out: Any = ...) -> Tensor: ...
 def legendre_polynomial_p(input: Tensor, n: Tensor | builtins.float, *, out: Any = ...) -> Tensor: ...

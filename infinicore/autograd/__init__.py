@@ -4,7 +4,7 @@ from ..lazy import lazily
 
 _WHERE = {
     ".core.node": ["Handle", "Node"],
-    "anomaly": ["detect_anomaly"],
+    "anomaly": ["detect_anomaly", "is_anomaly_enabled", "set_anomaly_enabled", "set_detect_anomaly"],
     "checkpoint": ["checkpoint"],
     "function": ["Function"],
     "grad": ["backward", "grad"],

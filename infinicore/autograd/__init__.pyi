@@ -3,6 +3,9 @@
 from ..core.node import Handle as Handle
 from ..core.node import Node as Node
 from .anomaly import detect_anomaly as detect_anomaly
+from .anomaly import is_anomaly_enabled as is_anomaly_enabled
+from .anomaly import set_anomaly_enabled as set_anomaly_enabled
+from .anomaly import set_detect_anomaly as set_detect_anomaly
 from .checkpoint import checkpoint as checkpoint
 from .function import Function as Function
 from .grad import backward as backward

@@ -2,5 +2,6 @@
 `cuda.matmul.allow_tf32` changes something."""
 
 from . import cuda, cudnn, mps
+from .libraries import mkl, mkldnn, openmp, opt_einsum
 
-__all__ = ["cuda", "cudnn", "mps"]
+__all__ = ["cuda", "cudnn", "mkl", "mkldnn", "mps", "openmp", "opt_einsum"]

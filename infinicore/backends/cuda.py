@@ -20,6 +20,27 @@ class _Matmul:
 matmul = _Matmul()
 
 
+def _kernel_of_attention(name):
+    """PyTorch's (switch, question) of one of its kernels of attention, which change nothing: there is one kernel."""
+    state = {"enabled": True}
+
+    def switch(enabled):
+        state["enabled"] = bool(enabled)
+
+    def question():
+        return state["enabled"]
+
+    switch.__name__, question.__name__ = f"enable_{name}_sdp", f"{name}_sdp_enabled"
+    switch.__doc__, question.__doc__ = f"Set what `{question.__name__}` says.", f"What `{switch.__name__}` was told."
+    return switch, question
+
+
+enable_flash_sdp, flash_sdp_enabled = _kernel_of_attention("flash")
+enable_math_sdp, math_sdp_enabled = _kernel_of_attention("math")
+enable_mem_efficient_sdp, mem_efficient_sdp_enabled = _kernel_of_attention("mem_efficient")
+enable_cudnn_sdp, cudnn_sdp_enabled = _kernel_of_attention("cudnn")
+
+
 def is_built():
     """Whether kernels for NVIDIA's GPUs are a part of this package: yes."""
     return True

@@ -11,17 +11,23 @@ from ..kernels.problems.gemm import allow_tf32, allows_tf32
 __all__ = [
     "are_deterministic_algorithms_enabled",
     "get_default_device",
+    "get_deterministic_debug_mode",
     "get_float32_matmul_precision",
     "get_num_interop_threads",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "is_warn_always_enabled",
     "set_default_device",
+    "set_deterministic_debug_mode",
     "set_float32_matmul_precision",
     "set_flush_denormal",
     "set_num_interop_threads",
+    "set_warn_always",
     "use_deterministic_algorithms",
 ]
 
 _PRECISIONS = ("highest", "high", "medium")
-_set = {"precision": "highest", "deterministic": False}
+_DEBUG_MODES = ("default", "warn", "error")
+_set = {"precision": "highest", "deterministic": False, "warn_only": False, "warn_always": False}
 
 
 def set_float32_matmul_precision(precision):
@@ -46,12 +52,41 @@ def get_float32_matmul_precision():
 
 def use_deterministic_algorithms(mode, *, warn_only=False):
     """Ask for the same results in every run; kernels here give them whether asked or not."""
-    _set["deterministic"] = bool(mode)
+    _set["deterministic"], _set["warn_only"] = bool(mode), bool(mode and warn_only)
 
 
 def are_deterministic_algorithms_enabled():
     """What `use_deterministic_algorithms` was told."""
     return _set["deterministic"]
+
+
+def is_deterministic_algorithms_warn_only_enabled():
+    """Whether `use_deterministic_algorithms` was told to warn only."""
+    return _set["warn_only"]
+
+
+def set_deterministic_debug_mode(debug_mode):
+    """`use_deterministic_algorithms` by a word or number: "default" (0), "warn" (1) or "error" (2)."""
+    known_ = debug_mode in _DEBUG_MODES or (type(debug_mode) is int and 0 <= debug_mode < 3)
+    if not known_:
+        raise ValueError(f"`debug_mode` must be one of {', '.join(_DEBUG_MODES)}, or 0 to 2, got {debug_mode!r}")
+    level = _DEBUG_MODES.index(debug_mode) if isinstance(debug_mode, str) else debug_mode
+    use_deterministic_algorithms(level > 0, warn_only=level == 1)
+
+
+def get_deterministic_debug_mode():
+    """0, 1 or 2, as `set_deterministic_debug_mode` takes it."""
+    return (1 if _set["warn_only"] else 2) if _set["deterministic"] else 0
+
+
+def set_warn_always(b):
+    """Remember whether warnings should come every time; Python's `warnings` decides it here."""
+    _set["warn_always"] = bool(b)
+
+
+def is_warn_always_enabled():
+    """What `set_warn_always` was told."""
+    return _set["warn_always"]
 
 
 def set_flush_denormal(mode):

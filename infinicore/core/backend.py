@@ -18,6 +18,7 @@ from .graph import Graph, raise_for
 
 __all__ = ["Backend", "Mirror", "raise_for"]
 
+LONG_ROW = 256  # elements, from which on a kernel of its own reads what is one number for a row
 KEPT = 8192  # plans of a backend; beyond, it starts afresh
 
 
@@ -144,8 +145,13 @@ class Backend:
 
         `sizes` are those of the dims, `steps` the strides of each operand, the output last, in elements.
         """
-        kernel = self.elementwise(op, inputs, compute, output)
-        head = WALK(kernel=kernel, count=len(steps), ndim=len(sizes))[0]
+        single = 0
+        if len(sizes) > 1 and sizes[-1] >= LONG_ROW and not any(d.startswith("complex") for d in (*inputs, output)):
+            for i, (name, dtype) in enumerate(zip(op.parameters, inputs)):
+                single |= (steps[i][-1] == 0 and name != "condition" and dtype in render.SINGLE) << i
+        names = tuple([f"single {dtype}" if single >> i & 1 else dtype for i, dtype in enumerate(inputs)])
+        kernel = self.elementwise(op, names, compute, output)
+        head = WALK(kernel=kernel, count=len(steps), ndim=len(sizes), single=single)[0]
         tail = [*itemsizes, *sizes, *(s for own in steps for s in own)]
         return self.kernel("array.elementwise.walk", {}), head, tail
 

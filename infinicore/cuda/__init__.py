@@ -7,19 +7,46 @@ from ..kernels.cuda.driver import device_count
 from ..runtime.events import DeviceEvent
 from . import amp
 from .own import kernel
+from .states import (
+    OutOfMemoryError,
+    device,
+    get_device_properties,
+    get_rng_state,
+    get_rng_state_all,
+    init,
+    initial_seed,
+    ipc_collect,
+    is_current_stream_capturing,
+    is_initialized,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
 
 __all__ = [
     "Event",
+    "OutOfMemoryError",
     "Stream",
     "amp",
     "current_device",
     "current_stream",
+    "default_stream",
+    "device",
     "device_count",
     "empty_cache",
     "get_device_capability",
     "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
+    "is_initialized",
     "kernel",
     "manual_seed",
     "manual_seed_all",
@@ -28,8 +55,13 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "reset_max_memory_allocated",
     "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
     "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
     "stream",
     "synchronize",
 ]
@@ -150,6 +182,14 @@ def memory_reserved(device=None):
 def reset_peak_memory_stats(device=None):
     """Count the peak anew."""
     _backend(device).pool.stats(reset_peak=True)
+
+
+reset_max_memory_allocated = reset_peak_memory_stats
+
+
+def default_stream(device=None):
+    """The stream that calls go into unless told otherwise."""
+    return current_stream(device)
 
 
 def empty_cache():

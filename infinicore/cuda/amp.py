@@ -1,9 +1,9 @@
 """`torch.cuda.amp`: the mixed precision of `infinicore.amp`."""
 
-from ..amp import GradScaler
+from ..amp import GradScaler, custom_bwd, custom_fwd
 from ..amp import autocast as _autocast
 
-__all__ = ["GradScaler", "autocast"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
 
 class autocast(_autocast):

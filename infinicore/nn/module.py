@@ -327,6 +327,17 @@ class Module(State, hooks.Hooked):
         """Bring parameters and buffers to a GPU (None: the current one, or the first)."""
         return self.to(gpu() if device is None else device if not isinstance(device, int) else f"cuda:{device}")
 
+    def to_empty(self, *, device, recurse=True):
+        """Bring parameters and buffers to a device without their values; returns self."""
+        return self._apply(lambda t: t.new_empty(t.shape, device=device))
+
+    def share_memory(self):
+        """Itself: processes of `DataLoader` send copies."""
+        return self
+
+    def compile(self, *args, **options):
+        """Nothing: kernels are compiled already (`infinicore.compile`)."""
+
     def float(self):
         """Floating-point parameters and buffers as float32; returns self."""
         return self.to("float32")

@@ -297,9 +297,19 @@ def tensor(data, *, dtype=None, device=None):
     if array.dtype == object:
         raise ValueError("`data` must hold numbers in a rectangular arrangement")
     wanted = _own_dtype(data, array) if dtype is None else to_dtype(dtype)
+    if wanted.name == "uint64" and array.dtype == np.float64 and not isinstance(data, np.ndarray):
+        array = _as_uint64(data, array)
     if not isinstance(data, np.ndarray):
         dispatch.check_fits(array, wanted)
     return from_numpy(array.astype(wanted.numpy, copy=False), device=device)
+
+
+def _as_uint64(data, array):
+    """Integers of which some are beyond int64, and which NumPy therefore takes for floats, exactly; or `array`."""
+    whole = np.array(data, dtype=object)
+    if all([isinstance(x, int) and 0 <= x < 1 << 64 for x in whole.ravel()]):
+        return whole.astype(np.uint64)
+    return array
 
 
 def _own_dtype(data, array):

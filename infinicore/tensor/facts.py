@@ -66,3 +66,31 @@ class Facts:
     def share_memory_(self):
         """Itself: processes of `DataLoader` send copies."""
         return self
+
+    def is_distributed(self):
+        """False: each process has tensors of its own."""
+        return False
+
+    def record_stream(self, stream):
+        """Nothing: memory that a stream still reads is not given out again."""
+
+    def to_dense(self, dtype=None, *, masked_grad=True):
+        """Itself, or in another dtype: there are dense tensors alone."""
+        return self if dtype is None else self.to(dtype)
+
+    def apply_(self, callable):
+        """Put `callable(x)` in the place of each number x, one by one in Python; returns self."""
+        return self._mapped(callable, [self])
+
+    def map_(self, tensor, callable):
+        """Put `callable(x, y)` in the place of each x, y of `tensor`, which broadcasts; returns self."""
+        return self._mapped(callable, [self, tensor])
+
+    def map2_(self, x, y, callable):
+        """Put `callable(own, x, y)` in the place of each number; x and y broadcast. Returns self."""
+        return self._mapped(callable, [self, x, y])
+
+    def _mapped(self, callable, tensors):
+        columns = [x.detach().expand(self.shape_).reshape(-1).tolist() for x in tensors]
+        values = [callable(*numbers) for numbers in zip(*columns)]
+        return self.copy_(self.new_tensor(values).reshape(self.shape_)) if values else self

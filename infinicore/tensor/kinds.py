@@ -11,18 +11,23 @@ from ..dtype import dtype as to_dtype
 __all__ = [
     "broadcast_shapes",
     "can_cast",
+    "cond",
     "e",
     "inf",
     "is_complex",
+    "is_distributed",
     "is_floating_point",
+    "is_inference",
     "is_nonzero",
     "is_same_size",
     "is_signed",
+    "is_storage",
     "is_tensor",
     "nan",
     "newaxis",
     "pi",
     "result_type",
+    "typename",
 ]
 
 newaxis = None
@@ -74,3 +79,31 @@ def is_signed(input):
 def is_same_size(input, other):
     """Whether two tensors have the same shape."""
     return input.is_same_size(other)
+
+
+def is_storage(obj):
+    """Whether a value is a storage, which has no class of its own here: no."""
+    return False
+
+
+def is_distributed(input):
+    """Whether the elements of a tensor lie in several processes: no, each has tensors of its own."""
+    return False
+
+
+def is_inference(input):
+    """Whether a tensor was made in `inference_mode`, which here is `no_grad`: no, all can be used later."""
+    return False
+
+
+def typename(obj):
+    """The name of a type, or of the type of a value: of a tensor `Tensor.type`, such as "infinicore.FloatTensor"."""
+    if isinstance(obj, TensorBase):
+        return obj.type()
+    kind = obj if isinstance(obj, type) else type(obj)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def cond(pred, true_fn, false_fn, operands=()):
+    """`true_fn(*operands)` where `pred`, a bool or a tensor of one element, is true, else `false_fn(*operands)`."""
+    return (true_fn if bool(pred) else false_fn)(*operands)

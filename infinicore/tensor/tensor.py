@@ -341,9 +341,12 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         place = gpu() if device is None else f"cuda:{device}" if isinstance(device, int) else device
         return self.to(device=place, non_blocking=non_blocking)
 
-    def numpy(self):
-        """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`)."""
-        return to_numpy(self)
+    def numpy(self, *, force=False):
+        """A NumPy array of the same memory (bfloat16 and float8 in `ml_dtypes`).
+
+        With `force`, also of a tensor that requires gradients, and of one on a GPU a copy.
+        """
+        return self.detach()._values() if force else to_numpy(self)
 
     def _values(self):
         """The elements as a NumPy array, from whatever device."""

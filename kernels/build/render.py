@@ -146,7 +146,7 @@ from infinicore.kernels.cpu.array.elementwise import LANES
 from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
-    convert_modulo as convert, load, ptr, ramp, reduce_or, vload, vload_first, vstore, vstore_first
+    convert_modulo as convert, fill, load, ptr, ramp, reduce_or, vload, vload_first, vstore, vstore_first
 )
 
 {types}
@@ -224,12 +224,18 @@ def _of_complex(op, inputs, compute, output):
     )
 
 
+SINGLE = ("float32", "float64", "int32", "int64")  # of which an elementwise kernel takes a single number
+
+
 def elementwise(op, inputs, compute, output):
     """Source of an elementwise kernel for contiguous operands.
 
     `inputs` and `output` are dtype names; every input but a mask named `condition` is converted to
-    the dtype `compute` when it is loaded. Where integers are divided by 0, the kernel returns 1.
+    the dtype `compute` when it is loaded. Where integers are divided by 0, the kernel returns 1. "single float32" says
+    that one number lies there for all elements.
     """
+    single = [d.startswith("single ") for d in inputs]
+    inputs = tuple([d.removeprefix("single ") for d in inputs])
     if any(d.startswith("complex") for d in (*inputs, compute, output)):
         return _of_complex(op, inputs, compute, output)
     # Two registers of results at a time are rounded to 16 bits with fewer shuffles: 10 to 25 % faster on AVX2.
@@ -237,12 +243,13 @@ def elementwise(op, inputs, compute, output):
     lines = [f"T{i} = {_TYPES[d]}" for i, d in enumerate(inputs)]
     lines += [f"OUT = {result_expression(op, inputs, output)}", f"COMPUTE = {_TYPES[compute]}"]
     pointers = [f"    x{i} = ptr(load(args, {i}), T{i})" for i in range(len(inputs))]
+    pointers += [f"    one{i} = load(x{i}, 0)" for i, given in enumerate(single) if given]
     pointers.append(f"    out = ptr(load(args, {len(inputs)}), OUT)")
 
     def loads(call):
         values = []
         for i, name in enumerate(op.parameters):
-            value = call.format(i=i)
+            value = f"fill(one{i}, T{i}, WIDTH)" if single[i] else call.format(i=i)
             values.append(value if name == "condition" else f"convert({value}, COMPUTE)")
         return values
 

@@ -87,7 +87,7 @@ def _atan2_f32(y, x):
     a, b = vabs(x), vabs(y)
     steep = b > a
     low, high = select(steep, a, b), select(steep, b, a)
-    low, high = select(high == INF, select(low == INF, 1.0, 0.0 * b), low), select(high == INF, 1.0, high)
+    low, high = select(high == INF, select(low == INF, 1.0, 0.0 * low), low), select(high == INF, 1.0, high)
     high = select(high == 0.0, 1.0, high)
     mid = low > high * 0.4142135623730950
     r = select(mid, low - high, low) / select(mid, low + high, high)

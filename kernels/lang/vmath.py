@@ -230,13 +230,10 @@ exp2 = function_of("exp2", _exp2_f32)
 
 
 def _expm1_f32(x):
-    # As exp, but 1 is taken off before the scaling: 2^k (p + 1 - 2^-k), p = exp(r) - 1. Without it, k = 0 is p itself.
-    p, _, shifted = _near_zero(select(x > 89.0, 89.0, select(x < -104.0, -104.0, x)))
-    n = bitcast(shifted, I32) - MAGIC_F32_BITS
-    half = n >> 1
-    first = bitcast((half + 127) << 23, F32)
-    second = bitcast((n - half + 127) << 23, F32)
-    return (p * first + (first - bitcast((half - n + 127) << 23, F32))) * second
+    # 2^k p + (2^k - 1), p = exp(r) - 1: k = 0 is p itself. By halves, as 2^128 is infinite; from -20 on it is -1.
+    p, _, shifted = _near_zero(select(x > 89.0, 89.0, select(x < -20.0, -20.0, x)))
+    half = bitcast((bitcast(shifted, I32) << 23) + 0x3F000000, F32)  # 2^(k - 1): the low bits of `shifted` hold k
+    return 2.0 * muladd(p, half, half - 0.5)
 
 
 expm1 = function_of("expm1", _expm1_f32)

@@ -24,6 +24,22 @@ def check_index(call, x, name):
         raise TypeError(f"`{name}` of `{call.op.name}` must be int32 or int64, got {x.dtype.name}: cast it first")
 
 
+def check_alike(op, input, **others):
+    """Refuse tensors of another dtype than `input` in an op that PyTorch does not let promote them."""
+    for name, x in others.items():
+        if hasattr(x, "strides_") and hasattr(input, "strides_") and x.dtype is not input.dtype:
+            raise TypeError(f"`{op}` needs one dtype, got {input.dtype} and, for `{name}`, {x.dtype}: cast one")
+
+
+def check_holds(op, dtype, **numbers):
+    """Refuse numbers that an integer dtype cannot hold; a negative one is its two's complement in an unsigned dtype."""
+    if dtype.kind in "iu":
+        most = (1 << (8 * dtype.itemsize - (dtype.kind == "i"))) - 1
+        for name, x in numbers.items():
+            if not hasattr(x, "strides_") and not -most - (dtype.kind == "i") <= x <= most:
+                raise ValueError(f"`{name}` of `{op}` must be a number that {dtype} holds, got {x}: widen the tensor")
+
+
 def check_factor(call, factor, name, x, shape):
     """Refuse a weight, bias or table that does not have `shape`, or does not go with the dtype of x.
 

@@ -198,15 +198,15 @@ def _(g, input, lambd):
     return m.where(m.abs(input) <= lambd, 0.0, g)
 
 
-@elementwise(ref=lambda x, threshold, value: np.where(x > threshold, x, value), dtypes=NUMBERS, result="input")
+@elementwise(ref=lambda x, threshold, value: np.where(x <= threshold, value, x), dtypes=NUMBERS, result="input")
 def threshold(input, threshold, value):
-    """x where x > threshold, else value. Integers stay integers."""
-    return m.where(input > threshold, input, value)
+    """`value` where x <= threshold, else x, also of NaN. Integers stay integers."""
+    return m.where(input <= threshold, value, input)
 
 
 @threshold.grad("input")
 def _(g, input, threshold):
-    return m.where(input > threshold, g, 0.0)
+    return m.where(input <= threshold, 0.0, g)
 
 
 @elementwise(ref=lambda x, y: x * m.sigmoid(y))

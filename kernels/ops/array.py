@@ -33,14 +33,17 @@ def masked_fill(f, input, mask, value, out=None):
         if value.shape_:
             raise ValueError(f"`value` of `masked_fill` must be a number or a 0-dim tensor, got shape {value.shape_}")
         lost = value.dtype.kind == "c" != input.dtype.kind
-        value = value.to(dtype=input.dtype)
+        if input.dtype.kind in "iu" and value.dtype is not input.dtype and not lost:
+            value = value.item()  # a number that may not fit; of the other dtypes, nothing is read
     else:
         lost = isinstance(value, complex) and input.dtype.kind != "c"
-    if lost or (isinstance(value, float) and not input.dtype.differentiable and not value.is_integer()):
+    if lost:
         raise TypeError(f"`value` of `masked_fill` is {value}, which {input.dtype.name} cannot hold: cast `input`")
-    if not hasattr(value, "strides_") and not input.dtype.differentiable:
-        value = bool(value) if input.dtype.name == "bool" else int(value)
+    if hasattr(value, "strides_"):
+        value = value.to(dtype=input.dtype)
+    elif not input.dtype.differentiable:
         f.check_fits(np.array(value), input.dtype)
+        value = bool(value) if input.dtype.name == "bool" else int(value)  # without its fraction
     shape = input.shape_
     try:
         whole = np.broadcast_shapes(shape, mask.shape_)

@@ -7,7 +7,7 @@ import numpy as np
 from ..blocks.linalg import DISTANCES, ROWS
 from ..table.composite import composite
 from ..table.registry import op
-from ._layout import check
+from ._layout import check, check_alike
 from .copy import row_major
 from .decompositions import _t
 from .matrix_norms import _NORM
@@ -41,12 +41,15 @@ def cdist(f, x1, x2, p=2.0, compute_mode=_MODES[0]):
     """
     for name, x in (("x1", x1), ("x2", x2)):
         check(f, x, name)
+    check_alike("cdist", x1, x2=x2)
     if compute_mode not in _MODES:
         raise ValueError(f"`compute_mode` of `cdist` must be one of {', '.join(_MODES)}, got {compute_mode!r}")
     if p < 0 or len(x1.shape_) < 2 or len(x2.shape_) < 2 or x1.shape_[-1] != x2.shape_[-1]:
         raise ValueError(
             f"`cdist` needs [..., P, M] and [..., R, M] and `p` of 0 or more, got {x1.shape_}, {x2.shape_} and {p}"
         )
+    if not x1.shape_[-1]:
+        return f.sum(x1.unsqueeze(-2) - x2.unsqueeze(-3), -1)  # points of no coordinates are nowhere apart
     many = max(x1.shape_[-2], x2.shape_[-2]) > 25
     if p != 2 or compute_mode == _MODES[2] or (compute_mode == _MODES[0] and not many):
         return f.norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..lang import scalar_math as m
 from ..table.registry import ALL, ANY, INEXACT, NUMERIC, alias, elementwise
+from ._layout import check_holds
 
 NUMBERS = tuple(d for d in ALL if d != "bool")
 _erf = m.erf
@@ -39,11 +40,14 @@ def _plus_scaled(f, input, other, alpha, out, name):
         raise TypeError(f"`alpha` of `{name}` must be an integer beside integer tensors, got {alpha}")
     if isinstance(alpha, (bool, np.bool_)) and kinds != {"b"}:
         raise TypeError(f"`alpha` of `{name}` must be a number beside tensors of numbers, got {alpha}")
-    narrow = getattr(getattr(input, "dtype", None), "itemsize", 0) == 2 and hasattr(other, "dtype")
-    if narrow and input.dtype is other.dtype and input.dtype.is_floating_point:
-        wide = f.add(input, f.mul(other.to(dtype="float32"), alpha)).to(dtype=input.dtype)
-        return wide if out is None else out.copy_(wide)
-    return f.add(input, f.mul(other, alpha) if hasattr(other, "dtype") else other * alpha, out=out)
+    common = f.result_type(input, other)
+    check_holds(name, common, alpha=alpha)
+    if not hasattr(other, "dtype"):
+        return f.add(input, other * alpha, out=out)
+    if common.itemsize == 2 and common.is_floating_point:
+        wide = f.add(input, f.mul(other.to(dtype="float32"), alpha)).to(dtype=common)
+        return wide if out is None else f.mul(wide, 1, out=out)  # which looks at the dtype of `out`
+    return f.add(input, f.mul(other.to(dtype=common), alpha), out=out)
 
 
 @add.form("alpha")
@@ -415,7 +419,11 @@ def _(g, input, other):
     return m.where(input < other, g, m.where(input == other, 0.5 * g, 0.0))
 
 
-@elementwise(ref=np.where, dtypes=ANY)
+def _check_where(dtype, condition, input, other):
+    check_holds("where", dtype, input=input, other=other)
+
+
+@elementwise(ref=np.where, dtypes=ANY, check=_check_where)
 def where(condition, input=None, other=None):
     """`input` where the bool tensor `condition` is true, else `other`; of a tensor alone, `nonzero(as_tuple=True)`."""
     return m.where(condition, input, other)
@@ -426,6 +434,14 @@ def _(f, condition, input, other, out=None):
     if input is not None or out is not None:
         raise TypeError("`where` takes a condition alone, or also `input` and `other`: `other` is missing")
     return f.nonzero(condition, as_tuple=True)
+
+
+@where.on("u")
+def _(f, condition, input=None, other=None):
+    """PyTorch's old masks of bytes."""
+    if condition.dtype.name != "uint8":
+        raise TypeError(f"`condition` of `where` must be a bool tensor, got {condition.dtype}: compare it with 0")
+    return f.where(f.ne(condition, 0), input, other)
 
 
 @where.grad("input")

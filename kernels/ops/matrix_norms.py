@@ -19,6 +19,14 @@ def _vector_norm_ref(x, ord=2, dim=None, keepdim=False, *, dtype=None):
     return (np.abs(x) ** ord).sum(tuple(dim), keepdims=keepdim) ** (1 / ord)
 
 
+def _widened(f, x, dtype):
+    """x in a dtype that holds its numbers."""
+    y = x.to(dtype=dtype)
+    if y.dtype is not f.result_type(x.new_empty(1), y.new_empty(1)):
+        raise TypeError(f"`dtype` of `{f.op.name}` must be one that {x.dtype} goes into, got {y.dtype}: cast later")
+    return y
+
+
 def _vector_samples(rng):
     x = rng.uniform(0.5, 2, (3, 4, 5)) * rng.choice([-1, 1], (3, 4, 5))
     for ord in (2, 1, 3, -1, 0.5):
@@ -51,7 +59,7 @@ def linalg_vector_norm(f, x, ord=2, dim=None, keepdim=False, *, dtype=None):
 
     0 counts what is not 0. `dtype` is that in which `x` is taken.
     """
-    x = x if dtype is None else x.to(dtype=dtype)
+    x = x if dtype is None else _widened(f, x, dtype)
     check(f, x, "x")
     if not isinstance(ord, (int, float)):
         raise TypeError(f"`ord` of `{f.op.name}` must be a number, got {ord!r}")
@@ -76,7 +84,7 @@ def linalg_matrix_norm(f, A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=No
     """A norm of matrices in two dims: "fro", "nuc" (the sum of singular values), 2 and -2 (the largest, the smallest
     one), 1 and -1 (of the sums of magnitudes in columns), inf and -inf (in rows).
     """
-    A = A if dtype is None else A.to(dtype=dtype)
+    A = A if dtype is None else _widened(f, A, dtype)
     check(f, A, "A")
     if ord not in _MATRIX_NORMS:
         raise ValueError(f"`ord` of `{f.op.name}` must be one of {', '.join(map(str, _MATRIX_NORMS))}, got {ord!r}")

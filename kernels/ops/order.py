@@ -262,17 +262,18 @@ def _search_samples(rng):
 def searchsorted(call, sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
     """The place of each element in a sorted sequence: before equal ones, or (`right`, `side` "right") behind them.
 
-    `sorted_sequence` [S], or [..., S] with a sequence for each row of `input`, in whose dtype it must be; `sorter` are
-    the indices, of its shape, that sort it. A number is searched as a 0-dim tensor. NaN stands behind all.
+    `sorted_sequence` [S], or [..., S] with a sequence for each row of `input`; `sorter` are the indices, of its shape,
+    that sort it. Of two dtypes, both are searched as their common one. A number is a 0-dim tensor. NaN is behind all.
     """
     check(call, sorted_sequence, "sorted_sequence")
     if not hasattr(input, "strides_"):
-        input = sorted_sequence.new_full((), input)
+        input = sorted_sequence.new_full((), input, dtype=call.result_type(sorted_sequence, input))
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ValueError(f"`side` of `{call.op.name}` must be 'left' or 'right', as `right` says, got {side!r}")
     if input.dtype is not sorted_sequence.dtype:
-        raise TypeError(
-            f"`input` of `{call.op.name}` must be {sorted_sequence.dtype} as the sequence, got {input.dtype}"
+        common = call.result_type(sorted_sequence, input)
+        input, sorted_sequence = (
+            call.elementwise("cast", x, out=call.empty(x.shape_, common)) for x in (input, sorted_sequence)
         )
     shape = sorted_sequence.shape_
     if not shape or (len(shape) > 1 and shape[:-1] != input.shape_[:-1]):

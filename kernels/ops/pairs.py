@@ -6,7 +6,7 @@ from ..blocks.array import ALIKE
 from ..lang import scalar_math as m
 from ..table.composite import composite
 from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias, elementwise, op
-from ._layout import UNSIGNED, check
+from ._layout import UNSIGNED, check, check_alike
 from .copy import row_major
 from .elementwise import NUMBERS, abs_, ge, gt, le, lt, mul, ne, neg, sub
 from .special import narrowed_to, wider
@@ -98,11 +98,15 @@ def _(g):
     return 0.0 * g
 
 
+def _check_heaviside(_, input, values):
+    check_alike("heaviside", input, values=values)
+
+
 def _heaviside_ref(x, values):
     return np.where(x == 0, values, x > 0).astype(values.dtype)
 
 
-@elementwise(ref=_heaviside_ref, dtypes=NUMBERS, gradient=None)
+@elementwise(ref=_heaviside_ref, dtypes=NUMBERS, gradient=None, check=_check_heaviside)
 def heaviside(input, values):
     """0 below 0, 1 above, and `values` at 0; 0 for NaN."""
     return m.where(input == 0, values, m.where(input > 0, 1, m.where(input != 0, 0, input)))
@@ -110,6 +114,7 @@ def heaviside(input, values):
 
 @heaviside.on("b")
 def _(f, input, values):
+    check_alike("heaviside", input, values=values)
     return f.logical_or(input, values)
 
 
@@ -187,7 +192,14 @@ def _(g, input, other):
     return g * m.sigmoid(0.6931471805599453 * (input - other))
 
 
-@elementwise(ref=lambda a, b, w: a + w * (b - a), amp="promote", dtypes=INEXACT)
+def _check_lerp(_, input, end, weight):
+    weight = weight if getattr(weight, "shape_", ()) else 0.5  # of another dtype, a 0-dim one is a number
+    check_alike("lerp", input, end=end, weight=weight)
+    if input.dtype.kind in "iub":
+        raise TypeError(f"`input` of `lerp` must be of floats, got {input.dtype}: cast it")
+
+
+@elementwise(ref=lambda a, b, w: a + w * (b - a), amp="promote", dtypes=INEXACT, check=_check_lerp)
 def lerp(input, end, weight):
     """input + weight * (end - input), exactly `end` where `weight` is 1."""
     d = end - input
@@ -230,7 +242,21 @@ def _(g, tensor1, value):
     return g * value * tensor1
 
 
-@elementwise(ref=lambda x, a, b, value=1: x + value * a / b, domain=(0.3, 4), amp="promote", dtypes=INEXACT)
+def _check_addcdiv(_, input, tensor1, tensor2, value=1):
+    if all(getattr(x, "dtype", None) is not None and x.dtype.kind in "iub" for x in (tensor1, tensor2)):
+        raise TypeError(
+            f"`tensor1` and `tensor2` of `addcdiv` are divided, got {tensor1.dtype} and {tensor2.dtype}: for quotients "
+            "of integers, add `div` with its `rounding_mode`; for one of floats, cast them"
+        )
+
+
+@elementwise(
+    ref=lambda x, a, b, value=1: x + value * a / b,
+    domain=(0.3, 4),
+    amp="promote",
+    dtypes=INEXACT,
+    check=_check_addcdiv,
+)
 def addcdiv(input, tensor1, tensor2, value=1):
     """input + value * tensor1 / tensor2, of floats."""
     return input + value * (tensor1 / tensor2)
@@ -407,15 +433,29 @@ def nan_to_num(f, input, nan=0.0, posinf=None, neginf=None):
     return f.replace_nonfinite(input, 0.0 if nan is None else nan, posinf, neginf)
 
 
-def _ldexp_samples(rng):
-    yield (rng.standard_normal((3, 5)), rng.integers(-3, 4, (3, 5))), {}
-    yield (rng.standard_normal((3, 5)), np.array(4)), {}
+@elementwise(ref=lambda x, n: x * 2.0**n, dtypes=ANY, result="float")
+def ldexp(input, other):
+    """input * 2^other, in three steps: the power alone may be infinite or 0 where the product is not."""
+    power = m.minimum(m.maximum(other, -3300.0), 3300.0)  # beyond which nothing is left, or finite
+    part = m.floor(power * 0.33)
+    return input * m.exp2(part) * m.exp2(part) * m.exp2(power - 2.0 * part)
 
 
-@composite(dtypes=ANY, ref=lambda x, n: x * 2.0**n, samples=_ldexp_samples)
-def ldexp(f, input, other):
-    """input * 2^other."""
+@ldexp.on("c")
+def _(f, input, other):
     return f.mul(input, f.exp2(other))
+
+
+@ldexp.grad("input")
+def _(g, other):
+    power = m.minimum(m.maximum(other, -3300.0), 3300.0)
+    part = m.floor(power * 0.33)
+    return g * m.exp2(part) * m.exp2(part) * m.exp2(power - 2.0 * part)
+
+
+@ldexp.grad("other")
+def _(g, out):
+    return g * out * 0.6931471805599453
 
 
 def _float_power_samples(rng):
@@ -469,7 +509,7 @@ def _rsub_samples(rng):
 @composite(dtypes=NUMERIC, ref=lambda x, y, alpha=1: y - alpha * x, samples=_rsub_samples)
 def rsub(f, input, other, *, alpha: float = 1):
     """other - alpha * input."""
-    return f.sub(other, input if alpha == 1 else f.mul(input, alpha))
+    return f.sub(other, input) if alpha == 1 else f.sub(other, input, alpha=alpha)
 
 
 _NAMES = {"subtract": sub, "multiply": mul, "negative": neg, "absolute": abs_, "greater": gt, "greater_equal": ge}

@@ -176,7 +176,9 @@ def index_copy(f, input, dim, index, source):
     """`input` with the slices of `source` along `dim` written where `index` says."""
     where, dim = _slices(f, input, dim, index)
     own = input.shape_
-    if source.shape_ != (own[:dim] + (index.numel_,) + own[dim + 1 :] if own else source.shape_):
+    if source.shape_ != (own[:dim] + (index.numel_,) + own[dim + 1 :] if own else source.shape_) or (
+        not own and index.numel_ != source.numel_
+    ):
         raise ValueError(
             f"`source` of `index_copy` must be as `input` {own}, with {index.numel_} slices, got {source.shape_}"
         )

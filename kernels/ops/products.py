@@ -6,7 +6,7 @@ import numpy as np
 
 from ..table.composite import composite
 from ..table.registry import ANY, INEXACT, NUMERIC, alias
-from ._layout import check, check_dim
+from ._layout import check, check_alike, check_dim
 from ._layout import product as size_of
 from ._products import TOLERANCE
 
@@ -113,10 +113,9 @@ def _added(f, input, product, beta, alpha):
         raise TypeError(f"`beta` and `alpha` of `{f.op.name}` must be real for {product.dtype}, got {beta} and {alpha}")
     if not product.dtype.differentiable:
         beta, alpha = int(beta), int(alpha)  # as PyTorch: of integers, without their fractions
-    y = product if alpha == 1 else f.mul(product, alpha)
+    y, wide = product if alpha == 1 else f.mul(product, alpha), input.expand(product.shape_)
     if beta == 0:
         return y
-    wide = input.expand(y.shape_)
     return f.add(wide if beta == 1 else f.mul(wide, beta), y)
 
 
@@ -147,7 +146,9 @@ def addr(f, input, vec1, vec2, *, beta: complex = 1, alpha: complex = 1):
         _dims(f, vec1, "vec1", 1)
         _dims(f, vec2, "vec2", 1)
         return f.addcmul(input.expand(vec1.numel_, vec2.numel_), vec1.unsqueeze(1), vec2, alpha)  # in one pass
-    return _added(f, input, f.outer(vec1, vec2), beta, alpha)
+    product = f.outer(vec1, vec2)
+    common = f.result_type(input.new_empty(1), product)  # a 0-dim input counts as any other
+    return _added(f, input.to(dtype=common), product.to(dtype=common), beta, alpha)
 
 
 @addr.on("b")
@@ -403,7 +404,7 @@ def _cross_ref(a, b, dim=None):
     return np.cross(a, b, axis=dim)
 
 
-@composite(dtypes=NUMERIC, ref=_cross_ref, samples=_cross_samples)
+@composite(dtypes=NUMERIC, ref=_cross_ref, samples=_cross_samples, amp="promote")
 def cross(f, input, other, dim=None):
     """The vector products along `dim` of size 3, by default the first one of that size; other dims broadcast."""
     check(f, input, "input")
@@ -419,6 +420,7 @@ def cross(f, input, other, dim=None):
         raise ValueError(
             f"`dim` {dim} of `cross` must have size 3 in both tensors, got {input.shape_} and {other.shape_}"
         )
+    check_alike("cross", input, other=other)
     a, b = f.unbind(input, dim), f.unbind(other, dim)
     parts = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return f.stack(parts, dim)

@@ -162,6 +162,7 @@ def test_numbers_that_fit():
     assert ic.tensor([255, 0, 2.7], dtype="uint8").tolist() == [255, 0, 2]
     assert ic.tensor([-(2**63), 2**63 - 1]).tolist() == [-(2**63), 2**63 - 1]
     assert ic.tensor([2**64 - 1], dtype="uint64").tolist() == [2**64 - 1]
+    assert ic.tensor([[2**63 + 9], [7]], dtype="uint64").tolist() == [[2**63 + 9], [7]]  # NumPy: floats
     assert ic.tensor([-1, -255], dtype="uint8").tolist() == [255, 1]  # two's complement, as in PyTorch
     assert ic.zeros(2, dtype="int8").fill_(-128.0).tolist() == [-128, -128]
     assert ic.tensor([2, 0.5], dtype="bool").tolist() == [True, True]

@@ -77,7 +77,7 @@ CASES = [
     (lambda: nn.Transformer(4, 2, 1, 1, 4)(ic.ones(2, 3), X), ValueError, "`src`"),
     (lambda: nn.MSELoss("average"), ValueError, "`reduction`"),
     (lambda: F.mse_loss(X, X, reduction="average"), ValueError, "`reduction`"),
-    (lambda: nn.MSELoss()(X, ic.ones(4)), ValueError, "`target`"),
+    (lambda: nn.BCELoss()(X, ic.ones(4)), ValueError, "`target`"),
     (lambda: nn.HuberLoss(delta=0.0)(X, X), ValueError, "`delta`"),
     (lambda: nn.SmoothL1Loss(beta=-1.0)(X, X), ValueError, "`beta`"),
     (lambda: nn.BCELoss()(X * 2.0, X), ValueError, "probabilities"),

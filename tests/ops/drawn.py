@@ -93,6 +93,8 @@ class Draw:
             info = np.iinfo(dtype)
             a = r.integers(max(low, info.min), high + 1, shape).astype(dtype)
             if special and self.maybe(0.2):
+                a = r.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+            elif special and self.maybe(0.2):
                 a = np.where(r.random(shape) < 0.15, r.choice([info.min, info.max], shape).astype(dtype), a)
             return np.asarray(a, dtype)
         a = r.uniform(low / 2, high / 2, shape)

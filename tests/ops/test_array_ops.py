@@ -116,7 +116,7 @@ def test_bad_arguments_are_named():
         (lambda: ic.index_add(x, 0, tensor(1), x), ValueError, "`source` of `index_add` must have the shape"),
         (lambda: ic.masked_fill(x, x, 0.0), TypeError, "`mask` of `masked_fill` must be a bool tensor"),
         (lambda: ic.masked_fill(x, tensor([True, False]), 0), ValueError, "`mask` of `masked_fill` must broadcast"),
-        (lambda: ic.masked_fill(x.long(), x > 0, 0.5), TypeError, "`value` of `masked_fill` is 0.5"),
+        (lambda: ic.masked_fill(x.long(), x > 0, 1j), TypeError, "`value` of `masked_fill` is 1j"),
         (lambda: ic.masked_fill(x.to(ic.uint8), x > 0, 300), ValueError, "the number 300 does not fit into"),
         (lambda: ic.tril(ic.zeros(3)), ValueError, "`input` of `tril` must have at least two dims"),
         (lambda: ic.pad(x, (1,)), ValueError, "`pad` of `pad` must hold a pair"),

@@ -2,7 +2,7 @@
 
 An entry has a callable where a function or method here has its name; an entry that PyTorch writes as a lambda runs
 that lambda with our modules in the place of `torch`. Compared are dtypes, shapes and values, then the gradients of a
-weighted sum of all results; of random draws dtypes and shapes alone. `python -m pytest --long`: four minutes.
+weighted sum of all results; of random draws dtypes and shapes alone. `python -m pytest --long`: five minutes.
 """
 
 import builtins
@@ -198,7 +198,23 @@ def refused(op):
             yield "taken" if numbers or narrow or "out" in sample.kwargs else "accepted", said
 
 
-@pytest.mark.parametrize("name", ["float32", "int64", "bool", "complex64"])
+# Of 16-bit floats besides: results and gradients that rounding decides, of which ours is in float32 throughout.
+ROUNDED = {
+    "grid_sampler_2d": "a gradient of the place, which is a difference",
+    "histc": "elements at an edge, which PyTorch rounds to 16 bits",
+    "logcumsumexp": "a gradient beside infinite sums",
+    "msort": "another one of equal elements",
+    "nn.functional.grid_sample": "a gradient of the place, which is a difference",
+    "nn.functional.scaled_dot_product_attention": "gradients that are made of the rounded result",
+    "nn.functional.soft_margin_loss": "exponentials that are infinite in 16 bits",
+    **dict.fromkeys(("masked.normalize", "nn.functional.normalize"), "what is left of a gradient that is 0"),
+    **dict.fromkeys(
+        ("polygamma polygamma_n_0", "pow", "special.polygamma special_polygamma_n_0"), "the largest number"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "int64", "bool", "complex64"])
 def test_samples(name):
     dtype, counts, wrong = getattr(torch, name), Counter(), []
     torch.manual_seed(0)
@@ -207,7 +223,8 @@ def test_samples(name):
     for op in there:
         found = list(walk(op, dtype))
         counts.update(kind for kind, _ in found)
-        wrong += [(title(op), kind, what) for kind, what in found if "wrong" in kind and title(op) not in OTHER]
+        meant = OTHER | ROUNDED if dtype.itemsize == 2 else OTHER
+        wrong += [(title(op), kind, what) for kind, what in found if "wrong" in kind and title(op) not in meant]
     print(f"{name}: {len(there)} of {len(entries)} entries, {dict(counts)}")
     assert not wrong, wrong[:20]
     assert len(there) >= 0.95 * len(entries)

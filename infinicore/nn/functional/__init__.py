@@ -46,6 +46,16 @@ _WHERE = {
         "fused_moe_mxfp4 kimi_delta_attention linear_mxfp4 linear_w8a8i8 mamba_selective_scan max_pool1d max_pool2d "
         "max_pool3d moe_fused_dense pdist recurrent_gated_delta_rule"
     ).split(),
+    "with_indices": [
+        "adaptive_max_pool1d_with_indices",
+        "adaptive_max_pool2d_with_indices",
+        "adaptive_max_pool3d_with_indices",
+        "fractional_max_pool2d_with_indices",
+        "fractional_max_pool3d_with_indices",
+        "max_pool1d_with_indices",
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+    ],
 }  # fmt: skip
 __all__ = sorted(["ACT_SILU", "ACT_SWIGLU", *(name for names in _WHERE.values() for name in names)])
 __getattr__, __dir__ = lazily(__name__, _WHERE)

@@ -138,3 +138,11 @@ from ... import max_pool3d as max_pool3d
 from ... import moe_fused_dense as moe_fused_dense
 from ... import pdist as pdist
 from ... import recurrent_gated_delta_rule as recurrent_gated_delta_rule
+from .with_indices import adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices
+from .with_indices import adaptive_max_pool2d_with_indices as adaptive_max_pool2d_with_indices
+from .with_indices import adaptive_max_pool3d_with_indices as adaptive_max_pool3d_with_indices
+from .with_indices import fractional_max_pool2d_with_indices as fractional_max_pool2d_with_indices
+from .with_indices import fractional_max_pool3d_with_indices as fractional_max_pool3d_with_indices
+from .with_indices import max_pool1d_with_indices as max_pool1d_with_indices
+from .with_indices import max_pool2d_with_indices as max_pool2d_with_indices
+from .with_indices import max_pool3d_with_indices as max_pool3d_with_indices

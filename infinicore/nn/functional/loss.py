@@ -1,6 +1,7 @@
 """Losses: one number, or one for each sample or element with reduction="none"."""
 
 import math
+import warnings
 
 import infinicore
 
@@ -21,10 +22,22 @@ def reduced(loss, reduction):
     raise ValueError(f"`reduction` must be 'none', 'mean' or 'sum', got {reduction!r}")
 
 
-def _same_shape(input, target, name="target"):
+def _tensors(input, target, name="target"):
     for label, x in (("input", input), (name, target)):
         if not isinstance(x, infinicore.Tensor):
             raise TypeError(f"`{label}` of a loss must be a tensor, got {type(x).__name__}: use `infinicore.tensor`")
+
+
+def _broadcast(input, target):
+    """Warn of two shapes, whose common one is often not what was meant."""
+    _tensors(input, target)
+    if input.shape != target.shape:
+        message = f"`input` {tuple(input.shape)} and `target` {tuple(target.shape)} of a loss are broadcast"
+        warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def _same_shape(input, target, name="target"):
+    _tensors(input, target, name)
     if input.shape != target.shape:
         raise ValueError(f"`{name}` must have the shape of `input`, {tuple(input.shape)}, got {tuple(target.shape)}")
 
@@ -95,7 +108,7 @@ def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
 
 def mse_loss(input, target, reduction="mean", weight=None):
     """(input - target)^2."""
-    _same_shape(input, target)
+    _broadcast(input, target)
     if weight is not None and reduction == "mean":
         return infinicore.mse_loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
     return _loss(infinicore.mse_loss, (input, target), weight, reduction)
@@ -107,7 +120,7 @@ def _complex_l1(input, target, reduction):
 
 def l1_loss(input, target, reduction="mean", weight=None):
     """|input - target|."""
-    _same_shape(input, target)
+    _broadcast(input, target)
     loss = _complex_l1 if "c" in (input.dtype.kind, target.dtype.kind) else infinicore.l1_loss
     if weight is not None and reduction == "mean":
         return loss(input, target, reduction="none").mul(weight).sum() / weight.sum()
@@ -116,7 +129,7 @@ def l1_loss(input, target, reduction="mean", weight=None):
 
 def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
     """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2; beta 0 is l1_loss."""
-    _same_shape(input, target)
+    _broadcast(input, target)
     if beta < 0:
         raise ValueError(f"`beta` of smooth_l1_loss must be at least 0, got {beta}")
     if beta == 0:
@@ -126,7 +139,7 @@ def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
 
 def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     """d^2 / 2 where d = |input - target| <= delta, else delta (d - delta / 2)."""
-    _same_shape(input, target)
+    _broadcast(input, target)
     if delta <= 0:
         raise ValueError(f"`delta` of huber_loss must be above 0, got {delta}")
     return _loss(infinicore.huber_loss, (input, target, float(delta)), weight, reduction)
@@ -177,6 +190,10 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
         raise ValueError("`var` must hold no negative numbers")
     if var.ndim == input.ndim - 1 and var.shape == input.shape[:-1]:
         var = var.unsqueeze(-1)
+    elif var.ndim != input.ndim or sum(n for n, own in zip(var.shape, input.shape) if n != own) > 1:
+        raise ValueError(
+            f"`var` must have the shape of `input`, {tuple(input.shape)}, or one size of 1, got {tuple(var.shape)}"
+        )
     # Limited without a gradient to the limit, as in PyTorch.
     limited = infinicore.where(var < eps, eps, var.detach()) + (var - var.detach())
     loss = 0.5 * (limited.log() + infinicore.mse_loss(input, target, reduction="none") / limited)
@@ -193,6 +210,11 @@ def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
 
 def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
     """max(0, -target (input1 - input2) + margin), target 1 or -1."""
+    if not input1.ndim == input2.ndim == target.ndim:
+        raise ValueError(
+            f"`input1`, `input2` and `target` must have as many dims, got {tuple(input1.shape)}, {tuple(input2.shape)} "
+            f"and {tuple(target.shape)}"
+        )
     return reduced(infinicore.relu(target * (input2 - input1) + margin), reduction)
 
 
@@ -204,7 +226,7 @@ def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
 
 def soft_margin_loss(input, target, reduction="mean"):
     """log(1 + exp(-target input)), target 1 or -1."""
-    _same_shape(input, target)
+    _tensors(input, target)
     return reduced(-infinicore.logsigmoid(target * input), reduction)
 
 
@@ -215,6 +237,11 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6,
     """
     if margin <= 0:
         raise ValueError(f"`margin` of triplet_margin_loss must be above 0, got {margin}")
+    if not anchor.ndim == positive.ndim == negative.ndim:
+        raise ValueError(
+            f"`anchor`, `positive` and `negative` must have as many dims, got {tuple(anchor.shape)}, "
+            f"{tuple(positive.shape)} and {tuple(negative.shape)}"
+        )
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = infinicore.minimum(far, pairwise_distance(positive, negative, p, eps))

@@ -62,15 +62,13 @@ def multilabel_margin_loss(input, target, reduction="mean"):
 
 
 def multilabel_soft_margin_loss(input, target, weight=None, reduction="mean"):
-    """The mean over classes of -(t log(sigmoid(x)) + (1 - t) log(sigmoid(-x))), x and t of one shape [..., C].
+    """The mean over classes of -(t log(sigmoid(x)) + (1 - t) log(sigmoid(-x))), x and t [..., C], which broadcast.
 
     `weight`, which broadcasts, multiplies the classes.
     """
-    if input.shape_ != target.shape_:
-        raise ValueError(f"`target` must have the shape of `input`, {input.shape_}, got {target.shape_}")
     loss = -(target * infinicore.logsigmoid(input) + (1.0 - target) * infinicore.logsigmoid(-input))
     loss = loss if weight is None else loss * weight
-    return reduced(loss.sum(-1) / float(input.shape_[-1]), reduction)
+    return reduced(loss.sum(-1) / float(loss.shape_[-1]), reduction)
 
 
 def triplet_margin_with_distance_loss(

@@ -51,6 +51,8 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
 
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
     """Normalisation over each of `num_groups` groups of channels (dim 1) of each sample."""
+    if input.ndim > 1 and input.numel() == num_groups:  # one group of one value, or PyTorch's error for all samples
+        raise ValueError(f"`input` of group_norm must have more than one value for a group, got {tuple(input.shape)}")
     return infinicore.group_norm(input, integer(num_groups, "num_groups"), weight, bias, eps)
 
 

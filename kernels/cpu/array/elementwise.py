@@ -4,7 +4,8 @@ A rendered elementwise kernel only knows contiguous operands: one vector loop ov
 every other layout to it. It goes through the collapsed iteration space row by row; where an operand of a
 row is not contiguous, tile by tile: strided elements are gathered into a tile of 1024 on the stack, scalars
 (stride 0) fill theirs once per row, and the kernel is called on tiles. So the arithmetic of an op is
-compiled once, in 0.1 s, for all layouts, and broadcasting costs an L1 hit.
+compiled once, in 0.1 s, for all layouts, and broadcasting costs an L1 hit. Of long rows, a kernel rendered for it
+takes scalars from where they lie.
 """
 
 from numba import types
@@ -95,13 +96,14 @@ def walk(args, lo, hi):
     column = lo - row * length
     _unravel(args, row, count, ndim, indices, at)
     dense = True
+    single = load(args, WALK.single)
     for j in range(count):
-        dense = dense and load(args, shape + ndim * (j + 2) - 1) == 1
+        dense = dense and (load(args, shape + ndim * (j + 2) - 1) == 1 or (single >> j) & 1 == 1)
     status, todo = 0, hi - lo
     while todo > 0:
         run = min(length - column, todo)
         for j in range(count - 1):
-            if load(args, shape + ndim * (j + 2) - 1) == 0:
+            if load(args, shape + ndim * (j + 2) - 1) == 0 and (single >> j) & 1 == 0:
                 itemsize = load(args, WALK.operands + count + j)
                 copy_steps(tiles + j * TILE * MOST_BYTES, load(at, j), 1, 0, min(TILE, run), itemsize)
         start = 0
@@ -112,7 +114,7 @@ def walk(args, lo, hi):
                 itemsize = load(args, WALK.operands + count + j)
                 source = load(at, j) + (column + start) * step * itemsize
                 tile = tiles + j * TILE * MOST_BYTES
-                if step == 1:
+                if step == 1 or (single >> j) & 1 == 1:
                     tile = source
                 elif step != 0 and j < count - 1:
                     copy_steps(tile, source, 1, step, n, itemsize)

@@ -1,6 +1,6 @@
 """`torch.utils.data`: the names of `infinicore.data` that PyTorch has."""
 
-from ..data import (
+from ...data import (
     BatchSampler,
     ChainDataset,
     ConcatDataset,
