@@ -108,8 +108,8 @@ def test_who_waits_for_the_launches_before(name, types, tmp_path):
     text = ptx.decode()
     first, wait = text.index("griddepcontrol.launch_dependents"), text.index("griddepcontrol.wait")
     assert first < wait and shape.early == ("stream" in name) and shape.early == ("bar.sync" in text[:wait])
-    norm = render.stub("norm.rows.rms_norm", {"T": "float32", "W": "float32"}, "cuda")
-    _, _, older = load.compiled("norm.rows.rms_norm-float32", norm, "sm_80", policy.shape("norm.rows.rms_norm"))
+    write, source = "attention.kvcache.write", render.stub("attention.kvcache.write", {"T": "uint16"}, "cuda")
+    _, _, older = load.compiled(f"{write}-uint16", source, "sm_80", policy.shape(write))
     assert b"griddepcontrol" not in older
     if ptxas() is not None:
         path = tmp_path / "kernel.ptx"

@@ -57,7 +57,7 @@ class Graph:
     def norm(self, rows=1, **more):
         strides = dict.fromkeys(("a_stride", "b_stride", "y_stride", "total_stride"), 2048)
         values = {"a": A, "b": B, "w": W, "y": X, "total": TOTAL, "size": 2048, "eps": 7}
-        self.add(f"norm.rows.add_rms_norm{BF16}", ADD_RMS, rows, **strides | values | more)
+        self.add(f"norm.rows.add_rms_norm{BF16}-128-2-2048", ADD_RMS, rows, **strides | values | more)
 
     def joined(self):
         errors = {}
