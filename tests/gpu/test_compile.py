@@ -119,6 +119,15 @@ def test_who_waits_for_the_launches_before(name, types, tmp_path):
         assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
 
 
+def test_names_of_kernels_that_graphs_join(tmp_path):
+    """`fuse.py` reads the types of kernels off their names."""
+    names = cache.compile_for_gpu("sm_90a", ("add_rms_norm", "rope_qk", "paged_caching"), ["bfloat16"], tmp_path)
+    for start in ("norm.rows.add_rms_norm-bfloat16-bfloat16", "attention.rope.rope_halves-bfloat16-"):
+        assert any(name.startswith(start) for name in names), (start, names)
+    (rope,) = {name.count("-") for name in names if name.startswith("attention.rope.rope_halves-")}
+    assert rope == 3 and "attention.kvcache.write-uint16" in names
+
+
 def test_a_kernel_of_ones_own(root):
     """That of the example, through the same compiler."""
     spec = importlib.util.spec_from_file_location("own_cuda_kernel", root / "examples" / "own_cuda_kernel.py")
