@@ -108,8 +108,9 @@ def test_who_waits_for_the_launches_before(name, types, tmp_path):
     text = ptx.decode()
     first, wait = text.index("griddepcontrol.launch_dependents"), text.index("griddepcontrol.wait")
     assert first < wait and shape.early == ("stream" in name) and shape.early == ("bar.sync" in text[:wait])
-    norm = render.stub("norm.rows.rms_norm", {"T": "float32", "W": "float32"}, "cuda")
-    _, _, older = load.compiled("norm.rows.rms_norm-float32", norm, "sm_80", policy.shape("norm.rows.rms_norm"))
+    rows = policy.with_parts("norm.rows.rms_norm", {"T": "float32", "W": "float32"}, 1000)
+    norm, own = render.stub("norm.rows.rms_norm", rows, "cuda"), policy.shape("norm.rows.rms_norm", rows)
+    _, _, older = load.compiled("norm.rows.rms_norm-float32", norm, "sm_80", own)
     assert b"griddepcontrol" not in older
     if ptxas() is not None:
         path = tmp_path / "kernel.ptx"
@@ -117,6 +118,13 @@ def test_who_waits_for_the_launches_before(name, types, tmp_path):
         command = [ptxas(), "-v", "-arch=sm_90a", "-o", "/dev/null", str(path)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_products_of_float64(arch):
+    """Whose vectors have two lanes, in the epilogue that all products share as well."""
+    names = cache.compile_for_gpu(arch, ["linear", "matmul"], ["float64"])
+    assert any(name.startswith("gemm.fma.float64" if arch == "sm_90a" else "gemm.tiled") for name in names)
 
 
 def test_a_kernel_of_ones_own(root):
