@@ -36,14 +36,14 @@ def _turned_and_written(first, second, names):
 
 def _normed_product(first, second, names):
     """The same of an addition with its norm and a product with the result."""
-    (kind, *types), (other, *of_product) = names
+    (kind, *types), (other, *of_product) = names  # behind the types of a norm, what its rows are held by
     if kind != "norm.rows.add_rms_norm" or not other.startswith("gemm.stream.product_8_"):
         return None
     norm, product, rows = _words(first), _words(second), first[3]
     inputs, results = (ADD_RMS.a, ADD_RMS.b, ADD_RMS.w), (ADD_RMS.y, ADD_RMS.total)
     strides = (ADD_RMS.a_stride, ADD_RMS.b_stride, ADD_RMS.y_stride, ADD_RMS.total_stride)
     fits = (
-        types == [of_product[0]] * 2 and rows == product[STREAM.tokens] <= MOST_NORMED and product[STREAM.whole]
+        types[:2] == [of_product[0]] * 2 and rows == product[STREAM.tokens] <= MOST_NORMED and product[STREAM.whole]
         and norm[ADD_RMS.size] == product[STREAM.k] and product[STREAM.x] == norm[ADD_RMS.y]
         and (rows == 1 or product[STREAM.x_stride] == norm[ADD_RMS.y_stride]) and product[STREAM.residual] == 0
         and all(norm[place] % 16 == 0 for place in inputs + results) and all(norm[place] % 8 == 0 for place in strides)
