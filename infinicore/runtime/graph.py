@@ -34,7 +34,7 @@ def stop_graph_recording():
         arena.close()
         raise ValueError(
             f"{others} of the {len(records)} launches since `start_graph_recording` were on another device than "
-            f"{str(backend.device)!r}, whose graph it was: name the device, as in `start_graph_recording(\"cuda\")`"
+            f'{str(backend.device)!r}, whose graph it was: name the device, as in `start_graph_recording("cuda")`'
         )
     return backend.graph(records, arena)
 

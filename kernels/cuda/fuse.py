@@ -36,7 +36,7 @@ def _turned_and_written(first, second, names):
 
 def _normed_product(first, second, names):
     """The same of an addition with its norm and a product with the result."""
-    (kind, *types), (other, *of_product) = names
+    (kind, *types), (other, *of_product) = names  # behind the types of a norm, what its rows are held by
     if kind != "norm.rows.add_rms_norm" or not other.startswith("gemm.stream.product_8_"):
         return None
     norm, product, rows = _words(first), _words(second), first[3]

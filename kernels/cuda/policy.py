@@ -259,9 +259,9 @@ def shape(name, types=()):
     if "TEAM" in types:
         threads = max(128, types["TEAM"])
         share = threads // types["TEAM"]
-        # A thread has 32 elements and what else there is in 64 registers. Norms, which have weights as well, get 80,
-        # for which there is room but for teams of 512 (layer_norm of 4096, float32: 171 us became 147; of 16384
-        # bfloat16 115 would become 137).
+        # A thread has 32 elements and what else there is in 64 registers. Norms, which have weights as well, get 80
+        # where teams are not too large for that (layer_norm of 4096, float32: 171 us became 147; of 16384, bfloat16,
+        # by 512 threads: 115 would become 137).
         room = 768 if name.startswith("norm.rows.") and threads < 512 else 1024
         return found._replace(threads=threads, blocks=room // threads, resident=1 << 20, share=share)
     return found

@@ -128,6 +128,13 @@ def test_names_of_kernels_that_graphs_join(tmp_path):
     assert rope == 3 and "attention.kvcache.write-uint16" in names
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_products_of_float64(arch):
+    """Whose vectors have two lanes, in the epilogue that all products share as well."""
+    names = cache.compile_for_gpu(arch, ["linear", "matmul"], ["float64"])
+    assert any(name.startswith("gemm.fma.float64" if arch == "sm_90a" else "gemm.tiled") for name in names)
+
+
 def test_a_kernel_of_ones_own(root):
     """That of the example, through the same compiler."""
     spec = importlib.util.spec_from_file_location("own_cuda_kernel", root / "examples" / "own_cuda_kernel.py")

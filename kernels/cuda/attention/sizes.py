@@ -71,4 +71,5 @@ def most_shared(arch):
     """Bytes of shared memory that a block may have."""
     return LESS_SHARED.get(arch, MOST_SHARED)
 
+
 SECOND = 64  # is added to error codes of the second of two kernels in one launch

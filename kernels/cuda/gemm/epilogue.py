@@ -87,13 +87,14 @@ def weighed(sums, factors, factor, R):
 
 
 @by_type
-def bias_of(at, column, left, T, R):
-    """The bias of four columns: of the operands' dtype, or, where these have 8 bits, of the result's; or zeros."""
-    kind = R if _is_byte(T) else T
+def bias_of(at, column, left, T, R, like):
+    """The bias of columns, as many as the vector `like` has lanes: of the operands' dtype, or, where these have 8 bits,
+    of the result's; or zeros."""
+    kind, lanes = R if _is_byte(T) else T, like.lanes
     compute = compute_type(kind.instance_type)
 
-    def implementation(at, column, left, T, R):
-        bias = fill(0, compute, 4)
+    def implementation(at, column, left, T, R, like):
+        bias = fill(0, compute, lanes)
         if at != 0:
             bias = read(ptr(at, kind), column, left, bias)
         return bias

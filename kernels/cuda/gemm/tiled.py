@@ -106,7 +106,7 @@ def finish(args, sums, row, column, in_c, T, R, A, ACT):
     if row < rows and column < columns:
         at, left = in_c + row * columns + column, columns - column
         value = _weighed(args, sums, row, column, T, R, A)
-        value = value + _as(bias_of(load(args, PRODUCT.bias), column, left, T, R), value)
+        value = value + _as(bias_of(load(args, PRODUCT.bias), column, left, T, R, value), value)
         value = activate(value, ACT)
         if load(args, PRODUCT.residual) != 0:
             value = value + _as(read(ptr(load(args, PRODUCT.residual), R), at, left, value), value)

@@ -159,7 +159,7 @@ def finish(args, memory, row, column, in_c, T, R, ACT):
     if left > 0:
         alpha = F32(bitcast(load(args, WGMMA.alpha), F64))
         factors = column_factors(load(args, WGMMA.b_scales), load(args, WGMMA.b_step), columns - left, left, alpha, T)
-        bias = bias_of(load(args, WGMMA.bias), columns - left, left, T, R)
+        bias = bias_of(load(args, WGMMA.bias), columns - left, left, T, R, fill(0.0, F32, 4))
         at, given = row * columns + columns - left, load(args, WGMMA.residual) != 0
         if columns & 3 == 0 and (address(c) | address(residual)) & 15 == 0 and row + 14 < rows:
             # all are there and can be read and written at once: four rows at a time are under way
@@ -375,7 +375,7 @@ def join(args, lo, hi, T, R, A, ACT):
             value = value + read(parts, start + i * load(args, JOIN.rows) * columns, left, value)
         factors = column_factors(load(args, JOIN.b_scales), load(args, JOIN.b_step), column, left, alpha, T)
         value = weighed(value, factors, factor_of_row(load(args, JOIN.a_scales), row * load(args, JOIN.a_step), T), R)
-        value = value + bias_of(load(args, JOIN.bias), column, left, T, R)
+        value = value + bias_of(load(args, JOIN.bias), column, left, T, R, value)
         value = activate(value, ACT)
         at = row * columns + column
         if load(args, JOIN.residual) != 0:
