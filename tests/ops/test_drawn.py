@@ -56,6 +56,7 @@ REFUSED = {
 OTHER = {
     **dict.fromkeys(("clamp", "clip"), "a limit below an unsigned dtype is no limit, where PyTorch's wraps"),
     **dict.fromkeys(("i0", "i1", "var_mean", "std_mean"), "infinite elements, of which PyTorch's are NaN"),
+    "cosh": "the last finite ones, whose exponential is not",
     "addmv": "no products, whose sum PyTorch gives the input's shape",
     "mode": "elements of which none stands twice, by chance NaN in PyTorch",
     "pixel_unshuffle": "an empty batch, which PyTorch gives back as it is",
