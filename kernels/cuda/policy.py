@@ -256,7 +256,7 @@ def with_parts(name, types, size):
 def shape(name, types=()):
     """The `Shape` of the launches of a kernel with these constants."""
     found = OWN.get(name, DEFAULT)
-    if "TEAM" in types:
+    if name in ROW_KERNELS and "TEAM" in types:  # other kernels have teams, too, and blocks of a size of their own
         threads = max(128, types["TEAM"])
         share = threads // types["TEAM"]
         # A thread has 32 elements and what else there is in 64 registers. Norms, which have weights as well, get 80
