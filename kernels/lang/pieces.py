@@ -94,23 +94,32 @@ def inside_pieces(typingctx, first, apart, size, lanes, pieces):
 # the row, low < lanes. Pieces may have any places, also negative ones.
 
 
-@intrinsic(prefer_literal=True)
-def vload_span(typingctx, p, first, apart, high, lanes, pieces):
-    """As `vload_pieces`, of such a row: of pieces that overlap it all lanes are read, and for others those at p."""
+def _loads(p, first, apart, high, lanes, pieces, place):
+    """What an intrinsic returns that loads pieces from where `place(builder, number, at, inside)` says."""
     each, count = literal_of(lanes), literal_of(pieces)
     if not isinstance(p, Pointer) or each is None or count is None:
         return None
 
     def codegen(context, builder, sig, args):
         found = []
-        for _, at, inside in _pieces(context, builder, sig.args[1:4], args[1:4], count):
-            inside = builder.and_(inside, builder.icmp_signed(">=", at, ir.Constant(I64, 0)))
-            at = builder.select(inside, at, ir.Constant(I64, 0))
+        for k, at, inside in _pieces(context, builder, sig.args[1:4], args[1:4], count):
+            at = place(builder, k, at, inside)
             value = vector_load(context, builder, args[0], p.dtype, at, each, align=_align(p, each))
             found.append(from_memory(builder, p.dtype, value))
         return _queue(builder, found)
 
     return Vector(compute_type(p.dtype), each * count)(p, first, apart, high, lanes, pieces), codegen
+
+
+@intrinsic(prefer_literal=True)
+def vload_span(typingctx, p, first, apart, high, lanes, pieces):
+    """As `vload_pieces`, of such a row: of pieces that overlap it all lanes are read, and for others those at p."""
+
+    def place(builder, k, at, inside):
+        zero = ir.Constant(I64, 0)
+        return builder.select(builder.and_(inside, builder.icmp_signed(">=", at, zero)), at, zero)
+
+    return _loads(p, first, apart, high, lanes, pieces, place)
 
 
 @intrinsic(prefer_literal=True)
@@ -227,20 +236,11 @@ def _of_row(builder, k, count, place, low, high):
 @intrinsic(prefer_literal=True)
 def vload_held(typingctx, p, first, apart, high, lanes, pieces):
     """As `vload_span`, of such pieces."""
-    each, count = literal_of(lanes), literal_of(pieces)
-    if not isinstance(p, Pointer) or each is None or count is None:
-        return None
 
-    def codegen(context, builder, sig, args):
-        found = []
-        for k, at, inside in _pieces(context, builder, sig.args[1:4], args[1:4], count):
-            if k == count - 1:
-                at = builder.select(inside, at, ir.Constant(I64, 0))
-            value = vector_load(context, builder, args[0], p.dtype, at, each, align=_align(p, each))
-            found.append(from_memory(builder, p.dtype, value))
-        return _queue(builder, found)
+    def place(builder, k, at, inside):
+        return builder.select(inside, at, ir.Constant(I64, 0)) if k == literal_of(pieces) - 1 else at
 
-    return Vector(compute_type(p.dtype), each * count)(p, first, apart, high, lanes, pieces), codegen
+    return _loads(p, first, apart, high, lanes, pieces, place)
 
 
 @intrinsic(prefer_literal=True)
