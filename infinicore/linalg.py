@@ -8,7 +8,7 @@ LinAlgError = ValueError  # what these raise where a matrix has no result, as wh
 
 def __getattr__(name):
     full = name if name == "matmul" else _PREFIX + name
-    if full not in FUNCTIONS.names():
+    if full not in FUNCTIONS:
         raise AttributeError(f"module 'infinicore.linalg' has no attribute {name!r}")
     globals()[name] = value = FUNCTIONS[full]
     return value

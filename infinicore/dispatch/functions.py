@@ -464,6 +464,10 @@ class _Functions(dict):
         made = self[name] = self[other] if other else make_function(kernels.OPS[name])
         return made
 
+    def __contains__(self, name):
+        """Whether there is such a function, made or still to be made."""
+        return super().__contains__(name) or name in kernels.OPS or name in kernels.ALIASES
+
     def names(self):
         """The names of all, also of those that are still to be made."""
         return {*kernels.OPS, *kernels.ALIASES, *self}

@@ -22,7 +22,7 @@ def may_learn(table):
 
 def forget():
     """Let all calls be learnt anew, since what they launch has changed."""
-    for op in kernels.OPS.loaded.values():
+    for op in list(kernels.OPS.loaded.values()):  # another thread may load more
         op.known.clear()
         op.training.clear()
     _tried.clear()

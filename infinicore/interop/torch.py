@@ -114,7 +114,7 @@ def __getattr__(name):
     function = (
         None
         if name.startswith("_")
-        else getattr(functional, name, None) or (FUNCTIONS[name] if name in FUNCTIONS.names() else None)
+        else getattr(functional, name, None) or (FUNCTIONS[name] if name in FUNCTIONS else None)
     )
     if not callable(function):
         raise AttributeError(f"module 'infinicore.interop.torch' has no attribute {name!r}")

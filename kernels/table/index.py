@@ -69,6 +69,7 @@ class Table(Mapping):
         self.loaded = {}
         self.aliases = {}
         self._rows = {}
+        self._whole = {}  # those of `loaded` of whose files no line is left to run
         self._files = None  # while the index is made: the file of each op, and of each (op, kind) that is declared
 
     def add(self, op):
@@ -78,36 +79,41 @@ class Table(Mapping):
             raise ValueError(f"op `{op.name}` is declared twice")
         self.loaded[op.name] = op
         if self._files is not None:
-            self._files[op.name] = _file_at_work()
+            self._files[op.name] = next(_files_at_work())
         if row:
             op.kind_forms.update({kind: _Later(op, kind, file) for kind, file in row.elsewhere.items()})
 
     def formed(self, op, kinds):
         """Take note of what an op means for some kinds of tensors (`Op.on`)."""
         if self._files is not None:
-            self._files.update({(op.name, kind): _file_at_work() for kind in kinds})
+            self._files.update(dict.fromkeys([(op.name, kind) for kind in kinds], next(_files_at_work())))
 
     def __getitem__(self, name):
         try:
-            return self.loaded[name]
+            return self._whole[name]
         except KeyError:
-            load(self._rows[name].file)
-            return self.loaded[name]
+            row = self._rows.get(name)
+            if row:
+                load(row.file)  # waits where another thread is at it: derivatives and forms stand below an op
+            op = self.loaded[name]
+            if not row or row.file not in _files_at_work():
+                self._whole[name] = op
+            return op
 
     def __contains__(self, name):
         return name in self._rows or name in self.loaded
 
     def __iter__(self):  # in the order of the files, behind which are the ops that a program has declared
         yield from self._rows
-        yield from [name for name in self.loaded if name not in self._rows]
+        yield from [name for name in list(self.loaded) if name not in self._rows]  # another thread may load a file
 
     def __len__(self):
-        return len({*self._rows, *self.loaded})
+        return len({*self._rows, *list(self.loaded)})
 
     def rows(self):
         """What is known of each op, aliases included: {name: `Row`}."""
         own = {name: self._rows.get(name) or row_of(self.loaded[name]) for name in self}
-        return own | {name: own[other] for name, other in self.aliases.items()}
+        return own | {name: own[other] for name, other in list(self.aliases.items())}
 
     def open(self):
         """Read the index, or load all files and write it."""
@@ -135,12 +141,12 @@ class Table(Mapping):
         return rows
 
 
-def _file_at_work():
-    """The name of the file of `kernels/ops` that is being loaded."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_name != "<module>" or not frame.f_globals["__name__"].startswith(f"{_OPS}."):
-        frame = frame.f_back
-    return frame.f_globals["__name__"].removeprefix(f"{_OPS}.")
+def _files_at_work():
+    """The names of the files of `kernels/ops` that this thread is loading, the innermost first."""
+    frame = sys._getframe(1)
+    while frame := frame.f_back:
+        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"].startswith(f"{_OPS}."):
+            yield frame.f_globals["__name__"].removeprefix(f"{_OPS}.")
 
 
 def _stamp():

@@ -87,6 +87,33 @@ def test_an_op_is_declared_once(run):
     assert run(program) == "op `airy_ai` is declared twice"
 
 
+def test_threads_load_files_at_once(run):
+    """Each finds whole ops: derivatives and forms stand in a file below the op, and another thread may be above them."""
+    program = (
+        "import random, sys, threading\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "import infinicore as ic\n"
+        "from infinicore.kernels import OPS\n"
+        "found, wrong, barrier = {}, [], threading.Barrier(4)\n"
+        "def work(seed):\n"
+        "    barrier.wait()\n"
+        "    try:\n"
+        "        for name in random.Random(seed).sample(names, len(names)):\n"
+        "            op = OPS[name]\n"
+        "            found.setdefault(name, set()).add((len(op.gradients), len(op.forms)))\n"
+        "            assert name in dir(ic) and hasattr(ic, name) and len(OPS) == len(names)\n"
+        "    except BaseException as error:\n"
+        "        wrong.append(repr(error))\n"
+        "names = list(OPS)\n"
+        "threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+        "print(wrong, [name for name, several in found.items() if len(several) > 1])"
+    )
+    run(program)
+    assert run(program) == "[] []"
+
+
 def test_names_hide_modules_of_the_same_name():
     """`nn/functional/linear.py` and `nn/functional/dropout.py` are modules, `F.linear` and `F.dropout` functions."""
     program = (
