@@ -132,7 +132,7 @@ def __getattr__(name):
     else:
         from .tensor.tensor import FUNCTIONS, in_place_function
 
-        value = FUNCTIONS[name] if name in FUNCTIONS else in_place_function(name)
+        value = FUNCTIONS.get(name) or in_place_function(name)
         if value is None:
             raise AttributeError(f"module 'infinicore' has no attribute {name!r}")
     globals()[name] = value

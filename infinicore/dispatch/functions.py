@@ -468,6 +468,9 @@ class _Functions(dict):
         """Whether there is such a function, made or still to be made."""
         return super().__contains__(name) or name in kernels.OPS or name in kernels.ALIASES
 
+    def get(self, name, default=None):
+        return self[name] if name in self else default  # noqa: SIM401 (it says what `get` is)
+
     def names(self):
         """The names of all, also of those that are still to be made."""
         return {*kernels.OPS, *kernels.ALIASES, *self}

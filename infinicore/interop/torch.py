@@ -111,11 +111,7 @@ def _on_torch(function):
 
 
 def __getattr__(name):
-    function = (
-        None
-        if name.startswith("_")
-        else getattr(functional, name, None) or (FUNCTIONS[name] if name in FUNCTIONS else None)
-    )
+    function = None if name.startswith("_") else getattr(functional, name, None) or FUNCTIONS.get(name)
     if not callable(function):
         raise AttributeError(f"module 'infinicore.interop.torch' has no attribute {name!r}")
     globals()[name] = found = _on_torch(function)

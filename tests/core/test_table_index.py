@@ -88,7 +88,7 @@ def test_an_op_is_declared_once(run):
 
 
 def test_threads_load_files_at_once(run):
-    """Each finds whole ops: derivatives and forms stand in a file below the op, and another thread may be above them."""
+    """Each finds whole ops: derivatives and forms stand below an op in its file, which another may be loading."""
     program = (
         "import random, sys, threading\n"
         "sys.setswitchinterval(1e-6)\n"
