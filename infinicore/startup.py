@@ -8,6 +8,8 @@ import gc
 def collecting_later():
     """Collect nothing inside the block: what is loaded there stays, and the collector would walk over it once and again
     (10 ms of 150 ms of imports).
+
+    Behind it, what is there counts as old, or the first collection would walk over all of it (7 ms).
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -15,6 +17,9 @@ def collecting_later():
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():  # what a program has frozen itself stays so
+                gc.freeze()
+                gc.unfreeze()  # to the oldest generation
             gc.enable()
 
 

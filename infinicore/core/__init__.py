@@ -9,6 +9,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy  # noqa: F401 (from inside the compiled module that needs it, it takes 7 ms longer)
+
 from .. import config
 
 MODULES = ("layout_cy", "tensor_cy", "launch_cy")

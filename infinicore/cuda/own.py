@@ -2,13 +2,13 @@
 
 import ast
 import functools
-import hashlib
 import importlib.util
 import inspect
 from pathlib import Path
 
 from ..core import launch
 from ..core.tensor_cy import TensorBase
+from ..kernels.build.host import digest
 from ..kernels.cuda.policy import Shape
 
 _SOURCE = '''"""Rendered from `{function}` of {path}, {digest}."""
@@ -29,7 +29,7 @@ def function_of(path, name):
     """The Python function of a `Kernel` in a file, for the process that compiles."""
     from ..kernels.build import jit
 
-    spec = importlib.util.spec_from_file_location(f"_own_{hashlib.sha256(path.encode()).hexdigest()[:12]}", path)
+    spec = importlib.util.spec_from_file_location(f"_own_{digest(path, 6)}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return jit.inline(getattr(module, name).function)
@@ -48,11 +48,9 @@ class Kernel:
         text = path.read_text(encoding="utf-8")
         found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
         found = [ast.unparse(node) for node in found if (node.module or "").startswith("infinicore.kernels")]
-        digest = hashlib.sha256(text.encode()).hexdigest()[
-            :20
-        ]  # with the imports, what the compiled kernel is known by
+        known_by = digest(text, 10)  # with the imports, for the compiled kernel
         return _SOURCE.format(
-            function=self.function.__name__, path=str(path), digest=digest, imports="\n".join(sorted(set(found)))
+            function=self.function.__name__, path=str(path), digest=known_by, imports="\n".join(sorted(set(found)))
         )
 
     def __call__(self, items, **fields):

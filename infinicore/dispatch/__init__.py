@@ -1,5 +1,6 @@
 """From a call to launches: the public functions, raw calls, and derivatives of recorded ones."""
 
+from ..lazy import lazily
 from .call import Call
 from .elementwise import (
     cast,
@@ -55,3 +56,5 @@ __all__ = [
     "wrap",
     "writable",
 ]
+
+__getattr__, __dir__ = lazily(__name__, {})  # `batching` is for those who use `vmap`

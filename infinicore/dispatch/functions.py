@@ -15,6 +15,7 @@ from ..core.node import GRAD, WATCH
 from ..device import CPU
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
+from ..startup import collecting_later
 from . import derive, known
 from .names import by_own_names, other_names
 from .options import check_options, typed_options
@@ -461,7 +462,8 @@ class _Functions(dict):
 
     def __missing__(self, name):
         other = kernels.ALIASES.get(name)
-        made = self[name] = self[other] if other else make_function(kernels.OPS[name])
+        with collecting_later():
+            made = self[name] = self[other] if other else make_function(kernels.OPS[name])
         return made
 
     def __contains__(self, name):

@@ -11,14 +11,13 @@ bytes that the file has before anything is allocated, and each problem is one se
 import os
 import struct
 from math import prod
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from .kinds import MAGIC
 from .mapped import MappedFile
 
-MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MOST_DIMS = 4  # as in ggml
@@ -276,14 +275,3 @@ def _on_array(data, shape, dtype):
     from ..dtype import dtype as as_dtype
 
     return wrap(data.ctypes.data, shape, layout.contiguous_strides(shape), as_dtype(dtype), data)
-
-
-def is_gguf(path):
-    """Whether `path` is a GGUF file, by its name or its first bytes."""
-    path = Path(path)
-    if path.suffix == ".gguf":
-        return not path.is_dir()
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC

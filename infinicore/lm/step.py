@@ -4,7 +4,7 @@ Sequences of different lengths lie one behind the other, without padding. All in
 step reads them by address, so a decode loop updates them in place and replays.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,7 @@ import infinicore
 from infinicore import Tensor
 
 
-@dataclass(kw_only=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """T tokens of B sequences.
 
     `token_ids`, `slots` [T]: what to compute, and where its key and value go in the cache (block * block size +

@@ -5,10 +5,10 @@ import json
 import threading
 from pathlib import Path
 
+from .. import io, lm
 from ..interop.tokenizers import Guard, check_text, read
-from ..io.gguf import GGUFFile, is_gguf
 from ..io.json import read_json
-from . import gguf_tokenizer
+from ..io.kinds import is_gguf
 
 _REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are not (yet) UTF-8
 # Steps of decoders that look at one token at a time, but for the first and for bytes of one character.
@@ -27,8 +27,8 @@ class Tokenizer:
         if not path.is_file():
             raise FileNotFoundError(f"there is no tokenizer {path}, so prompts can only be token ids")
         if is_gguf(path):
-            with GGUFFile(path) as file:
-                self._backend, config = gguf_tokenizer.build(file), config or gguf_tokenizer.config(file)
+            with io.GGUFFile(path) as file:
+                self._backend, config = lm.gguf_tokenizer.build(file), config or lm.gguf_tokenizer.config(file)
         else:
             self._backend = read(path)
         self._guard = Guard(path)
@@ -222,8 +222,8 @@ def tokenizer_at(path):
     """The tokenizer of a checkpoint folder or GGUF file; None if it has none."""
     path = Path(path)
     if is_gguf(path):
-        with GGUFFile(path) as file:
-            found = gguf_tokenizer.has_tokenizer(file)
+        with io.GGUFFile(path) as file:
+            found = lm.gguf_tokenizer.has_tokenizer(file)
         return Tokenizer(path) if found else None
     return Tokenizer(path / "tokenizer.json", load_config(path)) if (path / "tokenizer.json").is_file() else None
 
@@ -232,6 +232,6 @@ def load_config(path):
     """The tokenizer_config.json of a folder; {} if there is none. Of a GGUF file: what its metadata says of it."""
     path = Path(path)
     if is_gguf(path):
-        return gguf_tokenizer.load_config(path)
+        return lm.gguf_tokenizer.load_config(path)
     path = path / "tokenizer_config.json"
     return read_json(path, "tokenizer config") if path.is_file() else {}

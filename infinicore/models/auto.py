@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from .. import io
 from ..device import CPU, usable
 from ..dtype import dtype as as_dtype
-from ..io import GGUFFile
-from ..io.gguf import is_gguf
 from ..io.json import read_json
+from ..io.kinds import is_gguf
 from ..nn import init
+from ..startup import collecting_later
 from . import in_place, on_load, repack, stages
 from .checkpoint import Checkpoint, Copy, CopyTransposed, Later
 from .registry import architecture_for, architecture_of
@@ -20,7 +21,7 @@ def load_config(path):
     if is_gguf(path):
         from . import gguf
 
-        with GGUFFile(path) as file:
+        with io.GGUFFile(path) as file:
             return gguf.config_of(file)
     source = Path(path) / "config.json"
     table = read_json(source, "model config")
@@ -87,7 +88,8 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
         model = agree(mesh.world, lambda: _load_path(path, wanted, quantize, place, progress, mesh, mmap=False))
         model.ranks = Ranks(model, mesh)
         return model
-    return _load_path(path, wanted, quantize, place, progress, None, mmap)
+    with collecting_later():
+        return _load_path(path, wanted, quantize, place, progress, None, mmap)
 
 
 def _load_path(path, wanted, quantize, place, progress, mesh, mmap):

@@ -9,7 +9,7 @@ from ..io.json import read_json
 from .placement import first_touch
 
 PIECE = 32 << 20  # bytes read at a time: memory holds the model and one piece
-_AT_ONCE = 64 << 10  # bytes: a launch for a layout that is new takes 100 us, and copying these 10
+_AT_ONCE = 256 << 10  # bytes: a launch for a layout that is new takes 100 us, and copying these 25
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 

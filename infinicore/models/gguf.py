@@ -4,7 +4,6 @@ The metadata keys and tensor names are those of https://github.com/ggml-org/ggml
 matrix becomes panels without a change of its values; rows of a quantised embedding stay in the mapped file.
 """
 
-import dataclasses
 import math
 
 import numpy as np
@@ -144,7 +143,7 @@ def _rope_factors(file, rope):
     factors = file.tensor(_ROPE_FACTORS).numpy()
     if not (np.isfinite(factors) & (factors > 0)).all():
         raise ValueError(f"{file.path}: tensor {_ROPE_FACTORS!r} must hold positive numbers")
-    return dataclasses.replace(rope, factors=tuple(map(float, factors)))
+    return rope._replace(factors=tuple(map(float, factors)))
 
 
 def config_of(file):
@@ -188,7 +187,7 @@ def config_of(file):
     if family == "llama" and window:
         family = "mistral"  # the same decoder, whose layers all have the window
     config = configs.parse(file.path, table, family)
-    return dataclasses.replace(config, rope=_rope_factors(file, config.rope))
+    return config._replace(rope=_rope_factors(file, config.rope))
 
 
 def _float_dtype(file):

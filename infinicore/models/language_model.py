@@ -1,7 +1,5 @@
 """A decoder with a head: logits and losses over dense batches, logits over packed steps, text."""
 
-import dataclasses
-
 import numpy as np
 
 import infinicore
@@ -115,7 +113,7 @@ class LanguageModel(nn.Module):
         }  # fmt: skip
         heads = {"num_attention_heads": (stop - first) * query // dim, "num_key_value_heads": (stop - first) // copies}
         heads["num_key_value_heads"] = max(1, heads["num_key_value_heads"])
-        self.use_config({name: n for name, n in heads.items() if name in {f.name for f in dataclasses.fields(config)}})
+        self.use_config({name: n for name, n in heads.items() if name in config._fields})
         self.tensor_group, self.sequence_parallel = group, sequence_parallel
         if sequence_parallel and hasattr(self.decoder, "sequence_group"):
             self.decoder.sequence_group = group
@@ -127,7 +125,7 @@ class LanguageModel(nn.Module):
 
     def use_config(self, changes):
         """Give the model and its layers a config with these fields changed."""
-        config, own = self.config, dataclasses.replace(self.config, **changes)
+        config, own = self.config, self.config._replace(**changes)
         for module in self.modules():
             if getattr(module, "config", None) is config:
                 module.config = own

@@ -5,15 +5,14 @@ agree to the last bit at any position; sine and cosine are then taken in float64
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class RopeConfig:
+class RopeConfig(NamedTuple):
     """How positions become angles.
 
     `max_position_embeddings` is the model's own; `original` the length before scaling (llama3, yarn);

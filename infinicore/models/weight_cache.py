@@ -12,7 +12,6 @@ nothing. Off unless `INFINICORE_WEIGHT_CACHE=1`: entries are as large as the mod
         weight_cache.store(key, tensors)
 """
 
-import hashlib
 import json
 import mmap
 import os
@@ -24,6 +23,7 @@ import numpy as np
 from .. import config, dispatch
 from ..dtype import uint8
 from ..kernels.build import disk, isa
+from ..kernels.build.host import digest
 
 _ALIGNMENT = 4096  # a page: mapped tensors begin on one
 _PIECE = 16 << 20
@@ -58,16 +58,16 @@ def folder():
 def _identity(key):
     """A digest of what stays the same when the source is written anew."""
     what = [[source[0] for source in key["sources"]], key["format"], key["lanes"], key["options"]]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(json.dumps(what, sort_keys=True), 8)
 
 
 def path_of(key):
     """The file of an entry: its name says the source, the rest is a digest."""
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
     source = Path(key["sources"][0][0])
     name = source.parent.name if source.stem.startswith("model") else source.stem
     safe = "".join(c if c.isalnum() or c in "._" else "_" for c in name)[:60]
-    return folder() / f"{safe}-{key['format']}-{_identity(key)}-{digest}{disk.WEIGHTS_SUFFIX}"
+    rest = digest(json.dumps(key, sort_keys=True), 4)
+    return folder() / f"{safe}-{key['format']}-{_identity(key)}-{rest}{disk.WEIGHTS_SUFFIX}"
 
 
 def load(key):

@@ -7,12 +7,11 @@ import operator
 
 import numpy as np
 
-from .. import dispatch
+from .. import dispatch, interop
 from ..core import layout
 from ..device import usable
 from ..dtype import DType, get_default_dtype, int64, number_type, promote_types
 from ..dtype import dtype as to_dtype
-from ..interop import cuda_array
 from ..interop.numpy import from_numpy
 from .formats import contiguous_format, order_like, order_of, preserve_format
 from .gradients import makes_leaf
@@ -354,7 +353,7 @@ def as_tensor(data, dtype=None, device=None):
     if isinstance(data, np.ndarray):
         return from_numpy(data, dtype=dtype, device=device)
     if hasattr(data, "__cuda_array_interface__"):
-        return cuda_array.take(data).to(dtype=dtype, device=device)
+        return interop.cuda_array.take(data).to(dtype=dtype, device=device)
     return tensor(data, dtype=dtype, device=device)
 
 

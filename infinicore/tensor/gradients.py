@@ -4,11 +4,10 @@ import functools
 import inspect
 import weakref
 
-from ..autograd.grad import backward
+from .. import autograd, dispatch
 from ..core import launch, node
 from ..core.node import GRAD, WATCH, Handle, TensorHooks, alias
 from ..core.tensor_cy import TensorBase
-from ..dispatch import batching
 from .formats import strided
 
 
@@ -114,7 +113,7 @@ class Gradients:
 
     def detach(self):
         """The same memory outside of the graph."""
-        return batching.detached(self) if launch.mode() & WATCH else alias(self)
+        return dispatch.batching.detached(self) if launch.mode() & WATCH else alias(self)
 
     def detach_(self):
         """Take this tensor out of the graph; returns it."""
@@ -123,7 +122,7 @@ class Gradients:
 
     def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):
         """Add the derivative of this tensor to `.grad` of every leaf; `gradient` is needed beyond one element."""
-        backward(self, gradient, retain_graph, create_graph, inputs)
+        autograd.backward(self, gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook):
         """Call `hook(gradient)` when the gradient is known; what it returns replaces it. Returns a removable handle."""

@@ -8,19 +8,16 @@ import functools
 
 import numpy as np
 
-from .. import dispatch, kernels
+from .. import dispatch, interop, kernels
 from ..core import launch as core_launch
 from ..core import layout
 from ..core.node import WATCH
 from ..core.tensor_cy import TensorBase
 from ..device import CPU, Device, gpu, named, usable
-from ..dispatch import batching, derive
+from ..dispatch import derive
 from ..dispatch.functions import FUNCTIONS
 from ..dtype import DType, can_cast, dtype
-from ..interop import cuda_array
-from ..interop.dlpack import dlpack_device, to_dlpack
 from ..interop.numpy import array_ufunc, from_numpy, operand, to_numpy
-from ..kernels.cuda.driver import device_count
 from .draws import Draws
 from .facts import Facts
 from .formats import contiguous_format, in_order, order_like, order_of, preserve_format
@@ -152,6 +149,8 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         """
         if self.device is not CPU:
             raise ValueError(f"`pin_memory` is for tensors on the CPU, and this one is on {self.device}")
+        from ..kernels.cuda.driver import device_count
+
         if self.is_pinned() or not device_count():
             return self
         return dispatch.pinned(self.detach() if self.contiguous_ else dispatch.contiguous_copy(self))
@@ -232,7 +231,7 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         """Write the elements of `source` (broadcast and cast as needed) into this tensor; returns it."""
         if not isinstance(source, TensorBase):
             raise TypeError(f"`source` must be a tensor, got {type(source).__name__}")
-        if core_launch.mode() & WATCH and batching.write(self, source):
+        if core_launch.mode() & WATCH and dispatch.batching.write(self, source):
             return self
         if in_graph(self, source):
             derive.write(self, source.to(self.device, self.dtype).expand(self.shape_), "copy_")
@@ -410,14 +409,14 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         return format_tensor(self)
 
     def __dlpack__(self, **options):
-        return to_dlpack(self, **options)
+        return interop.dlpack.to_dlpack(self, **options)
 
     def __dlpack_device__(self):
-        return dlpack_device(self)
+        return interop.dlpack.dlpack_device(self)
 
     @property
     def __cuda_array_interface__(self):
-        return cuda_array.describe(self)
+        return interop.cuda_array.describe(self)
 
     def __reduce__(self):
         data = self.detach().contiguous().view(-1)._values().view(np.uint8).tobytes()
@@ -616,20 +615,25 @@ def _power(function):
     return forward
 
 
+def _augmented(function):
+    return lambda self, other: _into(self, function, (operand(other, self),), {})
+
+
+def _alone(function):
+    return lambda self: function(self)
+
+
 def _operators():
-    """Special methods by name, from the functions that they call."""
-    found = {}
+    """(special method, how it is made, the function that it calls) of each."""
     for symbol, name in _BINARY.items():
-        function = FUNCTIONS[name]
-        found[f"__{symbol}__"] = (_power if symbol == "pow" else _operator)(function)
-        found[f"__r{symbol}__"] = _reflected(function)
+        yield f"__{symbol}__", _power if symbol == "pow" else _operator, name
+        yield f"__r{symbol}__", _reflected, name
         if symbol != "matmul":
-            found[f"__i{symbol}__"] = lambda self, other, f=function: _into(self, f, (operand(other, self),), {})
+            yield f"__i{symbol}__", _augmented, name
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        found[f"__{name}__"] = _operator(FUNCTIONS[name])
+        yield f"__{name}__", _operator, name
     for symbol, name in (("neg", "neg"), ("pos", "positive"), ("abs", "abs"), ("invert", "bitwise_not")):
-        found[f"__{symbol}__"] = lambda self, f=FUNCTIONS[name]: f(self)
-    return found
+        yield f"__{symbol}__", _alone, name
 
 
 def _conversion(name, target):
@@ -645,7 +649,7 @@ _CONVERSIONS = {name: name for name in "float double half bfloat16 long int shor
 for _name, _value in (_CONVERSIONS | {"byte": "uint8", "char": "int8"}).items():
     setattr(Tensor, _name, _conversion(_name, dtype(_value)))
 _attach()
-_OPERATORS = _operators()
+_OPERATORS = {name: _Unmade(name, *made) for name, *made in _operators()}
 for _name, _value in _OPERATORS.items():
     setattr(Tensor, _name, _value)
 Tensor.__hash__ = object.__hash__  # identity; `__eq__` compares elements

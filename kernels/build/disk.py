@@ -10,7 +10,6 @@ damaged, or another one's under this name, is dropped and compiled again.
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import platform
@@ -20,7 +19,7 @@ import warnings
 from pathlib import Path
 
 from . import host, isa
-from .host import root, version
+from .host import digest, root, version
 
 try:
     import fcntl
@@ -33,8 +32,7 @@ def directory():
     """The cache directory of this type of machine (not yet created)."""
     what = [platform.machine(), isa.feature_string(), sys.implementation.cache_tag]
     what += [version("numba"), version("llvmlite")]
-    digest = hashlib.sha256(" ".join(what).encode()).hexdigest()[:12]
-    return root() / f"{isa.cpu_name()}-{digest}"
+    return root() / f"{isa.cpu_name()}-{digest(' '.join(what), 6)}"
 
 
 _FORMAT = "3"  # of entries: part of the key, so that versions that share a directory leave each other's alone
@@ -86,8 +84,8 @@ class _Helpers:
         known = self._known.get(name)
         if known is None or known[:2] != status:
             data = (_KERNELS / name).read_bytes()
-            digest = hashlib.sha256(name.encode() + data).hexdigest()
-            known = self._known[name] = [*status, digest, sorted(_imported(data.decode(), name.split("/")[:-1]))]
+            imported = sorted(_imported(data.decode(), name.split("/")[:-1]))
+            known = self._known[name] = [*status, digest(name.encode() + data), imported]
             self._new = True
         return known[2], known[3]
 
@@ -101,28 +99,35 @@ class _Helpers:
 _helpers = functools.cache(_Helpers)
 
 
-def library_digest(source):
-    """A digest of every file that this kernel source is compiled with, directly or through others, in any folder."""
-    seen, todo, helper = {}, [*_imported(source, []), "build/jit.py", "build/isa.py"], _helpers()
+@functools.cache
+def _behind(name):
+    """Digests of a file of kernel helpers, if there is such a file, and of all that it imports."""
+    seen, todo, helper = {}, [name], _helpers()
     while todo:
         name = todo.pop()
         if name not in seen and name in files():
             seen[name], imports = helper(name)
             todo += imports
     helper.save()
-    return hashlib.sha256("".join(sorted(seen.values())).encode()).hexdigest()
+    return frozenset(seen.values())
+
+
+def library_digest(source):
+    """A digest of every file that this kernel source is compiled with, directly or through others, in any folder."""
+    wanted = [*_imported(source, []), "build/jit.py", "build/isa.py"]
+    return digest("".join(sorted(frozenset().union(*map(_behind, wanted)))))
 
 
 def path_of(name, source):
     """Where the kernel `name` with this source text lies."""
-    key = hashlib.sha256((_FORMAT + library_digest(source) + source).encode()).hexdigest()[:20]
+    key = digest(_FORMAT + library_digest(source) + source, 10)
     return directory() / f"{name}-{key}.o"
 
 
 def _digest(path, symbol, code):
     """Of an entry and its place: code under another kernel's name would read arguments that are not there."""
     place = f"{path.parent.name}/{path.name} {symbol}\n"
-    return hashlib.sha256(place.encode() + code).hexdigest()
+    return digest(place.encode() + code)
 
 
 def read(path):
@@ -132,8 +137,8 @@ def read(path):
     except OSError:
         return None
     head, _, code = data.partition(b"\n")
-    symbol, _, digest = head.decode("utf-8", "replace").partition(" ")
-    if digest == _digest(path, symbol, code):
+    symbol, _, found = head.decode("utf-8", "replace").partition(" ")
+    if found == _digest(path, symbol, code):
         return symbol, code
     try:
         path.unlink()

@@ -6,14 +6,23 @@ the CPU and to the version of llvmlite.
 
 import contextlib
 import functools
-import hashlib
 import os
 import sys
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
 
+try:  # `hashlib` loads OpenSSL, which takes 3 ms
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
 _VARIES = ("processor", "cpu MHz", "bogomips", "physical id", "core id", "apicid", "initial apicid", "BogoMIPS")
+
+
+def digest(data, size=32):
+    """`size` bytes of BLAKE2b (RFC 7693) of bytes or a text, as hexadecimal digits."""
+    return blake2b(data.encode() if isinstance(data, str) else data, digest_size=size).hexdigest()
 
 
 def root():
@@ -53,7 +62,7 @@ def _cpu():
 def cpu():
     """(LLVM's name of this CPU, {feature: whether it has it})."""
     described = _cpu()
-    key = hashlib.sha256(f"{described} {version('llvmlite')}".encode()).hexdigest()[:20]
+    key = digest(f"{described} {version('llvmlite')}", 10)
     path = root() / f"host-{key}.txt"
     found = _remembered(path) if described else None
     if found is None:
@@ -86,10 +95,10 @@ def notes_at(kind):
 def kept(path):
     """The text that `keep` wrote to a file, or None if it is missing or damaged."""
     try:
-        digest, _, text = path.read_text().partition("\n")
+        found, _, text = path.read_text().partition("\n")
     except (OSError, UnicodeDecodeError):
         return None
-    return text if digest == _digest(text) else None
+    return text if found == digest(text) else None
 
 
 def keep(path, text):
@@ -97,11 +106,7 @@ def keep(path, text):
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(f"{_digest(text)}\n{text}")
+        temporary.write_text(f"{digest(text)}\n{text}")
         temporary.replace(path)
     except OSError:
         pass
-
-
-def _digest(text):
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -5,7 +5,6 @@ kernels of a whole grid the driver keeps.
 """
 
 import ctypes
-import hashlib
 import json
 import os
 import platform
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from ..blocks.cuda import KERNEL
 from ..build import disk, isa, jit, render
-from ..build.host import root, version
+from ..build.host import digest, root, version
 from . import driver, policy, target
 from . import render as cuda_render
 
@@ -44,14 +43,13 @@ def directory(arch):
             "`pip install infinicore-numba[cuda]`, or [cuda12] for a driver of CUDA 12"
         )
     what = [platform.machine(), str(isa.vector_bytes()), version("numba"), version("llvmlite"), version("numba_cuda")]
-    digest = hashlib.sha256(" ".join(what).encode()).hexdigest()[:12]
-    return root() / f"{arch}-{digest}"
+    return root() / f"{arch}-{digest(' '.join(what), 6)}"
 
 
 def path_of(name, source, arch, shape):
     """Where the PTX of a kernel lies."""
     text = disk.library_digest(source) + disk.library_digest("from infinicore.kernels.cuda import target") + source
-    key = hashlib.sha256(f"{text} {tuple(shape)}".encode()).hexdigest()[:20]
+    key = digest(f"{text} {tuple(shape)}", 10)
     return directory(arch) / f"{name}-{key}.ptx"
 
 

@@ -69,7 +69,7 @@ class Table(Mapping):
         self.loaded = {}
         self.aliases = {}
         self._rows = {}
-        self._whole = {}  # those of `loaded` of whose files no line is left to run
+        self._whole = set()  # names of those of `loaded` of whose files no line is left to run
         self._files = None  # while the index is made: the file of each op, and of each (op, kind) that is declared
 
     def add(self, op):
@@ -89,16 +89,12 @@ class Table(Mapping):
             self._files.update(dict.fromkeys([(op.name, kind) for kind in kinds], next(_files_at_work())))
 
     def __getitem__(self, name):
-        try:
-            return self._whole[name]
-        except KeyError:
-            row = self._rows.get(name)
-            if row:
-                load(row.file)  # waits where another thread is at it: derivatives and forms stand below an op
-            op = self.loaded[name]
-            if not row or row.file not in _files_at_work():
-                self._whole[name] = op
-            return op
+        row = None if name in self._whole else self._rows.get(name)
+        if row:
+            load(row.file)  # waits where another thread is at it: derivatives and forms stand below an op
+            if row.file not in _files_at_work():
+                self._whole.add(name)
+        return self.loaded[name]
 
     def __contains__(self, name):
         return name in self._rows or name in self.loaded

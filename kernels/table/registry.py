@@ -34,12 +34,26 @@ TOLERANCE = {
 AMP = ("as_is", "lower", "float32", "promote")
 
 
+def _takes_any(function):
+    return function.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+
+
 def names_of(function):
     """The names of a function's parameters. (`inspect.signature` takes 20 us; the table asks 500 times.)"""
     code = function.__code__
-    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+    if _takes_any(function):
         return tuple(inspect.signature(function).parameters)
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _defaults_of(function):
+    """{name: default} of the parameters that have one."""
+    if _takes_any(function):
+        parameters = inspect.signature(function).parameters
+        return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    code, last = function.__code__, function.__defaults__ or ()
+    first = code.co_argcount - len(last)
+    return dict(zip(code.co_varnames[first : code.co_argcount], last)) | (function.__kwdefaults__ or {})
 
 
 class Rule:
@@ -168,8 +182,7 @@ class Op:
     @property
     def defaults(self):
         """Default values of parameters that have one."""
-        parameters = inspect.signature(self.function).parameters
-        return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+        return _defaults_of(self.function)
 
     @property
     def errors(self):

@@ -28,4 +28,6 @@ def test_a_block_refuses_wrong_fields():
     with pytest.raises(IndexError):
         block(x=ic.zeros(1), strides=(1, 2))
     with pytest.raises(ValueError, match="each field once"):
-        Block("x | x")
+        Block("x | x").names
+    with pytest.raises(AttributeError, match="no field 'y', but x, strides"):
+        block.y

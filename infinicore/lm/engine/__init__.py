@@ -16,7 +16,8 @@ __getattr__, __dir__ = lazily(  # parameters and outputs are also used by proces
     __name__,
     {
         "engine": ["Engine"],
-        "outputs": ["CompletionOutput", "EngineStats", "Logprob", "RequestMetrics", "RequestOutput"],
+        "metrics": ["EngineStats", "RequestMetrics"],
+        "outputs": ["CompletionOutput", "Logprob", "RequestOutput"],
         "params": ["SamplingParams"],
     },
 )

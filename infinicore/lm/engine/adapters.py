@@ -7,9 +7,9 @@ import numpy as np
 
 import infinicore
 
+from ... import io
 from ...autograd import no_grad
 from ...dispatch import mirror
-from ...io import peft
 from ...nn.modules.linear import AdaptedLinear
 
 
@@ -43,9 +43,9 @@ class Adapters:
             return
         if getattr(model, "tensor_group", None) is not None:
             raise NotImplementedError("`adapters` cannot stand beside a model that is divided among ranks: merge them")
-        found = {name: peft.read(folder) for name, folder in folders.items()}
+        found = {name: io.peft.read(folder) for name, folder in folders.items()}
         for name, (_, pairs) in found.items():
-            peft.check_fits(model, folders[name], pairs)
+            io.peft.check_fits(model, folders[name], pairs)
         widths = [max(first.shape[0] for first, _ in pairs.values()) for _, pairs in found.values()]
         self._starts = np.concatenate([[0], np.cumsum(widths)]).tolist()
         self._places = mirror((rows,), infinicore.int64, device)
@@ -73,8 +73,8 @@ class Adapters:
             first, second = (tensor.to("cpu", infinicore.float32).numpy() for tensor in pairs[path])
             rank = len(first)
             firsts[start : start + rank] = first
-            seconds[:, start : start + rank] = second * peft.scaling(
-                peft.alpha_of(settings, path), rank, settings["use_rslora"]
+            seconds[:, start : start + rank] = second * io.peft.scaling(
+                io.peft.alpha_of(settings, path), rank, settings["use_rslora"]
             )
         return tuple(infinicore.from_numpy(one).to(device, dtype) for one in (firsts, seconds))
 
@@ -121,6 +121,6 @@ def folders_of(given):
     """{name: folder} from such a dict, or None; each must be a folder with an adapter."""
     folders = {str(name): Path(folder) for name, folder in (given or {}).items()}
     for name, folder in folders.items():
-        if not (folder / peft.CONFIG).is_file():
-            raise ValueError(f"`adapters` has {name!r} at {folder}, where there is no {peft.CONFIG}")
+        if not (folder / io.peft.CONFIG).is_file():
+            raise ValueError(f"`adapters` has {name!r} at {folder}, where there is no {io.peft.CONFIG}")
     return folders

@@ -21,7 +21,7 @@ from .blocks import BlockManager
 from .draws import Draws
 from .guesses import next_length, taken, to_host
 from .hooks import ByText
-from .outputs import EngineStats
+from .metrics import EngineStats
 from .pace import Pace, tokens_at_once
 from .params import SamplingParams, resolve
 from .request import Request

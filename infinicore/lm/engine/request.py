@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from .. import engine
 from .draws import log_softmax
-from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from .metrics import RequestMetrics
 
 
 class Request:
@@ -30,7 +31,8 @@ class Request:
         """{token id: `Logprob`} of a token and of the `count` most likely ones, from log probabilities [vocabulary]."""
         top = np.argpartition(logs, -count)[-count:] if 0 < count < len(logs) else np.arange(len(logs))[:count]
         ids = [token, *top[np.argsort(-logs[top], kind="stable")].tolist()]
-        return {one: Logprob(float(logs[one]), int((logs > logs[one]).sum()) + 1, self._text(one)) for one in ids}
+        ranks = [int((logs > logs[one]).sum()) + 1 for one in ids]
+        return {one: engine.Logprob(float(logs[one]), rank, self._text(one)) for one, rank in zip(ids, ranks)}
 
     def _text(self, token):
         return None if self.tokenizer is None else self.tokenizer.token_text(token)
@@ -49,7 +51,7 @@ class Request:
         whole = params.output_kind != "delta"
         prompt_logprobs = self.prompt_logprobs if whole or not self.sent else None
         outputs = [self._whole(*one) if whole else self._new(*one) for one in enumerate(sequences)]
-        return RequestOutput(
+        return engine.RequestOutput(
             self.id, self.prompt, self.prompt_ids, [one for one in outputs if one is not None], not self.left,
             prompt_logprobs, sequences[0].first_cached or 0, self.metrics,
         )  # fmt: skip
@@ -84,4 +86,5 @@ class Request:
 
 def _completion(index, sequence, text, token_ids, logprobs):
     total = None if sequence.logprobs is None else sequence.sum_logprob
-    return CompletionOutput(index, text, token_ids, total, logprobs, sequence.finish_reason, sequence.stop_reason)
+    reasons = sequence.finish_reason, sequence.stop_reason
+    return engine.CompletionOutput(index, text, token_ids, total, logprobs, *reasons)

@@ -3,7 +3,8 @@
 import time
 
 from ..beams import BeamSearch, BeamSearchParams
-from ..engine.outputs import RequestMetrics, RequestOutput
+from ..engine.metrics import RequestMetrics
+from ..engine.outputs import RequestOutput
 from .errors import APIError
 
 _SAMPLING = {"n", "temperature", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"}

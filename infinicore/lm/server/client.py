@@ -8,7 +8,8 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-from ..engine.outputs import CompletionOutput, EngineStats, Logprob, RequestMetrics, RequestOutput
+from ..engine.metrics import EngineStats, RequestMetrics
+from ..engine.outputs import CompletionOutput, Logprob, RequestOutput
 from ..engine.params import SamplingParams
 from . import process
 from .errors import EngineError, QueueFull

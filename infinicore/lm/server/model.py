@@ -5,8 +5,8 @@ import copy
 import time
 from pathlib import Path
 
-from ...io.gguf import is_gguf
 from ...io.json import read_json
+from ...io.kinds import is_gguf
 from .. import chat
 from ..engine.params import SamplingParams
 from ..structured import Constraint

@@ -1,6 +1,6 @@
 """What a GPT-2 looks like, read from a Hugging Face config.json (Radford et al., 2019)."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...io.json import token_ids
 from ..llama.configs import fraction
@@ -28,8 +28,7 @@ _DEFAULTS = {
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class GPT2Config:
+class GPT2Config(NamedTuple):
     """A GPT-2. `activation` is a name that `linear` takes; dropouts apply in training mode."""
 
     vocab_size: int

@@ -4,7 +4,7 @@ Llama, Mistral, Qwen2 and Qwen3 are one decoder with switches. `FAMILY` holds a 
 and the values that its config.json may leave out (transformers' defaults).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...io.json import token_ids
 from .. import on_load, rope
@@ -59,8 +59,7 @@ FAMILY = {
 }
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class DecoderConfig:
+class DecoderConfig(NamedTuple):
     """A decoder. `windows` has, for each layer, how many last tokens it sees (None: all of them).
 
     Token ids of beginning and end are None and () where the checkpoint names none.

@@ -12,7 +12,8 @@ import os
 import signal
 import time
 
-from infinicore.lm.engine.outputs import CompletionOutput, EngineStats, Logprob, RequestMetrics, RequestOutput
+from infinicore.lm.engine.metrics import EngineStats, RequestMetrics
+from infinicore.lm.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from infinicore.lm.stopping import StopStrings
 from infinicore.lm.tokenizer import StreamDecoder, tokenizer_at
 
