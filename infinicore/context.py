@@ -8,7 +8,6 @@ from .dispatch.tensors import core_launch as launch  # from where the thread cou
 from .dtype import get_default_dtype, make_default
 from .kernels.cpu import threads
 from .runtime.events import DeviceEvent
-from .tensor import older
 
 
 def get_device():
@@ -33,6 +32,8 @@ def set_default_dtype(d):
 
 def set_default_tensor_type(t):
     """`set_default_dtype` by a class as `FloatTensor`, or by a name like "torch.DoubleTensor"."""
+    from .tensor import older
+
     name = t.rpartition(".")[2] if isinstance(t, str) else getattr(t, "__name__", None)
     if name not in older.NAMES:
         raise TypeError(f"`t` must be one of {', '.join(older.NAMES)}, or its name, got {t!r}")

@@ -5,11 +5,11 @@ import numpy as np
 import infinicore
 from infinicore import nn
 
-from ..autograd import checkpoint, is_grad_enabled, no_grad
+from .. import autograd, models
+from ..autograd import is_grad_enabled, no_grad
 from ..lm.batch import Batch
 from ..lm.generation import generate
 from ..lm.step import build
-from . import training
 
 IGNORED = -100  # the label of places that a loss passes over
 
@@ -86,7 +86,7 @@ class LanguageModel(nn.Module):
         over these ranks too, by `DistributedDataParallel` and the like.
         """
         unit = self.tensor_group.size if self.sequence_parallel else 1
-        self.context_part = training.ContextParallel(group, self.config.context - 1, unit)
+        self.context_part = models.training.ContextParallel(group, self.config.context - 1, unit)
         if group.size == 1:  # sequences are filled up for `sequence_parallel`
             return
         for module in self.modules():
@@ -186,7 +186,7 @@ class LanguageModel(nn.Module):
                 length = x.shape[1]
             whole = length * self.context_part.group.size
             places = self.context_part.places(whole)
-        run = checkpoint if self.gradient_checkpointing and self.training else _call
+        run = autograd.checkpoint if self.gradient_checkpointing and self.training else _call
         x = self.decoder.hidden(x, self.rotary, run, places, whole, first, stop)
         if self.sequence_parallel and (stop is None or stop == self.decoder.depth + 2):
             from ..distributed import functional
@@ -204,11 +204,11 @@ class LanguageModel(nn.Module):
         Raises ValueError for ids outside the vocabulary, an empty row, or more tokens than the model's context.
         """
         if labels is not None or (self.training and cache is None and is_grad_enabled()):
-            ids, mask = training.dense(input_ids, attention_mask, self.config.vocab_size, self.device)
+            ids, mask = models.training.dense(input_ids, attention_mask, self.config.vocab_size, self.device)
             if labels is None:
                 logits = self.lm_head(self.hidden(ids))
                 return logits if self.context_part is None else self.context_part.whole(logits, ids.shape[1])
-            targets = training.targets_of(labels, mask, tuple(ids.shape))
+            targets = models.training.targets_of(labels, mask, tuple(ids.shape))
             shifted = np.full(targets.shape, IGNORED)
             shifted[:, :-1] = targets[:, 1:]
             return self.loss(ids, infinicore.from_numpy(shifted, device=self.device))

@@ -4,8 +4,7 @@ import numpy as np
 
 import infinicore
 
-from ..kernels.ops.quant import QuantizedWeight, layout
-from . import weight_cache
+from .. import models
 from .checkpoint import FLOATS, as_tensor
 from .stages import is_here
 
@@ -141,16 +140,18 @@ def cache_key(paths, *formats, mesh=None):
     """
     part = {} if mesh is None else {"mesh": repr(mesh), "rank": mesh.world.rank}
     name = "-".join(filter(None, formats))
-    if not name or not weight_cache.enabled():
+    if not name or not models.weight_cache.enabled():
         return None
-    return weight_cache.key(paths, format=name, version=_CACHE_VERSION, **part)
+    return models.weight_cache.key(paths, format=name, version=_CACHE_VERSION, **part)
 
 
 def restore(key, model):
     """Set the layers of `model` from the cache; their paths, none if there is no entry, or no key."""
     if key is None:
         return set()
-    weights, orders, paths = weight_cache.load(key) or {}, {}, set()
+    from ..kernels.ops.quant import QuantizedWeight, layout
+
+    weights, orders, paths = models.weight_cache.load(key) or {}, {}, set()
     for name, data in weights.items():
         path, form, *shift = name.split(":")
         if form != "order":
@@ -186,4 +187,4 @@ def remember(key, model):
             tensors[f"{path}:{weight.format.name}:{weight.shift}"] = weight.data
             if weight.order is not None:
                 tensors[f"{path}:order"] = weight.order
-    weight_cache.store(key, tensors)
+    models.weight_cache.store(key, tensors)

@@ -4,8 +4,8 @@ Every function reads a few files below `root`, which tests replace; a file that 
 """
 
 import functools
-import glob
 import os
+from pathlib import Path
 
 
 def _text(path):
@@ -114,9 +114,9 @@ def cpu_list(text):
 def numa_nodes(root=""):
     """The CPUs of each NUMA node, by the node's number; one node of all CPUs where the system does not say."""
     nodes = {}
-    for folder in glob.glob(f"{root}/sys/devices/system/node/node[0-9]*"):
+    for folder in Path(f"{root}/sys/devices/system/node").glob("node[0-9]*"):
         try:
-            nodes[int(os.path.basename(folder).removeprefix("node"))] = cpu_list(_text(f"{folder}/cpulist"))
+            nodes[int(folder.name.removeprefix("node"))] = cpu_list(_text(folder / "cpulist"))
         except ValueError:
             pass
     nodes = {number: cpus for number, cpus in sorted(nodes.items()) if cpus}  # some nodes are memory alone
