@@ -1,6 +1,9 @@
 """Kernels and the op table. Knows arrays and layouts, never the Tensor class."""
 
 if __name__ == "infinicore.kernels":
+    from .build import modules
+
+    modules.find_kept()
     from .build.load import kernel
     from .table.registry import ALIASES, OPS, Op
 

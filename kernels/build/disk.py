@@ -254,8 +254,9 @@ def clear():
         count, size = count + 1, size + nbytes
         for file in (path, path.with_suffix(".py")):
             file.unlink(missing_ok=True)
-    for path in (*root().glob("*/*.lock"), *root().glob("*-*.txt"), *root().glob("*-*.json")):  # locks, notes
-        path.unlink(missing_ok=True)
+    for pattern in ("*/*.lock", "*-*.txt", "*-*.json", "*-*.bin"):  # locks, notes, code of modules
+        for path in root().glob(pattern):
+            path.unlink(missing_ok=True)
     for folder in root().glob("*/"):
         try:
             folder.rmdir()

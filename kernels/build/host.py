@@ -87,9 +87,9 @@ def _remember(path, name, features):
     keep(path, " ".join([name, *("-+"[on] + feature for feature, on in features.items())]))
 
 
-def notes_at(kind):
-    """The file of the cache that keeps notes of this installation's files of kernels."""
-    return root() / f"{kind}-{zlib.crc32(__file__.encode()):08x}.json"
+def notes_at(kind, whose=""):
+    """The file of the cache that keeps notes of this installation's files."""
+    return root() / f"{kind}-{zlib.crc32(f'{__file__}{whose}'.encode()):08x}.json"
 
 
 def kept(path):
@@ -103,10 +103,15 @@ def kept(path):
 
 def keep(path, text):
     """Write a text to a file of the cache, for processes that find it; where it cannot be written, they do without."""
+    write(path, f"{digest(text)}\n{text}".encode())
+
+
+def write(path, data):
+    """The same of bytes, whose reader sees by itself whether they are whole."""
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(f"{digest(text)}\n{text}")
+        temporary.write_bytes(data)
         temporary.replace(path)
     except OSError:
         pass

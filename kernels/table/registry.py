@@ -6,8 +6,6 @@ Tensor methods, tests over dtypes and layouts, the reference page, benchmarks) f
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from .index import Table
 
@@ -73,7 +71,6 @@ class Rule:
         return rule
 
 
-@dataclass(kw_only=True, slots=True, frozen=True, eq=False)
 class Op:
     """One row of the table.
 
@@ -96,29 +93,19 @@ class Op:
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
-    name: str
-    family: str
-    function: Callable
-    dtypes: tuple[str, ...]
-    ref: Callable | None = None
-    domain: tuple[float, float] = (-4.0, 4.0)
-    samples: Callable | None = None
-    tolerance: dict = field(default_factory=dict)
-    result: str = "same"
-    divisor: str | None = None
-    exact: bool = False
-    outputs: tuple[str, ...] = ("out",)
-    fields: tuple[str, ...] = ()
-    gradients: dict[str, "Rule"] = field(default_factory=dict)
-    gradient: str | None = "rule"
-    grad_samples: Callable | None = None
-    forms: dict[str, Callable] = field(default_factory=dict)
-    kind_forms: dict[str, Callable] = field(default_factory=dict)
-    amp: str = "as_is"
-    refuses: tuple[str, ...] = ()
-    check: Callable | None = None
-    known: dict = field(default_factory=dict)
-    training: dict = field(default_factory=dict)
+    def __init__(
+        self, *, name, family, function, dtypes, ref=None, domain=(-4.0, 4.0), samples=None, tolerance=None,
+        result="same", divisor=None, exact=False, outputs=("out",), fields=(), gradient="rule", grad_samples=None,
+        amp="as_is", refuses=(), check=None,
+    ):  # fmt: skip
+        self.name, self.family, self.function, self.dtypes, self.ref = name, family, function, dtypes, ref
+        self.domain, self.samples, self.tolerance, self.grad_samples = domain, samples, tolerance or {}, grad_samples
+        self.result, self.divisor, self.exact, self.outputs, self.fields = result, divisor, exact, outputs, fields
+        self.gradient, self.amp, self.refuses, self.check = gradient, amp, refuses, check
+        self.gradients, self.forms, self.kind_forms, self.known, self.training = {}, {}, {}, {}, {}
+
+    def __repr__(self):
+        return f"Op({self.name!r})"
 
     def grad(self, *names):
         """Declare the derivative with respect to inputs: `rule` takes what it needs by name (docs/autograd.md).

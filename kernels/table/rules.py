@@ -135,11 +135,9 @@ class Scan:
 class RuleOp(Op):
     """A row of the table whose definition is a rule; `join`, `absorb` and `finish` complete it."""
 
-    __slots__ = ("rule",)
-
     def __init__(self, *, rule, **fields):
         super().__init__(**fields)
-        object.__setattr__(self, "rule", rule)
+        self.rule = rule
 
     def join(self, function):
         return self.rule.join(function)

@@ -1,11 +1,9 @@
 """Who is computed in a step, and how much of it. No tensors and no time: tokens, blocks and order alone."""
 
 import bisect
-import dataclasses
-from dataclasses import dataclass, field
+import copy
 
 
-@dataclass(slots=True)
 class Batch:
     """What a step computes: `entries` of (sequence, tokens), those that are being written first.
 
@@ -14,12 +12,19 @@ class Batch:
     known.
     """
 
-    entries: list = field(default_factory=list)
-    copies: list = field(default_factory=list)
-    version: int = 0
-    num_prompts: int = 0
-    prompt_tokens: int = 0
-    single: bool = True
+    __slots__ = ("copies", "entries", "num_prompts", "prompt_tokens", "single", "version")
+
+    def __init__(self):
+        self.entries, self.copies, self.single = [], [], True
+        self.version = self.num_prompts = self.prompt_tokens = 0
+
+    def without_copies(self):
+        """The same where a step has made them."""
+        if not self.copies:
+            return self
+        batch = copy.copy(self)
+        batch.copies = []
+        return batch
 
 
 class Scheduler:
@@ -80,7 +85,7 @@ class Scheduler:
         if batch.single and batch.entries and len(batch.entries) == len(self.running):
             size = self.blocks.block_size
             self._again = min(size - 1 - sequence.num_computed % size for sequence, _ in batch.entries)
-            self._last = dataclasses.replace(batch, copies=[]) if batch.copies else batch
+            self._last = batch.without_copies()
         return batch
 
     def _schedule(self, prompt_tokens):
