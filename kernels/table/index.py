@@ -141,8 +141,9 @@ def _files_at_work():
     """The names of the files of `kernels/ops` that this thread is loading, the innermost first."""
     frame = sys._getframe(1)
     while frame := frame.f_back:
-        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"].startswith(f"{_OPS}."):
-            yield frame.f_globals["__name__"].removeprefix(f"{_OPS}.")
+        name = frame.f_globals.get("__name__") or ""  # code that `exec` runs may have none
+        if frame.f_code.co_name == "<module>" and name.startswith(f"{_OPS}."):
+            yield name.removeprefix(f"{_OPS}.")
 
 
 def _stamp():

@@ -73,6 +73,12 @@ def test_a_damaged_index_is_made_anew(run, tmp_path, damage):
     assert path.read_text() == whole
 
 
+def test_code_without_a_module_calls_ops(run):
+    program = "exec('import infinicore; print(infinicore.ones(2).softmax(0).tolist())', {})"
+    run(program)
+    assert run(program) == "[0.5, 0.5]"
+
+
 def test_an_op_is_declared_once(run):
     program = (
         "from infinicore.kernels.table.registry import elementwise\n"
