@@ -307,7 +307,8 @@ class _Moves:
             if self.moves:
                 links.transfer(what, self.moves, self.keep, channel)
 
-        queued = async_op and self.group.size > 1 and links.queues(what, self.first, None)
+        most = max((nbytes for *_, nbytes in self.moves), default=0)
+        queued = async_op and self.group.size > 1 and links.queues(what, self.first, None, most)
         return _go(self.group, links, what, described, function, self.copies, async_op, result, queued)
 
     def message(self, what, wait):

@@ -50,11 +50,17 @@ class Staged:
         self.group, self.device, self.backend = group, device, device.backend
         self._buffers, self._marks, self._sides, self._last = None, None, None, [None] * CHANNELS
 
-    def queues(self, what, x, how):
+    def queues(self, what, x, how, nbytes=None):
         """Where an operation is put that asks nothing of the host: into the current stream ("here"), or into one for
         communication ("beside"). None: it asks.
+
+        `how` is that of a reduction; `nbytes` are the most that a rank gives, where ranks may give different numbers.
         """
         return None
+
+    def records(self):
+        """Whether graphs of the device hold all-reduces, all-gathers and broadcasts. All ranks call it."""
+        return False
 
     def prepare(self):
         """What all ranks of the group make together, when they call something of this device for the first time."""

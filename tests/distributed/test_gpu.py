@@ -79,7 +79,7 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     reduces = types.SimpleNamespace(reduces=lambda dtype, how: dtype is not ic.bool)
     monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or reduces)
     device = host2.device()
-    monkeypatch.setattr(device.backend, "gpu", types.SimpleNamespace(identity="a"), raising=False)
+    monkeypatch.setattr(device.backend, "identity", "a")
     links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm(gpus), size=len(gpus), nodes=nodes), device)
     links.prepare()
     assert asked == found

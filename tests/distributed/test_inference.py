@@ -54,7 +54,7 @@ def test_sizes_that_nothing_divides(ranks, tmp_path):
     qwen = saved(tmp_path / "qwen", LLAMA | qwen)
     cases = [*both(odd, False), *both(odd, True, dtype="bfloat16"), *both(one, False), *both(qwen, False)]
     cases += both(saved(tmp_path / "gpt2", GPT2), False)
-    assert ranks(2, "inference.py", json.dumps(cases)).stdout.count("done") == 2
+    assert ranks(2, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 2
 
 
 def test_quantised(ranks, root, tmp_path):
@@ -68,7 +68,7 @@ def test_quantised(ranks, root, tmp_path):
     cases += both(str(written.write_pair(tmp_path / "blocks", "fp8-blocks", **sizes)[0]), True)
     odd = saved(tmp_path / "odd", LLAMA | {"tie_word_embeddings": True})
     cases += [*both(odd, True, quantize="int8"), *both(odd, True, quantize="int4")]
-    assert ranks(2, "inference.py", json.dumps(cases)).stdout.count("done") == 2
+    assert ranks(2, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 2
 
 
 def test_gguf(ranks, root, tmp_path):
@@ -78,13 +78,13 @@ def test_gguf(ranks, root, tmp_path):
     for kind, tied in (("Q8_0", True), ("Q4_0", False), ("Q4_K", False), ("F32", True)):
         path, _ = written.write_model(tmp_path, kind, tied=tied)
         cases += both(str(path), kind != "F32")
-    assert ranks(2, "inference.py", json.dumps(cases)).stdout.count("done") == 2
+    assert ranks(2, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 2
 
 
 def test_both_axes_and_messages(ranks, stories):
     cases = [[str(stories), {}, {"tp": 2, "pp": 2}, False], [str(stories), {"dtype": "bfloat16"}, {"tp": 4}, True]]
-    assert ranks(4, "inference.py", json.dumps(cases)).stdout.count("done") == 4
-    done = ranks(2, "inference.py", json.dumps(both(str(stories), False)), INFINICORE_COMM_TRANSPORT="messages")
+    assert ranks(4, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 4
+    done = ranks(2, "inference.py", "cpu", json.dumps(both(str(stories), False)), INFINICORE_COMM_TRANSPORT="messages")
     assert done.stdout.count("done") == 2
 
 
