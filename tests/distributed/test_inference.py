@@ -81,6 +81,30 @@ def test_gguf(ranks, root, tmp_path):
     assert ranks(2, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 2
 
 
+WAYS = [(), ("windows",)]  # of the second device: steps one by one, through the host; recorded
+
+
+@pytest.mark.parametrize("more", WAYS)
+def test_on_another_device(ranks, root, tmp_path, stories, more):
+    """16-bit floats are summed over ranks there, which rounds; quantised weights give whole outputs as on CPUs."""
+    pytest.importorskip("gguf")
+    qwen = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 8, "num_attention_heads": 3}
+    cases = [[str(stories), {"dtype": "bfloat16"}, {"tp": 2}, "close"]]
+    cases += both(saved(tmp_path / "qwen", LLAMA | qwen), False) + both(saved(tmp_path / "gpt2", GPT2), False)
+    written = sibling(root, "test_quantized")
+    (tmp_path / "awq").mkdir()
+    cases += both(str(written.write_pair(tmp_path / "awq", "awq")[0]), True)
+    cases += both(str(sibling(root, "test_gguf").write_model(tmp_path, "Q8_0", tied=True)[0]), True)
+    cases += both(str(stories), True, quantize="int8")
+    assert ranks(2, "inference.py", "host2", json.dumps(cases), *more).stdout.count("done") == 2
+
+
+@pytest.mark.parametrize("more", WAYS)
+def test_both_axes_on_another_device(ranks, stories, more):
+    cases = [[str(stories), {}, {"tp": 2, "pp": 2}, False], [str(stories), {}, {"pp": 4}, True]]
+    assert ranks(4, "inference.py", "host2", json.dumps(cases), *more).stdout.count("done") == 4
+
+
 def test_both_axes_and_messages(ranks, stories):
     cases = [[str(stories), {}, {"tp": 2, "pp": 2}, False], [str(stories), {"dtype": "bfloat16"}, {"tp": 4}, True]]
     assert ranks(4, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 4
