@@ -6,8 +6,9 @@ from .. import config
 from ..core import launch as core_launch
 from ..kernels.blocks.comm import SEND
 from ..kernels.blocks.cuda import PEERS
+from ..kernels.cuda import driver
 from ..kernels.cuda.comm import sizes
-from . import nccl
+from . import nccl, world
 from .staging import Staged
 from .world import PeerError
 
@@ -33,11 +34,13 @@ class GpuLinks(Staged):
             return
         super().prepare()
         how, comm = config.get("INFINICORE_COMM_GPU"), self.group.comm
-        found = comm.allgather((how, self.backend.identity))
-        hows, gpus = zip(*found, strict=True)
+        # What waits on a GPU for another rank keeps all ranks on it from computing, those of other groups as well.
+        shared = world.shares_gpu(driver.device_count())
+        found = comm.allgather((how, self.backend.identity, shared))
+        hows, gpus, crowded = zip(*found, strict=True)
         if "host" in hows:
             return
-        alone = len(set(gpus)) == len(gpus)
+        alone = len(set(gpus)) == len(gpus) and not any(crowded)
         if self.group.nodes == 1 and self.group.size <= sizes.MOST_RANKS and (alone or "peers" in hows):
             self.peers = open_peers(self.group, self.backend)
         if alone:

@@ -178,6 +178,8 @@ def init(timeout=None, transport=None, debug_mode=None):
     _state["world"] = Group(comm, "world", ranks, timeout, transport, debug.Checks if checks else None)
     _state["settings"] = given
     take_gpu(_state["world"].place)
+    if comm is not None:
+        world.note_gpus(comm, _state["world"].place)
     _tell_modules()
     return _state["world"]
 

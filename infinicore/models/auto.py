@@ -62,7 +62,8 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     or "int4", see `quantize_weight`) quantises each linear layer that is stored as floats, the head included, while it
     is read. With `mmap`, float weights that the file has as the model wants them stay on the mapped file (see
     `in_place`): a 16-bit model starts in about half the time, and nobody may write to the file meanwhile. With a `mesh`
-    (`infinicore.distributed.Mesh`), each rank reads its part alone: along `tp` of each layer, along `pp` of the layers.
+    (`infinicore.distributed.Mesh`), each rank reads its part alone, to its own `device` ("cuda": a GPU each): along `tp`
+    of each layer, along `pp` of the layers.
     Its first rank has a model that runs as any other for inference, whose steps the others follow by
     `model.ranks.follow()`; what cannot be done raises the same on all ranks.
     Raises FileNotFoundError for a missing folder or file, ValueError, in one sentence with the file's name,

@@ -1,11 +1,12 @@
 """Which way tensors of GPUs go, and what NCCL is asked for; with `--device cuda`, on as many GPUs as there are."""
 
 import contextlib
+import json
 import types
 
 import numpy as np
 import pytest
-from infinicore.distributed import gpu, nccl
+from infinicore.distributed import gpu, nccl, world
 from infinicore.distributed.staging import Staged
 from infinicore.distributed.world import PeerError
 from infinicore.kernels.blocks import comm as blocks
@@ -33,6 +34,20 @@ def test_training_on_gpus(ranks, pytestconfig, count):
     assert ranks(count, "on_device.py", "cuda", timeout=600).stdout.count("done") == count
 
 
+@pytest.mark.parametrize("axis", ["tp", "pp"])
+def test_inference_on_gpus(ranks, command, pytestconfig, stories, axis):
+    """The text of one GPU, by steps that are recorded where each rank has a GPU; also by the command."""
+    if pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    kinds = [({}, False), ({"quantize": "int8"}, False), ({"dtype": "bfloat16"}, "close")]
+    cases = [[str(stories), options, {axis: 2}, exact] for options, exact in kinds]
+    assert ranks(2, "inference.py", "cuda", json.dumps(cases), timeout=600).stdout.count("done") == 2
+    given = ["generate", "--model", stories, "--prompt", "Once upon a time", "--temperature", 0, "--max-new-tokens", 20]
+    given += ["--device", "cuda", "--json"]
+    alone, divided = command(*given), command("run", "-n", 2, *given, f"--{axis}", 2)
+    assert json.loads(divided.stdout)["token_ids"] == json.loads(alone.stdout)["token_ids"], divided.stderr
+
+
 @pytest.fixture
 def places():
     yield take_gpu
@@ -56,7 +71,7 @@ class Comm:
 
     def allgather(self, value):
         if isinstance(value, tuple):
-            return [(value[0], one) for one in self.gpus]
+            return [(value[0], one, value[2]) for one in self.gpus]
         return [value] * len(self.gpus)
 
 
@@ -75,7 +90,7 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     monkeypatch.setenv("INFINICORE_COMM_GPU", how)
     monkeypatch.setattr(Staged, "prepare", lambda self: setattr(self, "_buffers", ()))
     asked = []
-    monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or object())
+    monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or types.SimpleNamespace(all_reduce=print))
     reduces = types.SimpleNamespace(reduces=lambda dtype, how: dtype is not ic.bool)
     monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or reduces)
     device = host2.device()
@@ -85,12 +100,69 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     assert asked == found
     small, large = (ic.empty(n // 4) for n in (sizes.MOST_BYTES, sizes.MOST_BYTES + 4))
     beside = "beside" if "nccl" in found else None
-    assert links.queues("all_reduce", small, blocks.SUM) == ("here" if "peers" in found else beside)
-    assert links.queues("all_reduce", large, blocks.SUM) == links.queues("broadcast", small, None) == beside
+    few = "here" if "peers" in found else beside
+    assert links.queues("all_reduce", small, blocks.SUM) == links.queues("broadcast", small, None) == few
+    assert (
+        links.queues("all_gather", large, None, 8) == few and links.queues("all_gather", small, None, 1 << 30) == beside
+    )
+    assert links.queues("all_reduce", large, blocks.SUM) == links.queues("broadcast", large, None) == beside
+    assert links.queues("reduce_scatter", small, blocks.SUM) == links.queues("all_to_all", small, None) == beside
     assert links.queues("all_reduce", ic.zeros(2 * sizes.MOST_BYTES, dtype=ic.bool), blocks.SUM) is None
     assert (links.in_place("all_reduce", 5, ic.float32, (), blocks.SUM) is not None) == ("peers" in found)
     links.prepare()
     assert asked == found
+
+
+def test_what_is_recorded_goes_through_windows_or_not_at_all(host2):
+    asked, device = [], host2.device()
+    links = gpu.GpuLinks(types.SimpleNamespace(size=2, rank=0), device)
+    links._buffers, links.nccl = (), types.SimpleNamespace(reduces=lambda *_: True)
+    large, moves = ic.zeros(sizes.MOST_BYTES, device=device), [(blocks.SEND, 1, 64, 1 << 30)]
+
+    def all_three():
+        with contextlib.ExitStack() as stack:
+            ic.start_graph_recording(device)
+            stack.callback(ic.stop_graph_recording)
+            links.reduce("all_reduce", large, large, (), blocks.SUM, 0)
+            links.transfer("broadcast", moves, (), 0)
+            links.reduce("reduce_scatter", large, large, (), blocks.SUM, 0, True)
+
+    links.peers = types.SimpleNamespace(
+        all_reduce=lambda x, how: asked.append((x, how)), all_gather=lambda *given: asked.append(given)
+    )
+    with pytest.raises(NotImplementedError, match=r"`reduce_scatter` of tensors on .* cannot be recorded"):
+        all_three()
+    assert asked == [(large, blocks.SUM), (moves, ())] and links.records()
+    links.peers = None
+    with pytest.raises(NotImplementedError, match=r"`all_reduce` of tensors on .* cannot be recorded"):
+        all_three()
+    assert not links.records()
+
+
+@pytest.mark.parametrize(
+    "ranks, count, shares",
+    [
+        ([("a", 0, None), ("a", 1, None)], 2, False),
+        ([("a", 1, None), ("a", 0, None), ("a", 2, None), ("a", 3, None)], 2, True),  # four on two, by turns
+        ([("a", 0, None), ("b", 0, None)], 1, False),
+        ([("a", 1, "3"), ("a", 0, "2")], 1, False),  # each is shown one of its own
+        ([("a", 1, "3"), ("a", 0, "3")], 1, True),
+        ([("a", 1, "2,3"), ("a", 0, "2,3"), ("a", 2, "2,3")], 2, False),
+        ([("a", 0, "2,3"), ("a", 1, "2,3"), ("a", 2, "2,3")], 2, True),
+        ([], 1, False),  # one process
+    ],
+)
+def test_who_shares_a_gpu_with_any_rank_of_the_job(monkeypatch, ranks, count, shares):
+    monkeypatch.setattr(world, "_gpus", ranks)
+    assert world.shares_gpu(count) == shares
+
+
+def test_pairs_of_ranks_that_share_gpus_with_others_go_through_the_host(monkeypatch, host2):
+    monkeypatch.setattr(Staged, "prepare", lambda self: setattr(self, "_buffers", ()))
+    monkeypatch.setattr(world, "_gpus", [("a", place, None) for place in range(4)])
+    monkeypatch.setattr(driver, "device_count", lambda: 2)
+    links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm("ab"), size=2, nodes=1), host2.device())
+    assert not links.records() and links.peers is links.nccl is None
 
 
 class Functions:

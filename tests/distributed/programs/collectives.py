@@ -1,6 +1,7 @@
 """Every collective against NumPy, on every transport of this machine, blocking and not, recorded and not.
 
-With the name of a device (`cuda`, `host2`), of tensors there; with `direct` behind it, an MPI that reaches them.
+With the name of a device (`cuda`, `host2`), of tensors there; with `direct` behind it, an MPI that reaches them, with
+`windows`, others that reach them (`devices.give_windows`).
 """
 
 import itertools
@@ -9,7 +10,7 @@ import time
 
 import infinicore.distributed as dist
 import numpy as np
-from devices import NAME, device, new, put
+from devices import NAME, device, give_windows, new, put
 from infinicore.distributed import ccl
 from infinicore.distributed import functional as flow
 from infinicore.distributed import world as mpi_world
@@ -20,6 +21,8 @@ import infinicore as ic
 world = dist.init()
 R, N = world.rank, world.size
 groups = [world]
+if "windows" in sys.argv:
+    give_windows(R)
 if "direct" in sys.argv:
     mpi_world.reaches = lambda kind: True
 if N > 1:
@@ -195,16 +198,28 @@ def refused(group, x):
 
 
 def by_peers(group, x):
-    """Small all-reduces between GPUs are launches."""
+    """All-reduces and gathers between GPUs are launches, several where there are many elements."""
+    many = 300_001
     ic.start_graph_recording(device())
     y = x * 2.0
     dist.all_reduce(y, group=group)
     dist.all_reduce(y, "max", group)
+    long = new("ones", many) * x[:1]
+    dist.all_reduce(long, group=group)
+    parts = [new("empty", many if r == 1 else 3) for r in range(N)]
+    dist.all_gather(parts, long if R == 1 else long[:3].clone(), group)
+    told = x[: 5 + N] + 1.0
+    dist.broadcast(told, N - 1, group)
     graph = ic.stop_graph_recording()
     for k in range(5):
         x.fill_(float(R + k))
         graph.run()
-        same(y, np.full(2000, 2.0 * sum(r + k for r in range(N)), "float32"), "all_reduce of a graph of a GPU")
+        total = sum(r + k for r in range(N))
+        same(y, np.full(2000, 2.0 * total, "float32"), "all_reduce of a graph of a GPU")
+        same(long, np.full(many, total, "float32"), "a long one")
+        for part in parts:
+            same(part, np.full(part.numel(), total, "float32"), "all_gather of a graph of a GPU")
+        same(told, np.full(5 + N, N + k, "float32"), "broadcast of a graph of a GPU")
         same(dist.all_reduce(new("ones", 7), group=group), np.full(7, N, "float32"), "all_reduce between replays")
 
 

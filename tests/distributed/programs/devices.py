@@ -48,5 +48,5 @@ def give_windows(rank):
         def all_gather(self, moves, keep):
             self.group.links.transfer("all_gather", moves, keep, 0)
 
-    gpu.open_peers, gpu.nccl.start = Peers, lambda *_: None
+    gpu.open_peers, gpu.nccl.start, gpu.world.shares_gpu = Peers, lambda *_: None, lambda count: False
     device().backend.has_windows, device().backend.identity = True, rank
