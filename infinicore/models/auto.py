@@ -62,10 +62,9 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     or "int4", see `quantize_weight`) quantises each linear layer that is stored as floats, the head included, while it
     is read. With `mmap`, float weights that the file has as the model wants them stay on the mapped file (see
     `in_place`): a 16-bit model starts in about half the time, and nobody may write to the file meanwhile. With a `mesh`
-    (`infinicore.distributed.Mesh`), each rank reads its part alone, to its own `device` ("cuda": a GPU each): along `tp`
-    of each layer, along `pp` of the layers.
-    Its first rank has a model that runs as any other for inference, whose steps the others follow by
-    `model.ranks.follow()`; what cannot be done raises the same on all ranks.
+    (`infinicore.distributed.Mesh`), each rank reads its part alone, to a `device` of its own ("cuda": a GPU each),
+    along `tp` of each layer, along `pp` of the layers. Its first rank has a model that runs as any other for inference,
+    whose steps the others follow by `model.ranks.follow()`; what cannot be done raises the same on all ranks.
     Raises FileNotFoundError for a missing folder or file, ValueError, in one sentence with the file's name,
     for anything in it that is damaged, of another shape, missing or left over, and NotImplementedError for what is
     known but not supported.
@@ -81,6 +80,8 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     if mesh is not None and mesh.world.size > 1:
         if mesh.tp.size * mesh.pp.size != mesh.world.size:
             raise ValueError(f"`mesh` must divide a model along `tp` and `pp` alone, got {mesh!r}")
+        if mesh.sp.size > 1:
+            raise ValueError(f"`mesh` has sp {mesh.sp.size}, which divides sequences in training: give `tp` alone")
         from ..distributed.objects import agree
         from ..lm.ranks import Ranks
 

@@ -10,6 +10,7 @@ import time
 
 import infinicore.distributed as dist
 import numpy as np
+import refusals
 from devices import NAME, device, give_windows, new, put
 from infinicore.distributed import ccl
 from infinicore.distributed import functional as flow
@@ -331,6 +332,16 @@ def meshes():
     same(x, np.full(3, 2.0 * (R % 2) + 2, "float32"), "all_reduce along an axis")
     assert mesh.group("dp", "tp") is world and mesh.pp.size == 1
     assert dist.Mesh(dp=-1, pp=2).rank_of(dp=1, pp=1) == 3
+    for sizes in ({"sp": 2}, {"tp": 2, "sp": 2}, {"tp": 2, "sp": -1}, {"sp": 2, "tp": -1}):  # the ranks of tp
+        one = dist.Mesh(dp=2, **sizes)
+        assert one.sizes == {"tp": 2, "cp": 1, "sp": 2, "dp": 2, "pp": 1} and one.sp is one.tp
+        assert one.sp.ranks == mesh.tp.ranks and one.coordinates["sp"] == R % 2 and one.rank_of(sp=1, dp=0) == 1
+        assert one.group("sp", "dp") is world and one.group("tp", "sp") is one.tp
+    assert dist.Mesh(dp=2, sp=-1).sizes["sp"] == 2 and mesh.sp.size == 1 and mesh.group("dp", "sp") is mesh.dp
+    refusals.refused(ValueError, "the ranks of `tp`, so it must be 2 (or 1), got 4", dist.Mesh, tp=2, sp=4)
+    refusals.refused(ValueError, "`sp` must be a number of ranks", dist.Mesh, sp=0)
+    refusals.refused(ValueError, "`sp` and `tp` are one axis", one.rank_of, sp=1, tp=0)
+    refusals.refused(ValueError, "`sp` must be between 0 and 0", mesh.rank_of, sp=1)
     odd = dist.new_group([1, 3])
     assert odd.ranks == (1, 3) if R % 2 else odd is None
 

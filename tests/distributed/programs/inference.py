@@ -11,6 +11,7 @@ import sys
 import infinicore.distributed as dist
 import numpy as np
 from devices import NAME, device, give_windows
+from refusals import refused
 
 import infinicore as ic
 from infinicore.lm.engine import Engine, SamplingParams
@@ -72,4 +73,6 @@ def check(path, options, axes, exact):
 for path, options, axes, exact in json.loads(sys.argv[2]):
     check(path, options, axes, exact)
     gc.collect()
+if world.size == 2:
+    refused(ValueError, "`mesh` has sp 2, which divides sequences in training", from_pretrained, mesh=dist.Mesh(sp=2))
 print(f"rank {world.rank}: done")
