@@ -50,6 +50,10 @@ class GpuLinks(Staged):
         self.prepare()
         return self.peers is not None
 
+    def check(self):
+        if self.nccl is not None:
+            self.nccl.check()
+
     def _by_peers(self, what, nbytes):
         few = nbytes <= sizes.MOST_BYTES or core_launch.recording() is not None
         return self.peers is not None and what in ("all_reduce", "all_gather", "broadcast") and few

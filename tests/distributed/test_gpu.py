@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import time
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from infinicore.kernels.cuda import driver
 from infinicore.kernels.cuda.comm import sizes
 
 import infinicore as ic
+from infinicore.core import cuda_room
 from infinicore.device import Device, take_gpu
 
 
@@ -262,27 +265,174 @@ def test_what_a_kernel_finds_is_raised_as_it_stands():
             backend.synchronize(0)
 
 
+class Mark:
+    """A mark of streams that only notes what it is asked for; `passed` when a test says so."""
+
+    def __init__(self, said):
+        self.said, self.passed = said, False
+
+    def record(self, stream):
+        self.said.append(("mark", stream))
+
+    def wait(self, stream):
+        self.said.append(("wait", stream))
+
+    def query(self):
+        return self.passed
+
+
+class Streams:
+    """A backend of streams, and `staged`, which puts operations beside the current one."""
+
+    stream = "main"
+
+    def __init__(self):
+        self.said, self.marks = [], []
+        self.staged = Staged(types.SimpleNamespace(), types.SimpleNamespace(backend=self))
+        self.staged.prepare = lambda: None
+
+    def enter(self):
+        self.said.append("enter")
+
+    def event(self):
+        self.marks.append(Mark(self.said))
+        return self.marks[-1]
+
+    def side_stream(self):
+        return "side"
+
+
 def test_what_is_put_beside_waits_and_is_waited_for():
     """NCCL's operations: the host goes on, streams wait for each other."""
-    said = []
-
-    class Mark:
-        def record(self, stream):
-            said.append(("mark", stream))
-
-        def wait(self, stream):
-            said.append(("wait", stream))
-
-        def query(self):
-            return True
-
-    backend = types.SimpleNamespace(stream="main", enter=lambda: None, event=Mark, side_stream=lambda: "side")
-    staged = Staged(types.SimpleNamespace(), types.SimpleNamespace(backend=backend))
-    staged.prepare = lambda: None
-    work = staged.put_beside(lambda: said.append(("run", backend.stream)), "result")
-    assert said == [("mark", "main"), ("wait", "side"), ("run", "side"), ("mark", "side")]
-    backend.stream = "another"
-    assert work.is_completed() and work.wait() == "result" and said[-1] == ("wait", "another")
+    streams = Streams()
+    staged, said = streams.staged, streams.said
+    work = staged.put_beside(lambda: said.append(("run", streams.stream)), "result")
+    assert said == [("mark", "main"), "enter", ("wait", "side"), ("run", "side"), ("mark", "side")]
+    streams.stream = "another"
+    assert not work.is_completed() and work.wait() == "result"
+    assert said[-2:] == ["enter", ("wait", "another")]  # the stream is one of this GPU
+    with pytest.raises(TimeoutError, match=r"after 0\.01 s"):
+        work.wait(0.01)
+    streams.marks[-1].passed = True
+    assert work.is_completed() and work.wait(0.01) == "result"
     with pytest.raises(ZeroDivisionError):
         staged.put_beside(lambda: 1 / 0, None)
-    assert backend.stream == "another"
+    assert streams.stream == "another" and said[-1] == ("mark", "side")
+
+
+def test_who_waits_hears_what_nccl_reports():
+    links, functions = gpu.GpuLinks.__new__(gpu.GpuLinks), Functions()
+    Staged.__init__(links, types.SimpleNamespace(), types.SimpleNamespace(backend=Streams()))
+    links.prepare, links.nccl = lambda: None, None
+    links.put_beside(lambda: None, None).wait()
+    links.nccl = nccl.Nccl(functions, ["first"], None, links.backend)
+    work = links.put_beside(lambda: None, None)
+    work.wait()
+    functions.failed = 6
+    with pytest.raises(PeerError, match="remote process exited"):
+        work.wait()
+
+
+def test_what_is_put_beside_keeps_its_tensors_until_the_stream_is_through():
+    """The pool would give their memory away at once: whether anybody waits, or a later operation comes first."""
+    streams, lives = Streams(), []
+
+    def put(fails=False):
+        def run(x=ic.ones(3)):
+            assert x.numel() / (not fails)
+
+        lives.append(weakref.ref(run))
+        with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+            streams.staged.put_beside(run, None)
+
+    def alive():
+        return [one() is not None for one in lives]
+
+    put()
+    first = streams.marks[-1]
+    put(fails=True)  # what was launched before the error runs on
+    second = streams.marks[-1]
+    put()
+    assert alive() == [True] * 3
+    second.passed = True  # streams run in order: this cannot be seen before the first
+    put()
+    assert alive() == [True] * 4
+    first.passed = True
+    put()
+    assert alive() == [False, False, True, True, True]
+
+
+def test_debug_mode_compares_what_is_put_beside_by_the_thread_that_asks():
+    """On its own channel: the thread in the background may be comparing on the other one."""
+    from infinicore.distributed import collectives
+
+    said, streams = [], Streams()
+    checks = types.SimpleNamespace(compare=lambda group, what, described, channel: said.append(channel))
+    group = types.SimpleNamespace(checks=checks, size=2)
+    function = lambda channel: said.append(f"run {channel}")
+    collectives._go(group, streams.staged, "all_reduce", (), function, [], True, None, "beside")
+    assert said == [0, "run 1"]
+    collectives._go(group, streams.staged, "all_reduce", (), function, [], True, None, "here")
+    assert said[2:] == [0, "run 0"]
+
+
+def test_who_waits_for_nccl_without_end_ends_the_job(monkeypatch, capsys):
+    """One mark at a time is watched; a stream that does not get on, and what NCCL reports, end all ranks."""
+    ended, streams = [], Streams()
+    monkeypatch.setattr(nccl, "_start_watch", lambda: None)
+    group = types.SimpleNamespace(rank=1, size=3, comm=types.SimpleNamespace(Abort=ended.append))
+    streams.device = "cuda:1"
+    one = nccl.Nccl(Functions(), ["first", "second"], group, streams, timeout=0.05)
+    one.look()
+    one.transfer([(blocks.SEND, 0, 100, 8)], 0)
+    one.transfer([(blocks.SEND, 0, 100, 8)], 0)
+    assert len(streams.marks) == 1 and streams.said.count(("mark", "main")) == 1
+    one.look()
+    streams.marks[0].passed = True
+    one.look()
+    x = ic.zeros(3)
+    one.reduce(x, x, (0, 1, 2, 3), blocks.SUM, 0, False)
+    assert len(streams.marks) == 2 and not ended
+    time.sleep(0.06)
+    one.look()
+    assert ended == [1] and "has not ended for 0.05 s: a rank hangs or computes" in capsys.readouterr().err
+    one.functions.failed = 6
+    one.look()
+    assert ended == [1, 1] and "remote process exited" in capsys.readouterr().err
+
+
+def test_the_host_takes_no_memory_for_rooms_that_the_gpu_is_about_to_leave(monkeypatch):
+    """Whole parameters of units: two behind what is computed, the host waits, however far ahead it is."""
+    made = []
+    monkeypatch.setattr(driver, "page_bytes", lambda index: 64)
+    monkeypatch.setattr(driver, "create_pages", lambda size, index: made.append(size) or len(made))
+    for name in ("map_pages", "unmap_pages", "free_reserved", "free_pages"):
+        monkeypatch.setattr(driver, name, lambda *_: None)
+    monkeypatch.setattr(driver, "reserve", lambda size: 4096)
+    waited = []
+
+    class Passing(Mark):
+        def synchronize(self):
+            waited.append(self)
+            for mark in marks[: marks.index(self) + 1]:  # a stream runs in order
+                mark.passed = True
+
+    marks = []
+
+    def event():
+        marks.append(Passing([]))
+        return marks[-1]
+
+    pool = types.SimpleNamespace(count=lambda nbytes: None)
+    gpu_ = types.SimpleNamespace(index=0)
+    backend = types.SimpleNamespace(gpu=gpu_, pool=pool, enter=lambda: None, event=event, stream=0, device="cuda:0")
+    kept = cuda_room.Pages(backend)
+    rooms = [cuda_room.Room(backend, kept, 100) for _ in range(12)]
+    for room in rooms:
+        room.hold()
+        room.release()
+    assert len(made) == cuda_room._AHEAD + 1 and waited == marks[: len(rooms) - len(made)]
+    for mark in marks:
+        mark.passed = True
+    kept.reap()
+    assert all(room.pages is None for room in rooms)
