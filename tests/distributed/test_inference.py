@@ -133,11 +133,19 @@ def test_generate(ranks, command, stories):
     assert done.returncode == 2 and done.stderr.count("infinicore: error: there is no folder") == 1
 
 
-def test_serve(ranks, processes, stories):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_serve(ranks, processes, pytestconfig, stories, device):
     """Rank 0 schedules and serves; an engine that is killed ends the job with a sentence."""
     pytest.importorskip("fastapi")
-    line = [sys.executable, "-m", "infinicore", "run", "-n", "2", "serve", "--tp", "2", "--port", "0", "--model"]
-    job = subprocess.Popen([*line, f"m={stories}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if device == "cuda" and pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    line = [sys.executable, "-m", "infinicore", "run", "-n", "2", "serve", "--tp", "2", "--port", "0"]
+    job = subprocess.Popen(
+        [*line, "--device", device, "--model", f"m={stories}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         address = re.search(r"http://\S+", job.stdout.readline()).group()
         body = {"model": "m", "prompt": "Once upon", "max_tokens": 12, "temperature": 0, "seed": 1}
@@ -150,8 +158,8 @@ def test_serve(ranks, processes, stories):
                 break
             except OSError:  # it listens before the model is there
                 time.sleep(0.1)
-        alone = infinicore.models.from_pretrained(stories).generate("Once upon", max_new_tokens=12, temperature=0.0)
-        assert text == alone.finish()[0].text
+        model = infinicore.models.from_pretrained(stories, device=device)
+        assert text == model.generate("Once upon", max_new_tokens=12, temperature=0.0).finish()[0].text
         engine = processes(job, "infinicore.lm.server")
         os.kill(engine[0], signal.SIGKILL)
         _, errors = job.communicate(timeout=60)
