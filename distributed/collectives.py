@@ -88,21 +88,28 @@ def _go(group, links, what, described, function, copies, async_op, result, queue
     `links` carry it; what is only `queued` (`links.queues`) needs no thread of its own.
     """
 
-    def run(channel=0):
+    def compare(channel):
         if group.checks is not None:
             group.checks.compare(group, what, described, channel)
+
+    def run(channel=0):
         function(channel)
         for to, source in copies:
             dispatch.copy_into(to, source)
 
+    def compared(channel=0):
+        compare(channel)
+        run(channel)
+
     if not async_op or queued == "here" or group.size == 1 or core_launch.recording() is not None:
-        run()
+        compared()
         return done(result) if async_op else result
+    if queued == "beside":
+        compare(0)  # by this thread, on its own channel: the other one may be comparing on channel 1
+        return links.put_beside(lambda: run(1), result)
     if group.checks is not None:
         described = group.checks.placed(described)
-    if queued == "beside":
-        return links.put_beside(lambda: run(1), result)
-    return group.background().add(links.beside(lambda: run(1)), result)
+    return group.background().add(links.beside(lambda: compared(1)), result)
 
 
 def _known(group, tensor, op):
@@ -307,7 +314,8 @@ class _Moves:
             if self.moves:
                 links.transfer(what, self.moves, self.keep, channel)
 
-        queued = async_op and self.group.size > 1 and links.queues(what, self.first, None)
+        most = max((nbytes for *_, nbytes in self.moves), default=0)
+        queued = async_op and self.group.size > 1 and links.queues(what, self.first, None, most)
         return _go(self.group, links, what, described, function, self.copies, async_op, result, queued)
 
     def message(self, what, wait):

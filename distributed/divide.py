@@ -49,9 +49,9 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
     A language model on a mesh with several ranks of `cp` computes a part of each sequence on each of them; a module of
     another kind calls `ring_attention`, or is called within `context_parallel`.
 
-    `sequence_parallel` divides what lies between row- and column-parallel layers, [B, T, ...], along T, which must be a
-    multiple of the ranks (language models of infinicore fill up sequences themselves); a plan must then say "partial"
-    or "replicated" for each other module with parameters.
+    `sequence_parallel`, or a mesh with `sp`, divides what lies between row- and column-parallel layers, [B, T, ...],
+    along T, which must be a multiple of the ranks (language models of infinicore fill up sequences themselves); a plan
+    must then say "partial" or "replicated" for each other module with parameters.
     Parameters, buffers and the state of the default generator become those of rank 0 of `mesh.tp`; with `values=False`
     parameters are left unset, to be loaded. Optimizers are made afterwards. Raises ValueError for a pattern that no
     submodule has, TypeError for one of another class; then the module is as it was.
@@ -61,11 +61,7 @@ def parallelize(module, mesh, plan=None, *, sequence_parallel=False, values=True
     if not isinstance(mesh, Mesh):
         raise TypeError(f"`mesh` must be a Mesh, got {type(mesh).__name__}")
     group, own_plan = mesh.tp, getattr(module, "tensor_parallel", None)
-    if mesh.sizes["sp"] > 1 and hasattr(module, "context_parallel"):
-        raise ValueError(
-            f"`mesh` has sp {mesh.sizes['sp']}, a group for modules of your own: {type(module).__name__} divides "
-            "sequences along tp (`sequence_parallel`) and cp"
-        )
+    sequence_parallel = sequence_parallel or mesh.sp.size > 1
     if plan is None:
         if own_plan is None:
             raise ValueError(f"`plan` is needed: {type(module).__name__} has none of its own")

@@ -1,9 +1,14 @@
 """Collectives of tensors on GPUs: between GPUs where they can, else through the host."""
 
+import functools
+
 from .. import config
+from ..core import launch as core_launch
+from ..kernels.blocks.comm import SEND
 from ..kernels.blocks.cuda import PEERS
+from ..kernels.cuda import driver
 from ..kernels.cuda.comm import sizes
-from . import nccl
+from . import nccl, world
 from .staging import Staged
 from .world import PeerError
 
@@ -15,8 +20,9 @@ _KEPT = 4096
 class GpuLinks(Staged):
     """The `links` of a group for tensors of its ranks' GPUs.
 
-    Small all-reduces on one host are one kernel (`Peers`), everything else NCCL's (`Nccl`), where each rank has a GPU
-    of its own; what neither does goes through the host.
+    Where each rank has a GPU of its own, few elements on one host go through windows (`Peers`), all else by NCCL
+    (`Nccl`). What neither does goes through the host. A graph holds launches alone, so what is recorded goes through
+    windows, in as many as it takes.
     """
 
     def __init__(self, group, device):
@@ -28,30 +34,40 @@ class GpuLinks(Staged):
             return
         super().prepare()
         how, comm = config.get("INFINICORE_COMM_GPU"), self.group.comm
-        found = comm.allgather((how, self.backend.gpu.identity))
-        hows, gpus = zip(*found, strict=True)
+        # What waits on a GPU for another rank keeps all ranks on it from computing, those of other groups as well.
+        shared = world.shares_gpu(driver.device_count())
+        found = comm.allgather((how, self.backend.identity, shared))
+        hows, gpus, crowded = zip(*found, strict=True)
         if "host" in hows:
             return
-        alone = len(set(gpus)) == len(gpus)
+        alone = len(set(gpus)) == len(gpus) and not any(crowded)
         if self.group.nodes == 1 and self.group.size <= sizes.MOST_RANKS and (alone or "peers" in hows):
             self.peers = open_peers(self.group, self.backend)
         if alone:
             self.nccl = nccl.start(self.group, self.backend)
 
-    def _by_peers(self, what, x):
-        return what == "all_reduce" and self.peers is not None and x.numel_ * x.dtype.itemsize <= sizes.MOST_BYTES
-
-    def queues(self, what, x, how):
-        """Where an operation is put that asks nothing of the host."""
+    def records(self):
         self.prepare()
-        if self._by_peers(what, x):
+        return self.peers is not None
+
+    def check(self):
+        if self.nccl is not None:
+            self.nccl.check()
+
+    def _by_peers(self, what, nbytes):
+        few = nbytes <= sizes.MOST_BYTES or core_launch.recording() is not None
+        return self.peers is not None and what in ("all_reduce", "all_gather", "broadcast") and few
+
+    def queues(self, what, x, how, nbytes=None):
+        self.prepare()
+        if self._by_peers(what, x.numel_ * x.dtype.itemsize if nbytes is None else nbytes):
             return "here"
         reduces = how is not None
         return "beside" if self.nccl is not None and (not reduces or self.nccl.reduces(x.dtype, how)) else None
 
     def reduce(self, what, x, y, starts, how, channel, scatter=False):
         self.prepare()
-        if self._by_peers(what, x):
+        if self._by_peers(what, x.numel_ * x.dtype.itemsize):
             self.peers.all_reduce(x, how)
         elif self.nccl is not None and self.nccl.reduces(x.dtype, how):
             self._refuse(what)
@@ -63,10 +79,12 @@ class GpuLinks(Staged):
         """The kernel of a small all-reduce as a function of the tensor."""
         if self.peers is None or n * dtype.itemsize > sizes.MOST_BYTES:
             return None
-        return lambda x: self.peers.all_reduce(x, how)
+        return functools.partial(self.peers.all_reduce, how=how)
 
     def transfer(self, what, moves, keep, channel, tag=1):
         self.prepare()
+        if self._by_peers(what, max((nbytes for *_, nbytes in moves), default=0)):
+            return self.peers.all_gather(moves, keep)
         if self.nccl is None:
             return super().transfer(what, moves, keep, channel, tag)
         self._refuse(what)
@@ -74,17 +92,25 @@ class GpuLinks(Staged):
 
 
 class Peers:
-    """All-reduces of up to 1 MB by GPUs that reach one another's memory: `kernels/cuda/comm/peers.py`."""
+    """All-reduces and gathers by GPUs that reach one another's memory: `kernels/cuda/comm/peers.py`.
+
+    1 MB of a rank is a launch.
+    """
 
     def __init__(self, backend, rank, size, windows, timeout):
         self.backend, self.rank, self.size, self.windows = backend, rank, size, windows
         self.timeout, self._plans, self._last = int(timeout * 1e9), {}, None
-        self.errors = {sizes.GAVE_UP: PeerError("`all_reduce` cannot be done: a rank of its group has given up one")}
-        for peer in range(size):
-            self.errors[1 + peer] = PeerError(
-                f"`all_reduce` waited for rank {peer} of its group of {size} longer than {timeout:g} s: it hangs or "
+        self.errors = {what: self._sentences(what, timeout) for what in ("all_reduce", "all_gather")}
+
+    def _sentences(self, what, timeout):
+        """What the codes of a kernel stand for."""
+        found = {sizes.GAVE_UP: PeerError(f"`{what}` cannot be done: a rank of its group has given up one")}
+        for peer in range(self.size):
+            found[1 + peer] = PeerError(
+                f"`{what}` waited for rank {peer} of its group of {self.size} longer than {timeout:g} s: it hangs or "
                 "computes (`timeout` of `init` allows more), or called something else"
             )
+        return found
 
     def _plan(self, n, dtype, how):
         """(handle, block, blocks) of a launch, whose tensor is still open."""
@@ -103,15 +129,53 @@ class Peers:
         )  # fmt: skip
         return plan
 
-    def all_reduce(self, x, how):
-        """In place, in the current stream; what goes wrong is raised when the host waits."""
+    def _enter(self):
+        """Let the current stream wait for the rounds before: those of a group follow one another."""
         stream = self.backend.stream
-        if stream != self._last:  # rounds follow one another
+        if stream != self._last:
             if self._last is not None:
                 self.backend.follow(self._last)
             self._last = stream
+
+    def all_reduce(self, x, how):
+        """In place, in the current stream; what goes wrong is raised when the host waits."""
+        self._enter()
+        most = sizes.MOST_BYTES // x.dtype.itemsize
+        if x.numel_ <= most:
+            return self._reduce(x, how)
+        for at in range(0, x.numel_, most):
+            self._reduce(core_launch.view_tensor(x, (min(most, x.numel_ - at),), (1,), at), how)
+
+    def _reduce(self, x, how):
         handle, values, blocks = self._plans.get((x.numel_, x.dtype, how)) or self._plan(x.numel_, x.dtype, how)
-        self.backend.launch(handle, values, blocks, 1, (x, self), self.errors, _X_AND_Y, {"x": x, "y": x})
+        keep, errors = (x, self), self.errors["all_reduce"]
+        self.backend.launch(handle, values, blocks, 1, keep, errors, _X_AND_Y, {"x": x, "y": x})
+
+    def all_gather(self, moves, keep):
+        """What every rank gives, or one of them, by the `moves` of this one (as `Group.transfer`), to all."""
+        self._enter()
+        given, counts, places = 0, [0] * self.size, [0] * self.size
+        for kind, peer, address, nbytes in moves:
+            if kind == SEND:  # the same to each
+                given, counts[self.rank] = address, nbytes
+            else:
+                places[peer], counts[peer] = address, nbytes
+        for at in range(0, max(counts), sizes.MOST_BYTES):
+            some = [min(sizes.MOST_BYTES, max(0, count - at)) for count in counts]
+            self._gather(given + at, some, [place and place + at for place in places], keep)
+
+    def _gather(self, given, counts, places, keep):
+        """The launch of up to 1 MB, in the largest words that addresses and sizes here are multiples of."""
+        word = next(size for size in (8, 4, 2, 1) if not any(number % size for number in (given, *counts, *places)))
+        values = PEERS.numbers(
+            count=counts[self.rank] // word, piece=sizes.PIECE_BYTES // word, rank=self.rank,
+            own=self.windows[self.rank], timeout=self.timeout,
+            windows=[*self.windows, *(count // word for count in counts), *places],
+        )  # fmt: skip
+        values[PEERS.x] = given
+        handle = self.backend.kernel("comm.peers.all_gather", {"T": f"uint{8 * word}", "SIZE": self.size})
+        blocks, errors = -(-max(counts) // sizes.PIECE_BYTES), self.errors["all_gather"]
+        self.backend.launch(handle, values, blocks, 1, (*keep, self), errors)
 
 
 def open_peers(group, backend):

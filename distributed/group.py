@@ -71,12 +71,14 @@ class Group:
 
     def links_of(self, x):
         """What carries the elements of a tensor: `links`, or those of its device, if the host cannot reach it."""
-        if x.storage.backend.shares_memory:
-            return self.links
-        found = self._staged.get(x.device)
+        return self.links_on(x.device) if not x.storage.backend.shares_memory else self.links
+
+    def links_on(self, device):
+        """The same of tensors on a device that the host cannot reach."""
+        found = self._staged.get(device)
         if found is None:
-            kind = GpuLinks if x.storage.backend.has_windows else Staged
-            found = self._staged[x.device] = kind(self, x.device)
+            kind = GpuLinks if device.backend.has_windows else Staged
+            found = self._staged[device] = kind(self, device)
         return found
 
     def empty(self, shape, dtype=None, device=CPU):
@@ -176,6 +178,8 @@ def init(timeout=None, transport=None, debug_mode=None):
     _state["world"] = Group(comm, "world", ranks, timeout, transport, debug.Checks if checks else None)
     _state["settings"] = given
     take_gpu(_state["world"].place)
+    if comm is not None:
+        world.note_gpus(comm, _state["world"].place)
     _tell_modules()
     return _state["world"]
 

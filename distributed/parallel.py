@@ -22,7 +22,7 @@ from . import checkpoint, divide
 from . import collectives as c
 from .ddp import DistributedDataParallel
 from .functional import bounds
-from .mesh import Mesh
+from .mesh import AXES, Mesh
 from .objects import all_gather_object, broadcast_object
 from .pipeline import Pipeline
 from .zero import ZeroDataParallel
@@ -47,10 +47,11 @@ class ParallelModel:
     """`module`, made alike on every rank, divided among the ranks of `mesh` and ready to be trained.
 
     Layers are divided along `mesh.tp` and sequences along `mesh.cp` (`parallelize` with `plan` and
-    `sequence_parallel`), then stages along `mesh.pp` (`Pipeline` with `micro_batches`, `schedule`, `chunks` and
-    `loss`). The rest is the same on all of `mesh.dp` and `mesh.cp`: gradients are averaged (`zero` 0), and optimizer
-    states (1), gradients (2) and parameters (3) divided (`ZeroDataParallel`). In a pipeline gradients stay whole until
-    the last micro-batch, with `zero` 2 as with 1; with `zero` 3 each micro-batch gathers and averages for itself.
+    `sequence_parallel`, which `mesh.sp` also asks for), then stages along `mesh.pp` (`Pipeline` with `micro_batches`,
+    `schedule`, `chunks` and `loss`). The rest is the same on all of `mesh.dp` and `mesh.cp`: gradients are averaged
+    (`zero` 0), and optimizer states (1), gradients (2) and parameters (3) divided (`ZeroDataParallel`). In a pipeline
+    gradients stay whole until the last micro-batch, with `zero` 2 as with 1; with `zero` 3 each micro-batch gathers and
+    averages for itself.
 
     Optimizers are made of `parameters()`; `module` is what this rank has. Random numbers are those of one process
     within `shared_random()` (the order of the data); outside, each replica and each stage has its own, and the ranks
@@ -227,7 +228,7 @@ class ParallelModel:
         """Bring model, optimizer and random states back, from any mesh; returns what `extra` was."""
         extra = checkpoint.load_checkpoint(path, self.model, optimizer, self.mesh)
         self._shared_random = extra["random"]
-        if extra["mesh"] != self.mesh.sizes:
+        if any(extra["mesh"][axis] != self.mesh.sizes[axis] for axis in AXES):
             self.reseed()
         return extra["own"]
 
@@ -249,8 +250,6 @@ def _check(module, mesh, zero, micro_batches):
         raise ValueError(
             f"`micro_batches` is {micro_batches!r}, and `mesh` has no pipeline: give it `pp`, or accumulate gradients"
         )
-    if mesh.sizes["sp"] > 1:
-        raise ValueError(f"`mesh` has sp {mesh.sizes['sp']}: give tp, and `sequence_parallel`, which divides along it")
     if mesh.sizes["cp"] > 1 and not hasattr(module, "context_parallel"):
         raise NotImplementedError(
             f"`mesh` has cp {mesh.sizes['cp']}, and {type(module).__name__} does not divide sequences: give dp, tp, pp"

@@ -9,7 +9,9 @@ What the stream does is in its order, so two buffers in turn are enough: chunk 2
 copy that takes chunk 0 out of it, and when the host sees the mark behind chunk 2, it may write there as well.
 """
 
+import collections
 import itertools
+import threading
 
 from ..core import memory
 from ..device import CPU
@@ -49,12 +51,19 @@ class Staged:
     def __init__(self, group, device):
         self.group, self.device, self.backend = group, device, device.backend
         self._buffers, self._marks, self._sides, self._last = None, None, None, [None] * CHANNELS
+        self._held, self._lock = collections.deque(), threading.Lock()
 
-    def queues(self, what, x, how):
+    def queues(self, what, x, how, nbytes=None):
         """Where an operation is put that asks nothing of the host: into the current stream ("here"), or into one for
         communication ("beside"). None: it asks.
+
+        `how` is that of a reduction; `nbytes` are the most that a rank gives, where ranks may give different numbers.
         """
         return None
+
+    def records(self):
+        """Whether graphs of the device hold all-reduces, all-gathers and broadcasts. All ranks call it."""
+        return False
 
     def prepare(self):
         """What all ranks of the group make together, when they call something of this device for the first time."""
@@ -117,6 +126,7 @@ class Staged:
             self._arrive()
             return self.group.links.reduce(what, x, y, starts, how, channel, scatter, self._arrive)
         backend, item, rank = self.backend, x.dtype.itemsize, self.group.rank
+        backend.enter()
         chunks = list(self._chunks(starts, item, scatter))
         base, done = self._buffers.address + channel * 2 * CHUNK * _AHEAD, 0
         places = [base + 2 * CHUNK * number for number in range(_AHEAD)]
@@ -255,7 +265,10 @@ class Staged:
 
     def put_beside(self, run, result):
         """Put what the host need not wait for into that stream; its `Work`."""
-        return Queued(self.backend, self._in_side_stream(self._begin_beside(), run), result)
+        return Queued(self.backend, self._in_side_stream(self._begin_beside(), run), result, self.check)
+
+    def check(self):
+        """Raise what has gone wrong with operations in streams."""
 
     def _begin_beside(self):
         """A mark behind what the current stream has."""
@@ -278,7 +291,18 @@ class Staged:
         finally:
             end.record(self._sides)
             backend.stream = before
+            self._hold(end, run)
         return end
+
+    def _hold(self, end, run):
+        """Keep the tensors of an operation until the stream has come behind it, whoever else drops them.
+
+        The pool knows nothing of that stream, and would give their memory to the next tensor at once.
+        """
+        with self._lock:
+            while self._held and self._held[0][0].query():
+                self._held.popleft()
+            self._held.append((end, run))
 
 
 def _tensor(owner, address, count, dtype):

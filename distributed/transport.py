@@ -92,7 +92,7 @@ class _Transport:
         return run
 
     @staticmethod
-    def queues(what, x, how):
+    def queues(what, x, how, nbytes=None):
         """Where an operation is put that asks nothing of the host: nowhere."""
         return None
 

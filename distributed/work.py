@@ -44,17 +44,31 @@ def done(result):
 
 
 class Queued(Work):
-    """An operation in a stream of its own, behind which `end` is: who waits for it, waits in the current stream."""
+    """An operation in a stream of its own, behind which `end` is: who waits for it, waits in the current stream.
 
-    def __init__(self, backend, end, result):
-        self._backend, self._end, self._result = backend, end, result
+    `check()` raises what has gone wrong so far.
+    """
+
+    def __init__(self, backend, end, result, check):
+        self._backend, self._end, self._result, self._check = backend, end, result, check
 
     def is_completed(self):
         """Whether it has ended."""
+        self._backend.enter()
         return self._end.query()
 
     def wait(self, timeout=None):
-        """Let the current stream wait until it has ended; the host goes on. Returns its result."""
+        """Let the current stream wait until it has ended; the host goes on. Returns its result.
+
+        With a `timeout` the host waits, and TimeoutError comes after so many seconds.
+        """
+        self._check()
+        until = None if timeout is None else time.monotonic() + timeout
+        while until is not None and not self.is_completed():
+            if time.monotonic() > until:
+                raise TimeoutError(f"the operation has not ended after {timeout} s")
+            time.sleep(_SHORTEST)
+        self._backend.enter()  # the stream is one of this device, whichever the thread used last
         self._end.wait(self._backend.stream)
         return self._result
 

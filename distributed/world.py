@@ -90,6 +90,28 @@ def host():
     return platform.node()
 
 
+_gpus = []  # of every rank: (its host, its place there, what CUDA shows it), this one's first
+
+
+def note_gpus(comm, place):
+    """Note which GPUs the ranks of the job will take (`device.take_gpu`); all of them call it."""
+    own = host(), place, os.environ.get("CUDA_VISIBLE_DEVICES")
+    every = comm.allgather(own)
+    every.remove(own)
+    _gpus[:] = [own, *every]
+
+
+def shares_gpu(count):
+    """Whether another rank of the job, of this group or not, has the GPU of this one, which sees `count` of them."""
+
+    def name(where, place, shown):
+        names = shown.split(",") if shown else range(count)
+        return where, str(names[place % len(names)])
+
+    found = [name(*one) for one in _gpus]
+    return bool(found) and found[0] in found[1:]
+
+
 @functools.cache
 def reaches(device_type):
     """Whether this MPI takes addresses of devices of a type ("cuda") as it takes those of the host."""

@@ -33,6 +33,7 @@ class Backend:
     row_bytes = 1
     of_samples = False  # whether its tensors stand for samples of a batch (`dispatch/batching.py`)
     has_windows = False  # whether devices of other processes can reach memory of `window`
+    identity = None  # of the hardware among those of its kind that a machine has; None: it is the machine's
     numbers_in_block = False  # whether elementwise kernels take numbers ("number float32") in the argument block
 
     def __init__(self, device):

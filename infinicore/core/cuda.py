@@ -280,6 +280,11 @@ class Cuda(GpuBackend):
         self._pages = None  # of rooms
         self._capturing = None  # the stream that graphs are made in
 
+    @property
+    def identity(self):
+        """Which GPU of the machine it is, whatever number processes give it."""
+        return self.gpu.identity
+
     def enter(self):
         """Let this thread's calls of the driver mean this GPU; launches see to that by themselves."""
         self.gpu.enter()

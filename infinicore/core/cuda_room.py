@@ -5,6 +5,8 @@ import threading
 
 from ..kernels.cuda import driver
 
+_AHEAD = 2  # rooms that are still worked with, beyond which the host waits for the GPU instead of taking new memory
+
 
 class Pages:
     """The memory of all rooms of a GPU, kept for reuse by size: rooms of a model are mostly of one size."""
@@ -14,10 +16,17 @@ class Pages:
         self._free, self._leaving, self._lock = {}, collections.deque(), threading.RLock()
 
     def take(self, size):
-        """A piece that nobody works with any more, or a new one; MemoryError where there is none."""
+        """A piece that nobody works with any more, or a new one; MemoryError where there is none.
+
+        The host may be far ahead of the GPU, which then still works with rooms that are released.
+        """
         with self._lock:
             self.reap()
             free = self._free.get(size)
+            if not free and len(self._leaving) > _AHEAD:
+                self._leaving[-1 - _AHEAD][1].synchronize()
+                self.reap()
+                free = self._free.get(size)
             if free:
                 return free.pop()
             try:

@@ -7,9 +7,15 @@ launches of it, and the others record theirs: from then on the message names a g
 
     leader      header  indices | its layers, with collectives | takes the logits      choice of tokens
     followers   header  indices | their layers                 | give their part       wait
+
+On GPUs all but the header travels between these, as collectives that a graph of them can hold (`GpuLinks.records`);
+before it replays such a graph the leader sends the header, and the host of nobody waits for a GPU. Where ranks share a
+GPU, or GPUs do not reach one another, steps are computed one by one.
 """
 
 import atexit
+import contextlib
+import functools
 import itertools
 import signal
 import sys
@@ -22,8 +28,9 @@ import infinicore
 from ..autograd import no_grad
 from ..core import launch as core_launch
 from ..device import CPU
-from ..dispatch import empty
+from ..dispatch import copy_into, empty
 from ..distributed import collectives as c
+from ..distributed import world
 from ..distributed.group import Group
 from ..distributed.tensor_parallel import gather_last
 from .kvcache import BlockCache, ScratchCache
@@ -44,17 +51,27 @@ class Ranks:
         self.model, self.mesh, self.world = model, mesh, mesh.world
         comm, (_, transport, _) = mesh.world.comm.Dup(), mesh.world.settings
         self.steps = Group(comm, "steps", mesh.world.ranks, _ENDLESS_S, transport, None)
+        self.places = self.steps.comm.allgather((world.host(), model.device.backend.identity))
         self.caches, self.graphs = weakref.WeakKeyDictionary(), {}
+        self.device = model.device
+        self.on_host = self.device.backend.shares_memory
+        self.records = self.on_host or self._graphs_hold()
         self._numbers = itertools.count(1)
+        self._led = None  # what tells the others of the graph that is being recorded
         self._gone = []  # what the leader no longer has: (kind, number)
         self._inside = self._stopped = self._leaving = False
         if self.world.rank == 0:
             atexit.register(self.stop)
 
-    @property
-    def here(self):
-        """How many of the ranks run on this machine."""
-        return self.world.hosts.count(self.world.hosts[self.world.rank])
+    def _graphs_hold(self):
+        """Whether graphs of the device hold the collectives of a step, on all ranks."""
+        groups = [group for group in (self.world, self.mesh.tp, self.mesh.pp) if group.size > 1]
+        return all(self.steps.comm.allgather(all([group.links_on(self.device).records() for group in groups])))
+
+    @functools.cached_property
+    def sharing(self):
+        """How many of the ranks share the memory of this one: of its machine, or of its GPU."""
+        return self.places.count(self.places[self.world.rank])
 
     # ---- the leader ----
 
@@ -70,7 +87,12 @@ class Ranks:
         tensors += [] if step.rows is None else [step.rows]
         indices = infinicore.cat([x.reshape(-1) for x in tensors])
         tables = [step.sine, step.cosine] if array[TABLES] == -2 else []
-        self._send(header, indices, *tables)
+        if self.on_host:
+            self._send(header, indices, *tables)
+        else:
+            self._send_unrecorded(header)
+            self._spread(indices, *tables)
+            self._led = header, array
         result = self._compute(step, head)
         self._inside = False
         if self._leaving:
@@ -92,14 +114,21 @@ class Ranks:
             array[GRAPH] = number
             weakref.finalize(array, self._gone.append, (DROP_GRAPH, number))  # the graph holds it
 
+    def recorded(self, graph):
+        """A graph that was recorded around a step, as one that the others replay too."""
+        led, self._led = self._led, None
+        return graph if self.on_host else _Led(graph, self._send, *led)
+
+    @staticmethod
+    def one_by_one(compute):
+        """In place of a graph where none holds a step: `compute()` gives the logits, each time in the same place."""
+        return _Unrecorded(compute)
+
     def _announce(self, cache):
         """Tell the others of a cache that they have not seen, and of what is gone."""
         if cache in self.caches and not self._gone:
             return
-        records = core_launch.recording()
-        if records is not None:
-            core_launch.record_into(None)
-        try:
+        with _unrecorded():
             while self._gone:
                 self._send_numbers(*self._gone.pop())
             if cache not in self.caches:
@@ -110,9 +139,6 @@ class Ranks:
                 self._send_numbers(CACHE, number, blocks, size, paged, keys.dtype is infinicore.int8)
                 if paged:
                     cache.watch_copy = lambda block, copy: self._send_numbers(COPY, number, block, copy)
-        finally:
-            if records is not None:
-                core_launch.record_into(records)
 
     def _send_numbers(self, kind, *numbers):
         header, array = _header(kind)
@@ -122,6 +148,15 @@ class Ranks:
     def _send(self, *tensors):
         peers = range(1, self.world.size)
         c.batch([c.P2P("send", x, peer) for peer in peers for x in tensors], self.steps)
+
+    def _send_unrecorded(self, header):
+        with _unrecorded():
+            self._send(header)
+
+    def _spread(self, *tensors):
+        """Tensors of the leader to all ranks, on their GPUs."""
+        for x in tensors:
+            c.broadcast(x, 0, self.world)
 
     def leave_when_terminated(self):
         """End this process at SIGTERM as at the end of a program: after the step that runs, and with the others."""
@@ -173,7 +208,7 @@ class Ranks:
 
     def _follow_step(self, number, header, caches):
         if number:
-            infinicore.start_graph_recording(CPU)
+            infinicore.start_graph_recording(self.device)
         try:
             step = self._receive_step(header, caches[int(header[CACHE_ID])])
             self._compute(step, bool(header[HEAD]))
@@ -185,12 +220,15 @@ class Ranks:
         """The `Step` whose numbers the leader sends."""
         _, _, _, tokens, sequences, width, rows, query, total, _, length = header[: TABLES + 1].tolist()
         sizes = [tokens, tokens, tokens, sequences + 1, sequences, sequences * width, max(0, rows)]
-        indices = empty((sum(sizes),), infinicore.int64)
+        indices = empty((sum(sizes),), infinicore.int64, None, self.device)
         rotary, tables = self.model.rotary, []
         if length == -2:
             shape = tokens, self.model.config.head_dim // 2
-            tables = [empty(shape, rotary.dtype) for _ in range(2)]
-        c.batch([c.P2P("recv", x, 0) for x in (indices, *tables)], self.steps)
+            tables = [empty(shape, rotary.dtype, None, self.device) for _ in range(2)]
+        if self.on_host:
+            c.batch([c.P2P("recv", x, 0) for x in (indices, *tables)], self.steps)
+        else:
+            self._spread(indices, *tables)
         parts = [indices.narrow(0, stop - size, size) for size, stop in zip(sizes, itertools.accumulate(sizes))]
         sine, cosine = tables or rotary.ensure(max(0, length))
         return Step(
@@ -202,49 +240,101 @@ class Ranks:
     def _cache(self, blocks, size, paged, is_int8):
         config, dtype = self.model.config, infinicore.int8 if is_int8 else self.model.dtype
         if not paged:
-            return ScratchCache(blocks, size, config.num_key_value_heads, config.head_dim, dtype, CPU)
-        return BlockCache(config, dtype, sequences=1, blocks=blocks, block_size=size, max_length=size, device=CPU)
+            return ScratchCache(blocks, size, config.num_key_value_heads, config.head_dim, dtype, self.device)
+        options = {"blocks": blocks, "block_size": size, "max_length": size, "device": self.device}
+        return BlockCache(config, dtype, sequences=1, **options)
 
     # ---- a step, on every rank ----
 
     def _compute(self, step, head):
         """This rank's part of a step; on the first rank, the result."""
-        decoder, stage = self.model.decoder, self.mesh.pp
+        decoder, stage, state, result = self.model.decoder, self.mesh.pp, None, None
         layers = getattr(decoder, decoder.pieces[1])
-        if stage.rank == 0:
-            state = decoder.begin(step)
-        else:
-            state = self._receive_state(step.token_ids.shape[0], stage)
-        first, stop = decoder.span or (0, len(layers))
-        for number in range(first, stop):
-            state = layers[number](*state, step)
-        if stage.rank < stage.size - 1:
-            c.batch([c.P2P("send", x, stage.rank + 1) for x in state], stage)
-            return self._take_result(step, head) if self.world.rank == 0 else None
-        hidden = decoder.end(state, step)
-        if not head:
-            result = hidden
-        elif self.mesh.tp.size == 1:
-            result = self.model.lm_head(hidden)
-        else:
-            result = gather_last(self.model.lm_head.part(hidden), self.model.lm_head.shares["weight"], self.mesh.tp, 0)
-        if stage.size > 1 and self.mesh.tp.rank == 0:
-            c.send(result, 0, stage)
-        return result
+        for number in range(stage.size):
+            if number == stage.rank:
+                state = decoder.begin(step) if number == 0 else state
+                first, stop = decoder.span or (0, len(layers))
+                for at in range(first, stop):
+                    state = layers[at](*state, step)
+            if number < stage.size - 1:
+                shape = step.token_ids.shape[0], self.model.config.hidden_size
+                state = self._hand_on(state, [shape] * decoder.carried, number, number + 1)
+        last = stage.size - 1
+        if stage.rank == last:
+            result = self._head(decoder.end(state, step)) if head else decoder.end(state, step)
+        if last and self.mesh.tp.rank == 0:
+            config, rows = self.model.config, step.token_ids if step.rows is None else step.rows
+            shape = rows.shape[0], config.vocab_size if head else config.hidden_size
+            result = self._hand_on([result], [shape], last, 0)[0]
+        return result if self.world.rank == 0 else None
 
-    def _receive_state(self, tokens, stage):
-        """What the stage before has computed."""
-        shape = tokens, self.model.config.hidden_size
-        state = [empty(shape, self.model.dtype) for _ in range(self.model.decoder.carried)]
-        c.batch([c.P2P("recv", x, stage.rank - 1) for x in state], stage)
-        return state
+    def _head(self, hidden):
+        """Logits of hidden states, on the first rank of `tp` at least."""
+        group, head = self.mesh.tp, self.model.lm_head
+        if group.size == 1:
+            return head(hidden)
+        return gather_last(head.part(hidden), head.shares["weight"], group, 0 if self.on_host else None)
 
-    def _take_result(self, step, head):
-        config = self.model.config
-        rows = step.token_ids.shape[0] if step.rows is None else step.rows.shape[0]
-        shape = rows, config.vocab_size if head else config.hidden_size
-        result = empty(shape, self.model.dtype)
-        return c.recv(result, self.mesh.pp.size - 1, self.mesh.pp)
+    def _hand_on(self, tensors, shapes, source, to):
+        """What stage `source` has computed, [..., shapes], on stage `to`; on GPUs, all stages get it."""
+        stage = self.mesh.pp
+        if stage.rank != source and (stage.rank == to or not self.on_host):
+            tensors = [empty(shape, self.model.dtype, None, self.device) for shape in shapes]
+        if not self.on_host:
+            for x in tensors:
+                c.broadcast(x, source, stage)
+        elif stage.rank in (source, to):
+            kind, peer = ("send", to) if stage.rank == source else ("recv", source)
+            c.batch([c.P2P(kind, x, peer) for x in tensors], stage)
+        return tensors
+
+
+class _Led:
+    """A graph of a GPU that the others have as well: `run()` tells them, and replays it."""
+
+    def __init__(self, graph, send, header, array):
+        self._graph, self._send, self._header, self._array, self._tell = graph, send, header, array, None
+        self.nbytes = graph.nbytes
+
+    def run(self):
+        """Replay it on all ranks."""
+        if self._tell is None:
+            infinicore.start_graph_recording(CPU)
+            try:
+                self._send(self._header)
+            finally:
+                self._tell = infinicore.stop_graph_recording()
+        else:
+            self._tell.run()
+        self._graph.run()
+
+
+class _Unrecorded:
+    """What computes a step again, in place of a graph that holds it."""
+
+    def __init__(self, compute):
+        self._compute, self.logits, self.nbytes = compute, None, 0
+
+    def run(self):
+        """Compute it."""
+        logits = self._compute()
+        if self.logits is None:
+            self.logits, self.nbytes = logits, logits.nbytes
+        else:
+            copy_into(self.logits, logits)
+
+
+@contextlib.contextmanager
+def _unrecorded():
+    """Launches within are not part of the graph that is being recorded."""
+    records = core_launch.recording()
+    if records is not None:
+        core_launch.record_into(None)
+    try:
+        yield
+    finally:
+        if records is not None:
+            core_launch.record_into(records)
 
 
 def _header(kind):

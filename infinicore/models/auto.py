@@ -62,9 +62,9 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     or "int4", see `quantize_weight`) quantises each linear layer that is stored as floats, the head included, while it
     is read. With `mmap`, float weights that the file has as the model wants them stay on the mapped file (see
     `in_place`): a 16-bit model starts in about half the time, and nobody may write to the file meanwhile. With a `mesh`
-    (`infinicore.distributed.Mesh`), each rank reads its part alone: along `tp` of each layer, along `pp` of the layers.
-    Its first rank has a model that runs as any other for inference, whose steps the others follow by
-    `model.ranks.follow()`; what cannot be done raises the same on all ranks.
+    (`infinicore.distributed.Mesh`), each rank reads its part alone, to a `device` of its own ("cuda": a GPU each),
+    along `tp` of each layer, along `pp` of the layers. Its first rank has a model that runs as any other for inference,
+    whose steps the others follow by `model.ranks.follow()`; what cannot be done raises the same on all ranks.
     Raises FileNotFoundError for a missing folder or file, ValueError, in one sentence with the file's name,
     for anything in it that is damaged, of another shape, missing or left over, and NotImplementedError for what is
     known but not supported.
@@ -80,8 +80,8 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
     if mesh is not None and mesh.world.size > 1:
         if mesh.tp.size * mesh.pp.size != mesh.world.size:
             raise ValueError(f"`mesh` must divide a model along `tp` and `pp` alone, got {mesh!r}")
-        if place is not CPU:
-            raise NotImplementedError(f"`device` must be 'cpu' for a model that ranks divide, got {str(place)!r}")
+        if mesh.sp.size > 1:
+            raise ValueError(f"`mesh` has sp {mesh.sp.size}, which divides sequences in training: give `tp` alone")
         from ..distributed.objects import agree
         from ..lm.ranks import Ranks
 
@@ -101,7 +101,7 @@ def _load_path(path, wanted, quantize, place, progress, mesh, mmap):
                 f"`quantize` is for Hugging Face folders, and {path} is a GGUF file: leave it out"
             )
         with CPU:
-            model, generation_config = gguf.load(path, wanted, progress, mesh, mmap), {}
+            model, generation_config = gguf.load(path, wanted, progress, mesh, mmap, sums=place is not CPU), {}
     else:
         model, generation_config = _load_folder(path, wanted, quantize, place, progress, mesh, mmap)
     model.path, model.generation_config = path, generation_config
@@ -120,7 +120,7 @@ def _load_folder(path, dtype, quantize, place, progress, mesh, mmap):
         dtype = dtype or as_dtype(config.dtype)
         quantize = quantize or config.quantize
         with CPU if quantize or config.quantization else place:  # panels are packed on the CPU
-            model = _load(checkpoint, config, dtype, quantize, progress, mesh, mmap)
+            model = _load(checkpoint, config, dtype, quantize, progress, mesh, mmap, sums=place is not CPU)
         model.source_config = source_config
         return model, generation_config
     finally:
@@ -142,7 +142,8 @@ def naming(checkpoint, config):
     return tied, canonical, ignored
 
 
-def _load(checkpoint, config, dtype, quantize, progress, mesh=None, mmap=False):
+def _load(checkpoint, config, dtype, quantize, progress, mesh=None, mmap=False, sums=False):
+    """`sums`: ranks of a mesh add up 16-bit floats, which rounds otherwise than one process."""
     tied, canonical, ignored = naming(checkpoint, config)
     names = architecture_for(config).names
     transposed = getattr(names, "TRANSPOSED", ())
@@ -156,7 +157,7 @@ def _load(checkpoint, config, dtype, quantize, progress, mesh=None, mmap=False):
         from . import parts
 
         scheme = config.quantization
-        exact = dtype.itemsize < 4 or bool(scheme or quantize)
+        exact = (dtype.itemsize < 4 and not sums) or bool(scheme or quantize)
         stages.keep_stage(model, mesh.pp)
         rows = {"rows": layout.layers, "head_rows": "lm_head" in layout.layers}
         parts.divide(model, mesh, exact=exact, **{name: scheme.rows if any_ else 1 for name, any_ in rows.items()})

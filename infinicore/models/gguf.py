@@ -209,8 +209,11 @@ def _float_dtype(file):
 # ---- weights ----------------------------------------------------------------------------------
 
 
-def load(path, dtype=None, progress=None, mesh=None, mmap=False):
-    """A `CausalLM` from a GGUF file; see `from_pretrained`. `dtype` is a DType, or None: as `config_of` says."""
+def load(path, dtype=None, progress=None, mesh=None, mmap=False, sums=False):
+    """A `CausalLM` from a GGUF file; see `from_pretrained`. `dtype` is a DType, or None: as `config_of` says.
+
+    `sums`: ranks of a mesh add up 16-bit floats, which rounds otherwise than one process.
+    """
     file = GGUFFile(path)
     config = config_of(file)
     found = _resolve(file, config)
@@ -225,7 +228,7 @@ def load(path, dtype=None, progress=None, mesh=None, mmap=False):
         quantised = file.entries[found[names.EMBEDDING]].kind not in FLOATS
         # Rows of a quantised table are taken from the mapped file, which the ranks of a node share.
         whole = ("model.embed_tokens",) if quantised else ()
-        parts.divide(model, mesh, exact=_has_blocks(file) or model.dtype.itemsize < 4, whole=whole)
+        parts.divide(model, mesh, exact=_has_blocks(file) or (model.dtype.itemsize < 4 and not sums), whole=whole)
         found = {name: theirs for name, theirs in found.items() if stages.is_here(model, name)}
         head = parts.part_of_gguf(file, {names.HEAD: _TOP[names.EMBEDDING]}, model)
         file = parts.part_of_gguf(file, found, model)

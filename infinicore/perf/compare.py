@@ -293,7 +293,7 @@ def _run_ranks(case, options, folder):
     notes = [f"{name} is not installed" for name in missing]
     try:
         measured, more = ranks.measure(case, ["ours", *have], options.rounds(case), options.turn_s, folder)
-    except ImportError as error:
+    except (ImportError, Skip) as error:
         measured, more = {}, [f"skipped: {error}"]
     sides = [_Side(name, None) for name in measured]
     for side in sides:

@@ -19,6 +19,7 @@ MODULES = {
     "llama.cpp": "llama_cpp",
     "mpi4py": "mpi4py",
     "gloo": "torch",
+    "nccl": "nccl",
     "write": "numpy",
 }
 DISTRIBUTIONS = {name: name for name in ("numpy", "torch", "transformers", "mpi4py")}

@@ -1,5 +1,6 @@
 """What a job of the suite `distributed` runs on each rank: `rank_worker.py ASKED ANSWER`, two JSON files."""
 
+import contextlib
 import json
 import os
 import sys
@@ -11,12 +12,15 @@ import numpy as np
 import infinicore as ic
 import infinicore.distributed as dist
 
+IN_GRAPH = 20  # all-reduces of a graph of a GPU, whose replay takes microseconds by itself
+
 
 class Collective:
     """An all-reduce (or barrier) of each side, prepared."""
 
     def __init__(self, asked, group):
-        self.asked, self.group = asked, group
+        self.asked, self.group, self.device = asked, group, ic.device(asked["device"])
+        self.in_graph = IN_GRAPH if asked["kind"] == "recorded" and self.device.type == "cuda" else 1
 
     def call(self, side):
         """A function that does it once."""
@@ -25,13 +29,43 @@ class Collective:
     def _ours(self, n):
         if self.asked["op"] == "barrier":
             return dist.barrier
-        x = self.group.empty((n,)) if self.asked["kind"] == "window" else ic.empty(n)
+        x = self.group.empty((n,)) if self.asked["kind"] == "window" else self._zeros(n)
         x.zero_()
         if self.asked["kind"] != "recorded":
             return lambda: dist.all_reduce(x)
-        ic.start_graph_recording()
         dist.all_reduce(x)
+        ic.start_graph_recording(self.device)
+        for _ in range(self.in_graph):
+            dist.all_reduce(x)
         return ic.stop_graph_recording().run
+
+    def _zeros(self, n):
+        return ic.zeros(n, dtype=self.asked["dtype"], device=self.device)
+
+    def _nccl(self, n):
+        from infinicore.distributed import nccl
+        from infinicore.kernels.blocks.comm import SUM
+        from infinicore.kernels.cuda import driver
+
+        x, backend = self._zeros(n), self.device.backend
+        one = nccl.start(self.group, backend)
+        one.timeout = None  # marks of a watch have no place in a graph
+
+        def call():
+            one.reduce(x, x, (0,) * self.group.size + (n,), SUM, 0, False)
+
+        if self.asked["kind"] != "recorded":
+            return call
+        call()
+        backend.synchronize()
+        before, backend.stream = backend.stream, backend.side_stream()
+        try:
+            with driver.Capture(backend.stream) as capture:
+                for _ in range(self.in_graph):
+                    call()
+        finally:
+            backend.stream = before
+        return lambda: driver.launch_graph(capture.executable, backend.stream)
 
     def _mpi4py(self, n):
         from mpi4py import MPI
@@ -55,10 +89,11 @@ class Step:
     def __init__(self, asked, group):
         from infinicore.perf import train_cases
 
-        self.asked, self.group = asked, group
+        self.asked, self.group, self.device = asked, group, ic.device(asked["device"])
+        self.in_graph = 1
         self.network = train_cases.TINY_GPT2 if asked["quick"] else train_cases.GPT2
         rng = np.random.default_rng(group.rank)
-        self.ids = rng.integers(0, self.network.vocabulary, (2, asked["tokens"] + 1))
+        self.ids = rng.integers(0, self.network.vocabulary, (asked.get("batch", 2), asked["tokens"] + 1))
 
     def call(self, side):
         """A function that does it once."""
@@ -68,12 +103,15 @@ class Step:
         from infinicore import models, optim
 
         ic.manual_seed(0)
-        model = dist.DistributedDataParallel(models.from_config(self.network.config()))
+        model = dist.DistributedDataParallel(models.from_config(self.network.config(), device=self.device))
         adam = optim.AdamW(model.parameters(), lr=1e-4)
-        x, y = (ic.from_numpy(a.copy()) for a in (self.ids[:, :-1], self.ids[:, 1:]))
+        x, y = (ic.from_numpy(a.copy()).to(self.device) for a in (self.ids[:, :-1], self.ids[:, 1:]))
+        lower = self.asked["dtype"] == "bfloat16"
 
         def step():
-            model.loss(x, y).backward()
+            with ic.autocast(self.device.type, ic.bfloat16) if lower else contextlib.nullcontext():
+                loss = model.loss(x, y)
+            loss.backward()
             adam.step()
             adam.zero_grad()
 
@@ -111,7 +149,7 @@ def decode(asked, group):
     from infinicore import models
 
     mesh = dist.Mesh(**asked["axes"]) if asked["axes"] else None
-    model = models.from_pretrained(asked["path"], mesh=mesh)
+    model = models.from_pretrained(asked["path"], mesh=mesh, device=asked["device"])
     if group.rank:
         model.ranks.follow()
         return None
@@ -130,6 +168,8 @@ def decode(asked, group):
 
 class PipelineStep:
     """A step of a GPT-2 through as many stages as there are ranks, in 8 micro-batches: forward, backward, AdamW."""
+
+    in_graph = 1
 
     def __init__(self, asked, group):
         from infinicore.perf import train_cases
@@ -156,6 +196,8 @@ class PipelineStep:
 
 class Saving:
     """A checkpoint of a GPT-2 with AdamW's states, divided by ZeRO; and a loop that writes as many bytes."""
+
+    in_graph = 1
 
     def __init__(self, asked, group):
         from infinicore import models, optim
@@ -206,12 +248,14 @@ def start_gloo(group):
     return torch
 
 
-def turn(function, repetitions, group):
+def turn(function, repetitions, group, device):
     """Seconds of a call; ranks begin together."""
+    device.backend.synchronize()
     dist.barrier(group)
     start = time.perf_counter()
     for _ in range(repetitions):
         function()
+    device.backend.synchronize()
     return (time.perf_counter() - start) / repetitions
 
 
@@ -224,7 +268,7 @@ def write(path, found):
 def main(asked_path, answer_path):
     """Measure what is asked, side by side; rank 0 writes the answer."""
     with open(asked_path, encoding="utf-8") as file:
-        asked = json.load(file)
+        asked = {"device": "cpu"} | json.load(file)
     group = dist.init()
     if asked["op"] == "divided_decode":
         found = decode(asked, group)
@@ -232,17 +276,17 @@ def main(asked_path, answer_path):
             write(answer_path, found)
         return
     kind = {"ddp_step": Step, "pipeline_step": PipelineStep, "checkpoint": Saving}.get(asked["op"], Collective)
-    prepared, calls, repetitions = kind(asked, group), {}, {}
+    prepared, calls, repetitions, device = kind(asked, group), {}, {}, ic.device(asked["device"])
     for side in asked["sides"]:
         calls[side] = prepared.call(side)
-        once = min(turn(calls[side], 1, group) for _ in range(3))
+        once = min(turn(calls[side], 1, group, device) for _ in range(3))
         repetitions[side] = dist.broadcast_object(max(1, min(10_000, int(asked["turn_s"] / max(once, 1e-7)))))
     found = {side: [] for side in calls}
     for number in range(asked["rounds"]):
         order = list(calls)[number % len(calls) :] + list(calls)[: number % len(calls)]
         for side in order:
-            turn(calls[side], 1, group)
-            found[side].append(turn(calls[side], repetitions[side], group))
+            turn(calls[side], 1, group, device)
+            found[side].append(turn(calls[side], repetitions[side], group, device) / prepared.in_graph)
     if group.rank == 0:
         write(answer_path, found)
     if "torch" in sys.modules:  # else gloo aborts a process whose peers have gone first

@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .cases import Case
-from .model_cases import TINY, TINYLLAMA
+from .cases import Case, Skip
+from .model_cases import LLAMA_8B, TINY, TINYLLAMA
 
 RANK_OPS = ("all_reduce", "barrier", "ddp_step", "pipeline_step", "divided_decode", "checkpoint")
 _SIZES = ((4, "4 KB"), (64, "64 KB"), (1024, "1 MB"), (65536, "64 MB"))
@@ -83,7 +83,62 @@ def _checkpoints(quick):
     )  # fmt: skip
 
 
-DISTRIBUTED = (_collectives, _steps, _pipelines, _decoding, _checkpoints)
+def _sums_on_gpus(quick):
+    """All-reduces of bfloat16 on two GPUs of one host, beside NCCL's of nccl4py."""
+    for kib, size in _SIZES[:1] if quick else (*_SIZES[:3], (262144, "256 MB")):
+        common = dict(suite="distributed", op="all_reduce", dtype="bfloat16", unit="us", compared=False, threads=1)
+        options = {"ranks": 2, "elements": 512 * kib, "device": "cuda"}
+        name = f"all_reduce {size}, 2 GPUs"
+        yield Case(name=name, peers=("nccl",), options=options | {"kind": "tensor"}, **common)
+        if kib <= 1024:  # as many as a graph holds
+            name = f"{name}, in a graph"
+            yield Case(name=name, peers=("nccl",), options=options | {"kind": "recorded"}, **common)
+
+
+def _steps_on_gpus(quick):
+    """The same steps as on CPUs, in bfloat16 autocast, 16 sequences a GPU."""
+    name, tokens, batch = ("tiny GPT-2", 8, 2) if quick else ("GPT-2 124M", 1024, 16)
+    for ranks in (1, 2):
+        yield Case(
+            suite="distributed", name=f"data-parallel step, {name}, {_gpus(ranks)}", op="ddp_step", dtype="bfloat16",
+            unit="tokens/s", work=float(batch * tokens * ranks), peers=(), compared=False, threads=1,
+            options={"ranks": ranks, "tokens": tokens, "batch": batch, "quick": quick, "device": "cuda"}, rounds=5,
+            base=None if ranks == 1 else (f"data-parallel step, {name}, 1 GPU", "bfloat16"),
+        )  # fmt: skip
+
+
+def _decoding_on_gpus(quick):
+    """Tokens of one text, from a model that two GPUs divide, beside one of them."""
+    for model in (TINY,) if quick else (TINYLLAMA, LLAMA_8B):
+        name = f"decode, {model.name}"
+        for axis, ranks in (("", 1), ("tp", 2), ("pp", 2)):
+            yield Case(
+                suite="distributed", name=f"{name}, {axis} 2, 2 GPUs" if axis else f"{name}, 1 GPU",
+                op="divided_decode", dtype=model.dtype, unit="tokens/s", compared=False, repeat=False, rounds=5,
+                threads=1, base=(f"{name}, 1 GPU", model.dtype) if axis else None, peers=(),
+                options={
+                    "model": model.name, "prompt": 32, "ranks": ranks, "axes": {axis: 2} if axis else {},
+                    "device": "cuda",
+                },
+            )  # fmt: skip
+
+
+def _gpus(count):
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+DISTRIBUTED = (
+    _collectives, _steps, _pipelines, _decoding, _checkpoints, _sums_on_gpus, _steps_on_gpus, _decoding_on_gpus,
+)  # fmt: skip
+
+
+def _check_gpus(options):
+    """Skip where each rank cannot have a GPU of its own."""
+    from ..kernels.cuda import driver
+
+    found = driver.device_count()
+    if options.get("device") == "cuda" and found < options["ranks"]:
+        raise Skip(f"needs {_gpus(options['ranks'])}, and this machine has {found}")
 
 
 def measure(case, sides, rounds, turn_s, folder):
@@ -91,6 +146,7 @@ def measure(case, sides, rounds, turn_s, folder):
     from ..distributed import launch
     from .generation import find_checkpoint
 
+    _check_gpus(case.options)
     more = {}
     if "model" in case.options:
         more["path"] = find_checkpoint(case.options["model"], folder)
@@ -98,7 +154,14 @@ def measure(case, sides, rounds, turn_s, folder):
         asked, answer = Path(folder, "asked.json"), Path(folder, "answer.json")
         asked.write_text(
             json.dumps(
-                {"op": case.op, "sides": sides, "rounds": rounds, "turn_s": turn_s, "folder": folder}
+                {
+                    "op": case.op,
+                    "dtype": case.dtype,
+                    "sides": sides,
+                    "rounds": rounds,
+                    "turn_s": turn_s,
+                    "folder": folder,
+                }
                 | case.options
                 | more
             )

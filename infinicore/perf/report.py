@@ -4,7 +4,7 @@ import statistics
 
 from .cases import times_better
 
-PEER_ORDER = ("numpy", "torch", "transformers", "llama.cpp", "llama-server", "mpi4py", "gloo", "write")
+PEER_ORDER = ("numpy", "torch", "transformers", "llama.cpp", "llama-server", "mpi4py", "gloo", "nccl", "write")
 
 
 def number(value):

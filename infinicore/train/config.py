@@ -41,7 +41,7 @@ class TrainConfig:
     keep: int = _setting(3, "newest checkpoints that stay", int, least=1, free=True)
     log_every: int = _setting(10, "steps between rows of the log", int, least=1, free=True)
     # the ranks of `infinicore run -n N train ...` or mpiexec; another mesh can go on from a checkpoint
-    mesh: str = _setting(None, "axes of the ranks, as dp=2,tp=2: dp, tp, pp, cp; one may be -1", str, free=True)
+    mesh: str = _setting(None, "axes, as dp=2,tp=2: dp, tp, pp, cp, sp (= tp); one may be -1", str, free=True)
     zero: int = _setting(0, "divide over dp 1: optimizer states, 2: and gradients, 3: and parameters", int, free=True)
     sequence_parallel: bool = _setting(False, "divide sequences along tp between layers", bool, free=True)
     micro_batches: int = _setting(

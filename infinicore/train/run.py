@@ -12,6 +12,7 @@ import infinicore
 from .. import distributed, optim
 from ..data import DataLoader, RandomSampler
 from ..device import usable
+from ..distributed.mesh import with_sequence
 from ..distributed.objects import broadcast_object
 from ..io.json import read_json
 from ..models import from_config, from_pretrained, save_pretrained
@@ -148,10 +149,15 @@ def read_mesh(text):
     sizes = {}
     for word in text.split(","):
         axis, _, size = word.strip().partition("=")
-        if axis not in ("dp", "tp", "pp", "cp") or axis in sizes or not size.removeprefix("-").isdecimal():
-            raise ValueError(f"`mesh` must be axes and their ranks as in dp=2,tp=2 (dp, tp, pp, cp), got {text!r}")
+        if (
+            axis not in ("dp", "tp", "pp", "cp", "sp")
+            or axis in sizes
+            or not size.removeprefix("-").isdecimal()
+            or not int(size)
+        ):
+            raise ValueError(f"`mesh` must be axes and their ranks as in dp=2,tp=2 (dp, tp, pp, cp, sp), got {text!r}")
         sizes[axis] = int(size)
-    return sizes
+    return with_sequence(sizes)
 
 
 def make_mesh(config):
@@ -167,7 +173,7 @@ def make_mesh(config):
                 raise ValueError(f"`{name}` is {getattr(config, name)!r}, and there is no `mesh`: give one, as dp=2")
         return None
     sizes = read_mesh(config.mesh)
-    wanted = math.prod(sizes.values())
+    wanted = math.prod(size for axis, size in sizes.items() if axis != "sp")
     if wanted != ranks and (wanted > 0 or ranks % wanted):
         count = f"{wanted} ranks" if wanted > 0 else f"a multiple of {-wanted} ranks"
         raise ValueError(
@@ -187,12 +193,13 @@ def divide_model(config, model, mesh):
             )
     if config.zero and mesh.group("dp", "cp").size == 1:
         raise ValueError(f"`zero` is {config.zero}, and `mesh` {config.mesh} has one replica: add dp=2, say")
+    divides = config.sequence_parallel or mesh.sp.size > 1
     if config.sequence_parallel and mesh.tp.size == 1:
         raise ValueError(f"`sequence_parallel` divides along tp, and `mesh` {config.mesh} has none: add tp=2, say")
-    if config.sequence_parallel and config.sequence_length % mesh.tp.size:
+    if divides and config.sequence_length % mesh.tp.size:
         raise ValueError(
             f"`sequence_length` {config.sequence_length} must be a multiple of tp {mesh.tp.size} with "
-            "`sequence_parallel`"
+            "`sequence_parallel`, or sp"
         )
     micro = 1 if stages == 1 else config.micro_batches or min(2 * stages, max(1, config.batch_size // mesh.dp.size))
     return distributed.ParallelModel(
@@ -202,7 +209,7 @@ def divide_model(config, model, mesh):
         micro_batches=micro,
         schedule=config.pipeline_schedule,
         chunks=config.pipeline_chunks,
-        sequence_parallel=config.sequence_parallel,
+        sequence_parallel=divides,
     )
 
 

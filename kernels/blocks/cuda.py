@@ -100,10 +100,11 @@ GRAD_TILES = Block("| tiles", after=GRAD)
 # Extremes go to y, their places to `indices`.
 SCAN = Block("x y indices? words? | rows size x_stride parts=1 columns=1 strips=1")
 
-# ---- sums over GPUs of one host: `kernels/cuda/comm/peers.py` ----
+# ---- sums and gathers over GPUs of one host: `kernels/cuda/comm/peers.py` ----
 
 # `count` elements in pieces of `piece`, a block for each. `own` is the window of this rank, `windows` those of all, in
-# their order. Who waits for longer than `timeout` nanoseconds gives up.
+# their order. Who waits for longer than `timeout` nanoseconds gives up. For a gather, behind the windows: how many
+# elements each rank gives, and where they go here (0: nowhere); `count` is this rank's number of them.
 PEERS = Block("x y | count piece rank own timeout windows*")
 
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----

@@ -13,7 +13,7 @@ from ..blocks.array import GATHER_ROWS
 from ..blocks.cuda import PACKED_STREAM, STREAM
 from . import policy
 
-_TABLES = ("optim.", "comm.", "own.")  # families whose kernels find addresses in memory, too, or may
+_TABLES = ("optim.", "own.")  # families whose kernels find addresses in memory, too, or may
 
 
 def _of_floats(block):

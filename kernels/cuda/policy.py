@@ -102,7 +102,10 @@ OWN = {
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "array.scatter.add_each": Shape(threads=128),
-    "comm.peers.all_reduce": Shape("block", threads=PEER_THREADS, fixed=True, resident=1),
+    **{
+        f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
+        for name in ("all_reduce", "all_gather")
+    },
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,
     "quant.expand.expand": Shape(threads=128),

@@ -1,6 +1,7 @@
 """Programs that run on several ranks by `mpiexec`; without MPI these tests skip."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,12 +27,32 @@ def ranks(root):
             line = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
         variables |= {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": str(root), "INFINICORE_COMM_TIMEOUT": "60"}
         variables |= environment
-        done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=timeout, check=False)
+        done = finished(line, variables, timeout)
         if check:
             assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
         return done
 
     return run
+
+
+def finished(line, variables, timeout):
+    """A job that has ended; one that takes longer is ended with all its ranks, and what it has said is the error."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(line, env=variables, **options) as job:
+        try:
+            out, errors = job.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGTERM)  # mpiexec ends its ranks, which have groups of their own
+            try:
+                out, errors = job.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(job.pid, signal.SIGKILL)
+                out, errors = job.communicate()
+            pytest.fail(f"the job did not end within {timeout} s:\n{out[-4000:]}\n{errors[-8000:]}")
+        except BaseException:  # an interrupt reaches this process alone
+            os.killpg(job.pid, signal.SIGTERM)
+            raise
+    return subprocess.CompletedProcess(line, job.returncode, out, errors)
 
 
 @pytest.fixture

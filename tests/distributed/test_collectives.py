@@ -14,10 +14,10 @@ def test_collectives(ranks, count):
     assert done.stdout.count("done") == count
 
 
-@pytest.mark.parametrize("how", [(), ("direct",)])
+@pytest.mark.parametrize("how", [(), ("direct",), ("windows",)])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_collectives_of_another_device(ranks, count, how):
-    """What the host cannot reach: staged in chunks, or by an MPI that takes addresses there."""
+    """What the host cannot reach: staged in chunks, by an MPI that takes addresses there, or by windows."""
     done = ranks(count, "collectives.py", "host2", *how)
     assert done.stdout.count("done") == count
 

@@ -1,11 +1,14 @@
 """Which way tensors of GPUs go, and what NCCL is asked for; with `--device cuda`, on as many GPUs as there are."""
 
 import contextlib
+import json
+import time
 import types
+import weakref
 
 import numpy as np
 import pytest
-from infinicore.distributed import gpu, nccl
+from infinicore.distributed import gpu, nccl, world
 from infinicore.distributed.staging import Staged
 from infinicore.distributed.world import PeerError
 from infinicore.kernels.blocks import comm as blocks
@@ -13,6 +16,7 @@ from infinicore.kernels.cuda import driver
 from infinicore.kernels.cuda.comm import sizes
 
 import infinicore as ic
+from infinicore.core import cuda_room
 from infinicore.device import Device, take_gpu
 
 
@@ -31,6 +35,20 @@ def test_training_on_gpus(ranks, pytestconfig, count):
     if pytestconfig.getoption("--device") != "cuda":
         pytest.skip("needs a GPU: run with --device cuda")
     assert ranks(count, "on_device.py", "cuda", timeout=600).stdout.count("done") == count
+
+
+@pytest.mark.parametrize("axis", ["tp", "pp"])
+def test_inference_on_gpus(ranks, command, pytestconfig, stories, axis):
+    """The text of one GPU, by steps that are recorded where each rank has a GPU; also by the command."""
+    if pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    kinds = [({}, False), ({"quantize": "int8"}, False), ({"dtype": "bfloat16"}, "close")]
+    cases = [[str(stories), options, {axis: 2}, exact] for options, exact in kinds]
+    assert ranks(2, "inference.py", "cuda", json.dumps(cases), timeout=600).stdout.count("done") == 2
+    given = ["generate", "--model", stories, "--prompt", "Once upon a time", "--temperature", 0, "--max-new-tokens", 20]
+    given += ["--device", "cuda", "--json"]
+    alone, divided = command(*given), command("run", "-n", 2, *given, f"--{axis}", 2)
+    assert json.loads(divided.stdout)["token_ids"] == json.loads(alone.stdout)["token_ids"], divided.stderr
 
 
 @pytest.fixture
@@ -56,7 +74,7 @@ class Comm:
 
     def allgather(self, value):
         if isinstance(value, tuple):
-            return [(value[0], one) for one in self.gpus]
+            return [(value[0], one, value[2]) for one in self.gpus]
         return [value] * len(self.gpus)
 
 
@@ -75,22 +93,79 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     monkeypatch.setenv("INFINICORE_COMM_GPU", how)
     monkeypatch.setattr(Staged, "prepare", lambda self: setattr(self, "_buffers", ()))
     asked = []
-    monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or object())
+    monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or types.SimpleNamespace(all_reduce=print))
     reduces = types.SimpleNamespace(reduces=lambda dtype, how: dtype is not ic.bool)
     monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or reduces)
     device = host2.device()
-    monkeypatch.setattr(device.backend, "gpu", types.SimpleNamespace(identity="a"), raising=False)
+    monkeypatch.setattr(device.backend, "identity", "a")
     links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm(gpus), size=len(gpus), nodes=nodes), device)
     links.prepare()
     assert asked == found
     small, large = (ic.empty(n // 4) for n in (sizes.MOST_BYTES, sizes.MOST_BYTES + 4))
     beside = "beside" if "nccl" in found else None
-    assert links.queues("all_reduce", small, blocks.SUM) == ("here" if "peers" in found else beside)
-    assert links.queues("all_reduce", large, blocks.SUM) == links.queues("broadcast", small, None) == beside
+    few = "here" if "peers" in found else beside
+    assert links.queues("all_reduce", small, blocks.SUM) == links.queues("broadcast", small, None) == few
+    assert (
+        links.queues("all_gather", large, None, 8) == few and links.queues("all_gather", small, None, 1 << 30) == beside
+    )
+    assert links.queues("all_reduce", large, blocks.SUM) == links.queues("broadcast", large, None) == beside
+    assert links.queues("reduce_scatter", small, blocks.SUM) == links.queues("all_to_all", small, None) == beside
     assert links.queues("all_reduce", ic.zeros(2 * sizes.MOST_BYTES, dtype=ic.bool), blocks.SUM) is None
     assert (links.in_place("all_reduce", 5, ic.float32, (), blocks.SUM) is not None) == ("peers" in found)
     links.prepare()
     assert asked == found
+
+
+def test_what_is_recorded_goes_through_windows_or_not_at_all(host2):
+    asked, device = [], host2.device()
+    links = gpu.GpuLinks(types.SimpleNamespace(size=2, rank=0), device)
+    links._buffers, links.nccl = (), types.SimpleNamespace(reduces=lambda *_: True)
+    large, moves = ic.zeros(sizes.MOST_BYTES, device=device), [(blocks.SEND, 1, 64, 1 << 30)]
+
+    def all_three():
+        with contextlib.ExitStack() as stack:
+            ic.start_graph_recording(device)
+            stack.callback(ic.stop_graph_recording)
+            links.reduce("all_reduce", large, large, (), blocks.SUM, 0)
+            links.transfer("broadcast", moves, (), 0)
+            links.reduce("reduce_scatter", large, large, (), blocks.SUM, 0, True)
+
+    links.peers = types.SimpleNamespace(
+        all_reduce=lambda x, how: asked.append((x, how)), all_gather=lambda *given: asked.append(given)
+    )
+    with pytest.raises(NotImplementedError, match=r"`reduce_scatter` of tensors on .* cannot be recorded"):
+        all_three()
+    assert asked == [(large, blocks.SUM), (moves, ())] and links.records()
+    links.peers = None
+    with pytest.raises(NotImplementedError, match=r"`all_reduce` of tensors on .* cannot be recorded"):
+        all_three()
+    assert not links.records()
+
+
+@pytest.mark.parametrize(
+    "ranks, count, shares",
+    [
+        ([("a", 0, None), ("a", 1, None)], 2, False),
+        ([("a", 1, None), ("a", 0, None), ("a", 2, None), ("a", 3, None)], 2, True),  # four on two, by turns
+        ([("a", 0, None), ("b", 0, None)], 1, False),
+        ([("a", 1, "3"), ("a", 0, "2")], 1, False),  # each is shown one of its own
+        ([("a", 1, "3"), ("a", 0, "3")], 1, True),
+        ([("a", 1, "2,3"), ("a", 0, "2,3"), ("a", 2, "2,3")], 2, False),
+        ([("a", 0, "2,3"), ("a", 1, "2,3"), ("a", 2, "2,3")], 2, True),
+        ([], 1, False),  # one process
+    ],
+)
+def test_who_shares_a_gpu_with_any_rank_of_the_job(monkeypatch, ranks, count, shares):
+    monkeypatch.setattr(world, "_gpus", ranks)
+    assert world.shares_gpu(count) == shares
+
+
+def test_pairs_of_ranks_that_share_gpus_with_others_go_through_the_host(monkeypatch, host2):
+    monkeypatch.setattr(Staged, "prepare", lambda self: setattr(self, "_buffers", ()))
+    monkeypatch.setattr(world, "_gpus", [("a", place, None) for place in range(4)])
+    monkeypatch.setattr(driver, "device_count", lambda: 2)
+    links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm("ab"), size=2, nodes=1), host2.device())
+    assert not links.records() and links.peers is links.nccl is None
 
 
 class Functions:
@@ -190,27 +265,174 @@ def test_what_a_kernel_finds_is_raised_as_it_stands():
             backend.synchronize(0)
 
 
+class Mark:
+    """A mark of streams that only notes what it is asked for; `passed` when a test says so."""
+
+    def __init__(self, said):
+        self.said, self.passed = said, False
+
+    def record(self, stream):
+        self.said.append(("mark", stream))
+
+    def wait(self, stream):
+        self.said.append(("wait", stream))
+
+    def query(self):
+        return self.passed
+
+
+class Streams:
+    """A backend of streams, and `staged`, which puts operations beside the current one."""
+
+    stream = "main"
+
+    def __init__(self):
+        self.said, self.marks = [], []
+        self.staged = Staged(types.SimpleNamespace(), types.SimpleNamespace(backend=self))
+        self.staged.prepare = lambda: None
+
+    def enter(self):
+        self.said.append("enter")
+
+    def event(self):
+        self.marks.append(Mark(self.said))
+        return self.marks[-1]
+
+    def side_stream(self):
+        return "side"
+
+
 def test_what_is_put_beside_waits_and_is_waited_for():
     """NCCL's operations: the host goes on, streams wait for each other."""
-    said = []
-
-    class Mark:
-        def record(self, stream):
-            said.append(("mark", stream))
-
-        def wait(self, stream):
-            said.append(("wait", stream))
-
-        def query(self):
-            return True
-
-    backend = types.SimpleNamespace(stream="main", enter=lambda: None, event=Mark, side_stream=lambda: "side")
-    staged = Staged(types.SimpleNamespace(), types.SimpleNamespace(backend=backend))
-    staged.prepare = lambda: None
-    work = staged.put_beside(lambda: said.append(("run", backend.stream)), "result")
-    assert said == [("mark", "main"), ("wait", "side"), ("run", "side"), ("mark", "side")]
-    backend.stream = "another"
-    assert work.is_completed() and work.wait() == "result" and said[-1] == ("wait", "another")
+    streams = Streams()
+    staged, said = streams.staged, streams.said
+    work = staged.put_beside(lambda: said.append(("run", streams.stream)), "result")
+    assert said == [("mark", "main"), "enter", ("wait", "side"), ("run", "side"), ("mark", "side")]
+    streams.stream = "another"
+    assert not work.is_completed() and work.wait() == "result"
+    assert said[-2:] == ["enter", ("wait", "another")]  # the stream is one of this GPU
+    with pytest.raises(TimeoutError, match=r"after 0\.01 s"):
+        work.wait(0.01)
+    streams.marks[-1].passed = True
+    assert work.is_completed() and work.wait(0.01) == "result"
     with pytest.raises(ZeroDivisionError):
         staged.put_beside(lambda: 1 / 0, None)
-    assert backend.stream == "another"
+    assert streams.stream == "another" and said[-1] == ("mark", "side")
+
+
+def test_who_waits_hears_what_nccl_reports():
+    links, functions = gpu.GpuLinks.__new__(gpu.GpuLinks), Functions()
+    Staged.__init__(links, types.SimpleNamespace(), types.SimpleNamespace(backend=Streams()))
+    links.prepare, links.nccl = lambda: None, None
+    links.put_beside(lambda: None, None).wait()
+    links.nccl = nccl.Nccl(functions, ["first"], None, links.backend)
+    work = links.put_beside(lambda: None, None)
+    work.wait()
+    functions.failed = 6
+    with pytest.raises(PeerError, match="remote process exited"):
+        work.wait()
+
+
+def test_what_is_put_beside_keeps_its_tensors_until_the_stream_is_through():
+    """The pool would give their memory away at once: whether anybody waits, or a later operation comes first."""
+    streams, lives = Streams(), []
+
+    def put(fails=False):
+        def run(x=ic.ones(3)):
+            assert x.numel() / (not fails)
+
+        lives.append(weakref.ref(run))
+        with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+            streams.staged.put_beside(run, None)
+
+    def alive():
+        return [one() is not None for one in lives]
+
+    put()
+    first = streams.marks[-1]
+    put(fails=True)  # what was launched before the error runs on
+    second = streams.marks[-1]
+    put()
+    assert alive() == [True] * 3
+    second.passed = True  # streams run in order: this cannot be seen before the first
+    put()
+    assert alive() == [True] * 4
+    first.passed = True
+    put()
+    assert alive() == [False, False, True, True, True]
+
+
+def test_debug_mode_compares_what_is_put_beside_by_the_thread_that_asks():
+    """On its own channel: the thread in the background may be comparing on the other one."""
+    from infinicore.distributed import collectives
+
+    said, streams = [], Streams()
+    checks = types.SimpleNamespace(compare=lambda group, what, described, channel: said.append(channel))
+    group = types.SimpleNamespace(checks=checks, size=2)
+    function = lambda channel: said.append(f"run {channel}")
+    collectives._go(group, streams.staged, "all_reduce", (), function, [], True, None, "beside")
+    assert said == [0, "run 1"]
+    collectives._go(group, streams.staged, "all_reduce", (), function, [], True, None, "here")
+    assert said[2:] == [0, "run 0"]
+
+
+def test_who_waits_for_nccl_without_end_ends_the_job(monkeypatch, capsys):
+    """One mark at a time is watched; a stream that does not get on, and what NCCL reports, end all ranks."""
+    ended, streams = [], Streams()
+    monkeypatch.setattr(nccl, "_start_watch", lambda: None)
+    group = types.SimpleNamespace(rank=1, size=3, comm=types.SimpleNamespace(Abort=ended.append))
+    streams.device = "cuda:1"
+    one = nccl.Nccl(Functions(), ["first", "second"], group, streams, timeout=0.05)
+    one.look()
+    one.transfer([(blocks.SEND, 0, 100, 8)], 0)
+    one.transfer([(blocks.SEND, 0, 100, 8)], 0)
+    assert len(streams.marks) == 1 and streams.said.count(("mark", "main")) == 1
+    one.look()
+    streams.marks[0].passed = True
+    one.look()
+    x = ic.zeros(3)
+    one.reduce(x, x, (0, 1, 2, 3), blocks.SUM, 0, False)
+    assert len(streams.marks) == 2 and not ended
+    time.sleep(0.06)
+    one.look()
+    assert ended == [1] and "has not ended for 0.05 s: a rank hangs or computes" in capsys.readouterr().err
+    one.functions.failed = 6
+    one.look()
+    assert ended == [1, 1] and "remote process exited" in capsys.readouterr().err
+
+
+def test_the_host_takes_no_memory_for_rooms_that_the_gpu_is_about_to_leave(monkeypatch):
+    """Whole parameters of units: two behind what is computed, the host waits, however far ahead it is."""
+    made = []
+    monkeypatch.setattr(driver, "page_bytes", lambda index: 64)
+    monkeypatch.setattr(driver, "create_pages", lambda size, index: made.append(size) or len(made))
+    for name in ("map_pages", "unmap_pages", "free_reserved", "free_pages"):
+        monkeypatch.setattr(driver, name, lambda *_: None)
+    monkeypatch.setattr(driver, "reserve", lambda size: 4096)
+    waited = []
+
+    class Passing(Mark):
+        def synchronize(self):
+            waited.append(self)
+            for mark in marks[: marks.index(self) + 1]:  # a stream runs in order
+                mark.passed = True
+
+    marks = []
+
+    def event():
+        marks.append(Passing([]))
+        return marks[-1]
+
+    pool = types.SimpleNamespace(count=lambda nbytes: None)
+    gpu_ = types.SimpleNamespace(index=0)
+    backend = types.SimpleNamespace(gpu=gpu_, pool=pool, enter=lambda: None, event=event, stream=0, device="cuda:0")
+    kept = cuda_room.Pages(backend)
+    rooms = [cuda_room.Room(backend, kept, 100) for _ in range(12)]
+    for room in rooms:
+        room.hold()
+        room.release()
+    assert len(made) == cuda_room._AHEAD + 1 and waited == marks[: len(rooms) - len(made)]
+    for mark in marks:
+        mark.passed = True
+    kept.reap()
+    assert all(room.pages is None for room in rooms)

@@ -54,7 +54,7 @@ def test_sizes_that_nothing_divides(ranks, tmp_path):
     qwen = saved(tmp_path / "qwen", LLAMA | qwen)
     cases = [*both(odd, False), *both(odd, True, dtype="bfloat16"), *both(one, False), *both(qwen, False)]
     cases += both(saved(tmp_path / "gpt2", GPT2), False)
-    assert ranks(2, "inference.py", json.dumps(cases)).stdout.count("done") == 2
+    assert ranks(2, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 2
 
 
 def test_quantised(ranks, root, tmp_path):
@@ -68,7 +68,7 @@ def test_quantised(ranks, root, tmp_path):
     cases += both(str(written.write_pair(tmp_path / "blocks", "fp8-blocks", **sizes)[0]), True)
     odd = saved(tmp_path / "odd", LLAMA | {"tie_word_embeddings": True})
     cases += [*both(odd, True, quantize="int8"), *both(odd, True, quantize="int4")]
-    assert ranks(2, "inference.py", json.dumps(cases)).stdout.count("done") == 2
+    assert ranks(2, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 2
 
 
 def test_gguf(ranks, root, tmp_path):
@@ -78,13 +78,37 @@ def test_gguf(ranks, root, tmp_path):
     for kind, tied in (("Q8_0", True), ("Q4_0", False), ("Q4_K", False), ("F32", True)):
         path, _ = written.write_model(tmp_path, kind, tied=tied)
         cases += both(str(path), kind != "F32")
-    assert ranks(2, "inference.py", json.dumps(cases)).stdout.count("done") == 2
+    assert ranks(2, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 2
+
+
+WAYS = [(), ("windows",)]  # of the second device: steps one by one, through the host; recorded
+
+
+@pytest.mark.parametrize("more", WAYS)
+def test_on_another_device(ranks, root, tmp_path, stories, more):
+    """16-bit floats are summed over ranks there, which rounds; quantised weights give whole outputs as on CPUs."""
+    pytest.importorskip("gguf")
+    qwen = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 8, "num_attention_heads": 3}
+    cases = [[str(stories), {"dtype": "bfloat16"}, {"tp": 2}, "close"]]
+    cases += both(saved(tmp_path / "qwen", LLAMA | qwen), False) + both(saved(tmp_path / "gpt2", GPT2), False)
+    written = sibling(root, "test_quantized")
+    (tmp_path / "awq").mkdir()
+    cases += both(str(written.write_pair(tmp_path / "awq", "awq")[0]), True)
+    cases += both(str(sibling(root, "test_gguf").write_model(tmp_path, "Q8_0", tied=True)[0]), True)
+    cases += both(str(stories), True, quantize="int8")
+    assert ranks(2, "inference.py", "host2", json.dumps(cases), *more).stdout.count("done") == 2
+
+
+@pytest.mark.parametrize("more", WAYS)
+def test_both_axes_on_another_device(ranks, stories, more):
+    cases = [[str(stories), {}, {"tp": 2, "pp": 2}, False], [str(stories), {}, {"pp": 4}, True]]
+    assert ranks(4, "inference.py", "host2", json.dumps(cases), *more).stdout.count("done") == 4
 
 
 def test_both_axes_and_messages(ranks, stories):
     cases = [[str(stories), {}, {"tp": 2, "pp": 2}, False], [str(stories), {"dtype": "bfloat16"}, {"tp": 4}, True]]
-    assert ranks(4, "inference.py", json.dumps(cases)).stdout.count("done") == 4
-    done = ranks(2, "inference.py", json.dumps(both(str(stories), False)), INFINICORE_COMM_TRANSPORT="messages")
+    assert ranks(4, "inference.py", "cpu", json.dumps(cases)).stdout.count("done") == 4
+    done = ranks(2, "inference.py", "cpu", json.dumps(both(str(stories), False)), INFINICORE_COMM_TRANSPORT="messages")
     assert done.stdout.count("done") == 2
 
 
@@ -109,11 +133,19 @@ def test_generate(ranks, command, stories):
     assert done.returncode == 2 and done.stderr.count("infinicore: error: there is no folder") == 1
 
 
-def test_serve(ranks, processes, stories):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_serve(ranks, processes, pytestconfig, stories, device):
     """Rank 0 schedules and serves; an engine that is killed ends the job with a sentence."""
     pytest.importorskip("fastapi")
-    line = [sys.executable, "-m", "infinicore", "run", "-n", "2", "serve", "--tp", "2", "--port", "0", "--model"]
-    job = subprocess.Popen([*line, f"m={stories}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if device == "cuda" and pytestconfig.getoption("--device") != "cuda":
+        pytest.skip("needs a GPU: run with --device cuda")
+    line = [sys.executable, "-m", "infinicore", "run", "-n", "2", "serve", "--tp", "2", "--port", "0"]
+    job = subprocess.Popen(
+        [*line, "--device", device, "--model", f"m={stories}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         address = re.search(r"http://\S+", job.stdout.readline()).group()
         body = {"model": "m", "prompt": "Once upon", "max_tokens": 12, "temperature": 0, "seed": 1}
@@ -126,8 +158,8 @@ def test_serve(ranks, processes, stories):
                 break
             except OSError:  # it listens before the model is there
                 time.sleep(0.1)
-        alone = infinicore.models.from_pretrained(stories).generate("Once upon", max_new_tokens=12, temperature=0.0)
-        assert text == alone.finish()[0].text
+        model = infinicore.models.from_pretrained(stories, device=device)
+        assert text == model.generate("Once upon", max_new_tokens=12, temperature=0.0).finish()[0].text
         engine = processes(job, "infinicore.lm.server")
         os.kill(engine[0], signal.SIGKILL)
         _, errors = job.communicate(timeout=60)

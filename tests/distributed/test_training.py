@@ -97,6 +97,9 @@ def wait_for(what, job, seconds=90):
 def test_errors_are_one_sentence(ranks, text, tmp_path):
     for more, sentence in (
         (["--mesh", "dp=3"], "`mesh` dp=3 needs 3 ranks, and this job has 2: start it with `infinicore run -n 3 train"),
+        (["--mesh", "dp=0"], "`mesh` must be axes and their ranks as in dp=2,tp=2"),
+        (["--mesh", "tp=2,sp=3"], "`sp` divides sequences among the ranks of `tp`, so it must be 2 (or 1), got 3"),
+        (["--mesh", "sp=3"], "`mesh` sp=3 needs 3 ranks, and this job has 2"),
         (["--mesh", "tp=2", "--heads", "1"], "must be at least the 2 ranks of `tp`"),
         ([], "`mesh` is missing: this is a job of 2 ranks"),
         (["--mesh", "dp=2", "--steps", "many"], "argument --steps: invalid int value"),

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
+from infinicore.kernels.blocks.comm import SUM
 from infinicore.kernels.build import render
 from infinicore.kernels.cuda import load, policy
 
@@ -85,6 +86,32 @@ def test_products_by_the_type_of_operands(columns, dtype, result, instruction, t
         assert done.returncode == 0 and "C75" not in done.stderr, done.stderr  # products are not serialised
         spilled = re.search(r"(\d+) bytes spill stores", done.stderr)
         assert int(spilled[1]) <= (100 if "n128" in instruction else 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    "name, types",
+    [
+        ("comm.peers.all_reduce", {"T": "bfloat16", "HOW": SUM, "SIZE": 3, "PHASES": 2}),
+        ("comm.peers.all_gather", {"T": "uint64", "SIZE": 2}),
+        ("comm.peers.all_gather", {"T": "uint8", "SIZE": 3}),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_other_gpus_see(name, types, arch, tmp_path):
+    """Flags are stored with release and loaded with acquire, for all GPUs, between barriers of the block."""
+    label, shape = "-".join([name, *map(str, types.values())]), policy.shape(name)
+    _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, shape)
+    text = ptx.decode()
+    store, wait = text.index("st.release.sys.u64"), text.index("ld.acquire.sys.u64", text.index("st.release.sys"))
+    assert store < wait and "bar.sync" in text[:store] and "bar.sync" in text[wait:]
+    # it may begin beside the launch before it, whose result it gives away
+    assert arch == "sm_80" or text.index("griddepcontrol.wait") < text.index("bar.sync")
+    if ptxas() is not None:
+        path = tmp_path / "kernel.ptx"
+        path.write_bytes(ptx)
+        command = [ptxas(), f"-arch={arch}", "-o", "/dev/null", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 HALVES = {"T": "bfloat16", "R": "bfloat16", "ACT": None}

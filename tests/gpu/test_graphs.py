@@ -5,7 +5,7 @@ import ctypes
 import pytest
 from infinicore.kernels.blocks.array import GATHER_ROWS
 from infinicore.kernels.blocks.attention import CACHE
-from infinicore.kernels.blocks.cuda import NORMED_STREAM, PACKED_STREAM, STREAM
+from infinicore.kernels.blocks.cuda import NORMED_STREAM, PACKED_STREAM, PEERS, STREAM
 from infinicore.kernels.blocks.norm import ADD_RMS, RMS
 from infinicore.kernels.blocks.rope import ROPE
 from infinicore.kernels.cuda import fuse, overlap, policy
@@ -142,6 +142,17 @@ def test_products_begin_early_where_nothing_writes_their_matrix():
     assert overlap.beside(graph.rows, graph.kernels) == [False, False, True, True, False]
     graph.add(f"norm.rows.rms_norm{BF16}", RMS, 1, x=A, y=MATRIX + 4096)
     assert overlap.beside(graph.rows, graph.kernels) == [False, False, False, True, False, False]
+
+
+def test_sums_over_gpus_write_no_matrix():
+    graph = Graph()
+    graph.product()
+    graph.add("comm.peers.all_reduce-bfloat16-0-2-1", PEERS, 1, x=OUT, y=OUT, own=A, windows=(A, X))
+    graph.norm()
+    graph.product()
+    assert overlap.beside(graph.rows, graph.kernels) == [True, True, False, True]
+    graph.add("comm.peers.all_reduce-bfloat16-0-2-1", PEERS, 1, x=MATRIX, y=MATRIX, own=A, windows=(A, X))
+    assert overlap.beside(graph.rows, graph.kernels) == [False, True, False, False, True]
 
 
 def test_quantised_products_begin_early_and_none_where_addresses_lie_in_memory():

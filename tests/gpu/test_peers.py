@@ -1,4 +1,4 @@
-"""All-reduces through windows, run by the CPU: a rank is a thread of Python, a block of it one thread of the GPU."""
+"""Sums and gathers through windows, run by the CPU: a rank is a thread of Python, a block of it one of the GPU."""
 
 import ctypes
 import itertools
@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from infinicore.kernels.blocks.comm import AVG, MAX, MIN, SUM
+from infinicore.distributed import gpu
+from infinicore.kernels.blocks.comm import AVG, MAX, MIN, RECEIVE, SEND, SUM
 from infinicore.kernels.blocks.cuda import PEERS
 from infinicore.kernels.build import jit, render
 from infinicore.kernels.cpu.comm.waiting import now
@@ -54,13 +55,17 @@ def run(monkeypatch):
     ):  # fmt: skip
         monkeypatch.setattr(module, name, other)
 
-    def together(parameters, calls):
-        source = render.stub("comm.peers.all_reduce", parameters, "cuda")
-        handle = jit.load_kernel("emulated.comm.peers.all_reduce", source)
-        kernel, codes = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(handle & ~1), [[] for _ in calls]
+    def together(parameters, calls, name="all_reduce"):
+        """`parameters` are those of the kernel, or of that of each rank."""
+        each = parameters if isinstance(parameters, list) else [parameters] * len(calls)
+        kernels, codes = [], [[] for _ in calls]
+        for one in each:
+            source = render.stub(f"comm.peers.{name}", one, "cuda")
+            handle = jit.load_kernel(f"emulated.comm.peers.{name}", source)
+            kernels.append(ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(handle & ~1))
 
         def rank(number, values, blocks):
-            args = (ctypes.c_int64 * len(values))(*values)
+            args, kernel = (ctypes.c_int64 * len(values))(*values), kernels[number]
             codes[number] = [kernel(ctypes.addressof(args), b, b + 1) for b in range(blocks)]
 
         threads = [threading.Thread(target=rank, args=(i, *call)) for i, call in enumerate(calls)]
@@ -130,6 +135,73 @@ def test_who_waits_too_long_gives_up_for_all(run):
     assert {first[0], second[0]} <= {3, sizes.GAVE_UP} and 3 in (first[0], second[0])  # 1 + the rank that is missing
     assert run(parameters, calls) == [[sizes.GAVE_UP]] * 3
     assert all((x == 1).all() for x in every)
+
+
+class Gpu:
+    """A backend that keeps what a rank launches."""
+
+    stream = 7
+
+    def __init__(self):
+        self.launched = []
+
+    def kernel(self, name, types):
+        return name, types
+
+    def launch(self, handle, values, blocks, grain, keep, errors, places=(), tensors=None):
+        values = list(values)
+        for place, name, offset in places:
+            values[place] = tensors[name].address + offset
+        self.launched.append((*handle, values, blocks))
+
+
+def done(run, ranks):
+    """Run the launches of ranks, one after the other, each of all ranks at the same time."""
+    for calls in zip(*(one.backend.launched for one in ranks), strict=True):
+        names, parameters, *_ = zip(*calls)
+        assert len(set(names)) == 1
+        codes = run(list(parameters), [call[2:] for call in calls], names[0].rpartition(".")[2])
+        assert not any(itertools.chain(*codes))
+    for one in ranks:
+        one.backend.launched.clear()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gathers_and_sums_of_any_sizes(run, rng, size):
+    """Unequal parts, from one rank alone, more than a launch takes; sums between them. Bytes are those that were given.
+
+    Words are as large as addresses and sizes allow, which differ from rank to rank.
+    """
+    team = Team(size)
+    ranks = [gpu.Peers(Gpu(), rank, size, team.windows, 60.0) for rank in range(size)]
+    for counts in ([5, 0, 3], [40_001, 16_384, 40_000], [8, 8, 8], [0, 100_000, 0], [3 << 20, (1 << 20) + 2, 64]):
+        counts = counts[:size]
+        every = [rng.integers(0, 256, count + 9, np.uint8)[2 * r : 2 * r + count] for r, count in enumerate(counts)]
+        got = [[np.zeros(count, np.uint8) for count in counts] for _ in ranks]
+        for rank, one in enumerate(ranks):
+            moves = [(SEND, peer, every[rank].ctypes.data, counts[rank]) for peer in range(size) if peer != rank]
+            moves += [(RECEIVE, p, got[rank][p].ctypes.data, counts[p]) for p in range(size) if p != rank]
+            one.all_gather([move for move in moves if move[3]], ())
+        done(run, ranks)
+        for rank, parts in enumerate(got):
+            for peer, part in enumerate(parts):
+                assert peer == rank or part.tobytes() == every[peer].tobytes(), (counts, rank, peer)
+        sums = [ic.ones(300_007) * (rank + 1) for rank in range(size)]
+        for one, x in zip(ranks, sums):
+            one.all_reduce(x, SUM)
+        done(run, ranks)
+        assert all((x.numpy() == size * (size + 1) / 2).all() for x in sums)
+
+
+def test_streams_follow_one_another():
+    one = gpu.Peers(Gpu(), 0, 2, [1 << 20, 2 << 20], 60.0)
+    one.backend.follow = lambda stream: one.backend.launched.append(stream)
+    for stream in (7, 8, 8):
+        one.backend.stream = stream
+        one.all_gather([(SEND, 1, 4096, 64)], ())
+    names = [entry if isinstance(entry, int) else "gather" for entry in one.backend.launched]
+    assert names == ["gather", 7, "gather", "gather"]
+    assert [entry[1]["T"] for entry in one.backend.launched if isinstance(entry, tuple)] == ["uint64"] * 3
 
 
 def test_the_window_has_room():

@@ -78,7 +78,7 @@ class Engine:
         dtype = model.dtype if kv_cache_dtype is None else infinicore.int8
         if num_blocks is None:
             wanted = max_num_seqs * -(-self.max_model_len // block_size)
-            sharing = 1 if model.ranks is None else model.ranks.here
+            sharing = 1 if model.ranks is None else model.ranks.sharing
             block = memory.block_bytes(model.config, block_size, dtype)
             num_blocks = memory.blocks_of(kv_cache_memory, block, wanted, sharing, model.device.backend)
         rope = getattr(model.config, "rope", None)

@@ -1,4 +1,4 @@
-"""Sums (and products, extremes, averages) over the GPUs of one host, which reach one another's memory: one launch.
+"""Sums (and products, extremes, averages) and gathers over the GPUs of one host, which reach one another's memory.
 
 Each rank has a window that all of them can read and write. A block has a piece of the elements, and meets only the
 blocks that have the same piece on other ranks, so blocks need not run at the same time:
@@ -7,7 +7,8 @@ blocks that have the same piece on other ranks, so blocks need not run at the sa
     rank 1, block b   x -> slot of 1   flag k to all   wait for flags k   y = slot of 0 + slot of 1 + ...
 
 Where there are more than two ranks and more than a few elements, a rank adds up a part of the piece, and takes the
-others' parts after a second meeting.
+others' parts after a second meeting. A gather is the same without sums: each slot goes where it belongs. Ranks may give
+different numbers of elements then, or none, but all launch as many blocks as the longest needs, so that rounds agree.
 
 **What is read has been written.** The threads of a block store to their own window and meet at a barrier, which orders
 their stores before what thread 0 of a warp does next: it stores the flag with release at system scope, for the GPU of
@@ -31,7 +32,7 @@ from ...blocks.cuda import PEERS
 from ...build import jit
 from ...cpu.comm.combine import divided, two
 from ...lang.ptx import WARP, barrier, load_of_system, nanoseconds, shared, store_to_system, thread, threads
-from ...lang.simd import load, ptr, store
+from ...lang.simd import fill, load, ptr, store
 from ..block import read, vector, width, write
 from .sizes import BROKEN, COUNT, GAVE_UP, GIVEN, MOST_BYTES, PIECE_BYTES, RECORD, REDUCED, SLOTS
 
@@ -87,6 +88,15 @@ def joined(args, at, i, left, like, T, HOW, SIZE):
 
 
 @jit.inline
+def begin(own, found):
+    """0, or a code where some rank takes part in nothing any more; `found` is shared by the block."""
+    if thread() == 0:
+        store(found, 0, GAVE_UP * (load_of_system(own + 8 * BROKEN) != 0))
+    barrier()
+    return load(found, 0)
+
+
+@jit.inline
 def all_reduce(args, lo, hi, T, HOW, SIZE, PHASES):
     """Piece `lo`, of a block. `SIZE` ranks; `PHASES` 1: each adds up all of it, 2: its part."""
     own, piece = load(args, PEERS.own), load(args, PEERS.piece)
@@ -95,10 +105,7 @@ def all_reduce(args, lo, hi, T, HOW, SIZE, PHASES):
     record, found = ptr(own, I64) + lo * RECORD, ptr(shared(8), I64)
     k, step, like = load(record, COUNT) + 1, threads() * width(x), vector(x, 0)
     given = SLOTS + (k % 2) * MOST_BYTES + lo * PIECE_BYTES
-    if thread() == 0:
-        store(found, 0, GAVE_UP * (load_of_system(own + 8 * BROKEN) != 0))
-    barrier()
-    if load(found, 0) != 0:
+    if begin(own, found) != 0:
         return GAVE_UP
 
     mine = ptr(own + given, T)
@@ -126,6 +133,39 @@ def all_reduce(args, lo, hi, T, HOW, SIZE, PHASES):
             theirs, stop = ptr(load(args, PEERS.windows + r) + results, T), min(left, (r + 1) * part)
             for i in range(r * part + thread() * width(x), stop, step):
                 write(y, i, read(theirs, i, stop - i, like), stop - i)
+    if thread() == 0:
+        store(record, COUNT, k)
+    return 0
+
+
+@jit.inline
+def copied(y, x, count, T):
+    """Copy elements by the threads of a block."""
+    like = fill(0, T, width(x))
+    for i in range(thread() * width(x), count, threads() * width(x)):
+        write(y, i, read(x, i, count - i, like), count - i)
+
+
+@jit.inline
+def all_gather(args, lo, hi, T, SIZE):
+    """Piece `lo` of what every rank gives, of a block. T is an unsigned integer, as elements and addresses allow."""
+    own, piece = load(args, PEERS.own), load(args, PEERS.piece)
+    record, found = ptr(own, I64) + lo * RECORD, ptr(shared(8), I64)
+    k = load(record, COUNT) + 1
+    given, first = SLOTS + (k % 2) * MOST_BYTES + lo * PIECE_BYTES, lo * piece
+    if begin(own, found) != 0:
+        return GAVE_UP
+
+    copied(ptr(own + given, T), ptr(load(args, PEERS.x), T) + first, min(piece, load(args, PEERS.count) - first), T)
+    code = meet(args, lo, k, GIVEN, found, SIZE)
+    if code != 0:
+        give_up(args, SIZE)
+        return code
+    for r in range(SIZE):
+        place, count = load(args, PEERS.windows + 2 * SIZE + r), load(args, PEERS.windows + SIZE + r)
+        if place != 0:
+            theirs = ptr(load(args, PEERS.windows + r) + given, T)
+            copied(ptr(place, T) + first, theirs, min(piece, count - first), T)
     if thread() == 0:
         store(record, COUNT, k)
     return 0

@@ -1,6 +1,7 @@
 """Every collective against NumPy, on every transport of this machine, blocking and not, recorded and not.
 
-With the name of a device (`cuda`, `host2`), of tensors there; with `direct` behind it, an MPI that reaches them.
+With the name of a device (`cuda`, `host2`), of tensors there; with `direct` behind it, an MPI that reaches them, with
+`windows`, others that reach them (`devices.give_windows`).
 """
 
 import itertools
@@ -9,7 +10,8 @@ import time
 
 import infinicore.distributed as dist
 import numpy as np
-from devices import NAME, device, new, put
+import refusals
+from devices import NAME, device, give_windows, new, put
 from infinicore.distributed import ccl
 from infinicore.distributed import functional as flow
 from infinicore.distributed import world as mpi_world
@@ -20,6 +22,8 @@ import infinicore as ic
 world = dist.init()
 R, N = world.rank, world.size
 groups = [world]
+if "windows" in sys.argv:
+    give_windows(R)
 if "direct" in sys.argv:
     mpi_world.reaches = lambda kind: True
 if N > 1:
@@ -195,16 +199,28 @@ def refused(group, x):
 
 
 def by_peers(group, x):
-    """Small all-reduces between GPUs are launches."""
+    """All-reduces and gathers between GPUs are launches, several where there are many elements."""
+    many = 300_001
     ic.start_graph_recording(device())
     y = x * 2.0
     dist.all_reduce(y, group=group)
     dist.all_reduce(y, "max", group)
+    long = new("ones", many) * x[:1]
+    dist.all_reduce(long, group=group)
+    parts = [new("empty", many if r == 1 else 3) for r in range(N)]
+    dist.all_gather(parts, long if R == 1 else long[:3].clone(), group)
+    told = x[: 5 + N] + 1.0
+    dist.broadcast(told, N - 1, group)
     graph = ic.stop_graph_recording()
     for k in range(5):
         x.fill_(float(R + k))
         graph.run()
-        same(y, np.full(2000, 2.0 * sum(r + k for r in range(N)), "float32"), "all_reduce of a graph of a GPU")
+        total = sum(r + k for r in range(N))
+        same(y, np.full(2000, 2.0 * total, "float32"), "all_reduce of a graph of a GPU")
+        same(long, np.full(many, total, "float32"), "a long one")
+        for part in parts:
+            same(part, np.full(part.numel(), total, "float32"), "all_gather of a graph of a GPU")
+        same(told, np.full(5 + N, N + k, "float32"), "broadcast of a graph of a GPU")
         same(dist.all_reduce(new("ones", 7), group=group), np.full(7, N, "float32"), "all_reduce between replays")
 
 
@@ -316,6 +332,16 @@ def meshes():
     same(x, np.full(3, 2.0 * (R % 2) + 2, "float32"), "all_reduce along an axis")
     assert mesh.group("dp", "tp") is world and mesh.pp.size == 1
     assert dist.Mesh(dp=-1, pp=2).rank_of(dp=1, pp=1) == 3
+    for sizes in ({"sp": 2}, {"tp": 2, "sp": 2}, {"tp": 2, "sp": -1}, {"sp": 2, "tp": -1}):  # the ranks of tp
+        one = dist.Mesh(dp=2, **sizes)
+        assert one.sizes == {"tp": 2, "cp": 1, "sp": 2, "dp": 2, "pp": 1} and one.sp is one.tp
+        assert one.sp.ranks == mesh.tp.ranks and one.coordinates["sp"] == R % 2 and one.rank_of(sp=1, dp=0) == 1
+        assert one.group("sp", "dp") is world and one.group("tp", "sp") is one.tp
+    assert dist.Mesh(dp=2, sp=-1).sizes["sp"] == 2 and mesh.sp.size == 1 and mesh.group("dp", "sp") is mesh.dp
+    refusals.refused(ValueError, "the ranks of `tp`, so it must be 2 (or 1), got 4", dist.Mesh, tp=2, sp=4)
+    refusals.refused(ValueError, "`sp` must be a number of ranks", dist.Mesh, sp=0)
+    refusals.refused(ValueError, "`sp` and `tp` are one axis", one.rank_of, sp=1, tp=0)
+    refusals.refused(ValueError, "`sp` must be between 0 and 0", mesh.rank_of, sp=1)
     odd = dist.new_group([1, 3])
     assert odd.ranks == (1, 3) if R % 2 else odd is None
 

@@ -93,7 +93,7 @@ class Trained:
 
     def __init__(self, case):
         self.case = case
-        self.mesh = mesh = mesh_of(dp=case.dp, tp=case.tp, pp=case.pp, cp=case.cp)
+        self.mesh = mesh = mesh_of(dp=case.dp, tp=case.tp, pp=case.pp, cp=case.cp, sp=case.sp)
         data, whole = mesh.group("dp", "cp"), model_of(case)
         if case.pp > 1 and case.zero:
             self.model = dist.ParallelModel(

@@ -11,6 +11,7 @@ class Case(NamedTuple):
     tp: int = 1
     pp: int = 1
     cp: int = 1
+    sp: int = 1
     sequence: int = 0
     zero: int = 0
     accumulate: int = 1
@@ -71,6 +72,12 @@ FEW = [
         cp=4,model=llama,micro=4
         cp=4,dtype=float32
         tp=4,pp=2,sequence=1
+        tp=2,sp=2,accumulate=3
+        tp=2,sp=2,model=llama,dtype=float32
+        tp=3,sp=3,micro=4
+        dp=2,tp=2,sp=2,zero=2,model=llama
+        tp=2,pp=2,sp=2,micro=4,accumulate=3
+        tp=2,cp=2,sp=2,model=llama
     """.split()
 ]
 
@@ -86,4 +93,4 @@ def every(ranks):
         ):
             if (zero and dp * cp == 1) or (sequence and tp == 1) or (tp > 4 and model == "llama"):
                 continue
-            yield Case(dp, tp, pp, cp, sequence, zero, accumulate, micro, model)
+            yield Case(dp, tp, pp, cp, 1, sequence, zero, accumulate, micro, model)

@@ -77,6 +77,7 @@ def meshes(group):
         (GPT2, {"tp": 2}, {"sequence_parallel": True}, {}),
         (GPT2, {"pp": 2}, {"micro_batches": 4}, {"accumulate": 3}),
         (GPT2, {"tp": 2}, {"sequence_parallel": True}, {"rank": 2}),
+        (LLAMA, {"sp": 2}, {}, {"accumulate": 3}),
         (LLAMA, {"tp": 2}, {}, {"rank": 2}),
         (LLAMA, {"dp": 2}, {"zero": 2}, {"rank": 2}),
         (GPT2, {"pp": 2}, {"micro_batches": 2}, {"rank": 2}),
