@@ -259,6 +259,8 @@ def keep_old(x, result):
 
 def write(x, source, name):
     """Overwrite `x` by `source`, whose shape and dtype it has, so that gradients follow: the core of in-place ops."""
+    if x.numel_:
+        dispatch.writable(x, "self")  # also where a plain copy would do: gradients belong to each place that x shows
     root = x if x.base is None else x.base
     if root.tracked and root.node is None:
         raise ValueError(

@@ -346,25 +346,6 @@ def tile(f, input, *dims):
     return _repeated(f, input, [1] * (len(input.shape_) - len(times)) + times)
 
 
-def _broadcast_samples(rng):
-    for shape, size in (((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((), ()), ((3, 1), (2, -1, 5)), ((1, 4), (0, 4))):
-        yield (rng.standard_normal(shape), size), {}
-
-
-def _broadcast_ref(input, size):
-    return np.broadcast_to(input, [input.shape[i - len(size)] if n == -1 else n for i, n in enumerate(size)])
-
-
-@composite(dtypes=ANY, ref=_broadcast_ref, samples=_broadcast_samples)
-def broadcast_to(f, input, size):
-    """A copy of `input` in which sizes of 1 became larger ones; -1 keeps a size, and new dims come first.
-
-    Other than of `expand`, which shows the same memory, elements of the result are its own and may be written to.
-    """
-    check(f, input, "input")
-    return f.rearrange(input.expand(size))
-
-
 _LARGE_PAD = 65536  # elements of a result from which on only its margins are filled: more launches, less to write
 
 

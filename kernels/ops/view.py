@@ -257,6 +257,15 @@ def expand(v, input, *sizes):
     return _expanded(v, input, v.sizes(sizes))
 
 
+@declare(
+    ref=lambda x, size: np.broadcast_to(x, [x.shape[i - len(size)] if n == -1 else n for i, n in enumerate(size)]),
+    samples=_sampled(((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((), ()), ((3, 1), (2, -1, 5)), ((1, 4), (0, 4))),
+)
+def broadcast_to(v, input, size):
+    """`expand`, with the sizes in a tuple or a list: the same memory, so call `.clone()` on it before writing to it."""
+    return _expanded(v, input, v.sizes((size,)))
+
+
 def _unfold_ref(x, dimension, size, step):
     if not x.ndim:
         return x.reshape(1)[:size]

@@ -49,7 +49,7 @@ def view(d):
     if name == "expand":
         return ("v", name, [x, *d.shape(0, 1), *[(d.one(-1, k) if k != 1 else d.int(0, 4)) for k in s]], {})
     if name == "broadcast_to":
-        return ("f", name, [x, (*d.shape(0, 1), *[(d.one(-1, k) if k != 1 else d.int(0, 4)) for k in s])], {})
+        return ("v", name, [x, (*d.shape(0, 1), *[(d.one(-1, k) if k != 1 else d.int(0, 4)) for k in s])], {})
     if name == "squeeze":
         return ("v", name, [x, dim] if d.maybe(0.7) else [x], {})
     if name == "squeeze_multi":

@@ -235,15 +235,30 @@ def test_a_number_has_a_dim_to_move():
     assert x.unfold(0, 1, 1).tolist() == x.ravel().tolist() == [3] and x.unfold(0, 0, 1).shape == (0,)
 
 
-def test_what_was_broadcast_may_be_written_to():
-    x = ic.ones(3, 1)
-    y = ic.broadcast_to(x, (3, 4))
-    assert y.is_contiguous() and y.storage is not x.storage
-    y.copy_(ic.arange(12.0).reshape(3, 4))
-    y += 1
-    assert y.tolist() == (np.arange(12.0).reshape(3, 4) + 1).tolist() and x.tolist() == [[1]] * 3
-    out = ic.empty(3, 2)
-    assert ic.broadcast_to(x, size=[3, 2], out=out) is out and out.tolist() == [[1, 1]] * 3
+def test_broadcast_to_is_a_view():
+    x = ic.tensor([[1.0], [2.0], [3.0]])
+    y = ic.broadcast_to(x, size=[3, 4])
+    assert y.shape == (3, 4) and y.stride() == [1, 0] and y.storage is x.storage
+    x += 1
+    assert y.tolist() == [[2] * 4, [3] * 4, [4] * 4]
+    for write in (lambda: y.add_(1), lambda: y.fill_(1), lambda: y.copy_(ic.ones(3, 4)), lambda: ic.add(y, 1, out=y)):
+        with pytest.raises(ValueError, match="share memory, so call `.clone"):
+            write()
+    assert ic.broadcast_to(y.clone().add_(1), (2, 3, 4)).sum().item() == 2 * 4 * (3 + 4 + 5)
+
+
+def test_a_broadcast_tensor_is_copied_to_memory_laid_out_like_it():
+    memory = np.zeros((3, 2), np.float32)
+    place = dict(dtype=ic.float32, device=ic.device("cpu", 0))
+    for value in (1.0, 2.0, 3.0):  # the first call, the one that is kept, and one that comes from there
+        y = ic.broadcast_to(ic.tensor([[[value]], [[2.0]], [[3.0]]]), (3, 4, 2))
+        ic.strided_from_blob(memory.ctypes.data, [3, 4, 2], [2, 0, 0], **place).copy_(y)
+        assert memory.tolist() == [[value, 0], [2, 0], [3, 0]]
+    with pytest.raises(ValueError, match="share memory"):
+        ic.strided_from_blob(memory.ctypes.data, [3, 4, 2], [2, 0, 1], **place).copy_(ic.ones(3, 4, 2))
+    x = ic.zeros(3, 1, 2, requires_grad=True) * 1
+    with pytest.raises(ValueError, match="share memory"):  # whose gradient would be that of one of four
+        x.expand(3, 4, 2).copy_(ic.ones(3, 1, 2).expand(3, 4, 2))
 
 
 def test_repeats_of_any_form(rng):
