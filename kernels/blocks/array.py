@@ -30,6 +30,8 @@ SELECTED = Block("x mask y counts | numel step")
 RUNS = Block("x y counts lasts inverse? lengths? | numel step")
 ALIKE = Block("x y alike | numel step start")  # int64, which becomes 0 where elements from `start` on differ
 
+FREXP = Block("x mantissa exponent")
+
 DROPOUT = Block("x y | numel seed limit scale:f64")  # of 2^32 words, those below `limit` drop an element
 DROPOUT_GROUP = 64  # elements that take their words from 16 neighbouring blocks of Philox
 

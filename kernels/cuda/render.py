@@ -13,6 +13,7 @@ from ..build.render import (
     functions_for,
     hands_on,
     result_expression,
+    rule_of,
     start_expression,
     type_expression,
 )
@@ -138,6 +139,7 @@ def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
     An input "number float32" is a number, whose bits stand in the argument block in the place of an address.
     Where integers are divided by 0, the kernel returns 1. `layout`: CONTIGUOUS, STRIDED or that of `rows_layout`.
     """
+    function, inputs, compute, output, more = rule_of(op, inputs, compute, output)
     wide = 1 if layout == STRIDED else width([*inputs, output])
     lines = [f"T{i} = {type_expression(d.removeprefix(NUMBER))}" for i, d in enumerate(inputs)]
     lines += [f"OUT = {result_expression(op, inputs, output)}", f"COMPUTE = {type_expression(compute)}"]
@@ -151,7 +153,7 @@ def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
 
     def loads(text):
         values = [f"x{i}" if i in numbers else text.format(i=i) for i in range(last)]
-        return [v if p == "condition" else f"convert({v}, COMPUTE)" for p, v in zip(op.parameters, values)]
+        return [v if p == "condition" else f"convert({v}, COMPUTE)" for p, v in zip(op.parameters, values)] + more
 
     def check(values, there=""):
         if op.divisor is None or "float" in compute:
@@ -162,7 +164,7 @@ def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
     functions, text = functions_for([d for d in (*inputs, output) if not d.startswith(NUMBER)], "cuda")
     head = _HEAD.format(
         name=op.name, inputs=", ".join(inputs), output=output, layout=layout,
-        types="\n".join(lines), width=wide, rule=text(op.function, "rule"), functions=functions,
+        types="\n".join(lines), width=wide, rule=text(function, "rule"), functions=functions,
     )  # fmt: skip
     if layout != CONTIGUOUS:
         values, there = loads("vload(x{i}, at{i}, WIDTH)"), {}

@@ -119,6 +119,11 @@ def neg(input):
     return -input
 
 
+@neg.of_words
+def _(input):
+    return input ^ -0x8000
+
+
 @neg.grad("input")
 def _(g):
     return -g
@@ -128,6 +133,11 @@ def _(g):
 def abs_(input):
     """Absolute value."""
     return m.abs(input)
+
+
+@abs_.of_words
+def _(input):
+    return input & 0x7FFF
 
 
 @abs_.grad("input")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..blocks.array import ALIKE
+from ..blocks.array import ALIKE, FREXP
 from ..lang import scalar_math as m
 from ..table.composite import composite
 from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias, elementwise, op
@@ -51,6 +51,11 @@ def signbit(input):
     return m.negative(input)
 
 
+@signbit.of_words
+def _(input):
+    return input < 0
+
+
 @elementwise(ref=np.isnan, dtypes=INEXACT, result="bool")
 def isnan(input):
     """Where elements are NaN."""
@@ -72,6 +77,11 @@ def copysign(input, other):
     return m.copysign(input, other)
 
 
+@copysign.of_words
+def _(input, other):
+    return (input & 0x7FFF) | (other & -0x8000)
+
+
 @copysign.grad("input")
 def _(g, input, out):
     return m.where(input == 0.0, 0.0, g * (out / m.where(input == 0.0, 1.0, input)))
@@ -82,10 +92,25 @@ def _(g):
     return 0.0 * g
 
 
-@elementwise(ref=np.nextafter, dtypes=("float32", "float64"))
+def _check_nextafter(dtype, input, other):
+    kinds = [getattr(getattr(x, "dtype", None), "name", type(x).__name__) for x in (input, other)]
+    if dtype.itemsize == 2 and kinds != [dtype.name] * 2:
+        raise TypeError(f"`nextafter` in {dtype} needs one dtype, got {kinds[0]} and {kinds[1]}: cast them first")
+
+
+@elementwise(ref=np.nextafter, check=_check_nextafter)
 def nextafter(input, other):
     """The next number of the dtype from `input` towards `other`."""
     return m.nextafter(input, other)
+
+
+@nextafter.of_words
+def _(input, other, infinity):
+    size, target = input & 0x7FFF, other & 0x7FFF  # the number's place among those of its sign
+    grows = (target > size) & ((input ^ other) >= 0)
+    found = m.where(size == 0, (other & -0x8000) | 1, m.where(grows, input + 1, input - 1))
+    found = m.where((input == other) | ((size | target) == 0), other, found)
+    return m.where((size > infinity) | (target > infinity), 0x7FFF, found)
 
 
 @nextafter.grad("input")
@@ -483,22 +508,23 @@ def _frexp_samples(rng):
     yield (np.array([0.0, -0.0, 1.0, -8.0, 0.3, 6e-5]),), {}
 
 
-@composite(ref=np.frexp, samples=_frexp_samples, grad_samples=_frexp_grad_samples, fields=("mantissa", "exponent"))
-def frexp(f, input):
+@op(
+    ref=np.frexp, samples=_frexp_samples, grad_samples=_frexp_grad_samples, outputs=("out", "exponent"),
+    fields=("mantissa", "exponent"),
+)  # fmt: skip
+def frexp(call, input):
     """(mantissa, int32 exponent), input = mantissa * 2^exponent and 0.5 <= |mantissa| < 1; infinity and NaN stay."""
-    check(f, input, "input")
-    x = wider(input)
-    bits, most, kind = (23, 255, "int32") if x.dtype.itemsize == 4 else (52, 2047, "int64")
-    bias = most // 2 - 1
-    tiny = f.logical_and(f.lt(f.abs(x.detach()), 2.0 ** (29 - bias)), f.ne(x.detach(), 0.0))
-    grown = f.where(tiny, f.mul(x, 4.0**bits), x)  # so that the steps below meet no subnormal numbers
-    stored = grown.detach().contiguous().view(x.new_empty(0, dtype=kind).dtype)
-    stored = f.bitwise_and(f.bitwise_right_shift(stored, bits), most)
-    stored = f.where(f.logical_and(f.ne(stored, 0), f.ne(stored, most)), stored, bias)
-    scale = f.bitwise_left_shift(f.rsub(stored, most), bits).view(x.dtype)  # 4 * 2^(bias - stored)
-    mantissa = f.mul(f.mul(grown, 0.25), scale)
-    exponent = f.sub(stored, f.where(tiny, bias + 2 * bits, bias))
-    return mantissa.to(dtype=input.dtype), exponent.to(dtype="int32")
+    check(call, input, "input")
+    x = row_major(call, input)
+    mantissa, exponent = call.out(x.shape_, x.dtype, overlap="same"), call.out(x.shape_, "int32", key="exponent")
+    block = FREXP(x=x, mantissa=mantissa, exponent=exponent)
+    call.launch("array.parts.frexp", {"T": x.dtype.name}, block, x.numel_, 1)
+    return mantissa, exponent
+
+
+@frexp.grad("input")
+def _(f, g, exponent):
+    return f.ldexp(g, f.neg(exponent))
 
 
 def _rsub_samples(rng):

@@ -87,9 +87,9 @@ class Op:
     autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
     "as_is". `kind_forms` has what a call means by the kind of its tensors (`Op.on`), where that is not its own rule or
     paragraph; `gradient="convention"`: its rule keeps PyTorch's convention for complex ones by itself. Of an
-    elementwise op, `exact` says that results are numbers of the inputs' dtype, so that nothing is rounded. `refuses`
-    are dtypes that no operand may have, and `check(dtype, *inputs)` refuses numbers that it cannot compute with in an
-    integer dtype.
+    elementwise op, `exact` says that results are numbers of the inputs' dtype, so that nothing is rounded, and `words`
+    is what it does to the words of 16-bit floats (`Op.of_words`). `refuses` are dtypes that no operand may have, and
+    `check(dtype, *inputs)` refuses numbers that it cannot compute with in an integer dtype.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
@@ -101,7 +101,7 @@ class Op:
         self.name, self.family, self.function, self.dtypes, self.ref = name, family, function, dtypes, ref
         self.domain, self.samples, self.tolerance, self.grad_samples = domain, samples, tolerance or {}, grad_samples
         self.result, self.divisor, self.exact, self.outputs, self.fields = result, divisor, exact, outputs, fields
-        self.gradient, self.amp, self.refuses, self.check = gradient, amp, refuses, check
+        self.gradient, self.amp, self.refuses, self.check, self.words = gradient, amp, refuses, check, None
         self.gradients, self.forms, self.kind_forms, self.known, self.training = {}, {}, {}, {}, {}
 
     def __repr__(self):
@@ -151,6 +151,13 @@ class Op:
             return function
 
         return declare
+
+    def of_words(self, function):
+        """Declare what an elementwise op does to the 16-bit words of bfloat16 and float16, where all its operands are
+        of one of them: a rule of int16. It may end in a parameter `infinity`, which is the word of infinity.
+        """
+        self.words = function
+        return function
 
     @property
     def scalar(self):

@@ -242,7 +242,7 @@ def test_broadcast_to_is_a_view():
     x += 1
     assert y.tolist() == [[2] * 4, [3] * 4, [4] * 4]
     for write in (lambda: y.add_(1), lambda: y.fill_(1), lambda: y.copy_(ic.ones(3, 4)), lambda: ic.add(y, 1, out=y)):
-        with pytest.raises(ValueError, match="share memory, so call `.clone"):
+        with pytest.raises(ValueError, match="share memory, so call"):
             write()
     assert ic.broadcast_to(y.clone().add_(1), (2, 3, 4)).sum().item() == 2 * 4 * (3 + 4 + 5)
 

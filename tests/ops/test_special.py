@@ -100,6 +100,59 @@ def test_powers_at_the_ends_are_those_of_c(rng):
     np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(expected[got == 0]))
 
 
+def words(name):
+    """All numbers of a dtype of 16 bits."""
+    return np.arange(65536, dtype=np.uint32).astype(np.uint16).view(ic.dtype(name).numpy)
+
+
+def same_numbers(got, expected):
+    nan = expected != expected
+    np.testing.assert_array_equal(got != got, nan)
+    np.testing.assert_array_equal(got[~nan].view(f"i{got.itemsize}"), expected[~nan].view(f"i{got.itemsize}"))
+
+
+@pytest.mark.parametrize("name", ("bfloat16", "float16"))
+def test_signs_of_every_16_bit_number(name, rng):
+    x = words(name)
+    for other in (rng.permutation(x), x[::-1].copy(), rng.permutation(x)):
+        same_numbers(ic.copysign(ic.from_numpy(x), ic.from_numpy(other)).numpy(), np.copysign(x, other))
+    same_numbers(ic.abs(ic.from_numpy(x)).numpy(), np.abs(x))
+    same_numbers(ic.neg(ic.from_numpy(x)).numpy(), -x)
+    assert ic.signbit(ic.from_numpy(x)).tolist() == np.signbit(x).tolist()
+    rows = ic.from_numpy(x.reshape(256, 256))
+    same_numbers(ic.neg(rows.T)[:, 3:200].numpy(), -x.reshape(256, 256).T[:, 3:200])
+    number = ic.copysign(ic.from_numpy(x), -2.0).numpy()  # a number is no word of 16 bits
+    same_numbers(number, -np.abs(x))
+
+
+@pytest.mark.parametrize("name", ("bfloat16", "float16"))
+def test_next_of_every_16_bit_number(name, rng):
+    x = words(name)
+    for other in (rng.permutation(x), np.roll(x, 1), np.roll(x, -1), np.zeros_like(x), x):
+        with np.errstate(all="ignore"):
+            expected = np.where(x == other, other, np.nextafter(x, other))  # NumPy's float16 keeps the first zero
+        same_numbers(ic.nextafter(ic.from_numpy(x), ic.from_numpy(other)).numpy(), expected)
+    with pytest.raises(TypeError, match=f"in infinicore.{name} needs one dtype, got {name} and float"):
+        ic.nextafter(ic.from_numpy(x), 1.0)
+
+
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16", "float32", "float64"))
+def test_mantissas_and_exponents_of_any_bits(dtype, rng):
+    kind = ic.dtype(dtype).numpy
+    bits = 8 * np.dtype(kind).itemsize
+    x = rng.integers(0, 1 << bits, 40007, dtype=f"u{bits // 8}")
+    x[:5000] &= (1 << (bits // 2)) - 1  # subnormal numbers
+    x = x.view(kind)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64) if bits == 16 else x
+        expected, exponents = np.frexp(wide)
+    mantissa, exponent = ic.frexp(ic.from_numpy(x))
+    assert mantissa.dtype is ic.dtype(dtype) and exponent.dtype is ic.int32
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(mantissa.numpy().astype(wide.dtype), expected)
+    np.testing.assert_array_equal(exponent.numpy(), np.where(np.isfinite(wide), exponents, 0))
+
+
 def test_next_numbers(rng):
     ends = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4028235e38]
     for kind in (np.float32, np.float64):
