@@ -198,21 +198,28 @@ def _exp_f32(x):
 
 
 def _exp_f64(x):
-    x = select(x > 710.0, 710.0, select(x < -746.0, -746.0, x))
+    return exp_of_sum(select(x > 710.0, 710.0, select(x < -746.0, -746.0, x)), 0.0)
+
+
+@jit.inline
+def exp_of_sum(x, low):
+    """exp(x + low) of float64 numbers between -800 and 800, `low` being below their last digits."""
     shifted = muladd(x, LOG2E, MAGIC_F64)
     k = shifted - MAGIC_F64
-    r = muladd(k, -LN2_LO_F64, muladd(k, -LN2_HI_F64, x))
-    p = muladd(r, 2.181355233194213e-09, 2.51175620009538e-08)
-    p = muladd(p, r, 2.7554870327406144e-07)
-    p = muladd(p, r, 2.755722391696784e-06)
-    p = muladd(p, r, 2.4801589551053862e-05)
-    p = muladd(p, r, 0.00019841269902901438)
-    p = muladd(p, r, 0.0013888888888036318)
-    p = muladd(p, r, 0.008333333333315644)
-    p = muladd(p, r, 0.04166666666666786)
-    p = muladd(p, r, 0.16666666666666688)
-    p = muladd(p, r, 0.4999999999999998)
-    p = muladd(p, r * r, r) + 1.0
+    near = muladd(k, -LN2_HI_F64, x)
+    low = muladd(k, -LN2_LO_F64, low)
+    r = near + low
+    p = muladd(r, 2.090785774547553e-09, 2.5095653013083496e-08)  # (exp(r) - 1 - r) / r^2, to 1.4e-18 of exp(r)
+    p = muladd(p, r, 2.7557291129486964e-07)
+    p = muladd(p, r, 2.755727988963693e-06)
+    p = muladd(p, r, 2.4801587310986308e-05)
+    p = muladd(p, r, 0.00019841269854427486)
+    p = muladd(p, r, 0.001388888888888804)
+    p = muladd(p, r, 0.008333333333332145)
+    p = muladd(p, r, 0.041666666666666664)
+    p = muladd(p, r, 0.16666666666666666)
+    p = muladd(p, r, 0.5)
+    p = (near + muladd(p, r * r, low)) + 1.0
     return _scaled(p, k, shifted)
 
 

@@ -5,14 +5,14 @@ comments), where a float32 has 6e-8. A million elements take 0.5 to 2 ms on two 
 library 11 to 20.
 """
 
-from ..build import jit
+from ..build import isa, jit
 from .by_type import by_type
 from .libm import libm
 from .libm import nextafter as libm_nextafter
 from .libm import pow as libm_pow
 from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vsqrt
 from .vector import Vector
-from .vmath import F32, F64, I32, I64, INF, NAN, exp
+from .vmath import F32, F64, I32, I64, INF, NAN, exp, exp_of_sum
 from .vmath import pow as pow_of_integers
 
 PI = 3.141592653589793
@@ -151,9 +151,64 @@ def log_wide(x):
 
 
 @jit.inline
-def _pow(x, y):
+def _log_in_two(a):
+    """(high, low): log(a) of positive float64 numbers, to some 2^-66 of it; needs fused multiply-adds.
+
+    2 atanh(s) for s = (m - 1) / (m + 1): s, s^2 and the first two terms of the series are sums of two numbers each.
+    """
+    tiny = a < 2.2250738585072014e-308
+    bits = bitcast(select(tiny, a * 18014398509481984.0, a), I64)  # 2^54
+    exponent = (bits - 0x3FE6A09E667F3BCD) >> 52  # so that m lies between sqrt(1/2) and sqrt(2)
+    m = bitcast(bits - (exponent << 52), F64)
+    k = convert(exponent, F64) - select(tiny, 54.0 + 0.0 * a, 0.0 * a)
+    f, t = m - 1.0, m + 1.0
+    s = f / t
+    s_low = (muladd(-s, t, f) - s * (m - (t - 1.0))) / t
+    z = s * s
+    z_low = muladd(s, s, -z) + 2.0 * s * s_low
+    p = muladd(z, 0.04, 0.043478260869565216)
+    p = muladd(p, z, 0.047619047619047616)
+    p = muladd(p, z, 0.05263157894736842)
+    p = muladd(p, z, 0.058823529411764705)
+    p = muladd(p, z, 0.06666666666666667)
+    p = muladd(p, z, 0.07692307692307693)
+    p = muladd(p, z, 0.09090909090909091)
+    p = muladd(p, z, 0.1111111111111111)
+    p = muladd(p, z, 0.14285714285714285)
+    p = muladd(p, z, 0.2) * z
+    q = p + 0.3333333333333333
+    q_low = (p - (q - 0.3333333333333333)) + 1.850371707708594e-17  # 1/3 less its float64
+    w = z * q
+    w_low = muladd(z, q, -w) + muladd(z, q_low, z_low * q)
+    v = s * w
+    v_low = muladd(s, w, -v) + muladd(s, w_low, s_low * w)
+    high = s + v
+    low = (v - (high - s)) + (s_low + v_low)
+    whole = k * LN2_HI
+    total = muladd(2.0, high, whole)
+    rest = muladd(2.0, high, -(total - whole)) + muladd(k, LN2_LO, 2.0 * low)
+    return total, rest
+
+
+@jit.inline
+def _pow_in_two(a, y):
+    """a ** y of magnitudes in float64, within 1 ulp: the product with the logarithm is a sum of two numbers.
+
+    A million take 2.1 ms on two cores, and 7.2 one lane after the other in the C library.
+    """
+    high, low = _log_in_two(a)
+    special = (a == 0.0) | ((a - a) != 0.0)
+    high = select(special, select(a == 0.0, -INF, a), high)
+    x = y * high
+    x_low = select(special | (vabs(x) > 800.0), 0.0, muladd(y, high, -x) + y * low)
+    x = select(x > 800.0, 800.0, select(x < -800.0, -800.0, x))
+    return exp_of_sum(x, x_low)
+
+
+@jit.inline
+def _signed_power(p, x, y):
+    """x ** y of float64 vectors, where p is |x| ** y."""
     a = vabs(x)
-    p = exp(y * log_wide(a))
     whole = y == vfloor(y)
     odd = whole & (vabs(y) < 9007199254740992.0) & (0.5 * y != vfloor(0.5 * y))
     negative = bitcast(x, I64) < 0
@@ -163,12 +218,19 @@ def _pow(x, y):
     return select((x == 1.0) | (y == 0.0), 1.0, p)
 
 
+@jit.inline
+def _pow_of_float32(x, y):
+    return _signed_power(exp(y * log_wide(vabs(x))), x, y)
+
+
 @by_type
 def pow(x, y):
     """x ** y on every lane; integers modulo 2^bits."""
     if isinstance(x, Vector) and x == y:
         if x.dtype == F32:
-            return lambda x, y: convert(_pow(convert(x, F64), convert(y, F64)), F32)
+            return lambda x, y: convert(_pow_of_float32(convert(x, F64), convert(y, F64)), F32)
+        if x.dtype == F64 and isa.has_fma() and not isa.is_gpu():
+            return lambda x, y: _signed_power(_pow_in_two(vabs(x), y), x, y)
         if x.dtype == F64:
             return lambda x, y: libm_pow(x, y)
         return lambda x, y: pow_of_integers(x, y)

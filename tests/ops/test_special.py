@@ -95,9 +95,38 @@ def test_powers_at_the_ends_are_those_of_c(rng):
     x, y = (a.ravel().astype(np.float32) for a in np.meshgrid(ends, ends))
     with np.errstate(all="ignore"):
         expected = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
+        wide = np.power(x.astype(np.float64), y.astype(np.float64))
+    for got, expected in (
+        (ic.pow(ic.from_numpy(x), ic.from_numpy(y)).numpy(), expected),
+        (ic.pow(ic.from_numpy(x).double(), ic.from_numpy(y).double()).numpy(), wide),
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-6 if got.dtype == np.float32 else 1e-15)
+        np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(expected[got == 0]))
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no floats of 80 bits to compare with")
+@pytest.mark.parametrize(
+    "base, exponent",
+    {
+        "usual": (lambda r, n: r.uniform(0.3, 3, n), lambda r, n: r.uniform(-4, 4, n)),
+        "wide": (lambda r, n: np.exp(r.uniform(-700, 700, n)), lambda r, n: r.uniform(-1.2, 1.2, n)),
+        "near 1": (lambda r, n: 1 + r.uniform(-1e-9, 1e-9, n), lambda r, n: r.uniform(-7e11, 7e11, n)),
+        "below normal numbers": (lambda r, n: r.integers(0, 1 << 52, n).view("f8"), lambda r, n: r.uniform(-1, 1, n)),
+        "negative": (lambda r, n: -r.uniform(0.1, 10, n), lambda r, n: np.round(r.uniform(-300, 300, n))),
+        "to nothing": (lambda r, n: r.uniform(0, 1, n), lambda r, n: r.uniform(700, 760, n)),
+        "any bits": (lambda r, n: r.integers(-(1 << 63), 1 << 63, n).view("f8"),) * 2,
+    }.values(),
+)
+def test_powers_of_float64_to_an_ulp(base, exponent, rng):
+    x, y = base(rng, 20000), exponent(rng, 20000)
     got = ic.pow(ic.from_numpy(x), ic.from_numpy(y)).numpy()
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(expected[got == 0]))
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+        expected = exact.astype(np.float64)
+        error = np.abs(got - exact) / np.spacing(np.abs(expected))
+    plain = np.isfinite(expected) & (expected != 0)
+    assert plain.sum() > 1000 and error[plain].max() < 0.9
+    np.testing.assert_array_equal(got[~plain], expected[~plain])
 
 
 def words(name):
