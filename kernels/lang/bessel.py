@@ -8,10 +8,10 @@ for integrals over all numbers whose integrands fall like exp(-s^2): its error i
 import math
 
 from ..build import jit
-from .simd import muladd, reduce_or, select, vabs, vsqrt
+from .simd import convert, muladd, reduce_or, select, vabs, vsqrt
 from .special import wide
-from .vmath import INF, NAN, cos, exp, log, sin
-from .wide import polynomial
+from .vmath import F32, F64, INF, NAN, cos, exp, log, sin
+from .wide import log_wide, polynomial
 
 EULER = 0.5772156649015329
 STEP = 0.25
@@ -60,6 +60,63 @@ def _k(x, order, scaled):
     return select(x == 0.0, INF, select(x >= 0.0, value, NAN))
 
 
+# For float32, whose rounding is 6e-8: ten terms of the series, (of I, of the other sum), the highest power first.
+NEAR = []
+for _order in (0, 1):
+    _terms, _sums, _digamma = [1.0], [_order - 2.0 * EULER], _order - 2.0 * EULER
+    for _n in range(1, 10):
+        _digamma += 1.0 / _n + 1.0 / (_n + _order)
+        _terms.insert(0, _terms[0] / (_n * (_n + _order)))
+        _sums.insert(0, _digamma * _terms[0])
+    NEAR.append((tuple(_terms), tuple(_sums)))
+(I_0, S_0), (I_1, S_1) = NEAR
+# K e^x sqrt(x) over 4 / x - 1, from x = 2 on: Chebyshev fits of ours to 1e-10.
+# fmt: off
+FAR_0 = (
+    1.7366028133867328e-07, -4.334130973447387e-07, 6.631796872860206e-07, -2.0075149928728493e-06,
+    7.039022159859821e-06, -2.481975730054753e-05, 9.95537989802365e-05, -0.0004797535685136158,
+    0.0030328921512779777, -0.031071462606995684, 1.2185953385133905,
+)
+FAR_1 = (
+    -2.0364072834507022e-07, 5.145369895732611e-07, -8.149907604760179e-07, 2.5165641838607544e-06,
+    -9.003549987910513e-06, 3.294206322075126e-05, -0.00013958245269877717, 0.000735706174561173,
+    -0.005566730272481506, 0.10334973866167059, 1.363151890371342,
+)
+# fmt: on
+
+
+@jit.inline
+def _k_of_float32(x, first, i, s, fit, scaled):
+    """As `_k`, with `first` 1 instead of 0 of order 1: a million take 1.5 ms, by the series and the integral 31."""
+    x = convert(x, F64)
+    far = x > 2.0
+    near = select((x > 0.0) & (x <= 2.0), x, 1.0)
+    large = select(far & (x < INF), x, 3.0)
+    half = 0.5 * near
+    z = half * half
+    value = 0.5 * polynomial(z, s) - log_wide(half) * polynomial(z, i)
+    value = select(first + 0.0 * x != 0.0, 1.0 / near - half * value, value) * exp(scaled * near)
+    beyond = polynomial(4.0 / large - 1.0, fit) / vsqrt(large) * exp((scaled - 1.0) * large)
+    value = select(x == INF, 0.0, select(far, beyond, value))
+    return convert(select(x == 0.0, INF, select(x >= 0.0, value, NAN)), F32)
+
+
+def _k0_f32(x):
+    return _k_of_float32(x, 0.0, I_0, S_0, FAR_0, 0.0)
+
+
+def _k1_f32(x):
+    return _k_of_float32(x, 1.0, I_1, S_1, FAR_1, 0.0)
+
+
+def _k0e_f32(x):
+    return _k_of_float32(x, 0.0, I_0, S_0, FAR_0, 1.0)
+
+
+def _k1e_f32(x):
+    return _k_of_float32(x, 1.0, I_1, S_1, FAR_1, 1.0)
+
+
 def _k0(x):
     return _k(x, 0.0, 0.0)
 
@@ -76,7 +133,8 @@ def _k1e(x):
     return _k(x, 1.0, 1.0)
 
 
-k0, k1, k0e, k1e = wide(_k0, "k0"), wide(_k1, "k1"), wide(_k0e, "k0e"), wide(_k1e, "k1e")
+k0, k1 = wide(_k0, "k0", float32=_k0_f32), wide(_k1, "k1", float32=_k1_f32)
+k0e, k1e = wide(_k0e, "k0e", float32=_k0e_f32), wide(_k1e, "k1e", float32=_k1e_f32)
 
 # ---- Airy's function ---------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from .by_type import by_type
 from .libm import libm
 from .libm import nextafter as libm_nextafter
 from .libm import pow as libm_pow
-from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vsqrt
+from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vmin, vsqrt
 from .vector import Vector
-from .vmath import F32, F64, I32, I64, INF, NAN, exp, exp_of_sum
+from .vmath import F32, F64, I32, I64, INF, NAN, exp, exp_of_sum, function_of
 from .vmath import pow as pow_of_integers
 
 PI = 3.141592653589793
@@ -327,9 +327,24 @@ def _erfcx_positive(a):
     return select(a == INF, 0.0, polynomial((a - 2.0) / (a + 2.0), _ERFCX) / muladd(a, 2.0, 1.0))
 
 
-def _erfc(x):
-    a = vabs(x)
-    y = exp(-(a * a)) * _erfcx_positive(a)
+# (1 + 2 a) erfcx(a) over (a - 2) / (a + 2) for a up to 10.2, beyond which erfc is 0 in float32: relative error 3e-8
+# fmt: off
+_ERFCX_F32 = (
+    2.29956845e-05, -0.000370280981, -0.00125095371, 0.00128016806, 0.00863850709, -0.00804737348, -0.0542054161,
+    0.164053594, -0.166031324, -0.0927639157, 1.27697839,
+)
+# fmt: on
+
+
+def _erfc_f32(x):
+    a = vmin(vabs(x), 10.2)
+    square = a * a
+    high = bitcast(bitcast(a, I32) & -0x1000, F32)  # whose square is exact
+    rest = (high * high - square) + (a - high) * (a + high)  # what rounding left of the square
+    above, below = a + 2.0, muladd(a, 2.0, 1.0)
+    v = 1.0 / (above * below)
+    y = exp(-square) * polynomial((a - 2.0) * below * v, _ERFCX_F32) * (above * v)
+    y = muladd(y, -rest, y)
     return select(x < 0.0, 2.0 - y, y)
 
 
@@ -423,6 +438,6 @@ def _up_to_a_million(function, name):
     return by_type(choose)
 
 
-lgamma, erfc = _of_float32(_lgamma, "lgamma"), _of_float32(_erfc, "erfc")
+lgamma, erfc = _of_float32(_lgamma, "lgamma"), function_of("erfc", _erfc_f32)
 j0, j1 = _up_to_a_million(_j0, "j0"), _up_to_a_million(_j1, "j1")
 y0, y1 = _up_to_a_million(_y0, "y0"), _up_to_a_million(_y1, "y1")

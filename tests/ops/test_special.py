@@ -27,6 +27,25 @@ def test_ends_and_poles(name, reference, dtype, tolerance):
     np.testing.assert_allclose(getattr(ic, name)(ic.from_numpy(x)).numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    "name, reference, x, tolerance",
+    [
+        ("erfc", "erfc", np.linspace(-12, 9.1, 100001), 4e-7),
+        *[
+            (f"{scaled}modified_bessel_k{n}", f"k{n}{e}", np.exp(np.linspace(-80, 4.4, 100001)), 1.2e-7)
+            for n in (0, 1)
+            for scaled, e in (("", ""), ("scaled_", "e"))
+        ],
+    ],
+)
+def test_float32_all_along(name, reference, x, tolerance):
+    ends = [0.0, -0.0, 2.0, np.nextafter(np.float32(2), np.float32(3)), np.inf, np.nan, -1.0, -np.inf, 1e-45]
+    for x in (x.astype("f4"), np.array(ends, "f4")):
+        with np.errstate(all="ignore"):
+            expected = getattr(special, reference)(x.astype("f8")).astype("f4")
+        np.testing.assert_allclose(getattr(ic, name)(ic.from_numpy(x)).numpy(), expected, rtol=tolerance)
+
+
 def test_inverse_of_erf(rng):
     for dtype, tolerance in (("float64", 1e-13), ("float32", 1e-6)):
         x = np.concatenate([rng.uniform(-1, 1, 2000), 1 - 10.0 ** -np.arange(1, 8), [0, 1, -1, 1.5, np.nan]]).astype(
