@@ -5,6 +5,7 @@ import numpy as np
 from .. import dispatch
 from ..core.tensor_cy import TensorBase
 from ..dispatch.generator import Generator
+from ..interop.numpy import to_numpy
 from .grad import grad as gradients
 
 
@@ -22,13 +23,13 @@ def _real(array):
 
 def _numeric(function, inputs, x, eps):
     """The matrix [elements of x, elements of all results] of central differences."""
-    flat = _real(x.numpy())
+    flat = _real(to_numpy(x))
     rows = []
     for i in range(flat.size):
         before, sides = flat[i], []
         for step in (eps, -eps):
             flat[i] = before + step
-            sides.append(np.concatenate([_real(y.numpy()).copy() for y in _outputs(function, inputs)]))
+            sides.append(np.concatenate([_real(to_numpy(y)).copy() for y in _outputs(function, inputs)]))
         flat[i] = before
         rows.append((sides[0] - sides[1]) / (2 * eps))
     return np.array(rows).reshape(flat.size, -1)
@@ -47,8 +48,8 @@ def _analytic(function, inputs, wanted):
             if y.requires_grad:
                 found = gradients(y, wanted, seed, retain_graph=True, allow_unused=True)
             for column, x, g in zip(columns, wanted, found):
-                column.append(_real(np.zeros(x.shape_, x.dtype.numpy) if g is None else g.numpy()).copy())
-    return [np.array(column).reshape(-1, _real(x.numpy()).size).T for column, x in zip(columns, wanted)]
+                column.append(_real(np.zeros(x.shape_, x.dtype.numpy) if g is None else to_numpy(g)).copy())
+    return [np.array(column).reshape(-1, _real(to_numpy(x)).size).T for column, x in zip(columns, wanted)]
 
 
 def gradcheck(function, inputs, *, eps=1e-6, atol=1e-5, rtol=1e-3, raise_exception=True):

@@ -11,7 +11,7 @@ from ..core import launch as core_launch
 from ..core.node import GRAD
 from ..core.tensor_cy import TensorBase
 from ..dispatch.functions import FUNCTIONS as f
-from .numpy import operand
+from .numpy import operand, to_numpy
 
 # ---- NumPy's arguments as ours ---------------------------------------------------------------------
 
@@ -179,5 +179,5 @@ def array_function(function, args, kwargs):
             )
     if core_launch.mode() & GRAD and core_launch.tracked(tensors):
         raise TypeError(f"`numpy.{function.__name__}` records no gradients here: call `.detach()` on the tensor first")
-    plain = lambda x: x.numpy() if isinstance(x, TensorBase) else x
+    plain = lambda x: to_numpy(x) if isinstance(x, TensorBase) else x
     return function(*_each(args, plain), **_each(kwargs, plain))

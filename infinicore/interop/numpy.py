@@ -94,4 +94,4 @@ def array_ufunc(ufunc, method, inputs, options):
         return NotImplemented
     if core_launch.mode() & GRAD and core_launch.tracked(inputs):
         raise TypeError(f"`numpy.{ufunc.__name__}` records no gradients here: call `.detach()` on the tensor first")
-    return getattr(ufunc, method)(*[x.numpy() if isinstance(x, TensorBase) else x for x in inputs], **options)
+    return getattr(ufunc, method)(*[to_numpy(x) if isinstance(x, TensorBase) else x for x in inputs], **options)

@@ -286,7 +286,7 @@ def tensor(data, *, dtype=None, device=None):
         return data.to(dtype or data.dtype, device=device, copy=True)
     device = usable(device)
     if isinstance(data, (list, tuple)) and any(issubclass(kind, Tensor) for kind in set(map(type, data))):
-        data = [x.cpu().numpy() if isinstance(x, Tensor) else x for x in data]
+        data = [x._values() if isinstance(x, Tensor) else x for x in data]
     try:
         array = np.array(data)
     except ValueError:
@@ -361,7 +361,7 @@ def asarray(obj, *, dtype=None, device=None, copy=None):
     """As `as_tensor`; with `copy` True always a copy, False an error where one is needed."""
     found = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
     shares = isinstance(obj, Tensor) and found is obj
-    if copy is False and not (shares or (isinstance(obj, np.ndarray) and np.shares_memory(obj, found.cpu().numpy()))):
+    if copy is False and not (shares or (isinstance(obj, np.ndarray) and np.shares_memory(obj, found._values()))):
         raise ValueError(f"`copy` of `asarray` is False, but {type(obj).__name__} cannot be shared: leave it out")
     return found
 

@@ -345,7 +345,14 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
 
         With `force`, also of a tensor that requires gradients, and of one on a GPU a copy.
         """
-        return self.detach()._values() if force else to_numpy(self)
+        if force:
+            return self.detach()._values()
+        if self.tracked:
+            raise ValueError(
+                f"a tensor of shape {self.shape_} that requires grad has no NumPy array, as no gradient would flow "
+                "through it: call `.detach()` on it first"
+            )
+        return to_numpy(self)
 
     def _values(self):
         """The elements as a NumPy array, from whatever device."""

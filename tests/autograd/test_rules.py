@@ -86,7 +86,7 @@ def along(function, inputs, rng, make, eps=1e-6):
         for x, v in zip(inputs, directions):
             x.detach().add_(make(np.asarray(v * step)))
         results = floats(function())
-        sides.append(sum(float(np.vdot(y.cpu().numpy(), w.cpu().numpy())) for y, w in zip(results, weights)))
+        sides.append(sum(float(np.vdot(y.detach().cpu().numpy(), w.cpu().numpy())) for y, w in zip(results, weights)))
     for x, v in zip(inputs, directions):
         x.detach().add_(make(np.asarray(v * eps)))
     return analytic, (sides[0] - sides[1]) / (2 * eps)

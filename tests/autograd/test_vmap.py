@@ -178,7 +178,7 @@ def test_gradients_of_each_sample(rng):
         value.backward()
         assert abs(values[i].item() - value.item()) < 1e-5
         for name, p in net.named_parameters():
-            np.testing.assert_allclose(slopes[name][i].numpy(), p.grad.numpy(), rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(slopes[name][i].detach().numpy(), p.grad.numpy(), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [None, 2])

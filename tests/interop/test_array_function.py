@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import infinicore as ic
+from infinicore import nn
 
 A = np.random.default_rng(3).standard_normal((3, 4)).astype("f4")
 SQUARE = A[:, :3] + 3 * np.eye(3, dtype="f4")
@@ -44,3 +45,17 @@ def test_what_is_no_op_is_numpys():
     assert np.array_equal(np.rot90(x, k=1), np.rot90(A)) and np.allclose(x, A) and np.shape(x) == (3, 4)
     with pytest.raises(TypeError, match=r"`numpy.ptp` records no gradients here"):
         np.ptp(x.requires_grad_())
+
+
+def test_a_tensor_that_requires_grad_has_no_array():
+    x = ic.ones(2, 3, requires_grad=True)
+    for y in (x, x * 2, nn.Linear(3, 2).weight):
+        for read in (y.numpy, lambda y=y: np.asarray(y), lambda y=y: np.array(y, dtype=np.float64)):
+            with pytest.raises(ValueError, match=r"requires grad has no NumPy array.*`\.detach"):
+                read()
+    assert np.shares_memory(x.detach().numpy(), x.numpy(force=True)) and x.tolist() == [[1] * 3] * 2
+    with ic.no_grad():
+        assert (x * 2).numpy().sum() == 12  # which has no gradient
+        with pytest.raises(ValueError, match="requires grad"):
+            x.numpy()
+    assert ic.tensor([x[0, 0], x[1, 1] + 1]).tolist() == [1, 2] and ic.linalg.svd(x)[1].requires_grad
