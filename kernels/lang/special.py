@@ -9,7 +9,7 @@ from .by_type import by_type
 from .libm import libm
 from .simd import convert, muladd, reduce_or, select, vabs, vfloor, vround, vsqrt
 from .vmath import F32, F64, INF, NAN, copysign, erf, erfc, exp, log, tan
-from .wide import erfcx_wide, i0e_wide, i1e_wide, j0, j1, lgamma, log_wide, tangent_wide, y0, y1  # noqa: F401
+from .wide import erfcx_wide, i0e_wide, i1e_wide, j0, j1, lgamma, lgamma_wide, log_wide, tangent_wide, y0, y1  # noqa: F401
 
 PI = 3.141592653589793
 EPSILON = 1.1102230246251565e-16
@@ -29,7 +29,7 @@ def wide(float64, name, count=1, float32=None):
     def two(x, y):
         if x.dtype == F64:
             return lambda x, y: function(x, y)
-        return lambda x, y: convert(function(convert(x, F64), convert(y, F64)), F32)
+        return float32 or (lambda x, y: convert(function(convert(x, F64), convert(y, F64)), F32))
 
     choose = one if count == 1 else two
     choose.__name__ = choose.__qualname__ = name
@@ -117,11 +117,11 @@ zeta = wide(_zeta, "zeta", 2)
 
 
 @jit.inline
-def _gamma_series(a, x):
+def _gamma_series(a, x, epsilon):
     """P(a, x) Gamma(a + 1) e^x / x^a, a series of positive terms (DLMF 8.11.4); of use for x below a + 1."""
     term = 0.0 * x + 1.0
     total, n, left = term, a, TERMS
-    while left > 0 and reduce_or(term > EPSILON * total):
+    while left > 0 and reduce_or(term > epsilon * total):
         n = n + 1.0
         term = term * (x / n)
         total = total + term
@@ -130,14 +130,14 @@ def _gamma_series(a, x):
 
 
 @jit.inline
-def _gamma_fraction(a, x):
+def _gamma_fraction(a, x, epsilon):
     """Q(a, x) Gamma(a) e^x / x^a, a continued fraction (DLMF 8.9.2) by Lentz's method; of use for x above a + 1."""
     b = x + 1.0 - a
     c = 0.0 * x + 1e300
     d = 1.0 / b
     h, i = d, 1.0
     change = c
-    while i < TERMS and reduce_or(vabs(change - 1.0) > 4.0 * EPSILON):
+    while i < TERMS and reduce_or(vabs(change - 1.0) > 4.0 * epsilon):
         f = i * (a - i)
         b = b + 2.0
         d = muladd(f, d, b)
@@ -151,7 +151,23 @@ def _gamma_fraction(a, x):
 
 
 @jit.inline
-def _gamma_scale(a, x):
+def _log1p_of_c(x):
+    return libm("log1p", x)
+
+
+@jit.inline
+def _lgamma_of_c(x):
+    return libm("lgamma", x)
+
+
+@jit.inline
+def _log1p_wide(d):
+    u = 1.0 + d
+    return log_wide(u) + (d - (u - 1.0)) / u
+
+
+@jit.inline
+def _gamma_scale(a, x, log_, log1p, lgamma_):
     """x^a e^-x / Gamma(a + 1). With a = x - d, by log1p of d / a: numbers that cancel are small ones."""
     # log Gamma(a + 1) = a log a - a + log(2 pi a) / 2 + 1 / (12 a) - ...; for large a
     d = (x - a) / a
@@ -159,18 +175,17 @@ def _gamma_scale(a, x):
     r = muladd(
         muladd(muladd(z, -0.0005952380952380953, 0.0007936507936507937), z, -0.002777777777777778), z, 1.0 / 12.0
     )
-    large = a * (libm("log1p", d) - d) - 0.5 * log(2.0 * PI * a) - r / a
-    small = a * log(x) - x - libm("lgamma", a + 1.0)
+    large = a * (log1p(d) - d) - 0.5 * log_(2.0 * PI * a) - r / a
+    small = a * log_(x) - x - lgamma_(a + 1.0)
     return exp(select((a > 20.0) & (d > -0.9), large, small))
 
 
 @jit.inline
-def _gamma_parts(a, x):
-    """(P, whether they are by the series, Q) for positive finite a and x; of one, 1 - the other."""
+def _gamma_parts(a, x, scale, epsilon):
+    """(P, Q) for positive finite a and x, to `epsilon`; of one, 1 - the other. `scale` is the factor of both."""
     lower = x < a + 1.0
-    scale = _gamma_scale(a, x)
-    p = scale * _gamma_series(a, select(lower, x, 0.0))
-    q = scale * a * _gamma_fraction(a, select(lower, a + 1.0, x))
+    p = scale * _gamma_series(a, select(lower, x, 0.0), epsilon)
+    q = scale * a * _gamma_fraction(a, select(lower, a + 1.0, x), epsilon)
     return select(lower, p, 1.0 - q), select(lower, 1.0 - p, q)
 
 
@@ -189,17 +204,39 @@ def _inside(x):
     return select((x > 0.0) & (x < INF), x, 1.0)
 
 
+@jit.inline
+def _both_gammas(a, x):
+    a, x = _inside(a), _inside(x)
+    return _gamma_parts(a, x, _gamma_scale(a, x, log, _log1p_of_c, _lgamma_of_c), EPSILON)
+
+
+@jit.inline
+def _both_gammas_f32(a, x):
+    """As above in float64, right to float32: half as many steps, and nothing by the C library."""
+    a, x = _inside(a), _inside(x)
+    return _gamma_parts(a, x, _gamma_scale(a, x, log_wide, _log1p_wide, lgamma_wide), 1e-10)
+
+
 def _gammainc(a, x):
-    p, _ = _gamma_parts(_inside(a), _inside(x))
-    return _gamma_ends(a, x, p, 0.0, 1.0)
+    return _gamma_ends(a, x, _both_gammas(a, x)[0], 0.0, 1.0)
 
 
 def _gammaincc(a, x):
-    _, q = _gamma_parts(_inside(a), _inside(x))
-    return _gamma_ends(a, x, q, 1.0, 0.0)
+    return _gamma_ends(a, x, _both_gammas(a, x)[1], 1.0, 0.0)
 
 
-gammainc, gammaincc = wide(_gammainc, "gammainc", 2), wide(_gammaincc, "gammaincc", 2)
+def _gammainc_f32(x, y):
+    a, x = convert(x, F64), convert(y, F64)
+    return convert(_gamma_ends(a, x, _both_gammas_f32(a, x)[0], 0.0, 1.0), F32)
+
+
+def _gammaincc_f32(x, y):
+    a, x = convert(x, F64), convert(y, F64)
+    return convert(_gamma_ends(a, x, _both_gammas_f32(a, x)[1], 1.0, 0.0), F32)
+
+
+gammainc = wide(_gammainc, "gammainc", 2, float32=_gammainc_f32)
+gammaincc = wide(_gammaincc, "gammaincc", 2, float32=_gammaincc_f32)
 
 
 # ---- modified Bessel functions -----------------------------------------------------------------

@@ -438,6 +438,7 @@ def _up_to_a_million(function, name):
     return by_type(choose)
 
 
+lgamma_wide = jit.inline(_lgamma)  # to some 1e-13
 lgamma, erfc = _of_float32(_lgamma, "lgamma"), function_of("erfc", _erfc_f32)
 j0, j1 = _up_to_a_million(_j0, "j0"), _up_to_a_million(_j1, "j1")
 y0, y1 = _up_to_a_million(_y0, "y0"), _up_to_a_million(_y1, "y1")
