@@ -14,9 +14,11 @@ End of input ends the process.
 """
 
 import gc
+import itertools
 import json
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -93,9 +95,23 @@ def serve(side, lines, answer):
         answer(reply)
 
 
+def bind_threads():
+    """This thread and each worker of our pool on a CPU of its own, as `OMP_PROC_BIND` does for OpenMP's threads."""
+    from ..kernels.cpu import threads
+
+    tasks, cpus = Path("/proc/self/task"), sorted(os.sched_getaffinity(0))
+    count, others = threads.limit(), set(os.listdir(tasks))  # the limit first: it asks for the CPUs of this thread
+    threads.set_team(min(count, int(os.environ["INFINICORE_NUM_THREADS"])))
+    workers = sorted(set(os.listdir(tasks)) - others, key=int)
+    for task, cpu in zip([0, *workers], itertools.cycle(cpus)):
+        os.sched_setaffinity(int(task), {cpu})
+
+
 def main(side):
     """Serve stdin; answers go to the original stdout, prints of libraries to stderr."""
     die_with_parent()
+    if side == "ours" and "OMP_PROC_BIND" in os.environ and sys.platform == "linux":
+        bind_threads()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

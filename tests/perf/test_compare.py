@@ -6,6 +6,9 @@ No test asserts a time.
 import dataclasses
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -330,3 +333,21 @@ def test_generate_agrees_with_transformers(stories):
         assert row["ours"] and row["peers"].get("transformers"), row["notes"]
         assert not compare.failed(row), row["notes"]
     assert rows[0]["error"] < 1e-4 and rows[1]["error"] == 0  # logits, and every token
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound on Linux alone")
+def test_threads_of_a_bound_side_have_a_cpu_each():
+    """They are not OpenMP's, so that nobody else binds them."""
+    cpus = sorted(os.sched_getaffinity(0))
+    code = """
+import os, infinicore as ic
+from infinicore.perf import worker
+alone = set(os.listdir("/proc/self/task"))
+worker.bind_threads()
+tasks = ["0", *sorted(set(os.listdir("/proc/self/task")) - alone, key=int)]
+assert ic.ones(1024, 1024).sum().item() == 1 << 20
+print([sorted(os.sched_getaffinity(int(t))) for t in tasks], set(os.listdir("/proc/self/task")) - alone == set(tasks[1:]))
+"""
+    environment = {**os.environ, "INFINICORE_NUM_THREADS": "2"}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == f"{[[cpus[0]], [cpus[1 % len(cpus)]]]} True"
