@@ -295,14 +295,11 @@ tanh = function_of("tanh", _tanh_f32_gpu if isa.is_gpu() else _tanh_f32)
 
 @jit.inline
 def _log_parts(x):
-    """(k, log m - (m - 1), m - 1) for x = m 2^k with m in [sqrt(1/2), sqrt(2)); subnormals first grow by 2^25."""
-    tiny = x < 1.17549435e-38
-    scaled = select(tiny, x * 33554432.0, x)
-    bits = bitcast(scaled, I32)
-    shifted = bits - 0x3F3504F3  # the bits of sqrt(1/2)
-    k = convert(shifted >> 23, F32) - convert(tiny, F32) * 25.0
+    """(k, log m - (m - 1), m - 1) for normal x = m 2^k with m in [sqrt(1/2), sqrt(2))."""
+    shifted = bitcast(x, I32) - 0x3F3504F3  # the bits of sqrt(1/2)
+    k = convert(shifted >> 23, F32)
     m = bitcast((shifted & 0x007FFFFF) + 0x3F3504F3, F32)
-    s = (m - 1.0) / (m + 1.0)
+    s = _quotient(m - 1.0, m + 1.0)
     z = s * s
     p = muladd(z, 0.1166821646, 0.142753019)
     p = muladd(p, z, 0.2000006186)
@@ -313,31 +310,40 @@ def _log_parts(x):
 
 
 @jit.inline
-def _log_ends(x, y):
-    """A logarithm with its values at 0, infinity, and where there is none."""
-    y = select(x == INF, INF, y)
-    y = select(x == 0.0, -INF, y)
-    return select((x < 0.0) | (x != x), NAN, y)
+def _log_sum(k, rest, f):
+    return muladd(k, LN2_HI_F32, muladd(k, LN2_LO_F32, rest) + f)
 
 
-def _log_f32(x):
-    k, rest, f = _log_parts(x)
-    return _log_ends(x, muladd(k, LN2_HI_F32, muladd(k, LN2_LO_F32, rest) + f))
+@jit.inline
+def _log2_sum(k, rest, f):
+    return muladd(rest + f, LOG2E, k)
 
 
-def _log2_f32(x):
-    k, rest, f = _log_parts(x)
-    return _log_ends(x, muladd(rest + f, LOG2E, k))
+@jit.inline
+def _log10_sum(k, rest, f):
+    return muladd(k, 0.301025390625, muladd(k, 4.605038981195214e-06, (rest + f) * 0.4342944819032518))
 
 
-def _log10_f32(x):
-    k, rest, f = _log_parts(x)
-    return _log_ends(x, muladd(k, 0.301025390625, muladd(k, 4.605038981195214e-06, (rest + f) * 0.4342944819032518)))
+def _logarithm(name, total):
+    """`name(x)` of float32 by its parts. Vectors with a number that is not normal, or not positive, go another way:
+    what those take is a third of all instructions.
+    """
+
+    def float32(x):
+        if not reduce_or(bitcast(x, types.uint32) - 0x00800000 >= 0x7F000000):
+            k, rest, f = _log_parts(x)
+            return total(k, rest, f)
+        tiny = x < 1.17549435e-38
+        k, rest, f = _log_parts(select(tiny, x * 33554432.0, x))
+        y = total(k - select(tiny, 25.0 + 0.0 * k, 0.0 * k), rest, f)
+        y = select(x == INF, INF, y)
+        y = select(x == 0.0, -INF, y)
+        return select((x < 0.0) | (x != x), NAN, y)
+
+    return function_of(name, float32)
 
 
-log = function_of("log", _log_f32)
-log2 = function_of("log2", _log2_f32)
-log10 = function_of("log10", _log10_f32)
+log, log2, log10 = _logarithm("log", _log_sum), _logarithm("log2", _log2_sum), _logarithm("log10", _log10_sum)
 
 
 def _log1p_f32(x):

@@ -306,7 +306,7 @@ def _logit_ref(x, eps=None):
 def logit(input, eps=None):
     """log(x / (1 - x)), the inverse of `sigmoid`; with `eps`, of x limited to [eps, 1 - eps]."""
     x = m.where((eps >= 0.0) & (input < eps), eps, m.where((eps >= 0.0) & (input > 1.0 - eps), 1.0 - eps, input))
-    return m.log(x) - m.log1p(-x)
+    return m.log(x / (1.0 - x))
 
 
 @logit.form("eps")
