@@ -237,6 +237,9 @@ def rule_of(op, inputs, compute, output):
     return op.words, ("int16",) * len(inputs), "int16", "int16" if output == compute else output, more
 
 
+# Functions that are many steps in float64, where two vectors have too few registers: j0 would take a third longer.
+_LONG = r"\bm\.(lgamma|digamma|zeta|gammaincc?|[ij][01]e?|k[01]e?|y[01]|airy_ai|ndtri)\("
+
 SINGLE = ("float32", "float64", "int32", "int64")  # of which an elementwise kernel takes a single number
 
 
@@ -255,8 +258,10 @@ def elementwise(op, inputs, compute, output):
     # Two registers of results at a time are rounded to 16 bits with fewer shuffles: 10 to 25 % faster on AVX2. Words of
     # 16 bits fill a register so. With AVX-512's 32 registers, two chains of steps in turn fill more of the cycles than
     # one: a million sines took 277 us and take 170, logarithms to the base of 2 264 and 220, tanh 190 and 169.
-    wide = isa.vector_bytes() == 64
-    two = compute in ("int16", "float32", *_NARROW) if wide else (output in _NARROW or compute == "int16")
+    text = function_text(function, "rule")
+    two = output in _NARROW or compute == "int16"
+    if isa.vector_bytes() == 64:
+        two = compute in ("int16", "float32", *_NARROW) and not re.search(_LONG, text)
     lines = [f"T{i} = {_TYPES[d]}" for i, d in enumerate(inputs)]
     lines += [f"OUT = {result_expression(op, inputs, output)}", f"COMPUTE = {_TYPES[compute]}"]
     pointers = [f"    x{i} = ptr(load(args, {i}), T{i})" for i in range(len(inputs))]
@@ -283,7 +288,7 @@ def elementwise(op, inputs, compute, output):
         output=output,
         width="2 * LANES" if two else "LANES",
         types="\n".join(lines),
-        rule=function_text(function, "rule"),
+        rule=text,
         pointers="\n".join(pointers),
         full=", ".join(full),
         masked=", ".join(masked),
