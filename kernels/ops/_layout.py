@@ -87,6 +87,14 @@ def product(sizes):
     return n
 
 
+def as_it_lies(call, x):
+    """`x` with its dims in the order of memory, for where their order is none of the result's: the sum of a million
+    transposed elements takes 45 us so, and 290 in the order of dims.
+    """
+    order = sorted(range(len(x.shape_)), key=lambda d: -x.strides_[d])
+    return call.view(x, tuple([x.shape_[d] for d in order]), tuple([x.strides_[d] for d in order]))
+
+
 def rows(x, first):
     """`x` as rows of memory: (x or a contiguous copy, number of rows, row length, row stride).
 

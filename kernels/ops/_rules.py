@@ -8,7 +8,7 @@ from ..problems.reduce import Reduce
 from ..problems.reduce import Scan as ScanProblem
 from ..table import rules
 from ..table.registry import ALL, register
-from ._layout import check, check_dim, product, rows
+from ._layout import as_it_lies, check, check_dim, product, rows
 
 # ---- reductions --------------------------------------------------------------------------------
 
@@ -67,6 +67,8 @@ def reduce_by(call, rule, input, dim, keepdim, needs_elements=False, make=None, 
     if kind == "bool" and own.name == "uint8":
         kind = "uint8"  # the same bytes, by PyTorch's oldest rule
     narrows = dtype is not None and kind != own.name
+    if len(dims) == len(input.shape_) and not input.contiguous_:
+        input = as_it_lies(call, input)
     y = call.empty(result, kind) if narrows else (make or call.out)(result, kind)
     call.run(Reduce(rule, own.name, input.shape_, input.strides_, dims), x=input, y=y)
     return narrowed(call, y, own) if narrows else y

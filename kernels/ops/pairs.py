@@ -6,8 +6,8 @@ from ..blocks.array import ALIKE, FREXP
 from ..lang import scalar_math as m
 from ..table.composite import composite
 from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias, elementwise, op
-from ._layout import UNSIGNED, check, check_alike
-from .copy import row_major
+from ._layout import UNSIGNED, as_it_lies, check, check_alike
+from .copy import fill, row_major
 from .elementwise import NUMBERS, abs_, ge, gt, le, lt, mul, ne, neg, sub
 from .special import narrowed_to, wider
 
@@ -413,7 +413,12 @@ def equal(call, input, other):
         return False
     if input.dtype is not other.dtype or not input.numel_ or not input.storage.backend.shares_memory:
         return bool(call.elementwise("eq", input, other).all())
-    x, y, alike = row_major(call, input), row_major(call, other), call.empty((1,), "int64")
+    if input.strides_ == other.strides_ and not input.contiguous_:
+        input, other = as_it_lies(call, input), as_it_lies(call, other)
+    alike = call.empty((1,), "int64")
+    if not (input.contiguous_ and other.contiguous_):
+        fill(call, alike, 1)  # a known call looks at it behind each launch, and the first ones are copies
+    x, y = row_major(call, input), row_major(call, other)
     dtype, size = (input.dtype, x.numel_) if input.dtype.kind != "c" else (input.dtype.real, 2 * x.numel_)
     types = {"T": dtype.name if dtype.is_floating_point else UNSIGNED[dtype.itemsize]}
     first = min(size, _FIRST)  # most of those that differ do so early

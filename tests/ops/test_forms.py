@@ -1,5 +1,7 @@
 """Ops in their other forms: two tensors in place of a dim, a dtype, a way to reduce, a condition alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -304,3 +306,29 @@ def test_activations_have_the_defaults_of_pytorch():
     np.testing.assert_allclose(ic.elu(x).numpy(), [np.expm1(-1), 2], rtol=1e-6)
     np.testing.assert_allclose(x.celu().numpy(), [np.expm1(-1), 2], rtol=1e-6)
     np.testing.assert_allclose(ic.softplus(x).numpy(), np.log1p(np.exp([-1, 2])), rtol=1e-6)
+
+
+def test_whole_reductions_of_turned_tensors_read_them_as_they_lie(rng):
+    x = ic.from_numpy(rng.standard_normal((6, 5, 7)).astype(np.float32))
+    for order in itertools.permutations(range(3)):
+        for y in (x.permute(*order), x.permute(*order)[1:4], x[:, :1].expand(6, 3, 7).permute(*order)):
+            for _ in range(2):  # the first call, and the one that is kept
+                for name in ("sum", "amax", "prod", "any", "logsumexp"):
+                    options = {"dim": (0, 1, 2)} if name == "logsumexp" else {}
+                    found, expected = (getattr(t, name)(**options).item() for t in (y, y.contiguous()))
+                    assert found == pytest.approx(expected, rel=1e-4), name
+            assert y.sum(dim=(2, 0, 1), keepdim=True).shape == (1, 1, 1)
+    g = ic.randn(3, 4, requires_grad=True)
+    (g.T.sum() * 2).backward()
+    assert g.grad.tolist() == [[2] * 4] * 3
+
+
+def test_equal_of_turned_tensors(rng):
+    x = ic.from_numpy(rng.standard_normal((40, 60)).astype(np.float32))
+    y = x.clone()
+    for _ in range(3):
+        assert ic.equal(x.T, y.T) and ic.equal(x.T, y.T.contiguous()) and ic.equal(x[:, :50].T, y[:, :50].T)
+    y[39, 59] += 1
+    for _ in range(3):
+        assert not ic.equal(x.T, y.T) and not ic.equal(x.T, y.T.contiguous())
+        assert ic.equal(x[:, :50].T, y[:, :50].T) and ic.equal(x[:1].expand(3, 60).T, y[:1].expand(3, 60).T)
