@@ -56,7 +56,7 @@ def folded(parts, op, dtype):
 
 
 def same(x, wanted, what, atol=0.0):
-    got = x.cpu().numpy() if isinstance(x, ic.Tensor) else x
+    got = x.detach().cpu().numpy() if isinstance(x, ic.Tensor) else x
     assert got.dtype == wanted.dtype and np.allclose(
         got.reshape(-1).astype("float64"), wanted.reshape(-1).astype("float64"), rtol=0, atol=atol, equal_nan=True
     ), f"{what} on rank {R}: {got.reshape(-1)[:5]} for {wanted.reshape(-1)[:5]}"
