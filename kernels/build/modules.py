@@ -78,10 +78,12 @@ class _Finder:
 
     def keep(self):
         """Keep the code of modules that were loaded otherwise."""
-        fresh = [name for name, module in list(sys.modules.items()) if _is_fresh(name, module)]
-        if not fresh or sys.dont_write_bytecode:
+        if sys.dont_write_bytecode:
             return
         rows = {name: _Row(*row) for name, row in self._rows.items()}
+        fresh = [name for name, module in list(sys.modules.items()) if _is_fresh(name, module, rows.get(name))]
+        if not fresh:
+            return
         kept = {name: (row, bytes(self._codes[row.start : row.stop])) for name, row in rows.items()}
         for name in fresh:
             with contextlib.suppress(OSError, ImportError, SyntaxError):  # the source has gone, or changes just now
@@ -95,11 +97,19 @@ class _Finder:
         host.write(self._path, b"".join([head, index, *(code for _, code in kept.values())]))
 
 
-def _is_fresh(name, module):
-    """Whether Python has loaded a module of this package from its own files."""
+def _is_fresh(name, module, row):
+    """Whether Python has loaded a module of this package from its own files, and its code is not kept in `row`.
+
+    (A dozen modules are loaded before anything can be found here.)
+    """
     spec = getattr(module, "__spec__", None)
     ours = name.startswith(_PACKAGE) and not name.endswith(_COMPILED) and spec is not None and spec.name == name
-    return ours and type(spec.loader) is SourceFileLoader
+    if not ours or type(spec.loader) is not SourceFileLoader:
+        return False
+    with contextlib.suppress(OSError):
+        status = os.stat(spec.origin)
+        return row is None or (row.source, row.time, row.size) != (spec.origin, status.st_mtime_ns, status.st_size)
+    return False
 
 
 def _code_of(name, spec):

@@ -36,6 +36,9 @@ def test_the_second_process_finds_code_that_is_kept(run, tmp_path):
     )
     assert run(program) == ["True", "infinicore.kernels.table", "True", "True", "True"]
     assert len(list((tmp_path / "cache").glob("modules-*.bin"))) == 1
+    (path,) = (tmp_path / "cache").glob("modules-*.bin")
+    before = path.stat().st_ino
+    assert run(HOW)[0] == "_Loader" and path.stat().st_ino == before  # nothing new, nothing written
     assert run(HOW, PYTHONOPTIMIZE="1")[0] == "SourceFileLoader"  # other code: assertions are left out
 
 
