@@ -109,8 +109,8 @@ _ROWS = (
         name="INFINICORE_CACHE_DIR",
         kind=str,
         default=None,
-        meaning="where compiled kernels, the code of modules and repacked weights are kept; default: `infinicore` in the"
-        " user's cache folder",
+        meaning="where compiled kernels, the code of modules and repacked weights are kept; default: `infinicore` in"
+        " the user's cache folder",
         read_by="kernels/build/disk.py",
     ),
     Switch(

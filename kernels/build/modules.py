@@ -63,12 +63,11 @@ class _Finder:
             status = os.stat(source)
         except OSError:
             return None
+        if (status.st_mtime_ns, status.st_size) != (time, size) or folder not in (path or ()):
+            return None
         code = self._codes[start:stop]
-        if (
-            (status.st_mtime_ns, status.st_size) != (time, size)
-            or folder not in (path or ())
-            or zlib.crc32(code) != checksum
-        ):
+        if zlib.crc32(code) != checksum:  # damaged: to be kept anew
+            del self._rows[name]
             return None
         spec = ModuleSpec(name, _Loader(name, source, code), origin=source)
         spec.cached, spec.has_location = cached, True
