@@ -127,6 +127,18 @@ def _of_float32(function, name, library=None):
 
 
 @jit.inline
+def _odd_terms(p, z):
+    """Seven terms of 2 atanh(s) / s = 2 (1 + z / 3 + z^2 / 5 + ...), z = s^2: from 1/17 to 1/5, before them `p`."""
+    p = muladd(p, z, 0.058823529411764705)
+    p = muladd(p, z, 0.06666666666666667)
+    p = muladd(p, z, 0.07692307692307693)
+    p = muladd(p, z, 0.09090909090909091)
+    p = muladd(p, z, 0.1111111111111111)
+    p = muladd(p, z, 0.14285714285714285)
+    return muladd(p, z, 0.2)
+
+
+@jit.inline
 def log_wide(x):
     """log(x) of normal float64 numbers to 1 ulp, -infinity at 0; below 0, NaN."""
     bits = bitcast(x, I64)
@@ -137,13 +149,7 @@ def log_wide(x):
     s = f / (f + 2.0)
     z = s * s
     p = muladd(z, 0.047619047619047616, 0.05263157894736842)
-    p = muladd(p, z, 0.058823529411764705)
-    p = muladd(p, z, 0.06666666666666667)
-    p = muladd(p, z, 0.07692307692307693)
-    p = muladd(p, z, 0.09090909090909091)
-    p = muladd(p, z, 0.1111111111111111)
-    p = muladd(p, z, 0.14285714285714285)
-    p = muladd(p, z, 0.2)
+    p = _odd_terms(p, z)
     p = muladd(p, z, 0.3333333333333333)
     y = muladd(k, LN2_HI, muladd(k, LN2_LO, -(s * (f - 2.0 * z * p))) + f)
     y = select(x == INF, INF, select(x == 0.0, -INF, y))
@@ -169,13 +175,7 @@ def _log_in_two(a):
     p = muladd(z, 0.04, 0.043478260869565216)
     p = muladd(p, z, 0.047619047619047616)
     p = muladd(p, z, 0.05263157894736842)
-    p = muladd(p, z, 0.058823529411764705)
-    p = muladd(p, z, 0.06666666666666667)
-    p = muladd(p, z, 0.07692307692307693)
-    p = muladd(p, z, 0.09090909090909091)
-    p = muladd(p, z, 0.1111111111111111)
-    p = muladd(p, z, 0.14285714285714285)
-    p = muladd(p, z, 0.2) * z
+    p = _odd_terms(p, z) * z
     q = p + 0.3333333333333333
     q_low = (p - (q - 0.3333333333333333)) + 1.850371707708594e-17  # 1/3 less its float64
     w = z * q
