@@ -186,6 +186,12 @@ def test_requests_that_fail(server, capsys):
     assert bench(server, "--num-prompts", 1, "--output-len", 2) == 0
 
 
+def test_a_server_that_says_no_is_not_asked_again(server, capsys):
+    server.fail = lambda index: (404, {"error": {"message": "no such model"}})
+    assert bench(server, "--num-prompts", "1", "--ready-check-timeout-sec", "60") == 2
+    assert "status 404" in capsys.readouterr().err and len(server.bodies) == 1
+
+
 def test_no_server_is_one_sentence(capsys):
     with FakePort() as url:
         for more in ([], ["--model", "x"]):

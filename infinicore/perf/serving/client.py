@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .http import HTTPError, events
+from .http import HTTPError, Refused, events
 
 ENDPOINTS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 
@@ -30,6 +30,7 @@ class Answer:
     output_tokens: int = 0
     text: str = ""
     error: str | None = None
+    refused: bool = False  # the error is not one that passes
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -115,7 +116,7 @@ async def ask(server, load, prompt, model=None):
         answer.output_tokens = (usage or {}).get("completion_tokens") or 1 + len(answer.itl)
         answer.prompt_tokens = (usage or {}).get("prompt_tokens") or answer.prompt_tokens
     except (HTTPError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        answer.error = f"{type(error).__name__}: {error}"
+        answer.error, answer.refused = f"{type(error).__name__}: {error}", isinstance(error, Refused)
     return answer
 
 
@@ -165,10 +166,11 @@ async def patiently(attempt, timeout_s):
 
 
 async def first_answer(server, load, prompt):
-    """Ask something that does not count; OSError if it fails."""
+    """Ask something that does not count; OSError if it fails, ValueError if the server says no."""
     answer = await ask(server, load, prompt)
     if answer.error is not None:
-        raise OSError(f"the server gives no answer to a first request: {answer.error}")
+        kind = ValueError if answer.refused else OSError
+        raise kind(f"the server gives no answer to a first request: {answer.error}")
 
 
 async def first_model(server):

@@ -16,6 +16,10 @@ class HTTPError(Exception):
     """A status other than 200, or an answer that is none."""
 
 
+class Refused(HTTPError):
+    """A status that says no to what is asked, so that asking again is of no use: 4xx, but what may pass by itself."""
+
+
 class Server:
     """Where requests go: a base URL, the headers of each, and idle connections to use again."""
 
@@ -124,6 +128,7 @@ async def events(pieces):
             if line.startswith(b"data:"):
                 yield line[5:].strip()
     if status != 200:
-        raise HTTPError(f"status {status}: {rest[:300].decode(errors='replace')}")
+        refused = 400 <= status < 500 and status not in (408, 425, 429)
+        raise (Refused if refused else HTTPError)(f"status {status}: {rest[:300].decode(errors='replace')}")
     if rest.startswith(b"data:"):
         yield rest[5:].strip()
