@@ -12,6 +12,7 @@ from . import nccl, world
 from .staging import Staged
 from .world import PeerError
 
+_FEW_BYTES = 64 << 10  # that a rank sends in words which say their round; more cross once instead of twice
 _ONE_PHASE_BYTES = 256 << 10  # of all ranks together; above, with more than two, each rank reduces a part
 _X_AND_Y = ((PEERS.x, "x", 0), (PEERS.y, "y", 0))
 _KEPT = 4096
@@ -115,9 +116,13 @@ class Peers:
     def _plan(self, n, dtype, how):
         """(handle, block, blocks) of a launch, whose tensor is still open."""
         nbytes = n * dtype.itemsize
-        phases = 1 if self.size == 2 or nbytes * self.size <= _ONE_PHASE_BYTES else 2
-        types = {"T": dtype.name, "HOW": how, "SIZE": self.size, "PHASES": phases}
-        piece = sizes.PIECE_BYTES // dtype.itemsize
+        kernel, types = "all_reduce", {"T": dtype.name, "HOW": how, "SIZE": self.size}
+        few = nbytes * (self.size - 1) <= _FEW_BYTES and dtype.itemsize <= 8
+        if few:
+            kernel = "all_reduce_few"
+        else:
+            types["PHASES"] = 1 if self.size == 2 or nbytes * self.size <= _ONE_PHASE_BYTES else 2
+        piece = (sizes.TOLD_BYTES if few else sizes.PIECE_BYTES) // dtype.itemsize
         values = PEERS.numbers(
             count=n, piece=piece, rank=self.rank, own=self.windows[self.rank], timeout=self.timeout,
             windows=self.windows,
@@ -125,7 +130,7 @@ class Peers:
         if len(self._plans) >= _KEPT:
             self._plans.clear()
         plan = self._plans[n, dtype, how] = (
-            self.backend.kernel("comm.peers.all_reduce", types), tuple(values), -(-n // piece),
+            self.backend.kernel(f"comm.peers.{kernel}", types), tuple(values), -(-n // piece),
         )  # fmt: skip
         return plan
 

@@ -47,6 +47,22 @@ def _steps(quick):
         )  # fmt: skip
 
 
+def _many_ranks(quick):
+    """16 ranks of one thread, on machines that have twice as many CPUs."""
+    ranks, name, tokens = (4, "tiny GPT-2", 32) if quick else (16, "GPT-2 124M", 128)
+    common = dict(suite="distributed", dtype="float32", compared=False, threads=1)
+    for kib, size in (_SIZES[1], _SIZES[3]):
+        yield Case(
+            name=f"all_reduce {size}, {ranks} ranks", op="all_reduce", unit="us", peers=("mpi4py",), **common,
+            options={"ranks": ranks, "elements": 256 * kib, "kind": "tensor", "cpus": 2 * ranks},
+        )  # fmt: skip
+    yield Case(
+        name=f"data-parallel step, {name}, {ranks} x 1 thread", op="ddp_step", unit="tokens/s", repeat=False, rounds=3,
+        work=2.0 * tokens * ranks, peers=(), base=(f"data-parallel step, {name}, 1 x 1 thread", "float32"), **common,
+        options={"ranks": ranks, "tokens": tokens, "quick": quick, "cpus": 2 * ranks},
+    )  # fmt: skip
+
+
 def _decoding(quick):
     """Tokens of one text, from a model that two ranks divide, beside one process with as many threads."""
     model = TINY if quick else TINYLLAMA
@@ -128,14 +144,18 @@ def _gpus(count):
 
 
 DISTRIBUTED = (
-    _collectives, _steps, _pipelines, _decoding, _checkpoints, _sums_on_gpus, _steps_on_gpus, _decoding_on_gpus,
+    _collectives, _steps, _many_ranks, _pipelines, _decoding, _checkpoints, _sums_on_gpus, _steps_on_gpus,
+    _decoding_on_gpus,
 )  # fmt: skip
 
 
-def _check_gpus(options):
-    """Skip where each rank cannot have a GPU of its own."""
+def _check_machine(options):
+    """Skip where there are too few CPUs, or each rank cannot have a GPU of its own."""
+    from ..kernels.cpu.machine import available_cpus
     from ..kernels.cuda import driver
 
+    if options.get("cpus", 1) > available_cpus():
+        raise Skip(f"needs {options['cpus']} CPUs, and this machine has {available_cpus()}")
     found = driver.device_count()
     if options.get("device") == "cuda" and found < options["ranks"]:
         raise Skip(f"needs {_gpus(options['ranks'])}, and this machine has {found}")
@@ -146,7 +166,7 @@ def measure(case, sides, rounds, turn_s, folder):
     from ..distributed import launch
     from .generation import find_checkpoint
 
-    _check_gpus(case.options)
+    _check_machine(case.options)
     more = {}
     if "model" in case.options:
         more["path"] = find_checkpoint(case.options["model"], folder)

@@ -104,7 +104,7 @@ OWN = {
     "array.scatter.add_each": Shape(threads=128),
     **{
         f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
-        for name in ("all_reduce", "all_gather")
+        for name in ("all_reduce", "all_reduce_few", "all_gather")
     },
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,

@@ -301,3 +301,30 @@ def prefetch(typingctx, p, index):
         return context.get_dummy_value()
 
     return types.void(p, index), codegen
+
+
+# ---- vectors of eight bytes as one number ---------------------------------------------------------------
+
+
+@intrinsic
+def packed(typingctx, v, T):
+    """An int64 of what a vector of eight bytes is in memory, as elements of type T."""
+    dtype = T.instance_type
+
+    def codegen(context, builder, sig, args):
+        return builder.bitcast(to_memory(builder, dtype, args[0]), I64)
+
+    return types.int64(v, T), codegen
+
+
+@intrinsic
+def unpacked(typingctx, number, like, T):
+    """The vector, like another one, that `packed` made such a number of."""
+    dtype = T.instance_type
+
+    def codegen(context, builder, sig, args):
+        number = context.cast(builder, args[0], sig.args[0], types.int64)
+        bits = builder.bitcast(number, ir.VectorType(memory_type(dtype), like.lanes))
+        return from_memory(builder, dtype, bits)
+
+    return like(number, like, T), codegen

@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .vector import I8, I32, I64, literal_of
+from .vector import I8, I32, I64, Vector, literal_of
 
 F32, I16 = ir.FloatType(), ir.IntType(16)
 SHARED = 3  # the address space
@@ -233,6 +233,39 @@ load_of_system = _asking(
     "(ld, 9.7.8.8).",
     True,
 )
+
+
+@intrinsic
+def tell_pair(typingctx, address, a, b):
+    """Store two int64 at an address of another GPU's memory, each as a whole (st.relaxed.sys, 9.7.9.12)."""
+
+    def codegen(context, builder, sig, args):
+        values = [context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)]
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
+        text = "st.relaxed.sys.global.v2.b64 [$0], {$1, $2};"
+        builder.call(ir.InlineAsm(kind, text, "l,l,l,~{memory}", side_effect=True), values)
+        return context.get_dummy_value()
+
+    return types.void(address, a, b), codegen
+
+
+@intrinsic
+def look_at_pair(typingctx, address):
+    """The two int64 at an address, to which another GPU stores by `tell_pair` (ld.relaxed.sys, 9.7.9.8)."""
+
+    def codegen(context, builder, sig, args):
+        at = context.cast(builder, args[0], sig.args[0], types.int64)
+        kind = ir.FunctionType(ir.LiteralStructType([I64] * 2), [I64])
+        text = "ld.relaxed.sys.global.v2.b64 {$0, $1}, [$2];"
+        found = builder.call(ir.InlineAsm(kind, text, "=l,=l,l,~{memory}", side_effect=True), [at])
+        pair = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
+        for i in range(2):
+            pair = builder.insert_element(pair, builder.extract_value(found, i), ir.Constant(I32, i))
+        return pair
+
+    return Vector(types.int64, 2)(address), codegen
+
+
 nanoseconds = _asking("nanoseconds", "mov.u64 $0, %globaltimer;", "A clock (10.26); it may step by 1 us.", False)
 
 

@@ -24,10 +24,12 @@ from . import lowp
 from .memory import (  # noqa: F401  (this file is where kernels take them from)
     address,
     load,
+    packed,
     prefetch,
     ptr,
     stack,
     store,
+    unpacked,
     vload,
     vload_aligned,
     vload_first,

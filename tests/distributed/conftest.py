@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
+import infinicore
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.fixture(scope="session")
-def ranks(root):
+def python_path():
+    """Where ranks find the package that is tested, also where it is not installed, and what this process finds."""
+    here = str(Path(infinicore.__file__).parents[1])
+    return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="session")
+def ranks(python_path):
     """`ranks(n, program, *arguments, **environment)`: run a program on n ranks; the finished process."""
     from infinicore.distributed import launch
 
@@ -25,7 +34,7 @@ def ranks(root):
         line, variables = launch.command(count, None, str(PROGRAMS / program), list(map(str, arguments)))
         if count == 1:  # without MPI
             line = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
-        variables |= {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": str(root), "INFINICORE_COMM_TIMEOUT": "60"}
+        variables |= {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": python_path, "INFINICORE_COMM_TIMEOUT": "60"}
         variables |= environment
         done = finished(line, variables, timeout)
         if check:

@@ -112,12 +112,12 @@ def hosts(ranks, tmp_path_factory):
 
 
 @pytest.fixture
-def start(hosts, root):
+def start(hosts, python_path):
     """`start(program, *arguments)`: `infinicore run -n 4 --hosts a,b program`, two ranks on each."""
 
     def run(program, *arguments, timeout=60):
         line = [sys.executable, "-m", "infinicore", "run", "-n", 4, "--hosts", ",".join(hosts.names)]
-        variables = {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": str(root), "INFINICORE_COMM_TIMEOUT": str(timeout)}
+        variables = {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": python_path, "INFINICORE_COMM_TIMEOUT": str(timeout)}
         variables["OMPI_MCA_mpi_yield_when_idle"] = "1"  # the hosts share CPUs, which Open MPI does not know
         return hosts.start([*line, PROGRAMS / program, *arguments], os.environ | variables)
 

@@ -62,7 +62,9 @@ def start(count, text, out, *more):
     """`infinicore run -n COUNT train ...`, in a session of its own."""
     line = [sys.executable, "-m", "infinicore", "run", "-n", str(count), "train", *SIZES.split()]
     line += ["--data", str(text), "--out", str(out), *map(str, more)]
-    environment = os.environ | {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": str(Path(infinicore.__file__).parents[1])}
+    root = str(Path(infinicore.__file__).parents[1])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"INFINICORE_NUM_THREADS": "1", "PYTHONPATH": path}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     return subprocess.Popen(line, env=environment, start_new_session=True, **pipes)
 

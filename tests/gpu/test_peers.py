@@ -14,7 +14,7 @@ from infinicore.kernels.cpu.comm.waiting import now
 from infinicore.kernels.cuda import block
 from infinicore.kernels.cuda.comm import peers, sizes
 from infinicore.kernels.lang.atomic import load_acquire, store_release
-from infinicore.kernels.lang.simd import ptr, stack
+from infinicore.kernels.lang.simd import fill, ptr, ramp, stack
 from numba import types
 
 import infinicore as ic
@@ -45,13 +45,26 @@ def _store(at, value):
     store_release(ptr(at, types.int64), 0, value)
 
 
+@jit.inline
+def _tell(at, a, b):
+    store_release(ptr(at, types.int64), 0, a)
+    store_release(ptr(at, types.int64), 1, b)
+
+
+@jit.inline
+def _look(at):
+    a, b = load_acquire(ptr(at, types.int64), 0), load_acquire(ptr(at, types.int64), 1)
+    return fill(a, types.int64, 2) + (b - a) * ramp(0, types.int64, 2)
+
+
 @pytest.fixture
 def run(monkeypatch):
     """`run(types, calls)`: the codes of calls, (args of a rank, blocks) each, that run at the same time."""
     for module, name, other in (
         (peers, "thread", _first), (peers, "threads", _alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
         (peers, "load_of_system", _load), (peers, "store_to_system", _store), (peers, "nanoseconds", now),
-        (peers, "shared", stack), (block, "thread", _first),
+        (peers, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "shared", stack),
+        (block, "thread", _first),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, other)
 
@@ -86,9 +99,9 @@ class Team:
         self.memory = [np.zeros(sizes.WINDOW_BYTES // 8, np.int64) for _ in range(size)]
         self.windows = [x.ctypes.data for x in self.memory]
 
-    def call(self, rank, x):
-        """(block, blocks) of one rank."""
-        piece = sizes.PIECE_BYTES // x.itemsize
+    def call(self, rank, x, nbytes=sizes.PIECE_BYTES):
+        """(block, blocks) of one rank, each block with so many bytes."""
+        piece = nbytes // x.itemsize
         values = PEERS.numbers(
             count=x.size, piece=piece, rank=rank, own=self.windows[rank], timeout=int(self.timeout * 1e9),
             windows=self.windows,
@@ -127,13 +140,44 @@ def test_values_of_many_rounds(run, rng, size, phases, dtype, how):
             assert x.tobytes() == wanted.tobytes(), n
 
 
-def test_who_waits_too_long_gives_up_for_all(run):
-    team, parameters = Team(3, timeout=0.2), {"T": "float32", "HOW": SUM, "SIZE": 3, "PHASES": 1}
+@pytest.mark.parametrize(
+    "size, dtype, how",
+    [
+        (2, "bfloat16", SUM),
+        (3, "float32", AVG),
+        (4, "int64", MAX),
+        (2, "int8", MIN),
+        (3, "float16", SUM),
+    ],
+)
+def test_few_elements(run, rng, size, dtype, how):
+    """Rounds of words that say their round between others: all have one count, and the same bits as by flags."""
+    team, kind, like = Team(size), ic.dtype(dtype).numpy, Team(size)
+    parameters = {"T": dtype, "HOW": how, "SIZE": size}
+    for n, few in ((1, True), (5, True), (9_001, False), (9_001, True), (9_001, True), (8, False), (5_003, True)):
+        every = [(rng.integers(-64, 64, n) / (16 if "float" in dtype else 1)).astype(kind) for _ in range(size)]
+        wanted = [x.copy() for x in every]
+        run(parameters | {"PHASES": 1}, [like.call(rank, x) for rank, x in enumerate(wanted)])
+        if few:
+            calls = [team.call(rank, x, sizes.TOLD_BYTES) for rank, x in enumerate(every)]
+            codes = run(parameters, calls, "all_reduce_few")
+        else:
+            codes = run(parameters | {"PHASES": 1}, [team.call(rank, x) for rank, x in enumerate(every)])
+        assert not any(itertools.chain(*codes))
+        for x, y in zip(every, wanted):
+            assert x.tobytes() == y.tobytes(), n
+        assert len({x.tobytes() for x in every}) == 1
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_reduce_few"])
+def test_who_waits_too_long_gives_up_for_all(run, name):
+    team, parameters = Team(3, timeout=0.2), {"T": "float32", "HOW": SUM, "SIZE": 3}
+    parameters |= {"PHASES": 1} if name == "all_reduce" else {}
     every = [np.ones(10, np.float32) for _ in range(3)]
     calls = [team.call(rank, x) for rank, x in enumerate(every)]
-    first, second = run(parameters, calls[:2])
+    first, second = run(parameters, calls[:2], name)
     assert {first[0], second[0]} <= {3, sizes.GAVE_UP} and 3 in (first[0], second[0])  # 1 + the rank that is missing
-    assert run(parameters, calls) == [[sizes.GAVE_UP]] * 3
+    assert run(parameters, calls, name) == [[sizes.GAVE_UP]] * 3
     assert all((x == 1).all() for x in every)
 
 
@@ -186,11 +230,12 @@ def test_gathers_and_sums_of_any_sizes(run, rng, size):
         for rank, parts in enumerate(got):
             for peer, part in enumerate(parts):
                 assert peer == rank or part.tobytes() == every[peer].tobytes(), (counts, rank, peer)
-        sums = [ic.ones(300_007) * (rank + 1) for rank in range(size)]
-        for one, x in zip(ranks, sums):
-            one.all_reduce(x, SUM)
-        done(run, ranks)
-        assert all((x.numpy() == size * (size + 1) / 2).all() for x in sums)
+        for n in (300_007, 5_001):
+            sums = [ic.ones(n) * (rank + 1) for rank in range(size)]
+            for one, x in zip(ranks, sums):
+                one.all_reduce(x, SUM)
+            done(run, ranks)
+            assert all((x.numpy() == size * (size + 1) / 2).all() for x in sums)
 
 
 def test_streams_follow_one_another():
@@ -206,5 +251,6 @@ def test_streams_follow_one_another():
 
 def test_the_window_has_room():
     assert sizes.COUNT < sizes.RECORD and sizes.SLOTS % 256 == 0 and sizes.BROKEN * 8 < sizes.SLOTS
-    assert sizes.BLOCKS * sizes.PIECE_BYTES == sizes.MOST_BYTES
+    assert sizes.BLOCKS * sizes.PIECE_BYTES == sizes.MOST_BYTES and sizes.TOLD_BLOCKS <= sizes.BLOCKS
+    assert gpu._FEW_BYTES <= sizes.TOLD_BLOCKS * sizes.TOLD_BYTES and sizes.TOLD % 256 == 0
     assert sizes.THREADS <= 1024

@@ -10,16 +10,23 @@ Where there are more than two ranks and more than a few elements, a rank adds up
 others' parts after a second meeting. A gather is the same without sums: each slot goes where it belongs. Ranks may give
 different numbers of elements then, or none, but all launch as many blocks as the longest needs, so that rounds agree.
 
+Few elements go another way, by `all_reduce_few`: a thread stores its eight bytes to the others' windows as two words,
+each half data, half the number of the round, and looks at its own window until it finds the others' words of this
+round. So nothing is read across, no flag follows the data, and no thread waits for another one of its block; in a graph
+4 KB of two H200 take FIGURE.
+
 **What is read has been written.** The threads of a block store to their own window and meet at a barrier, which orders
 their stores before what thread 0 of a warp does next: it stores the flag with release at system scope, for the GPU of
 one other rank to see. Release is cumulative: it covers the stores that came before the barrier too. There, one thread
 loads the flag with acquire at system scope, and the threads of its block meet at a barrier before they load the slot:
-their loads come after the stores, and no cache has older lines, as an acquire drops these.
+their loads come after the stores, and no cache has older lines, as an acquire drops these. Words that say their round
+need no order: each is stored and loaded as a whole.
 
 **What is written has been read.** Rounds of a block are counted in its record, so that a graph replays one launch for
 ever, and take the two slots in turn. A rank stores to the slot of round k + 2 after its round k + 1, in which it has
 seen the flags k + 1 of all; a rank stores that flag in a launch after that of its round k, whose loads are over then.
-So nobody still reads what round k left, and no meeting is needed at the end. Slots of results follow the same way.
+So nobody still reads what round k left, and no meeting is needed at the end. Slots of results follow the same way, and
+those of few elements, whose words of round k + 1 serve as the flags do.
 
 **All ranks have the same bits.** Elements are taken in the order of ranks everywhere, 16-bit floats in float32, rounded
 once.
@@ -31,12 +38,38 @@ from ...blocks.comm import AVG
 from ...blocks.cuda import PEERS
 from ...build import jit
 from ...cpu.comm.combine import divided, two
-from ...lang.ptx import WARP, barrier, load_of_system, nanoseconds, shared, store_to_system, thread, threads
-from ...lang.simd import fill, load, ptr, store
+from ...lang.by_type import by_type
+from ...lang.ptx import (
+    WARP,
+    barrier,
+    load_of_system,
+    look_at_pair,
+    nanoseconds,
+    shared,
+    store_to_system,
+    tell_pair,
+    thread,
+    threads,
+)
+from ...lang.simd import fill, lane, load, packed, ptr, store, unpacked
+from ...lang.vector import compute_type
 from ..block import read, vector, width, write
-from .sizes import BROKEN, COUNT, GAVE_UP, GIVEN, MOST_BYTES, PIECE_BYTES, RECORD, REDUCED, SLOTS
+from .sizes import (
+    BROKEN,
+    COUNT,
+    GAVE_UP,
+    GIVEN,
+    MOST_BYTES,
+    PIECE_BYTES,
+    RECORD,
+    REDUCED,
+    SLOTS,
+    TOLD,
+    TOLD_BYTES,
+)
 
 I64 = types.int64
+LOW = (1 << 32) - 1
 LOOKS = 256  # at a flag, before the clock is asked
 
 
@@ -135,6 +168,68 @@ def all_reduce(args, lo, hi, T, HOW, SIZE, PHASES):
                 write(y, i, read(theirs, i, stop - i, like), stop - i)
     if thread() == 0:
         store(record, COUNT, k)
+    return 0
+
+
+@by_type
+def eight_bytes(p):
+    """A vector of zeros that fills eight bytes with elements of a pointer's type."""
+    dtype, lanes = compute_type(p.dtype), 64 // max(8, getattr(p.dtype, "bitwidth", 8))
+    return lambda p: fill(0, dtype, lanes)
+
+
+@jit.inline
+def look_for(args, at, k, peer):
+    """(the eight bytes of round k that a rank has stored at an address of this rank's window, 0 or a code)."""
+    pair, code, turn, since = look_at_pair(at), 0, 0, 0
+    while ((lane(pair, 0) ^ k << 32) | (lane(pair, 1) ^ k << 32)) >> 32 != 0:
+        turn += 1
+        if turn % LOOKS == 0:
+            since = nanoseconds() if since == 0 else since
+            if load_of_system(load(args, PEERS.own) + 8 * BROKEN) != 0:
+                code = GAVE_UP
+                break
+            if nanoseconds() - since > load(args, PEERS.timeout):
+                code = 1 + peer
+                break
+        pair = look_at_pair(at)
+    return (lane(pair, 0) & LOW) | lane(pair, 1) << 32, code
+
+
+@jit.inline
+def all_reduce_few(args, lo, hi, T, HOW, SIZE):
+    """Piece `lo`, of a block: all tell all of it in words that say of which round they are."""
+    own, piece, rank = load(args, PEERS.own), load(args, PEERS.piece), load(args, PEERS.rank)
+    left = min(piece, load(args, PEERS.count) - lo * piece)
+    x, y = ptr(load(args, PEERS.x), T) + lo * piece, ptr(load(args, PEERS.y), T) + lo * piece
+    record, like = ptr(own, I64) + lo * RECORD, eight_bytes(x)
+    k, lanes = load(record, COUNT) + 1, width(x) // 2
+    slots = TOLD + (2 * lo + k % 2) * SIZE * (2 * TOLD_BYTES)
+    if load(ptr(own, I64), BROKEN) != 0:
+        return GAVE_UP
+    for i in range(thread() * lanes, left, threads() * lanes):
+        number, place = packed(read(x, i, left - i, like), T), slots + 16 * (i // lanes)
+        for r in range(SIZE):
+            if r != rank:
+                at = load(args, PEERS.windows + r) + place + rank * (2 * TOLD_BYTES)
+                tell_pair(at, (number & LOW) | k << 32, (number >> 32 & LOW) | k << 32)
+    barrier()  # all have read the count
+    if thread() == 0:
+        store(record, COUNT, k)
+    for i in range(thread() * lanes, left, threads() * lanes):
+        total, code, place = like, 0, own + slots + 16 * (i // lanes)
+        for r in range(SIZE):
+            value = read(x, i, left - i, like)
+            if r != rank:
+                number, missing = look_for(args, place + r * (2 * TOLD_BYTES), k, r)
+                code = missing if missing != 0 else code
+                value = unpacked(number, like, T)
+            total = value if r == 0 else two(total, value, HOW)
+        if code != 0:
+            for r in range(SIZE):  # let the others know that this rank takes part in nothing any more
+                store_to_system(load(args, PEERS.windows + r) + 8 * BROKEN, 1)
+            return code
+        write(y, i, divided(total, SIZE) if HOW == AVG else total, left - i)
     return 0
 
 
