@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
+from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes, turned_warps
 from .comm.sizes import THREADS as PEER_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
 
@@ -151,6 +151,13 @@ OWN = {
             "block", threads=32 * GROUPED_WARPS, shared=grouped_bytes(size), fixed=True
         )
         for size in GROUPED_SIZES
+    },
+    **{
+        f"attention.grouped.turned_{kind}_{size}": Shape(
+            "block", threads=32 * turned_warps(size), shared=grouped_bytes(size, turned_warps(size)), fixed=True
+        )
+        for size in GROUPED_SIZES
+        for kind in ("halves", "interleaved")
     },
     "attention.rows.attend": _HEAD_ROW,
     **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},

@@ -92,7 +92,6 @@ def test_products_by_the_type_of_operands(columns, dtype, result, instruction, t
     "name, types",
     [
         ("comm.peers.all_reduce", {"T": "bfloat16", "HOW": SUM, "SIZE": 3, "PHASES": 2}),
-        ("comm.peers.all_reduce_few", {"T": "bfloat16", "HOW": SUM, "SIZE": 2}),
         ("comm.peers.all_gather", {"T": "uint64", "SIZE": 2}),
         ("comm.peers.all_gather", {"T": "uint8", "SIZE": 3}),
     ],
@@ -115,7 +114,19 @@ def test_what_other_gpus_see(name, types, arch, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+def test_words_that_say_their_round():
+    """Stored and loaded as pairs of 64 bits, each as a whole; nothing in between waits for other threads' stores."""
+    types = {"T": "bfloat16", "HOW": SUM, "SIZE": 2}
+    name = "comm.peers.all_reduce_few"
+    label = "-".join([name, *map(str, types.values())])
+    _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", policy.shape(name))
+    text = ptx.decode()
+    places = [text.index(f"{what}.relaxed.sys.global.v2.b64") for what in ("st", "ld")]
+    assert text.index("griddepcontrol.wait") < min(places) and "fence" not in text and "membar" not in text
+
+
 HALVES = {"T": "bfloat16", "R": "bfloat16", "ACT": None}
+TURNED = {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +136,10 @@ HALVES = {"T": "bfloat16", "R": "bfloat16", "ACT": None}
         ("gemm.stream.normed_8_3", HALVES),
         ("quant.stream.product_8_7", {"F": "int4", "T": "bfloat16", "SLABS": 8, "PARAMS": 512}),
         ("quant.stream.product_16_3", {"F": "q4_k", "T": "float16", "SLABS": 8, "PARAMS": 640}),
-        ("attention.rope.rope_halves_write", {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}),
+        ("attention.rope.rope_halves_write", TURNED),
+        ("attention.grouped.turned_halves_128", TURNED),
+        ("attention.grouped.turned_interleaved_64", TURNED),
+        ("attention.grouped.turned_halves_256", TURNED),
     ],
 )
 def test_who_waits_for_the_launches_before(name, types, tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from infinicore.kernels.cuda import fuse
 
 import infinicore as ic
 from infinicore.nn import functional as F
@@ -184,6 +185,57 @@ def test_few_rows_and_many_keys(gpu, rng, heads, kv_heads, size, block, dtype):
         return one, ic.cached_attention(q, k, v, starts, lens, tables, window=70)
 
     equal(gpu, run, q, k, v, tables, lens, starts, tolerance=1e-5 if dtype == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("algo, kind", [(0, "interleaved"), (1, "halves")])
+@pytest.mark.parametrize("heads, kv_heads, size, room, one", [
+    (8, 2, 64, 8, True), (32, 8, 128, 8, True), (6, 3, 256, 4, True), (8, 2, 128, 64, False), (8, 2, 32, 8, False),
+])  # fmt: skip
+def test_a_token_is_turned_written_and_attended_to_at_once(
+    gpu, rng, monkeypatch, algo, kind, heads, kv_heads, size, room, one
+):  # fmt: skip
+    """In a graph one launch, which leaves the same bits everywhere as three; keys in `room` blocks of 32."""
+    lens, names, joined = room * 32 - 7, [], fuse.joined
+    given = rng.standard_normal((heads + 2 * kv_heads, size)), *rng.standard_normal((2, room + 1, kv_heads, 32, size))
+    qkv, k_cache, v_cache = (ic.as_tensor(x.astype("f4")).to(gpu, ic.bfloat16) for x in given)
+    angle = np.outer(np.arange(lens), 0.01 ** (np.arange(size // 2) * 2 / size)).astype("f4")
+    sin, cos = (ic.as_tensor(f(angle), device=gpu) for f in (np.sin, np.cos))
+    table = rng.permutation(room + 1)[:room].reshape(1, room)
+    slot = table[0, (lens - 1) // 32] * 32 + (lens - 1) % 32
+    position, slot, table, lens = (ic.as_tensor(x, device=gpu) for x in (
+        np.array([lens - 1]), np.array([slot]), table, np.array([lens]),
+    ))  # fmt: skip
+
+    def launches(rows, kernels, errors):
+        found, kept = joined(rows, kernels, errors)
+        names.append([kernels.name_of(row[0]).partition("-")[0] for row in found])
+        return found, kept
+
+    def run():
+        x, keys, values = qkv.clone()[None], k_cache.clone(), v_cache.clone()
+
+        def step():
+            x.copy_(qkv)
+            q, k, v = x[:, :heads], x[:, heads:-kv_heads], x[:, -kv_heads:]
+            ic.rope_qk(q, k, position, sin, cos, algo)
+            ic.paged_caching(keys, values, k, v, slot)
+            return ic.paged_attention(q, keys, values, table, lens, scale=size**-0.5)
+
+        step()
+        ic.start_graph_recording(gpu)
+        out = step()
+        ic.stop_graph_recording().run()
+        return [t.to("float32").cpu().numpy() for t in (out, x, keys, values)]
+
+    monkeypatch.setattr(fuse, "joined", launches)
+    together = run()
+    monkeypatch.setattr(fuse, "_JOINS", ())
+    apart = run()
+    assert (f"attention.grouped.turned_{kind}_{size}" in names[0]) == one
+    assert len(names[0]) == len(names[1]) - (2 if one else 1)
+    for a, b in zip(together, apart):
+        np.testing.assert_array_equal(a, b)
+    assert np.isfinite(together[0]).all() and not np.array_equal(together[2], k_cache.to("float32").cpu().numpy())
 
 
 def test_a_table_that_names_no_block(gpu, rng):

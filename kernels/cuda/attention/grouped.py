@@ -5,25 +5,32 @@ A block has a query token, a key/value head and a part of the keys, which its wa
 16 at a time, to its own places in shared memory, two steps ahead, and waits for nobody until its keys are done. What
 the warps have summed up is added up in their order: the result, where keys are in one part, or else a slot of the
 workspace, as in `decode.py`, whose `join` adds up the slots.
+
+`turned_...` are a rotary embedding, `kvcache.write` and the attention of one query token in one launch: a block turns
+the queries and the key of its key/value head, and writes that key and value to the cache before it reads others there.
+Where keys are in several parts, the blocks of a head all do so, and store the same.
 """
 
 from numba import types
 
-from ...blocks.attention import ATTENTION, BAD_BLOCK
+from ...blocks.attention import ATTENTION, BAD_BLOCK, BAD_SLOT, CACHE
 from ...blocks.cuda import DECODE
+from ...blocks.rope import BAD_POSITION, ROPE
 from ...build import jit
+from ...cpu.attention.kvcache import find_slot, head_stride, places
 from ...cpu.attention.prefill import visible
 from ...cpu.attention.tiles import offset_of, read_index
 from ...lang.fragments import corner, corner_across, operand, rows_times, store_two_rows, times_rows
 from ...lang.mma import commit_copies, copy_16, wait_copies
 from ...lang.ptx import WARP, barrier, dynamic_shared, generic, thread, threads, warp_barrier
 from ...lang.ptx import exp2 as exp2_of
-from ...lang.simd import bitcast, fill, lane, load, ptr, select, store, vload, vmax
+from ...lang.simd import address, bitcast, fill, lane, load, ptr, select, store, vload, vmax
 from ...lang.tiles import columns, exp2, own_sum, pair, row_max, row_sum, spread
-from ..block import write
+from ..block import read, vector, width, write
 from .decode import INF, LOG2E, finite
+from .rope import rotate_halves, rotate_interleaved
 from .rows import owner
-from .sizes import GROUPED_KEYS, GROUPED_ROWS, GROUPED_STAGES, PAD
+from .sizes import GROUPED_KEYS, GROUPED_ROWS, GROUPED_STAGES, PAD, SECOND
 from .tiles import bring_rows, bring_vector
 
 INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
@@ -43,7 +50,7 @@ def block_of(args, seq, column):
 
 
 def _attend(size):
-    """The kernel for heads of `size` elements."""
+    """The kernels for heads of `size` elements: of attention alone, and with rotary embeddings of either kind."""
     pitch, lanes, chunks = 2 * size + PAD, size // 2, size // 8
     tensor, stage_bytes, rows = KEYS * pitch, 2 * KEYS * pitch, WARP // chunks  # rows: that a warp copies at once
     lined = 4 * (size + 8)  # bytes of a row of sums in shared memory, so that neighbouring ones begin in other banks
@@ -153,37 +160,112 @@ def _attend(size):
         return (sums, top, row_sum(total)), error
 
     @jit.inline
-    def attend(args, lo, hi, T):
-        base, group, kv_heads = dynamic_shared(), load(args, ATTENTION.group), load(args, ATTENTION.kv_heads)
-        parts, warps = load(args, DECODE.parts), threads() // WARP
-        index, warp, shares = lo // parts, thread() // WARP, parts * warps
+    def share(args, lo):
+        """((sequence, where its keys begin, key/value head), (query token, in its sequence), keys of this warp, error).
+
+        Keys are (first visible one, start, stop, part).
+        """
+        kv_heads, parts = load(args, ATTENTION.kv_heads), load(args, DECODE.parts)
+        index, warp, shares = lo // parts, thread() // WARP, parts * (threads() // WARP)
         token = index // kv_heads
-        kv_head = index - token * kv_heads
         seq, q_start, q_len, kv_start, kv_len, status = owner(args, token)
-        if status != 0:
-            return status
         in_seq = token - q_start if load(args, ATTENTION.starts) == 0 else token
         _, first, end = visible(args, token - q_start, q_len, kv_len)
         part, whole = lo - index * parts, first // KEYS * KEYS
         length = (max(0, end - whole) + shares * KEYS - 1) // (shares * KEYS) * KEYS
-        start = whole + (part * warps + warp) * length
-        stop, rings, error = min(end, start + length), base + ROWS * pitch, 0
-        ring = rings + warp * STAGES * stage_bytes
+        start = whole + (part * (threads() // WARP) + warp) * length
+        keys = first, start, min(end, start + length), part
+        return (seq, kv_start, index - token * kv_heads), (token, in_seq), keys, status
+
+    @jit.inline
+    def attend_rows(args, where, row, keys, g, T):
+        """The rows of queries in shared memory, those from number `g` on of a key/value head: an error."""
+        seq, kv_start, kv_head = where
+        first, start, stop, part = keys
+        base, group = dynamic_shared(), load(args, ATTENTION.group)
+        rings = base + ROWS * pitch
+        ring = rings + thread() // WARP * STAGES * stage_bytes
+        state, error = over_keys(args, base + corner(T, pitch), ring, seq, kv_start, kv_head, first, start, stop, T)
+        warp_barrier()
+        keep(args, state, rings, seq, row[1], row[0], kv_head * group + g, group - g, part, T)
+        return error
+
+    @jit.inline
+    def attend(args, lo, hi, T):
+        where, row, keys, status = share(args, lo)
+        if status != 0:
+            return status
+        base, group, error = dynamic_shared(), load(args, ATTENTION.group), 0
         for g in range(0, group, ROWS):
-            head = kv_head * group + g
-            x = load(args, ATTENTION.q) + 2 * offset_of(args, ATTENTION.q_strides, seq, in_seq, head)
+            head = where[2] * group + g
+            x = load(args, ATTENTION.q) + 2 * offset_of(args, ATTENTION.q_strides, where[0], row[1], head)
             bring_rows(x, 2 * load(args, ATTENTION.q_strides + 2), group - g, size, base, ROWS, size, pitch, T, T)
             commit_copies()
             wait_copies(0)
             barrier()
-            state, wrong = over_keys(args, base + corner(T, pitch), ring, seq, kv_start, kv_head, first, start, stop, T)
-            error |= wrong
-            warp_barrier()
-            keep(args, state, rings, seq, in_seq, token, head, group - g, part, T)
+            error |= attend_rows(args, where, row, keys, g, T)
             barrier()
         return error
 
-    return attend
+    def turned(rotate, of_piece):
+        """The kernel that turns queries and keys first; a piece of a head has `of_piece` pairs."""
+        pieces = size // 2 // of_piece
+
+        @jit.inline
+        def turn(args, kv_head, T, C, P, U):
+            """What this block has of the rotary embedding and the cache: an error."""
+            cache, group = args + ROPE.WIDTH, load(args + (ROPE.WIDTH + CACHE.WIDTH), ATTENTION.group)
+            position = I64(load(ptr(load(args, ROPE.positions), P), 0))
+            seq, token, block, offset = find_slot(cache, 0)
+            if position < 0 or position >= load(args, ROPE.rows):
+                return BAD_POSITION
+            if block == -2:
+                return BAD_SLOT + SECOND
+            sin = ptr(load(args, ROPE.sin), C) + position * load(args, ROPE.sin_stride)
+            cos = ptr(load(args, ROPE.cos), C) + position * load(args, ROPE.cos_stride)
+            sign = float(load(args, ROPE.sign))
+            _, v_from, k_to, v_to = places(cache, seq, token, block, offset, U, U)
+            for item in range(thread(), (group + 1) * pieces + chunks, threads()):
+                row = item // pieces
+                at = item - row * pieces
+                if row < group:
+                    head = kv_head * group + row
+                    x = ptr(load(args, ROPE.x), T) + head * load(args, ROPE.x_strides + 2)
+                    y = ptr(load(args, ROPE.y), T) + head * load(args, ROPE.y_strides + 2)
+                    rotate(x, ptr(generic(dynamic_shared() + row * pitch), T), at, sin, cos, size // 2, sign)
+                    rotate(x, y, at, sin, cos, size // 2, sign)  # last, as it may be in place
+                elif row == group:
+                    x = ptr(load(args, ROPE.x2), T) + kv_head * load(args, ROPE.x2_strides + 2)
+                    y = ptr(load(args, ROPE.y2), T) + kv_head * load(args, ROPE.y2_strides + 2)
+                    if block >= 0:
+                        to = address(k_to + kv_head * head_stride(cache, CACHE.k_cache_strides))
+                        rotate(x, ptr(to, T), at, sin, cos, size // 2, sign)
+                    rotate(x, y, at, sin, cos, size // 2, sign)
+                elif block >= 0:
+                    i = (item - (group + 1) * pieces) * width(v_from)
+                    x = v_from + kv_head * head_stride(cache, CACHE.v_strides)
+                    to = v_to + kv_head * head_stride(cache, CACHE.v_cache_strides)
+                    write(to, i, read(x, i, size - i, vector(x, 0)), size - i)
+            return 0
+
+        @jit.inline
+        def kernel(args, lo, hi, T, C, P, U):
+            own = args + (ROPE.WIDTH + CACHE.WIDTH)
+            where, row, keys, status = share(own, lo)
+            error = turn(args, where[2], T, C, P, U)
+            barrier()  # the key and the value are seen by the block
+            if error != 0:
+                return error
+            if status != 0:
+                return status + 2 * SECOND
+            error = attend_rows(own, where, row, keys, 0, T)
+            return 0 if error == 0 else error + 2 * SECOND
+
+        return kernel
+
+    return attend, turned(rotate_halves, 8), turned(rotate_interleaved, 4)
 
 
-attend_64, attend_128, attend_256 = _attend(64), _attend(128), _attend(256)
+attend_64, turned_halves_64, turned_interleaved_64 = _attend(64)
+attend_128, turned_halves_128, turned_interleaved_128 = _attend(128)
+attend_256, turned_halves_256, turned_interleaved_256 = _attend(256)
