@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 from infinicore.kernels.blocks.array import GATHER_ROWS
-from infinicore.kernels.blocks.attention import CACHE
-from infinicore.kernels.blocks.cuda import NORMED_STREAM, PACKED_STREAM, PEERS, STREAM
+from infinicore.kernels.blocks.attention import ATTENTION, CACHE
+from infinicore.kernels.blocks.cuda import DECODE, NORMED_STREAM, PACKED_STREAM, PEERS, STREAM
 from infinicore.kernels.blocks.norm import ADD_RMS, RMS
 from infinicore.kernels.blocks.rope import ROPE
 from infinicore.kernels.cuda import fuse, overlap, policy
@@ -44,7 +44,7 @@ class Graph:
         words = [0] * block.WIDTH
         for name, value in values.items():
             place = getattr(block, name)
-            value = value if type(value) is tuple else (value,)
+            value = value if isinstance(value, tuple) else (value,)
             words[place : place + len(value)] = value
         memory = (ctypes.c_int64 * len(words))(*words)
         self._kept.append(memory)
@@ -121,6 +121,64 @@ def test_keys_are_turned_and_written_in_one_launch(keys, count, one):
         words = words_of(rows[0])
         assert rows[0][3] == 3 and words[ROPE.y2] == words[ROPE.WIDTH + CACHE.k] == X and joined in errors
         assert words[ROPE.WIDTH + CACHE.blocks] == 9
+
+
+def _token(graph, rope=(), cache=(), attention=(), count=1):
+    """A rotary embedding, a write to the cache and attention of one token, as a Llama of 32 heads of 64 has them."""
+    keys, heads = X + 2 * 32 * 64, {"heads": 32, "heads2": 8, "x_strides": (0, 3072, 64), "y_strides": (0, 3072, 64)}
+    heads |= {"x2_strides": (0, 3072, 64), "y2_strides": (0, 3072, 64), "tokens": count, "size": 64, "half": 32}
+    turned = heads | {"x": X, "y": X, "x2": keys, "y2": keys} | dict(rope)
+    graph.add("attention.rope.rope_halves-bfloat16-float32-int64", ROPE, count, **turned)
+    new = {"k": keys, "v": keys + 2 * 8 * 64, "k_strides": (0, 3072, 64), "v_strides": (0, 3072, 64), "heads": 8}
+    new |= dict.fromkeys(("k_element", "v_element", "k_cache_element", "v_cache_element"), 1)
+    new |= {"k_cache": A, "v_cache": B, "size_k": 64, "size_v": 64, "blocks": 1, "block_size": 264}
+    new |= dict.fromkeys(("k_cache_strides", "v_cache_strides"), (135168, 64, 16896))
+    graph.add("attention.kvcache.write-uint16", CACHE, count, **new | dict(cache))
+    known = {"q": X, "k": A, "v": B, "out": OUT, "q_strides": (0, 3072, 64), "out_strides": (0, 2048, 64)}
+    known |= dict.fromkeys(("k_strides", "v_strides"), (135168, 64, 16896))
+    known |= {"num_seqs": 1, "q_len": 1, "kv_heads": 8, "group": 4, "size_qk": 64, "size_v": 64, "parts": 1, "slots": 1}
+    known |= dict(attention)
+    graph.add("attention.grouped.attend_64-bfloat16", DECODE, 8 * known["parts"], **known)
+
+
+def test_a_token_is_turned_written_and_attended_to_in_one_launch():
+    graph = Graph()
+    _token(graph)
+    graph.product()
+    names, rows, kept, _ = graph.joined()
+    assert names[0] == "attention.grouped.turned_halves_64-bfloat16-float32-int64-uint16" and len(names) == 2
+    words = words_of(rows[0])
+    at = ROPE.WIDTH + CACHE.WIDTH
+    assert rows[0][3] == 8 and len(words) == at + DECODE.WIDTH and len(kept) == 1
+    assert words[ROPE.heads2] == 8 and words[ROPE.WIDTH + CACHE.k_cache] == words[at + ATTENTION.k] == A
+
+
+@pytest.mark.parametrize(
+    "rope, cache, attention",
+    [
+        ({"half": 16}, {}, {}),  # a part of each head is left as it is
+        ({}, {}, {"k": MATRIX}),  # another cache
+        ({}, {"v_cache_element": 2}, {}),
+        ({}, {}, {"q": MATRIX}),
+        ({}, {}, {"num_seqs": 2}),
+        ({}, {}, {"out": X + 4096}),  # where other blocks may still read their keys
+        ({}, {}, {"parts": 2, "slots": 2, "scratch": TOTAL}),  # in place, and two blocks would turn the same
+        ({"heads2": 4}, {}, {}),
+    ],
+)
+def test_or_two_launches(rope, cache, attention):
+    graph = Graph()
+    _token(graph, rope, cache, attention)
+    names, *_ = graph.joined()
+    assert [name.partition("-")[0].rpartition(".")[2] for name in names] == ["rope_halves_write", "attend_64"]
+
+
+def test_parts_of_keys_turn_alike_what_stays_where_it_is():
+    graph = Graph()
+    turned = {"y": MATRIX, "y2": MATRIX + 4096}
+    _token(graph, turned, {"k": MATRIX + 4096}, {"q": MATRIX, "parts": 2, "slots": 2, "scratch": TOTAL})
+    names, rows, *_ = graph.joined()
+    assert names[0].startswith("attention.grouped.turned_halves_64") and rows[0][3] == 16
 
 
 def test_errors_of_joined_launches_have_their_own_codes():
