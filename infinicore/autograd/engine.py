@@ -65,6 +65,7 @@ class Backward:
         self.needed = None
         self.lent = {}  # (id of a target, output) -> its gradient so far, which the running rule may be adding to
         self.expected = {}  # id of a leaf with hooks -> [it, how many gradients are to come, their sum, if it is ours]
+        self.placed = {}  # id of a leaf -> its place, with a gradient that is still on its way through a cast
         self.notes = node.state.notes
         self.seeds = set()  # ids of the storages of the caller's gradients, which may be those of a leaf's `.grad`
 
@@ -196,8 +197,8 @@ class Backward:
     def into(self, to):
         """For rules that write gradients themselves: (memory, whether to add to it), or None.
 
-        The gradient so far, to add to, if nobody else uses its memory; or new float32 memory where a 16-bit input was
-        cast from float32; or the place that a leaf's first gradient has.
+        The gradient so far, to add to, if nobody else uses its memory; or float32 memory where a 16-bit input was cast
+        from float32; or the place that a leaf's first gradient has, also behind such a cast.
         """
         if to is None or self.create_graph:
             return None
@@ -216,11 +217,14 @@ class Backward:
             gradients = self.sums.get(target)
             if gradients is None or gradients[output] is None:
                 if target.name == "cast" and target.outputs[0][1].itemsize == 2 and target.wanted[0][2] is float32:
-                    return dispatch.empty(target.outputs[0][0], float32, None, target.wanted[0][3]), False
+                    place = self._behind(target)
+                    if place is None:
+                        place = dispatch.empty(target.outputs[0][0], float32, None, target.wanted[0][3])
+                    return place, False
                 return None
             held, gradients[output] = gradients[output], None
             alone, gradients[output] = _exclusive(held, _VARIABLE), held
-            if not alone:
+            if not alone and not (target.name == "cast" and self.placed.get(id(target.edges[0][0])) is held):
                 return None
         if not held.contiguous_ or id(held.storage) in self.seeds:
             return None
@@ -233,11 +237,29 @@ class Backward:
         if entry is None or self.notes is not None:
             return None
         if entry[2] is None:
-            return None if leaf.hooks.place is None or leaf.gradient is not None else (leaf.hooks.place, False)
+            free = leaf.hooks.place is not None and leaf.gradient is None and id(leaf) not in self.placed
+            return (leaf.hooks.place, False) if free else None
         if not entry[3] or not entry[2].contiguous_:
             return None
         self.lent[id(leaf), -1] = entry[2]
         return entry[2], True
+
+    def _behind(self, made):
+        """The place of the first gradient of the leaf that a cast was made of, which passes it on; None if it has none.
+
+        Under autocast, all weights of a model that is trained on several ranks are such leaves.
+        """
+        to = made.edges[0]
+        if to is None or to[1] != -1 or made.hooks or made.prehooks or made.retained or self.inputs is not None:
+            return None
+        leaf = to[0]
+        entry = self.expected.get(id(leaf))
+        if leaf.hooks is None or entry is None or entry[2] is not None or self.notes is not None:
+            return None
+        if leaf.hooks.place is None or leaf.gradient is not None or id(leaf) in self.placed:
+            return None
+        self.placed[id(leaf)] = leaf.hooks.place
+        return leaf.hooks.place
 
     def gather(self, leaf, g, owned):
         """A gradient has reached a leaf with hooks, which run when the last one has. None: a rule has added it."""

@@ -114,6 +114,18 @@ def _normed_product(launches, names):
     return other.replace("product", "normed"), dict(zip(("T", "R", "ACT"), of_product)), words, second[3]
 
 
+class _Errors:
+    """The sentences of a joined launch: those of each launch, whose codes are as many times `SECOND` larger."""
+
+    def __init__(self, each):
+        self.each = each
+
+    def get(self, code):
+        """The sentence of a code, or None."""
+        place, code = divmod(code, SECOND)
+        return self.each[place].get(code)
+
+
 _JOINS = ((3, _turned_attention), (2, _turned_and_written), (2, _normed_product))  # of so many launches
 
 
@@ -134,11 +146,7 @@ def joined(rows, kernels, errors):
             name, parameters, words, n = one
             given = {key: None if value == "None" else value for key, value in parameters.items()}
             handle, block = kernels.kernel(name, given), (ctypes.c_int64 * len(words))(*words)
-            errors[kernels.name_of(handle)] = {
-                code + place * SECOND: sentence
-                for place in range(count)
-                for code, sentence in errors.get("-".join(names[i + place]), {}).items()
-            }
+            errors[kernels.name_of(handle)] = _Errors([errors.get("-".join(name), {}) for name in names[i : i + count]])
             kept.append(block)
             found.append((handle, ctypes.addressof(block), len(words), n))
         i += count

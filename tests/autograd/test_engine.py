@@ -448,3 +448,30 @@ def test_a_parameter_without_a_derivative_is_named_wherever_its_result_goes():
         x, alpha = ic.tensor(1.0).requires_grad_(), ic.tensor(1.0).requires_grad_()
         with pytest.raises(NotImplementedError, match="`elu` has no derivative"):
             last(ic.elu(x, alpha)).backward()
+
+
+@pytest.mark.parametrize(
+    "uses", [("linear",), ("linear", "square"), ("linear", "embedding"), ("embedding", "linear", "square")]
+)
+def test_the_place_of_a_gradient_behind_a_cast(uses):
+    """Where a leaf's gradient is wanted in a place, it is written there under autocast, too, with the same bits."""
+
+    def gradient(place):
+        ic.manual_seed(0)
+        weight, x = ic.randn(64, 32).requires_grad_(True), ic.randn(16, 32)
+        if place is not None:
+            weight.register_post_accumulate_grad_hook(lambda parameter: None)
+            weight._hooks().place = place
+        with ic.autocast("cpu", ic.bfloat16):
+            parts = {
+                "linear": lambda: F.linear(x, weight).sum() * 0.5,
+                "square": lambda: (F.linear(x * 2, weight) ** 2).sum() * 0.1,
+                "embedding": lambda: F.embedding(ic.arange(16), weight).sum(),
+            }
+            sum(parts[use]() for use in uses).backward()
+        return weight.grad
+
+    place = ic.zeros(4096)[64:2112].view(64, 32)
+    found = gradient(place)
+    assert found.address == place.address
+    np.testing.assert_array_equal(found.numpy(), gradient(None).numpy())

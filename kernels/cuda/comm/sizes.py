@@ -2,7 +2,7 @@
 
 MOST_RANKS = 16
 MOST_BYTES = 1 << 20  # of a tensor
-PIECE_BYTES = 8 << 10  # that a block has of it: an access of 16 bytes for each thread, since one across takes 1.5 us
+PIECE_BYTES = 16 << 10  # that a block has of it
 BLOCKS = MOST_BYTES // PIECE_BYTES
 
 # Words of the record of a block: a flag of each rank for each of two meetings, the block's count of rounds. Behind the

@@ -14,6 +14,7 @@ MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
 WARPS, MOST_SLOTS, PARTS = 4, 64, 6  # of a block of `cuda/attention/decode.py`; parts of keys; blocks worth having
 PART_KEYS, BUSY = 256, 0.85  # of `cuda/attention/grouped.py`: keys that a block is worth; blocks of all that fit
+ONE_PART = 1024  # room for keys of one token up to which it has one part, as a graph turns and writes these itself
 GROUP = 2  # query heads of a key/value head from which on `cuda/attention/grouped.py` serves
 MOST_TOKENS = 4  # of a sequence, on average, that are attended to one by one
 GRAD_STEP, DELTA_ROWS = 64, 16  # rows of a step, of a block that sums dO * O: `cuda/attention/wgmma_grad.py`
@@ -90,7 +91,8 @@ def _decode(p, tokens):
     group, room = p.heads // p.kv_heads, p.block_size * (1 if p.table is None else p.table[3])
     grouped, types = _is_grouped(p), {"T": p.dtype, "SIZE": p.size_v}
     if grouped:
-        slots = parts = _parts(tokens * p.kv_heads, p.size_v, min(MOST_SLOTS, room // PART_KEYS))
+        most = 1 if tokens == 1 and room <= ONE_PART else min(MOST_SLOTS, room // PART_KEYS)
+        slots = parts = _parts(tokens * p.kv_heads, p.size_v, most)
     else:
         wanted = -(-PARTS * elsewhere().multiprocessors // (tokens * p.kv_heads))
         slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * _step(p))))
