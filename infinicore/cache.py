@@ -161,6 +161,8 @@ def _placed(value, dtype, device):
 def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None, report=None):
     """Compile the GPU kernels of ops (names; None: the whole table) on their samples; no GPU is needed.
 
+    Where several ops are named that graphs of decoder models join, their joined kernels are compiled, too.
+
     `arch` is an architecture of NVIDIA's such as "sm_80" or "sm_90a". They go to the kernel cache, and their PTX to
     `folder` as well, a file for each. `report(name, count)` is called for each op. Returns the names of the kernels.
     """
@@ -169,6 +171,7 @@ def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None,
     from .core.cuda_compile import CompileOnly
     from .device import Device, register
     from .kernels import OPS
+    from .kernels.cuda import fuse
     from .kernels.cuda.target import ARCHITECTURES
     from .tensor.tensor import FUNCTIONS
 
@@ -187,6 +190,10 @@ def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None,
                 args, kwargs = _placed(args, as_dtype(dtype), device), _placed(kwargs, as_dtype(dtype), device)
                 with contextlib.suppress(TypeError, ValueError):  # a dtype that the op does not take, or zeros
                     FUNCTIONS[name](*args, **kwargs)
+    for dtype in {"bfloat16", "float16"}.intersection(dtypes if arch >= "sm_90" else ()):
+        for names, kernel, parameters in fuse.of_models(dtype):
+            if ops is None or set(names) <= set(ops):
+                device.backend.kernels.kernel(kernel, parameters)
     found = device.backend.kernels.found
     if folder is not None:
         folder = Path(folder)

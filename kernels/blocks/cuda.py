@@ -50,8 +50,6 @@ ROWS = Block(
 # The same where a block brings `share` rows of w to shared memory, in steps of `slabs` times 64 of k, of which `stages`
 # fit, and up to `ahead` are on their way before x is there; `whole`: x comes at once. Maps as above.
 STREAM = Block("| share stages slabs ahead whole pad:7=0 map_w:16 map_x:16", after=ROWS)
-# The same where x is made on the way: y, the RMS norm of a + b = total (`cuda/fuse.py`).
-NORMED_STREAM = Block("a b norm_w y total | a_stride b_stride y_stride total_stride eps:f64", after=STREAM)
 # The same of up to three quantised weights with the same k, a `share` of panels at a time: the weights begin with these
 # items and columns of y. `map_p` are the maps of parameters.
 _PACKED = " ".join(f"map_w{i}:16 map_p{i}:16" for i in range(3))
@@ -59,6 +57,9 @@ PACKED_STREAM = Block(
     f"""x y bias? weight0 weight1 weight2 | tokens k y_stride share stages shift panel_bytes
     items1 items2 columns0 columns1 columns2 column1 column2 ahead whole pad:6=0 map_x:16 {_PACKED}"""
 )
+# Where x is made on the way (`cuda/made.py`), one of these follows the block of the product: ADD_RMS, or what y is made
+# of where it is RULE(up, gate); strides of rows.
+GATED = Block("up gate y | size up_stride gate_stride y_stride")
 JOIN = Block("parts c bias? residual? a_scales? b_scales? | rows columns splits alpha a_step=0 b_step=0")
 
 # ---- convolutions: `kernels/cuda/conv`; everything is row-major ----

@@ -2,19 +2,28 @@
 
 A launch takes a microsecond to begin, and what it reads another one to come; a token of a small model is two hundred of
 them. Launches are joined where one follows the other and argument blocks show that nothing stands in between: a
-rotary embedding and the cache that takes its keys, of one token its attention too; a norm and a product of few rows
-with what it made.
+rotary embedding and the cache that takes its keys, of one token its attention too; a norm, or a gate, and a product of
+few rows with what it made.
 """
 
 import ctypes
+from itertools import combinations, product
+from typing import NamedTuple
 
 from ..blocks.attention import ATTENTION, CACHE
-from ..blocks.cuda import DECODE, STREAM
-from ..blocks.norm import ADD_RMS
+from ..blocks.cuda import DECODE, GATED, PACKED_STREAM, STREAM
+from ..blocks.norm import ADD_RMS, RMS
 from ..blocks.rope import ROPE
+from ..table.registry import OPS
 from .attention.sizes import GROUPED_ROWS, SECOND
+from .gemm.sizes import HALF_BANDS, PACKED_WARPS, STREAM_WARPS
+from .overlap import MATRICES
+from .policy import ROW_KERNELS, row_parts
 
-MOST_NORMED = 2  # rows, which each block of the product normalises anew
+WARP = 32
+MOST_MADE = 2  # rows, which each block of the product makes anew
+GATES = ("swiglu",)  # elementwise ops of two tensors that make x
+SIZES = (1024, 2048, 3072, 4096, 5120)  # of hidden states, for which `infinicore cache warm` compiles kernels ahead
 
 
 def _words(row):
@@ -22,8 +31,9 @@ def _words(row):
 
 
 def _apart(read, written):
-    """Whether nothing of what some blocks still read, (address, bytes) each, lies where others write already."""
-    return all(at + size <= to or to + length <= at for at, size in read for to, length in written)
+    """Whether nothing that is read or written, (address, bytes) each, lies where other blocks write meanwhile."""
+    pairs = (*product(read, written), *combinations(written, 2))
+    return all(at + size <= to or to + length <= at for (at, size), (to, length) in pairs)
 
 
 def _turned_and_written(rows, names):
@@ -86,32 +96,119 @@ def _turned_attention(rows, names):
     return kernel, both[1], both[2] + words[: DECODE.WIDTH], rows[2][3]
 
 
-def _normed_product(launches, names):
-    """The same of an addition with its norm and a product with the result."""
-    (first, second), ((kind, *types), (other, *of_product)) = launches, names  # behind the types, what holds a row
-    if kind != "norm.rows.add_rms_norm" or not other.startswith("gemm.stream.product_8_"):
+class _Made(NamedTuple):
+    """What makes rows of x: `read` and `written` are (address, elements from row to row), the first written one is x.
+
+    `threads`: at least so many make it; `words` follow the block of the product.
+    """
+
+    name: str
+    types: list
+    parameters: dict
+    words: list
+    rows: int
+    size: int
+    read: list
+    written: list
+    threads: int = 0
+
+
+def _norm(kind, types, words, n):
+    """An RMS norm, of a sum or (an addition of nothing) of a tensor; types are behind those of x and the weight what
+    its rows are held by."""
+    if kind == "norm.rows.rms_norm":
+        x, w, y, size, x_stride, y_stride, eps = words[: RMS.WIDTH]
+        words = ADD_RMS.numbers(size=size, a_stride=x_stride, b_stride=0, y_stride=y_stride, total_stride=0, eps=0.0)
+        words[ADD_RMS.a], words[ADD_RMS.w], words[ADD_RMS.y], words[ADD_RMS.eps] = x, w, y, eps
+    words = words[: ADD_RMS.WIDTH]
+    read, written = [(words[ADD_RMS.a], words[ADD_RMS.a_stride])], [(words[ADD_RMS.y], words[ADD_RMS.y_stride])]
+    if words[ADD_RMS.b]:
+        read.append((words[ADD_RMS.b], words[ADD_RMS.b_stride]))
+        written.append((words[ADD_RMS.total], words[ADD_RMS.total_stride]))
+    team, pieces = int(types[2]), int(types[3])
+    if team < WARP or pieces == 0 or types[4] == "True":  # rows of a part of a warp, of no registers, at any place
         return None
-    norm, product, rows = _words(first), _words(second), first[3]
-    inputs, results = (ADD_RMS.a, ADD_RMS.b, ADD_RMS.w), (ADD_RMS.y, ADD_RMS.total)
-    strides = (ADD_RMS.a_stride, ADD_RMS.b_stride, ADD_RMS.y_stride, ADD_RMS.total_stride)
+    parameters, read = {"TEAM": team, "PIECES": pieces}, [*read, (words[ADD_RMS.w], 0)]
+    return _Made("normed", types[:2], parameters, words, n, words[ADD_RMS.size], read, written, team)
+
+
+def _gate(kind, types, words, n):
+    """An elementwise op of rows of two tensors."""
+    up, gate, y, *layout = words
+    rows, size, strides = 1, n, [n] * 3
+    if types[3:] == ["rowsvv"] and layout[0] == 2:
+        (rows, size), strides = layout[1:3], layout[3::2]
+    elif types[3:]:
+        return None
+    places = list(zip((up, gate, y), strides))
+    words = GATED.numbers(size=size, up_stride=strides[0], gate_stride=strides[1], y_stride=strides[2])
+    words[: len(places)] = up, gate, y
+    return _Made("gated", types[:3], {"RULE": OPS[kind]}, words, rows, size, places[:2], places[2:])
+
+
+_MAKERS = dict.fromkeys(("norm.rows.add_rms_norm", "norm.rows.rms_norm"), _norm) | dict.fromkeys(GATES, _gate)
+
+
+class _Product(NamedTuple):
+    """A product of few rows of x; memory as (address, bytes)."""
+
+    block: object
+    dtype: str
+    parameters: dict
+    rows: int
+    x_stride: int
+    bias: tuple
+    written: tuple
+    threads: int
+
+
+def _of_floats(types, words):
+    rows, columns, bias = words[STREAM.tokens], words[STREAM.rows], words[STREAM.bias]
+    if types[1:] != [types[0], "None"] or words[STREAM.residual]:  # which the first block may write
+        return None
+    bias, out = (bias, 2 * max(rows, columns) * (bias != 0)), (words[STREAM.out], 2 * rows * columns)
+    parameters = dict(zip(("T", "R", "ACT"), types))
+    return _Product(STREAM, types[0], parameters, rows, words[STREAM.x_stride], bias, out, WARP * STREAM_WARPS)
+
+
+def _of_panels(types, words):
+    rows, y, bias = words[PACKED_STREAM.tokens], words[PACKED_STREAM.y], words[PACKED_STREAM.bias]
+    last = (words[PACKED_STREAM.items1] < 1 << 40) + (words[PACKED_STREAM.items2] < 1 << 40)  # the number of the last
+    columns = words[PACKED_STREAM.columns0 + last] + (words[PACKED_STREAM.column1 - 1 + last] if last else 0)
+    bias, out = (bias, 2 * columns * (bias != 0)), (y, 2 * ((rows - 1) * words[PACKED_STREAM.y_stride] + columns))
+    parameters = dict(zip(("F", "T", "SLABS", "PARAMS"), (*types[:2], *map(int, types[2:]))))
+    return _Product(
+        PACKED_STREAM, types[1], parameters, rows, words[PACKED_STREAM.k], bias, out, WARP * PACKED_WARPS[8]
+    )
+
+
+_PRODUCTS = {"gemm.stream": _of_floats, "quant.stream": _of_panels}
+
+
+def _made_product(rows, names):
+    """The same of what makes x and the product with it."""
+    (first, second), ((kind, *types), (other, *of_product)) = rows, names
+    family, _, name = other.rpartition(".")
+    if kind not in _MAKERS or family not in _PRODUCTS or not name.startswith("product_8_"):
+        return None
+    words = _words(second)
+    made, of = _MAKERS[kind](kind, types, _words(first), first[3]), _PRODUCTS[family](of_product, words)
+    if made is None or of is None or made.rows > MOST_MADE or not words[of.block.whole]:
+        return None
+    x, x_stride = made.written[0]
     fits = (
-        types[:2] == [of_product[0]] * 2 and rows == product[STREAM.tokens] <= MOST_NORMED and product[STREAM.whole]
-        and norm[ADD_RMS.size] == product[STREAM.k] and product[STREAM.x] == norm[ADD_RMS.y]
-        and (rows == 1 or product[STREAM.x_stride] == norm[ADD_RMS.y_stride]) and product[STREAM.residual] == 0
-        and all(norm[place] % 16 == 0 for place in inputs + results) and all(norm[place] % 8 == 0 for place in strides)
-        and of_product[1:] == [of_product[0], "None"]
+        set(made.types) == {of.dtype} and made.threads <= of.threads and x == words[of.block.x]
+        and (made.rows, made.size) == (of.rows, words[of.block.k]) and (made.rows == 1 or x_stride == of.x_stride)
+        and all(at % 16 == 0 and step % 8 == 0 for at, step in made.read + made.written)
     )  # fmt: skip
-    # what is written, y and total by the first block, may not lie where other blocks still read
-    size = 2 * norm[ADD_RMS.size]
-    read = [(norm[place], size + 2 * (rows - 1) * norm[by]) for place, by in zip(inputs, strides[:2])]
-    read.append((norm[ADD_RMS.w], size))
-    written = [(norm[place], size + 2 * (rows - 1) * norm[by]) for place, by in zip(results, strides[2:])]
-    written.append((product[STREAM.out], 2 * product[STREAM.rows] * rows))
-    if not fits or not _apart(read, written):
+    # what is written, by the first block, or as a result, may not lie where other blocks still read
+    read, written = ([(at, 2 * ((made.rows - 1) * step + made.size)) for at, step in places]
+                     for places in (made.read, made.written))  # fmt: skip
+    read += [of.bias, *((at, end - at) for at, end in MATRICES[family](words))]
+    if not fits or not _apart(read, [*written, of.written]):
         return None
-    more = [*(norm[place] for place in inputs + results), *(norm[place] for place in strides), norm[ADD_RMS.eps]]
-    words = product[: STREAM.WIDTH] + more
-    return other.replace("product", "normed"), dict(zip(("T", "R", "ACT"), of_product)), words, second[3]
+    joined_name = f"{family}.{name.replace('product', made.name)}"
+    return joined_name, of.parameters | made.parameters, words[: of.block.WIDTH] + made.words, second[3]
 
 
 class _Errors:
@@ -126,7 +223,23 @@ class _Errors:
         return self.each[place].get(code)
 
 
-_JOINS = ((3, _turned_attention), (2, _turned_and_written), (2, _normed_product))  # of so many launches
+_JOINS = ((3, _turned_attention), (2, _turned_and_written), (2, _made_product))  # of so many launches
+
+
+def of_models(dtype):
+    """Joined kernels that decoder models of usual sizes need: (names of the ops, kernel, its parameters)."""
+    rope = {"T": dtype, "C": "float32", "P": "int64", "U": "uint16"}
+    yield ("rope_qk", "paged_caching"), "attention.rope.rope_halves_write", rope
+    for size in (64, 128):
+        yield ("rope_qk", "paged_caching", "cached_attention"), f"attention.grouped.turned_halves_{size}", rope
+    types = {"T": dtype, "R": dtype, "ACT": None}
+    held = dict.fromkeys(row_parts(size, 2, ROW_KERNELS["norm.rows.add_rms_norm"])[:2] for size in SIZES)
+    for bands in range(1, HALF_BANDS + 1):
+        for team, pieces in held:
+            parameters = types | {"TEAM": team, "PIECES": pieces}
+            yield ("add_rms_norm", "linear"), f"gemm.stream.normed_8_{bands}", parameters
+        for gate in GATES:
+            yield ("silu_and_mul", "linear"), f"gemm.stream.gated_8_{bands}", types | {"RULE": OPS[gate]}
 
 
 def joined(rows, kernels, errors):

@@ -26,7 +26,7 @@ def _of_panels(block):
     return [(block[PACKED_STREAM.weight0 + i], block[PACKED_STREAM.weight0 + i] + sizes[i]) for i in range(3)]
 
 
-_MATRICES = {"gemm.stream": _of_floats, "quant.stream": _of_panels}  # what early kernels read: (address, end)
+MATRICES = {"gemm.stream": _of_floats, "quant.stream": _of_panels}  # what early kernels read: (address, end)
 _READ = {  # places of addresses of what is only read: an embedding may be a head's matrix, too
     "array.gather": {GATHER_ROWS.x},
     "gemm.stream": {STREAM.w, STREAM.map_w},
@@ -49,7 +49,7 @@ def beside(rows, kernels):
     words, matrices = [], []
     for (_, at, count, _), family, is_early in zip(rows, families, early):
         block = (ctypes.c_int64 * count).from_address(at)[:]
-        matrices.append(_MATRICES[family](block) if is_early else ())
+        matrices.append(MATRICES[family](block) if is_early else ())
         read = _READ.get(family, ())
         words += (word for place, word in enumerate(block) if place not in read)
     words.sort()

@@ -4,7 +4,16 @@ from typing import NamedTuple
 
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes, turned_warps
 from .comm.sizes import THREADS as PEER_THREADS
-from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
+from .gemm.sizes import (
+    HALF_BANDS,
+    HALF_BYTES,
+    PACKED_WARPS,
+    STREAM_BANDS,
+    STREAM_BYTES,
+    STREAM_PANELS,
+    STREAM_WARPS,
+    is_half,
+)
 
 
 class Shape(NamedTuple):
@@ -218,16 +227,17 @@ OWN = {
         f"{folder}.stream.{name}_{tokens}_{bands}": Shape(
             "grid",
             threads=32 * (warps[tokens] + 2),
-            shared=STREAM_BYTES,
-            blocks=1,
+            shared=HALF_BYTES if folder == "gemm" and is_half(tokens, bands) else STREAM_BYTES,
+            blocks=2 if folder == "gemm" and is_half(tokens, bands) else 1,
             resident=1,
             fixed=True,
             early=True,
         )
         for folder, name, counts, warps in (
             ("gemm", "product", STREAM_BANDS, {8: STREAM_WARPS, 16: STREAM_WARPS}),
-            ("gemm", "normed", STREAM_BANDS, {8: STREAM_WARPS}),
+            *(("gemm", name, STREAM_BANDS[:HALF_BANDS], {8: STREAM_WARPS}) for name in ("normed", "gated")),
             ("quant", "product", STREAM_PANELS, PACKED_WARPS),
+            *(("quant", name, STREAM_PANELS, {8: PACKED_WARPS[8]}) for name in ("normed", "gated")),
         )
         for tokens in warps
         for bands in counts

@@ -55,6 +55,20 @@ def _pointer_add(context, builder, sig, args):
     return builder.add(args[0], builder.mul(args[1], ir.Constant(I64, size)))
 
 
+@intrinsic
+def behind(typingctx, p, count):
+    """p + count, as LLVM knows that it points into the same memory: where that is a kernel's parameter, what is read
+    there comes from the constant bank. (The address of the sum of two integers could be any.)"""
+    if not isinstance(p, Pointer):
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        return builder.ptrtoint(gep(context, builder, args[0], p.dtype, index), I64)
+
+    return p(p, count), codegen
+
+
 def element_bytes(dtype):
     return 1 if isinstance(dtype, types.Boolean) else dtype.bitwidth // 8
 
@@ -91,6 +105,33 @@ def to_memory(builder, dtype, value):
     if isinstance(dtype, lowp.StorageFloat):
         return convert.narrow(builder, dtype, value)
     return value
+
+
+@intrinsic
+def from_words(typingctx, words, T):
+    """A vector of the elements of 16 bits that lie in 32-bit words."""
+    dtype = T.instance_type
+    if not isinstance(words, Vector) or words.dtype.bitwidth != 32 or element_bytes(dtype) != 2:
+        return None
+
+    def codegen(context, builder, sig, args):
+        bits = builder.bitcast(args[0], ir.VectorType(memory_type(dtype), 2 * words.lanes))
+        return from_memory(builder, dtype, bits)
+
+    return Vector(compute_type(dtype), 2 * words.lanes)(words, T), codegen
+
+
+@intrinsic
+def as_words(typingctx, v, T):
+    """A vector, rounded to elements of type `T` of 16 bits, in 32-bit words."""
+    dtype = T.instance_type
+    if not isinstance(v, Vector) or v.dtype != compute_type(dtype) or element_bytes(dtype) != 2:
+        return None
+
+    def codegen(context, builder, sig, args):
+        return builder.bitcast(to_memory(builder, dtype, args[0]), ir.VectorType(I32, v.lanes // 2))
+
+    return Vector(types.uint32, v.lanes // 2)(v, T), codegen
 
 
 @intrinsic

@@ -73,6 +73,20 @@ def vstore_pieces(typingctx, p, first, apart, size, value, pieces):
 
 
 @intrinsic(prefer_literal=True)
+def vpiece(typingctx, v, number, lanes):
+    """The piece of a number (a literal) of such a vector."""
+    which, each = literal_of(number), literal_of(lanes)
+    if not isinstance(v, Vector) or which is None or each is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        places = ir.Constant(ir.VectorType(I32, each), list(range(which * each, (which + 1) * each)))
+        return builder.shuffle_vector(args[0], args[0], places)
+
+    return Vector(v.dtype, each)(v, number, lanes), codegen
+
+
+@intrinsic(prefer_literal=True)
 def inside_pieces(typingctx, first, apart, size, lanes, pieces):
     """Which lanes of such a vector are elements of the row."""
     each, count = literal_of(lanes), literal_of(pieces)

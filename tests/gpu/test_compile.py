@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
+from infinicore.kernels import OPS as TABLE
 from infinicore.kernels.blocks.comm import SUM
 from infinicore.kernels.build import render
 from infinicore.kernels.cuda import load, policy
@@ -126,6 +127,7 @@ def test_words_that_say_their_round():
 
 
 HALVES = {"T": "bfloat16", "R": "bfloat16", "ACT": None}
+PANELS = {"F": "int4", "T": "bfloat16", "SLABS": 8, "PARAMS": 512}
 TURNED = {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}
 
 
@@ -133,8 +135,11 @@ TURNED = {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}
     "name, types",
     [
         ("gemm.stream.product_16_4", HALVES),
-        ("gemm.stream.normed_8_3", HALVES),
-        ("quant.stream.product_8_7", {"F": "int4", "T": "bfloat16", "SLABS": 8, "PARAMS": 512}),
+        ("gemm.stream.normed_8_2", HALVES | {"TEAM": 128, "PIECES": 4}),
+        ("gemm.stream.gated_8_2", HALVES | {"RULE": TABLE["swiglu"]}),
+        ("quant.stream.product_8_7", PANELS),
+        ("quant.stream.normed_8_7", PANELS | {"TEAM": 128, "PIECES": 4}),
+        ("quant.stream.gated_8_7", PANELS | {"RULE": TABLE["swiglu"]}),
         ("quant.stream.product_16_3", {"F": "q4_k", "T": "float16", "SLABS": 8, "PARAMS": 640}),
         ("attention.rope.rope_halves_write", TURNED),
         ("attention.grouped.turned_halves_128", TURNED),
@@ -144,7 +149,7 @@ TURNED = {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}
 )
 def test_who_waits_for_the_launches_before(name, types, tmp_path):
     """Kernels say at once that the next one may begin; early ones bring their matrix before they wait."""
-    label = "-".join([name, *map(str, types.values())])
+    label = "-".join([name, *(str(getattr(value, "name", value)) for value in types.values())])
     shape = policy.shape(name)
     _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", shape)
     text = ptx.decode()
@@ -163,11 +168,23 @@ def test_who_waits_for_the_launches_before(name, types, tmp_path):
 
 def test_names_of_kernels_that_graphs_join(tmp_path):
     """`fuse.py` reads the types of kernels off their names."""
-    names = cache.compile_for_gpu("sm_90a", ("add_rms_norm", "rope_qk", "paged_caching"), ["bfloat16"], tmp_path)
+    ops = ("add_rms_norm", "rope_qk", "paged_caching", "silu_and_mul")
+    names = cache.compile_for_gpu("sm_90a", ops, ["bfloat16"], tmp_path)
+    assert "attention.rope.rope_halves_write-bfloat16-float32-int64-uint16" in names
+    assert any(name.startswith("swiglu-bfloat16-bfloat16-bfloat16") for name in names)
     for start in ("norm.rows.add_rms_norm-bfloat16-bfloat16", "attention.rope.rope_halves-bfloat16-"):
         assert any(name.startswith(start) for name in names), (start, names)
     (rope,) = {name.count("-") for name in names if name.startswith("attention.rope.rope_halves-")}
     assert rope == 3 and "attention.kvcache.write-uint16" in names
+
+
+@pytest.mark.slow
+def test_kernels_that_graphs_of_models_join_are_compiled_ahead():
+    names = cache.compile_for_gpu("sm_90a", ["linear", "silu_and_mul"], ["bfloat16"])
+    gated = {f"gemm.stream.gated_8_{bands}-bfloat16-bfloat16-None-swiglu" for bands in (1, 2)}
+    assert gated <= set(names) and not any("normed" in name for name in names)
+    older = cache.compile_for_gpu("sm_80", ["linear", "silu_and_mul"], ["bfloat16"])
+    assert not any("gated" in name for name in older)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
-from infinicore.kernels.blocks import float_bits
 from infinicore.kernels.cpu.gemm.blocking import LANES
-from infinicore.kernels.problems.gemm import Product
+from infinicore.kernels.cuda import fuse
 
 import infinicore as ic
+from infinicore.nn import functional as F
 
 from ..ops.panels import random_weight
 from . import units
@@ -69,22 +69,94 @@ def test_quantised_weights(name, shift, k, dtype, device, rng):  # noqa: F811
     assert used and all(name.startswith("quant.stream.product") for name in used)
 
 
-@pytest.mark.slow
-def test_a_norm_on_the_way(device, rng):  # noqa: F811
-    """The kernel that `fuse.py` puts in the place of two; the first block writes what the norm would have."""
-    rows, n, k, eps = 2, 40, 192, 1e-5
-    a, b, weight = (tensor(rng, shape, "bfloat16", device) for shape in ((rows, k), (rows, k), (k,)))
-    matrix = tensor(rng, (n, k), "bfloat16", device)
-    y, total, out = (ic.empty(shape, dtype=ic.bfloat16, device=device) for shape in ((rows, k), (rows, k), (rows, n)))
-    plan = device.backend.plan(Product("bfloat16", (rows, k), (k, 1), (k, n), (1, k), "bfloat16"))
-    (launch,), words = plan.launches, list(plan.launches[0].values)
-    for place, name, offset in launch.places:
-        words[place] = {"a": y, "b": matrix, "c": out}[name].address + offset
-    words += [x.address for x in (a, b, weight, y, total)] + [k] * 4 + [float_bits(eps)]
-    kernel = device.backend.kernels.kernel("gemm.stream.normed_8_1", {"T": "bfloat16", "R": "bfloat16", "ACT": None})
-    block = (ctypes.c_int64 * len(words))(*words)
-    assert ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(kernel)(ctypes.addressof(block), 0, launch.n) == 0
-    normed, added = ic.add_rms_norm(a.cpu(), b.cpu(), weight.cpu(), eps)
-    np.testing.assert_array_equal(rounded(total), rounded(added))
-    agree(y, rounded(normed), "bfloat16")
-    agree(out, rounded(y) @ rounded(matrix).T, "bfloat16")
+def replayed(there, function):
+    """(what a function returns, the same after its launches ran again as a graph joins them, names of these)."""
+    kernels = there.backend.kernels
+    ic.start_graph_recording(there)
+    found = function()
+    graph = ic.stop_graph_recording()
+    before = [x.clone() for x in found]
+    for x in found:
+        x.fill_(float("nan"))
+    rows, _kept = fuse.joined(list(graph.rows()), kernels, {})
+    for handle, args, _, n in rows:
+        assert ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(handle)(args, 0, n) == 0
+    return before, found, [kernels.name_of(handle).partition("-")[0] for handle, *_ in rows]
+
+
+def same_bits(before, after):
+    for one, other in zip(before, after, strict=True):
+        bits = [x.cpu().view(ic.int16).numpy() for x in (one, other)]
+        np.testing.assert_array_equal(*bits)
+
+
+def some_weight(kind, n, k, dtype, there, rng):
+    """(a product with a random matrix of floats, or with a quantised weight; the name of its file of kernels)."""
+    if kind == "floats":
+        w = tensor(rng, (n, k), dtype, there)
+        return lambda x: ic.linear(x, w), "gemm.stream"
+    if LANES != 16:
+        pytest.skip("panels have 16 rows with AVX-512 alone")
+    weights = [random_weight(kind, size, k, rng, 31 if kind == "int8" else 0)[0].to(there) for size in (n, 19)]
+    return lambda x: ic.linear_quantized(x, weights, activations="float"), "quant.stream"
+
+
+# teams of a warp, of 128 and 256 threads; rows of which some threads have fewer vectors than others
+MADE = [("floats", 1, 320, "bfloat16"), slow("floats", 2, 2048, "float16"), slow("floats", 2, 4096, "bfloat16")]
+MADE += [slow("int4", 1, 512, "bfloat16"), slow("int8", 2, 2560, "float16"), slow("floats", 1, 1280, "bfloat16")]
+
+
+@pytest.mark.parametrize("kind, rows, k, dtype", MADE)
+def test_norms_on_the_way(kind, rows, k, dtype, device, rng):  # noqa: F811
+    """x is that of the separate launches to the last bit, and so are the sum and the result."""
+    multiply, family = some_weight(kind, 21, k, dtype, device, rng)
+    a, b, weight = (tensor(rng, shape, dtype, device) for shape in ((rows, k), (rows, k), (k,)))
+
+    def turns():
+        y, total = ic.add_rms_norm(a, b, weight, 1e-5)
+        product = multiply(y)
+        z = F.rms_norm(total, (k,), weight)
+        return [y, total, product, z, multiply(z)]
+
+    before, after, names = replayed(device, turns)
+    assert len(names) == 2 and all(name.startswith(f"{family}.normed_8_") for name in names)
+    same_bits(before, after)
+
+
+@pytest.mark.parametrize("kind, rows, k, dtype", MADE)
+def test_gates_on_the_way(kind, rows, k, dtype, device, rng):  # noqa: F811
+    multiply, family = some_weight(kind, 21, k, dtype, device, rng)
+    x = tensor(rng, (rows, 2 * k), dtype, device)
+
+    def run():
+        y = ic.silu_and_mul(x)
+        return [y, multiply(y)]
+
+    before, after, names = replayed(device, run)
+    assert len(names) == 1 and names[0].startswith(f"{family}.gated_8_")
+    same_bits(before, after)
+
+
+@pytest.mark.parametrize(
+    "size, rotated, how", [(64, 64, "halves"), slow(40, 24, "interleaved"), slow(40, 24, "halves")]
+)
+def test_keys_that_are_turned_on_their_way_to_the_cache(size, rotated, how, device, rng):  # noqa: F811
+    """Three tokens, one of which is padding, to blocks of 4; heads of queries, keys and values lie in rows."""
+    heads, shared, tokens = 3, 2, 3
+    x = tensor(rng, (tokens, heads + 2 * shared, size), "bfloat16", device)
+    tables = [tensor(rng, (9, rotated // 2), "float32", device) for _ in range(2)]
+    places = [ic.as_tensor(np.array(values), device=device) for values in ([4, 0, 8], [9, -1, 2])]
+
+    def run(x, positions, slots, *tables):
+        packed, zeros = x.clone(), ic.zeros(3, shared, 4, size, dtype=ic.bfloat16, device=x.device)
+        query, key, value = packed.split([heads, shared, shared], dim=1)
+        caches = zeros.clone(), zeros.clone()
+        ic.rope_qk(query, key, positions, *tables, algo=int(how == "halves"))
+        ic.paged_caching(*caches, key, value, slots)
+        return [packed, *caches]
+
+    before, after, names = replayed(device, lambda: run(x, *places, *tables))
+    assert names.count(f"attention.rope.rope_{how}_write") == 1 and "attention.kvcache.write" not in names
+    same_bits(before, after)
+    for got, want in zip(after, run(*(t.cpu() for t in (x, *places, *tables)))):
+        agree(got, rounded(want), "bfloat16")

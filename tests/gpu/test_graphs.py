@@ -3,9 +3,10 @@
 import ctypes
 
 import pytest
+from infinicore.kernels.blocks import Block
 from infinicore.kernels.blocks.array import GATHER_ROWS
 from infinicore.kernels.blocks.attention import ATTENTION, CACHE
-from infinicore.kernels.blocks.cuda import DECODE, NORMED_STREAM, PACKED_STREAM, PEERS, STREAM
+from infinicore.kernels.blocks.cuda import DECODE, GATED, PACKED_STREAM, PEERS, STREAM
 from infinicore.kernels.blocks.norm import ADD_RMS, RMS
 from infinicore.kernels.blocks.rope import ROPE
 from infinicore.kernels.cuda import fuse, overlap, policy
@@ -28,7 +29,7 @@ class Kernels:
 
     def kernel(self, name, parameters):
         assert policy.is_own(name)
-        return self.handle("-".join([name, *map(str, parameters.values())]))
+        return self.handle("-".join([name, *(str(getattr(v, "name", v)) for v in parameters.values())]))
 
     def name_of(self, handle):
         return self.names[handle]
@@ -55,9 +56,24 @@ class Graph:
         self.add(label, STREAM, 128, **values | {"w_stride": 2048, "x_stride": 2048, "share": 16, "whole": 1} | more)
 
     def norm(self, rows=1, **more):
+        """Of a + b."""
         strides = dict.fromkeys(("a_stride", "b_stride", "y_stride", "total_stride"), 2048)
         values = {"a": A, "b": B, "w": W, "y": X, "total": TOTAL, "size": 2048, "eps": 7}
-        self.add(f"norm.rows.add_rms_norm{BF16}-128-2-2048", ADD_RMS, rows, **strides | values | more)
+        label = more.pop("label", f"norm.rows.add_rms_norm{BF16}-128-2-False")
+        self.add(label, ADD_RMS, rows, **strides | values | more)
+
+    def gate(self, rows=1, label=f"swiglu{BF16}-bfloat16", up=A, gate=B, y=X, k=2048):
+        """Of two halves of a row of 2 k."""
+        words = [up, gate, y, *([2, rows, k, 2 * k, 1, 2 * k, 1, k, 1] if rows > 1 else [])]
+        block = Block(f"| words:{len(words)}")
+        self.add(label + "-rowsvv" * (rows > 1), block, rows * k, words=tuple(words))
+
+    def panels(self, weights=2, **more):
+        values = {"x": X, "y": OUT, "tokens": 1, "k": 2048, "y_stride": 96, "panel_bytes": 4096, "share": 1, "whole": 1}
+        values |= {f"{name}{i}": MATRIX for i in range(3) for name in ("weight", "map_w", "map_p")}
+        values |= {"columns0": 64, "columns1": 32, "columns2": 32, "column1": 64, "column2": 96}
+        values |= {"items1": 4 if weights > 1 else 1 << 40, "items2": 1 << 40}
+        self.add("quant.stream.product_8_1-int4-bfloat16-8-512", PACKED_STREAM, 6, **values | more)
 
     def joined(self):
         errors = {}
@@ -69,16 +85,110 @@ def words_of(row):
     return (ctypes.c_int64 * row[2]).from_address(row[1])[:]
 
 
+def values_of(words, block, begin=0):
+    return {name: words[begin + getattr(block, name)] for name in block.names}
+
+
 def test_a_norm_and_the_product_with_it_are_one_launch():
     graph = Graph()
     graph.norm()
     graph.product()
     names, rows, kept, _ = graph.joined()
-    assert names == [f"gemm.stream.normed_8_1{BF16}-None"] and len(kept) == 1
+    assert names == [f"gemm.stream.normed_8_1{BF16}-None-128-2"] and len(kept) == 1
     words = words_of(rows[0])
-    assert len(words) == NORMED_STREAM.WIDTH and rows[0][3] == 128 and policy.shape("gemm.stream.normed_8_1").early
-    wanted = {"w": MATRIX, "out": OUT, "a": A, "b": B, "norm_w": W, "y": X, "total": TOTAL, "eps": 7}
-    assert {name: words[getattr(NORMED_STREAM, name)] for name in wanted} == wanted
+    assert len(words) == STREAM.WIDTH + ADD_RMS.WIDTH and rows[0][3] == 128
+    assert words[STREAM.w] == MATRIX and words[STREAM.out] == OUT
+    found = values_of(words, ADD_RMS, STREAM.WIDTH)
+    wanted = {"a": A, "b": B, "w": W, "y": X, "total": TOTAL, "size": 2048, "y_stride": 2048, "eps": 7}
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_so_are_a_norm_without_an_addition_and_its_product():
+    graph = Graph()
+    values = {"x": A, "w": W, "y": X, "size": 2048, "x_stride": 4096, "y_stride": 2048, "eps": 7}
+    graph.add(f"norm.rows.rms_norm{BF16}-128-2-False", RMS, 1, **values)
+    graph.product()
+    names, rows, _kept, _ = graph.joined()
+    assert names == [f"gemm.stream.normed_8_1{BF16}-None-128-2"]
+    found = values_of(words_of(rows[0]), ADD_RMS, STREAM.WIDTH)
+    wanted = {"a": A, "b": 0, "w": W, "y": X, "total": 0, "size": 2048, "a_stride": 4096, "y_stride": 2048, "eps": 7}
+    assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_so_are_a_gate_and_its_product(rows):
+    graph = Graph()
+    graph.gate(rows)
+    graph.product(rows=rows)
+    names, found, _kept, _ = graph.joined()
+    assert names == [f"gemm.stream.gated_8_1{BF16}-None-swiglu"] and found[0][3] == 128
+    strides = dict(zip(("up_stride", "gate_stride", "y_stride"), (4096, 4096, 2048) if rows > 1 else (2048,) * 3))
+    wanted = {"up": A, "gate": B, "y": X, "size": 2048} | strides
+    assert values_of(words_of(found[0]), GATED, STREAM.WIDTH) == wanted
+
+
+@pytest.mark.parametrize("which", ["norm", "gate"])
+def test_so_are_they_and_a_product_of_quantised_weights(which):
+    graph = Graph()
+    getattr(graph, which)()
+    graph.panels()
+    names, rows, _kept, _ = graph.joined()
+    types = {"norm": "normed_8_1-int4-bfloat16-8-512-128-2", "gate": "gated_8_1-int4-bfloat16-8-512-swiglu"}
+    assert names == [f"quant.stream.{types[which]}"] and rows[0][3] == 6
+    assert words_of(rows[0])[PACKED_STREAM.WIDTH] == A and overlap.beside(rows, graph.kernels) == [True]
+
+
+@pytest.mark.parametrize(
+    "of_gate, of_product",
+    [
+        ({}, {"x": X + 16}),  # of something else
+        ({}, {"k": 1024}),
+        ({"k": 1024}, {}),
+        ({}, {"whole": 0}),
+        ({"gate": B + 2}, {}),  # at no multiple of 16 bytes
+        ({"y": A}, {"x": A}),  # in place
+        ({}, {"out": B + 4096 - 16}),  # which other blocks may still read
+        ({}, {"out": X + 16}),  # where the first block writes x
+        ({}, {"bias": X + 4096 - 2}),  # which would be read before or behind that
+        ({"y": MATRIX + 4096}, {"x": MATRIX + 4096}),
+        ({"rows": 3}, {"rows": 3}),
+        ({"rows": 2}, {"rows": 2, "x_stride": 4096}),
+        ({"label": "swiglu-float32-float32-float32"}, {}),
+        ({"label": f"swiglu{BF16}-float32"}, {}),
+        ({"label": f"mul{BF16}-bfloat16"}, {}),
+        ({"label": f"swiglu{BF16}-bfloat16-strided"}, {}),
+        ({}, {"label": "gemm.stream.product_8_1-float16-float16-None"}),
+    ],
+)
+def test_or_a_gate_and_a_product_are_two(of_gate, of_product):
+    graph = Graph()
+    graph.gate(**of_gate)
+    graph.product(**of_product)
+    names, rows, kept, _ = graph.joined()
+    assert len(names) == 2 and rows == graph.rows and not kept
+
+
+@pytest.mark.parametrize(
+    "of_product",
+    [
+        {"y": TOTAL + 4096 - 2},
+        {"y": A - 2 * 96 + 2},  # the last result of the last weight
+        {"weights": 1, "y": A - 2 * 64 + 2},
+        {"weight1": X - 4096},  # of a weight of two panels
+        {"bias": TOTAL},
+        {"whole": 0},
+        {"tokens": 2},
+    ],
+)
+def test_or_a_norm_and_a_product_of_quantised_weights(of_product):
+    graph = Graph()
+    graph.norm()
+    graph.panels(**of_product)
+    assert graph.joined()[1] == graph.rows
+    beside = Graph()  # one element further on, or with one weight, it is one launch
+    beside.norm()
+    beside.panels(weights=1, y=A - 2 * 64)
+    assert len(beside.joined()[1]) == 1
 
 
 @pytest.mark.parametrize(
@@ -94,6 +204,11 @@ def test_a_norm_and_the_product_with_it_are_one_launch():
         ({"total": B}, {}),  # in place
         ({"y": A}, {"x": A}),
         ({"rows": 3}, {"rows": 3}),
+        ({}, {"bias": TOTAL + 16}),
+        ({"label": f"norm.rows.add_rms_norm{BF16}-16-2-False"}, {}),  # by a part of a warp
+        ({"label": f"norm.rows.add_rms_norm{BF16}-512-2-False"}, {}),  # by more threads than those that multiply
+        ({"label": f"norm.rows.add_rms_norm{BF16}-128-0-False"}, {}),
+        ({"label": f"norm.rows.add_rms_norm{BF16}-128-2-True"}, {}),
         ({}, {"label": f"gemm.stream.product_8_1{BF16}-gelu"}),
         ({}, {"label": "gemm.stream.product_8_1-bfloat16-float32-None"}),
         ({}, {"label": f"gemm.stream.product_16_1{BF16}-None"}),
@@ -114,7 +229,7 @@ def test_keys_are_turned_and_written_in_one_launch(keys, count, one):
     graph.add("attention.rope.rope_halves-bfloat16-float32-int64", ROPE, 3, **rope)
     graph.add("attention.kvcache.write-uint16", CACHE, count, k=keys, k_strides=(0, 3072, 64), blocks=9)
     graph.add(f"norm.rows.rms_norm{BF16}", RMS, 1)
-    names, rows, _, errors = graph.joined()
+    names, rows, _kept, errors = graph.joined()
     joined = "attention.rope.rope_halves_write-bfloat16-float32-int64-uint16"
     assert names[-1].startswith("norm") and (names[0] == joined) == one and len(names) == 3 - one
     if one:

@@ -299,7 +299,7 @@ class Kernels(cuda_load.CompiledOnly):
 
     def __init__(self, arch):
         super().__init__(arch)
-        self.used, self._callbacks, self.wrong = [], [], None
+        self.used, self._callbacks, self._names, self.wrong = [], [], {}, None
 
     tensor_map = staticmethod(units.tensor_map)
 
@@ -317,7 +317,13 @@ class Kernels(cuda_load.CompiledOnly):
                 return 1
 
         self._callbacks.append(ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(call))
-        return ctypes.cast(self._callbacks[-1], ctypes.c_void_p).value
+        handle = ctypes.cast(self._callbacks[-1], ctypes.c_void_p).value
+        self._names[handle] = name
+        return handle
+
+    def name_of(self, handle):
+        """The name of the kernel with this handle."""
+        return self._names[handle]
 
 
 class Threads(GpuBackend):

@@ -21,6 +21,7 @@ from ...cpu.attention.kvcache import find_slot, head_stride, places
 from ...cpu.attention.prefill import visible
 from ...cpu.attention.tiles import offset_of, read_index
 from ...lang.fragments import corner, corner_across, operand, rows_times, store_two_rows, times_rows
+from ...lang.memory import behind
 from ...lang.mma import commit_copies, copy_16, wait_copies
 from ...lang.ptx import WARP, barrier, dynamic_shared, generic, thread, threads, warp_barrier
 from ...lang.ptx import exp2 as exp2_of
@@ -36,6 +37,7 @@ from .tiles import bring_rows, bring_vector
 INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
 ROWS, KEYS, STAGES = GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES
 VALUES = KEYS // 2  # scores of a thread
+OWN = ROPE.WIDTH + CACHE.WIDTH  # where the block of attention begins behind those of what is joined with it
 AHEAD = STAGES - 2  # steps that may still be on their way when the oldest is needed
 
 
@@ -214,7 +216,7 @@ def _attend(size):
         @jit.inline
         def turn(args, kv_head, T, C, P, U):
             """What this block has of the rotary embedding and the cache: an error."""
-            cache, group = args + ROPE.WIDTH, load(args + (ROPE.WIDTH + CACHE.WIDTH), ATTENTION.group)
+            cache, group = behind(args, ROPE.WIDTH), load(args, OWN + ATTENTION.group)
             position = I64(load(ptr(load(args, ROPE.positions), P), 0))
             seq, token, block, offset = find_slot(cache, 0)
             if position < 0 or position >= load(args, ROPE.rows):
@@ -250,7 +252,7 @@ def _attend(size):
 
         @jit.inline
         def kernel(args, lo, hi, T, C, P, U):
-            own = args + (ROPE.WIDTH + CACHE.WIDTH)
+            own = behind(args, OWN)
             where, row, keys, status = share(own, lo)
             error = turn(args, where[2], T, C, P, U)
             barrier()  # the key and the value are seen by the block

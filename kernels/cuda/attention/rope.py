@@ -9,6 +9,7 @@ from ...blocks.rope import BAD_POSITION, ROPE
 from ...build import jit
 from ...cpu.attention.tiles import offset_of
 from ...lang.by_type import by_type
+from ...lang.memory import behind
 from ...lang.ptx import barrier, thread, threads
 from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import fill, load, ptr, store
@@ -112,7 +113,7 @@ def turn_and_write(args, lo, hi, rope_of, T, C, P, U):
     code = rope_of(args, lo, hi, T, C, P)
     barrier()
     if code == 0:
-        code = write_cache(args + ROPE.WIDTH, lo, hi, U)
+        code = write_cache(behind(args, ROPE.WIDTH), lo, hi, U)
         if code != 0:
             code += SECOND
     return code

@@ -84,6 +84,14 @@ def owner(args, token):
         _, q_len, kv_start, kv_len, status = sequence(args, seq)
         return seq, seq * q_len, q_len, kv_start, kv_len, status
     count = load(args, ATTENTION.num_seqs)
+    if count == 1:  # its token, or padding: the search would be all of the block's, and two waits
+        one, others = sequence(args, 0), sequence(args, 1)
+        wrong = max(one[4], others[4])
+        if wrong != 0:
+            return 0, token, 0, 0, 0, wrong
+        if token < one[1]:
+            return 0, one[0], one[1], one[2], one[3], 0
+        return 1, others[0], others[1], others[2], others[3], 0
     found, wrong = count + 1, 0
     for seq in range(thread(), count + 1, threads()):  # by the threads side by side
         q_start, q_len, _, _, status = sequence(args, seq)

@@ -2,14 +2,13 @@
 
 A block has some rows of the matrix, bands of 16 of them at a time for all of k, so that it reads x once for many rows.
 Two of its warps let the copy engine bring them, and x, to a ring in shared memory (`cuda/ring.py`); the others multiply
-32 of k each in turn on their matrix units. What they have is added up in their order.
+32 of k each in turn on their matrix units. What they have is added up in their order. Where x is whole, a block takes
+half of the shared memory: in a graph, that of the next product fills its ring beside it.
 """
-
-import math
 
 from numba import types
 
-from ...blocks.cuda import NORMED_STREAM, STREAM
+from ...blocks.cuda import STREAM
 from ...build import jit
 from ...lang.mma import load_shared, multiply_halves
 from ...lang.ptx import (
@@ -27,14 +26,14 @@ from ...lang.ptx import (
     thread,
     wait_for_others,
 )
-from ...lang.simd import address, bitcast, fill, lane, load, ptr, reduce_add, store, vload_aligned, vstore_aligned
-from ..block import warp_sum
+from ...lang.simd import address, fill, lane, load, ptr, store
+from ..made import gated, normed
 from ..ring import APART, FREE, X, bring_x, carry, free, let_pass, new_ring, tell
 from .rows import finish
-from .sizes import STREAM_BARRIERS, STREAM_WARPS, stream_head
+from .sizes import HALF_BANDS, STREAM_BANDS, STREAM_BARRIERS, STREAM_WARPS, stream_head
 from .wgmma import ratio
 
-F32, F64, U32 = types.float32, types.float64, types.uint32
+F32, U32 = types.float32, types.uint32
 WARPS = STREAM_WARPS
 
 
@@ -62,50 +61,8 @@ def bring_matrix(args, barriers, ring, stage_bytes, hi):
                 stage, phase = 0, phase ^ 1
 
 
-@jit.inline
-def place_of(x_whole, row, i, count):
-    """Where elements i to i + 7 of a row of x lie, which is there as a whole."""
-    line = (i >> 6) * count + row
-    return x_whole + line * 128 + (((i >> 3 ^ line) & 7) << 4)
-
-
-@jit.inline
-def make_x(args, memory, x_whole, count, k, T):
-    """x as the RMS norm of a + b, by all warps that multiply; the first block writes both for others, too."""
-    eps, warp, first = bitcast(load(args, NORMED_STREAM.eps), F64), thread() // WARP, 8 * thread()
-    for row in range(count):
-        a = ptr(load(args, NORMED_STREAM.a), T) + row * load(args, NORMED_STREAM.a_stride)
-        b = ptr(load(args, NORMED_STREAM.b), T) + row * load(args, NORMED_STREAM.b_stride)
-        squares = F32(0)
-        for i in range(first, k, 8 * WARP * WARPS):
-            place = ptr(place_of(x_whole, row, i, count), T)
-            vstore_aligned(place, 0, vload_aligned(a, i, 8) + vload_aligned(b, i, 8))
-            v = vload_aligned(place, 0, 8)  # the norm is that of the rounded sum
-            squares += reduce_add(v * v)
-        squares = warp_sum(squares)
-        if thread() % WARP == 0:
-            store(memory, row * WARPS + warp, squares)
-    barrier_of(1, WARPS * WARP)
-    for row in range(count):
-        squares = F32(0)
-        for part in range(WARPS):
-            squares += load(memory, row * WARPS + part)
-        scale = F32(1.0 / math.sqrt(F64(squares) / float(k) + eps))
-        total = ptr(load(args, NORMED_STREAM.total), T) + row * load(args, NORMED_STREAM.total_stride)
-        y = ptr(load(args, NORMED_STREAM.y), T) + row * load(args, NORMED_STREAM.y_stride)
-        for i in range(first, k, 8 * WARP * WARPS):
-            place = ptr(place_of(x_whole, row, i, count), T)
-            v = vload_aligned(place, 0, 8)
-            normed = v * scale * vload_aligned(ptr(load(args, NORMED_STREAM.norm_w), T), i, 8)
-            vstore_aligned(place, 0, normed)
-            if block() == 0:
-                vstore_aligned(total, i, v)
-                vstore_aligned(y, i, normed)
-    barrier_of(1, WARPS * WARP)
-
-
-def _product(tokens, bands, normed=False):
-    """The kernel for up to so many rows of x, and bands of 16 rows of the matrix; `normed`: `make_x` makes x."""
+def _product(tokens, bands, make=None):
+    """The kernel for up to so many rows of x, and bands of 16 rows of the matrix; `make` (`cuda/made.py`) makes x."""
     lined = 16 * bands + 4  # rows of the sums of a row of x, so that a warp's lie in all banks
     head = stream_head(tokens, bands)
 
@@ -146,7 +103,7 @@ def _product(tokens, bands, normed=False):
         store(memory, place + 4 * lined + 8, lane(sums, 3))
 
     @jit.inline
-    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT):
+    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES):
         """What the other warps do."""
         k, stages, share, count, slabs = (
             load(args, STREAM.k), load(args, STREAM.stages), load(args, STREAM.share), load(args, STREAM.tokens),
@@ -159,8 +116,8 @@ def _product(tokens, bands, normed=False):
         upper, lower = min(row, count - 1), min(row + 8, count - 1)
         whole = load(args, STREAM.whole) != 0
         wait_for_others()
-        if normed:
-            make_x(args, memory, generic(x_whole), count, k, T)
+        if make is not None:
+            make(args, STREAM.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES)
         elif whole:
             barrier_wait(barriers + X, 0)
         for item in range(block(), hi, blocks()):
@@ -211,7 +168,7 @@ def _product(tokens, bands, normed=False):
             barrier_of(1, WARPS * WARP)
 
     @jit.inline
-    def product(args, lo, hi, T, R, ACT):
+    def product(args, lo, hi, T, R, ACT, HOW=0, PIECES=0):
         barriers, share, count = dynamic_shared(), load(args, STREAM.share), load(args, STREAM.tokens)
         slabs, stages, k = load(args, STREAM.slabs), load(args, STREAM.stages), load(args, STREAM.k)
         whole, x_whole, memory = load(args, STREAM.whole), barriers + head, ptr(dynamic_memory() + STREAM_BARRIERS, F32)
@@ -224,19 +181,21 @@ def _product(tokens, bands, normed=False):
         if warp == WARPS:
             bring_matrix(args, barriers, ring, stage_bytes, hi)
         elif warp > WARPS:
-            if not normed:
+            if make is None:
                 bring_x(
                     barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, slabs,
                     address(args) + 8 * STREAM.map_x, load(args, STREAM.map_x), count, load(args, STREAM.x_stride),
                     whole,
                 )  # fmt: skip
         else:
-            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT)
+            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES)
         return 0
 
     return product
 
 
-product_8_1, product_8_2, product_8_3, product_8_4 = (_product(8, bands) for bands in (1, 2, 3, 4))
-normed_8_1, normed_8_2, normed_8_3, normed_8_4 = (_product(8, bands, True) for bands in (1, 2, 3, 4))
-product_16_1, product_16_2, product_16_3, product_16_4 = (_product(16, bands) for bands in (1, 2, 3, 4))
+_MAKES = {"normed": normed(WARPS * WARP), "gated": gated(WARPS * WARP, 4)}
+for _bands in STREAM_BANDS:
+    globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (8, 16)})
+    if _bands <= HALF_BANDS:  # which others do not have where x is whole
+        globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})

@@ -34,6 +34,7 @@ from ...lang.ptx import (
 from ...lang.simd import address, fill, lane, load, muladd, ptr, store
 from ..gemm.sizes import PACKED_WARPS, STREAM_BARRIERS, STREAM_PANELS, STREAM_WARPS, stream_head
 from ..gemm.wgmma import ratio
+from ..made import gated, normed
 from ..ring import APART, FREE, X, bring_x, free, let_pass, new_ring
 from .parameters import parameters
 from .rows import four, integers, level_of_format, ones
@@ -179,8 +180,8 @@ def weigh(sums, start, a, b, x, total, by, F, T):
     return muladd(total, by[1], sums) if has_min(F) else sums
 
 
-def _product(tokens, bands):
-    """The kernel for up to so many rows of x, and panels of 16 rows of the weight."""
+def _product(tokens, bands, make=None):
+    """The kernel for up to so many rows of x, and panels of 16 rows of the weight; `make` (`cuda/made.py`) makes x."""
     lined, head, times, warps = 16 * bands + 4, stream_head(tokens, bands), _times(bands), PACKED_WARPS[tokens]
 
     @jit.inline
@@ -266,7 +267,7 @@ def _product(tokens, bands):
             store(ptr(load(args, BLOCK.y), T), token * load(args, BLOCK.y_stride) + column + at, total)
 
     @jit.inline
-    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, slabs, params, F, T):
+    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, slabs, params, F, T, HOW, PIECES):
         """What the other warps do."""
         k, stages, share, count, shift = (
             load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share), load(args, BLOCK.tokens),
@@ -280,7 +281,9 @@ def _product(tokens, bands):
         )  # fmt: skip
         whole, matrix = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F)
         wait_for_others()
-        if whole:
+        if make is not None:
+            make(args, BLOCK.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES)
+        elif whole:
             barrier_wait(barriers + X, 0)
         for item in range(block(), hi, blocks()):
             none = fill(0.0, F32, 4), fill(0.0, F32, 4)
@@ -316,7 +319,7 @@ def _product(tokens, bands):
             barrier_of(1, warps * WARP)
 
     @jit.inline
-    def product(args, lo, hi, F, T, SLABS, PARAMS):
+    def product(args, lo, hi, F, T, SLABS, PARAMS, HOW=0, PIECES=0):
         """A step has SLABS times 64 of k, and PARAMS bytes of parameters of each panel."""
         barriers, count, k, warp = dynamic_shared(), load(args, BLOCK.tokens), load(args, BLOCK.k), thread() // WARP
         stages, matrix = load(args, BLOCK.stages), matrix_step(load(args, BLOCK.share), SLABS, PARAMS, F)
@@ -329,17 +332,19 @@ def _product(tokens, bands):
         if warp == warps:
             bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F)
         elif warp > warps:
-            bring_x(
-                barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, SLABS,
-                address(args) + 8 * BLOCK.map_x, load(args, BLOCK.map_x), count, k, whole,
-            )  # fmt: skip
+            if make is None:
+                bring_x(
+                    barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, SLABS,
+                    address(args) + 8 * BLOCK.map_x, load(args, BLOCK.map_x), count, k, whole,
+                )  # fmt: skip
         else:
-            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, SLABS, PARAMS, F, T)
+            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, SLABS, PARAMS, F, T, HOW, PIECES)
         return 0
 
     return product
 
 
-for _tokens in (8, 16):
-    for _bands in STREAM_PANELS:
-        globals()[f"product_{_tokens}_{_bands}"] = _product(_tokens, _bands)
+_MAKES = {"normed": normed(PACKED_WARPS[8] * WARP), "gated": gated(PACKED_WARPS[8] * WARP, 2)}
+for _bands in STREAM_PANELS:
+    globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (8, 16)})
+    globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})
