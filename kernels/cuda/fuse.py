@@ -93,7 +93,7 @@ def _turned_attention(rows, names):
     if not fits or not _apart(read, written):
         return None
     kernel = other.replace("attend", f"turned_{names[0][0].rpartition('_')[2]}")
-    return kernel, both[1], both[2] + words[: DECODE.WIDTH], rows[2][3]
+    return kernel, both[1], words[: DECODE.WIDTH] + both[2], rows[2][3]
 
 
 class _Made(NamedTuple):

@@ -263,9 +263,9 @@ def test_a_token_is_turned_written_and_attended_to_in_one_launch():
     names, rows, kept, _ = graph.joined()
     assert names[0] == "attention.grouped.turned_halves_64-bfloat16-float32-int64-uint16" and len(names) == 2
     words = words_of(rows[0])
-    at = ROPE.WIDTH + CACHE.WIDTH
-    assert rows[0][3] == 8 and len(words) == at + DECODE.WIDTH and len(kept) == 1
-    assert words[ROPE.heads2] == 8 and words[ROPE.WIDTH + CACHE.k_cache] == words[at + ATTENTION.k] == A
+    at = DECODE.WIDTH
+    assert rows[0][3] == 8 and len(words) == at + ROPE.WIDTH + CACHE.WIDTH and len(kept) == 1
+    assert words[at + ROPE.heads2] == 8 and words[at + ROPE.WIDTH + CACHE.k_cache] == words[ATTENTION.k] == A
 
 
 @pytest.mark.parametrize(

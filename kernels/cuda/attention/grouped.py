@@ -37,7 +37,7 @@ from .tiles import bring_rows, bring_vector
 INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
 ROWS, KEYS, STAGES = GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES
 VALUES = KEYS // 2  # scores of a thread
-OWN = ROPE.WIDTH + CACHE.WIDTH  # where the block of attention begins behind those of what is joined with it
+AT = DECODE.WIDTH  # where the blocks of a rotary embedding and of a cache begin, behind that of attention
 AHEAD = STAGES - 2  # steps that may still be on their way when the oldest is needed
 
 
@@ -216,29 +216,29 @@ def _attend(size):
         @jit.inline
         def turn(args, kv_head, T, C, P, U):
             """What this block has of the rotary embedding and the cache: an error."""
-            cache, group = behind(args, ROPE.WIDTH), load(args, OWN + ATTENTION.group)
-            position = I64(load(ptr(load(args, ROPE.positions), P), 0))
+            cache, group = behind(args, AT + ROPE.WIDTH), load(args, ATTENTION.group)
+            position = I64(load(ptr(load(args, AT + ROPE.positions), P), 0))
             seq, token, block, offset = find_slot(cache, 0)
-            if position < 0 or position >= load(args, ROPE.rows):
+            if position < 0 or position >= load(args, AT + ROPE.rows):
                 return BAD_POSITION
             if block == -2:
                 return BAD_SLOT + SECOND
-            sin = ptr(load(args, ROPE.sin), C) + position * load(args, ROPE.sin_stride)
-            cos = ptr(load(args, ROPE.cos), C) + position * load(args, ROPE.cos_stride)
-            sign = float(load(args, ROPE.sign))
+            sin = ptr(load(args, AT + ROPE.sin), C) + position * load(args, AT + ROPE.sin_stride)
+            cos = ptr(load(args, AT + ROPE.cos), C) + position * load(args, AT + ROPE.cos_stride)
+            sign = float(load(args, AT + ROPE.sign))
             _, v_from, k_to, v_to = places(cache, seq, token, block, offset, U, U)
             for item in range(thread(), (group + 1) * pieces + chunks, threads()):
                 row = item // pieces
                 at = item - row * pieces
                 if row < group:
                     head = kv_head * group + row
-                    x = ptr(load(args, ROPE.x), T) + head * load(args, ROPE.x_strides + 2)
-                    y = ptr(load(args, ROPE.y), T) + head * load(args, ROPE.y_strides + 2)
+                    x = ptr(load(args, AT + ROPE.x), T) + head * load(args, AT + ROPE.x_strides + 2)
+                    y = ptr(load(args, AT + ROPE.y), T) + head * load(args, AT + ROPE.y_strides + 2)
                     rotate(x, ptr(generic(dynamic_shared() + row * pitch), T), at, sin, cos, size // 2, sign)
                     rotate(x, y, at, sin, cos, size // 2, sign)  # last, as it may be in place
                 elif row == group:
-                    x = ptr(load(args, ROPE.x2), T) + kv_head * load(args, ROPE.x2_strides + 2)
-                    y = ptr(load(args, ROPE.y2), T) + kv_head * load(args, ROPE.y2_strides + 2)
+                    x = ptr(load(args, AT + ROPE.x2), T) + kv_head * load(args, AT + ROPE.x2_strides + 2)
+                    y = ptr(load(args, AT + ROPE.y2), T) + kv_head * load(args, AT + ROPE.y2_strides + 2)
                     if block >= 0:
                         to = address(k_to + kv_head * head_stride(cache, CACHE.k_cache_strides))
                         rotate(x, ptr(to, T), at, sin, cos, size // 2, sign)
@@ -252,15 +252,14 @@ def _attend(size):
 
         @jit.inline
         def kernel(args, lo, hi, T, C, P, U):
-            own = behind(args, OWN)
-            where, row, keys, status = share(own, lo)
+            where, row, keys, status = share(args, lo)
             error = turn(args, where[2], T, C, P, U)
             barrier()  # the key and the value are seen by the block
             if error != 0:
                 return error
             if status != 0:
                 return status + 2 * SECOND
-            error = attend_rows(own, where, row, keys, 0, T)
+            error = attend_rows(args, where, row, keys, 0, T)
             return 0 if error == 0 else error + 2 * SECOND
 
         return kernel
