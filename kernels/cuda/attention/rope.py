@@ -9,7 +9,6 @@ from ...blocks.rope import BAD_POSITION, ROPE
 from ...build import jit
 from ...cpu.attention.tiles import offset_of
 from ...lang.by_type import by_type
-from ...lang.memory import behind
 from ...lang.ptx import barrier, thread, threads
 from ...lang.shuffle import even, interleave, odd
 from ...lang.simd import fill, load, ptr, store
@@ -52,18 +51,14 @@ def rotate_interleaved(x, y, at, sin, cos, half, sign):
 
 
 @jit.inline
-def rotate_heads(args, batch, token, tensor, rotate, pieces, tables, T):
-    """All heads of one of the tensors for a token; a head has so many `pieces`."""
-    second = tensor == 1
-    x_address, y_address = load(args, ROPE.x2 if second else ROPE.x), load(args, ROPE.y2 if second else ROPE.y)
-    x_strides, y_strides = (
-        ROPE.x2_strides if second else ROPE.x_strides,
-        ROPE.y2_strides if second else ROPE.y_strides,
-    )
+def rotate_heads(args, batch, token, fields, rotate, pieces, tables, T):
+    """All heads of the tensor with these fields of the block (constants), for a token; a head has so many `pieces`."""
+    x_field, y_field, x_strides, y_strides, count = fields
+    x_address, y_address, heads = load(args, x_field), load(args, y_field), load(args, count)
     x = ptr(x_address, T) + offset_of(args, x_strides, batch, token, 0)
     y = ptr(y_address, T) + offset_of(args, y_strides, batch, token, 0)
     x_step, y_step = load(args, x_strides + 2), load(args, y_strides + 2)
-    heads, half, size = load(args, ROPE.heads2 if second else ROPE.heads), load(args, ROPE.half), load(args, ROPE.size)
+    half, size = load(args, ROPE.half), load(args, ROPE.size)
     sin, cos = tables
     sign = float(load(args, ROPE.sign))
     for item in range(thread(), heads * pieces, threads()):
@@ -90,8 +85,11 @@ def rope(args, unit, rotate, of_piece, T, C, P):
     sin = ptr(load(args, ROPE.sin), C) + position * load(args, ROPE.sin_stride)
     cos = ptr(load(args, ROPE.cos), C) + position * load(args, ROPE.cos_stride)
     pieces = (load(args, ROPE.half) + of_piece - 1) // of_piece
-    for tensor in range(1 if load(args, ROPE.x2) == 0 else 2):
-        rotate_heads(args, batch, token, tensor, rotate, pieces, (sin, cos), T)
+    first = ROPE.x, ROPE.y, ROPE.x_strides, ROPE.y_strides, ROPE.heads
+    rotate_heads(args, batch, token, first, rotate, pieces, (sin, cos), T)
+    if load(args, ROPE.x2) != 0:
+        second = ROPE.x2, ROPE.y2, ROPE.x2_strides, ROPE.y2_strides, ROPE.heads2
+        rotate_heads(args, batch, token, second, rotate, pieces, (sin, cos), T)
     return 0
 
 
@@ -113,7 +111,7 @@ def turn_and_write(args, lo, hi, rope_of, T, C, P, U):
     code = rope_of(args, lo, hi, T, C, P)
     barrier()
     if code == 0:
-        code = write_cache(behind(args, ROPE.WIDTH), lo, hi, U)
+        code = write_cache(args + ROPE.WIDTH, lo, hi, U)
         if code != 0:
             code += SECOND
     return code
