@@ -420,19 +420,13 @@ def link(ptx):
         call("cuLinkDestroy", state)
 
 
-def load_kernel(image, entry, shared=0, two=False):
-    """The handle of the function `entry` in a cubin, or in PTX that ends with a 0, loaded for the current device.
-
-    `two` of its blocks should fit into a multiprocessor at once, even of different launches: it asks for as much shared
-    memory as there is in place of the first-level cache, which is not divided anew while a block runs.
-    """
+def load_kernel(image, entry, shared=0):
+    """The handle of the function `entry` in a cubin, or in PTX that ends with a 0, loaded for the current device."""
     module, function = c_void_p(), c_void_p()
     call("cuModuleLoadData", byref(module), image)
     call("cuModuleGetFunction", byref(function), module, entry.encode())
     if shared > 48 << 10:
         call("cuFuncSetAttribute", function, c_int(8), c_int(shared))  # the most of dynamic shared memory
-    if two:
-        call("cuFuncSetAttribute", function, c_int(9), c_int(100))  # percent: the preferred share
     return function.value
 
 

@@ -16,7 +16,7 @@ from ..blocks.norm import ADD_RMS, RMS
 from ..blocks.rope import ROPE
 from ..table.registry import OPS
 from .attention.sizes import GROUPED_ROWS, SECOND
-from .gemm.sizes import HALF_BANDS, PACKED_WARPS, STREAM_WARPS
+from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_WARPS
 from .overlap import MATRICES
 from .policy import ROW_KERNELS, row_parts
 
@@ -234,7 +234,7 @@ def of_models(dtype):
         yield ("rope_qk", "paged_caching", "cached_attention"), f"attention.grouped.turned_halves_{size}", rope
     types = {"T": dtype, "R": dtype, "ACT": None}
     held = dict.fromkeys(row_parts(size, 2, ROW_KERNELS["norm.rows.add_rms_norm"])[:2] for size in SIZES)
-    for bands in range(1, HALF_BANDS + 1):
+    for bands in STREAM_BANDS:
         for team, pieces in held:
             parameters = types | {"TEAM": team, "PIECES": pieces}
             yield ("add_rms_norm", "linear"), f"gemm.stream.normed_8_{bands}", parameters

@@ -158,7 +158,7 @@ class Kernels:
         image = ptx + b"\0" if shape.kind == "grid" else self._cubin(path, ptx)
         most = 0x7FFFFFFF if shape.kind == "thread" else min(0x7FFFFFFF, self.multiprocessors * shape.resident)
         most -= most % shape.cluster
-        function = driver.load_kernel(image, target.entry_name(name), shape.shared, shape.early)
+        function = driver.load_kernel(image, target.entry_name(name), shape.shared)
         skip = driver.parameter_offset(function) // 8 if shape.kind == "grid" else 0  # others begin at once
         values = KERNEL(
             entry=self._entry, launcher=self._launcher, function=function, skip=skip,

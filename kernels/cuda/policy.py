@@ -2,18 +2,9 @@
 
 from typing import NamedTuple
 
-from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes, turned_warps
+from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import THREADS as PEER_THREADS
-from .gemm.sizes import (
-    HALF_BANDS,
-    HALF_BYTES,
-    PACKED_WARPS,
-    STREAM_BANDS,
-    STREAM_BYTES,
-    STREAM_PANELS,
-    STREAM_WARPS,
-    is_half,
-)
+from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
 
 
 class Shape(NamedTuple):
@@ -156,17 +147,11 @@ OWN = {
     **{f"attention.kvcache.{name}": _HEAD_ROW for name in ("write", "write_int8")},
     **{f"attention.decode.{name}": _HEAD_ROW for name in ("attend", "join")},
     **{
-        f"attention.grouped.attend_{size}": Shape(
+        f"attention.grouped.{name}_{size}": Shape(
             "block", threads=32 * GROUPED_WARPS, shared=grouped_bytes(size), fixed=True
         )
         for size in GROUPED_SIZES
-    },
-    **{
-        f"attention.grouped.turned_{kind}_{size}": Shape(
-            "block", threads=32 * turned_warps(size), shared=grouped_bytes(size, turned_warps(size)), fixed=True
-        )
-        for size in GROUPED_SIZES
-        for kind in ("halves", "interleaved")
+        for name in ("attend", "turned_halves", "turned_interleaved")
     },
     "attention.rows.attend": _HEAD_ROW,
     **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},
@@ -227,15 +212,15 @@ OWN = {
         f"{folder}.stream.{name}_{tokens}_{bands}": Shape(
             "grid",
             threads=32 * (warps[tokens] + 2),
-            shared=HALF_BYTES if folder == "gemm" and is_half(tokens, bands) else STREAM_BYTES,
-            blocks=2 if folder == "gemm" and is_half(tokens, bands) else 1,
+            shared=STREAM_BYTES,
+            blocks=1,
             resident=1,
             fixed=True,
             early=True,
         )
         for folder, name, counts, warps in (
             ("gemm", "product", STREAM_BANDS, {8: STREAM_WARPS, 16: STREAM_WARPS}),
-            *(("gemm", name, STREAM_BANDS[:HALF_BANDS], {8: STREAM_WARPS}) for name in ("normed", "gated")),
+            *(("gemm", name, STREAM_BANDS, {8: STREAM_WARPS}) for name in ("normed", "gated")),
             ("quant", "product", STREAM_PANELS, PACKED_WARPS),
             *(("quant", name, STREAM_PANELS, {8: PACKED_WARPS[8]}) for name in ("normed", "gated")),
         )

@@ -11,14 +11,9 @@ GROUPED_SIZES = (64, 128, 256)
 OTHER_SHARED = 2 << 10  # bytes of a block beside its dynamic shared memory: what it has of its own, and the driver's
 
 
-def grouped_bytes(size, warps=GROUPED_WARPS):
+def grouped_bytes(size):
     """Shared memory of `grouped.py`: queries, and of each warp some steps of keys and values."""
-    return (GROUPED_ROWS + warps * GROUPED_STAGES * 2 * GROUPED_KEYS) * (2 * size + PAD)
-
-
-def turned_warps(size):
-    """Warps of a block that turns its queries itself: as one token has few keys, its warps go through them in turn."""
-    return next(warps for warps in (8, 4, 2) if grouped_bytes(size, warps) <= MOST_SHARED)
+    return (GROUPED_ROWS + GROUPED_WARPS * GROUPED_STAGES * 2 * GROUPED_KEYS) * (2 * size + PAD)
 
 
 class Tile(NamedTuple):

@@ -5,13 +5,10 @@ PACKED_WARPS = {8: 16, 16: 8}  # of `quant/stream.py`, by the rows of x that the
 STREAM_BANDS = (1, 2, 3, 4)  # of 16 rows of the matrix that a block has at a time
 STREAM_PANELS = (1, 2, 3, 4, 7)  # the same of quantised weights
 STREAM_BYTES = 226 << 10  # of shared memory
-HALF_BYTES, HALF_BANDS = 112 << 10, 2  # the same where two blocks share a multiprocessor, and the bands that they have
 STREAM_STAGES = 24  # at most
 STREAM_BARRIERS = 32 * STREAM_STAGES  # bytes of these
 AHEAD = 2  # steps of the matrix that are on their way before x is there
 _STEP = 32 << 10  # bytes of the matrix that a step brings, about: the copy engine begins 20 copies a microsecond
-_HALF_STEP = 16 << 10  # the same where two blocks share a multiprocessor
-_WHOLE = 32 << 10  # bytes of x that lie beside the ring, at most
 
 
 def stream_head(tokens, bands):
@@ -27,7 +24,7 @@ def rounded(nbytes):
 def whole_bytes(rows, k):
     """Bytes of x, where it lies beside the ring; 0 where steps bring it."""
     nbytes = rounded(2 * rows * k)
-    return nbytes if nbytes <= _WHOLE and k <= 64 * 256 else 0
+    return nbytes if nbytes <= _STEP and k <= 64 * 256 else 0
 
 
 def stages_of(room, stage):
@@ -35,20 +32,14 @@ def stages_of(room, stage):
     return min(STREAM_STAGES, room // stage)
 
 
-def is_half(tokens, bands):
-    """Whether two blocks of `stream.py` share a multiprocessor: one brings its matrix while the other ends."""
-    return tokens <= 8 and bands <= HALF_BANDS
-
-
-def stream_ring(tokens, bands, share, rows, k):
+def stream_ring(head, share, rows, k):
     """(slabs of 64 of k in a step, stages) of the ring for `share` rows of the matrix and `rows` of x at a time.
 
     What the last band reads behind its rows lies in shared memory, too.
     """
-    room, step = (HALF_BYTES, _HALF_STEP) if is_half(tokens, bands) else (STREAM_BYTES, _STEP)
-    slabs, whole = max(4, min(step // (128 * share), k // 64) // 4 * 4), whole_bytes(rows, k)
+    slabs, whole = max(4, min(_STEP // (128 * share), k // 64) // 4 * 4), whole_bytes(rows, k)
     stage = rounded(slabs * 128 * (share + (0 if whole else rows)))
-    return slabs, stages_of(room - stream_head(tokens, bands) - whole - 1024, stage)
+    return slabs, stages_of(STREAM_BYTES - head - whole - 1024, stage)
 
 
 def panel_step(k, units_each, band_bytes, panels, tokens, rows):

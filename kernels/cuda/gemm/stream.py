@@ -2,8 +2,7 @@
 
 A block has some rows of the matrix, bands of 16 of them at a time for all of k, so that it reads x once for many rows.
 Two of its warps let the copy engine bring them, and x, to a ring in shared memory (`cuda/ring.py`); the others multiply
-32 of k each in turn on their matrix units. What they have is added up in their order. Where x is whole, a block takes
-half of the shared memory: in a graph, that of the next product fills its ring beside it.
+32 of k each in turn on their matrix units. What they have is added up in their order.
 """
 
 from numba import types
@@ -30,7 +29,7 @@ from ...lang.simd import address, fill, lane, load, ptr, store
 from ..made import gated, normed
 from ..ring import APART, FREE, X, bring_x, carry, free, let_pass, new_ring, tell
 from .rows import finish
-from .sizes import HALF_BANDS, STREAM_BANDS, STREAM_BARRIERS, STREAM_WARPS, stream_head
+from .sizes import STREAM_BANDS, STREAM_BARRIERS, STREAM_WARPS, stream_head
 from .wgmma import ratio
 
 F32, U32 = types.float32, types.uint32
@@ -197,5 +196,4 @@ def _product(tokens, bands, make=None):
 _MAKES = {"normed": normed(WARPS * WARP), "gated": gated(WARPS * WARP, 4)}
 for _bands in STREAM_BANDS:
     globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (8, 16)})
-    if _bands <= HALF_BANDS:  # which others do not have where x is whole
-        globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})
+    globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})

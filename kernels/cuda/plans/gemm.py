@@ -11,7 +11,7 @@ from ...build.load import elsewhere, kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.gemm import ActivationGrad, PackWeight, Product
-from ..gemm.sizes import AHEAD, HALF_BANDS, STREAM_BANDS, stream_ring, whole_bytes
+from ..gemm.sizes import AHEAD, STREAM_BANDS, stream_head, stream_ring, whole_bytes
 from ..policy import shape as shape_of
 from .array import copy
 from .norm import join
@@ -174,10 +174,10 @@ def _few_rows(p, x, on_units):
 def _stream(p, k, names, strides, common, at):
     """The launch of a product with few rows on Hopper."""
     m, n = common["rows"], common["tokens"]
-    whole, tokens = whole_bytes(n, k) > 0, 8 if n <= 8 else 16
-    share = share_of(m, 16 * (HALF_BANDS if whole and n <= 8 else STREAM_BANDS[-1]))
+    share, tokens = share_of(m, 16 * STREAM_BANDS[-1]), 8 if n <= 8 else 16
     bands = -(-share // 16)
-    slabs, stages = stream_ring(tokens, bands, share, n, k)
+    slabs, stages = stream_ring(stream_head(tokens, bands), share, n, k)
+    whole = whole_bytes(n, k) > 0
     one = launch(
         kernel(f"gemm.stream.product_{tokens}_{bands}", T=p.dtype, R=p.result, ACT=p.activation), STREAM,
         -(-m // share), 1, at, **common, groups=1, share=share, stages=stages, slabs=slabs, ahead=AHEAD,
