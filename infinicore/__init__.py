@@ -4,11 +4,12 @@ Names are loaded on first use: importing the package takes a few milliseconds an
 Numba nor anything optional.
 """
 
-import importlib as _importlib
 import os as _os
 import sys as _sys
 from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
+
+from .startup import load as _load
 
 __version__ = "0.1.0"
 
@@ -121,7 +122,7 @@ _sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name):
     if name in _WHERE:
-        value = getattr(_importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+        value = getattr(_load(f"{__name__}.{_WHERE[name]}"), name)
     elif name in _DTYPES or name in _ALIASES:
         from .dtype import dtype
 
@@ -129,7 +130,7 @@ def __getattr__(name):
     elif name.startswith("_"):
         raise AttributeError(f"module 'infinicore' has no attribute {name!r}")
     elif _find_spec(f"{__name__}.{name}") is not None:
-        return _importlib.import_module(f"{__name__}.{name}")
+        return _load(f"{__name__}.{name}")
     else:
         from .tensor.tensor import FUNCTIONS, in_place_function
 

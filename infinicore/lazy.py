@@ -1,11 +1,10 @@
 """Packages whose names are loaded on first use, so that who needs one of them does not wait for all."""
 
-import importlib
 import sys
 from importlib.util import find_spec
 from types import ModuleType
 
-from .startup import collecting_later
+from .startup import load
 
 
 def lazily(package, where, modules=()):
@@ -27,9 +26,8 @@ def lazily(package, where, modules=()):
         if name not in names:
             if name.startswith("_") or find_spec(f"{package}.{name}") is None:
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
-            return importlib.import_module(f"{package}.{name}")
-        with collecting_later():
-            value = getattr(importlib.import_module(f".{names[name]}", package), name)
+            return load(f"{package}.{name}")
+        value = getattr(load(f".{names[name]}", package), name)
         setattr(sys.modules[package], name, value)
         return value
 

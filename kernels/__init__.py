@@ -1,9 +1,10 @@
 """Kernels and the op table. Knows arrays and layouts, never the Tensor class."""
 
 if __name__ == "infinicore.kernels":
-    from .build import modules
+    from .build import blas, modules
 
-    modules.find_kept()
+    modules.find_kept()  # NumPy's among them
+    blas.import_numpy()
     from .build.load import kernel
     from .table.registry import ALIASES, OPS, Op
 

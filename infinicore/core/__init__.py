@@ -9,9 +9,10 @@ import importlib.util
 import sys
 from pathlib import Path
 
-import numpy  # noqa: F401 (from inside the compiled module that needs it, it takes 7 ms longer)
-
-from .. import config
+from .. import (
+    config,
+    kernels,  # noqa: F401 (it imports NumPy as it should be: `build/blas.py`)
+)
 
 MODULES = ("layout_cy", "tensor_cy", "launch_cy")
 _PYTHON_FILE = {"launch_cy": "launch_py"}  # function pointers cannot be called from pure Python mode

@@ -15,7 +15,7 @@ from ..core.node import GRAD, WATCH
 from ..device import CPU
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
-from ..startup import collecting_later
+from ..startup import collecting_later, with_room
 from . import derive, known
 from .names import by_own_names, other_names
 from .options import check_options, typed_options
@@ -457,13 +457,17 @@ def _with_fields(function, op):
     return with_fields
 
 
+def _made(name):
+    return make_function(kernels.OPS[name])
+
+
 class _Functions(dict):
     """All public functions by name; that of a row of the op table is made when it is first asked for (0.1 ms each)."""
 
     def __missing__(self, name):
         other = kernels.ALIASES.get(name)
         with collecting_later():
-            made = self[name] = self[other] if other else make_function(kernels.OPS[name])
+            made = self[name] = self[other] if other else with_room(_made, name)
         return made
 
     def __contains__(self, name):

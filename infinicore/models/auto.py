@@ -8,7 +8,7 @@ from ..dtype import dtype as as_dtype
 from ..io.json import read_json
 from ..io.kinds import is_gguf
 from ..nn import init
-from ..startup import collecting_later
+from ..startup import collecting_later, with_room
 from . import in_place, on_load, repack, stages
 from .checkpoint import Checkpoint, Copy, CopyTransposed, Later
 from .registry import architecture_for, architecture_of
@@ -89,7 +89,7 @@ def from_pretrained(path=None, *, dtype=None, device=None, quantize=None, progre
         model.ranks = Ranks(model, mesh)
         return model
     with collecting_later():
-        return _load_path(path, wanted, quantize, place, progress, None, mmap)
+        return with_room(_load_path, path, wanted, quantize, place, progress, None, mmap)
 
 
 def _load_path(path, wanted, quantize, place, progress, mesh, mmap):

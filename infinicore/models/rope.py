@@ -5,14 +5,15 @@ agree to the last bit at any position; sine and cosine are then taken in float64
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
+
+from ..kernels.record import Record
 
 TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
-class RopeConfig(NamedTuple):
+class RopeConfig(Record):
     """How positions become angles.
 
     `max_position_embeddings` is the model's own; `original` the length before scaling (llama3, yarn);

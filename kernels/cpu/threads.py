@@ -10,7 +10,6 @@ import ctypes
 import functools
 import os
 import platform
-import signal
 import sys
 import threading
 
@@ -88,6 +87,8 @@ def set_team(count):
             return
         driver()
         create, work = ctypes.CDLL(None).pthread_create, ctypes.c_void_p(load_driver("work", "own"))
+        import signal  # here: its enumerations take 0.6 ms, and small models start no workers
+
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for Python's threads
         try:
             for own in missing:

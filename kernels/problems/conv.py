@@ -1,11 +1,10 @@
 """Problems of convolutions."""
 
-from typing import NamedTuple
-
+from ..record import Record
 from .window import Window
 
 
-class Convolution(NamedTuple):
+class Convolution(Record):
     """A convolution of images x [n, c, *] with a weight [m, c / groups, *window.kernel] to y [n, m, *], or a gradient.
 
     `x` and `y` are (height, width), of contiguous memory. `gradient` says what is computed: None for y, "input" for the

@@ -1,11 +1,10 @@
 """Problems of pooling."""
 
-from typing import NamedTuple
-
+from ..record import Record
 from .window import Window
 
 
-class Pool(NamedTuple):
+class Pool(Record):
     """The maxima or means of windows of `planes` contiguous planes of size `x`, which give results of size `y`.
 
     `what` is "max", "mean", or "positions" (of maxima in their planes, from their places in windows), or the gradient

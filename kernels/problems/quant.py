@@ -1,9 +1,9 @@
 """Problems of quantised weights."""
 
-from typing import NamedTuple
+from ..record import Record
 
 
-class WeightLayout(NamedTuple):
+class WeightLayout(Record):
     """How a device keeps the weight [n, k] of a format, whose groups have the shift `shift`: its plan is a `Layout`."""
 
     format: str
@@ -12,14 +12,14 @@ class WeightLayout(NamedTuple):
     shift: int
 
 
-class Layout(NamedTuple):
+class Layout(Record):
     """The bytes of a packed weight, and how many of its rows are packed together."""
 
     nbytes: int
     rows: int
 
 
-class Factor(NamedTuple):
+class Factor(Record):
     """One weight [n, k] of a product, the tensor "weight0", "weight1", ...; its inputs lie in the order "order0", ...
     (None: in that of x).
     """
@@ -30,7 +30,7 @@ class Factor(NamedTuple):
     order: int | None
 
 
-class QuantizedProduct(NamedTuple):
+class QuantizedProduct(Record):
     """y = x [rows, k] times each of the weights, transposed, side by side, plus a bias (or None).
 
     `rounded` says that activations may be rounded to integers of 8 bits, 32 neighbours of a row (or all of it, where

@@ -1,9 +1,9 @@
 """What convolutions and pools move over their input, and which elements of it they take."""
 
-from typing import NamedTuple
+from ..record import Record
 
 
-class Window(NamedTuple):
+class Window(Record):
     """A window in each dim of space: its size, its steps, the padding before the input, the gaps between elements."""
 
     kernel: tuple[int, ...]

@@ -42,6 +42,12 @@ def test_the_second_process_finds_code_that_is_kept(run, tmp_path):
     assert run(HOW, PYTHONOPTIMIZE="1")[0] == "SourceFileLoader"  # other code: assertions are left out
 
 
+def test_modules_of_numpy_are_kept_too(run):
+    program = "import numpy\nprint(type(numpy.lib._npyio_impl.__loader__).__name__, type(numpy.__loader__).__name__)\n"
+    assert run(program) == ["SourceFileLoader", "SourceFileLoader"]
+    assert run(program) == ["_Loader", "SourceFileLoader"]  # a package itself is where the path of this process says
+
+
 def test_a_source_that_changes_is_read_again(run, tmp_path):
     (tmp_path / "extra").mkdir()
     source = tmp_path / "extra" / "added.py"
