@@ -7,7 +7,7 @@ import pytest
 
 OPS = "kernels/ops"
 # From the bottom to the top; a folder or file imports from its own place and from those below it.
-ORDER = ("build", "lang", "blocks", "problems", "plan", "cpu", "table", "ops", "arrays", "__init__")
+ORDER = ("record", "build", "lang", "blocks", "problems", "plan", "cpu", "table", "ops", "arrays", "__init__")
 CPU_WORDS = {"isa", "threads", "cpu", "lanes", "grain", "tile", "scratch"}
 
 
