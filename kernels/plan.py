@@ -5,10 +5,10 @@ A paragraph describes what to compute as a frozen problem (`kernels/problems`); 
 so it is made once for a problem and kept.
 """
 
-from .record import Record
+from typing import NamedTuple
 
 
-class Launch(Record):
+class Launch(NamedTuple):
     """One launch: a compiled kernel over [0, n) in slices of at least `grain`.
 
     `values` is its argument block, `places` say whose address goes where in it: (place, name, offset in bytes), and
@@ -23,7 +23,7 @@ class Launch(Record):
     numbers: tuple = ()
 
 
-class Plan(Record):
+class Plan(NamedTuple):
     """Launches in their order, and the bytes of each workspace that they share: (name, bytes)."""
 
     launches: tuple

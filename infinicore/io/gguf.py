@@ -11,10 +11,10 @@ bytes that the file has before anything is allocated, and each problem is one se
 import os
 import struct
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.record import Record
 from .kinds import MAGIC
 from .mapped import MappedFile
 
@@ -53,7 +53,7 @@ _NOT_READ = {
 }  # fmt: skip
 
 
-class Entry(Record):
+class Entry(NamedTuple):
     """One tensor of a file: its type (GGUF's name), its shape (rows first), and where its bytes lie in the file."""
 
     kind: str

@@ -7,10 +7,10 @@ are checked before the first tensor is touched, and each problem is one sentence
 import json
 import os
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.record import Record
 from .mapped import MappedFile
 
 # Header names of dtypes and ours. The narrower ones of newer writers (F4, F6, F8_E8M0) are not read.
@@ -36,7 +36,7 @@ ITEMSIZE = {name: 8 if "64" in name else 4 if "32" in name else 2 if "16" in nam
 _HEADER_LIMIT = 100_000_000  # bytes; the limit of the format's reference implementation
 
 
-class Entry(Record):
+class Entry(NamedTuple):
     """One tensor of a file: its dtype (our name), its shape, and where its bytes lie in the file."""
 
     dtype: str

@@ -4,15 +4,15 @@ Sequences of different lengths lie one behind the other, without padding. All in
 step reads them by address, so a decode loop updates them in place and replays.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 import infinicore
 from infinicore import Tensor
 
-from ..kernels.record import Record
 
-
-class Step(Record):
+class Step(NamedTuple):
     """T tokens of B sequences.
 
     `token_ids`, `slots` [T]: what to compute, and where its key and value go in the cache (block * block size +

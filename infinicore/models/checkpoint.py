@@ -2,10 +2,10 @@
 
 import ctypes
 from pathlib import Path
+from typing import NamedTuple
 
 from ..io import SafetensorsFile
 from ..io.json import read_json
-from ..kernels.record import Record
 from .placement import first_touch
 
 PIECE = 32 << 20  # bytes read at a time: memory holds the model and one piece
@@ -13,7 +13,7 @@ _AT_ONCE = 256 << 10  # bytes: a launch for a layout that is new takes 100 us, a
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
-class Slot(Record):
+class Slot(NamedTuple):
     """What a tensor of a checkpoint may be: one of `shapes` and of `dtypes`; it may be missing if `optional`."""
 
     shapes: tuple[tuple[int, ...], ...]

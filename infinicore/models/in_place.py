@@ -12,20 +12,20 @@ import ctypes
 import mmap
 import threading
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import dispatch, nn
 from ..device import CPU
 from ..kernels.cpu import machine
-from ..kernels.record import Record
 
 _MADV_POPULATE_READ = 22  # linux/mman.h, from Linux 5.14 on; an error elsewhere
 _LEAST_BYTES = 1 << 20  # what is smaller is copied as fast
 _LEAST_APART = 1 << 22  # of several tensors together, which then take a product each
 
 
-class Place(Record):
+class Place(NamedTuple):
     """Where the values of a parameter lie in the file at `path`, and the name of their dtype."""
 
     path: str

@@ -7,16 +7,16 @@ system's cache of the file: it is read once.
 
 import copy
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from ..distributed.divide import parallelize, shares
 from ..io.gguf import FLOATS
-from ..kernels.record import Record
 from .stages import is_here
 
 
-class Cut(Record):
+class Cut(NamedTuple):
     """The parts [first, stop) of a stored tensor along `dim`, in stored elements."""
 
     dim: int

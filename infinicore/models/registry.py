@@ -1,11 +1,10 @@
 """Which architectures of config.json are known, and what they are made of."""
 
 import importlib
+from typing import NamedTuple
 
-from ..kernels.record import Record
 
-
-class Architecture(Record):
+class Architecture(NamedTuple):
     """A row of the table: `model_type` of config.json, row of the parser, the folder of the model, its class there."""
 
     model_type: str

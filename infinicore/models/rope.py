@@ -5,15 +5,14 @@ agree to the last bit at any position; sine and cosine are then taken in float64
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
-
-from ..kernels.record import Record
 
 TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
-class RopeConfig(Record):
+class RopeConfig(NamedTuple):
     """How positions become angles.
 
     `max_position_embeddings` is the model's own; `original` the length before scaling (llama3, yarn);

@@ -5,15 +5,16 @@ A paragraph says how many units of work there are, and how large one is, in elem
 (some 10 us), and one item is `units` of the paragraph's units (columns that are taken together, rows of a panel).
 """
 
+from typing import NamedTuple
+
 from ..blocks.array import DROPOUT_GROUP
 from ..blocks.optim import UNIT
-from ..record import Record
 from .array import sizes as array_sizes
 from .quant import panels
 from .reduce import sizes as reduce_sizes
 
 
-class Work(Record):
+class Work(NamedTuple):
     """A slice of `grain` elements is worth a thread; an item is `units` units, each of which costs `fixed` more."""
 
     grain: int

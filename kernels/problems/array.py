@@ -1,9 +1,9 @@
 """Problems of copies, and of elements and rows by index. Strides are in elements."""
 
-from ..record import Record
+from typing import NamedTuple
 
 
-class Copy(Record):
+class Copy(NamedTuple):
     """Elements of `itemsize` bytes from one layout to another of the same shape: y, x."""
 
     shape: tuple
@@ -12,7 +12,7 @@ class Copy(Record):
     itemsize: int
 
 
-class Elements(Record):
+class Elements(NamedTuple):
     """`kernel` (gather, scatter, scatter_add, _multiply, _larger, _smaller) between t and v by an `index` along `dim`.
 
     `t`, `v` and `i` are dtypes; `shape` and `t_strides` are those of t, `own` and `strides` those of the index, in
@@ -31,7 +31,7 @@ class Elements(Record):
     v_strides: tuple
 
 
-class AddRows(Record):
+class AddRows(NamedTuple):
     """t[o, index[n]] += scale * v[o, n] for contiguous t [outer, rows, length] and v [outer, indices, length].
 
     Rows with equal indices are added in their order and rounded once; `step` is the stride of `index`.
@@ -47,7 +47,7 @@ class AddRows(Record):
     scale: float
 
 
-class PutRows(Record):
+class PutRows(NamedTuple):
     """t[o, places[n] + column] = v[o, n, column], or += where `add`; v has `v_strides`, o steps by `t_outer` in t."""
 
     t: str

@@ -1,9 +1,9 @@
 """Problems of attention."""
 
-from ..record import Record
+from typing import NamedTuple
 
 
-class Attention(Record):
+class Attention(NamedTuple):
     """Softmax of scaled scores times values, for query rows of sequences whose keys and values lie in blocks.
 
     Strides, in elements, are (sequence, token, head) of queries and results, (block, token, head) of keys and values.
@@ -40,7 +40,7 @@ class Attention(Record):
     longest_kv: int | None
 
 
-class AttentionForward(Record):
+class AttentionForward(NamedTuple):
     """Attention for training: dense, with masks and dropout, and with the log-sum-exp of each row if `lse`.
 
     Strides, in elements, are those of (batch, head, row). `mask` is (strides, bytes of an element), or None.
@@ -65,7 +65,7 @@ class AttentionForward(Record):
     lse: bool
 
 
-class AttentionBackward(Record):
+class AttentionBackward(NamedTuple):
     """The gradients of queries, keys and values of `forward`, from its result, log-sum-exp and the gradient `g`."""
 
     forward: AttentionForward

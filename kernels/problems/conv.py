@@ -1,10 +1,11 @@
 """Problems of convolutions."""
 
-from ..record import Record
+from typing import NamedTuple
+
 from .window import Window
 
 
-class Convolution(Record):
+class Convolution(NamedTuple):
     """A convolution of images x [n, c, *] with a weight [m, c / groups, *window.kernel] to y [n, m, *], or a gradient.
 
     `x` and `y` are (height, width), of contiguous memory. `gradient` says what is computed: None for y, "input" for the

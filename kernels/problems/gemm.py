@@ -1,6 +1,6 @@
 """Problems of matrix products."""
 
-from ..record import Record
+from typing import NamedTuple
 
 # Whether float32 operands of matrix products may be rounded to TF32 (10 bits of mantissa) where a device multiplies
 # those faster: `backends.cuda.matmul.allow_tf32`.
@@ -20,7 +20,7 @@ def allows_tf32(dtype="float32"):
     return dtype == "float32" and _allowed["tf32"]
 
 
-class Product(Record):
+class Product(NamedTuple):
     """c = residual + activation(alpha * a b + bias) for matrices a [..., m, k] and b [..., k, n]; c is row-major.
 
     Batch dims broadcast; an `a` of one dim is a row, such a `b` a column. Strides are in elements. `result` is the
@@ -69,7 +69,7 @@ class Product(Record):
         return Matrices(m, n, k, *a_strides[-2:], *b_strides[-2:], tuple(reversed(batch)))
 
 
-class Matrices(Record):
+class Matrices(NamedTuple):
     """[m, k] times [k, n]; `batch` holds (size, strides of a, b, c) of each dim of a batch, outermost first."""
 
     m: int
@@ -82,7 +82,7 @@ class Matrices(Record):
     batch: tuple
 
 
-class PackWeight(Record):
+class PackWeight(NamedTuple):
     """The weight [n, k], with these strides, in the order in which products read it: the workspace `panels`."""
 
     dtype: str
@@ -91,7 +91,7 @@ class PackWeight(Record):
     strides: tuple
 
 
-class ActivationGrad(Record):
+class ActivationGrad(NamedTuple):
     """out = g * activation'(before) for matrices [rows, columns]; `bias`: and the sums of its columns.
 
     `stride` is that of the rows of g; the others are row-major.

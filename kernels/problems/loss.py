@@ -1,9 +1,9 @@
 """Problems of losses."""
 
-from ..record import Record
+from typing import NamedTuple
 
 
-class ClassLoss(Record):
+class ClassLoss(NamedTuple):
     """The losses of `rows` rows of `classes` logits or log-probabilities, or their sum or mean.
 
     `kernel` is "cross_entropy" or "nll"; `target` is the dtype of class ids, or, where `soft`, of probabilities.

@@ -1,9 +1,9 @@
 """Problems of norms."""
 
-from ..record import Record
+from typing import NamedTuple
 
 
-class ChunkSums(Record):
+class ChunkSums(NamedTuple):
     """The sums of parts [chunks, columns] of the gradients of a weight, and of a bias, in floats of type `compute`.
 
     `dtype` is that of the gradients `dw` and `db`; the parts are `parts_w` and `parts_b`.
@@ -15,7 +15,7 @@ class ChunkSums(Record):
     columns: int
 
 
-class NormBackward(Record):
+class NormBackward(NamedTuple):
     """The gradients of a norm over `rows` rows of `size` elements: of its input, its weight and its bias.
 
     Strides are those of rows. `weight` and `bias` are dtypes of their gradients (None: not wanted); `weighted` says

@@ -1,10 +1,11 @@
 """Problems of pooling."""
 
-from ..record import Record
+from typing import NamedTuple
+
 from .window import Window
 
 
-class Pool(Record):
+class Pool(NamedTuple):
     """The maxima or means of windows of `planes` contiguous planes of size `x`, which give results of size `y`.
 
     `what` is "max", "mean", or "positions" (of maxima in their planes, from their places in windows), or the gradient

@@ -1,9 +1,9 @@
 """Problems of quantised weights."""
 
-from ..record import Record
+from typing import NamedTuple
 
 
-class WeightLayout(Record):
+class WeightLayout(NamedTuple):
     """How a device keeps the weight [n, k] of a format, whose groups have the shift `shift`: its plan is a `Layout`."""
 
     format: str
@@ -12,14 +12,14 @@ class WeightLayout(Record):
     shift: int
 
 
-class Layout(Record):
+class Layout(NamedTuple):
     """The bytes of a packed weight, and how many of its rows are packed together."""
 
     nbytes: int
     rows: int
 
 
-class Factor(Record):
+class Factor(NamedTuple):
     """One weight [n, k] of a product, the tensor "weight0", "weight1", ...; its inputs lie in the order "order0", ...
     (None: in that of x).
     """
@@ -30,7 +30,7 @@ class Factor(Record):
     order: int | None
 
 
-class QuantizedProduct(Record):
+class QuantizedProduct(NamedTuple):
     """y = x [rows, k] times each of the weights, transposed, side by side, plus a bias (or None).
 
     `rounded` says that activations may be rounded to integers of 8 bits, 32 neighbours of a row (or all of it, where

@@ -1,9 +1,9 @@
 """Problems of reductions, scans, sorting and sampling. Layouts are shapes and strides in elements."""
 
-from ..record import Record
+from typing import NamedTuple
 
 
-class Reduce(Record):
+class Reduce(NamedTuple):
     """`x` reduced over `dims` (from the front, rising) by a rule (`table/rules.py`), into a row-major `y`."""
 
     rule: object
@@ -13,7 +13,7 @@ class Reduce(Record):
     dims: tuple
 
 
-class Variance(Record):
+class Variance(NamedTuple):
     """The variance of floats `x` over `dims`, into a row-major `y`: squares about the mean, summed, over `degrees`.
 
     `rule` (or None) is one by which it is a reduction, for where elements of a result lie apart.
@@ -27,7 +27,7 @@ class Variance(Record):
     degrees: float
 
 
-class Position(Record):
+class Position(NamedTuple):
     """The first position of the largest or smallest element of `x` along `dims`, and its value if that is wanted.
 
     `dims` is one dim, or all of a row-major tensor.
@@ -41,7 +41,7 @@ class Position(Record):
     values: bool
 
 
-class Scan(Record):
+class Scan(NamedTuple):
     """A running state by a rule along a dim of `size`, for `outer` slices `stride` apart, of `columns` neighbours."""
 
     rule: object
@@ -53,7 +53,7 @@ class Scan(Record):
     reverse: bool
 
 
-class Running(Record):
+class Running(NamedTuple):
     """Running extremes `values` of a row-major `x` [outer, size, columns] along the dim in the middle; `indices`."""
 
     dtype: str
@@ -63,7 +63,7 @@ class Running(Record):
     largest: bool
 
 
-class Sort(Record):
+class Sort(NamedTuple):
     """The `wanted` first elements of `rows` sorted rows of `size`: their indices, and if wanted their `values`."""
 
     dtype: str
@@ -75,7 +75,7 @@ class Sort(Record):
     values: bool
 
 
-class Sample(Record):
+class Sample(NamedTuple):
     """A token drawn from each of `rows` rows of `size` logits, after a history of `history_length` tokens."""
 
     rows: int

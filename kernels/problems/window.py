@@ -1,9 +1,9 @@
 """What convolutions and pools move over their input, and which elements of it they take."""
 
-from ..record import Record
+from typing import NamedTuple
 
 
-class Window(Record):
+class Window(NamedTuple):
     """A window in each dim of space: its size, its steps, the padding before the input, the gaps between elements."""
 
     kernel: tuple[int, ...]

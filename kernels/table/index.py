@@ -10,16 +10,16 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from ..build import disk, host
-from ..record import Record
 
 _OPS = __package__.removesuffix("table") + "ops"
 
 
-class Row(Record):
+class Row(NamedTuple):
     """What is known of an op whose file is not loaded: `file` is its name, `first` the name of its first parameter,
     `ufunc` that of NumPy's function which it is. `elsewhere` names the files that say what it means for tensors of
     some kinds (`Op.on`), by the kind.

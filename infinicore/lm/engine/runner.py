@@ -1,5 +1,7 @@
 """Runs a model over the paged cache: steps that only write replay a recorded graph, others are packed each time."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 import infinicore
@@ -8,7 +10,6 @@ from ...autograd import no_grad
 from ...context import NumThreads
 from ...core import memory
 from ...dispatch import mirror
-from ...kernels.record import Record
 from ..kvcache import BlockCache
 from ..step import Step, indices
 from .adapters import Adapters
@@ -17,7 +18,7 @@ GRAPH_BYTES = 1 << 27  # of graphs that are kept: logits of 64 rows of 150,000 t
 FEW_ROWS = 4  # whose numbers Python counts in 0.3 us a row, and NumPy, whose code is not in the cache then, in 1.5
 
 
-class Recorded(Record):
+class Recorded(NamedTuple):
     """A graph for `size` rows of up to `longest` tokens; its `kind` is that of `Sampler.prepare`.
 
     `adapted`: some rows may use adapters.

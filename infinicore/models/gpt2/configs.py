@@ -1,7 +1,8 @@
 """What a GPT-2 looks like, read from a Hugging Face config.json (Radford et al., 2019)."""
 
+from typing import NamedTuple
+
 from ...io.json import token_ids
-from ...kernels.record import Record
 from ..llama.configs import fraction
 
 _DEFAULTS = {
@@ -27,7 +28,7 @@ _DEFAULTS = {
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
 
 
-class GPT2Config(Record):
+class GPT2Config(NamedTuple):
     """A GPT-2. `activation` is a name that `linear` takes; dropouts apply in training mode."""
 
     vocab_size: int

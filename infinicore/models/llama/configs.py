@@ -4,8 +4,9 @@ Llama, Mistral, Qwen2 and Qwen3 are one decoder with switches. `FAMILY` holds a 
 and the values that its config.json may leave out (transformers' defaults).
 """
 
+from typing import NamedTuple
+
 from ...io.json import token_ids
-from ...kernels.record import Record
 from .. import on_load, rope
 
 _COMMON = {
@@ -58,7 +59,7 @@ FAMILY = {
 }
 
 
-class DecoderConfig(Record):
+class DecoderConfig(NamedTuple):
     """A decoder. `windows` has, for each layer, how many last tokens it sees (None: all of them).
 
     Token ids of beginning and end are None and () where the checkpoint names none.
