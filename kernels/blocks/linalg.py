@@ -16,6 +16,13 @@ SINGULAR_VALUES = Block("a moved turned y s z | rows columns full vectors eps:f6
 SYMMETRIC = Block("a moved turned y s | size upper vectors eps:f64")  # y [size, size] has vectors s [size] in columns
 # x [rows, columns] as [columns, rows] in `turned`, q [rows, wide] and `basis`, its columns; r [height, columns]
 HOUSEHOLDER = Block("x turned scales basis q r | rows columns wide height")
+# the same by diagonals; sides of `moved`, w and some vectors, are multiples of PAD; `basis` like y, `bands` float64;
+# `least`: what counts as 0 beside the largest magnitude
+DIAGONALS = Block("a moved basis bands y s | size upper vectors least:f64")
+# `lefts` [shorter, longer side]; `short` [shorter, shorter] and `long` [full, longer] are vectors in rows; `squares`:
+# whether the values' squares are found first
+BANDS = Block("a moved lefts short long bands y s z | rows columns full vectors squares least:f64")
+PAD = 16  # elements: whole registers of every instruction set
 PSEUDO = Block("y s z shares out | rows columns least rtol:f64 atol:f64")  # shares: workspace like s
 RANKS = Block("s out | least rtol:f64 atol:f64")
 NOT_FINITE = 1  # error code

@@ -1,20 +1,28 @@
-"""Decompositions of small matrices by kernels of our own: singular values, eigenvalues of symmetric ones, Q and R."""
+"""Decompositions of matrices by kernels of our own: singular values, eigenvalues of symmetric ones, Q and R."""
 
 import numpy as np
 
-from ..blocks.linalg import HOUSEHOLDER, NOT_FINITE, PSEUDO, RANKS, SINGULAR_VALUES, SYMMETRIC
+from ..blocks.linalg import BANDS, DIAGONALS, HOUSEHOLDER, NOT_FINITE, PAD, PSEUDO, RANKS, SINGULAR_VALUES, SYMMETRIC
 from ._layout import product
 from .copy import row_major
 
 # Sides up to which rotations take less time than LAPACK through NumPy: of symmetric matrices (8: 6 us and 25; 16: 24
 # and 41) and of others (16: 16 us and 67; 32: 68 and 138; 64: 606 and 520).
 SYMMETRIC_SIDES, SIDES = 16, 32
+OWN = 1024  # bytes of a side up to which diagonals do (float32, 128: singular values 0.36 ms and 1.8, eigenvalues 0.29
+# and 0.56, with vectors 0.94 and 3.5, 0.59 and 1.24; 256: 1.2 and 4.6, 0.8 and 1.4, 3.8 and 8.8, 1.7 and 2.7)
 REFLECTED = 1 << 19  # bytes of a matrix up to which reflections do: half of a second-level cache
 
 
-def is_small(A, most=SIDES):
-    """Whether matrices [..., M, N] are rotated by kernels of our own."""
-    return A.dtype.kind == "f" and A.numel_ > 0 and max(A.shape_[-2:]) <= most and A.storage.backend.shares_memory
+def has_own(A):
+    """Whether singular values and eigenvalues of matrices [..., M, N] are found by kernels of our own."""
+    fits = 0 < max(A.shape_[-2:]) * A.dtype.itemsize <= OWN and A.numel_ > 0
+    return A.dtype.kind == "f" and fits and A.storage.backend.shares_memory
+
+
+def is_small(A):
+    """Whether singular values of matrices [..., M, N] are found by rotations."""
+    return has_own(A) and max(A.shape_[-2:]) <= SIDES
 
 
 def is_reflected(A):
@@ -32,11 +40,22 @@ def _eps(A):
     return float(np.finfo(A.dtype.numpy).eps)
 
 
+def _padded(size):
+    return -(-size // PAD) * PAD
+
+
+def _least(A):
+    """What counts as 0 beside the diagonal, in matrices of elements up to 1: much less than rounding leaves."""
+    return _eps(A) / 64 if A.dtype.name == "float32" else _eps(A)
+
+
 def singular_values(call, A, s, y=None, z=None):
     """The singular values s [..., K] of A [..., M, N]; with y and z, the vectors [..., M, K or M], [..., K or N, N]."""
     batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
     least, longer = min(rows, columns), max(rows, columns)
     full = least if y is None else max(y.shape_[-1], z.shape_[-2])
+    if longer > SIDES:
+        return _by_two_diagonals(call, A, s, y, z, full)
     moved, turned = call.empty((*batch, full, longer), A.dtype), call.empty((*batch, least, least), A.dtype)
     wanted = y is not None
     block = SINGULAR_VALUES(
@@ -47,9 +66,28 @@ def singular_values(call, A, s, y=None, z=None):
     call.launch("linalg.jacobi.singular_values", {"T": A.dtype.name}, block, product(batch), work, _unfinished(call, A))
 
 
+def _by_two_diagonals(call, A, s, y, z, full):
+    batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
+    least, longer = min(rows, columns), max(rows, columns)
+    moved = call.empty((*batch, _padded(longer) + 5, _padded(least) + 3), A.dtype)
+    lefts, bands = call.empty((*batch, least, longer), A.dtype), call.empty((*batch, 2, least), "float64")
+    squares, wanted = y is None and A.dtype.name == "float32", y is not None
+    short = call.empty((*batch, least, least), A.dtype) if wanted else lefts
+    long = call.empty((*batch, full, longer), A.dtype) if wanted else lefts
+    block = BANDS(
+        a=row_major(call, A), moved=moved, lefts=lefts, short=short, long=long, bands=bands,
+        y=y if wanted else lefts, s=s, z=z if wanted else lefts, rows=rows, columns=columns, full=full,
+        vectors=wanted, squares=squares, least=float(np.finfo(np.float64).eps) if squares else _least(A),
+    )  # fmt: skip
+    work = 8 * least * least * longer
+    call.launch("linalg.spectra.singular_values", {"T": A.dtype.name}, block, product(batch), work, _unfinished(call, A))
+
+
 def eigenvalues(call, A, upper, s, y=None):
     """The eigenvalues s [..., N] of symmetric matrices A [..., N, N]; with y, the vectors in its columns."""
     batch, size = A.shape_[:-2], A.shape_[-1]
+    if size > SYMMETRIC_SIDES:
+        return _by_three_diagonals(call, A, upper, s, y)
     moved, turned = call.empty(A.shape_, A.dtype), call.empty(A.shape_, A.dtype)
     wanted = y is not None
     block = SYMMETRIC(
@@ -59,6 +97,18 @@ def eigenvalues(call, A, upper, s, y=None):
     call.launch(
         "linalg.jacobi.symmetric", {"T": A.dtype.name}, block, product(batch), 32 * size**3, _unfinished(call, A)
     )
+
+
+def _by_three_diagonals(call, A, upper, s, y):
+    batch, size = A.shape_[:-2], A.shape_[-1]
+    wide, wanted = _padded(size), y is not None
+    moved, bands = call.empty((*batch, wide + 5, wide), A.dtype), call.empty((*batch, 2, size), "float64")
+    basis = call.empty(A.shape_, A.dtype) if wanted else moved
+    block = DIAGONALS(
+        a=row_major(call, A), moved=moved, basis=basis, bands=bands, y=y if wanted else moved, s=s, size=size,
+        upper=bool(upper), vectors=wanted, least=_least(A),
+    )  # fmt: skip
+    call.launch("linalg.spectra.symmetric", {"T": A.dtype.name}, block, product(batch), 4 * size**3, _unfinished(call, A))
 
 
 def reflected(call, A, q, r):

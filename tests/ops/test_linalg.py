@@ -223,11 +223,80 @@ def test_decompositions_of_small_matrices(kind, shape, dtype):
         np.testing.assert_array_equal(w, ic.linalg.eigvalsh(ic.tensor(a)).numpy())
 
 
+KINDS = (
+    "of zeros", "of rank 1", "with two columns that are one", "of large numbers", "of small numbers",
+    "of columns of all sizes", "normal", "of one", "of blocks", "of values that repeat",
+)  # fmt: skip
+
+
+def larger(kind, rows, columns, dtype):
+    """The same, and matrices whose diagonals come apart or have neighbours that are one."""
+    if kind in KINDS[:6]:
+        return hard(kind, rows, columns).astype(dtype)
+    x = np.random.default_rng(9).standard_normal((rows, columns))
+    if kind == "of one":
+        x = np.eye(rows, columns)
+    elif kind == "of blocks":
+        x[: rows // 2, columns // 3 :], x[rows // 2 :, : columns // 3] = 0, 0
+    elif kind == "of values that repeat":
+        least = min(rows, columns)
+        u, v = np.linalg.qr(x[:, :least])[0], np.linalg.qr(x.T[:, :least])[0]
+        x = u * np.repeat([3.0, 1.0, 0.0], [least // 3, least // 3, least - 2 * (least // 3)]) @ v.T
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(17, 17), (33, 33), (33, 70), (128, 40), (128, 128), (3, 128)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_decompositions_by_diagonals(kind, shape, dtype):
+    a = larger(kind, *shape, dtype)
+    size, eps = np.abs(a).max() or 1, np.finfo(dtype).eps
+    wide, expected = a.astype(np.float64) / size, np.linalg.svd(a.astype(np.float64) / size, compute_uv=False)
+    largest = expected[0] or 1
+    orthogonal = lambda rows: np.testing.assert_allclose(rows @ rows.T, np.eye(len(rows)), atol=64 * eps)
+    for full in (False, True):
+        u, s, vh = (t.numpy().astype(np.float64) for t in ic.linalg.svd(ic.tensor(a), full))
+        k = len(s)
+        np.testing.assert_allclose(u[:, :k] * (s / size) @ vh[:k], wide, atol=32 * eps * largest)
+        np.testing.assert_allclose(s / size, expected, atol=16 * eps * largest)
+        orthogonal(u.T)
+        orthogonal(vh)
+        assert (np.diff(s) <= 0).all() and (s >= 0).all()
+    values = ic.linalg.svdvals(ic.tensor(a)).numpy().astype(np.float64)
+    np.testing.assert_allclose(values / size, expected, atol=16 * eps * largest)
+    assert ic.linalg.matrix_rank(ic.tensor(a)).item() == np.linalg.matrix_rank(a)
+    if shape[0] == shape[1]:
+        a = np.maximum(a, a.T)
+        wide = a.astype(np.float64) / size
+        expected = np.linalg.eigvalsh(wide)
+        largest = np.abs(expected).max() or 1
+        for triangle, part in (("L", np.tril), ("U", np.triu)):
+            w, v = (t.numpy().astype(np.float64) for t in ic.linalg.eigh(ic.tensor(part(a)), triangle))
+            np.testing.assert_allclose(v * (w / size) @ v.T, wide, atol=32 * eps * largest)
+            np.testing.assert_allclose(w / size, expected, atol=16 * eps * largest)
+            orthogonal(v.T)
+            values = ic.linalg.eigvalsh(ic.tensor(part(a)), triangle).numpy().astype(np.float64)
+            np.testing.assert_allclose(values / size, expected, atol=16 * eps * largest)
+            assert (np.diff(values) >= 0).all() and (np.diff(w) >= 0).all()
+
+
+def test_decompositions_of_batches_by_diagonals():
+    a = np.random.default_rng(10).standard_normal((2, 3, 50, 40)).astype("float32")
+    for _ in range(2):  # the second call of these layouts is a known one
+        u, s, vh = (t.numpy() for t in ic.linalg.svd(ic.tensor(a), False))
+        np.testing.assert_allclose(u * s[..., None, :] @ vh, a, atol=1e-5)
+        np.testing.assert_allclose(ic.linalg.pinv(ic.tensor(a)).numpy() @ a, np.eye(40) + 0 * a[..., :40, :], atol=1e-5)
+        b = a.swapaxes(-1, -2) @ a
+        w, v = (t.numpy() for t in ic.linalg.eigh(ic.tensor(b)))
+        np.testing.assert_allclose(v * w[..., None, :] @ v.swapaxes(-1, -2), b, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [3, 40])
 @pytest.mark.parametrize("name", ["svd", "svdvals", "eigh", "eigvalsh", "pinv"])
-def test_decompositions_need_finite_numbers(name):
+def test_decompositions_need_finite_numbers(name, size):
     for value in (math.nan, math.inf):
         with pytest.raises(ValueError, match=f"`linalg_{name}` has no result for a matrix of"):
-            getattr(ic.linalg, name)(ic.full((3, 3), value))
+            getattr(ic.linalg, name)(ic.full((size, size), value))
 
 
 def test_the_least_squares_say_what_they_found():

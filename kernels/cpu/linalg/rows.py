@@ -45,13 +45,13 @@ def rotate(x, y, c, s, size, T):
     cs, sn, i = fill(c, T, LANES), fill(s, T, LANES), 0
     while i + LANES <= size:
         a, b = vload(x, i, LANES), vload(y, i, LANES)
-        vstore(x, i, cs * a - sn * b)
-        vstore(y, i, sn * a + cs * b)
+        vstore(x, i, muladd(cs, a, -(sn * b)))
+        vstore(y, i, muladd(sn, a, cs * b))
         i += LANES
     if i < size:
         a, b = vload_first(x, i, LANES, size - i), vload_first(y, i, LANES, size - i)
-        vstore_first(x, i, cs * a - sn * b, size - i)
-        vstore_first(y, i, sn * a + cs * b, size - i)
+        vstore_first(x, i, muladd(cs, a, -(sn * b)), size - i)
+        vstore_first(y, i, muladd(sn, a, cs * b), size - i)
 
 
 @jit.inline
