@@ -80,7 +80,9 @@ def _by_two_diagonals(call, A, s, y, z, full):
         vectors=wanted, squares=squares, least=float(np.finfo(np.float64).eps) if squares else _least(A),
     )  # fmt: skip
     work = 8 * least * least * longer
-    call.launch("linalg.spectra.singular_values", {"T": A.dtype.name}, block, product(batch), work, _unfinished(call, A))
+    call.launch(
+        "linalg.spectra.singular_values", {"T": A.dtype.name}, block, product(batch), work, _unfinished(call, A)
+    )
 
 
 def eigenvalues(call, A, upper, s, y=None):
@@ -108,7 +110,9 @@ def _by_three_diagonals(call, A, upper, s, y):
         a=row_major(call, A), moved=moved, basis=basis, bands=bands, y=y if wanted else moved, s=s, size=size,
         upper=bool(upper), vectors=wanted, least=_least(A),
     )  # fmt: skip
-    call.launch("linalg.spectra.symmetric", {"T": A.dtype.name}, block, product(batch), 4 * size**3, _unfinished(call, A))
+    call.launch(
+        "linalg.spectra.symmetric", {"T": A.dtype.name}, block, product(batch), 4 * size**3, _unfinished(call, A)
+    )
 
 
 def reflected(call, A, q, r):

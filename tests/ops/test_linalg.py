@@ -340,7 +340,7 @@ def test_what_is_refused(call, error, sentence):
         call()
 
 
-@pytest.mark.parametrize("size", [7, 8, 9, 40, 256, 257])
+@pytest.mark.parametrize("size", [7, 8, 9, 33, 40, 71, 256, 257])
 def test_elimination_in_blocks_and_by_lapack(size):
     rng = np.random.default_rng(size)
     a, b = rng.standard_normal((2, size, size)), rng.standard_normal((2, size, 3))
@@ -354,6 +354,30 @@ def test_elimination_in_blocks_and_by_lapack(size):
         )
     with pytest.raises(ValueError, match="singular"):
         ic.linalg.solve(x * 0.0, y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(70, 70), (45, 130), (130, 45)])
+def test_factors_by_blocks(shape, dtype):
+    a = np.random.default_rng(11).standard_normal((2, *shape)).astype(dtype)
+    p, low, up = (t.numpy().astype(np.float64) for t in ic.linalg.lu(ic.tensor(a)))
+    np.testing.assert_allclose(p @ low @ up, a, atol=128 * np.finfo(dtype).eps)
+    assert np.abs(low).max() == 1  # the largest of a column was its pivot
+    for upper in (False, True):
+        for unit in (False, True):
+            t = (np.triu if upper else np.tril)(np.full((shape[0], shape[0]), 1 / shape[0]), 1 if upper else -1)
+            t = (t + np.diag(np.linspace(1, 2, shape[0]))).astype(dtype)
+            x = ic.linalg.solve_triangular(ic.tensor(t), ic.tensor(a), upper=upper, unitriangular=unit).numpy()
+            if unit:
+                np.fill_diagonal(t, 1)
+            np.testing.assert_allclose(t.astype(np.float64) @ x, a, atol=64 * np.finfo(dtype).eps)
+
+
+def test_nan_goes_through_elimination():
+    for at in (0, 50):
+        a = np.eye(60, dtype=np.float32)
+        a[at, 3] = np.nan
+        assert np.isnan(ic.linalg.inv(ic.tensor(a)).numpy()).any() and math.isnan(ic.linalg.det(ic.tensor(a)).item())
 
 
 def test_singular_and_strange_matrices():
