@@ -29,3 +29,4 @@ NOT_FINITE = 1  # error code
 # y of all pairs of rows of x [rows, size]; a unit is a row beside ROWS others
 DISTANCES = Block("x y | rows size power:f64")
 ROWS = 32
+CROSS = Block("a b y | size")  # triples [size / 3, 3]

@@ -408,6 +408,24 @@ def test_results_have_fields_and_out():
     np.testing.assert_allclose((target @ ic.tensor(SQUARE)).numpy()[0], np.eye(4), atol=1e-12)
 
 
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 5000])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_vector_products_of_rows(rows, dtype, threads):
+    x = np.random.default_rng(rows).standard_normal((2, rows, 3)).astype(np.float32)
+    a, b = (ic.from_numpy(v).to(dtype=getattr(ic, dtype)) for v in x)
+    exact = np.cross(a.to(ic.float64).numpy(), b.to(ic.float64).numpy())
+    bound = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 4e-2}[dtype]
+    np.testing.assert_allclose(ic.cross(a, b).to(ic.float64).numpy(), exact, atol=bound)
+    assert not ic.any(ic.linalg.cross(a, a)).item()  # exactly
+    pairs = ic.stack([a, b], 1)
+    np.testing.assert_allclose(ic.cross(pairs[:, 0], pairs[:, 1]).to(ic.float64).numpy(), exact, atol=bound)
+    assert ic.cross(a, b, out=a) is a
+    np.testing.assert_allclose(a.to(ic.float64).numpy(), exact, atol=bound)
+    ones = ic.ones(rows, 3, dtype=ic.float64)
+    both = ic.vmap(lambda v, w: ic.cross(v, w, -1))(ones, ones * ic.tensor([1.0, 2.0, 4.0], dtype=ic.float64))
+    assert both.tolist() == [[2.0, -3.0, 1.0]] * rows
+
+
 COMPLEX = {
     "lu": lambda t, a, b: t.lu(a),
     "lu_factor": lambda t, a, b: t.lu_factor_ex(a)[:1],
