@@ -102,7 +102,7 @@ def _plan(op, inputs, result, target, device):
     operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
     plan.shape = shape = functools.reduce(layout.broadcast_shapes, [own for _, own, _ in operands])
     plan.numel = layout.count(shape)
-    plan.strides = _new_strides(operands[0], shape)
+    plan.strides = new_strides(*operands[0][1:], shape)
     written, strides = (plan.output, plan.strides) if target is None else target
     plan.inline = device.backend.numbers_in_block and plan.numbers.name in _NUMBERS
     in_block = [plan.inline and not isinstance(x, tuple) for x in inputs]
@@ -122,9 +122,10 @@ def _plan(op, inputs, result, target, device):
     return plan
 
 
-def _new_strides(first, shape):
-    """Strides of a new result: those of a permuted dense first operand keep their order, as in PyTorch."""
-    _, own, strides = first
+def new_strides(own, strides, shape):
+    """Strides of a new result, for a first operand of shape `own`: where it is dense but permuted, they keep the order
+    of its `strides`, as in PyTorch.
+    """
     if own == shape:
         order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
         permuted = tuple(shape[d] for d in order)
