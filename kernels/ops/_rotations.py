@@ -10,7 +10,7 @@ from .copy import row_major
 # and 41) and of others (16: 16 us and 67; 32: 68 and 138; 64: 606 and 520).
 SYMMETRIC_SIDES, SIDES = 16, 32
 OWN = 1024  # bytes of a side up to which diagonals do (float32, 128: singular values 0.36 ms and 1.8, eigenvalues 0.29
-# and 0.56, with vectors 0.94 and 3.5, 0.59 and 1.24; 256: 1.2 and 4.6, 0.8 and 1.4, 3.8 and 8.8, 1.7 and 2.7)
+# and 0.56, with vectors 0.86 and 3.5, 0.49 and 1.1; 256: 1.2 and 4.6, 0.8 and 1.4, 3.2 and 8.8, 1.7 and 2.7)
 REFLECTED = 1 << 19  # bytes of a matrix up to which reflections do: half of a second-level cache
 
 

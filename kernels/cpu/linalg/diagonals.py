@@ -6,16 +6,36 @@ about 1, and what is below `least` beside the diagonal counts as 0.
 """
 
 from ...build import jit
-from ...lang.simd import load, store, vsqrt
-from .rows import rotate
+from ...lang.simd import fill, load, muladd, store, vload_first, vsqrt, vstore_first
+from .rows import LANES, rotate, scale
 
+WIDE = 4 * LANES
 STEPS = 40  # over each value; 1.5 to 2 are enough of what has been seen
 
 
 @jit.inline
-def values(d, squares, size, least):
-    """The diagonal d becomes the eigenvalues; `squares` are those of what is beside it. Without roots (Pal, Walker and
-    Kahan's form, as LAPACK's sterf): a third of the time of steps that vectors need.
+def turn_rows(x, first, last, cosines, sines, length, T):
+    """Rotate rows (i, i + 1) of x from `last` - 1 down to `first`: a strip of columns at a time, in which what the next
+    rotation goes on with stays in registers.
+    """
+    for j in range(0, length, WIDE):
+        left = length - j
+        held = vload_first(x + last * length, j, WIDE, left)
+        for n in range(last - first):
+            i = last - 1 - n
+            row, c, s = x + i * length, fill(load(cosines, i), T, WIDE), fill(load(sines, i), T, WIDE)
+            other = vload_first(row, j, WIDE, left)
+            vstore_first(row + length, j, muladd(s, other, c * held), left)
+            held = muladd(c, other, -(s * held))
+        vstore_first(x + first * length, j, held, left)
+
+
+@jit.inline
+def values(d, squares, size, x, length, cosines, sines, vectors, least, T):
+    """The diagonal d becomes the eigenvalues; `squares` are those of what is beside it, which is positive.
+
+    Without roots from step to step (Pal, Walker and Kahan's form, as LAPACK's sterf), which would be a third of the
+    time. With `vectors`, rows of x are rotated alike, by the roots of the squares of cosines and sines.
     """
     void, first, done = least * least, 0, 0
     while first < size:
@@ -31,7 +51,7 @@ def values(d, squares, size, least):
         half = (load(d, first + 1) - p) / (2 * beside)
         r = vsqrt(half * half + 1)
         sigma = p - beside / (half + r if half >= 0 else half - r)
-        c, s = 1.0, 0.0
+        c, s, sign = 1.0, 0.0, 1.0
         gamma = load(d, last) - sigma
         p = gamma * gamma
         for n in range(last - first):
@@ -41,52 +61,20 @@ def values(d, squares, size, least):
             store(squares, i + 1, s * r)
             before, old = c, gamma
             c, s = p / r, square / r
+            if vectors:
+                sign = -sign if gamma < 0 else sign
+                store(cosines, i, sign * vsqrt(c))
+                store(sines, i, vsqrt(s))
             alpha = load(d, i)
             gamma = c * (alpha - sigma) - s * old
             store(d, i + 1, old + (alpha - gamma))
             p = gamma * gamma * (r / p) if p > 1e-290 else before * square
         store(squares, first, s * p)
         store(d, first, sigma + gamma)
-
-
-@jit.inline
-def turned_values(d, e, x, size, length, least, T):
-    """The diagonal d becomes the eigenvalues, e lies beside it; rows of x are rotated alike (EISPACK's tql2)."""
-    first, done = 0, 0
-    while first < size:
-        last = first
-        while last + 1 < size and abs(load(e, last)) > least:
-            last += 1
-        done += 1
-        if last == first or done > STEPS * size:
-            first += 1
-            continue
-        beside, p = load(e, first), load(d, first)
-        g = (load(d, first + 1) - p) / (2 * beside)
-        r = vsqrt(g * g + 1)
-        g = load(d, last) - p + beside / (g + r if g >= 0 else g - r)
-        c, s, p, broken = 1.0, 1.0, 0.0, False
-        for n in range(last - first):
-            i = last - 1 - n
-            f, b = s * load(e, i), c * load(e, i)
-            r = vsqrt(f * f + g * g)
-            store(e, i + 1, r)
-            if r < 1e-150:  # it has come apart here
-                store(d, i + 1, load(d, i + 1) - p)
-                store(e, last, 0)
-                broken = True
-                break
-            s, c = f / r, g / r
-            g = load(d, i + 1) - p
-            r = (load(d, i) - g) * s + 2 * c * b
-            p = s * r
-            store(d, i + 1, g + p)
-            g = c * r - b
-            rotate(x + i * length, x + (i + 1) * length, c, s, length, T)
-        if not broken:
-            store(d, first, load(d, first) - p)
-            store(e, first, g)
-            store(e, last, 0)
+        if vectors:
+            turn_rows(x, first, last, cosines, sines, length, T)
+            if sign * gamma < 0:  # what is beside it would be negative
+                scale(x + first * length, T(-1), length, T)
 
 
 @jit.inline

@@ -10,7 +10,7 @@ from ...blocks.linalg import BANDS, DIAGONALS, NOT_FINITE
 from ...build import jit
 from ...lang.simd import bitcast, load, ptr, store, vsqrt
 from .bands import bidiagonal, padded, tridiagonal, zeros
-from .diagonals import singular, turned_values, values
+from .diagonals import singular, values
 from .jacobi import copy_into, scaled, transpose_into
 from .reflections import basis_of
 from .rows import exchange, scale
@@ -31,7 +31,8 @@ def symmetric(args, lo, hi, T):
         w = ptr(load(args, DIAGONALS.moved), T) + matrix * (wide + 5) * wide
         basis = ptr(load(args, DIAGONALS.basis), T) + matrix * size * size
         d = ptr(load(args, DIAGONALS.bands), F64) + matrix * 2 * size
-        s, e, factors = ptr(load(args, DIAGONALS.s), T) + matrix * size, d + size, w + (wide + 4) * wide
+        s, e = ptr(load(args, DIAGONALS.s), T) + matrix * size, d + size
+        work, factors = w + wide * wide, w + (wide + 4) * wide
         zeros(w, wide * wide, T)
         for i in range(size):
             for j in range(i + 1):
@@ -41,14 +42,16 @@ def symmetric(args, lo, hi, T):
         most = scaled(w, wide * wide, T)
         if most != most:
             return NOT_FINITE
-        tridiagonal(w, factors, w + wide * wide, d, e, size, T)
+        tridiagonal(w, factors, work, d, e, size, T)
         if vectors:
             basis_of(basis, size, w, factors, wide, size, 1, size - 1, T)
-            turned_values(d, e, basis, size, size, least, T)
-        else:
-            for k in range(size):
-                store(e, k, load(e, k) * load(e, k))
-            values(d, e, size, least)
+        for k in range(size):
+            beside = load(e, k)
+            if vectors and beside < 0:  # a row more with the other sign, for what is beside the diagonal to be positive
+                scale(basis + (k + 1) * size, T(-1), size, T)
+                store(e, k + 1, -load(e, k + 1))
+            store(e, k, beside * beside)
+        values(d, e, size, basis, size, work, work + wide, vectors, least, T)
         for k in range(size):
             at = k
             for i in range(k + 1, size):
@@ -116,7 +119,7 @@ def singular_values(args, lo, hi, T):
             basis_of(x, size, w, factors + size, wide, size, 1, size - 1, T)
         if squares:
             squared(d, e, size)
-            values(d, e, size, least)
+            values(d, e, size, x, 0, work, work, False, least, T)
         else:
             singular(d, e, x, size, y, longer, size, vectors, least, T)
         for k in range(size):
