@@ -1,5 +1,5 @@
 """Decompositions, inverses and determinants of batches of matrices: LAPACK's through NumPy, or of small matrices by
-kernels of our own (`_systems`, `_rotations`), and derivatives.
+kernels of our own (`_systems`, `_spectra`), and derivatives.
 
 LAPACK computes on the host, in float32 or float64. Derivatives are those of Giles ("An extended collection of matrix
 derivative results", 2008) and Walter and Lehmann (arXiv 1009.6112) with PyTorch's conventions.
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..table.registry import COMPLEX, alias, op
 from ._layout import check
-from ._rotations import (
+from ._spectra import (
     eigenvalues,
     has_own,
     is_reflected,

@@ -7,7 +7,7 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import COMPLEX, INEXACT, op
 from ._layout import check, check_dim
-from ._rotations import has_own, ranks
+from ._spectra import has_own, ranks
 from .decompositions import _WIDE, _well_conditioned, check_matrices, least, tolerances
 
 

@@ -168,7 +168,7 @@ def test_distances_of_all_pairs_beside_torch(p):
 
 
 def hard(kind, *shape):
-    """Matrices on which squares overflow, vanish or are the same: what decompositions by rotations could stumble on."""
+    """Matrices on which squares overflow, vanish or are the same: what decompositions could stumble on."""
     x = np.random.default_rng(8).standard_normal(shape)
     return {
         "of zeros": x * 0,

@@ -4,8 +4,7 @@ from ...blocks.linalg import HOUSEHOLDER
 from ...build import jit
 from ...lang.rows import fill_row
 from ...lang.simd import fill, load, muladd, ptr, reduce_add, store, vload, vload_first, vstore, vstore_first
-from .jacobi import scaled, transpose_into
-from .rows import LANES, add_scaled, dot, root, scale
+from .rows import LANES, add_scaled, dot, root, scale, scaled, transpose_into
 
 
 @jit.inline
