@@ -280,6 +280,18 @@ def test_decompositions_by_diagonals(kind, shape, dtype):
             assert (np.diff(values) >= 0).all() and (np.diff(w) >= 0).all()
 
 
+@pytest.mark.parametrize("size", [3, 8, 20, 40])
+def test_vectors_keep_their_signs_where_a_matrix_hardly_changes(size):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        q = np.linalg.qr(rng.standard_normal((size, size)))[0]
+        a, change = q * np.linspace(1, 2, size) @ q.T, 1e-7 * rng.standard_normal((size, size))
+        one, other = (ic.linalg.eigh(ic.tensor(x))[1].numpy() for x in (a, a + change + change.T))
+        assert ((one * other).sum(0) > 0.9).all()
+        one, other = (ic.linalg.svd(ic.tensor(x))[0].numpy() for x in (a, a + change))
+        assert ((one * other).sum(0) > 0.9).all()
+
+
 def test_decompositions_of_batches_by_diagonals():
     a = np.random.default_rng(10).standard_normal((2, 3, 50, 40)).astype("float32")
     for _ in range(2):  # the second call of these layouts is a known one

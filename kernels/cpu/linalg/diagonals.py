@@ -73,7 +73,7 @@ def values(d, squares, size, x, length, cosines, sines, vectors, least, T):
         store(d, first, sigma + gamma)
         if vectors:
             turn_rows(x, first, last, cosines, sines, length, T)
-            if sign * gamma < 0:  # what is beside it would be negative
+            if sign * gamma < 0 and load(squares, first) > void:  # what is beside it would be negative, and goes on
                 scale(x + first * length, T(-1), length, T)
 
 
