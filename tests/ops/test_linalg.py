@@ -420,6 +420,18 @@ def test_results_have_fields_and_out():
     np.testing.assert_allclose((target @ ic.tensor(SQUARE)).numpy()[0], np.eye(4), atol=1e-12)
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_distances_by_products_of_matrices(wanted, rng):
+    a, b = rng.standard_normal((2, 40, 7)), rng.standard_normal((3, 1, 30, 7))
+    a[1, 3, 2], b[2, 0, 4] = np.nan, a[0, 5]
+    exact = np.sqrt(((a[..., :, None, :] - b[..., None, :, :]) ** 2).sum(-1))
+    x, y = ic.from_numpy(a).requires_grad_(wanted), ic.from_numpy(b)
+    for _ in range(2):  # the second call of these layouts is a known one
+        found = ic.cdist(x, y).detach().numpy()
+        np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-7)
+        assert np.isnan(found[:, 1, 3]).all() and not np.isnan(np.delete(found, 3, 2)).any()
+
+
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 5000])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_vector_products_of_rows(rows, dtype, threads):
