@@ -12,7 +12,7 @@ from ..core import launch as core_launch
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import DType, can_cast
-from .elementwise import copy_into, elementwise, result_type
+from .elementwise import copy_into, elementwise, new_strides, result_type
 from .launcher import Launcher
 from .tensors import as_dtype, check_fits, empty, from_array, view, writable
 from .tensors import overlap as how_they_overlap
@@ -46,16 +46,19 @@ class Call(Launcher):
         """Whether the derivative will be asked for the gradient of this input."""
         return self.training and x is not None and x.tracked
 
-    def out(self, shape, dtype, key="out", overlap="never", casts=False):
+    def out(self, shape, dtype, key="out", overlap="never", casts=False, like=None):
         """The output tensor: the caller's (checked), or a new one.
 
         `overlap="same"` says that the kernel is right when the output is exactly one of the inputs; any other overlap
         goes through a temporary, or is an error where `overlap` is "refused". With `casts`, the output may have another
-        dtype that the result can be cast to.
+        dtype that the result can be cast to. A new one is row-major, or, where it has the shape of an input `like`
+        that is dense but permuted, laid out as that.
         """
         shape, dtype = tuple(shape), dtype if type(dtype) is DType else as_dtype(dtype)
         given = self.given.get(key) if self.given else None
         if given is None:
+            if like is not None and not like.contiguous_:
+                return empty(shape, dtype, new_strides(like.shape_, like.strides_, shape), self.device)
             return core_launch.new_tensor(shape, dtype, self.device)
         if not isinstance(given, TensorBase):
             raise TypeError(f"`{key}` must be a tensor, got {type(given).__name__}")

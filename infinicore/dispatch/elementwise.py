@@ -102,7 +102,8 @@ def _plan(op, inputs, result, target, device):
     operands = [x if isinstance(x, tuple) else (plan.numbers, (), ()) for x in inputs]
     plan.shape = shape = functools.reduce(layout.broadcast_shapes, [own for _, own, _ in operands])
     plan.numel = layout.count(shape)
-    plan.strides = _new_strides(operands[0], shape)
+    whole = next((x for x in operands if x[1] == shape), operands[0])  # a number or a row in front of it says nothing
+    plan.strides = new_strides(*whole[1:], shape)
     written, strides = (plan.output, plan.strides) if target is None else target
     plan.inline = device.backend.numbers_in_block and plan.numbers.name in _NUMBERS
     in_block = [plan.inline and not isinstance(x, tuple) for x in inputs]
@@ -122,17 +123,16 @@ def _plan(op, inputs, result, target, device):
     return plan
 
 
-def _new_strides(first, shape):
-    """Strides of a new result: those of a permuted dense first operand keep their order, as in PyTorch."""
-    _, own, strides = first
-    if own == shape:
-        order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
-        permuted = tuple(shape[d] for d in order)
-        if layout.is_contiguous(permuted, tuple(strides[d] for d in order)):
-            out = [0] * len(shape)
-            for d, stride in zip(order, layout.contiguous_strides(permuted)):
-                out[d] = stride
-            return tuple(out)
+def new_strides(own, strides, shape):
+    """Strides of a new result, dense in the order of dims that an operand of shape `own` has, as in PyTorch: row-major,
+    unless it is permuted.
+    """
+    if own == shape and all(stride > 0 for stride, size in zip(strides, shape) if size > 1):
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+        out = [0] * len(shape)
+        for d, stride in zip(order, layout.contiguous_strides(tuple(shape[d] for d in order))):
+            out[d] = stride
+        return tuple(out)
     return layout.contiguous_strides(shape)
 
 

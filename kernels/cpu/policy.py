@@ -42,6 +42,7 @@ WORK = {
     "attention.kvcache.write": Work(262144),  # some 30 us
     "attention.kvcache.write_int8": Work(65536),  # bytes of the source: four times as long
     "conv.pooling": Work(16384),
+    "linalg.cross": Work(16384, reduce_sizes.LANES),
     "linalg.factor.solve_triangular": Work(32768, reduce_sizes.PAIR),
     "loss.classes": Work(32768, fixed=256),  # logits: 6 us for float32; a row costs 50 ns besides
     "norm.channels": Work(16384),

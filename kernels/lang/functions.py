@@ -45,6 +45,7 @@ from .vmath import (  # noqa: F401
     exp,
     exp2,
     expm1,
+    expm1_below,
     floor,
     floor_divide,
     fmod,

@@ -22,6 +22,11 @@ def divide(p, q):
     return p / q
 
 
+def expm1_below(x, by):
+    """exp(x) - 1."""
+    return np.expm1(x)
+
+
 def log1p_exp(x):
     """log(1 + exp(x)) for x <= 0."""
     return np.log1p(np.exp(x))

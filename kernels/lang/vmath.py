@@ -247,6 +247,22 @@ expm1 = function_of("expm1", _expm1_f32)
 
 
 @by_type
+def expm1_below(x, by):
+    """exp(x) - 1 where `by` is below 0, x where it is 0 or NaN, of which x makes the same; elsewhere either of them.
+    Vectors with nothing below 0 cost little.
+    """
+    if not isinstance(x, Vector):
+        return lambda x, by: expm1(x)
+
+    def vector(x, by):
+        if reduce_or(by < 0.0):
+            return expm1(x)
+        return x
+
+    return vector
+
+
+@by_type
 def sigmoid(x):
     """1 / (1 + exp(-x))."""
     if not isinstance(x, Vector):

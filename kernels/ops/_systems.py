@@ -4,7 +4,7 @@ from ..blocks.linalg import CHOLESKY, DETERMINANTS, EXCHANGED, LU, OUT_OF_RANGE,
 from ._layout import product
 from .copy import copy_into
 
-OWN = 256  # rows up to which our elimination takes at most LAPACK's time (256: 0.24 ms, 8: 1.5 us instead of 20)
+OWN = 256  # rows up to which our elimination takes at most LAPACK's time (256: 0.15 ms, 8: 1.5 us instead of 20)
 
 
 def is_own(A):

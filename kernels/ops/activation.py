@@ -108,7 +108,7 @@ def clamp(call, input, min=None, max=None):
             raise TypeError(f"`{name}` of `clamp` must be a tensor or a number, got {type(limit).__name__}")
     dtype = call.result_type(input, *limits)
     tensors = [x.shape_ for x in limits if hasattr(x, "strides_")]
-    out = call.out(broadcast(input.shape_, *tensors), dtype, overlap="same", casts=True)
+    out = call.out(broadcast(input.shape_, *tensors), dtype, overlap="same", casts=True, like=input)
     low, high = _limit(min, dtype, "min"), _limit(max, dtype, "max")
     if len(limits) == 2 and not tensors and dtype is input.dtype and dtype.kind != "b":
         return call.elementwise("hardtanh", input, low, high, out=out)  # which is the same of numbers, in one pass

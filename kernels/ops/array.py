@@ -130,7 +130,7 @@ def flip(call, input, dims):
     """A copy of `input` with the order of elements along `dims` (an int or several) reversed."""
     check(call, input, "input")
     dims = _several(dims, len(input.shape_))
-    y = call.out(input.shape_, input.dtype)
+    y = call.out(input.shape_, input.dtype, like=input)
     shape, to, of = y.shape_, list(y.strides_), list(input.strides_)
     y_start = x_start = 0
     for d in dims if shape else ():  # backwards on the side where the dim lies further out: the other has whole rows

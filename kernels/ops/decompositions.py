@@ -1,5 +1,5 @@
 """Decompositions, inverses and determinants of batches of matrices: LAPACK's through NumPy, or of small matrices by
-kernels of our own (`_systems`, `_rotations`), and derivatives.
+kernels of our own (`_systems`, `_spectra`), and derivatives.
 
 LAPACK computes on the host, in float32 or float64. Derivatives are those of Giles ("An extended collection of matrix
 derivative results", 2008) and Walter and Lehmann (arXiv 1009.6112) with PyTorch's conventions.
@@ -9,11 +9,10 @@ import numpy as np
 
 from ..table.registry import COMPLEX, alias, op
 from ._layout import check
-from ._rotations import (
-    SYMMETRIC_SIDES,
+from ._spectra import (
     eigenvalues,
+    has_own,
     is_reflected,
-    is_small,
     pseudo_inverse,
     reflected,
     singular_values,
@@ -256,7 +255,7 @@ def linalg_eigh(call, A, UPLO="L"):
     """
     check_matrices(call, A)
     _check_uplo(call, UPLO)
-    if is_small(A, SYMMETRIC_SIDES):
+    if has_own(A):
         s, y = call.out(A.shape_[:-1], A.dtype), call.out(A.shape_, A.dtype, key="vectors")
         eigenvalues(call, A, UPLO == "U", s, y)
         return s, y
@@ -288,7 +287,7 @@ def linalg_eigvalsh(call, A, UPLO="L"):
     """The eigenvalues [..., N] of symmetric matrices [..., N, N] in rising order; `UPLO` names the triangle read."""
     check_matrices(call, A)
     _check_uplo(call, UPLO)
-    if is_small(A, SYMMETRIC_SIDES):
+    if has_own(A):
         s = call.out(A.shape_[:-1], A.dtype)
         eigenvalues(call, A, UPLO == "U", s)
         return s
@@ -391,7 +390,7 @@ def linalg_svd(call, A, full_matrices=True):
     have no sign of their own; their gradients need singular values that differ, and are those without `full_matrices`.
     """
     check_matrices(call, A, square=False)
-    if is_small(A):
+    if has_own(A):
         batch, (rows, columns) = A.shape_[:-2], A.shape_[-2:]
         least = min(rows, columns)
         u = call.out((*batch, rows, rows if full_matrices else least), A.dtype)
@@ -440,7 +439,7 @@ def _singular_ref(A):
 def linalg_svdvals(call, A):
     """The singular values [..., min(M, N)] of matrices [..., M, N], the largest first."""
     check_matrices(call, A, square=False)
-    if is_small(A):
+    if has_own(A):
         s = call.out((*A.shape_[:-2], min(A.shape_[-2:])), A.dtype)
         singular_values(call, A, s)
         return s
@@ -507,7 +506,7 @@ def linalg_pinv(call, A, *, atol=None, rtol=None, hermitian=False):
     """
     check_matrices(call, A, square=bool(hermitian))
     atol, rtol = tolerances(call, A, atol, rtol)
-    if is_small(A) and not hermitian and not isinstance(atol, np.ndarray) and not isinstance(rtol, np.ndarray):
+    if has_own(A) and not hermitian and not isinstance(atol, np.ndarray) and not isinstance(rtol, np.ndarray):
         y = call.out((*A.shape_[:-2], *A.shape_[:-3:-1]), A.dtype)
         pseudo_inverse(call, A, y, atol, rtol)
         return y

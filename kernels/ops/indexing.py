@@ -4,7 +4,7 @@ import numpy as np
 
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
 from ..problems.array import PutRows
-from ..table.registry import ANY, INEXACT, op
+from ..table.registry import ALL, ANY, INEXACT, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
@@ -51,6 +51,13 @@ def nonzero(call, input, *, as_tuple=False):
     if call.given:
         raise ValueError("`out` of `nonzero` takes no tuple: leave it out, or `as_tuple`")
     return _positions(call, input if input.shape_ else input.reshape(1)).unbind(1)
+
+
+@op(dtypes=ALL, ref=np.argwhere, samples=_nonzero_samples, gradient=None)
+def argwhere(call, input):
+    """int64 [K, D]: the indices of the elements that are not 0, in row-major order."""
+    check(call, input, "input")
+    return _positions(call, input, lambda shape: call.out(shape, "int64"))
 
 
 # ---- index -------------------------------------------------------------------------------------

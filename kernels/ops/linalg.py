@@ -7,7 +7,7 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import COMPLEX, INEXACT
 from ._layout import check, check_dim
-from ._rotations import is_reflected, is_small
+from ._spectra import is_reflected, is_small
 from .decompositions import (
     _TOLERANCE,
     _WIDE,

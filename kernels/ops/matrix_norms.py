@@ -7,7 +7,7 @@ import numpy as np
 from ..table.composite import composite
 from ..table.registry import COMPLEX, INEXACT, op
 from ._layout import check, check_dim
-from ._rotations import is_small, ranks
+from ._spectra import has_own, ranks
 from .decompositions import _WIDE, _well_conditioned, check_matrices, least, tolerances
 
 
@@ -154,7 +154,7 @@ def linalg_matrix_rank(call, A, *, tol=None, atol=None, rtol=None, hermitian=Fal
     check_matrices(call, A, square=bool(hermitian))
     atol = tol if atol is None else atol
     atol, rtol = tolerances(call, A, atol, rtol)
-    if is_small(A) and not hermitian and not isinstance(atol, np.ndarray) and not isinstance(rtol, np.ndarray):
+    if has_own(A) and not hermitian and not isinstance(atol, np.ndarray) and not isinstance(rtol, np.ndarray):
         y = call.out(A.shape_[:-2], "int64")
         ranks(call, A, y, atol, rtol)
         return y

@@ -601,13 +601,3 @@ def histogram(f, input, bins, *, range=None, weight=None, density=False):
     if density:
         hist = f.div(f.div(hist, f.sum(hist)), f.sub(edges[1:], edges[:-1]))
     return hist, f.rearrange(edges)
-
-
-def _argwhere_samples(rng):
-    yield (rng.integers(0, 2, (3, 7)) / 2.0,), {}
-
-
-@composite(dtypes=ALL, ref=np.argwhere, samples=_argwhere_samples, gradient=None)
-def argwhere(f, input):
-    """int64 [K, D]: the indices of the elements that are not 0, in row-major order."""
-    return f.nonzero(input)

@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 
+from ..blocks.linalg import CROSS
 from ..table.composite import composite
-from ..table.registry import ANY, INEXACT, NUMERIC, alias
+from ..table.registry import ANY, INEXACT, NUMERIC, alias, op
 from ._layout import check, check_alike, check_dim
 from ._layout import product as size_of
 from ._products import TOLERANCE
+from .copy import row_major
 
 NUMBERS = NUMERIC
 
@@ -395,6 +397,29 @@ def trace(f, input):
     return f.sum(input.diagonal())
 
 
+def _rows_of_three(rng):
+    for shape in ((1, 3), (5, 3), (2, 40, 3), (0, 3)):
+        yield (rng.standard_normal(shape), rng.standard_normal(shape)), {}
+
+
+@op(ref=np.cross, samples=_rows_of_three, amp="promote")
+def cross_rows(call, input, other):
+    """The vector products of the rows of two tensors [..., 3]: what `cross` is written with where it can be."""
+    check(call, input, "input")
+    check_alike("cross_rows", input, other=other)
+    if input.shape_ != other.shape_ or not input.shape_ or input.shape_[-1] != 3:
+        raise ValueError(f"`other` of `cross_rows` must be [..., 3] as `input`, got {input.shape_} and {other.shape_}")
+    y = call.out(input.shape_, input.dtype)
+    block = CROSS(a=row_major(call, input), b=row_major(call, other), y=y, size=input.numel_)
+    call.launch("linalg.cross.triples", {"T": input.dtype.name}, block, input.numel_ // 3, 3)
+    return y
+
+
+@cross_rows.grad("input", "other")
+def _(f, g, input, other):
+    return f.cross_rows(other, g), f.cross_rows(g, input)
+
+
 def _cross_samples(rng):
     yield (rng.standard_normal((5, 3)), rng.standard_normal((5, 3))), {"dim": -1}
     yield (rng.standard_normal((3, 1)), rng.standard_normal((3, 4))), {"dim": 0}
@@ -421,6 +446,8 @@ def cross(f, input, other, dim=None):
             f"`dim` {dim} of `cross` must have size 3 in both tensors, got {input.shape_} and {other.shape_}"
         )
     check_alike("cross", input, other=other)
+    if dim == len(input.shape_) - 1 and input.shape_ == other.shape_ and input.dtype.kind == "f":
+        return f.cross_rows(input, other)
     a, b = f.unbind(input, dim), f.unbind(other, dim)
     parts = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return f.stack(parts, dim)

@@ -43,3 +43,15 @@ def test_clamp_into_its_own_limit():
     x.requires_grad_()
     x.clamp(low, ic.tensor(7)).sum().backward()
     assert x.grad.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_a_permuted_dense_input_keeps_its_layout():
+    x = ic.from_numpy(np.random.default_rng(1).standard_normal((4, 5, 6)).astype(np.float32)).permute(2, 0, 1)
+    for _ in range(2):  # the second call of this layout is a known one
+        for limits in ((-0.5, 0.5), (None, 0.5), (-0.5, None)):
+            y = ic.clamp(x, *limits)
+            assert tuple(y.stride()) == tuple(x.stride())
+            np.testing.assert_array_equal(y.numpy(), np.clip(x.numpy(), *limits))
+        for low in (ic.zeros(5), ic.zeros(2, 1, 1, 1)):
+            y = ic.clamp(x, low)
+            np.testing.assert_array_equal(y.numpy(), np.broadcast_to(np.maximum(x.numpy(), 0), y.shape))

@@ -332,3 +332,16 @@ def test_equal_of_turned_tensors(rng):
     for _ in range(3):
         assert not ic.equal(x.T, y.T) and not ic.equal(x.T, y.T.contiguous())
         assert ic.equal(x[:, :50].T, y[:, :50].T) and ic.equal(x[:1].expand(3, 60).T, y[:1].expand(3, 60).T)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("alpha", [1.0, 2.5, -0.7])
+def test_celu_of_vectors_of_one_sign(alpha, dtype):
+    x = np.random.default_rng(4).uniform(0, 2, 64)
+    odd = np.array([np.nan, 0.0, -0.0, 3.0, -3.0, 1.0, -1.0, 0.5] * 8)
+    for values in (x, -x, 0 * x, -0 * x, np.where(x > 1, np.nan, x), odd):
+        t = ic.from_numpy(values).to(dtype=getattr(ic, dtype))
+        exact = t.to(ic.float64).numpy()
+        expected = np.where(exact > 0, exact, alpha * np.expm1(exact / alpha))
+        found = t.celu(alpha).to(ic.float64).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "bfloat16" else 1e-6)

@@ -168,7 +168,7 @@ def test_distances_of_all_pairs_beside_torch(p):
 
 
 def hard(kind, *shape):
-    """Matrices on which squares overflow, vanish or are the same: what decompositions by rotations could stumble on."""
+    """Matrices on which squares overflow, vanish or are the same: what decompositions could stumble on."""
     x = np.random.default_rng(8).standard_normal(shape)
     return {
         "of zeros": x * 0,
@@ -223,11 +223,92 @@ def test_decompositions_of_small_matrices(kind, shape, dtype):
         np.testing.assert_array_equal(w, ic.linalg.eigvalsh(ic.tensor(a)).numpy())
 
 
+KINDS = (
+    "of zeros", "of rank 1", "with two columns that are one", "of large numbers", "of small numbers",
+    "of columns of all sizes", "normal", "of one", "of blocks", "of values that repeat",
+)  # fmt: skip
+
+
+def larger(kind, rows, columns, dtype):
+    """The same, and matrices whose diagonals come apart or have neighbours that are one."""
+    if kind in KINDS[:6]:
+        return hard(kind, rows, columns).astype(dtype)
+    x = np.random.default_rng(9).standard_normal((rows, columns))
+    if kind == "of one":
+        x = np.eye(rows, columns)
+    elif kind == "of blocks":
+        x[: rows // 2, columns // 3 :], x[rows // 2 :, : columns // 3] = 0, 0
+    elif kind == "of values that repeat":
+        least = min(rows, columns)
+        u, v = np.linalg.qr(x[:, :least])[0], np.linalg.qr(x.T[:, :least])[0]
+        x = u * np.repeat([3.0, 1.0, 0.0], [least // 3, least // 3, least - 2 * (least // 3)]) @ v.T
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(17, 17), (33, 33), (33, 70), (128, 40), (128, 128), (3, 128)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_decompositions_by_diagonals(kind, shape, dtype):
+    a = larger(kind, *shape, dtype)
+    size, eps = np.abs(a).max() or 1, np.finfo(dtype).eps
+    wide, expected = a.astype(np.float64) / size, np.linalg.svd(a.astype(np.float64) / size, compute_uv=False)
+    largest = expected[0] or 1
+    orthogonal = lambda rows: np.testing.assert_allclose(rows @ rows.T, np.eye(len(rows)), atol=64 * eps)
+    for full in (False, True):
+        u, s, vh = (t.numpy().astype(np.float64) for t in ic.linalg.svd(ic.tensor(a), full))
+        k = len(s)
+        np.testing.assert_allclose(u[:, :k] * (s / size) @ vh[:k], wide, atol=32 * eps * largest)
+        np.testing.assert_allclose(s / size, expected, atol=16 * eps * largest)
+        orthogonal(u.T)
+        orthogonal(vh)
+        assert (np.diff(s) <= 0).all() and (s >= 0).all()
+    values = ic.linalg.svdvals(ic.tensor(a)).numpy().astype(np.float64)
+    np.testing.assert_allclose(values / size, expected, atol=16 * eps * largest)
+    assert ic.linalg.matrix_rank(ic.tensor(a)).item() == np.linalg.matrix_rank(a)
+    if shape[0] == shape[1]:
+        a = np.maximum(a, a.T)
+        wide = a.astype(np.float64) / size
+        expected = np.linalg.eigvalsh(wide)
+        largest = np.abs(expected).max() or 1
+        for triangle, part in (("L", np.tril), ("U", np.triu)):
+            w, v = (t.numpy().astype(np.float64) for t in ic.linalg.eigh(ic.tensor(part(a)), triangle))
+            np.testing.assert_allclose(v * (w / size) @ v.T, wide, atol=32 * eps * largest)
+            np.testing.assert_allclose(w / size, expected, atol=16 * eps * largest)
+            orthogonal(v.T)
+            values = ic.linalg.eigvalsh(ic.tensor(part(a)), triangle).numpy().astype(np.float64)
+            np.testing.assert_allclose(values / size, expected, atol=16 * eps * largest)
+            assert (np.diff(values) >= 0).all() and (np.diff(w) >= 0).all()
+
+
+@pytest.mark.parametrize("size", [3, 8, 20, 40])
+def test_vectors_keep_their_signs_where_a_matrix_hardly_changes(size):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        q = np.linalg.qr(rng.standard_normal((size, size)))[0]
+        a, change = q * np.linspace(1, 2, size) @ q.T, 1e-7 * rng.standard_normal((size, size))
+        one, other = (ic.linalg.eigh(ic.tensor(x))[1].numpy() for x in (a, a + change + change.T))
+        assert ((one * other).sum(0) > 0.9).all()
+        one, other = (ic.linalg.svd(ic.tensor(x))[0].numpy() for x in (a, a + change))
+        assert ((one * other).sum(0) > 0.9).all()
+
+
+def test_decompositions_of_batches_by_diagonals():
+    a = np.random.default_rng(10).standard_normal((2, 3, 50, 40)).astype("float32")
+    for _ in range(2):  # the second call of these layouts is a known one
+        u, s, vh = (t.numpy() for t in ic.linalg.svd(ic.tensor(a), False))
+        np.testing.assert_allclose(u * s[..., None, :] @ vh, a, atol=1e-5)
+        np.testing.assert_allclose(ic.linalg.pinv(ic.tensor(a)).numpy() @ a, np.eye(40) + 0 * a[..., :40, :], atol=1e-5)
+        b = a.swapaxes(-1, -2) @ a
+        w, v = (t.numpy() for t in ic.linalg.eigh(ic.tensor(b)))
+        np.testing.assert_allclose(v * w[..., None, :] @ v.swapaxes(-1, -2), b, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [3, 40])
 @pytest.mark.parametrize("name", ["svd", "svdvals", "eigh", "eigvalsh", "pinv"])
-def test_decompositions_need_finite_numbers(name):
+def test_decompositions_need_finite_numbers(name, size):
     for value in (math.nan, math.inf):
         with pytest.raises(ValueError, match=f"`linalg_{name}` has no result for a matrix of"):
-            getattr(ic.linalg, name)(ic.full((3, 3), value))
+            getattr(ic.linalg, name)(ic.full((size, size), value))
 
 
 def test_the_least_squares_say_what_they_found():
@@ -271,7 +352,7 @@ def test_what_is_refused(call, error, sentence):
         call()
 
 
-@pytest.mark.parametrize("size", [7, 8, 9, 40, 256, 257])
+@pytest.mark.parametrize("size", [7, 8, 9, 33, 40, 71, 256, 257])
 def test_elimination_in_blocks_and_by_lapack(size):
     rng = np.random.default_rng(size)
     a, b = rng.standard_normal((2, size, size)), rng.standard_normal((2, size, 3))
@@ -285,6 +366,30 @@ def test_elimination_in_blocks_and_by_lapack(size):
         )
     with pytest.raises(ValueError, match="singular"):
         ic.linalg.solve(x * 0.0, y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(70, 70), (45, 130), (130, 45)])
+def test_factors_by_blocks(shape, dtype):
+    a = np.random.default_rng(11).standard_normal((2, *shape)).astype(dtype)
+    p, low, up = (t.numpy().astype(np.float64) for t in ic.linalg.lu(ic.tensor(a)))
+    np.testing.assert_allclose(p @ low @ up, a, atol=128 * np.finfo(dtype).eps)
+    assert np.abs(low).max() == 1  # the largest of a column was its pivot
+    for upper in (False, True):
+        for unit in (False, True):
+            t = (np.triu if upper else np.tril)(np.full((shape[0], shape[0]), 1 / shape[0]), 1 if upper else -1)
+            t = (t + np.diag(np.linspace(1, 2, shape[0]))).astype(dtype)
+            x = ic.linalg.solve_triangular(ic.tensor(t), ic.tensor(a), upper=upper, unitriangular=unit).numpy()
+            if unit:
+                np.fill_diagonal(t, 1)
+            np.testing.assert_allclose(t.astype(np.float64) @ x, a, atol=64 * np.finfo(dtype).eps)
+
+
+def test_nan_goes_through_elimination():
+    for at in (0, 50):
+        a = np.eye(60, dtype=np.float32)
+        a[at, 3] = np.nan
+        assert np.isnan(ic.linalg.inv(ic.tensor(a)).numpy()).any() and math.isnan(ic.linalg.det(ic.tensor(a)).item())
 
 
 def test_singular_and_strange_matrices():
@@ -313,6 +418,36 @@ def test_results_have_fields_and_out():
     target = ic.empty(2, 4, 4, dtype=ic.float64)
     assert ic.linalg.inv(ic.tensor(SQUARE), out=target) is target
     np.testing.assert_allclose((target @ ic.tensor(SQUARE)).numpy()[0], np.eye(4), atol=1e-12)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_distances_by_products_of_matrices(wanted, rng):
+    a, b = rng.standard_normal((2, 40, 7)), rng.standard_normal((3, 1, 30, 7))
+    a[1, 3, 2], b[2, 0, 4] = np.nan, a[0, 5]
+    exact = np.sqrt(((a[..., :, None, :] - b[..., None, :, :]) ** 2).sum(-1))
+    x, y = ic.from_numpy(a).requires_grad_(wanted), ic.from_numpy(b)
+    for _ in range(2):  # the second call of these layouts is a known one
+        found = ic.cdist(x, y).detach().numpy()
+        np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-7)
+        assert np.isnan(found[:, 1, 3]).all() and not np.isnan(np.delete(found, 3, 2)).any()
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 5000])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_vector_products_of_rows(rows, dtype, threads):
+    x = np.random.default_rng(rows).standard_normal((2, rows, 3)).astype(np.float32)
+    a, b = (ic.from_numpy(v).to(dtype=getattr(ic, dtype)) for v in x)
+    exact = np.cross(a.to(ic.float64).numpy(), b.to(ic.float64).numpy())
+    bound = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 4e-2}[dtype]
+    np.testing.assert_allclose(ic.cross(a, b).to(ic.float64).numpy(), exact, atol=bound)
+    assert not ic.any(ic.linalg.cross(a, a)).item()  # exactly
+    pairs = ic.stack([a, b], 1)
+    np.testing.assert_allclose(ic.cross(pairs[:, 0], pairs[:, 1]).to(ic.float64).numpy(), exact, atol=bound)
+    assert ic.cross(a, b, out=a) is a
+    np.testing.assert_allclose(a.to(ic.float64).numpy(), exact, atol=bound)
+    ones = ic.ones(rows, 3, dtype=ic.float64)
+    both = ic.vmap(lambda v, w: ic.cross(v, w, -1))(ones, ones * ic.tensor([1.0, 2.0, 4.0], dtype=ic.float64))
+    assert both.tolist() == [[2.0, -3.0, 1.0]] * rows
 
 
 COMPLEX = {

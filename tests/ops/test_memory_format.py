@@ -54,3 +54,33 @@ def test_refused():
         x[0].contiguous(memory_format=ic.channels_last)
     with pytest.raises(TypeError, match="`memory_format` must be a memory format"):
         x.to(memory_format="channels_last")
+
+
+PERMUTED = {
+    "a number in front": lambda t, x, row, column: 1.0 / x,
+    "a number behind": lambda t, x, row, column: x * 2.0,
+    "a row in front": lambda t, x, row, column: row + x,
+    "a column in front": lambda t, x, row, column: column - x,
+    "a row-major tensor behind": lambda t, x, row, column: x + x.contiguous(),
+    "a row-major tensor in front": lambda t, x, row, column: x.contiguous() + x,
+    "a condition": lambda t, x, row, column: t.where(x > 0, row, 0.0),
+    "limits": lambda t, x, row, column: t.clamp(x, -0.5, 0.5),
+    "one limit": lambda t, x, row, column: t.clamp(x, min=0.1),
+    "flipped": lambda t, x, row, column: t.flip(x, (0, 2)),
+    "flipped rows": lambda t, x, row, column: t.flip(x, (1,)),
+    "with gaps": lambda t, x, row, column: 1.0 - x[:, :, 1:3],
+}
+
+
+@pytest.mark.parametrize("name", PERMUTED)
+def test_results_of_permuted_tensors_have_the_layout_of_pytorch(name, rng):
+    torch = pytest.importorskip("torch")
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 5, 6), (5,), (6, 1, 1))]
+    found = []
+    for lib in (ic, torch):
+        x, row, column = (lib.from_numpy(a) for a in arrays)
+        for _ in range(2):  # the second call of these layouts is a known one
+            y = PERMUTED[name](lib, x.permute(2, 0, 1), row, column)
+        found.append(y)
+    np.testing.assert_allclose(found[0].numpy(), found[1].numpy(), rtol=1e-6)
+    assert tuple(found[0].stride()) == tuple(found[1].stride())

@@ -176,3 +176,32 @@ def test_a_layout_that_is_not_contiguous(rng):
 def test_bad_input(name, shape, args, options, words):
     with pytest.raises(ValueError, match=words):
         getattr(ic, name)(ic.zeros(shape), *args, **options)
+
+
+@pytest.mark.parametrize("width", [1, 5, 16, 17, 33, 50])
+@pytest.mark.parametrize("kernel, stride, padding, dilation", [
+    (2, 2, 0, 1), (3, 1, 1, 1), (3, 2, 1, 1), (3, 3, 0, 1), (2, 5, 1, 1), (3, 1, 1, 2), (3, 2, 0, 3),
+])  # fmt: skip
+def test_windows_beside_each_other(width, kernel, stride, padding, dilation, rng):
+    torch = pytest.importorskip("torch")
+    x = rng.integers(-4, 5, (2, 3, 7, 9, width)).astype(np.float32)  # with ties
+    x[0, 0, 3, 4, width // 2] = np.nan
+    reach = (kernel - 1) * dilation + 1
+    for dims in (1, 2, 3):
+        y = x[0, 0] if dims == 1 else x[0] if dims == 2 else x
+        if min(y.shape[-dims:]) + 2 * padding < reach:
+            continue
+        name, functions = f"max_pool{dims}d", (ic.nn.functional, torch.nn.functional)
+        ours, theirs = (
+            getattr(f, name)(t, kernel, stride, padding, dilation, return_indices=True)
+            for f, t in zip(functions, (ic.from_numpy(y), torch.from_numpy(y)))
+        )
+        for a, b in zip(ours, theirs):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+        if dilation == 1 and width >= kernel:  # less is an error of `avg_pool3d` in PyTorch
+            for options in ({}, {"count_include_pad": False}, {"ceil_mode": True}):
+                ours, theirs = (
+                    getattr(f, f"avg_pool{dims}d")(t, kernel, stride, padding, **options)
+                    for f, t in zip(functions, (ic.from_numpy(y), torch.from_numpy(y)))
+                )
+                np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6, atol=1e-6)

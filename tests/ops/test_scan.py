@@ -1,6 +1,7 @@
 """Scans: layouts, dtypes, threads, and a new one from a rule."""
 
 import numpy as np
+import pytest
 from infinicore.kernels.ops._rules import scan
 
 import infinicore as ic
@@ -52,3 +53,18 @@ def test_a_new_scan_is_a_rule(declared, rng, threads):
     assert function(integers, 1).dtype is ic.int64
     equal(function(integers, 1), [[1, 2, 6], [4, 20, 120]])
     equal(function(integers, 0, reverse=True), [[4, 10, 18], [4, 5, 6]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "int8", "bool"])
+@pytest.mark.parametrize("size", [1, 15, 16, 50])
+def test_rows_together_are_as_rows_alone(dtype, size, rng, threads):
+    x = ic.from_numpy(rng.uniform(0, 3, (37, size)).astype(np.float32)).to(dtype=getattr(ic, dtype))
+    for name in ("cumsum", "cumprod", "logcumsumexp"):
+        if name == "logcumsumexp" and x.dtype.kind != "f":
+            continue
+        for reverse in (False, True):
+            function = lambda x: getattr(ic, name)(x, -1, reverse=reverse)
+            alone = ic.cat([function(x[i : i + 1]) for i in range(37)], 0).tolist()
+            assert function(x).tolist() == alone
+            if x.dtype.kind == "f":
+                assert getattr(ic, name)(y := x.clone(), -1, reverse=reverse, out=y).tolist() == alone

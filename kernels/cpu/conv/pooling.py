@@ -2,8 +2,8 @@
 
 Two dims are a volume of depth 1 (one dim: also of height 1), which a kernel without VOLUME knows when it is compiled:
 loops over depth vanish. A unit is a plane or volume, so gradients are summed without conflicts: in sums on the thread's
-scratch, which are rounded once into the result. Windows of one row are taken LANES at a time where their step is 1 or
-2, with the edges (windows that reach beyond the plane) one by one.
+scratch, which are rounded once into the result. Windows of one row are taken LANES at a time, with those that reach
+beyond its ends one by one.
 """
 
 from numba import types
@@ -13,7 +13,7 @@ from ...build import isa, jit
 from ...lang.by_type import by_type
 from ...lang.rows import fill_row
 from ...lang.shuffle import even, interleave, odd
-from ...lang.simd import convert, fill, load, ptr, select, stack, store, vload, vload_first, vstore_first
+from ...lang.simd import convert, fill, load, ptr, ramp, select, stack, store, vload, vload_first, vpick, vstore_first
 from ..gemm.microkernel import lanes_of, sum_ptr
 from ..norm.rows import row_mean
 
@@ -24,15 +24,32 @@ TAPS_BYTES = 8 * TAPS
 
 
 @by_type
-def windows_row(x, at, step):
-    """Elements at, at + step, ... of LANES windows; step 1 or 2."""
+def windows_row(x, at, step, valid):
+    """Elements at, at + step, ... of LANES windows, as far as the `valid` elements of the row reach; step 1 or 2."""
 
-    def implementation(x, at, step):
+    def implementation(x, at, step, valid):
         if step == 1:
-            return vload(x, at, LANES)
-        return even(vload(x, at, PAIR))
+            return vload(x, at, LANES) if valid >= LANES else vload_first(x, at, LANES, valid)
+        return even(vload(x, at, PAIR) if valid >= PAIR else vload_first(x, at, PAIR, valid))
 
     return implementation
+
+
+@jit.inline
+def windows_apart(x, at, step, valid):
+    """The same for any step, a lane after the other."""
+    places = ramp(0, types.int32, LANES) * step
+    return vpick(x + at, places, places < valid)
+
+
+@jit.inline
+def together(left, windows, step, reach, W):
+    """How many of the next `windows`, the first of which begins at `left`, are taken at once: those whose elements, up
+    to `reach` behind their first, all lie in a row of W.
+    """
+    if left < 0 or left + reach >= W:
+        return types.int64(0)
+    return min(LANES, windows, (W - 1 - reach - left) // step + 1)
 
 
 @jit.inline
@@ -78,6 +95,30 @@ def largest(x, at, counts, steps, where, weights):
 
 
 @jit.inline
+def larger_at(best, where, value, place):
+    """The larger of `best` and `value`, NaN if one is, and its place."""
+    better = (value > best) | ((value != value) & (best == best))
+    return select(better, value, best), select(better, place, where)
+
+
+@jit.inline
+def largest_beside(row, x, at, valid, step, taps, window, steps):
+    """(the largest elements of LANES windows, their taps): of `taps` (first and past in depth and height) alone.
+
+    `row` is `windows_row` or `windows_apart`, the first tap would lie `at`; its row has `valid` elements from there on.
+    """
+    f, f_past, a, a_past = taps
+    c, d, e = steps
+    best, where = row(x, at + f * c + a * d, step, valid), fill((f * window[1] + a) * window[2], types.int32, LANES)
+    for n in range(f, f_past):
+        for k in range(a, a_past):
+            for m in range(window[2]):
+                value = row(x, at + n * c + k * d + m * e, step, valid - m * e)
+                best, where = larger_at(best, where, value, (n * window[1] + k) * window[2] + m)
+    return best, where
+
+
+@jit.inline
 def max_window(x, args, o, i, j, VOLUME):
     """The largest element of a window, which may reach beyond the plane, and its tap."""
     D, H, W = three(args, POOL.size, VOLUME)
@@ -99,7 +140,7 @@ def max_pool(args, lo, hi, T, I, VOLUME):
     OD, OH, OW = three(args, POOL.out, VOLUME)
     KD, KH, KW = three(args, POOL.window, VOLUME)
     c, d, e = three(args, POOL.dilation, VOLUME)
-    w_stride = load(args, POOL.stride + 2)
+    w_stride, window, steps = load(args, POOL.stride + 2), (KD, KH, KW), (c * H * W, d * W, e)
     for plane in range(lo, hi):
         x = ptr(load(args, POOL.x), T) + plane * D * H * W
         for row in range(OD * OH):
@@ -107,25 +148,20 @@ def max_pool(args, lo, hi, T, I, VOLUME):
             y_at = (plane * OD * OH + row) * OW
             y, places = ptr(load(args, POOL.y), T) + y_at, ptr(load(args, POOL.chosen), I) + y_at
             front, top, left = corner(args, o, i, 0, VOLUME)
-            whole = top >= 0 and top + (KH - 1) * d < H and w_stride <= 2
-            if VOLUME:
-                whole = whole and front >= 0 and front + (KD - 1) * c < D
+            f, f_past = inside(front, KD, c, D) if VOLUME else (0, 1)
+            a, a_past = inside(top, KH, d, H)
             j = 0
             while j < OW:
-                # the vectors of a step of 2 read one element behind their last window
-                last = left + (LANES - 1) * w_stride + (KW - 1) * e + w_stride - 1
-                if whole and left >= 0 and j + LANES <= OW and last < W:
-                    first = (front * H + top) * W + left
-                    best = windows_row(x, first, w_stride)
-                    where = fill(0, types.int32, LANES)
-                    for n in range(KD):
-                        for k in range(KH):
-                            for m in range(KW):
-                                value = windows_row(x, first + (n * c * H + k * d) * W + m * e, w_stride)
-                                best, where = larger_at(best, where, value, (n * KH + k) * KW + m)
-                    vstore_first(y, j, best, LANES)
-                    vstore_first(places, j, convert(where, I), LANES)
-                    j, left = j + LANES, left + LANES * w_stride
+                beside = together(left, OW - j, w_stride, (KW - 1) * e, W)
+                if beside > 1:
+                    at, valid, taps = (front * H + top) * W + left, W - left, (f, f_past, a, a_past)
+                    if w_stride <= 2:
+                        best, where = largest_beside(windows_row, x, at, valid, w_stride, taps, window, steps)
+                    else:
+                        best, where = largest_beside(windows_apart, x, at, valid, w_stride, taps, window, steps)
+                    vstore_first(y, j, best, beside)
+                    vstore_first(places, j, convert(where, I), beside)
+                    j, left = j + beside, left + beside * w_stride
                 else:
                     best, tap = max_window(x, args, o, i, j, VOLUME)
                     store(y, j, best)
@@ -154,13 +190,6 @@ def max_pool_2(args, lo, hi, T, I):
                 vstore_first(y, i * OW + j, best, OW - j)
                 vstore_first(places, i * OW + j, convert(where, I), OW - j)
     return 0
-
-
-@jit.inline
-def larger_at(best, where, value, place):
-    """The larger of `best` and `value`, NaN if one is, and its place."""
-    better = (value > best) | ((value != value) & (best == best))
-    return select(better, value, best), select(better, place, where)
 
 
 @jit.inline
@@ -333,8 +362,22 @@ def mean_pool(args, lo, hi, T, ADAPTIVE, VOLUME):
             y = ptr(load(args, POOL.y), T) + (plane * OD * OH + row) * OW
             f, f_past, deep = cell_of_depth(args, o, D, OD, ADAPTIVE, VOLUME)
             a, a_past, high = cell(i, h_axis, H, OH, ADAPTIVE)
-            for j in range(OW):
+            j = 0
+            while j < OW:
                 b, b_past, wide = cell(j, w_axis, W, OW, ADAPTIVE)
+                left = j * w_axis[1] - w_axis[2]
+                beside = 0 if ADAPTIVE else together(left, OW - j, w_axis[1], w_axis[0] - 1, W)
+                if beside > 1:
+                    at, counts = (f * H + a) * W + left, (f_past - f, a_past - a, w_axis[0])
+                    if w_axis[1] <= 2:
+                        sums = sum_beside(windows_row, x, at, W - left, w_axis[1], counts, (H * W, W), T)
+                    else:
+                        sums = sum_beside(windows_apart, x, at, W - left, w_axis[1], counts, (H * W, W), T)
+                    count = (f_past - f) * (a_past - a) * w_axis[0]
+                    sums = sums / float(divisor_of(counted, fixed, count, deep * high * wide))
+                    vstore_first(y, j, sums, beside)
+                    j += beside
+                    continue
                 total = 0.0
                 for n in range(f, f_past):
                     total = add_block(total, x, (n * H + a) * W + b, a_past - a, b_past - b, W, T)
@@ -343,7 +386,19 @@ def mean_pool(args, lo, hi, T, ADAPTIVE, VOLUME):
                 if divisor != before:  # most windows are alike
                     before, scale = divisor, 1.0 / float(divisor)
                 store(y, j, total * scale)
+                j += 1
     return 0
+
+
+@jit.inline
+def sum_beside(row, x, at, valid, step, counts, steps, T):
+    """The sums of LANES windows, the first of which begins `at`; `row` as for `largest_beside`."""
+    sums = fill(0, T, LANES)
+    for n in range(counts[0]):
+        for k in range(counts[1]):
+            for m in range(counts[2]):
+                sums = sums + row(x, at + n * steps[0] + k * steps[1] + m, step, valid - m)
+    return sums
 
 
 @jit.inline

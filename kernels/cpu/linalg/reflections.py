@@ -4,8 +4,7 @@ from ...blocks.linalg import HOUSEHOLDER
 from ...build import jit
 from ...lang.rows import fill_row
 from ...lang.simd import fill, load, muladd, ptr, reduce_add, store, vload, vload_first, vstore, vstore_first
-from .jacobi import scaled, transpose_into
-from .rows import LANES, add_scaled, dot, root, scale
+from .rows import LANES, add_scaled, dot, root, scale, scaled, transpose_into
 
 
 @jit.inline
@@ -83,6 +82,26 @@ def add_two(x, v, u, a, b, last, T):
 
 
 @jit.inline
+def reflector(v, count, T):
+    """Elements become the vector of a reflection that leaves only the first, with a 1 at its beginning: (its factor,
+    what is left of them, with LAPACK's sign).
+    """
+    first, factor, size = load(v, 0), T(0), T(1)
+    below = dot(v + 1, v + 1, count - 1, T)
+    if first * first + below < 1e-16:  # what others have left of a column: its squares could vanish
+        size = scaled(v, count, T)
+        first, below = load(v, 0), dot(v + 1, v + 1, count - 1, T)
+    if below != 0:
+        length = root(first * first + below, T)
+        pivot = -length if first >= 0 else length
+        factor = (pivot - first) / pivot
+        scale(v + 1, T(1) / (first - pivot), count - 1, T)
+        first = pivot
+    store(v, 0, 1)
+    return factor, first * size
+
+
+@jit.inline
 def reflect(w, scales, rows, columns, T):
     """Columns of a matrix, which are rows of w, become vectors of reflections with a 1 at their beginning, above which
     R stands. `scales` has the factor of each, and behind them R's diagonal, with LAPACK's signs.
@@ -90,20 +109,9 @@ def reflect(w, scales, rows, columns, T):
     steps, k = min(rows, columns), 0
     while k < steps:
         v, left = w + (k * rows + k), rows - k
-        first, factor, size = load(v, 0), T(0), T(1)
-        below = dot(v + 1, v + 1, left - 1, T)
-        if first * first + below < 1e-16:  # what others have left of a column: its squares could vanish
-            size = scaled(v, left, T)
-            first, below = load(v, 0), dot(v + 1, v + 1, left - 1, T)
-        if below != 0:
-            length = root(first * first + below, T)
-            pivot = -length if first >= 0 else length
-            factor = (pivot - first) / pivot
-            scale(v + 1, T(1) / (first - pivot), left - 1, T)
-            first = pivot
-        store(v, 0, 1)
+        factor, pivot = reflector(v, left, T)
         store(scales, k, factor)
-        store(scales, steps + k, first * size)
+        store(scales, steps + k, pivot)
         if k % 2 == 0:  # the next one's column, and all others together with that
             turn(w + ((k + 1) * rows + k), rows, columns - k - 1 if k + 1 == steps else 1, v, factor, left, T)
         else:
@@ -111,6 +119,26 @@ def reflect(w, scales, rows, columns, T):
             others = w + ((k + 1) * rows + k - 1)
             turn_twice(others, rows, columns - k - 1, before, v, load(scales, k - 1), factor, left + 1, False, T)
         k += 1
+
+
+@jit.inline
+def basis_of(basis, wide, w, factors, stride, rows, at, steps, T):
+    """The first `wide` columns of the product of reflections, as rows of `basis` [wide, rows]: their vectors begin at
+    the diagonal of w, `at` places behind it.
+    """
+    for i in range(wide):
+        fill_row(basis + i * rows, rows, 0)
+        store(basis, i * rows + i, 1)
+    k, basis, w = min(wide - at, steps) - 1, basis + at * rows + at, w + at
+    wide, long = wide - at, rows - at
+    if k >= 0 and k % 2 == 0:  # rows of the identity before the first element of v stay as they are
+        turn(basis + (k * rows + k), rows, wide - k, w + (k * stride + k), load(factors, k), long - k, T)
+        k -= 1
+    while k > 0:
+        v, u = w + ((k - 1) * stride + k - 1), w + (k * stride + k)
+        f, g = load(factors, k - 1), load(factors, k)
+        turn_twice(basis + ((k - 1) * rows + k - 1), rows, wide - k + 1, v, u, f, g, long - k + 1, True, T)
+        k -= 2
 
 
 @jit.inline
@@ -134,16 +162,6 @@ def householder(args, lo, hi, T):
                 value = load(w, j * rows + i) if i < j else (load(scales, steps + i) if i == j else T(0))
                 store(r, i * columns + j, value * most if i <= j else T(0))
         basis = ptr(load(args, HOUSEHOLDER.basis), T) + matrix * wide * rows
-        for i in range(wide):
-            fill_row(basis + i * rows, rows, 0)
-            store(basis, i * rows + i, 1)
-        k = min(wide, steps) - 1
-        if k >= 0 and k % 2 == 0:  # rows of the identity before the first element of v stay as they are
-            turn(basis + (k * rows + k), rows, wide - k, w + (k * rows + k), load(scales, k), rows - k, T)
-            k -= 1
-        while k > 0:
-            v, u, f, g = w + ((k - 1) * rows + k - 1), w + (k * rows + k), load(scales, k - 1), load(scales, k)
-            turn_twice(basis + ((k - 1) * rows + k - 1), rows, wide - k + 1, v, u, f, g, rows - k + 1, True, T)
-            k -= 2
+        basis_of(basis, wide, w, scales, rows, rows, 0, steps, T)
         transpose_into(ptr(load(args, HOUSEHOLDER.q), T) + matrix * rows * wide, basis, wide, rows)
     return 0
