@@ -58,8 +58,8 @@ def _many_ranks(quick):
         )  # fmt: skip
     yield Case(
         name=f"data-parallel step, {name}, {ranks} x 1 thread", op="ddp_step", unit="tokens/s", repeat=False, rounds=3,
-        work=2.0 * tokens * ranks, peers=(), base=(f"data-parallel step, {name}, 1 x 1 thread", "float32"), **common,
-        options={"ranks": ranks, "tokens": tokens, "quick": quick, "cpus": 2 * ranks},
+        work=2.0 * tokens * ranks, peers=("gloo",), base=(f"data-parallel step, {name}, 1 x 1 thread", "float32"),
+        options={"ranks": ranks, "tokens": tokens, "quick": quick, "cpus": 2 * ranks}, **common,
     )  # fmt: skip
 
 
