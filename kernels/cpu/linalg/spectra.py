@@ -19,6 +19,19 @@ F64, I64 = types.float64, types.int64
 
 
 @jit.inline
+def put_next(d, k, size, falling):
+    """Exchange d[k] with the smallest (or largest) number from there on, and say where that was."""
+    at = k
+    for i in range(k + 1, size):
+        if (load(d, i) > load(d, at)) if falling else (load(d, i) < load(d, at)):
+            at = i
+    value = load(d, k)
+    store(d, k, load(d, at))
+    store(d, at, value)
+    return at
+
+
+@jit.inline
 def symmetric(args, lo, hi, T):
     """Symmetric matrices [lo, hi), of which the lower (or `upper`) triangle is read: eigenvalues in rising order, and
     vectors.
@@ -53,16 +66,9 @@ def symmetric(args, lo, hi, T):
             store(e, k, beside * beside)
         values(d, e, size, basis, size, work, work + wide, vectors, least, T)
         for k in range(size):
-            at = k
-            for i in range(k + 1, size):
-                if load(d, i) < load(d, at):
-                    at = i
-            if at != k:
-                value = load(d, k)
-                store(d, k, load(d, at))
-                store(d, at, value)
-                if vectors:
-                    exchange(basis + k * size, basis + at * size, size)
+            at = put_next(d, k, size, False)
+            if vectors and at != k:
+                exchange(basis + k * size, basis + at * size, size)
             store(s, k, load(d, k))
         if vectors:
             transpose_into(ptr(load(args, SYMMETRIC.y), T) + matrix * size * size, basis, size, size)
@@ -132,17 +138,10 @@ def singular_values(args, lo, hi, T):
                 if vectors:
                     scale(x + k * size, T(-1), size, T)
         for k in range(size):
-            at = k
-            for i in range(k + 1, size):
-                if load(d, i) > load(d, at):
-                    at = i
-            if at != k:
-                value = load(d, k)
-                store(d, k, load(d, at))
-                store(d, at, value)
-                if vectors:
-                    exchange(x + k * size, x + at * size, size)
-                    exchange(y + k * longer, y + at * longer, longer)
+            at = put_next(d, k, size, True)
+            if vectors and at != k:
+                exchange(x + k * size, x + at * size, size)
+                exchange(y + k * longer, y + at * longer, longer)
             store(s, k, load(d, k))
         if vectors:
             left, right = ptr(load(args, SINGULAR_VALUES.y), T), ptr(load(args, SINGULAR_VALUES.z), T)
