@@ -52,8 +52,9 @@ def test_wrong_sizes_are_one_sentence(wrong):
         NgramProposer(**wrong)
 
 
+@pytest.mark.parametrize("logprobs", [None, 1])
 @pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "top_p": 0.95, "seed": 5}])
-def test_the_engine_writes_the_same_text_in_fewer_steps(stories, sampling):
+def test_the_engine_writes_the_same_text_in_fewer_steps(stories, sampling, logprobs):
     """Greedy text and drawn text do not depend on proposals: those that are wrong are not taken."""
     import infinicore
     from infinicore.lm.engine import Engine, SamplingParams
@@ -64,7 +65,7 @@ def test_the_engine_writes_the_same_text_in_fewer_steps(stories, sampling):
 
     def answers(proposer):
         engine = Engine(model, max_num_seqs=4, num_blocks=80, max_model_len=256, proposer=proposer)
-        params = SamplingParams(max_tokens=60, ignore_eos=True, logprobs=1, **sampling)
+        params = SamplingParams(max_tokens=60, ignore_eos=True, logprobs=logprobs, **sampling)
         for index, prompt in enumerate(prompts):
             engine.add_request(str(index), prompt, params)
         found = {}

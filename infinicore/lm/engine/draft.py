@@ -43,7 +43,7 @@ class DraftProposer:
         self._longest = min(self._longest, blocks * block_size)
         rope = getattr(config, "rope", None)
         self._blocks = BlockManager(blocks, block_size, rope is None or rope.type != "dynamic")
-        self._sampler = Sampler(self.model.device, num_seqs)
+        self._sampler = Sampler(self.model.device, 2 * num_seqs)  # after a guess that was taken whole, two are left
         self._runner = Runner(
             self.model, self._sampler, num_blocks=blocks, block_size=block_size, max_num_seqs=num_seqs,
             max_model_len=self._longest, kv_cache_dtype=self.model.dtype, decode_threads=decode_threads,

@@ -1,4 +1,4 @@
-"""Runs a model over the paged cache: steps that only write replay a recorded graph, others are packed each time."""
+"""Runs a model over the paged cache: steps that only write replay recorded graphs, others are packed each time."""
 
 from typing import NamedTuple
 
@@ -15,16 +15,19 @@ from ..step import Step, indices
 from .adapters import Adapters
 
 GRAPH_BYTES = 1 << 27  # of graphs that are kept: logits of 64 rows of 150,000 tokens take 19 MB, most far less
+CHECKED_ROWS = 64  # at most, of a recorded step that checks guesses: 4 answers with 15 guesses each
 FEW_ROWS = 4  # whose numbers Python counts in 0.3 us a row, and NumPy, whose code is not in the cache then, in 1.5
 
 
 class Recorded(NamedTuple):
-    """A graph for `size` rows of up to `longest` tokens; its `kind` is that of `Sampler.prepare`.
+    """A graph for `size` sequences of up to `longest` tokens, with `width` rows each; its `kind` is that of
+    `Sampler.prepare`.
 
     `adapted`: some rows may use adapters.
     """
 
     size: int
+    width: int
     kind: str | None
     adapted: bool
     longest: int
@@ -39,7 +42,8 @@ class Runner:
     A step in which each of B sequences gets one token replays a graph, recorded for the next larger of some sizes, for
     texts up to some length, on which it depends what is worth several threads, and with the choice of the tokens
     where that needs no more than `sampler.launch`. Its inputs are updated in place; what is missing to the size stands
-    still: such rows have no key, and store nothing. `adapters` is {name: folder}.
+    still: such rows have no key, and store nothing. A step that checks guesses is such a graph, too, with several
+    rows for each sequence (6 of the small model of the tests: 0.22 ms, packed 0.66). `adapters` is {name: folder}.
     """
 
     def __init__(
@@ -48,18 +52,18 @@ class Runner:
     ):  # fmt: skip
         self.model, self.block_size, self._sampler = model, block_size, sampler
         self.sizes = graph_sizes(max_num_seqs)
-        rows = self.sizes[-1]
         self.cache = BlockCache(
-            model.config, kv_cache_dtype, sequences=rows, blocks=num_blocks, block_size=block_size,
+            model.config, kv_cache_dtype, sequences=self.sizes[-1], blocks=num_blocks, block_size=block_size,
             max_length=max_model_len, device=model.device,
         )  # fmt: skip
         device = self.cache.device
+        rows = self._rows = max(self.sizes[-1], min(CHECKED_ROWS, sampler.rows))
         self.adapters, self._adapted = Adapters(model, adapters, rows, device), False
         self._inputs = mirror((4, rows), infinicore.int64, device)
         # The choice of a step writes the tokens of the next one where they are needed.
         self._tokens, self._positions, self._totals, self._slots = self._inputs.host
         self._numbers = [memoryview(row) for row in self._inputs.host[1:]]
-        self._graphs, self._recorded = {}, Recorded(0, None, False, 0, None, None, None)  # all, and the one used last
+        self._graphs, self._recorded = {}, Recorded(0, 0, None, False, 0, None, None, None)  # all, and the one used last
         self._threads = NumThreads(decode_threads)
         self._held, self._wanted = None, ()  # version of the batch that the inputs are of, and its rows
         self._longest = self._until = 0  # of the totals; steps before a row needs its next block
@@ -74,13 +78,18 @@ class Runner:
         """
         for block, copy in batch.copies:
             self.cache.copy_block(block, copy)
-        return self._replay(batch) if batch.single else self._pack(batch)
+        width = 1 if batch.single else self._width(batch.entries)
+        return self._replay(batch, width) if width else self._pack(batch)
 
-    # ---- one token for each ----
+    # ---- one token for each, or some to check ----
 
-    def _replay(self, batch):
+    def _replay(self, batch, width):
+        """A step of `width` rows for each sequence, from a graph."""
         held, self._held = self._held, None  # until it is done
-        if held == batch.version:  # the same sequences, one token later; the tokens are there already
+        version = batch.version if width == 1 else None
+        if width > 1:
+            self._place_checks(batch.entries, width)
+        elif held == version:  # the same sequences, one token later; the tokens are there already
             if self._recorded.kind == "logits":
                 self._inputs.fetch()
             self._move(len(batch.entries))
@@ -91,15 +100,15 @@ class Runner:
         else:
             self._place(batch.entries, len(batch.entries))
         self._inputs.flush()
-        kind = self._sampler.prepare(self._wanted, self._size, batch.version)
-        if self._longest > self._recorded.longest or (self._size, kind, self._adapted) != self._recorded[:3]:
-            self._find(kind)
+        kind = self._sampler.prepare(self._wanted, self._size * width, version)
+        if self._longest > self._recorded.longest or (self._size, width, kind, self._adapted) != self._recorded[:4]:
+            self._find(width, kind)
         elif self._threads.count is None:
             self._recorded.graph.run()
         else:
             with self._threads:
                 self._recorded.graph.run()
-        self._held = batch.version
+        self._held = version
         if kind == "logits":
             return self._recorded.logits, self._wanted, None, self._recorded.ids
         self._inputs.fetch()
@@ -115,9 +124,10 @@ class Runner:
             for row in range(count):
                 numbers[row] += 1
 
-    def _find(self, kind):
+    def _find(self, width, kind):
         """Run the graph of these inputs, recorded now if there is none yet."""
-        key = self._size, kind, self._adapted, longest_of(self._longest, self.cache.capacity, self._size)
+        size = self._size
+        key = size, width, kind, self._adapted, longest_of(self._longest, self.cache.capacity, size * width)
         recorded = self._graphs.pop(key, None)
         with self._threads:
             if recorded is None:
@@ -147,6 +157,39 @@ class Runner:
         self._longest, self._until = int(self._totals[:count].max()), self.block_size - 1 - int(offsets.max())
         self._wanted = [(sequence, row, 1) for row, (sequence, _) in enumerate(entries)]
 
+    def _width(self, entries):
+        """How many rows a sequence has in a recorded step that checks guesses of these, or 0 for another step.
+
+        (The text of a draft model gets up to two known tokens in place of guesses.)
+        """
+        width = max(count for _, count in entries)
+        fits = len(entries) * width <= self._rows and len(entries) <= self.sizes[-1]
+        known = all(one.left <= min(count, 2) and one.num_computed + count >= width for one, count in entries)
+        return width if fits and known else 0
+
+    def _place_checks(self, entries, width):
+        """Write the inputs of sequences that have up to `width` tokens each.
+
+        Who has fewer gets rows before them that store nothing, and whose results nobody takes.
+        """
+        size, tables, wanted, numbers = len(entries), self.cache.tables, [], []
+        rows = size * width
+        self._tokens[:rows], self._slots[:rows] = 0, -1
+        for row, (sequence, count) in enumerate(entries):
+            first, known, stop = sequence.num_computed, sequence.left, (row + 1) * width
+            tables[row, : len(sequence.blocks)] = sequence.blocks
+            self._tokens[stop - count : stop] = [*sequence.token_ids[first:], *sequence.draft[: count - known]]
+            self._positions[stop - width : stop] = np.arange(first + count - width, first + count)
+            places, offsets = np.divmod(self._positions[stop - count : stop], self.block_size)
+            self._slots[stop - count : stop] = tables[row, places] * self.block_size + offsets
+            self._totals[row] = first + count
+            wanted.append((sequence, stop - count + known - 1, count - known + 1))
+            numbers += [sequence.adapter] * width
+        self.cache.block_tables.flush()
+        self._adapted = self.adapters.place(numbers, rows)
+        self._size, self._wanted, self._chosen = size, wanted, self._tokens[:rows]
+        self._longest = int(self._totals[:size].max())
+
     def _next_blocks(self, entries):
         """Go on in the next block where one is full."""
         offsets = self._moving[0] % self.block_size
@@ -159,26 +202,28 @@ class Runner:
         self._until = self.block_size - 1 - int(offsets.max())
 
     @no_grad()
-    def _record(self, size, kind, adapted, longest):
-        """Run the step of one token for each of `size` rows, of up to `longest` with those before, and record it."""
-        sine, cosine = self.model.rotary.ensure(self.cache.capacity)
-        tokens, positions, totals, slots = (self._inputs.tensor[row, :size] for row in range(4))
+    def _record(self, size, width, kind, adapted, longest):
+        """Run the step of `width` tokens of each of `size` sequences, of up to `longest` with those before, and record
+        it.
+        """
+        sine, cosine, rows = *self.model.rotary.ensure(self.cache.capacity), size * width
+        tokens, positions, totals, slots = (self._inputs.tensor[row, :rows] for row in range(4))
         step = Step(
             token_ids=tokens,
             positions=positions,
             sine=sine,
             cosine=cosine,
-            query_starts=indices(range(size + 1), self.cache.device),
-            totals=totals,
+            query_starts=indices(range(0, rows + 1, width), self.cache.device),
+            totals=totals[:size],
             block_tables=self.cache.block_tables.tensor[:size],
             slots=slots,
             rows=None,
             cache=self.cache,
-            longest_query=1,
+            longest_query=width,
             longest_total=longest,
         )
         memory.trim()  # of what prompts have left: the graph takes new memory (58 MB less with 16 users of TinyLlama)
-        ranks, used = self.model.ranks, self.adapters.recorded(size) if adapted else None
+        ranks, used = self.model.ranks, self.adapters.recorded(rows) if adapted else None
 
         @no_grad()
         def compute():
@@ -191,14 +236,14 @@ class Runner:
         if ranks is not None and not ranks.records:
             graph = ranks.one_by_one(compute)
             graph.run()
-            return Recorded(size, kind, adapted, longest, graph, graph.logits, tokens)
+            return Recorded(size, width, kind, adapted, longest, graph, graph.logits, tokens)
         infinicore.start_graph_recording(self.cache.device)
         try:
             logits = compute()
         finally:
             graph = infinicore.stop_graph_recording()
         graph = graph if ranks is None else ranks.recorded(graph)
-        return Recorded(size, kind, adapted, longest, graph, logits, tokens)
+        return Recorded(size, width, kind, adapted, longest, graph, logits, tokens)
 
     # ---- prompts, and several tokens of a sequence ----
 

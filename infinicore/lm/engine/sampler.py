@@ -21,11 +21,11 @@ class Sampler:
     """
 
     def __init__(self, device, rows, history=None):
-        self._device, self._history_shape, self._history = device, history, None
+        self.rows, self._device, self._history_shape, self._history = rows, device, history, None
         self._mirrors = {name: mirror((rows,), getattr(infinicore, dtype), device) for name, dtype in _OPTIONS}
         self._numbers = memoryview(self._mirrors["random_val"].host)
         self._views = {}  # row count -> the tensors of so many rows
-        self._version, self._rows, self.kind = None, 0, "greedy"
+        self._version, self._count, self.kind = None, 0, "greedy"
         self._penalized, self._written = (), []  # [(`Seen`, its rows)]; rows whose history is not empty
 
     def prepare(self, wanted, count, version=None):
@@ -35,13 +35,13 @@ class Sampler:
         `wanted`: [(sequence, its first row, rows)], of which several are for tokens in a row. A `version` equal to
         that of the last call says that these are the same sequences, one token later.
         """
-        if version is None or version != self._version or count != self._rows:
+        if version is None or version != self._version or count != self._count:
             self._place(wanted, count, version is not None)
         else:
             self._step += 1
             for seen, history, bias in self._penalized:
                 seen.write_last(history, bias)
-        self._version, self._rows = version, count
+        self._version, self._count = version, count
         if not self._greedy:
             self._draw()
         if self._penalized:

@@ -28,8 +28,9 @@ LEAST_LANES, MOST_LANES = 13, 128 if _WIDE_FILE else 64
 # with the time that each takes for a vector: two threads of Emerald Rapids did 16, 32, 48 and 64 rows of float32 at
 # 146, 184, 210 and 202 GFLOP/s by tiles of 1, 2, 3 and 4 vectors, by dot products at 83 to 97. Fewer rows fill several
 # vectors where 2 or 4 lanes have neighbours in k of one row (DEPTHS), which one broadcast serves: bfloat16 with 12, 20
-# and 24 rows at 250, 238 and 268 GFLOP/s, by whole vectors of rows at 189, 183 and 215.
-LEAST_WAITING, WAITING_TILES = 9, {(24, 1): 1.3, (14, 2): 1.2, (8, 3): 1.0, (6, 4): 1.05}
+# and 24 rows at 250, 238 and 268 GFLOP/s, by whole vectors of rows at 189, 183 and 215. One thread with 6 rows of
+# float32, 2048 x 2048: 0.83 ms, by dot products 1.21; with 4 rows those are faster: 0.71 and 1.3.
+LEAST_WAITING, WAITING_TILES = 5, {(24, 1): 1.3, (14, 2): 1.2, (8, 3): 1.0, (6, 4): 1.05}
 DEPTHS = (1, 2, 4)
 STEPS = 4  # broadcasts of a row of the weight in the innermost loop: a line has as many, or a multiple
 LINE = 64  # bytes of each row of the weight at a time

@@ -9,22 +9,15 @@ from numba import types
 from ...blocks.gemm import ADD_ROWS, DOT_ROWS
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.simd import bitcast, fill, load, ptr, reduce_add, stack, store, vload, vload_first, vstore
+from ...lang.simd import bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore
 from .blocked import batch_offsets
 from .blocking import GROUP, PAIR_ROWS, QUAD_ROWS
 from .epilogue import finish_row
-from .microkernel import dot_tile, fetch, itemsize, lanes, lanes_of, sum_ptr, sum_type
+from .microkernel import add_up, dot_tile, fetch, itemsize, lanes, lanes_of, sum_ptr, sum_type
 
 STREAM_BYTES = 12288  # rows up to this size are read one after the other (16384, float32: 42 GB/s, by groups 53)
 SUM_BYTES = GROUP * 4 * 64
 RESULT_BYTES = 128  # GROUP sums, in whole vectors
-
-
-@by_type
-def add_up(sums, index):
-    """The sum of the lanes of vector `index`."""
-    count = lanes_of(sums.dtype)
-    return lambda sums, index: reduce_add(vload(sums, index * count, count))
 
 
 @jit.inline
@@ -73,8 +66,10 @@ def store_dots(args, sums, across, offset, n, m, height, width, T, ACT):
     given = load(args, DOT_ROWS.bias) != 0, load(args, DOT_ROWS.residual) != 0
     results = sum_ptr(stack(RESULT_BYTES), T)
     for j in range(width):
-        for i in range(height):
-            store(results, i, add_up(sums, i * across + j))
+        if across == 2:
+            add_up(sums + j * lanes(T), 2, GROUP, results)
+        else:
+            add_up(sums + j * lanes(T), 4, GROUP, results)
         if n_stride == 1:
             to, bias = out + j * m_stride, ptr(load(args, DOT_ROWS.bias), T) + n
             finish_row(to, results, bias, residual + j * m_stride, alpha, given, height, ACT)

@@ -31,6 +31,7 @@ from .microkernel import (
     read,
     sum_ptr,
     sum_type,
+    sums_of_neighbours,
     write,
 )
 from .pack import pack_panels, transpose_block
@@ -175,17 +176,12 @@ def add_neighbours(typingctx, tile, rows, vectors, count, deep):
     dtype = tile.dtype
     size, kind = dtype.bitwidth // 8, ir.VectorType(element_type(dtype), width)
 
-    def every_other(builder, a, b, first):
-        lanes = ir.Constant(ir.VectorType(I32, width), list(range(first, 2 * width, 2)))
-        return builder.shuffle_vector(a, b, lanes)
-
     def codegen(context, builder, sig, args):
         tokens = across * width // group
         for i in range(height):
             values = [read(builder, args[0], kind, size, (i * across + j) * width * size) for j in range(across)]
             for _ in range(group.bit_length() - 1):
-                pairs = zip(values[::2], [*values[1::2], values[-1]][: -(-len(values) // 2)])
-                values = [builder.fadd(*(every_other(builder, a, b, first) for first in (0, 1))) for a, b in pairs]
+                values = sums_of_neighbours(builder, values)
             for j, value in enumerate(values):  # a half that is too much is overwritten by the next row
                 write(builder, value, args[0], size, (i * tokens + j * width) * size)
         return context.get_dummy_value()

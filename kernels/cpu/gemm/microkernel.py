@@ -201,6 +201,48 @@ class Tile:
             write(builder, value, address, self.size, index * self.count * self.size)
 
 
+def sums_of_neighbours(builder, values):
+    """Vectors with the sums of neighbouring lanes of `values`, of which each fills half of one, in their order.
+
+    A vector without a partner gives both halves.
+    """
+    count = values[0].type.count
+
+    def every_other(a, b, first):
+        lanes = ir.Constant(ir.VectorType(I32, count), list(range(first, 2 * count, 2)))
+        return builder.shuffle_vector(a, b, lanes)
+
+    pairs = zip(values[::2], [*values[1::2], values[-1]][: -(-len(values) // 2)])
+    return [builder.fadd(*(every_other(a, b, first) for first in (0, 1))) for a, b in pairs]
+
+
+@intrinsic(prefer_literal=True)
+def add_up(typingctx, sums, step, number, to):
+    """to[i] = the sum of the lanes of vector i * step of `sums`, for i < number; whole vectors are written.
+
+    `step` and `number` are literals. All sums of a vector come out of one tree: of 6 vectors of 16 lanes, 14 shuffles
+    and 7 sums in place of 24 of each.
+    """
+    literals = [literal_of(v) for v in (step, number)]
+    if None in literals:
+        return None
+    apart, height = literals
+    dtype = sums.dtype
+    size, count = dtype.bitwidth // 8, lanes_of(dtype)
+    kind = ir.VectorType(element_type(dtype), count)
+
+    def codegen(context, builder, sig, args):
+        for first in range(0, height, count):
+            places = [i * apart * count * size for i in range(first, min(first + count, height))]
+            values = [read(builder, args[0], kind, size, place) for place in places]
+            for _ in range(count.bit_length() - 1):
+                values = sums_of_neighbours(builder, values)
+            write(builder, values[0], args[3], size, first * size)
+        return context.get_dummy_value()
+
+    return types.void(sums, step, number, to), codegen
+
+
 def prefetch_line(builder, address, offset=0):
     """Ask for a cache line, which need not exist, into the second-level cache.
 

@@ -14,12 +14,13 @@ from ...blocks.gemm import PANELS
 from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.memory import first_lanes, from_memory, vector_load
-from ...lang.simd import address, bitcast, load, ptr, reduce_add, stack, store, vload, vload_first, vstore
+from ...lang.simd import address, bitcast, load, ptr, stack, vload_first, vstore
 from ...lang.vector import I64, element_type, literal_of
 from .blocked import batch_offsets
 from .epilogue import finish_row
 from .microkernel import (
     add_products_of,
+    add_up,
     depth,
     is_pair,
     lanes,
@@ -143,19 +144,6 @@ def pack_vectors(panels, x, x_stride, tokens, k, across):
     return implementation
 
 
-@by_type
-def add_up(sums, across, results, height, width):
-    """results[j, i] = the sum of the lanes of vector (i, j) of `sums`; rows of `results` have RESULTS elements."""
-    count = lanes_of(sums.dtype)
-
-    def implementation(sums, across, results, height, width):
-        for i in range(height):
-            for j in range(width):
-                store(results, j * RESULTS + i, reduce_add(vload(sums, (i * across + j) * count, count)))
-
-    return implementation
-
-
 @jit.inline
 def own_panels(args, lo, T):
     """The panels of x of the thread whose first item is `lo`."""
@@ -187,8 +175,8 @@ def dot_panels(args, lo, hi, T, ACT, ROWS, TOKENS):
             x = panels + m // TOKENS * panel
             dot_panel(w, w_stride, height, w + height * w_stride, x, K, sums, T, ROWS, TOKENS)
             width = min(TOKENS, M - m)
-            add_up(sums, TOKENS, results, height, width)
             for j in range(width):
+                add_up(sums + j * lanes(T), TOKENS, ROWS, results + j * RESULTS)
                 at = out_offset + (m + j) * out_stride + n
                 y, residual = ptr(load(args, PANELS.out), T) + at, ptr(load(args, PANELS.residual), T) + at
                 finish_row(y, results + j * RESULTS, bias, residual, alpha, given, height, ACT)
