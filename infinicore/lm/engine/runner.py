@@ -63,7 +63,8 @@ class Runner:
         # The choice of a step writes the tokens of the next one where they are needed.
         self._tokens, self._positions, self._totals, self._slots = self._inputs.host
         self._numbers = [memoryview(row) for row in self._inputs.host[1:]]
-        self._graphs, self._recorded = {}, Recorded(0, 0, None, False, 0, None, None, None)  # all, and the one used last
+        self._graphs = {}  # all, the one used last at the end
+        self._recorded = Recorded(0, 0, None, False, 0, None, None, None)  # that one
         self._threads = NumThreads(decode_threads)
         self._held, self._wanted = None, ()  # version of the batch that the inputs are of, and its rows
         self._longest = self._until = 0  # of the totals; steps before a row needs its next block

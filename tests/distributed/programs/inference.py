@@ -15,6 +15,7 @@ from refusals import refused
 
 import infinicore as ic
 from infinicore.lm.engine import Engine, SamplingParams
+from infinicore.lm.engine.ngram import NgramProposer
 from infinicore.models import from_pretrained
 
 world = dist.init()
@@ -30,12 +31,10 @@ def held(model):
     return sum(p.nbytes for p in model.parameters()) + sum(packed)
 
 
-def texts(model, prompts):
-    """Token ids of greedy answers by `generate`, alone and as a batch, and by the engine."""
-    alone = model.generate(prompts[0], **GREEDY).finish()[0].token_ids
-    batch = [one.token_ids for one in model.generate(prompts, cache="paged", kv_cache_dtype="int8", **GREEDY).finish()]
-    engine = Engine(model, max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=64)
-    params = SamplingParams(temperature=0.7, seed=5, max_tokens=8, ignore_eos=True, n=2, detokenize=False)
+def written(model, prompts, proposer=None, **params):
+    """Token ids of the answers of an engine; `proposer`: steps check guesses, which graphs hold, too."""
+    engine = Engine(model, max_num_seqs=3, max_num_batched_tokens=16, block_size=4, num_blocks=64, proposer=proposer)
+    params = SamplingParams(ignore_eos=True, detokenize=False, **params)
     for number, prompt in enumerate(prompts):
         engine.add_request(number, prompt, params)
     found = {}
@@ -43,7 +42,17 @@ def texts(model, prompts):
         for output in engine.step():
             if output.finished:
                 found[output.request_id] = [answer.token_ids for answer in output.outputs]
-    return alone, batch, [found[number] for number in range(len(prompts))]
+    return [found[number] for number in range(len(prompts))], engine.stats().draft_tokens
+
+
+def texts(model, prompts):
+    """Token ids of greedy answers by `generate`, alone and as a batch, and by the engine, also with guesses."""
+    alone = model.generate(prompts[0], **GREEDY).finish()[0].token_ids
+    batch = [one.token_ids for one in model.generate(prompts, cache="paged", kv_cache_dtype="int8", **GREEDY).finish()]
+    drawn, _ = written(model, prompts, temperature=0.7, seed=5, max_tokens=8, n=2)
+    guessed, guesses = written(model, [alone + prompts[0]], NgramProposer(3, 2, 1), temperature=0.0, max_tokens=12)
+    assert guesses
+    return alone, batch, drawn, guessed
 
 
 def check(path, options, axes, exact):
