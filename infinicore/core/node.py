@@ -95,7 +95,7 @@ class Node:
         return Handle(self.prehooks, hook)
 
     def __repr__(self):
-        return f"<{self.name} backward>"
+        return f"<{''.join(part.capitalize() for part in self.name.split('_'))}Backward0>"
 
 
 class Handle:

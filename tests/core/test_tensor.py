@@ -243,17 +243,11 @@ def test_other_bad_creation():
         ic.empty(1 << 60)
 
 
-def test_pickle_deepcopy_and_printing():
+def test_pickle_and_deepcopy():
     t = ic.from_numpy(X).to("bfloat16").T
     for other in (pickle.loads(pickle.dumps(t)), copy.deepcopy(t)):
         same(other, t.numpy())
         assert other.dtype is ic.bfloat16
-    assert repr(ic.tensor([1.0, 2.5])) == "tensor([1.0000, 2.5000])"
-    assert repr(ic.tensor([1, 2])) == "tensor([1, 2])" and repr(ic.zeros(0)) == "tensor([], size=(0,))"
-    assert "dtype=infinicore.float64" in repr(ic.ones(1, dtype="float64")) and "..." in repr(ic.zeros(5000))
-    assert "nan" in repr(ic.tensor([float("nan"), 1.0])) and "e+10" in repr(ic.tensor([1e10, 1.0]))
-    with ic.printoptions(precision=2):
-        assert repr(ic.tensor([0.123])) == "tensor([0.12])"
 
 
 def test_memory_is_recycled_and_released():
