@@ -8,6 +8,7 @@ WEIGHT = Block(
     group_stride m_stride c_stride  # of the weight: group, channel of the result, channel
     m c                             # of a group
     group_panels phases taps width  # width: channels of a panel
+    run                             # elements of a panel's column that are neighbours in the weight, or 0: by the table
     table*                          # the taps of each phase, the index of each tap in the weight
     """,
 )

@@ -4,6 +4,9 @@ dW[m, c, tap] = sum over n, i, j of g[n, m, i, j] x[n, c, place (i, j) moved by 
 an element (c, tap) of the patch, whose values are read as scalars straight from the padded image (`conv.pad_image`);
 its columns are channels m, for which a block of g is packed as [places, m]. The images are cut into a number of parts
 that the sizes alone determine; each part has sums of its own, added up in one order by `join_parts`.
+
+Where a group has few channels m (one, of a depthwise convolution), they would leave most lanes idle: there the lanes
+are neighbouring places (`weight_dots`).
 """
 
 from ...blocks.conv import JOIN, SUMS
@@ -14,7 +17,7 @@ from ...lang.simd import load, ptr, stack, store, vload_first, vstore
 from ..gemm.microkernel import depth, is_pair, itemsize, lanes, lanes_of, panel_ptr, sum_ptr
 from ..gemm.pack import pack_panels
 from .forward import INT64, TILE_BYTES, U16, pad_image, store_sums, turn
-from .products import tap_product
+from .products import tap_dots, tap_product
 from .sizes import SLACK
 
 BEHIND = 4  # a pair may reach one element behind the image, times a zero
@@ -82,6 +85,54 @@ def weight_sums(args, lo, hi, T, R, V):
                         block = packed + (i * block_size + j * num_rows * steps * across)
                         buffer = image_ptr(scratch + i * load(args, SUMS.image_bytes), T)
                         tap_product(buffer, offsets + k, pitch * size, num_rows, block, steps, target, width, T, R, V)
+    return 0
+
+
+@jit.inline
+def weight_dots(args, lo, hi, T, R):
+    """Units [lo, hi): the sums of a part of the images for a group, by dot products along rows of R taps at once.
+
+    3 x 3 depthwise, 64 channels of 56 x 56: DOTS_NOW ms a batch of 4, with channels along the lanes DOTS_BEFORE (one
+    core of Emerald Rapids). The sums are [parts, groups, m, elements of a patch filled up to R].
+    """
+    M, C, groups = load(args, SUMS.m), load(args, SUMS.c), load(args, SUMS.groups)
+    blocks, block_rows = load(args, SUMS.blocks), load(args, SUMS.block_rows)
+    parts, places = load(args, SUMS.parts), load(args, SUMS.images) * blocks
+    OH, OW, k_total = load(args, SUMS.g_h), load(args, SUMS.g_w), load(args, SUMS.patch)
+    scratch = load(args, SUMS.scratch) + lo // load(args, SUMS.slice_units) * load(args, SUMS.slice_bytes)
+    offsets, buffer = ptr(scratch + load(args, SUMS.offsets), INT64), image_ptr(scratch, T)
+    size = 8 if itemsize(T) == 8 else 4
+    pitch, rows_of_k = load(args, SUMS.pitch) * size, (k_total + R - 1) // R * R
+    patch_offsets(args, offsets, C, k_total, rows_of_k, size)
+    for unit in range(lo, hi):
+        part, group = unit // groups, unit % groups
+        sums = sum_ptr(load(args, SUMS.sums), T) + unit * M * rows_of_k
+        fill_row(sums, M * rows_of_k, 0)
+        for place in range(part * places // parts, (part + 1) * places // parts):
+            n, row = place // blocks, place % blocks * block_rows
+            x_at = n * load(args, SUMS.x_image) + group * C * load(args, SUMS.x_channel)
+            pad_image(args, SUMS.table, buffer, source_ptr(load(args, SUMS.x), T) + x_at, row, C, 1)
+            num_rows = min(block_rows, OH - row)
+            for m in range(M):
+                g_at = n * load(args, SUMS.g_image) + (group * M + m) * load(args, SUMS.g_channel) + row * OW
+                g = ptr(load(args, SUMS.g), T) + g_at
+                for k in range(0, k_total, R):
+                    tap_dots(buffer, offsets + k, pitch, num_rows, g, OW, sums + (m * rows_of_k + k), T, R)
+    return 0
+
+
+@jit.inline
+def join_rows(args, lo, hi, T):
+    """The weight's gradient from the sums of `weight_dots`: rows [lo, hi), each of a channel m."""
+    parts, k_total, padded = load(args, JOIN.parts), load(args, JOIN.patch), load(args, JOIN.padded)
+    step, count = load(args, JOIN.groups) * load(args, JOIN.m) * padded, lanes(T)
+    row = sum_ptr(stack(TILE_BYTES), T)
+    for unit in range(lo, hi):
+        sums, target = sum_ptr(load(args, JOIN.sums), T) + unit * padded, ptr(load(args, JOIN.dw), T) + unit * k_total
+        for k in range(0, k_total, count):
+            valid = min(count, k_total - k)
+            add_up(row, sums + k, parts, step, valid)
+            store_sums(target + k, 1, row, valid, 0.0)
     return 0
 
 

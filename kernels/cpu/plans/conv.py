@@ -13,12 +13,14 @@ _NEAR_BYTES = 256 << 10  # of sums that stay in the second-level cache
 _TOGETHER_BYTES = 2 << 20  # of images that meet sums which do not
 _PACKED, _JOINED = 1 << 14, 1 << 17  # elements that are worth a thread: packed of the weight, read of partial sums
 _PARTS = 16  # fixed, so that the gradient does not depend on the number of threads
+_PART_PLACES = 512  # of a part: its sums are written and read once more, which takes as long as some 100 products
 
 # Register tiles by registers: 32, 16 with 8 lanes, 16 with 4 lanes. Few: each is a kernel of its own to compile.
-_TILES = {14: ((8, 2), (1, 8)), 6: ((6, 2), (1, 4)), 4: ((4, 2), (1, 4))}  # channels, vectors of positions
-_LANE_TILES = {14: ((14, 1), (10, 1)), 6: ((6, 2),), 4: ((4, 2),)}  # places, vectors of channels
+_TILES = {14: ((8, 3), (4, 6), (1, 8)), 6: ((6, 2), (1, 4)), 4: ((4, 2), (1, 4))}  # channels, vectors of positions
+_LANE_TILES = {14: ((14, 2), (7, 4)), 6: ((4, 3),), 4: ((4, 2),)}  # places, vectors of channels
 # Of the weight's gradient: elements of a patch, vectors of channels
-_TAP_TILES = {14: ((9, 1), (4, 1)), 6: ((6, 2), (3, 2)), 4: ((4, 2), (3, 2))}
+_TAP_TILES = {14: ((9, 2), (9, 1)), 6: ((6, 2), (3, 2)), 4: ((4, 2), (3, 2))}
+_DOTS = (9, 4)  # elements of a patch at once, by dot products
 
 
 def _ceil(a, b):
@@ -121,15 +123,23 @@ def _tile(m, k, grid, lanes):
     """
     columns = grid.outputs[0][2]
     best = None
+    flat, end = columns == grid.pitch, (grid.block_rows - 1) * grid.pitch + columns
     for rows, vectors in _TILES[blocking.ROWS]:
-        tiles = _ceil(m, rows) * _ceil(grid.block_rows * grid.pitch, vectors * lanes)
+        tiles = _ceil(m, rows) * _ceil(end, vectors * lanes)
         cost = tiles * (k * (rows * vectors + 2) + 60 + 4 * rows * vectors)
         best = min(best or (cost + 1,), (cost, False, rows, vectors))
     for rows, vectors in _LANE_TILES[blocking.ROWS]:
-        tiles = _ceil(m, vectors * lanes) * _ceil(grid.block_rows * columns, rows)
+        across = _ceil(end, rows) if flat else grid.block_rows * _ceil(columns, rows)
+        tiles = _ceil(m, vectors * lanes) * across
         cost = tiles * (k * (rows * vectors + 2) + 60 + 12 * lanes * vectors)
         best = min(best, (cost, True, rows, vectors))
     return best[1:]
+
+
+def _run(grid, pair, channels):
+    """Elements of a column of a packed panel that are neighbours in the weight: all taps of `channels`, in order."""
+    ordered = len(grid.outputs) == 1 and [tap[1] for tap in grid.taps] == list(range(len(grid.taps)))
+    return channels * len(grid.taps) if ordered and pair == 1 else 0
 
 
 # ---- plans -------------------------------------------------------------------------------------
@@ -156,14 +166,13 @@ def product(p, threads):
     per_share = _ceil(panels, shares)
     shares = _ceil(panels, per_share)
     items, offsets = units * shares, grid.buffer_bytes
-    most = grid.block_rows * max(phase[2] for phase in grid.outputs) + rows  # places of a phase
-    slice_bytes = offsets + _lines((channels * len(grid.taps) + most) * 8) + 64
+    slice_bytes = offsets + _lines(channels * len(grid.taps) * 8) + 64
     slice_units, scratch = _slices(items, threads, slice_bytes)
     shared = {"m": m, "c": c, "group_panels": panels, "taps": taps}
     panel = channels * taps * width
     pack = launch(
         kernel("conv.forward.pack_weight", T=p.dtype), WEIGHT, panels * p.groups, 1 + _PACKED // (panel + 1),
-        phases=len(grid.outputs), width=width,
+        phases=len(grid.outputs), width=width, run=_run(grid, pair, c if w_strides["c_stride"] == taps else 1),
         table=[phase[0] for phase in grid.outputs] + [tap[1] for tap in grid.taps], **shared, **w_strides,
     )  # fmt: skip
     pixels, step = sizes_out[0] * sizes_out[1], p.window.stride if back else (1, 1)
@@ -180,6 +189,20 @@ def product(p, threads):
     return Plan((pack, multiply), (("panels", max(64, panel * panels * p.groups * item)), ("scratch", scratch)))
 
 
+def _cut(p, grid, m, across, sums_bytes):
+    """(channels of a unit of the weight's gradient, parts of the images): some 16 units, by the sizes alone.
+
+    A unit of channels copies the images for itself, which is little beside 256 products an element; parts have sums of
+    their own.
+    """
+    taps, total = p.window.kernel[0] * p.window.kernel[1], p.n * p.y[0] * p.y[1]
+    width = _ceil(m, across) * across
+    parts = max(1, min(p.n * grid.blocks, _PARTS, total // _PART_PLACES, _SUM_BYTES // sums_bytes))
+    least = _ceil(256, taps * across) * across
+    channels = max(least, _ceil(_ceil(m, _ceil(_PARTS, parts * p.groups)), across) * across)
+    return min(width, channels, _ceil(256, across) * across), parts  # their block of g stays in a cache
+
+
 def weight_sums(p, threads):
     """The gradient of the weight: sums of parts of the images, which the sizes alone determine, are joined in order."""
     pair = 2 if blocking.pairs(p.dtype) else 1
@@ -188,13 +211,14 @@ def weight_sums(p, threads):
     c, m = p.c // p.groups, p.m // p.groups
     k = c * p.window.kernel[0] * p.window.kernel[1]
     grid = Grid(p, False, c, item)
-    rows, vectors = min(_TAP_TILES[blocking.ROWS], key=lambda tile: _ceil(k, tile[0]) * (tile[0] + 2))
+    if pair == 1 and 2 * m * _ceil(p.y[1], lanes) <= p.y[1]:
+        return _weight_dots(p, grid, panel_item, threads)
+    rows, vectors = min(_TAP_TILES[blocking.ROWS], key=lambda tile: _tap_cost(tile, k, m, lanes))
     across = vectors * lanes
     width, padded = _ceil(m, across) * across, _ceil(k, rows) * rows
-    channels = min(width, _ceil(256, across) * across)  # of a unit: their block of g stays in a cache
-    shares, places = _ceil(m, channels), p.n * grid.blocks
     sums_bytes = p.groups * padded * width * panel_item
-    parts = max(1, min(places, _PARTS, _SUM_BYTES // sums_bytes))
+    channels, parts = _cut(p, grid, m, across, sums_bytes)
+    shares, places = _ceil(m, channels), p.n * grid.blocks
     items = parts * p.groups * shares
     image, result = grid.buffer_bytes, p.y[0] * p.y[1]
     block = (channels * grid.block_rows * _ceil(p.y[1], pair) + SLACK) * panel_item
@@ -217,6 +241,36 @@ def weight_sums(p, threads):
         1 + _JOINED // (parts * k * lanes + 1), padded=padded, **shared,
     )  # fmt: skip
     return Plan((sums, join), (("sums", parts * sums_bytes), ("scratch", scratch)))
+
+
+def _tap_cost(tile, k, m, lanes):
+    rows, vectors = tile
+    return _ceil(k, rows) * _ceil(m, vectors * lanes) * (rows * vectors + 2)
+
+
+def _weight_dots(p, grid, item, threads):
+    """The same for groups of few channels of the result: places lie along the lanes, so a row should fill some."""
+    c, m, result = p.c // p.groups, p.m // p.groups, p.y[0] * p.y[1]
+    k, places = c * p.window.kernel[0] * p.window.kernel[1], p.n * grid.blocks
+    rows = min(_DOTS, key=lambda rows: (_ceil(k, rows) * (rows + 2), rows))
+    padded, parts = _ceil(k, rows) * rows, min(places, _ceil(_PARTS, p.groups))
+    items, offsets = parts * p.groups, grid.buffer_bytes
+    slice_bytes = offsets + _lines(padded * 8)
+    slice_units, scratch = _slices(items, threads, slice_bytes)
+    shared = {"m": m, "groups": p.groups, "parts": parts, "patch": k}
+    sums = launch(
+        kernel("conv.grad.weight_dots", T=p.dtype, R=rows), SUMS, items,
+        _grain(4 * _ceil(places, parts) * grid.block_rows * p.y[1] * m * padded),
+        slice_bytes=slice_bytes, slice_units=slice_units, c=c, shares=1, offsets=offsets, packed=0, unit_channels=m,
+        columns=padded, together=1, image_bytes=offsets, g_image=p.m * result, g_channel=result, g_h=p.y[0],
+        g_w=p.y[1], images=p.n, **shared,
+        **grid.numbers(p.x, p.c * p.x[0] * p.x[1]), table=_flat(grid.inputs, grid.taps),
+    )  # fmt: skip
+    join = launch(
+        kernel("conv.grad.join_rows", T=p.dtype), JOIN, p.m, 1 + _JOINED // (parts * k + 1), padded=padded,
+        columns=padded, **shared,
+    )  # fmt: skip
+    return Plan((sums, join), (("sums", parts * p.m * padded * item), ("scratch", scratch)))
 
 
 def plan(p, threads):
