@@ -24,7 +24,14 @@ CASES = [  # input, weight, options
     ((3, 12, 12), (5, 3, 3, 3), {}),
     ((2, 4, 31), (6, 4, 5), {"stride": 2, "padding": 2}),
     ((4, 20), (4, 2, 3), {"padding": "same", "groups": 2}),
+    ((3, 6, 19, 37), (6, 1, 3, 3), {"padding": 1, "groups": 6}),  # a channel a group: places along the lanes
+    ((2, 6, 21, 70), (6, 3, 5, 3), {"stride": 2, "padding": 2, "groups": 2}),
+    ((2, 4, 45), (8, 1, 4), {"padding": 3, "groups": 4}),
+    ((2, 33, 14, 14), (70, 33, 3, 3), {"padding": 1}),
+    ((2, 40, 7, 7), (64, 40, 1, 1), {}),
 ]
+TILES = [(False, *tile) for tile in plans._TILES[plans.blocking.ROWS]]
+TILES += [(True, *tile) for tile in plans._LANE_TILES[plans.blocking.ROWS]]
 
 
 def run(input, weight, bias, g, options):
@@ -64,8 +71,19 @@ def test_values_and_gradients_are_those_of_torch(x_shape, w_shape, options, rng)
     assert_close(run(*given, options), torch_run(*given, options), 3e-6)
 
 
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("index", [2, 3, 6, 17, 18])
+def test_every_register_tile(tile, index, rng, monkeypatch):
+    """Both directions, whichever tile would be chosen."""
+    monkeypatch.setattr(plans, "_tile", lambda *about: tile)
+    monkeypatch.setattr(ic.device("cpu").backend, "plans", {})
+    x_shape, w_shape, options = CASES[index]
+    given = arrays(rng, x_shape, w_shape, options)
+    assert_close(run(*given, options), torch_run(*given, options), 3e-6)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-14), ("bfloat16", 4e-3), ("float16", 5e-4)])
-@pytest.mark.parametrize("index", [2, 3])
+@pytest.mark.parametrize("index", [2, 3, 14])
 def test_dtypes(dtype, tolerance, index, rng):
     """One rounding at the end: errors are half a unit in the last place of the largest value."""
     x_shape, w_shape, options = CASES[index]
@@ -92,9 +110,10 @@ def test_a_large_weight_packs_images_together(rng):
     assert_close(run(*given, options), torch_run(*given, options), 3e-6)
 
 
-def test_the_number_of_threads_changes_nothing(rng):
-    options, before, found = {"padding": 1}, ic.get_num_threads(), []
-    given = arrays(rng, (20, 16, 14, 14), (33, 16, 3, 3), options)
+@pytest.mark.parametrize("groups", [1, 16])
+def test_the_number_of_threads_changes_nothing(groups, rng):
+    options, before, found = {"padding": 1, "groups": groups}, ic.get_num_threads(), []
+    given = arrays(rng, (20, 16, 14, 14), (33 if groups == 1 else 16, 16 // groups, 3, 3), options)
     try:
         for threads in (1, 2):
             ic.set_num_threads(threads)
@@ -112,6 +131,19 @@ def test_nan_and_infinity_stay_where_they_belong(rng):
     assert np.isnan(y[..., 4:, 4:]).all() and np.isinf(y[..., :2, :2]).all()
     y[..., 4:, 4:], y[..., :2, :2] = 0, 0
     assert np.isfinite(y).all()
+
+
+def test_an_infinity_meets_only_the_taps_that_reach_it(rng):
+    """Depthwise: a sum along rows must not multiply what lies between them by zero."""
+    options = {"padding": 1, "groups": 2}
+    x, w, b, g = arrays(rng, (1, 2, 5, 21), (2, 1, 3, 3), options)
+    x[0, 0, 2, 0], x[0, 0, 4, 20] = np.inf, -np.inf
+    found = run(x, w, b, np.abs(g), options)[2].numpy()
+    wanted = torch_run(x, w, b, np.abs(g), options)[2].numpy()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+    assert np.isinf(found).any()
+    assert np.isfinite(found[1]).all()
 
 
 def test_empty(rng):

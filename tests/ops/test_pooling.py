@@ -136,6 +136,20 @@ def test_cells_of_one_dim(size, rng):
     check("adaptive_max_pool1d", x, (size,), {"return_indices": True}, rng, True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("shape, size", [((2, 3, 131), 3), ((2, 3, 5, 40), (2, 2)), ((2, 4, 5, 67), (2, 2, 3))])
+def test_cells_longer_than_a_vector(shape, size, dtype, rng):
+    """Of equal elements the first is meant, whichever lane has it; NaN before all."""
+    x = rng.integers(-3, 3, shape).astype(ic.dtype(dtype).numpy)
+    x.reshape(-1)[[7, 91, 200]] = np.nan
+    x.reshape(-1)[300:340] = -np.inf
+    name = f"adaptive_max_pool{np.size(size)}d"
+    y, where = getattr(ic, name)(ic.from_numpy(x), size, return_indices=True)
+    wanted, places = getattr(functional, name)(torch.from_numpy(x.astype(np.float64)), size, return_indices=True)
+    np.testing.assert_array_equal(y.numpy().astype(np.float64), wanted.numpy())
+    np.testing.assert_array_equal(where.numpy(), places.numpy())
+
+
 @pytest.mark.parametrize(
     "name, args", [("max_pool2d", (3, 1)), ("max_pool3d", (2,)), ("avg_pool1d", (2,)), ("adaptive_max_pool2d", (2,))]
 )

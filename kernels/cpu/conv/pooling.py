@@ -13,7 +13,22 @@ from ...build import isa, jit
 from ...lang.by_type import by_type
 from ...lang.rows import fill_row
 from ...lang.shuffle import even, interleave, odd
-from ...lang.simd import convert, fill, load, ptr, ramp, select, stack, store, vload, vload_first, vpick, vstore_first
+from ...lang.simd import (
+    convert,
+    fill,
+    load,
+    ptr,
+    ramp,
+    reduce_max,
+    reduce_min,
+    select,
+    stack,
+    store,
+    vload,
+    vload_first,
+    vpick,
+    vstore_first,
+)
 from ..gemm.microkernel import lanes_of, sum_ptr
 from ..norm.rows import row_mean
 
@@ -447,6 +462,25 @@ def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
 
 
 @jit.inline
+def largest_in_lanes(x, at, counts, steps):
+    """`largest` of a block whose rows fill vectors, and its place in x: every lane keeps its own, the first of equals.
+
+    The last vector of a row ends with it; what it has twice has one place. [16, 64, 1024] to 4 cells takes POOL_NOW us,
+    one element after the other POOL_BEFORE (one core of Emerald Rapids).
+    """
+    best, where = vload(x, at, LANES), ramp(at, types.int32, LANES)
+    for n in range(counts[0]):
+        for k in range(counts[1]):
+            row = at + n * steps[0] + k * steps[1]
+            for m in range(0, counts[2], LANES):
+                start = row + min(m, counts[2] - LANES)
+                best, where = larger_at(best, where, vload(x, start, LANES), ramp(start, types.int32, LANES))
+    hit = (best == reduce_max(best)) | (best != best)  # the second of NaN alone, and then the first is of none
+    place = types.int64(reduce_min(select(hit, where, fill(2**31 - 1, types.int32, LANES))))
+    return load(x, place), place
+
+
+@jit.inline
 def adaptive_max(args, lo, hi, T, I, VOLUME):
     """Maxima of cells that share out planes [lo, hi), and their positions of type I (`chosen`)."""
     D, H, W = three(args, POOL.size, VOLUME)
@@ -460,8 +494,11 @@ def adaptive_max(args, lo, hi, T, I, VOLUME):
             a, a_past = share(i, OH, H)
             for j in range(OW):
                 b, b_past = share(j, OW, W)
-                first = (f * H + a) * W + b
-                best, where = largest(x, first, (f_past - f, a_past - a, b_past - b), steps, first, steps)
+                first, counts = (f * H + a) * W + b, (f_past - f, a_past - a, b_past - b)
+                if counts[2] >= LANES and D * H * W < 2**31:
+                    best, where = largest_in_lanes(x, first, counts, steps)
+                else:
+                    best, where = largest(x, first, counts, steps, first, steps)
                 store(ptr(load(args, POOL.y), T), y_at + j, best)
                 store(ptr(load(args, POOL.chosen), I), y_at + j, where)
     return 0
