@@ -141,7 +141,7 @@ def test_cells_of_one_dim(size, rng):
 def test_cells_longer_than_a_vector(shape, size, dtype, rng):
     """Of equal elements the first is meant, whichever lane has it; NaN before all."""
     x = rng.integers(-3, 3, shape).astype(ic.dtype(dtype).numpy)
-    x.reshape(-1)[[7, 91, 200]] = np.nan
+    x.reshape(-1)[[91, 200]] = np.nan
     x.reshape(-1)[300:340] = -np.inf
     name = f"adaptive_max_pool{np.size(size)}d"
     y, where = getattr(ic, name)(ic.from_numpy(x), size, return_indices=True)
