@@ -68,8 +68,8 @@ def pack_weight(args, lo, hi, T):
 def pack_runs(target, source, total, run, run_stride, stride, valid, width, T):
     """target[k, r] = source[k // run * run_stride + k % run + r * stride] for k < `total`, r < `valid`.
 
-    By squares in registers, whose lanes beyond `width` the next rows overwrite; the last rows one by one. The weight
-    of 512 channels by 512 x 3 x 3 takes 0.6 ms so, element by element 2.2 (one core of Emerald Rapids).
+    By squares in registers, whose lanes beyond `width` the next rows overwrite; the last rows one by one. One image of
+    3 x 3 with a weight [512, 512, 3, 3] takes 1.8 ms so, element by element 3.9 (one core of Emerald Rapids).
     """
     count = lanes(T)
     groups = (width + count - 1) // count
@@ -134,7 +134,7 @@ def pad_image(args, table, buffer, x, row, channels, pair):
     channel, plane, num_rows = load(args, IMAGE.channel), load(args, IMAGE.plane), load(args, IMAGE.plane_rows)
     h_first, w_first, phases = row + load(args, IMAGE.first_h), load(args, IMAGE.first_w), load(args, IMAGE.phases)
     if pitch == W and w_first == 0 and phases == 1 and h_stride == 1 and w_stride == 1 and h_first >= 0:
-        # Without padding all rows are one: 28 x 28 by 1 x 1, 256 channels, takes 0.75 ms so, by rows ONE_ROW.
+        # Without padding all rows are one: 28 x 28 by 1 x 1, 256 channels to 64, takes 0.80 ms so, by rows 0.9.
         size = min(num_rows, H - h_first) * W
         for c in range(channels):
             source = x + (c * pair * x_channel + h_first * W)
@@ -289,7 +289,7 @@ def correlate_lanes(args, lo, hi, T, R, V):
 
     No column between rows is idle, so images as small as 7 x 7 come out even. A panel of the weight holds V vectors of
     channels. Neighbours have one address: tiles of any places had 14, for which the registers do not suffice (256
-    channels, 14 x 14, one core of Emerald Rapids: LANE_BEFORE GFLOP/s, and LANE_NOW).
+    channels, 14 x 14, one core of Emerald Rapids: 121 GFLOP/s, and 168 so).
     """
     tile, turned = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TILE_BYTES), T)
     M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
