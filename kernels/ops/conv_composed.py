@@ -139,6 +139,7 @@ def _samples(dims):
         yield _place(rng, (2, 3, *space), (3, 4, *(3, 2, 2)[:dims]), (4,), stride=2, padding=1, output_padding=1)
         yield _place(rng, (4, *space), (4, 2, *(2, 3, 1)[:dims]), groups=2, dilation=2)
         yield _place(rng, (1, 2, *space), (2, 1, *(2, 2, 2)[:dims]), dilation=2, output_padding=1, padding=1)
+        yield _place(rng, (2, 2, *space), (2, 3, *(2, 2, 2)[:dims]), (3,), stride=2)
 
     return samples
 
@@ -171,6 +172,10 @@ def conv_transpose3d(f, input, weight, bias=None, stride=1, padding=0, output_pa
     flat = weight.reshape(c, -1, *kernel)
     y = f.conv_transpose2d(planes, flat, None, stride[1:], padding[1:], extra[1:], groups, dilation[1:])
     y = y.reshape(n, depth, groups * weight.shape_[1], taps, *y.shape_[2:])
+    if (stride[0], padding[0], extra[0], dilation[0]) == (taps, 0, 0, 1):  # a layer has one tap: nothing to add up
+        result = f.rearrange(y.transpose(1, 2))
+        result = result.reshape(*lead, groups * weight.shape_[1], *sizes)
+        return result if bias is None else result + bias.reshape(-1, 1, 1, 1)
     # Along the depth: each tap's layers, with zeros between them, moved to where the tap reaches.
     moved = f.pad(y.unsqueeze(2), (0, 0) * 4 + (0, stride[0] - 1)).flatten(1, 2)
     result, reach = None, (depth - 1) * stride[0] + 1
