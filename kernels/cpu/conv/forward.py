@@ -23,6 +23,7 @@ from ...lang.simd import address, convert, load, ptr, stack, store, vload, vload
 from ..gemm.microkernel import depth, is_pair, itemsize, lanes, lanes_of, panel_ptr, sum_ptr
 from ..gemm.pack import load_unit, load_units, transpose_block
 from .products import offset_product, row_product
+from .sizes import SLACK_COLUMNS
 
 TILE_BYTES = 64 * 64 + 256  # sums of a tile in whole vectors both ways, and what is read behind them
 INT32, INT64, U16 = types.int32, types.int64, types.uint16
@@ -127,7 +128,9 @@ def copy_image_row(target, x, other, count, step):
 def pad_image(args, table, buffer, x, row, channels, pair):
     """Copy the part of an image that results from grid row `row` on read; `pair` channels of x make one of `buffer`.
 
-    The block begins as `IMAGE`; its phases stand from `table` on.
+    The block begins as `IMAGE`; its phases stand from `table` on. What is read behind a plane ends in columns that
+    nobody reads, and is zero all the same: what lay there may be subnormal, which the CPU multiplies a hundred times
+    slower (16 channels of 12 x 12 to 32: 0.88 ms, and 0.50 so).
     """
     C, x_channel, H, W = load(args, IMAGE.c), load(args, IMAGE.x_channel), load(args, IMAGE.h), load(args, IMAGE.w)
     h_stride, w_stride, pitch = load(args, IMAGE.stride_h), load(args, IMAGE.stride_w), load(args, IMAGE.pitch)
@@ -140,6 +143,8 @@ def pad_image(args, table, buffer, x, row, channels, pair):
             source = x + (c * pair * x_channel + h_first * W)
             copy_image_row(buffer + c * channel, source, x_channel if c * pair + 1 < C else 0, size, 1)
             fill_row(buffer + (c * channel + size), num_rows * W - size, 0)
+            fill_row(buffer + (c * channel + num_rows * W), channel - num_rows * W, 0)
+        fill_row(buffer + channels * channel, SLACK_COLUMNS, 0)
         return
     left = min(pitch, max(0, -w_first))
     for c in range(channels):
@@ -158,6 +163,8 @@ def pad_image(args, table, buffer, x, row, channels, pair):
                 else:
                     fill_row(target, pitch, 0)
                 target = target + pitch
+        fill_row(buffer + (c * channel + phases * plane), channel - phases * plane, 0)
+    fill_row(buffer + channels * channel, SLACK_COLUMNS, 0)
 
 
 # ---- the product -------------------------------------------------------------------------------

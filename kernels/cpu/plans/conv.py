@@ -4,7 +4,7 @@ from ...blocks.conv import JOIN, PRODUCT, SUMS, WEIGHT
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.conv import Convolution
-from ..conv.sizes import SLACK
+from ..conv.sizes import SLACK, SLACK_COLUMNS
 from ..gemm import blocking
 
 _BUFFER_BYTES = 384 << 10  # of the padded image: with a panel of the weight it fits the second-level cache of 1 MB
@@ -77,7 +77,7 @@ class Grid:
         # Channels an odd number of lines apart: those a power of two apart evict each other from the first-level cache.
         lines = _ceil(len(self.inputs) * self.plane * item, 64)
         self.channel = (lines | 1) * 64 // item
-        self.buffer_bytes = _lines((channels * self.channel + self.pitch + 16 * blocking.LANES) * item)
+        self.buffer_bytes = _lines((channels * self.channel + SLACK_COLUMNS) * item)
         self._add_results(rows, columns, p.x[1] if back else p.y[1], p.window.kernel[1])
 
     def _add_results(self, rows, columns, width, kernel_width):
