@@ -112,6 +112,9 @@ def _block_ref(x):
     return y
 
 
+_LARGE = 65536  # elements of a matrix of blocks from which on only what lies beside them is set to zero, not all of it
+
+
 @composite(dtypes=ANY, ref=_block_ref, samples=_lists([(2, 3), (4,), (), (1, 2)]))
 def block_diag(f, *tensors):
     """Matrices (vectors as rows) along the diagonal of a matrix of zeros, in the dtype that they are promoted to."""
@@ -120,11 +123,18 @@ def block_diag(f, *tensors):
     if any(len(x.shape_) > 2 for x in found):
         raise ValueError(f"`tensors` of `block_diag` must have at most 2 dims, got {[x.shape_ for x in found]}")
     size = [sum(x.shape_[d] for x in found) for d in (0, 1)]
-    y, row, column = found[0].new_zeros(*size, dtype=f.result_type(*given)), 0, 0
+    large = size[0] * size[1] >= _LARGE
+    y, row, column = (found[0].new_empty if large else found[0].new_zeros)(*size, dtype=f.result_type(*given)), 0, 0
+    places = []
     for x in found:
         height, width = x.shape_
-        y[row : row + height, column : column + width].copy_(x)
+        places.append((slice(row, row + height), slice(column, column + width)))
+        if large:
+            y[row : row + height, :column].zero_()
+            y[row : row + height, column + width :].zero_()
         row, column = row + height, column + width
+    for x, place in zip(found, places):
+        y[place].copy_(x)
     return y
 
 

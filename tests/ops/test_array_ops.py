@@ -218,3 +218,18 @@ def test_empty_tensors():
     equal(ic.repeat_interleave(ic.tensor(2.0), 3), [2, 2, 2])
     assert ic.one_hot(ic.zeros(0, dtype=ic.int64), 3).shape == (0, 3)
     equal(ic.masked_fill(tensor(1.0, 2.0), tensor(True, False), ic.tensor(9.0)), [9, 2])
+
+
+def test_a_large_matrix_of_blocks_is_zero_beside_them(rng):
+    """Only what lies beside blocks is written there; a block without rows or columns has margins alone."""
+    blocks = [rng.standard_normal(shape).astype(np.float32) for shape in ((150, 200), (3, 0), (70,), (100, 130))]
+    ic.full((600, 600), 7.0)  # memory that comes back with something in it
+    given = [ic.from_numpy(block).requires_grad_() for block in blocks]
+    y = ic.block_diag(*given)
+    wanted = np.zeros((254, 400), np.float32)
+    wanted[:150, :200], wanted[153, 200:270], wanted[154:, 270:] = blocks[0], blocks[2], blocks[3]
+    np.testing.assert_array_equal(y.detach().numpy(), wanted)
+    g = rng.standard_normal(wanted.shape).astype(np.float32)
+    found = ic.autograd.grad(y, given, ic.from_numpy(g))
+    for one, part in zip(found, (g[:150, :200], g[150:153, :0], g[153, 200:270], g[154:, 270:])):
+        np.testing.assert_array_equal(one.numpy(), part)
