@@ -227,9 +227,9 @@ def _own(instruction):
 
 
 def _machine():
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1, jit=True, codemodel="jitdefault"
-    )
+    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    options = {"opt": 1, "jit": True, "codemodel": "jitdefault"}  # code that the engine puts anywhere in memory
+    return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, **options)
 
 
 class Kernel:
