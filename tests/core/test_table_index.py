@@ -8,14 +8,17 @@ import sys
 
 import pytest
 
-from infinicore import reference
+from infinicore import cache, reference
 
 LOADED = "import sys; print(sorted(m.split('.')[-1] for m in sys.modules if m.startswith('infinicore.kernels.ops.')))"
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program in a new process whose cache is this test's; gives what it prints."""
+    """Runs a program in a new process whose index is this test's, beside the kernels of all; gives what it prints."""
+    kernels = cache.root() / cache.machine()
+    kernels.mkdir(parents=True, exist_ok=True)
+    (tmp_path / kernels.name).symlink_to(kernels)
 
     def run(program):
         done = subprocess.run(

@@ -157,9 +157,9 @@ def test_a_thread_count_for_a_block():
     assert infinicore.get_num_threads() == before
 
 
-@pytest.mark.parametrize("seconds", [2, pytest.param(30, marks=pytest.mark.slow)])
-def test_threads_may_do_everything_at_once(seconds):
-    """Import, compile, compute, record, replay, train and generate, with one model."""
+def test_threads_may_do_everything_at_once(pytestconfig):
+    """Import, compile, compute, record, replay, train and generate, with one model (60 s with --long)."""
+    seconds = next((n for mark, n in (("long", 60), ("slow", 10)) if pytestconfig.getoption(mark)), 2)
     program = os.path.join(os.path.dirname(__file__), "threads_at_work.py")
     done = subprocess.run([sys.executable, program, str(seconds)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

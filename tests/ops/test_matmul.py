@@ -285,7 +285,8 @@ def test_blocks_cover_the_product():
 @pytest.mark.slow
 @narrower.CHOICES
 def test_narrower_instruction_sets(choice, width):
-    chosen = "float32 or float64 or bfloat16 or int8" if choice == "portable" else "float or int8"
+    portable = "float32 or float64 or bfloat16 or int8"
+    chosen = {"avx512": narrower.DOTS, "avx2": "float or int8", "portable": portable}[choice]
     narrower.run(choice, width, f"({chosen}) and not narrower", __file__)
 
 

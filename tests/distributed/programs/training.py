@@ -92,11 +92,14 @@ def meshes(group):
         (LLAMA, {"dp": 2, "cp": 2}, {"zero": 1}, {"batch": 5}),
         (GPT2, {"tp": 2, "pp": 2}, {"micro_batches": 4}, {"batch": 7, "rows": 49}),
     ]
+    alone = {}  # by model and options: one run of one process stands beside several meshes
     for config, sizes, parallel, options in two if group.size == 2 else four:
-        alone = trainer(config, **options)
-        alone.fit()
+        key = str((config, options))
+        if key not in alone:
+            alone[key] = trainer(config, **options)
+            alone[key].fit()
         run = trainer(config, dist.Mesh(**sizes), parallel=parallel, **options)
-        compare((sizes, parallel, options), run, alone, run.fit())
+        compare((sizes, parallel, options), run, alone[key], run.fit())
         if "pp" not in sizes and not parallel.get("zero"):
             assert run._replay is not None and run._recordable(), "steps of small models are recorded"
     if group.size == 2:
