@@ -88,11 +88,13 @@ def mixture(tokenizer, rng, count):
     return found
 
 
+@pytest.mark.parametrize("guessing", [False, True])
 @pytest.mark.parametrize("name, count", [("story", 20), ("embedded", 8)])
-def test_every_request_gets_what_it_gets_alone(name, count, request):
+def test_every_request_gets_what_it_gets_alone(name, count, guessing, request):
     """Few blocks and a small budget: prompts in chunks, preemption, prefixes of others, others that are aborted."""
     model, rng = request.getfixturevalue(name), random.Random(3)
-    engine = Engine(model, max_num_seqs=8, max_num_batched_tokens=24, num_blocks=24, block_size=8)
+    guesses = {"proposer": NgramProposer(4, 3, 1), "max_draft_seqs": 8} if guessing else {}
+    engine = Engine(model, max_num_seqs=8, max_num_batched_tokens=24, num_blocks=24, block_size=8, **guesses)
     requests = mixture(engine.tokenizer, rng, count)
     alone = Engine(model, max_num_seqs=1, enable_prefix_caching=False)
     expected = []
@@ -116,6 +118,7 @@ def test_every_request_gets_what_it_gets_alone(name, count, request):
     stats = engine.stats()
     assert stats.num_preemptions > 0 and stats.prefix_cache_hits > 20 and aborted > 1
     assert stats.num_blocks_used == 0 and stats.num_requests_running == stats.num_requests_waiting == 0
+    assert (stats.draft_tokens > stats.accepted_tokens > 0) == guessing
 
 
 def test_answers_that_come_in_between_others(tiny):
@@ -204,6 +207,18 @@ def test_log_probabilities(story):
     for row, found in enumerate(output.prompt_logprobs[1:]):
         assert abs(found[prompt[row + 1]].logprob - logs[row, prompt[row + 1]]) < 1e-4 and len(found) in (2, 3)
     assert abs(answer.cumulative_logprob - sum(f[t].logprob for t, f in zip(answer.token_ids, answer.logprobs))) < 1e-4
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 6], [5, 6, 7]])
+def test_log_probabilities_of_short_prompts(tiny, prompt):
+    """Also where a whole prompt has no more tokens than a step that checks guesses."""
+    engine = Engine(tiny, max_num_seqs=2)
+    engine.add_request("one", prompt, SamplingParams(temperature=0, max_tokens=3, prompt_logprobs=0))
+    found = finish(engine)["one"].prompt_logprobs
+    logs = log_softmax(tiny([prompt])[0].numpy())
+    assert found[0] is None and len(found) == len(prompt)
+    for row, token in enumerate(prompt[1:]):
+        assert abs(found[row + 1][token].logprob - logs[row, token]) < 1e-4
 
 
 def test_where_a_text_ends(story):

@@ -79,7 +79,7 @@ class Runner:
         """
         for block, copy in batch.copies:
             self.cache.copy_block(block, copy)
-        width = 1 if batch.single else self._width(batch.entries)
+        width = 1 if batch.single else 0 if batch.num_prompts else self._width(batch.entries)
         return self._replay(batch, width) if width else self._pack(batch)
 
     # ---- one token for each, or some to check ----
