@@ -1,6 +1,7 @@
 """Recorded launches, replayed in one compiled loop without Python."""
 
 import ctypes
+import sys
 
 from ..kernels.blocks.driver import RECORD
 from ..kernels.cpu import threads
@@ -51,8 +52,8 @@ class Graph:
             row = self._table[RECORD.WIDTH * i : RECORD.WIDTH * (i + 1)]
             yield row[RECORD.kernel], row[RECORD.args], count, row[RECORD.n]
 
-    def __del__(self):
-        if getattr(self, "_arena", None) is not None:
+    def __del__(self, at_exit=sys.is_finalizing):
+        if getattr(self, "_arena", None) is not None and not at_exit():  # then what `close` needs may be gone
             self._arena.close()
 
     def __len__(self):

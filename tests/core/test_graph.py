@@ -120,3 +120,14 @@ def test_launches_of_another_device_are_refused():
     with pytest.raises(ValueError, match=r"1 of the . launches .* another device than 'cpu:0'"):
         ic.stop_graph_recording()
     assert not ic.is_graph_recording() and (y + x).tolist() == [3.0] * 8
+
+
+def test_a_graph_that_outlives_its_program_is_silent():
+    """One that a module of the package still holds goes when other modules have gone."""
+    code = (
+        "import infinicore as ic; from infinicore.kernels.cpu.gemm import blocking; x = ic.tensor([1.0] * 5000); "
+        "ic.start_graph_recording(); y = x + x; y = None; graphs = [ic.stop_graph_recording()]; "
+        "blocking.kept = lambda: graphs"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
