@@ -25,8 +25,7 @@ _DTYPES = (
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32"}
 _ALIASES |= {"cfloat": "complex64", "cdouble": "complex128", "long": "int64", "float8": "float8_e4m3"}
 _NAMES = {
-    "interop.dlpack": ["from_dlpack"],
-    "tensor": ["Size", "Tensor", "from_numpy"],
+    "tensor": ["Size", "Tensor", "from_dlpack", "from_numpy"],
     "tensor.creation": (
         "arange as_tensor asarray empty empty_like empty_permuted empty_strided eye from_blob frombuffer from_list "
         "from_list_by_numpy from_torch full full_like linspace logspace ones ones_like scalar_tensor strided_empty "

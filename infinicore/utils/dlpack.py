@@ -1,6 +1,6 @@
 """`torch.utils.dlpack`: tensors of other libraries without copies."""
 
-from ..interop.dlpack import from_dlpack
+from ..tensor import from_dlpack
 
 __all__ = ["from_dlpack", "to_dlpack"]
 

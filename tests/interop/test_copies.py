@@ -1,6 +1,8 @@
 """`copy`, `deepcopy`, DLPack with strides, and `vmap`."""
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -25,6 +27,12 @@ def test_dlpack_keeps_strides():
     assert array.strides == (4, 32) and np.array_equal(array, x.numpy().T[1:, ::2])
     back = ic.from_dlpack(np.arange(12.0).reshape(3, 4).T[::2])
     assert back.strides == (2, 4) and back.tolist() == [[0.0, 4.0, 8.0], [2.0, 6.0, 10.0]]
+
+
+@pytest.mark.parametrize("where", ["infinicore", "infinicore.utils.dlpack", "infinicore.interop.array_api"])
+def test_what_a_process_takes_first_is_a_tensor(where):
+    code = f"import numpy as np, {where} as m; print(m.from_dlpack(np.arange(6.0)).view(2, 3).ndim)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "2\n"
 
 
 def test_vmap():
