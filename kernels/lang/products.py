@@ -13,8 +13,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from .memory import from_memory
 from .ptx import F32
-from .vector import I32, Vector, literal_of
+from .vector import I32, I64, Vector, literal_of, memory_type
 
 
 class _Kind(NamedTuple):
@@ -179,6 +180,54 @@ def store_sums(typingctx, sums, piece, at, turn):
         return context.get_dummy_value()
 
     return types.void(sums, piece, at, turn), codegen
+
+
+@intrinsic(prefer_literal=True)
+def store_pairs(typingctx, words, first, at, turn):
+    """Store 128 columns of a warp's 16 rows, two 16-bit values a word from word `first` (a literal) on, at a shared
+    address, 256 bytes a row.
+
+    The 16 bytes number j of row i lie at place j ^ (i & 7); `turn` is 16 * (i & 7) of this thread's rows, and `at` its
+    place in the first one.
+    """
+    start = literal_of(first)
+    if start is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        at, turn = (builder.trunc(context.cast(builder, args[i], sig.args[i], types.int64), I32) for i in (2, 3))
+        for j in range(16):
+            where = builder.add(at, builder.xor(turn, ir.Constant(I32, 16 * j)))
+            for low in (0, 1):  # this row, and the eighth after it
+                word = builder.extract_element(args[0], ir.Constant(I32, start + 2 * j + low))
+                text = f"st.shared.b32 [$0+{2048 * low}], $1;"
+                _statement(builder, ir.VoidType(), text, "r,r", [where, word])
+        return context.get_dummy_value()
+
+    return types.void(words, first, at, turn), codegen
+
+
+@intrinsic
+def add_columns(typingctx, sums, at, most, T):
+    """The sums of a thread plus what belongs to their columns: `at` is the address of the first two of type `T`, of 16
+    bits, and `most` how many bytes behind it the last ones lie that are there.
+    """
+    dtype = T.instance_type
+
+    def codegen(context, builder, sig, args):
+        out, (at, most) = args[0], (context.cast(builder, args[i], sig.args[i], types.int64) for i in (1, 2))
+        kind = ir.VectorType(memory_type(dtype), 2)
+        for j in range(sums.lanes // 4):
+            offset = ir.Constant(I64, 16 * j)
+            offset = builder.select(builder.icmp_signed("<", offset, most), offset, most)
+            pair = builder.load(builder.inttoptr(builder.add(at, offset), kind.as_pointer()), align=4)
+            pair = from_memory(builder, dtype, pair)
+            for i in range(4):
+                lane, place = builder.extract_element(pair, ir.Constant(I32, i & 1)), ir.Constant(I32, 4 * j + i)
+                out = builder.insert_element(out, builder.fadd(builder.extract_element(out, place), lane), place)
+        return out
+
+    return sums(sums, at, most, T), codegen
 
 
 @intrinsic

@@ -17,7 +17,19 @@ from ...blocks.cuda import JOIN, WGMMA
 from ...build import jit
 from ...cpu.gemm.epilogue import activate
 from ...lang.by_type import by_type
-from ...lang.products import ROW, finish_products, load_sums, multiply_tiles, no_sums, store_sums
+from ...lang.lowp import StorageFloat
+from ...lang.memory import as_words
+from ...lang.mma import load_shared
+from ...lang.products import (
+    ROW,
+    add_columns,
+    finish_products,
+    load_sums,
+    multiply_tiles,
+    no_sums,
+    store_pairs,
+    store_sums,
+)
 from ...lang.ptx import (
     barrier,
     barrier_arrive,
@@ -194,13 +206,78 @@ def finish(args, memory, row, column, in_c, T, R, ACT):
                 write(c, at + i * columns, value, left)
 
 
+@jit.inline
+def write_rows(args, memory, row, column, in_c, R):
+    """The 128 columns of a warp's rows that `store_pairs` has stored, 16 bytes for a thread, to c."""
+    lane, columns = thread() & 31, load(args, WGMMA.columns)
+    column += 8 * (lane & 15)
+    if column < columns:
+        c, left = ptr(load(args, WGMMA.c) + 2 * (in_c + column), U32), load(args, WGMMA.rows) - row - (lane >> 4)
+        step, chunk = columns >> 1, lane & 15
+        for i in range(0, 16, 2):
+            if i < left:
+                line = i + (lane >> 4)
+                value = load_shared(memory + line * 256 + ((chunk ^ line & 7) << 4), U32, 4, 1, 0)
+                vstore_aligned(c, (row + line) * step, value)
+
+
+def _finish_tile(columns):
+    """The function that finishes a warp's 16 rows of a tile of so many columns."""
+    second = columns // 8  # the first word of the columns from 128 on
+
+    @jit.inline
+    def in_pieces(args, sums, memory, row, column, in_c, T, R, ACT):
+        lane, rows = thread() & 31, load(args, WGMMA.rows)
+        at, turn = memory + (lane >> 2) * 256 + (lane & 3) * 8, lane >> 2 << 5
+        scales, at_step = load(args, WGMMA.a_scales), load(args, WGMMA.a_step)
+        finals = rows_weighed(sums, scales, at_step, row + (lane >> 2), rows, T, R)
+        for piece in range(columns // 64):
+            warp_barrier()
+            store_sums(finals, piece, at, turn)
+            warp_barrier()
+            finish(args, memory, row, column + piece * 64, in_c, T, R, ACT)
+
+    @by_type
+    def finish_tile(args, sums, memory, row, column, in_c, T, R, ACT):
+        """Of 16-bit results without an activation, pairs are stored, where nothing is added but a bias."""
+        narrow = all(isinstance(t.instance_type, StorageFloat) and t.instance_type.bitwidth == 16 for t in (T, R))
+        if not narrow or types.none != ACT or columns % 128:
+            return lambda args, sums, memory, row, column, in_c, T, R, ACT: in_pieces(
+                args, sums, memory, row, column, in_c, T, R, ACT
+            )
+
+        def in_pairs(args, sums, memory, row, column, in_c, T, R, ACT):
+            bias, count, lane = load(args, WGMMA.bias), load(args, WGMMA.columns), thread() & 31
+            if load(args, WGMMA.residual) | (count & 7) | (load(args, WGMMA.c) & 15) | (bias & 3) != 0:
+                in_pieces(args, sums, memory, row, column, in_c, T, R, ACT)
+                return
+            finals, first = sums * F32(bitcast(load(args, WGMMA.alpha), F64)), column + 2 * (lane & 3)
+            if bias != 0:
+                place = min(first, count - 2)
+                finals = add_columns(finals, bias + 2 * place, 2 * (count - 2 - place), T)
+            at, turn, words = memory + (lane >> 2) * 256 + (lane & 3) * 4, lane >> 2 << 4, as_words(finals, R)
+            warp_barrier()
+            store_pairs(words, 0, at, turn)
+            warp_barrier()
+            write_rows(args, memory, row, column, in_c, R)
+            if columns > 128:
+                warp_barrier()
+                store_pairs(words, second, at, turn)
+                warp_barrier()
+                write_rows(args, memory, row, column + 128, in_c, R)
+
+        return in_pairs
+
+    return finish_tile
+
+
 def _product(columns, a_across, b_across):
     """The kernel for tiles of so many columns, operands across k or along it."""
     stages, lanes, cluster = STAGES[columns], columns // 2, CLUSTER[columns]
     b_bytes = columns * ROW
     stage_bytes = A_BYTES + b_bytes
     staging = stages * stage_bytes
-    barriers = staging + WARPS * PIECE
+    barriers, finish_tile = staging + WARPS * PIECE, _finish_tile(columns)
 
     @jit.inline
     def copy(args, n, base, T):
@@ -290,7 +367,6 @@ def _product(columns, a_across, b_across):
         """A warpgroup sums up 64 rows of all tiles."""
         half, warp, lane = (thread() >> 7) - 1, thread() >> 5 & 3, thread() & 31
         memory = base + staging + (half * 4 + warp) * PIECE
-        at, turn = memory + (lane >> 2) * 256 + (lane & 3) * 8, lane >> 2 << 5
         stage, phase, tile = 0, 0, block() // cluster
         while tile < n:
             matrix, split, down, across = tile_of(args, tile)
@@ -312,13 +388,7 @@ def _product(columns, a_across, b_across):
             release(before, lane)
             in_c = (matrix * load(args, WGMMA.splits) + split) * load(args, WGMMA.rows) * load(args, WGMMA.columns)
             row = (down * cluster + block() % cluster) * ROWS + half * 64 + warp * 16
-            scales, at_step, rows = load(args, WGMMA.a_scales), load(args, WGMMA.a_step), load(args, WGMMA.rows)
-            finals = rows_weighed(sums, scales, at_step, row + (lane >> 2), rows, T, R)
-            for piece in range(columns // 64):
-                warp_barrier()
-                store_sums(finals, piece, at, turn)
-                warp_barrier()
-                finish(args, memory, row, across * columns + piece * 64, in_c, T, R, ACT)
+            finish_tile(args, sums, memory, row, across * columns, in_c, T, R, ACT)
             tile += blocks() // cluster
 
     @jit.inline
