@@ -12,9 +12,9 @@ def add_arguments(parser):
 
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     compare = actions.add_parser("compare", help="measure ours and the installed peers in turn, and print the ratios")
-    suite = "default: all but ops, scaling, serving, distributed and cuda"
+    suite = "default: all but ops, scaling, serving, distributed, cuda and cuda-ops"
     compare.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: the suite `cuda`, timed by events"
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: the suite `cuda` (or `cuda-ops`), by events"
     )
     compare.add_argument("--suite", action="append", choices=tuple(SUITES), help=suite)
     compare.add_argument("--family", action="append", metavar="NAME", help="of the suite ops: only ops of this family")
@@ -97,10 +97,11 @@ def _compare(arguments):
     moved = _moves(arguments.against)
     chosen = ("scaling",) if arguments.action == "scaling" else arguments.suite or suites.USUAL
     if getattr(arguments, "device", "cpu") == "cuda":
-        if arguments.suite not in (None, ["cuda"]):
-            raise ValueError(f"`--device cuda` measures the suite `cuda`, got `--suite` {' '.join(arguments.suite)}")
-        chosen = ("cuda",)
-    if "cuda" in chosen and not arguments.list:
+        chosen = arguments.suite or ("cuda",)
+        if not all(suite.startswith("cuda") for suite in chosen):
+            asked = " ".join(arguments.suite)
+            raise ValueError(f"`--device cuda` measures the suites `cuda` and `cuda-ops`, got `--suite` {asked}")
+    if any(suite.startswith("cuda") for suite in chosen) and not arguments.list:
         Device("cuda").backend  # noqa: B018 (says what is missing, before anything is prepared)
     cases = suites.cases(quick=arguments.quick, suites=chosen, match=arguments.case, dtypes=arguments.dtype)
     for field in ("family", "layout"):
@@ -130,7 +131,7 @@ def _compare(arguments):
 
     compare.compare(cases, options, on_row, shlex.join(["infinicore", *sys.argv[1:]]))
     print(f"\n{report.means(rows)}")
-    if any(row["suite"] == "ops" for row in rows):
+    if any(row["suite"] in ("ops", "cuda-ops") for row in rows):
         print(report.summary(rows))
     if moved:
         print(f"\n{moved.summary(rows)}")
@@ -159,7 +160,7 @@ def _table(arguments):
     except (KeyError, TypeError):
         raise ValueError(f"`{arguments.file}` is not a file of rows: give what `compare --json` wrote") from None
     print(f"{text}\n{report.means(rows)}")
-    if any(row["suite"] == "ops" for row in rows):
+    if any(row["suite"] in ("ops", "cuda-ops") for row in rows):
         print(report.summary(rows))
     if moved:
         print(f"\n{moved.summary(rows)}")

@@ -1,4 +1,5 @@
-"""The suite `ops`: every op of the table beside PyTorch's function of the same name, on a million elements and on 64.
+"""The suite `ops`: every op of the table beside PyTorch's function of the same name, on a million elements and on 64;
+and `cuda-ops`, the same on a GPU with 64 Mi elements.
 
 What is called follows from a row: of an elementwise op or a loss, its inputs; of a reduction, rows, columns and all of
 a matrix; of any other, its line in `op_calls.py`. Calls whose inputs are matrices of one shape are measured transposed
@@ -13,7 +14,7 @@ from .cases import TORCH, Case, Input
 from .op_calls import CALLS
 from .process import BOUND
 
-LARGE, SMALL = 1024, 8
+LARGE, SMALL, HUGE = 1024, 8, 8192
 TURN_S = 0.004  # of the 2,000 rows; five turns of each side
 LAYOUTS = ("transposed", "sliced")
 _KINDS = {
@@ -89,8 +90,8 @@ def _by_kind(op):
 
 
 def _sized(text, n):
-    """`text` with the sizes of a million elements or of 64."""
-    return _CHOICE.sub(lambda found: found[1 if n == LARGE else 2], text)
+    """`text` with the sizes of a million elements (or of more) or of 64."""
+    return _CHOICE.sub(lambda found: found[1 if n >= LARGE else 2], text)
 
 
 def _inputs(op, text, n, layout):
@@ -131,17 +132,30 @@ def _cases_of(op, quick):
         for n, layout in [*sizes, *([] if special else [(SMALL, "small")])]:
             call, inputs = _inputs(op, _sized(arguments, n), n, "contiguous" if layout == "small" else layout)
             where = {"contiguous": "", "small": " 64"}.get(layout, f" {layout}")
+            about = call, inputs, _sized(theirs, n), marks
             for dtype in _dtypes(op, marks, SMALL if layout == "small" else LARGE, quick):
-                yield Case(
-                    suite="ops", group=group, name=f"{op.name}{special}{where}", op="table", family=op.family,
-                    dtype=dtype, unit="us", inputs=inputs, peers=TORCH,
-                    compared=not {"random", "ties", "duplicates"} & set(marks),
-                    options={
-                        "function": op.name, "call": call, "theirs": _sized(theirs, n), "n": n,
-                        "which": int("second" in marks),
-                    },
-                    rounds=3 if quick else 5, turn_s=TURN_S, layout=layout, tolerance=_tolerance(dtype),
-                )  # fmt: skip
+                yield _case("ops", op, f"{op.name}{special}{where}", dtype, n, about, quick, group=group, layout=layout)
+
+
+def _gpu_cases_of(op, quick):
+    """The same on a GPU, of whole tensors alone."""
+    n = SMALL if quick else HUGE
+    for special, arguments, theirs, marks in () if on_host(op.name) else _lines().get(op.name) or _by_kind(op):
+        about = *_inputs(op, _sized(arguments, n), n, "contiguous"), _sized(theirs, n), marks
+        for dtype in _dtypes(op, marks, LARGE, quick):
+            yield _case(
+                "cuda-ops", op, f"{op.name}{special}", dtype, n, about, quick, device="cuda", layout="contiguous"
+            )
+
+
+def _case(suite, op, name, dtype, n, about, quick, **more):
+    call, inputs, theirs, marks = about
+    return Case(
+        suite=suite, name=name, op="table", family=op.family, dtype=dtype, unit="us", inputs=inputs, peers=TORCH,
+        compared=not {"random", "ties", "duplicates"} & set(marks),
+        options={"function": op.name, "call": call, "theirs": theirs, "n": n, "which": int("second" in marks)},
+        rounds=3 if quick else 5, turn_s=TURN_S, tolerance=_tolerance(dtype), **more,
+    )  # fmt: skip
 
 
 def _tolerance(dtype):
@@ -150,12 +164,17 @@ def _tolerance(dtype):
 
 
 @functools.cache
-def _all(quick):
+def _all(cases_of, quick):
     from ..kernels import OPS
 
-    return [case for op in OPS.values() if op.name not in without() for case in _cases_of(op, quick)]
+    return [case for op in OPS.values() if op.name not in without() for case in cases_of(op, quick)]
 
 
 def table(quick):
-    """All cases of the suite."""
-    return _all(quick)
+    """All cases of the suite `ops`."""
+    return _all(_cases_of, quick)
+
+
+def table_on_gpu(quick):
+    """All cases of the suite `cuda-ops`."""
+    return _all(_gpu_cases_of, quick)

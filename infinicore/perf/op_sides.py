@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .timed import Call, Timed
+from .timed import Call, Timed, TimedOnGpu
 
 # where a name of PyTorch's is looked for, in this order; `functional` first for those that `torch` has as steps of it
 _FUNCTIONAL = ("batch_norm", "embedding", "layer_norm", "pad", "one_hot", "threshold")
@@ -43,16 +43,16 @@ def torch_call(case, names):
     names["float64"] = torch.float64
     if "above" in theirs:
         n = names["n"]
-        names["above"] = torch.ones(n, n, dtype=torch.bool).triu(1)
+        names["above"] = torch.ones(n, n, dtype=torch.bool, device=case.device).triu(1)
     if not theirs:
         names["function"] = torch_function(case.options["function"])
-    return _timed(theirs or f"function({case.options['call']})", case, names, _torch_array)
+    return _timed(theirs or f"function({case.options['call']})", case, names, _torch_array, torch)
 
 
 def _torch_array(value):
     if not hasattr(value, "is_floating_point"):
         return np.asarray(value)
-    return (value.double() if value.is_floating_point() else value).numpy()
+    return (value.double() if value.is_floating_point() else value).cpu().numpy()
 
 
 def our_call(case, names):
@@ -64,12 +64,15 @@ def our_call(case, names):
     name = case.options["function"]
     names["float64"] = infinicore.float64
     names["function"] = getattr(infinicore, name, None) or FUNCTIONS[name]
-    return _timed(f"function({case.options['call']})", case, names, _our_array)
+    return _timed(f"function({case.options['call']})", case, names, _our_array, infinicore)
 
 
 def _our_array(value):
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value, np.float64)
+    return np.asarray(value.cpu().numpy() if hasattr(value, "numpy") else value, np.float64)
 
 
-def _timed(text, case, names, to_array):
-    return Timed(Call(text), names, lambda value: to_array(_value(value, case.options["which"])))
+def _timed(text, case, names, to_array, library):
+    take = lambda value: to_array(_value(value, case.options["which"]))
+    return (
+        Timed(Call(text), names, take) if case.device == "cpu" else TimedOnGpu(Call(text), names, take, library, False)
+    )

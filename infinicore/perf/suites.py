@@ -13,6 +13,7 @@ SUITES = {
     "scaling": scaling_cases.SCALING,
     "serving": (serving_cases.serving,),
     "cuda": cuda_cases.CUDA,
+    "cuda-ops": (op_cases.table_on_gpu,),
 }
 USUAL = ("kernels", "dispatch", "generate", "quantised", "train")  # what is measured when no suite is named
 MODEL_OPS = ("prefill", "decode", "memory", "first_token")  # those of `generation.py`
