@@ -76,6 +76,11 @@ OWN = {
         )
     },
     "reduce.radix.offsets": _ROW,
+    **{
+        f"reduce.position.{way}_{kind}": _CHUNKS if kind != "each" else Shape(threads=256)
+        for way in ("max", "min")
+        for kind in ("rows", "columns", "each", "join")
+    },
     "reduce.scan.clear": Shape(threads=256),
     **{
         f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * (kind == "rows"))

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels.blocks.gemm import LOGITS
+from infinicore.kernels.cuda.plans import reduce as reductions
 from infinicore.kernels.cuda.plans import scan as plans
 
 import infinicore as ic
@@ -314,3 +315,41 @@ def test_means_of_even_cells(device, rng, dtype):
     pool = with_gradients(lambda x: F.adaptive_avg_pool2d(x, (4, 5)), dtype, 1)
     equal(device, pool, x, tolerance=TOLERANCE[dtype])
     assert any(name.startswith("conv.windows.mean_pool-") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "uint32", "int64", "bool"])
+@pytest.mark.parametrize("shape, dim", [((3, 37), 1), ((2, 700), 1), ((40, 37), 0), ((2, 70, 9), 1), ((9, 5), 0)])
+def test_places_of_extremes(device, rng, shape, dim, dtype):
+    """Of rows and columns, with vectors and without, and of all elements; the first of equal ones, NaN above all."""
+    x = np.round(rng.standard_normal(shape) * 3)
+    if dtype in TOLERANCE:
+        x.flat[5::97] = np.nan
+        x[0] = np.inf
+        x[-1] = -np.inf
+    x = np.abs(x) if dtype == "uint32" else x > 2 if dtype == "bool" else x
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.max(x, dim), *ic.min(x, dim), ic.argmax(x[..., 1:], dim), ic.argmin(x), ic.argmax(x)
+
+    equal(device, run, x)
+    assert any(name.startswith("reduce.position.max_") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16"])
+def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
+    """Parts of rows and of columns, whose extremes another launch joins."""
+    monkeypatch.setattr(reductions, "_PART", 256)
+    x = np.round(rng.standard_normal((300, 40)) * 9)
+    if dtype != "int16":
+        x[130, 7], x[17, 8:] = np.nan, -np.inf
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        rows = x.reshape(3, 4000)[:, 1:]
+        return *ic.max(x, 0), *ic.min(x, 0), ic.argmax(x), *ic.max(rows, 1), *ic.min(rows, 1), ic.argmin(x.T, 0)
+
+    equal(device, run, x)
+    used = device.backend.kernels.used
+    assert any("max_join" in name and name.endswith("-256") for name in used)
+    assert any("min_join" in name and name.endswith("-1") for name in used)

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from ...blocks.cuda import RADIX
+from ...blocks.cuda import PLACES, RADIX
 from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
 from ...cpu.plans import reduce as cpu
@@ -10,7 +10,7 @@ from ...cpu.plans.array import merged
 from ...cpu.plans.reduce import sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Reduce, Running, Sample, Scan, Sort, Variance
+from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort, Variance
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
@@ -25,6 +25,8 @@ _WARP = 4096  # elements of a row that is a warp's
 _COLUMN = 512  # the same of a thread
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
+_LINE = 32  # bytes of neighbouring results at least, where a block has columns
+_MOST = 1 << 30  # elements of a part, whose places are 32-bit integers
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
 _HELD = 128  # bytes of states of a thread that holds elements
 _EXACT = 1 << 24  # counts below are exact in float32
@@ -93,6 +95,18 @@ def _width(rule, types, cut=""):
     return 32 * reduction_lanes(rule, "columns", types[0], types[2], cut)
 
 
+def _copied(problem, others):
+    """(the launch that copies the tensor with its reduced dims last, its workspace, where launches find it then)."""
+    shape, strides, size = problem.shape, problem.strides, _bytes(problem.dtype)
+    order = (*others, *problem.dims)
+    own = tuple(shape[d] for d in order)
+    to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
+    places = {"x": "x", "y": "copy"}
+    (one,) = copy(Copy(own, to, tuple(strides[d] for d in order), size)).launches
+    one = one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places))
+    return (one,), (("copy", prod(own) * size),), {"x": ("copy", 0)}
+
+
 def reduce(problem):
     """One launch, or one for the states of chunks and one that joins them; before it a copy, if dims do not merge."""
     rule, shape, strides, dims = problem.rule, problem.shape, problem.strides, problem.dims
@@ -103,12 +117,7 @@ def reduce(problem):
     reduced = merged([shape[d] for d in dims], [strides[d] for d in dims]) or [(1, 1)]
     before, scratch, x = (), (), {}
     if len(kept) > 2 or len(reduced) > 2:
-        own, size = tuple(shape[d] for d in (*others, *dims)), _bytes(problem.dtype)
-        to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
-        places = {"x": "x", "y": "copy"}
-        (one,) = copy(Copy(own, to, tuple(strides[d] for d in (*others, *dims)), size)).launches
-        before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
-        scratch, x = (("copy", prod(own) * size),), {"x": ("copy", 0)}
+        before, scratch, x = _copied(problem, others)
         kept, reduced = merged([results], [count]), [(count, 1)]
     kind = "inner" if reduced[-1][1] == 1 and count >= 32 else "outer"
     kept, reduced = _two(kept), _two(reduced)
@@ -144,6 +153,59 @@ def reduce(problem):
     reduced = _two([(chunks, results)])
     second = _fold(rule, types, second_kind, kept, reduced, count, {"x": states}, "whole", plane=plane)
     return Plan((*before, first, second), (*scratch, ("states", rule.parts * plane * _bytes(types[2]))))
+
+
+def position(problem):
+    """One launch, or one for parts of rows or columns and one that has the best of these."""
+    p = problem
+    others = [d for d in range(len(p.shape)) if d not in p.dims]
+    count, results = prod(p.shape[d] for d in p.dims), prod(p.shape[d] for d in others)
+    if not results:
+        return Plan(())
+    kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
+    reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims]) or [(1, 1)]
+    before, scratch, x = (), (), {}
+    lines, few = reduced[0][1] == 1, count < _ROWS // 4
+    neighbours = bool(kept) and kept[-1][1] == 1 and kept[-1][0] * _bytes(p.dtype) >= _LINE
+    if len(kept) > 2 or len(reduced) > 1 or not (lines or few or neighbours):
+        before, scratch, x = _copied(p, others)
+        kept, reduced, lines = merged([results], [count]), [(count, 1)], True
+    outer, inner = _two(kept)
+    length, stride = reduced[0]
+    way, lanes = "max" if p.largest else "min", 16 // _bytes(p.dtype)
+    at, types = x | {"found": None} | ({} if p.values else {"values": None}), {"T": p.dtype}
+    numbers = {
+        "inner": inner[0], "outer_stride": outer[1], "inner_stride": inner[1], "length": length, "stride": stride,
+        "results": results,
+    }  # fmt: skip
+    if not lines and few:
+        each = kernel(f"reduce.position.{way}_each", **types)
+        return Plan((*before, launch(each, PLACES, results, 1, at, **numbers)), scratch)
+    units = results if lines else outer[0] * -(-inner[0] // (32 * lanes))
+    least = _PART if lines else _ROWS
+    parts = max(1, min(-(-_BLOCKS // units), length // least), -(-length // _MOST))
+    step = -(-length // (parts * lanes)) * lanes if lines else -(-length // parts)
+    parts = -(-length // step)
+    if parts > 1:
+        to = at | {"values": ("extremes", 0), "indices": ("places", 0)}
+        scratch = (*scratch, ("extremes", parts * results * _bytes(p.dtype)), ("places", 8 * parts * results))
+    else:
+        to = at
+    numbers |= {"parts": parts, "step": step}
+    if lines:
+        vectors = -(-(step + lanes - 1) // lanes)
+        team = next((team for team in (4, 8, 16, 32) if vectors <= team * (4 if team < 32 else 16)), ROW_THREADS)
+        handle, n = kernel(f"reduce.position.{way}_rows", **types, TEAM=team), -(-results * parts * team // ROW_THREADS)
+    else:
+        handle, n = kernel(f"reduce.position.{way}_columns", **types), units * parts
+    launches = [*before, launch(handle, PLACES, n, 1, to, **numbers)]
+    if parts > 1:
+        team, apart, step = (ROW_THREADS, parts, 1) if lines else (1, 1, results)
+        at |= {"x": ("extremes", 0), "found": ("places", 0)}
+        handle = kernel(f"reduce.position.{way}_join", **types, TEAM=team)
+        numbers |= {"inner_stride": apart, "stride": step}
+        launches.append(launch(handle, PLACES, -(-results * team // ROW_THREADS), 1, at, **numbers))
+    return Plan(tuple(launches), scratch)
 
 
 def _check(size):
@@ -242,4 +304,6 @@ def sample(problem):
     return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
 
 
-PLANNERS = {Reduce: reduce, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample}
+PLANNERS = {
+    Reduce: reduce, Position: position, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample,
+}  # fmt: skip
