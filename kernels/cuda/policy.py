@@ -59,6 +59,8 @@ OWN = {
         for name in ("batch_norm", "group_norm")
         for way in ("", "_backward")
     },
+    **{f"norm.columns.{name}": _CHUNKS for name in ("statistics", "apply", "products", "gradient")},
+    **{f"norm.columns.{name}": Shape() for name in ("each", "each_gradient", "finish", "logsumexp", "total")},
     "norm.grad.backward": _HEAD_ROW,
     "norm.registers.backward": _HEAD_ROW,
     "norm.grad.join": _ROW,
@@ -111,6 +113,7 @@ OWN = {
         f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
         for name in ("all_reduce", "all_reduce_few", "all_gather")
     },
+    **{f"gemm.dot.{name}": _CHUNKS for name in ("product", "join")},
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,
     "quant.expand.expand": Shape(threads=128),

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..blocks.softmax import LOGSUMEXP
 from ..lang import scalar_math as m
+from ..problems.norm import LogSumExp
 from ..problems.reduce import Variance
 from ..table.registry import ALL, INEXACT, op
 from ..table.rules import reduction_rule
@@ -265,6 +266,12 @@ def logsumexp(call, input, dim, keepdim=False):
     check(call, input, "input")
     if not input.dtype.is_floating_point:
         input = call.elementwise("mul", input, 1.0)
+    shape, (dims, result) = input.shape_, reduced(input.shape_, tuple(dim) if type(dim) is list else dim, keepdim)
+    if dims and input.contiguous_ and input.numel_ and dims[-1] - dims[0] == len(dims) - 1 < len(shape) - 1 - dims[0]:
+        y, size = call.out(result, input.dtype), product(shape[d] for d in dims)
+        columns = product(shape[dims[-1] + 1 :])
+        call.run(LogSumExp(input.dtype.name, product(shape[: dims[0]]), size, columns), x=input, y=y)
+        return y
     x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
     y = call.out(result, input.dtype)
     block = LOGSUMEXP(x=x, y=y, size=size, stride=stride)

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels.blocks.gemm import LOGITS
+from infinicore.kernels.cuda.plans import gemm as products
 from infinicore.kernels.cuda.plans import reduce as reductions
 from infinicore.kernels.cuda.plans import scan as plans
 
@@ -353,3 +354,56 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
     used = device.backend.kernels.used
     assert any("max_join" in name and name.endswith("-256") for name in used)
     assert any("min_join" in name and name.endswith("-1") for name in used)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_times_columns(device, rng, dtype, monkeypatch):
+    """Of one row and one column each: of teams, of a block, in parts, beside vectors, and with what follows."""
+    monkeypatch.setattr(products, "_DOT", 2048)
+    x, y = rng.standard_normal((2, 5, 1200)), rng.standard_normal((2, 5, 1200))
+
+    def run(x, y):
+        x, y = x.to(dtype=dtype), y.to(dtype=dtype)
+        flat, bias = (x.reshape(-1), y.reshape(-1)), x[0, 0, :1]
+        few = ic.linalg.vecdot(x[..., :64].contiguous(), y[..., :64].contiguous())
+        beside = ic.matmul(x[0, 0, 1:], y[0, 0, :-1]), ic.matmul(flat[0][3:], flat[1][:-3])
+        layer = F.linear(x[0, :1], y[1, :1], bias), ic.addmm(bias, x[0, :1], y[1, :1].T, beta=0.5, alpha=2.0)
+        return ic.dot(*flat), ic.linalg.vecdot(x, y), few, *beside, *layer
+
+    equal(device, run, x, y, tolerance=TOLERANCE[dtype])
+    used = device.backend.kernels.used
+    assert any(name.startswith("gemm.dot.join") for name in used)
+    teams = {"float32": {"8", "256"}, "float64": {"16", "256"}, "bfloat16": {"32"}}[dtype]
+    assert {name.split("-")[-2] for name in used if name.startswith("gemm.dot.product")} >= teams
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_variance_of_few_long_rows(device, rng, dtype):
+    """In chunks, whose moments another launch joins."""
+    x = rng.standard_normal((2, 33000)) * 3 + 20
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.var(x), ic.std(x, 1, correction=0), ic.var(x[:1, 100:], 1)
+
+    equal(device, run, x, tolerance=TOLERANCE[dtype])
+    assert any(name.endswith("-whole") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape, dim", [((300, 40), 0), ((2, 260, 21), 1), ((3, 7, 30), 1)])
+def test_softmax_of_columns(device, rng, shape, dim, dtype):
+    """In parts of rows, with vectors and beside them, and of few rows; columns without a finite largest element."""
+    x, g = rng.standard_normal(shape) * 4, rng.standard_normal(shape)
+    x[..., 3], x[..., 5] = -np.inf, -np.inf
+    x[..., 5, 5] = 1.0
+    x[0, ..., 7], x[..., 2, 8] = np.inf, np.nan
+
+    def run(x, g):
+        x, g = x.to(dtype=dtype), g.to(dtype=dtype)
+        y, z = ic.softmax(x, dim), ic.log_softmax(x, dim)
+        back = ic.softmax_backward(g, ic.nan_to_num(y), dim), ic.log_softmax_backward(g, ic.nan_to_num(z, 0, 0, 0), dim)
+        return y, z, *back, ic.logsumexp(x, dim), ic.softmax(x[..., 1:], dim)
+
+    equal(device, run, x, g, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith("norm.columns.") for name in device.backend.kernels.used)

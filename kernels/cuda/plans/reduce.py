@@ -29,6 +29,7 @@ _LINE = 32  # bytes of neighbouring results at least, where a block has columns
 _MOST = 1 << 30  # elements of a part, whose places are 32-bit integers
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
 _HELD = 128  # bytes of states of a thread that holds elements
+_FEW_ROWS = 132  # as blocks, these leave multiprocessors idle
 _EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
 _COMPARED = 64  # elements of a row of which each is compared with all
@@ -288,13 +289,16 @@ def sort(problem):
 
 
 def variance(problem):
-    """A reduction where neighbours are of neighbouring results, else rows as on the CPU."""
+    """A reduction where neighbours are of neighbouring results, or rows are few and long; else rows as on the CPU."""
     p = problem
     others = [d for d in range(len(p.shape)) if d not in p.dims]
     kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
     reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
+    count, results = prod(size for size, _ in reduced), prod(size for size, _ in kept)
     apart = len(kept) in (1, 2) and len(reduced) in (1, 2) and kept[-1][1] == 1 and reduced[-1][1] != 1
-    if apart and p.rule is not None and 0 < prod(size for size, _ in reduced) < _EXACT:
+    # a chunk's count is exact, and that of all chunks right to 2^-24 in any case
+    long = results < _FEW_ROWS and len(reduced) == 1 and 2 * _CHUNK <= count < _EXACT * _ENOUGH
+    if p.rule is not None and ((apart and 0 < count < _EXACT) or long):
         return reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
     return cpu.variance(p, 1)
 
