@@ -83,6 +83,7 @@ OWN = {
         for way in ("max", "min")
         for kind in ("rows", "columns", "each", "join")
     },
+    "reduce.select.select": _CHUNKS,
     "reduce.scan.clear": Shape(threads=256),
     **{
         f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * (kind == "rows"))

@@ -204,6 +204,18 @@ def atomic_add(typingctx, address, value):
     return types.void(address, value), codegen
 
 
+@intrinsic
+def atomic_count(typingctx, address):
+    """Add 1 to the int32 at an address, whatever other threads add there meanwhile (red.add, 9.7.12.5)."""
+
+    def codegen(context, builder, sig, args):
+        at = context.cast(builder, args[0], sig.args[0], types.int64)
+        builder.atomic_rmw("add", builder.inttoptr(at, I32.as_pointer()), ir.Constant(I32, 1), "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(address), codegen
+
+
 def _asking(name, text, doc, operand):
     """An intrinsic without or with the address of an int64 as its operand that asks for what changes by itself."""
 

@@ -75,6 +75,16 @@ class Sort(NamedTuple):
     values: bool
 
 
+class Select(NamedTuple):
+    """The elements with `count` `ranks` in each of `rows` sorted rows of `size`: their `values` and `indices`."""
+
+    dtype: str
+    rows: int
+    size: int
+    stride: int
+    count: int
+
+
 class Sample(NamedTuple):
     """A token drawn from each of `rows` rows of `size` logits, after a history of `history_length` tokens."""
 

@@ -407,3 +407,32 @@ def test_softmax_of_columns(device, rng, shape, dim, dtype):
 
     equal(device, run, x, g, tolerance=TOLERANCE[dtype])
     assert any(name.startswith("norm.columns.") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "int32", "int64"])
+@pytest.mark.parametrize("shape", [(3, 37), (2, 3001)])
+def test_elements_by_rank(device, rng, shape, dtype):
+    """Of equal ones that which the sort has there; medians where there are NaN; rows that begin beside vectors."""
+    x = np.round(rng.standard_normal(shape) * (9 if dtype == "int8" else 40))
+    if dtype in TOLERANCE:
+        x[0] = rng.standard_normal(shape[1])
+        x[1, 3], x[1, 20], x[0, 7] = np.nan, np.nan, -np.inf
+    ranks = rng.integers(0, shape[1], (shape[0], 3))
+
+    def run(x, ranks):
+        x = x.to(dtype=dtype)
+        found = *ic.ranked(x, ranks), *ic.kthvalue(x, 4, 1), *ic.median(x, 1), *ic.nanmedian(x[:, 1:], 1)
+        return *found, *((ic.quantile(x, 0.3, 1),) if dtype in ("float32", "float64") else ())
+
+    equal(device, run, x, ranks, tolerance=1e-6 if dtype in ("float32", "float64") else 0.0)
+    assert any(name.startswith("reduce.select.select") for name in device.backend.kernels.used)
+
+
+def test_ranks_of_few_long_rows(device, rng, monkeypatch):
+    """By a sort; and ranks that do not exist."""
+    monkeypatch.setattr(reductions, "_ALONE", 100)
+    x, ranks = rng.standard_normal((2, 300)), rng.integers(0, 300, (2, 2))
+    equal(device, lambda x, ranks: ic.ranked(x.to(dtype="float32"), ranks), x, ranks)
+    assert any(name.startswith("reduce.select.pick") for name in device.backend.kernels.used)
+    with pytest.raises(ValueError, match="`ranks` of `ranked` must be from 0 to 299"):
+        ic.ranked(ic.zeros(2, 300, device=device), ic.as_tensor(ranks + 300, device=device))[0].cpu()

@@ -3,11 +3,11 @@
 from math import prod
 
 from ...blocks.norm import VARIANCE
-from ...blocks.reduce import EXTREMES, FOLD, POSITION, SAMPLE, SCAN, SORT
+from ...blocks.reduce import EXTREMES, FOLD, PICK, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered, sized_kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort, Variance
+from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from .. import policy
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
 from .array import copy, merged
@@ -197,6 +197,27 @@ def sort(problem, threads):
     return Plan((one,), (("workspace", slots * SORT_BYTES * p.size),))
 
 
+def select(problem, threads):
+    """All elements sorted, then those that are asked for."""
+    p, size = problem, _bytes(problem.dtype)
+    return picked(p, sort(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True), threads), size)
+
+
+def picked(p, ordered, size):
+    """The plan of a `Select` behind one that sorts."""
+    own = {"values": "ordered", "indices": "order"}
+    launches = [
+        one._replace(places=tuple((k, own.get(name, name), offset) for k, name, offset in one.places))
+        for one in ordered.launches
+    ]
+    n = p.rows * p.count
+    launches.append(
+        launch(kernel("reduce.select.pick", E=f"uint{8 * size}"), PICK, n, 4096, size=p.size, count=p.count)
+    )
+    whole = p.rows * p.size
+    return Plan(tuple(launches), (*ordered.scratch, ("ordered", whole * size), ("order", 8 * whole)))
+
+
 def sample(problem, threads):
     """A share of the rows for each thread."""
     p = problem
@@ -213,4 +234,5 @@ def sample_in(p, slots):
 
 PLANNERS = {
     Reduce: reduce, Position: position, Variance: variance, Scan: scan, Running: running, Sort: sort, Sample: sample,
+    Select: select,
 }  # fmt: skip

@@ -2,15 +2,15 @@
 
 from math import prod
 
-from ...blocks.cuda import PLACES, RADIX
+from ...blocks.cuda import PLACES, RADIX, SELECT
 from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
 from ...cpu.plans import reduce as cpu
 from ...cpu.plans.array import merged
-from ...cpu.plans.reduce import sample_in, sort_keys
+from ...cpu.plans.reduce import picked, sample_in, sort_keys
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort, Variance
+from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
@@ -29,6 +29,7 @@ _LINE = 32  # bytes of neighbouring results at least, where a block has columns
 _MOST = 1 << 30  # elements of a part, whose places are 32-bit integers
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
 _HELD = 128  # bytes of states of a thread that holds elements
+_RANKS, _ALONE = 8, 1 << 17  # ranks of a row that are found without sorting it, and elements that a block takes then
 _FEW_ROWS = 132  # as blocks, these leave multiprocessors idle
 _EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
@@ -288,6 +289,29 @@ def sort(problem):
     return Plan(tuple(launches), scratch)
 
 
+def select(problem):
+    """A block for each rank; where rows are few and long, or ranks many, rows are sorted."""
+    p, size = problem, _bytes(problem.dtype)
+    whole = Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True)
+    if p.count > _RANKS or (p.size > _ALONE and p.rows * p.count < _FEW_ROWS):
+        return picked(p, sort(whole), size)
+    types, numbers = sort_keys(whole)
+    handle = kernel("reduce.select.select", **types, BYTES=size)
+    at = {"source": ("x", 0)}
+    one = launch(
+        handle,
+        SELECT,
+        p.rows * p.count,
+        1,
+        at,
+        size=p.size,
+        stride=p.stride,
+        count=p.count,
+        infinity=numbers["infinity"],
+    )
+    return Plan((one,))
+
+
 def variance(problem):
     """A reduction where neighbours are of neighbouring results, or rows are few and long; else rows as on the CPU."""
     p = problem
@@ -310,4 +334,5 @@ def sample(problem):
 
 PLANNERS = {
     Reduce: reduce, Position: position, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample,
+    Select: select,
 }  # fmt: skip
