@@ -72,6 +72,7 @@ OWN = {
         for name, threads, shared in (
             ("radix.rows_1024", 256, 14 * 1024),
             ("radix.rows_4096", 512, 14 * 4096),
+            ("radix.rows_8192", 512, 14 * 8192),
             ("radix.count", 512, 10 * 8192),
             ("radix.move", 512, 10 * 8192),
             ("first.first", 256, 18 * 2048),

@@ -436,3 +436,31 @@ def test_ranks_of_few_long_rows(device, rng, monkeypatch):
     assert any(name.startswith("reduce.select.pick") for name in device.backend.kernels.used)
     with pytest.raises(ValueError, match="`ranks` of `ranked` must be from 0 to 299"):
         ic.ranked(ic.zeros(2, 300, device=device), ic.as_tensor(ranks + 300, device=device))[0].cpu()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
+@pytest.mark.parametrize("shape", [(2, 100), (1, 1500), (1, 5000)])
+def test_sorted_rows(device, rng, shape, dtype):
+    """In shared memory, by blocks of each size; the first ones without a sort."""
+    x = np.round(rng.standard_normal(shape) * 50) if dtype != "uint8" else rng.integers(0, 200, shape)
+    x = x.astype("f8")
+    if dtype in TOLERANCE:
+        x[0, 3:9], x[0, 30:40] = np.nan, -0.0
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.sort(x, 1), *ic.topk(x, 20, 1), *ic.topk(x[:, 1:], 7, 1, False)
+
+    equal(device, run, x)
+    used = device.backend.kernels.used
+    room = "1024" if shape[1] == 100 else "4096" if shape[1] == 1500 and dtype != "int64" else ""
+    assert any(name.startswith(f"reduce.radix.rows_{room}") for name in used) or dtype == "int64"
+    assert any(name.startswith("reduce.first.first") for name in used)
+
+
+def test_sorted_tiles(device, rng, monkeypatch):
+    """A row that is cut into tiles."""
+    monkeypatch.setattr(reductions, "_ROOMS", ())
+    x = np.round(rng.standard_normal((1, 9000)) * 50)
+    equal(device, lambda x: ic.sort(x.to(dtype="bfloat16"), 1, descending=True), x)
+    assert any(name.startswith("reduce.radix.move") for name in device.backend.kernels.used)

@@ -34,7 +34,7 @@ _FEW_ROWS = 132  # as blocks, these leave multiprocessors idle
 _EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
 _COMPARED = 64  # elements of a row of which each is compared with all
-_ROOMS = (1024, 4096)  # elements of up to 4 bytes of a row that a block sorts in shared memory
+_ROOMS = (1024, 4096, 8192)  # elements of up to 4 bytes of a row that a block sorts in shared memory
 _LIST = 2048  # the same of the first ones of `cuda/reduce/first.py`
 _PART, _PARTS = 4096, 1056  # elements of a part of a row, and parts of all rows, eight for each of 132 multiprocessors
 

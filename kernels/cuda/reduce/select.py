@@ -25,62 +25,73 @@ WARPS = 8
 
 
 @jit.inline
-def key_at(args, bits, E, KIND):
-    """The key of an element."""
-    return key_of(bits, E(load(args, SELECT.infinity)), E(0), E, KIND)
+def clear(counts):
+    """No element is counted; all threads see it."""
+    for i in range(thread(), DIGITS * COPIES, threads()):
+        store(counts, i, I32(0))
+    barrier()
 
 
 @jit.inline
-def note(args, counts, bits, inside, found, E, KIND):
-    """Count an element by its next digit, if it has the digits `found`: (shift, prefix)."""
-    key = E(key_at(args, bits, E, KIND) >> E(found[0]))
+def counted(counts):
+    """How many elements have this thread's digit; all threads have counted theirs before."""
+    here = 0
+    for k in range(COPIES):
+        here += I64(load(counts, thread() * COPIES + k))
+    return here
+
+
+@jit.inline
+def note(counts, bits, inside, ends, found, E, KIND):
+    """Count an element by its next digit, if it has the digits `found`: (shift, prefix). `ends`: (infinity, mask)."""
+    key = E(key_of(bits, ends[0], ends[1], E, KIND) >> E(found[0]))
     if inside and U64(key) >> U64(8) == found[1]:
         digit = I64(key) & (DIGITS - 1)
         atomic_count(address(counts + (digit * COPIES + thread() % COPIES)))
 
 
 @by_type
-def note_each(args, counts, v, begin, apart, low, high, found, E, KIND):
+def note_each(counts, v, begin, apart, low, high, ends, found, E, KIND):
     """The same of the lanes of a vector of four pieces, which are elements where they lie in [low, high)."""
     width = v.lanes // 4
-    lines = ["def made(args, counts, v, begin, apart, low, high, found, E, KIND):"]
+    lines = ["def made(counts, v, begin, apart, low, high, ends, found, E, KIND):"]
     for k in range(v.lanes):
         if k % width == 0:
             lines.append(f"    end = I32(min(high - begin - {k // width} * apart, {width}))")
         there = f"{k % width} < end" if k >= width else f"low - begin <= {k} < end"
-        lines.append(f"    note(args, counts, lane(v, {k}), {there}, found, E, KIND)")
+        lines.append(f"    note(counts, lane(v, {k}), {there}, ends, found, E, KIND)")
     scope = {"note": note, "lane": lane, "I32": I32}
     exec("\n".join(lines), scope)
     return scope["made"]
 
 
 @jit.inline
-def count_digits(args, x, size, counts, found, E, KIND):
+def count_digits(x, size, counts, ends, found, E, KIND):
     """Count all elements of a row that have the digits `found`."""
     W = width(x)
     low = offset(x, W)
     high, apart, begin = low + size, threads() * W, thread() * W
     while begin - thread() * W < high:
         v = vload_span(x + -low, begin, apart, high, W, 4)
-        note_each(args, counts, v, begin, apart, low, high, found, E, KIND)
+        note_each(counts, v, begin, apart, low, high, ends, found, E, KIND)
         begin += 4 * apart
 
 
 @jit.inline
-def alike_at(args, x, i, last, found, E, KIND):
+def alike_at(x, i, last, ends, found, E, KIND):
     """Whether an element of the row, if there is one, has these digits."""
     bits = load(x, min(i, last - 1))
-    return i < last and U64(E(key_at(args, bits, E, KIND) >> E(found[0]))) == found[1]
+    return i < last and U64(E(key_of(bits, ends[0], ends[1], E, KIND) >> E(found[0]))) == found[1]
 
 
 @jit.inline
-def place_of(args, x, size, found, left, sums, E, KIND):
+def place_of(x, size, ends, found, left, sums, E, KIND):
     """Where the element number `left` of those stands that have these digits; -1 for threads that have not met it."""
     each = (size + threads() - 1) // threads() * WARP
     first = min(size, thread() // WARP * each)
     last, own, place = min(size, first + each), 0, -1
     for i in range(first + thread() % WARP, last, WARP):
-        own += I64(alike_at(args, x, i, last, found, E, KIND))
+        own += I64(alike_at(x, i, last, ends, found, E, KIND))
     own = warp_sum(own)
     if thread() % WARP == 0:
         store(sums, thread() // WARP, own)
@@ -91,7 +102,7 @@ def place_of(args, x, size, found, left, sums, E, KIND):
     if before <= left < before + own:
         for start in range(first, last, WARP):
             i = start + thread() % WARP
-            same = voted(alike_at(args, x, i, last, found, E, KIND))
+            same = voted(alike_at(x, i, last, ends, found, E, KIND))
             if (same >> (thread() % WARP)) & 1 != 0 and before + count_bits(
                 same & ((1 << thread() % WARP) - 1)
             ) == left:
@@ -112,17 +123,13 @@ def select(args, lo, hi, E, KIND, BYTES):
         return 1
     x = ptr(load(args, SELECT.source), E) + row * load(args, SELECT.stride)
     counts, chosen = ptr(shared(COUNTERS), I32), ptr(shared(96), I64)
-    shift, prefix, equal = 8 * BYTES, U64(0), size
+    shift, prefix, equal, ends = 8 * BYTES, U64(0), size, (E(load(args, SELECT.infinity)), E(0))
     while shift > 0 and equal > 1:
         shift -= 8
-        for i in range(thread(), DIGITS * COPIES, threads()):
-            store(counts, i, I32(0))
+        clear(counts)
+        count_digits(x, size, counts, ends, (shift, prefix), E, KIND)
         barrier()
-        count_digits(args, x, size, counts, (shift, prefix), E, KIND)
-        barrier()
-        here = 0
-        for k in range(COPIES):
-            here += I64(load(counts, thread() * COPIES + k))
+        here = counted(counts)
         before = block_running(here)[0]
         if before <= left and before + here > left:
             store(chosen, 0, thread())
@@ -131,7 +138,7 @@ def select(args, lo, hi, E, KIND, BYTES):
         barrier()
         prefix = prefix << U64(8) | U64(load(chosen, 0))
         left, equal = load(chosen, 1), load(chosen, 2)
-    place = place_of(args, x, size, (shift, prefix), left, chosen + 4, E, KIND)
+    place = place_of(x, size, ends, (shift, prefix), left, chosen + 4, E, KIND)
     if place >= 0:
         store(ptr(load(args, SELECT.values), E), lo, load(x, place))
         store(ptr(load(args, SELECT.indices), I64), lo, place)
