@@ -12,7 +12,7 @@ from ..table.registry import ALL, INEXACT, op
 from ..table.rules import reduction_rule
 from ._layout import check, product, rows
 from ._rules import reduce_by, reduce_samples, reduced, restored
-from .reduce import add, amax, amin, shared, sum_
+from .reduce import add, larger, larger_of_three, shared, smaller, smaller_of_three, sum_
 
 _TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
 
@@ -174,6 +174,32 @@ def _(total):
 root_of_squares.join(add)
 
 
+@reduction_rule(start=0)
+def sum_of_magnitudes(x):
+    return m.abs(x)
+
+
+sum_of_magnitudes.join(add)
+
+
+@reduction_rule(start=-math.inf)
+def largest_magnitude(x):
+    return m.abs(x)
+
+
+largest_magnitude.join(larger)
+largest_magnitude.absorb(larger_of_three)
+
+
+@reduction_rule(start=math.inf)
+def smallest_magnitude(x):
+    return m.abs(x)
+
+
+smallest_magnitude.join(smaller)
+smallest_magnitude.absorb(smaller_of_three)
+
+
 def _order(p):
     """`p` of a norm as a number."""
     if p == "fro":
@@ -208,8 +234,8 @@ def norm(call, input, p=2, dim=None, keepdim=False):
     if p == 0.0:
         return reduce_by(call, sum_.rule, call.elementwise("ne", input, 0).to(dtype=input.dtype), dim, keepdim)
     if p == 1.0 or math.isinf(p):
-        rule = sum_.rule if p == 1.0 else amax.rule if p > 0 else amin.rule
-        return reduce_by(call, rule, call.elementwise("abs", input), dim, keepdim, needs_elements=math.isinf(p))
+        rule = sum_of_magnitudes if p == 1.0 else largest_magnitude if p > 0 else smallest_magnitude
+        return reduce_by(call, rule, input, dim, keepdim, needs_elements=math.isinf(p))
     wide = input if input.dtype.itemsize > 2 else input.to(dtype="float32")
     powers = call.elementwise("pow", call.elementwise("abs", wide), p)
     total = reduce_by(call, sum_.rule, powers, dim, keepdim, make=call.empty)
