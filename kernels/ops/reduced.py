@@ -10,7 +10,7 @@ from ..table.registry import ALL, ANY, INEXACT
 from ._layout import check
 from ._rules import SUM_TOLERANCE, over, reduce_samples, reduction, restored
 from .reduce import add
-from .statistics import _TOLERANCE, _grad_samples, _var_ref, _var_samples
+from .statistics import _TOLERANCE
 
 
 def _nan_samples(rng):
@@ -92,31 +92,6 @@ def _aminmax_samples(rng):
 def aminmax(f, input, *, dim=None, keepdim=False):
     """(min, max) over one `dim` or all elements; NaN if one element is."""
     return f.amin(input, dim, keepdim), f.amax(input, dim, keepdim)
-
-
-def _pair(function):
-    def ref(input, dim=None, unbiased=True, keepdim=False, correction=None):
-        return function(_var_ref(input, dim, unbiased, keepdim, correction)), np.mean(input, dim, keepdims=keepdim)
-
-    return {"ref": ref, "samples": _var_samples, "grad_samples": _grad_samples, "tolerance": _TOLERANCE}
-
-
-def _with_mean(f, function, input, dim, unbiased, keepdim, correction):
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    return function(input, dim, unbiased, keepdim, correction), f.mean(input, dim, keepdim)
-
-
-@composite(**_pair(lambda v: v), amp="float32")
-def var_mean(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
-    """(variance, mean) over `dim`, by the arguments of `var`."""
-    return _with_mean(f, f.var, input, dim, unbiased, keepdim, correction)
-
-
-@composite(**_pair(np.sqrt), amp="float32")
-def std_mean(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
-    """(standard deviation, mean) over `dim`, by the arguments of `var`."""
-    return _with_mean(f, f.std, input, dim, unbiased, keepdim, correction)
 
 
 def _dist_samples(rng):

@@ -11,7 +11,7 @@ from ..problems.reduce import Variance
 from ..table.registry import ALL, INEXACT, op
 from ..table.rules import reduction_rule
 from ._layout import check, product, rows
-from ._rules import reduce_by, reduce_samples, reduced, restored
+from ._rules import reduce_by, reduce_samples, reduced, reduced_dims, restored
 from .reduce import add, larger, larger_of_three, shared, smaller, smaller_of_three, sum_
 
 _TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
@@ -67,7 +67,8 @@ def _joined(a, b):
 
 moments = reduction_rule((0.0, 0.0, 0.0))(_moments)
 moments_less_one = reduction_rule((0.0, 0.0, 0.0))(_moments)
-for _rule in (moments, moments_less_one):
+mean_of_moments = reduction_rule((0.0, 0.0, 0.0))(_moments)
+for _rule in (moments, moments_less_one, mean_of_moments):
     _rule.join(_joined)
 
 
@@ -81,7 +82,13 @@ def _unbiased_of(mean, squares, n):
     return squares / (n - 1.0)
 
 
-def _variance(call, input, dim, unbiased, keepdim, correction):
+@mean_of_moments.finish
+def _mean_of(mean, squares, n):
+    return mean
+
+
+def _variance(call, input, dim, unbiased, keepdim, correction, with_mean=False):
+    """(the variance, the mean or None)."""
     check(call, input, "input")
     if isinstance(dim, bool):
         if not unbiased or keepdim or correction is not None:
@@ -91,11 +98,12 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
     size, correction = product(input.shape_[d] for d in dims), int(bool(unbiased)) if correction is None else correction
     degrees = float(max(0, size - correction))
     call.save(degrees=degrees, dim=dim)
-    y = call.out(result, input.dtype)
+    y, mean = call.out(result, input.dtype), call.out(result, input.dtype, key="mean") if with_mean else None
     if y.numel_:
-        rule = {0: moments, 1: moments_less_one}.get(correction)
-        call.run(Variance(rule, input.dtype.name, input.shape_, input.strides_, dims, degrees), x=input, y=y)
-    return y
+        rule, means = {0: moments, 1: moments_less_one}.get(correction), mean_of_moments if with_mean else None
+        problem = Variance(rule, input.dtype.name, input.shape_, input.strides_, dims, degrees, means)
+        call.run(problem, x=input, y=y, mean=mean)
+    return y, mean
 
 
 @op(ref=_var_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
@@ -105,7 +113,7 @@ def var(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=
     The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0. A bool in the place of `dim`
     is `unbiased`, over all dims.
     """
-    return _variance(call, input, dim, unbiased, keepdim, correction)
+    return _variance(call, input, dim, unbiased, keepdim, correction)[0]
 
 
 @var.grad("input")
@@ -117,7 +125,7 @@ def _(f, g, input, dim, keepdim, degrees):
 @op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def std(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
     """Standard deviation over `dim`: the square root of `var`, with its arguments."""
-    y = _variance(call, input, dim, unbiased, keepdim, correction)
+    y, _ = _variance(call, input, dim, unbiased, keepdim, correction)
     call.elementwise("sqrt", y, out=y)
     return y
 
@@ -128,6 +136,59 @@ def _(f, g, input, out, dim, keepdim, degrees):
     g = f.where(zero, 0.0, f.div(g, f.where(zero, 1.0, out)))
     g = restored(f.mul(g, 1.0 / degrees if degrees else math.nan), input.shape_, dim, keepdim)
     return f.mul(g, f.sub(input, f.mean(input, dim, True)))
+
+
+def _with_mean_ref(function):
+    def ref(input, dim=None, unbiased=True, keepdim=False, correction=None):
+        return function(input, dim, unbiased, keepdim, correction), np.mean(input, axis=dim, keepdims=keepdim)
+
+    return ref
+
+
+_with_mean = {
+    "samples": _var_samples, "grad_samples": _grad_samples, "tolerance": _TOLERANCE, "amp": "float32",
+    "dtypes": INEXACT, "outputs": ("out", "mean"),
+}  # fmt: skip
+
+
+def _from_moments(f, input, g, g_mean, dim, keepdim, factor):
+    """The gradient of the input from `g`, that of squares about the mean times `factor`, and that of the mean."""
+    dim, shape = None if isinstance(dim, bool) else dim, input.shape_
+    found = None
+    if g is not None:
+        found = f.mul(restored(f.mul(g, factor), shape, dim, keepdim), f.sub(input, f.mean(input, dim, True)))
+    if g_mean is not None:
+        count = product(shape[d] for d in reduced_dims(dim, len(shape)))
+        share = restored(f.mul(g_mean, 1.0 / count if count else math.nan), shape, dim, keepdim)
+        found = share.expand(shape) if found is None else f.add(found, share)
+    return found
+
+
+@op(ref=_with_mean_ref(_var_ref), **_with_mean)
+def var_mean(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
+    """(variance, mean) over `dim`, by the arguments of `var`, in one pass."""
+    return _variance(call, input, dim, unbiased, keepdim, correction, True)
+
+
+@var_mean.grad("input")
+def _(f, g, g_mean, input, dim, keepdim, degrees):
+    return _from_moments(f, input, g, g_mean, dim, keepdim, 2.0 / degrees if degrees else math.nan)
+
+
+@op(ref=_with_mean_ref(_std_ref), **_with_mean)
+def std_mean(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
+    """(standard deviation, mean) over `dim`, by the arguments of `var`, in one pass."""
+    y, mean = _variance(call, input, dim, unbiased, keepdim, correction, True)
+    call.elementwise("sqrt", y, out=y)
+    return y, mean
+
+
+@std_mean.grad("input")
+def _(f, g, g_mean, input, out, dim, keepdim, degrees):
+    if g is not None:
+        zero = f.eq(out, 0.0)
+        g = f.where(zero, 0.0, f.div(g, f.where(zero, 1.0, out)))
+    return _from_moments(f, input, g, g_mean, dim, keepdim, 1.0 / degrees if degrees else math.nan)
 
 
 # ---- norms -------------------------------------------------------------------------------------

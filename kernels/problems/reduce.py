@@ -16,7 +16,8 @@ class Reduce(NamedTuple):
 class Variance(NamedTuple):
     """The variance of floats `x` over `dims`, into a row-major `y`: squares about the mean, summed, over `degrees`.
 
-    `rule` (or None) is one by which it is a reduction, for where elements of a result lie apart.
+    `rule` (or None) is one by which it is a reduction, for where elements of a result lie apart; `mean` one with the
+    same states whose results are the means, where these are wanted, too, in a row-major `mean`.
     """
 
     rule: object
@@ -25,6 +26,7 @@ class Variance(NamedTuple):
     strides: tuple
     dims: tuple
     degrees: float
+    mean: object = None
 
 
 class Position(NamedTuple):

@@ -135,7 +135,8 @@ def variance(problem, threads):
     count, size = prod(p.shape[d] for d in others), prod(p.shape[d] for d in p.dims)
     kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
     reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
-    before, scratch, at, stride = (), (), {}, kept[0][1] if kept else size
+    wanted = {} if p.mean is not None else {"mean": None}
+    before, scratch, at, stride = (), (), wanted, kept[0][1] if kept else size
     if size and (len(kept) > 1 or len(reduced) > 1 or (reduced and reduced[0][1] != 1)):
         order, stride = (*others, *p.dims), size
         own = tuple(p.shape[d] for d in order)
@@ -143,7 +144,7 @@ def variance(problem, threads):
         places = {"x": "x", "y": "copy"}
         (one,) = copy(Copy(own, to, tuple(p.strides[d] for d in order), _bytes(p.dtype)), threads).launches
         before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
-        at, scratch = {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
+        at, scratch = wanted | {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
     n, grain = policy.split("norm.rows.variance", count, size)
     numbers = {"size": size, "stride": stride, "divisor": p.degrees}
     one = launch(sized_kernel("norm.rows.variance", size, T=p.dtype), VARIANCE, n, grain, at, **numbers)

@@ -323,7 +323,12 @@ def variance(problem):
     # a chunk's count is exact, and that of all chunks right to 2^-24 in any case
     long = results < _FEW_ROWS and len(reduced) == 1 and 2 * _CHUNK <= count < _EXACT * _ENOUGH
     if p.rule is not None and ((apart and 0 < count < _EXACT) or long):
-        return reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
+        found = reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
+        if p.mean is None:
+            return found
+        last = reduce(Reduce(p.mean, p.dtype, p.shape, p.strides, p.dims)).launches[-1]  # from the same states
+        places = tuple((place, "mean" if name == "y" else name, offset) for place, name, offset in last.places)
+        return Plan((*found.launches, last._replace(places=places)), found.scratch)
     return cpu.variance(p, 1)
 
 
