@@ -13,6 +13,20 @@ class Reduce(NamedTuple):
     dims: tuple
 
 
+class Ends(NamedTuple):
+    """The smallest and the largest element of `x` over `dims`, into row-major `low` and `high`.
+
+    `alone` are the rules of either, `together` two rules of the same states, which have both.
+    """
+
+    alone: tuple
+    together: tuple
+    dtype: str
+    shape: tuple
+    strides: tuple
+    dims: tuple
+
+
 class Variance(NamedTuple):
     """The variance of floats `x` over `dims`, into a row-major `y`: squares about the mean, summed, over `degrees`.
 

@@ -466,3 +466,19 @@ def test_sorted_tiles(device, rng, monkeypatch):
     x = np.round(rng.standard_normal((1, 9000)) * 50)
     equal(device, lambda x: ic.sort(x.to(dtype="bfloat16"), 1, descending=True), x)
     assert any(name.startswith("reduce.radix.move") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int16", "uint8", "bool"])
+def test_smallest_and_largest_at_once(device, rng, dtype):
+    """In chunks, from the same states, and short; NaN is both."""
+    x = np.round(rng.standard_normal((2, 33000)) * 9)
+    if dtype in TOLERANCE:
+        x[1, 200] = np.nan
+    x = np.abs(x) if dtype == "uint8" else x > 2 if dtype == "bool" else x
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.aminmax(x), *ic.aminmax(x, dim=1), *ic.aminmax(x[:, :40], dim=0), *ic.aminmax(x[0])
+
+    equal(device, run, x)
+    assert any(name.endswith("-whole") for name in device.backend.kernels.used)

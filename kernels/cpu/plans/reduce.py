@@ -7,7 +7,7 @@ from ...blocks.reduce import EXTREMES, FOLD, PICK, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered, sized_kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
+from ...problems.reduce import Ends, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from .. import policy
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
 from .array import copy, merged
@@ -101,6 +101,22 @@ def reduce(problem, threads):
     states = {"x": ("states", 0)}
     second = _fold(rule, types, kind, kept, _two([(f.chunks, f.results)]), f.count, states, "whole", plane=plane)
     return Plan((*f.before, first, second), (*f.scratch, ("states", rule.parts * plane * _bytes(types[2]))))
+
+
+def ends(problem, threads):
+    """One after the other."""
+    plans = [reduce(Reduce(rule, *problem[2:]), threads) for rule in problem.alone]
+    launches = [one for plan, name in zip(plans, ("low", "high")) for one in writing(plan.launches, name)]
+    return Plan(tuple(launches), plans[0].scratch)
+
+
+def writing(launches, name):
+    """Launches whose result is another tensor."""
+
+    def named(places):
+        return tuple((place, name if field == "y" else field, offset) for place, field, offset in places)
+
+    return [one._replace(places=named(one.places)) for one in launches]
 
 
 def position(problem, threads):
@@ -235,5 +251,5 @@ def sample_in(p, slots):
 
 PLANNERS = {
     Reduce: reduce, Position: position, Variance: variance, Scan: scan, Running: running, Sort: sort, Sample: sample,
-    Select: select,
+    Select: select, Ends: ends,
 }  # fmt: skip

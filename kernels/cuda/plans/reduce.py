@@ -7,10 +7,10 @@ from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
 from ...cpu.plans import reduce as cpu
 from ...cpu.plans.array import merged
-from ...cpu.plans.reduce import picked, sample_in, sort_keys
+from ...cpu.plans.reduce import picked, sample_in, sort_keys, writing
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
+from ...problems.reduce import Ends, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
@@ -210,6 +210,18 @@ def position(problem):
     return Plan(tuple(launches), scratch)
 
 
+def ends(problem):
+    """Where chunks are joined, both from the same states; else one after the other."""
+    p = problem
+    plans = [reduce(Reduce(rule, *p[2:])) for rule in p.together]
+    if any(name == "states" for name, _ in plans[0].scratch):
+        first, last = writing(plans[0].launches, "low"), writing(plans[1].launches[-1:], "high")
+        return Plan((*first, *last), plans[0].scratch)
+    plans = [reduce(Reduce(rule, *p[2:])) for rule in p.alone]
+    launches = [one for plan, name in zip(plans, ("low", "high")) for one in writing(plan.launches, name)]
+    return Plan(tuple(launches), plans[0].scratch)
+
+
 def _check(size):
     if size >= 1 << 31:
         raise NotImplementedError(f"GPUs sort rows of up to {(1 << 31) - 1} elements, got {size}; sort parts of them")
@@ -326,9 +338,8 @@ def variance(problem):
         found = reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
         if p.mean is None:
             return found
-        last = reduce(Reduce(p.mean, p.dtype, p.shape, p.strides, p.dims)).launches[-1]  # from the same states
-        places = tuple((place, "mean" if name == "y" else name, offset) for place, name, offset in last.places)
-        return Plan((*found.launches, last._replace(places=places)), found.scratch)
+        last = reduce(Reduce(p.mean, p.dtype, p.shape, p.strides, p.dims)).launches[-1:]  # from the same states
+        return Plan((*found.launches, *writing(last, "mean")), found.scratch)
     return cpu.variance(p, 1)
 
 
@@ -339,5 +350,5 @@ def sample(problem):
 
 PLANNERS = {
     Reduce: reduce, Position: position, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample,
-    Select: select,
+    Select: select, Ends: ends,
 }  # fmt: skip
