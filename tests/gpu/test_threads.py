@@ -465,6 +465,7 @@ def test_sorted_tiles(device, rng, monkeypatch):
     monkeypatch.setattr(reductions, "_ROOMS", ())
     x = np.round(rng.standard_normal((1, 9000)) * 50)
     equal(device, lambda x: ic.sort(x.to(dtype="bfloat16"), 1, descending=True), x)
+    equal(device, lambda x: ic.mode(x.reshape(-1, 60)[:20].to(dtype="bfloat16"), 1), x / 50)
     assert any(name.startswith("reduce.radix.move") for name in device.backend.kernels.used)
 
 

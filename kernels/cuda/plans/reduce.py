@@ -33,6 +33,7 @@ _RANKS, _ALONE = 8, 1 << 17  # ranks of a row that are found without sorting it,
 _FEW_ROWS = 132  # as blocks, these leave multiprocessors idle
 _EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
+_LEAST_TILE = 1024
 _COMPARED = 64  # elements of a row of which each is compared with all
 _ROOMS = (1024, 4096, 8192)  # elements of up to 4 bytes of a row that a block sorts in shared memory
 _LIST = 2048  # the same of the first ones of `cuda/reduce/first.py`
@@ -234,7 +235,8 @@ def by_digits(rows, size, itemsize, digits, types, source="x", last=None, **numb
     results that the last pass has, instead of sorted keys.
     """
     _check(size)
-    room = _TILE // max(1, itemsize // 4)
+    # small tiles where large ones would leave multiprocessors idle (65,536 elements are 8 large ones)
+    room = min(_TILE // max(1, itemsize // 4), max(_LEAST_TILE, -(-rows * size // (_SLOTS * 512)) * 512))
     tiles, launches, found = -(-size // room), [], {"source": (source, 0)}
     numbers |= {"size": size, "tiles": tiles, "room": room}
     names = {field for _, field in RADIX.places}
