@@ -53,11 +53,30 @@ def side_of(args, bits, found, E, KIND):
 
 
 @jit.inline
+def collect_one(args, bits, i, last, found, before, to, E, KIND):
+    """An element of each thread of the warp to its place, if it is wanted, behind `before`: how many are less, equal.
+
+    Returns how many are before the next ones.
+    """
+    wanted, ties, below, same = load(args, RADIX.wanted), found[2], False, False
+    if i < last:
+        below, same = side_of(args, bits, found, E, KIND)
+    lows, sames, mine = voted(below), voted(same), (1 << thread() % WARP) - 1
+    at = before[0] + count_bits(lows & mine)
+    if same:
+        tie = before[1] + count_bits(sames & mine)
+        below, at = tie < ties, wanted - ties + tie
+    if below:
+        store(to[0], at, bits)
+        store(to[1], at, I32(i))
+    return before[0] + count_bits(lows), before[1] + count_bits(sames)
+
+
+@jit.inline
 def collect(args, x, size, found, to, sums, E, KIND):
     """The wanted ones in their order, then those that are equal to the last one, to `to`: (elements, places)."""
     first, last = part_of(size)
-    lane, wanted, ties = thread() % WARP, load(args, RADIX.wanted), found[2]
-    less, equal = 0, 0
+    lane, less, equal = thread() % WARP, 0, 0
     for start in range(first + lane, last, 4 * WARP):  # four on their way at once
         i, j, k = start + WARP, start + 2 * WARP, start + 3 * WARP
         a, b = load(x, start), load(x, min(i, last - 1))
@@ -75,22 +94,15 @@ def collect(args, x, size, found, to, sums, E, KIND):
     for k in range(thread() // WARP):
         less += load(sums, k)
         equal += load(sums, WARPS + k)
-    for start in range(first, last, WARP):
-        i, below, same = start + lane, False, False
-        bits = load(x, min(i, last - 1))
-        if i < last:
-            below, same = side_of(args, bits, found, E, KIND)
-        lows, sames = voted(below), voted(same)
-        before = (1 << lane) - 1
-        at = less + count_bits(lows & before)
-        if same:
-            tie = equal + count_bits(sames & before)
-            below, at = tie < ties, wanted - ties + tie
-        if below:
-            store(to[0], at, bits)
-            store(to[1], at, I32(i))
-        less += count_bits(lows)
-        equal += count_bits(sames)
+    before = less, equal
+    for start in range(first, last, 4 * WARP):  # the whole warp votes
+        i, end = start + lane, last - 1
+        a, b = load(x, min(i, end)), load(x, min(i + WARP, end))
+        c, d = load(x, min(i + 2 * WARP, end)), load(x, min(i + 3 * WARP, end))
+        before = collect_one(args, a, i, last, found, before, to, E, KIND)
+        before = collect_one(args, b, i + WARP, last, found, before, to, E, KIND)
+        before = collect_one(args, c, i + 2 * WARP, last, found, before, to, E, KIND)
+        before = collect_one(args, d, i + 3 * WARP, last, found, before, to, E, KIND)
     barrier()
 
 
