@@ -220,11 +220,12 @@ def atomic_add(typingctx, address, value):
 
 @intrinsic
 def atomic_count(typingctx, address):
-    """Add 1 to the int32 at an address, whatever other threads add there meanwhile (red.add, 9.7.12.5)."""
+    """Add 1 to the int32 at an address of shared memory, whatever other threads add meanwhile (atom.add, 9.7.12.4)."""
 
     def codegen(context, builder, sig, args):
-        at = context.cast(builder, args[0], sig.args[0], types.int64)
-        builder.atomic_rmw("add", builder.inttoptr(at, I32.as_pointer()), ir.Constant(I32, 1), "monotonic")
+        at = builder.inttoptr(context.cast(builder, args[0], sig.args[0], types.int64), I32.as_pointer())
+        at = builder.addrspacecast(at, ir.PointerType(I32, addrspace=SHARED))  # of any memory it would be a branch
+        builder.atomic_rmw("add", at, ir.Constant(I32, 1), "monotonic")
         return context.get_dummy_value()
 
     return types.void(address), codegen

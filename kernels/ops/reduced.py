@@ -116,9 +116,9 @@ def _highest_of(low, high):
     return high
 
 
-@op(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, outputs=("out", "high"), fields=("min", "max"))
-def aminmax(call, input, *, dim=None, keepdim=False):
-    """(min, max) over one `dim` or all elements; NaN if one element is."""
+@op(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, outputs=("out", "high"), fields=("low", "high"))
+def ends(call, input, dim=None, keepdim: bool = False):
+    """(low, high): the smallest and the largest element over one `dim` or all; NaN if one element is."""
     check(call, input, "input")
     dims, result = reduced(input.shape_, dim, keepdim)
     if not input.numel_:
@@ -130,13 +130,19 @@ def aminmax(call, input, *, dim=None, keepdim=False):
     return low, high
 
 
-@aminmax.grad("input")
+@ends.grad("input")
 def _(f, g, g_high, input, out, high, dim, keepdim):
     found = None if g is None else shared(f, g, input, out, dim, keepdim)
     if g_high is not None:
         other = shared(f, g_high, input, high, dim, keepdim)
         found = other if found is None else f.add(found, other)
     return found
+
+
+@composite(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, fields=("min", "max"))
+def aminmax(f, input, *, dim=None, keepdim=False):
+    """(min, max) over one `dim` or all elements; NaN if one element is."""
+    return f.ends(input, dim, keepdim)
 
 
 def _dist_samples(rng):
