@@ -117,5 +117,13 @@ RADIX = Block(
     """source order? to? order_to? counts? totals? values? indices? |
     size stride step=1 tiles=0 room=0 shift=0 wanted=0 infinity mask"""
 )
+# Softmax along the dim of `size` of [outer, size, columns] (`kernels/cuda/norm/columns.py`), in `parts` of `step` rows,
+# whose `states` are two planes of [parts, outer, columns]. On the way back, x is the result and g its gradient.
+SOFTMAX_COLUMNS = Block("x y? g? states? | size columns outer stride g_stride=0 parts=1 step=0")
+# Elements by rank (`kernels/cuda/reduce/select.py`): `count` ranks of each row; the rest is that of SORT.
+SELECT = Block("source ranks values indices | size stride count infinity")
+# Extremes and where they are (`kernels/cuda/reduce/position.py`): the dims of POSITION; each row of `length` is in
+# `parts` of `step` elements, whose extremes and their places, `found`, lie like results, of columns part by part.
+PLACES = Block("x values? indices found? | inner outer_stride inner_stride length stride results parts=1 step=0")
 # t[o, key] += scale * v[o, place] for sorted keys, and where they were: `kernels/cuda/array/scatter.py`.
 ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale")

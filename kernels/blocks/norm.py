@@ -5,7 +5,7 @@ from . import Block
 RMS = Block("x w y | size x_stride y_stride eps:f64")
 ADD_RMS = Block("a b w y total | size a_stride b_stride y_stride total_stride eps:f64")
 LAYER = Block("x w? b? y | size x_stride y_stride eps:f64")
-VARIANCE = Block("x y | size stride divisor:f64")  # of the sum of squares
+VARIANCE = Block("x y mean? | size stride divisor:f64")  # of the sum of squares
 
 # dw and db are those of the first chunk of rows, `step` elements before those of the next one.
 BACKWARD = Block(

@@ -14,6 +14,8 @@ SCAN = Block("x y | size x_stride y_stride x_step y_step columns")
 EXTREMES = Block("x values indices | size columns")  # running ones along a dim of `size` of row-major tensors
 # `wanted` elements of each row; `infinity` has the bits of a float's, `mask` all ones for a descending order.
 SORT = Block("x values? indices workspace? | stride rows size wanted slots=1 room=0 infinity mask digits")
+# Of each sorted row of `size` elements, and where they were, the ones with `count` ranks.
+PICK = Block("ordered order ranks values indices | size count")
 GREEDY = Block("x tokens | stride size")
 # Options are arrays with a value per row, or by the contract of `random_sample` (`contract` = 1, tokens are int32) the
 # numbers at the end. A slot works in a part of `workspace` of its own: six 4-byte numbers for each token of a row.

@@ -59,6 +59,8 @@ OWN = {
         for name in ("batch_norm", "group_norm")
         for way in ("", "_backward")
     },
+    **{f"norm.columns.{name}": _CHUNKS for name in ("statistics", "apply", "products", "gradient")},
+    **{f"norm.columns.{name}": Shape() for name in ("each", "each_gradient", "finish", "logsumexp", "total")},
     "norm.grad.backward": _HEAD_ROW,
     "norm.registers.backward": _HEAD_ROW,
     "norm.grad.join": _ROW,
@@ -70,12 +72,19 @@ OWN = {
         for name, threads, shared in (
             ("radix.rows_1024", 256, 14 * 1024),
             ("radix.rows_4096", 512, 14 * 4096),
+            ("radix.rows_8192", 512, 14 * 8192),
             ("radix.count", 512, 10 * 8192),
             ("radix.move", 512, 10 * 8192),
             ("first.first", 256, 18 * 2048),
         )
     },
     "reduce.radix.offsets": _ROW,
+    **{
+        f"reduce.position.{way}_{kind}": _CHUNKS if kind != "each" else Shape(threads=256)
+        for way in ("max", "min")
+        for kind in ("rows", "columns", "each", "join")
+    },
+    "reduce.select.select": _CHUNKS,
     "reduce.scan.clear": Shape(threads=256),
     **{
         f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * (kind == "rows"))
@@ -106,6 +115,7 @@ OWN = {
         f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
         for name in ("all_reduce", "all_reduce_few", "all_gather")
     },
+    **{f"gemm.dot.{name}": _CHUNKS for name in ("product", "join")},
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,
     "quant.expand.expand": Shape(threads=128),

@@ -165,18 +165,32 @@ def post(typingctx, address, value):
     return types.void(address, value), codegen
 
 
-@intrinsic
-def alike(typingctx, number):
-    """Bits of the threads of the warp that have the same number, of 32 bits (match.any, 9.7.12.8)."""
+_BIT = """bfe.s32 bit, $1, {bit}, 1;
+setp.ne.s32 p, bit, 0;
+vote.sync.ballot.b32 found, p, -1;
+lop3.b32 $0, $0, found, bit, 0x90;
+"""  # those found so far whose bit is as this thread's
+
+
+@intrinsic(prefer_literal=True)
+def alike_bits(typingctx, number, bits):
+    """Bits of the threads of the warp that have the same number of so many bits (a literal), by a vote on each bit.
+
+    `match.any` would take a turn for each of 32 numbers that differ (vote.sync, 9.7.12.7).
+    """
+    count = literal_of(bits)
+    if count is None:
+        return None
 
     def codegen(context, builder, sig, args):
         value = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        votes = "".join(_BIT.format(bit=k) for k in range(count))
+        text = f"// votes\n{{\n.reg .pred p;\n.reg .b32 bit, found;\nmov.b32 $0, -1;\n{votes}}}"
         kind = ir.FunctionType(I32, [I32])
-        text = "match.any.sync.b32 $0, $1, -1;"
-        found = builder.call(ir.InlineAsm(kind, text, "=r,r", side_effect=True), [value], attrs=("convergent",))
+        found = builder.call(ir.InlineAsm(kind, text, "=&r,r", side_effect=True), [value], attrs=("convergent",))
         return builder.zext(found, I64)
 
-    return types.int64(number), codegen
+    return types.int64(number, bits), codegen
 
 
 @intrinsic
@@ -202,6 +216,19 @@ def atomic_add(typingctx, address, value):
         return context.get_dummy_value()
 
     return types.void(address, value), codegen
+
+
+@intrinsic
+def atomic_count(typingctx, address):
+    """Add 1 to the int32 at an address of shared memory, whatever other threads add meanwhile (atom.add, 9.7.12.4)."""
+
+    def codegen(context, builder, sig, args):
+        at = builder.inttoptr(context.cast(builder, args[0], sig.args[0], types.int64), I32.as_pointer())
+        at = builder.addrspacecast(at, ir.PointerType(I32, addrspace=SHARED))  # of any memory it would be a branch
+        builder.atomic_rmw("add", at, ir.Constant(I32, 1), "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(address), codegen
 
 
 def _asking(name, text, doc, operand):

@@ -27,7 +27,7 @@ from .pairs import logaddexp
 from .reduce import all_, any_, mean, prod, sum_
 from .scan import cumprod, cumsum
 from .scatter import gather_backward, scatter_add
-from .statistics import logsumexp, norm, std, var
+from .statistics import logsumexp, norm, std, std_mean, var, var_mean
 
 _PAIRS = {"float32": "complex64", "float64": "complex128"}
 _WIDE = tuple(_PAIRS)
@@ -318,6 +318,18 @@ def _(f, input, *args, **kwargs):
 @std.on("c")
 def _(f, input, *args, **kwargs):
     return f.sqrt(f.var(input, *args, **kwargs))
+
+
+@var_mean.on("c")
+def _(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
+    mean = f.mean(input, None if isinstance(dim, bool) else dim, keepdim)
+    return f.var(input, dim, unbiased, keepdim, correction), mean
+
+
+@std_mean.on("c")
+def _(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
+    mean = f.mean(input, None if isinstance(dim, bool) else dim, keepdim)
+    return f.std(input, dim, unbiased, keepdim, correction), mean
 
 
 @triangular_solution.on("c")

@@ -32,17 +32,16 @@ def check_axis(f, input, dim):
     return dim
 
 
-def _picked(f, input, dim, keepdim, where):
-    """(values, indices) of the sorted elements along `dim`: `where(values, count)` has the place of one for each."""
+def _picked(f, input, dim, keepdim, rank):
+    """(values, indices) of sorted elements along `dim`: `rank(x)` has that of one for each row of x [..., N]."""
     dim = check_axis(f, input, dim)
     if not input.shape_:
         return f.rearrange(input), numbers(f, 1, input).reshape(())
-    values, indices = f.sort(input, dim)
-    place = where(values.detach(), input.shape_[dim])
-    if isinstance(place, int):
-        values, indices = f.rearrange(values.narrow(dim, place, 1)), f.rearrange(indices.narrow(dim, place, 1))
-    else:
-        values, indices = f.gather(values, dim, place), f.gather(indices, dim, place)
+    x = input.transpose(dim, -1)
+    ranks = rank(x.detach())
+    if isinstance(ranks, int):
+        ranks = x.new_full((*x.shape_[:-1], 1), ranks, dtype="int64")
+    values, indices = (f.rearrange(y.transpose(dim, -1)) for y in f.ranked(x, ranks))
     return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
 
 
@@ -54,15 +53,16 @@ def _median(f, input, dim, keepdim, ignores):
             return input.new_full((), math.nan if input.dtype.is_floating_point else np.iinfo(input.dtype.numpy).min)
         return _median(f, input.reshape(-1), 0, False, ignores)[0]
 
-    def place(values, count):
-        if not values.dtype.is_floating_point:
+    def rank(x):
+        count = x.shape_[-1]
+        if not x.dtype.is_floating_point:
             return (count - 1) // 2
-        kept = count - f.sum(f.ne(values, values), dim, True)
+        kept = count - f.sum(f.ne(x, x), -1, True)
         if ignores:
             return f.maximum(f.floor_divide(f.sub(kept, 1), 2), 0)
         return f.where(f.eq(kept, count), (count - 1) // 2, kept)
 
-    return _picked(f, input, dim, keepdim, place)
+    return _picked(f, input, dim, keepdim, rank)
 
 
 def _odd_samples(rng):
@@ -109,7 +109,7 @@ def kthvalue(f, input, k: int, dim=-1, keepdim: bool = False):
     k, size = operator.index(k), input.shape_[dim] if input.shape_ else 1
     if not 1 <= k <= size:
         raise ValueError(f"`k` of `kthvalue` must be from 1 to {size}, the size of dim {dim}, got {k}")
-    return _picked(f, input, dim, keepdim, lambda values, count: k - 1)
+    return _picked(f, input, dim, keepdim, lambda x: k - 1)
 
 
 def _mode_samples(rng):
@@ -136,15 +136,18 @@ def _mode_grad_samples(rng):
 def mode(f, input, dim=-1, keepdim=False):
     """The most frequent element along `dim`, the smallest of several, and the last index where it stands."""
 
-    def place(values, count):
-        at = numbers(f, count, values).reshape([count if d == axis else 1 for d in range(len(values.shape_))])
-        same = f.eq(values.narrow(axis, 1, count - 1), values.narrow(axis, 0, count - 1))
-        same = f.cat([f.ne(values.narrow(axis, 0, 1), values.narrow(axis, 0, 1)), same], axis)
-        begins = f.cummax(f.where(same, 0, at), axis)[0]
-        return f.argmax(f.sub(at, begins), axis, True)
-
     axis = check_axis(f, input, dim)
-    return _picked(f, input, dim, keepdim, place)
+    if not input.shape_:
+        return f.rearrange(input), numbers(f, 1, input).reshape(())
+    values, indices = f.sort(input, axis)
+    sorted_values, count = values.detach(), input.shape_[axis]
+    at = numbers(f, count, values).reshape([count if d == axis else 1 for d in range(len(values.shape_))])
+    same = f.eq(sorted_values.narrow(axis, 1, count - 1), sorted_values.narrow(axis, 0, count - 1))
+    first = sorted_values.narrow(axis, 0, 1)
+    begins = f.cummax(f.where(f.cat([f.ne(first, first), same], axis), 0, at), axis)[0]
+    place = f.argmax(f.sub(at, begins), axis, True)
+    values, indices = f.gather(values, axis, place), f.gather(indices, axis, place)
+    return (values, indices) if keepdim else (values.squeeze(axis), indices.squeeze(axis))
 
 
 # ---- quantiles ---------------------------------------------------------------------------------
@@ -192,8 +195,7 @@ def _quantile(f, input, q, dim, keepdim, interpolation, ignores):
     ndim = len(input.shape_)
     axis = 0 if dim is None else check_dim(dim, ndim)
     x = input.reshape(-1) if dim is None or not ndim else input.transpose(axis, -1)
-    values = f.sort(x, -1)[0]
-    count = f.sum(f.eq(values, values).detach(), -1, True)
+    count = f.sum(f.eq(x, x).detach(), -1, True)
     size = x.shape_[-1]
     last = f.sub(count, 1) if ignores else f.where(f.eq(count, size), size - 1, size)
     rank = f.mul(q.reshape(-1), f.maximum(last, 0).to(dtype=q.dtype))
@@ -202,9 +204,11 @@ def _quantile(f, input, q, dim, keepdim, interpolation, ignores):
         rank = {"lower": f.floor, "higher": f.ceil, "nearest": f.round}[interpolation](rank)
     low = f.floor(rank)
     part = f.sub(rank, low) if interpolation != "midpoint" else f.where(f.gt(rank, low), 0.5, 0.0).to(dtype=q.dtype)
-    y = f.gather(values, -1, low.to(dtype="int64"))
     if interpolation in ("linear", "midpoint"):
-        y = f.lerp(y, f.gather(values, -1, f.ceil(rank).to(dtype="int64")), part)
+        y = f.ranked(x, f.cat([low, f.ceil(rank)], -1).to(dtype="int64"))[0]
+        y = f.lerp(y.narrow(-1, 0, q.numel_), y.narrow(-1, q.numel_, q.numel_), part)
+    else:
+        y = f.ranked(x, low.to(dtype="int64"))[0]
     if dim is None:
         y = y.reshape([q.numel_] + [1] * (ndim if keepdim else 0))
     elif ndim:

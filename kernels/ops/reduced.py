@@ -5,12 +5,14 @@ import math
 import numpy as np
 
 from ..lang import scalar_math as m
+from ..problems.reduce import Ends
 from ..table.composite import composite
-from ..table.registry import ALL, ANY, INEXACT
+from ..table.registry import ALL, ANY, INEXACT, op
+from ..table.rules import reduction_rule
 from ._layout import check
-from ._rules import SUM_TOLERANCE, over, reduce_samples, reduction, restored
-from .reduce import add
-from .statistics import _TOLERANCE, _grad_samples, _var_ref, _var_samples
+from ._rules import SUM_TOLERANCE, need_elements, over, reduce_samples, reduced, reduction, restored
+from .reduce import add, amax, amin, shared
+from .statistics import _TOLERANCE
 
 
 def _nan_samples(rng):
@@ -88,35 +90,59 @@ def _aminmax_samples(rng):
     yield (rng.standard_normal((3, 5)),), {"dim": 1, "keepdim": True}
 
 
+def _low_and_high(x):
+    """(the smallest, the largest) of one element."""
+    return x, x
+
+
+def _further(a, b):
+    low = m.where(a[0] != a[0], a[0], m.where(a[0] < b[0], a[0], b[0]))
+    return low, m.where(a[1] != a[1], a[1], m.where(a[1] > b[1], a[1], b[1]))
+
+
+lowest = reduction_rule((math.inf, -math.inf))(_low_and_high)
+highest = reduction_rule((math.inf, -math.inf))(_low_and_high)
+for _rule in (lowest, highest):
+    _rule.join(_further)
+
+
+@lowest.finish
+def _lowest_of(low, high):
+    return low
+
+
+@highest.finish
+def _highest_of(low, high):
+    return high
+
+
+@op(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, outputs=("out", "high"), fields=("low", "high"))
+def ends(call, input, dim=None, keepdim: bool = False):
+    """(low, high): the smallest and the largest element over one `dim` or all; NaN if one element is."""
+    check(call, input, "input")
+    dims, result = reduced(input.shape_, dim, keepdim)
+    if not input.numel_:
+        need_elements(call, input.shape_, dims, result)
+    low, high = call.out(result, input.dtype), call.out(result, input.dtype, key="high")
+    if low.numel_:
+        rules = (amin.rule, amax.rule), (lowest, highest)
+        call.run(Ends(*rules, input.dtype.name, input.shape_, input.strides_, dims), x=input, low=low, high=high)
+    return low, high
+
+
+@ends.grad("input")
+def _(f, g, g_high, input, out, high, dim, keepdim):
+    found = None if g is None else shared(f, g, input, out, dim, keepdim)
+    if g_high is not None:
+        other = shared(f, g_high, input, high, dim, keepdim)
+        found = other if found is None else f.add(found, other)
+    return found
+
+
 @composite(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, fields=("min", "max"))
 def aminmax(f, input, *, dim=None, keepdim=False):
     """(min, max) over one `dim` or all elements; NaN if one element is."""
-    return f.amin(input, dim, keepdim), f.amax(input, dim, keepdim)
-
-
-def _pair(function):
-    def ref(input, dim=None, unbiased=True, keepdim=False, correction=None):
-        return function(_var_ref(input, dim, unbiased, keepdim, correction)), np.mean(input, dim, keepdims=keepdim)
-
-    return {"ref": ref, "samples": _var_samples, "grad_samples": _grad_samples, "tolerance": _TOLERANCE}
-
-
-def _with_mean(f, function, input, dim, unbiased, keepdim, correction):
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    return function(input, dim, unbiased, keepdim, correction), f.mean(input, dim, keepdim)
-
-
-@composite(**_pair(lambda v: v), amp="float32")
-def var_mean(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
-    """(variance, mean) over `dim`, by the arguments of `var`."""
-    return _with_mean(f, f.var, input, dim, unbiased, keepdim, correction)
-
-
-@composite(**_pair(np.sqrt), amp="float32")
-def std_mean(f, input, dim=None, unbiased=True, keepdim=False, correction=None):
-    """(standard deviation, mean) over `dim`, by the arguments of `var`."""
-    return _with_mean(f, f.std, input, dim, unbiased, keepdim, correction)
+    return f.ends(input, dim, keepdim)
 
 
 def _dist_samples(rng):

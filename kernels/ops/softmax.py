@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ..blocks.softmax import BACKWARD, COLUMNS, ROWS
+from ..blocks.softmax import BACKWARD, ROWS
+from ..problems.norm import SoftmaxColumns
 from ..table.registry import op
 from ._layout import check, check_dim, product, rows
 
@@ -51,8 +52,9 @@ def _along(call, input, dim, name):
         return _rows(call, input, dim, name)
     x, outer, _, stride = rows(input, dim)  # the dim itself is contiguous with those behind it
     y = call.out(shape, input.dtype, overlap="same")
-    block = COLUMNS(x=x, y=y, size=shape[dim], columns=columns, stride=stride, logarithm=int(name == "log_softmax"))
-    call.launch("norm.softmax.columns", {"T": x.dtype.name}, block, (outer, columns), shape[dim])
+    if y.numel_:
+        problem = SoftmaxColumns(x.dtype.name, outer, shape[dim], columns, stride, name == "log_softmax")
+        call.run(problem, x=x, y=y)
     return y
 
 
@@ -71,9 +73,12 @@ def _backward(call, g, out, dim, logarithm):
     g, outer, _, g_stride = rows(g, dim)
     y, _, _, y_stride = rows(out, dim)
     dx = call.out(shape, out.dtype, overlap="same")
-    name, units = ("rows", outer) if columns == 1 else ("columns", (outer, columns))
-    block = BACKWARD(g=g, y=y, dx=dx, size=size, columns=columns, g_stride=g_stride, y_stride=y_stride)
-    call.launch(f"norm.softmax_grad.{name}", {"T": y.dtype.name, "LOGARITHM": logarithm}, block, units, size)
+    if columns == 1:
+        block = BACKWARD(g=g, y=y, dx=dx, size=size, columns=columns, g_stride=g_stride, y_stride=y_stride)
+        call.launch("norm.softmax_grad.rows", {"T": y.dtype.name, "LOGARITHM": logarithm}, block, outer, size)
+    elif dx.numel_:
+        problem = SoftmaxColumns(y.dtype.name, outer, size, columns, y_stride, logarithm, True, g_stride)
+        call.run(problem, g=g, x=y, y=dx)
     return dx
 
 

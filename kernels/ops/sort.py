@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ..problems.reduce import Sort
+from ..problems.reduce import Select, Sort
 from ..table.registry import ALL, op
 from ._layout import check, check_dim, rows
-from .copy import copy_into
+from .copy import copy_into, row_major
 
 
 def _along(call, input, dim, wanted, descending, with_values=True):
@@ -136,3 +136,52 @@ def topk(call, input, k: int, dim=-1, largest: bool = True, sorted: bool = True)
 @topk.grad("input")
 def _(f, g, dim, where, input_shape):
     return f.gather_backward(g, dim, where, input_shape)
+
+
+def _ranked_ref(input, ranks):
+    order = np.take_along_axis(_order(input, -1, False), ranks, -1)
+    return np.take_along_axis(input, order, -1), order
+
+
+def _ranked_samples(rng):
+    for outer, size, count in ((4, 1, 1), (3, 257, 2), (5, 40, 40)):
+        yield (np.round(rng.standard_normal((outer, size)) * 8), rng.integers(0, size, (outer, count))), {}
+
+
+def _ranked_distinct_samples(rng):
+    yield (rng.permutation(24).reshape(4, 6) / 8.0, rng.integers(0, 6, (4, 2))), {}
+
+
+@op(
+    dtypes=ALL,
+    ref=_ranked_ref,
+    samples=_ranked_samples,
+    grad_samples=_ranked_distinct_samples,
+    outputs=("out", "indices"),
+    fields=("values", "indices"),
+)
+def ranked(call, input, ranks):
+    """The elements of [..., N] that have the int64 `ranks` [..., M] along the last dim as `sort` has it, and where.
+
+    (values, int64 indices), of the shape of `ranks`. Raises ValueError for ranks that are not from 0 to N - 1.
+    """
+    check(call, input, "input")
+    check(call, ranks, "ranks")
+    if not input.shape_ or ranks.dtype.name != "int64" or ranks.shape_[:-1] != input.shape_[:-1]:
+        raise ValueError(
+            f"`ranks` of `ranked` must be int64 [..., M] for an input [..., N], got {ranks.dtype.name} {ranks.shape_} "
+            f"and {input.shape_}"
+        )
+    values, indices = call.out(ranks.shape_, input.dtype), call.out(ranks.shape_, "int64", key="indices")
+    call.save(input_shape=input.shape_, where=indices)
+    if ranks.numel_:
+        x, count, size, stride = rows(input, len(input.shape_) - 1)
+        errors = {1: f"`ranks` of `ranked` must be from 0 to {size - 1}"}
+        problem = Select(x.dtype.name, count, size, stride, ranks.shape_[-1])
+        call.run(problem, errors, x=x, ranks=row_major(call, ranks), values=values, indices=indices)
+    return values, indices
+
+
+@ranked.grad("input")
+def _(f, g, where, input_shape):
+    return f.gather_backward(g, -1, where, input_shape)

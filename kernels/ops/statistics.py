@@ -6,12 +6,13 @@ import numpy as np
 
 from ..blocks.softmax import LOGSUMEXP
 from ..lang import scalar_math as m
+from ..problems.norm import LogSumExp
 from ..problems.reduce import Variance
 from ..table.registry import ALL, INEXACT, op
 from ..table.rules import reduction_rule
 from ._layout import check, product, rows
-from ._rules import reduce_by, reduce_samples, reduced, restored
-from .reduce import add, amax, amin, shared, sum_
+from ._rules import reduce_by, reduce_samples, reduced, reduced_dims, restored
+from .reduce import add, larger, larger_of_three, shared, smaller, smaller_of_three, sum_
 
 _TOLERANCE = {"bfloat16": (2e-2, 1e-2)}
 
@@ -66,7 +67,8 @@ def _joined(a, b):
 
 moments = reduction_rule((0.0, 0.0, 0.0))(_moments)
 moments_less_one = reduction_rule((0.0, 0.0, 0.0))(_moments)
-for _rule in (moments, moments_less_one):
+mean_of_moments = reduction_rule((0.0, 0.0, 0.0))(_moments)
+for _rule in (moments, moments_less_one, mean_of_moments):
     _rule.join(_joined)
 
 
@@ -80,7 +82,13 @@ def _unbiased_of(mean, squares, n):
     return squares / (n - 1.0)
 
 
-def _variance(call, input, dim, unbiased, keepdim, correction):
+@mean_of_moments.finish
+def _mean_of(mean, squares, n):
+    return mean
+
+
+def _variance(call, input, dim, unbiased, keepdim, correction, with_mean=False):
+    """(the variance, the mean or None)."""
     check(call, input, "input")
     if isinstance(dim, bool):
         if not unbiased or keepdim or correction is not None:
@@ -90,11 +98,12 @@ def _variance(call, input, dim, unbiased, keepdim, correction):
     size, correction = product(input.shape_[d] for d in dims), int(bool(unbiased)) if correction is None else correction
     degrees = float(max(0, size - correction))
     call.save(degrees=degrees, dim=dim)
-    y = call.out(result, input.dtype)
+    y, mean = call.out(result, input.dtype), call.out(result, input.dtype, key="mean") if with_mean else None
     if y.numel_:
-        rule = {0: moments, 1: moments_less_one}.get(correction)
-        call.run(Variance(rule, input.dtype.name, input.shape_, input.strides_, dims, degrees), x=input, y=y)
-    return y
+        rule, means = {0: moments, 1: moments_less_one}.get(correction), mean_of_moments if with_mean else None
+        problem = Variance(rule, input.dtype.name, input.shape_, input.strides_, dims, degrees, means)
+        call.run(problem, x=input, y=y, mean=mean)
+    return y, mean
 
 
 @op(ref=_var_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
@@ -104,7 +113,7 @@ def var(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=
     The sum is divided by the count less `correction`, by default 1 if `unbiased`, else 0. A bool in the place of `dim`
     is `unbiased`, over all dims.
     """
-    return _variance(call, input, dim, unbiased, keepdim, correction)
+    return _variance(call, input, dim, unbiased, keepdim, correction)[0]
 
 
 @var.grad("input")
@@ -116,7 +125,7 @@ def _(f, g, input, dim, keepdim, degrees):
 @op(ref=_std_ref, samples=_var_samples, grad_samples=_grad_samples, tolerance=_TOLERANCE, amp="float32", dtypes=INEXACT)
 def std(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
     """Standard deviation over `dim`: the square root of `var`, with its arguments."""
-    y = _variance(call, input, dim, unbiased, keepdim, correction)
+    y, _ = _variance(call, input, dim, unbiased, keepdim, correction)
     call.elementwise("sqrt", y, out=y)
     return y
 
@@ -127,6 +136,59 @@ def _(f, g, input, out, dim, keepdim, degrees):
     g = f.where(zero, 0.0, f.div(g, f.where(zero, 1.0, out)))
     g = restored(f.mul(g, 1.0 / degrees if degrees else math.nan), input.shape_, dim, keepdim)
     return f.mul(g, f.sub(input, f.mean(input, dim, True)))
+
+
+def _with_mean_ref(function):
+    def ref(input, dim=None, unbiased=True, keepdim=False, correction=None):
+        return function(input, dim, unbiased, keepdim, correction), np.mean(input, axis=dim, keepdims=keepdim)
+
+    return ref
+
+
+_with_mean = {
+    "samples": _var_samples, "grad_samples": _grad_samples, "tolerance": _TOLERANCE, "amp": "float32",
+    "dtypes": INEXACT, "outputs": ("out", "mean"),
+}  # fmt: skip
+
+
+def _from_moments(f, input, g, g_mean, dim, keepdim, factor):
+    """The gradient of the input from `g`, that of squares about the mean times `factor`, and that of the mean."""
+    dim, shape = None if isinstance(dim, bool) else dim, input.shape_
+    found = None
+    if g is not None:
+        found = f.mul(restored(f.mul(g, factor), shape, dim, keepdim), f.sub(input, f.mean(input, dim, True)))
+    if g_mean is not None:
+        count = product(shape[d] for d in reduced_dims(dim, len(shape)))
+        share = restored(f.mul(g_mean, 1.0 / count if count else math.nan), shape, dim, keepdim)
+        found = share.expand(shape) if found is None else f.add(found, share)
+    return found
+
+
+@op(ref=_with_mean_ref(_var_ref), **_with_mean)
+def var_mean(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
+    """(variance, mean) over `dim`, by the arguments of `var`, in one pass."""
+    return _variance(call, input, dim, unbiased, keepdim, correction, True)
+
+
+@var_mean.grad("input")
+def _(f, g, g_mean, input, dim, keepdim, degrees):
+    return _from_moments(f, input, g, g_mean, dim, keepdim, 2.0 / degrees if degrees else math.nan)
+
+
+@op(ref=_with_mean_ref(_std_ref), **_with_mean)
+def std_mean(call, input, dim=None, unbiased=True, keepdim: bool = False, correction=None):
+    """(standard deviation, mean) over `dim`, by the arguments of `var`, in one pass."""
+    y, mean = _variance(call, input, dim, unbiased, keepdim, correction, True)
+    call.elementwise("sqrt", y, out=y)
+    return y, mean
+
+
+@std_mean.grad("input")
+def _(f, g, g_mean, input, out, dim, keepdim, degrees):
+    if g is not None:
+        zero = f.eq(out, 0.0)
+        g = f.where(zero, 0.0, f.div(g, f.where(zero, 1.0, out)))
+    return _from_moments(f, input, g, g_mean, dim, keepdim, 1.0 / degrees if degrees else math.nan)
 
 
 # ---- norms -------------------------------------------------------------------------------------
@@ -173,6 +235,32 @@ def _(total):
 root_of_squares.join(add)
 
 
+@reduction_rule(start=0)
+def sum_of_magnitudes(x):
+    return m.abs(x)
+
+
+sum_of_magnitudes.join(add)
+
+
+@reduction_rule(start=-math.inf)
+def largest_magnitude(x):
+    return m.abs(x)
+
+
+largest_magnitude.join(larger)
+largest_magnitude.absorb(larger_of_three)
+
+
+@reduction_rule(start=math.inf)
+def smallest_magnitude(x):
+    return m.abs(x)
+
+
+smallest_magnitude.join(smaller)
+smallest_magnitude.absorb(smaller_of_three)
+
+
 def _order(p):
     """`p` of a norm as a number."""
     if p == "fro":
@@ -207,8 +295,8 @@ def norm(call, input, p=2, dim=None, keepdim=False):
     if p == 0.0:
         return reduce_by(call, sum_.rule, call.elementwise("ne", input, 0).to(dtype=input.dtype), dim, keepdim)
     if p == 1.0 or math.isinf(p):
-        rule = sum_.rule if p == 1.0 else amax.rule if p > 0 else amin.rule
-        return reduce_by(call, rule, call.elementwise("abs", input), dim, keepdim, needs_elements=math.isinf(p))
+        rule = sum_of_magnitudes if p == 1.0 else largest_magnitude if p > 0 else smallest_magnitude
+        return reduce_by(call, rule, input, dim, keepdim, needs_elements=math.isinf(p))
     wide = input if input.dtype.itemsize > 2 else input.to(dtype="float32")
     powers = call.elementwise("pow", call.elementwise("abs", wide), p)
     total = reduce_by(call, sum_.rule, powers, dim, keepdim, make=call.empty)
@@ -265,6 +353,12 @@ def logsumexp(call, input, dim, keepdim=False):
     check(call, input, "input")
     if not input.dtype.is_floating_point:
         input = call.elementwise("mul", input, 1.0)
+    shape, (dims, result) = input.shape_, reduced(input.shape_, tuple(dim) if type(dim) is list else dim, keepdim)
+    if dims and input.contiguous_ and input.numel_ and dims[-1] - dims[0] == len(dims) - 1 < len(shape) - 1 - dims[0]:
+        y, size = call.out(result, input.dtype), product(shape[d] for d in dims)
+        columns = product(shape[dims[-1] + 1 :])
+        call.run(LogSumExp(input.dtype.name, product(shape[: dims[0]]), size, columns), x=input, y=y)
+        return y
     x, count, size, stride, result = _reduced_rows(input, dim, keepdim)
     y = call.out(result, input.dtype)
     block = LOGSUMEXP(x=x, y=y, size=size, stride=stride)

@@ -32,3 +32,29 @@ class NormBackward(NamedTuple):
     bias: str | None
     center: bool
     eps: float
+
+
+class SoftmaxColumns(NamedTuple):
+    """Softmax along the dim of `size` of `x` [outer, size, columns], or its logarithm, into a row-major `y`.
+
+    Outer slices are `stride` elements apart. `backward`: `y` is the gradient of the input, from that of the result,
+    `g`, whose slices are `g_stride` apart, and the result `x`.
+    """
+
+    dtype: str
+    outer: int
+    size: int
+    columns: int
+    stride: int
+    logarithm: bool
+    backward: bool = False
+    g_stride: int = 0
+
+
+class LogSumExp(NamedTuple):
+    """The logarithms of the sums of exponentials along the dim of `size` of row-major `x` [outer, size, columns]."""
+
+    dtype: str
+    outer: int
+    size: int
+    columns: int

@@ -13,10 +13,25 @@ class Reduce(NamedTuple):
     dims: tuple
 
 
+class Ends(NamedTuple):
+    """The smallest and the largest element of `x` over `dims`, into row-major `low` and `high`.
+
+    `alone` are the rules of either, `together` two rules of the same states, which have both.
+    """
+
+    alone: tuple
+    together: tuple
+    dtype: str
+    shape: tuple
+    strides: tuple
+    dims: tuple
+
+
 class Variance(NamedTuple):
     """The variance of floats `x` over `dims`, into a row-major `y`: squares about the mean, summed, over `degrees`.
 
-    `rule` (or None) is one by which it is a reduction, for where elements of a result lie apart.
+    `rule` (or None) is one by which it is a reduction, for where elements of a result lie apart; `mean` one with the
+    same states whose results are the means, where these are wanted, too, in a row-major `mean`.
     """
 
     rule: object
@@ -25,6 +40,7 @@ class Variance(NamedTuple):
     strides: tuple
     dims: tuple
     degrees: float
+    mean: object = None
 
 
 class Position(NamedTuple):
@@ -73,6 +89,16 @@ class Sort(NamedTuple):
     wanted: int
     descending: bool
     values: bool
+
+
+class Select(NamedTuple):
+    """The elements with `count` `ranks` in each of `rows` sorted rows of `size`: their `values` and `indices`."""
+
+    dtype: str
+    rows: int
+    size: int
+    stride: int
+    count: int
 
 
 class Sample(NamedTuple):

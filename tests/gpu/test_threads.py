@@ -6,6 +6,8 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels.blocks.gemm import LOGITS
+from infinicore.kernels.cuda.plans import gemm as products
+from infinicore.kernels.cuda.plans import reduce as reductions
 from infinicore.kernels.cuda.plans import scan as plans
 
 import infinicore as ic
@@ -144,7 +146,9 @@ def test_variance_of_columns(device, rng, dtype):
 
     def run(x):
         x = x.to(dtype=dtype)
-        return ic.var(x, 0), ic.std(x, 0, correction=0), ic.var(x[1:7].reshape(2, 3, 37), 1), ic.var(x, 0, correction=2)
+        rows = *ic.var_mean(x, 1), *ic.std_mean(x[:9], 1)
+        some = *ic.var_mean(x, 0), ic.var(x[1:7].reshape(2, 3, 37), 1), ic.var(x, 0, correction=2)
+        return *some, *ic.std_mean(x[:5], 0, correction=0), *rows
 
     equal(device, run, x, tolerance=TOLERANCE[dtype])
     assert any(name.startswith(("moments-columns", "_moments-columns")) for name in device.backend.kernels.used)
@@ -314,3 +318,168 @@ def test_means_of_even_cells(device, rng, dtype):
     pool = with_gradients(lambda x: F.adaptive_avg_pool2d(x, (4, 5)), dtype, 1)
     equal(device, pool, x, tolerance=TOLERANCE[dtype])
     assert any(name.startswith("conv.windows.mean_pool-") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "uint32", "int64", "bool"])
+@pytest.mark.parametrize("shape, dim", [((3, 37), 1), ((2, 700), 1), ((40, 37), 0), ((2, 70, 9), 1), ((9, 5), 0)])
+def test_places_of_extremes(device, rng, shape, dim, dtype):
+    """Of rows and columns, with vectors and without, and of all elements; the first of equal ones, NaN above all."""
+    x = np.round(rng.standard_normal(shape) * 3)
+    if dtype in TOLERANCE:
+        x.flat[5::97] = np.nan
+        x[0] = np.inf
+        x[-1] = -np.inf
+    x = np.abs(x) if dtype == "uint32" else x > 2 if dtype == "bool" else x
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.max(x, dim), *ic.min(x, dim), ic.argmax(x[..., 1:], dim), ic.argmin(x), ic.argmax(x)
+
+    equal(device, run, x)
+    assert any(name.startswith("reduce.position.max_") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16"])
+def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
+    """Parts of rows and of columns, whose extremes another launch joins."""
+    monkeypatch.setattr(reductions, "_PART", 256)
+    x = np.round(rng.standard_normal((300, 40)) * 9)
+    if dtype != "int16":
+        x[130, 7], x[17, 8:] = np.nan, -np.inf
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        rows = x.reshape(3, 4000)[:, 1:]
+        return *ic.max(x, 0), *ic.min(x, 0), ic.argmax(x), *ic.max(rows, 1), *ic.min(rows, 1), ic.argmin(x.T, 0)
+
+    equal(device, run, x)
+    used = device.backend.kernels.used
+    assert any("max_join" in name and name.endswith("-256") for name in used)
+    assert any("min_join" in name and name.endswith("-1") for name in used)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_times_columns(device, rng, dtype, monkeypatch):
+    """Of one row and one column each: of teams, of a block, in parts, beside vectors, and with what follows."""
+    monkeypatch.setattr(products, "_DOT", 2048)
+    x, y = rng.standard_normal((2, 5, 1200)), rng.standard_normal((2, 5, 1200))
+
+    def run(x, y):
+        x, y = x.to(dtype=dtype), y.to(dtype=dtype)
+        flat, bias = (x.reshape(-1), y.reshape(-1)), x[0, 0, :1]
+        few = ic.linalg.vecdot(x[..., :64].contiguous(), y[..., :64].contiguous())
+        beside = ic.matmul(x[0, 0, 1:], y[0, 0, :-1]), ic.matmul(flat[0][3:], flat[1][:-3])
+        layer = F.linear(x[0, :1], y[1, :1], bias), ic.addmm(bias, x[0, :1], y[1, :1].T, beta=0.5, alpha=2.0)
+        return ic.dot(*flat), ic.linalg.vecdot(x, y), few, *beside, *layer
+
+    equal(device, run, x, y, tolerance=TOLERANCE[dtype])
+    used = device.backend.kernels.used
+    assert any(name.startswith("gemm.dot.join") for name in used)
+    teams = {"float32": {"8", "256"}, "float64": {"16", "256"}, "bfloat16": {"32"}}[dtype]
+    assert {name.split("-")[-2] for name in used if name.startswith("gemm.dot.product")} >= teams
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_variance_of_few_long_rows(device, rng, dtype):
+    """In chunks, whose moments another launch joins."""
+    x = rng.standard_normal((2, 33000)) * 3 + 20
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.var_mean(x), *ic.std_mean(x, 1, correction=0), ic.var(x[:1, 100:], 1)
+
+    equal(device, run, x, tolerance=TOLERANCE[dtype])
+    assert any(name.endswith("-whole") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape, dim", [((300, 40), 0), ((2, 260, 21), 1), ((3, 7, 30), 1)])
+def test_softmax_of_columns(device, rng, shape, dim, dtype):
+    """In parts of rows, with vectors and beside them, and of few rows; columns without a finite largest element."""
+    x, g = rng.standard_normal(shape) * 4, rng.standard_normal(shape)
+    x[..., 3], x[..., 5] = -np.inf, -np.inf
+    x[..., 5, 5] = 1.0
+    x[0, ..., 7], x[..., 2, 8] = np.inf, np.nan
+
+    def run(x, g):
+        x, g = x.to(dtype=dtype), g.to(dtype=dtype)
+        y, z = ic.softmax(x, dim), ic.log_softmax(x, dim)
+        back = ic.softmax_backward(g, ic.nan_to_num(y), dim), ic.log_softmax_backward(g, ic.nan_to_num(z, 0, 0, 0), dim)
+        return y, z, *back, ic.logsumexp(x, dim), ic.softmax(x[..., 1:], dim)
+
+    equal(device, run, x, g, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith("norm.columns.") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "int32", "int64"])
+@pytest.mark.parametrize("shape", [(3, 37), (2, 3001)])
+def test_elements_by_rank(device, rng, shape, dtype):
+    """Of equal ones that which the sort has there; medians where there are NaN; rows that begin beside vectors."""
+    x = np.round(rng.standard_normal(shape) * (9 if dtype == "int8" else 40))
+    if dtype in TOLERANCE:
+        x[0] = rng.standard_normal(shape[1])
+        x[1, 3], x[1, 20], x[0, 7] = np.nan, np.nan, -np.inf
+    ranks = rng.integers(0, shape[1], (shape[0], 3))
+
+    def run(x, ranks):
+        x = x.to(dtype=dtype)
+        found = *ic.ranked(x, ranks), *ic.kthvalue(x, 4, 1), *ic.median(x, 1), *ic.nanmedian(x[:, 1:], 1)
+        return *found, *((ic.quantile(x, 0.3, 1),) if dtype in ("float32", "float64") else ())
+
+    equal(device, run, x, ranks, tolerance=1e-6 if dtype in ("float32", "float64") else 0.0)
+    assert any(name.startswith("reduce.select.select") for name in device.backend.kernels.used)
+
+
+def test_ranks_of_few_long_rows(device, rng, monkeypatch):
+    """By a sort; and ranks that do not exist."""
+    monkeypatch.setattr(reductions, "_ALONE", 100)
+    x, ranks = rng.standard_normal((2, 300)), rng.integers(0, 300, (2, 2))
+    equal(device, lambda x, ranks: ic.ranked(x.to(dtype="float32"), ranks), x, ranks)
+    assert any(name.startswith("reduce.select.pick") for name in device.backend.kernels.used)
+    with pytest.raises(ValueError, match="`ranks` of `ranked` must be from 0 to 299"):
+        ic.ranked(ic.zeros(2, 300, device=device), ic.as_tensor(ranks + 300, device=device))[0].cpu()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
+@pytest.mark.parametrize("shape", [(2, 100), (1, 1500), (1, 5000)])
+def test_sorted_rows(device, rng, shape, dtype):
+    """In shared memory, by blocks of each size; the first ones without a sort."""
+    x = np.round(rng.standard_normal(shape) * 50) if dtype != "uint8" else rng.integers(0, 200, shape)
+    x = x.astype("f8")
+    if dtype in TOLERANCE:
+        x[0, 3:9], x[0, 30:40] = np.nan, -0.0
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.sort(x, 1), *ic.topk(x, 20, 1), *ic.topk(x[:, 1:], 7, 1, False)
+
+    equal(device, run, x)
+    used = device.backend.kernels.used
+    room = "1024" if shape[1] == 100 else "4096" if shape[1] == 1500 and dtype != "int64" else ""
+    assert any(name.startswith(f"reduce.radix.rows_{room}") for name in used) or dtype == "int64"
+    assert any(name.startswith("reduce.first.first") for name in used)
+
+
+def test_sorted_tiles(device, rng, monkeypatch):
+    """A row that is cut into tiles."""
+    monkeypatch.setattr(reductions, "_ROOMS", ())
+    x = np.round(rng.standard_normal((1, 9000)) * 50)
+    equal(device, lambda x: ic.sort(x.to(dtype="bfloat16"), 1, descending=True), x)
+    equal(device, lambda x: ic.mode(x.reshape(-1, 60)[:20].to(dtype="bfloat16"), 1), x / 50)
+    assert any(name.startswith("reduce.radix.move") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int16", "uint8", "bool"])
+def test_smallest_and_largest_at_once(device, rng, dtype):
+    """In chunks, from the same states, and short; NaN is both."""
+    x = np.round(rng.standard_normal((2, 33000)) * 9)
+    if dtype in TOLERANCE:
+        x[1, 200] = np.nan
+    x = np.abs(x) if dtype == "uint8" else x > 2 if dtype == "bool" else x
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.aminmax(x), *ic.aminmax(x, dim=1), *ic.aminmax(x[:, :40], dim=0), *ic.aminmax(x[0])
+
+    equal(device, run, x)
+    assert any(name.endswith("-whole") for name in device.backend.kernels.used)

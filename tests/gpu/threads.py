@@ -194,7 +194,7 @@ define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
 _ASM = {
     "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2",
     "ex2.approx.ftz.f32": "sim_exp2", "rcp.approx.ftz.f32": "sim_reciprocal",
-    "bar.sync": "sim_bar", "match.any": "sim_match", "bar.warp.sync": "sim_warp", **units.ASM,
+    "bar.sync": "sim_bar", "// votes": "sim_match", "bar.warp.sync": "sim_warp", **units.ASM,
 }  # fmt: skip
 _NAMES = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "sim_tid", "llvm.nvvm.read.ptx.sreg.ntid.x": "sim_ntid",

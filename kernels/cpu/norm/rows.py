@@ -175,4 +175,6 @@ def variance(args, lo, hi, T):
         x_row = x + row * stride
         mean = row_mean(x_row, size, T)
         store(y, row, row_variance(x_row, size, mean, T) * (float(size) / divisor))
+        if load(args, VARIANCE.mean) != 0:
+            store(ptr(load(args, VARIANCE.mean), T), row, mean)
     return 0

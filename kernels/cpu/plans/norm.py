@@ -1,10 +1,14 @@
 """Norms: their gradients are sums over rows, taken in chunks that the shape alone determines, and joined in order."""
 
 from ...blocks.norm import BACKWARD, JOIN
-from ...build.load import kernel
+from ...blocks.softmax import BACKWARD as BACKWARD_SOFTMAX
+from ...blocks.softmax import COLUMNS, LOGSUMEXP
+from ...build.load import kernel, sized_kernel
 from ...plan import Plan, launch
-from ...problems.norm import ChunkSums, NormBackward
+from ...problems.array import Copy
+from ...problems.norm import ChunkSums, LogSumExp, NormBackward, SoftmaxColumns
 from .. import policy
+from .array import copy
 
 _CHUNKS = 16  # at most
 _CHUNK = 16384  # elements of a chunk at least, and _CHUNK_ROWS rows: its own sums are written once and read once
@@ -56,4 +60,36 @@ def chunk_sums(problem, threads):
     return Plan((join(p.compute, parts, dict.fromkeys(parts, p.dtype), p.columns, p.chunks, p.columns),))
 
 
-PLANNERS = {NormBackward: backward, ChunkSums: chunk_sums}
+def softmax_columns(problem, threads):
+    """One launch, blocks of columns."""
+    p = problem
+    numbers = {"size": p.size, "columns": p.columns}
+    if p.backward:
+        name, block, types = "norm.softmax_grad.columns", BACKWARD_SOFTMAX, {"T": p.dtype, "LOGARITHM": p.logarithm}
+        numbers |= {"g_stride": p.g_stride, "y_stride": p.stride}
+        at = {"y": ("x", 0), "dx": ("y", 0)}
+    else:
+        name, block, types, at = "norm.softmax.columns", COLUMNS, {"T": p.dtype}, {}
+        numbers |= {"stride": p.stride, "logarithm": int(p.logarithm)}
+    n, grain = policy.split(name, (p.outer, p.columns), p.size)
+    return Plan((launch(kernel(name, **types), block, n, grain, at, **numbers),))
+
+
+def logsumexp(problem, threads):
+    """A copy with rows in place of columns, then one launch over these."""
+    p, rows = problem, problem.outer * problem.columns
+    size = {"float64": 8, "float32": 4}.get(p.dtype, 2)
+    whole = p.size * p.columns
+    (one,) = copy(Copy((p.outer, p.columns, p.size), (whole, p.size, 1), (whole, 1, p.columns), size), threads).launches
+    places = {"x": "x", "y": "rows"}
+    one = one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places))
+    n, grain = policy.split("norm.softmax.logsumexp", rows, p.size)
+    handle = sized_kernel("norm.softmax.logsumexp", p.size, T=p.dtype)
+    found = launch(handle, LOGSUMEXP, n, grain, {"x": ("rows", 0)}, size=p.size, stride=p.size)
+    return Plan((one, found), (("rows", rows * p.size * size),))
+
+
+PLANNERS = {
+    NormBackward: backward, ChunkSums: chunk_sums, SoftmaxColumns: softmax_columns,
+    LogSumExp: logsumexp,
+}  # fmt: skip

@@ -3,11 +3,11 @@
 from math import prod
 
 from ...blocks.norm import VARIANCE
-from ...blocks.reduce import EXTREMES, FOLD, POSITION, SAMPLE, SCAN, SORT
+from ...blocks.reduce import EXTREMES, FOLD, PICK, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered, sized_kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Position, Reduce, Running, Sample, Scan, Sort, Variance
+from ...problems.reduce import Ends, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from .. import policy
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
 from .array import copy, merged
@@ -103,6 +103,22 @@ def reduce(problem, threads):
     return Plan((*f.before, first, second), (*f.scratch, ("states", rule.parts * plane * _bytes(types[2]))))
 
 
+def ends(problem, threads):
+    """One after the other."""
+    plans = [reduce(Reduce(rule, *problem[2:]), threads) for rule in problem.alone]
+    launches = [one for plan, name in zip(plans, ("low", "high")) for one in writing(plan.launches, name)]
+    return Plan(tuple(launches), plans[0].scratch)
+
+
+def writing(launches, name):
+    """Launches whose result is another tensor."""
+
+    def named(places):
+        return tuple((place, name if field == "y" else field, offset) for place, field, offset in places)
+
+    return [one._replace(places=named(one.places)) for one in launches]
+
+
 def position(problem, threads):
     """One launch; a long row in chunks, whose extremes a second launch searches."""
     f = _Folded(problem, 1, threads)
@@ -135,7 +151,8 @@ def variance(problem, threads):
     count, size = prod(p.shape[d] for d in others), prod(p.shape[d] for d in p.dims)
     kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
     reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
-    before, scratch, at, stride = (), (), {}, kept[0][1] if kept else size
+    wanted = {} if p.mean is not None else {"mean": None}
+    before, scratch, at, stride = (), (), wanted, kept[0][1] if kept else size
     if size and (len(kept) > 1 or len(reduced) > 1 or (reduced and reduced[0][1] != 1)):
         order, stride = (*others, *p.dims), size
         own = tuple(p.shape[d] for d in order)
@@ -143,7 +160,7 @@ def variance(problem, threads):
         places = {"x": "x", "y": "copy"}
         (one,) = copy(Copy(own, to, tuple(p.strides[d] for d in order), _bytes(p.dtype)), threads).launches
         before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
-        at, scratch = {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
+        at, scratch = wanted | {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
     n, grain = policy.split("norm.rows.variance", count, size)
     numbers = {"size": size, "stride": stride, "divisor": p.degrees}
     one = launch(sized_kernel("norm.rows.variance", size, T=p.dtype), VARIANCE, n, grain, at, **numbers)
@@ -197,6 +214,27 @@ def sort(problem, threads):
     return Plan((one,), (("workspace", slots * SORT_BYTES * p.size),))
 
 
+def select(problem, threads):
+    """All elements sorted, then those that are asked for."""
+    p, size = problem, _bytes(problem.dtype)
+    return picked(p, sort(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True), threads), size)
+
+
+def picked(p, ordered, size):
+    """The plan of a `Select` behind one that sorts."""
+    own = {"values": "ordered", "indices": "order"}
+    launches = [
+        one._replace(places=tuple((k, own.get(name, name), offset) for k, name, offset in one.places))
+        for one in ordered.launches
+    ]
+    n = p.rows * p.count
+    launches.append(
+        launch(kernel("reduce.select.pick", E=f"uint{8 * size}"), PICK, n, 4096, size=p.size, count=p.count)
+    )
+    whole = p.rows * p.size
+    return Plan(tuple(launches), (*ordered.scratch, ("ordered", whole * size), ("order", 8 * whole)))
+
+
 def sample(problem, threads):
     """A share of the rows for each thread."""
     p = problem
@@ -213,4 +251,5 @@ def sample_in(p, slots):
 
 PLANNERS = {
     Reduce: reduce, Position: position, Variance: variance, Scan: scan, Running: running, Sort: sort, Sample: sample,
+    Select: select, Ends: ends,
 }  # fmt: skip

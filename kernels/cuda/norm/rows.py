@@ -210,7 +210,15 @@ def variance_held(args, row, like, T, W, B, TEAM, SPAN):
     v = select(inside_part(x, part, like), v - mean, 0.0)
     found = F64(part_sum(reduce_add(v * v), TEAM)) / bitcast(load(args, VARIANCE.divisor), F64)
     if part[0] == 0:
-        store(ptr(load(args, VARIANCE.y), T), row, found)
+        store_moments(args, row, found, mean, T)
+
+
+@jit.inline
+def store_moments(args, row, found, mean, T):
+    """The variance of a row, and its mean where that is wanted."""
+    store(ptr(load(args, VARIANCE.y), T), row, found)
+    if load(args, VARIANCE.mean) != 0:
+        store(ptr(load(args, VARIANCE.mean), T), row, mean)
 
 
 @jit.inline
@@ -224,7 +232,8 @@ def variance(args, lo, hi, T, TEAM, PIECES, SPAN):
     first, step, team = own_rows(TEAM)
     for row in range(first, hi, step):
         x = ptr(load(args, VARIANCE.x), T) + row * load(args, VARIANCE.stride)
-        found = row_variance(x, size, row_mean(x, size, team), team) * (float(size) / divisor)
+        mean = row_mean(x, size, team)
+        found = row_variance(x, size, mean, team) * (float(size) / divisor)
         if team[0] == 0:
-            store(ptr(load(args, VARIANCE.y), T), row, found)
+            store_moments(args, row, found, mean, T)
     return 0

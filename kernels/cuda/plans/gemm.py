@@ -12,6 +12,7 @@ from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.gemm import ActivationGrad, PackWeight, Product
 from ..gemm.sizes import AHEAD, STREAM_BANDS, stream_head, stream_ring, whole_bytes
+from ..policy import ROW_THREADS
 from ..policy import shape as shape_of
 from .array import copy
 from .norm import join
@@ -57,6 +58,8 @@ FEW = ("bfloat16", "float16", "float32")
 MOST_FEW = 16  # rows or columns of c that are multiplied as the matrix comes from memory
 FEW_BAND = 16  # rows of the matrix for a block then, of 16-bit floats
 AT_A_TIME = 4
+_DOT, _DOTS = 8192, 1056  # elements of a part of a row times a column at least, and parts that keep a GPU busy
+_MOST_DOT = 1 << 30  # elements of a part, whose places are 32-bit integers
 
 
 def _size(dtype):
@@ -87,6 +90,8 @@ def product(problem):
         x = x._replace(b_k=1, b_stride=x.k)
     batch = _merged(x.batch)
     some = x.m * x.n * x.k * prod(size for size, *_ in batch) > 0
+    if some and x.m == x.n == 1 and p.dtype in (*FEW, "float64") and (x.k == 1 or x.a_k == x.b_k == 1):
+        return _dots(p, x, batch)
     if some and not batch and p.dtype in FEW and x.a_k == x.b_k == 1:
         few, halves = min(x.m, x.n), p.dtype != "float32"
         if halves and few <= MOST_FEW and (x.a_stride | x.b_stride) % 8 == 0:
@@ -107,6 +112,29 @@ def product(problem):
         dims=[d[i] for i in range(4) for d in batch],
     )  # fmt: skip
     return Plan((one,))
+
+
+def _dots(p, x, batch):
+    """The plan of products of rows and columns: a part of k for a team of threads, and the sums of parts."""
+    count, lanes, sums = prod(size for size, *_ in batch), 16 // _size(p.dtype), _sums(p.dtype)
+    splits = max(1, min(-(-_DOTS // count), x.k // _DOT), -(-x.k // _MOST_DOT))
+    part = -(-x.k // (splits * lanes)) * lanes
+    splits = -(-x.k // part)
+    vectors = -(-(part + lanes - 1) // lanes)
+    team = next((team for team in (4, 8, 16, 32) if vectors <= team * (4 if team < 32 else 16)), ROW_THREADS)
+    numbers = dict(
+        rows=1, columns=1, k=x.k, a_stride=0, a_k=1, b_k=1, b_stride=0, across=1, tiles=count, splits=splits, part=part,
+        alpha=float_bits(p.alpha), ndim=len(batch), dims=[d[i] for i in range(4) for d in batch],
+    )  # fmt: skip
+    types = {"R": p.result, "A": sums, "ACT": p.activation, "TEAM": team}
+    handle, n = kernel("gemm.dot.product", T=p.dtype, **types, CUT=splits > 1), -(-count * splits * team // ROW_THREADS)
+    first = launch(handle, PRODUCT, n, 1, _absent(p) if splits == 1 else _PARTS_ALONE, **numbers)
+    if splits == 1:
+        return Plan((first,))
+    at = _absent(p) | {"a": ("parts", 0), "b": None}
+    handle = kernel("gemm.dot.join", **types | {"TEAM": ROW_THREADS})
+    second = launch(handle, PRODUCT, count, 1, at, **numbers)
+    return Plan((first, second), (("parts", count * splits * (8 if sums == "float64" else 4)),))
 
 
 def _on_fma(p, x, batch):

@@ -1,10 +1,11 @@
 """Norms: their gradients are sums over rows, taken in chunks that the shape alone determines, and joined in order."""
 
+from ...blocks.cuda import SOFTMAX_COLUMNS
 from ...blocks.norm import BACKWARD, JOIN
 from ...build.load import kernel
 from ...cpu.plans.norm import joined
 from ...plan import Plan, launch
-from ...problems.norm import ChunkSums, NormBackward
+from ...problems.norm import ChunkSums, LogSumExp, NormBackward, SoftmaxColumns
 
 _ROWS = 4  # that a block takes at a time
 _CHUNKS = 1056  # at most, eight for each of 132 multiprocessors; their sums are written once and read once:
@@ -13,6 +14,8 @@ COLUMNS = 32  # of a block of the launch that joins them
 _WARPS = 4  # of a block
 _PIECES = {"bfloat16": 4, "float16": 4, "float32": 8, "float64": 4}  # vectors of a row that a thread has room for
 _JOINED, _FEW = 528, 32  # blocks that join sums of chunks where there are enough of them; chunks that are few
+_THREADS = 135168  # that keep a GPU busy, each with a vector of columns: 1,024 for each of 132 multiprocessors
+_SHORT, _PART = 32, 64  # rows that are not cut, and rows of a part at least: eight for each warp
 _TEAMS = 1056, 528  # warps, blocks that keep a GPU busy where they hold their rows
 
 
@@ -86,4 +89,63 @@ def chunk_sums(problem):
     return Plan((first, second), (("sums", 2 * nbytes),))
 
 
-PLANNERS = {NormBackward: backward, ChunkSums: chunk_sums}
+def _parts(outer, size, columns, dtype):
+    """(blocks of an outer slice, parts of its rows, rows of a part)."""
+    groups = -(-columns // (32 * _lanes(dtype)))
+    parts = max(1, min(-(-_CHUNKS // (outer * groups)), size // _PART))
+    step = -(-size // parts)
+    return groups, -(-size // step), step
+
+
+def _lanes(dtype):
+    """Elements of 16 bytes."""
+    return {"float64": 2, "float32": 4}.get(dtype, 8)
+
+
+def softmax_columns(problem):
+    """A thread for each vector of columns, if these are many; else parts of rows, joined, and a launch for results."""
+    p, vectors = problem, problem.outer * -(-problem.columns // _lanes(problem.dtype))
+    numbers = {"size": p.size, "columns": p.columns, "outer": p.outer, "stride": p.stride, "g_stride": p.g_stride}
+    types, at = {"T": p.dtype, "LOGARITHM": p.logarithm}, {} if p.backward else {"g": None}
+    if vectors >= _THREADS or p.size < _SHORT:
+        each = kernel(f"norm.columns.{'each_gradient' if p.backward else 'each'}", **types)
+        return Plan((launch(each, SOFTMAX_COLUMNS, vectors, 1, at | {"states": None}, **numbers),))
+    groups, parts, step = _parts(p.outer, p.size, p.columns, p.dtype)
+    numbers |= {"parts": parts, "step": step}
+    n, results, compute = (
+        p.outer * groups * parts,
+        p.outer * p.columns,
+        "float64" if p.dtype == "float64" else "float32",
+    )
+    first, second, last = (
+        ("products", "total", "gradient") if p.backward else ("statistics", "finish", "apply")
+    )  # fmt: skip
+    sums = types if p.backward else {"T": p.dtype}
+    launches = [launch(kernel(f"norm.columns.{first}", **sums), SOFTMAX_COLUMNS, n, 1, at | {"y": None}, **numbers)]
+    joined = {"T": compute} if p.backward else types
+    if parts > 1 or not p.backward:
+        handle = kernel(f"norm.columns.{second}", **joined)
+        launches.append(launch(handle, SOFTMAX_COLUMNS, results, 1, {"y": None, "g": None}, **numbers))
+    launches.append(launch(kernel(f"norm.columns.{last}", **types), SOFTMAX_COLUMNS, n, 1, at, **numbers))
+    planes = 1 if p.backward else 2
+    return Plan(tuple(launches), (("states", planes * parts * results * (8 if compute == "float64" else 4)),))
+
+
+def logsumexp(problem):
+    """Parts of rows, joined."""
+    p, types = problem, {"T": problem.dtype}
+    groups, parts, step = _parts(p.outer, p.size, p.columns, p.dtype)
+    numbers = {"size": p.size, "columns": p.columns, "outer": p.outer, "stride": p.size * p.columns}
+    numbers |= {"parts": parts, "step": step}
+    first = launch(
+        kernel("norm.columns.statistics", **types), SOFTMAX_COLUMNS, p.outer * groups * parts, 1,
+        {"y": None, "g": None}, **numbers,
+    )  # fmt: skip
+    results = p.outer * p.columns
+    second = launch(kernel("norm.columns.logsumexp", **types), SOFTMAX_COLUMNS, results, 1, {"g": None}, **numbers)
+    return Plan((first, second), (("states", 2 * parts * results * (8 if p.dtype == "float64" else 4)),))
+
+
+PLANNERS = {
+    NormBackward: backward, ChunkSums: chunk_sums, SoftmaxColumns: softmax_columns, LogSumExp: logsumexp,
+}  # fmt: skip

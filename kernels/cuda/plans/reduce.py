@@ -2,15 +2,15 @@
 
 from math import prod
 
-from ...blocks.cuda import RADIX
+from ...blocks.cuda import PLACES, RADIX, SELECT
 from ...blocks.reduce import FOLD
 from ...build.load import kernel, rendered
 from ...cpu.plans import reduce as cpu
 from ...cpu.plans.array import merged
-from ...cpu.plans.reduce import sample_in, sort_keys
+from ...cpu.plans.reduce import picked, sample_in, sort_keys, writing
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Reduce, Running, Sample, Scan, Sort, Variance
+from ...problems.reduce import Ends, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
@@ -22,15 +22,20 @@ _CHUNK = 16384  # elements of a block that are worth a second launch
 _WARPS = ROW_THREADS // 32  # of a block
 _SHORT = 256  # elements of a row that a few threads hold; of 768 to 1000 that reads 2.4 of 4.2 TB/s, a warp's loop 3.9
 _WARP = 4096  # elements of a row that is a warp's
-_COLUMN = 512  # the same of a thread
+_COLUMN = 32  # the same of a thread, which waits for its elements four at a time: 8192 in chunks of 512 took 53 us
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
+_LINE = 32  # bytes of neighbouring results at least, where a block has columns
+_MOST = 1 << 30  # elements of a part, whose places are 32-bit integers
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
 _HELD = 128  # bytes of states of a thread that holds elements
+_RANKS, _ALONE = 8, 1 << 17  # ranks of a row that are found without sorting it, and elements that a block takes then
+_FEW_ROWS = 132  # as blocks, these leave multiprocessors idle
 _EXACT = 1 << 24  # counts below are exact in float32
 _TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
+_LEAST_TILE = 1024
 _COMPARED = 64  # elements of a row of which each is compared with all
-_ROOMS = (1024, 4096)  # elements of up to 4 bytes of a row that a block sorts in shared memory
+_ROOMS = (1024, 4096, 8192)  # elements of up to 4 bytes of a row that a block sorts in shared memory
 _LIST = 2048  # the same of the first ones of `cuda/reduce/first.py`
 _PART, _PARTS = 4096, 1056  # elements of a part of a row, and parts of all rows, eight for each of 132 multiprocessors
 
@@ -93,6 +98,18 @@ def _width(rule, types, cut=""):
     return 32 * reduction_lanes(rule, "columns", types[0], types[2], cut)
 
 
+def _copied(problem, others):
+    """(the launch that copies the tensor with its reduced dims last, its workspace, where launches find it then)."""
+    shape, strides, size = problem.shape, problem.strides, _bytes(problem.dtype)
+    order = (*others, *problem.dims)
+    own = tuple(shape[d] for d in order)
+    to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
+    places = {"x": "x", "y": "copy"}
+    (one,) = copy(Copy(own, to, tuple(strides[d] for d in order), size)).launches
+    one = one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places))
+    return (one,), (("copy", prod(own) * size),), {"x": ("copy", 0)}
+
+
 def reduce(problem):
     """One launch, or one for the states of chunks and one that joins them; before it a copy, if dims do not merge."""
     rule, shape, strides, dims = problem.rule, problem.shape, problem.strides, problem.dims
@@ -103,12 +120,7 @@ def reduce(problem):
     reduced = merged([shape[d] for d in dims], [strides[d] for d in dims]) or [(1, 1)]
     before, scratch, x = (), (), {}
     if len(kept) > 2 or len(reduced) > 2:
-        own, size = tuple(shape[d] for d in (*others, *dims)), _bytes(problem.dtype)
-        to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
-        places = {"x": "x", "y": "copy"}
-        (one,) = copy(Copy(own, to, tuple(strides[d] for d in (*others, *dims)), size)).launches
-        before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
-        scratch, x = (("copy", prod(own) * size),), {"x": ("copy", 0)}
+        before, scratch, x = _copied(problem, others)
         kept, reduced = merged([results], [count]), [(count, 1)]
     kind = "inner" if reduced[-1][1] == 1 and count >= 32 else "outer"
     kept, reduced = _two(kept), _two(reduced)
@@ -146,6 +158,71 @@ def reduce(problem):
     return Plan((*before, first, second), (*scratch, ("states", rule.parts * plane * _bytes(types[2]))))
 
 
+def position(problem):
+    """One launch, or one for parts of rows or columns and one that has the best of these."""
+    p = problem
+    others = [d for d in range(len(p.shape)) if d not in p.dims]
+    count, results = prod(p.shape[d] for d in p.dims), prod(p.shape[d] for d in others)
+    if not results:
+        return Plan(())
+    kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
+    reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims]) or [(1, 1)]
+    before, scratch, x = (), (), {}
+    lines, few = reduced[0][1] == 1, count < _ROWS // 4
+    neighbours = bool(kept) and kept[-1][1] == 1 and kept[-1][0] * _bytes(p.dtype) >= _LINE
+    if len(kept) > 2 or len(reduced) > 1 or not (lines or few or neighbours):
+        before, scratch, x = _copied(p, others)
+        kept, reduced, lines = merged([results], [count]), [(count, 1)], True
+    outer, inner = _two(kept)
+    length, stride = reduced[0]
+    way, lanes = "max" if p.largest else "min", 16 // _bytes(p.dtype)
+    at, types = x | {"found": None} | ({} if p.values else {"values": None}), {"T": p.dtype}
+    numbers = {
+        "inner": inner[0], "outer_stride": outer[1], "inner_stride": inner[1], "length": length, "stride": stride,
+        "results": results,
+    }  # fmt: skip
+    if not lines and few:
+        each = kernel(f"reduce.position.{way}_each", **types)
+        return Plan((*before, launch(each, PLACES, results, 1, at, **numbers)), scratch)
+    units = results if lines else outer[0] * -(-inner[0] // (32 * lanes))
+    least = _PART if lines else _ROWS
+    parts = max(1, min(-(-_BLOCKS // units), length // least), -(-length // _MOST))
+    step = -(-length // (parts * lanes)) * lanes if lines else -(-length // parts)
+    parts = -(-length // step)
+    if parts > 1:
+        to = at | {"values": ("extremes", 0), "indices": ("places", 0)}
+        scratch = (*scratch, ("extremes", parts * results * _bytes(p.dtype)), ("places", 8 * parts * results))
+    else:
+        to = at
+    numbers |= {"parts": parts, "step": step}
+    if lines:
+        vectors = -(-(step + lanes - 1) // lanes)
+        team = next((team for team in (4, 8, 16, 32) if vectors <= team * (4 if team < 32 else 16)), ROW_THREADS)
+        handle, n = kernel(f"reduce.position.{way}_rows", **types, TEAM=team), -(-results * parts * team // ROW_THREADS)
+    else:
+        handle, n = kernel(f"reduce.position.{way}_columns", **types), units * parts
+    launches = [*before, launch(handle, PLACES, n, 1, to, **numbers)]
+    if parts > 1:
+        team, apart, step = (ROW_THREADS, parts, 1) if lines else (1, 1, results)
+        at |= {"x": ("extremes", 0), "found": ("places", 0)}
+        handle = kernel(f"reduce.position.{way}_join", **types, TEAM=team)
+        numbers |= {"inner_stride": apart, "stride": step}
+        launches.append(launch(handle, PLACES, -(-results * team // ROW_THREADS), 1, at, **numbers))
+    return Plan(tuple(launches), scratch)
+
+
+def ends(problem):
+    """Where chunks are joined, both from the same states; else one after the other."""
+    p = problem
+    plans = [reduce(Reduce(rule, *p[2:])) for rule in p.together]
+    if any(name == "states" for name, _ in plans[0].scratch):
+        first, last = writing(plans[0].launches, "low"), writing(plans[1].launches[-1:], "high")
+        return Plan((*first, *last), plans[0].scratch)
+    plans = [reduce(Reduce(rule, *p[2:])) for rule in p.alone]
+    launches = [one for plan, name in zip(plans, ("low", "high")) for one in writing(plan.launches, name)]
+    return Plan(tuple(launches), plans[0].scratch)
+
+
 def _check(size):
     if size >= 1 << 31:
         raise NotImplementedError(f"GPUs sort rows of up to {(1 << 31) - 1} elements, got {size}; sort parts of them")
@@ -158,7 +235,8 @@ def by_digits(rows, size, itemsize, digits, types, source="x", last=None, **numb
     results that the last pass has, instead of sorted keys.
     """
     _check(size)
-    room = _TILE // max(1, itemsize // 4)
+    # small tiles where large ones would leave multiprocessors idle (65,536 elements are 8 large ones)
+    room = min(_TILE // max(1, itemsize // 4), max(_LEAST_TILE, -(-rows * size // (_SLOTS * 512)) * 512))
     tiles, launches, found = -(-size // room), [], {"source": (source, 0)}
     numbers |= {"size": size, "tiles": tiles, "room": room}
     names = {field for _, field in RADIX.places}
@@ -225,15 +303,45 @@ def sort(problem):
     return Plan(tuple(launches), scratch)
 
 
+def select(problem):
+    """A block for each rank; where rows are few and long, or ranks many, rows are sorted."""
+    p, size = problem, _bytes(problem.dtype)
+    whole = Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True)
+    if p.count > _RANKS or (p.size > _ALONE and p.rows * p.count < _FEW_ROWS):
+        return picked(p, sort(whole), size)
+    types, numbers = sort_keys(whole)
+    handle = kernel("reduce.select.select", **types, BYTES=size)
+    at = {"source": ("x", 0)}
+    one = launch(
+        handle,
+        SELECT,
+        p.rows * p.count,
+        1,
+        at,
+        size=p.size,
+        stride=p.stride,
+        count=p.count,
+        infinity=numbers["infinity"],
+    )
+    return Plan((one,))
+
+
 def variance(problem):
-    """A reduction where neighbours are of neighbouring results, else rows as on the CPU."""
+    """A reduction where neighbours are of neighbouring results, or rows are few and long; else rows as on the CPU."""
     p = problem
     others = [d for d in range(len(p.shape)) if d not in p.dims]
     kept = merged([p.shape[d] for d in others], [p.strides[d] for d in others])
     reduced = merged([p.shape[d] for d in p.dims], [p.strides[d] for d in p.dims])
+    count, results = prod(size for size, _ in reduced), prod(size for size, _ in kept)
     apart = len(kept) in (1, 2) and len(reduced) in (1, 2) and kept[-1][1] == 1 and reduced[-1][1] != 1
-    if apart and p.rule is not None and 0 < prod(size for size, _ in reduced) < _EXACT:
-        return reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
+    # a chunk's count is exact, and that of all chunks right to 2^-24 in any case
+    long = results < _FEW_ROWS and len(reduced) == 1 and 2 * _CHUNK <= count < _EXACT * _ENOUGH
+    if p.rule is not None and ((apart and 0 < count < _EXACT) or long):
+        found = reduce(Reduce(p.rule, p.dtype, p.shape, p.strides, p.dims))
+        if p.mean is None:
+            return found
+        last = reduce(Reduce(p.mean, p.dtype, p.shape, p.strides, p.dims)).launches[-1:]  # from the same states
+        return Plan((*found.launches, *writing(last, "mean")), found.scratch)
     return cpu.variance(p, 1)
 
 
@@ -242,4 +350,7 @@ def sample(problem):
     return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
 
 
-PLANNERS = {Reduce: reduce, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample}
+PLANNERS = {
+    Reduce: reduce, Position: position, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample,
+    Select: select, Ends: ends,
+}  # fmt: skip

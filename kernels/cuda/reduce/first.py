@@ -10,10 +10,11 @@ from numba import types
 
 from ...blocks.cuda import RADIX
 from ...build import jit
-from ...lang.ptx import WARP, alike, atomic_add, barrier, count_bits, dynamic_memory, thread, threads, voted
-from ...lang.simd import address, load, ptr, store
+from ...lang.ptx import WARP, barrier, count_bits, dynamic_memory, thread, threads, voted
+from ...lang.simd import load, ptr, store
 from ..block import block_running, warp_sum
-from .radix import COUNTS, DIGITS, digit_of, finish, key_at, part_of, rank_among, sort_shared, to_result
+from .radix import COUNTS, DIGITS, finish, key_at, part_of, rank_among, sort_shared, to_result
+from .select import COUNTERS, clear, count_digits, counted
 
 I32, I64, U16, U64 = types.int32, types.int64, types.uint16, types.uint64
 LIST = 2048  # elements of up to 4 bytes that are sorted at the end, of 8 bytes half as many; in shared memory:
@@ -22,39 +23,17 @@ WARPS = 8
 
 
 @jit.inline
-def note(counts, key, there, found, E):
-    """Count one element of each thread of the warp by its next digit, if it has the digits `found`: (shift, prefix)."""
-    shift, prefix = found
-    digit = DIGITS
-    if there and (U64(key) >> U64(shift)) >> U64(8) == prefix:
-        digit = digit_of(key, shift)
-    same = alike(digit)
-    if digit != DIGITS and same & ((1 << thread() % WARP) - 1) == 0:
-        atomic_add(address(counts + digit), count_bits(same))
-
-
-@jit.inline
-def last_key(args, x, size, counts, E, KIND, BYTES):
+def last_key(args, x, size, base, E, KIND, BYTES):
     """(shift, prefix, ties): of the wanted ones, `ties` have key >> shift == prefix, the others less."""
     shift, prefix, ties, equal = 8 * BYTES, U64(0), load(args, RADIX.wanted), -1
-    chosen, (first, last) = counts + DIGITS, part_of(size)
+    counts, chosen = ptr(base, I32), ptr(base + COUNTERS, I64)
+    ends = E(load(args, RADIX.infinity)), E(load(args, RADIX.mask))
     while shift > 0 and equal != ties:
         shift -= 8
-        if thread() < DIGITS:
-            store(counts, thread(), 0)
+        clear(counts)
+        count_digits(x, size, counts, ends, (shift, prefix), E, KIND)
         barrier()
-        for start in range(first, last, 4 * WARP):  # four on their way at once
-            i, end, found = start + thread() % WARP, last - 1, (shift, prefix)
-            a, b = load(x, min(i, end)), load(x, min(i + WARP, end))
-            c, d = load(x, min(i + 2 * WARP, end)), load(x, min(i + 3 * WARP, end))
-            note(counts, key_at(args, a, E, KIND), i <= end, found, E)
-            note(counts, key_at(args, b, E, KIND), i + WARP <= end, found, E)
-            note(counts, key_at(args, c, E, KIND), i + 2 * WARP <= end, found, E)
-            note(counts, key_at(args, d, E, KIND), i + 3 * WARP <= end, found, E)
-        barrier()
-        here = 0
-        if thread() < DIGITS:
-            here = load(counts, thread())
+        here = counted(counts)
         before = block_running(here)[0]
         if before < ties and before + here >= ties:
             store(chosen, 0, thread())
@@ -74,15 +53,38 @@ def side_of(args, bits, found, E, KIND):
 
 
 @jit.inline
+def collect_one(args, bits, i, last, found, before, to, E, KIND):
+    """An element of each thread of the warp to its place, if it is wanted, behind `before`: how many are less, equal.
+
+    Returns how many are before the next ones.
+    """
+    wanted, ties, below, same = load(args, RADIX.wanted), found[2], False, False
+    if i < last:
+        below, same = side_of(args, bits, found, E, KIND)
+    lows, sames, mine = voted(below), voted(same), (1 << thread() % WARP) - 1
+    at = before[0] + count_bits(lows & mine)
+    if same:
+        tie = before[1] + count_bits(sames & mine)
+        below, at = tie < ties, wanted - ties + tie
+    if below:
+        store(to[0], at, bits)
+        store(to[1], at, I32(i))
+    return before[0] + count_bits(lows), before[1] + count_bits(sames)
+
+
+@jit.inline
 def collect(args, x, size, found, to, sums, E, KIND):
     """The wanted ones in their order, then those that are equal to the last one, to `to`: (elements, places)."""
     first, last = part_of(size)
-    lane, wanted, ties = thread() % WARP, load(args, RADIX.wanted), found[2]
-    less, equal = 0, 0
-    for i in range(first + lane, last, WARP):
-        below, same = side_of(args, load(x, i), found, E, KIND)
-        less += I64(below)
-        equal += I64(same)
+    lane, less, equal = thread() % WARP, 0, 0
+    for start in range(first + lane, last, 4 * WARP):  # four on their way at once
+        i, j, k = start + WARP, start + 2 * WARP, start + 3 * WARP
+        a, b = load(x, start), load(x, min(i, last - 1))
+        c, d = load(x, min(j, last - 1)), load(x, min(k, last - 1))
+        (below, same), (below_b, same_b) = side_of(args, a, found, E, KIND), side_of(args, b, found, E, KIND)
+        (below_c, same_c), (below_d, same_d) = side_of(args, c, found, E, KIND), side_of(args, d, found, E, KIND)
+        less += I64(below) + I64(below_b and i < last) + I64(below_c and j < last) + I64(below_d and k < last)
+        equal += I64(same) + I64(same_b and i < last) + I64(same_c and j < last) + I64(same_d and k < last)
     less, equal = warp_sum(less), warp_sum(equal)
     if lane == 0:
         store(sums, thread() // WARP, less)
@@ -92,22 +94,15 @@ def collect(args, x, size, found, to, sums, E, KIND):
     for k in range(thread() // WARP):
         less += load(sums, k)
         equal += load(sums, WARPS + k)
-    for start in range(first, last, WARP):
-        i, below, same = start + lane, False, False
-        bits = load(x, min(i, last - 1))
-        if i < last:
-            below, same = side_of(args, bits, found, E, KIND)
-        lows, sames = voted(below), voted(same)
-        before = (1 << lane) - 1
-        at = less + count_bits(lows & before)
-        if same:
-            tie = equal + count_bits(sames & before)
-            below, at = tie < ties, wanted - ties + tie
-        if below:
-            store(to[0], at, bits)
-            store(to[1], at, I32(i))
-        less += count_bits(lows)
-        equal += count_bits(sames)
+    before = less, equal
+    for start in range(first, last, 4 * WARP):  # the whole warp votes
+        i, end = start + lane, last - 1
+        a, b = load(x, min(i, end)), load(x, min(i + WARP, end))
+        c, d = load(x, min(i + 2 * WARP, end)), load(x, min(i + 3 * WARP, end))
+        before = collect_one(args, a, i, last, found, before, to, E, KIND)
+        before = collect_one(args, b, i + WARP, last, found, before, to, E, KIND)
+        before = collect_one(args, c, i + 2 * WARP, last, found, before, to, E, KIND)
+        before = collect_one(args, d, i + 3 * WARP, last, found, before, to, E, KIND)
     barrier()
 
 
@@ -122,9 +117,9 @@ def first(args, lo, hi, E, KIND, BYTES, FIRST, LAST):
     places, spare_places = ptr(base + PLACES, I32), ptr(base + PLACES + 4 * LIST, I32)
     counts = ptr(base + COUNTED, I32)
     bases = counts + WARPS * COUNTS
-    numbers = ptr(base + COUNTED, I64)  # the counts of the search lie where those of the sort will
-    found = last_key(args, x, end - begin, numbers, E, KIND, BYTES)
-    collect(args, x, end - begin, found, (kept, places), numbers + DIGITS + 4, E, KIND)
+    # the counts of the search lie where those of the sort will
+    found = last_key(args, x, end - begin, base + COUNTED, E, KIND, BYTES)
+    collect(args, x, end - begin, found, (kept, places), ptr(base + COUNTED + COUNTERS + 32, I64), E, KIND)
     if not FIRST:
         order = ptr(load(args, RADIX.order), I32) + row * size + begin
     for i in range(thread(), wanted, threads()):

@@ -1,6 +1,6 @@
 """Rows sorted by their digits, least significant first, 8 bits a pass; equal digits keep their order.
 
-A warp takes neighbouring elements, 32 at a time: those with equal digits find one another by one instruction, and
+A warp takes neighbouring elements, 32 at a time: those with equal digits find one another by votes on their bits, and
 their ranks are how many of them stand before. So nothing is added up in an order that changes, and the sort is stable.
 A row that has room in shared memory is read once and written once. Of a longer one, a pass has three launches: how many
 elements of each tile have each digit; how many those before have; and the move, in which a block brings its tile into
@@ -15,8 +15,18 @@ from numba import types
 from ...blocks.cuda import RADIX
 from ...build import jit
 from ...cpu.reduce.sort import key_of
-from ...lang.ptx import WARP, alike, barrier, count_bits, dynamic_memory, thread, threads, warp_barrier
-from ...lang.simd import load, ptr, store
+from ...lang.ptx import (
+    WARP,
+    alike_bits,
+    atomic_count,
+    barrier,
+    count_bits,
+    dynamic_memory,
+    thread,
+    threads,
+    warp_barrier,
+)
+from ...lang.simd import address, load, ptr, store
 from ..block import block_running
 
 I32, I64, U16, U64 = types.int32, types.int64, types.uint16, types.uint64
@@ -37,24 +47,44 @@ def digit_of(key, shift):
 
 
 @jit.inline
+def digit_at(args, x, i, last, shift, E, KIND):
+    """The digit of an element; DIGITS behind the last one."""
+    digit = digit_of(key_at(args, load(x, min(i, last - 1)), E, KIND), shift)
+    return digit if i < last else DIGITS
+
+
+@jit.inline
+def rank_digit(ranks, counts, i, last, digit, same):
+    """Count a digit of each thread of the warp, of which `same` have it, and store the ranks of their elements."""
+    before, at = same & ((1 << thread() % WARP) - 1), I64(load(counts, digit))
+    warp_barrier()
+    if before == 0:
+        store(counts, digit, I32(at + count_bits(same)))
+    if i < last:
+        store(ranks, i, U16(at + count_bits(before)))
+    warp_barrier()
+
+
+@jit.inline
 def tally(args, x, ranks, counts, part, shift, E, KIND, RANKED):
-    """How many of this warp's `part` of x, [first, last), have each digit; and (`RANKED`) the rank of each element."""
-    lane = thread() % WARP
+    """How many of this warp's `part` of x, [first, last), have each digit; and (`RANKED`) the rank of each element.
+
+    Two elements of a thread are compared at once: votes wait for nothing, counters only for one another.
+    """
+    lane, last = thread() % WARP, part[1]
     for place in range(lane, COUNTS, WARP):
         store(counts, place, I32(0))
     warp_barrier()
-    for start in range(part[0], part[1], WARP):
-        i, digit = start + lane, DIGITS
-        if i < part[1]:
-            digit = digit_of(key_at(args, load(x, i), E, KIND), shift)
-        same, at = alike(digit), I64(load(counts, digit))
-        before = same & ((1 << lane) - 1)
-        warp_barrier()
-        if before == 0:
-            store(counts, digit, I32(at + count_bits(same)))
-        if RANKED and i < part[1]:
-            store(ranks, i, U16(at + count_bits(before)))
-        warp_barrier()
+    for start in range(part[0], last, 2 * WARP):
+        i, j = start + lane, start + lane + WARP
+        a, b = digit_at(args, x, i, last, shift, E, KIND), digit_at(args, x, j, last, shift, E, KIND)
+        if RANKED:
+            same, same_b = alike_bits(a, 9), alike_bits(b, 9)
+            rank_digit(ranks, counts, i, last, a, same)
+            rank_digit(ranks, counts, j, last, b, same_b)
+        else:
+            atomic_count(address(counts + a))
+            atomic_count(address(counts + b))
 
 
 @jit.inline
@@ -170,6 +200,7 @@ def _rows(room, warps):
 
 rows_1024 = _rows(1024, 8)
 rows_4096 = _rows(4096, 16)
+rows_8192 = _rows(8192, 16)
 
 
 @jit.inline
