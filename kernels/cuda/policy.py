@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from .array.sizes import THREADS as CHOOSING_THREADS
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import THREADS as PEER_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
@@ -43,6 +44,9 @@ ROW_KERNELS = {
 }
 _TEAMS = (4, 8, 16, 32, 128, 256, 512, 1024)  # threads of a row
 _ITEMSIZES = {"float64": 8, "float32": 4, "float8_e4m3": 1, "float8_e5m2": 1}  # others: 2
+
+# Kernels of a thread for each access of 16 bytes, whose elements are of this type.
+VECTOR_KERNELS = {"array.create.filled": "E", "array.create.triangle": "E"}
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction", "parallel_scan")  # families of rules that `render.py` has loops for
@@ -87,6 +91,12 @@ OWN = {
     "loss.linear.total": _ROW._replace(threads=1024),
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
     "array.copy.joined": Shape("grid", threads=256, resident=8),
+    **{name: Shape(threads=256) for name in VECTOR_KERNELS},
+    "array.create.one_hot": Shape(threads=256, per=2),
+    **{
+        f"array.{name}": Shape("block", threads=CHOOSING_THREADS, blocks=2, resident=1 << 20, fixed=True)
+        for name in ("create.count_nonzero", "create.nonzero", "chosen.selected", "chosen.count_runs", "chosen.runs")
+    },
     "array.copy.strided": Shape(threads=256),
     "array.copy.rows": Shape(threads=256),
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
@@ -261,6 +271,8 @@ def with_parts(name, types, size):
 def shape(name, types=()):
     """The `Shape` of the launches of a kernel with these constants."""
     found = OWN.get(name, DEFAULT)
+    if name in VECTOR_KERNELS:
+        return found._replace(per=128 // int(types[VECTOR_KERNELS[name]].lstrip("bfloatuin")))
     if name in ROW_KERNELS and "TEAM" in types:  # other kernels have teams, too, and blocks of a size of their own
         threads = max(128, types["TEAM"])
         share = threads // types["TEAM"]

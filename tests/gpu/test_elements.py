@@ -1,0 +1,98 @@
+"""Elements that are chosen, made and moved on GPUs, against the CPU's, where there is no GPU (`threads.py`)."""
+
+# ruff: noqa: F811, the fixtures of another file
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="needs numba-cuda")
+
+import infinicore as ic
+
+from .test_kernels import equal
+from .test_threads import _of_this_test, device  # noqa: F401
+
+KINDS = ("float32", "bfloat16", "float64", "uint8")
+
+
+def used(device, *names):
+    """Whether the launches of this test were of these kernels."""
+    found = device.backend.kernels.used
+    return all(any(one.startswith(name) for one in found) for name in names)
+
+
+@pytest.mark.parametrize("size", [1, 17, 4096, 5000, 140001])
+def test_what_a_mask_chooses(device, rng, size):
+    """One chunk that is counted as it is written, and several that are counted first; views that begin anywhere."""
+    mask, x = rng.uniform(size=size) < 0.4, rng.standard_normal(size)
+
+    def run(mask, x):
+        x = x.to(dtype=ic.float32)
+        some = ic.masked_select(x.to(dtype=ic.bfloat16)[1:], mask[:-1]), ic.nonzero(mask[1:])
+        return ic.nonzero(mask), ic.argwhere(x * mask), ic.masked_select(x, mask), *some
+
+    equal(device, run, mask, x)
+    counted = ("array.create.count_nonzero-uint8",) if size > 4096 else ()
+    assert used(device, "array.create.nonzero-uint8", "array.create.nonzero-float32", "array.chosen.selected", *counted)
+
+
+@pytest.mark.parametrize("shape", [(), (30, 50), (3, 40, 60), (2, 3, 4, 5, 6), (0, 3)])
+@pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float64", "int16"])
+def test_positions_of_all_dims(device, rng, shape, dtype):
+    x = np.round(np.asarray(rng.standard_normal(shape)))
+    x = np.where(x == 1, np.nan, x) if "float" in dtype else np.abs(x)
+    x = np.asarray(x)
+    equal(device, lambda x: (ic.nonzero(x.to(dtype=dtype)), ic.nonzero(x.to(dtype=dtype).mT) if x.ndim > 1 else x), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+@pytest.mark.parametrize("size", [1, 2000, 9000, 140001])
+def test_runs_of_equal_elements(device, rng, size, dtype):
+    """Short ones, one that is all there is, and NaN, each of which is a run."""
+    x = np.repeat(rng.integers(0, 3, size // 3 + 1), 3)[:size].astype("f8")
+    x[size // 2 :] = 5
+    x[size // 5 : size // 5 + 2] = 9 if dtype == "int64" else np.nan
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.runs(x, inverse=True, lengths=True), *ic.runs(x[1:], lengths=True), ic.runs(ic.zeros_like(x))
+
+    equal(device, run, x)
+    assert used(device, "array.chosen.runs", *(["array.chosen.count_runs"] if size > 4097 else []))
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (17, 3), (2, 33, 40), (5, 64)])
+def test_triangles(device, rng, shape, dtype):
+    """Vectors of one row and of two, rows shorter than a vector, rows apart."""
+    x = rng.integers(1, 99, shape).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return tuple(f(part, d) for f in (ic.tril, ic.triu) for part in (x, x[..., 1:]) for d in (0, 2, -1, -50, 50))
+
+    equal(device, run, x)
+    assert used(device, "array.create.triangle")
+
+
+@pytest.mark.parametrize("classes", [1, 2, 7, 64])
+def test_one_hot(device, rng, classes):
+    x = rng.integers(0, classes, (5, 3))
+    equal(device, lambda x: (ic.one_hot(x, classes), ic.one_hot(x.to(dtype=ic.int32), classes)), x)
+    wrong = ic.from_numpy(np.array([0, classes])).to(device)
+    with pytest.raises(ValueError, match="one_hot"):
+        ic.one_hot(wrong, classes)
+
+
+@pytest.mark.parametrize("dtype", [*KINDS, "bool"])
+@pytest.mark.parametrize("size", [1, 37, 4099])
+def test_filled_memory(device, rng, size, dtype):
+    """All of what is padded, before what is inside."""
+    x = rng.integers(0, 2, (1, size))
+
+    def run(x):
+        out = ic.zeros(2 * size + 5, dtype=dtype, device=x.device)[1:].reshape(2, size + 2)
+        return ic.pad(x.to(dtype=dtype), (1, 1, 1, 0), value=1), ic.pad(x.to(dtype=dtype), (1, 1, 0, 1), out=out)
+
+    equal(device, run, x)
+    assert used(device, "array.create.filled")
