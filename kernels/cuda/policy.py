@@ -46,7 +46,7 @@ _TEAMS = (4, 8, 16, 32, 128, 256, 512, 1024)  # threads of a row
 _ITEMSIZES = {"float64": 8, "float32": 4, "float8_e4m3": 1, "float8_e5m2": 1}  # others: 2
 
 # Kernels of a thread for each access of 16 bytes, whose elements are of this type.
-VECTOR_KERNELS = {"array.create.filled": "E", "array.create.triangle": "E"}
+VECTOR_KERNELS = {"array.create.filled": "E", "array.create.triangle": "E", "array.copy.gathered": "E"}
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction", "parallel_scan")  # families of rules that `render.py` has loops for
@@ -98,7 +98,7 @@ OWN = {
         for name in ("create.count_nonzero", "create.nonzero", "chosen.selected", "chosen.count_runs", "chosen.runs")
     },
     "array.copy.strided": Shape(threads=256),
-    "array.copy.rows": Shape(threads=256),
+    **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "spread", "reversed_rows")},
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},

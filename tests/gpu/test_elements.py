@@ -96,3 +96,63 @@ def test_filled_memory(device, rng, size, dtype):
 
     equal(device, run, x)
     assert used(device, "array.create.filled")
+
+
+def moved(device, run, *arrays):
+    """The kernels by which copies go, whose results are those of the CPU."""
+    equal(device, run, *arrays)
+    return {name.split("-")[0].rpartition(".")[2] for name in device.backend.kernels.used if "array.copy" in name}
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("shape", [(3, 64), (5, 77), (2, 3, 130), (700,), (4, 6)])
+def test_elements_in_reverse(device, rng, shape, dtype):
+    """Rows of whole vectors and others, of x and of y, that begin anywhere."""
+    x = rng.integers(0, 99, shape).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.flip(x, -1), ic.flip(x, tuple(range(x.ndim))), ic.flip(x[..., 1:], -1), ic.flip(x[..., :-1], 0)
+
+    assert "reversed_rows" in moved(device, run, x) or shape[-1] < 32
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("size", [1, 9, 64, 67, 300])
+def test_one_element_many_times(device, rng, size, dtype):
+    x = rng.integers(0, 99, (5, 1)).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        out = ic.zeros(5, size + 3, dtype=dtype, device=x.device)
+        out[:, 1 : 1 + size] = x
+        return x.expand(5, size).contiguous(), x[0].expand(3, size).contiguous(), out, x.expand(2, 5, size).contiguous()
+
+    assert "spread" in moved(device, run, x) or size < 32
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("width", [2, 3, 4, 5, 7, 16, 33])
+def test_windows_and_elements_apart(device, rng, width, dtype):
+    """Rows shorter than a vector, elements that are not neighbours, and repeated ones."""
+    x = rng.integers(0, 99, (5, 80)).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        wide = ic.repeat_interleave(x, width, 1), x[:, :width].repeat(3, 5), x.t()[::3].contiguous()
+        return x.unfold(1, width, 2).contiguous(), x[:, ::3].contiguous(), x[1:, 1::width].contiguous(), *wide
+
+    assert "gathered" in moved(device, run, x)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("size", [30, 64, 77, 260])
+def test_rows_between_others(device, rng, size, dtype):
+    """Rows of y that do not begin at vectors, of x that do, and the other way round; in both at the same places."""
+    x = rng.integers(0, 99, (3, size)).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *(ic.pad(x, (k, 2, 1, 0), value=7) for k in (0, 1, 2, 3, 5)), *(x[:, k:].contiguous() for k in range(4))
+
+    assert "rows" in moved(device, run, x) or size < 32
