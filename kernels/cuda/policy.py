@@ -45,8 +45,11 @@ ROW_KERNELS = {
 _TEAMS = (4, 8, 16, 32, 128, 256, 512, 1024)  # threads of a row
 _ITEMSIZES = {"float64": 8, "float32": 4, "float8_e4m3": 1, "float8_e5m2": 1}  # others: 2
 
-# Kernels of a thread for each access of 16 bytes, whose elements are of this type.
-VECTOR_KERNELS = {"array.create.filled": "E", "array.create.triangle": "E", "array.copy.gathered": "E"}
+# Kernels with a thread for as many items as 16 bytes have elements, which are of this type.
+VECTOR_KERNELS = {
+    **dict.fromkeys(("array.create.filled", "array.create.triangle", "array.copy.gathered"), "E"),
+    **dict.fromkeys(("array.parts.frexp", "linalg.cross.triples"), "T"),
+}
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction", "parallel_scan")  # families of rules that `render.py` has loops for

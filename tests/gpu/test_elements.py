@@ -9,7 +9,7 @@ pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 import infinicore as ic
 
-from .test_kernels import equal
+from .test_kernels import TOLERANCE, equal
 from .test_threads import _of_this_test, device  # noqa: F401
 
 KINDS = ("float32", "bfloat16", "float64", "uint8")
@@ -156,3 +156,28 @@ def test_rows_between_others(device, rng, size, dtype):
         return *(ic.pad(x, (k, 2, 1, 0), value=7) for k in (0, 1, 2, 3, 5)), *(x[:, k:].contiguous() for k in range(4))
 
     assert "rows" in moved(device, run, x) or size < 32
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [1, 8, 37])
+def test_vector_products_of_triples(device, rng, size, dtype):
+    a, b = rng.standard_normal((2, size, 3))
+
+    def run(a, b):
+        a, b = a.to(dtype=dtype), b.to(dtype=dtype)
+        return ic.cross(a, b, -1), ic.cross(a[1:], b[:-1], -1)
+
+    equal(device, run, a, b, tolerance=TOLERANCE[dtype])
+    assert used(device, "linalg.cross.triples")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_mantissas_and_exponents(device, rng, dtype):
+    x = rng.standard_normal(37) * 100
+    x[:6] = 0.0, -0.0, np.inf, -np.inf, np.nan, 1e-39
+
+    def run(x):
+        return *ic.frexp(x.to(dtype=dtype)), *ic.frexp(x.to(dtype=dtype)[3:])
+
+    equal(device, run, x)
+    assert used(device, "array.parts.frexp")
