@@ -42,13 +42,13 @@ PTX = types.SimpleNamespace(
 STAND_INS = {
     "ptx": PTX, "muladd": _muladd, "bitcast": _bitcast, "convert": _convert, "select": _select, "vabs": np.abs,
     "vfloor": np.floor, "vround": np.rint, "vmin": np.minimum, "vmax": np.maximum, "vsqrt": np.sqrt,
-    "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "libm_fmod": np.fmod,
+    "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "libm_fmod": np.fmod, "_quotient": np.divide,
     "libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
 }  # fmt: skip
 
 
 def evaluated(function, found=None):
-    """The function for arrays, with all that it calls in its file."""
+    """The function for arrays, with all that it calls."""
     found = {} if found is None else found
     function = getattr(function, "py_func", function)
     if function not in found:
@@ -60,4 +60,7 @@ def evaluated(function, found=None):
                 scope[name] = STAND_INS[name]
             elif hasattr(value, "py_func"):
                 scope[name] = evaluated(value, found)
+            elif isinstance(value, types.ModuleType):
+                inner = {k: v for k, v in vars(value).items() if hasattr(v, "py_func")}
+                scope[name] = types.SimpleNamespace(**{k: evaluated(v, found) for k, v in inner.items()})
     return found[function]
