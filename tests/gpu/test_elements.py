@@ -181,3 +181,30 @@ def test_mantissas_and_exponents(device, rng, dtype):
 
     equal(device, run, x)
     assert used(device, "array.parts.frexp")
+
+
+@pytest.mark.parametrize("dtype", [*KINDS, "int64"])
+@pytest.mark.parametrize("size", [31, 64, 67, 131])
+def test_rules_of_rows_that_are_no_vectors(device, rng, size, dtype):
+    """Neighbours of one row and of two; results that begin anywhere; narrower ones; divisors that are 0."""
+    x = rng.integers(1, 99, (5, 3, size)).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        out = ic.zeros(5, 3, size + 1, dtype=dtype, device=x.device)
+        return (
+            ic.diff(x),
+            ic.mul(x[..., 1:], x[:, :, :-1]),
+            ic.lt(x[:, :, 1:], x[..., 1:]),
+            ic.add(x, x, out=out[..., 1:]),
+        )
+
+    equal(device, run, x)
+    assert any(name.endswith("pieces") for name in device.backend.kernels.used) or size < 67
+
+
+def test_a_divisor_of_0_in_rows_that_are_no_vectors(device, rng):
+    x = ic.from_numpy(rng.integers(1, 9, (3, 68))).to(device)
+    y = ic.from_numpy(np.where(np.arange(68) == 40, 0, 1) + np.zeros((3, 1), int)).to(device)
+    with pytest.raises(ValueError, match="0"):
+        ic.floor_divide(x[:, 1:], y[:, 1:])
