@@ -15,7 +15,8 @@ KERNEL = Block(
 # ---- copies: `kernels/cuda/array/copy.py`; strides in elements ----
 
 COPY = Block("y x |")
-ROW_COPY = Block("y x | length ndim dims*")  # rows of `length` that are contiguous on both sides; the dims before
+# Rows of `length` that are contiguous in y, in so many `vectors` each; the dims before.
+ROW_COPY = Block("y x | length vectors ndim dims*")
 STRIDED_COPY = Block("y x | ndim dims*")  # the sizes of the dims, their strides in y, in x
 # `rows` x `columns` whose rows lie side by side in x and columns in y, in `tiles` of which `across` cover the columns;
 # then the other dims, as above.

@@ -96,7 +96,7 @@ class _Quotients(ast.NodeTransformer):
 
 def _with_quotients(text):
     """The rule with approximate quotients, if it takes functions that are approximate anyway."""
-    if not re.search(r"\bm\.(exp|sigmoid|tanh)\(", text):
+    if not re.search(r"\bm\.(exp|sigmoid|tanh|sin)\(", text):
         return text
     return ast.unparse(ast.fix_missing_locations(_Quotients().visit(ast.parse(text))))
 

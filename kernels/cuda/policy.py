@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from .array.sizes import THREADS as CHOOSING_THREADS
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import THREADS as PEER_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
@@ -43,6 +44,12 @@ ROW_KERNELS = {
 }
 _TEAMS = (4, 8, 16, 32, 128, 256, 512, 1024)  # threads of a row
 _ITEMSIZES = {"float64": 8, "float32": 4, "float8_e4m3": 1, "float8_e5m2": 1}  # others: 2
+
+# Kernels with a thread for as many items as 16 bytes have elements, which are of this type.
+VECTOR_KERNELS = {
+    **dict.fromkeys(("array.create.filled", "array.create.triangle", "array.copy.gathered"), "E"),
+    **dict.fromkeys(("array.parts.frexp", "linalg.cross.triples"), "T"),
+}
 
 # Kernels of `kernels/cuda`, by name; those of the CPU serve for the others.
 RENDERED = ("reduction", "parallel_scan")  # families of rules that `render.py` has loops for
@@ -96,8 +103,14 @@ OWN = {
     "loss.linear.total": _ROW._replace(threads=1024),
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
     "array.copy.joined": Shape("grid", threads=256, resident=8),
+    **{name: Shape(threads=256) for name in VECTOR_KERNELS},
+    "array.create.one_hot": Shape(threads=256, per=2),
+    **{
+        f"array.{name}": Shape("block", threads=CHOOSING_THREADS, blocks=2, resident=1 << 20, fixed=True)
+        for name in ("create.count_nonzero", "create.nonzero", "chosen.selected", "chosen.count_runs", "chosen.runs")
+    },
     "array.copy.strided": Shape(threads=256),
-    "array.copy.rows": Shape(threads=256),
+    **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "spread", "reversed_rows")},
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
@@ -271,6 +284,8 @@ def with_parts(name, types, size):
 def shape(name, types=()):
     """The `Shape` of the launches of a kernel with these constants."""
     found = OWN.get(name, DEFAULT)
+    if name in VECTOR_KERNELS:
+        return found._replace(per=128 // int(types[VECTOR_KERNELS[name]].lstrip("bfloatuin")))
     if name in ROW_KERNELS and "TEAM" in types:  # other kernels have teams, too, and blocks of a size of their own
         threads = max(128, types["TEAM"])
         share = threads // types["TEAM"]

@@ -24,7 +24,7 @@ _HEAD = '''"""Rendered for GPUs from the elementwise op `{name}`: ({inputs}) -> 
 from numba import types
 
 from infinicore.kernels.build import jit
-from infinicore.kernels.lang import lowp, {functions} as m
+{more}from infinicore.kernels.lang import lowp, {functions} as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
     address, bitcast, convert_modulo as convert, fill, lane, load, ptr, ramp, reduce_or, vload, vload_aligned,
@@ -87,6 +87,33 @@ _ROWS = """def kernel(args, lo, hi):
 """
 
 
+# Of rows that are no whole vectors: neighbours may be those of two rows, whose elements then go one by one.
+_PIECES = """def kernel(args, lo, hi):
+    # args: as above; [lo, hi) are at most WIDTH elements that follow one another
+{pointers}
+    ndim = load(args, {count})
+    size = load(args, {count} + ndim)
+    rest = quotient(lo, size)
+    column = lo - rest * size
+{first}
+    for d in range(ndim - 2, -1, -1):
+        whole = quotient(rest, load(args, {count} + 1 + d))
+        i = rest - whole * load(args, {count} + 1 + d)
+        rest = whole
+{steps}
+    if hi - lo == WIDTH and column + WIDTH <= size:
+        if address(out + at{last}) & {aligned} == 0:
+{full_check}            vstore_aligned(out, at{last}, convert(rule({full}), OUT))
+        else:
+            vstore(out, at{last}, convert(rule({full}), OUT))
+        return 0
+    for index in range(lo, hi):
+{walk}
+{check}        vstore(out, at{last}, convert(rule({values}), OUT))
+    return 0
+"""
+
+
 NUMBER = "number "  # before the dtype of an input that is no tensor: its value stands in the argument block
 _VALUES = {
     "float32": "bitcast(types.int32(load(args, {i})), types.float32)",
@@ -118,19 +145,24 @@ def _bytes(dtype):
     return 1 if dtype == "bool" else int(dtype.partition("_")[0].lstrip("bfloatuin")) // 8
 
 
-CONTIGUOUS, STRIDED = "contiguous", "strided"
+CONTIGUOUS, STRIDED, PIECES = "contiguous", "strided", "pieces"
 
 
 def rows_layout(inputs, output, sizes, steps):
-    """The layout of operands with these strides, the output last: "rows" and a letter for each input, or STRIDED.
+    """The layout of operands with these strides, the output last: "rows" and a letter for each input, or another.
 
-    Where each row is whole vectors, an input has its own neighbours there ("v"), or one element for all ("s").
+    Where each row is whole vectors, an input has its own neighbours there ("v"), or one element for all ("s"). PIECES:
+    rows are no whole vectors, but all operands have neighbours there. STRIDED: any strides.
     """
     letters = []
     for dtype, own in zip(inputs, steps):
         letters.append("v" if dtype.startswith(NUMBER) or own[-1] == 1 else "s" if own[-1] == 0 else "")
     plain = all(letters) and steps[-1][-1] == 1 and not any(x == "s" and d == "bool" for x, d in zip(letters, inputs))
-    return "rows" + "".join(letters) if plain and sizes[-1] % width([*inputs, output]) == 0 else STRIDED
+    wide = width([*inputs, output])
+    if plain and sizes[-1] % wide == 0:
+        return "rows" + "".join(letters)
+    pieces = all(own[-1] == 1 for own in steps) and not any(d.startswith(NUMBER) for d in inputs)
+    return PIECES if pieces and sizes[-1] >= 4 * wide else STRIDED
 
 
 def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
@@ -165,7 +197,22 @@ def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
     head = _HEAD.format(
         name=op.name, inputs=", ".join(inputs), output=output, layout=layout,
         types="\n".join(lines), width=wide, rule=text(function, "rule"), functions=functions,
+        more="from infinicore.kernels.cuda.array.create import quotient\n" * (layout == PIECES),
     )  # fmt: skip
+    if layout == PIECES:
+        places = [f"at{i}" for i in range(last + 1)]
+        step = "    {at} {sign} {i} * load(args, {count} + 1 + ndim * {k} + {d})".format
+        first = [
+            step(at=at, sign="=", i="column", count=last + 1, k=i + 1, d="ndim - 1") for i, at in enumerate(places)
+        ]
+        steps = [step(at=at, sign="+=", i="i", count=last + 1, k=i + 1, d="d") for i, at in enumerate(places)]
+        full, values = (loads("vload(x{i}, at{i}, " + lanes + ")") for lanes in ("WIDTH", "1"))
+        return head + _PIECES.format(
+            pointers="\n".join(pointers), count=last + 1, last=last, first="\n".join(first),
+            steps=textwrap.indent("\n".join(steps), "    "), aligned=min(16, wide * _bytes(output)) - 1,
+            full=", ".join(full), full_check=textwrap.indent(check(full), "    "), values=", ".join(values),
+            check=check(values), walk=_walk("index", 2, last + 1),
+        )  # fmt: skip
     if layout != CONTIGUOUS:
         values, there = loads("vload(x{i}, at{i}, WIDTH)"), {}
         if layout != STRIDED:

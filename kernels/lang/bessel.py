@@ -95,8 +95,13 @@ def _k_of_float32(x, first, i, s, fit, scaled):
     half = 0.5 * near
     z = half * half
     value = 0.5 * polynomial(z, s) - log_wide(half) * polynomial(z, i)
-    value = select(first + 0.0 * x != 0.0, 1.0 / near - half * value, value) * exp(scaled * near)
-    beyond = polynomial(4.0 / large - 1.0, fit) / vsqrt(large) * exp((scaled - 1.0) * large)
+    if first != 0.0:
+        value = 1.0 / near - half * value
+    beyond = polynomial(4.0 / large - 1.0, fit) / vsqrt(large)
+    if scaled != 0.0:  # one exponential is enough
+        value = value * exp(near)
+    else:
+        beyond = beyond * exp(-large)
     value = select(x == INF, 0.0, select(far, beyond, value))
     return convert(select(x == 0.0, INF, select(x >= 0.0, value, NAN)), F32)
 

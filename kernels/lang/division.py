@@ -6,8 +6,8 @@ Of integers, the quotient by 0 may be anything (but ends no process), and the lo
 from numba import types
 from numba.extending import intrinsic
 
-from ..build import jit
-from . import libm
+from ..build import isa, jit
+from . import gpu, libm
 from .by_type import by_type
 from .simd import convert, reduce_or, select, vabs, vfloor, vtrunc
 from .vector import is_float
@@ -25,12 +25,31 @@ def _divide(typingctx, a, b):
     return a(a, b), codegen
 
 
+@jit.inline
+def _are_short(a, b):
+    """Whether all magnitudes are below 2^20: of these float32 finds quotients in a tenth of the time of a GPU."""
+    return not reduce_or((vabs(a) | vabs(b)) >> 20 != 0)
+
+
 @by_type
 def trunc_divide(a, b):
     """a / b without its fraction."""
     T = a.dtype
     if is_float(T):
         return lambda a, b: vtrunc(a / b)
+    if T.bitwidth == 64 and T.signed and isa.is_gpu():
+
+        def on_gpu(a, b):
+            divisor = select((b == 0) | (b == -1), 1, b)
+            if _are_short(a, b):
+                n, _ = gpu.whole_part(convert(vabs(a), F32), convert(vabs(divisor), F32))
+                n = convert(n, T)
+                n = select((a < 0) ^ (divisor < 0), -n, n)
+            else:
+                n = _divide(a, divisor)
+            return select(b == -1, -a, n)
+
+        return on_gpu
     if T.bitwidth == 64:
         if not T.signed:
             return lambda a, b: _divide(a, select(b == 0, 1, b))
@@ -97,13 +116,35 @@ def floor_divide(a, b):
 
 
 @jit.inline
-def gcd(a, b):
-    """The greatest common divisor of integers, by Euclid's algorithm."""
-    a, b = vabs(a), vabs(b)
+def _euclid(a, b):
     while reduce_or(b != 0):
         rest = fmod(a, select(b == 0, 1, b))
         a, b = select(b == 0, a, b), select(b == 0, 0, rest)
     return a
+
+
+@jit.inline
+def _short_euclid(a, b):
+    """Of whole numbers from 0 to 2^20 as float32."""
+    while reduce_or(b != 0.0):
+        _, rest = gpu.whole_part(a, select(b == 0.0, 1.0, b))
+        a, b = select(b == 0.0, a, b), select(b == 0.0, 0.0, rest)
+    return a
+
+
+@by_type
+def gcd(a, b):
+    """The greatest common divisor of integers, by Euclid's algorithm."""
+    T = a.dtype
+    if not (isa.is_gpu() and T.signed and T.bitwidth == 64):
+        return lambda a, b: _euclid(vabs(a), vabs(b))
+
+    def on_gpu(a, b):
+        if _are_short(a, b):
+            return convert(_short_euclid(convert(vabs(a), F32), convert(vabs(b), F32)), T)
+        return _euclid(vabs(a), vabs(b))
+
+    return on_gpu
 
 
 @by_type

@@ -363,9 +363,20 @@ exp2_small = _float32(
     "exp2_small", "ex2.approx.ftz.f32 $0, $1;", "=f,f", 1, "The same, subnormals being 0: one instruction, not four."
 )
 log2 = _float32("log2", "lg2.approx.f32 $0, $1;", "=f,f", 1, "log2(x), within 2^-22 near 1 (lg2, 9.7.3.20).")
+log2_normal = _float32(
+    "log2_normal", "lg2.approx.ftz.f32 $0, $1;", "=f,f", 1, "The same, subnormals being 0: one instruction, not four."
+)
+square_root = _float32(
+    "square_root", "sqrt.approx.ftz.f32 $0, $1;", "=f,f", 1, "sqrt(x) within 2^-23, subnormals being 0 (9.7.3.15)."
+)
 reciprocal = _float32(
     "reciprocal", "rcp.approx.ftz.f32 $0, $1;", "=f,f", 1, "1 / x within 1 ulp, subnormals being 0 (rcp, 9.7.3.13)."
 )
+
+quotient = _float32(
+    "quotient", "div.full.f32 $0, $1, $2;", "=f,f,f", 2, "x / y within 2 ulp, whatever they are: six instructions "
+    "(div, 9.7.3.8)."
+)  # fmt: skip
 
 
 # ---- Hopper: copies of tiles to shared memory, barriers that count their bytes, products of tiles ------

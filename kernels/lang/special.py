@@ -4,7 +4,8 @@ Series, recurrences and asymptotic expansions (NIST Digital Library of Mathemati
 need no tables; loops end where every lane is done. `tests/ops/test_special.py` compares with SciPy.
 """
 
-from ..build import jit
+from ..build import isa, jit
+from . import gpu
 from .by_type import by_type
 from .libm import libm
 from .simd import convert, muladd, reduce_or, select, vabs, vfloor, vround, vsqrt
@@ -113,7 +114,14 @@ def _zeta(s, q):
     return select(s == 1.0, INF, select((s < 1.0) | (s != s) | (q != q), NAN, total))
 
 
-zeta = wide(_zeta, "zeta", 2)
+_zeta_wide = jit.inline(_zeta)
+
+
+def _zeta_f32_gpu(x, y):
+    return convert(_zeta_wide(convert(x, F64), convert(y, F64)), F32) if reduce_or(x != 2.0) else gpu.trigamma(y)
+
+
+zeta = wide(_zeta, "zeta", 2, float32=_zeta_f32_gpu if isa.is_gpu() else None)
 
 
 @jit.inline
@@ -308,6 +316,8 @@ def _i1_f32(x):
     return copysign(convert(select(a == INF, INF, i1e_wide(a) * t * t), F32), x)
 
 
+if isa.is_gpu():
+    _i0_f32, _i0e_f32, _i1_f32, _i1e_f32 = gpu.i0, gpu.i0e, gpu.i1, gpu.i1e
 i0, i0e = wide(_i0, "i0", float32=_i0_f32), wide(_i0e, "i0e", float32=_i0e_f32)
 i1, i1e = wide(_i1, "i1", float32=_i1_f32), wide(_i1e, "i1e", float32=_i1e_f32)
 

@@ -9,7 +9,7 @@ least-squares fits at Chebyshev nodes to mpmath values. `tests/ops/test_vmath.py
 from numba import types
 
 from ..build import isa, jit
-from . import ptx
+from . import gpu, ptx
 from .avx512 import fills_registers, rcp14, scalef
 from .by_type import by_type
 from .division import floor_divide, fmod, left_shift, remainder, right_shift, trunc_divide  # noqa: F401
@@ -370,7 +370,16 @@ def _log1p_f32(x):
     return select(d == 0.0, x, select(u == INF, INF, y))
 
 
-log1p = function_of("log1p", _log1p_f32)
+def _log1p_f32_gpu(x):
+    # The same as a sum, for which the quotient need not be exact. The instruction knows the logarithms of 0, infinity
+    # and what is below 0.
+    u = 1.0 + x
+    k, rest, f = _log_parts(u)
+    y = copysign(_log_sum(k, rest, f) + (x - (u - 1.0)) * ptx.reciprocal(u), x)
+    return select((u > 0.0) & (u < INF), y, ptx.log2_normal(u))
+
+
+log1p = function_of("log1p", _log1p_f32_gpu if isa.is_gpu() else _log1p_f32)
 
 
 @by_type
@@ -435,8 +444,22 @@ def _cos_f32(x):
     return select(((k + 1) & 2) == 2, -y, y)
 
 
-sin = function_of("sin", _sin_f32)
-cos = function_of("cos", _cos_f32)
+_sin_of_any = jit.inline(_sin_f32)
+
+
+def _sin_f32_gpu(x):
+    return _sin_of_any(x) if gpu.are_large(x) else gpu.sin(x)
+
+
+_cos_of_any = jit.inline(_cos_f32)
+
+
+def _cos_f32_gpu(x):
+    return _cos_of_any(x) if gpu.are_large(x) else gpu.cos(x)
+
+
+sin = function_of("sin", _sin_f32_gpu if isa.is_gpu() else _sin_f32)
+cos = function_of("cos", _cos_f32_gpu if isa.is_gpu() else _cos_f32)
 
 
 def _tan_f32(x):
@@ -448,7 +471,14 @@ def _tan_f32(x):
     return select(odd, -c, s) / select(odd, s, c)
 
 
-tan = function_of("tan", _tan_f32)
+_tan_of_any = jit.inline(_tan_f32)
+
+
+def _tan_f32_gpu(x):
+    return _tan_of_any(x) if gpu.are_large(x) else gpu.tan(x)
+
+
+tan = function_of("tan", _tan_f32_gpu if isa.is_gpu() else _tan_f32)
 
 
 # ---- error function ----------------------------------------------------------------------------

@@ -4,10 +4,11 @@ import operator
 
 import numpy as np
 
-from ..blocks.array import ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
+from ..blocks.array import REPEATED, SUM_OF_COUNTS
+from ..problems.create import OneHot, Triangle
 from ..table.composite import composite
 from ..table.registry import ANY, op
-from ._layout import UNSIGNED, check, check_dim, check_index, rows
+from ._layout import check, check_dim, check_index, rows
 from .copy import copy_into, copy_part, fill
 
 # ---- masks -------------------------------------------------------------------------------------
@@ -67,11 +68,9 @@ def _triangle(call, input, diagonal, upper):
         raise ValueError(f"`input` of `{call.op.name}` must have at least two dims, got shape {shape}")
     x, count, length, stride = rows(input, len(shape) - 1)
     y = call.out(shape, input.dtype, overlap="same" if input.contiguous_ else "never")
-    size = x.dtype.itemsize
-    block = TRIANGLE(
-        x=x, y=y, rows=shape[-2], columns=length, x_stride=stride, diagonal=operator.index(diagonal), upper=upper
-    )
-    call.launch("array.create.triangle", {"E": UNSIGNED[size]}, block, count if length else 0, length * size)
+    if y.numel_:
+        diagonal = max(-shape[-2] - 1, min(length + 1, operator.index(diagonal)))  # beyond these all are alike
+        call.run(Triangle(x.dtype.itemsize, count, shape[-2], length, stride, diagonal, upper), x=x, y=y)
     return y
 
 
@@ -223,8 +222,10 @@ def one_hot(call, input, num_classes: int = -1):
     x = input.contiguous()
     y = call.out((*input.shape_, num_classes), "int64")
     errors = {1: f"`input` of `one_hot` must be from 0 to {num_classes - 1}, `num_classes` less one"}
-    block = ONE_HOT(index=x, y=y, classes=num_classes)
-    call.launch("array.create.one_hot", {"I": x.dtype.name}, block, x.numel_, 8 * num_classes, errors)
+    if x.numel_ and not num_classes:
+        raise ValueError(errors[1])
+    if x.numel_:
+        call.run(OneHot(x.dtype.name, x.numel_, num_classes), errors, index=x, y=y)
     return y
 
 

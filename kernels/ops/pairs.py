@@ -9,7 +9,7 @@ from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias
 from ._layout import UNSIGNED, as_it_lies, check, check_alike
 from .copy import fill, row_major
 from .elementwise import NUMBERS, abs_, ge, gt, le, lt, mul, ne, neg, sub
-from .special import narrowed_to, wider
+from .special import wider
 
 # ---- signs and fractions -----------------------------------------------------------------------
 
@@ -322,14 +322,19 @@ def rad2deg(f, input):
     return f.mul(input, 180 / np.pi)
 
 
-@composite(ref=np.sinc, samples=_one, tolerance={"float32": (1e-5, 1e-6)}, amp="float32", dtypes=INEXACT)
-def sinc(f, input):
+@elementwise(
+    ref=np.sinc, dtypes=ANY, result="float", domain=(-3, 3), tolerance={"float32": (1e-5, 1e-6)}, amp="float32"
+)  # fmt: skip
+def sinc(input):
     """sin(pi x) / (pi x), and 1 at 0."""
-    check(f, input, "input", integers=True)
-    x = wider(input)
-    zero = f.eq(x, 0)
-    t = f.where(zero, 1.0, f.mul(x, np.pi))
-    return narrowed_to(f.where(zero, 1.0, f.div(f.sin(t), t)), input)
+    t = m.where(input == 0, 1.0, input * 3.141592653589793)
+    return m.where(input == 0, 1.0, m.sin(t) / t)
+
+
+@sinc.grad("input")
+def _(g, input):
+    t = m.where(input == 0, 1.0, input * 3.141592653589793)
+    return m.where(input == 0, 0.0, g * (m.cos(t) - m.sin(t) / t) / m.where(input == 0, 1.0, input))
 
 
 def _specials(rng):

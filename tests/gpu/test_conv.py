@@ -49,7 +49,7 @@ def names(plan):
         (convolution("input", 32, 256, 64, (56, 56), 1), ["gemm.wgmma.tn"]),
         (
             convolution("input", 32, 64, 64, (56, 56), 3, pad=1),
-            ["array.copy.strided", "columns.columns", "gemm.wgmma.nn"],
+            ["array.copy.gathered", "columns.columns", "gemm.wgmma.nn"],
         ),
         (convolution("input", 32, 64, 64, (56, 56), 3, pad=1, stride=2), ["gemm.wgmma.tn", "columns.fold"]),
         (

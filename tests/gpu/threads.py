@@ -176,11 +176,25 @@ define float @sim_exp2(float %x) {
   %y = call float @llvm.exp2.f32(float %x)
   ret float %y
 }
+define float @sim_log2(float %x) {
+  %y = call float @llvm.log2.f32(float %x)
+  ret float %y
+}
+define float @sim_square_root(float %x) {
+  %y = call float @llvm.sqrt.f32(float %x)
+  ret float %y
+}
+define float @sim_quotient(float %x, float %y) {
+  %z = fdiv float %x, %y
+  ret float %z
+}
 define float @sim_reciprocal(float %x) {
   %z = fdiv float 1.0, %x
   ret float %z
 }
 declare float @llvm.exp2.f32(float)
+declare float @llvm.log2.f32(float)
+declare float @llvm.sqrt.f32(float)
 UNITS
 define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
   %p = inttoptr i64 %here to ptr
@@ -193,6 +207,8 @@ define i64 @enter(i64 %args, i64 %lo, i64 %hi, i64 %here) {
 """.replace("UNITS", units.RUNTIME)
 _ASM = {
     "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2",
+    "lg2.approx.f32": "sim_log2", "lg2.approx.ftz.f32": "sim_log2", "sqrt.approx.ftz.f32": "sim_square_root",
+    "div.full.f32": "sim_quotient",
     "ex2.approx.ftz.f32": "sim_exp2", "rcp.approx.ftz.f32": "sim_reciprocal",
     "bar.sync": "sim_bar", "// votes": "sim_match", "bar.warp.sync": "sim_warp", **units.ASM,
 }  # fmt: skip

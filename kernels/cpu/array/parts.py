@@ -11,13 +11,13 @@ LANES = isa.lanes()
 
 
 @by_type
-def _parts(x):
+def parts(x):
     """(mantissa, exponent) of every lane."""
     integer, bits, most = (types.int32, 23, 255) if x.dtype == types.float32 else (types.int64, 52, 2047)
     half, fraction, floating = most // 2 - 1, (1 << bits) - 1, x.dtype
     sign = -1 << (integer.bitwidth - 1)
 
-    def parts(x):
+    def taken_apart(x):
         tiny = ((bitcast(x, integer) >> bits) & most) == 0  # below the normal numbers: made larger first
         word = bitcast(select(tiny, x * 2.0**bits, x), integer)
         stored = (word >> bits) & most
@@ -26,7 +26,7 @@ def _parts(x):
         exponent = stored - select(tiny, half + bits + 0 * stored, half + 0 * stored)
         return select(itself, x, mantissa), convert(select(itself, 0 * stored, exponent), types.int32)
 
-    return parts
+    return taken_apart
 
 
 @jit.inline
@@ -36,12 +36,12 @@ def frexp(args, lo, hi, T):
     exponent = ptr(load(args, FREXP.exponent), types.int32)
     i = lo
     while i + LANES <= hi:
-        m, e = _parts(vload(x, i, LANES))
+        m, e = parts(vload(x, i, LANES))
         vstore(mantissa, i, m)
         vstore(exponent, i, e)
         i += LANES
     if i < hi:
-        m, e = _parts(vload_first(x, i, LANES, hi - i))
+        m, e = parts(vload_first(x, i, LANES, hi - i))
         vstore_first(mantissa, i, m, hi - i)
         vstore_first(exponent, i, e, hi - i)
     return 0

@@ -5,14 +5,29 @@ from numba import types
 from ...blocks.array import JOINED, PIECE
 from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build import jit
+from ...lang.by_type import by_type
 from ...lang.ptx import barrier, block, blocks, shared, thread, threads
-from ...lang.simd import fill, load, ptr, store
+from ...lang.shuffle import reverse
+from ...lang.simd import (
+    address,
+    convert,
+    fill,
+    load,
+    ptr,
+    ramp,
+    select,
+    store,
+    vload_aligned,
+    vpick,
+    vstore_aligned,
+)
+from ...lang.words import vload_words
 from ..block import read, vector, write
 from ..block import width as row_width
 from ..gemm.wgmma import ratio
 from ..plans.array import TILE
 
-U64, I64 = types.uint64, types.int64
+U32, U64, I32, I64 = types.uint32, types.uint64, types.int32, types.int64
 SHORT = 1 << 32
 TILE_BYTES = 8 * TILE * (TILE + 1)
 
@@ -60,18 +75,92 @@ def strided(args, lo, hi, E):
     return 0
 
 
+def _rows(step):
+    @jit.inline
+    def copy(args, lo, hi, E):
+        """Vectors [lo, hi) of rows of y, counted from the one that a row begins in, where there is one more for it."""
+        x, y, length = ptr(load(args, ROW_COPY.x), E), ptr(load(args, ROW_COPY.y), E), load(args, ROW_COPY.length)
+        vectors, lanes = load(args, ROW_COPY.vectors), row_width(y)
+        size = 16 // lanes
+        for index in range(lo, hi):
+            row = ratio(index, vectors) if (index | vectors) < SHORT else index // vectors
+            in_y, in_x = place(args, row, ROW_COPY.dims, load(args, ROW_COPY.ndim))
+            i, target, source = (index - row * vectors) * lanes, y + in_y, x + in_x
+            if vectors * lanes >= length + lanes - 1:
+                i -= address(target) % 16 // size
+            if i >= 0 and i + lanes <= length and address(target + i) & 15 == 0:
+                vstore_aligned(target, i, _of_row(source, i, lanes, step, vector(y, 0)))
+            else:
+                for k in range(max(i, 0), min(i + lanes, length)):
+                    store(target, k, load(source, k * step))
+        return 0
+
+    return copy
+
+
+@by_type
+def _of_row(x, i, lanes, step, like):
+    """The vector of elements i, i + 1, ... of a row whose elements are `step` apart: 1, 0 or -1."""
+    count, E = like.lanes, like.dtype
+
+    def implementation(x, i, lanes, step, like):
+        if step == 0:
+            return fill(load(x, 0), E, count)
+        first = i if step > 0 else 1 - i - lanes
+        v = vload_aligned(x, first, count) if address(x + first) & 15 == 0 else vload_words(x, first, count)
+        return v if step > 0 else reverse(v)
+
+    return implementation
+
+
+rows, spread, reversed_rows = _rows(1), _rows(0), _rows(-1)
+
+
 @jit.inline
-def rows(args, lo, hi, E):
-    """Vectors [lo, hi) of rows."""
-    x, y, length = ptr(load(args, ROW_COPY.x), E), ptr(load(args, ROW_COPY.y), E), load(args, ROW_COPY.length)
-    lanes, like = row_width(y), vector(y, 0)
-    vectors = (length + lanes - 1) // lanes
-    for index in range(lo, hi):
-        row = ratio(index, vectors) if (index | vectors) < SHORT else index // vectors
-        i = (index - row * vectors) * lanes
-        in_y, in_x = place(args, row, ROW_COPY.dims, load(args, ROW_COPY.ndim))
-        write(y + in_y, i, read(x + in_x, i, length - i, like), length - i)
+def gathered(args, lo, hi, E):
+    """Elements [lo, hi), at most 16 bytes, of a row-major y."""
+    x, y, ndim = ptr(load(args, STRIDED_COPY.x), E), ptr(load(args, STRIDED_COPY.y), E), load(args, STRIDED_COPY.ndim)
+    sizes, lanes, like = args + STRIDED_COPY.dims, row_width(y), vector(y, 0)
+    inner, step = load(sizes, ndim - 1), load(sizes, 3 * ndim - 1)
+    outer, outer_step = (load(sizes, ndim - 2), load(sizes, 3 * ndim - 2)) if ndim > 1 else (1, 0)
+    row = _quotient(lo, inner)
+    i = lo - row * inner
+    rest = _quotient(row, outer)
+    j = row - rest * outer
+    if hi - lo == lanes and address(y + lo) & 15 == 0 and j + _quotient(i + lanes - 1, inner) < outer:
+        in_x = i * step + j * outer_step
+        for d in range(ndim - 3, -1, -1):
+            whole = _quotient(rest, load(sizes, d))
+            in_x += (rest - whole * load(sizes, d)) * load(sizes, 2 * ndim + d)
+            rest = whole
+        vstore_aligned(y, lo, _neighbours(x + in_x, i, inner, step, outer_step, like))
+    else:
+        for index in range(lo, hi):
+            _, in_x = place(args, index, STRIDED_COPY.dims, ndim)
+            store(y, index, load(x, in_x))
     return 0
+
+
+@jit.inline
+def _quotient(x, y):
+    return ratio(x, y) if (x | y) < SHORT else x // y
+
+
+@by_type
+def _neighbours(x, i, inner, step, outer_step, like):
+    """Elements that follow number `i` of a row of `inner`, which x points to, and the first ones of rows behind it."""
+    count = like.lanes
+
+    def implementation(x, i, inner, step, outer_step, like):
+        places = ramp(U32(i), U32, count)
+        if inner >= count:
+            rows = select(places >= U32(inner), fill(1, U32, count), U32(0))
+        else:
+            rows = places // U32(inner)
+        along = convert(places - rows * U32(inner) - U32(i), I32)
+        return vpick(x, along * I32(step) + convert(rows, I32) * I32(outer_step), places >= U32(0))
+
+    return implementation
 
 
 @jit.inline

@@ -10,6 +10,7 @@ from ...plan import Plan, launch
 from ...problems.array import AddRows, Copy
 
 TILE = 32
+_MANY = 16  # vectors of a row
 _OUTERS = 8  # of the same: rows of v that a thread has
 _NARROW, _OUTER, _OF_EACH = 4, 32, 16  # rows of few elements, many of them, and few of an index on average
 _CHUNK = 64  # of `cuda/array/scatter.py`
@@ -26,9 +27,11 @@ def copy(problem):
     n, element = prod(d[0] for d in dims), f"uint{8 * itemsize}"
     if len(dims) == 1 and dims[0][1:] == [1, 1]:
         return Plan((launch(kernel(f"array.copy.contiguous_{itemsize}", E=element), COPY, n, 1),))
-    if dims[-1][1] == 1 and dims[-1][0] >= 8:
+    length, lanes = dims[-1][0], 16 // itemsize
+    whole_rows = {1: "rows", 0: "spread", -1: "reversed_rows"}.get(dims[-1][2]) if dims[-1][1] == 1 else None
+    if whole_rows is None and dims[-1][1] == 1 and length >= 8:
         turned = [d for d in dims[:-1] if d[2] == 1 and d[0] >= 8]
-        if turned and dims[-1][2] != 1:
+        if turned:
             size, y_stride, _ = turned[0]
             others = [d for d in dims[:-1] if d is not turned[0]]
             length, _, x_stride = dims[-1]
@@ -39,13 +42,19 @@ def copy(problem):
                 across=tiles[1], tiles=prod(tiles), ndim=len(others), dims=_columns(others), **numbers,
             )  # fmt: skip
             return Plan((record,))
-    length, lanes = dims[-1][0], 16 // itemsize
-    if dims[-1][1:] == [1, 1] and length >= 2 * lanes and len(dims) > 1:
-        rows, vectors = dims[:-1], -(-length // lanes)
-        numbers = {"length": length, "ndim": len(rows), "dims": _columns(rows)}
-        return Plan((launch(kernel("array.copy.rows", E=element), ROW_COPY, n // length * vectors, 1, **numbers),))
+    if whole_rows and (length >= 2 * lanes or len(dims) == 1):
+        rows = dims[:-1]
+        # One vector more where rows of y may begin beside vectors, of those with many it is no loss.
+        anywhere = length >= _MANY * lanes or any(d[1] % lanes for d in rows)
+        vectors = -(-(length + (lanes - 1) * anywhere) // lanes)
+        numbers = {"length": length, "vectors": vectors, "ndim": len(rows), "dims": _columns(rows)}
+        kind = kernel(f"array.copy.{whole_rows}", E=element)
+        return Plan((launch(kind, ROW_COPY, n // length * vectors, 1, **numbers),))
     numbers = {"ndim": len(dims), "dims": _columns(dims)}
-    return Plan((launch(kernel("array.copy.strided", E=element), STRIDED_COPY, n, 1, **numbers),))
+    near = all(d[0] * abs(d[2]) < 1 << 26 for d in dims[-2:])  # offsets within a vector are numbers of 32 bits
+    flat = all(d[1] == prod(size for size, *_ in dims[k + 1 :]) for k, d in enumerate(dims))
+    name = "gathered" if flat and near else "strided"
+    return Plan((launch(kernel(f"array.copy.{name}", E=element), STRIDED_COPY, n, 1, **numbers),))
 
 
 def _columns(dims):

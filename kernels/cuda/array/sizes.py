@@ -1,0 +1,6 @@
+"""Sizes of kernels that choose elements, which the launches know too."""
+
+THREADS = 512  # of a block
+LANES = 16  # neighbours of a thread
+TILE = THREADS * LANES
+TILE_BYTES = 2 * TILE  # places within a tile

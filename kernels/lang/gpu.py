@@ -1,0 +1,195 @@
+"""Functions of float32 vectors in float32, for GPUs: the CPU has half as many lanes of float64, most GPUs a 64th of the
+units for it, and those of an H100 half of them.
+
+Errors are some 2 units in the last place (`tests/gpu/test_functions.py`). Coefficients are weighted minimax fits of
+ours, the highest power first.
+"""
+
+from numba import types
+
+from ..build import jit
+from . import ptx
+from .simd import bitcast, muladd, reduce_or, select, vabs, vfloor, vround
+
+F32, I32 = types.float32, types.int32
+INF, NAN, LOG2E = float("inf"), float("nan"), 1.4426950408889634
+LOG2E_HI, LOG2E_LO = 1.4426950216293335, 1.925963033500e-08
+MAGIC, LARGE = 12582912.0, 65536.0  # 1.5 * 2^23; from LARGE on angles are not reduced by three parts of pi
+PI, ONE_OVER_PI = 3.1415927410125732, 0.3183098861837907
+# of pi / 2, of which the last two are rounded down and what is left
+HALF_HI, HALF_MID, HALF_LO = 1.570796251296997, 7.549789415861596e-08, 5.390302953474238e-15
+
+# fmt: off
+SIN = (  # (sin(r) / r - 1) / r^2 up to pi / 2: 6e-9
+    2.605750296424958e-06, -0.0001980959059437737, 0.00833306647837162, -0.16666659712791443,
+)
+SIN_NEAR = (-0.00019514630548655987, 0.008332155644893646, -0.16666655242443085)  # the same up to pi / 4: 4e-9
+COS_NEAR = (2.4437725915938012e-05, -0.001388736185617745, 0.04166664555668831)  # (cos(r) - 1 + r^2 / 2) / r^4: 1e-10
+# I_0(x) and I_1(x) / x over x^2 up to 8: 9e-9 and 2e-9; times sqrt(x) e^-x over 1 / x beyond: 9e-9 and 1e-8
+I0 = (
+    5.716075451348048e-17, 5.815640124421512e-15, 2.6341867055690305e-12, 4.623521010493903e-10,
+    6.800496521464083e-08, 6.779313935112441e-06, 0.0004340438172221184, 0.01562494970858097, 0.2500000596046448,
+    1.0,
+)
+I1 = (
+    2.7504437791393526e-18, 3.504554879430529e-16, 1.617822629335075e-13, 3.318283148256995e-11,
+    5.662105895254399e-09, 6.780215926482924e-07, 5.425457493402064e-05, 0.002604162786155939, 0.0625000074505806,
+    0.5,
+)
+I0_FAR = (
+    0.38801243901252747, -0.01386644970625639, 0.033787116408348083, 0.027898691594600677, 0.0498695895075798,
+    0.3989422917366028,
+)
+I1_FAR = (
+    -0.45242294669151306, 0.009714668616652489, -0.04615836963057518, -0.046575650572776794, -0.14960545301437378,
+    0.3989422917366028,
+)
+# fmt: on
+
+
+@jit.inline
+def polynomial(t, coefficients):
+    """Of at least three coefficients, the highest power first."""
+    p = muladd(t, coefficients[0], coefficients[1])
+    for c in coefficients[2:]:
+        p = muladd(p, t, c)
+    return p
+
+
+@jit.inline
+def signed(y, x):
+    """y, which is not negative, with the sign of x."""
+    return bitcast(bitcast(y, I32) | (bitcast(x, I32) & -0x80000000), F32)
+
+
+@jit.inline
+def quotient(p, q):
+    """p / q within 1 ulp, for q and the quotient between 2^-100 and 2^100."""
+    r = ptx.reciprocal(q)
+    y = p * r
+    return muladd(muladd(-y, q, p), r, y)
+
+
+@jit.inline
+def whole_part(a, b):
+    """(n, a - n b) of whole numbers from 0 to 2^20, b not 0: n is the whole part of a / b."""
+    n = vfloor(a * ptx.reciprocal(b) * 1.0000003)  # not less than it is, and 1 more at most
+    rest = muladd(-n, b, a)
+    over = rest < 0.0
+    return select(over, n - 1.0, n), select(over, rest + b, rest)
+
+
+# ---- angles ----------------------------------------------------------------------------------------
+
+
+@jit.inline
+def are_large(x):
+    """Whether there is an angle that needs another reduction."""
+    return reduce_or(vabs(x) >= LARGE)
+
+
+@jit.inline
+def turned(r, shifted):
+    """sin(r) for |r| <= pi / 2, negative where the lowest bit of `shifted` is set."""
+    z = r * r
+    y = muladd(polynomial(z, SIN) * z, r, r)
+    return bitcast(bitcast(y, I32) ^ (bitcast(shifted, I32) << 31), F32)
+
+
+@jit.inline
+def sin(x):
+    """Of |x| < LARGE: by multiples of pi, so that one polynomial serves."""
+    shifted = muladd(x, ONE_OVER_PI, MAGIC)
+    near = shifted - MAGIC
+    r = muladd(near, -2.0 * HALF_MID, muladd(near, -2.0 * HALF_HI, x))
+    return turned(muladd(near, -2.0 * HALF_LO, r), shifted)
+
+
+@jit.inline
+def cos(x):
+    """The same: cos(near pi + r) = -sin(r), or sin(r), where `near` is half more than a whole number."""
+    shifted = muladd(x, ONE_OVER_PI, -0.5) + MAGIC
+    near = (shifted - MAGIC) + 0.5
+    r = muladd(near, 2.0 * HALF_MID, muladd(near, 2.0 * HALF_HI, -x))
+    return turned(muladd(near, 2.0 * HALF_LO, r), shifted)
+
+
+@jit.inline
+def tan(x):
+    """The same, by multiples of pi / 2."""
+    shifted = muladd(x, 2.0 * ONE_OVER_PI, MAGIC)
+    near = shifted - MAGIC
+    r = muladd(near, -HALF_LO, muladd(near, -HALF_MID, muladd(near, -HALF_HI, x)))
+    z = r * r
+    s = muladd(polynomial(z, SIN_NEAR) * z, r, r)
+    c = muladd(polynomial(z, COS_NEAR) * z, z, muladd(z, -0.5, 1.0))
+    odd = (bitcast(shifted, I32) & 1) == 1
+    return quotient(select(odd, -c, s), select(odd, s, c))
+
+
+# ---- special functions -----------------------------------------------------------------------------
+
+
+@jit.inline
+def _exp(x, less):
+    """e^x / 2^less: 2^t for x log2(e) rounded, times 2^rest."""
+    t = x * LOG2E_HI
+    rest = muladd(x, LOG2E_LO, muladd(x, LOG2E_HI, -t))
+    return ptx.exp2_small(t - less) * muladd(rest, 0.6931471805599453, 1.0)
+
+
+@jit.inline
+def _bessel(a, near, far, first, scaled):
+    """I_0 or I_1 (`first`: 1.0) of a = |x|, or with `scaled` 1.0 these times e^-a."""
+    small = a < 8.0
+    y = polynomial(a * a, near)
+    if first != 0.0:
+        y = y * a
+    if scaled != 0.0:
+        y = y * _exp(-select(small, a, 0.0), 0.0)
+    if reduce_or(~small):
+        root = ptx.reciprocal(ptx.square_root(a))
+        beyond = polynomial(root * root, far) * root
+        if scaled == 0.0:
+            beyond = 256.0 * beyond * _exp(select(a < 93.0, a, 93.0), 8.0)
+            beyond = select(a < 93.0, beyond, a * INF)
+        y = select(small, y, beyond)
+    return y
+
+
+def i0(x):
+    return _bessel(vabs(x), I0, I0_FAR, 0.0, 0.0)
+
+
+def i0e(x):
+    return _bessel(vabs(x), I0, I0_FAR, 0.0, 1.0)
+
+
+def i1(x):
+    return signed(_bessel(vabs(x), I1, I1_FAR, 1.0, 0.0), x)
+
+
+def i1e(x):
+    return signed(_bessel(vabs(x), I1, I1_FAR, 1.0, 1.0), x)
+
+
+@jit.inline
+def trigamma(x):
+    """The sum of (x + k)^-2 over k >= 0: six of them and an asymptotic series (DLMF 5.15.8); the reflection below 0."""
+    below = x <= 0.0
+    y = select(below, 1.0 - x, x)
+    v = ptx.reciprocal(y + 6.0)
+    z = v * v
+    p = muladd(z, 0.023809523809523808, -0.03333333333333333)
+    total = muladd(muladd(muladd(p, z, 0.16666666666666666), v, 0.5), z, v)
+    for k in range(6):
+        r = ptx.reciprocal(y + (5.0 - k))
+        total = muladd(r, r, total)
+    if reduce_or(below):
+        r = x - vround(x)
+        t = PI * r
+        z = t * t
+        sine = ptx.reciprocal(muladd(polynomial(z, SIN) * z, r, r))  # pi over it
+        total = select(below, muladd(sine, sine, -total), total)
+        total = select(below & (x == vfloor(x)), INF, total)
+    return total

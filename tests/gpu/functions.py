@@ -1,0 +1,66 @@
+"""Functions of `kernels/lang` that are for GPUs alone, evaluated by NumPy: what they are made of has stand-ins here.
+
+Vectors are arrays of float32, each operation rounds once, and single instructions are as exact as NumPy's. A branch
+that asks whether any lane is special is taken for all of an array, as in a vector.
+"""
+
+import types
+
+import numpy as np
+
+
+def _muladd(a, b, c):
+    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)  # a product of float32 is exact there
+
+
+def _bitcast(x, T):
+    return np.asarray(x).view({"int32": np.int32, "uint32": np.uint32, "float32": np.float32}[T.name])
+
+
+def _convert(x, T):
+    return np.asarray(x).astype(T.name)
+
+
+def _select(mask, a, b):
+    kind = next(x.dtype for x in (a, b) if isinstance(x, np.ndarray))
+    return np.where(mask, np.asarray(a, kind), np.asarray(b, kind))
+
+
+def _flushed(f):
+    def function(x):
+        y = f(np.where(np.abs(x) < 1.2e-38, np.copysign(np.float32(0), x), x))
+        return np.where(np.abs(y) < 1.2e-38, np.copysign(np.float32(0), y), y).astype(np.float32)
+
+    return function
+
+
+PTX = types.SimpleNamespace(
+    exp2=np.exp2, exp2_small=_flushed(np.exp2), log2=np.log2, log2_normal=_flushed(np.log2),
+    square_root=_flushed(np.sqrt), reciprocal=_flushed(lambda x: np.float32(1) / x),
+    quotient=np.divide,
+)  # fmt: skip
+STAND_INS = {
+    "ptx": PTX, "muladd": _muladd, "bitcast": _bitcast, "convert": _convert, "select": _select, "vabs": np.abs,
+    "vfloor": np.floor, "vround": np.rint, "vmin": np.minimum, "vmax": np.maximum, "vsqrt": np.sqrt,
+    "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "libm_fmod": np.fmod, "_quotient": np.divide,
+    "libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
+}  # fmt: skip
+
+
+def evaluated(function, found=None):
+    """The function for arrays, with all that it calls."""
+    found = {} if found is None else found
+    function = getattr(function, "py_func", function)
+    if function not in found:
+        scope = dict(function.__globals__)
+        found[function] = types.FunctionType(function.__code__, scope, function.__name__)
+        for name in function.__code__.co_names:
+            value = scope.get(name)
+            if name in STAND_INS:
+                scope[name] = STAND_INS[name]
+            elif hasattr(value, "py_func"):
+                scope[name] = evaluated(value, found)
+            elif isinstance(value, types.ModuleType):
+                inner = {k: v for k, v in vars(value).items() if hasattr(v, "py_func")}
+                scope[name] = types.SimpleNamespace(**{k: evaluated(v, found) for k, v in inner.items()})
+    return found[function]

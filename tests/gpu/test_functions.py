@@ -1,0 +1,140 @@
+"""Functions of rules on GPUs, of all 16-bit floats: results are those of float64, rounded, or the next numbers."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from infinicore.kernels.lang import division, gpu, narrow, vmath
+
+from .functions import evaluated
+
+special = pytest.importorskip("scipy.special")
+TYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+def _lgamma(x):
+    return np.where(x == -np.inf, np.inf, special.gammaln(x))
+
+
+def _digamma(x):
+    ends = np.where(x == 0, np.copysign(np.inf, -x), special.digamma(x))
+    return np.where(x == -np.inf, np.nan, ends)
+
+
+def _i(function):
+    return lambda x: np.where(np.isinf(x), np.inf * np.sign(function(np.sign(x))), function(x))
+
+
+ONE = {
+    "log1p": np.log1p, "log1p_exp": lambda x: np.log1p(np.exp(x)), "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "sinh": np.sinh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "atan": np.arctan,
+    "erfc": special.erfc, "erfinv": special.erfinv, "lgamma": _lgamma, "digamma": _digamma, "i0": _i(special.i0),
+    "i0e": special.i0e, "i1": _i(special.i1), "i1e": special.i1e,
+}  # fmt: skip
+TWO = {"pow": np.power, "fmod": np.fmod, "remainder": np.remainder, "floor_divide": np.floor_divide}
+NEAR_ROOTS = {"lgamma": 1e-6, "digamma": 6e-6}  # what is added up there is larger than the sum, up to 6
+
+
+def numbers(dtype, bits):
+    return bits.astype(np.uint16).view(TYPES[dtype]).astype(np.float32)
+
+
+def in_vectors(function, *arrays):
+    """Of 8 neighbours each, which take a branch together."""
+    pieces = zip(*(np.split(x, len(x) // 8) for x in arrays))
+    with np.errstate(all="ignore"):
+        return np.concatenate([np.asarray(function(*piece), np.float32) for piece in pieces])
+
+
+def steps_apart(got, want, dtype):
+    """How many numbers of the type lie between; NaN is far from all others. What is less than normal may be 0."""
+    with np.errstate(all="ignore"):
+        rounded = [np.asarray(x).astype(TYPES[dtype]) for x in (got, want)]
+    codes = [x.view(np.int16).astype(int) for x in rounded]
+    places = [np.where(code < 0, -(code & 0x7FFF), code) for code in codes]
+    missing = [np.isnan(x.astype(np.float32)) for x in rounded]
+    apart = np.where(missing[0] | missing[1], 65536 * (missing[0] != missing[1]), np.abs(places[0] - places[1]))
+    return np.where(np.abs(want) < 2.0**-126, 0, apart)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", ONE)
+def test_functions_of_all_numbers(name, dtype):
+    x = numbers(dtype, np.arange(65536))
+    if name == "log1p_exp":
+        x = -np.abs(x)
+    with np.errstate(all="ignore"):
+        want = ONE[name](x.astype(np.float64))
+    got = in_vectors(evaluated(getattr(narrow, f"_{name}")), x)
+    with np.errstate(all="ignore"):
+        close = np.abs(got - want) < NEAR_ROOTS.get(name, 0.0)
+    large = np.abs(want) > 2.6e38  # of bfloat16 infinity is near
+    assert np.all((steps_apart(got, want, dtype) <= 1) | close | large)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("kind", ["any", "normal", "whole"])
+def test_functions_of_two(name, dtype, kind, rng):
+    """Any bits, and numbers that no vector needs its other way for."""
+    if kind == "any":
+        x, y = numbers(dtype, rng.integers(0, 65536, (2, 80000)))
+    else:
+        x, y = (rng.standard_normal((2, 80000)) * 4).astype(TYPES[dtype]).astype(np.float32)
+        y = np.round(y) if kind == "whole" else y
+    with np.errstate(all="ignore"):
+        want = TWO[name](x.astype(np.float64), y.astype(np.float64))
+    got = in_vectors(evaluated(getattr(narrow, f"_{name}")), x, y)
+    assert np.all(steps_apart(got, want, dtype) <= (1 if name == "pow" else 0))
+
+
+# ---- float32 ----------------------------------------------------------------------------------------
+
+
+def _trigamma(x):
+    sine = np.sin(np.pi * (x - np.round(x)))
+    sums = special.zeta(2, np.where(x > 0, x, 1 - x))
+    found = np.where(x > 0, sums, (np.pi / sine) ** 2 - sums)
+    return np.where((x <= 0) & (x == np.floor(x)), np.inf, found)
+
+
+# Function, the numbers that it is for, and units in the last place.
+FLOAT32 = {
+    "sin": (gpu.sin, np.sin, 65535, 2), "cos": (gpu.cos, np.cos, 65535, 2), "tan": (gpu.tan, np.tan, 65535, 4),
+    "log1p": (vmath._log1p_f32_gpu, np.log1p, 1e38, 2), "i0": (gpu.i0, _i(special.i0), 90, 5),
+    "i0e": (gpu.i0e, special.i0e, 1e30, 5), "i1": (gpu.i1, _i(special.i1), 90, 5),
+    "i1e": (gpu.i1e, special.i1e, 1e30, 5), "trigamma": (gpu.trigamma, _trigamma, 100, 5),
+}  # fmt: skip
+ENDS = {"log1p": (-1.0, np.inf, -2.0), "i0": (np.inf, -np.inf, 100.0), "i1": (np.inf, -np.inf, -100.0),
+        "i0e": (np.inf, -np.inf), "i1e": (np.inf, -np.inf), "trigamma": (0.0, -3.0, np.inf)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+def test_functions_of_float32(name, rng):
+    """Near 0, everywhere, and of all sizes; the ends of what there is."""
+    function, reference, most, room = FLOAT32[name]
+    tiny = np.exp(rng.uniform(-60, 0, 4000)) * rng.choice((-1, 1), 4000)
+    x = np.concatenate([rng.standard_normal(20000) * 3, rng.uniform(-most, most, 20000), tiny]).astype(np.float32)
+    x = np.concatenate([x, np.resize([0.0, -0.0, np.nan, *ENDS.get(name, ())], 8).astype(np.float32)])
+    got = in_vectors(evaluated(function), x)
+    with np.errstate(all="ignore"):
+        want = reference(x.astype(np.float64))
+        rounded = want.astype(np.float32)
+    here = np.isfinite(rounded)
+    np.testing.assert_array_equal(got[~here], rounded[~here])
+    apart = np.abs(got[here].astype(np.float64) - want[here]) / np.spacing(np.abs(rounded[here])).astype(np.float64)
+    assert apart.max() <= room
+    if name in ("log1p", "i1", "i1e"):
+        assert np.all(np.signbit(got[x == 0]) == np.signbit(x[x == 0]))
+
+
+def test_whole_quotients(rng):
+    """Of numbers below 2^20: all near the ends, multiples of the divisor and what is beside them."""
+    a = np.concatenate([rng.integers(0, 1 << 20, 40000), np.arange((1 << 20) - 4000, 1 << 20)])
+    b = np.concatenate([rng.integers(1, 1 << 20, 20000), rng.integers(1, 40, 24000)])
+    multiples = a // b * b
+    for one in (a, multiples, np.maximum(multiples - 1, 0), np.minimum(multiples + 1, (1 << 20) - 1)):
+        n, rest = evaluated(gpu.whole_part)(one.astype(np.float32), b.astype(np.float32))
+        np.testing.assert_array_equal(n, one // b)
+        np.testing.assert_array_equal(rest, one % b)
+    common = evaluated(division._short_euclid)(a.astype(np.float32), b.astype(np.float32))
+    np.testing.assert_array_equal(common, np.gcd(a, b))
