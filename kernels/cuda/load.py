@@ -101,7 +101,6 @@ class Kernels:
         self.gpu, self.arch, self.multiprocessors = gpu, gpu.arch, gpu.attribute("multiprocessors")
         self._handles = {}  # key -> handle
         self._kept = {}  # handle -> its description, which it is the address of
-        self._staying, self._spared = [], 0  # descriptions of kernels whose blocks stay, and what these leave to others
         self.names = []  # of the kernels, by their number
         self.error = ctypes.c_int64.from_address(driver.allocate_host(8))
         self.error.value = 0
@@ -172,18 +171,7 @@ class Kernels:
         self.names.append(name)
         handle = ctypes.addressof(description) | 1
         self._kept[handle] = description
-        if shape.kind == "grid" and shape.blocks == shape.resident == 1 and not shape.early:
-            self._staying.append((description, shape.cluster))
-            self.spare(self._spared)
         return handle
-
-    def spare(self, count):
-        """Let products and attention, whose blocks stay on their multiprocessors, leave `count` of these to kernels of
-        others that run beside them: a block that finds no place begins when all others have ended.
-        """
-        self._spared, there = count, self.multiprocessors - count
-        for description, cluster in self._staying:
-            description[KERNEL.most] = there - there % cluster
 
     def has(self, handle):
         """Whether this is the handle of one of these kernels."""
