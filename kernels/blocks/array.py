@@ -56,4 +56,4 @@ ADD_ROWS = Block("t v index first following | step indices rows length blocks sc
 
 OFFSETS = Block("y | num_tensors num_dims sizes* tensors[]")  # sizes of the broadcast indices; of each one:
 INDEX = Block("x | size step strides*")  # size and stride of the dim that it indexes, and its own strides
-PUT_ROWS = Block("t v offsets | count length t_outer v_outer v_row v_step columns blocks")
+PUT_ROWS = Block("t v index | count length t_outer v_outer v_row v_step columns blocks")

@@ -117,5 +117,10 @@ RADIX = Block(
     """source order? to? order_to? counts? totals? values? indices? |
     size stride step=1 tiles=0 room=0 shift=0 wanted=0 infinity mask"""
 )
+# ---- elements and rows by index: `kernels/cuda/array/elements.py` ----
+
+# The index leads `t_k` elements further in t, for each of `bound`; the dims of the index: their sizes, their strides in
+# t (0 of the one that is indexed), in the index, in v. Of rows, of `length` elements each, those before.
+PLACED = Block("t index v | bound t_k length dims*")
 # t[o, key] += scale * v[o, place] for sorted keys, and where they were: `kernels/cuda/array/scatter.py`.
 ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale")

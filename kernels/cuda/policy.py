@@ -89,6 +89,19 @@ OWN = {
     "array.copy.joined": Shape("grid", threads=256, resident=8),
     "array.copy.strided": Shape(threads=256),
     "array.copy.rows": Shape(threads=256),
+    **{
+        f"array.elements.{name}": Shape("grid", threads=256, resident=1 << 20, share=1024)
+        for name in (
+            "gather",
+            "gather_rows",
+            "scatter",
+            "scatter_rows",
+            "scatter_add",
+            "scatter_multiply",
+            "scatter_larger",
+            "scatter_smaller",
+        )
+    },
     "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},

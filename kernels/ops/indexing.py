@@ -67,10 +67,11 @@ class _Places:
     """Where indices lead in a contiguous tensor [outer, indexed dims, inner].
 
     `order` is the permutation that brings the tensor to this form (None: it has it), `result` the shape of what is
-    read, [outer, K, inner] with the `shape` of the broadcast indices in place of K, `offsets` the int64 tensor [K].
+    read, [outer, K, inner] with the `shape` of the broadcast indices in place of K, `numbers` the int64 tensor [K] that
+    says to which of the `rows` of `inner` elements they lead.
     """
 
-    __slots__ = ("count", "inner", "inner_shape", "offsets", "order", "outer", "outer_shape", "shape", "span")
+    __slots__ = ("count", "inner", "inner_shape", "numbers", "order", "outer", "outer_shape", "rows", "shape")
 
     @property
     def result(self):
@@ -138,9 +139,9 @@ def _places(call, shape, indices):
     places.shape = _broadcast(call, [index.shape_ for _, index in found])
     places.outer, places.count = product(places.outer_shape), product(places.shape)
     places.inner = product(places.inner_shape)
-    places.span = product(shape[d] for d in dims) * places.inner
-    places.offsets = call.empty((places.count,), "int64")
-    layouts, steps, step, ndim = [], [], places.inner, len(places.shape)
+    places.rows = product(shape[d] for d in dims)
+    places.numbers = call.empty((places.count,), "int64")
+    layouts, steps, step, ndim = [], [], 1, len(places.shape)
     for d, index in reversed(found):
         own = [0 if n == 1 else stride for n, stride in zip(index.shape_, index.strides_)]
         layouts.append([0] * (ndim - len(own)) + own)
@@ -148,7 +149,7 @@ def _places(call, shape, indices):
         step *= shape[d]
     sizes, tensors = [shape[d] for d in reversed(dims)], [index for _, index in reversed(found)]
     own = INDEX.many(x=tensors, size=sizes, step=steps, strides=layouts)
-    block = OFFSETS(y=places.offsets, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=own)
+    block = OFFSETS(y=places.numbers, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=own)
     errors = {1: f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"}
     call.launch("array.scatter.offsets", {}, block, places.count, 1, errors)
     return places
@@ -185,9 +186,8 @@ def index(call, input, indices):
     x = input if places.order is None else input.permute(*places.order)
     x, _, _, stride = rows(x, len(places.outer_shape))
     y = call.out(places.result, input.dtype)
-    strides = (1, stride if places.outer_shape else 0)
-    everything = (0, max(1, places.span))
-    return gather_rows(call, x, places.offsets, y, places.outer, places.inner, strides, everything)
+    strides = (places.inner, stride if places.outer_shape else 0)
+    return gather_rows(call, x, places.numbers, y, places.outer, places.inner, strides, (0, max(1, places.rows)))
 
 
 @index.grad("input")
@@ -243,8 +243,8 @@ def _put(call, y, indices, values, accumulate):
         v_strides = (places.count * places.inner, places.inner, 1)
     bits = UNSIGNED[y.dtype.itemsize]
     types = (t.dtype.name, values.dtype.name) if accumulate else (bits, bits)
-    problem = PutRows(*types, bool(accumulate), places.outer, places.count, places.inner, places.span, v_strides)
-    call.run(problem, t=t, v=values, offsets=places.offsets)
+    problem = PutRows(*types, bool(accumulate), places.outer, places.count, places.inner, places.rows, v_strides)
+    call.run(problem, t=t, v=values, index=places.numbers)
     if t is not target:
         copy_into(call, target, t.to(dtype=y.dtype))
 

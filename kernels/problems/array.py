@@ -48,7 +48,11 @@ class AddRows(NamedTuple):
 
 
 class PutRows(NamedTuple):
-    """t[o, places[n] + column] = v[o, n, column], or += where `add`; v has `v_strides`, o steps by `t_outer` in t."""
+    """t[o, index[n]] = v[o, n], or += where `add`, for contiguous t [outer, rows, length] and an int64 index [count].
+
+    v has `v_strides` (of outer ones, rows and columns). Indices are within the rows. Of equal ones the last one counts,
+    on GPUs any.
+    """
 
     t: str
     v: str
@@ -56,5 +60,5 @@ class PutRows(NamedTuple):
     outer: int
     count: int
     length: int
-    t_outer: int
+    rows: int
     v_strides: tuple

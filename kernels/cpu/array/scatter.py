@@ -301,7 +301,7 @@ def add_rows(args, lo, hi, T, A, I):
 
 @jit.inline
 def offsets(args, lo, hi):
-    """Where elements [lo, hi) of broadcast index tensors lie: the sum of index times stride over the tensors.
+    """The rows that elements [lo, hi) of broadcast indices lead to: the sum of index times step over the tensors.
 
     Negative indices count from the end.
     """
@@ -338,9 +338,9 @@ def offsets(args, lo, hi):
 
 @jit.inline
 def put_rows(args, lo, hi, T, V, ADD):
-    """t[o + offsets[n] + column] = (or +=) v[o, n, column] for units [lo, hi): blocks of columns for each o."""
+    """t[o, index[n], column] = (or +=) v[o, n, column] for units [lo, hi): blocks of columns for each o."""
     t, v = ptr(load(args, PUT_ROWS.t), T), ptr(load(args, PUT_ROWS.v), V)
-    places = ptr(load(args, PUT_ROWS.offsets), I64)
+    places = ptr(load(args, PUT_ROWS.index), I64)
     count, length, t_outer = load(args, PUT_ROWS.count), load(args, PUT_ROWS.length), load(args, PUT_ROWS.t_outer)
     v_outer, v_row, v_step = load(args, PUT_ROWS.v_outer), load(args, PUT_ROWS.v_row), load(args, PUT_ROWS.v_step)
     columns, blocks = load(args, PUT_ROWS.columns), load(args, PUT_ROWS.blocks)
@@ -349,7 +349,7 @@ def put_rows(args, lo, hi, T, V, ADD):
         first = (unit - outer * blocks) * columns
         size = min(columns, length - first)
         for n in range(count):
-            target = t + (outer * t_outer + load(places, n) + first)
+            target = t + (outer * t_outer + load(places, n) * length + first)
             source = v + (outer * v_outer + n * v_row + first * v_step)
             if v_step == 1 and size >= LANES:
                 if ADD:

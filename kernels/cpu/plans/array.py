@@ -115,7 +115,7 @@ def put_rows(problem, threads):
     name, blocks = "array.scatter.put_rows", -(-p.length // columns)
     n, grain = policy.split(name, p.outer * blocks, columns * p.count)
     v_outer, v_row, v_step = p.v_strides
-    numbers = {"count": p.count, "length": p.length, "t_outer": p.t_outer, "columns": columns, "blocks": blocks}
+    numbers = {"count": p.count, "length": p.length, "t_outer": p.rows * p.length, "columns": columns, "blocks": blocks}
     numbers |= {"v_outer": v_outer, "v_row": v_row, "v_step": v_step}
     return Plan((launch(kernel(name, T=p.t, V=p.v, ADD=p.add), PUT_ROWS, n, grain, **numbers),))
 

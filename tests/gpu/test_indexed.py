@@ -1,0 +1,147 @@
+"""Elements and rows by index on GPUs, thread by thread (`threads.py`), against the CPU's."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="needs numba-cuda")
+
+import infinicore as ic
+
+from . import threads
+from .test_kernels import TOLERANCE, equal
+
+
+@pytest.fixture(scope="module")
+def device():
+    before = ic.get_num_threads()
+    ic.set_num_threads(1)  # a launch is one call
+    there = threads.device()
+    yield there
+    ic.set_num_threads(before)
+    assert there.backend.kernels.wrong is None
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test(device):
+    """What a test finds in `used` is of its own calls."""
+    device.backend.kernels.used.clear()
+    device.backend.plans.clear()
+
+
+def launched(device, *starts):
+    """Whether kernels whose names begin so were launched."""
+    return all(any(name.startswith(start) for name in device.backend.kernels.used) for start in starts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "uint8", "bool"])
+def test_elements_are_gathered_and_scattered(device, rng, dtype):
+    """Along each dim, of three, of broadcast and transposed ones, more than the threads of all blocks have."""
+    x, many = np.round(rng.standard_normal((4, 6, 5)) * 9), rng.integers(0, 37, (5, 700))
+    index = rng.integers(0, 4, (3, 5, 4))
+    distinct = np.argsort(rng.standard_normal((3, 6, 5)), 1)
+
+    def run(x, wide, many, index, distinct):
+        x, wide = x > 0 if dtype == "bool" else x.to(dtype=dtype), wide.to(dtype=dtype)
+        yield ic.gather(wide, 1, many.to(dtype=ic.int32))
+        yield ic.gather(wide.mT.contiguous().mT, 1, many[:, 3:])
+        yield from (ic.gather(x, dim, index) for dim in range(3))
+        yield ic.gather(x, 1, index[:, :, :1].expand(3, 5, 5))
+        yield ic.scatter(x, 1, distinct, x * 2 if dtype != "bool" else x)
+        yield ic.scatter(x.permute(0, 2, 1), 2, distinct.permute(0, 2, 1), 3)
+        yield ic.gather(x[0, 0, 0], 0, index[0, 0, 0] * 0)
+
+    equal(device, lambda *x: [*run(*x)], x, np.round(rng.standard_normal((5, 37)) * 9), many, index, distinct)
+    assert launched(device, "array.elements.gather-", "array.elements.scatter-")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
+def test_rows_are_pieces_of_16_bytes(device, rng, dtype):
+    """Where an index is for a whole row; of odd rows, elements."""
+    x, index = np.round(rng.standard_normal((2, 9, 64)) * 9), rng.permutation(9)[:5]
+
+    def run(x, index):
+        x, wide = x.to(dtype=dtype), index[None, :, None].expand(2, 5, 64)
+        yield ic.gather(x, 1, wide)
+        yield ic.scatter(x, 1, wide, x[:, 4:])
+        yield ic.index_put(x, (None, index), x[:, 4:] * 2)
+        yield ic.index_copy(x, 1, index, x[:, 4:])
+        yield ic.index_copy(x[:, :, :63], 1, index, x[:, 4:, 1:])
+
+    equal(device, lambda *x: [*run(*x)], np.abs(x), index)
+    assert launched(device, "array.elements.gather_rows-", "array.elements.scatter_rows-", "array.elements.scatter-")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_elements_and_slices_are_written(device, rng, dtype):
+    x, index, places = np.round(rng.standard_normal((7, 9)) * 9), rng.permutation(7)[:4], rng.permutation(126)[:70] - 63
+    places = places[np.unique(places % 63, return_index=True)[1]]
+
+    def run(x, index, places):
+        x = x > 0 if dtype == "bool" else x.to(dtype=dtype)
+        flat = x.reshape(-1)
+        yield ic.index_fill(x, 0, index, True)
+        yield ic.index_fill(x, 1, index - 4, False)
+        yield ic.put(x, places, flat[: places.numel()])
+        yield ic.index_put(x, (index[:, None], index - 5), flat[:16].reshape(4, 4))
+        yield ic.index_put(x, (index,), x[0])
+        yield ic.index_put(x, (index[:0],), x[:0])
+        yield ic.take(x, places.reshape(-1, 1))
+        yield x[index, -2], x[:, index], x[index], x[[[3], [-1]], index]
+
+    def flat(*x):
+        return [y for found in run(*x) for y in (found if isinstance(found, tuple) else [found])]
+
+    equal(device, flat, x, index, places)
+    assert launched(device, "array.elements.scatter-")
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int64", "int32", "uint8", "int8", "bool"])
+def test_sums_of_elements_with_equal_indices(device, rng, dtype):
+    x, index, src = rng.standard_normal((5, 40)), rng.integers(0, 40, (5, 300)), rng.standard_normal((5, 300))
+    x, src = (np.round(v * (1 if dtype == "bool" else 9)) for v in (x, src))
+    x, src = (np.abs(v) if dtype == "uint8" else v for v in (x, src))
+
+    def run(x, index, src):
+        x, src = x.to(dtype=dtype), src.to(dtype=dtype)
+        y = ic.scatter_add(x, 1, index, src), ic.scatter_add(x.mT, 0, index.mT, src.mT)
+        return y if dtype == "bool" else (*y, ic.scatter(x, 1, index[:, :9], 3, reduce="add"))
+
+    equal(device, run, x, index, src, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert launched(device, "array.elements.scatter_add-")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "int16", "uint8"])
+@pytest.mark.parametrize("reduce", ["prod", "amax", "amin", "mean"])
+def test_reductions_of_elements_with_equal_indices(device, rng, reduce, dtype):
+    x, src = np.round(rng.standard_normal((5, 30)) * 9), np.round(rng.standard_normal((5, 90)) * 9)
+    if reduce == "prod":
+        x, src = np.sign(x) + 2, np.sign(src + 0.5)
+    x, src = (np.abs(v) for v in (x, src)) if dtype == "uint8" else (x, src)
+    if "float" in dtype and reduce in ("amax", "amin"):
+        src[0, 5], src[1, 7], x[2, 3] = np.nan, np.inf, np.nan
+
+    def run(x, index, src, rows):
+        x, src = x.to(dtype=dtype), src.to(dtype=dtype)
+        yield ic.scatter_reduce(x, 1, index, src, reduce)
+        yield ic.scatter_reduce(x, 1, index[:4, :20], src, reduce, include_self=False)
+        yield ic.index_reduce(x, 0, rows, src[:4, :30], reduce)
+
+    rows = np.array([1, 3, 1, 0])
+    index = rng.integers(0, 25, (5, 90))
+    equal(device, lambda *x: [*run(*x)], x, index, src, rows, tolerance=TOLERANCE.get(dtype, 0.0))
+
+
+def test_indices_that_do_not_exist(device, rng):
+    x, index = ic.zeros(3, 8, device=device), ic.as_tensor(np.array([[1, 8, 0, 2, 3]]), device=device)
+    for run in (
+        lambda: ic.gather(x, 1, index),
+        lambda: ic.scatter(x, 1, index, 1.0),
+        lambda: ic.scatter_add(x, 1, -index, x),
+        lambda: ic.gather(x, 0, index[:, :2].reshape(2, 1).expand(2, 8)),
+        lambda: ic.scatter_reduce(x, 1, index, x, "amax"),
+        lambda: ic.gather(x[:, :0], 1, index[:1]),
+    ):
+        with pytest.raises(ValueError, match=r"`index` of `.*` must be from 0 to"):
+            run().cpu()
+    with pytest.raises(ValueError, match="`indices` of `index_put` must be within"):
+        ic.index_put(x, (index[0],), 1.0).cpu()
