@@ -51,6 +51,11 @@ ELEMENTS = Block(
 # The place of each of `count` elements of x for each row of a sorted sequence of `size`; `right`: behind equal ones.
 SEARCH = Block("sequence x y | size count right")
 
+# How many of x lie in each of the `bins` equal intervals from `low` to `high`, by parts of `step` elements: y [parts,
+# bins]; on GPUs, `copies` of each count lie side by side in shared memory. Then the sums of the parts.
+BIN_COUNTS = Block("x y | size step bins copies low:f64 high:f64")
+SUM_OF_BINS = Block("parts y | count bins")
+
 CHAIN = Block("index first following | step indices rows")  # int32 [rows] and [indices]; -1 ends
 ADD_ROWS = Block("t v index first following | step indices rows length blocks scale")  # `scale`: bits, or an integer
 

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from ..problems.array import Elements
+from ..problems.array import Elements, keeps_order
 from ..table.registry import ANY, INEXACT, NUMERIC, op
 from ._layout import UNSIGNED, check, check_dim, check_index
 from .copy import copy_into, fill
+
+_ROUNDED = ("scatter_add", "scatter_multiply")  # kernels whose results of floats depend on the order
 
 
 def _launch(call, kernel, t, dim, index, v, v_strides):
@@ -17,7 +19,8 @@ def _launch(call, kernel, t, dim, index, v, v_strides):
     layouts = (shape, t.strides_, index.shape_, index.strides_, v_strides)
     last = (shape[dim] if shape else 1) - 1
     errors = {1: f"`index` of `{call.op.name}` must be from 0 to {last} for dim {dim} of a tensor {shape}"}
-    call.run(Elements(kernel, *types, index.dtype.name, dim, *layouts), errors, t=t, index=index, v=v)
+    ordered = keeps_order() and kernel in _ROUNDED and t.dtype.is_floating_point
+    call.run(Elements(kernel, *types, index.dtype.name, dim, *layouts, ordered), errors, t=t, index=index, v=v)
 
 
 def _check(call, t, dim, index, src=None):

@@ -2,6 +2,20 @@
 
 from typing import NamedTuple
 
+# Whether sums of floats are to be the same in every run where a device adds faster in the order in which its threads
+# come: `use_deterministic_algorithms`.
+_asked = {"ordered": False}
+
+
+def keep_order(wanted):
+    """Let sums that are described from now on be the same in every run, or not."""
+    _asked["ordered"] = bool(wanted)
+
+
+def keeps_order():
+    """Whether sums are to be the same in every run."""
+    return _asked["ordered"]
+
 
 class Copy(NamedTuple):
     """Elements of `itemsize` bytes from one layout to another of the same shape: y, x."""
@@ -16,7 +30,7 @@ class Elements(NamedTuple):
     """`kernel` (gather, scatter, scatter_add, _multiply, _larger, _smaller) between t and v by an `index` along `dim`.
 
     `t`, `v` and `i` are dtypes; `shape` and `t_strides` are those of t, `own` and `strides` those of the index, in
-    whose shape v has `v_strides`.
+    whose shape v has `v_strides`. Of what is joined, `ordered` says that results are to be the same in every run.
     """
 
     kernel: str
@@ -29,6 +43,7 @@ class Elements(NamedTuple):
     own: tuple
     strides: tuple
     v_strides: tuple
+    ordered: bool = False
 
 
 class AddRows(NamedTuple):
@@ -62,3 +77,14 @@ class PutRows(NamedTuple):
     length: int
     rows: int
     v_strides: tuple
+
+
+class BinCounts(NamedTuple):
+    """How many of `size` contiguous x of a float dtype lie in each of `bins` equal intervals: int64 y [bins].
+
+    From `low` to `high`, which plans leave open (the bits of a float64).
+    """
+
+    dtype: str
+    size: int
+    bins: int

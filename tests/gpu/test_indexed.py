@@ -145,3 +145,49 @@ def test_indices_that_do_not_exist(device, rng):
             run().cpu()
     with pytest.raises(ValueError, match="`indices` of `index_put` must be within"):
         ic.index_put(x, (index[0],), 1.0).cpu()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
+def test_few_kinds_are_counted_in_shared_memory(device, rng, dtype):
+    """More elements than threads, as many copies as there is room for; other sums of one number."""
+    index, few = rng.integers(0, 7, 5000), rng.integers(0, 3000, 70)
+
+    def run(index, few):
+        zeros = ic.zeros(3000, 2, dtype=dtype, device=index.device)[:, 0]
+        one = ic.ones((), dtype=dtype, device=index.device)
+        yield ic.bincount(index, minlength=9)
+        yield ic.scatter_add(zeros, 0, few, one.expand(70) * 2)
+        yield ic.scatter_add(zeros, 0, index[::3], (one * 3).expand(1667))
+
+    equal(device, lambda *x: [*run(*x)], index, few)
+    assert launched(device, "array.counts.count-")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("bins", [1, 7, 300, 9000])
+def test_counts_of_equal_intervals(device, rng, bins, dtype):
+    """Also of more than shared memory has room for; the last end belongs to the last one, NaN to none."""
+    x = rng.integers(-40, 40, 3001) / 8.0
+    x[5], x[7] = np.nan, np.inf
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        yield ic.histc(x, bins, -3, 3)
+        yield ic.histc(x[::2], bins, -4, -3.5)
+        yield from ic.histogram(x.to(dtype=ic.float64), bins, range=(-4.0, 4.0))
+
+    equal(device, lambda *x: [*run(*x)], x)
+    assert launched(device, "array.counts.bins-")
+
+
+def test_sums_in_the_order_of_indices(device, rng):
+    """Where results are to be the same in every run, a thread adds all of a line."""
+    x, index = ic.zeros(3, 40, device=device), ic.as_tensor(rng.integers(0, 40, (3, 50)), device=device)
+    ic.use_deterministic_algorithms(True)
+    try:
+        y = ic.scatter_add(x, 1, index, ic.ones(3, 50, device=device))
+    finally:
+        ic.use_deterministic_algorithms(False)
+    assert launched(device, "array.scatter.scatter_add-") and not launched(device, "array.elements")
+    np.testing.assert_array_equal(y.cpu().numpy(), ic.scatter_add(x, 1, index, ic.ones_like(index) * 1.0).cpu().numpy())
+    assert launched(device, "array.elements.scatter_add-")

@@ -3,10 +3,10 @@
 from math import prod
 
 from ...blocks import float_bits
-from ...blocks.array import ADD_ROWS, CHAIN, COPY, ELEMENTS, PUT_ROWS
+from ...blocks.array import ADD_ROWS, BIN_COUNTS, CHAIN, COPY, ELEMENTS, PUT_ROWS, SUM_OF_BINS
 from ...build.load import kernel
 from ...plan import Plan, launch
-from ...problems.array import AddRows, Copy, Elements, PutRows
+from ...problems.array import AddRows, BinCounts, Copy, Elements, PutRows
 from .. import policy
 from ..array import sizes
 
@@ -120,4 +120,21 @@ def put_rows(problem, threads):
     return Plan((launch(kernel(name, T=p.t, V=p.v, ADD=p.add), PUT_ROWS, n, grain, **numbers),))
 
 
-PLANNERS = {Copy: copy, Elements: elements, AddRows: add_rows, PutRows: put_rows}
+def bin_counts(problem, threads):
+    """A part of the elements for each thread, if there are enough, and the sums of what they have counted."""
+    p = problem
+    parts = max(1, min(threads, p.size // sizes.BINNED))
+    step = -(-p.size // parts)
+    numbers = {"size": p.size, "step": step, "bins": p.bins, "copies": 1}
+    n, grain = policy.split("array.bins.counts", parts, step)
+    to = {"y": ("parts", 0)} if parts > 1 else None
+    counts = kernel("array.bins.counts", T=p.dtype)
+    first = launch(counts, BIN_COUNTS, n, grain, to, later=("low", "high"), **numbers)
+    if parts == 1:
+        return Plan((first,))
+    n, grain = policy.split("array.bins.sums", p.bins, parts)
+    sums = launch(kernel("array.bins.sums"), SUM_OF_BINS, n, grain, count=parts, bins=p.bins)
+    return Plan((first, sums), (("parts", 8 * parts * p.bins),))
+
+
+PLANNERS = {Copy: copy, Elements: elements, AddRows: add_rows, PutRows: put_rows, BinCounts: bin_counts}

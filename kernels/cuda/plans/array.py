@@ -7,8 +7,8 @@ from ...blocks.cuda import ADD_SORTED, COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build.load import kernel
 from ...cpu.plans.array import merged
 from ...plan import Plan, launch
-from ...problems.array import AddRows, Copy, Elements, PutRows
-from .indexed import elements, put_rows
+from ...problems.array import AddRows, BinCounts, Copy, Elements, PutRows
+from .indexed import bin_counts, elements, put_rows
 
 TILE = 32
 _OUTERS = 8  # of the same: rows of v that a thread has
@@ -82,4 +82,4 @@ def add_rows(problem):
     return Plan(tuple(launches), (*scratch, parts))
 
 
-PLANNERS = {Copy: copy, AddRows: add_rows, Elements: elements, PutRows: put_rows}
+PLANNERS = {Copy: copy, AddRows: add_rows, Elements: elements, PutRows: put_rows, BinCounts: bin_counts}
