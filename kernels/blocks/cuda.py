@@ -122,7 +122,8 @@ RADIX = Block(
 # The index leads `t_k` elements further in t, for each of `bound`; the dims of the index: their sizes, their strides in
 # t (0 of the one that is indexed), in the index, in v. Of rows, of `length` elements each, those before.
 PLACED = Block("t index v | bound t_k length dims*")
-# t[index * t_k] += v for indices `step` apart, counted in shared memory, `copies` of each of the `cells` side by side.
+# t[index * t_k] += v for indices `step` apart, counted in shared memory, where each cell has `copies` side by side.
 COUNTED = Block("t index v | cells copies step t_k")
-# t[o, key] += scale * v[o, place] for sorted keys, and where they were: `kernels/cuda/array/scatter.py`.
-ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale")
+# t[o, key] += scale * v[o, place] for sorted keys, and where they were, or for keys as they stand, `step` apart; v has
+# steps of `v_outer`, `v_row` and, in a row, `v_step` (1, or 0 for one number): `kernels/cuda/array/scatter.py`.
+ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale step v_outer v_row v_step")

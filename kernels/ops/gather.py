@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..blocks.array import GATHER_ROWS
-from ..problems.array import AddRows
+from ..problems.array import AddRows, keeps_order
 from ..table.registry import ALL, ANY, INEXACT, NUMERIC, op
 from ._layout import UNSIGNED, check, check_dim, check_index, product, rows
 from .copy import copy_into, fill
@@ -33,7 +33,8 @@ def add_rows(call, y, x, indices, outer, count, length, scale=1, errors=None):
     """y[o, indices[n]] += scale * x[o, n] for contiguous y [outer, count, length] and x; returns y."""
     indices, step = _flat(indices)
     scale = float(scale) if y.dtype.is_floating_point else int(scale)
-    problem = AddRows(y.dtype.name, indices.dtype.name, step, indices.numel_, outer, count, length, scale)
+    ordered = keeps_order()
+    problem = AddRows(y.dtype.name, indices.dtype.name, step, indices.numel_, outer, count, length, scale, ordered)
     call.run(problem, errors, t=y, v=x, index=indices)
     return y
 

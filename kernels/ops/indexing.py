@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
-from ..problems.array import PutRows
+from ..problems.array import PutRows, keeps_order
 from ..table.registry import ALL, ANY, INEXACT, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, check, product, rows
@@ -243,7 +243,8 @@ def _put(call, y, indices, values, accumulate):
         v_strides = (places.count * places.inner, places.inner, 1)
     bits = UNSIGNED[y.dtype.itemsize]
     types = (t.dtype.name, values.dtype.name) if accumulate else (bits, bits)
-    problem = PutRows(*types, bool(accumulate), places.outer, places.count, places.inner, places.rows, v_strides)
+    sizes = places.outer, places.count, places.inner, places.rows
+    problem = PutRows(*types, bool(accumulate), *sizes, v_strides, bool(accumulate) and keeps_order())
     call.run(problem, t=t, v=values, index=places.numbers)
     if t is not target:
         copy_into(call, target, t.to(dtype=y.dtype))

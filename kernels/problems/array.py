@@ -49,7 +49,8 @@ class Elements(NamedTuple):
 class AddRows(NamedTuple):
     """t[o, index[n]] += scale * v[o, n] for contiguous t [outer, rows, length] and v [outer, indices, length].
 
-    Rows with equal indices are added in their order and rounded once; `step` is the stride of `index`.
+    Rows with equal indices are added in their order and rounded once, or of floats that are not `ordered` in any;
+    `step` is the stride of `index`.
     """
 
     dtype: str
@@ -60,13 +61,14 @@ class AddRows(NamedTuple):
     rows: int
     length: int
     scale: float
+    ordered: bool = False
 
 
 class PutRows(NamedTuple):
     """t[o, index[n]] = v[o, n], or += where `add`, for contiguous t [outer, rows, length] and an int64 index [count].
 
     v has `v_strides` (of outer ones, rows and columns). Indices are within the rows. Of equal ones the last one counts,
-    on GPUs any.
+    on GPUs any; sums are as those of AddRows.
     """
 
     t: str
@@ -77,6 +79,7 @@ class PutRows(NamedTuple):
     length: int
     rows: int
     v_strides: tuple
+    ordered: bool = False
 
 
 class BinCounts(NamedTuple):

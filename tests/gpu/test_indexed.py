@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
+from infinicore.kernels.cuda.plans import indexed as plans
+
 import infinicore as ic
 
 from . import threads
@@ -191,3 +193,43 @@ def test_sums_in_the_order_of_indices(device, rng):
     assert launched(device, "array.scatter.scatter_add-") and not launched(device, "array.elements")
     np.testing.assert_array_equal(y.cpu().numpy(), ic.scatter_add(x, 1, index, ic.ones_like(index) * 1.0).cpu().numpy())
     assert launched(device, "array.elements.scatter_add-")
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int64", "uint8", "bool"])
+def test_rows_that_are_added(device, rng, dtype, monkeypatch):
+    """Few ones, found by comparing; sorted ones; and of few elements by atomic additions; one number for all rows."""
+    x, v = (np.abs(np.round(rng.standard_normal(shape) * 3)) for shape in ((5, 64), (90, 64)))
+    index = np.concatenate([rng.integers(-5, 5, 40), np.full(50, 3)])
+
+    def run(x, v, index):
+        x, v = (t > 1 if dtype == "bool" else t.to(dtype=dtype) for t in (x, v))
+        yield ic.index_put(x, (index,), v, True)
+        yield ic.index_put(x, (index[:40],), v[0, 0], True)
+        yield ic.index_put(x.mT, (None, index), v.mT, True)
+        yield ic.index_put(x, (index[:, None], index[:30] + 8), v[:, :30], True)
+        yield ic.put(x, index, v[:, 0], True)
+
+    for least in (32, 1 << 40):
+        monkeypatch.setattr(plans, "_LEAST", least)
+        device.backend.plans.clear()
+        equal(device, lambda *x: [*run(*x)], x, v, index, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert launched(device, "array.scatter.add_few-", "array.scatter.add_sorted-")
+    assert launched(device, "array.elements.scatter_add-" if dtype != "uint8" else "array.scatter.add_parts-")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_few_rows_of_embeddings(device, rng, dtype):
+    """All of one index, and rows of several pieces, the last one not whole."""
+    grad, index = rng.standard_normal((70, 40)), rng.integers(0, 9, 70)
+    index[:40] = 2
+
+    def run(grad, index, long):
+        grad, long = grad.to(dtype=dtype), long.to(dtype=dtype)
+        if dtype != "int32":
+            yield ic.embedding_backward(grad, index, 11)
+            yield ic.index_select_backward(grad.reshape(2, 35, 40), 1, index[3:38], 9)
+        yield ic.index_add(long[:5], 0, index[39:44] % 5, long[2:], alpha=2)
+
+    equal(device, lambda *x: [*run(*x)], grad, index, np.round(rng.standard_normal((7, 9001)) * 9),
+          tolerance=TOLERANCE.get(dtype, 0.0))  # fmt: skip
+    assert launched(device, "array.scatter.add_few-")

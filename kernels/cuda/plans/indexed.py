@@ -2,14 +2,21 @@
 
 from math import prod
 
+from ...blocks import float_bits
 from ...blocks.array import BIN_COUNTS, FILLED
-from ...blocks.cuda import COUNTED, PLACED
+from ...blocks.cuda import ADD_SORTED, COUNTED, PLACED
 from ...build.load import kernel
 from ...cpu.plans import array as cpu
 from ...cpu.plans.array import merged
 from ...plan import Plan, launch
 
 ROOM = 8192  # counts of 32 bits in a block's shared memory, of which seven have room in a multiprocessor
+_OUTERS = 8  # of `cuda/array/scatter.py`: rows of v that a thread has
+_NARROW, _OUTER, _OF_EACH = 4, 32, 16  # rows of few elements, many of them, and few of an index on average
+_CHUNK = 64  # of `cuda/array/scatter.py`
+FEW = 1024  # indices that each block compares with its own
+_LEAST, _PIECE = 32, 4096  # elements of rows that are worth it, and of a block
+_WORDS = ("float32", "float64", "int32", "int64")  # that memory adds to by itself
 _SHORT = 1 << 31  # numbers below are of 32 bits
 
 
@@ -49,14 +56,62 @@ def elements(problem):
 
 
 def put_rows(problem):
-    """The same of rows that are written; those that are added are the CPU's."""
+    """The same of rows that are written; of rows that are added, as `add_rows`."""
     p = problem
     if p.add:
-        return cpu.put_rows(p, 1)
-    v_outer, v_row, v_step = p.v_strides
-    sizes = (p.outer, p.count, p.length)
-    dims = merged(sizes, (p.rows * p.length, 0, 1), (0, 1, 0), (v_outer, v_row, v_step)) or [[1, 0, 0, 0]]
-    return Plan((placed("scatter", {"T": p.t, "V": p.v, "I": "int64"}, p.rows, p.length, dims),))
+        return _added(p, p.t, p.v, "int64", 1, p.count, 1, p.v_strides)
+    return Plan(
+        (placed("scatter", {"T": p.t, "V": p.v, "I": "int64"}, p.rows, p.length, _rows(p, 1, p.count, p.v_strides)),)
+    )
+
+
+def _rows(p, step, count, v_strides):
+    """Dims of rows by index for `placed`."""
+    v_outer, v_row, v_step = v_strides
+    layouts = (p.rows * p.length, 0, 1), (0, step, 0), (v_outer, v_row, v_step)
+    return merged((p.outer, count, p.length), *layouts) or [[1, 0, 0, 0]]
+
+
+def add_rows(problem):
+    """Rows of few elements by atomic additions; few rows by comparing indices; others by sorting them."""
+    p = problem
+    return _added(p, p.dtype, p.dtype, p.index, p.step, p.indices, p.scale, (p.indices * p.length, p.length, 1))
+
+
+def _added(p, dtype, of, index, step, count, scale, v_strides):
+    """t[o, index[n]] += scale * v[o, n], of `outer`, `rows` and `length` of a problem."""
+    floating = "float" in dtype
+    each = p.length <= _NARROW and p.outer >= _OUTER and count <= _OF_EACH * p.rows and of == dtype
+    if p.length <= _NARROW and not (p.ordered or each) and dtype in _WORDS and scale == 1:
+        types = {"T": dtype, "V": of, "I": index}
+        return Plan((placed("scatter_add", types, p.rows, p.length, _rows(p, step, count, v_strides)),))
+    sums = dtype if dtype == "float64" or not floating else "float32"
+    numbers = {"indices": count, "rows": p.rows, "length": p.length, "outer": p.outer, "step": step}
+    numbers |= dict(zip(("v_outer", "v_row", "v_step"), v_strides))
+    numbers["scale"] = float_bits(scale) if floating else scale
+    types = {"T": dtype, "V": of, "A": "float64" if floating else "int64", "C": sums, "I": index}
+    if count <= FEW and p.length >= _LEAST:
+        pieces, at = -(-p.length // _PIECE), {"keys": ("index", 0), "order": None, "parts": None}
+        few = kernel("array.scatter.add_few", **types)
+        return Plan((launch(few, ADD_SORTED, p.outer * count * pieces, 1, at, **numbers, windows=pieces),))
+    from .reduce import by_digits  # which copies by `array.py`, which adds by this file
+
+    bits, windows = int(index.removeprefix("int")), 2 * -(-count // _CHUNK)
+    digits = min(bits // 8, max(1, -(-(p.rows - 1).bit_length() // 8)))
+    keys = {"E": f"uint{bits}", "KIND": 0}
+    sort = {"stride": 0, "step": step, "infinity": 0, "mask": 0}
+    launches, scratch, at = by_digits(1, count, bits // 8, digits, keys, "index", **sort)
+    numbers["windows"], n = windows, p.outer * count
+    if each:
+        n = p.rows * p.length * -(-p.outer // _OUTERS)
+        one = launch(kernel("array.scatter.add_each", **types), ADD_SORTED, n, 1, at | {"parts": None}, **numbers)
+        return Plan((*launches, one), scratch)
+    launches.append(launch(kernel("array.scatter.add_sorted", **types), ADD_SORTED, n, 1, at, **numbers))
+    if count > _CHUNK:
+        types = {"T": dtype, "C": sums, "I": index}
+        launches.append(launch(kernel("array.scatter.add_parts", **types), ADD_SORTED, n, 1, at, **numbers))
+    parts = ("parts", max(1, p.outer * windows * p.length) * (8 if "64" in sums else 4))
+    return Plan(tuple(launches), (*scratch, parts))
 
 
 def copies(cells):
