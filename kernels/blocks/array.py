@@ -39,8 +39,8 @@ SILU_AND_MUL_BACKWARD = Block("g x dx | size g_stride x_stride")  # the size of 
 
 # ---- elements and rows by index ----
 
-# Indices from `first` to `end` - 1 are valid; `zeros`: others give rows of zeros.
-GATHER_ROWS = Block("y x index | step indices length row_stride outer_stride first end zeros=0")
+# `wrap` is added to negative indices; then `first` to `end` - 1 are valid; `zeros`: others give rows of zeros.
+GATHER_ROWS = Block("y x index | step indices length row_stride outer_stride first end zeros=0 wrap=0")
 
 # The indexed dim (k) and the innermost kept dim (j) with sizes and strides in t, index and v, each in blocks; then
 # `num_dims` other kept dims: their sizes, their strides in t, in the index, in v.

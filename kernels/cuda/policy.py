@@ -104,7 +104,10 @@ OWN = {
     },
     "array.counts.count": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=4096),
     "array.counts.bins": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=8192),
-    "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
+    **{
+        f"array.gather.gather_{kind}": Shape("grid", threads=256, resident=1 << 20, share=share)
+        for kind, share in (("rows", 256), ("elements", 1024))
+    },
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
     **{

@@ -68,10 +68,13 @@ class _Places:
 
     `order` is the permutation that brings the tensor to this form (None: it has it), `result` the shape of what is
     read, [outer, K, inner] with the `shape` of the broadcast indices in place of K, `numbers` the int64 tensor [K] that
-    says to which of the `rows` of `inner` elements they lead.
+    says to which of the `rows` of `inner` elements they lead, `wrap` what its negative ones lack, and `errors` what is
+    wrong with those that lead nowhere.
     """
 
-    __slots__ = ("count", "inner", "inner_shape", "numbers", "order", "outer", "outer_shape", "rows", "shape")
+    __slots__ = (
+        "count", "errors", "inner", "inner_shape", "numbers", "order", "outer", "outer_shape", "rows", "shape", "wrap",
+    )  # fmt: skip
 
     @property
     def result(self):
@@ -125,8 +128,8 @@ def _broadcast(call, shapes):
     return tuple(out)
 
 
-def _places(call, shape, indices):
-    """The `_Places` of indices in a tensor of `shape`."""
+def _places(call, shape, indices, checked=True):
+    """The `_Places` of indices in a tensor of `shape`; not `checked`, a single index may be one as it stands."""
     found = _as_numbers(call, indices, shape)
     dims = [d for d, _ in found]
     places = _Places()
@@ -140,6 +143,11 @@ def _places(call, shape, indices):
     places.outer, places.count = product(places.outer_shape), product(places.shape)
     places.inner = product(places.inner_shape)
     places.rows = product(shape[d] for d in dims)
+    said = f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"
+    places.errors, places.wrap = {1: said}, 0
+    if not checked and len(found) == 1 and (len(places.shape) == 1 or found[0][1].contiguous_):
+        places.numbers, places.wrap = found[0][1], places.rows
+        return places
     places.numbers = call.empty((places.count,), "int64")
     layouts, steps, step, ndim = [], [], 1, len(places.shape)
     for d, index in reversed(found):
@@ -150,8 +158,7 @@ def _places(call, shape, indices):
     sizes, tensors = [shape[d] for d in reversed(dims)], [index for _, index in reversed(found)]
     own = INDEX.many(x=tensors, size=sizes, step=steps, strides=layouts)
     block = OFFSETS(y=places.numbers, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=own)
-    errors = {1: f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"}
-    call.launch("array.scatter.offsets", {}, block, places.count, 1, errors)
+    call.launch("array.scatter.offsets", {}, block, places.count, 1, places.errors)
     return places
 
 
@@ -181,13 +188,14 @@ def index(call, input, indices):
     Raises ValueError for an index outside of its dim.
     """
     check(call, input, "input")
-    places = _places(call, input.shape_, indices)
+    places = _places(call, input.shape_, indices, checked=False)
     call.save(input_shape=input.shape_)
     x = input if places.order is None else input.permute(*places.order)
     x, _, _, stride = rows(x, len(places.outer_shape))
     y = call.out(places.result, input.dtype)
     strides = (places.inner, stride if places.outer_shape else 0)
-    return gather_rows(call, x, places.numbers, y, places.outer, places.inner, strides, (0, max(1, places.rows)))
+    sizes, everything = (places.outer, places.inner), (0, places.rows)
+    return gather_rows(call, x, places.numbers, y, *sizes, strides, everything, 0, places.errors, places.wrap)
 
 
 @index.grad("input")

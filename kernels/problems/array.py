@@ -46,6 +46,27 @@ class Elements(NamedTuple):
     ordered: bool = False
 
 
+class GatherRows(NamedTuple):
+    """y[o, k] = x[o, index[k] - first] for contiguous y [outer, indices, length], rows and outer ones of x by strides.
+
+    `bits` and `index` are dtypes, `step` is the stride of the index. `wrap` is added to negative indices; those that
+    are not from `first` to `end` - 1 then are wrong, or with `zeros` give rows of zeros.
+    """
+
+    bits: str
+    index: str
+    step: int
+    indices: int
+    outer: int
+    length: int
+    row_stride: int
+    outer_stride: int
+    first: int
+    end: int
+    zeros: int = 0
+    wrap: int = 0
+
+
 class AddRows(NamedTuple):
     """t[o, index[n]] += scale * v[o, n] for contiguous t [outer, rows, length] and v [outer, indices, length].
 

@@ -133,6 +133,28 @@ def test_reductions_of_elements_with_equal_indices(device, rng, reduce, dtype):
     equal(device, lambda *x: [*run(*x)], x, index, src, rows, tolerance=TOLERANCE.get(dtype, 0.0))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
+@pytest.mark.parametrize("length", [1, 3, 32, 37])
+def test_rows_are_gathered(device, rng, length, dtype):
+    """Of any length, with negative indices, along each dim, of rows that lie apart; zeros for those of other ranks."""
+    x, index = np.abs(np.round(rng.standard_normal((3, 11, length)) * 9)), rng.integers(-11, 11, 400)
+
+    def run(x, index):
+        x, inside = x.to(dtype=dtype), index % 11
+        yield ic.index_select(x, 1, inside.to(dtype=ic.int32))
+        yield ic.index_select(x[:, 1:, 1:], 1, (inside % 10)[::2])
+        yield x[:, index]
+        yield x[1][index[:6].reshape(2, 3)]
+        yield x[1][index.reshape(20, 20).mT]
+        yield ic.take(x[2], index)
+        yield ic.embedding(inside, x[0])
+        yield ic.vocab_parallel_embedding(inside, x[0, :4], 3, 7)
+        yield ic.vocab_parallel_embedding(inside, x[0, :0], 3, 3)
+
+    equal(device, lambda *x: [*run(*x)], x, index)
+    assert launched(device, "array.gather.gather_elements-" if length < 4 else "array.gather.gather_rows-")
+
+
 def test_indices_that_do_not_exist(device, rng):
     x, index = ic.zeros(3, 8, device=device), ic.as_tensor(np.array([[1, 8, 0, 2, 3]]), device=device)
     for run in (
@@ -144,6 +166,9 @@ def test_indices_that_do_not_exist(device, rng):
         lambda: ic.gather(x[:, :0], 1, index[:1]),
     ):
         with pytest.raises(ValueError, match=r"`index` of `.*` must be from 0 to"):
+            run().cpu()
+    for run in (lambda: x[index[0]], lambda: x[:, -index[0] - 1], lambda: x[:0][index[0] * 0]):
+        with pytest.raises(ValueError, match="`indices` of `index` must be within"):
             run().cpu()
     with pytest.raises(ValueError, match="`indices` of `index_put` must be within"):
         ic.index_put(x, (index[0],), 1.0).cpu()

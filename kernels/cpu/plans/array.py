@@ -3,10 +3,10 @@
 from math import prod
 
 from ...blocks import float_bits
-from ...blocks.array import ADD_ROWS, BIN_COUNTS, CHAIN, COPY, ELEMENTS, PUT_ROWS, SUM_OF_BINS
+from ...blocks.array import ADD_ROWS, BIN_COUNTS, CHAIN, COPY, ELEMENTS, GATHER_ROWS, PUT_ROWS, SUM_OF_BINS
 from ...build.load import kernel
 from ...plan import Plan, launch
-from ...problems.array import AddRows, BinCounts, Copy, Elements, PutRows
+from ...problems.array import AddRows, BinCounts, Copy, Elements, GatherRows, PutRows
 from .. import policy
 from ..array import sizes
 
@@ -94,6 +94,14 @@ def elements(problem, threads):
     return Plan((record,))
 
 
+def gather_rows(problem, threads):
+    """Rows of y, one after the other."""
+    p, name = problem, "array.gather.gather_rows"
+    n, grain = policy.split(name, p.outer * p.indices, p.length * int(p.bits.removeprefix("uint")) // 8)
+    numbers = {field: getattr(p, field) for field in GatherRows._fields if field not in ("bits", "index", "outer")}
+    return Plan((launch(kernel(name, E=p.bits, I=p.index), GATHER_ROWS, n, grain, **numbers),))
+
+
 def add_rows(problem, threads):
     """Equal indices are chained first, by one thread; then each unit adds up its columns of all rows."""
     p = problem
@@ -137,4 +145,7 @@ def bin_counts(problem, threads):
     return Plan((first, sums), (("parts", 8 * parts * p.bins),))
 
 
-PLANNERS = {Copy: copy, Elements: elements, AddRows: add_rows, PutRows: put_rows, BinCounts: bin_counts}
+PLANNERS = {
+    Copy: copy, Elements: elements, GatherRows: gather_rows, AddRows: add_rows, PutRows: put_rows,
+    BinCounts: bin_counts,
+}  # fmt: skip

@@ -6,8 +6,8 @@ from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build.load import kernel
 from ...cpu.plans.array import merged
 from ...plan import Plan, launch
-from ...problems.array import AddRows, BinCounts, Copy, Elements, PutRows
-from .indexed import add_rows, bin_counts, elements, put_rows
+from ...problems.array import AddRows, BinCounts, Copy, Elements, GatherRows, PutRows
+from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
 TILE = 32
 
@@ -50,4 +50,7 @@ def _columns(dims):
     return [d[k] for k in range(3) for d in dims]
 
 
-PLANNERS = {Copy: copy, AddRows: add_rows, Elements: elements, PutRows: put_rows, BinCounts: bin_counts}
+PLANNERS = {
+    Copy: copy, Elements: elements, GatherRows: gather_rows, AddRows: add_rows, PutRows: put_rows,
+    BinCounts: bin_counts,
+}  # fmt: skip

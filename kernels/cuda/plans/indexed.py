@@ -3,7 +3,7 @@
 from math import prod
 
 from ...blocks import float_bits
-from ...blocks.array import BIN_COUNTS, FILLED
+from ...blocks.array import BIN_COUNTS, FILLED, GATHER_ROWS
 from ...blocks.cuda import ADD_SORTED, COUNTED, PLACED
 from ...build.load import kernel
 from ...cpu.plans import array as cpu
@@ -53,6 +53,17 @@ def elements(problem):
         numbers = {"cells": bound, "copies": copies(bound), "step": step, "t_k": t_k}
         return Plan((launch(kernel("array.counts.count", **types), COUNTED, n, 1, **numbers),))
     return Plan((placed(p.kernel, {"T": p.t, "V": p.v, "I": p.i}, bound, t_k, dims or [[1, 0, 0, 0]]),))
+
+
+def gather_rows(problem):
+    """One launch over the pieces of 16 bytes of all rows of y, or over their elements where rows are shorter."""
+    p = problem
+    lanes = 16 // _bytes(p.bits)
+    whole = p.length >= lanes
+    n = p.outer * p.indices * (-(-p.length // lanes) if whole else p.length)
+    numbers = {field: getattr(p, field) for field in GATHER_ROWS.names if field not in ("y", "x", "index")}
+    handle = kernel(f"array.gather.gather_{'rows' if whole else 'elements'}", E=p.bits, I=p.index, WIDE=n >= _SHORT)
+    return Plan((launch(handle, GATHER_ROWS, n, 1, **numbers),))
 
 
 def put_rows(problem):
