@@ -102,6 +102,7 @@ OWN = {
             "scatter_smaller",
         )
     },
+    "array.repeats.repeated": Shape("grid", threads=256, resident=8, share=256),
     "array.counts.count": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=4096),
     "array.counts.bins": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=8192),
     **{

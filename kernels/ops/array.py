@@ -4,7 +4,7 @@ import operator
 
 import numpy as np
 
-from ..blocks.array import ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
+from ..blocks.array import ONE_HOT, REPEATED, TRIANGLE
 from ..table.composite import composite
 from ..table.registry import ANY, op
 from ._layout import UNSIGNED, check, check_dim, check_index, rows
@@ -267,14 +267,12 @@ def repeat_index(call, repeats, size, output_size=None):
         if min(numbers, default=0) < 0:
             raise ValueError(errors[1])
         output_size = sum(numbers)
-    elif output_size is None:
-        found = call.empty((1,), "int64")
-        block = SUM_OF_COUNTS(counts=counts, total=found, size=size)
-        call.launch("array.create.sum_of_counts", types, block, 1, size, errors)
-        output_size = int(found.item())
+    ends = counts.cumsum(0)
+    if output_size is None:
+        output_size = max(0, ends.select(0, size - 1).item())  # below 0 only where a count is, which the kernel finds
     y = call.out((output_size,), "int64")
-    block = REPEATED(counts=counts, y=y, size=size, total=output_size)
-    call.launch("array.create.repeated", types, block, 1, output_size)
+    block = REPEATED(counts=counts, ends=ends, y=y, size=size, total=output_size)
+    call.launch("array.repeats.repeated", types, block, max(1, output_size), 8, errors)
     return y
 
 

@@ -258,3 +258,22 @@ def test_few_rows_of_embeddings(device, rng, dtype):
     equal(device, lambda *x: [*run(*x)], grad, index, np.round(rng.standard_normal((7, 9001)) * 9),
           tolerance=TOLERANCE.get(dtype, 0.0))  # fmt: skip
     assert launched(device, "array.scatter.add_few-")
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_numbers_are_repeated(device, rng, dtype):
+    """More of them than blocks have threads; of none, and none at all."""
+    counts = rng.integers(0, 7, 900)
+    counts[:5] = 0
+
+    def run(counts):
+        counts = counts.to(dtype=dtype)
+        yield ic.repeat_index(counts, 900)
+        yield ic.repeat_index(counts[:70] * 0, 70)
+        yield ic.repeat_interleave(counts[:30].reshape(3, 10), counts[5:15], 1, output_size=int(counts[5:15].sum()))
+
+    equal(device, lambda x: [*run(x)], counts)
+    assert launched(device, "array.repeats.repeated-")
+    for wrong in (counts - 1, np.where(counts > 5, -counts.sum(), counts)):
+        with pytest.raises(ValueError, match="`repeats` of `repeat_interleave` must not be negative"):
+            ic.repeat_index(ic.as_tensor(wrong, device=device), 900).cpu()
