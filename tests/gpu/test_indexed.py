@@ -277,3 +277,15 @@ def test_numbers_are_repeated(device, rng, dtype):
     for wrong in (counts - 1, np.where(counts > 5, -counts.sum(), counts)):
         with pytest.raises(ValueError, match="`repeats` of `repeat_interleave` must not be negative"):
             ic.repeat_index(ic.as_tensor(wrong, device=device), 900).cpu()
+
+
+def test_combinations(device, rng):
+    """Of elements, each with all behind it, or with itself, too."""
+    x = rng.standard_normal(9)
+
+    def run(x):
+        yield from (ic.combinations(x, r, again) for r in (1, 2, 3, 4) for again in (False, True))
+        yield ic.combinations(x[:2], 3)
+        yield ic.combinations(x[:0], 2)
+
+    equal(device, lambda x: [*run(x)], x)
