@@ -55,22 +55,41 @@ def _along_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.integers(0, 15, 4)), {}
 
 
-@composite(dtypes=ANY, ref=lambda x, i, dim=None: np.take_along_axis(x, i, dim), samples=_along_samples)
-def take_along_dim(f, input, indices, dim=None):
-    """The elements along `dim` at `indices`, which broadcasts with the other dims; without `dim`, as `take`."""
-    check(f, input, "input")
-    check_index(f, indices, "indices")
+def _along(input, indices, dim):
+    """(input, indices, dim) as `gather` takes them."""
     if dim is None:
-        return f.gather(input.reshape(-1), 0, indices.reshape(-1))
+        return input.reshape(-1), indices.reshape(-1), 0
     d = check_dim(dim, len(input.shape_))
     if not input.shape_ or len(indices.shape_) != len(input.shape_):
         raise ValueError(
             f"`indices` of `take_along_dim` must have the dims of `input` {input.shape_}, got {indices.shape_}"
         )
     common = broadcast(*[s[:d] + (1,) + s[d + 1 :] for s in (input.shape_, indices.shape_)])
-    indices = f.where(f.lt(indices, 0), f.add(indices, input.shape_[d]), indices)
-    wide = [x.expand(common[:d] + (x.shape_[d],) + common[d + 1 :]) for x in (input, indices)]
-    return f.gather(wide[0], d, wide[1])
+    return *[x.expand(common[:d] + (x.shape_[d],) + common[d + 1 :]) for x in (input, indices)], d
+
+
+@op(dtypes=ANY, ref=lambda x, i, dim=None: np.take_along_axis(x, i, dim), samples=_along_samples)
+def take_along_dim(call, input, indices, dim=None):
+    """The elements along `dim` at `indices`, which broadcasts with the other dims; without `dim`, as `take`.
+
+    Negative indices count from the end.
+    """
+    check(call, input, "input")
+    check_index(call, indices, "indices")
+    x, index, d = _along(input, indices, dim)
+    call.save(wide=x.shape_, input_shape=input.shape_)
+    y = call.out(index.shape_, input.dtype, overlap="refused")
+    _launch(call, "gather", x, d, index, y, y.strides_, wrap=True)
+    return y
+
+
+@take_along_dim.grad("input")
+def _(f, g, indices, dim, wide, input_shape):
+    d = 0 if dim is None else check_dim(dim, len(input_shape))
+    indices = f.where(f.lt(indices, 0), f.add(indices, wide[d]), indices)
+    index = indices.reshape(-1) if dim is None else indices.expand(g.shape_)
+    y = f.gather_backward(g, d, index, wide)
+    return y.reshape(input_shape) if dim is None else f.sum_to_size(y, input_shape)
 
 
 # ---- masks ---------------------------------------------------------------------------------------

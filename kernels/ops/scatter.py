@@ -10,17 +10,21 @@ from .copy import copy_into, fill
 _ROUNDED = ("scatter_add", "scatter_multiply")  # kernels whose results of floats depend on the order
 
 
-def _launch(call, kernel, t, dim, index, v, v_strides):
-    """Run a kernel of `array/scatter.py` over the elements of `index`; `v_strides` are those of v along its dims."""
+def _launch(call, kernel, t, dim, index, v, v_strides, wrap=False):
+    """Run a kernel of `array/scatter.py` over the elements of `index`; `v_strides` are those of v along its dims.
+
+    With `wrap`, which `gather` takes, negative indices count from the end.
+    """
     if not index.numel_:
         return
     bits, shape = UNSIGNED[t.dtype.itemsize], t.shape_
     types = (t.dtype.name, v.dtype.name) if kernel.startswith("scatter_") else (bits, bits)
     layouts = (shape, t.strides_, index.shape_, index.strides_, v_strides)
     last = (shape[dim] if shape else 1) - 1
-    errors = {1: f"`index` of `{call.op.name}` must be from 0 to {last} for dim {dim} of a tensor {shape}"}
+    said = f"`index` of `{call.op.name}` must be from {-last - 1 if wrap else 0} to {last}"
+    errors = {1: f"{said} for dim {dim} of a tensor {shape}"}
     ordered = keeps_order() and kernel in _ROUNDED and t.dtype.is_floating_point
-    call.run(Elements(kernel, *types, index.dtype.name, dim, *layouts, ordered), errors, t=t, index=index, v=v)
+    call.run(Elements(kernel, *types, index.dtype.name, dim, *layouts, ordered, wrap), errors, t=t, index=index, v=v)
 
 
 def _check(call, t, dim, index, src=None):

@@ -30,7 +30,8 @@ class Elements(NamedTuple):
     """`kernel` (gather, scatter, scatter_add, _multiply, _larger, _smaller) between t and v by an `index` along `dim`.
 
     `t`, `v` and `i` are dtypes; `shape` and `t_strides` are those of t, `own` and `strides` those of the index, in
-    whose shape v has `v_strides`. Of what is joined, `ordered` says that results are to be the same in every run.
+    whose shape v has `v_strides`. `ordered` says that what is joined is to be the same in every run; `wrap`, of gather,
+    that negative indices count from the end.
     """
 
     kernel: str
@@ -44,6 +45,7 @@ class Elements(NamedTuple):
     strides: tuple
     v_strides: tuple
     ordered: bool = False
+    wrap: bool = False
 
 
 class GatherRows(NamedTuple):

@@ -51,6 +51,9 @@ def test_elements_are_gathered_and_scattered(device, rng, dtype):
         yield ic.scatter(x, 1, distinct, x * 2 if dtype != "bool" else x)
         yield ic.scatter(x.permute(0, 2, 1), 2, distinct.permute(0, 2, 1), 3)
         yield ic.gather(x[0, 0, 0], 0, index[0, 0, 0] * 0)
+        yield ic.take_along_dim(wide, many - 37, 1)
+        yield ic.take_along_dim(x, index[:1, :, :1] - 2, 1)
+        yield ic.take_along_dim(x, index - 4)
 
     equal(device, lambda *x: [*run(*x)], x, np.round(rng.standard_normal((5, 37)) * 9), many, index, distinct)
     assert launched(device, "array.elements.gather-", "array.elements.scatter-")

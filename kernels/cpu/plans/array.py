@@ -86,8 +86,9 @@ def elements(problem, threads):
     j_blocks, k_blocks = -(-inner[0] // j_step), -(-count // k_step)
     name, units = f"array.scatter.{p.kernel}", j_blocks * k_blocks * prod(d[0] for d in kept)
     n, grain = policy.split(name, units, j_step * min(k_step, count))
+    handle = kernel(name, T=p.t, V=p.v, I=p.i, **({} if written else {"WRAP": p.wrap}))
     record = launch(
-        kernel(name, T=p.t, V=p.v, I=p.i), ELEMENTS, n, grain, bound=bound, count=count, t_k=steps[0], i_k=steps[1],
+        handle, ELEMENTS, n, grain, bound=bound, count=count, t_k=steps[0], i_k=steps[1],
         v_k=steps[2], length=inner[0], t_j=inner[1], i_j=inner[2], v_j=inner[3], j_step=j_step, j_blocks=j_blocks,
         k_step=k_step, k_blocks=k_blocks, num_dims=len(kept), dims=_columns(kept, 4),
     )  # fmt: skip

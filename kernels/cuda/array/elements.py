@@ -49,6 +49,7 @@ def spot(args, number, DIMS, WIDE):
 def found(args, index, in_index):
     """(the index at a place, or 0; whether it is within the dim)."""
     at = I64(load(index, in_index))
+    at += load(args, PLACED.wrap) if at < 0 else 0
     there = 0 <= at < load(args, PLACED.bound)
     return at if there else 0, there
 

@@ -24,7 +24,7 @@ def _bytes(dtype):
     return 1 if dtype == "bool" else int(dtype.partition("_")[0].lstrip("bfloatuin")) // 8
 
 
-def placed(name, types, bound, t_k, dims, at=None):
+def placed(name, types, bound, t_k, dims, wrap=0):
     """One launch of `array/elements.py`: `dims` are (size, strides in t, in the index, in v), the innermost last."""
     moved, lanes = name in ("gather", "scatter"), 16 // _bytes(types["T"])
     length, *steps = dims[-1]
@@ -36,7 +36,7 @@ def placed(name, types, bound, t_k, dims, at=None):
     wide = n >= _SHORT or any(abs(step) >= _SHORT for d in dims for step in d)
     handle = kernel(f"array.elements.{name}{'_rows' * pieces}", **types, DIMS=len(dims), WIDE=wide)
     columns = [d[k] for k in range(4) for d in dims]
-    return launch(handle, PLACED, n, 1, at, bound=bound, t_k=t_k, length=length, dims=columns)
+    return launch(handle, PLACED, n, 1, bound=bound, t_k=t_k, wrap=wrap, length=length, dims=columns)
 
 
 def elements(problem):
@@ -52,7 +52,8 @@ def elements(problem):
         types, (n, _, step, _) = {"T": p.t, "V": p.v, "I": p.i}, dims[0]
         numbers = {"cells": bound, "copies": copies(bound), "step": step, "t_k": t_k}
         return Plan((launch(kernel("array.counts.count", **types), COUNTED, n, 1, **numbers),))
-    return Plan((placed(p.kernel, {"T": p.t, "V": p.v, "I": p.i}, bound, t_k, dims or [[1, 0, 0, 0]]),))
+    types, dims = {"T": p.t, "V": p.v, "I": p.i}, dims or [[1, 0, 0, 0]]
+    return Plan((placed(p.kernel, types, bound, t_k, dims, bound if p.wrap else 0),))
 
 
 def gather_rows(problem):
