@@ -119,9 +119,9 @@ RADIX = Block(
 )
 # ---- elements and rows by index: `kernels/cuda/array/elements.py` ----
 
-# The index leads `t_k` elements further in t, for each of `bound`; `wrap` is added to negative ones. Then the dims of the
-# index: their sizes, their strides in t (0 of the one that is indexed), in the index, in v. Of rows, of `length` elements
-# each, those before.
+# The index leads `t_k` elements further in t, for each of `bound`; `wrap` is added to negative ones. Then the dims of
+# the index: their sizes, their strides in t (0 of the one that is indexed), in the index, in v. Of rows, of `length`
+# elements each, those before.
 PLACED = Block("t index v | bound t_k wrap length dims*")
 # t[index * t_k] += v for indices `step` apart, counted in shared memory, where each cell has `copies` side by side.
 COUNTED = Block("t index v | cells copies step t_k")
