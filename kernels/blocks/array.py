@@ -29,6 +29,9 @@ SELECTED = Block("x mask y counts | numel step")
 RUNS = Block("x y counts lasts inverse? lengths? | numel step")
 ALIKE = Block("x y alike | numel step start")  # int64, which becomes 0 where elements from `start` on differ
 
+# The mask is true `ends` times up to an element; the source has `count`.
+MASKED = Block("x mask ends source y | numel count")
+
 FREXP = Block("x mantissa exponent")
 
 DROPOUT = Block("x y | numel seed limit scale:f64")  # of 2^32 words, those below `limit` drop an element

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..blocks.array import COUNT_NONZERO, SELECTED
+from ..blocks.array import COUNT_NONZERO, MASKED, SELECTED
 from ..table.composite import composite
 from ..table.registry import ANY, FLOATS, INTEGERS, op
 from ._counted import CHUNK, counted
@@ -144,26 +144,39 @@ def _masked_scatter_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.uniform(size=(3, 5)) < 0.5, rng.standard_normal(20)), {}
 
 
-@composite(dtypes=ANY, ref=_masked_scatter_ref, samples=_masked_scatter_samples, amp="promote")
-def masked_scatter(f, input, mask, source):
+@op(dtypes=ANY, ref=_masked_scatter_ref, samples=_masked_scatter_samples, amp="promote")
+def masked_scatter(call, input, mask, source):
     """`input` with the first elements of `source` in the places where `mask`, which broadcasts, is true."""
-    check(f, input, "input")
-    _need_mask(f, mask)
+    check(call, input, "input")
+    _need_mask(call, mask)
     if source.dtype is not input.dtype:
         raise TypeError(f"`source` of `masked_scatter` must be {input.dtype.name} as `input`, got {source.dtype.name}")
     shape = broadcast(input.shape_, mask.shape_)
-    input, mask = input.expand(shape), mask.expand(shape)
-    short = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {source.numel_}"
-    if not source.numel_:
-        if f.any(mask):
-            raise ValueError(short)
-        return f.rearrange(input)
+    x, mask = (row_major(call, t.expand(shape)) for t in (input, mask))
+    call.save(input_shape=input.shape_, source_shape=source.shape_)
+    y = call.out(shape, input.dtype, overlap="same")
+    if not y.numel_:
+        return y
+    count, ends = source.numel_, mask.reshape(-1).cumsum(0)
+    said = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {count}"
+    source = row_major(call, source.clone() if source.storage is y.storage else source) if count else x
+    block = MASKED(x=x, mask=mask, ends=ends, source=source, y=y, numel=y.numel_, count=count)
+    call.launch("array.masks.scattered", {"E": UNSIGNED[x.dtype.itemsize]}, block, y.numel_, 1, {1: said})
+    return y
+
+
+@masked_scatter.grad("input")
+def _(f, g, mask, input_shape):
+    y = f.masked_fill(g, mask, 0.0)
+    return y if input_shape == g.shape_ else f.sum_to_size(y, input_shape)
+
+
+@masked_scatter.grad("source")
+def _(f, g, mask, source_shape):
+    mask, size = mask.expand(g.shape_), math.prod(source_shape)
     place = f.maximum(f.sub(f.cumsum(mask.reshape(-1), 0), 1), 0)
-    try:
-        picked = f.index_select(source.reshape(-1), 0, place)
-    except ValueError:
-        raise ValueError(short) from None
-    return f.where(mask, picked.reshape(input.shape_), input)
+    taken = f.masked_fill(g, f.logical_not(mask), 0.0).reshape(-1)
+    return f.index_select_backward(taken, 0, place, size).reshape(source_shape)
 
 
 # ---- slices by index -----------------------------------------------------------------------------

@@ -292,3 +292,27 @@ def test_combinations(device, rng):
         yield ic.combinations(x[:0], 2)
 
     equal(device, lambda x: [*run(x)], x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
+def test_elements_where_a_mask_is_true(device, rng, dtype):
+    """Of masks and tensors that broadcast, in place, and of no elements where none is true."""
+    x, mask, source = (np.abs(np.round(rng.standard_normal((9, 40)) * 9)) for _ in range(3))
+
+    def run(x, mask, source):
+        x, mask, source = x.to(dtype=dtype), mask > 4, source.to(dtype=dtype)
+        yield ic.masked_scatter(x, mask, source.mT)
+        yield ic.masked_scatter(x[0], mask, source)
+        yield ic.masked_scatter(x, mask[0], source)
+        yield ic.masked_scatter(x, mask & ~mask, source[:0])
+        yield x.clone().masked_scatter_(mask, source)
+        if dtype == "float32":
+            leaves = x[0].detach().requires_grad_(True), source.detach().requires_grad_(True)
+            (ic.masked_scatter(leaves[0], mask, leaves[1]) * x).sum().backward()
+            yield from (leaf.grad for leaf in leaves)
+
+    equal(device, lambda *x: [*run(*x)], x, mask, source)
+    assert launched(device, "array.masks.scattered-")
+    with pytest.raises(ValueError, match="must have an element for each true one"):
+        few = ic.zeros(3, device=device)
+        ic.masked_scatter(few, few == 0, few[:2]).cpu()
