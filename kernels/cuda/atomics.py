@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from ..build import jit
 from ..lang.by_type import by_type
 from ..lang.memory import element_bytes, from_memory, gep, to_memory
-from ..lang.simd import address, load, ptr
+from ..lang.simd import address, bitcast, load, ptr
 from ..lang.vector import Pointer, compute_type, is_float
 
 U32, U64, I64 = types.uint32, types.uint64, types.int64
@@ -130,3 +130,77 @@ def add_to(p, index, v):
     if _of_words(p):
         return lambda p, index, v: add_word(p, index, v)
     return lambda p, index, v: update(p, index, v, _sum)
+
+
+# ---- extremes ------------------------------------------------------------------------------------
+
+
+def _extreme(how):
+    """The intrinsic that makes an integer of 32 or 64 bits the larger or smaller of itself and a value (atom.max)."""
+
+    @intrinsic
+    def change(typingctx, p, index, value):
+        if not isinstance(p, Pointer) or not isinstance(p.dtype, types.Integer) or not _of_words(p):
+            return None
+
+        def codegen(context, builder, sig, args):
+            index = context.cast(builder, args[1], sig.args[1], types.int64)
+            value = context.cast(builder, args[2], sig.args[2], p.dtype)
+            name = how if p.dtype.signed else f"u{how}"
+            builder.atomic_rmw(name, gep(context, builder, args[0], p.dtype, index), value, "monotonic")
+            return context.get_dummy_value()
+
+        return types.void(p, index, value), codegen
+
+    return change
+
+
+_raise_word, _lower_word = _extreme("max"), _extreme("min")
+
+
+@jit.inline
+def _larger_of(a, b):
+    return b if b > a or b != b else a
+
+
+@jit.inline
+def _smaller_of(a, b):
+    return b if b < a or b != b else a
+
+
+def _toward(join, upwards):
+    """What `raise_to` and `lower_to` choose by the type of elements.
+
+    The bits of floats that are not negative are ordered as integers, those of negative ones the other way round as
+    integers without a sign. So an instruction does what a loop of exchanges would: one for each sign. NaN is written
+    as the bits that are beyond all others in both orders, and stays where it is, whatever bits it has there.
+    """
+    word, other = (_raise_word, _lower_word) if upwards else (_lower_word, _raise_word)
+
+    def choose(p, index, v):
+        if not _of_words(p):
+            return lambda p, index, v: update(p, index, v, join)
+        if not is_float(p.dtype):
+            return lambda p, index, v: word(p, index, v)
+        S, U = (types.int32, U32) if p.dtype == types.float32 else (I64, U64)
+        nan = U((1 << (p.dtype.bitwidth - 1)) - 1) if upwards else U((1 << p.dtype.bitwidth) - 1)
+
+        def of_float(p, index, v):
+            old = load(p, index)
+            if old == old and join(old, v) != old:
+                if v != v and upwards:
+                    word(ptr(address(p), S), index, bitcast(nan, S))
+                elif v != v:
+                    other(ptr(address(p), U), index, nan)
+                elif bitcast(v, S) >= 0:
+                    word(ptr(address(p), S), index, bitcast(v, S))
+                else:
+                    other(ptr(address(p), U), index, bitcast(v, U))
+
+        return of_float
+
+    return choose
+
+
+raise_to = by_type(_toward(_larger_of, True))
+lower_to = by_type(_toward(_smaller_of, False))

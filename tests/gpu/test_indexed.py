@@ -115,15 +115,16 @@ def test_sums_of_elements_with_equal_indices(device, rng, dtype):
     assert launched(device, "array.elements.scatter_add-")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "int16", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "int32", "int16", "uint32", "uint8"])
 @pytest.mark.parametrize("reduce", ["prod", "amax", "amin", "mean"])
 def test_reductions_of_elements_with_equal_indices(device, rng, reduce, dtype):
     x, src = np.round(rng.standard_normal((5, 30)) * 9), np.round(rng.standard_normal((5, 90)) * 9)
     if reduce == "prod":
         x, src = np.sign(x) + 2, np.sign(src + 0.5)
-    x, src = (np.abs(v) for v in (x, src)) if dtype == "uint8" else (x, src)
+    x, src = (np.abs(v) for v in (x, src)) if dtype[0] == "u" else (x, src)
     if "float" in dtype and reduce in ("amax", "amin"):
-        src[0, 5], src[1, 7], x[2, 3] = np.nan, np.inf, np.nan
+        src[0, 5], src[1, 7], x[2, 3], x[2, 4] = np.nan, np.inf, np.nan, -np.nan
+        src[3, 2], src[4, 1], x[4, :9] = -np.nan, -np.inf, -0.0
 
     def run(x, index, src, rows):
         x, src = x.to(dtype=dtype), src.to(dtype=dtype)

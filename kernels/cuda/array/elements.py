@@ -10,7 +10,7 @@ from ...build import jit
 from ...cpu.array.scatter import OUT_OF_RANGE
 from ...lang.ptx import block, blocks, thread, threads
 from ...lang.simd import load, ptr, store
-from ..atomics import add_to, update
+from ..atomics import add_to, lower_to, raise_to, update
 from ..block import read, vector, width, write
 
 I32, I64, U32 = types.int32, types.int64, types.uint32
@@ -108,32 +108,24 @@ def added(t, t_at, v, v_at, x):
     add_to(t, t_at, x)
 
 
-def updated(join):
-    """What `elements` does with an element that `join` joins with the one that is there."""
-
-    @jit.inline
-    def put(t, t_at, v, v_at, x):
-        update(t, t_at, x, join)
-
-    return put
-
-
 @jit.inline
 def product_of(a, b):
     return a * b
 
 
 @jit.inline
-def larger_of(a, b):
-    return b if b > a or b != b else a
+def multiplied(t, t_at, v, v_at, x):
+    update(t, t_at, x, product_of)
 
 
 @jit.inline
-def smaller_of(a, b):
-    return b if b < a or b != b else a
+def larger(t, t_at, v, v_at, x):
+    raise_to(t, t_at, x)
 
 
-multiplied, larger, smaller = updated(product_of), updated(larger_of), updated(smaller_of)
+@jit.inline
+def smaller(t, t_at, v, v_at, x):
+    lower_to(t, t_at, x)
 
 
 @jit.inline
