@@ -19,7 +19,7 @@ TRIANGLE = Block("x y | rows columns x_stride diagonal upper")
 ONE_HOT = Block("index y | classes")
 COUNT_NONZERO = Block("x counts | numel step")  # of chunks of `step` elements
 NONZERO = Block("x y counts | numel step ndim sizes*")  # `counts` of one chunk are made, of more they are there
-REPEATED = Block("counts ends y | size total")  # `ends`: running sums of the counts
+REPEATED = Block("counts ends? y | size total")  # `ends`: running sums of the counts, unless these are few
 
 # ---- elements whose number their values say: `kernels/cpu/array/chosen.py` ----
 

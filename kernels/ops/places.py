@@ -5,11 +5,13 @@ import math
 import numpy as np
 
 from ..blocks.array import COUNT_NONZERO, MASKED, SELECTED
+from ..problems.reduce import Scan
 from ..table.composite import composite
 from ..table.registry import ANY, FLOATS, INTEGERS, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, broadcast, check, check_dim, check_index
 from .copy import copy_into, row_major
+from .scan import cumsum
 from .scatter import _check, _launch, _part, _places, _start
 
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -157,11 +159,12 @@ def masked_scatter(call, input, mask, source):
     y = call.out(shape, input.dtype, overlap="same")
     if not y.numel_:
         return y
-    count, ends = source.numel_, mask.reshape(-1).cumsum(0)
+    count, size, ends = source.numel_, y.numel_, call.empty((y.numel_,), "int64")
+    call.run(Scan(cumsum.rule, "bool", 1, size, 1, size, False), x=mask, y=ends)
     said = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {count}"
     source = row_major(call, source.clone() if source.storage is y.storage else source) if count else x
-    block = MASKED(x=x, mask=mask, ends=ends, source=source, y=y, numel=y.numel_, count=count)
-    call.launch("array.masks.scattered", {"E": UNSIGNED[x.dtype.itemsize]}, block, y.numel_, 1, {1: said})
+    block = MASKED(x=x, mask=mask, ends=ends, source=source, y=y, numel=size, count=count)
+    call.launch("array.masks.scattered", {"E": UNSIGNED[x.dtype.itemsize]}, block, size, 1, {1: said})
     return y
 
 

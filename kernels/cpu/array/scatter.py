@@ -176,10 +176,10 @@ def elements(args, lo, hi, move, move_row, T, V, I, WRAP):
                     for n in range(8):
                         move(t, t_at + I64(load(index, i_at + k + n)), v, v_at + k + n)
                     k += 8
-            while k + 4 <= k_last and not WRAP:  # one check for four, whose loads do not wait for each other
+            while k + 4 <= k_last:  # one check for four, whose loads do not wait for each other
                 i, j = i_at + k * i_k, v_at + k * v_k
-                a, b = I64(load(index, i)), I64(load(index, i + i_k))
-                c, d = I64(load(index, i + 2 * i_k)), I64(load(index, i + 3 * i_k))
+                a, b = index_at(index, i, bound, WRAP), index_at(index, i + i_k, bound, WRAP)
+                c, d = index_at(index, i + 2 * i_k, bound, WRAP), index_at(index, i + 3 * i_k, bound, WRAP)
                 if (a | b | c | d) < 0 or max(max(a, b), max(c, d)) >= bound:
                     return OUT_OF_RANGE
                 move(t, t_at + a * t_k, v, j)
