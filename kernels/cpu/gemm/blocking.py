@@ -19,7 +19,7 @@ GROUP = 8  # rows of a matrix at a time, by dot products with a few vectors (gem
 # Dot products: 8 rows with 2 vectors, 4 with 4; half as many rows where registers are few.
 PAIR_ROWS, QUAD_ROWS = (8, 4) if _WIDE_FILE else (4, 2)
 
-# Products of a weight with 2 to 128 rows of x (skinny.py, lanes.py): rows of the weight in a tile, by rows of x.
+# Products of a weight with 2 to 256 rows of x (skinny.py, lanes.py): rows of the weight in a tile, by rows of x.
 DOT_TILES = {2: 6, 4: 6} if _WIDE_FILE else {2: 4, 4: 2}
 MOST_DOTS = 64 if _WIDE_FILE else 16  # rows of x by dot products, unless they fill lanes
 # rows of x as lanes; 128 rows of float32 and bfloat16 on AVX2: 143 and 145 GFLOP/s, by blocked products 151 and 156
@@ -30,7 +30,9 @@ LEAST_LANES, MOST_LANES = 13, 128 if _WIDE_FILE else 64
 # vectors where 2 or 4 lanes have neighbours in k of one row (DEPTHS), which one broadcast serves: bfloat16 with 12, 20
 # and 24 rows at 250, 238 and 268 GFLOP/s, by whole vectors of rows at 189, 183 and 215. One thread with 6 rows of
 # float32, 2048 x 2048: 0.83 ms, by dot products 1.21; with 4 rows those are faster: 0.71 and 1.3.
-LEAST_WAITING, WAITING_TILES = 5, {(24, 1): 1.3, (14, 2): 1.2, (8, 3): 1.0, (6, 4): 1.05}
+# More rows than MOST_LANES, where they fill their vectors but for a tenth: bfloat16 by 11264 x 2048 with 192 and 256
+# rows at 299 and 297 GFLOP/s, by blocked products 254 and 275; 512 rows 269 and 286.
+LEAST_WAITING, MOST_WAITING, WAITING_TILES = 5, 256, {(24, 1): 1.3, (14, 2): 1.2, (8, 3): 1.0, (6, 4): 1.05}
 DEPTHS = (1, 2, 4)
 STEPS = 4  # broadcasts of a row of the weight in the innermost loop: a line has as many, or a multiple
 LINE = 64  # bytes of each row of the weight at a time
@@ -89,15 +91,16 @@ def lane_tile(m, dtype, contiguous=True):
     again for each 6 rows of the weight: float32 with 12, 24 and 48 rows 102, 121 and 133 GFLOP/s.
     """
     full = lanes(dtype)
-    if m > MOST_LANES:
-        return None
     if isa.multiplies_faster_than_it_reads() and not pairs(dtype):
-        if m < LEAST_WAITING:
+        if not LEAST_WAITING <= m <= max(MOST_LANES, MOST_WAITING):
             return None
         depths = [depth for depth in DEPTHS if depth == 1 or (contiguous and STEPS * depth <= full)]
         tiles = [(*tile, full, depth) for tile in WAITING_TILES for depth in depths]
         tiles = [tile for tile in tiles if tile[3] == 1 or m * tile[3] <= tile[1] * full]  # deep ones have one panel
-        return min(tiles, key=lambda tile: _cost(m, *tile))
+        best = min(tiles, key=lambda tile: _cost(m, *tile))
+        return best if m <= MOST_LANES or 10 * full * _cost(m, *best) <= 11 * m * WAITING_TILES[best[:2]] else None
+    if m > MOST_LANES:
+        return None
     count = full // 2 if m <= full and full >= 8 else full
     width = VECTORS * count
     return (ROWS, VECTORS, count, 1) if LEAST_LANES <= m and 10 * m >= 9 * (-(-m // width) * width) else None

@@ -167,7 +167,7 @@ def _panels(p, x, tile, matrices, threads):
         name, rows = "gemm.skinny.dot_panels", blocking.DOT_TILES[width]
         types = _types(p, ROWS=rows, TOKENS=width)
     # panels end in whole lines (and whole vectors), and packing fills up the last vector behind them
-    step = max(lanes, blocking.LINE // size)
+    step = max(lanes, blocking.LINE // size * (2 if tile and tile[3] > 1 else 1))
     panel = -(-x.k // (pair * step)) * step * width * size
     slice_bytes = -(-(-(-x.m // width) * panel) // 64) * 64 + 64
     items = -(-x.n // rows) * matrices
