@@ -104,7 +104,7 @@ OWN = {
     },
     "array.repeats.repeated": Shape("grid", threads=256, resident=8, share=256),
     "array.counts.count": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=4096),
-    "array.counts.bins": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=8192),
+    "array.counts.bins": Shape("grid", threads=256, blocks=3, fixed=True, resident=6, share=8192),
     **{
         f"array.gather.gather_{kind}": Shape("grid", threads=256, resident=1 << 20, share=share)
         for kind, share in (("rows", 256), ("elements", 1024))
