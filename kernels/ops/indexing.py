@@ -8,7 +8,7 @@ from ..table.registry import ALL, ANY, INEXACT, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
-from .gather import gather_rows
+from .gather import add_rows, gather_rows
 
 _INTEGERS = ("int64", "int32", "int16", "int8")
 _MASKS = ("bool", "uint8")
@@ -227,6 +227,7 @@ def _(f, g, indices):
     return f.index(g, indices)
 
 
+_ROW = 8  # elements of rows that are added up in registers; of shorter ones, the whole tensor is widened
 _SUMMED_IN = {"bfloat16": "float32", "float16": "float32", "bool": "int64"}
 
 
@@ -236,11 +237,12 @@ def _put(call, y, indices, values, accumulate):
     16-bit sums are those in float32, rounded once; sums of bools say whether any is true.
     """
     places = _places(call, y.shape_, indices)
-    wide = _SUMMED_IN.get(y.dtype.name) if accumulate else None
+    shape, wide = places.result, _SUMMED_IN.get(y.dtype.name) if accumulate else None
+    in_rows = wide == "float32" and places.inner >= _ROW and values.numel_ > 1
+    wide = None if in_rows else wide
     target = y if places.order is None else y.permute(*places.order)
     t = target.contiguous() if wide is None else target.to(dtype=wide).contiguous()
     values = values.to(dtype=wide) if wide == "int64" else values
-    shape = places.result
     missing = len(shape) - len(values.shape_)
     if missing < 0 or any(n not in (1, m) for n, m in zip(values.shape_, shape[missing:])):
         raise ValueError(f"`values` of `{call.op.name}` must broadcast to {shape}, got shape {values.shape_}")
@@ -249,13 +251,20 @@ def _put(call, y, indices, values, accumulate):
     else:
         values = values.expand(shape).contiguous()
         v_strides = (places.count * places.inner, places.inner, 1)
+    if in_rows:
+        add_rows(call, t, values, places.numbers, places.outer, places.rows, places.inner)
+        if t is not target:
+            copy_into(call, target, t)
+        return
     bits = UNSIGNED[y.dtype.itemsize]
     types = (t.dtype.name, values.dtype.name) if accumulate else (bits, bits)
     sizes = places.outer, places.count, places.inner, places.rows
     problem = PutRows(*types, bool(accumulate), *sizes, v_strides, bool(accumulate) and keeps_order())
     call.run(problem, t=t, v=values, index=places.numbers)
-    if t is not target:
-        copy_into(call, target, t.to(dtype=y.dtype))
+    if wide is not None:
+        call.elementwise("cast", t, out=target)
+    elif t is not target:
+        copy_into(call, target, t)
 
 
 def _index_put_ref(input, indices, values, accumulate=False):

@@ -10,7 +10,7 @@ from ..table.composite import composite
 from ..table.registry import ANY, FLOATS, INTEGERS, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, broadcast, check, check_dim, check_index
-from .copy import copy_into, row_major
+from .copy import row_major
 from .scan import cumsum
 from .scatter import _check, _launch, _part, _places, _start
 
@@ -311,7 +311,7 @@ def scatter_reduce(call, input, dim, index, src, reduce, *, include_self=True):
         count = call.elementwise("maximum", count, 1)
         call.elementwise("div" if t.dtype.is_floating_point else "floor_divide", t, count, out=t)
     if t is not y:
-        copy_into(call, y, t.to(dtype=y.dtype))
+        call.elementwise("cast", t, out=y)
     call.save(src_shape=src.shape_, count=count, there=src)
     return y
 

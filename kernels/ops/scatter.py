@@ -94,7 +94,7 @@ def _add(call, y, dim, index, src, strides=None, kernel="scatter_add"):
     elif y.dtype.is_floating_point and y.dtype.itemsize == 2:
         wide = y.to(dtype="float32")
         _launch(call, kernel, wide, dim, index, src, strides)
-        copy_into(call, y, wide.to(dtype=y.dtype))
+        call.elementwise("cast", wide, out=y)
     else:
         _launch(call, kernel, y, dim, index, src, strides)
     return y
