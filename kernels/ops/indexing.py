@@ -261,7 +261,9 @@ def _put(call, y, indices, values, accumulate):
     sizes = places.outer, places.count, places.inner, places.rows
     problem = PutRows(*types, bool(accumulate), *sizes, v_strides, bool(accumulate) and keeps_order())
     call.run(problem, t=t, v=values, index=places.numbers)
-    if wide is not None:
+    if wide == "int64":
+        call.elementwise("ne", t, 0, out=target)
+    elif wide is not None:
         call.elementwise("cast", t, out=target)
     elif t is not target:
         copy_into(call, target, t)
