@@ -1,11 +1,12 @@
 """PyTorch's switches of precision, determinism, devices and threads, for scripts that set them.
 
 Sums here are cut by shapes, not by threads, so most have nothing to change; that of precision lets GPUs of sm_90a
-multiply float32 as TF32.
+multiply float32 as TF32, that of determinism keeps GPUs from adding up elements by index in any order.
 """
 
 from ..device import current, set_current, usable
 from ..dispatch import known
+from ..kernels.problems.array import keep_order, keeps_order
 from ..kernels.problems.gemm import allow_tf32, allows_tf32
 
 __all__ = [
@@ -51,8 +52,16 @@ def get_float32_matmul_precision():
 
 
 def use_deterministic_algorithms(mode, *, warn_only=False):
-    """Ask for the same results in every run; kernels here give them whether asked or not."""
+    """Ask for the same results in every run. On the CPU, kernels give them whether asked or not.
+
+    GPUs add up floats with equal indices (`scatter_add`, `scatter_reduce`, gradients of `gather`) in the order in which
+    their threads come, and rounding depends on it; with `mode` a thread adds all of a line, which takes ten times as
+    long. A recorded graph keeps what was asked for when it was recorded.
+    """
     _set["deterministic"], _set["warn_only"] = bool(mode), bool(mode and warn_only)
+    if keeps_order() != bool(mode):
+        keep_order(mode)
+        known.forget()
 
 
 def are_deterministic_algorithms_enabled():

@@ -19,8 +19,7 @@ TRIANGLE = Block("x y | rows columns x_stride diagonal upper")
 ONE_HOT = Block("index y | classes")
 COUNT_NONZERO = Block("x counts | numel step")  # of chunks of `step` elements
 NONZERO = Block("x y counts | numel step ndim sizes*")  # `counts` of one chunk are made, of more they are there
-SUM_OF_COUNTS = Block("counts total | size")
-REPEATED = Block("counts y | size total")
+REPEATED = Block("counts ends? y | size total")  # `ends`: running sums of the counts, unless these are few
 
 # ---- elements whose number their values say: `kernels/cpu/array/chosen.py` ----
 
@@ -29,6 +28,9 @@ SELECTED = Block("x mask y counts | numel step")
 # `lasts`: where the last run of each chunk begins, or -1; the run of each element, and the elements of each run
 RUNS = Block("x y counts lasts inverse? lengths? | numel step")
 ALIKE = Block("x y alike | numel step start")  # int64, which becomes 0 where elements from `start` on differ
+
+# The mask is true `ends` times up to an element; the source has `count`.
+MASKED = Block("x mask ends source y | numel count")
 
 FREXP = Block("x mantissa exponent")
 
@@ -39,8 +41,8 @@ SILU_AND_MUL_BACKWARD = Block("g x dx | size g_stride x_stride")  # the size of 
 
 # ---- elements and rows by index ----
 
-# Indices from `first` to `end` - 1 are valid; `zeros`: others give rows of zeros.
-GATHER_ROWS = Block("y x index | step indices length row_stride outer_stride first end zeros=0")
+# `wrap` is added to negative indices; then `first` to `end` - 1 are valid; `zeros`: others give rows of zeros.
+GATHER_ROWS = Block("y x index | step indices length row_stride outer_stride first end zeros=0 wrap=0")
 
 # The indexed dim (k) and the innermost kept dim (j) with sizes and strides in t, index and v, each in blocks; then
 # `num_dims` other kept dims: their sizes, their strides in t, in the index, in v.
@@ -51,9 +53,14 @@ ELEMENTS = Block(
 # The place of each of `count` elements of x for each row of a sorted sequence of `size`; `right`: behind equal ones.
 SEARCH = Block("sequence x y | size count right")
 
+# How many of x lie in each of the `bins` equal intervals from `low` to `high`, by parts of `step` elements: y [parts,
+# bins]; on GPUs, `copies` of each count lie side by side in shared memory. Then the sums of the parts.
+BIN_COUNTS = Block("x y | size step bins copies low:f64 high:f64")
+SUM_OF_BINS = Block("parts y | count bins")
+
 CHAIN = Block("index first following | step indices rows")  # int32 [rows] and [indices]; -1 ends
 ADD_ROWS = Block("t v index first following | step indices rows length blocks scale")  # `scale`: bits, or an integer
 
 OFFSETS = Block("y | num_tensors num_dims sizes* tensors[]")  # sizes of the broadcast indices; of each one:
 INDEX = Block("x | size step strides*")  # size and stride of the dim that it indexes, and its own strides
-PUT_ROWS = Block("t v offsets | count length t_outer v_outer v_row v_step columns blocks")
+PUT_ROWS = Block("t v index | count length t_outer v_outer v_row v_step columns blocks")

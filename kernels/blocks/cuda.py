@@ -126,5 +126,14 @@ SELECT = Block("source ranks values indices | size stride count infinity")
 # Extremes and where they are (`kernels/cuda/reduce/position.py`): the dims of POSITION; each row of `length` is in
 # `parts` of `step` elements, whose extremes and their places, `found`, lie like results, of columns part by part.
 PLACES = Block("x values? indices found? | inner outer_stride inner_stride length stride results parts=1 step=0")
-# t[o, key] += scale * v[o, place] for sorted keys, and where they were: `kernels/cuda/array/scatter.py`.
-ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale")
+# ---- elements and rows by index: `kernels/cuda/array/elements.py` ----
+
+# The index leads `t_k` elements further in t, for each of `bound`; `wrap` is added to negative ones. Then the dims of
+# the index: their sizes, their strides in t (0 of the one that is indexed), in the index, in v. Of rows, of `length`
+# elements each, those before.
+PLACED = Block("t index v | bound t_k wrap length dims*")
+# t[index * t_k] += v for indices `step` apart, counted in shared memory, where each cell has `copies` side by side.
+COUNTED = Block("t index v | cells copies step t_k")
+# t[o, key] += scale * v[o, place] for sorted keys, and where they were, or for keys as they stand, `step` apart; v has
+# steps of `v_outer`, `v_row` and, in a row, `v_step` (1, or 0 for one number): `kernels/cuda/array/scatter.py`.
+ADD_SORTED = Block("t v keys order parts | indices rows length outer windows scale step v_outer v_row v_step")

@@ -36,6 +36,8 @@ WORK = {
     "array.create.nonzero": Work(65536),
     "array.dropout": Work(16384, DROPOUT_GROUP),  # 8 us for float32
     "array.gather": Work(131072),  # some 10 us
+    "array.masks": Work(32768),  # elements: some 20 us
+    "array.repeats": Work(262144),  # bytes
     "array.scatter": Work(16384),  # 20 us
     "array.scatter.add_rows": Work(32768, array_sizes.COLUMNS),
     "array.scatter.offsets": Work(4096),

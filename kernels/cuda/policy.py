@@ -111,7 +111,26 @@ OWN = {
     },
     "array.copy.strided": Shape(threads=256),
     **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "spread", "reversed_rows")},
-    "array.gather.gather_rows": Shape("grid", threads=256, resident=16),
+    **{
+        f"array.elements.{name}": Shape("grid", threads=256, resident=1 << 20, share=1024)
+        for name in (
+            "gather",
+            "gather_rows",
+            "scatter",
+            "scatter_rows",
+            "scatter_add",
+            "scatter_multiply",
+            "scatter_larger",
+            "scatter_smaller",
+        )
+    },
+    "array.repeats.repeated": Shape("grid", threads=256, resident=8, share=256),
+    "array.counts.count": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=4096),
+    "array.counts.bins": Shape("grid", threads=256, blocks=3, fixed=True, resident=6, share=8192),
+    **{
+        f"array.gather.gather_{kind}": Shape("grid", threads=256, resident=1 << 20, share=share)
+        for kind, share in (("rows", 256), ("elements", 1024))
+    },
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
     **{
@@ -121,6 +140,7 @@ OWN = {
     "optim.norm.finish": _ROW._replace(threads=1024),
     "array.dropout.dropout": Shape("grid", threads=256, resident=16),
     "array.copy.transpose": _ROW,
+    "array.scatter.add_few": _HEAD_ROW._replace(resident=1 << 20),
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,
     "array.scatter.add_each": Shape(threads=128),
@@ -284,7 +304,7 @@ def with_parts(name, types, size):
 def shape(name, types=()):
     """The `Shape` of the launches of a kernel with these constants."""
     found = OWN.get(name, DEFAULT)
-    if name in VECTOR_KERNELS:
+    if name in VECTOR_KERNELS and types:
         return found._replace(per=128 // int(types[VECTOR_KERNELS[name]].lstrip("bfloatuin")))
     if name in ROW_KERNELS and "TEAM" in types:  # other kernels have teams, too, and blocks of a size of their own
         threads = max(128, types["TEAM"])

@@ -4,12 +4,14 @@ import operator
 
 import numpy as np
 
-from ..blocks.array import REPEATED, SUM_OF_COUNTS
+from ..blocks.array import REPEATED
 from ..problems.create import OneHot, Triangle
+from ..problems.reduce import Scan
 from ..table.composite import composite
 from ..table.registry import ANY, op
 from ._layout import check, check_dim, check_index, rows
 from .copy import copy_into, copy_part, fill
+from .scan import cumsum
 
 # ---- masks -------------------------------------------------------------------------------------
 
@@ -262,20 +264,20 @@ def repeat_index(call, repeats, size, output_size=None):
     if repeats.shape_ not in ((size,), (1,), ()):
         raise ValueError(f"`repeats` of `repeat_interleave` must be one number or {size}, got shape {repeats.shape_}")
     counts = repeats if repeats.shape_ == (size,) and repeats.contiguous_ else repeats.expand(size).contiguous()
-    types, errors = {"I": counts.dtype.name}, {1: "`repeats` of `repeat_interleave` must not be negative"}
+    ends, types, errors = None, {"I": counts.dtype.name}, {1: "`repeats` of `repeat_interleave` must not be negative"}
     if output_size is None and size <= _FEW:
         numbers = counts.tolist()
         if min(numbers, default=0) < 0:
             raise ValueError(errors[1])
         output_size = sum(numbers)
-    elif output_size is None:
-        found = call.empty((1,), "int64")
-        block = SUM_OF_COUNTS(counts=counts, total=found, size=size)
-        call.launch("array.create.sum_of_counts", types, block, 1, size, errors)
-        output_size = int(found.item())
+    elif size > _FEW:
+        ends = call.empty((size,), "int64")
+        call.run(Scan(cumsum.rule, counts.dtype.name, 1, size, 1, size, False), x=counts, y=ends)
+    if output_size is None:
+        output_size = max(0, ends.select(0, size - 1).item())  # below 0 only where a count is, which the kernel finds
     y = call.out((output_size,), "int64")
-    block = REPEATED(counts=counts, y=y, size=size, total=output_size)
-    call.launch("array.create.repeated", types, block, 1, output_size)
+    block = REPEATED(counts=counts, ends=ends, y=y, size=size, total=output_size)
+    call.launch("array.repeats.repeated", types, block, max(1, output_size), 8, errors)
     return y
 
 

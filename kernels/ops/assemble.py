@@ -204,9 +204,20 @@ def combinations(f, input, r: int = 2, with_replacement=False):
         raise ValueError(f"`combinations` takes a vector and an `r` of 0 or more, got shape {input.shape_} and {r}")
     if r == 0:
         return input.new_empty(0)
-    chosen = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    index = np.array(list(chosen(range(input.numel_), r)), np.int64).reshape(-1, r)
-    return f.index(input, (f.from_array(index, input.device),))
+    size, again = input.numel_, int(bool(with_replacement))
+
+    def counted(count):
+        return f.cumsum(input.new_ones(count, dtype="int64"), 0)  # 1, 2, ..., where the tensor lies
+
+    places = [f.sub(counted(size), 1)]  # of the first ones; what is chosen so far is followed by all that may follow
+    for k in range(2, r + 1):
+        follow = f.sub(size - 1 + again, places[-1])
+        count = math.comb(size + again * (k - 1), k)
+        which = f.repeat_index(follow, follow.numel_, count)
+        first = f.sub(f.sub(places[-1], f.sub(f.cumsum(follow, 0), follow)), again)
+        places = [f.index_select(x, 0, which) for x in (*places, first)]
+        places[-1] = f.add(places[-1], counted(count))
+    return f.index(input, (f.stack(places, 1),))
 
 
 # ---- parts ---------------------------------------------------------------------------------------

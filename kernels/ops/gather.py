@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from ..blocks.array import GATHER_ROWS
-from ..problems.array import AddRows
+from ..problems.array import AddRows, GatherRows, keeps_order
 from ..table.registry import ALL, ANY, INEXACT, NUMERIC, op
 from ._layout import UNSIGNED, check, check_dim, check_index, product, rows
 from .copy import copy_into, fill
@@ -16,16 +15,12 @@ def _flat(indices):
     return indices.contiguous(), 1
 
 
-def gather_rows(call, x, indices, y, outer, length, strides, valid, zeros=0, errors=None):
-    """Rows of x to y: `strides` are (row, outer) in x, `valid` the range of indices."""
+def gather_rows(call, x, indices, y, outer, length, strides, valid, zeros=0, errors=None, wrap=0):
+    """Rows of x to y: `strides` are (row, outer) in x, `valid` the range of indices, `wrap` what negative ones lack."""
     indices, step = _flat(indices)
-    size = x.dtype.itemsize
-    block = GATHER_ROWS(
-        y=y, x=x, index=indices, step=step, indices=indices.numel_, length=length, row_stride=strides[0],
-        outer_stride=strides[1], first=valid[0], end=valid[1], zeros=zeros,
-    )  # fmt: skip
-    types = {"E": UNSIGNED[size], "I": indices.dtype.name}
-    call.launch("array.gather.gather_rows", types, block, outer * indices.numel_, length * size, errors)
+    types = UNSIGNED[x.dtype.itemsize], indices.dtype.name
+    problem = GatherRows(*types, step, indices.numel_, outer, length, *strides, *valid, zeros, wrap)
+    call.run(problem, errors, y=y, x=x, index=indices)
     return y
 
 
@@ -33,7 +28,8 @@ def add_rows(call, y, x, indices, outer, count, length, scale=1, errors=None):
     """y[o, indices[n]] += scale * x[o, n] for contiguous y [outer, count, length] and x; returns y."""
     indices, step = _flat(indices)
     scale = float(scale) if y.dtype.is_floating_point else int(scale)
-    problem = AddRows(y.dtype.name, indices.dtype.name, step, indices.numel_, outer, count, length, scale)
+    ordered = keeps_order()
+    problem = AddRows(y.dtype.name, indices.dtype.name, step, indices.numel_, outer, count, length, scale, ordered)
     call.run(problem, errors, t=y, v=x, index=indices)
     return y
 

@@ -3,12 +3,12 @@
 import numpy as np
 
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
-from ..problems.array import PutRows
+from ..problems.array import PutRows, keeps_order
 from ..table.registry import ALL, ANY, INEXACT, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, check, product, rows
 from .copy import copy_into, fill
-from .gather import gather_rows
+from .gather import add_rows, gather_rows
 
 _INTEGERS = ("int64", "int32", "int16", "int8")
 _MASKS = ("bool", "uint8")
@@ -67,10 +67,14 @@ class _Places:
     """Where indices lead in a contiguous tensor [outer, indexed dims, inner].
 
     `order` is the permutation that brings the tensor to this form (None: it has it), `result` the shape of what is
-    read, [outer, K, inner] with the `shape` of the broadcast indices in place of K, `offsets` the int64 tensor [K].
+    read, [outer, K, inner] with the `shape` of the broadcast indices in place of K, `numbers` the int64 tensor [K] that
+    says to which of the `rows` of `inner` elements they lead, `wrap` what its negative ones lack, and `errors` what is
+    wrong with those that lead nowhere.
     """
 
-    __slots__ = ("count", "inner", "inner_shape", "offsets", "order", "outer", "outer_shape", "shape", "span")
+    __slots__ = (
+        "count", "errors", "inner", "inner_shape", "numbers", "order", "outer", "outer_shape", "rows", "shape", "wrap",
+    )  # fmt: skip
 
     @property
     def result(self):
@@ -124,8 +128,8 @@ def _broadcast(call, shapes):
     return tuple(out)
 
 
-def _places(call, shape, indices):
-    """The `_Places` of indices in a tensor of `shape`."""
+def _places(call, shape, indices, checked=True):
+    """The `_Places` of indices in a tensor of `shape`; not `checked`, a single index may be one as it stands."""
     found = _as_numbers(call, indices, shape)
     dims = [d for d, _ in found]
     places = _Places()
@@ -138,9 +142,14 @@ def _places(call, shape, indices):
     places.shape = _broadcast(call, [index.shape_ for _, index in found])
     places.outer, places.count = product(places.outer_shape), product(places.shape)
     places.inner = product(places.inner_shape)
-    places.span = product(shape[d] for d in dims) * places.inner
-    places.offsets = call.empty((places.count,), "int64")
-    layouts, steps, step, ndim = [], [], places.inner, len(places.shape)
+    places.rows = product(shape[d] for d in dims)
+    said = f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"
+    places.errors, places.wrap = {1: said}, 0
+    if not checked and len(found) == 1 and (len(places.shape) == 1 or found[0][1].contiguous_):
+        places.numbers, places.wrap = found[0][1], places.rows
+        return places
+    places.numbers = call.empty((places.count,), "int64")
+    layouts, steps, step, ndim = [], [], 1, len(places.shape)
     for d, index in reversed(found):
         own = [0 if n == 1 else stride for n, stride in zip(index.shape_, index.strides_)]
         layouts.append([0] * (ndim - len(own)) + own)
@@ -148,9 +157,8 @@ def _places(call, shape, indices):
         step *= shape[d]
     sizes, tensors = [shape[d] for d in reversed(dims)], [index for _, index in reversed(found)]
     own = INDEX.many(x=tensors, size=sizes, step=steps, strides=layouts)
-    block = OFFSETS(y=places.offsets, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=own)
-    errors = {1: f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"}
-    call.launch("array.scatter.offsets", {}, block, places.count, 1, errors)
+    block = OFFSETS(y=places.numbers, num_tensors=len(found), num_dims=ndim, sizes=places.shape, tensors=own)
+    call.launch("array.scatter.offsets", {}, block, places.count, 1, places.errors)
     return places
 
 
@@ -180,14 +188,14 @@ def index(call, input, indices):
     Raises ValueError for an index outside of its dim.
     """
     check(call, input, "input")
-    places = _places(call, input.shape_, indices)
+    places = _places(call, input.shape_, indices, checked=False)
     call.save(input_shape=input.shape_)
     x = input if places.order is None else input.permute(*places.order)
     x, _, _, stride = rows(x, len(places.outer_shape))
     y = call.out(places.result, input.dtype)
-    strides = (1, stride if places.outer_shape else 0)
-    everything = (0, max(1, places.span))
-    return gather_rows(call, x, places.offsets, y, places.outer, places.inner, strides, everything)
+    strides = (places.inner, stride if places.outer_shape else 0)
+    sizes, everything = (places.outer, places.inner), (0, places.rows)
+    return gather_rows(call, x, places.numbers, y, *sizes, strides, everything, 0, places.errors, places.wrap)
 
 
 @index.grad("input")
@@ -219,6 +227,7 @@ def _(f, g, indices):
     return f.index(g, indices)
 
 
+_ROW = 8  # elements of rows that are added up in registers; of shorter ones, the whole tensor is widened
 _SUMMED_IN = {"bfloat16": "float32", "float16": "float32", "bool": "int64"}
 
 
@@ -228,11 +237,12 @@ def _put(call, y, indices, values, accumulate):
     16-bit sums are those in float32, rounded once; sums of bools say whether any is true.
     """
     places = _places(call, y.shape_, indices)
-    wide = _SUMMED_IN.get(y.dtype.name) if accumulate else None
+    shape, wide = places.result, _SUMMED_IN.get(y.dtype.name) if accumulate else None
+    in_rows = wide == "float32" and places.inner >= _ROW and values.numel_ > 1
+    wide = None if in_rows else wide
     target = y if places.order is None else y.permute(*places.order)
     t = target.contiguous() if wide is None else target.to(dtype=wide).contiguous()
     values = values.to(dtype=wide) if wide == "int64" else values
-    shape = places.result
     missing = len(shape) - len(values.shape_)
     if missing < 0 or any(n not in (1, m) for n, m in zip(values.shape_, shape[missing:])):
         raise ValueError(f"`values` of `{call.op.name}` must broadcast to {shape}, got shape {values.shape_}")
@@ -241,12 +251,22 @@ def _put(call, y, indices, values, accumulate):
     else:
         values = values.expand(shape).contiguous()
         v_strides = (places.count * places.inner, places.inner, 1)
+    if in_rows:
+        add_rows(call, t, values, places.numbers, places.outer, places.rows, places.inner)
+        if t is not target:
+            copy_into(call, target, t)
+        return
     bits = UNSIGNED[y.dtype.itemsize]
     types = (t.dtype.name, values.dtype.name) if accumulate else (bits, bits)
-    problem = PutRows(*types, bool(accumulate), places.outer, places.count, places.inner, places.span, v_strides)
-    call.run(problem, t=t, v=values, offsets=places.offsets)
-    if t is not target:
-        copy_into(call, target, t.to(dtype=y.dtype))
+    sizes = places.outer, places.count, places.inner, places.rows
+    problem = PutRows(*types, bool(accumulate), *sizes, v_strides, bool(accumulate) and keeps_order())
+    call.run(problem, t=t, v=values, index=places.numbers)
+    if wide == "int64":
+        call.elementwise("ne", t, 0, out=target)
+    elif wide is not None:
+        call.elementwise("cast", t, out=target)
+    elif t is not target:
+        copy_into(call, target, t)
 
 
 def _index_put_ref(input, indices, values, accumulate=False):

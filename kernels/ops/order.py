@@ -6,7 +6,9 @@ import operator
 
 import numpy as np
 
+from ..blocks import float_bits
 from ..blocks.array import RUNS, SEARCH
+from ..problems.array import BinCounts
 from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
 from ._counted import CHUNK, counted
@@ -542,13 +544,38 @@ def _span(f, x, low, high, apart):
     return (low, high) if low < high else (low - apart, high + apart)
 
 
+def _bin_counts_ref(x, bins, low, high):
+    return np.histogram(x, bins, (low, high))[0]
+
+
+def _bin_counts_samples(rng):
+    yield (rng.integers(0, 64, 200) / 16 + 0.03, 8, 0.0, 3.0), {}
+    yield (rng.integers(0, 64, (20, 10)) / 16 + 0.03, 5, 1.0, 3.0), {}
+
+
+@op(dtypes=("float32", "float64"), ref=_bin_counts_ref, samples=_bin_counts_samples, gradient=None)
+def bin_counts(call, input, bins, low, high):
+    """int64 [bins]: how many elements lie in each of `bins` equal intervals from `low` to `high`, which is the last's.
+
+    Elements outside are in none, nor is NaN.
+    """
+    check(call, input, "input")
+    if bins < 1 or not low < high:
+        raise ValueError(f"`bin_counts` needs `bins` of 1 or more and `low` below `high`, got {bins}, {low}, {high}")
+    y = call.out((bins,), "int64")
+    ends = {"low": float_bits(low, "low"), "high": float_bits(high, "high")}
+    call.run(BinCounts(input.dtype.name, input.numel_, bins), numbers=ends, x=row_major(call, input), y=y)
+    return y
+
+
 def _counted(f, x, bins, low, high, weight=None):
     """Sums of `weight` (or counts) of the elements of a flat x in equal bins from `low` to `high`."""
+    if weight is None:
+        return f.bin_counts(x, bins, low, high).to(dtype=x.dtype)
     inside = f.logical_and(f.ge(x, low), f.le(x, high))
     place = f.mul(f.div(f.sub(f.where(inside, x, low), low), high - low), bins)
     place = f.minimum(place.to(dtype="int64"), bins - 1)
-    weight = inside.to(dtype=x.dtype) if weight is None else f.where(inside, weight.reshape(-1), 0.0)
-    return f.scatter_add(x.new_zeros(bins), 0, place, weight)
+    return f.scatter_add(x.new_zeros(bins), 0, place, f.where(inside, weight.reshape(-1), 0.0))
 
 
 def _histc_ref(x, bins=100, min=0, max=0):

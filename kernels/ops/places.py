@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 
-from ..blocks.array import COUNT_NONZERO, SELECTED
+from ..blocks.array import COUNT_NONZERO, MASKED, SELECTED
+from ..problems.reduce import Scan
 from ..table.composite import composite
 from ..table.registry import ANY, FLOATS, INTEGERS, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, broadcast, check, check_dim, check_index
-from .copy import copy_into, row_major
+from .copy import row_major
+from .scan import cumsum
 from .scatter import _check, _launch, _part, _places, _start
 
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -55,22 +57,41 @@ def _along_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.integers(0, 15, 4)), {}
 
 
-@composite(dtypes=ANY, ref=lambda x, i, dim=None: np.take_along_axis(x, i, dim), samples=_along_samples)
-def take_along_dim(f, input, indices, dim=None):
-    """The elements along `dim` at `indices`, which broadcasts with the other dims; without `dim`, as `take`."""
-    check(f, input, "input")
-    check_index(f, indices, "indices")
+def _along(input, indices, dim):
+    """(input, indices, dim) as `gather` takes them."""
     if dim is None:
-        return f.gather(input.reshape(-1), 0, indices.reshape(-1))
+        return input.reshape(-1), indices.reshape(-1), 0
     d = check_dim(dim, len(input.shape_))
     if not input.shape_ or len(indices.shape_) != len(input.shape_):
         raise ValueError(
             f"`indices` of `take_along_dim` must have the dims of `input` {input.shape_}, got {indices.shape_}"
         )
     common = broadcast(*[s[:d] + (1,) + s[d + 1 :] for s in (input.shape_, indices.shape_)])
-    indices = f.where(f.lt(indices, 0), f.add(indices, input.shape_[d]), indices)
-    wide = [x.expand(common[:d] + (x.shape_[d],) + common[d + 1 :]) for x in (input, indices)]
-    return f.gather(wide[0], d, wide[1])
+    return *[x.expand(common[:d] + (x.shape_[d],) + common[d + 1 :]) for x in (input, indices)], d
+
+
+@op(dtypes=ANY, ref=lambda x, i, dim=None: np.take_along_axis(x, i, dim), samples=_along_samples)
+def take_along_dim(call, input, indices, dim=None):
+    """The elements along `dim` at `indices`, which broadcasts with the other dims; without `dim`, as `take`.
+
+    Negative indices count from the end.
+    """
+    check(call, input, "input")
+    check_index(call, indices, "indices")
+    x, index, d = _along(input, indices, dim)
+    call.save(wide=x.shape_, input_shape=input.shape_)
+    y = call.out(index.shape_, input.dtype, overlap="refused")
+    _launch(call, "gather", x, d, index, y, y.strides_, wrap=True)
+    return y
+
+
+@take_along_dim.grad("input")
+def _(f, g, indices, dim, wide, input_shape):
+    d = 0 if dim is None else check_dim(dim, len(input_shape))
+    indices = f.where(f.lt(indices, 0), f.add(indices, wide[d]), indices)
+    index = indices.reshape(-1) if dim is None else indices.expand(g.shape_)
+    y = f.gather_backward(g, d, index, wide)
+    return y.reshape(input_shape) if dim is None else f.sum_to_size(y, input_shape)
 
 
 # ---- masks ---------------------------------------------------------------------------------------
@@ -125,26 +146,40 @@ def _masked_scatter_samples(rng):
     yield (rng.standard_normal((3, 5)), rng.uniform(size=(3, 5)) < 0.5, rng.standard_normal(20)), {}
 
 
-@composite(dtypes=ANY, ref=_masked_scatter_ref, samples=_masked_scatter_samples, amp="promote")
-def masked_scatter(f, input, mask, source):
+@op(dtypes=ANY, ref=_masked_scatter_ref, samples=_masked_scatter_samples, amp="promote")
+def masked_scatter(call, input, mask, source):
     """`input` with the first elements of `source` in the places where `mask`, which broadcasts, is true."""
-    check(f, input, "input")
-    _need_mask(f, mask)
+    check(call, input, "input")
+    _need_mask(call, mask)
     if source.dtype is not input.dtype:
         raise TypeError(f"`source` of `masked_scatter` must be {input.dtype.name} as `input`, got {source.dtype.name}")
     shape = broadcast(input.shape_, mask.shape_)
-    input, mask = input.expand(shape), mask.expand(shape)
-    short = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {source.numel_}"
-    if not source.numel_:
-        if f.any(mask):
-            raise ValueError(short)
-        return f.rearrange(input)
+    x, mask = (row_major(call, t.expand(shape)) for t in (input, mask))
+    call.save(input_shape=input.shape_, source_shape=source.shape_)
+    y = call.out(shape, input.dtype, overlap="same")
+    if not y.numel_:
+        return y
+    count, size, ends = source.numel_, y.numel_, call.empty((y.numel_,), "int64")
+    call.run(Scan(cumsum.rule, "bool", 1, size, 1, size, False), x=mask, y=ends)
+    said = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {count}"
+    source = row_major(call, source.clone() if source.storage is y.storage else source) if count else x
+    block = MASKED(x=x, mask=mask, ends=ends, source=source, y=y, numel=size, count=count)
+    call.launch("array.masks.scattered", {"E": UNSIGNED[x.dtype.itemsize]}, block, size, 1, {1: said})
+    return y
+
+
+@masked_scatter.grad("input")
+def _(f, g, mask, input_shape):
+    y = f.masked_fill(g, mask, 0.0)
+    return y if input_shape == g.shape_ else f.sum_to_size(y, input_shape)
+
+
+@masked_scatter.grad("source")
+def _(f, g, mask, source_shape):
+    mask, size = mask.expand(g.shape_), math.prod(source_shape)
     place = f.maximum(f.sub(f.cumsum(mask.reshape(-1), 0), 1), 0)
-    try:
-        picked = f.index_select(source.reshape(-1), 0, place)
-    except ValueError:
-        raise ValueError(short) from None
-    return f.where(mask, picked.reshape(input.shape_), input)
+    taken = f.masked_fill(g, f.logical_not(mask), 0.0).reshape(-1)
+    return f.index_select_backward(taken, 0, place, size).reshape(source_shape)
 
 
 # ---- slices by index -----------------------------------------------------------------------------
@@ -276,7 +311,7 @@ def scatter_reduce(call, input, dim, index, src, reduce, *, include_self=True):
         count = call.elementwise("maximum", count, 1)
         call.elementwise("div" if t.dtype.is_floating_point else "floor_divide", t, count, out=t)
     if t is not y:
-        copy_into(call, y, t.to(dtype=y.dtype))
+        call.elementwise("cast", t, out=y)
     call.save(src_shape=src.shape_, count=count, there=src)
     return y
 

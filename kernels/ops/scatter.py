@@ -2,22 +2,29 @@
 
 import numpy as np
 
-from ..problems.array import Elements
+from ..problems.array import Elements, keeps_order
 from ..table.registry import ANY, INEXACT, NUMERIC, op
 from ._layout import UNSIGNED, check, check_dim, check_index
 from .copy import copy_into, fill
 
+_ROUNDED = ("scatter_add", "scatter_multiply")  # kernels whose results of floats depend on the order
 
-def _launch(call, kernel, t, dim, index, v, v_strides):
-    """Run a kernel of `array/scatter.py` over the elements of `index`; `v_strides` are those of v along its dims."""
+
+def _launch(call, kernel, t, dim, index, v, v_strides, wrap=False):
+    """Run a kernel of `array/scatter.py` over the elements of `index`; `v_strides` are those of v along its dims.
+
+    With `wrap`, which `gather` takes, negative indices count from the end.
+    """
     if not index.numel_:
         return
     bits, shape = UNSIGNED[t.dtype.itemsize], t.shape_
     types = (t.dtype.name, v.dtype.name) if kernel.startswith("scatter_") else (bits, bits)
     layouts = (shape, t.strides_, index.shape_, index.strides_, v_strides)
     last = (shape[dim] if shape else 1) - 1
-    errors = {1: f"`index` of `{call.op.name}` must be from 0 to {last} for dim {dim} of a tensor {shape}"}
-    call.run(Elements(kernel, *types, index.dtype.name, dim, *layouts), errors, t=t, index=index, v=v)
+    said = f"`index` of `{call.op.name}` must be from {-last - 1 if wrap else 0} to {last}"
+    errors = {1: f"{said} for dim {dim} of a tensor {shape}"}
+    ordered = keeps_order() and kernel in _ROUNDED and t.dtype.is_floating_point
+    call.run(Elements(kernel, *types, index.dtype.name, dim, *layouts, ordered, wrap), errors, t=t, index=index, v=v)
 
 
 def _check(call, t, dim, index, src=None):
@@ -87,7 +94,7 @@ def _add(call, y, dim, index, src, strides=None, kernel="scatter_add"):
     elif y.dtype.is_floating_point and y.dtype.itemsize == 2:
         wide = y.to(dtype="float32")
         _launch(call, kernel, wide, dim, index, src, strides)
-        copy_into(call, y, wide.to(dtype=y.dtype))
+        call.elementwise("cast", wide, out=y)
     else:
         _launch(call, kernel, y, dim, index, src, strides)
     return y

@@ -166,6 +166,42 @@ def test_who_waits_for_the_launches_before(name, types, tmp_path):
         assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
 
 
+PLACED = {"DIMS": 2, "WIDE": False}
+
+
+@pytest.mark.parametrize(
+    "name, types, instructions",
+    [
+        ("array.elements.gather", {"T": "uint32", "V": "uint32", "I": "int64"} | PLACED, ()),
+        ("array.elements.scatter_rows", {"T": "uint16", "I": "int64"} | PLACED, ()),
+        ("array.elements.scatter_add", {"T": "float32", "V": "bfloat16", "I": "int64"} | PLACED, ("global.add.f32",)),
+        ("array.elements.scatter_add", {"T": "int64", "V": "bool", "I": "int32"} | PLACED, ("global.add.u64",)),
+        ("array.elements.scatter_multiply", {"T": "float64", "V": "float64", "I": "int64"} | PLACED, ("cas.b64",)),
+        ("array.elements.scatter_larger", {"T": "float32", "V": "float32", "I": "int64"} | PLACED,
+         ("max.s32", "min.u32")),
+        ("array.elements.scatter_smaller", {"T": "float16", "V": "float16", "I": "int64"} | PLACED, ("cas.b32",)),
+        ("array.counts.count", {"T": "int64", "V": "int64", "I": "int64"}, ("shared.add.u32", "global.add.u64")),
+        ("array.counts.bins", {"T": "float32", "SHARED": True}, ("shared.add.u32", "global.add.u64")),
+        ("array.scatter.add_few", {"T": "float32", "V": "float32", "A": "float64", "C": "float32", "I": "int64"}, ()),
+        ("array.gather.gather_rows", {"E": "uint16", "I": "int64", "WIDE": False}, ()),
+        ("array.repeats.repeated", {"I": "int64"}, ()),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_elements_by_index(name, types, instructions, arch, tmp_path):
+    """What several threads do to the same element are single instructions of memory, where there are such."""
+    label = "-".join([name, *map(str, types.values())])
+    _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, policy.shape(name, types))
+    found = set(re.findall(r"atom\.(\S+)", ptx.decode()))
+    assert all(any(one.endswith(wanted) for one in found) for wanted in instructions), found
+    if ptxas() is not None:
+        path = tmp_path / "kernel.ptx"
+        path.write_bytes(ptx)
+        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
+
+
 def test_names_of_kernels_that_graphs_join(tmp_path):
     """`fuse.py` reads the types of kernels off their names."""
     ops = ("add_rms_norm", "rope_qk", "paged_caching", "silu_and_mul")

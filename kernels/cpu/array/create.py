@@ -2,7 +2,7 @@
 
 from numba import types
 
-from ...blocks.array import COUNT_NONZERO, FILLED, FILLED_PAIRS, NONZERO, ONE_HOT, REPEATED, SUM_OF_COUNTS, TRIANGLE
+from ...blocks.array import COUNT_NONZERO, FILLED, FILLED_PAIRS, NONZERO, ONE_HOT, TRIANGLE
 from ...build import isa, jit
 from ...lang.rows import fill_row
 from ...lang.simd import load, ptr, stack, store
@@ -128,28 +128,4 @@ def nonzero(args, lo, hi, T):
                 column = last
         if size <= step:
             store(counts, 0, total)
-    return 0
-
-
-@jit.inline
-def sum_of_counts(args, lo, hi, I):
-    """The sum of counts, none of which may be negative."""
-    counts, total = ptr(load(args, SUM_OF_COUNTS.counts), I), 0
-    for i in range(load(args, SUM_OF_COUNTS.size)):
-        count = I64(load(counts, i))
-        if count < 0:
-            return OUT_OF_RANGE
-        total += count
-    store(ptr(load(args, SUM_OF_COUNTS.total), I64), 0, total)
-    return 0
-
-
-@jit.inline
-def repeated(args, lo, hi, I):
-    """Each index as often as its count says."""
-    counts, y, at = ptr(load(args, REPEATED.counts), I), ptr(load(args, REPEATED.y), I64), 0
-    for i in range(load(args, REPEATED.size)):
-        count = min(I64(load(counts, i)), load(args, REPEATED.total) - at)
-        fill_row(y + at, count, i)
-        at += count
     return 0

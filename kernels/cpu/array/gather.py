@@ -19,6 +19,7 @@ def gather_rows(args, lo, hi, E, I):
     step, count, length = load(args, BLOCK.step), load(args, BLOCK.indices), load(args, BLOCK.length)
     row_stride, outer_stride = load(args, BLOCK.row_stride), load(args, BLOCK.outer_stride)
     first, end, others_are_zero = load(args, BLOCK.first), load(args, BLOCK.end), load(args, BLOCK.zeros) != 0
+    wrap = load(args, BLOCK.wrap)
     if length == 1:  # a call per element would cost more than the element
         unit = lo
         while unit < hi:  # and so would a division: 8 ns instead of 1
@@ -27,6 +28,7 @@ def gather_rows(args, lo, hi, E, I):
             stop = min(count, at + hi - unit)
             for k in range(at, stop):
                 row = I64(load(index, k * step))
+                row += wrap if row < 0 else 0
                 if first <= row < end:
                     store(y, outer * count + k, load(source, row * row_stride))
                 elif others_are_zero:
@@ -38,6 +40,7 @@ def gather_rows(args, lo, hi, E, I):
     for unit in range(lo, hi):
         outer = unit // count
         row = I64(load(index, (unit - outer * count) * step))
+        row += wrap if row < 0 else 0
         if first <= row < end:
             copy_row(y + unit * length, x + (outer * outer_stride + (row - first) * row_stride), length)
         elif others_are_zero:

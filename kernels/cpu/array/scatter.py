@@ -134,7 +134,14 @@ larger_row, smaller_row = row_of(larger, larger_of), row_of(smaller, smaller_of)
 
 
 @jit.inline
-def elements(args, lo, hi, move, move_row, T, V, I):
+def index_at(index, place, bound, WRAP):
+    """The index at a place; with `WRAP`, a negative one counts from the end."""
+    at = I64(load(index, place))
+    return at + bound if WRAP and at < 0 else at
+
+
+@jit.inline
+def elements(args, lo, hi, move, move_row, T, V, I, WRAP):
     """t[.., index[.., k, j], ..] and v[.., k, j] for units [lo, hi): blocks of j and of k for each kept index."""
     t, index, v = ptr(load(args, ELEMENTS.t), T), ptr(load(args, ELEMENTS.index), I), ptr(load(args, ELEMENTS.v), V)
     bound, count, t_k = load(args, ELEMENTS.bound), load(args, ELEMENTS.count), load(args, ELEMENTS.t_k)
@@ -161,7 +168,7 @@ def elements(args, lo, hi, move, move_row, T, V, I):
         k_last = min(count, k_first + k_step)
         if length == 1:
             k = k_first
-            if t_k == 1 and i_k == 1 and v_k == 1:  # one check for eight
+            if t_k == 1 and i_k == 1 and v_k == 1 and not WRAP:  # one check for eight
                 while k + 8 <= k_last:
                     found = vload(index, i_at + k, 8)
                     if reduce_or((found < 0) | (found >= bound)):
@@ -171,8 +178,8 @@ def elements(args, lo, hi, move, move_row, T, V, I):
                     k += 8
             while k + 4 <= k_last:  # one check for four, whose loads do not wait for each other
                 i, j = i_at + k * i_k, v_at + k * v_k
-                a, b = I64(load(index, i)), I64(load(index, i + i_k))
-                c, d = I64(load(index, i + 2 * i_k)), I64(load(index, i + 3 * i_k))
+                a, b = index_at(index, i, bound, WRAP), index_at(index, i + i_k, bound, WRAP)
+                c, d = index_at(index, i + 2 * i_k, bound, WRAP), index_at(index, i + 3 * i_k, bound, WRAP)
                 if (a | b | c | d) < 0 or max(max(a, b), max(c, d)) >= bound:
                     return OUT_OF_RANGE
                 move(t, t_at + a * t_k, v, j)
@@ -181,7 +188,7 @@ def elements(args, lo, hi, move, move_row, T, V, I):
                 move(t, t_at + d * t_k, v, j + 3 * v_k)
                 k += 4
             while k < k_last:
-                at = I64(load(index, i_at + k * i_k))
+                at = index_at(index, i_at + k * i_k, bound, WRAP)
                 if at < 0 or at >= bound:
                     return OUT_OF_RANGE
                 move(t, t_at + at * t_k, v, v_at + k * v_k)
@@ -189,7 +196,7 @@ def elements(args, lo, hi, move, move_row, T, V, I):
             continue
         if i_j == 0 and t_j == 1 and v_j == 1:  # whole rows have one index
             for k in range(k_first, k_last):
-                at = I64(load(index, i_at + k * i_k))
+                at = index_at(index, i_at + k * i_k, bound, WRAP)
                 if at < 0 or at >= bound:
                     return OUT_OF_RANGE
                 row = v + (v_at + k * v_k + j_first)
@@ -197,7 +204,7 @@ def elements(args, lo, hi, move, move_row, T, V, I):
             continue
         for k in range(k_first, k_last):
             for j in range(j_first, min(length, j_first + j_step)):
-                at = I64(load(index, i_at + k * i_k + j * i_j))
+                at = index_at(index, i_at + k * i_k + j * i_j, bound, WRAP)
                 if at < 0 or at >= bound:
                     return OUT_OF_RANGE
                 move(t, t_at + at * t_k + j * t_j, v, v_at + k * v_k + j * v_j)
@@ -205,33 +212,33 @@ def elements(args, lo, hi, move, move_row, T, V, I):
 
 
 @jit.inline
-def gather(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, read, read_row, T, V, I)
+def gather(args, lo, hi, T, V, I, WRAP):
+    return elements(args, lo, hi, read, read_row, T, V, I, WRAP)
 
 
 @jit.inline
 def scatter(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, write, write_row, T, V, I)
+    return elements(args, lo, hi, write, write_row, T, V, I, False)
 
 
 @jit.inline
 def scatter_add(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, add, add_row, T, V, I)
+    return elements(args, lo, hi, add, add_row, T, V, I, False)
 
 
 @jit.inline
 def scatter_multiply(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, multiply, multiply_row, T, V, I)
+    return elements(args, lo, hi, multiply, multiply_row, T, V, I, False)
 
 
 @jit.inline
 def scatter_larger(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, larger, larger_row, T, V, I)
+    return elements(args, lo, hi, larger, larger_row, T, V, I, False)
 
 
 @jit.inline
 def scatter_smaller(args, lo, hi, T, V, I):
-    return elements(args, lo, hi, smaller, smaller_row, T, V, I)
+    return elements(args, lo, hi, smaller, smaller_row, T, V, I, False)
 
 
 # ---- rows that are added up --------------------------------------------------------------------
@@ -301,7 +308,7 @@ def add_rows(args, lo, hi, T, A, I):
 
 @jit.inline
 def offsets(args, lo, hi):
-    """Where elements [lo, hi) of broadcast index tensors lie: the sum of index times stride over the tensors.
+    """The rows that elements [lo, hi) of broadcast indices lead to: the sum of index times step over the tensors.
 
     Negative indices count from the end.
     """
@@ -338,9 +345,9 @@ def offsets(args, lo, hi):
 
 @jit.inline
 def put_rows(args, lo, hi, T, V, ADD):
-    """t[o + offsets[n] + column] = (or +=) v[o, n, column] for units [lo, hi): blocks of columns for each o."""
+    """t[o, index[n], column] = (or +=) v[o, n, column] for units [lo, hi): blocks of columns for each o."""
     t, v = ptr(load(args, PUT_ROWS.t), T), ptr(load(args, PUT_ROWS.v), V)
-    places = ptr(load(args, PUT_ROWS.offsets), I64)
+    places = ptr(load(args, PUT_ROWS.index), I64)
     count, length, t_outer = load(args, PUT_ROWS.count), load(args, PUT_ROWS.length), load(args, PUT_ROWS.t_outer)
     v_outer, v_row, v_step = load(args, PUT_ROWS.v_outer), load(args, PUT_ROWS.v_row), load(args, PUT_ROWS.v_step)
     columns, blocks = load(args, PUT_ROWS.columns), load(args, PUT_ROWS.blocks)
@@ -349,7 +356,7 @@ def put_rows(args, lo, hi, T, V, ADD):
         first = (unit - outer * blocks) * columns
         size = min(columns, length - first)
         for n in range(count):
-            target = t + (outer * t_outer + load(places, n) + first)
+            target = t + (outer * t_outer + load(places, n) * length + first)
             source = v + (outer * v_outer + n * v_row + first * v_step)
             if v_step == 1 and size >= LANES:
                 if ADD:

@@ -9,3 +9,4 @@ COLUMNS = 4 * isa.lanes()  # of a unit of `scatter.add_rows`: a cache line or tw
 PUT_COLUMNS = 1024  # of a unit of `scatter.put_rows`
 ELEMENTS = 4096  # of a unit of `scatter.elements`
 WRITTEN = 512  # of the columns of one that writes, and takes all rows
+BINNED = 65536  # elements that are worth counts of their own, by `bins.counts`

@@ -3,10 +3,10 @@
 from math import prod
 
 from ...blocks import float_bits
-from ...blocks.array import ADD_ROWS, CHAIN, COPY, ELEMENTS, PUT_ROWS
+from ...blocks.array import ADD_ROWS, BIN_COUNTS, CHAIN, COPY, ELEMENTS, GATHER_ROWS, PUT_ROWS, SUM_OF_BINS
 from ...build.load import kernel
 from ...plan import Plan, launch
-from ...problems.array import AddRows, Copy, Elements, PutRows
+from ...problems.array import AddRows, BinCounts, Copy, Elements, GatherRows, PutRows
 from .. import policy
 from ..array import sizes
 
@@ -86,12 +86,21 @@ def elements(problem, threads):
     j_blocks, k_blocks = -(-inner[0] // j_step), -(-count // k_step)
     name, units = f"array.scatter.{p.kernel}", j_blocks * k_blocks * prod(d[0] for d in kept)
     n, grain = policy.split(name, units, j_step * min(k_step, count))
+    handle = kernel(name, T=p.t, V=p.v, I=p.i, **({} if written else {"WRAP": p.wrap}))
     record = launch(
-        kernel(name, T=p.t, V=p.v, I=p.i), ELEMENTS, n, grain, bound=bound, count=count, t_k=steps[0], i_k=steps[1],
+        handle, ELEMENTS, n, grain, bound=bound, count=count, t_k=steps[0], i_k=steps[1],
         v_k=steps[2], length=inner[0], t_j=inner[1], i_j=inner[2], v_j=inner[3], j_step=j_step, j_blocks=j_blocks,
         k_step=k_step, k_blocks=k_blocks, num_dims=len(kept), dims=_columns(kept, 4),
     )  # fmt: skip
     return Plan((record,))
+
+
+def gather_rows(problem, threads):
+    """Rows of y, one after the other."""
+    p, name = problem, "array.gather.gather_rows"
+    n, grain = policy.split(name, p.outer * p.indices, p.length * int(p.bits.removeprefix("uint")) // 8)
+    numbers = {field: getattr(p, field) for field in GatherRows._fields if field not in ("bits", "index", "outer")}
+    return Plan((launch(kernel(name, E=p.bits, I=p.index), GATHER_ROWS, n, grain, **numbers),))
 
 
 def add_rows(problem, threads):
@@ -115,9 +124,29 @@ def put_rows(problem, threads):
     name, blocks = "array.scatter.put_rows", -(-p.length // columns)
     n, grain = policy.split(name, p.outer * blocks, columns * p.count)
     v_outer, v_row, v_step = p.v_strides
-    numbers = {"count": p.count, "length": p.length, "t_outer": p.t_outer, "columns": columns, "blocks": blocks}
+    numbers = {"count": p.count, "length": p.length, "t_outer": p.rows * p.length, "columns": columns, "blocks": blocks}
     numbers |= {"v_outer": v_outer, "v_row": v_row, "v_step": v_step}
     return Plan((launch(kernel(name, T=p.t, V=p.v, ADD=p.add), PUT_ROWS, n, grain, **numbers),))
 
 
-PLANNERS = {Copy: copy, Elements: elements, AddRows: add_rows, PutRows: put_rows}
+def bin_counts(problem, threads):
+    """A part of the elements for each thread, if there are enough, and the sums of what they have counted."""
+    p = problem
+    parts = max(1, min(threads, p.size // sizes.BINNED))
+    step = -(-p.size // parts)
+    numbers = {"size": p.size, "step": step, "bins": p.bins, "copies": 1}
+    n, grain = policy.split("array.bins.counts", parts, step)
+    to = {"y": ("parts", 0)} if parts > 1 else None
+    counts = kernel("array.bins.counts", T=p.dtype)
+    first = launch(counts, BIN_COUNTS, n, grain, to, later=("low", "high"), **numbers)
+    if parts == 1:
+        return Plan((first,))
+    n, grain = policy.split("array.bins.sums", p.bins, parts)
+    sums = launch(kernel("array.bins.sums"), SUM_OF_BINS, n, grain, count=parts, bins=p.bins)
+    return Plan((first, sums), (("parts", 8 * parts * p.bins),))
+
+
+PLANNERS = {
+    Copy: copy, Elements: elements, GatherRows: gather_rows, AddRows: add_rows, PutRows: put_rows,
+    BinCounts: bin_counts,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows gathered by index: the threads of the whole launch share the vectors of all rows out among themselves."""
+"""Rows gathered by index: 16 bytes of a row for a thread, or an element where rows are shorter, four at once."""
 
 from numba import types
 
@@ -6,34 +6,80 @@ from ...blocks.array import GATHER_ROWS as BLOCK
 from ...build import jit
 from ...cpu.array.gather import OUT_OF_RANGE
 from ...lang.ptx import block, blocks, thread, threads
-from ...lang.simd import load, ptr
+from ...lang.simd import load, ptr, store
 from ..block import read, vector, width, write
+from .elements import quotient
 
 I64 = types.int64
 
 
 @jit.inline
-def gather_rows(args, lo, hi, E, I):
-    """y[o, k] = x[o, index[k] - first] for all (outer, index) pairs, elements of type E."""
+def place_of(args, index, number, per_row, lanes, WIDE):
+    """(offset in y, in x, the column, whether the index is one of x) of a piece of a row by its number."""
+    unit = quotient(number, per_row, WIDE) if per_row > 1 else number
+    i, count, first = (number - unit * per_row) * lanes, load(args, BLOCK.indices), load(args, BLOCK.first)
+    outer = quotient(unit, count, WIDE)
+    row = I64(load(index, (unit - outer * count) * load(args, BLOCK.step)))
+    row += load(args, BLOCK.wrap) if row < 0 else 0
+    there = first <= row < load(args, BLOCK.end)
+    at = outer * load(args, BLOCK.outer_stride) + (row - first) * load(args, BLOCK.row_stride)
+    return unit * load(args, BLOCK.length), at if there else 0, i, there
+
+
+@jit.inline
+def gathered(args, hi, per_row, lanes, take, put, E, I, WIDE):
+    """`take` of four pieces (or elements), whose loads do not wait for one another, then `put`."""
     y, x, index = ptr(load(args, BLOCK.y), E), ptr(load(args, BLOCK.x), E), ptr(load(args, BLOCK.index), I)
-    step, count, length = load(args, BLOCK.step), load(args, BLOCK.indices), load(args, BLOCK.length)
-    row_stride, outer_stride = load(args, BLOCK.row_stride), load(args, BLOCK.outer_stride)
-    first, end, others_are_zero = load(args, BLOCK.first), load(args, BLOCK.end), load(args, BLOCK.zeros) != 0
-    lanes, zeros, status = width(y), vector(y, 0), 0
-    per_row = (length + lanes - 1) // lanes
-    place, apart = block() * threads() + thread(), blocks() * threads()
-    while place < hi * per_row:
-        unit = place // per_row
-        i = (place - unit * per_row) * lanes
-        outer = unit // count
-        row = I64(load(index, (unit - outer * count) * step))
-        target = y + unit * length
-        if first <= row < end:
-            source = x + (outer * outer_stride + (row - first) * row_stride)
-            write(target, i, read(source, i, length - i, zeros), length - i)
-        elif others_are_zero:
-            write(target, i, zeros, length - i)
-        else:
+    others_are_zero, length, status = load(args, BLOCK.zeros) != 0, load(args, BLOCK.length), 0
+    if load(args, BLOCK.end) <= load(args, BLOCK.first):
+        x = y  # nothing is taken of it, but it can be read
+    each = threads()
+    for n in range(block() * (4 * each) + thread(), hi, blocks() * (4 * each)):
+        y0, x0, i0, ok0 = place_of(args, index, n, per_row, lanes, WIDE)
+        y1, x1, i1, ok1 = place_of(args, index, min(n + each, hi - 1), per_row, lanes, WIDE)
+        y2, x2, i2, ok2 = place_of(args, index, min(n + 2 * each, hi - 1), per_row, lanes, WIDE)
+        y3, x3, i3, ok3 = place_of(args, index, min(n + 3 * each, hi - 1), per_row, lanes, WIDE)
+        a, b = take(x + x0, i0, length - i0, ok0), take(x + x1, i1, length - i1, ok1)
+        c, d = take(x + x2, i2, length - i2, ok2), take(x + x3, i3, length - i3, ok3)
+        if not (ok0 and ok1 and ok2 and ok3) and not others_are_zero:
             status = OUT_OF_RANGE
-        place += apart
+        put(y + y0, i0, a, length - i0)
+        if n + each < hi:
+            put(y + y1, i1, b, length - i1)
+        if n + 2 * each < hi:
+            put(y + y2, i2, c, length - i2)
+        if n + 3 * each < hi:
+            put(y + y3, i3, d, length - i3)
     return status
+
+
+@jit.inline
+def take_piece(x, i, left, there):
+    zeros = vector(x, 0)
+    found = read(x, i, left, zeros)
+    return found if there else zeros
+
+
+@jit.inline
+def take_element(x, i, left, there):
+    found = load(x, i)
+    return found if there else found ^ found
+
+
+@jit.inline
+def put_element(y, i, value, left):
+    store(y, i, value)
+
+
+@jit.inline
+def gather_rows(args, lo, hi, E, I, WIDE):
+    """y[o, k] = x[o, index[k] - first], pieces of 16 bytes of elements of type E."""
+    lanes = width(ptr(load(args, BLOCK.y), E))
+    pieces = (load(args, BLOCK.length) + lanes - 1) // lanes
+    return gathered(args, hi, pieces, lanes, take_piece, write, E, I, WIDE)
+
+
+@jit.inline
+def gather_elements(args, lo, hi, E, I, WIDE):
+    """The same element by element."""
+    return gathered(args, hi, load(args, BLOCK.length), 1, take_element, put_element, E, I, WIDE)

@@ -2,18 +2,15 @@
 
 from math import prod
 
-from ...blocks import float_bits
-from ...blocks.cuda import ADD_SORTED, COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build.load import kernel
 from ...cpu.plans.array import merged
 from ...plan import Plan, launch
-from ...problems.array import AddRows, Copy
+from ...problems.array import AddRows, BinCounts, Copy, Elements, GatherRows, PutRows
+from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
 TILE = 32
 _MANY = 16  # vectors of a row
-_OUTERS = 8  # of the same: rows of v that a thread has
-_NARROW, _OUTER, _OF_EACH = 4, 32, 16  # rows of few elements, many of them, and few of an index on average
-_CHUNK = 64  # of `cuda/array/scatter.py`
 
 
 def copy(problem):
@@ -62,32 +59,7 @@ def _columns(dims):
     return [d[k] for k in range(3) for d in dims]
 
 
-def add_rows(problem):
-    """The indices sorted, then a launch for chunks of equal ones, and one for indices of several chunks."""
-    from .reduce import by_digits  # which copies by this file
-
-    p, bits = problem, int(problem.index.removeprefix("int"))
-    digits = min(bits // 8, max(1, -(-(p.rows - 1).bit_length() // 8)))
-    types = {"E": f"uint{bits}", "KIND": 0}
-    launches, scratch, at = by_digits(1, p.indices, bits // 8, digits, types, "index", stride=0, step=p.step,
-                                      infinity=0, mask=0)  # fmt: skip
-    floating = "float" in p.dtype
-    sums = p.dtype if p.dtype == "float64" or not floating else "float32"
-    windows = 2 * -(-p.indices // _CHUNK)
-    numbers = {"indices": p.indices, "rows": p.rows, "length": p.length, "outer": p.outer, "windows": windows}
-    numbers["scale"] = float_bits(p.scale) if floating else p.scale
-    types, n = {"T": p.dtype, "C": sums, "I": p.index}, p.outer * p.indices
-    if p.length <= _NARROW and p.outer >= _OUTER and p.indices <= _OF_EACH * p.rows:
-        each = kernel("array.scatter.add_each", T=p.dtype, A="float64" if floating else "int64", C=sums, I=p.index)
-        n = p.rows * p.length * -(-p.outer // _OUTERS)
-        one = launch(each, ADD_SORTED, n, 1, at | {"parts": None}, **numbers)
-        return Plan((*launches, one), scratch)
-    add = kernel("array.scatter.add_sorted", T=p.dtype, A="float64" if floating else "int64", C=sums, I=p.index)
-    launches.append(launch(add, ADD_SORTED, n, 1, at, **numbers))
-    if p.indices > _CHUNK:
-        launches.append(launch(kernel("array.scatter.add_parts", **types), ADD_SORTED, n, 1, at, **numbers))
-    parts = ("parts", max(1, p.outer * windows * p.length) * (8 if "64" in sums else 4))
-    return Plan(tuple(launches), (*scratch, parts))
-
-
-PLANNERS = {Copy: copy, AddRows: add_rows}
+PLANNERS = {
+    Copy: copy, Elements: elements, GatherRows: gather_rows, AddRows: add_rows, PutRows: put_rows,
+    BinCounts: bin_counts,
+}  # fmt: skip
