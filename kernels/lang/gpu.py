@@ -102,7 +102,7 @@ def sin(x):
     shifted = muladd(x, ONE_OVER_PI, MAGIC)
     near = shifted - MAGIC
     r = muladd(near, -2.0 * HALF_MID, muladd(near, -2.0 * HALF_HI, x))
-    return turned(muladd(near, -2.0 * HALF_LO, r), shifted)
+    return select(x == 0.0, x, turned(muladd(near, -2.0 * HALF_LO, r), shifted))  # the sum of -0 and 0 would be 0
 
 
 @jit.inline
@@ -124,7 +124,7 @@ def tan(x):
     s = muladd(polynomial(z, SIN_NEAR) * z, r, r)
     c = muladd(polynomial(z, COS_NEAR) * z, z, muladd(z, -0.5, 1.0))
     odd = (bitcast(shifted, I32) & 1) == 1
-    return quotient(select(odd, -c, s), select(odd, s, c))
+    return select(x == 0.0, x, quotient(select(odd, -c, s), select(odd, s, c)))
 
 
 # ---- special functions -----------------------------------------------------------------------------
