@@ -94,7 +94,7 @@ sigmoid = _of_float32("sigmoid", _sigmoid)
 def _tanh(x):
     # 1 - 2 / (exp(2x) + 1) cancels for small x, for which two terms of the series serve.
     far = muladd(ptx.reciprocal(ptx.exp2_small(x * (2.0 * LOG2E)) + 1.0), -2.0, 1.0)
-    return select(vabs(x) < 0.1, muladd(x * x * x, -1.0 / 3.0, x), far)
+    return select(vabs(x) < 0.1, x * muladd(x * x, -1.0 / 3.0, 1.0), far)
 
 
 tanh = _of_float32("tanh", _tanh)
@@ -202,7 +202,7 @@ def _sin(x):
         return libm("sin", x)
     shifted = muladd(x, ONE_OVER_PI, MAGIC_F32)
     near = shifted - MAGIC_F32
-    return _turned(muladd(near, -PI_MID, muladd(near, -PI_HI, x)), shifted)
+    return select(x == 0.0, x, _turned(muladd(near, -PI_MID, muladd(near, -PI_HI, x)), shifted))
 
 
 def _cos(x):
@@ -223,7 +223,7 @@ def _tan(x):
     s = muladd(muladd(z, SIN_NEAR[0], SIN_NEAR[1]) * z, r, r)
     c = muladd(muladd(z, COS_NEAR[0], COS_NEAR[1]) * z, z, muladd(z, -0.5, 1.0))
     odd = (bitcast(shifted, I32) & 1) == 1
-    return select(odd, -c, s) * ptx.reciprocal(select(odd, s, c))
+    return select(x == 0.0, x, select(odd, -c, s) * ptx.reciprocal(select(odd, s, c)))
 
 
 sin, cos, tan = _of_float32("sin", _sin), _of_float32("cos", _cos), _of_float32("tan", _tan)
@@ -301,7 +301,7 @@ def _lgamma(x):
     r = vabs(x - vround(x))
     factor = ptx.log2(select(below, r * share * (1.0 / PI), select(small, x, 1.0))) * -LN2
     value = factor + select(below, -value, value)
-    return select((vabs(x) == INF) | (below & (r == 0.0)), INF, value)
+    return select((vabs(x) == INF) | (below & (r == 0.0)), INF, value + 0.0)  # not -0 for 1
 
 
 def _digamma(x):

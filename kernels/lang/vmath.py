@@ -300,7 +300,7 @@ def _tanh_f32_gpu(x):
     far = muladd(ptx.reciprocal(ptx.exp2_small(a * (2.0 * LOG2E)) + 1.0), -2.0, 1.0)
     p = muladd(z, TANH_3, TANH_2)
     p = muladd(muladd(p, z, TANH_1), z, TANH_0)
-    return select(a < 0.6, muladd(p * z, x, x), copysign(far, x))
+    return copysign(select(a < 0.6, muladd(p * z, a, a), far), x)  # of -0, too
 
 
 tanh = function_of("tanh", _tanh_f32_gpu if isa.is_gpu() else _tanh_f32)

@@ -144,8 +144,8 @@ def position(problem, threads):
     return Plan((*f.before, first, second), (*f.scratch, *scratch))
 
 
-def variance(problem, threads):
-    """Rows, which are copied first where they do not lie so."""
+def variance(problem, threads, copied=copy):
+    """Rows, which are copied first (by the plan `copied`) where they do not lie so."""
     p = problem
     others = [d for d in range(len(p.shape)) if d not in p.dims]
     count, size = prod(p.shape[d] for d in others), prod(p.shape[d] for d in p.dims)
@@ -158,7 +158,7 @@ def variance(problem, threads):
         own = tuple(p.shape[d] for d in order)
         to = tuple(prod(own[d + 1 :]) for d in range(len(own)))
         places = {"x": "x", "y": "copy"}
-        (one,) = copy(Copy(own, to, tuple(p.strides[d] for d in order), _bytes(p.dtype)), threads).launches
+        (one,) = copied(Copy(own, to, tuple(p.strides[d] for d in order), _bytes(p.dtype)), threads).launches
         before = (one._replace(places=tuple((k, places[name], offset) for k, name, offset in one.places)),)
         at, scratch = wanted | {"x": ("copy", 0)}, (("copy", count * size * _bytes(p.dtype)),)
     n, grain = policy.split("norm.rows.variance", count, size)

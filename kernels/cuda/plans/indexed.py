@@ -85,7 +85,7 @@ def _rows(p, step, count, v_strides):
 
 
 def add_rows(problem):
-    """Rows of few elements by atomic additions; few rows by comparing indices; others by sorting them."""
+    """Short rows of integers by atomic additions; few rows by comparing indices; others by sorting them."""
     p = problem
     return _added(p, p.dtype, p.dtype, p.index, p.step, p.indices, p.scale, (p.indices * p.length, p.length, 1))
 
@@ -94,7 +94,7 @@ def _added(p, dtype, of, index, step, count, scale, v_strides):
     """t[o, index[n]] += scale * v[o, n], of `outer`, `rows` and `length` of a problem."""
     floating = "float" in dtype
     each = p.length <= _NARROW and p.outer >= _OUTER and count <= _OF_EACH * p.rows and of == dtype
-    if p.length <= _NARROW and not (p.ordered or each) and dtype in _WORDS and scale == 1:
+    if p.length <= _NARROW and not (floating or each) and dtype in _WORDS and scale == 1:
         types = {"T": dtype, "V": of, "I": index}
         return Plan((placed("scatter_add", types, p.rows, p.length, _rows(p, step, count, v_strides)),))
     sums = dtype if dtype == "float64" or not floating else "float32"
