@@ -208,3 +208,17 @@ def test_a_divisor_of_0_in_rows_that_are_no_vectors(device, rng):
     y = ic.from_numpy(np.where(np.arange(68) == 40, 0, 1) + np.zeros((3, 1), int)).to(device)
     with pytest.raises(ValueError, match="0"):
         ic.floor_divide(x[:, 1:], y[:, 1:])
+
+
+@pytest.mark.parametrize("upper, unit", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("size, columns, dtype", [(1, 1, "float32"), (37, 5, "float64"), (70, 67, "float32")])
+def test_triangular_systems(device, rng, size, columns, dtype, upper, unit):
+    a = rng.standard_normal((2, size, size)) / size + 2 * np.eye(size)
+    b = rng.standard_normal((2, size, columns))
+
+    def run(a, b):
+        a, b = a.to(dtype=dtype), b.to(dtype=dtype)
+        return ic.linalg.solve_triangular(a, b, upper=upper, unitriangular=unit)
+
+    equal(device, run, a, b, tolerance=1e-5 if dtype == "float32" else 1e-13)
+    assert used(device, "linalg.factor.solve_triangular")

@@ -98,6 +98,11 @@ def test_out_is_written_also_when_it_overlaps(op, rng, place):
     if "float32" not in op.dtypes or not op.outputs:
         pytest.skip("no float32, or in place")
     function = getattr(ic, op.name)
+
+    def same(got, wanted):  # GPUs add up rows that begin beside a vector in another order
+        rounding = 2e-6 if plain.device.type == "cuda" else 0
+        np.testing.assert_allclose(got.cpu().numpy(), wanted.cpu().numpy(), rtol=rounding, atol=rounding)
+
     for args, kwargs in list(op.samples(rng))[-2:]:
         args = [as_dtype(a, "float32") for a in args]
         kwargs = {k: as_dtype(v, "float32") for k, v in kwargs.items()}
@@ -109,9 +114,9 @@ def test_out_is_written_also_when_it_overlaps(op, rng, place):
         target = memory[1:].view(plain.shape)
         result = function(*map(make, args), **{k: make(v) for k, v in kwargs.items()}, out=target)
         assert result is target
-        np.testing.assert_array_equal(target.cpu().numpy(), plain.cpu().numpy())
+        same(target, plain)
         first = args[0]
         if isinstance(first, np.ndarray) and first.shape == tuple(plain.shape) and plain.dtype is ic.float32:
             tensors = [make(a) for a in args]
             function(*tensors, **{k: make(v) for k, v in kwargs.items()}, out=tensors[0])
-            np.testing.assert_array_equal(tensors[0].cpu().numpy(), plain.cpu().numpy())
+            same(tensors[0], plain)
