@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..problems.array import AddRows, GatherRows, keeps_order
+from ..problems.array import AddRows, GatherRows
 from ..table.registry import ALL, ANY, INEXACT, NUMERIC, op
 from ._layout import UNSIGNED, check, check_dim, check_index, product, rows
 from .copy import copy_into, fill
@@ -28,8 +28,7 @@ def add_rows(call, y, x, indices, outer, count, length, scale=1, errors=None):
     """y[o, indices[n]] += scale * x[o, n] for contiguous y [outer, count, length] and x; returns y."""
     indices, step = _flat(indices)
     scale = float(scale) if y.dtype.is_floating_point else int(scale)
-    ordered = keeps_order()
-    problem = AddRows(y.dtype.name, indices.dtype.name, step, indices.numel_, outer, count, length, scale, ordered)
+    problem = AddRows(y.dtype.name, indices.dtype.name, step, indices.numel_, outer, count, length, scale)
     call.run(problem, errors, t=y, v=x, index=indices)
     return y
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
-from ..problems.array import PutRows, keeps_order
+from ..problems.array import PutRows
 from ..table.registry import ALL, ANY, INEXACT, op
 from ._counted import CHUNK, counted
 from ._layout import UNSIGNED, check, product, rows
@@ -259,7 +259,7 @@ def _put(call, y, indices, values, accumulate):
     bits = UNSIGNED[y.dtype.itemsize]
     types = (t.dtype.name, values.dtype.name) if accumulate else (bits, bits)
     sizes = places.outer, places.count, places.inner, places.rows
-    problem = PutRows(*types, bool(accumulate), *sizes, v_strides, bool(accumulate) and keeps_order())
+    problem = PutRows(*types, bool(accumulate), *sizes, v_strides)
     call.run(problem, t=t, v=values, index=places.numbers)
     if wide == "int64":
         call.elementwise("ne", t, 0, out=target)

@@ -72,8 +72,7 @@ class GatherRows(NamedTuple):
 class AddRows(NamedTuple):
     """t[o, index[n]] += scale * v[o, n] for contiguous t [outer, rows, length] and v [outer, indices, length].
 
-    Rows with equal indices are added in their order and rounded once, or of floats that are not `ordered` in any;
-    `step` is the stride of `index`.
+    Rows with equal indices are added in their order and rounded once; `step` is the stride of `index`.
     """
 
     dtype: str
@@ -84,7 +83,6 @@ class AddRows(NamedTuple):
     rows: int
     length: int
     scale: float
-    ordered: bool = False
 
 
 class PutRows(NamedTuple):
@@ -102,7 +100,6 @@ class PutRows(NamedTuple):
     length: int
     rows: int
     v_strides: tuple
-    ordered: bool = False
 
 
 class BinCounts(NamedTuple):
