@@ -50,7 +50,7 @@ class Pace:
         if self.stretch == math.inf:
             return sys.maxsize
         step = _quantile(self._steps, 0.5)
-        most = max(2, _UNNOTICED_S / step) if step else 2
+        most = max(2, _UNNOTICED_S / step) if step else math.inf
         share = (self.stretch - 1) * min(1 + waiting / max(1, writing), most)
         token = _quantile(self._tokens, 0.75) if self._tokens else _quantile(self._alone, 0.5)
         if not token or not step:
