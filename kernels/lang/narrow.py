@@ -11,6 +11,7 @@ from ..build import jit
 from . import functions, ptx
 from .by_type import by_type
 from .functions import *  # noqa: F403 (all others are the same)
+from .gpu import polynomial
 from .libm import fmod as libm_fmod
 from .libm import libm
 from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vmin, vround
@@ -115,15 +116,6 @@ def _normal_cdf(x):
 
 
 normal_cdf = _of_float32("normal_cdf", _normal_cdf)
-
-
-@jit.inline
-def polynomial(t, coefficients):
-    """Of at least three coefficients, the highest power first."""
-    p = muladd(t, coefficients[0], coefficients[1])
-    for c in coefficients[2:]:
-        p = muladd(p, t, c)
-    return p
 
 
 # ---- logarithms and powers -------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Elements and rows by index on GPUs, thread by thread (`threads.py`), against the CPU's."""
 
+# ruff: noqa: F811, the fixtures of another file
+
 import numpy as np
 import pytest
 
@@ -9,35 +11,14 @@ from infinicore.kernels.cuda.plans import indexed as plans
 
 import infinicore as ic
 
-from . import threads
+from .test_elements import used
 from .test_kernels import TOLERANCE, equal
-
-
-@pytest.fixture(scope="module")
-def device():
-    before = ic.get_num_threads()
-    ic.set_num_threads(1)  # a launch is one call
-    there = threads.device()
-    yield there
-    ic.set_num_threads(before)
-    assert there.backend.kernels.wrong is None
-
-
-@pytest.fixture(autouse=True)
-def _of_this_test(device):
-    """What a test finds in `used` is of its own calls."""
-    device.backend.kernels.used.clear()
-    device.backend.plans.clear()
+from .test_threads import _of_this_test, device  # noqa: F401
 
 
 def rare(dtype):
     """A dtype that is tested with `--slow`."""
     return pytest.param(dtype, marks=pytest.mark.slow)
-
-
-def launched(device, *starts):
-    """Whether kernels whose names begin so were launched."""
-    return all(any(name.startswith(start) for name in device.backend.kernels.used) for start in starts)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "uint8", "bool"])
@@ -61,7 +42,7 @@ def test_elements_are_gathered_and_scattered(device, rng, dtype):
         yield ic.take_along_dim(x, index - 4)
 
     equal(device, lambda *x: [*run(*x)], x, np.round(rng.standard_normal((5, 37)) * 9), many, index, distinct)
-    assert launched(device, "array.elements.gather-", "array.elements.scatter-")
+    assert used(device, "array.elements.gather-", "array.elements.scatter-")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
@@ -78,7 +59,7 @@ def test_rows_are_pieces_of_16_bytes(device, rng, dtype):
         yield ic.index_copy(x[:, :, :63], 1, index, x[:, 4:, 1:])
 
     equal(device, lambda *x: [*run(*x)], np.abs(x), index)
-    assert launched(device, "array.elements.gather_rows-", "array.elements.scatter_rows-", "array.elements.scatter-")
+    assert used(device, "array.elements.gather_rows-", "array.elements.scatter_rows-", "array.elements.scatter-")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
@@ -102,7 +83,7 @@ def test_elements_and_slices_are_written(device, rng, dtype):
         return [y for found in run(*x) for y in (found if isinstance(found, tuple) else [found])]
 
     equal(device, flat, x, index, places)
-    assert launched(device, "array.elements.scatter-")
+    assert used(device, "array.elements.scatter-")
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int64", "int32", "uint8", "int8", "bool"])
@@ -117,7 +98,7 @@ def test_sums_of_elements_with_equal_indices(device, rng, dtype):
         return y if dtype == "bool" else (*y, ic.scatter(x, 1, index[:, :9], 3, reduce="add"))
 
     equal(device, run, x, index, src, tolerance=TOLERANCE.get(dtype, 0.0))
-    assert launched(device, "array.elements.scatter_add-")
+    assert used(device, "array.elements.scatter_add-")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +144,7 @@ def test_rows_are_gathered(device, rng, length, dtype):
         yield ic.vocab_parallel_embedding(inside, x[0, :0], 3, 3)
 
     equal(device, lambda *x: [*run(*x)], x, index)
-    assert launched(device, "array.gather.gather_elements-" if length < 4 else "array.gather.gather_rows-")
+    assert used(device, "array.gather.gather_elements-" if length < 4 else "array.gather.gather_rows-")
 
 
 def test_indices_that_do_not_exist(device, rng):
@@ -198,7 +179,7 @@ def test_few_kinds_are_counted_in_shared_memory(device, rng, dtype):
         yield ic.scatter_add(zeros, 0, index[::3], (one * 3).expand(1667))
 
     equal(device, lambda *x: [*run(*x)], index, few)
-    assert launched(device, "array.counts.count-")
+    assert used(device, "array.counts.count-")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
@@ -215,7 +196,7 @@ def test_counts_of_equal_intervals(device, rng, bins, dtype):
         yield from ic.histogram(x.to(dtype=ic.float64), bins, range=(-4.0, 4.0))
 
     equal(device, lambda *x: [*run(*x)], x)
-    assert launched(device, "array.counts.bins-")
+    assert used(device, "array.counts.bins-")
 
 
 def test_sums_in_the_order_of_indices(device, rng):
@@ -226,9 +207,9 @@ def test_sums_in_the_order_of_indices(device, rng):
         y = ic.scatter_add(x, 1, index, ic.ones(3, 50, device=device))
     finally:
         ic.use_deterministic_algorithms(False)
-    assert launched(device, "array.scatter.scatter_add-") and not launched(device, "array.elements")
+    assert used(device, "array.scatter.scatter_add-") and not used(device, "array.elements")
     np.testing.assert_array_equal(y.cpu().numpy(), ic.scatter_add(x, 1, index, ic.ones_like(index) * 1.0).cpu().numpy())
-    assert launched(device, "array.elements.scatter_add-")
+    assert used(device, "array.elements.scatter_add-")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", *map(rare, ("float64", "bfloat16", "float16", "uint8", "bool"))])
@@ -249,8 +230,8 @@ def test_rows_that_are_added(device, rng, dtype, monkeypatch):
         monkeypatch.setattr(plans, "_LEAST", least)
         device.backend.plans.clear()
         equal(device, lambda *x: [*run(*x)], x, v, index, tolerance=TOLERANCE.get(dtype, 0.0))
-    assert launched(device, "array.scatter.add_few-", "array.scatter.add_sorted-")
-    assert launched(device, "array.elements.scatter_add-" if dtype in ("int64", "bool") else "array.scatter.add_parts-")
+    assert used(device, "array.scatter.add_few-", "array.scatter.add_sorted-")
+    assert used(device, "array.elements.scatter_add-" if dtype in ("int64", "bool") else "array.scatter.add_parts-")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
@@ -268,7 +249,7 @@ def test_few_rows_of_embeddings(device, rng, dtype):
 
     equal(device, lambda *x: [*run(*x)], grad, index, np.round(rng.standard_normal((7, 9001)) * 9),
           tolerance=TOLERANCE.get(dtype, 0.0))  # fmt: skip
-    assert launched(device, "array.scatter.add_few-")
+    assert used(device, "array.scatter.add_few-")
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -284,7 +265,7 @@ def test_numbers_are_repeated(device, rng, dtype):
         yield ic.repeat_interleave(counts[:30].reshape(3, 10), counts[5:15], 1, output_size=int(counts[5:15].sum()))
 
     equal(device, lambda x: [*run(x)], counts)
-    assert launched(device, "array.repeats.repeated-")
+    assert used(device, "array.repeats.repeated-")
     for wrong in (counts - 1, np.where(counts > 5, -counts.sum(), counts)):
         with pytest.raises(ValueError, match="`repeats` of `repeat_interleave` must not be negative"):
             ic.repeat_index(ic.as_tensor(wrong, device=device), 900).cpu()
@@ -320,7 +301,7 @@ def test_elements_where_a_mask_is_true(device, rng, dtype):
             yield from (leaf.grad for leaf in leaves)
 
     equal(device, lambda *x: [*run(*x)], x, mask, source)
-    assert launched(device, "array.masks.scattered-")
+    assert used(device, "array.masks.scattered-")
     with pytest.raises(ValueError, match="must have an element for each true one"):
         few = ic.zeros(3, device=device)
         ic.masked_scatter(few, few == 0, few[:2]).cpu()
