@@ -11,6 +11,7 @@ from infinicore.lm.engine.pace import Pace
 def test_a_step_is_stretched_as_far_as_asked_for():
     pace = Pace(2.0, least=4)
     assert pace.prompt_tokens(1, 0) == 3, "nothing is known yet"
+    assert pace.prompt_tokens(4, 12) == 8, "twice as much, and no more"
     for tokens in (0, 10, 40) * 20:
         pace.note(0.010 + 0.0002 * tokens, tokens, written=True)
     assert pace.prompt_tokens(8, 0) == 48

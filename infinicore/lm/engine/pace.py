@@ -17,11 +17,13 @@ class Pace:
     """Steps with prompts should take at most `stretch` times as long as those without.
 
     What those who wait gain counts, too: where as many wait as write, or more, a step may be stretched by twice as
-    much, or by 20 ms (by 4 times beside 12 who wait, 16 users of TinyLlama in bfloat16 began to read after 10 s instead
-    of 11, and 1 of 100 pieces came after 0.9 s instead of 0.3). Both times are measured as the engine runs: of a step
-    without prompts, and of each prompt token beside it, of which the upper quartile counts. Before there is any, a
-    token of prompts that were computed alone says what one takes. What any prompt adds to a step, however short, is
-    made use of in any case: in small models it is more than the step itself, and prompts may take half of it on top.
+    much, or by 20 ms. By 4 times beside 12 who wait, 16 users of TinyLlama in bfloat16 began to read after 10 s instead
+    of 11, and 1 of 100 pieces came after 0.9 s instead of 0.3; the same holds before any step is measured.
+
+    Both times are measured as the engine runs: of a step without prompts, and of each prompt token beside it, of which
+    the upper quartile counts. Before there is any, a token of prompts that were computed alone says what one takes.
+    What any prompt adds to a step, however short, is made use of in any case: in small models it is more than the step
+    itself, and prompts may take half of it on top.
     Shares grow to twice those that were measured, or to what prompts alone would take, so that one lucky step does not
     make the next one long. Writers and prompts together are a multiple of `least` tokens: products have that many rows
     in a tile, so others would be paid and not used, and their shapes come again, with plans that are made.
@@ -50,7 +52,7 @@ class Pace:
         if self.stretch == math.inf:
             return sys.maxsize
         step = _quantile(self._steps, 0.5)
-        most = max(2, _UNNOTICED_S / step) if step else math.inf
+        most = max(2, _UNNOTICED_S / step) if step else 2
         share = (self.stretch - 1) * min(1 + waiting / max(1, writing), most)
         token = _quantile(self._tokens, 0.75) if self._tokens else _quantile(self._alone, 0.5)
         if not token or not step:
