@@ -6,6 +6,7 @@ is `infinicore cache`.
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -97,7 +98,8 @@ _MODELS = {
 CHECKPOINT_DTYPES = ("float32", "bfloat16", "float16")
 
 
-_COMPILERS = 8  # processes that compile at once, at most: each takes 250 MB
+_COMPILERS = 8  # processes that compile at once, at most: each takes 250 MB (for GPUs: two of some 600 MB together)
+_WORTH = 16  # ops for which a process is worth its start
 
 
 def warm(dtype, report=None):
@@ -164,37 +166,34 @@ def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None,
     Where several ops are named that graphs of decoder models join, their joined kernels are compiled, too.
 
     `arch` is an architecture of NVIDIA's such as "sm_80" or "sm_90a". They go to the kernel cache, and their PTX to
-    `folder` as well, a file for each. `report(name, count)` is called for each op. Returns the names of the kernels.
+    `folder` as well, a file for each. Where there are many ops, a process for each CPU compiles its share first.
+    `report(name, count)` is called for each op. Returns the names of the kernels.
     """
-    import numpy as np
-
-    from .core.cuda_compile import CompileOnly
-    from .device import Device, register
     from .kernels import OPS
     from .kernels.cuda import fuse
     from .kernels.cuda.target import ARCHITECTURES
-    from .tensor.tensor import FUNCTIONS
 
     if arch not in ARCHITECTURES:
         raise ValueError(f"`arch` must be one of {', '.join(ARCHITECTURES)}, got {arch!r}")
     unknown = [name for name in ops or () if name not in OPS]
     if unknown:
         raise ValueError(f"`ops` must be names of the op table (docs/operators), got {', '.join(unknown)}")
-    register("gpu-of-" + arch, lambda device: CompileOnly(device, arch))
-    device = Device("gpu-of-" + arch)
-    for count, name in enumerate(ops or OPS, 1):
+    names, seen = list(ops or OPS), itertools.count(1)
+
+    def note(name):
         if report is not None:
-            report(name, count)
-        for dtype in dtypes:
-            for args, kwargs in _samples(OPS[name], dtype, np.random.default_rng(0)):
-                args, kwargs = _placed(args, as_dtype(dtype), device), _placed(kwargs, as_dtype(dtype), device)
-                with contextlib.suppress(TypeError, ValueError):  # a dtype that the op does not take, or zeros
-                    FUNCTIONS[name](*args, **kwargs)
+            report(name, next(seen))
+
+    compilers = min(available_cpus(), _COMPILERS, len(names) // _WORTH)
+    if compilers > 1:
+        code = "from infinicore import cache; cache._compile_share"
+        _in_processes([f"{code}({arch!r}, {names[i::compilers]!r}, {dtypes!r})" for i in range(compilers)], note)
+    kernels = _compile(arch, names, dtypes, note if compilers <= 1 else None)
     for dtype in {"bfloat16", "float16"}.intersection(dtypes if arch >= "sm_90" else ()):
-        for names, kernel, parameters in fuse.of_models(dtype):
-            if ops is None or set(names) <= set(ops):
-                device.backend.kernels.kernel(kernel, parameters)
-    found = device.backend.kernels.found
+        for joined, kernel, parameters in fuse.of_models(dtype):
+            if ops is None or set(joined) <= set(ops):
+                kernels.kernel(kernel, parameters)
+    found = kernels.found
     if folder is not None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,18 +202,50 @@ def compile_for_gpu(arch, ops=None, dtypes=("float32", "bfloat16"), folder=None,
     return sorted(found)
 
 
+def _compile(arch, names, dtypes, note=None):
+    """Call ops on their samples on a GPU that is not there; its kernels."""
+    import numpy as np
+
+    from .core.cuda_compile import CompileOnly
+    from .device import Device, register
+    from .kernels import OPS
+    from .tensor.tensor import FUNCTIONS
+
+    register("gpu-of-" + arch, lambda device: CompileOnly(device, arch))
+    device = Device("gpu-of-" + arch)
+    for name in names:
+        if note is not None:
+            note(name)
+        for dtype in dtypes:
+            for args, kwargs in _samples(OPS[name], dtype, np.random.default_rng(0)):
+                args, kwargs = _placed(args, as_dtype(dtype), device), _placed(kwargs, as_dtype(dtype), device)
+                with contextlib.suppress(TypeError, ValueError):  # a dtype that the op does not take, or zeros
+                    FUNCTIONS[name](*args, **kwargs)
+    return device.backend.kernels
+
+
+def _compile_share(arch, names, dtypes):
+    """What a process of `compile_for_gpu` does: print the ops whose kernels it compiles."""
+    _compile(arch, names, dtypes, functools.partial(print, flush=True))
+
+
 def _store(dtype, note):
     """Compile in several processes; what they leave out, for whatever reason, is compiled when it runs."""
     code = f"from infinicore import cache; cache._store_only({dtype!r})"
+    _in_processes([code] * min(available_cpus(), _COMPILERS), note)
+
+
+def _in_processes(codes, note):
+    """Run a process for each code, and `note` what they print, until the last of them ends."""
     options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     compilers = []
     names, write_end = os.pipe()
     try:
         with os.fdopen(names, encoding="utf-8") as lines:
             with os.fdopen(write_end, "wb") as end:
-                for _ in range(min(available_cpus(), _COMPILERS)):
+                for code in codes:
                     compilers.append(subprocess.Popen([sys.executable, "-c", code], stdout=end, **options))
-            for line in lines:  # until the last of them ends
+            for line in lines:
                 note(line.rstrip())
     finally:
         for compiler in compilers:
