@@ -86,6 +86,8 @@ def advanced_index(x, index):
     The view takes care of integers (0-dim tensors too), slices, None and `...`; `indices` holds a tensor or None for
     each dim of the view, where a mask stands for as many dims as it has, or nothing if the view is all.
     """
+    if isinstance(index, TensorBase) and index.dtype.kind in "iub" and 0 < len(index.shape_) <= len(x.shape_):
+        return x, (index,)
     items = [_simplified(item, x.device) for item in (index if isinstance(index, tuple) else (index,))]
     used = 0
     for item in items:

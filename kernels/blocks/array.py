@@ -29,8 +29,8 @@ SELECTED = Block("x mask y counts | numel step")
 RUNS = Block("x y counts lasts inverse? lengths? | numel step")
 ALIKE = Block("x y alike | numel step start")  # int64, which becomes 0 where elements from `start` on differ
 
-# The mask is true `ends` times up to an element; the source has `count`.
-MASKED = Block("x mask ends source y | numel count")
+# The mask is true `counts` times in each chunk of `step`; the source has `count`.
+MASKED = Block("x mask counts source y | numel step count")
 
 FREXP = Block("x mantissa exponent")
 

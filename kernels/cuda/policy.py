@@ -47,9 +47,10 @@ ROW_KERNELS = {
 _TEAMS = (4, 8, 16, 32, 128, 256, 512, 1024)  # threads of a row
 _ITEMSIZES = {"float64": 8, "float32": 4, "float8_e4m3": 1, "float8_e5m2": 1}  # others: 2
 
-# Kernels with a thread for as many items as 16 bytes have elements, which are of this type.
+# Kernels with a thread for as many items as 16 bytes have elements, which are of this type; those of the "grid" share
+# out vectors of 16 bytes.
 VECTOR_KERNELS = {
-    **dict.fromkeys(("array.create.filled", "array.create.triangle", "array.copy.gathered"), "E"),
+    **{f"array.{name}": "E" for name in ("create.filled", "create.repeated", "create.triangle", "copy.gathered")},
     **dict.fromkeys(("array.parts.frexp", "linalg.cross.triples"), "T"),
 }
 
@@ -107,10 +108,21 @@ OWN = {
     **{f"array.copy.contiguous_{size}": Shape(threads=256, per=16 // size) for size in (1, 2, 4, 8)},
     "array.copy.joined": Shape("grid", threads=256, resident=8),
     **{name: Shape(threads=256) for name in VECTOR_KERNELS},
+    **{
+        f"array.create.{name}": Shape("grid", threads=256, resident=1 << 20, share=1024)
+        for name in ("filled", "repeated")
+    },
     "array.create.one_hot": Shape(threads=256, per=2),
     **{
         f"array.{name}": Shape("block", threads=CHOOSING_THREADS, blocks=2, resident=1 << 20, fixed=True)
-        for name in ("create.count_nonzero", "create.nonzero", "chosen.selected", "chosen.count_runs", "chosen.runs")
+        for name in (
+            "create.count_nonzero",
+            "create.nonzero",
+            "chosen.selected",
+            "chosen.scattered",
+            "chosen.count_runs",
+            "chosen.runs",
+        )
     },
     "array.copy.strided": Shape(threads=256),
     **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "spread", "reversed_rows")},
@@ -131,8 +143,8 @@ OWN = {
     "array.counts.count": Shape("grid", threads=256, blocks=4, fixed=True, resident=6, share=4096),
     "array.counts.bins": Shape("grid", threads=256, blocks=3, fixed=True, resident=6, share=8192),
     **{
-        f"array.gather.gather_{kind}": Shape("grid", threads=256, resident=1 << 20, share=share)
-        for kind, share in (("rows", 256), ("elements", 1024))
+        f"array.gather.gather_{kind}": Shape("grid", threads=256, resident=1 << 20, share=1024)
+        for kind in ("rows", "elements")
     },
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},
@@ -308,7 +320,8 @@ def shape(name, types=()):
     """The `Shape` of the launches of a kernel with these constants."""
     found = OWN.get(name, DEFAULT)
     if name in VECTOR_KERNELS and types:
-        return found._replace(per=128 // int(types[VECTOR_KERNELS[name]].lstrip("bfloatuin")))
+        lanes = 128 // int(types[VECTOR_KERNELS[name]].lstrip("bfloatuin"))
+        return found._replace(share=found.share * lanes) if found.kind == "grid" else found._replace(per=lanes)
     if name in ROW_KERNELS and "TEAM" in types:  # other kernels have teams, too, and blocks of a size of their own
         threads = max(128, types["TEAM"])
         share = threads // types["TEAM"]

@@ -1,5 +1,8 @@
 """Results whose length only the values say: counted by chunks of elements, then written by chunks."""
 
+from ..blocks.array import COUNT_NONZERO, SELECTED
+from ._layout import UNSIGNED
+
 CHUNK = 65536  # elements
 FEW = 4096  # up to so many, the result has room for all, and one launch writes and counts: 1 us instead of 18
 
@@ -23,3 +26,22 @@ def counted(call, numel, count, make, write):
         return made
     number = call.read(counts)
     return tuple([call.rows(y, number) for y in made])
+
+
+def count_mask(call, mask, counts, chunks):
+    """Write how many elements of each chunk of a contiguous bool mask are true."""
+    block = COUNT_NONZERO(x=mask, counts=counts, numel=mask.numel_, step=CHUNK)
+    call.launch("array.create.count_nonzero", {"T": "uint8"}, block, chunks, CHUNK)
+
+
+def selected(call, x, mask):
+    """The elements of a contiguous x where a contiguous bool mask of its shape is true, as a vector."""
+
+    def count(counts, chunks):
+        count_mask(call, mask, counts, chunks)
+
+    def write(made, counts, chunks):
+        block = SELECTED(x=x, mask=mask, y=made[0], counts=counts, numel=x.numel_, step=CHUNK)
+        call.launch("array.chosen.selected", {"E": UNSIGNED[x.dtype.itemsize]}, block, chunks, CHUNK)
+
+    return counted(call, x.numel_, count, lambda most: (call.out((most,), x.dtype),), write)[0]

@@ -5,9 +5,9 @@ import numpy as np
 from ..blocks.array import COUNT_NONZERO, INDEX, NONZERO, OFFSETS
 from ..problems.array import PutRows
 from ..table.registry import ALL, ANY, INEXACT, op
-from ._counted import CHUNK, counted
+from ._counted import CHUNK, counted, selected
 from ._layout import UNSIGNED, check, product, rows
-from .copy import copy_into, fill
+from .copy import copy_into, fill, row_major
 from .gather import add_rows, gather_rows
 
 _INTEGERS = ("int64", "int32", "int16", "int8")
@@ -188,8 +188,11 @@ def index(call, input, indices):
     Raises ValueError for an index outside of its dim.
     """
     check(call, input, "input")
-    places = _places(call, input.shape_, indices, checked=False)
     call.save(input_shape=input.shape_)
+    mask = indices[0] if isinstance(indices, (tuple, list)) and len(indices) == 1 else None
+    if getattr(mask, "shape_", ()) == input.shape_ != () and mask.dtype.name == "bool":
+        return selected(call, row_major(call, input), row_major(call, mask))
+    places = _places(call, input.shape_, indices, checked=False)
     x = input if places.order is None else input.permute(*places.order)
     x, _, _, stride = rows(x, len(places.outer_shape))
     y = call.out(places.result, input.dtype)

@@ -4,14 +4,12 @@ import math
 
 import numpy as np
 
-from ..blocks.array import COUNT_NONZERO, MASKED, SELECTED
-from ..problems.reduce import Scan
+from ..blocks.array import MASKED
 from ..table.composite import composite
 from ..table.registry import ANY, FLOATS, INTEGERS, op
-from ._counted import CHUNK, counted
+from ._counted import CHUNK, count_mask, selected
 from ._layout import UNSIGNED, broadcast, check, check_dim, check_index
 from .copy import row_major
-from .scan import cumsum
 from .scatter import _check, _launch, _part, _places, _start
 
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -117,16 +115,7 @@ def masked_select(call, input, mask):
     shape = broadcast(input.shape_, mask.shape_)
     x, mask = (row_major(call, x.expand(shape)) for x in (input, mask))
     call.save(input_shape=input.shape_, shape=shape)
-
-    def count(counts, chunks):
-        block = COUNT_NONZERO(x=mask, counts=counts, numel=x.numel_, step=CHUNK)
-        call.launch("array.create.count_nonzero", {"T": "uint8"}, block, chunks, CHUNK)
-
-    def write(made, counts, chunks):
-        block = SELECTED(x=x, mask=mask, y=made[0], counts=counts, numel=x.numel_, step=CHUNK)
-        call.launch("array.chosen.selected", {"E": UNSIGNED[x.dtype.itemsize]}, block, chunks, CHUNK)
-
-    return counted(call, x.numel_, count, lambda most: (call.out((most,), input.dtype),), write)[0]
+    return selected(call, x, mask)
 
 
 @masked_select.grad("input")
@@ -159,12 +148,13 @@ def masked_scatter(call, input, mask, source):
     y = call.out(shape, input.dtype, overlap="same")
     if not y.numel_:
         return y
-    count, size, ends = source.numel_, y.numel_, call.empty((y.numel_,), "int64")
-    call.run(Scan(cumsum.rule, "bool", 1, size, 1, size, False), x=mask, y=ends)
+    count, size, chunks = source.numel_, y.numel_, -(-y.numel_ // CHUNK)
+    counts = call.empty((chunks,), "int64")
+    count_mask(call, mask, counts, chunks)
     said = f"`source` of `masked_scatter` must have an element for each true one of `mask`, got {count}"
     source = row_major(call, source.clone() if source.storage is y.storage else source) if count else x
-    block = MASKED(x=x, mask=mask, ends=ends, source=source, y=y, numel=size, count=count)
-    call.launch("array.masks.scattered", {"E": UNSIGNED[x.dtype.itemsize]}, block, size, 1, {1: said})
+    block = MASKED(x=x, mask=mask, counts=counts, source=source, y=y, numel=size, step=CHUNK, count=count)
+    call.launch("array.chosen.scattered", {"E": UNSIGNED[x.dtype.itemsize]}, block, chunks, CHUNK, {1: said})
     return y
 
 

@@ -301,7 +301,7 @@ def test_elements_where_a_mask_is_true(device, rng, dtype):
             yield from (leaf.grad for leaf in leaves)
 
     equal(device, lambda *x: [*run(*x)], x, mask, source)
-    assert used(device, "array.masks.scattered-")
+    assert used(device, "array.chosen.scattered-")
     with pytest.raises(ValueError, match="must have an element for each true one"):
         few = ic.zeros(3, device=device)
         ic.masked_scatter(few, few == 0, few[:2]).cpu()

@@ -4,7 +4,7 @@ end at the first difference.
 
 from numba import types
 
-from ...blocks.array import ALIKE, RUNS, SELECTED
+from ...blocks.array import ALIKE, MASKED, RUNS, SELECTED
 from ...build import isa, jit
 from ...lang.rows import fill_row
 from ...lang.simd import fill, load, ptr, ramp, reduce_add, reduce_and, reduce_or, select, stack, store, vload, vstore
@@ -15,6 +15,7 @@ LANES = isa.lanes()
 WIDE = 4 * LANES
 I32, I64, U8 = types.int32, types.int64, types.uint8
 ELEMENTS_BYTES = 16 * FOUND
+TOO_FEW = 1
 
 
 @jit.inline
@@ -34,6 +35,24 @@ def selected(args, lo, hi, E):
             total += n
         if size <= step:
             store(counts, 0, total)
+    return 0
+
+
+@jit.inline
+def scattered(args, lo, hi, E):
+    """Chunks [lo, hi) of x, where the mask is true the next elements of the source."""
+    x, mask, y = ptr(load(args, MASKED.x), E), ptr(load(args, MASKED.mask), U8), ptr(load(args, MASKED.y), E)
+    counts, size, step = ptr(load(args, MASKED.counts), I64), load(args, MASKED.numel), load(args, MASKED.step)
+    source, last = ptr(load(args, MASKED.source), E), load(args, MASKED.count) - 1
+    if before(counts, (size + step - 1) // step) > last + 1:
+        return TOO_FEW
+    for chunk in range(lo, hi):
+        at = before(counts, chunk)
+        for i in range(chunk * step, min(size, (chunk + 1) * step)):
+            taken = load(mask, i) != 0
+            following, own = load(source, max(0, min(at, last))), load(x, i)
+            store(y, i, following if taken else own)
+            at += I64(taken)
     return 0
 
 

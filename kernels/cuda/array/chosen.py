@@ -2,12 +2,13 @@
 
 from numba import types
 
-from ...blocks.array import RUNS, SELECTED
+from ...blocks.array import MASKED, RUNS, SELECTED
 from ...build import jit
-from ...lang.ptx import count_bits, shared, thread, threads
+from ...cpu.array.chosen import TOO_FEW
+from ...lang.ptx import barrier, count_bits, shared, thread, threads
 from ...lang.shuffle import turned
 from ...lang.simd import address, fill, load, ptr, ramp, select, store, vload_aligned
-from ..block import across, block_sum
+from ..block import across, block_sum, read, vector, width, write
 from .create import as_bits, counts_before, not_zero, place_tile
 from .sizes import LANES, TILE, TILE_BYTES
 
@@ -30,6 +31,29 @@ def selected(args, chunk, hi, E):
         at, first = at + total, first + TILE
     if size <= step and thread() == 0:
         store(counts, 0, at)
+    return 0
+
+
+@jit.inline
+def scattered(args, chunk, hi, E):
+    """A chunk of x, where the mask is true the next elements of the source, which are written over those of x."""
+    x, mask, y = ptr(load(args, MASKED.x), E), ptr(load(args, MASKED.mask), U8), ptr(load(args, MASKED.y), E)
+    counts, size, step = ptr(load(args, MASKED.counts), I64), load(args, MASKED.numel), load(args, MASKED.step)
+    memory, first, stop = ptr(shared(TILE_BYTES), U16), chunk * step, min(size, (chunk + 1) * step)
+    source, lanes, like = ptr(load(args, MASKED.source), E), width(y), vector(y, 0)
+    if counts_before(counts, (size + step - 1) // step) > load(args, MASKED.count):
+        return TOO_FEW
+    at = counts_before(counts, chunk)
+    while first < stop:
+        i = first + thread() * LANES
+        bits = not_zero(mask, i, stop - i, U8)
+        for k in range(first + thread() * lanes, min(stop, first + TILE), threads() * lanes):
+            write(y, k, read(x, k, stop - k, like), stop - k)
+        barrier()
+        _, total = place_tile(bits, memory)
+        for k in range(thread(), total, threads()):
+            store(y, first + I64(load(memory, k)), load(source, at + k))
+        at, first = at + total, first + TILE
     return 0
 
 

@@ -8,22 +8,29 @@ from ...cpu.array.gather import OUT_OF_RANGE
 from ...lang.ptx import block, blocks, thread, threads
 from ...lang.simd import load, ptr, store
 from ..block import read, vector, width, write
-from .elements import quotient
+from .elements import quotient, times
 
 I64 = types.int64
 
 
 @jit.inline
-def place_of(args, index, number, per_row, lanes, WIDE):
-    """(offset in y, in x, the column, whether the index is one of x) of a piece of a row by its number."""
-    unit = quotient(number, per_row, WIDE) if per_row > 1 else number
-    i, count, first = (number - unit * per_row) * lanes, load(args, BLOCK.indices), load(args, BLOCK.first)
-    outer = quotient(unit, count, WIDE)
-    row = I64(load(index, (unit - outer * count) * load(args, BLOCK.step)))
+def place_of(args, number, per_row, lanes, several, WIDE):
+    """(the row of y, its index, the outer dims' number, the column) of a piece of a row by its number."""
+    unit, outer, count = quotient(number, per_row, WIDE) if per_row > 1 else number, 0, load(args, BLOCK.indices)
+    if several:
+        outer = quotient(unit, count, WIDE)
+    return unit, unit - times(outer, count, WIDE), outer, (number - times(unit, per_row, WIDE)) * lanes
+
+
+@jit.inline
+def source(args, row, outer, several, WIDE):
+    """(offset in x, 0 where the index is none of x; whether it is)."""
     row += load(args, BLOCK.wrap) if row < 0 else 0
-    there = first <= row < load(args, BLOCK.end)
-    at = outer * load(args, BLOCK.outer_stride) + (row - first) * load(args, BLOCK.row_stride)
-    return unit * load(args, BLOCK.length), at if there else 0, i, there
+    there = (row >= load(args, BLOCK.first)) & (row < load(args, BLOCK.end))
+    at = times(row - load(args, BLOCK.first), load(args, BLOCK.row_stride), WIDE)
+    if several:
+        at += times(outer, load(args, BLOCK.outer_stride), WIDE)
+    return at & -I64(there), there
 
 
 @jit.inline
@@ -33,12 +40,20 @@ def gathered(args, hi, per_row, lanes, take, put, E, I, WIDE):
     others_are_zero, length, status = load(args, BLOCK.zeros) != 0, load(args, BLOCK.length), 0
     if load(args, BLOCK.end) <= load(args, BLOCK.first):
         x = y  # nothing is taken of it, but it can be read
-    each = threads()
+    each, step, several = threads(), load(args, BLOCK.step), hi > load(args, BLOCK.indices) * per_row
     for n in range(block() * (4 * each) + thread(), hi, blocks() * (4 * each)):
-        y0, x0, i0, ok0 = place_of(args, index, n, per_row, lanes, WIDE)
-        y1, x1, i1, ok1 = place_of(args, index, min(n + each, hi - 1), per_row, lanes, WIDE)
-        y2, x2, i2, ok2 = place_of(args, index, min(n + 2 * each, hi - 1), per_row, lanes, WIDE)
-        y3, x3, i3, ok3 = place_of(args, index, min(n + 3 * each, hi - 1), per_row, lanes, WIDE)
+        y0, k0, o0, i0 = place_of(args, n, per_row, lanes, several, WIDE)
+        y1, k1, o1, i1 = place_of(args, min(n + each, hi - 1), per_row, lanes, several, WIDE)
+        y2, k2, o2, i2 = place_of(args, min(n + 2 * each, hi - 1), per_row, lanes, several, WIDE)
+        y3, k3, o3, i3 = place_of(args, min(n + 3 * each, hi - 1), per_row, lanes, several, WIDE)
+        r0, r1 = I64(load(index, times(k0, step, WIDE))), I64(load(index, times(k1, step, WIDE)))
+        r2, r3 = I64(load(index, times(k2, step, WIDE))), I64(load(index, times(k3, step, WIDE)))
+        (x0, ok0), (x1, ok1), (x2, ok2), (x3, ok3) = (
+            source(args, r0, o0, several, WIDE), source(args, r1, o1, several, WIDE),
+            source(args, r2, o2, several, WIDE), source(args, r3, o3, several, WIDE),
+        )  # fmt: skip
+        y0, y1 = times(y0, length, WIDE), times(y1, length, WIDE)
+        y2, y3 = times(y2, length, WIDE), times(y3, length, WIDE)
         a, b = take(x + x0, i0, length - i0, ok0), take(x + x1, i1, length - i1, ok1)
         c, d = take(x + x2, i2, length - i2, ok2), take(x + x3, i3, length - i3, ok3)
         if not (ok0 and ok1 and ok2 and ok3) and not others_are_zero:

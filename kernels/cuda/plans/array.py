@@ -24,6 +24,8 @@ def copy(problem):
     n, element = prod(d[0] for d in dims), f"uint{8 * itemsize}"
     if len(dims) == 1 and dims[0][1:] == [1, 1]:
         return Plan((launch(kernel(f"array.copy.contiguous_{itemsize}", E=element), COPY, n, 1),))
+    if len(dims) == 1 and dims[0][1:] == [1, 0]:
+        return Plan((launch(kernel("array.create.repeated", E=element), COPY, n, 1),))
     length, lanes = dims[-1][0], 16 // itemsize
     whole_rows = {1: "rows", 0: "spread", -1: "reversed_rows"}.get(dims[-1][2]) if dims[-1][1] == 1 else None
     if whole_rows is None and dims[-1][1] == 1 and length >= 8:

@@ -4,7 +4,7 @@ from math import prod
 
 from ...blocks import float_bits
 from ...blocks.array import BIN_COUNTS, FILLED, GATHER_ROWS
-from ...blocks.cuda import ADD_SORTED, COUNTED, PLACED
+from ...blocks.cuda import ADD_SORTED, COPY, COUNTED, PLACED
 from ...build.load import kernel
 from ...cpu.plans import array as cpu
 from ...cpu.plans.array import merged
@@ -24,8 +24,9 @@ def _bytes(dtype):
     return 1 if dtype == "bool" else int(dtype.partition("_")[0].lstrip("bfloatuin")) // 8
 
 
-def placed(name, types, bound, t_k, dims, wrap=0):
-    """One launch of `array/elements.py`: `dims` are (size, strides in t, in the index, in v), the innermost last."""
+def placed(name, types, bound, t_k, dims, wrap=0, at=None):
+    """One launch of `array/elements.py`: `dims` are (size, strides in t, in the index, in v), the innermost last; `at`
+    says where tensors are, as for `launch`."""
     moved, lanes = name in ("gather", "scatter"), 16 // _bytes(types["T"])
     length, *steps = dims[-1]
     others = [step for _, t_step, _, v_step in dims[:-1] for step in (t_step, v_step)]
@@ -36,7 +37,7 @@ def placed(name, types, bound, t_k, dims, wrap=0):
     wide = n >= _SHORT or any(abs(step) >= _SHORT for d in dims for step in d)
     handle = kernel(f"array.elements.{name}{'_rows' * pieces}", **types, DIMS=len(dims), WIDE=wide)
     columns = [d[k] for k in range(4) for d in dims]
-    return launch(handle, PLACED, n, 1, bound=bound, t_k=t_k, wrap=wrap, length=length, dims=columns)
+    return launch(handle, PLACED, n, 1, at, bound=bound, t_k=t_k, wrap=wrap, length=length, dims=columns)
 
 
 def elements(problem):
@@ -63,7 +64,8 @@ def gather_rows(problem):
     whole = p.length >= lanes
     n = p.outer * p.indices * (-(-p.length // lanes) if whole else p.length)
     numbers = {field: getattr(p, field) for field in GATHER_ROWS.names if field not in ("y", "x", "index")}
-    handle = kernel(f"array.gather.gather_{'rows' if whole else 'elements'}", E=p.bits, I=p.index, WIDE=n >= _SHORT)
+    wide = max(n, p.length, p.end, p.outer, *map(abs, (p.step, p.row_stride, p.outer_stride))) >= _SHORT
+    handle = kernel(f"array.gather.gather_{'rows' if whole else 'elements'}", E=p.bits, I=p.index, WIDE=wide)
     return Plan((launch(handle, GATHER_ROWS, n, 1, **numbers),))
 
 
@@ -72,9 +74,15 @@ def put_rows(problem):
     p = problem
     if p.add:
         return _added(p, p.t, p.v, "int64", 1, p.count, 1, p.v_strides)
-    return Plan(
-        (placed("scatter", {"T": p.t, "V": p.v, "I": "int64"}, p.rows, p.length, _rows(p, 1, p.count, p.v_strides)),)
-    )
+    types, at, launches, scratch = {"T": p.t, "V": p.v, "I": "int64"}, None, (), ()
+    v_outer, v_row, v_step = p.v_strides
+    if p.t == p.v and not (v_outer or v_row or v_step) and p.length % (16 // _bytes(p.t)) == 0:
+        # One number becomes a row, so that rows are written 16 bytes at a time.
+        one = kernel("array.create.repeated", E=f"uint{8 * _bytes(p.t)}")
+        launches = (launch(one, COPY, p.length, 1, {"x": ("v", 0), "y": ("row", 0)}),)
+        scratch, at, v_step = (("row", p.length * _bytes(p.t)),), {"v": ("row", 0)}, 1
+    dims = _rows(p, 1, p.count, (v_outer, v_row, v_step))
+    return Plan((*launches, placed("scatter", types, p.rows, p.length, dims, at=at)), scratch)
 
 
 def _rows(p, step, count, v_strides):
