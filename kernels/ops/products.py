@@ -5,8 +5,9 @@ import math
 import numpy as np
 
 from ..blocks.linalg import CROSS
+from ..problems.gemm import SKINNY
 from ..table.composite import composite
-from ..table.registry import ANY, INEXACT, NUMERIC, alias, op
+from ..table.registry import ANY, FLOATS, INEXACT, NUMERIC, alias, op
 from ._layout import check, check_alike, check_dim
 from ._layout import product as size_of
 from ._products import TOLERANCE
@@ -121,6 +122,12 @@ def _added(f, input, product, beta, alpha):
     return f.add(wide if beta == 1 else f.mul(wide, beta), y)
 
 
+def _in_one(input, one, other, beta, alpha):
+    """Whether `linear` computes such a sum, whose result is rounded once, if the shapes are its own."""
+    alike = input.dtype is one.dtype is other.dtype and input.dtype.name in FLOATS and one.numel_ and other.numel_
+    return alike and beta == 1 and not isinstance(alpha, complex)
+
+
 def _sum_of(product):
     return lambda x, a, b, beta=1, alpha=1: beta * x + alpha * product(a, b)
 
@@ -128,12 +135,26 @@ def _sum_of(product):
 @_product(_sum_of(np.matmul), (5,), (7, 17), (17, 5))
 def addmm(f, input, mat1, mat2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * mat1 @ mat2, for matrices; `input` broadcasts to the product."""
+    check(f, input, "input")
+    _dims(f, mat1, "mat1", 2)
+    _dims(f, mat2, "mat2", 2)
+    many = min(mat1.shape_[0], mat2.shape_[1]) > SKINNY  # operands of others are copied first, by `matmul`
+    if many and _in_one(input, mat1, mat2, beta, alpha) and mat1.shape_[1] == mat2.shape_[0]:
+        if input.shape_ == mat2.shape_[1:]:
+            return f.linear(mat1, mat2.transpose(0, 1), input, alpha=alpha)
+        if input.shape_ == (mat1.shape_[0], mat2.shape_[1]):
+            return f.linear(mat1, mat2.transpose(0, 1), alpha=alpha, residual=input)
     return _added(f, input, f.mm(mat1, mat2), beta, alpha)
 
 
 @_product(_sum_of(np.matmul), (7,), (7, 17), (17,))
 def addmv(f, input, mat, vec, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * mat @ vec."""
+    check(f, input, "input")
+    _dims(f, mat, "mat", 2)
+    _dims(f, vec, "vec", 1)
+    if _in_one(input, mat, vec, beta, alpha) and mat.shape_ == (*input.shape_, *vec.shape_):
+        return f.linear(vec, mat, input, alpha=alpha)
     return _added(f, input, f.mv(mat, vec), beta, alpha)
 
 

@@ -358,6 +358,20 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
     assert any("min_join" in name and name.endswith("-1") for name in used)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_matrix_times_a_vector(device, rng, dtype):
+    """In four steps at once and those that are left, beside vectors, and with what is added."""
+    x, y, z = rng.standard_normal((5, 6200)), rng.standard_normal(6200), rng.standard_normal(5)
+
+    def run(x, y, z):
+        x, y, z = x.to(dtype=dtype), y.to(dtype=dtype), z.to(dtype=dtype)
+        beside = ic.mv(x[:, 1:], y[1:]), ic.mv(x[:, :6199].contiguous(), y[:-1])
+        return ic.mv(x[:, :6148], y[:6148]), *beside, ic.addmv(z, x[:, :100], y[:100])
+
+    equal(device, run, x, y, z, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith("gemm.rows.product_1") for name in device.backend.kernels.used)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_rows_times_columns(device, rng, dtype, monkeypatch):
     """Of one row and one column each: of teams, of a block, in parts, beside vectors, and with what follows."""
