@@ -95,6 +95,7 @@ OWN = {
         for kind in ("rows", "columns", "each", "join")
     },
     "reduce.select.select": _CHUNKS,
+    **{f"reduce.modes.{name}": _CHUNKS for name in ("modes", "join")},
     "reduce.scan.clear": Shape(threads=256),
     **{
         f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * (kind == "rows"))

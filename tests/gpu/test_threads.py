@@ -358,6 +358,31 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
     assert any("min_join" in name and name.endswith("-1") for name in used)
 
 
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "float16", "int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(9, 1), (5, 67), (2, 1201), (3, 2, 40)])
+def test_modes(device, rng, shape, dtype):
+    """Of rows of a warp, of a block, and along another dim; NaN, zeros of both signs, an element that stands once."""
+    x = rng.integers(-3, 4, shape) * rng.integers(0, 2, shape).astype("f8")
+    if "float" in dtype:
+        x[0, ..., :20] = np.nan
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        x = -x if "float" in dtype else x
+        return *ic.mode(x), *ic.mode(x, 0, True), *ic.mode(x[..., ::2], -1)
+
+    equal(device, run, x, tolerance=0.0)
+    assert any(name.startswith("reduce.modes.modes") for name in device.backend.kernels.used)
+
+
+def test_modes_of_long_rows(device, rng, monkeypatch):
+    """In parts, of which runs lie in several."""
+    monkeypatch.setattr(reductions, "_CHUNK", 512)
+    x = np.concatenate([np.repeat(rng.permutation(40), 50), rng.integers(50, 99, 900)]).reshape(1, -1)
+    equal(device, lambda x: ic.mode(x.to(dtype="float32")), rng.permutation(x[0])[None], tolerance=0.0)
+    assert any(name.startswith("reduce.modes.join") for name in device.backend.kernels.used)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_matrix_times_a_vector(device, rng, dtype):
     """In four steps at once and those that are left, beside vectors, and with what is added."""
