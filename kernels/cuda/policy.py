@@ -102,7 +102,7 @@ OWN = {
         for way in ("max", "min")
         for kind in ("rows", "blocks", "chunks", "columns")
     },
-    "linalg.factor.solve_triangular": _ROW,
+    "linalg.factor.solve_triangular": _ROW._replace(blocks=2),
     "loss.linear.rows": _ROW,
     "loss.linear.prepare": _ROW._replace(threads=1024),
     "loss.linear.total": _ROW._replace(threads=1024),
