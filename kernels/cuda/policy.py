@@ -196,6 +196,7 @@ OWN = {
             "positions_asked",
         )
     },
+    "conv.windows.adaptive_max_long": _CHUNKS,
     "conv.direct.weight": _ROW,
     "gemm.epilogue.backward": _ROW,
     **{f"reduce.sample.{name}": _ROW._replace(threads=1024) for name in ("greedy", "sample_tokens")},

@@ -320,6 +320,18 @@ def test_means_of_even_cells(device, rng, dtype):
     assert any(name.startswith("conv.windows.mean_pool-") for name in device.backend.kernels.used)
 
 
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "float16"])
+@pytest.mark.parametrize("shape, cells", [((2, 3, 301), 4), ((3, 20, 23), (2, 3)), ((1, 2, 7, 9, 11), (2, 1, 2))])
+def test_maxima_of_long_cells(device, rng, shape, cells, dtype):
+    """A warp for each; equal elements, of which the first wins, and NaN."""
+    x, ndim = rng.integers(-5, 6, shape).astype("f8"), 1 if isinstance(cells, int) else len(cells)
+    x[0].flat[::150] = np.nan
+    x[-1] = rng.integers(-5, 6, shape[1:])
+    pool = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}[ndim]
+    equal(device, lambda x: pool(x.to(dtype=dtype), cells, True), x, tolerance=0.0)
+    assert any(name.startswith("conv.windows.adaptive_max_long") for name in device.backend.kernels.used)
+
+
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "uint32", "int64", "bool"])
 @pytest.mark.parametrize("shape, dim", [((3, 37), 1), ((2, 700), 1), ((40, 37), 0), ((2, 70, 9), 1), ((9, 5), 0)])
 def test_places_of_extremes(device, rng, shape, dim, dtype):
