@@ -1,5 +1,6 @@
 """Products of vectors and matrices that are written with `matmul`: PyTorch's names, and sums over named indices."""
 
+import functools
 import math
 
 import numpy as np
@@ -247,16 +248,23 @@ def _contracted(f, a, names_a, b, names_b, keep):
     left, right = [n for n in for_a if n not in for_b], [n for n in for_b if n not in for_a]
     size = {**dict(zip(for_b, b.shape_)), **{n: s for n, s in zip(for_a, a.shape_) if s != 1}}
     size = {**dict.fromkeys(for_a, 1), **size}
-    a = a.permute([for_a.index(n) for n in (*batch, *left, *inner_)])
-    b = b.permute([for_b.index(n) for n in (*batch, *inner_, *right)])
-    count = lambda names: math.prod(size[n] for n in names)
-    a = a.expand([size[n] for n in (*batch, *left, *inner_)])
-    b = b.expand([size[n] for n in (*batch, *inner_, *right)])
-    y = f.matmul(
-        a.reshape(count(batch), count(left), count(inner_)), b.reshape(count(batch), count(inner_), count(right))
-    )
-    names = [*batch, *left, *right]
-    return y.reshape([size[n] for n in names]), names
+    a = _as_matrices(a, for_a, size, batch, left, inner_)
+    b = _as_matrices(b, for_b, size, batch, inner_, right)
+    y, names = f.matmul(a, b), [*batch, *left, *right]
+    shape = tuple([size[n] for n in names])
+    return y if y.shape_ == shape else y.reshape(shape), names
+
+
+def _as_matrices(x, names, size, *groups):
+    """`x` with the dims of each group of names as one; what it is already, is not asked for, which takes a while."""
+    order = [n for group in groups for n in group]
+    if order != list(names):
+        x = x.permute([names.index(n) for n in order])
+    wide = tuple([size[n] for n in order])
+    if x.shape_ != wide:
+        x = x.expand(wide)
+    shape = tuple([math.prod([size[n] for n in group]) for group in groups])
+    return x if shape == wide else x.reshape(shape)
 
 
 def _summed_to(f, x, names, kept):
@@ -277,6 +285,7 @@ def _diagonals(x, names):
     return x, names
 
 
+@functools.lru_cache(256)
 def _equation(equation, shapes):
     """(names of the dims of each operand, names of the result): letters, and numbers for dims that `...` stands for."""
     left, arrow, right = equation.replace(" ", "").partition("->")
@@ -333,7 +342,7 @@ def einsum(f, equation, *operands):
         raise TypeError(f"`equation` of `einsum` must be a text, got {type(equation).__name__}")
     for x in operands:
         check(f, x, "operands")
-    inputs, output = _equation(equation, [x.shape_ for x in operands])
+    inputs, output = _equation(equation, tuple([x.shape_ for x in operands]))
     sizes = {}
     for x, names in zip(operands, inputs):
         for n, size in zip(names, x.shape_):
@@ -349,7 +358,9 @@ def einsum(f, equation, *operands):
         y, names = _contracted(f, y, names, other, other_names, keep)
     y = _summed_to(f, y, names, output)
     names = [n for n in names if n in output]
-    y = y.permute([names.index(n) for n in output if n in names])
+    order = [names.index(n) for n in output if n in names]
+    if order != list(range(len(order))):
+        y = y.permute(order)
     return f.rearrange(y.reshape([sizes.get(n, 1) for n in output])) if len(operands) == 1 else y
 
 
