@@ -370,6 +370,14 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
     assert any("min_join" in name and name.endswith("-1") for name in used)
 
 
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int32"])
+def test_sums_of_diagonals(device, rng, dtype):
+    """In parts of a few elements that lie far apart, the last one shorter; and too short for parts."""
+    x = np.round(rng.standard_normal((301, 301)) * 9)
+    equal(device, lambda x: (ic.trace(x.to(dtype=dtype)), ic.trace(x.to(dtype=dtype)[:40])), x, tolerance=0.0)
+    assert any("-parts" in name and "sum-outer" in name for name in device.backend.kernels.used)
+
+
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "float16", "int32", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(9, 1), (5, 67), (2, 1201), (3, 2, 40)])
 def test_modes(device, rng, shape, dtype):
