@@ -44,6 +44,8 @@ PANELS = Block(
 # sums of operands of 8 bits times their scales, which are `a_step` and `b_step` elements apart (0: one for all)
 SCALED = Block("sums a_scales b_scales c bias? | columns a_step b_step alpha:f64")
 
+LONG_DOT = Block("a b c parts | k")  # two vectors of k elements; `parts`: the sums of chunks
+
 PACK = Block("w panels | rows k stride k_stride")  # a weight into panels
 
 # out = g * the slope at `before`, and the sums of columns in chunks of rows: those of a chunk are `step` apart

@@ -16,6 +16,9 @@ EXTREMES = Block("x values indices | size columns")  # running ones along a dim 
 SORT = Block("x values? indices workspace? | stride rows size wanted slots=1 room=0 infinity mask digits")
 # Of each sorted row of `size` elements, and where they were, the ones with `count` ranks.
 PICK = Block("ordered order ranks values indices | size count")
+# Of sorted rows, and where their elements were, the most frequent one; rows in `parts` of `part` elements, and the best
+# of each part as a word.
+MODES = Block("ordered order values indices best? | size rows parts=1 part=0")
 GREEDY = Block("x tokens | stride size")
 # Options are arrays with a value per row, or by the contract of `random_sample` (`contract` = 1, tokens are int32) the
 # numbers at the end. A slot works in a part of `workspace` of its own: six 4-byte numbers for each token of a row.

@@ -95,13 +95,14 @@ OWN = {
         for kind in ("rows", "columns", "each", "join")
     },
     "reduce.select.select": _CHUNKS,
+    **{f"reduce.modes.{name}": _CHUNKS for name in ("modes", "join")},
     "reduce.scan.clear": Shape(threads=256),
     **{
         f"reduce.running.{way}_{kind}": _CHUNKS if kind == "chunks" else _SCAN._replace(blocks=2 * (kind == "rows"))
         for way in ("max", "min")
         for kind in ("rows", "blocks", "chunks", "columns")
     },
-    "linalg.factor.solve_triangular": _ROW,
+    "linalg.factor.solve_triangular": _ROW._replace(blocks=2),
     "loss.linear.rows": _ROW,
     "loss.linear.prepare": _ROW._replace(threads=1024),
     "loss.linear.total": _ROW._replace(threads=1024),
@@ -195,6 +196,7 @@ OWN = {
             "positions_asked",
         )
     },
+    "conv.windows.adaptive_max_long": _CHUNKS,
     "conv.direct.weight": _ROW,
     "gemm.epilogue.backward": _ROW,
     **{f"reduce.sample.{name}": _ROW._replace(threads=1024) for name in ("greedy", "sample_tokens")},

@@ -5,14 +5,11 @@ import math
 import numpy as np
 
 from ..problems.gemm import FEW, SKINNY, Product, allows_tf32
-from ..problems.reduce import Reduce
 from ..table.registry import FLOATS, INTEGERS, NUMERIC, op
 from ._products import TOLERANCE, check, check_alpha, foldable, product, save_operands
-from .reduce import sum_
 
 _NUMBERS = (*FLOATS, *INTEGERS)
 _WORTH_COPYING = 1 << 16  # elements of the larger matrix
-_CHUNK = 16384  # of two long vectors: their products are added up a chunk at a time, on all threads
 
 
 def _shape(input, other):
@@ -68,9 +65,6 @@ def matmul(call, input, other, *, alpha: float = 1.0, out_dtype=None, accumulate
         save_operands(call, input=input, other=other)
     if not y.numel_:
         return y
-    long = not shape and len(input.shape_) == 1 and input.numel_ >= 2 * _CHUNK
-    if long and alpha == 1.0 and not accumulate and input.dtype.is_floating_point and result is input.dtype:
-        return _long_dot(call, input, other, y)
     residual, a, b = _addend(call, y) if accumulate else None, input, other
     if not a.contiguous_ or a.numel_ >= _WORTH_COPYING or b.numel_ >= _WORTH_COPYING:
         a, b = _prepared(a, b)
@@ -79,27 +73,6 @@ def matmul(call, input, other, *, alpha: float = 1.0, out_dtype=None, accumulate
     problem = Product(a.dtype.name, *layouts, y.dtype.name, alpha, False, None, add, add, tf32=tf32)
     call.run(problem, a=a, b=b, c=y, residual=residual)
     return y
-
-
-def _long_dot(call, a, b, y):
-    """The product of two long vectors: 1M of float32 in 0.1 ms instead of 4."""
-    if a.dtype.itemsize == 2:
-        a, b = a.to(dtype="float32"), b.to(dtype="float32")
-    a, b, kind = a.contiguous(), b.contiguous(), a.dtype.name
-    chunks, rest = divmod(a.numel_, _CHUNK)
-    parts = call.empty((chunks + (rest > 0),), kind)
-    rows, columns = ((chunks, 1, _CHUNK), (_CHUNK, _CHUNK, 1)), ((chunks, _CHUNK, 1), (_CHUNK, 1, 1))
-    call.run(Product(kind, *rows, *columns, kind), a=a, b=b, c=parts, residual=None)
-    if rest:
-        last = [call.view(x, (rest,), (1,), chunks * _CHUNK) for x in (a, b)]
-        left = call.view(parts, (), (), chunks)
-        call.run(Product(kind, (rest,), (1,), (rest,), (1,), kind), a=last[0], b=last[1], c=left, residual=None)
-    if y.dtype.name == kind:
-        call.run(Reduce(sum_.rule, kind, parts.shape_, parts.strides_, (0,)), x=parts, y=y)
-        return y
-    total = call.empty((), kind)
-    call.run(Reduce(sum_.rule, kind, parts.shape_, parts.strides_, (0,)), x=parts, y=total)
-    return call.elementwise("cast", total, out=y)
 
 
 @matmul.grad("input", "other")
@@ -161,6 +134,8 @@ def _addend(call, y):
 def _prepared(a, b):
     """A and B, copied where a copy of the smaller one lets the product read the larger one once."""
     m, n, k = a.shape_[-2] if a.ndim > 1 else 1, b.shape_[-1] if b.ndim > 1 else 1, a.shape_[-1]
+    if a.ndim == b.ndim == 1:
+        return a.contiguous(), b.contiguous()
     if k * max(m, n) >= _WORTH_COPYING:
         if m <= SKINNY and a.strides_[-1] != 1:
             a = a.contiguous()

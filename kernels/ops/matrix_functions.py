@@ -1,5 +1,6 @@
 """Powers, exponentials, logarithms of determinants and products of matrices; decompositions by their old names."""
 
+import functools
 import itertools
 import math
 
@@ -128,6 +129,20 @@ def _chain_ref(tensors):
     return result
 
 
+@functools.lru_cache(256)
+def _cuts(sizes):
+    """{(i, j): after which one to cut the product of matrices i to j} of these heights and the last one's width."""
+    count, cut = len(sizes) - 1, {}
+    cost = {(i, i): 0 for i in range(count)}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            cost[i, j], cut[i, j] = min(
+                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+            )
+    return cut
+
+
 @composite(
     ref=_chain_ref,
     samples=_chain_samples,
@@ -150,13 +165,7 @@ def linalg_multi_dot(f, tensors):
     tensors[-1] = tensors[-1].unsqueeze(1) if column else tensors[-1]
     if any(len(x.shape_) != 2 for x in tensors):
         raise ValueError(f"`tensors` of `{f.op.name}` must be matrices, got {[x.shape_ for x in tensors]}")
-    sizes, count = [tensors[0].shape_[0], *(x.shape_[1] for x in tensors)], len(tensors)
-    cost, cut = np.zeros((count, count)), np.zeros((count, count), int)
-    for length in range(1, count):
-        for i in range(count - length):
-            j = i + length
-            costs = [cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)]
-            cost[i, j], cut[i, j] = min(costs), i + int(np.argmin(costs))
+    count, cut = len(tensors), _cuts((tensors[0].shape_[0], *(x.shape_[1] for x in tensors)))
 
     def product(i, j):
         return tensors[i] if i == j else f.matmul(product(i, cut[i, j]), product(cut[i, j] + 1, j))

@@ -9,10 +9,11 @@ import numpy as np
 from ..blocks import float_bits
 from ..blocks.array import RUNS, SEARCH
 from ..problems.array import BinCounts
+from ..problems.reduce import Modes
 from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
 from ._counted import CHUNK, counted
-from ._layout import UNSIGNED, check, check_dim, product
+from ._layout import UNSIGNED, check, check_dim, product, rows
 from .copy import row_major
 from .special import wider
 
@@ -134,22 +135,29 @@ def _mode_grad_samples(rng):
     yield (rng.permutation(21).reshape(3, 7) / 4.0,), {}
 
 
-@composite(dtypes=ALL, ref=_mode_ref, samples=_mode_samples, grad_samples=_mode_grad_samples, fields=PAIR)
-def mode(f, input, dim=-1, keepdim=False):
+@op(
+    dtypes=ALL, ref=_mode_ref, samples=_mode_samples, grad_samples=_mode_grad_samples, outputs=("out", "indices"),
+    fields=PAIR,
+)  # fmt: skip
+def mode(call, input, dim=-1, keepdim=False):
     """The most frequent element along `dim`, the smallest of several, and the last index where it stands."""
+    axis, shape = check_axis(call, input, dim), input.shape_
+    result = tuple(1 if d == axis else n for d, n in enumerate(shape) if keepdim or d != axis)
+    values, indices = call.out(result, input.dtype), call.out(result, "int64", key="indices")
+    call.save(input_shape=shape, where=indices, axis=axis)
+    if values.numel_:
+        last = [*(d for d in range(len(shape)) if d != axis), axis]
+        x, count, size, stride = rows(input.permute(last) if shape else input.reshape(1), max(len(shape) - 1, 0))
+        call.run(Modes(x.dtype.name, count, size, stride), x=x, values=values, indices=indices)
+    return values, indices
 
-    axis = check_axis(f, input, dim)
-    if not input.shape_:
-        return f.rearrange(input), numbers(f, 1, input).reshape(())
-    values, indices = f.sort(input, axis)
-    sorted_values, count = values.detach(), input.shape_[axis]
-    at = numbers(f, count, values).reshape([count if d == axis else 1 for d in range(len(values.shape_))])
-    same = f.eq(sorted_values.narrow(axis, 1, count - 1), sorted_values.narrow(axis, 0, count - 1))
-    first = sorted_values.narrow(axis, 0, 1)
-    begins = f.cummax(f.where(f.cat([f.ne(first, first), same], axis), 0, at), axis)[0]
-    place = f.argmax(f.sub(at, begins), axis, True)
-    values, indices = f.gather(values, axis, place), f.gather(indices, axis, place)
-    return (values, indices) if keepdim else (values.squeeze(axis), indices.squeeze(axis))
+
+@mode.grad("input")
+def _(f, g, keepdim, where, input_shape, axis):
+    if not input_shape:
+        return g
+    g, where = (g, where) if keepdim else (g.unsqueeze(axis), where.unsqueeze(axis))
+    return f.gather_backward(g, axis, where, input_shape)
 
 
 # ---- quantiles ---------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """Products of vectors and matrices that are written with `matmul`: PyTorch's names, and sums over named indices."""
 
+import functools
 import math
 
 import numpy as np
 
 from ..blocks.linalg import CROSS
+from ..problems.gemm import SKINNY
 from ..table.composite import composite
-from ..table.registry import ANY, INEXACT, NUMERIC, alias, op
+from ..table.registry import ANY, FLOATS, INEXACT, NUMERIC, alias, op
 from ._layout import check, check_alike, check_dim
 from ._layout import product as size_of
 from ._products import TOLERANCE
@@ -121,6 +123,12 @@ def _added(f, input, product, beta, alpha):
     return f.add(wide if beta == 1 else f.mul(wide, beta), y)
 
 
+def _in_one(input, one, other, beta, alpha):
+    """Whether `linear` computes such a sum, whose result is rounded once, if the shapes are its own."""
+    alike = input.dtype is one.dtype is other.dtype and input.dtype.name in FLOATS and one.numel_ and other.numel_
+    return alike and beta == 1 and not isinstance(alpha, complex)
+
+
 def _sum_of(product):
     return lambda x, a, b, beta=1, alpha=1: beta * x + alpha * product(a, b)
 
@@ -128,12 +136,26 @@ def _sum_of(product):
 @_product(_sum_of(np.matmul), (5,), (7, 17), (17, 5))
 def addmm(f, input, mat1, mat2, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * mat1 @ mat2, for matrices; `input` broadcasts to the product."""
+    check(f, input, "input")
+    _dims(f, mat1, "mat1", 2)
+    _dims(f, mat2, "mat2", 2)
+    many = min(mat1.shape_[0], mat2.shape_[1]) > SKINNY  # operands of others are copied first, by `matmul`
+    if many and _in_one(input, mat1, mat2, beta, alpha) and mat1.shape_[1] == mat2.shape_[0]:
+        if input.shape_ == mat2.shape_[1:]:
+            return f.linear(mat1, mat2.transpose(0, 1), input, alpha=alpha)
+        if input.shape_ == (mat1.shape_[0], mat2.shape_[1]):
+            return f.linear(mat1, mat2.transpose(0, 1), alpha=alpha, residual=input)
     return _added(f, input, f.mm(mat1, mat2), beta, alpha)
 
 
 @_product(_sum_of(np.matmul), (7,), (7, 17), (17,))
 def addmv(f, input, mat, vec, *, beta: complex = 1, alpha: complex = 1):
     """beta * input + alpha * mat @ vec."""
+    check(f, input, "input")
+    _dims(f, mat, "mat", 2)
+    _dims(f, vec, "vec", 1)
+    if _in_one(input, mat, vec, beta, alpha) and mat.shape_ == (*input.shape_, *vec.shape_):
+        return f.linear(vec, mat, input, alpha=alpha)
     return _added(f, input, f.mv(mat, vec), beta, alpha)
 
 
@@ -226,16 +248,23 @@ def _contracted(f, a, names_a, b, names_b, keep):
     left, right = [n for n in for_a if n not in for_b], [n for n in for_b if n not in for_a]
     size = {**dict(zip(for_b, b.shape_)), **{n: s for n, s in zip(for_a, a.shape_) if s != 1}}
     size = {**dict.fromkeys(for_a, 1), **size}
-    a = a.permute([for_a.index(n) for n in (*batch, *left, *inner_)])
-    b = b.permute([for_b.index(n) for n in (*batch, *inner_, *right)])
-    count = lambda names: math.prod(size[n] for n in names)
-    a = a.expand([size[n] for n in (*batch, *left, *inner_)])
-    b = b.expand([size[n] for n in (*batch, *inner_, *right)])
-    y = f.matmul(
-        a.reshape(count(batch), count(left), count(inner_)), b.reshape(count(batch), count(inner_), count(right))
-    )
-    names = [*batch, *left, *right]
-    return y.reshape([size[n] for n in names]), names
+    a = _as_matrices(a, for_a, size, batch, left, inner_)
+    b = _as_matrices(b, for_b, size, batch, inner_, right)
+    y, names = f.matmul(a, b), [*batch, *left, *right]
+    shape = tuple([size[n] for n in names])
+    return y if y.shape_ == shape else y.reshape(shape), names
+
+
+def _as_matrices(x, names, size, *groups):
+    """`x` with the dims of each group of names as one; what it is already, is not asked for, which takes a while."""
+    order = [n for group in groups for n in group]
+    if order != list(names):
+        x = x.permute([names.index(n) for n in order])
+    wide = tuple([size[n] for n in order])
+    if x.shape_ != wide:
+        x = x.expand(wide)
+    shape = tuple([math.prod([size[n] for n in group]) for group in groups])
+    return x if shape == wide else x.reshape(shape)
 
 
 def _summed_to(f, x, names, kept):
@@ -256,6 +285,7 @@ def _diagonals(x, names):
     return x, names
 
 
+@functools.lru_cache(256)
 def _equation(equation, shapes):
     """(names of the dims of each operand, names of the result): letters, and numbers for dims that `...` stands for."""
     left, arrow, right = equation.replace(" ", "").partition("->")
@@ -312,7 +342,7 @@ def einsum(f, equation, *operands):
         raise TypeError(f"`equation` of `einsum` must be a text, got {type(equation).__name__}")
     for x in operands:
         check(f, x, "operands")
-    inputs, output = _equation(equation, [x.shape_ for x in operands])
+    inputs, output = _equation(equation, tuple([x.shape_ for x in operands]))
     sizes = {}
     for x, names in zip(operands, inputs):
         for n, size in zip(names, x.shape_):
@@ -328,7 +358,9 @@ def einsum(f, equation, *operands):
         y, names = _contracted(f, y, names, other, other_names, keep)
     y = _summed_to(f, y, names, output)
     names = [n for n in names if n in output]
-    y = y.permute([names.index(n) for n in output if n in names])
+    order = [names.index(n) for n in output if n in names]
+    if order != list(range(len(order))):
+        y = y.permute(order)
     return f.rearrange(y.reshape([sizes.get(n, 1) for n in output])) if len(operands) == 1 else y
 
 

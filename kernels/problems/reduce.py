@@ -101,6 +101,18 @@ class Select(NamedTuple):
     count: int
 
 
+class Modes(NamedTuple):
+    """The most frequent element of each of `rows` of `size`, the smallest of several, and the last place it has.
+
+    NaN are different from one another. Tensors: x; `values` and int64 `indices`.
+    """
+
+    dtype: str
+    rows: int
+    size: int
+    stride: int
+
+
 class Sample(NamedTuple):
     """A token drawn from each of `rows` rows of `size` logits, after a history of `history_length` tokens."""
 

@@ -211,7 +211,7 @@ def test_a_divisor_of_0_in_rows_that_are_no_vectors(device, rng):
 
 
 @pytest.mark.parametrize("upper, unit", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("size, columns, dtype", [(1, 1, "float32"), (37, 5, "float64"), (70, 67, "float32")])
+@pytest.mark.parametrize("size, columns, dtype", [(1, 1, "float32"), (37, 5, "float64"), (133, 9, "float32")])
 def test_triangular_systems(device, rng, size, columns, dtype, upper, unit):
     a = rng.standard_normal((2, size, size)) / size + 2 * np.eye(size)
     b = rng.standard_normal((2, size, columns))
@@ -222,3 +222,14 @@ def test_triangular_systems(device, rng, size, columns, dtype, upper, unit):
 
     equal(device, run, a, b, tolerance=1e-5 if dtype == "float32" else 1e-13)
     assert used(device, "linalg.factor.solve_triangular")
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular_systems_of_many_columns(device, rng, upper):
+    """Four for a warp."""
+    a, b = rng.standard_normal((70, 70)) / 70 + 2 * np.eye(70), rng.standard_normal((70, 513))
+
+    def run(a, b):
+        return ic.linalg.solve_triangular(a.to(dtype="float32"), b.to(dtype="float32"), upper=upper)
+
+    equal(device, run, a, b, tolerance=1e-5)

@@ -320,6 +320,18 @@ def test_means_of_even_cells(device, rng, dtype):
     assert any(name.startswith("conv.windows.mean_pool-") for name in device.backend.kernels.used)
 
 
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "float16"])
+@pytest.mark.parametrize("shape, cells", [((2, 3, 301), 4), ((3, 20, 23), (2, 3)), ((1, 2, 7, 9, 11), (2, 1, 2))])
+def test_maxima_of_long_cells(device, rng, shape, cells, dtype):
+    """A warp for each; equal elements, of which the first wins, and NaN."""
+    x, ndim = rng.integers(-5, 6, shape).astype("f8"), 1 if isinstance(cells, int) else len(cells)
+    x[0].flat[::150] = np.nan
+    x[-1] = rng.integers(-5, 6, shape[1:])
+    pool = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}[ndim]
+    equal(device, lambda x: pool(x.to(dtype=dtype), cells, True), x, tolerance=0.0)
+    assert any(name.startswith("conv.windows.adaptive_max_long") for name in device.backend.kernels.used)
+
+
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "uint32", "int64", "bool"])
 @pytest.mark.parametrize("shape, dim", [((3, 37), 1), ((2, 700), 1), ((40, 37), 0), ((2, 70, 9), 1), ((9, 5), 0)])
 def test_places_of_extremes(device, rng, shape, dim, dtype):
@@ -356,6 +368,53 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
     used = device.backend.kernels.used
     assert any("max_join" in name and name.endswith("-256") for name in used)
     assert any("min_join" in name and name.endswith("-1") for name in used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "int32"])
+def test_sums_of_diagonals(device, rng, dtype):
+    """In parts of a few elements that lie far apart, the last one shorter; and too short for parts."""
+    x = np.round(rng.standard_normal((301, 301)) * 9)
+    equal(device, lambda x: (ic.trace(x.to(dtype=dtype)), ic.trace(x.to(dtype=dtype)[:40])), x, tolerance=0.0)
+    assert any("-parts" in name and "sum-outer" in name for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, "float16", "int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(9, 1), (5, 67), (2, 1201), (3, 2, 40)])
+def test_modes(device, rng, shape, dtype):
+    """Of rows of a warp, of a block, and along another dim; NaN, zeros of both signs, an element that stands once."""
+    x = rng.integers(-3, 4, shape) * rng.integers(0, 2, shape).astype("f8")
+    if "float" in dtype:
+        x[0, ..., :20] = np.nan
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        x = -x if "float" in dtype else x
+        return *ic.mode(x), *ic.mode(x, 0, True), *ic.mode(x[..., ::2], -1)
+
+    equal(device, run, x, tolerance=0.0)
+    assert any(name.startswith("reduce.modes.modes") for name in device.backend.kernels.used)
+
+
+def test_modes_of_long_rows(device, rng, monkeypatch):
+    """In parts, of which runs lie in several."""
+    monkeypatch.setattr(reductions, "_CHUNK", 512)
+    x = np.concatenate([np.repeat(rng.permutation(40), 50), rng.integers(50, 99, 900)]).reshape(1, -1)
+    equal(device, lambda x: ic.mode(x.to(dtype="float32")), rng.permutation(x[0])[None], tolerance=0.0)
+    assert any(name.startswith("reduce.modes.join") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_matrix_times_a_vector(device, rng, dtype):
+    """In four steps at once and those that are left, beside vectors, and with what is added."""
+    x, y, z = rng.standard_normal((5, 6200)), rng.standard_normal(6200), rng.standard_normal(5)
+
+    def run(x, y, z):
+        x, y, z = x.to(dtype=dtype), y.to(dtype=dtype), z.to(dtype=dtype)
+        beside = ic.mv(x[:, 1:], y[1:]), ic.mv(x[:, :6199].contiguous(), y[:-1])
+        return ic.mv(x[:, :6148], y[:6148]), *beside, ic.addmv(z, x[:, :100], y[:100])
+
+    equal(device, run, x, y, z, tolerance=TOLERANCE[dtype])
+    assert any(name.startswith("gemm.rows.product_1") for name in device.backend.kernels.used)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

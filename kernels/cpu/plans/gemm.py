@@ -6,11 +6,12 @@ A product goes to the blocked kernel or, where A or B is skinny, to one that rea
 import itertools
 import math
 
-from ...blocks.gemm import ACTIVATION_GRAD, ADD_ROWS, BLOCKED, BYTES, DOT_ROWS, INTEGER, PACK, PANELS, SCALED
+from ...blocks.gemm import ACTIVATION_GRAD, ADD_ROWS, BLOCKED, BYTES, DOT_ROWS, INTEGER, LONG_DOT, PACK, PANELS, SCALED
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.gemm import FEW, SKINNY, ActivationGrad, PackWeight, Product
 from ..gemm import blocking
+from ..gemm.dots import CHUNK
 from .norm import join
 
 _WIDE = 64  # rows of a weight from which it is worth packing x
@@ -34,10 +35,12 @@ def product(problem, threads):
         return Plan(
             (_launch("gemm.blocked.integer_rows", types, INTEGER, p, x, items, grain, alpha=int(p.alpha), **numbers),)
         )
+    plain = not (p.bias or p.residual or p.activation)
+    if x.m == x.n == matrices == 1 and x.k >= 2 * CHUNK and x.a_k == x.b_k == 1 and plain and p.alpha == 1.0:
+        return _long_dot(p, x.k)
     length = blocking.split_length(x.m, x.n, x.k) if matrices == 1 and not p.packed else 0
     if length:
         return _split(p, x, length, threads)
-    plain = not (p.bias or p.residual or p.activation)
     tiled = blocking.tiles(p.dtype)
     if tiled and not p.packed and p.result == p.dtype and x.b_k == 1 and x.k and x.n >= blocking.TILE_ROWS // 2:
         if blocking.LEAST_TILED <= x.m <= blocking.MOST_FEW:
@@ -142,6 +145,14 @@ def _split(p, x, length, threads):
     second = _launch("gemm.blocked.join_parts", types, BLOCKED, p, x, x.m, grain, alpha=p.alpha, **numbers)
     scratch = parts + splits * x.m * x.n * (8 if p.dtype == "float64" else 4) + 64
     return Plan((first, second), (("scratch", scratch),))
+
+
+def _long_dot(p, k):
+    """Two long vectors."""
+    chunks, sums = -(-k // CHUNK), "float64" if p.dtype == "float64" else "float32"
+    first = launch(kernel("gemm.dots.sums", T=p.dtype, A=sums), LONG_DOT, chunks, 4, k=k)
+    second = launch(kernel("gemm.dots.total", R=p.result, A=sums), LONG_DOT, 1, 1, k=k)
+    return Plan((first, second), (("parts", chunks * (8 if sums == "float64" else 4)),))
 
 
 def _dot_rows(p, x, large, sizes, matrices):

@@ -3,11 +3,11 @@
 from math import prod
 
 from ...blocks.norm import VARIANCE
-from ...blocks.reduce import EXTREMES, FOLD, PICK, POSITION, SAMPLE, SCAN, SORT
+from ...blocks.reduce import EXTREMES, FOLD, MODES, PICK, POSITION, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered, sized_kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Ends, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
+from ...problems.reduce import Ends, Modes, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from .. import policy
 from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
 from .array import copy, merged
@@ -222,17 +222,34 @@ def select(problem, threads):
 
 def picked(p, ordered, size):
     """The plan of a `Select` behind one that sorts."""
+    one = launch(
+        kernel("reduce.select.pick", E=f"uint{8 * size}"), PICK, p.rows * p.count, 4096, size=p.size, count=p.count
+    )
+    return behind(ordered, p.rows * p.size, size, (one,))
+
+
+def behind(ordered, whole, size, launches, scratch=()):
+    """The plan of launches that read `ordered` and `order`, which one that sorts `whole` elements has made."""
     own = {"values": "ordered", "indices": "order"}
-    launches = [
+    before = [
         one._replace(places=tuple((k, own.get(name, name), offset) for k, name, offset in one.places))
         for one in ordered.launches
     ]
-    n = p.rows * p.count
-    launches.append(
-        launch(kernel("reduce.select.pick", E=f"uint{8 * size}"), PICK, n, 4096, size=p.size, count=p.count)
-    )
-    whole = p.rows * p.size
-    return Plan(tuple(launches), (*ordered.scratch, ("ordered", whole * size), ("order", 8 * whole)))
+    return Plan((*before, *launches), (*ordered.scratch, ("ordered", whole * size), ("order", 8 * whole), *scratch))
+
+
+def modes(problem, threads):
+    """Rows sorted, then the longest run of each."""
+    p, size = problem, _bytes(problem.dtype)
+    ordered = sort(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True), threads)
+    handle = kernel("reduce.modes.modes", **mode_types(p.dtype))
+    one = launch(handle, MODES, p.rows, 1 + _TOPK // p.size, {"best": None}, size=p.size, rows=p.rows)
+    return behind(ordered, p.rows * p.size, size, (one,))
+
+
+def mode_types(dtype):
+    """The types of sorted elements, and of their bits."""
+    return {"T": "uint8" if dtype == "bool" else dtype, "E": f"uint{8 * _bytes(dtype)}"}
 
 
 def sample(problem, threads):
@@ -251,5 +268,5 @@ def sample_in(p, slots):
 
 PLANNERS = {
     Reduce: reduce, Position: position, Variance: variance, Scan: scan, Running: running, Sort: sort, Sample: sample,
-    Select: select, Ends: ends,
+    Select: select, Ends: ends, Modes: modes,
 }  # fmt: skip

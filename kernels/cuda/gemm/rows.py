@@ -73,7 +73,18 @@ def _product(tokens):
         a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = vector(x, 0.0)
         fits = load(args, ROWS.aligned) != 0 and (load(args, ROWS.w) | load(args, ROWS.x)) & 15 == 0
         whole, lanes = k // width(x) * width(x) if fits else 0, width(x)
-        for i in range(thread() * lanes, whole, THREADS * lanes):
+        begin = thread() * lanes
+        if tokens == 1:  # four steps on their way at once: a thread has no other work (8192 x 8192: 2.4 TB/s by one)
+            step = THREADS * lanes
+            while begin + 3 * step < whole:
+                u, v, y = quick(w0, begin), quick(w1, begin), quick(x0, begin)
+                p, q, z = quick(w0, begin + step), quick(w1, begin + step), quick(x0, begin + step)
+                a0, b0 = muladd(p, z, muladd(u, y, a0)), muladd(q, z, muladd(v, y, b0))
+                u, v, y = quick(w0, begin + 2 * step), quick(w1, begin + 2 * step), quick(x0, begin + 2 * step)
+                p, q, z = quick(w0, begin + 3 * step), quick(w1, begin + 3 * step), quick(x0, begin + 3 * step)
+                a0, b0 = muladd(p, z, muladd(u, y, a0)), muladd(q, z, muladd(v, y, b0))
+                begin += 4 * step
+        for i in range(begin, whole, THREADS * lanes):
             u, v, y = quick(w0, i), quick(w1, i), quick(x0, i)
             a0, b0 = muladd(u, y, a0), muladd(v, y, b0)
             if tokens > 1:

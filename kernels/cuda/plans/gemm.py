@@ -93,7 +93,9 @@ def product(problem):
     if some and x.m == x.n == 1 and p.dtype in (*FEW, "float64") and (x.k == 1 or x.a_k == x.b_k == 1):
         return _dots(p, x, batch)
     if some and not batch and p.dtype in FEW and x.a_k == x.b_k == 1:
-        few, halves = min(x.m, x.n), p.dtype != "float32"
+        few, halves, row = min(x.m, x.n), p.dtype != "float32", -(-x.k // 8) * 8
+        x = x._replace(a_stride=row if x.m == 1 else x.a_stride)  # a row without a next one begins as it may
+        x = x._replace(b_stride=row if x.n == 1 else x.b_stride)
         if halves and few <= MOST_FEW and (x.a_stride | x.b_stride) % 8 == 0:
             return _few_rows(p, x, True)
         if few <= (AT_A_TIME if halves else MOST_FEW):

@@ -3,14 +3,14 @@
 from math import prod
 
 from ...blocks.cuda import PLACES, RADIX, SELECT
-from ...blocks.reduce import FOLD
+from ...blocks.reduce import FOLD, MODES
 from ...build.load import kernel, rendered
 from ...cpu.plans import reduce as cpu
 from ...cpu.plans.array import merged
-from ...cpu.plans.reduce import picked, sample_in, sort_keys, writing
+from ...cpu.plans.reduce import behind, mode_types, picked, sample_in, sort_keys, writing
 from ...plan import Plan, launch
 from ...problems.array import Copy
-from ...problems.reduce import Ends, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
+from ...problems.reduce import Ends, Modes, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from ..policy import ROW_THREADS
 from ..render import reduction_lanes
 from .array import copy
@@ -23,8 +23,10 @@ _WARPS = ROW_THREADS // 32  # of a block
 _SHORT = 256  # elements of a row that a few threads hold; of 768 to 1000 that reads 2.4 of 4.2 TB/s, a warp's loop 3.9
 _WARP = 4096  # elements of a row that is a warp's
 _COLUMN = 32  # the same of a thread, which waits for its elements four at a time: 8192 in chunks of 512 took 53 us
+_APART, _SPREAD = 8, 1 << 15  # the same where so many elements are all: a diagonal of 8192 took 14 us, PyTorch 9
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
+_MODES = 1024  # elements of a sorted row that a warp looks through
 _LINE = 32  # bytes of neighbouring results at least, where a block has columns
 _MOST = 1 << 30  # elements of a part, whose places are 32-bit integers
 _SLOTS = 264  # of a workspace for choosing tokens, two for each of 132 multiprocessors
@@ -141,6 +143,8 @@ def reduce(problem):
         "columns": (_ROWS, _width(rule, types), _BLOCKS),
         "outer": (_COLUMN, 1, 128 * _ENOUGH),
     }[kind]  # fmt: skip
+    if kind == "outer" and 2 * step <= length and length * results <= _SPREAD:
+        step = _APART
     units = -(-results // each)
     if kept[0][0] > 1 or reduced[0][0] > 1 or units >= least or length < 2 * step:
         return Plan((*before, _fold(rule, types, kind, kept, reduced, count, x)), scratch)
@@ -345,6 +349,22 @@ def variance(problem):
     return cpu.variance(p, 1, lambda rows, threads: copy(rows))
 
 
+def modes(problem):
+    """Rows sorted, then the longest run of each: a row for a warp or a block, few long ones in parts."""
+    p, size, team = problem, _bytes(problem.dtype), 32 if problem.size <= _MODES else ROW_THREADS
+    parts = max(1, min(-(-_BLOCKS // p.rows), p.size // _CHUNK))
+    part = -(-p.size // parts)
+    parts, types = -(-p.size // part), mode_types(p.dtype)
+    handle = kernel("reduce.modes.modes", **types, TEAM=team, CUT=parts > 1)
+    n, numbers = -(-p.rows * parts * team // ROW_THREADS), dict(size=p.size, rows=p.rows, parts=parts, part=part)
+    launches, scratch = [launch(handle, MODES, n, 1, {"best": None} if parts == 1 else {}, **numbers)], ()
+    if parts > 1:
+        scratch = (("best", 8 * p.rows * parts),)
+        launches.append(launch(kernel("reduce.modes.join", E=types["E"]), MODES, p.rows, 1, **numbers))
+    ordered = sort(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True))
+    return behind(ordered, p.rows * p.size, size, launches, scratch)
+
+
 def sample(problem):
     """A row for a block."""
     return sample_in(problem, max(1, min(_SLOTS, problem.rows)))
@@ -352,5 +372,5 @@ def sample(problem):
 
 PLANNERS = {
     Reduce: reduce, Position: position, Scan: scan, Running: running, Variance: variance, Sort: sort, Sample: sample,
-    Select: select, Ends: ends,
+    Select: select, Ends: ends, Modes: modes,
 }  # fmt: skip
