@@ -50,47 +50,66 @@ def _turned_and_written(rows, names):
     return f"{kind}_write", parameters, rope[: ROPE.WIDTH] + cache[: CACHE.WIDTH], first[3]
 
 
-def _turned_attention(rows, names):
-    """The same of these and the attention of one token, where each key/value head has blocks of its own."""
-    both, (other, *types) = _turned_and_written(rows[:2], names[:2]), names[2]
-    if both is None or not other.startswith("attention.grouped.attend_") or rows[0][3] != 1:
-        return None
-    rope, cache, words = _words(rows[0]), _words(rows[1]), _words(rows[2])
-    heads, size, parts = words[ATTENTION.kv_heads], words[ATTENTION.size_v], words[DECODE.parts]
+def _is_of_one_token(rope, cache, words):
+    """Whether a token is turned, its keys and values are written to a cache, and its queries attend to that cache."""
+    heads, size = words[ATTENTION.kv_heads], words[ATTENTION.size_v]
     of_caches = [(CACHE.k_cache, ATTENTION.k), (CACHE.v_cache, ATTENTION.v)]
     of_caches += [(CACHE.k_cache_strides + i, ATTENTION.k_strides + i) for i in range(3)]
     of_caches += [(CACHE.v_cache_strides + i, ATTENTION.v_strides + i) for i in range(3)]
     elements = CACHE.k_element, CACHE.v_element, CACHE.k_cache_element, CACHE.v_cache_element
-    fits = (
-        types == names[0][1:2] and words[ATTENTION.num_seqs] == 1 and rows[2][3] == heads * parts
-        and words[ATTENTION.group] <= GROUPED_ROWS and words[ATTENTION.size_qk] == size == rope[ROPE.size]
-        and rope[ROPE.size] == 2 * rope[ROPE.half] and rope[ROPE.heads] == words[ATTENTION.group] * heads
+    return (
+        words[ATTENTION.num_seqs] == 1 and words[ATTENTION.group] <= GROUPED_ROWS
+        and words[ATTENTION.size_qk] == size == rope[ROPE.size] == 2 * rope[ROPE.half]
+        and rope[ROPE.heads] == words[ATTENTION.group] * heads
         and rope[ROPE.heads2] == cache[CACHE.heads] == heads and cache[CACHE.size_k] == cache[CACHE.size_v] == size
         and words[ATTENTION.q] == rope[ROPE.y] and words[ATTENTION.q_strides + 2] == rope[ROPE.y_strides + 2]
         and all(cache[place] == 1 for place in elements) and all(cache[a] == words[b] for a, b in of_caches)
     )  # fmt: skip
 
-    def tensor(block, at, by, count):
-        return block[at], 2 * ((count - 1) * abs(block[by]) + size)
 
-    read = [
-        tensor(rope, ROPE.x, ROPE.x_strides + 2, rope[ROPE.heads]),
-        tensor(rope, ROPE.x2, ROPE.x2_strides + 2, heads), tensor(cache, CACHE.v, CACHE.v_strides + 2, heads),
-    ]  # fmt: skip
-    written = []
-    if parts > 1 or any(  # in place each block turns what no other one reads
-        rope[x] != rope[y] or rope[x_stride + 2] != rope[y_stride + 2]
-        for x, x_stride, y, y_stride in (
+def _heads(block, at, strides, count, size):
+    """(address, bytes) of so many heads of a token, whose tensor has these places in a block."""
+    return block[at], 2 * ((count - 1) * abs(block[strides + 2]) + size)
+
+
+def _stays(rope):
+    """Whether queries and keys are turned in place."""
+    return all(
+        rope[x] == rope[y] and rope[x_strides + 2] == rope[y_strides + 2]
+        for x, x_strides, y, y_strides in (
             (ROPE.x, ROPE.x_strides, ROPE.y, ROPE.y_strides), (ROPE.x2, ROPE.x2_strides, ROPE.y2, ROPE.y2_strides),
         )
-    ):  # fmt: skip
-        written.append(tensor(rope, ROPE.y, ROPE.y_strides + 2, rope[ROPE.heads]))
-        written.append(tensor(rope, ROPE.y2, ROPE.y2_strides + 2, heads))
+    )  # fmt: skip
+
+
+def _memory_of_one_token(rope, cache, words):
+    """(what blocks of the joined launch read, what they write): of each a list of (address, bytes)."""
+    queries, heads, size = rope[ROPE.heads], words[ATTENTION.kv_heads], words[ATTENTION.size_v]
+    read = [
+        _heads(rope, ROPE.x, ROPE.x_strides, queries, size), _heads(rope, ROPE.x2, ROPE.x2_strides, heads, size),
+        _heads(cache, CACHE.v, CACHE.v_strides, heads, size),
+    ]  # fmt: skip
+    written = []
+    if words[DECODE.parts] > 1 or not _stays(rope):  # else each block turns what no other one reads
+        written.append(_heads(rope, ROPE.y, ROPE.y_strides, queries, size))
+        written.append(_heads(rope, ROPE.y2, ROPE.y2_strides, heads, size))
     if words[DECODE.slots] == 1:
-        written.append(tensor(words, ATTENTION.out, ATTENTION.out_strides + 2, rope[ROPE.heads]))
+        written.append(_heads(words, ATTENTION.out, ATTENTION.out_strides, queries, size))
     else:  # sums and two numbers of each part
-        written.append((words[ATTENTION.scratch], 4 * rope[ROPE.heads] * words[DECODE.slots] * (size + 2)))
-    if not fits or not _apart(read, written):
+        written.append((words[ATTENTION.scratch], 4 * queries * words[DECODE.slots] * (size + 2)))
+    return read, written
+
+
+def _turned_attention(rows, names):
+    """The same of these and the attention of one token, where each key/value head has blocks of its own."""
+    both, (other, *types) = _turned_and_written(rows[:2], names[:2]), names[2]
+    if both is None or not other.startswith("attention.grouped.attend_") or rows[0][3] != 1:
+        return None
+    rope, cache, words = (_words(row) for row in rows)
+    own_blocks = rows[2][3] == words[ATTENTION.kv_heads] * words[DECODE.parts]
+    if types != names[0][1:2] or not own_blocks or not _is_of_one_token(rope, cache, words):
+        return None
+    if not _apart(*_memory_of_one_token(rope, cache, words)):
         return None
     kernel = other.replace("attend", f"turned_{names[0][0].rpartition('_')[2]}")
     return kernel, both[1], words[: DECODE.WIDTH] + both[2], rows[2][3]

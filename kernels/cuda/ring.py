@@ -1,5 +1,5 @@
 """A ring of stages in shared memory that two warps of a block fill by the copy engine, one with a matrix, the other
-with rows of x, for those that multiply: `gemm/stream.py` and `quant/stream.py`.
+with rows of x, for those that multiply, and the sums of these: `gemm/stream.py` and `quant/stream.py`.
 
 Three barriers for each stage say that the matrix is there, that x is there, and that the stage is free. x of up to 32
 KB lies beside the ring, as a whole, and the first stage's barrier says so. The matrix of the first stages is read
@@ -21,17 +21,31 @@ from ..lang.ptx import (
     block,
     blocks,
     copy_tile,
+    dynamic_memory,
+    dynamic_shared,
     fence_barriers,
     fetch_map,
     thread,
     wait_for_others,
     warp_barrier,
 )
-from ..lang.simd import lane, ptr, vload_first
+from ..lang.simd import lane, load, ptr, store, vload_first
+from .gemm.sizes import STREAM_BARRIERS, STREAM_WARPS
 from .gemm.wgmma import ratio
 
-U16 = types.uint16
+F32, U16 = types.float32, types.uint16
 X, FREE, APART = 8, 16, 32  # where barriers of a stage lie behind the first one, and how far apart stages are
+
+
+@jit.inline
+def places_of(head, matrix, slabs, k, rows, whole):
+    """(barriers, x as a whole, the first stage, bytes of each): the first `head` bytes are those of barriers and sums.
+
+    A step has so many bytes of the matrix, and `slabs` times 64 of k of `rows` rows of x unless it lies there `whole`.
+    """
+    barriers = dynamic_shared()
+    x, x_bytes = barriers + head, (k * 2 if whole else slabs * 128) * rows + 1023 & -1024
+    return barriers, x, x + (x_bytes if whole else 0), matrix + (0 if whole else x_bytes)
 
 
 @jit.inline
@@ -42,6 +56,21 @@ def new_ring(barriers, stages, warps):
         barrier_new(barriers + APART * i + X, 1)
         barrier_new(barriers + APART * i + FREE, warps)
     fence_barriers()
+
+
+@jit.inline
+def stage_of(barriers, ring, stage_bytes, stage):
+    """(the first one of a stage's barriers, where the stage lies)."""
+    return barriers + APART * stage, ring + stage * stage_bytes
+
+
+@jit.inline
+def following(stage, phase, stages):
+    """The next stage, and the phase that its barriers are in."""
+    stage += 1
+    if stage == stages:
+        stage, phase = 0, phase ^ 1
+    return stage, phase
 
 
 @jit.inline
@@ -88,7 +117,7 @@ def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, 
         return
     for _ in range(block(), hi, blocks()):
         for start in range(0, k, 64 * slabs):
-            here, place = barriers + APART * stage, to + stage * stage_bytes
+            here, place = stage_of(barriers, to, stage_bytes, stage)
             barrier_wait(here + FREE, phase)
             if x & 15 != 0:
                 carry(place, x, 0, tokens, tokens, stride, start, slabs, k)
@@ -96,9 +125,7 @@ def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, 
             elif first_lane:
                 barrier_expect(here + X, slabs * 128 * tokens)
                 copy_tile(place, tensor, 0, 0, start >> 6, 0, here + X)
-            stage += 1
-            if stage == stages:
-                stage, phase = 0, phase ^ 1
+            stage, phase = following(stage, phase, stages)
 
 
 @jit.inline
@@ -106,3 +133,30 @@ def let_pass(barriers, begun, stages, most):
     """Wait until few enough steps are on their way, as long as the ring fills for the first time."""
     if most <= begun < stages:
         barrier_wait(barriers + APART * (begun - most), 0)
+
+
+# ---- sums of warps -------------------------------------------------------------------------------
+
+
+@jit.inline
+def sums_memory():
+    """Where they lie: for each of STREAM_WARPS warps rows of x, of a number for each row of the matrix and 4 more."""
+    return ptr(dynamic_memory() + STREAM_BARRIERS, F32)
+
+
+@jit.inline
+def keep(memory, place, below, beside, sums):
+    """Four values of a warp's tile: of two rows of x, `below` one another, and two rows of the matrix."""
+    store(memory, place, lane(sums, 0))
+    store(memory, place + below, lane(sums, 1))
+    store(memory, place + beside, lane(sums, 2))
+    store(memory, place + below + beside, lane(sums, 3))
+
+
+@jit.inline
+def total_of(memory, tokens, lined, token, row):
+    """What all warps have kept for a row of x and of the matrix, in their order."""
+    total = F32(0)
+    for part in range(STREAM_WARPS):
+        total += load(memory, (part * tokens + token) * lined + row)
+    return total

@@ -14,10 +14,10 @@ import infinicore as ic
 
 torch = pytest.importorskip("torch")
 
-from . import drawn_calls, drawn_shapes
+from . import drawn_calls, drawn_networks, drawn_shapes
 from .drawn import Draw, Spec, step_of
 
-FAMILIES = drawn_calls.FAMILIES | drawn_shapes.FAMILIES
+FAMILIES = drawn_calls.FAMILIES | drawn_shapes.FAMILIES | drawn_networks.FAMILIES
 OURS = ValueError, TypeError, IndexError, NotImplementedError
 LIMITS = {"float32": 3e-5, "float64": 1e-9, "bfloat16": 1.7e-2, "float16": 2e-3}
 # PyTorch's sentences of what it refuses and we take, and why.

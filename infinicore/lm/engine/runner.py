@@ -99,7 +99,7 @@ class Runner:
             if self._until < 0:
                 self._next_blocks(batch.entries)
         else:
-            self._place(batch.entries, len(batch.entries))
+            self._place(batch.entries)
         self._inputs.flush()
         kind = self._sampler.prepare(self._wanted, self._size * width, version)
         if self._longest > self._recorded.longest or (self._size, width, kind, self._adapted) != self._recorded[:4]:
@@ -139,24 +139,34 @@ class Runner:
         while len(self._graphs) > 1 and sum(one.graph.nbytes for one in self._graphs.values()) > GRAPH_BYTES:
             del self._graphs[next(iter(self._graphs))]
 
-    def _place(self, entries, count):
+    def _place(self, entries):
         """Write the inputs of sequences that were not in the last step, or in other rows."""
-        tables = self.cache.tables
+        count, tables = len(entries), self.cache.tables
         size = self._size = next(size for size in self.sizes if size >= count)
         for row, (sequence, _) in enumerate(entries):
             position = sequence.num_computed
             self._tokens[row], self._positions[row] = sequence.token_ids[position], position
             tables[row, : len(sequence.blocks)] = sequence.blocks
-        self.cache.block_tables.flush()
-        self._totals[:count] = self._positions[:count] + 1
-        places, offsets = np.divmod(self._positions[:count], self.block_size)
-        self._slots[:count] = tables[np.arange(count), places] * self.block_size + offsets
+        offsets = self._place_in_cache(entries, 1)
         self._tokens[count:size] = self._positions[count:size] = self._totals[count:size] = 0
         self._slots[count:size] = -1
-        self._adapted = self.adapters.place([sequence.adapter for sequence, _ in entries], size)
         self._moving, self._chosen = self._inputs.host[1:, :count], self._tokens[:count]
-        self._longest, self._until = int(self._totals[:count].max()), self.block_size - 1 - int(offsets.max())
+        self._until = self.block_size - 1 - int(offsets.max())
         self._wanted = [(sequence, row, 1) for row, (sequence, _) in enumerate(entries)]
+
+    def _place_in_cache(self, entries, width):
+        """Write what follows from the positions of `width` rows for each sequence; returns those within blocks."""
+        count, rows, tables = len(entries), len(entries) * width, self.cache.tables
+        self.cache.block_tables.flush()
+        places, offsets = np.divmod(self._positions[:rows], self.block_size)
+        of = 0 if count == 1 else np.arange(count).repeat(width)
+        self._slots[:rows] = tables[of, places] * self.block_size + offsets
+        self._totals[:count] = self._positions[width - 1 : rows : width] + 1
+        self._longest = int(self._totals[:count].max())
+        adapters = [sequence.adapter for sequence, _ in entries]
+        adapters = [number for number in adapters for _ in range(width)] if width > 1 else adapters
+        self._adapted = self.adapters.place(adapters, self._size * width)
+        return offsets
 
     def _width(self, entries):
         """How many rows a sequence has in a recorded step that checks guesses of these, or 0 for another step.
@@ -173,23 +183,19 @@ class Runner:
 
         Who has fewer gets rows before them that store nothing, and whose results nobody takes.
         """
-        size, tables, wanted, numbers = len(entries), self.cache.tables, [], []
-        rows = size * width
-        self._tokens[:rows], self._slots[:rows] = 0, -1
+        rows, tables, wanted = len(entries) * width, self.cache.tables, []
+        self._size, self._wanted, self._chosen = len(entries), wanted, self._tokens[:rows]
+        self._tokens[:rows] = 0
         for row, (sequence, count) in enumerate(entries):
             first, known, stop = sequence.num_computed, sequence.left, (row + 1) * width
             tables[row, : len(sequence.blocks)] = sequence.blocks
             self._tokens[stop - count : stop] = [*sequence.token_ids[first:], *sequence.draft[: count - known]]
             self._positions[stop - width : stop] = np.arange(first + count - width, first + count)
-            places, offsets = np.divmod(self._positions[stop - count : stop], self.block_size)
-            self._slots[stop - count : stop] = tables[row, places] * self.block_size + offsets
-            self._totals[row] = first + count
             wanted.append((sequence, stop - count + known - 1, count - known + 1))
-            numbers += [sequence.adapter] * width
-        self.cache.block_tables.flush()
-        self._adapted = self.adapters.place(numbers, rows)
-        self._size, self._wanted, self._chosen = size, wanted, self._tokens[:rows]
-        self._longest = int(self._totals[:size].max())
+        self._place_in_cache(entries, width)
+        for row, (_, count) in enumerate(entries):
+            if count < width:
+                self._slots[row * width : (row + 1) * width - count] = -1
 
     def _next_blocks(self, entries):
         """Go on in the next block where one is full."""

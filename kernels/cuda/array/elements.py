@@ -128,34 +128,19 @@ def smaller(t, t_at, v, v_at, x):
     lower_to(t, t_at, x)
 
 
-@jit.inline
-def gather(args, lo, hi, T, V, I, DIMS, WIDE):
-    return elements(args, hi, of_t, to_v, T, V, I, DIMS, WIDE)
+def _kernel(take, put):
+    """The kernel that takes elements so, and puts them so."""
+
+    @jit.inline
+    def kernel(args, lo, hi, T, V, I, DIMS, WIDE):
+        return elements(args, hi, take, put, T, V, I, DIMS, WIDE)
+
+    return kernel
 
 
-@jit.inline
-def scatter(args, lo, hi, T, V, I, DIMS, WIDE):
-    return elements(args, hi, of_v, to_t, T, V, I, DIMS, WIDE)
-
-
-@jit.inline
-def scatter_add(args, lo, hi, T, V, I, DIMS, WIDE):
-    return elements(args, hi, of_v, added, T, V, I, DIMS, WIDE)
-
-
-@jit.inline
-def scatter_multiply(args, lo, hi, T, V, I, DIMS, WIDE):
-    return elements(args, hi, of_v, multiplied, T, V, I, DIMS, WIDE)
-
-
-@jit.inline
-def scatter_larger(args, lo, hi, T, V, I, DIMS, WIDE):
-    return elements(args, hi, of_v, larger, T, V, I, DIMS, WIDE)
-
-
-@jit.inline
-def scatter_smaller(args, lo, hi, T, V, I, DIMS, WIDE):
-    return elements(args, hi, of_v, smaller, T, V, I, DIMS, WIDE)
+gather, scatter = _kernel(of_t, to_v), _kernel(of_v, to_t)
+scatter_add, scatter_multiply = _kernel(of_v, added), _kernel(of_v, multiplied)
+scatter_larger, scatter_smaller = _kernel(of_v, larger), _kernel(of_v, smaller)
 
 
 # ---- pieces of rows ------------------------------------------------------------------------------

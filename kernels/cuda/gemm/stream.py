@@ -19,17 +19,30 @@ from ...lang.ptx import (
     block,
     blocks,
     copy_tile,
-    dynamic_memory,
-    dynamic_shared,
     generic,
     thread,
     wait_for_others,
 )
-from ...lang.simd import address, fill, lane, load, ptr, store
+from ...lang.simd import address, fill, load
 from ..made import gated, normed
-from ..ring import APART, FREE, X, bring_x, carry, free, let_pass, new_ring, tell
+from ..ring import (
+    FREE,
+    X,
+    bring_x,
+    carry,
+    following,
+    free,
+    keep,
+    let_pass,
+    new_ring,
+    places_of,
+    stage_of,
+    sums_memory,
+    tell,
+    total_of,
+)
 from .rows import finish
-from .sizes import STREAM_BANDS, STREAM_BARRIERS, STREAM_WARPS, stream_head
+from .sizes import STREAM_BANDS, STREAM_WARPS, stream_head
 from .wgmma import ratio
 
 F32, U32 = types.float32, types.uint32
@@ -46,7 +59,7 @@ def bring_matrix(args, barriers, ring, stage_bytes, hi):
     begun, stage, phase, first_lane = 0, 0, 1, thread() % WARP == 0
     for item in range(block(), hi, blocks()):
         for start in range(0, k, 64 * slabs):
-            here, to = barriers + APART * stage, ring + stage * stage_bytes
+            here, to = stage_of(barriers, ring, stage_bytes, stage)
             barrier_wait(here + FREE, phase)
             if w & 15 != 0:
                 carry(to, w, item * share, share, rows, load(args, STREAM.w_stride), start, slabs, k)
@@ -55,9 +68,8 @@ def bring_matrix(args, barriers, ring, stage_bytes, hi):
                 let_pass(barriers, begun, stages, load(args, STREAM.ahead))
                 barrier_expect(here, slabs * 128 * share)
                 copy_tile(to, map_w, 0, item * share, start >> 6, 0, here)
-            begun, stage = begun + 1, stage + 1
-            if stage == stages:
-                stage, phase = 0, phase ^ 1
+            begun += 1
+            stage, phase = following(stage, phase, stages)
 
 
 def _product(tokens, bands, make=None):
@@ -93,15 +105,6 @@ def _product(tokens, bands, make=None):
         return s0, s1, s2, s3, t0, t1, t2, t3
 
     @jit.inline
-    def keep(memory, row, column, sums):
-        """Four values of a warp's tile: of rows `row` and `row` + 8 of the matrix, of two rows of x."""
-        place = column * lined + row
-        store(memory, place, lane(sums, 0))
-        store(memory, place + 4 * lined, lane(sums, 1))
-        store(memory, place + 8, lane(sums, 2))
-        store(memory, place + 4 * lined + 8, lane(sums, 3))
-
-    @jit.inline
     def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES):
         """What the other warps do."""
         k, stages, share, count, slabs = (
@@ -123,7 +126,7 @@ def _product(tokens, bands, make=None):
             none = fill(0.0, F32, 4)
             sums = none, none, none, none, none, none, none, none
             for start in range(0, k >> 6, slabs):
-                here, place = barriers + APART * stage, ring + stage * stage_bytes
+                here, place = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here, phase)
                 if not whole:
                     barrier_wait(here + X, phase)
@@ -136,43 +139,38 @@ def _product(tokens, bands, make=None):
                         x_at + (line + lower) * 128 + ((piece ^ (line + lower & 7)) << 4), T,
                     )  # fmt: skip
                 free(here)
-                stage += 1
-                if stage == stages:
-                    stage, phase = 0, phase ^ 1
-            keep(own, row, t, sums[0])
+                stage, phase = following(stage, phase, stages)
+            keep(own, t * lined + row, 4 * lined, 8, sums[0])
             if bands > 1:
-                keep(own, 16 + row, t, sums[1])
+                keep(own, t * lined + (16 + row), 4 * lined, 8, sums[1])
             if bands > 2:
-                keep(own, 32 + row, t, sums[2])
+                keep(own, t * lined + (32 + row), 4 * lined, 8, sums[2])
             if bands > 3:
-                keep(own, 48 + row, t, sums[3])
+                keep(own, t * lined + (48 + row), 4 * lined, 8, sums[3])
             if tokens > 8:
-                keep(own, row, 8 + t, sums[4])
+                keep(own, (8 + t) * lined + row, 4 * lined, 8, sums[4])
                 if bands > 1:
-                    keep(own, 16 + row, 8 + t, sums[5])
+                    keep(own, (8 + t) * lined + (16 + row), 4 * lined, 8, sums[5])
                 if bands > 2:
-                    keep(own, 32 + row, 8 + t, sums[6])
+                    keep(own, (8 + t) * lined + (32 + row), 4 * lined, 8, sums[6])
                 if bands > 3:
-                    keep(own, 48 + row, 8 + t, sums[7])
+                    keep(own, (8 + t) * lined + (48 + row), 4 * lined, 8, sums[7])
             barrier_of(1, WARPS * WARP)
             first = item * share
             here = min(share, load(args, STREAM.rows) - first)
             for i in range(thread(), here * count, WARPS * WARP):
                 token = ratio(i, here)
                 at_row = i - token * here
-                total = F32(0)
-                for part in range(WARPS):
-                    total += load(memory, (part * tokens + token) * lined + at_row)
+                total = total_of(memory, tokens, lined, token, at_row)
                 finish(args, total, first + at_row, token, T, R, ACT)
             barrier_of(1, WARPS * WARP)
 
     @jit.inline
     def product(args, lo, hi, T, R, ACT, HOW=0, PIECES=0):
-        barriers, share, count = dynamic_shared(), load(args, STREAM.share), load(args, STREAM.tokens)
-        slabs, stages, k = load(args, STREAM.slabs), load(args, STREAM.stages), load(args, STREAM.k)
-        whole, x_whole, memory = load(args, STREAM.whole), barriers + head, ptr(dynamic_memory() + STREAM_BARRIERS, F32)
-        matrix, x_bytes = slabs * share * 128, (k * 2 if whole else slabs * 128) * count + 1023 & -1024
-        stage_bytes, ring = matrix + (0 if whole else x_bytes), x_whole + (x_bytes if whole else 0)
+        share, count, slabs = load(args, STREAM.share), load(args, STREAM.tokens), load(args, STREAM.slabs)
+        stages, k, whole = load(args, STREAM.stages), load(args, STREAM.k), load(args, STREAM.whole)
+        matrix, memory = slabs * share * 128, sums_memory()
+        barriers, x_whole, ring, stage_bytes = places_of(head, matrix, slabs, k, count, whole)
         warp = thread() // WARP
         if thread() == 0:
             new_ring(barriers, stages, WARPS)

@@ -10,22 +10,10 @@ from ...blocks.cuda import SOFTMAX_COLUMNS as BLOCK
 from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.ptx import WARP, barrier, thread
-from ...lang.simd import (
-    address,
-    lane,
-    load,
-    muladd,
-    ptr,
-    select,
-    vload,
-    vload_aligned,
-    vload_first,
-    vmax,
-    vstore_aligned,
-    vstore_first,
-)
+from ...lang.simd import lane, load, muladd, ptr, select, vload, vload_first, vmax, vstore_first
 from ...lang.vector import compute_type
 from ...lang.vmath import exp, log
+from ..apart import any_row, lined, lined_row, put_any, put_lined
 from ..block import vector, width
 from ..reduce.states import keep, kept, memory_of
 from .softmax import INF, NAN, exp_below, lowest
@@ -38,34 +26,6 @@ def states_of(x, at):
     """A pointer to numbers of the type that elements of x are computed in."""
     dtype = compute_type(x.dtype)
     return lambda x, at: ptr(at, dtype)
-
-
-@jit.inline
-def lined_row(x, i, left, W):
-    """W neighbours from element i on, at a multiple of 16 bytes."""
-    return vload_aligned(x, i, W)
-
-
-@jit.inline
-def any_row(x, i, left, W):
-    """The same wherever they are, of which `left` are there."""
-    return vload_first(x, i, W, left)
-
-
-@jit.inline
-def put_lined(y, i, v, left):
-    vstore_aligned(y, i, v)
-
-
-@jit.inline
-def put_any(y, i, v, left):
-    vstore_first(y, i, v, left)
-
-
-@jit.inline
-def lined(x, stride, left, W):
-    """Whether all rows have whole vectors at multiples of 16 bytes: asked once, so that loads are not branches."""
-    return left >= W and (address(x) | (address(x + stride) - address(x))) & 15 == 0
 
 
 @jit.inline

@@ -25,17 +25,28 @@ from ...lang.ptx import (
     block,
     blocks,
     copy_tile,
-    dynamic_memory,
-    dynamic_shared,
     generic,
     thread,
     wait_for_others,
 )
 from ...lang.simd import address, fill, lane, load, muladd, ptr, store
-from ..gemm.sizes import PACKED_WARPS, STREAM_BARRIERS, STREAM_PANELS, STREAM_WARPS, stream_head
+from ..gemm.sizes import PACKED_WARPS, STREAM_PANELS, STREAM_WARPS, stream_head
 from ..gemm.wgmma import ratio
 from ..made import gated, normed
-from ..ring import APART, FREE, X, bring_x, free, let_pass, new_ring
+from ..ring import (
+    FREE,
+    X,
+    bring_x,
+    following,
+    free,
+    keep,
+    let_pass,
+    new_ring,
+    places_of,
+    stage_of,
+    sums_memory,
+    total_of,
+)
 from .parameters import parameters
 from .rows import four, integers, level_of_format, ones
 
@@ -89,16 +100,15 @@ def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F):
             number, within = weight_of(args, item)
             maps = address(args) + 8 * (BLOCK.map_w0 + 32 * number)
             for step in range(ratio(k, 64 * slabs)):
-                here, to = barriers + APART * stage, ring + stage * stage_bytes
+                here, to = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here + FREE, phase)
                 let_pass(barriers, begun, stages, load(args, BLOCK.ahead))
                 barrier_expect(here, share * (planes + params))
                 copy_tile(to, maps, 0, step * (planes >> 7), within * share, 0, here)
                 if not is_flat(F):
                     copy_tile(to + share * planes, maps + 128, 0, 0, step, within * share, here)
-                begun, stage = begun + 1, stage + 1
-                if stage == stages:
-                    stage, phase = 0, phase ^ 1
+                begun += 1
+                stage, phase = following(stage, phase, stages)
 
 
 def _each(one, count):
@@ -221,16 +231,9 @@ def _product(tokens, bands, make=None):
     def kept(sums, band, own, t, row, unit, shift, F, T):
         """Four values of a warp's tile: of two neighbouring rows of the weight, of two of x."""
         place = own + 2 * t * lined + 16 * band + row
-        store(place, 0, lane(sums[0], 0))
-        store(place, lined, lane(sums[0], 1))
-        store(place, 1, lane(sums[0], 2))
-        store(place, lined + 1, lane(sums[0], 3))
+        keep(place, 0, lined, 1, sums[0])
         if tokens > 8:
-            place = place + 8 * lined
-            store(place, 0, lane(sums[1], 0))
-            store(place, lined, lane(sums[1], 1))
-            store(place, 1, lane(sums[1], 2))
-            store(place, lined + 1, lane(sums[1], 3))
+            keep(place, 8 * lined, lined, 1, sums[1])
         return sums
 
     @jit.inline
@@ -243,7 +246,7 @@ def _product(tokens, bands, make=None):
         )  # fmt: skip
         return sums[0] + other, sums[1]
 
-    keep, join = _each(kept, bands), _each(added, bands)
+    keep_all, join = _each(kept, bands), _each(added, bands)
 
     @jit.inline
     def finish(args, memory, item, count, F, T):
@@ -256,9 +259,7 @@ def _product(tokens, bands, make=None):
         for i in range(thread(), here * count, warps * WARP):
             token = ratio(i, here)
             at = i - token * here
-            total = F32(0)
-            for part in range(PARTS):
-                total += load(memory, (part * tokens + token) * lined + at)
+            total = total_of(memory, tokens, lined, token, at)
             if is_flat(F):
                 panel = load(args, BLOCK.weight0 + number) + (first + at) // LANES * load(args, BLOCK.panel_bytes)
                 total *= load(ptr(panel + k // UNIT * unit_bytes(F), F32), at % LANES)
@@ -289,7 +290,7 @@ def _product(tokens, bands, make=None):
             none = fill(0.0, F32, 4), fill(0.0, F32, 4)
             sums = times(none)
             for start in range(0, k >> 6, slabs):
-                here, place = barriers + APART * stage, ring + stage * stage_bytes
+                here, place = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here, phase)
                 if not whole:
                     barrier_wait(here + X, phase)
@@ -303,17 +304,15 @@ def _product(tokens, bands, make=None):
                         y = fetch_x(x_at, chunk, line + lower, T, F) if tokens > 8 else x
                         sums = every(sums, at, (x, y), prepared(x, y, F, T), unit, shift, F, T)
                 free(here)
-                stage += 1
-                if stage == stages:
-                    stage, phase = 0, phase ^ 1
+                stage, phase = following(stage, phase, stages)
             if warps > PARTS:
                 if warp >= PARTS:
-                    sums = keep(sums, own, t, row, 0, 0, F, T)
+                    sums = keep_all(sums, own, t, row, 0, 0, F, T)
                 barrier_of(1, warps * WARP)
                 if warp < PARTS:
                     sums = join(sums, own, t, row, 0, 0, F, T)
             if warp < PARTS:
-                sums = keep(sums, own, t, row, 0, 0, F, T)
+                sums = keep_all(sums, own, t, row, 0, 0, F, T)
             barrier_of(1, warps * WARP)
             finish(args, memory, item, count, F, T)
             barrier_of(1, warps * WARP)
@@ -321,11 +320,10 @@ def _product(tokens, bands, make=None):
     @jit.inline
     def product(args, lo, hi, F, T, SLABS, PARAMS, HOW=0, PIECES=0):
         """A step has SLABS times 64 of k, and PARAMS bytes of parameters of each panel."""
-        barriers, count, k, warp = dynamic_shared(), load(args, BLOCK.tokens), load(args, BLOCK.k), thread() // WARP
+        whole, count, k, warp = load(args, BLOCK.whole), load(args, BLOCK.tokens), load(args, BLOCK.k), thread() // WARP
         stages, matrix = load(args, BLOCK.stages), matrix_step(load(args, BLOCK.share), SLABS, PARAMS, F)
-        whole, x_whole, memory = load(args, BLOCK.whole), barriers + head, ptr(dynamic_memory() + STREAM_BARRIERS, F32)
-        x_bytes = (k * 2 if whole else SLABS * 128) * count + 1023 & -1024
-        stage_bytes, ring = matrix + (0 if whole else x_bytes), x_whole + (x_bytes if whole else 0)
+        barriers, x_whole, ring, stage_bytes = places_of(head, matrix, SLABS, k, count, whole)
+        memory = sums_memory()
         if thread() == 0:
             new_ring(barriers, stages, warps)
         barrier()

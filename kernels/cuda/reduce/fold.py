@@ -18,6 +18,7 @@ from ...lang.memory import element_bytes
 from ...lang.pieces import inside_held, span_places, vgather_span, vload_held, vload_pieces, vload_span
 from ...lang.ptx import WARP, barrier, thread, threads
 from ...lang.simd import address, bitcast, load, ptr
+from ..apart import aligned
 
 WARPS = 8  # of a block
 BLOCK = 64  # elements of a thread before a partial state is set aside: the error of a sum grows with its square root
@@ -206,7 +207,7 @@ def columns(args, index, nothing, read, read_aligned, read_rest, join, memory, k
     total = nothing
     for row in range(load(args, FOLD.rows)):
         row_at, part = at + row * row_stride, nothing
-        if left >= N and (address(row_at) | (address(row_at + stride) - address(row_at))) & 15 == 0:
+        if left >= N and aligned(row_at, stride):
             part = fold(row_at, warp, count, WARPS, stride, plane, nothing, read_aligned, join)
         elif left >= N:
             part = fold(row_at, warp, count, WARPS, stride, plane, nothing, read, join)

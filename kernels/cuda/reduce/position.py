@@ -18,22 +18,9 @@ from ...lang.pieces import span_places, vload_span, vpiece
 from ...lang.ptx import WARP, barrier, from_lane, thread, threads
 from ...lang.shuffle import high as last_half
 from ...lang.shuffle import low as first_half
-from ...lang.simd import (
-    address,
-    convert,
-    fill,
-    lane,
-    load,
-    ptr,
-    ramp,
-    select,
-    store,
-    vload,
-    vload_aligned,
-    vload_first,
-    vstore_first,
-)
+from ...lang.simd import convert, fill, lane, load, ptr, ramp, select, store, vload, vstore_first
 from ...lang.vector import compute_type
+from ..apart import aligned, any_row, lined_row, whole_row
 from ..block import width
 from .running import _end
 from .scan import offset
@@ -180,21 +167,6 @@ def rows(args, item, nothing, better, T, TEAM):
 
 
 @jit.inline
-def aligned_row(x, i, left, W):
-    return vload_aligned(x, i, W)
-
-
-@jit.inline
-def any_row(x, i, left, W):
-    return vload(x, i, W)
-
-
-@jit.inline
-def last_row(x, i, left, W):
-    return vload_first(x, i, W, left)
-
-
-@jit.inline
 def down(x, count, stride, left, nothing, read, better, W):
     """The best of every WARPS-th of `count` rows, from this warp's on; four are on their way at once."""
     i = thread() // WARP
@@ -227,12 +199,12 @@ def columns(args, item, nothing, better, T):
     at = x + (a * load(args, PLACES.outer_stride) + column + first * stride)
     count, none = min(step, load(args, PLACES.length) - first), nothing(x, W)
     s = none, fill(FAR, I32, W)
-    if left >= W and (address(at) | (address(at + stride) - address(at))) & 15 == 0:
-        s = down(at, count, stride, left, none, aligned_row, better, W)
+    if left >= W and aligned(at, stride):
+        s = down(at, count, stride, left, none, lined_row, better, W)
     elif left >= W:
-        s = down(at, count, stride, left, none, any_row, better, W)
+        s = down(at, count, stride, left, none, whole_row, better, W)
     elif left > 0:
-        s = down(at, count, stride, left, none, last_row, better, W)
+        s = down(at, count, stride, left, none, any_row, better, W)
     memory = memory_of(s, THREADS)
     keep(memory, THREADS, thread(), s)
     barrier()
