@@ -65,7 +65,7 @@ def _fmod_f32(a, b):
     x, y = convert(a, F64), convert(b, F64)
     quotient = x / y
     if reduce_or(vabs(quotient) >= 268435456.0):
-        return libm.fmod(a, b)
+        return libm.rare_fmod(a, b)
     whole = vtrunc(quotient)
     rest = convert(x - whole * y, F32)
     return select(whole == 0.0, a, select(rest == 0.0, a * 0.0, rest))

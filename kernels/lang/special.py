@@ -5,7 +5,7 @@ need no tables; loops end where every lane is done. `tests/ops/test_special.py` 
 """
 
 from ..build import isa, jit
-from . import gpu
+from . import gpu, ptx
 from .by_type import by_type
 from .libm import libm
 from .simd import convert, muladd, reduce_or, select, vabs, vfloor, vround, vsqrt
@@ -325,34 +325,41 @@ i1, i1e = wide(_i1, "i1", float32=_i1_f32), wide(_i1e, "i1e", float32=_i1e_f32)
 # ---- error functions ---------------------------------------------------------------------------
 
 
+# erfinv(x) / x over w - 2.5, w = -log(1 - x^2), and from 5 on over sqrt(w) - 3; the highest power first
+# fmt: off
+ERFINV_NEAR = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)
+ERFINV_FAR = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+    -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
+)
+# fmt: on
+
+
 @jit.inline
 def _erfinv_near(x):
     """The inverse of erf to 3e-7 (M. Giles, Approximating the erfinv function, 2012)."""
     w = -log((1.0 - x) * (1.0 + x))
     far = w >= 5.0
     u, v = select(far, 0.0, w) - 2.5, vsqrt(select(far, w, 9.0)) - 3.0
-    p = muladd(u, 2.81022636e-08, 3.43273939e-07)
-    p = muladd(p, u, -3.5233877e-06)
-    p = muladd(p, u, -4.39150654e-06)
-    p = muladd(p, u, 0.00021858087)
-    p = muladd(p, u, -0.00125372503)
-    p = muladd(p, u, -0.00417768164)
-    p = muladd(p, u, 0.246640727)
-    p = muladd(p, u, 1.50140941)
-    q = muladd(v, -0.000200214257, 0.000100950558)
-    q = muladd(q, v, 0.00134934322)
-    q = muladd(q, v, -0.00367342844)
-    q = muladd(q, v, 0.00573950773)
-    q = muladd(q, v, -0.0076224613)
-    q = muladd(q, v, 0.00943887047)
-    q = muladd(q, v, 1.00167406)
-    q = muladd(q, v, 2.83297682)
-    return select(far, q, p) * x
+    return select(far, gpu.polynomial(v, ERFINV_FAR), gpu.polynomial(u, ERFINV_NEAR)) * x
 
 
 def _erfinv_f32(x):
     a = vabs(x)
     return select(a == 1.0, x * INF, select(a < 1.0, _erfinv_near(x), NAN))
+
+
+def _erfinv_f32_gpu(x):
+    # The same by the instructions for logarithm and root, and without the tails where no lane is there.
+    w = ptx.log2_normal((1.0 - x) * (1.0 + x)) * -0.6931471805599453
+    y = gpu.polynomial(w - 2.5, ERFINV_NEAR)
+    if reduce_or(~(w < 5.0)):
+        y = select(w < 5.0, y, gpu.polynomial(ptx.square_root(w) - 3.0, ERFINV_FAR))
+        y = select(w < INF, y, w)
+    return y * x
 
 
 def _erfinv(x):
@@ -367,7 +374,7 @@ def _erfinv(x):
     return select(a == 1.0, x * INF, select(a < 1.0, copysign(y, x), NAN))
 
 
-erfinv = wide(_erfinv, "erfinv", float32=_erfinv_f32)
+erfinv = wide(_erfinv, "erfinv", float32=_erfinv_f32_gpu if isa.is_gpu() else _erfinv_f32)
 
 
 def _erfcx(x):

@@ -28,8 +28,8 @@ def _select(mask, a, b):
 
 def _flushed(f):
     def function(x):
-        y = f(np.where(np.abs(x) < 1.2e-38, np.copysign(np.float32(0), x), x))
-        return np.where(np.abs(y) < 1.2e-38, np.copysign(np.float32(0), y), y).astype(np.float32)
+        y = f(np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x))
+        return np.where(np.abs(y) < 2.0**-126, np.copysign(np.float32(0), y), y).astype(np.float32)
 
     return function
 
@@ -42,8 +42,9 @@ PTX = types.SimpleNamespace(
 STAND_INS = {
     "ptx": PTX, "muladd": _muladd, "bitcast": _bitcast, "convert": _convert, "select": _select, "vabs": np.abs,
     "vfloor": np.floor, "vround": np.rint, "vmin": np.minimum, "vmax": np.maximum, "vsqrt": np.sqrt,
-    "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "libm_fmod": np.fmod, "_quotient": np.divide,
+    "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "rare_fmod": np.fmod, "_quotient": np.divide,
     "libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
+    "rare_libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
 }  # fmt: skip
 
 
