@@ -75,8 +75,23 @@ def quotient(p, q):
 
 
 @jit.inline
+def are_apart(a, b):
+    """Whether the signs differ."""
+    return (bitcast(a, I32) ^ bitcast(b, I32)) < 0
+
+
+@jit.inline
+def are_far(a, b):
+    """Whether magnitudes have quotients that `whole_part` does not find: of 2^20 and more, by 0, by what is huge."""
+    q = a * ptx.reciprocal(b)
+    return reduce_or(~((q < 1048576.0) & (b < 1e30)))
+
+
+@jit.inline
 def whole_part(a, b):
-    """(n, a - n b) of whole numbers from 0 to 2^20, b not 0: n is the whole part of a / b."""
+    """(n, a - n b) of magnitudes that are not `are_far`, of whole numbers from 0 to 2^20, too: n is the whole part of
+    a / b. The remainder has no bits that float32 has not.
+    """
     n = vfloor(a * ptx.reciprocal(b) * 1.0000003)  # not less than it is, and 1 more at most
     rest = muladd(-n, b, a)
     over = rest < 0.0

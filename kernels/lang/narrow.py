@@ -11,7 +11,7 @@ from ..build import jit
 from . import functions, ptx
 from .by_type import by_type
 from .functions import *  # noqa: F403 (all others are the same)
-from .gpu import polynomial
+from .gpu import are_apart, are_far, polynomial, whole_part
 from .libm import rare_fmod, rare_libm
 from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vmin, vround
 from .vector import Vector
@@ -428,48 +428,32 @@ erfc, erfinv = _of_float32("erfc", _erfc), _of_float32("erfinv", _erfinv)
 # ---- remainders ------------------------------------------------------------------------------------
 
 
-@jit.inline
-def _are_far(a, b):
-    """Whether magnitudes have no quotient that `_whole` finds: of 2^20 and more, of 0, of what has no reciprocal."""
-    q = a * ptx.reciprocal(b)
-    return reduce_or(~((q < 1048576.0) & (b < 1e30)))
-
-
-@jit.inline
-def _whole(a, b):
-    """(n, a - n b) of magnitudes, n being the whole part of a / b: the remainder has no bits that float32 has not."""
-    n = vfloor(a * ptx.reciprocal(b) * 1.0000003)  # not less than it is, and 1 more at most
-    rest = muladd(-n, b, a)
-    over = rest < 0.0
-    return select(over, n - 1.0, n), select(over, rest + b, rest)
-
-
 def _fmod(x, y):
     a, b = vabs(x), vabs(y)
-    if _are_far(a, b):
+    if are_far(a, b):
         return rare_fmod(x, y)
-    _, rest = _whole(a, b)
+    _, rest = whole_part(a, b)
     return copysign(rest, x)
 
 
 def _remainder(x, y):
     a, b = vabs(x), vabs(y)
-    if _are_far(a, b):
+    if are_far(a, b):
         rest = rare_fmod(x, y)
     else:
-        _, rest = _whole(a, b)
+        _, rest = whole_part(a, b)
         rest = copysign(rest, x)
     return select((rest != 0.0) & ((x < 0.0) ^ (y < 0.0)), rest + y, rest)
 
 
 def _floor_divide(x, y):
     a, b = vabs(x), vabs(y)
-    apart = (bitcast(x, I32) ^ bitcast(y, I32)) < 0
-    if _are_far(a, b):
+    apart = are_apart(x, y)
+    if are_far(a, b):
         rest = rare_fmod(a, b)
         n = select(b == 0.0, ptx.quotient(a, b), vround(ptx.quotient(a - rest, b)))
     else:
-        n, rest = _whole(a, b)
+        n, rest = whole_part(a, b)
     n = select(apart & (rest != 0.0), n + 1.0, n)
     return select(apart, -n, n)
 

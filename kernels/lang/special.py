@@ -10,7 +10,20 @@ from .by_type import by_type
 from .libm import libm
 from .simd import convert, muladd, reduce_or, select, vabs, vfloor, vround, vsqrt
 from .vmath import F32, F64, INF, NAN, copysign, erf, erfc, exp, log, tan
-from .wide import erfcx_wide, i0e_wide, i1e_wide, j0, j1, lgamma, lgamma_wide, log_wide, tangent_wide, y0, y1  # noqa: F401
+from .wide import (  # noqa: F401
+    erfcx_wide,
+    i0e_wide,
+    i1e_wide,
+    j0,
+    j1,
+    lgamma,
+    lgamma_wide,
+    log_wide,
+    quotient,
+    tangent_wide,
+    y0,
+    y1,
+)  # fmt: skip
 
 PI = 3.141592653589793
 EPSILON = 1.1102230246251565e-16
@@ -71,7 +84,33 @@ def _digamma_f32(x):
     return convert(_digamma_with(wide, tangent_wide(wide)), F32)
 
 
-digamma = wide(_digamma, "digamma", float32=_digamma_f32)
+def _digamma_f32_gpu(x):
+    # The same with six steps of the recurrence for all: a sum of reciprocals over one denominator, and no loop.
+    wide = convert(x, F64)
+    below = wide <= 0.0
+    y = select(below, 1.0 - wide, wide)
+    over, under = 1.0 + 0.0 * y, y
+    for k in range(1, 6):
+        over = muladd(over, y + k, under)
+        under = under * (y + k)
+    z = y + 6.0
+    v = quotient(1.0, z)
+    w = v * v
+    p = muladd(w, 0.08333333333333333, -0.021092796092796094)
+    p = muladd(p, w, 0.007575757575757576)
+    p = muladd(p, w, -0.004166666666666667)
+    p = muladd(p, w, 0.003968253968253968)
+    p = muladd(p, w, -0.008333333333333333)
+    p = muladd(p, w, 0.08333333333333333)
+    s = (log_wide(z) - 0.5 * v - p * w) - quotient(over, under)
+    if reduce_or(below):
+        s = select(below, s - PI / tangent_wide(wide), s)
+        s = select(wide == 0.0, -1.0 / wide, select(below & (wide == vfloor(wide)), NAN, s))
+        s = select(wide == -INF, NAN, s)
+    return convert(select(wide == INF, INF, s), F32)
+
+
+digamma = wide(_digamma, "digamma", float32=_digamma_f32_gpu if isa.is_gpu() else _digamma_f32)
 
 
 @jit.inline

@@ -124,6 +124,23 @@ def _of_float32(function, name, library=None):
     return by_type(choose)
 
 
+@jit.inline
+def _plain_quotient(p, q):
+    return p / q
+
+
+@jit.inline
+def _quotient_gpu(p, q):
+    """p / q to 1e-15 for q that is not 0, infinite or subnormal: six instructions and no branch, where the exact one
+    has fourteen and a call."""
+    r = ptx.reciprocal_wide(q)
+    r = muladd(muladd(-r, q, 1.0), r, r)
+    y = p * r
+    return muladd(muladd(-y, q, p), r, y)
+
+
+quotient = _quotient_gpu if isa.is_gpu() else _plain_quotient
+
 # ---- logarithm, powers, sine and cosine --------------------------------------------------------
 
 
@@ -147,7 +164,7 @@ def log_wide(x):
     exponent = shifted >> 52
     f = bitcast(bits - (exponent << 52), F64) - 1.0
     k = convert(exponent, F64)
-    s = f / (f + 2.0)
+    s = quotient(f, f + 2.0)
     z = s * s
     p = muladd(z, 0.047619047619047616, 0.05263157894736842)
     p = _odd_terms(p, z)
@@ -309,7 +326,7 @@ def _lgamma(x):
     t = select(small, y, 1.0)
     product = t * (t + 1.0) * (t + 2.0) * (t + 3.0) * (t + 4.0) * (t + 5.0) * (t + 6.0) * (t + 7.0)
     z = select(small, y + 8.0, y)
-    v = 1.0 / z
+    v = quotient(1.0, z)
     w = v * v
     p = muladd(w, -0.0019175269175269176, 0.0008417508417508417)
     p = muladd(p, w, -0.0005952380952380953)
@@ -327,7 +344,8 @@ def _lgamma(x):
 @jit.inline
 def _erfcx_positive(a):
     # (1 + 2 a) erfcx(a) over (a - 2) / (a + 2)
-    return select(a == INF, 0.0, polynomial((a - 2.0) / (a + 2.0), _ERFCX) / muladd(a, 2.0, 1.0))
+    p = polynomial(quotient(a - 2.0, a + 2.0), _ERFCX)
+    return select(a == INF, 0.0, quotient(p, muladd(a, 2.0, 1.0)))
 
 
 # (1 + 2 a) erfcx(a) over (a - 2) / (a + 2) for a up to 10.2, beyond which erfc is 0 in float32: relative error 3e-8
@@ -371,6 +389,8 @@ def erfcx_wide(x):
     """exp(x^2) erfc(x) of a float32 number in float64."""
     a = vabs(x)
     y = _erfcx_positive(a)
+    if not reduce_or(x < 0.0):
+        return y
     return select(x < 0.0, 2.0 * exp(a * a) - y, y)
 
 
@@ -402,9 +422,10 @@ def i1e_wide(a):
 @jit.inline
 def _far(a, p, q, first, second):
     """sqrt(2 / (pi a)) (P first + Q second), with P and a Q over 128 / a^2 - 1 (DLMF 10.17.3)."""
-    v = 8.0 / a
+    v = quotient(8.0, a)
     w = muladd(v * v, 2.0, -1.0)
-    return vsqrt(TWO_OVER_PI / a) * (polynomial(w, p) * first + polynomial(w, q) / a * second) * 0.7071067811865476
+    total = polynomial(w, p) * first + quotient(polynomial(w, q), a) * second
+    return vsqrt(quotient(TWO_OVER_PI, a)) * total * 0.7071067811865476
 
 
 def _j0(x):

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from infinicore.kernels.lang import division, gpu, inverse, narrow, vmath, wide
+from infinicore.kernels.lang import bessel, division, gpu, inverse, narrow, vmath, wide
 from infinicore.kernels.lang import special as lang_special
 
 from .functions import evaluated
@@ -117,7 +117,14 @@ FLOAT32 = {
     "i0e": (gpu.i0e, special.i0e, 1e30, 5), "i1": (gpu.i1, _i(special.i1), 90, 5),
     "i1e": (gpu.i1e, special.i1e, 1e30, 5), "trigamma": (gpu.trigamma, _trigamma, 100, 5),
 }  # fmt: skip
+FLOAT32 |= {
+    "digamma": (lang_special._digamma_f32_gpu, _digamma, 100, 5),
+    "ndtri": (bessel._ndtri_f32_gpu, special.ndtri, 1.0, 5),
+    "k0": (bessel._k0_f32, special.k0, 80, 5), "k1": (bessel._k1_f32, special.k1, 80, 5),
+    "k0e": (bessel._k0e_f32, special.k0e, 1e30, 5), "k1e": (bessel._k1e_f32, special.k1e, 1e30, 5),
+}  # fmt: skip
 ENDS = {"log1p": (-1.0, np.inf, -2.0), "asinh": (np.inf, -np.inf, 3e38), "acosh": (1.0, np.inf, -np.inf, 3e38),
+        "digamma": (0.0, -1.0, np.inf, -np.inf, 3e38), "ndtri": (0.0, 1.0, 2.0), "k0": (np.inf,), "k1": (np.inf,),
         "atanh": (1.0, -1.0, 2.0, -2.0, np.inf), "erfc": (np.inf, -np.inf), "erfinv": (1.0, -1.0, 2.0, -np.inf),
         "i0": (np.inf, -np.inf, 100.0), "i1": (np.inf, -np.inf, -100.0),
         "i0e": (np.inf, -np.inf), "i1e": (np.inf, -np.inf), "trigamma": (0.0, -3.0, np.inf)}  # fmt: skip
@@ -140,6 +147,23 @@ def test_functions_of_float32(name, rng):
     assert apart.max() <= room
     if name in ("log1p", "asinh", "atanh", "erfinv", "i1", "i1e"):
         assert np.all(np.signbit(got[x == 0]) == np.signbit(x[x == 0]))
+
+
+@pytest.mark.parametrize("name", ["fmod", "floor_divide"])
+@pytest.mark.parametrize("kind", ["any", "normal", "whole"])
+def test_quotients_of_float32(name, kind, rng):
+    """As NumPy or the CPU has them, whichever way a vector goes; the signs of zeros, too."""
+    if kind == "any":
+        x, y = rng.integers(0, 1 << 32, (2, 80000), dtype=np.uint32).view(np.float32)
+    else:
+        x, y = (rng.standard_normal((2, 80000)) * 40).astype(np.float32)
+        x, y = (np.round(x), np.round(y)) if kind == "whole" else (x, y)
+    with np.errstate(all="ignore"):
+        want = (np.fmod if name == "fmod" else evaluated(division._floor_divide_floats))(x, y)
+    got = in_vectors(evaluated(getattr(division, f"_{name}_f32_gpu")), x, y)
+    np.testing.assert_array_equal(got, want)
+    zero = want == 0
+    np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
 
 
 def test_whole_quotients(rng):
