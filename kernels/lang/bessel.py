@@ -7,11 +7,11 @@ for integrals over all numbers whose integrands fall like exp(-s^2): its error i
 
 import math
 
-from ..build import jit
+from ..build import isa, jit
 from .simd import convert, muladd, reduce_or, select, vabs, vsqrt
 from .special import wide
 from .vmath import F32, F64, INF, NAN, cos, exp, log, sin
-from .wide import log_wide, polynomial
+from .wide import log_wide, polynomial, quotient
 
 EULER = 0.5772156649015329
 STEP = 0.25
@@ -96,8 +96,8 @@ def _k_of_float32(x, first, i, s, fit, scaled):
     z = half * half
     value = 0.5 * polynomial(z, s) - log_wide(half) * polynomial(z, i)
     if first != 0.0:
-        value = 1.0 / near - half * value
-    beyond = polynomial(4.0 / large - 1.0, fit) / vsqrt(large)
+        value = quotient(1.0, near) - half * value
+    beyond = quotient(polynomial(quotient(4.0, large) - 1.0, fit), vsqrt(large))
     if scaled != 0.0:  # one exponential is enough
         value = value * exp(near)
     else:
@@ -233,7 +233,18 @@ def _ratio(t, pair):
     return polynomial(t, pair[0]) / polynomial(t, pair[1])
 
 
-def _ndtri(p):
+@jit.inline
+def _ratio_gpu(t, pair):
+    return quotient(polynomial(t, pair[0]), polynomial(t, pair[1]))
+
+
+@jit.inline
+def _log(x):
+    return log(x)
+
+
+@jit.inline
+def _ndtri_by(p, _ratio, log):
     q = p - 0.5
     r = 0.180625 - q * q
     value = q * _ratio(select(r > 0.0, r, 0.0), MIDDLE)
@@ -249,4 +260,12 @@ def _ndtri(p):
     return value
 
 
-ndtri = wide(_ndtri, "ndtri")
+def _ndtri(p):
+    return _ndtri_by(p, _ratio, _log)
+
+
+def _ndtri_f32_gpu(x):
+    return convert(_ndtri_by(convert(x, F64), _ratio_gpu, log_wide), F32)
+
+
+ndtri = wide(_ndtri, "ndtri", float32=_ndtri_f32_gpu if isa.is_gpu() else None)

@@ -9,6 +9,7 @@ from numba.extending import intrinsic
 from ..build import isa, jit
 from . import gpu, libm
 from .by_type import by_type
+from .libm import rare_fmod
 from .simd import convert, reduce_or, select, vabs, vfloor, vtrunc
 from .vector import is_float
 
@@ -65,17 +66,25 @@ def _fmod_f32(a, b):
     x, y = convert(a, F64), convert(b, F64)
     quotient = x / y
     if reduce_or(vabs(quotient) >= 268435456.0):
-        return libm.fmod(a, b)
+        return rare_fmod(a, b)
     whole = vtrunc(quotient)
     rest = convert(x - whole * y, F32)
     return select(whole == 0.0, a, select(rest == 0.0, a * 0.0, rest))
+
+
+def _fmod_f32_gpu(a, b):
+    x, y = vabs(a), vabs(b)
+    if gpu.are_far(x, y):
+        return rare_fmod(a, b)
+    _, rest = gpu.whole_part(x, y)
+    return gpu.signed(rest, a)
 
 
 @by_type
 def fmod(a, b):
     """The remainder of `trunc_divide`: a - n b, with the sign of a."""
     if a.dtype == F32:
-        return _fmod_f32
+        return _fmod_f32_gpu if isa.is_gpu() else _fmod_f32
     if a.dtype == F64:
         return lambda a, b: libm.fmod(a, b)
     return lambda a, b: a - trunc_divide(a, b) * b
@@ -104,6 +113,18 @@ def _floor_divide_floats(a, b):
     return select(b == 0.0, quotient, select(n == 0.0, quotient * 0.0, whole))
 
 
+_floor_divide_any = jit.inline(_floor_divide_floats)
+
+
+def _floor_divide_f32_gpu(a, b):
+    x, y = vabs(a), vabs(b)
+    if gpu.are_far(x, y):
+        return _floor_divide_any(a, b)
+    n, rest = gpu.whole_part(x, y)
+    apart = gpu.are_apart(a, b)
+    return select(apart, -select(rest != 0.0, n + 1.0, n), n)
+
+
 def _floor_divide_integers(a, b):
     n = trunc_divide(a, b)
     return select(_apart(a - n * b, b), n - 1, n)
@@ -112,6 +133,8 @@ def _floor_divide_integers(a, b):
 @by_type
 def floor_divide(a, b):
     """The largest whole number not above a / b; a / b itself where a float is divided by 0."""
+    if a.dtype == F32 and isa.is_gpu():
+        return _floor_divide_f32_gpu
     return _floor_divide_floats if is_float(a.dtype) else _floor_divide_integers
 
 

@@ -9,7 +9,7 @@ from numba import types
 
 from ..build import jit
 from . import ptx
-from .simd import bitcast, muladd, reduce_or, select, vabs, vfloor, vround
+from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vround
 
 F32, I32 = types.float32, types.int32
 INF, NAN, LOG2E = float("inf"), float("nan"), 1.4426950408889634
@@ -25,6 +25,10 @@ SIN = (  # (sin(r) / r - 1) / r^2 up to pi / 2: 6e-9
 )
 SIN_NEAR = (-0.00019514630548655987, 0.008332155644893646, -0.16666655242443085)  # the same up to pi / 4: 4e-9
 COS_NEAR = (2.4437725915938012e-05, -0.001388736185617745, 0.04166664555668831)  # (cos(r) - 1 + r^2 / 2) / r^4: 1e-10
+LOG1P = (  # (log(1 + m) - m) / m^2, -1/4 <= m <= 1/2: 5e-9 of the logarithm
+    -0.04520805552601814, 0.1048310175538063, -0.13170167803764343, 0.14478257298469543, -0.16646341979503632,
+    0.19990722835063934, -0.2500011920928955, 0.3333345353603363, -0.5,
+)
 # I_0(x) and I_1(x) / x over x^2 up to 8: 9e-9 and 2e-9; times sqrt(x) e^-x over 1 / x beyond: 9e-9 and 1e-8
 I0 = (
     5.716075451348048e-17, 5.815640124421512e-15, 2.6341867055690305e-12, 4.623521010493903e-10,
@@ -71,12 +75,39 @@ def quotient(p, q):
 
 
 @jit.inline
+def are_apart(a, b):
+    """Whether the signs differ."""
+    return (bitcast(a, I32) ^ bitcast(b, I32)) < 0
+
+
+@jit.inline
+def are_far(a, b):
+    """Whether magnitudes have quotients that `whole_part` does not find: of 2^20 and more, by 0, by what is huge."""
+    q = a * ptx.reciprocal(b)
+    return reduce_or(~((q < 1048576.0) & (b < 1e30)))
+
+
+@jit.inline
 def whole_part(a, b):
-    """(n, a - n b) of whole numbers from 0 to 2^20, b not 0: n is the whole part of a / b."""
+    """(n, a - n b) of magnitudes that are not `are_far`, of whole numbers from 0 to 2^20, too: n is the whole part of
+    a / b. The remainder has no bits that float32 has not.
+    """
     n = vfloor(a * ptx.reciprocal(b) * 1.0000003)  # not less than it is, and 1 more at most
     rest = muladd(-n, b, a)
     over = rest < 0.0
     return select(over, n - 1.0, n), select(over, rest + b, rest)
+
+
+@jit.inline
+def log1p(x):
+    """log(1 + x) of numbers above -1 that are not infinite, by no quotient; of others something, of -0 maybe 0.
+
+    For 1 + x = 2^k (1 + m): what rounding 1 + x would lose is not lost, as 2^-k x and 2^-k - 1 are exact.
+    """
+    scale = (bitcast(1.0 + x, I32) - 0x3F400000) & -0x00800000  # k in the place of the exponent, m from -1/4 to 1/2
+    m = muladd(bitcast(0x40800000 - scale, F32), 0.25, -1.0) + bitcast(bitcast(x, I32) - scale, F32)
+    y = muladd(polynomial(m, LOG1P) * m, m, m)
+    return muladd(convert(scale, F32), 0.6931471805599453 * 2.0**-23, y)
 
 
 # ---- angles ----------------------------------------------------------------------------------------
@@ -136,6 +167,14 @@ def _exp(x, less):
     t = x * LOG2E_HI
     rest = muladd(x, LOG2E_LO, muladd(x, LOG2E_HI, -t))
     return ptx.exp2_small(t - less) * muladd(rest, 0.6931471805599453, 1.0)
+
+
+@jit.inline
+def exp_of_sum(x, low):
+    """e^(x + low), `low` being below the last digits of x; subnormal numbers included."""
+    t = x * LOG2E_HI
+    rest = muladd(x, LOG2E_LO, muladd(x, LOG2E_HI, -t))
+    return ptx.exp2(t) * (muladd(rest, 0.6931471805599453, low) + 1.0)
 
 
 @jit.inline

@@ -4,7 +4,7 @@ float64 calls libm, lane by lane. Errors are measured by `tests/ops/test_vmath.p
 """
 
 from ..build import isa, jit
-from . import ptx
+from . import gpu, ptx
 from .by_type import by_type
 from .libm import atan2 as libm_atan2
 from .libm import hypot as libm_hypot
@@ -63,9 +63,31 @@ def _atanh_f32(x):
     return copysign(select(a > 1.0, NAN, y), x)
 
 
-asinh = function_of("asinh", _asinh_f32)
-acosh = function_of("acosh", _acosh_f32)
-atanh = function_of("atanh", _atanh_f32)
+# On a GPU by a logarithm that has no ends of its own: the comparisons here serve for NaN and infinity, too.
+
+
+def _asinh_f32_gpu(x):
+    a = vabs(x)
+    huge, z = a > 1e9, a * a
+    y = gpu.log1p(select(huge, a, muladd(z, ptx.reciprocal(1.0 + ptx.square_root(z + 1.0)), a)))
+    return copysign(select(a < INF, select(huge, y + LN2, y), a), x)
+
+
+def _acosh_f32_gpu(x):
+    huge, t = x > 1e9, x - 1.0
+    y = gpu.log1p(select(huge, x, t + ptx.square_root(t * (t + 2.0))))
+    return select((x >= 1.0) & (x < INF), select(huge, y + LN2, y), ptx.log2_normal(t))
+
+
+def _atanh_f32_gpu(x):
+    a = vabs(x)
+    t = 2.0 * a * ptx.reciprocal(1.0 - a)  # infinite at 1, negative beyond
+    return copysign(select(a < 1.0, 0.5 * gpu.log1p(t), ptx.log2_normal(t)), x)
+
+
+asinh = function_of("asinh", _asinh_f32_gpu if isa.is_gpu() else _asinh_f32)
+acosh = function_of("acosh", _acosh_f32_gpu if isa.is_gpu() else _acosh_f32)
+atanh = function_of("atanh", _atanh_f32_gpu if isa.is_gpu() else _atanh_f32)
 
 
 # ---- angles ------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ from ..build import jit
 from . import functions, ptx
 from .by_type import by_type
 from .functions import *  # noqa: F403 (all others are the same)
-from .gpu import polynomial
-from .libm import fmod as libm_fmod
-from .libm import libm
+from .gpu import are_apart, are_far, polynomial, whole_part
+from .libm import rare_fmod, rare_libm
 from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vmin, vround
 from .vector import Vector
 from .vmath import HALF_PI_HI_F32, HALF_PI_MID_F32, INF, LN2, LOG2E, MAGIC_F32, NAN, copysign
@@ -35,6 +34,7 @@ COS_NEAR = (-0.0013651979388669133, 0.04166125878691673)  # (cos(r) - 1 + r^2 / 
 SINH = (0.00020377406326588243, 0.008330211043357849, 0.166667178273201)  # (sinh(x) / x - 1) / x^2, |x| < 1: 2.6e-8
 ASINH = (0.020136956125497818, -0.04270651564002037, 0.07484862208366394, -0.16666293144226074)  # |x| < 1/2: 2.9e-8
 ATANH = (0.1572188436985016, 0.1994660198688507, 0.3333389163017273)  # the same of atanh, |x| < 1/4: 1.8e-8
+ASIN = (0.06417360156774521, 0.0718766376376152, 0.16680306196212769)  # the same of asin, |x| < 1/2: 1.8e-6
 ATAN = (  # of atan, |x| < 1: 5e-6
     -0.01395488902926445, 0.05876973271369934, -0.12251456826925278, 0.19618293642997742, -0.3330889940261841,
 )
@@ -83,6 +83,13 @@ def _exp(x):
 
 
 exp = _of_float32("exp", _exp)
+
+
+def _exp2(x):
+    return ptx.exp2_small(x)
+
+
+exp2 = _of_float32("exp2", _exp2)
 
 
 def _sigmoid(x):
@@ -191,7 +198,7 @@ def _turned(r, shifted):
 
 def _sin(x):
     if reduce_or(vabs(x) >= LARGE):
-        return libm("sin", x)
+        return rare_libm("sin", x)
     shifted = muladd(x, ONE_OVER_PI, MAGIC_F32)
     near = shifted - MAGIC_F32
     return select(x == 0.0, x, _turned(muladd(near, -PI_MID, muladd(near, -PI_HI, x)), shifted))
@@ -199,7 +206,7 @@ def _sin(x):
 
 def _cos(x):
     if reduce_or(vabs(x) >= LARGE):
-        return libm("cos", x)
+        return rare_libm("cos", x)
     shifted = muladd(x, ONE_OVER_PI, -0.5) + MAGIC_F32
     near = (shifted - MAGIC_F32) + 0.5  # cos(near pi + r) = -sin(r), or sin(r)
     return _turned(muladd(near, PI_MID, muladd(near, PI_HI, -x)), shifted)
@@ -207,7 +214,7 @@ def _cos(x):
 
 def _tan(x):
     if reduce_or(vabs(x) >= LARGE):
-        return libm("tan", x)
+        return rare_libm("tan", x)
     shifted = muladd(x, 2.0 * ONE_OVER_PI, MAGIC_F32)
     near = shifted - MAGIC_F32
     r = muladd(near, -HALF_PI_MID_F32, muladd(near, -HALF_PI_HI_F32, x))
@@ -231,6 +238,11 @@ def _sinh(x):
     a = vabs(x)
     half = ptx.exp2_small(muladd(a, LOG2E, -1.0))
     return select(a < 1.0, _odd(x, x * x, SINH), copysign(muladd(ptx.reciprocal(half), -0.25, half), x))
+
+
+def _cosh(x):
+    half = ptx.exp2_small(muladd(vabs(x), LOG2E, -1.0))
+    return muladd(ptx.reciprocal(half), 0.25, half)
 
 
 @jit.inline
@@ -266,6 +278,51 @@ def _atan(x):
     return copysign(select(steep, HALF_PI - y, y), x)
 
 
+@jit.inline
+def _half_asin(x):
+    """(whether |x| > 1/2, the arc sine of |x|, or there of the square root of (1 - |x|) / 2)."""
+    a = vabs(x)
+    outer = a > 0.5
+    z = select(outer, muladd(a, -0.5, 0.5), a * a)
+    return outer, _odd(select(outer, ptx.square_root(z), a), z, ASIN)
+
+
+def _asin(x):
+    outer, p = _half_asin(x)
+    return copysign(select(outer, muladd(p, -2.0, HALF_PI), p), x)
+
+
+def _acos(x):
+    outer, p = _half_asin(x)
+    p = copysign(select(outer, p + p, p), x)
+    return select(outer, select(x < 0.0, PI + p, p), HALF_PI - p)
+
+
+def _atan2(x, y):
+    # The angle of the point (y, x).
+    a, b = vabs(y), vabs(x)
+    steep = b > a
+    low, high = select(steep, a, b), select(steep, b, a)
+    r = select(low == high, select(high == 0.0, low, 1.0), ptx.quotient(low, high))
+    t = _odd(r, r * r, ATAN)
+    t = select(steep, HALF_PI - t, t)
+    return copysign(select(bitcast(y, I32) < 0, PI - t, t), x)
+
+
+def _hypot(x, y):
+    # Squares of what is scaled by powers of 2 are numbers.
+    a, b = vabs(x), vabs(y)
+    most = select(a > b, a, b)
+    huge, tiny = most > 1e18, most < 1e-18
+    scale = select(huge, 2.0**-70, select(tiny, 2.0**100, 1.0 + 0.0 * a))
+    back = select(huge, 2.0**70, select(tiny, 2.0**-100, 1.0 + 0.0 * a))
+    p, q = x * scale, y * scale
+    root = ptx.square_root(muladd(p, p, q * q)) * back
+    return select((a == INF) | (b == INF), INF, root)
+
+
+cosh, asin, acos = _of_float32("cosh", _cosh), _of_float32("asin", _asin), _of_float32("acos", _acos)
+atan2, hypot = _of_two("atan2", _atan2), _of_two("hypot", _hypot)
 sinh, asinh, acosh = _of_float32("sinh", _sinh), _of_float32("asinh", _asinh), _of_float32("acosh", _acosh)
 atanh, atan = _of_float32("atanh", _atanh), _of_float32("atan", _atan)
 
@@ -371,48 +428,32 @@ erfc, erfinv = _of_float32("erfc", _erfc), _of_float32("erfinv", _erfinv)
 # ---- remainders ------------------------------------------------------------------------------------
 
 
-@jit.inline
-def _are_far(a, b):
-    """Whether magnitudes have no quotient that `_whole` finds: of 2^20 and more, of 0, of what has no reciprocal."""
-    q = a * ptx.reciprocal(b)
-    return reduce_or(~((q < 1048576.0) & (b < 1e30)))
-
-
-@jit.inline
-def _whole(a, b):
-    """(n, a - n b) of magnitudes, n being the whole part of a / b: the remainder has no bits that float32 has not."""
-    n = vfloor(a * ptx.reciprocal(b) * 1.0000003)  # not less than it is, and 1 more at most
-    rest = muladd(-n, b, a)
-    over = rest < 0.0
-    return select(over, n - 1.0, n), select(over, rest + b, rest)
-
-
 def _fmod(x, y):
     a, b = vabs(x), vabs(y)
-    if _are_far(a, b):
-        return libm_fmod(x, y)
-    _, rest = _whole(a, b)
+    if are_far(a, b):
+        return rare_fmod(x, y)
+    _, rest = whole_part(a, b)
     return copysign(rest, x)
 
 
 def _remainder(x, y):
     a, b = vabs(x), vabs(y)
-    if _are_far(a, b):
-        rest = libm_fmod(x, y)
+    if are_far(a, b):
+        rest = rare_fmod(x, y)
     else:
-        _, rest = _whole(a, b)
+        _, rest = whole_part(a, b)
         rest = copysign(rest, x)
     return select((rest != 0.0) & ((x < 0.0) ^ (y < 0.0)), rest + y, rest)
 
 
 def _floor_divide(x, y):
     a, b = vabs(x), vabs(y)
-    apart = (bitcast(x, I32) ^ bitcast(y, I32)) < 0
-    if _are_far(a, b):
-        rest = libm_fmod(a, b)
+    apart = are_apart(x, y)
+    if are_far(a, b):
+        rest = rare_fmod(a, b)
         n = select(b == 0.0, ptx.quotient(a, b), vround(ptx.quotient(a - rest, b)))
     else:
-        n, rest = _whole(a, b)
+        n, rest = whole_part(a, b)
     n = select(apart & (rest != 0.0), n + 1.0, n)
     return select(apart, -n, n)
 

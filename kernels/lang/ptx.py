@@ -369,6 +369,19 @@ log2_normal = _float32(
 square_root = _float32(
     "square_root", "sqrt.approx.ftz.f32 $0, $1;", "=f,f", 1, "sqrt(x) within 2^-23, subnormals being 0 (9.7.3.15)."
 )
+
+
+@intrinsic
+def reciprocal_wide(typingctx, x):
+    """1 / x of float64 numbers within 2^-19, subnormal ones being 0: one instruction (rcp.approx.ftz.f64, 9.7.3.14)."""
+    wide = ir.DoubleType()
+
+    def codegen(context, builder, sig, args):
+        return _by_lanes(builder, args, lambda values: asm(builder, "rcp.approx.ftz.f64 $0, $1;", "=d,d", values, wide))
+
+    return x(x), codegen
+
+
 reciprocal = _float32(
     "reciprocal", "rcp.approx.ftz.f32 $0, $1;", "=f,f", 1, "1 / x within 1 ulp, subnormals being 0 (rcp, 9.7.3.13)."
 )

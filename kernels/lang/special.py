@@ -5,12 +5,25 @@ need no tables; loops end where every lane is done. `tests/ops/test_special.py` 
 """
 
 from ..build import isa, jit
-from . import gpu
+from . import gpu, ptx
 from .by_type import by_type
 from .libm import libm
 from .simd import convert, muladd, reduce_or, select, vabs, vfloor, vround, vsqrt
 from .vmath import F32, F64, INF, NAN, copysign, erf, erfc, exp, log, tan
-from .wide import erfcx_wide, i0e_wide, i1e_wide, j0, j1, lgamma, lgamma_wide, log_wide, tangent_wide, y0, y1  # noqa: F401
+from .wide import (  # noqa: F401
+    erfcx_wide,
+    i0e_wide,
+    i1e_wide,
+    j0,
+    j1,
+    lgamma,
+    lgamma_wide,
+    log_wide,
+    quotient,
+    tangent_wide,
+    y0,
+    y1,
+)  # fmt: skip
 
 PI = 3.141592653589793
 EPSILON = 1.1102230246251565e-16
@@ -71,7 +84,33 @@ def _digamma_f32(x):
     return convert(_digamma_with(wide, tangent_wide(wide)), F32)
 
 
-digamma = wide(_digamma, "digamma", float32=_digamma_f32)
+def _digamma_f32_gpu(x):
+    # The same with six steps of the recurrence for all: a sum of reciprocals over one denominator, and no loop.
+    wide = convert(x, F64)
+    below = wide <= 0.0
+    y = select(below, 1.0 - wide, wide)
+    over, under = 1.0 + 0.0 * y, y
+    for k in range(1, 6):
+        over = muladd(over, y + k, under)
+        under = under * (y + k)
+    z = y + 6.0
+    v = quotient(1.0, z)
+    w = v * v
+    p = muladd(w, 0.08333333333333333, -0.021092796092796094)
+    p = muladd(p, w, 0.007575757575757576)
+    p = muladd(p, w, -0.004166666666666667)
+    p = muladd(p, w, 0.003968253968253968)
+    p = muladd(p, w, -0.008333333333333333)
+    p = muladd(p, w, 0.08333333333333333)
+    s = (log_wide(z) - 0.5 * v - p * w) - quotient(over, under)
+    if reduce_or(below):
+        s = select(below, s - PI / tangent_wide(wide), s)
+        s = select(wide == 0.0, -1.0 / wide, select(below & (wide == vfloor(wide)), NAN, s))
+        s = select(wide == -INF, NAN, s)
+    return convert(select(wide == INF, INF, s), F32)
+
+
+digamma = wide(_digamma, "digamma", float32=_digamma_f32_gpu if isa.is_gpu() else _digamma_f32)
 
 
 @jit.inline
@@ -325,34 +364,41 @@ i1, i1e = wide(_i1, "i1", float32=_i1_f32), wide(_i1e, "i1e", float32=_i1e_f32)
 # ---- error functions ---------------------------------------------------------------------------
 
 
+# erfinv(x) / x over w - 2.5, w = -log(1 - x^2), and from 5 on over sqrt(w) - 3; the highest power first
+# fmt: off
+ERFINV_NEAR = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)
+ERFINV_FAR = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+    -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
+)
+# fmt: on
+
+
 @jit.inline
 def _erfinv_near(x):
     """The inverse of erf to 3e-7 (M. Giles, Approximating the erfinv function, 2012)."""
     w = -log((1.0 - x) * (1.0 + x))
     far = w >= 5.0
     u, v = select(far, 0.0, w) - 2.5, vsqrt(select(far, w, 9.0)) - 3.0
-    p = muladd(u, 2.81022636e-08, 3.43273939e-07)
-    p = muladd(p, u, -3.5233877e-06)
-    p = muladd(p, u, -4.39150654e-06)
-    p = muladd(p, u, 0.00021858087)
-    p = muladd(p, u, -0.00125372503)
-    p = muladd(p, u, -0.00417768164)
-    p = muladd(p, u, 0.246640727)
-    p = muladd(p, u, 1.50140941)
-    q = muladd(v, -0.000200214257, 0.000100950558)
-    q = muladd(q, v, 0.00134934322)
-    q = muladd(q, v, -0.00367342844)
-    q = muladd(q, v, 0.00573950773)
-    q = muladd(q, v, -0.0076224613)
-    q = muladd(q, v, 0.00943887047)
-    q = muladd(q, v, 1.00167406)
-    q = muladd(q, v, 2.83297682)
-    return select(far, q, p) * x
+    return select(far, gpu.polynomial(v, ERFINV_FAR), gpu.polynomial(u, ERFINV_NEAR)) * x
 
 
 def _erfinv_f32(x):
     a = vabs(x)
     return select(a == 1.0, x * INF, select(a < 1.0, _erfinv_near(x), NAN))
+
+
+def _erfinv_f32_gpu(x):
+    # The same by the instructions for logarithm and root, and without the tails where no lane is there.
+    w = ptx.log2_normal((1.0 - x) * (1.0 + x)) * -0.6931471805599453
+    y = gpu.polynomial(w - 2.5, ERFINV_NEAR)
+    if reduce_or(~(w < 5.0)):
+        y = select(w < 5.0, y, gpu.polynomial(ptx.square_root(w) - 3.0, ERFINV_FAR))
+        y = select(w < INF, y, w)
+    return y * x
 
 
 def _erfinv(x):
@@ -367,7 +413,7 @@ def _erfinv(x):
     return select(a == 1.0, x * INF, select(a < 1.0, copysign(y, x), NAN))
 
 
-erfinv = wide(_erfinv, "erfinv", float32=_erfinv_f32)
+erfinv = wide(_erfinv, "erfinv", float32=_erfinv_f32_gpu if isa.is_gpu() else _erfinv_f32)
 
 
 def _erfcx(x):

@@ -13,7 +13,7 @@ from . import gpu, ptx
 from .avx512 import fills_registers, rcp14, scalef
 from .by_type import by_type
 from .division import floor_divide, fmod, left_shift, remainder, right_shift, trunc_divide  # noqa: F401
-from .libm import libm
+from .libm import libm, rare_libm
 from .libm import pow as libm_pow
 from .simd import (
     Vector,
@@ -371,12 +371,9 @@ def _log1p_f32(x):
 
 
 def _log1p_f32_gpu(x):
-    # The same as a sum, for which the quotient need not be exact. The instruction knows the logarithms of 0, infinity
-    # and what is below 0.
+    # The instruction knows the logarithms of 0, infinity and what is below 0.
     u = 1.0 + x
-    k, rest, f = _log_parts(u)
-    y = copysign(_log_sum(k, rest, f) + (x - (u - 1.0)) * ptx.reciprocal(u), x)
-    return select((u > 0.0) & (u < INF), y, ptx.log2_normal(u))
+    return select((u > 0.0) & (u < INF), copysign(gpu.log1p(x), x), ptx.log2_normal(u))
 
 
 log1p = function_of("log1p", _log1p_f32_gpu if isa.is_gpu() else _log1p_f32)
@@ -430,7 +427,7 @@ def _cos_poly(r):
 
 def _sin_f32(x):
     if reduce_or(vabs(x) >= 134217728.0):
-        return libm("sin", x)
+        return rare_libm("sin", x)
     k, r = _reduce_pi(x)
     y = select((k & 1) == 1, _cos_poly(r), _sin_poly(r))
     return select((k & 2) == 2, -y, y)
@@ -438,7 +435,7 @@ def _sin_f32(x):
 
 def _cos_f32(x):
     if reduce_or(vabs(x) >= 134217728.0):
-        return libm("cos", x)
+        return rare_libm("cos", x)
     k, r = _reduce_pi(x)
     y = select((k & 1) == 1, _sin_poly(r), _cos_poly(r))
     return select(((k + 1) & 2) == 2, -y, y)
@@ -464,7 +461,7 @@ cos = function_of("cos", _cos_f32_gpu if isa.is_gpu() else _cos_f32)
 
 def _tan_f32(x):
     if reduce_or(vabs(x) >= 134217728.0):
-        return libm("tan", x)
+        return rare_libm("tan", x)
     k, r = _reduce_pi(x)
     s, c = _sin_poly(r), _cos_poly(r)
     odd = (k & 1) == 1

@@ -10,11 +10,12 @@ import numpy as np
 
 
 def _muladd(a, b, c):
-    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)  # a product of float32 is exact there
+    found = np.multiply(a, b, dtype=np.float64) + c  # a product of float32 is exact there
+    return found if any(getattr(x, "dtype", None) == np.float64 for x in (a, b, c)) else found.astype(np.float32)
 
 
 def _bitcast(x, T):
-    return np.asarray(x).view({"int32": np.int32, "uint32": np.uint32, "float32": np.float32}[T.name])
+    return np.asarray(x).view(T.name)
 
 
 def _convert(x, T):
@@ -28,8 +29,8 @@ def _select(mask, a, b):
 
 def _flushed(f):
     def function(x):
-        y = f(np.where(np.abs(x) < 1.2e-38, np.copysign(np.float32(0), x), x))
-        return np.where(np.abs(y) < 1.2e-38, np.copysign(np.float32(0), y), y).astype(np.float32)
+        y = f(np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x))
+        return np.where(np.abs(y) < 2.0**-126, np.copysign(np.float32(0), y), y).astype(np.float32)
 
     return function
 
@@ -37,13 +38,15 @@ def _flushed(f):
 PTX = types.SimpleNamespace(
     exp2=np.exp2, exp2_small=_flushed(np.exp2), log2=np.log2, log2_normal=_flushed(np.log2),
     square_root=_flushed(np.sqrt), reciprocal=_flushed(lambda x: np.float32(1) / x),
-    quotient=np.divide,
+    quotient=np.divide, reciprocal_wide=lambda x: ((1.0 / x).view(np.int64) & -(1 << 32)).view(np.float64),
 )  # fmt: skip
 STAND_INS = {
     "ptx": PTX, "muladd": _muladd, "bitcast": _bitcast, "convert": _convert, "select": _select, "vabs": np.abs,
     "vfloor": np.floor, "vround": np.rint, "vmin": np.minimum, "vmax": np.maximum, "vsqrt": np.sqrt,
-    "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "libm_fmod": np.fmod, "_quotient": np.divide,
+    "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "fmod": np.fmod, "rare_fmod": np.fmod,
+    "exp": np.exp, "_quotient": np.divide,
     "libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
+    "rare_libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
 }  # fmt: skip
 
 

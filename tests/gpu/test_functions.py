@@ -3,7 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from infinicore.kernels.lang import division, gpu, narrow, vmath
+from infinicore.kernels.lang import bessel, division, gpu, inverse, narrow, vmath, wide
+from infinicore.kernels.lang import special as lang_special
 
 from .functions import evaluated
 
@@ -26,11 +27,19 @@ def _i(function):
 
 ONE = {
     "log1p": np.log1p, "log1p_exp": lambda x: np.log1p(np.exp(x)), "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "exp2": np.exp2, "cosh": np.cosh, "asin": np.arcsin, "acos": np.arccos,
     "sinh": np.sinh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "atan": np.arctan,
     "erfc": special.erfc, "erfinv": special.erfinv, "lgamma": _lgamma, "digamma": _digamma, "i0": _i(special.i0),
     "i0e": special.i0e, "i1": _i(special.i1), "i1e": special.i1e,
 }  # fmt: skip
-TWO = {"pow": np.power, "fmod": np.fmod, "remainder": np.remainder, "floor_divide": np.floor_divide}
+TWO = {
+    "atan2": np.arctan2,
+    "hypot": np.hypot,
+    "pow": np.power,
+    "fmod": np.fmod,
+    "remainder": np.remainder,
+    "floor_divide": np.floor_divide,
+}
 NEAR_ROOTS = {"lgamma": 1e-6, "digamma": 6e-6}  # what is added up there is larger than the sum, up to 6
 
 
@@ -84,7 +93,7 @@ def test_functions_of_two(name, dtype, kind, rng):
     with np.errstate(all="ignore"):
         want = TWO[name](x.astype(np.float64), y.astype(np.float64))
     got = in_vectors(evaluated(getattr(narrow, f"_{name}")), x, y)
-    assert np.all(steps_apart(got, want, dtype) <= (1 if name == "pow" else 0))
+    assert np.all(steps_apart(got, want, dtype) <= (1 if name in ("pow", "atan2", "hypot") else 0))
 
 
 # ---- float32 ----------------------------------------------------------------------------------------
@@ -100,11 +109,24 @@ def _trigamma(x):
 # Function, the numbers that it is for, and units in the last place.
 FLOAT32 = {
     "sin": (gpu.sin, np.sin, 65535, 2), "cos": (gpu.cos, np.cos, 65535, 2), "tan": (gpu.tan, np.tan, 65535, 4),
-    "log1p": (vmath._log1p_f32_gpu, np.log1p, 1e38, 2), "i0": (gpu.i0, _i(special.i0), 90, 5),
+    "log1p": (vmath._log1p_f32_gpu, np.log1p, 1e38, 2), "asinh": (inverse._asinh_f32_gpu, np.arcsinh, 1e38, 5),
+    "acosh": (inverse._acosh_f32_gpu, np.arccosh, 1e38, 5), "atanh": (inverse._atanh_f32_gpu, np.arctanh, 1.0, 5),
+    "erfc": (wide._erfc_f32_gpu, special.erfc, 9.0, 5),
+    "erfinv": (lang_special._erfinv_f32_gpu, special.erfinv, 1.0, 5),
+    "i0": (gpu.i0, _i(special.i0), 90, 5),
     "i0e": (gpu.i0e, special.i0e, 1e30, 5), "i1": (gpu.i1, _i(special.i1), 90, 5),
     "i1e": (gpu.i1e, special.i1e, 1e30, 5), "trigamma": (gpu.trigamma, _trigamma, 100, 5),
 }  # fmt: skip
-ENDS = {"log1p": (-1.0, np.inf, -2.0), "i0": (np.inf, -np.inf, 100.0), "i1": (np.inf, -np.inf, -100.0),
+FLOAT32 |= {
+    "digamma": (lang_special._digamma_f32_gpu, _digamma, 100, 5),
+    "ndtri": (bessel._ndtri_f32_gpu, special.ndtri, 1.0, 5),
+    "k0": (bessel._k0_f32, special.k0, 80, 5), "k1": (bessel._k1_f32, special.k1, 80, 5),
+    "k0e": (bessel._k0e_f32, special.k0e, 1e30, 5), "k1e": (bessel._k1e_f32, special.k1e, 1e30, 5),
+}  # fmt: skip
+ENDS = {"log1p": (-1.0, np.inf, -2.0), "asinh": (np.inf, -np.inf, 3e38), "acosh": (1.0, np.inf, -np.inf, 3e38),
+        "digamma": (0.0, -1.0, np.inf, -np.inf, 3e38), "ndtri": (0.0, 1.0, 2.0), "k0": (np.inf,), "k1": (np.inf,),
+        "atanh": (1.0, -1.0, 2.0, -2.0, np.inf), "erfc": (np.inf, -np.inf), "erfinv": (1.0, -1.0, 2.0, -np.inf),
+        "i0": (np.inf, -np.inf, 100.0), "i1": (np.inf, -np.inf, -100.0),
         "i0e": (np.inf, -np.inf), "i1e": (np.inf, -np.inf), "trigamma": (0.0, -3.0, np.inf)}  # fmt: skip
 
 
@@ -123,8 +145,25 @@ def test_functions_of_float32(name, rng):
     np.testing.assert_array_equal(got[~here], rounded[~here])
     apart = np.abs(got[here].astype(np.float64) - want[here]) / np.spacing(np.abs(rounded[here])).astype(np.float64)
     assert apart.max() <= room
-    if name in ("log1p", "i1", "i1e"):
+    if name in ("log1p", "asinh", "atanh", "erfinv", "i1", "i1e"):
         assert np.all(np.signbit(got[x == 0]) == np.signbit(x[x == 0]))
+
+
+@pytest.mark.parametrize("name", ["fmod", "floor_divide"])
+@pytest.mark.parametrize("kind", ["any", "normal", "whole"])
+def test_quotients_of_float32(name, kind, rng):
+    """As NumPy or the CPU has them, whichever way a vector goes; the signs of zeros, too."""
+    if kind == "any":
+        x, y = rng.integers(0, 1 << 32, (2, 80000), dtype=np.uint32).view(np.float32)
+    else:
+        x, y = (rng.standard_normal((2, 80000)) * 40).astype(np.float32)
+        x, y = (np.round(x), np.round(y)) if kind == "whole" else (x, y)
+    with np.errstate(all="ignore"):
+        want = (np.fmod if name == "fmod" else evaluated(division._floor_divide_floats))(x, y)
+    got = in_vectors(evaluated(getattr(division, f"_{name}_f32_gpu")), x, y)
+    np.testing.assert_array_equal(got, want)
+    zero = want == 0
+    np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
 
 
 def test_whole_quotients(rng):

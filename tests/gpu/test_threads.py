@@ -542,3 +542,11 @@ def test_smallest_and_largest_at_once(device, rng, dtype):
 
     equal(device, run, x)
     assert any(name.endswith("-whole") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("name", ["digamma", "bessel_y0", "ndtri", "legendre_polynomial_p", "floor_divide", "sin"])
+def test_functions_of_float32(device, rng, name):
+    """Quotients of float64 by an instruction, and what is out of line for rare numbers."""
+    x = rng.uniform(0.05, 0.95, (3, 70)) * (1e9 if name == "sin" else 1.0)
+    args = [np.floor(rng.uniform(0.6, 7, (3, 70)))] if name in ("legendre_polynomial_p", "floor_divide") else []
+    equal(device, getattr(ic, name, None) or getattr(ic.special, name), x, *args, tolerance=1e-5)

@@ -188,6 +188,13 @@ define float @sim_quotient(float %x, float %y) {
   %z = fdiv float %x, %y
   ret float %z
 }
+define double @sim_reciprocal_wide(double %x) {
+  %y = fdiv double 1.0, %x
+  %bits = bitcast double %y to i64
+  %kept = and i64 %bits, -4294967296
+  %short = bitcast i64 %kept to double
+  ret double %short
+}
 define float @sim_reciprocal(float %x) {
   %z = fdiv float 1.0, %x
   ret float %z
@@ -210,6 +217,7 @@ _ASM = {
     "lg2.approx.f32": "sim_log2", "lg2.approx.ftz.f32": "sim_log2", "sqrt.approx.ftz.f32": "sim_square_root",
     "div.full.f32": "sim_quotient",
     "ex2.approx.ftz.f32": "sim_exp2", "rcp.approx.ftz.f32": "sim_reciprocal",
+    "rcp.approx.ftz.f64": "sim_reciprocal_wide",
     "bar.sync": "sim_bar", "// votes": "sim_match", "bar.warp.sync": "sim_warp", **units.ASM,
 }  # fmt: skip
 _NAMES = {
