@@ -145,7 +145,7 @@ OWN = {
     "array.counts.bins": Shape("grid", threads=256, blocks=3, fixed=True, resident=6, share=8192),
     **{
         f"array.gather.gather_{kind}": Shape("grid", threads=256, resident=1 << 20, share=1024)
-        for kind in ("rows", "elements")
+        for kind in ("rows", "elements", "single")
     },
     **{f"optim.update.{rule}": _ROW for rule in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     **{f"optim.adaptive.{rule}": _ROW for rule in ("adamax", "radam", "adadelta", "rprop")},

@@ -164,37 +164,42 @@ zeta = wide(_zeta, "zeta", 2, float32=_zeta_f32_gpu if isa.is_gpu() else None)
 
 
 @jit.inline
-def _gamma_series(a, x, epsilon):
+def _gamma_series(a, x, epsilon, divide):
     """P(a, x) Gamma(a + 1) e^x / x^a, a series of positive terms (DLMF 8.11.4); of use for x below a + 1."""
     term = 0.0 * x + 1.0
     total, n, left = term, a, TERMS
     while left > 0 and reduce_or(term > epsilon * total):
         n = n + 1.0
-        term = term * (x / n)
+        term = term * divide(x, n)
         total = total + term
         left -= 1
     return total
 
 
 @jit.inline
-def _gamma_fraction(a, x, epsilon):
+def _gamma_fraction(a, x, epsilon, divide):
     """Q(a, x) Gamma(a) e^x / x^a, a continued fraction (DLMF 8.9.2) by Lentz's method; of use for x above a + 1."""
     b = x + 1.0 - a
     c = 0.0 * x + 1e300
-    d = 1.0 / b
+    d = divide(1.0, b)
     h, i = d, 1.0
     change = c
     while i < TERMS and reduce_or(vabs(change - 1.0) > 4.0 * epsilon):
         f = i * (a - i)
         b = b + 2.0
         d = muladd(f, d, b)
-        c = b + f / c
-        d = 1.0 / select(d == 0.0, 1e-300, d)
+        c = b + divide(f, c)
+        d = divide(1.0, select(d == 0.0, 1e-300, d))
         c = select(c == 0.0, 1e-300, c)
         change = c * d
         h = h * change
         i += 1.0
     return h
+
+
+@jit.inline
+def _exact(p, q):
+    return p / q
 
 
 @jit.inline
@@ -228,11 +233,11 @@ def _gamma_scale(a, x, log_, log1p, lgamma_):
 
 
 @jit.inline
-def _gamma_parts(a, x, scale, epsilon):
+def _gamma_parts(a, x, scale, epsilon, divide):
     """(P, Q) for positive finite a and x, to `epsilon`; of one, 1 - the other. `scale` is the factor of both."""
     lower = x < a + 1.0
-    p = scale * _gamma_series(a, select(lower, x, 0.0), epsilon)
-    q = scale * a * _gamma_fraction(a, select(lower, a + 1.0, x), epsilon)
+    p = scale * _gamma_series(a, select(lower, x, 0.0), epsilon, divide)
+    q = scale * a * _gamma_fraction(a, select(lower, a + 1.0, x), epsilon, divide)
     return select(lower, p, 1.0 - q), select(lower, 1.0 - p, q)
 
 
@@ -254,14 +259,14 @@ def _inside(x):
 @jit.inline
 def _both_gammas(a, x):
     a, x = _inside(a), _inside(x)
-    return _gamma_parts(a, x, _gamma_scale(a, x, log, _log1p_of_c, _lgamma_of_c), EPSILON)
+    return _gamma_parts(a, x, _gamma_scale(a, x, log, _log1p_of_c, _lgamma_of_c), EPSILON, _exact)
 
 
 @jit.inline
 def _both_gammas_f32(a, x):
     """As above in float64, right to float32: half as many steps, and nothing by the C library."""
     a, x = _inside(a), _inside(x)
-    return _gamma_parts(a, x, _gamma_scale(a, x, log_wide, _log1p_wide, lgamma_wide), 1e-10)
+    return _gamma_parts(a, x, _gamma_scale(a, x, log_wide, _log1p_wide, lgamma_wide), 1e-10, quotient)
 
 
 def _gammainc(a, x):

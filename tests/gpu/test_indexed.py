@@ -144,7 +144,8 @@ def test_rows_are_gathered(device, rng, length, dtype):
         yield ic.vocab_parallel_embedding(inside, x[0, :0], 3, 3)
 
     equal(device, lambda *x: [*run(*x)], x, index)
-    assert used(device, "array.gather.gather_elements-" if length < 4 else "array.gather.gather_rows-")
+    kind = "single" if length == 1 else "elements" if length < 4 else "rows"
+    assert used(device, f"array.gather.gather_{kind}-")
 
 
 def test_indices_that_do_not_exist(device, rng):

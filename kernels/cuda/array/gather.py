@@ -34,13 +34,16 @@ def source(args, row, outer, several, WIDE):
 
 
 @jit.inline
-def gathered(args, hi, per_row, lanes, take, put, E, I, WIDE):
-    """`take` of four pieces (or elements), whose loads do not wait for one another, then `put`."""
+def gathered(args, hi, per_row, lanes, length, several, take, put, E, I, WIDE):
+    """`take` of four pieces (or elements), whose loads do not wait for one another, then `put`.
+
+    A row has so many pieces, and `length` elements; `several`: there are outer dims.
+    """
     y, x, index = ptr(load(args, BLOCK.y), E), ptr(load(args, BLOCK.x), E), ptr(load(args, BLOCK.index), I)
-    others_are_zero, length, status = load(args, BLOCK.zeros) != 0, load(args, BLOCK.length), 0
+    others_are_zero, status = load(args, BLOCK.zeros) != 0, 0
     if load(args, BLOCK.end) <= load(args, BLOCK.first):
         x = y  # nothing is taken of it, but it can be read
-    each, step, several = threads(), load(args, BLOCK.step), hi > load(args, BLOCK.indices) * per_row
+    each, step = threads(), load(args, BLOCK.step)
     for n in range(block() * (4 * each) + thread(), hi, blocks() * (4 * each)):
         y0, k0, o0, i0 = place_of(args, n, per_row, lanes, several, WIDE)
         y1, k1, o1, i1 = place_of(args, min(n + each, hi - 1), per_row, lanes, several, WIDE)
@@ -89,12 +92,21 @@ def put_element(y, i, value, left):
 @jit.inline
 def gather_rows(args, lo, hi, E, I, WIDE):
     """y[o, k] = x[o, index[k] - first], pieces of 16 bytes of elements of type E."""
-    lanes = width(ptr(load(args, BLOCK.y), E))
-    pieces = (load(args, BLOCK.length) + lanes - 1) // lanes
-    return gathered(args, hi, pieces, lanes, take_piece, write, E, I, WIDE)
+    lanes, length = width(ptr(load(args, BLOCK.y), E)), load(args, BLOCK.length)
+    pieces = (length + lanes - 1) // lanes
+    several = hi > load(args, BLOCK.indices) * pieces
+    return gathered(args, hi, pieces, lanes, length, several, take_piece, write, E, I, WIDE)
 
 
 @jit.inline
 def gather_elements(args, lo, hi, E, I, WIDE):
     """The same element by element."""
-    return gathered(args, hi, load(args, BLOCK.length), 1, take_element, put_element, E, I, WIDE)
+    length = load(args, BLOCK.length)
+    several = hi > load(args, BLOCK.indices) * length
+    return gathered(args, hi, length, 1, length, several, take_element, put_element, E, I, WIDE)
+
+
+@jit.inline
+def gather_single(args, lo, hi, E, I, WIDE):
+    """y[k] = x[index[k] - first], rows of one element, of which nothing has to be divided."""
+    return gathered(args, hi, 1, 1, 1, False, take_element, put_element, E, I, WIDE)

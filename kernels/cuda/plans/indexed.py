@@ -65,7 +65,8 @@ def gather_rows(problem):
     n = p.outer * p.indices * (-(-p.length // lanes) if whole else p.length)
     numbers = {field: getattr(p, field) for field in GATHER_ROWS.names if field not in ("y", "x", "index")}
     wide = max(n, p.length, p.end, p.outer, *map(abs, (p.step, p.row_stride, p.outer_stride))) >= _SHORT
-    handle = kernel(f"array.gather.gather_{'rows' if whole else 'elements'}", E=p.bits, I=p.index, WIDE=wide)
+    kind = "rows" if whole else "single" if p.outer == p.length == 1 else "elements"
+    handle = kernel(f"array.gather.gather_{kind}", E=p.bits, I=p.index, WIDE=wide)
     return Plan((launch(handle, GATHER_ROWS, n, 1, **numbers),))
 
 
