@@ -215,19 +215,19 @@ def _lgamma_of_c(x):
 @jit.inline
 def _log1p_wide(d):
     u = 1.0 + d
-    return log_wide(u) + (d - (u - 1.0)) / u
+    return log_wide(u) + quotient(d - (u - 1.0), u)
 
 
 @jit.inline
-def _gamma_scale(a, x, log_, log1p, lgamma_):
+def _gamma_scale(a, x, log_, log1p, lgamma_, divide):
     """x^a e^-x / Gamma(a + 1). With a = x - d, by log1p of d / a: numbers that cancel are small ones."""
     # log Gamma(a + 1) = a log a - a + log(2 pi a) / 2 + 1 / (12 a) - ...; for large a
-    d = (x - a) / a
-    z = 1.0 / (a * a)
+    d = divide(x - a, a)
+    z = divide(1.0, a * a)
     r = muladd(
         muladd(muladd(z, -0.0005952380952380953, 0.0007936507936507937), z, -0.002777777777777778), z, 1.0 / 12.0
     )
-    large = a * (log1p(d) - d) - 0.5 * log_(2.0 * PI * a) - r / a
+    large = a * (log1p(d) - d) - 0.5 * log_(2.0 * PI * a) - divide(r, a)
     small = a * log_(x) - x - lgamma_(a + 1.0)
     return exp(select((a > 20.0) & (d > -0.9), large, small))
 
@@ -259,14 +259,14 @@ def _inside(x):
 @jit.inline
 def _both_gammas(a, x):
     a, x = _inside(a), _inside(x)
-    return _gamma_parts(a, x, _gamma_scale(a, x, log, _log1p_of_c, _lgamma_of_c), EPSILON, _exact)
+    return _gamma_parts(a, x, _gamma_scale(a, x, log, _log1p_of_c, _lgamma_of_c, _exact), EPSILON, _exact)
 
 
 @jit.inline
 def _both_gammas_f32(a, x):
     """As above in float64, right to float32: half as many steps, and nothing by the C library."""
     a, x = _inside(a), _inside(x)
-    return _gamma_parts(a, x, _gamma_scale(a, x, log_wide, _log1p_wide, lgamma_wide), 1e-10, quotient)
+    return _gamma_parts(a, x, _gamma_scale(a, x, log_wide, _log1p_wide, lgamma_wide, quotient), 1e-10, quotient)
 
 
 def _gammainc(a, x):

@@ -9,7 +9,6 @@ from ..table.registry import ALL, ANY, FLOATS, INEXACT, INTEGERS, NUMERIC, alias
 from ._layout import UNSIGNED, as_it_lies, check, check_alike
 from .copy import fill, row_major
 from .elementwise import NUMBERS, abs_, ge, gt, le, lt, mul, ne, neg, sub
-from .special import wider
 
 # ---- signs and fractions -----------------------------------------------------------------------
 
@@ -375,6 +374,18 @@ def isreal(f, input):
     return input.new_full(input.shape_, True, dtype="bool")
 
 
+def _near_ref(x, y, rtol, atol):
+    error = np.abs(x - y)
+    return (x == y) | ((error < np.inf) & (error <= atol + rtol * np.abs(y)))
+
+
+@elementwise(ref=_near_ref, dtypes=FLOATS, result="bool")
+def is_near(input, other, rtol, atol):
+    """Where |input - other| <= atol + rtol * |other|, or both are equal; 16-bit floats are compared as float32."""
+    error = m.abs(input - other)
+    return (input == other) | ((error - error == 0.0) & (error <= atol + rtol * m.abs(other)))
+
+
 def _isclose_samples(rng):
     x = np.array([1.0, 1.0, np.nan, np.inf, np.inf, 100.0])
     yield (x, np.array([1.0, 1.5, np.nan, np.inf, -np.inf, 100.0])), {}
@@ -390,15 +401,18 @@ def isclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
         raise ValueError(f"`other` of `{f.op.name}` must be {input.dtype.name} as `input`, got {other.dtype.name}")
     if rtol < 0 or atol < 0:
         raise ValueError(f"`rtol` and `atol` of `{f.op.name}` must not be negative, got {rtol} and {atol}")
-    same = f.eq(input, other)
+    if input.dtype.kind == "c":
+        error = f.abs(f.sub(input, other))
+        close = f.logical_and(f.lt(error, np.inf), f.le(error, f.add(f.mul(f.abs(other), rtol), atol)))
+        close = f.logical_or(f.eq(input, other), close)
+    elif rtol or atol:
+        a, b = (x if x.dtype.is_floating_point else x.to(dtype="float64") for x in (input, other))
+        close = f.is_near(a, b, rtol, atol)
+    else:
+        close = f.eq(input, other)
     if equal_nan:
-        same = f.logical_or(same, f.logical_and(f.ne(input, input), f.ne(other, other)))
-    if not rtol and not atol:
-        return same
-    a, b = (x if x.dtype.is_floating_point else x.to(dtype="float64") for x in (wider(input), wider(other)))
-    error = f.abs(f.sub(a, b))
-    near = f.logical_and(f.lt(error, np.inf), f.le(error, f.add(f.mul(f.abs(b), rtol), atol)))
-    return f.logical_or(same, near)
+        close = f.logical_or(close, f.logical_and(f.ne(input, input), f.ne(other, other)))
+    return close
 
 
 @composite(dtypes=ANY, ref=np.allclose, samples=None, gradient=None)
