@@ -13,7 +13,7 @@ from .libm import nextafter as libm_nextafter
 from .libm import pow as libm_pow
 from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vmin, vsqrt
 from .vector import Vector
-from .vmath import F32, F64, I32, I64, INF, NAN, exp, exp_of_sum, function_of
+from .vmath import F32, F64, I32, I64, INF, NAN, exp, exp_of_sum, function_of, log
 from .vmath import pow as pow_of_integers
 
 PI = 3.141592653589793
@@ -495,6 +495,16 @@ def _up_to_a_million(function, name):
 
 
 lgamma_wide = jit.inline(_lgamma)  # to some 1e-13
-lgamma, erfc = _of_float32(_lgamma, "lgamma"), function_of("erfc", _erfc_f32_gpu if isa.is_gpu() else _erfc_f32)
+
+
+def _lgamma_f32_gpu(x):
+    y = gpu.lgamma_of_positive(x, log(x))
+    if reduce_or(x < 0.0):
+        y = select(x < 0.0, convert(lgamma_wide(convert(x, F64)), F32), y)
+    return y
+
+
+lgamma = function_of("lgamma", _lgamma_f32_gpu) if isa.is_gpu() else _of_float32(_lgamma, "lgamma")
+erfc = function_of("erfc", _erfc_f32_gpu if isa.is_gpu() else _erfc_f32)
 j0, j1 = _up_to_a_million(_j0, "j0"), _up_to_a_million(_j1, "j1")
 y0, y1 = _up_to_a_million(_y0, "y0"), _up_to_a_million(_y1, "y1")

@@ -149,6 +149,21 @@ def test_functions_of_float32(name, rng):
         assert np.all(np.signbit(got[x == 0]) == np.signbit(x[x == 0]))
 
 
+def test_log_gamma_of_positive_float32(rng):
+    """Where its polynomials meet, around its zeros, of all sizes; and the ends."""
+    pieces = [rng.uniform(0, 12, 40000), np.exp(rng.uniform(-60, 80, 20000)), 1 + rng.standard_normal(8000) / 50]
+    x = np.concatenate([*pieces, pieces[-1] + 1, np.resize([0.0, 1.0, 2.0, np.inf, np.nan, 3e38], 8)])
+    x = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        logarithm, want = np.log(x.astype(np.float64)).astype(np.float32), _lgamma(x.astype(np.float64))
+        rounded = want.astype(np.float32)
+    got = in_vectors(evaluated(gpu.lgamma_of_positive), x, logarithm)
+    here = np.isfinite(rounded)
+    np.testing.assert_array_equal(got[~here], rounded[~here])
+    np.testing.assert_array_equal(got[rounded == 0], 0.0)
+    assert (np.abs(got[here] - want[here]) / np.spacing(np.abs(rounded[here])).astype(np.float64)).max() <= 4
+
+
 @pytest.mark.parametrize("name", ["fmod", "floor_divide"])
 @pytest.mark.parametrize("kind", ["any", "normal", "whole"])
 def test_quotients_of_float32(name, kind, rng):
