@@ -54,6 +54,17 @@ def wide(float64, name, count=1, float32=None):
 
 
 @jit.inline
+def _digamma_series(z):
+    """log(y) - 1 / (2 y) - digamma(y) of large y, whose square is 1 / z (DLMF 5.11.2)."""
+    p = muladd(z, 0.08333333333333333, -0.021092796092796094)
+    p = muladd(p, z, 0.007575757575757576)
+    p = muladd(p, z, -0.004166666666666667)
+    p = muladd(p, z, 0.003968253968253968)
+    p = muladd(p, z, -0.008333333333333333)
+    return muladd(p, z, 0.08333333333333333) * z
+
+
+@jit.inline
 def _digamma_with(x, tangent):
     """The digamma function; `tangent` is tan(pi x)."""
     # Upwards by the recurrence until the asymptotic series serves (DLMF 5.5.2, 5.11.2), below 0 by reflection (5.5.4).
@@ -64,13 +75,7 @@ def _digamma_with(x, tangent):
         s = select(small, s - 1.0 / y, s)
         y = select(small, y + 1.0, y)
     z = 1.0 / (y * y)
-    p = muladd(z, 0.08333333333333333, -0.021092796092796094)
-    p = muladd(p, z, 0.007575757575757576)
-    p = muladd(p, z, -0.004166666666666667)
-    p = muladd(p, z, 0.003968253968253968)
-    p = muladd(p, z, -0.008333333333333333)
-    p = muladd(p, z, 0.08333333333333333)
-    s = select(x == -INF, NAN, s + (log(y) - 0.5 / y - p * z))
+    s = select(x == -INF, NAN, s + (log(y) - 0.5 / y - _digamma_series(z)))
     s = select(below, s - PI / tangent, s)
     return select(x == 0.0, -1.0 / x, select(below & (x == vfloor(x)), NAN, s))
 
@@ -95,14 +100,7 @@ def _digamma_f32_gpu(x):
         under = under * (y + k)
     z = y + 6.0
     v = quotient(1.0, z)
-    w = v * v
-    p = muladd(w, 0.08333333333333333, -0.021092796092796094)
-    p = muladd(p, w, 0.007575757575757576)
-    p = muladd(p, w, -0.004166666666666667)
-    p = muladd(p, w, 0.003968253968253968)
-    p = muladd(p, w, -0.008333333333333333)
-    p = muladd(p, w, 0.08333333333333333)
-    s = (log_wide(z) - 0.5 * v - p * w) - quotient(over, under)
+    s = (log_wide(z) - 0.5 * v - _digamma_series(v * v)) - quotient(over, under)
     if reduce_or(below):
         s = select(below, s - PI / tangent_wide(wide), s)
         s = select(wide == 0.0, -1.0 / wide, select(below & (wide == vfloor(wide)), NAN, s))

@@ -10,11 +10,11 @@ from numba import types
 from ...blocks.reduce import MODES
 from ...build import jit
 from ...cpu.reduce.modes import take
-from ...lang.ptx import WARP, barrier, from_lane, shared, thread, threads
+from ...lang.ptx import thread, threads
 from ...lang.simd import load, ptr, store
+from ..block import across
 
 I64 = types.int64
-WARPS, BYTES = 8, 64  # of a block, and of their words
 PLACE = (1 << 32) - 1  # of a word: how far behind its beginning a run ends, and PLACE - where
 
 
@@ -34,20 +34,8 @@ def beginning(x, i):
 
 
 @jit.inline
-def over_team(best, TEAM):
-    """The largest word of a team."""
-    for apart in (1, 2, 4, 8, 16):
-        best = max(best, from_lane(best, apart))
-    if TEAM > WARP:
-        words = ptr(shared(BYTES), I64)
-        if thread() % WARP == 0:
-            store(words, thread() // WARP, best)
-        barrier()
-        best = load(words, 0)
-        for k in range(1, WARPS):
-            best = max(best, load(words, k))
-        barrier()
-    return best
+def larger(a, b):
+    return max(a, b)
 
 
 @jit.inline
@@ -63,7 +51,7 @@ def modes(args, lo, hi, T, E, TEAM, CUT):
     for i in range(start + thread() % TEAM, end, TEAM):
         if i + 1 == size or load(x, i + 1) != load(x, i):
             best = max(best, ((i - beginning(x, i)) << 32) | (PLACE - i))
-    best = over_team(best, TEAM)
+    best = across(best, larger, TEAM)
     if thread() % TEAM == 0 and unit < count:
         if CUT:
             store(ptr(load(args, MODES.best), I64), unit, best)
@@ -79,7 +67,7 @@ def join(args, lo, hi, E):
     words = ptr(load(args, MODES.best), I64) + lo * parts
     for i in range(thread(), parts, threads()):
         best = max(best, load(words, i))
-    best = over_team(best, WARPS * WARP)
+    best = across(best, larger, threads())
     if thread() == 0:
         take(args, lo, PLACE - (best & PLACE), E)
     return 0
