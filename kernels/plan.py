@@ -11,6 +11,8 @@ from typing import NamedTuple
 class Launch(NamedTuple):
     """One launch: a compiled kernel over [0, n) in slices of at least `grain`.
 
+    There are as many slices as threads, which kernels with workspace for each slice count on; a `grain` below 0 says
+    that there may be more.
     `values` is its argument block, `places` say whose address goes where in it: (place, name, offset in bytes), and
     `numbers` where numbers go that differ from call to call: (place, name).
     """

@@ -34,6 +34,7 @@ class Backend:
     of_samples = False  # whether its tensors stand for samples of a batch (`dispatch/batching.py`)
     has_windows = False  # whether devices of other processes can reach memory of `window`
     identity = None  # of the hardware among those of its kind that a machine has; None: it is the machine's
+    reports_at_once = True  # whether a launch returns what its kernel found wrong; else it is found when the host waits
     numbers_in_block = False  # whether elementwise kernels take numbers ("number float32") in the argument block
 
     def __init__(self, device):
@@ -62,10 +63,12 @@ class Backend:
 
         The bytes are there when the next launch of this backend runs; see `read` for the way back.
         """
+        launch.deed()
         ctypes.memmove(to, at, nbytes)
 
     def read(self, to, at, nbytes):
         """Copy bytes from address `at` of this backend to host memory; they are there when it returns."""
+        launch.deed()
         ctypes.memmove(to, at, nbytes)
 
     def copy_later(self, to, at, nbytes):

@@ -37,6 +37,7 @@ class GpuArena(memory.Arena):
     def __init__(self, backend):
         super().__init__(backend)
         self._kept = {}  # size -> blocks
+        self._spans = []  # (address, bytes) of all that it ever took there
 
     def take_there(self, nbytes):
         """A block of at least `nbytes` on the GPU."""
@@ -47,7 +48,12 @@ class GpuArena(memory.Arena):
         found = self.backend.pool.take(nbytes, self.backend.stream)
         found.arena = self
         self.nbytes += size
+        self._spans.append((found.address, size))
         return found
+
+    def spans(self):
+        """(address, bytes) of all memory of the GPU that the recording had."""
+        return self._spans
 
     def keep(self, block):
         """Let the recording have a block again. It is a new object: an object's finaliser runs only once."""
@@ -267,7 +273,7 @@ class GpuBackend(Backend):
 class Cuda(GpuBackend):
     """One NVIDIA GPU. Launches and copies follow one another in its current stream."""
 
-    shares_memory = False
+    shares_memory = reports_at_once = False
     has_windows = True
 
     def __init__(self, device):
@@ -308,6 +314,7 @@ class Cuda(GpuBackend):
 
     def copy(self, to, at, nbytes, source=None):
         """Copy bytes from address `at` of the backend `source` (None: host memory) to address `to` of this one."""
+        launch.deed()
         self.enter()
         if source is None:
             driver.copy_to_device(to, at, nbytes, self.stream)
@@ -323,11 +330,13 @@ class Cuda(GpuBackend):
 
     def copy_later(self, to, at, nbytes):
         """Begin to copy from page-locked memory of the host, which keeps its values until the stream has done so."""
+        launch.deed()
         self.enter()
         driver.copy_to_device(to, at, nbytes, self.stream)
 
     def read_later(self, to, at, nbytes):
         """Begin to copy to page-locked memory of the host; the bytes are there when the stream has done so."""
+        launch.deed()
         self.enter()
         driver.copy_to_host(to, at, nbytes, self.stream)
 
@@ -343,6 +352,7 @@ class Cuda(GpuBackend):
 
     def read(self, to, at, nbytes):
         """Copy bytes from address `at` to host memory; they are there when it returns."""
+        launch.deed()
         self.enter()
         driver.copy_to_host(to, at, nbytes, self.stream)
         self.synchronize()

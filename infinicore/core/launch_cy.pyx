@@ -57,8 +57,11 @@ cdef enum:
     WATCH = 2  # autocast or a profiler looks at every call
     GRAIN = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
     FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
+    SHARE = 4  # slices of a thread, where a launch is large enough (`kernels/blocks/pool.py`)
+    SHARED = 1 << 16
+    MOST_SHARING = 128  # threads
 
-GRAIN_ELEMENTS = GRAIN
+GRAIN_ELEMENTS = -GRAIN  # below 0: see `_parts`
 
 
 def is_compiled():
@@ -234,15 +237,22 @@ def gather_team():
 
 
 cdef int64_t _parts(int64_t kernel, int64_t n, int64_t grain):
+    """How a launch is split. A grain below 0 is one of slices that need not be as many as threads."""
     cdef int64_t parts = 1, count = _count()
+    cdef bint shares = grain < 0
+    if shares:
+        grain = -grain
     if count > 1 and grain > 0 and n >= 2 * grain and not kernel & 1:
         parts = n // grain
         if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
             parts = n // max(1, grain // FINER)
         if parts > count:
             parts = count
-        if parts > 1 and infinicore_team != count:
-            gather_team()
+        if parts > 1:
+            if infinicore_team != count:
+                gather_team()
+            if shares and n // grain >= SHARE * parts and parts <= MOST_SHARING:
+                parts |= SHARED
     return parts
 
 
@@ -465,7 +475,7 @@ def make_unary(dict kernels, dict table, slow, learn, str name, str doc):
                         block[0] = a.address
                         block[1] = o.address
                         infinicore_deeds += 1
-                        _run(entry.kernel, block, 2, a.numel_, _parts(entry.kernel, a.numel_, GRAIN))
+                        _run(entry.kernel, block, 2, a.numel_, _parts(entry.kernel, a.numel_, -GRAIN))
                         return o
         return _elementwise(table, slow, learn, (input,), out)
     function.__name__ = function.__qualname__ = name
@@ -496,7 +506,7 @@ cdef inline TensorBase _dense(dict kernels, input, other, out):
                 block[1] = b.address
                 block[2] = o.address
                 infinicore_deeds += 1
-                if _run(entry.kernel, block, 3, a.numel_, _parts(entry.kernel, a.numel_, GRAIN)) == 0:
+                if _run(entry.kernel, block, 3, a.numel_, _parts(entry.kernel, a.numel_, -GRAIN)) == 0:
                     return o  # else the whole call finds the words
     return None
 

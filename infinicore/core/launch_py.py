@@ -8,8 +8,9 @@ import ctypes
 import threading
 
 from infinicore.core import layout_cy, tensor_cy
+from infinicore.kernels.blocks import pool
 
-GRAIN_ELEMENTS = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
+GRAIN_ELEMENTS = -32768  # an elementwise slice of this many takes some 10 us: worth a thread; below 0: see `_parts`
 FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
@@ -146,14 +147,18 @@ def gather_team():
 
 
 def _parts(kernel, n, grain):
-    parts, count = 1, threads()
+    """How a launch is split. A grain below 0 is one of slices that need not be as many as threads."""
+    parts, count, shares, grain = 1, threads(), grain < 0, abs(grain)
     if count > 1 and grain > 0 and n >= 2 * grain and not kernel & 1:
         parts = n // grain
         if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
             parts = n // max(1, grain // FINER)
         parts = min(parts, count)
-        if parts > 1 and _thread.team != count:
-            gather_team()
+        if parts > 1:
+            if _thread.team != count:
+                gather_team()
+            if shares and n // grain >= pool.SHARE * parts and parts <= pool.SLICES // pool.SHARE:
+                parts |= pool.SHARED
     return parts
 
 

@@ -158,6 +158,10 @@ class Arena:
     def give(self, block):
         self.free.setdefault(block.size, []).append(block)
 
+    def spans(self):
+        """(address, bytes) of all memory of the backend that the recording had."""
+        return [(block.address, block.size) for block in self.blocks]
+
     def close(self):
         """Give the memory back, at once or when the tensors in it are gone."""
         self.closed = True

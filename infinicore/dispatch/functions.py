@@ -12,7 +12,6 @@ import threading
 from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
-from ..device import CPU
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from ..startup import collecting_later, with_room
@@ -277,7 +276,7 @@ def make_composite(op):
         return run(*args, **kwargs)
 
     def learn(args, kwargs, values, named):
-        if core_launch.tensors(values)[0].device is not CPU or not known.may_learn(op.known):
+        if core_launch.tensors(values)[0].device.backend.of_samples or not known.may_learn(op.known):
             return function(*args, **kwargs)
         return known.learn(op.known, values, named, lambda: function(*args, **kwargs))
 

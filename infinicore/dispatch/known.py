@@ -7,6 +7,7 @@ from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout, memory
 from ..core.tensor_cy import TensorBase
+from ..kernels.blocks.pool import grain_of
 
 _TRIES = 16  # calls of an op that are looked at before it is given up, if none has become known
 _tried = {}  # id of a table without a known call -> how many calls were looked at
@@ -119,7 +120,8 @@ def _remember_all(table, args, names, operands, result, records, arena, before):
     results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
     if deeds != before[0] + len(records) or not 0 < len(results) <= 8:
         return
-    places = _Places(operands[0].device.backend)
+    backend = operands[0].device.backend
+    places = _Places(backend)
     for i, x in enumerate(operands):
         if not any(x is other for other in operands[:i]):
             places.enter(x.storage.address, x.storage.nbytes, i, x.address)
@@ -128,36 +130,36 @@ def _remember_all(table, args, names, operands, result, records, arena, before):
         if not isinstance(x, TensorBase) or x.device is not operands[0].device:
             return
         same = [i for i, operand in enumerate(operands) if x is operand]
-        block = x.storage.block
+        block = x.storage.owner if x.storage.block is None else x.storage.block  # a GPU's blocks are owners
         shown = [i for i, operand in enumerate(operands) if x.storage is operand.storage]
         if not same and len({id(operands[i]) for i in shown}) == 1:
             results[k] = shown[0], x
         elif not same:
-            if block is None or block.arena is not arena or not _is_dense(x, given=False) or block in given:
+            if getattr(block, "arena", None) is not arena or not _is_dense(x, given=False) or block.address in given:
                 return
-            given.append(block)
+            given.append(block.address)
             places.enter(block.address, block.size, core_launch.RESULT - made, x.address)
             made += 1
         if same:
             results[k] = same[0]
     scratch = 0
-    for block in arena.blocks:
-        if block not in given:
-            places.enter(block.address, block.size, core_launch.SCRATCH, block.address - scratch)
-            scratch += block.size
+    for address, size in arena.spans():
+        if address not in given:
+            places.enter(address, size, core_launch.SCRATCH, address - scratch)
+            scratch += size
     own = {id(x.storage) for x in operands}
     constants = list({id(x): x for *_, keep, _ in records for x in keep if id(x) not in own}.values())
     for x in constants:
         if hasattr(x, "nbytes") and hasattr(x, "address"):
             places.enter(x.address, x.nbytes, None, 0)
     launches = []
-    for kernel, block, n, parts, _, _ in records:
+    for kernel, block, n, parts, _, errors in records:
         if not n:
             continue
         found = places.of(block)
-        if found is None or kernel & 1:
+        if found is None or not backend.launches(kernel) or (errors and not backend.reports_at_once):
             return
-        launches.append((kernel, block, found, n, n // parts if parts > 1 else 0))
+        launches.append((kernel, block, found, n, grain_of(n, parts)))
     writes = [(i, now - then) for i, (now, then) in enumerate(zip(versions, before[1])) if now != then]
     whole = results[0] if result is results[0] else tuple(results)
     if isinstance(result, list) or (isinstance(result, tuple) and len(result) < 2):

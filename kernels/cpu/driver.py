@@ -1,6 +1,6 @@
 """The one parallel loop of the house, and the replay of recorded launches.
 
-A kernel is serial: it does the slice [lo, hi) of its work. `drive` splits [0, n) into `parts` and lets the workers of
+A kernel is serial: it does the slice [lo, hi) of its work. `drive` splits [0, n) into slices and lets the workers of
 `pool.py` do them. How many parts a launch gets is decided in `infinicore/core` from the launch's grain and the thread
 count in `kernels/cpu/threads.py`.
 """
@@ -14,7 +14,7 @@ from . import pool
 
 @jit.inline
 def drive(kernel, args, n, parts):
-    """Run [0, n) in `parts` slices; an error code if any slice returned one."""
+    """Run [0, n) as `parts` says (`blocks/pool.py`); an error code if any slice returned one."""
     return pool.split(kernel, args, n, parts)
 
 

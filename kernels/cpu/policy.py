@@ -77,7 +77,7 @@ def _work(kernel):
 
 
 def split(kernel, units, unit_size):
-    """(items, grain) of a launch of `units` units of `unit_size` elements.
+    """(items, grain) of a launch of `units` units of `unit_size` elements; none of these kernels counts its slices.
 
     `units` may be a pair (outer, inner): items then never cross from one of the outer units to the next.
     """
@@ -88,4 +88,4 @@ def split(kernel, units, unit_size):
         units, unit_size = outer * -(-inner // together), unit_size * together
     elif type(units) is tuple:
         units = units[0] * units[1]
-    return units, max(1, grain // unit_size) if unit_size else grain
+    return units, -max(1, grain // unit_size) if unit_size else -grain

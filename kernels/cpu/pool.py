@@ -1,11 +1,11 @@
 """The workers of a process: threads that wait for launches and do slices of them, beside whoever launches.
 
-A launch is a job of `parts` slices. Its caller takes a free place for it, sets a bit for each slice, tells the workers
-1 .. parts - 1, and does slices itself: its own, then those that nobody has begun. So it never waits for a worker that
-has begun nothing, such as one that the system has taken from its CPU, and without workers (in a forked child) it does
-all. Who clears a bit has the slice, and the job stays where it is until all its slices are done: what a late worker
-reads is either of the job whose bit it has cleared, or not used. Several threads may launch at the same time, and
-a slice may launch: each takes a place of its own, and without a free one runs alone.
+A launch is a job of one slice a thread, or of several. Its caller takes a free place for it, sets a bit for each slice,
+tells the workers 1 .. threads - 1, and does slices itself: its own, then those that nobody has begun. So it never waits
+for a worker that has begun nothing, such as one that the system has taken from its CPU, and without workers (in a
+forked child) it does all. Who clears a bit has the slice, and the job stays where it is until all its slices are done:
+what a late worker reads is either of the job whose bit it has cleared, or not used. Several threads may launch at the
+same time, and a slice may launch: each takes a place of its own, and without a free one runs alone.
 
 A worker has a box, which callers count up by 2; its lowest bit says that the worker sleeps and has to be woken. It
 looks into its box for a moment before it sleeps (`SPIN`).
@@ -63,10 +63,12 @@ def _run(job, part):
 
 @jit.inline
 def _take(job, own):
-    """Clear the bit of a slice that nobody has begun, of `own` if it can be: its number, or -1."""
-    word, bit = own // BITS, I64(1) << (own % BITS)
-    if load_acquire(job, word) & bit != 0 and fetch_and(job, word, ~bit) & bit != 0:
-        return own
+    """Clear the bit of a slice that nobody has begun, of thread `own` if it can be: its number, or -1."""
+    each = load(job, at.EACH)  # of this job or of the next one: a number that leads nowhere else than to bits
+    for part in range(own * each, min(own * each + each, at.SLICES)):
+        word, bit = part // BITS, I64(1) << (part % BITS)
+        if load_acquire(job, word) & bit != 0 and fetch_and(job, word, ~bit) & bit != 0:
+            return part
     for word in range(at.SLICES // BITS):
         bits = load_acquire(job, word)
         while bits != 0:
@@ -138,10 +140,10 @@ def _begin(pool):
 
 
 @jit.inline
-def _tell(pool, parts):
-    """Count up the boxes of the workers 1 .. parts - 1, and wake those that sleep."""
+def _tell(pool, threads):
+    """Count up the boxes of the workers 1 .. threads - 1, and wake those that sleep."""
     futex = load(pool, at.FUTEX)
-    for worker in range(1, parts):
+    for worker in range(1, threads):
         box = _box(pool, worker)
         if fetch_add(box, 0, 2) & 1 != 0 and futex != 0:
             call_c("syscall", (futex, address(box), _WAKE, 1, 0, 0, 0))
@@ -149,12 +151,15 @@ def _tell(pool, parts):
 
 @jit.inline
 def split(kernel, args, n, parts):
-    """Run [0, n) in `parts` slices, from 2 to `SLICES`; an error code if any slice returned one."""
+    """Run [0, n) on several threads, as `parts` says (`blocks/pool.py`); an error code if any slice returned one."""
     pool = ptr(address_of("infinicore_pool"), I64)
     place = _begin(pool)
     if place < 0:
         return call_kernel(kernel, args, 0, n)
     job = _job(pool, place)
+    threads, each = parts % at.SHARED, at.SHARE if parts >= at.SHARED else 1
+    parts = threads * each
+    store(job, at.EACH, each)
     store(job, at.KERNEL, kernel)
     store(job, at.ARGS, args)
     store(job, at.N, n)
@@ -164,7 +169,7 @@ def split(kernel, args, n, parts):
     for word in range((parts + BITS - 1) // BITS):
         count = parts - word * BITS
         store_release(job, word, I64(-1) if count >= BITS else (I64(1) << count) - 1)
-    _tell(pool, parts)
+    _tell(pool, threads)
     _help(job, 0)
     turn = 0
     while load_acquire(job, at.DONE) < parts:

@@ -48,6 +48,34 @@ def test_known_composites_compute_the_same_of_other_tensors(name, shapes, more, 
 
 
 @compiled
+@pytest.mark.parametrize("name, shapes, more", CALLS, ids=[call[0] for call in CALLS])
+def test_composites_are_known_on_other_devices(name, shapes, more, rng, host2):
+    """Not where numbers are copied there on the way (`quantile`)."""
+    OPS[name].known.clear()
+    function, several = getattr(ic, name), lambda y: y if isinstance(y, tuple) else (y,)
+    there = lambda: [x.to(host2.device()) for x in tensors(rng, *shapes)]
+    for _ in range(3):
+        inputs = there()
+        got = several(function(*inputs, *more))
+    assert len(known(name)) == (name != "quantile")
+    for y, expected in zip(got, several(function(*[x.cpu() for x in inputs], *more))):
+        np.testing.assert_array_equal(y.cpu().numpy(), expected.numpy())
+
+
+@compiled
+@pytest.mark.parametrize("at_once", [True, False])
+def test_composites_whose_kernels_report_errors_later_are_not_known(at_once, rng, host2, monkeypatch):
+    """The sentence of a launch from long ago would be raised."""
+    monkeypatch.setattr(type(host2.device().backend), "reports_at_once", at_once)
+    OPS["index_fill"].known.clear()
+    x, index = tensors(rng, (4, 6))[0].to(host2.device()), ic.tensor([2, 0]).to(host2.device())
+    for _ in range(3):
+        got = ic.index_fill(x, 0, index, 2.0).cpu().numpy()
+    assert (got[[0, 2]] == 2).all() and (got[[1, 3]] == x.cpu().numpy()[[1, 3]]).all()
+    assert len(known("index_fill")) == at_once
+
+
+@compiled
 def test_calls_that_read_values_of_their_operands_are_never_known(rng):
     OPS["index"].known.clear()
     x = tensors(rng, (4, 6))[0]

@@ -11,8 +11,11 @@ import threading
 import time
 
 import pytest
-from infinicore.kernels.blocks.pool import JOBS, SLICES
+from infinicore.kernels.blocks.pool import JOBS, SHARE, SHARED, SLICES, grain_of
 from infinicore.kernels.cpu import threads
+
+import infinicore as ic
+from infinicore.core import launch
 
 KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
 
@@ -45,6 +48,59 @@ def test_every_slice_is_done_once(drive, parts, n):
     assert done[0][0] == 0 and done[-1][1] == n
     assert all(one[1] == next_one[0] for one, next_one in itertools.pairwise(done))
     assert len(done) == -(-n // -(-n // parts))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4, 63, SLICES // SHARE])
+@pytest.mark.parametrize("n", [1, 7, 1000, 100_003])
+def test_threads_with_several_slices_do_each_once(drive, threads, n):
+    done = []
+    assert drive(lambda lo, hi: done.append((lo, hi)) or 0, n, threads | SHARED) == 0
+    done.sort()
+    assert done[0][0] == 0 and done[-1][1] == n
+    assert all(one[1] == next_one[0] for one, next_one in itertools.pairwise(done))
+    assert len(done) == -(-n // -(-n // (SHARE * threads)))
+
+
+def test_a_thread_begins_with_its_own_slices(drive):
+    time.sleep(0.1)  # workers that were told of other launches have looked at this one's place
+    done, together = {}, threading.Barrier(2, timeout=60)
+
+    def work(lo, hi):
+        mine = done.setdefault(threading.get_native_id(), [])
+        mine.append(lo)
+        return 0 if len(mine) > 1 or together.wait() >= 0 else 1
+
+    assert drive(work, 2 * SHARE, 2 | SHARED) == 0
+    assert sorted(slices[0] for slices in done.values()) == [0, SHARE]
+    assert sorted(itertools.chain(*done.values())) == list(range(2 * SHARE))
+
+
+def test_only_launches_that_allow_it_and_are_large_have_more_slices_than_threads():
+    def split(function):
+        """The records of a call say how it was split."""
+        ic.start_graph_recording()
+        try:
+            function()
+            return [record[3] for record in launch.recording()]
+        finally:
+            ic.stop_graph_recording()
+
+    before = launch.set_own_threads(2)
+    try:
+        for n, parts in ((32768, 1), (65536, 2), (2 * SHARE * 32768 - 1, 2), (2 * SHARE * 32768, 2 | SHARED)):
+            assert split(ic.ones(n).exp) == [parts]
+        x = ic.ones(256, 256)
+        assert split(lambda: ic.matmul(x, x)) == [2]  # each slice packs panels into a workspace of its own
+    finally:
+        launch.set_own_threads(before)
+
+
+@pytest.mark.parametrize("n, parts", [(100_000, 2), (100_000, 4 | SHARED), (100_003, 3 | SHARED), (7, 1)])
+def test_a_grain_tells_how_a_launch_was_split(n, parts):
+    """Of launches that become a known call, which is split anew each time."""
+    grain, threads, each = grain_of(n, parts), parts % SHARED, SHARE if parts > SHARED else 1
+    assert (grain == 0) == (parts == 1) and (grain < 0) == (parts > SHARED)
+    assert parts == 1 or n // abs(grain) >= threads * each
 
 
 def test_a_caller_does_not_wait_for_workers_that_have_begun_nothing(drive):

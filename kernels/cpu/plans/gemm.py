@@ -160,7 +160,7 @@ def _dot_rows(p, x, large, sizes, matrices):
     rows, tokens, w_stride, x_stride, row_step, token_step = sizes
     grain = 1 + _GRAIN_BYTES // (x.k * (8 if p.dtype == "float64" else 4) * (8 + tokens) + 64)
     first = _launch(
-        "gemm.gemv.dot_rows", _types(p), DOT_ROWS, p, x, -(-rows // blocking.GROUP) * matrices, grain, large,
+        "gemm.gemv.dot_rows", _types(p), DOT_ROWS, p, x, -(-rows // blocking.GROUP) * matrices, -grain, large,
         rows=rows, tokens=tokens, k=x.k, w_stride=w_stride, x_stride=x_stride, row_step=row_step,
         token_step=token_step, alpha=p.alpha,
     )  # fmt: skip
@@ -215,7 +215,7 @@ def _add_rows(p, x, few, sizes, matrices, threads):
     chunk = max(64, -(-chunk // 64) * 64)
     grain = 1 + _GRAIN_BYTES // (x.k * chunk * item * (1 + tokens) // 2 + 64)
     first = _launch(
-        "gemm.gemv.add_rows", _types(p), ADD_ROWS, p, x, -(-columns // chunk) * matrices, grain, few,
+        "gemm.gemv.add_rows", _types(p), ADD_ROWS, p, x, -(-columns // chunk) * matrices, -grain, few,
         tokens=tokens, columns=columns, k=x.k, x_stride=x_stride, x_k=x_k, b_k=b_k, column_step=column_step,
         token_step=token_step, chunk=chunk, alpha=p.alpha,
     )  # fmt: skip

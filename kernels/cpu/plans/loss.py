@@ -12,7 +12,7 @@ def forward(problem, threads):
     p = problem
     size = p.classes if p.kernel == "cross_entropy" else 0  # the likelihood reads one
     n, grain = policy.split(f"loss.classes.{p.kernel}", p.rows, size)
-    return launches(p, n, grain, 0 < p.rows < 2 * grain)
+    return launches(p, n, grain, 0 < p.rows < -2 * grain)
 
 
 def launches(p, n, grain, together):

@@ -52,6 +52,7 @@ def pool(p, threads):
         scratch = (("scratch", -(-p.planes // slice_planes) * slice_bytes),)
         numbers |= {"slice_bytes": slice_bytes, "slice_planes": slice_planes}
     n, grain = policy.split(f"conv.pooling.{name}", p.planes, size + prod(p.y) * prod(numbers["window"]))
+    grain = abs(grain) if scratch else grain  # workspace of as many slices as threads
     used = {"x": p.what != "positions", "chosen": p.places, "scratch": scratch}
     at = {field: None for field, wanted in used.items() if not wanted}
     return Plan((launch(kernel(f"conv.pooling.{name}", **types), POOL, n, grain, at, **numbers),), scratch)

@@ -130,7 +130,7 @@ class _Launches:
         grain = 1 + min(_GRAIN_BYTES // numbers["panel_bytes"], _GRAIN_WORK // work)
         types = {"F": _alike(form, _values if floats or tiled else _integers)}
         file = "amx" if tiled else "products"
-        self.add(f"quant.{file}.{name}", types, PRODUCT, -(-weight.n // LANES), grain, at, **numbers)
+        self.add(f"quant.{file}.{name}", types, PRODUCT, -(-weight.n // LANES), -grain, at, **numbers)
 
     def _expand(self, form, n, at, numbers):
         """Pairs of panels, expanded in a slice of the scratch for each thread, times all rows."""
