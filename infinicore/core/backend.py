@@ -34,7 +34,7 @@ class Backend:
     of_samples = False  # whether its tensors stand for samples of a batch (`dispatch/batching.py`)
     has_windows = False  # whether devices of other processes can reach memory of `window`
     identity = None  # of the hardware among those of its kind that a machine has; None: it is the machine's
-    reports_at_once = True  # whether a launch returns what its kernel found wrong; else it is found when the host waits
+    reports_at_once = True  # whether a launch returns what its kernel found wrong; else it is told when the host waits
     numbers_in_block = False  # whether elementwise kernels take numbers ("number float32") in the argument block
 
     def __init__(self, device):
@@ -180,6 +180,9 @@ class Backend:
 
     # (handle, values of the block, n, grain, keep, errors, places and tensors of a plan) -> error code, or 0
     launch = staticmethod(launch.launch)
+
+    def expect(self, errors):
+        """Note sentences of error codes, [(handle of a kernel, {code: sentence})], where they are not told at once."""
 
     def launches(self, handle):
         """Whether a kernel of this name runs here. (Handles of a GPU's kernels are odd, as no address of code is.)"""

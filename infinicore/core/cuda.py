@@ -447,8 +447,13 @@ class Cuda(GpuBackend):
     def launch(self, handle, values, n, grain, keep, errors, places=(), tensors=None):
         """Launch, or record; always 0: what goes wrong is raised when the host waits."""
         if errors:
-            self._errors[self.kernels.name_of(handle)] = errors
+            self.expect([(handle, errors)])
         return launch.launch(handle, values, n, grain, keep, errors, places, tensors)
+
+    def expect(self, errors):
+        """Note the sentences of error codes, which the next wait for these kernels may have to tell."""
+        for handle, sentences in errors:
+            self._errors[self.kernels.name_of(handle)] = sentences
 
     def graph(self, records, arena):
         """What replays recorded launches."""

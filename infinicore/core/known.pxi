@@ -86,6 +86,7 @@ cdef class Answer:
     cdef tuple results  # else: of each, a `Made`, or the number of an operand; None: one result
     cdef tuple writes  # operands that it changes: (number, steps of its version)
     cdef tuple constants  # tensors whose addresses stand in the blocks
+    cdef list errors  # (kernel, sentences of its error codes), for a device that reports them later; or None
     cdef int64_t scratch
     cdef int64_t counter  # where in the workspace its launches leave a number that says what is returned; or -1
     cdef int longest  # of its blocks
@@ -173,7 +174,7 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
          constants=(), int numbers=0, int64_t counter=-1, counted=()):
     """Let calls with these layouts, numbers and texts go straight to their launches.
 
-    Of each: (kernel, its argument block, owners, n, grain); owners say whose address stands where: (place, number of an
+    Of each: (kernel, its argument block, owners, n, grain, errors); owners say whose address stands where: (place, number of an
     operand, RESULT - k for the new result k, SCRATCH or NUMBER - k, offset in bytes). `results` is a new tensor, or a
     tuple of such, of numbers of operands, and of views as (number, tensor). `names` are those of keywords, whose values come last in `args`, and "out"
     where the caller gave it. `scratch` bytes of workspace. `saved`: for `recall`, what is kept for backward. `writes`:
@@ -204,7 +205,9 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
                                 else _made(x) for x in results])
         for place in counted:
             (<Made>answer.results[<Py_ssize_t>place]).counted = True
-    for kernel, block, owners, n, grain in launches:
+    if answer.backend is not None and not answer.backend.reports_at_once:
+        answer.errors = [(kernel, errors) for kernel, *_, errors in launches if errors] or None
+    for kernel, block, owners, n, grain, _ in launches:
         if len(block) > MOST:
             return
         known = Known(len(block), len(owners))
@@ -316,6 +319,8 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
     global infinicore_deeds
     if answer.numbers and not _store_numbers(answer.numbers, numbers, memory):
         return None
+    if answer.errors is not None:
+        answer.backend.expect(answer.errors)
     if out is not None:
         starts[0] = out.address
     elif answer.made is not None:

@@ -169,7 +169,8 @@ def elementwise(op, inputs, out, result=None, call=None):
     if call is not None:
         values = [*operands, target]
         places = [(len(plan.head) + i, i, 0) for i, x in enumerate(values) if isinstance(x, TensorBase)]
-        call.launched.append((plan.kernel, block, values, places, plan.numel, core_launch.GRAIN_ELEMENTS))
+        launched = plan.kernel, block, values, places, plan.numel, core_launch.GRAIN_ELEMENTS, plan.errors
+        call.launched.append(launched)
         call.constants += [x for x, given in zip(operands, inputs) if x is not given and isinstance(x, TensorBase)]
         if out is None:
             call.workspaces.append(target)
@@ -229,7 +230,7 @@ def known_launch(op, inputs, out, y, result=None):
     if y.dtype is not plan.output:
         return None
     block = [*plan.head, *[0] * len(owners), *plan.tail]
-    launch = plan.kernel, block, owners, plan.numel, core_launch.GRAIN_ELEMENTS
+    launch = plan.kernel, block, owners, plan.numel, core_launch.GRAIN_ELEMENTS, plan.errors
     return launch, _NUMBERS[plan.numbers.name] if numbers else 0
 
 

@@ -72,7 +72,7 @@ def remember(table, args, names, result, call, before, saved=None):
         owners.enter(x, core_launch.SCRATCH, scratch)
         scratch += -(-x.nbytes // 64) * 64
     launches, written = [], set()
-    for kernel, values, tensors, places, n, grain in call.launched:
+    for kernel, values, tensors, places, n, grain, errors in call.launched:
         found = []
         for place, x, offset in _addresses(values, tensors) if places is None else _named(tensors, places):
             if x in constants:
@@ -82,7 +82,7 @@ def remember(table, args, names, result, call, before, saved=None):
                 return
             written.add(owner)
             found.append((place, owner, start + offset))
-        launches.append((kernel, values, found, n, grain))
+        launches.append((kernel, values, found, n, grain, errors))
     new = [x for x in results if isinstance(x, TensorBase)]
     if len(new) <= 8 and written.issuperset(core_launch.RESULT - k for k, x in enumerate(new) if x.numel_):
         whole = new[0] if new and not several else tuple(results)
@@ -157,9 +157,9 @@ def _remember_all(table, args, names, operands, result, records, arena, before):
         if not n:
             continue
         found = places.of(block)
-        if found is None or not backend.launches(kernel) or (errors and not backend.reports_at_once):
+        if found is None or not backend.launches(kernel):
             return
-        launches.append((kernel, block, found, n, grain_of(n, parts)))
+        launches.append((kernel, block, found, n, grain_of(n, parts), errors))
     writes = [(i, now - then) for i, (now, then) in enumerate(zip(versions, before[1])) if now != then]
     whole = results[0] if result is results[0] else tuple(results)
     if isinstance(result, list) or (isinstance(result, tuple) and len(result) < 2):

@@ -8,8 +8,8 @@ from ..dtype import uint8
 class Launcher:
     """What launches on the device of an op's operands; `name` is the op's, for errors.
 
-    `launched` has the launches, for calls that become known: (handle, values of its block, tensors, places, n, grain).
-    Tensors stand at the beginning of the block, or are named by `places`.
+    `launched` has the launches, for calls that become known: (handle, values of its block, tensors, places, n, grain,
+    errors). Tensors stand at the beginning of the block, or are named by `places`.
     """
 
     __slots__ = ("constants", "counted", "counter", "device", "launched", "name", "read_after", "workspaces")
@@ -63,7 +63,7 @@ class Launcher:
         backend = self.device.backend
         n, grain = backend.split(kernel, units, unit_size)
         handle = backend.sized_kernel(kernel, types, unit_size)
-        self.launched.append((handle, values, tensors, None, n, grain))
+        self.launched.append((handle, values, tensors, None, n, grain, errors))
         status = backend.launch(handle, values, n, grain, tensors, errors)
         if status:
             raise_for(status, errors, self.name)
@@ -83,7 +83,7 @@ class Launcher:
                 values = list(values)
                 for place, name in later:
                     values[place] = numbers[name]
-            self.launched.append((kernel, values, tensors, places, n, grain))
+            self.launched.append((kernel, values, tensors, places, n, grain, errors))
             status = backend.launch(kernel, values, n, grain, keep, errors, places, tensors)
             if status:
                 raise_for(status, errors, self.name)

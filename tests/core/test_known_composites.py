@@ -63,16 +63,21 @@ def test_composites_are_known_on_other_devices(name, shapes, more, rng, host2):
 
 
 @compiled
-@pytest.mark.parametrize("at_once", [True, False])
-def test_composites_whose_kernels_report_errors_later_are_not_known(at_once, rng, host2, monkeypatch):
-    """The sentence of a launch from long ago would be raised."""
-    monkeypatch.setattr(type(host2.device().backend), "reports_at_once", at_once)
-    OPS["index_fill"].known.clear()
+@pytest.mark.parametrize("name, says", [("index_fill", "index"), ("index_select", "`index` of `index_select`")])
+def test_known_calls_say_what_their_kernels_may_report_later(name, says, rng, host2, monkeypatch):
+    """On a GPU, whose errors are told when the host waits, by the kernel: many ops share one, each has its sentence."""
+    backend, expected = host2.device().backend, []
+    monkeypatch.setattr(type(backend), "reports_at_once", False)
+    monkeypatch.setattr(type(backend), "expect", lambda self, errors: expected.extend(errors))
+    OPS[name].known.clear()
     x, index = tensors(rng, (4, 6))[0].to(host2.device()), ic.tensor([2, 0]).to(host2.device())
+    more = (2.0,) if name == "index_fill" else ()
     for _ in range(3):
-        got = ic.index_fill(x, 0, index, 2.0).cpu().numpy()
-    assert (got[[0, 2]] == 2).all() and (got[[1, 3]] == x.cpu().numpy()[[1, 3]]).all()
-    assert len(known("index_fill")) == at_once
+        assert not expected
+        getattr(ic, name)(x, 0, index, *more)
+    assert known(name) and expected
+    for handle, sentences in expected:
+        assert backend.launches(handle) and all(says in sentence for sentence in sentences.values())
 
 
 @compiled
