@@ -10,38 +10,17 @@ import pytest
 from infinicore.distributed import copies as ours
 from infinicore.distributed.transport import slices
 from infinicore.kernels.blocks.comm import AVG, MAX, MIN, PROD, RECEIVE, SEND, SUM
-from infinicore.kernels.build import jit, render
-from infinicore.kernels.cpu.comm.waiting import now
-from infinicore.kernels.cuda.comm import copies, peers, sizes
-from infinicore.kernels.lang.atomic import call_c, load_acquire, store_release
-from infinicore.kernels.lang.simd import ptr
-from numba import types
+from infinicore.kernels.cuda.comm import sizes
 
 import infinicore as ic
 
-from .test_peers import _alone, _first
-
-
-@jit.inline
-def _load(at):
-    call_c("sched_yield", ())  # there are more streams than CPUs
-    return load_acquire(ptr(at, types.int64), 0)
-
-
-@jit.inline
-def _store(at, value):
-    store_release(ptr(at, types.int64), 0, value)
+from ..rounds import Kernel, stand_in
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Kernels for the CPU, and lanes that a few elements fill."""
-    for module, name, other in (
-        (copies, "thread", _first), (copies, "threads", _alone), (copies, "LANE", 0),
-        (copies, "load_of_system", _load), (copies, "store_to_system", _store),
-        (peers, "load_of_system", _load), (peers, "nanoseconds", now),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, other)
+    stand_in(monkeypatch.setattr)
     lane = 24 << 10
     monkeypatch.setattr(sizes, "LANE_BYTES", lane)
     monkeypatch.setattr(sizes, "SPLIT_BYTES", 6 << 10)
@@ -65,8 +44,6 @@ class Mark:
 class Streams:
     """A backend of a rank, which keeps what each stream is to do, and does all at once when it is told so."""
 
-    kernels = {}
-
     def __init__(self, rank):
         self.stream, self.rank, self.queues, self.found = "main", rank, {"main": []}, []
 
@@ -87,20 +64,13 @@ class Streams:
         assert source is self and nbytes > 0
         self.put(self.stream, lambda: ctypes.memmove(to, at, nbytes))
 
-    def kernel(self, name, parameters):
-        key = (name, *parameters.items())
-        if key not in self.kernels:
-            handle = jit.load_kernel(f"emulated.{name}", render.stub(name, parameters, "cuda"))
-            self.kernels[key] = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(handle & ~1)
-        return self.kernels[key]
+    kernel = staticmethod(Kernel.of)
 
     def launch(self, kernel, values, n, grain, keep, errors):
         def run():
-            args = (ctypes.c_int64 * len(values))(*values)
-            for b in range(n):
-                code = kernel(ctypes.addressof(args), b, b + 1)
-                if code:
-                    self.found.append(errors[code])
+            code = kernel.run(values, n)
+            if code:
+                self.found.append(errors[code])
 
         self.put(self.stream, run)
 
