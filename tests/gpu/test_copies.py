@@ -195,6 +195,27 @@ def test_all_kinds_in_two_streams(rng, size):
         assert found.tobytes() == wanted.tobytes()
 
 
+def test_lanes_come_behind_the_current_stream_and_it_behind_them():
+    """What a stream computes before is added, and what it does later finds the sum."""
+    team, size, found = Team(2), 2, []
+    every = [np.zeros(9_001, np.float32) for _ in range(size)]
+    for number, (rank, x) in enumerate(zip(team.ranks, every, strict=True)):
+        streams, t = rank.backend, ic.from_numpy(x)
+        for stream in ("main", streams.side_stream(), "main"):
+            streams.stream = stream
+            mark = streams.event()  # the second stream follows the first one, as any who use one tensor
+            streams.put(stream, lambda: time.sleep(5e-3))
+            streams.put(stream, lambda x=x, number=number: x.__iadd__(number + 1))
+            rank.reduce("all_reduce", t, t, slices(x.size, size, 4), SUM)
+            assert streams.stream == stream
+            streams.put(stream, lambda x=x: found.append((x.min(), x.max())))
+            mark.record(stream)
+            for other in list(streams.queues):
+                mark.wait(other)
+    assert not any(team.run())
+    assert sorted(found) == sorted([(3.0, 3.0), (9.0, 9.0), (21.0, 21.0)] * size)
+
+
 def test_who_waits_too_long_gives_up_for_all(rng):
     """The sentences are those of few elements; `what` is what was asked for."""
     team = Team(3, timeout=0.3)
