@@ -1,7 +1,7 @@
 """Sums and gathers of many elements, which copy engines carry between the GPUs of one host.
 
 `kernels/cuda/comm/copies.py` has the rounds, and says why nobody reads too early or writes too soon. Products of a
-backward pass keep all multiprocessors but those of the sums, a quarter for a fifth of the time.
+backward pass keep all multiprocessors, but for those of the sums: `sizes.SHARES` blocks for a part of the time.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ from infinicore.kernels.cuda.comm import sizes
 import infinicore as ic
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair(gpu):
     """`pair(act)`: `act(copies, rank)` of both, each in a stream of its own."""
     backend = gpu.backend
