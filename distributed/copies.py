@@ -1,7 +1,7 @@
 """Sums and gathers of many elements, which copy engines carry between the GPUs of one host.
 
-`kernels/cuda/comm/copies.py` has the rounds, and says why nobody reads too early or writes too soon. Products of a
-backward pass keep all multiprocessors, but for those of the sums: `sizes.SHARES` blocks for a part of the time.
+`kernels/cuda/comm/copies.py` has the rounds, and says why nobody reads too early or writes too soon, and why products
+of a backward pass go on meanwhile.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from .windows import open_windows, sentences
 
 _URGENT = -5  # the priority of lanes, for the driver to cut: blocks of a sum begin before those of a product that waits
 _LINE = 64  # bytes that chunks of a tensor are multiples of
-_VECTORS = 4  # of 16 bytes, that a thread adds up at once
+_VECTOR = 16  # bytes
 
 
 class _Lane:
@@ -52,7 +52,8 @@ class Copies:
         """As of the links of the host: elements [starts[r], starts[r + 1]) for rank r, or, without `scatter`, all."""
         item = x.dtype.itemsize
         types = {"T": x.dtype.name, "HOW": how, "SIZE": self.size, "PULLED": not scatter}
-        kernel, done = self.backend.kernel("comm.copies.join", types), 0
+        kernels = [self.backend.kernel(f"comm.copies.{name}", types) for name in ("whole", "ragged")]
+        done = 0
         chunks = self._parts(starts, item) if scatter else self._chunks(starts[-1], item)
         with self._behind_current() as lanes:
             for spans in chunks:
@@ -62,7 +63,7 @@ class Copies:
                 self._meet(what)
                 own, nbytes = at[self.rank]
                 to = y.address + done * item if scatter else y.address + spans[self.rank][0] * item
-                self._join(kernel, own, to, nbytes // item, item)
+                self._join(kernels, own, to, nbytes, item)
                 done += nbytes // item
                 self._meet(what)
                 for peer in self.others if not scatter else ():
@@ -165,15 +166,17 @@ class Copies:
         )  # fmt: skip
         self.backend.launch(self.meeting, values, 1, 1, keep, self.errors)
 
-    def _join(self, kernel, x, y, count, item):
-        if not count:
-            return
-        shares = min(sizes.SHARES, -(-count * item // (16 * _VECTORS * sizes.SHARE_THREADS)))
-        values = JOINED_PART.numbers(
-            count=count, shares=shares, rank=self.rank, given=self._place(self.rank, 0), part=self.part
-        )
-        values[JOINED_PART.x], values[JOINED_PART.y] = x, y
-        self.backend.launch(kernel, values, shares, 1, (), None)
+    def _join(self, kernels, x, y, nbytes, item):
+        """The own part: vectors as far as there are any at such addresses, then what is left."""
+        vectors = 0 if x % _VECTOR or y % _VECTOR else nbytes // _VECTOR * _VECTOR
+        for kernel, at, stop in zip(kernels, (0, vectors), (vectors, nbytes), strict=True):
+            if stop > at:
+                values = JOINED_PART.numbers(
+                    count=(stop - at) // item, others=self.size - 1, rank=self.rank,
+                    given=self._place(self.rank, 0) + at, part=self.part,
+                )  # fmt: skip
+                values[JOINED_PART.x], values[JOINED_PART.y] = x + at, y + at
+                self.backend.launch(kernel, values, -(-(stop - at) // _VECTOR), 1, (), None)
 
 
 def open_copies(group, backend):

@@ -1,4 +1,4 @@
-"""The kernels beside copy engines (`kernels/cuda/comm/copies.py`), compiled for the CPU: a block of one thread."""
+"""The kernels beside copy engines (`kernels/cuda/comm/copies.py`), compiled for the CPU: a grid of one thread."""
 
 import ctypes
 
@@ -34,7 +34,8 @@ def _store(at, value):
 def stand_in(replace):
     """Give the kernels what the CPU has in place of what GPUs have, by `replace(module, name, value)`."""
     for module, name, other in (
-        (copies, "thread", _first), (copies, "threads", _alone), (copies, "LANE", 0),
+        (copies, "thread", _first), (copies, "threads", _alone), (copies, "block", _first), (copies, "blocks", _alone),
+        (copies, "STEP", 1),
         (copies, "load_of_system", _load), (copies, "store_to_system", _store),
         (peers, "load_of_system", _load), (peers, "nanoseconds", now),
     ):  # fmt: skip
@@ -42,7 +43,7 @@ def stand_in(replace):
 
 
 class Kernel:
-    """One of these kernels: `run(values, blocks)` gives the code that is not 0 of a block, or 0."""
+    """One of these kernels: `run(values, items)` gives its code."""
 
     kept = {}
 
@@ -50,10 +51,9 @@ class Kernel:
         handle = jit.load_kernel(f"emulated.{name}", render.stub(name, parameters, "cuda"))
         self.function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(handle & ~1)
 
-    def run(self, values, blocks):
+    def run(self, values, items):
         args = (ctypes.c_int64 * len(values))(*values)
-        codes = [self.function(ctypes.addressof(args), b, b + 1) for b in range(blocks)]
-        return next(filter(None, codes), 0)
+        return self.function(ctypes.addressof(args), 0, items)
 
     @classmethod
     def of(cls, name, parameters):

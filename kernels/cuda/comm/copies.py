@@ -6,7 +6,7 @@ each. A round of a lane is, on every rank, in the order of its stream:
 
     push      own elements of each other rank's part -> the window of that rank, place of this one
     meet      (`meet`, one warp)
-    join      own part of x + what came into the own window -> y, and place of this rank in its window (`join`)
+    join      own part of x + what came into the own window -> y, and place of this rank in its window (`whole`)
     meet
     pull      the window of each other rank, its place -> its part of y
 
@@ -26,6 +26,12 @@ round, which this rank has passed. So each lane needs one place for each rank, a
 places and flags of their own and know nothing of one another. Meetings are counted by the host; all ranks launch the
 same rounds in the same lanes.
 
+**Products go on meanwhile.** A product of tiles has one block on each multiprocessor, from its beginning to its end,
+with 64,512 of 65,536 registers and all shared memory but 3 KB. A block that finds no room waits for the end of one,
+and a product that finds a multiprocessor taken begins there later. So blocks here are warps of up to 32 registers,
+which fit beside it (a join of more than two ranks takes more), in streams of high priority. A join has eight for each
+multiprocessor: beside each other where these are free, else one after the other.
+
 **All ranks have the same bits.** A part is joined by one rank, for all, with elements in the order of ranks, 16-bit
 floats in float32, rounded once.
 """
@@ -34,13 +40,22 @@ from ...blocks.comm import AVG
 from ...blocks.cuda import JOINED_PART, MEETING
 from ...build import jit
 from ...cpu.comm.combine import divided, two
-from ...lang.ptx import load_of_system, store_to_system, thread, threads
-from ...lang.simd import address, load, ptr, vload_aligned, vstore_aligned
+from ...lang.ptx import block, blocks, load_of_system, store_to_system, thread, threads
+from ...lang.simd import load, ptr, vload_aligned, vstore_aligned
 from ..block import read, vector, width, write
 from .peers import wait
 from .sizes import COPIES_BROKEN, GAVE_UP
 
-LANE = 1  # the thread that meets rank r is thread LANE * r
+STEP = 32  # from the peer of a thread to its next one: a warp has a thread for each
+
+
+@jit.inline
+def window(args, r, SIZE):
+    """The window of rank r; a place of the block that is known only here would be looked up in a copy of it."""
+    at = load(args, MEETING.windows)
+    for k in range(1, SIZE):
+        at = load(args, MEETING.windows + k) if r == k else at
+    return at
 
 
 @jit.inline
@@ -48,13 +63,13 @@ def meet(args, lo, hi, SIZE):
     """Tell all ranks that this one has come to a meeting, and wait for theirs; a thread of the warp for each."""
     rank, own, k = load(args, MEETING.rank), load(args, MEETING.own), load(args, MEETING.k)
     at, broken, code = load(args, MEETING.flags), own + 8 * COPIES_BROKEN, 0
-    for peer in range(SIZE):
-        if thread() == LANE * peer and peer != rank:
-            store_to_system(load(args, MEETING.windows + peer) + at + 8 * rank, k)
+    for peer in range(thread(), SIZE, STEP):
+        if peer != rank:
+            store_to_system(window(args, peer, SIZE) + at + 8 * rank, k)
     if load_of_system(broken) != 0:
         return load(args, MEETING.what) + GAVE_UP
-    for peer in range(SIZE):
-        if thread() == LANE * peer and peer != rank:
+    for peer in range(thread(), SIZE, STEP):
+        if peer != rank:
             missing = wait(own + at + 8 * peer, k, peer, broken, load(args, MEETING.timeout))
             code = missing if missing != 0 else code
     if code == 0:
@@ -72,67 +87,43 @@ def of_rank(args, r, T):
 
 
 @jit.inline
-def four(x, i, apart):
-    """Four vectors, `apart` elements from each other."""
-    lanes = width(x)
-    return (
-        vload_aligned(x, i, lanes),
-        vload_aligned(x, i + apart, lanes),
-        vload_aligned(x, i + 2 * apart, lanes),
-        vload_aligned(x, i + 3 * apart, lanes),
-    )
+def others(args, SIZE):
+    """How many ranks come behind the first one; LLVM must not know of many, whose places would take registers each."""
+    return 1 if SIZE == 2 else load(args, JOINED_PART.others)
 
 
 @jit.inline
-def mean(total, HOW, SIZE):
-    """What a sum stands for."""
-    return divided(total, SIZE) if HOW == AVG else total
-
-
-@jit.inline
-def join(args, lo, hi, T, HOW, SIZE, PULLED):
-    """Share `lo` of the own part, of a block; `PULLED`: others take it from the window as well.
-
-    Each thread has eight vectors or more on their way at once, so that few blocks are enough: four of each rank, or, of
-    more than four ranks, whose sixteen would not fit into registers, one.
-    """
+def whole(args, lo, hi, T, HOW, SIZE, PULLED):
+    """The own part: vectors of 16 bytes at such addresses; with `PULLED` others take the result as well."""
     x, y, rank = ptr(load(args, JOINED_PART.x), T), ptr(load(args, JOINED_PART.y), T), load(args, JOINED_PART.rank)
-    to = ptr(load(args, JOINED_PART.given) + rank * load(args, JOINED_PART.part), T)
-    count, lanes, like = load(args, JOINED_PART.count), width(x), vector(x, 0)
-    i, apart = (lo * threads() + thread()) * lanes, load(args, JOINED_PART.shares) * threads() * lanes
-    if (address(x) | address(y)) & 15 == 0:
-        while SIZE <= 4 and i + 3 * apart + lanes <= count:
-            a, b, c, d = four(of_rank(args, 0, T), i, apart)
-            for r in range(1, SIZE):
-                e, f, g, h = four(of_rank(args, r, T), i, apart)
-                a, b, c, d = two(a, e, HOW), two(b, f, HOW), two(c, g, HOW), two(d, h, HOW)
-            a, b, c, d = mean(a, HOW, SIZE), mean(b, HOW, SIZE), mean(c, HOW, SIZE), mean(d, HOW, SIZE)
-            vstore_aligned(y, i, a)
-            vstore_aligned(y, i + apart, b)
-            vstore_aligned(y, i + 2 * apart, c)
-            vstore_aligned(y, i + 3 * apart, d)
-            if PULLED:
-                vstore_aligned(to, i, a)
-                vstore_aligned(to, i + apart, b)
-                vstore_aligned(to, i + 2 * apart, c)
-                vstore_aligned(to, i + 3 * apart, d)
-            i += 4 * apart
-        while i + lanes <= count:
-            a = vload_aligned(of_rank(args, 0, T), i, lanes)
-            for r in range(1, SIZE):
-                a = two(a, vload_aligned(of_rank(args, r, T), i, lanes), HOW)
-            a = mean(a, HOW, SIZE)
-            vstore_aligned(y, i, a)
-            if PULLED:
-                vstore_aligned(to, i, a)
-            i += apart
-    while i < count:
-        total = read(of_rank(args, 0, T), i, count - i, like)
-        for r in range(1, SIZE):
-            total = two(total, read(of_rank(args, r, T), i, count - i, like), HOW)
-        total = mean(total, HOW, SIZE)
-        write(y, i, total, count - i)
+    to, lanes = ptr(load(args, JOINED_PART.given) + rank * load(args, JOINED_PART.part), T), width(x)
+    i = (block() * threads() + thread()) * lanes
+    while i < load(args, JOINED_PART.count):
+        total = vload_aligned(of_rank(args, 0, T), i, lanes)
+        for r in range(1, 1 + others(args, SIZE)):
+            total = two(total, vload_aligned(of_rank(args, r, T), i, lanes), HOW)
+        total = divided(total, SIZE) if HOW == AVG else total
+        vstore_aligned(y, i, total)
         if PULLED:
-            write(to, i, total, count - i)
-        i += apart
+            vstore_aligned(to, i, total)
+        i += blocks() * threads() * lanes
+    return 0
+
+
+@jit.inline
+def ragged(args, lo, hi, T, HOW, SIZE, PULLED):
+    """The same of any number of elements at any address."""
+    x, y, rank = ptr(load(args, JOINED_PART.x), T), ptr(load(args, JOINED_PART.y), T), load(args, JOINED_PART.rank)
+    to, like = ptr(load(args, JOINED_PART.given) + rank * load(args, JOINED_PART.part), T), vector(x, 0)
+    i = (block() * threads() + thread()) * width(x)
+    while i < load(args, JOINED_PART.count):
+        left = load(args, JOINED_PART.count) - i
+        total = read(of_rank(args, 0, T), i, left, like)
+        for r in range(1, 1 + others(args, SIZE)):
+            total = two(total, read(of_rank(args, r, T), i, left, like), HOW)
+        total = divided(total, SIZE) if HOW == AVG else total
+        write(y, i, total, left)
+        if PULLED:
+            write(to, i, total, left)
+        i += blocks() * threads() * width(x)
     return 0

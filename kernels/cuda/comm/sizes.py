@@ -30,10 +30,9 @@ SPLIT_BYTES = 4 << 20  # of a tensor from which on it goes by all lanes, in roun
 MEETINGS, COPIES_BROKEN = 0, LANES * MOST_RANKS
 COPIES_SLOTS = (COPIES_BROKEN + 1) * 8 // 256 * 256 + 256  # bytes before the lanes
 COPIES_BYTES = COPIES_SLOTS + LANES * LANE_BYTES
-# Blocks that add up a part, on a quarter of an H200. With 64 KB of each on their way they should move some 1.8 TB/s: a
-# part of 8 MB, which is read twice and written twice, in 19 us, while the other lane copies.
-SHARES = 32
-SHARE_THREADS = 512
+# Warps that add up a part, for each multiprocessor. Free ones have eight at a time, with 1 KB of each on its way: a
+# part of 8 MB, which is read twice and written twice, should take 20 us, less than the copies of the other lane.
+JOIN_WARPS = 8
 WHATS = ("all_reduce", "reduce_scatter", "all_gather")  # codes of the one number n are more by n * WHAT
 WHAT = 2 * GAVE_UP
 
