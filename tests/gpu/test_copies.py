@@ -145,18 +145,34 @@ def folded(every, dtype, how):
 def test_all_reduces_that_follow_one_another(rng, size, dtype, how):
     """Of several lengths and places, in rounds of all lanes, without the host; all ranks have the same bits."""
     team, cases = Team(size), []
-    for n, offset in ((1, 0), (5, 0), (3_001, 1), (20_011, 0), (13, 3), (8_192, 0)):
+    for n, offset in ((1, 0), (5, 0), (0, 0), (3_001, 1), (20_011, 0), (13, 3), (8_192, 0)):
         every = given(rng, n, dtype, size, offset)
         wanted = folded(every, dtype, how)
         for rank, x in zip(team.ranks, every, strict=True):
             t = ic.from_numpy(x)
-            assert t.address == x.ctypes.data
+            assert t.address == x.ctypes.data or not n
             rank.reduce("all_reduce", t, t, slices(n, size, x.itemsize), how)
         cases.append((every, wanted))
     assert not any(team.run())
     for every, wanted in cases:
         for x in every:
             assert x.tobytes() == wanted.tobytes(), len(x)
+
+
+@pytest.mark.parametrize("how", [SUM, MAX, MIN])
+def test_nan_stays_nan(how):
+    """Whoever has it, and wherever it lies: among whole vectors, and among the last elements."""
+    team, n = Team(3), 10_003
+    every = [np.full(n, rank, np.float32) for rank in range(3)]
+    for rank, x in enumerate(every):
+        x[[rank, 5_000 + rank, n - 1 - rank]] = np.nan
+    wanted = np.isnan(every).any(axis=0)
+    for rank, x in zip(team.ranks, every, strict=True):
+        t = ic.from_numpy(x)
+        rank.reduce("all_reduce", t, t, slices(n, 3, 4), how)
+    assert not any(team.run())
+    for x in every:
+        assert (np.isnan(x) == wanted).all() and (x[~wanted] == {SUM: 3, MAX: 2, MIN: 0}[how]).all()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
