@@ -9,8 +9,9 @@ from ..kernels.blocks.cuda import PEERS
 from ..kernels.cuda import driver
 from ..kernels.cuda.comm import sizes
 from . import nccl, world
+from .copies import open_copies
 from .staging import Staged
-from .world import PeerError
+from .windows import open_windows, sentences
 
 _FEW_BYTES = 256 << 10  # that a rank sends in words which say their round: 5.0 us where flags take 6.1 (two H200)
 _ONE_PHASE_BYTES = 256 << 10  # of all ranks together; above, with more than two, each rank reduces a part
@@ -21,14 +22,15 @@ _KEPT = 4096
 class GpuLinks(Staged):
     """The `links` of a group for tensors of its ranks' GPUs.
 
-    Where each rank has a GPU of its own, few elements on one host go through windows (`Peers`), all else by NCCL
-    (`Nccl`). What neither does goes through the host. A graph holds launches alone, so what is recorded goes through
-    windows, in as many as it takes.
+    Where each rank has a GPU of its own, few elements on one host go through windows (`Peers`), many by copy engines
+    (`Copies`), all else by NCCL (`Nccl`). What none of these does goes through the host. A graph holds launches alone,
+    so what is recorded goes through windows, in as many as it takes.
     """
 
     def __init__(self, group, device):
         super().__init__(group, device)
-        self.peers = self.nccl = None
+        self.peers = self.copies = self.nccl = None
+        self._copying = False  # whether `copies` are still to be made, when they are first asked for
 
     def prepare(self):
         if self._buffers is not None:
@@ -42,8 +44,10 @@ class GpuLinks(Staged):
         if "host" in hows:
             return
         alone = len(set(gpus)) == len(gpus) and not any(crowded)
-        if self.group.nodes == 1 and self.group.size <= sizes.MOST_RANKS and (alone or "peers" in hows):
+        shares = not {"peers", "copies"}.isdisjoint(hows)
+        if self.group.nodes == 1 and self.group.size <= sizes.MOST_RANKS and (alone or shares):
             self.peers = open_peers(self.group, self.backend)
+        self._copying = self.peers is not None and "nccl" not in hows and (alone or "copies" in hows)
         if alone:
             self.nccl = nccl.start(self.group, self.backend)
 
@@ -59,17 +63,31 @@ class GpuLinks(Staged):
         few = nbytes <= sizes.MOST_BYTES or core_launch.recording() is not None
         return self.peers is not None and what in ("all_reduce", "all_gather", "broadcast") and few
 
+    def _by_copies(self, what, nbytes):
+        """Whether copy engines carry it, as all ranks find alike; what they need is made when the first ones ask."""
+        if what not in sizes.WHATS or nbytes <= sizes.MOST_BYTES or core_launch.recording() is not None:
+            return False
+        if self._copying:
+            self._copying, self.copies = False, open_copies(self.group, self.backend)
+        return self.copies is not None
+
     def queues(self, what, x, how, nbytes=None):
         self.prepare()
-        if self._by_peers(what, x.numel_ * x.dtype.itemsize if nbytes is None else nbytes):
+        nbytes = x.numel_ * x.dtype.itemsize if nbytes is None else nbytes
+        if self._by_peers(what, nbytes):
             return "here"
+        if self._by_copies(what, nbytes):
+            return "beside"
         reduces = how is not None
         return "beside" if self.nccl is not None and (not reduces or self.nccl.reduces(x.dtype, how)) else None
 
     def reduce(self, what, x, y, starts, how, channel, scatter=False):
         self.prepare()
-        if self._by_peers(what, x.numel_ * x.dtype.itemsize):
+        nbytes = x.numel_ * x.dtype.itemsize
+        if self._by_peers(what, nbytes):
             self.peers.all_reduce(x, how)
+        elif self._by_copies(what, nbytes):
+            self.copies.reduce(what, x, y, starts, how, scatter)
         elif self.nccl is not None and self.nccl.reduces(x.dtype, how):
             self._refuse(what)
             self.nccl.reduce(x, y, starts, how, channel, scatter)
@@ -84,8 +102,11 @@ class GpuLinks(Staged):
 
     def transfer(self, what, moves, keep, channel, tag=1):
         self.prepare()
-        if self._by_peers(what, max((nbytes for *_, nbytes in moves), default=0)):
+        most = max((nbytes for *_, nbytes in moves), default=0)
+        if self._by_peers(what, most):
             return self.peers.all_gather(moves, keep)
+        if self._by_copies(what, most):
+            return self.copies.all_gather(moves)
         if self.nccl is None:
             return super().transfer(what, moves, keep, channel, tag)
         self._refuse(what)
@@ -101,17 +122,7 @@ class Peers:
     def __init__(self, backend, rank, size, windows, timeout):
         self.backend, self.rank, self.size, self.windows = backend, rank, size, windows
         self.timeout, self._plans, self._last = int(timeout * 1e9), {}, None
-        self.errors = {what: self._sentences(what, timeout) for what in ("all_reduce", "all_gather")}
-
-    def _sentences(self, what, timeout):
-        """What the codes of a kernel stand for."""
-        found = {sizes.GAVE_UP: PeerError(f"`{what}` cannot be done: a rank of its group has given up one")}
-        for peer in range(self.size):
-            found[1 + peer] = PeerError(
-                f"`{what}` waited for rank {peer} of its group of {self.size} longer than {timeout:g} s: it hangs or "
-                "computes (`timeout` of `init` allows more), or called something else"
-            )
-        return found
+        self.errors = {what: sentences(what, size, timeout) for what in ("all_reduce", "all_gather")}
 
     def _plan(self, n, dtype, how):
         """(handle, block, blocks) of a launch, whose tensor is still open."""
@@ -185,13 +196,5 @@ class Peers:
 
 def open_peers(group, backend):
     """The `Peers` of a group on one host; None, on all ranks, where some GPU does not reach another. All call it."""
-    own, handle = backend.window(sizes.WINDOW_BYTES)
-    handles, windows, reached = group.comm.allgather(handle), [], True
-    for rank, other in enumerate(handles):
-        try:
-            windows.append(own if rank == group.rank else backend.open_window(other))
-        except RuntimeError:
-            reached = False
-    if not all(group.comm.allgather(reached)):
-        return None
-    return Peers(backend, group.rank, group.size, windows, group.links.timeout)
+    windows = open_windows(group, backend, sizes.WINDOW_BYTES)
+    return windows and Peers(backend, group.rank, group.size, windows, group.links.timeout)

@@ -108,7 +108,7 @@ class Backend:
         """The handle of a new stream."""
         return 0
 
-    def side_stream(self):
+    def side_stream(self, priority=0):
         """The handle of a stream that lasts, for work on memory that somebody holds until it is done."""
         return 0
 

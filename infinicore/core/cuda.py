@@ -93,13 +93,13 @@ class Pool:
                 address = free.pop()
                 self.cached -= size
             else:
-                address = self._allocate(nbytes, size)
+                address = self.allocate(nbytes, size)
             self.used += size
             if self.used > self.peak:
                 self.peak = self.used
         return _Block(self, address, size, stream)
 
-    def _allocate(self, nbytes, size):
+    def allocate(self, nbytes, size):
         """New memory; when there is none, what is kept goes back to the driver first."""
         self.gpu.enter()
         for last in (False, True):
@@ -369,7 +369,7 @@ class Cuda(GpuBackend):
     def window(self, nbytes):
         """(address of zeros that stay as long as the process, what `open_window` takes elsewhere)."""
         self.enter()
-        address = driver.allocate(nbytes)
+        address = self.pool.allocate(nbytes, nbytes)
         driver.clear(address, nbytes)
         return address, driver.export(address)
 
@@ -396,10 +396,10 @@ class Cuda(GpuBackend):
         self.pool.streams.append(handle)
         return handle
 
-    def side_stream(self):
+    def side_stream(self, priority=0):
         """The handle of a new stream that the pool of memory knows nothing of: a free block need not wait for it."""
         self.enter()
-        return driver.create_stream()
+        return driver.create_stream(priority)
 
     def follow(self, stream):
         """Let the current stream wait for what one of another library has so far."""

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from .array.sizes import THREADS as CHOOSING_THREADS
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
+from .comm.sizes import JOIN_WARPS
 from .comm.sizes import THREADS as PEER_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
 
@@ -164,6 +165,9 @@ OWN = {
         f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
         for name in ("all_reduce", "all_reduce_few", "all_gather")
     },
+    "comm.copies.meet": Shape("grid", threads=32, fixed=True, resident=1),
+    "comm.copies.whole": Shape("grid", threads=32, fixed=True, resident=JOIN_WARPS, share=256),
+    "comm.copies.ragged": Shape("grid", threads=256, fixed=True, resident=1, share=1024),
     **{f"gemm.dot.{name}": _CHUNKS for name in ("product", "join")},
     "gemm.tiled.product": _ROW,
     "quant.rows.product": _ROW,

@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from infinicore.distributed import gpu, nccl, world
+from infinicore.distributed import gpu, nccl, windows, world
 from infinicore.distributed.staging import Staged
 from infinicore.distributed.world import PeerError
 from infinicore.kernels.blocks import comm as blocks
@@ -20,7 +20,7 @@ from infinicore.core import cuda_room
 from infinicore.device import Device, take_gpu
 
 
-@pytest.mark.parametrize("how", ["auto", "host", "peers"])
+@pytest.mark.parametrize("how", ["auto", "host", "nccl", "peers", "copies"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_collectives_on_gpus(ranks, pytestconfig, count, how):
     """Each rank on a GPU of its own, as far as there are so many."""
@@ -81,9 +81,12 @@ class Comm:
 @pytest.mark.parametrize(
     "how, gpus, nodes, found",
     [
-        ("auto", "ab", 1, ["peers", "nccl"]),
+        ("auto", "ab", 1, ["peers", "nccl", "copies"]),
+        ("nccl", "ab", 1, ["peers", "nccl"]),
         ("auto", "aa", 1, []),
         ("peers", "aa", 1, ["peers"]),
+        ("peers", "ab", 1, ["peers", "nccl", "copies"]),
+        ("copies", "aa", 1, ["peers", "copies"]),
         ("auto", "ab", 2, ["nccl"]),
         ("host", "ab", 1, []),
         ("auto", "abcdefghijklmnopq", 1, ["nccl"]),
@@ -94,23 +97,27 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     monkeypatch.setattr(Staged, "prepare", lambda self: setattr(self, "_buffers", ()))
     asked = []
     monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or types.SimpleNamespace(all_reduce=print))
+    monkeypatch.setattr(gpu, "open_copies", lambda *_: asked.append("copies") or types.SimpleNamespace())
     reduces = types.SimpleNamespace(reduces=lambda dtype, how: dtype is not ic.bool)
     monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or reduces)
     device = host2.device()
     monkeypatch.setattr(device.backend, "identity", "a")
     links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm(gpus), size=len(gpus), nodes=nodes), device)
     links.prepare()
-    assert asked == found
+    assert asked == [one for one in found if one != "copies"]  # whose memory comes when something asks for it
     small, large = (ic.empty(n // 4) for n in (sizes.MOST_BYTES, sizes.MOST_BYTES + 4))
     beside = "beside" if "nccl" in found else None
+    many = "beside" if "copies" in found else beside
     few = "here" if "peers" in found else beside
     assert links.queues("all_reduce", small, blocks.SUM) == links.queues("broadcast", small, None) == few
-    assert (
-        links.queues("all_gather", large, None, 8) == few and links.queues("all_gather", small, None, 1 << 30) == beside
-    )
-    assert links.queues("all_reduce", large, blocks.SUM) == links.queues("broadcast", large, None) == beside
+    assert links.queues("all_gather", large, None, 8) == few
     assert links.queues("reduce_scatter", small, blocks.SUM) == links.queues("all_to_all", small, None) == beside
-    assert links.queues("all_reduce", ic.zeros(2 * sizes.MOST_BYTES, dtype=ic.bool), blocks.SUM) is None
+    assert links.queues("broadcast", large, None) == links.queues("reduce", large, blocks.SUM) == beside
+    assert "copies" not in asked
+    assert links.queues("all_gather", small, None, 1 << 30) == links.queues("reduce_scatter", large, blocks.SUM) == many
+    assert links.queues("all_reduce", large, blocks.SUM) == many
+    booleans = links.queues("all_reduce", ic.zeros(2 * sizes.MOST_BYTES, dtype=ic.bool), blocks.SUM)
+    assert booleans == ("beside" if "copies" in found else None)
     assert (links.in_place("all_reduce", 5, ic.float32, (), blocks.SUM) is not None) == ("peers" in found)
     links.prepare()
     assert asked == found
@@ -120,6 +127,7 @@ def test_what_is_recorded_goes_through_windows_or_not_at_all(host2):
     asked, device = [], host2.device()
     links = gpu.GpuLinks(types.SimpleNamespace(size=2, rank=0), device)
     links._buffers, links.nccl = (), types.SimpleNamespace(reduces=lambda *_: True)
+    links.copies = types.SimpleNamespace()  # for what is not recorded
     large, moves = ic.zeros(sizes.MOST_BYTES, device=device), [(blocks.SEND, 1, 64, 1 << 30)]
 
     def all_three():
@@ -158,6 +166,75 @@ def test_what_is_recorded_goes_through_windows_or_not_at_all(host2):
 def test_who_shares_a_gpu_with_any_rank_of_the_job(monkeypatch, ranks, count, shares):
     monkeypatch.setattr(world, "_gpus", ranks)
     assert world.shares_gpu(count) == shares
+
+
+def test_many_elements_go_by_copies_unless_one_rank_has_no_room_for_them(monkeypatch, host2):
+    """With what they are asked for; all ranks find alike what `open_copies` says, once."""
+    device, asked = host2.device(), []
+    large, moves = ic.zeros(sizes.MOST_BYTES, device=device), [(blocks.SEND, 1, 64, 1 << 30)]
+    for copies in (None, types.SimpleNamespace()):
+        links = gpu.GpuLinks(types.SimpleNamespace(size=2, rank=0), device)
+        links._buffers, links._copying = (), True
+        links.nccl = types.SimpleNamespace(reduces=lambda *_: True)
+        for name in ("reduce", "transfer"):
+            setattr(links.nccl, name, lambda *given: asked.append(("nccl", *given)))
+        monkeypatch.setattr(gpu, "open_copies", lambda *_, found=copies: asked.append("open") or found)
+        if copies is not None:
+            copies.reduce = lambda *given: asked.append(("copies", *given))
+            copies.all_gather = copies.reduce
+        links.reduce("all_reduce", large, large, (0, 5), blocks.SUM, 1)
+        links.reduce("reduce_scatter", large, large, (0, 5), blocks.MAX, 1, True)
+        links.transfer("all_gather", moves, (), 1)
+        links.transfer("broadcast", moves, (), 1)
+    assert asked == [
+        "open",
+        ("nccl", large, large, (0, 5), blocks.SUM, 1, False),
+        ("nccl", large, large, (0, 5), blocks.MAX, 1, True),
+        ("nccl", moves, 1),
+        ("nccl", moves, 1),
+        "open",
+        ("copies", "all_reduce", large, large, (0, 5), blocks.SUM, False),
+        ("copies", "reduce_scatter", large, large, (0, 5), blocks.MAX, True),
+        ("copies", moves),
+        ("nccl", moves, 1),
+    ]
+
+
+class Memory:
+    """A backend whose windows are numbers; `error` is that of a rank which has no room, or does not reach another."""
+
+    def __init__(self, error=None, unreached=()):
+        self.error, self.unreached = error, unreached
+
+    def window(self, nbytes):
+        if self.error is not None:
+            raise self.error
+        return 100, "handle 0"
+
+    def open_window(self, handle):
+        if handle in self.unreached:
+            raise RuntimeError("no way")
+        return int(handle[-1]) + 7
+
+
+@pytest.mark.parametrize(
+    "backend, others, found",
+    [
+        (Memory(), (["handle 0", "handle 1"], True), [100, 8]),
+        (Memory(MemoryError("full")), (["handle 1"], True), None),
+        (Memory(unreached=("handle 1",)), (["handle 1"], True), None),
+        (Memory(), ([None], False), None),
+    ],
+)
+def test_windows_are_there_for_all_ranks_or_for_none(backend, others, found):
+    """What one has no room for, or does not reach, no rank uses, and none waits for another."""
+    handles, reached = others
+
+    def allgather(value):
+        return [value, handles[-1]] if isinstance(value, str) or value is None else [value, reached]
+
+    group = types.SimpleNamespace(rank=0, size=2, comm=types.SimpleNamespace(allgather=allgather))
+    assert windows.open_windows(group, backend, 64) == found
 
 
 def test_pairs_of_ranks_that_share_gpus_with_others_go_through_the_host(monkeypatch, host2):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels import OPS as TABLE
-from infinicore.kernels.blocks.comm import SUM
+from infinicore.kernels.blocks.comm import AVG, SUM
 from infinicore.kernels.build import render
 from infinicore.kernels.cuda import load, policy
 
@@ -113,6 +113,39 @@ def test_what_other_gpus_see(name, types, arch, tmp_path):
         command = [ptxas(), f"-arch={arch}", "-o", "/dev/null", str(path)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "name, types",
+    [
+        ("comm.copies.meet", {"SIZE": 2}),
+        ("comm.copies.meet", {"SIZE": 8}),
+        ("comm.copies.whole", {"T": "float32", "HOW": AVG, "SIZE": 2, "PULLED": True}),
+        ("comm.copies.whole", {"T": "bfloat16", "HOW": AVG, "SIZE": 2, "PULLED": True}),
+        ("comm.copies.whole", {"T": "float32", "HOW": SUM, "SIZE": 2, "PULLED": False}),
+        ("comm.copies.ragged", {"T": "bfloat16", "HOW": SUM, "SIZE": 3, "PULLED": True}),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_runs_beside_copy_engines(name, types, arch, tmp_path):
+    """Warps, but of what is ragged, that find room beside a product with 64,512 of 65,536 registers."""
+    label, shape = "-".join([name, *map(str, types.values())]), policy.shape(name)
+    _, words, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, shape)
+    text = ptx.decode()
+    assert words > 0  # of the block: none is looked up by a number that is known only when it runs
+    if name.endswith("meet"):
+        assert text.index("st.release.sys.u64") < text.index("ld.acquire.sys.u64")
+    elif name.endswith("whole"):
+        assert text.count("ld.v4.b32") == 2 and "bar.sync" not in text
+    if ptxas() is not None:
+        path = tmp_path / "kernel.ptx"
+        path.write_bytes(ptx)
+        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0 and "0 bytes spill stores" in done.stderr, done.stderr
+        assert (
+            name.endswith("ragged") or int(re.search(r"Used (\d+) registers", done.stderr)[1]) * shape.threads <= 1024
+        )
 
 
 def test_words_that_say_their_round():

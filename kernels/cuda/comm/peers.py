@@ -74,29 +74,32 @@ LOOKS = 256  # at a flag, before the clock is asked
 
 
 @jit.inline
-def wait(args, flag, k, peer, found):
-    """Wait until a flag of this rank's window has come to round k; what goes wrong is stored in `found`."""
-    broken, turn, since = load(args, PEERS.own) + 8 * BROKEN, 0, nanoseconds()
+def wait(flag, k, peer, broken, timeout):
+    """Wait until a flag of this rank's window, whose word `broken` is there too, has come to round k: 0, or a code."""
+    code, turn, since = 0, 0, nanoseconds()
     while load_of_system(flag) < k:
         turn += 1
         if turn % LOOKS == 0:
             if load_of_system(broken) != 0:
-                store(found, 0, GAVE_UP)
+                code = GAVE_UP
                 break
-            if nanoseconds() - since > load(args, PEERS.timeout):
-                store(found, 0, 1 + peer)
+            if nanoseconds() - since > timeout:
+                code = 1 + peer
                 break
+    return code
 
 
 @jit.inline
 def meet(args, b, k, flags, found, SIZE):
     """Tell all ranks that this block has come to a meeting of round k, and wait for theirs: 0, or a code."""
-    rank, at = load(args, PEERS.rank), 8 * (b * RECORD + flags)
+    rank, own, at = load(args, PEERS.rank), load(args, PEERS.own), 8 * (b * RECORD + flags)
     barrier()
     for peer in range(SIZE):
         if thread() == WARP * peer and peer != rank:
             store_to_system(load(args, PEERS.windows + peer) + at + 8 * rank, k)
-            wait(args, load(args, PEERS.own) + at + 8 * peer, k, peer, found)
+            code = wait(own + at + 8 * peer, k, peer, own + 8 * BROKEN, load(args, PEERS.timeout))
+            if code != 0:
+                store(found, 0, code)
     barrier()
     return load(found, 0)
 

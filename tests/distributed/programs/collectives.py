@@ -160,6 +160,7 @@ def chunks(group):
                 work.wait()
             for a, b, part in zip(starts, starts[1:], parts, strict=False):
                 same(part, wanted[a:b], f"all_gather of {n} {dtype}", atol)
+    assert N == 1 or "windows" not in sys.argv or group.links_of(out).copies is not None
     z = put(data(R, 700_001, "float64", 31))
     same(dist.broadcast(z, N - 1, group), data(N - 1, 700_001, "float64", 31), "a long broadcast")
 

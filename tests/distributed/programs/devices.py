@@ -1,6 +1,9 @@
 """The device that a program computes on: its first argument, else the CPU."""
 
+import ctypes
 import functools
+import mmap
+import os
 import sys
 from pathlib import Path
 
@@ -31,9 +34,9 @@ def new(name, *args, **kwargs):
 
 
 def give_windows(rank):
-    """Let `host2` stand for GPUs that reach one another: what would go through windows, goes as that of CPUs does.
+    """Let `host2` stand for GPUs that reach one another.
 
-    So graphs hold it.
+    Few elements go as those of CPUs do, so graphs hold them; many by copies through windows that processes share.
     """
     from infinicore.distributed import gpu
 
@@ -50,3 +53,42 @@ def give_windows(rank):
 
     gpu.open_peers, gpu.nccl.start, gpu.world.shares_gpu = Peers, lambda *_: None, lambda count: False
     device().backend.has_windows, device().backend.identity = True, rank
+    _share_windows(device().backend)
+
+
+def _share_windows(backend):
+    """Windows in memory that another process opens by a name, and the kernels of copies on the CPU."""
+    import rounds
+
+    from infinicore.core.backend import Backend
+
+    rounds.stand_in(setattr)
+
+    def mapped(file, nbytes):
+        kept.append(mmap.mmap(file, nbytes))
+        return ctypes.addressof(ctypes.c_char.from_buffer(kept[-1]))
+
+    def window(nbytes):
+        file = os.memfd_create("window")
+        os.truncate(file, nbytes)
+        return mapped(file, nbytes), f"/proc/{os.getpid()}/fd/{file}"
+
+    def open_window(name):
+        with open(name, "r+b") as file:
+            return mapped(file.fileno(), 0)
+
+    def kernel(name, parameters):
+        if name.startswith("comm.copies."):
+            return rounds.Kernel.of(name, parameters)
+        return Backend.kernel(backend, name, parameters)
+
+    def launch(kernel, values, n, grain, keep, errors, *more):
+        if not isinstance(kernel, rounds.Kernel):
+            return Backend.launch(kernel, values, n, grain, keep, errors, *more)
+        code = kernel.run(values, n)
+        if code:
+            raise errors[code]
+        return 0
+
+    kept = []
+    backend.window, backend.open_window, backend.kernel, backend.launch = window, open_window, kernel, launch
