@@ -134,10 +134,10 @@ _ROWS = (
         name="INFINICORE_COMM_GPU",
         kind=str,
         default="auto",
-        choices=("auto", "host", "nccl", "peers", "copies"),
+        choices=("auto", "host", "peers", "copies"),
         meaning="how tensors of GPUs travel: `auto` from GPU to GPU where each rank has one of its own, `host` through"
-        " the host's memory, `nccl` as `auto`, but large sums and gathers by NCCL instead of copy engines; `peers` and"
-        " `copies`: as `auto`, and small sums, or all, from GPU to GPU also where ranks share one (for tests)",
+        " the host's memory; `peers` and `copies`: as `auto`, and small sums, or all of one host by copy engines, from"
+        " GPU to GPU also where ranks share one (for tests)",
         read_by="distributed/gpu.py",
     ),
     Switch(

@@ -20,7 +20,7 @@ from infinicore.core import cuda_room
 from infinicore.device import Device, take_gpu
 
 
-@pytest.mark.parametrize("how", ["auto", "host", "nccl", "peers", "copies"])
+@pytest.mark.parametrize("how", ["auto", "host", "peers", "copies"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_collectives_on_gpus(ranks, pytestconfig, count, how):
     """Each rank on a GPU of its own, as far as there are so many."""
@@ -79,10 +79,11 @@ class Comm:
 
 
 @pytest.mark.parametrize(
-    "how, gpus, nodes, found",
+    "how, gpus, nodes, found",  # `n`: a rank without NCCL
     [
         ("auto", "ab", 1, ["peers", "nccl", "copies"]),
-        ("nccl", "ab", 1, ["peers", "nccl"]),
+        ("auto", "abn", 1, ["peers", "copies"]),
+        ("auto", "abn", 2, []),
         ("auto", "aa", 1, []),
         ("peers", "aa", 1, ["peers"]),
         ("peers", "ab", 1, ["peers", "nccl", "copies"]),
@@ -99,7 +100,7 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     monkeypatch.setattr(gpu, "open_peers", lambda *_: asked.append("peers") or types.SimpleNamespace(all_reduce=print))
     monkeypatch.setattr(gpu, "open_copies", lambda *_: asked.append("copies") or types.SimpleNamespace())
     reduces = types.SimpleNamespace(reduces=lambda dtype, how: dtype is not ic.bool)
-    monkeypatch.setattr(nccl, "start", lambda *_: asked.append("nccl") or reduces)
+    monkeypatch.setattr(nccl, "start", lambda *_: None if "n" in gpus[:3] else asked.append("nccl") or reduces)
     device = host2.device()
     monkeypatch.setattr(device.backend, "identity", "a")
     links = gpu.GpuLinks(types.SimpleNamespace(comm=Comm(gpus), size=len(gpus), nodes=nodes), device)
@@ -107,7 +108,7 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     assert asked == [one for one in found if one != "copies"]  # whose memory comes when something asks for it
     small, large = (ic.empty(n // 4) for n in (sizes.MOST_BYTES, sizes.MOST_BYTES + 4))
     beside = "beside" if "nccl" in found else None
-    many = "beside" if "copies" in found else beside
+    many = "beside" if "copies" in found else beside  # by NCCL where it is, which knows no bool
     few = "here" if "peers" in found else beside
     assert links.queues("all_reduce", small, blocks.SUM) == links.queues("broadcast", small, None) == few
     assert links.queues("all_gather", large, None, 8) == few
@@ -116,6 +117,7 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     assert "copies" not in asked
     assert links.queues("all_gather", small, None, 1 << 30) == links.queues("reduce_scatter", large, blocks.SUM) == many
     assert links.queues("all_reduce", large, blocks.SUM) == many
+    assert ("copies" in asked) == ("copies" in found and ("nccl" not in found or how == "copies"))
     booleans = links.queues("all_reduce", ic.zeros(2 * sizes.MOST_BYTES, dtype=ic.bool), blocks.SUM)
     assert booleans == ("beside" if "copies" in found else None)
     assert (links.in_place("all_reduce", 5, ic.float32, (), blocks.SUM) is not None) == ("peers" in found)
@@ -168,13 +170,13 @@ def test_who_shares_a_gpu_with_any_rank_of_the_job(monkeypatch, ranks, count, sh
     assert world.shares_gpu(count) == shares
 
 
-def test_many_elements_go_by_copies_unless_one_rank_has_no_room_for_them(monkeypatch, host2):
+def test_many_elements_go_by_copies_where_these_are_wanted_and_each_rank_has_room_for_them(monkeypatch, host2):
     """With what they are asked for; all ranks find alike what `open_copies` says, once."""
     device, asked = host2.device(), []
     large, moves = ic.zeros(sizes.MOST_BYTES, device=device), [(blocks.SEND, 1, 64, 1 << 30)]
     for copies in (None, types.SimpleNamespace()):
         links = gpu.GpuLinks(types.SimpleNamespace(size=2, rank=0), device)
-        links._buffers, links._copying = (), True
+        links._buffers, links._copying, links._prefers_copies = (), True, True
         links.nccl = types.SimpleNamespace(reduces=lambda *_: True)
         for name in ("reduce", "transfer"):
             setattr(links.nccl, name, lambda *given: asked.append(("nccl", *given)))

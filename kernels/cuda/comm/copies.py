@@ -1,8 +1,8 @@
 """What sums and gathers of many elements need beside the copy engines, which carry them from GPU to GPU.
 
-Kernels that carry elements take multiprocessors from the products of a backward pass (NCCL's: 4 ms of a step of GPT-2
-on two H200); copy engines take none. Each rank has a window that all of them can read and write, in lanes of a stream
-each. A round of a lane is, on every rank, in the order of its stream:
+Kernels that carry elements take multiprocessors from the products of a backward pass; copy engines take none. Each rank
+has a window that all of them can read and write, in lanes of a stream each. A round of a lane is, on every rank, in the
+order of its stream:
 
     push      own elements of each other rank's part -> the window of that rank, place of this one
     meet      (`meet`, one warp)
