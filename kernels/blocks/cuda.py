@@ -114,14 +114,15 @@ PEERS = Block("x y | count piece rank own timeout windows*")
 MEETING = Block("| k flags what rank own timeout windows*")
 JOINED_PART = Block("x y | count others rank given part")
 
-# ---- sorting by digits: `kernels/cuda/reduce/radix.py` ----
+# ---- sorting by digits: `kernels/cuda/reduce/radix.py`, of long rows `sweep.py` ----
 
 # Rows of `size` elements, `stride` and the elements `step` apart, with their `order`, if they have one; the first
-# `wanted` of each go to the results. Of a long row, tiles of `room` have counts [rows, digits, tiles], which become
-# offsets, and `totals` [rows, digits]; `shift` is that of the digit. The rest is that of SORT.
+# `wanted` of each go to the results. Long rows are in `tiles`, of `room` elements where these are counted, and have
+# `totals` [rows, digits, 256] and words `counts` [rows, tiles, 256]; `shift` is that of the digit. The rest is that of
+# SORT.
 RADIX = Block(
     """source order? to? order_to? counts? totals? values? indices? |
-    size stride step=1 tiles=0 room=0 shift=0 wanted=0 infinity mask"""
+    size stride step=1 tiles=0 room=0 digits=0 shift=0 wanted=0 infinity mask"""
 )
 # Softmax along the dim of `size` of [outer, size, columns] (`kernels/cuda/norm/columns.py`), in `parts` of `step` rows,
 # whose `states` are two planes of [parts, outer, columns]. On the way back, x is the result and g its gradient.
@@ -131,6 +132,9 @@ SELECT = Block("source ranks values indices | size stride count infinity")
 # Extremes and where they are (`kernels/cuda/reduce/position.py`): the dims of POSITION; each row of `length` is in
 # `parts` of `step` elements, whose extremes and their places, `found`, lie like results, of columns part by part.
 PLACES = Block("x values? indices found? | inner outer_stride inner_stride length stride results parts=1 step=0")
+# The first elements of runs, how many they are, and a word for each tile of x: `kernels/cuda/array/firsts.py`.
+FIRSTS = Block("x y count words | size")
+
 # ---- elements and rows by index: `kernels/cuda/array/elements.py` ----
 
 # The index leads `t_k` elements further in t, for each of `bound`; `wrap` is added to negative ones. Then the dims of

@@ -7,6 +7,7 @@ from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import JOIN_WARPS
 from .comm.sizes import THREADS as PEER_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
+from .reduce.sizes import SWEEP_SHARED, SWEEP_THREADS
 
 
 class Shape(NamedTuple):
@@ -79,17 +80,16 @@ OWN = {
     "loss.classes.reduction": _ROW._replace(threads=1024),
     "reduce.radix.short": Shape(threads=256),
     **{
-        f"reduce.{name}": _ROW._replace(threads=threads, shared=shared + threads // 32 * 4 * 257 + 2064)
-        for name, threads, shared in (
-            ("radix.rows_1024", 256, 14 * 1024),
-            ("radix.rows_4096", 512, 14 * 4096),
-            ("radix.rows_8192", 512, 14 * 8192),
-            ("radix.count", 512, 10 * 8192),
-            ("radix.move", 512, 10 * 8192),
-            ("first.first", 256, 18 * 2048),
+        f"reduce.{name}": _ROW._replace(threads=threads, shared=shared + threads // 32 * 4 * 257 + 2064, blocks=blocks)
+        for name, threads, shared, blocks in (
+            ("radix.rows_1024", 256, 14 * 1024, 0),
+            ("radix.rows_4096", 512, 14 * 4096, 0),
+            ("radix.rows_8192", 512, 14 * 8192, 0),
+            ("first.first", 256, 18 * 2048, 3),
         )
     },
-    "reduce.radix.offsets": _ROW,
+    "reduce.sweep.count": _CHUNKS._replace(threads=SWEEP_THREADS, shared=8 * 4 * 256, blocks=2),
+    "reduce.sweep.move": _CHUNKS._replace(threads=SWEEP_THREADS, shared=SWEEP_SHARED, blocks=2),
     **{
         f"reduce.position.{way}_{kind}": _CHUNKS if kind != "each" else Shape(threads=256)
         for way in ("max", "min")
@@ -126,6 +126,7 @@ OWN = {
             "chosen.runs",
         )
     },
+    "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=2),
     "array.copy.strided": Shape(threads=256),
     **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "spread", "reversed_rows")},
     **{

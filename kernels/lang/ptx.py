@@ -165,11 +165,25 @@ def post(typingctx, address, value):
     return types.void(address, value), codegen
 
 
-_BIT = """bfe.s32 bit, $1, {bit}, 1;
-setp.ne.s32 p, bit, 0;
-vote.sync.ballot.b32 found, p, -1;
-lop3.b32 $0, $0, found, bit, 0x90;
-"""  # those found so far whose bit is as this thread's
+_BIT = """setp.lt.s32 p, bits, 0;
+vote.sync.ballot.b32 {found}, p, -1;
+@!p not.b32 {found}, {found};
+add.u32 bits, bits, bits;
+"""  # those whose highest bit is as this thread's
+
+
+def _votes(count):
+    """The votes on the lowest bits of $1, from the highest of them on, joined with $0 by pairs: 4.5 instructions each.
+
+    Bits that were tested where they are would all become predicates at once (R2P), 3.8 instructions each, for which
+    ptxas does not find registers in kernels that have others.
+    """
+    found, text = ("found", "other"), f"mov.b32 $0, -1;\nshl.b32 bits, $1, {32 - count};\n"
+    for k in range(count):
+        text += _BIT.format(found=found[k % 2])
+        if k % 2:
+            text += "lop3.b32 $0, $0, found, other, 0x80;\n"
+    return text + ("and.b32 $0, $0, found;\n" if count % 2 else "")
 
 
 @intrinsic(prefer_literal=True)
@@ -184,8 +198,7 @@ def alike_bits(typingctx, number, bits):
 
     def codegen(context, builder, sig, args):
         value = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
-        votes = "".join(_BIT.format(bit=k) for k in range(count))
-        text = f"// votes\n{{\n.reg .pred p;\n.reg .b32 bit, found;\nmov.b32 $0, -1;\n{votes}}}"
+        text = f"// votes\n{{\n.reg .pred p;\n.reg .b32 bits, found, other;\n{_votes(count)}}}"
         kind = ir.FunctionType(I32, [I32])
         found = builder.call(ir.InlineAsm(kind, text, "=&r,r", side_effect=True), [value], attrs=("convergent",))
         return builder.zext(found, I64)
@@ -229,6 +242,18 @@ def atomic_count(typingctx, address):
         return context.get_dummy_value()
 
     return types.void(address), codegen
+
+
+@intrinsic
+def atomic_place(typingctx, address):
+    """The same, and what was there before: who asks first is the first."""
+
+    def codegen(context, builder, sig, args):
+        at = builder.inttoptr(context.cast(builder, args[0], sig.args[0], types.int64), I32.as_pointer())
+        at = builder.addrspacecast(at, ir.PointerType(I32, addrspace=SHARED))
+        return builder.zext(builder.atomic_rmw("add", at, ir.Constant(I32, 1), "monotonic"), I64)
+
+    return types.int64(address), codegen
 
 
 def _asking(name, text, doc, operand):

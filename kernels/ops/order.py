@@ -8,13 +8,13 @@ import numpy as np
 
 from ..blocks import float_bits
 from ..blocks.array import RUNS, SEARCH
-from ..problems.array import BinCounts
+from ..problems.array import BinCounts, FirstOfRuns
 from ..problems.reduce import Modes
 from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
-from ._counted import CHUNK, counted
+from ._counted import CHUNK, FEW, counted
 from ._layout import UNSIGNED, check, check_dim, product, rows
-from .copy import row_major
+from .copy import copy_into, row_major
 from .special import wider
 
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -369,7 +369,8 @@ def _runs_ref(x, inverse=False, lengths=False):
 
 
 def _runs_samples(rng):
-    yield (rng.integers(0, 2, 300) / 2.0,), {}
+    for size in (300, 9000):
+        yield (rng.integers(0, 2, size) / 2.0,), {}
     for size in (17, 5000):
         yield (rng.integers(0, 2, size) / 2.0,), {"inverse": True, "lengths": True}
 
@@ -384,6 +385,8 @@ def runs(call, input, inverse: bool = False, lengths: bool = False):
     if len(input.shape_) != 1:
         raise ValueError(f"`input` of `runs` must be a vector, got shape {input.shape_}")
     x, dtype = row_major(call, input), input.dtype
+    if x.numel_ > FEW and not (inverse or lengths or call.given or call.backend.shares_memory):
+        return _first_of_runs(call, x)
     bits = UNSIGNED[dtype.itemsize]
     types, size = {"T": dtype.name if dtype.is_floating_point else bits, "E": bits}, x.numel_
     group = call.out((size,), "int64", key="inverse") if inverse else None
@@ -405,6 +408,22 @@ def runs(call, input, inverse: bool = False, lengths: bool = False):
     values, *others = counted(call, size, count, make, write)
     found = (values, *((group,) if inverse else ()), *others)
     return found if len(found) > 1 else values
+
+
+def _first_of_runs(call, x):
+    """The same, without anything of the runs, where the host waits for a number longer than a row takes to be read.
+
+    The result has room for all, and is copied where it needs less than half of that.
+    """
+    y, count = call.out(x.shape_, x.dtype), call.empty((1,), "int64")
+    call.run(FirstOfRuns(x.dtype.name, x.numel_), x=x, y=y, count=count)
+    number = call.read(count)
+    found = call.rows(y, number)
+    if 2 * number >= x.numel_:
+        return found
+    own = call.out((number,), x.dtype)
+    copy_into(call, own, found)
+    return own
 
 
 def _runs(f, begins, order, shape, inverse, counts):

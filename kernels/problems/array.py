@@ -111,3 +111,13 @@ class BinCounts(NamedTuple):
     dtype: str
     size: int
     bins: int
+
+
+class FirstOfRuns(NamedTuple):
+    """The first elements y of the runs of equal ones of a contiguous x [size], and their `count`: int64 of one element.
+
+    y has room for all; what stands behind the first `count` is not said.
+    """
+
+    dtype: str
+    size: int

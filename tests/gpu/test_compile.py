@@ -235,6 +235,37 @@ def test_elements_by_index(name, types, instructions, arch, tmp_path):
         assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(
+    "name, types",
+    [
+        ("reduce.sweep.count", {"E": "uint32", "KIND": 2, "DIGIT_COUNT": 4}),
+        ("reduce.sweep.move", {"E": "uint32", "KIND": 2, "I": "int32", "K": 16, "FIRST": False, "LAST": False}),
+        ("reduce.sweep.move", {"E": "uint16", "KIND": 2, "I": "int64", "K": 16, "FIRST": False, "LAST": True}),
+        ("reduce.sweep.move", {"E": "uint64", "KIND": 1, "I": "int32", "K": 8, "FIRST": True, "LAST": False}),
+        ("reduce.radix.rows_8192", {"E": "uint32", "KIND": 2, "BYTES": 4}),
+        ("reduce.first.first", {"E": "uint32", "KIND": 2, "BYTES": 4, "FIRST": True, "LAST": True}),
+        ("array.firsts.first_of_runs", {"T": "bfloat16", "E": "uint16"}),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_sorts(name, types, arch, tmp_path):
+    """Votes leave room for other predicates; of memory, nobody asks which kind it is, where that is written."""
+    label = "-".join([name, *map(str, types.values())])
+    _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, policy.shape(name, types))
+    text = ptx.decode()
+    if name == "reduce.sweep.move":
+        assert not re.findall(r"\b(?:ld|st)\.(?:b|u)(?:8|16|32)\b", text)
+        assert text.count("ld.shared.b32") > types["K"] and text.count("vote.sync.ballot.b32") == 8 * types["K"]
+    if ptxas() is not None:
+        path = tmp_path / "kernel.ptx"
+        path.write_bytes(ptx)
+        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        spilled = re.search(r"(\d+) bytes spill stores", done.stderr)
+        assert int(spilled[1]) <= (0 if "first.first" not in name else 200), done.stderr
+
+
 def test_names_of_kernels_that_graphs_join(tmp_path):
     """`fuse.py` reads the types of kernels off their names."""
     ops = ("add_rms_norm", "rope_qk", "paged_caching", "silu_and_mul")

@@ -519,13 +519,93 @@ def test_sorted_rows(device, rng, shape, dtype):
     assert any(name.startswith("reduce.first.first") for name in used)
 
 
-def test_sorted_tiles(device, rng, monkeypatch):
-    """A row that is cut into tiles."""
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
+@pytest.mark.parametrize("kind", ["random", "ties", "sorted", "equal"])
+def test_first_ones_by_a_sieve(device, rng, dtype, kind):
+    """Of rows that begin anywhere, also of few that are cut; where too many may be among them, by digits."""
+    x = rng.standard_normal((2, 9000)) * 40
+    x = {"random": x, "ties": np.round(x / 4), "sorted": np.sort(x, 1), "equal": np.round(x / 1000)}[kind]
+    x = np.abs(x) if dtype == "uint8" else x
+    if dtype in TOLERANCE and kind == "random":
+        x[0, 5:9], x[1, 3], x[0, 20] = np.nan, -np.inf, np.inf
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.topk(x[:, :2500], 33, 1), *ic.topk(x[:, 1:2100], 60, 1, False), *ic.topk(x, 5, 1)
+
+    equal(device, run, x)
+    assert any(name.startswith("reduce.first.first") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("each", [2, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "int16", "uint8", "float64"])
+def test_sorted_tiles(device, rng, monkeypatch, dtype, each):
+    """Rows that are cut into tiles, the last of which has few elements; few elements of a thread, and many."""
     monkeypatch.setattr(reductions, "_ROOMS", ())
-    x = np.round(rng.standard_normal((1, 9000)) * 50)
-    equal(device, lambda x: ic.sort(x.to(dtype="bfloat16"), 1, descending=True), x)
-    equal(device, lambda x: ic.mode(x.reshape(-1, 60)[:20].to(dtype="bfloat16"), 1), x / 50)
-    assert any(name.startswith("reduce.radix.move") for name in device.backend.kernels.used)
+    monkeypatch.setattr(reductions, "_SLOTS", 264 if each == 2 else 0)
+    x = np.round(rng.standard_normal((2, 1100)) * 50) if each == 2 else rng.standard_normal((1, 8195)) * 1e3
+    x = np.abs(x) % 256 if dtype == "uint8" else x
+    if dtype in TOLERANCE:
+        x[0, 3:9], x[0, 30:40], x[0, 90:93], x[0, 99] = np.nan, -0.0, 0.0, -np.inf
+        x[0, 50:60] = np.copysign(np.nan, -1)
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return *ic.sort(x, 1), *ic.sort(x[:, 1:], 1, descending=True), ic.argsort(x[:, ::2], 1), *ic.topk(x, 600, 1)
+
+    equal(device, run if each == 2 else lambda x: ic.sort(x.to(dtype=dtype), 1), x)
+    assert any(name.startswith("reduce.sweep.move") for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("tile", [1, 2, 5, 12])
+def test_tiles_look_back(device, rng, tile):
+    """Blocks run in their order here, and find the sum before them at once; others find counts of many tiles first."""
+    from .looking_back import WORDS, look_back
+
+    flag, counts, found = 5 << 32, rng.integers(0, 1 << 20, (tile, 256)), np.zeros(256, "i8")
+    sums, last = np.cumsum(counts, 0), rng.integers(0, tile, 256)  # the last tile that has told its sum
+    summed = np.arange(tile)[:, None] <= last
+    words = np.where(summed, sums + (1 << 32), counts) + flag
+    block = np.array([words.ctypes.data, found.ctypes.data, tile, flag])
+    assert len(block) == WORDS.WIDTH
+    assert threads.Kernel(look_back._source, look_back.shape).run(block.ctypes.data, 256) == 0
+    np.testing.assert_array_equal(found, sums[-1])
+
+
+def test_modes_of_sorted_tiles(device, rng, monkeypatch):
+    monkeypatch.setattr(reductions, "_ROOMS", ())
+    x = np.round(rng.standard_normal((20, 80)))
+    equal(device, lambda x: ic.mode(x.to(dtype="bfloat16"), 1), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("kinds", [1, 3, 100000])
+def test_first_of_runs(device, rng, dtype, kinds):
+    """In one launch: of a few long runs, of many short ones; NaN is a run of its own, -0 is 0."""
+    x = np.sort(rng.integers(0, kinds, 17001)) * 1.0
+    if dtype in TOLERANCE:
+        x[20:25], x[:2], x[2:4] = np.nan, -0.0, 0.0
+    x = x > 1 if dtype == "bool" else x % 256 if dtype == "uint8" else x
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        return ic.unique_consecutive(x), ic.unique_consecutive(x[1:16385]), ic.unique_consecutive(x[3:5000:1])
+
+    equal(device, run, x)
+    assert any(name.startswith("array.firsts.first_of_runs") for name in device.backend.kernels.used)
+
+
+def test_tiles_of_runs_look_back(device, rng):
+    """Over many tiles that know their own count alone."""
+    from .looking_back import RUN_WORDS, look_back_at_runs
+
+    counts, found = rng.integers(0, 8192, 300), np.zeros(32, "i8")
+    for tile, last in ((1, 0), (32, 0), (33, 0), (34, 33), (300, 7), (300, 270)):
+        words = np.where(np.arange(300) <= last, np.cumsum(counts) * 4 + 2, counts * 4 + 1)
+        block = np.array([words.ctypes.data, found.ctypes.data, tile])
+        assert len(block) == RUN_WORDS.WIDTH
+        assert threads.Kernel(look_back_at_runs._source, look_back_at_runs.shape).run(block.ctypes.data, 1) == 0
+        np.testing.assert_array_equal(found, counts[:tile].sum())
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int16", "uint8", "bool"])

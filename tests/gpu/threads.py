@@ -236,7 +236,7 @@ def _translated(text):
     for name, own in _NAMES.items():
         text = text.replace(f"@{name}(", f"@{own}(")
     text = re.sub(r' asm (?:sideeffect )?"([^"]*)", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
-    text = re.sub(r"addrspace\(3\) ?", "", re.sub(r"\baddrspacecast\b", "bitcast", text))
+    text = re.sub(r"addrspace\([13]\) ?", "", re.sub(r"\baddrspacecast\b", "bitcast", text))
     dynamic = f"@dynamic_shared = external global [{units.BYTES} x i8], align 1024"
     text = re.sub(r"^@dynamic_shared = .*$", dynamic, text, flags=re.MULTILINE)
     of_asm = {name: re.search(rf"^define (.*@{name}\(.*\)).*{{$", _RUNTIME, re.MULTILINE)[1] for name in _ASM.values()}

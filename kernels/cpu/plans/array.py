@@ -3,10 +3,10 @@
 from math import prod
 
 from ...blocks import float_bits
-from ...blocks.array import ADD_ROWS, BIN_COUNTS, CHAIN, COPY, ELEMENTS, GATHER_ROWS, PUT_ROWS, SUM_OF_BINS
+from ...blocks.array import ADD_ROWS, BIN_COUNTS, CHAIN, COPY, ELEMENTS, GATHER_ROWS, PUT_ROWS, RUNS, SUM_OF_BINS
 from ...build.load import kernel
 from ...plan import Plan, launch
-from ...problems.array import AddRows, BinCounts, Copy, Elements, GatherRows, PutRows
+from ...problems.array import AddRows, BinCounts, Copy, Elements, FirstOfRuns, GatherRows, PutRows
 from .. import policy
 from ..array import sizes
 
@@ -146,7 +146,21 @@ def bin_counts(problem, threads):
     return Plan((first, sums), (("parts", 8 * parts * p.bins),))
 
 
+def run_types(dtype):
+    """The types of elements that are compared, floats or their bits, and of their bits."""
+    bits = "uint8" if dtype == "bool" else f"uint{dtype.lstrip('bfloatuin').partition('_')[0]}"
+    return {"T": dtype if "float" in dtype else bits, "E": bits}
+
+
+def first_of_runs(problem, threads):
+    """All elements are one chunk."""
+    at = {"counts": ("count", 0), "inverse": None, "lengths": None}
+    runs = kernel("array.chosen.runs", **run_types(problem.dtype))
+    one = launch(runs, RUNS, 1, 1, at, numel=problem.size, step=max(1, problem.size))
+    return Plan((one,), (("lasts", 8),))
+
+
 PLANNERS = {
     Copy: copy, Elements: elements, GatherRows: gather_rows, AddRows: add_rows, PutRows: put_rows,
-    BinCounts: bin_counts,
+    BinCounts: bin_counts, FirstOfRuns: first_of_runs,
 }  # fmt: skip

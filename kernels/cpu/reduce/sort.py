@@ -31,11 +31,10 @@ def key_of(bits, infinity, mask, E, KIND):
         key = E(bits ^ sign_of(E))
     else:
         sign = sign_of(E)
-        magnitude = E(bits & E(~sign))
-        key = E(bits | sign) if bits < sign else E(~bits)
-        if magnitude == E(0):
+        key = E(bits ^ (E(~E(0)) if bits >= sign else sign))
+        if bits == sign:  # -0
             key = sign
-        elif magnitude > infinity:
+        if E(bits & E(~sign)) > infinity:
             key = E(~E(0))
     return E(key ^ mask)
 

@@ -4,3 +4,4 @@ THREADS = 512  # of a block
 LANES = 16  # neighbours of a thread
 TILE = THREADS * LANES
 TILE_BYTES = 2 * TILE  # places within a tile
+FIRSTS_EACH = 16  # elements of a thread that looks for the first ones of runs

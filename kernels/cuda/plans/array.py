@@ -2,11 +2,14 @@
 
 from math import prod
 
-from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.array import FILLED
+from ...blocks.cuda import COPY, FIRSTS, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build.load import kernel
-from ...cpu.plans.array import merged
+from ...cpu.plans.array import merged, run_types
 from ...plan import Plan, launch
-from ...problems.array import AddRows, BinCounts, Copy, Elements, GatherRows, PutRows
+from ...problems.array import AddRows, BinCounts, Copy, Elements, FirstOfRuns, GatherRows, PutRows
+from ..array.sizes import FIRSTS_EACH
+from ..array.sizes import THREADS as CHOOSING_THREADS
 from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
 TILE = 32
@@ -61,7 +64,16 @@ def _columns(dims):
     return [d[k] for k in range(3) for d in dims]
 
 
+def first_of_runs(problem):
+    """A tile for each block, whose words begin as 0."""
+    p, types = problem, run_types(problem.dtype)
+    tiles = -(-p.size // (CHOOSING_THREADS * FIRSTS_EACH))
+    zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, tiles, 1, {"y": ("words", 0)}, value=0)
+    one = launch(kernel("array.firsts.first_of_runs", **types), FIRSTS, tiles, 1, size=p.size)
+    return Plan((zeros, one), (("words", 8 * tiles),))
+
+
 PLANNERS = {
     Copy: copy, Elements: elements, GatherRows: gather_rows, AddRows: add_rows, PutRows: put_rows,
-    BinCounts: bin_counts,
+    BinCounts: bin_counts, FirstOfRuns: first_of_runs,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from math import prod
 
+from ...blocks.array import FILLED
 from ...blocks.cuda import PLACES, RADIX, SELECT
 from ...blocks.reduce import FOLD, MODES
 from ...build.load import kernel, rendered
@@ -12,6 +13,7 @@ from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.reduce import Ends, Modes, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from ..policy import ROW_THREADS
+from ..reduce.sizes import SWEEP_THREADS
 from ..render import reduction_lanes
 from .array import copy
 from .scan import running, scan
@@ -34,8 +36,8 @@ _HELD = 128  # bytes of states of a thread that holds elements
 _RANKS, _ALONE = 8, 1 << 17  # ranks of a row that are found without sorting it, and elements that a block takes then
 _FEW_ROWS = 132  # as blocks, these leave multiprocessors idle
 _EXACT = 1 << 24  # counts below are exact in float32
-_TILE, _DIGITS = 8192, 256  # of `cuda/reduce/radix.py`
-_LEAST_TILE = 1024
+_DIGITS = 256
+_COUNTED = 1 << 16  # elements of a block that counts digits, whose sums are 4 KB of additions to memory
 _COMPARED = 64  # elements of a row of which each is compared with all
 _ROOMS = (1024, 4096, 8192)  # elements of up to 4 bytes of a row that a block sorts in shared memory
 _LIST = 2048  # the same of the first ones of `cuda/reduce/first.py`
@@ -235,29 +237,36 @@ def _check(size):
 def by_digits(rows, size, itemsize, digits, types, source="x", last=None, **numbers):
     """(launches, workspaces, places of the sorted keys and of where they were) of a sort of `rows` rows of `size`.
 
-    A pass of three launches for each byte of the keys, or for the lowest `digits` of them. `last`: the places of
-    results that the last pass has, instead of sorted keys.
+    What is counted begins at 0; then one launch counts all digits of the keys, or their `digits` lowest bytes, and
+    another one moves elements by each. `last`: the places of results that the last pass has, instead of sorted keys.
     """
     _check(size)
-    # small tiles where large ones would leave multiprocessors idle (65,536 elements are 8 large ones)
-    room = min(_TILE // max(1, itemsize // 4), max(_LEAST_TILE, -(-rows * size // (_SLOTS * 512)) * 512))
-    tiles, launches, found = -(-size // room), [], {"source": (source, 0)}
-    numbers |= {"size": size, "tiles": tiles, "room": room}
-    names = {field for _, field in RADIX.places}
+    # few elements of a thread where many would leave multiprocessors idle: 65,536 elements are 8 large tiles
+    most = 16 if itemsize <= 4 else 8
+    each = next((k for k in (2, 4, 8) if k < most and rows * size <= _SLOTS * k * SWEEP_THREADS), most)
+    room = each * SWEEP_THREADS
+    tiles, chunk = -(-size // room), room * max(1, min(_COUNTED // room, rows * size // (_PARTS * room)))
+    totals, chunks = 4 * rows * digits * _DIGITS, -(-size // chunk)
+    words = totals // 8 + rows * tiles * _DIGITS
+    found, names = {"source": (source, 0)}, {field for _, field in RADIX.places}
+    counts = {"counts": ("counts", totals), "totals": ("counts", 0)}
+    numbers |= {"size": size, "digits": digits}
+    zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, words, 1, {"y": ("counts", 0)}, value=0)
+    count = kernel("reduce.sweep.count", **types, DIGIT_COUNT=digits)
+    at = dict.fromkeys(names) | found | counts
+    launches = [zeros, launch(count, RADIX, rows * chunks, 1, at, **numbers, tiles=chunks, room=chunk)]
     for digit in range(digits):
         ends = last is not None and digit == digits - 1
-        to = {"to": ("keys", digit % 2 * rows * size * itemsize), "order_to": ("order", digit % 2 * rows * size * 4)}
-        given = found | {"counts": ("counts", 0), "totals": ("totals", 0)} | (last if ends else to)
-        at = dict.fromkeys(names) | given
-        for name, n in (("count", rows * tiles), ("offsets", rows * _DIGITS), ("move", rows * tiles)):
-            constants = {"count": types, "offsets": {}, "move": types | {"FIRST": digit == 0, "LAST": ends}}[name]
-            handle = kernel(f"reduce.radix.{name}", **constants)
-            launches.append(launch(handle, RADIX, n, 1, at, **numbers, shift=8 * digit))
+        to = {"to": ("keys", digit % 2 * rows * size * itemsize), "order_to": ("places", digit % 2 * rows * size * 4)}
+        at = dict.fromkeys(names) | found | counts | (last if ends else to)
+        kind = {"I": "int64" if ends else "int32", "K": each, "FIRST": digit == 0, "LAST": ends}
+        move = kernel("reduce.sweep.move", **types, **kind)
+        launches.append(launch(move, RADIX, rows * tiles, 1, at, **numbers, tiles=tiles, shift=8 * digit))
         found = {"source": to["to"], "order": to["order_to"]}
         numbers |= {"stride": size, "step": 1}
     scratch = (
-        ("keys", 2 * rows * size * itemsize), ("order", 8 * rows * size), ("counts", 4 * rows * tiles * _DIGITS),
-        ("totals", 4 * rows * _DIGITS),
+        ("keys", 2 * rows * size * itemsize), ("counts", 8 * words),
+        ("places", 8 * rows * size + 4 * room),  # of a tile that ends before others do, numbers behind it are read
     )  # fmt: skip
     return launches, scratch, {"keys": found["source"], "order": found["order"]}
 

@@ -4,6 +4,7 @@ Digit by digit from the highest, the elements that share the digits found so far
 the last wanted key is known, or those that share its digits are as many as are still wanted. Then the elements before
 it are collected in their order, with as many equal ones as there is room for, and these few are sorted. Where a row is
 cut, a next launch has the first ones of all parts, in their order, as its rows: of equal elements the first ones win.
+Where few are wanted, `sieve.py` tries first.
 """
 
 from numba import types
@@ -15,6 +16,7 @@ from ...lang.simd import load, ptr, store
 from ..block import block_running, warp_sum
 from .radix import COUNTS, DIGITS, finish, key_at, part_of, rank_among, sort_shared, to_result
 from .select import COUNTERS, clear, count_digits, counted
+from .sieve import ELEMENTS, KEPT, WANTED, rank_of_kept, sieve
 
 I32, I64, U16, U64 = types.int32, types.int64, types.uint16, types.uint64
 LIST = 2048  # elements of up to 4 bytes that are sorted at the end, of 8 bytes half as many; in shared memory:
@@ -107,6 +109,24 @@ def collect(args, x, size, found, to, sums, E, KIND):
 
 
 @jit.inline
+def of_kept(args, lo, row, begin, x, count, memory, E, FIRST, LAST):
+    """The first ones of those that the sieve has kept, in order."""
+    wanted = load(args, RADIX.wanted)
+    if thread() < count:
+        place, rank = rank_of_kept(memory, count)
+        bits = load(x, place)
+        place += begin
+        if not FIRST:
+            place = I64(load(ptr(load(args, RADIX.order), I32) + row * load(args, RADIX.size), place))
+        if LAST:
+            to_result(args, row, rank, bits, place, E)
+        elif rank < wanted:
+            store(ptr(load(args, RADIX.to), E), lo * wanted + rank, bits)
+            store(ptr(load(args, RADIX.order_to), I32), lo * wanted + rank, I32(place))
+    return 0
+
+
+@jit.inline
 def first(args, lo, hi, E, KIND, BYTES, FIRST, LAST):
     """The first ones of part `lo` of all rows' parts; of whole rows, sorted to the results (`LAST`)."""
     parts, size, wanted = load(args, RADIX.tiles), load(args, RADIX.size), load(args, RADIX.wanted)
@@ -117,6 +137,11 @@ def first(args, lo, hi, E, KIND, BYTES, FIRST, LAST):
     places, spare_places = ptr(base + PLACES, I32), ptr(base + PLACES + 4 * LIST, I32)
     counts = ptr(base + COUNTED, I32)
     bases = counts + WARPS * COUNTS
+    if wanted <= WANTED and end - begin >= ELEMENTS:
+        found = sieve(args, x, end - begin, wanted, base, E, KIND)
+        if found <= KEPT:
+            return of_kept(args, lo, row, begin, x, found, base, E, FIRST, LAST)
+        barrier()
     # the counts of the search lie where those of the sort will
     found = last_key(args, x, end - begin, base + COUNTED, E, KIND, BYTES)
     collect(args, x, end - begin, found, (kept, places), ptr(base + COUNTED + COUNTERS + 32, I64), E, KIND)

@@ -2,9 +2,7 @@
 
 A warp takes neighbouring elements, 32 at a time: those with equal digits find one another by votes on their bits, and
 their ranks are how many of them stand before. So nothing is added up in an order that changes, and the sort is stable.
-A row that has room in shared memory is read once and written once. Of a longer one, a pass has three launches: how many
-elements of each tile have each digit; how many those before have; and the move, in which a block brings its tile into
-order first, so that what goes to neighbouring places is written together.
+A row that has room in shared memory is read once and written once; longer ones are sorted by `sweep.py`.
 
 Elements move as they are, and keys (those of `kernels/cpu/reduce/sort.py`) are made where they are compared: so the
 last pass has the values at hand, and nobody gathers them.
@@ -18,7 +16,6 @@ from ...cpu.reduce.sort import key_of
 from ...lang.ptx import (
     WARP,
     alike_bits,
-    atomic_count,
     barrier,
     count_bits,
     dynamic_memory,
@@ -26,7 +23,7 @@ from ...lang.ptx import (
     threads,
     warp_barrier,
 )
-from ...lang.simd import address, load, ptr, store
+from ...lang.simd import load, ptr, store
 from ..block import block_running
 
 I32, I64, U16, U64 = types.int32, types.int64, types.uint16, types.uint64
@@ -66,8 +63,8 @@ def rank_digit(ranks, counts, i, last, digit, same):
 
 
 @jit.inline
-def tally(args, x, ranks, counts, part, shift, E, KIND, RANKED):
-    """How many of this warp's `part` of x, [first, last), have each digit; and (`RANKED`) the rank of each element.
+def tally(args, x, ranks, counts, part, shift, E, KIND):
+    """How many of this warp's `part` of x, [first, last), have each digit, and the rank of each element.
 
     Two elements of a thread are compared at once: votes wait for nothing, counters only for one another.
     """
@@ -78,13 +75,9 @@ def tally(args, x, ranks, counts, part, shift, E, KIND, RANKED):
     for start in range(part[0], last, 2 * WARP):
         i, j = start + lane, start + lane + WARP
         a, b = digit_at(args, x, i, last, shift, E, KIND), digit_at(args, x, j, last, shift, E, KIND)
-        if RANKED:
-            same, same_b = alike_bits(a, 9), alike_bits(b, 9)
-            rank_digit(ranks, counts, i, last, a, same)
-            rank_digit(ranks, counts, j, last, b, same_b)
-        else:
-            atomic_count(address(counts + a))
-            atomic_count(address(counts + b))
+        same, same_b = alike_bits(a, 9), alike_bits(b, 9)
+        rank_digit(ranks, counts, i, last, a, same)
+        rank_digit(ranks, counts, j, last, b, same_b)
 
 
 @jit.inline
@@ -133,7 +126,7 @@ def sort_shared(args, lists, spare, size, memory, digits, E, KIND):
     for digit in range(digits):
         x, places = spare if swapped else lists
         y, places_to = lists if swapped else spare
-        tally(args, x, ranks, own, part, 8 * digit, E, KIND, True)
+        tally(args, x, ranks, own, part, 8 * digit, E, KIND)
         barrier()
         if place_digits(counts, bases)[0] == size:
             store(equal, 0, I32(digit))
@@ -211,121 +204,4 @@ def short(args, lo, hi, E, KIND):
         row = at // size
         i, x = at - row * size, ptr(load(args, RADIX.source), E) + row * load(args, RADIX.stride)
         to_result(args, row, rank_among(args, x, size, i, E, KIND), load(x, i), i, E)
-    return 0
-
-
-# ---- long rows: tiles of the whole grid --------------------------------------------------------------
-
-TILE = 8192  # elements of up to 4 bytes, of 8 bytes half as many; in shared memory:
-PLACES, RANKS, COUNTED = 4 * TILE, 8 * TILE, 10 * TILE  # where they begin, behind the elements
-
-
-@jit.inline
-def tile_of(args, tile, E):
-    """(row, number of its tile, first element, how many it has, the row's elements)."""
-    tiles, room = load(args, RADIX.tiles), load(args, RADIX.room)
-    row = tile // tiles
-    first = (tile - row * tiles) * room
-    size = min(room, load(args, RADIX.size) - first)
-    source = ptr(load(args, RADIX.source), E) + row * load(args, RADIX.stride) + first * load(args, RADIX.step)
-    return row, tile - row * tiles, first, size, source
-
-
-@jit.inline
-def bring(x, source, size, step):
-    """A tile to shared memory, four elements of a thread on their way at once."""
-    apart, i = threads(), thread()
-    while i + 3 * apart < size:
-        a, b = load(source, i * step), load(source, (i + apart) * step)
-        c, d = load(source, (i + 2 * apart) * step), load(source, (i + 3 * apart) * step)
-        store(x, i, a)
-        store(x, i + apart, b)
-        store(x, i + 2 * apart, c)
-        store(x, i + 3 * apart, d)
-        i += 4 * apart
-    while i < size:
-        store(x, i, load(source, i * step))
-        i += apart
-    barrier()
-
-
-@jit.inline
-def count(args, lo, hi, E, KIND):
-    """The counts of tile `lo` of all rows' tiles."""
-    row, tile, _, size, source = tile_of(args, lo, E)
-    base = dynamic_memory()
-    x, counts = ptr(base, E), ptr(base + COUNTED, I32)
-    bring(x, source, size, load(args, RADIX.step))
-    own = counts + thread() // WARP * COUNTS
-    tally(args, x, ptr(base, U16), own, part_of(size), load(args, RADIX.shift), E, KIND, False)
-    barrier()
-    if thread() < DIGITS:
-        total = 0
-        for k in range(threads() // WARP):
-            total += I64(load(counts, k * COUNTS + thread()))
-        at = (row * DIGITS + thread()) * load(args, RADIX.tiles) + tile
-        store(ptr(load(args, RADIX.counts), I32), at, I32(total))
-    return 0
-
-
-@jit.inline
-def offsets(args, lo, hi):
-    """Of a digit of a row, the counts become the sums of the tiles before, and that of all is its total."""
-    tiles, before = load(args, RADIX.tiles), 0
-    counts = ptr(load(args, RADIX.counts), I32) + lo * tiles
-    for start in range(0, tiles, threads()):
-        i, here = start + thread(), 0
-        if i < tiles:
-            here = I64(load(counts, i))
-        running, total = block_running(here)
-        if i < tiles:
-            store(counts, i, I32(before + running))
-        before += total
-    if thread() == 0:
-        store(ptr(load(args, RADIX.totals), I32), lo, I32(before))
-    return 0
-
-
-@jit.inline
-def move(args, lo, hi, E, KIND, FIRST, LAST):
-    """The elements of tile `lo` of all rows' tiles, to their places by this digit, or (`LAST`) to the results."""
-    row, tile, first, size, source = tile_of(args, lo, E)
-    base, step, shift = dynamic_memory(), load(args, RADIX.step), load(args, RADIX.shift)
-    x, places, ranks = ptr(base, E), ptr(base + PLACES, I32), ptr(base + RANKS, U16)
-    counts = ptr(base + COUNTED, I32)
-    bases = counts + threads() // WARP * COUNTS
-    shifts, row_size = bases + DIGITS, load(args, RADIX.size)
-    mine = counts + thread() // WARP * COUNTS
-    bring(x, source, size, step)
-    part = part_of(size)
-    tally(args, x, ranks, mine, part, shift, E, KIND, True)
-    barrier()
-    begin, whole, own = place_digits(counts, bases)[1], 0, row * DIGITS + thread()
-    if thread() < DIGITS:
-        whole = I64(load(ptr(load(args, RADIX.totals), I32), own))
-    whole = block_running(whole)[0]
-    if thread() < DIGITS:
-        before = I64(load(ptr(load(args, RADIX.counts), I32), own * load(args, RADIX.tiles) + tile))
-        store(shifts, thread(), I32(whole + before - begin))
-    barrier()
-    order = ptr(load(args, RADIX.order), I32) + row * row_size + first
-    # the elements come a second time, since where they are is where the sorted ones go
-    for start in range(part[0] + thread() % WARP, part[1], 2 * WARP):
-        far = start + WARP
-        other = min(far, size - 1)
-        a, b, place, place_far = load(source, start * step), load(source, other * step), first + start, first + other
-        if not FIRST:
-            place, place_far = I64(load(order, start)), I64(load(order, other))
-        settle(args, (x, places), (ranks, mine, bases), (a, place, start), shift, E, KIND)
-        if far < part[1]:
-            settle(args, (x, places), (ranks, mine, bases), (b, place_far, far), shift, E, KIND)
-    barrier()
-    for i in range(thread(), size, threads()):
-        bits, place = load(x, i), load(places, i)
-        to = i + I64(load(shifts, digit_of(key_at(args, bits, E, KIND), shift)))
-        if LAST:
-            to_result(args, row, to, bits, place, E)
-        else:
-            store(ptr(load(args, RADIX.to), E), row * row_size + to, bits)
-            store(ptr(load(args, RADIX.order_to), I32), row * row_size + to, place)
     return 0
