@@ -67,9 +67,14 @@ JOIN = Block("parts c bias? residual? a_scales? b_scales? | rows columns splits 
 
 _WINDOW = "x_h x_w y_h y_w kernel_h kernel_w stride_h stride_w pad_h pad_w gap_h gap_w"
 CONV_WEIGHT = Block(f"x g dw | images c m groups vectors {_WINDOW}")
-# y [planes, places] from `inputs` planes of x for each; the weight of output plane `m` of a group and of its input
-# k is `of_group`, `of_output`, `of_input` elements further. `vectors` are those of a plane of y.
-PLANES = Block(f"x weight y bias? | outputs inputs groups vectors of_group of_output of_input {_WINDOW}")
+# y [images, groups outputs, *out] from x [images, groups inputs, *size]; weights of a group, of one of its outputs and of
+# its inputs are `of_group`, `of_output`, `of_input` elements apart, bands are so many outputs as a block has. Results that
+# lie `apart` meet every tap number `period`, whose places in x are `leap` apart. A block brings `chunk` weights at a time
+# for each of its outputs. The depth of planes is 1.
+CONV_SUMS = Block(
+    """x weight y bias? | images inputs outputs groups bands tiles chunk of_group of_output of_input
+    size:3 out:3 kernel:3 stride:3 pad:3 gap:3 apart:3 period:3 leap:3"""
+)
 # Columns y of x: rows of taps `row_step` apart, those of images `image_step`, in which an image has a `span` of places;
 # `vectors` are those of a row.
 COLUMNS = Block(f"x y | images vectors span row_step image_step x_image {_WINDOW}")

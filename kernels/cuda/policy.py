@@ -5,6 +5,7 @@ from typing import NamedTuple
 from .array.sizes import THREADS as CHOOSING_THREADS
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import THREADS as PEER_THREADS
+from .conv.sizes import THREADS as CONV_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
 
 
@@ -179,7 +180,7 @@ OWN = {
             ("float64", 8, 64, 64, 8, 4, 128, 3),
         )
     },
-    "conv.direct.planes": DEFAULT,
+    "conv.direct.sums": Shape("block", threads=CONV_THREADS, fixed=True, resident=1 << 20),
     **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
     "conv.columns.bias": _HEAD_ROW,
     **{

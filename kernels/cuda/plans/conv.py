@@ -10,13 +10,14 @@ definition (`cuda/conv/direct.py`): little work, groups of few channels.
 from math import gcd, prod
 
 from ...blocks import float_bits
-from ...blocks.cuda import BIAS, COLUMNS, CONV_WEIGHT, FOLDED, JOIN, PLANES
+from ...blocks.cuda import BIAS, COLUMNS, CONV_SUMS, CONV_WEIGHT, FOLDED, JOIN
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.conv import Convolution
 from ...problems.gemm import Product
 from ...problems.window import Window
+from ..conv.sizes import ROOM, THREADS
 from .array import copy
 from .gemm import product
 
@@ -29,6 +30,7 @@ _BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of fl
 # Neighbouring places that a thread takes. A warp's loads of one of them each lie so far apart: more are more lines of
 # the first-level cache for each.
 PLACES = {"bfloat16": 4, "float16": 4, "float32": 2, "float64": 2}
+_OUTPUTS = 1, 4, 8  # sums that a thread of `conv/direct.py` has of each of its places
 _ONE = Window((1, 1), (1, 1), (0, 0), (1, 1))
 
 
@@ -231,37 +233,66 @@ def _weight(p):
     return steps.plan()
 
 
-def _direct(p):
-    """One launch, as the definition says."""
-    c, m, numbers = p.c // p.groups, p.m // p.groups, _numbers(p.x, p.y, p.window)
-    taps, places = prod(p.window.kernel), PLACES[p.dtype]
-    types = {"T": p.dtype, "A": _sums(p.dtype), "N": places}
-    if p.gradient == "weight":
-        return Plan((launch(
-            kernel("conv.direct.weight", **types), CONV_WEIGHT, p.m * c * taps, 1, images=p.n, c=p.c, m=p.m,
-            groups=p.groups, vectors=-(-prod(p.y) // places), **numbers,
-        ),))  # fmt: skip
-    outputs, inputs, y, steps = m, c, p.y, {"of_group": m * c * taps, "of_output": c * taps, "of_input": taps}
-    apart = 1, 1
-    if p.gradient == "input":
-        outputs, inputs, y, apart = c, m, p.x, p.window.stride
-        steps |= {"of_output": taps, "of_input": c * taps}
-        numbers = _numbers(p.y, p.x, _turned(p.window)._replace(stride=(1, 1)))
-    vectors, handle = -(-prod(y) // places), kernel("conv.direct.planes", **types, S_H=apart[0], S_W=apart[1])
+def _direct_weight(p):
+    """The gradient of the weight in one launch, as the definition says."""
+    c, places = p.c // p.groups, PLACES[p.dtype]
+    handle = kernel("conv.direct.weight", T=p.dtype, A=_sums(p.dtype), N=places)
     return Plan((launch(
-        handle, PLANES, p.n * p.groups * outputs * vectors, 1, {} if p.bias else {"bias": None}, outputs=outputs,
-        inputs=inputs, groups=p.groups, vectors=vectors, **steps, **numbers,
+        handle, CONV_WEIGHT, p.m * c * prod(p.window.kernel), 1, images=p.n, c=p.c, m=p.m, groups=p.groups,
+        vectors=-(-prod(p.y) // places), **_numbers(p.x, p.y, p.window),
     ),))  # fmt: skip
 
 
+def _three(values, other=1):
+    """Numbers of depth, height and width."""
+    return (other,) * (3 - len(values)) + tuple(values)
+
+
+def _direct(p):
+    """A launch of as many images as numbers of 32 bits count, as the definition says; of any dims."""
+    c, m, taps, window = p.c // p.groups, p.m // p.groups, prod(p.window.kernel), p.window
+    outputs, inputs, size, out, step, apart = m, c, p.x, p.y, window.stride, (1,) * len(p.x)
+    weights = {"of_group": m * c * taps, "of_output": c * taps, "of_input": taps}
+    if p.gradient == "input":
+        outputs, inputs, size, out, step, apart, window = c, m, p.y, p.x, apart, window.stride, _turned(window)
+        weights |= {"of_output": taps, "of_input": c * taps}
+    shared = [gcd(*pair) for pair in zip(apart, window.dilation)]
+    fields = {
+        "size": size, "out": out, "kernel": window.kernel, "stride": step, "gap": window.dilation, "apart": apart,
+        "period": [a // same for a, same in zip(apart, shared)],
+        "leap": [gap // same for gap, same in zip(window.dilation, shared)],
+    }  # fmt: skip
+    numbers = {name: _three(values) for name, values in fields.items()} | {"pad": _three(window.padding, 0)}
+    rows = next((few for few in _OUTPUTS if outputs <= few), _OUTPUTS[-1])
+    bands, sums, item = -(-outputs // rows), _sums(p.dtype), _bytes(p.dtype)
+    parts, places = prod(apart) * p.groups * bands, prod(-(-n // a) for n, a in zip(out, apart))
+    planes, results = p.groups * inputs * prod(size), p.groups * outputs * prod(out)
+    most, launches = max(1, ((1 << 31) - 1) // max(planes, results)), []
+    for first in range(0, p.n, most):
+        images = min(most, p.n - first)
+        tiles = {n: -(-images * places // (THREADS * n)) for n in (4, 2, 1)}
+        each = next((n for n in tiles if parts * tiles[n] >= _BLOCKS), 1)
+        handle = kernel("conv.direct.sums", T=p.dtype, A=sums, M=rows, N=each, VOLUME=len(size) == 3)
+        at = {"x": ("x", first * planes * item), "y": ("y", first * results * item)} | ({} if p.bias else {"bias": None})
+        launches.append(launch(
+            handle, CONV_SUMS, parts * tiles[each], 1, at, images=images, inputs=inputs, outputs=outputs,
+            groups=p.groups, bands=bands, tiles=tiles[each], chunk=ROOM // rows // _bytes(sums), **weights, **numbers,
+        ))  # fmt: skip
+    return Plan(tuple(launches))
+
+
 def plan(p):
+    if len(p.x) == 3:
+        return _direct(p)
     c, m = p.c // p.groups, p.m // p.groups
     rows, k = {None: (m, c), "input": (c, m), "weight": (m, c)}[p.gradient]
     k *= prod(p.window.kernel)
     work = p.n * p.m * prod(p.y) * c * prod(p.window.kernel)
     small = p.groups > 1 and (rows < _FEW or k < 2 * _FEW)
     far = 16 * p.c * prod(p.x) >= 1 << 31 or 16 * p.m * prod(p.y) >= 1 << 31  # places beside one another, in 32 bits
-    if work <= _LITTLE or small or far or (p.gradient == "weight" and p.dtype == "float64"):
+    if p.gradient == "weight" and (work <= _LITTLE or small or far or p.dtype == "float64"):
+        return _direct_weight(p)
+    if work <= _LITTLE or small or far:
         return _direct(p)
     if p.gradient is None:
         return _forward(p)
