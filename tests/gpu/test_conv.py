@@ -66,6 +66,12 @@ def names(plan):
         (convolution("input", 32, 64, 64, (56, 56), 3, stride=2, groups=64), ["direct.sums"]),
         (convolution("weight", 32, 64, 64, (56, 56), 3, groups=64), ["direct.weight"]),
         (convolution(None, 1, 3, 8, (12, 12), 3), ["direct.sums"]),
+        (
+            convolution(None, 1, 16, 16, (56, 56), 3, pad=1)._replace(
+                x=(16, 56, 56), y=(16, 56, 56), window=Window((3,) * 3, (1,) * 3, (1,) * 3, (1,) * 3)
+            ),
+            ["direct.sums"],
+        ),
     ],
 )
 def test_launches(problem, found):
@@ -189,6 +195,41 @@ def test_whole_plans_on_the_host(case, bounds, dtype, rng, monkeypatch):
         assert np.abs(found - expected).max() <= _HOST[dtype] * np.abs(expected).max()
 
 
+# images, channels, results, groups, size, window, steps, padding, gaps
+_VOLUMES = {
+    "odd": (2, 3, 9, 1, (5, 6, 7), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
+    "steps": (2, 6, 4, 2, (7, 9, 8), (2, 3, 2), (2, 3, 2), (1, 0, 1), (1, 1, 1)),
+    "steps and gaps share a factor": (1, 2, 3, 1, (9, 12, 10), (3, 2, 3), (4, 6, 2), (2, 1, 0), (2, 4, 3)),
+    "each by itself": (2, 5, 5, 5, (4, 5, 6), (2, 2, 1), (1, 1, 1), (0, 1, 0), (1, 2, 1)),
+    "steps past the window": (2, 3, 2, 1, (9, 9, 9), (2, 1, 2), (3, 2, 4), (0, 0, 1), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("room", [None, 5 * 32])
+@pytest.mark.parametrize("case", _VOLUMES)
+def test_volumes_on_the_host(case, room, dtype, rng, monkeypatch):
+    """All weights at once, and a few (tap, channel) at a time."""
+    n, c, m, groups, x, kernel, stride, padding, dilation = _VOLUMES[case]
+    if room is not None:
+        monkeypatch.setattr(plans, "ROOM", room)
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in ((n, c, *x), (m, c // groups, *kernel), (m,))]
+    y, g, (dx, _, _) = float64_of(
+        lambda *t: F.conv3d(*t, stride=stride, padding=padding, dilation=dilation, groups=groups),
+        arrays, lambda shape: rng.standard_normal(shape).astype(dtype),
+    )  # fmt: skip
+    image, weight, bias = arrays
+    for gradient, expected, tensors in (
+        (None, y, {"x": image, "weight": weight, "bias": bias}),
+        ("input", dx, {"x": g, "weight": weight}),
+    ):
+        window = Window(kernel, stride, padding, dilation)
+        problem = Convolution(gradient, dtype, n, c, m, groups, x, y.shape[2:], window, gradient is None)
+        found = np.full(expected.shape, np.nan, dtype)
+        emulated.run(emulated.plan_of(monkeypatch, plans.plan, problem), **tensors, y=found)
+        assert np.abs(found - expected).max() <= _HOST[dtype] * np.abs(expected).max()
+
+
 _HOST = {"float16": 1e-3, "float32": 3e-6}
 
 
@@ -216,6 +257,8 @@ _CONVOLUTIONS = {
     "each by itself, steps": ((2, 64, 33, 62), (128, 1, 3, 3), {"padding": 1, "groups": 64, "stride": 2}),
     "rows": ((2, 48, 301), (40, 48, 5), {"padding": 2}),
     "volumes": ((2, 16, 6, 9, 11), (24, 16, 3, 3, 3), {"padding": 1}),
+    "volumes of many channels": ((2, 16, 6, 9, 11), (160, 16, 3, 3, 3), {"padding": 1}),
+    "volumes, steps": ((2, 6, 9, 10, 35), (10, 3, 2, 3, 3), {"padding": (0, 1, 2), "stride": (2, 1, 3), "groups": 2}),
     "small": ((1, 3, 9, 9), (4, 3, 3, 3), {}),
 }
 

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels.blocks.gemm import LOGITS
+from infinicore.kernels.cuda.plans import conv as convolutions
 from infinicore.kernels.cuda.plans import gemm as products
 from infinicore.kernels.cuda.plans import reduce as reductions
 from infinicore.kernels.cuda.plans import scan as plans
@@ -550,3 +551,25 @@ def test_functions_of_float32(device, rng, name):
     x = rng.uniform(0.05, 0.95, (3, 70)) * (1e9 if name == "sin" else 1.0)
     args = [np.floor(rng.uniform(0.6, 7, (3, 70)))] if name in ("legendre_polynomial_p", "floor_divide") else []
     equal(device, getattr(ic, name, None) or getattr(ic.special, name), x, *args, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype, groups", [("float32", 1), ("bfloat16", 2)])
+def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
+    """Of volumes and planes, their results and gradients of what they are of; weights that come in parts."""
+    monkeypatch.setattr(convolutions, "ROOM", 40 * 32)
+    x, w = rng.standard_normal((2, 4, 3, 6, 17)), rng.standard_normal((10, 4 // groups, 2, 3, 3))
+
+    def run(x, w):
+        y = F.conv3d(x, w, None, (1, 2, 1), (0, 1, 2), groups=groups)
+        z = F.conv_transpose3d(x, w[:4].transpose(0, 1).contiguous() if groups == 1 else w[:4], None, 2, 1, groups=groups)
+        plane = F.conv2d(x[:, :, 0], w[:, :, 0], w[:, 0, 0, 0, 0], padding=1, groups=groups)
+        return y.sum() + (z * z).sum() + plane.sum(), y, z, plane
+
+    def with_gradient(x, w):
+        x, w = x.to(dtype=dtype).requires_grad_(True), w.to(dtype=dtype)
+        total, *found = run(x, w)
+        total.backward()
+        return (*(t.detach() for t in found), x.grad)
+
+    equal(device, with_gradient, x, w, tolerance=4 * TOLERANCE[dtype])
+    assert any("conv.direct.sums" in name for name in device.backend.kernels.used)

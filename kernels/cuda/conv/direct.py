@@ -18,13 +18,15 @@ from ..gemm.wgmma import ratio
 from .columns import first_tap, places_from, within
 from .sizes import ROOM
 
-I32, U32 = types.int32, types.uint32
+I32, U32, I64 = types.int32, types.uint32, types.int64
 
 
 @jit.inline
 def taps_of(args, d, u):
     """What results u, u + apart, ... of dim d meet: (how many there are, taps, the first tap, where it is in x)."""
     apart, kernel = load(args, CONV_SUMS.apart + d), load(args, CONV_SUMS.kernel + d)
+    if apart == 1:
+        return load(args, CONV_SUMS.out + d), kernel, I64(0), -load(args, CONV_SUMS.pad + d)
     period = load(args, CONV_SUMS.period + d)
     first, start = first_tap(u - load(args, CONV_SUMS.pad + d), -load(args, CONV_SUMS.gap + d), period, apart)
     results = max(load(args, CONV_SUMS.out + d) - u + apart - 1, apart) // apart
@@ -111,7 +113,9 @@ def sums(args, lo, hi, T, A, M, N, VOLUME):
     )
     memory, zero = ptr(shared(ROOM), A), fill(0.0, A, N)
     total = repeated(zero, M, 1)
-    pair, pairs = 0, many_d * many_h * many_w * inputs
+    volume, row_step, layer_step = D * H * W, leap_h * W, leap_d * H * W
+    pair, pairs, first, b, c = 0, many_d * many_h * many_w * inputs, 0, 0, 0
+    over, down, along, shift, start = 0, 0, 0, 0, 0  # where the tap is in x, beside the first one
     while pair < pairs:
         stop, at = min(pairs, pair + load(args, CONV_SUMS.chunk)), 0
         barrier()
@@ -119,19 +123,22 @@ def sums(args, lo, hi, T, A, M, N, VOLUME):
         bring_weight(args, memory, weight, taps, pair, stop, outputs, M)
         barrier()
         while pair < stop:
-            tap = ratio(pair, inputs)
-            upper, first = ratio(tap, many_w), pair - tap * inputs
-            a = ratio(upper, many_h)
-            b, c = upper - a * many_h, tap - upper * many_w
-            inside = valid & within(row + b * leap_h, H) & within(column + c * leap_w, W)
+            inside = valid & within(row + down, H) & within(column + along, W)
             if VOLUME:
-                inside = inside & within(layer + a * leap_d, D)
-            places, plane = in_x + ((a * leap_d * H + b * leap_h) * W + c * leap_w), x + first * D * H * W
-            last = min(inputs, first + stop - pair)
+                inside = inside & within(layer + over, D)
+            places, plane, last = in_x + (shift + along), x + first * volume, min(inputs, first + stop - pair)
             for _ in range(first, last):
                 total = outer_product(total, vload_aligned(memory, at, M), vpick(plane, places, inside))
-                plane, at = plane + D * H * W, at + M
+                plane, at = plane + volume, at + M
             pair += last - first
+            first = last
+            if last == inputs:  # the next tap; by quotients it took 100 instructions
+                first, c, along = 0, c + 1, along + leap_w
+                if c == many_w:
+                    b, c, down, along, shift = b + 1, 0, down + leap_h, 0, shift + row_step
+                    if b == many_h:
+                        b, down, over, start = 0, 0, over + leap_d, start + layer_step
+                        shift = start
     size = load(args, CONV_SUMS.out + 1) * load(args, CONV_SUMS.out + 2)
     size = load(args, CONV_SUMS.out) * size if VOLUME else size
     in_y = in_y + image * (groups * load(args, CONV_SUMS.outputs) * size)

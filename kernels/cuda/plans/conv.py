@@ -12,6 +12,7 @@ from math import gcd, prod
 from ...blocks import float_bits
 from ...blocks.cuda import BIAS, COLUMNS, CONV_SUMS, CONV_WEIGHT, FOLDED, JOIN
 from ...build.load import kernel
+from ...cpu.plans.conv import numbers_of, turned
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.conv import Convolution
@@ -54,11 +55,6 @@ def _numbers(x, y, window):
     for name, (h, w) in fields.items():
         found |= {f"{name}_h": h, f"{name}_w": w}
     return found
-
-
-def _turned(window):
-    """The window by which the gradient of an input meets that of the result, where steps are 1."""
-    return window._replace(padding=tuple(-p for p in window.padding), dilation=tuple(-d for d in window.dilation))
 
 
 # ---- parts of plans ----------------------------------------------------------------------------
@@ -159,7 +155,7 @@ def _input(p):
         steps.add(copy(turn), {"x": ("weight", 0), "y": ("turned", 0)})
         steps.space("turned", groups * c * k * _bytes(p.dtype))
         left = "turned", c * k, k, 1
-    _by_images(p, steps, p.m, p.c, p.y, p.x, _turned(p.window), left)
+    _by_images(p, steps, p.m, p.c, p.y, p.x, turned(p.window), left)
     return steps.plan()
 
 
@@ -243,40 +239,27 @@ def _direct_weight(p):
     ),))  # fmt: skip
 
 
-def _three(values, other=1):
-    """Numbers of depth, height and width."""
-    return (other,) * (3 - len(values)) + tuple(values)
-
-
 def _direct(p):
     """A launch of as many images as numbers of 32 bits count, as the definition says; of any dims."""
-    c, m, taps, window = p.c // p.groups, p.m // p.groups, prod(p.window.kernel), p.window
-    outputs, inputs, size, out, step, apart = m, c, p.x, p.y, window.stride, (1,) * len(p.x)
-    weights = {"of_group": m * c * taps, "of_output": c * taps, "of_input": taps}
-    if p.gradient == "input":
-        outputs, inputs, size, out, step, apart, window = c, m, p.y, p.x, apart, window.stride, _turned(window)
-        weights |= {"of_output": taps, "of_input": c * taps}
-    shared = [gcd(*pair) for pair in zip(apart, window.dilation)]
-    fields = {
-        "size": size, "out": out, "kernel": window.kernel, "stride": step, "gap": window.dilation, "apart": apart,
-        "period": [a // same for a, same in zip(apart, shared)],
-        "leap": [gap // same for gap, same in zip(window.dilation, shared)],
-    }  # fmt: skip
-    numbers = {name: _three(values) for name, values in fields.items()} | {"pad": _three(window.padding, 0)}
+    numbers, item, sums = numbers_of(p), _bytes(p.dtype), _sums(p.dtype)
+    inputs, outputs, out, apart = (numbers[name] for name in ("inputs", "outputs", "out", "apart"))
+    shared = [gcd(*pair) for pair in zip(apart, numbers["gap"])]
+    numbers["period"] = [a // same for a, same in zip(apart, shared)]
+    numbers["leap"] = [gap // same for gap, same in zip(numbers["gap"], shared)]
     rows = next((few for few in _OUTPUTS if outputs <= few), _OUTPUTS[-1])
-    bands, sums, item = -(-outputs // rows), _sums(p.dtype), _bytes(p.dtype)
+    bands, chunk = -(-outputs // rows), ROOM // rows // _bytes(sums)
     parts, places = prod(apart) * p.groups * bands, prod(-(-n // a) for n, a in zip(out, apart))
-    planes, results = p.groups * inputs * prod(size), p.groups * outputs * prod(out)
+    planes, results = p.groups * inputs * prod(numbers["size"]), p.groups * outputs * prod(out)
     most, launches = max(1, ((1 << 31) - 1) // max(planes, results)), []
     for first in range(0, p.n, most):
         images = min(most, p.n - first)
         tiles = {n: -(-images * places // (THREADS * n)) for n in (4, 2, 1)}
         each = next((n for n in tiles if parts * tiles[n] >= _BLOCKS), 1)
-        handle = kernel("conv.direct.sums", T=p.dtype, A=sums, M=rows, N=each, VOLUME=len(size) == 3)
+        handle = kernel("conv.direct.sums", T=p.dtype, A=sums, M=rows, N=each, VOLUME=len(p.x) == 3)
         at = {"x": ("x", first * planes * item), "y": ("y", first * results * item)} | ({} if p.bias else {"bias": None})
         launches.append(launch(
-            handle, CONV_SUMS, parts * tiles[each], 1, at, images=images, inputs=inputs, outputs=outputs,
-            groups=p.groups, bands=bands, tiles=tiles[each], chunk=ROOM // rows // _bytes(sums), **weights, **numbers,
+            handle, CONV_SUMS, parts * tiles[each], 1, at, images=images, bands=bands, tiles=tiles[each], chunk=chunk,
+            **numbers,
         ))  # fmt: skip
     return Plan(tuple(launches))
 
