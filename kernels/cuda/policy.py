@@ -344,4 +344,6 @@ def rendered(family, kind="", *rest):
         return _CHUNKS._replace(blocks=3 * wide) if kind == "chunks" else _SCAN._replace(blocks=2 * long)
     if family == "reduction" and kind == "held":
         return _CHUNKS
+    if family == "reduction" and kind == "apart":
+        return _ROW._replace(threads=1024)
     return _ROW if family == "reduction" and kind in ("inner", "rows", "short", "columns") else DEFAULT

@@ -373,10 +373,29 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int32"])
 def test_sums_of_diagonals(device, rng, dtype):
-    """In parts of a few elements that lie far apart, the last one shorter; and too short for parts."""
+    """A block for all of it; in parts of a few elements that lie far apart, the last one shorter; too short for parts."""
     x = np.round(rng.standard_normal((301, 301)) * 9)
-    equal(device, lambda x: (ic.trace(x.to(dtype=dtype)), ic.trace(x.to(dtype=dtype)[:40])), x, tolerance=0.0)
-    assert any("-parts" in name and "sum-outer" in name for name in device.backend.kernels.used)
+    equal(device, lambda x: tuple(ic.trace(x.to(dtype=dtype)[:n]) for n in (301, 45, 9)), x, tolerance=0.0)
+    for kind in ("sum-apart", "sum-outer"):
+        assert any(name.startswith(kind) for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("shape", [(300, 301), (700, 2, 3), (9001, 1, 2)])
+def test_few_results_whose_elements_lie_apart(device, rng, dtype, shape):
+    """A block for each, whose threads have one element, some of them, or several in turns; states of several parts."""
+    x = np.round(rng.standard_normal(shape) * 9)
+    x[1, 1 % shape[1]] = np.nan if dtype in TOLERANCE else 3
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        found = x.diagonal() if len(shape) == 2 else x.transpose(0, 2)[::2, 0]
+        found = found[1:] if len(shape) == 2 else found
+        means = ic.var_mean(found, -1) if dtype in TOLERANCE else ()
+        return found.sum(-1), found.amax(-1), (found != 0).any(-1), *means
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any("apart" in name for name in device.backend.kernels.used)
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "float16", "int32", "int64", "uint8", "bool"])
