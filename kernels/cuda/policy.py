@@ -127,7 +127,8 @@ OWN = {
         )
     },
     "array.copy.strided": Shape(threads=256),
-    **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "spread", "reversed_rows")},
+    **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "reversed_rows")},
+    "array.copy.spread": Shape("grid", threads=256, resident=1 << 20, share=1024),
     **{
         f"array.elements.{name}": Shape("grid", threads=256, resident=1 << 20, share=1024)
         for name in (
