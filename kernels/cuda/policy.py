@@ -185,6 +185,7 @@ OWN = {
         )
     },
     "conv.direct.sums": Shape("block", threads=CONV_THREADS, fixed=True, resident=1 << 20),
+    "conv.direct.each": Shape(threads=256),
     **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
     "conv.columns.bias": _HEAD_ROW,
     **{

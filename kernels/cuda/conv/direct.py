@@ -1,6 +1,7 @@
 """Convolutions as their definition says, where channels are few or there is little to do.
 
-A thread sums up some places of a few planes of the result, or a block one element of the weight.
+A thread sums up some places of a few planes of the result, or of a plane that is made of one; or a block one element of
+the weight.
 """
 
 from numba import types
@@ -13,7 +14,7 @@ from ...lang.mma import outer_product, some_lanes
 from ...lang.ptx import barrier, shared, thread, threads
 from ...lang.shuffle import repeated
 from ...lang.simd import bitcast, fill, load, muladd, ptr, ramp, reduce_add, store, vload_aligned, vpick, vput
-from ..block import block_sum, read
+from ..block import block_sum, read, write
 from ..gemm.wgmma import ratio
 from .columns import first_tap, places_from, within
 from .sizes import ROOM
@@ -148,6 +149,38 @@ def sums(args, lo, hi, T, A, M, N, VOLUME):
             if load(args, CONV_SUMS.bias) != 0:
                 value = value + load(ptr(load(args, CONV_SUMS.bias), T), channel + m)
             vput(ptr(load(args, CONV_SUMS.y), T) + (channel + m) * size, in_y, value, valid)
+    return 0
+
+
+@jit.inline
+def each(args, lo, hi, T, A, N, K_H, K_W, S_H, S_W, G_H, G_W):
+    """N neighbouring places of a row of y for each of [lo, hi), of planes that each are made of one plane of x.
+
+    Windows (K: elements, S: steps, G: gaps) are constants, so that loops are unrolled, and what neighbouring places
+    share is loaded once: 18 elements for four places of 3 x 3 in place of 36. `tiles` are the vectors of a row.
+    """
+    H, W = load(args, CONV_SUMS.size + 1), load(args, CONV_SUMS.size + 2)
+    OH, OW = load(args, CONV_SUMS.out + 1), load(args, CONV_SUMS.out + 2)
+    outputs, vectors = load(args, CONV_SUMS.outputs), load(args, CONV_SUMS.tiles)
+    channels = load(args, CONV_SUMS.groups) * outputs
+    for index in range(lo, hi):
+        line = ratio(index, vectors)
+        plane, first = ratio(line, OH), (index - line * vectors) * N
+        source = ratio(plane, outputs) if outputs > 1 else plane
+        channel = plane - ratio(plane, channels) * channels
+        x = ptr(load(args, CONV_SUMS.x), T) + source * H * W
+        weight = ptr(load(args, CONV_SUMS.weight), T) + channel * (K_H * K_W)
+        top = (line - plane * OH) * S_H - load(args, CONV_SUMS.pad + 1)
+        column, total = ramp(first, I32, N) * S_W - load(args, CONV_SUMS.pad + 2), fill(0.0, A, N)
+        for a in range(K_H):
+            row = top + a * G_H
+            width = W if 0 <= row < H else 0
+            for b in range(K_W):
+                at = column + b * G_W
+                total = muladd(vpick(x, row * W + at, within(at, width)), load(weight, a * K_W + b), total)
+        if load(args, CONV_SUMS.bias) != 0:
+            total = total + load(ptr(load(args, CONV_SUMS.bias), T), channel)
+        write(ptr(load(args, CONV_SUMS.y), T) + line * OW, first, total, OW - first)
     return 0
 
 

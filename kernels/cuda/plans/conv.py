@@ -31,6 +31,7 @@ _BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of fl
 # Neighbouring places that a thread takes. A warp's loads of one of them each lie so far apart: more are more lines of
 # the first-level cache for each.
 PLACES = {"bfloat16": 4, "float16": 4, "float32": 2, "float64": 2}
+_UNROLLED, _NEAR = 32, 4  # elements of a window whose loops are unrolled, and neighbouring places of a thread there
 _OUTPUTS = 1, 4, 8  # sums that a thread of `conv/direct.py` has of each of its places
 _ONE = Window((1, 1), (1, 1), (0, 0), (1, 1))
 
@@ -242,6 +243,17 @@ def _direct_weight(p):
 def _direct(p):
     """A launch of as many images as numbers of 32 bits count, as the definition says; of any dims."""
     numbers, item, sums = numbers_of(p), _bytes(p.dtype), _sums(p.dtype)
+    vectors = -(-numbers["out"][-1] // _NEAR)
+    lines = p.n * p.groups * numbers["outputs"] * numbers["out"][1]
+    plain = len(p.x) == 2 and numbers["inputs"] == 1 and numbers["apart"] == (1, 1, 1)
+    if plain and prod(numbers["kernel"]) <= _UNROLLED and lines * vectors < 1 << 31:
+        constants = {"T": p.dtype, "A": sums, "N": _NEAR}
+        for letter, field in (("K", "kernel"), ("S", "stride"), ("G", "gap")):
+            constants |= {f"{letter}_H": numbers[field][1], f"{letter}_W": numbers[field][2]}
+        return Plan((launch(
+            kernel("conv.direct.each", **constants), CONV_SUMS, lines * vectors, 1, {} if p.bias else {"bias": None},
+            images=p.n, bands=1, tiles=vectors, chunk=0, period=(1, 1, 1), leap=(1, 1, 1), **numbers,
+        ),))  # fmt: skip
     inputs, outputs, out, apart = (numbers[name] for name in ("inputs", "outputs", "out", "apart"))
     shared = [gcd(*pair) for pair in zip(apart, numbers["gap"])]
     numbers["period"] = [a // same for a, same in zip(apart, shared)]
