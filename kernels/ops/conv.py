@@ -247,7 +247,7 @@ def _each(option):
 
 
 def planes_of(f, input, taps, layers, stride, dilation):
-    """[N layers, C taps, H, W]: the planes of an input [N, C, D, H, W] that each layer of results meets, by channels."""
+    """[N layers, C taps, H, W]: the planes of an input [N, C, D, H, W] that each layer of results meets."""
     reach = (layers - 1) * stride + 1
     rows = [input[:, :, k * dilation : k * dilation + reach : stride].transpose(1, 2) for k in range(taps)]
     n, c, _, h, w = input.shape

@@ -65,7 +65,7 @@ def conv3d(f, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=
         after = before
     if before or after:
         input = f.pad(input, (0, 0, 0, 0, before, after))
-    n, c, depth, h, w = input.shape_
+    n, depth = input.shape_[0], input.shape_[2]
     layers = (depth - dilation[0] * (taps - 1) - 1) // stride[0] + 1
     if layers < 1 or taps < 1:
         raise ValueError(

@@ -373,7 +373,7 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int32"])
 def test_sums_of_diagonals(device, rng, dtype):
-    """A block for all of it; in parts of a few elements that lie far apart, the last one shorter; too short for parts."""
+    """A block for all of it; in parts of few elements that lie far apart, the last one shorter; too short for them."""
     x = np.round(rng.standard_normal((301, 301)) * 9)
     equal(device, lambda x: tuple(ic.trace(x.to(dtype=dtype)[:n]) for n in (301, 45, 9)), x, tolerance=0.0)
     for kind in ("sum-apart", "sum-outer"):
@@ -580,7 +580,8 @@ def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
 
     def run(x, w):
         y = F.conv3d(x, w, None, (1, 2, 1), (0, 1, 2), groups=groups)
-        z = F.conv_transpose3d(x, w[:4].transpose(0, 1).contiguous() if groups == 1 else w[:4], None, 2, 1, groups=groups)
+        turned = w[:4].transpose(0, 1).contiguous() if groups == 1 else w[:4]
+        z = F.conv_transpose3d(x, turned, None, 2, 1, groups=groups)
         plane = F.conv2d(x[:, :, 0], w[:, :, 0], w[:, 0, 0, 0, 0], padding=1, groups=groups)
         return y.sum() + (z * z).sum() + plane.sum(), y, z, plane
 

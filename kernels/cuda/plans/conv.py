@@ -25,6 +25,7 @@ from .gemm import product
 # Of columns at a time: a workspace, which images share in turn.
 _BYTES = 256 << 20
 _LITTLE = 1 << 21  # multiply-adds that one launch does as they come
+_SOME = 1 << 27  # the same of float32 where windows step over an input: a product fills no GPU then, and sums follow it
 _FEW = 8  # channels of a group, of results or of a window's elements / 2, with which tiles of a product are wasted
 _PARTS = 32 << 20  # bytes of the gradients of the weight of each image, up to which these are joined
 _BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of float32 are cut
@@ -241,20 +242,14 @@ def _direct_weight(p):
 
 
 def _direct(p):
-    """A launch of as many images as numbers of 32 bits count, as the definition says; of any dims."""
-    numbers, item, sums = numbers_of(p), _bytes(p.dtype), _sums(p.dtype)
-    vectors = -(-numbers["out"][-1] // _NEAR)
-    lines = p.n * p.groups * numbers["outputs"] * numbers["out"][1]
-    plain = len(p.x) == 2 and numbers["inputs"] == 1 and numbers["apart"] == (1, 1, 1)
-    if plain and prod(numbers["kernel"]) <= _UNROLLED and lines * vectors < 1 << 31:
-        constants = {"T": p.dtype, "A": sums, "N": _NEAR}
-        for letter, field in (("K", "kernel"), ("S", "stride"), ("G", "gap")):
-            constants |= {f"{letter}_H": numbers[field][1], f"{letter}_W": numbers[field][2]}
-        return Plan((launch(
-            kernel("conv.direct.each", **constants), CONV_SUMS, lines * vectors, 1, {} if p.bias else {"bias": None},
-            images=p.n, bands=1, tiles=vectors, chunk=0, period=(1, 1, 1), leap=(1, 1, 1), **numbers,
-        ),))  # fmt: skip
+    """As the definition says, of any dims: a launch of as many images as numbers of 32 bits count."""
+    numbers, sums = numbers_of(p), _sums(p.dtype)
     inputs, outputs, out, apart = (numbers[name] for name in ("inputs", "outputs", "out", "apart"))
+    vectors, lines = -(-out[2] // _NEAR), p.n * p.groups * outputs * out[1]
+    small = prod(numbers["kernel"]) <= _UNROLLED and lines * vectors < 1 << 31
+    bias = {} if p.bias else {"bias": None}
+    if len(p.x) == 2 and inputs == 1 and prod(apart) == 1 and small:
+        return _each(p, numbers, lines, vectors, bias)
     shared = [gcd(*pair) for pair in zip(apart, numbers["gap"])]
     numbers["period"] = [a // same for a, same in zip(apart, shared)]
     numbers["leap"] = [gap // same for gap, same in zip(numbers["gap"], shared)]
@@ -268,12 +263,23 @@ def _direct(p):
         tiles = {n: -(-images * places // (THREADS * n)) for n in (4, 2, 1)}
         each = next((n for n in tiles if parts * tiles[n] >= _BLOCKS), 1)
         handle = kernel("conv.direct.sums", T=p.dtype, A=sums, M=rows, N=each, VOLUME=len(p.x) == 3)
-        at = {"x": ("x", first * planes * item), "y": ("y", first * results * item)} | ({} if p.bias else {"bias": None})
+        at = {name: (name, first * size * _bytes(p.dtype)) for name, size in (("x", planes), ("y", results))} | bias
         launches.append(launch(
             handle, CONV_SUMS, parts * tiles[each], 1, at, images=images, bands=bands, tiles=tiles[each], chunk=chunk,
             **numbers,
         ))  # fmt: skip
     return Plan(tuple(launches))
+
+
+def _each(p, numbers, lines, vectors, bias):
+    """The same of planes that each are made of one plane of x: so many lines of so many vectors."""
+    constants = {"T": p.dtype, "A": _sums(p.dtype), "N": _NEAR}
+    for letter, field in (("K", "kernel"), ("S", "stride"), ("G", "gap")):
+        constants |= {f"{letter}_H": numbers[field][1], f"{letter}_W": numbers[field][2]}
+    return Plan((launch(
+        kernel("conv.direct.each", **constants), CONV_SUMS, lines * vectors, 1, bias, images=p.n, bands=1,
+        tiles=vectors, chunk=0, period=(1, 1, 1), leap=(1, 1, 1), **numbers,
+    ),))  # fmt: skip
 
 
 def plan(p):
@@ -287,13 +293,14 @@ def plan(p):
     far = 16 * p.c * prod(p.x) >= 1 << 31 or 16 * p.m * prod(p.y) >= 1 << 31  # places beside one another, in 32 bits
     if p.gradient == "weight" and (work <= _LITTLE or small or far or p.dtype == "float64"):
         return _direct_weight(p)
-    if work <= _LITTLE or small or far:
+    stepped = p.gradient == "input" and p.window.stride != (1, 1)
+    if work <= _LITTLE or small or far or (stepped and p.dtype == "float32" and work <= _SOME):
         return _direct(p)
     if p.gradient is None:
         return _forward(p)
     if p.gradient == "weight":
         return _weight(p)
-    return _input(p) if p.window.stride == (1, 1) else _stepped_input(p)
+    return _stepped_input(p) if stepped else _input(p)
 
 
 PLANNERS = {Convolution: plan}
