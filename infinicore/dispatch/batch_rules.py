@@ -328,7 +328,7 @@ def _pool(level, call, p):
     return _parted(call(_joined(level.either(x), 2), **p), level.size, x.shape_[0])
 
 
-@_rule("conv1d", "conv2d")
+@_rule("conv1d", "conv2d", "conv_volumes")
 def _conv(level, call, p):
     x, weight, bias = p.pop("input"), p.pop("weight"), p.pop("bias")
     single = len(x.shape_) == len(weight.shape_) - 1

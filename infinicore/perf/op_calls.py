@@ -61,6 +61,7 @@ tile: f[s(512,4),n], (2, 1)
 broadcast_to: f[n,1], (n, n)
 pad: f[n,n], (1, 1)
 polygamma: 1, p[n,n]
+trigamma: p[n,n] = torch.polygamma(1, x0)
 mvlgamma: g[n,n], 2
 zeta: g[n,n], g[n,n]
 logit: u[n,n], 1e-6

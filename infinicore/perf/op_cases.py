@@ -56,7 +56,7 @@ WITHOUT = {
     "other names and parts of ops that have a case": """
         native_batch_norm native_group_norm native_layer_norm ends ranked nonzero_static linalg_vander geqrf ormqr
         linalg_householder_product linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve lu lu_unpack gradient
-        histogramdd bin_counts replace_nonfinite runs cross_rows""",
+        histogramdd bin_counts replace_nonfinite runs cross_rows conv_volumes""",
 }
 
 

@@ -57,3 +57,11 @@ SUMS = Block(
 )
 
 JOIN = Block("sums dw | parts groups m patch padded columns")
+
+# y [images, groups outputs, *out] from x [images, groups inputs, *size]; weights of a group, of one of its outputs and
+# of its inputs are `of_group`, `of_output`, `of_input` elements further. Of the gradient of an input that windows step
+# over, elements of x lie `apart`. The depth of planes is 1.
+VOLUMES = Block(
+    """x weight y bias? | inputs outputs groups of_group of_output of_input
+    size:3 out:3 kernel:3 stride:3 pad:3 gap:3 apart:3"""
+)

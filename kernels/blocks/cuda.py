@@ -2,6 +2,7 @@
 
 from . import Block
 from .attention import ATTENTION, GRAD
+from .conv import VOLUMES
 
 # `entry` comes first: the host function that launches, which the core calls. `launcher` is the driver's, `gpu` the
 # number of the GPU and `context` its context, which the driver's `set_context` makes that of the thread. `error_at` is
@@ -67,9 +68,9 @@ JOIN = Block("parts c bias? residual? a_scales? b_scales? | rows columns splits 
 
 _WINDOW = "x_h x_w y_h y_w kernel_h kernel_w stride_h stride_w pad_h pad_w gap_h gap_w"
 CONV_WEIGHT = Block(f"x g dw | images c m groups vectors {_WINDOW}")
-# y [planes, places] from `inputs` planes of x for each; the weight of output plane `m` of a group and of its input
-# k is `of_group`, `of_output`, `of_input` elements further. `vectors` are those of a plane of y.
-PLANES = Block(f"x weight y bias? | outputs inputs groups vectors of_group of_output of_input {_WINDOW}")
+# Behind the block of volumes: bands are so many outputs as a block has, of which it brings `chunk` weights at a time.
+# Results that lie `apart` meet every tap number `period`, whose places in x are `leap` from one another.
+CONV_SUMS = Block("| images bands tiles chunk period:3 leap:3", after=VOLUMES)
 # Columns y of x: rows of taps `row_step` apart, those of images `image_step`, in which an image has a `span` of places;
 # `vectors` are those of a row.
 COLUMNS = Block(f"x y | images vectors span row_step image_step x_image {_WINDOW}")

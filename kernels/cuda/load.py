@@ -139,7 +139,7 @@ class Kernels:
         source = cuda_render.elementwise(op, inputs, compute, output, layout)
         per = 1 if layout == cuda_render.STRIDED else cuda_render.width([*inputs, output])
         label = "-".join([op.name, *inputs, output, *([] if layout == cuda_render.CONTIGUOUS else [layout])])
-        return self._load(label, source, policy.ELEMENTWISE._replace(per=per))
+        return self._load(label, source, policy.elementwise(op.name, inputs, per))
 
     def of_source(self, name, source, shape):
         """The handle of a kernel that was rendered elsewhere."""

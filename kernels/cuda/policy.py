@@ -6,6 +6,7 @@ from .array.sizes import THREADS as CHOOSING_THREADS
 from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import JOIN_WARPS
 from .comm.sizes import THREADS as PEER_THREADS
+from .conv.sizes import THREADS as CONV_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
 from .reduce.sizes import SWEEP_SHARED, SWEEP_THREADS
 
@@ -37,6 +38,9 @@ class Shape(NamedTuple):
 # Blocks of 128 threads were 1 to 3 % faster on one H200, and a fifth slower on another: there blocks began no faster
 # than 0.8 a nanosecond, and 128 Mi vectors of one operand went at 3,350 GB/s, while a copy by blocks of 256 had 4,250.
 ELEMENTWISE = Shape(threads=256)
+# Rules that compute float32 in float64, of which ptxas gives a thread 60 and more registers: four blocks of a
+# multiprocessor, whose loads are 16 KB at once where memory needs some 22. With these it gives 48.
+_CROWDED = {"bessel_j0": 5, "ndtri": 5}
 DEFAULT = Shape()
 
 # Kernels whose items are rows, which registers hold where they are not too long (`row_parts`): the most elements of a
@@ -128,7 +132,8 @@ OWN = {
     },
     "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=2),
     "array.copy.strided": Shape(threads=256),
-    **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "spread", "reversed_rows")},
+    **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "reversed_rows")},
+    "array.copy.spread": Shape("grid", threads=256, resident=1 << 20, share=1024),
     **{
         f"array.elements.{name}": Shape("grid", threads=256, resident=1 << 20, share=1024)
         for name in (
@@ -184,7 +189,8 @@ OWN = {
             ("float64", 8, 64, 64, 8, 4, 128, 3),
         )
     },
-    "conv.direct.planes": DEFAULT,
+    "conv.direct.sums": Shape("block", threads=CONV_THREADS, fixed=True, resident=1 << 20),
+    "conv.direct.each": Shape(threads=256),
     **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
     "conv.columns.bias": _HEAD_ROW,
     **{
@@ -340,6 +346,13 @@ def shape(name, types=()):
     return found
 
 
+def elementwise(name, inputs, per):
+    """The `Shape` of the launches of an elementwise kernel whose threads do `per` elements each."""
+    if name in _CROWDED and set(inputs) == {"float32"}:
+        return ELEMENTWISE._replace(per=per, blocks=_CROWDED[name], fixed=True)
+    return ELEMENTWISE._replace(per=per)
+
+
 def rendered(family, kind="", *rest):
     """The `Shape` of the launches of a kernel that is rendered from a rule."""
     if family == "parallel_scan":
@@ -348,4 +361,6 @@ def rendered(family, kind="", *rest):
         return _CHUNKS._replace(blocks=3 * wide) if kind == "chunks" else _SCAN._replace(blocks=2 * long)
     if family == "reduction" and kind == "held":
         return _CHUNKS
+    if family == "reduction" and kind == "apart":
+        return _ROW._replace(threads=1024)
     return _ROW if family == "reduction" and kind in ("inner", "rows", "short", "columns") else DEFAULT

@@ -325,8 +325,8 @@ def reduction(rule, kind, source, value, state, result, cut="", team="", pieces=
     """Source of a reduction by a rule (`table/rules.py`) in a loop of `cuda/reduce/fold.py`; see the CPU's.
 
     `kind`: "inner", "rows", "short" or "held" (of `team` threads for a result, with so many `pieces`, and for "held" a
-    "+" where there are more than these), "columns" or "outer". Of a `cut` reduction, the "parts" are states in memory,
-    which the second launch, the "whole", joins.
+    "+" where there are more than these), "apart", "columns" or "outer". Of a `cut` reduction, the "parts" are states in
+    memory, which the second launch, the "whole", joins.
     """
     parts, lanes = range(rule.parts), reduction_lanes(rule, kind, source, state, cut)
     width, lanes = lanes, lanes * int(pieces.rstrip("+") or 1)
@@ -392,6 +392,8 @@ def reduction(rule, kind, source, value, state, result, cut="", team="", pieces=
         f"{pieces or 0}, {team or 0})",
         "held": f"fold.held(args, lo, {one_nothing}, states, rest, join, lanes, exchange, memory, keep, kept, write, "
         f"SOURCE, RESULT, {width}, {pieces.rstrip('+') or 0}, {team or 0}, {pieces.endswith('+')})",
+        "apart": f"fold.apart(args, lo, {nothing}, read, rest, join, lanes, exchange, memory, keep, kept, write, "
+        "SOURCE, RESULT)",
         "columns": f"fold.columns(args, lo, {nothing}, {rest}, memory, {memory})",
         "outer": f"fold.outer(args, lo, hi, {nothing}, read, join, write, SOURCE, RESULT)",
     }[kind]
@@ -444,7 +446,7 @@ MOST_STATE = 128  # bytes of a thread's state in shared memory, of which 256 thr
 
 def reduction_lanes(rule, kind, source, state, cut):
     """How many neighbours a thread of such a kernel takes at a time."""
-    lanes = 1 if kind == "outer" or cut == "whole" else 16 // _bytes(source)
+    lanes = 1 if kind in ("apart", "outer") or cut == "whole" else 16 // _bytes(source)
     while kind == "columns" and lanes * rule.parts * _bytes(state) > MOST_STATE:
         lanes //= 2
     return lanes

@@ -31,6 +31,7 @@ from .special import (  # noqa: F401
     j0,
     j1,
     lgamma,
+    trigamma,
     y0,
     y1,
     zeta,
@@ -72,3 +73,4 @@ from .vmath import (  # noqa: F401
     where,
 )  # fmt: skip
 from .wide import erfc, nextafter, pow  # noqa: F401
+from .words import below_zero  # noqa: F401

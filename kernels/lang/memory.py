@@ -250,6 +250,25 @@ def vpick(typingctx, p, indices, mask):
     return Vector(compute_type(p.dtype), indices.lanes)(p, indices, mask), codegen
 
 
+@intrinsic
+def vput(typingctx, p, indices, value, mask):
+    """Store the lanes of a vector for which the mask is true at the int32 lanes of `indices`."""
+    if not isinstance(p, Pointer) or not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        bits = to_memory(builder, p.dtype, args[2])
+        for k in range(value.lanes):
+            at = ir.Constant(I32, k)
+            with builder.if_then(builder.extract_element(args[3], at)):
+                index = builder.sext(builder.extract_element(args[1], at), I64)
+                place = gep(context, builder, args[0], p.dtype, index)
+                builder.store(builder.extract_element(bits, at), place).align = alignment(p.dtype)
+        return context.get_dummy_value()
+
+    return types.void(p, indices, value, mask), codegen
+
+
 @intrinsic(prefer_literal=True)
 def vload_aligned(typingctx, p, index, lanes):
     """As `vload`, from an address that is a multiple of the vector's bytes: one access on a GPU."""

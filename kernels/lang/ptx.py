@@ -365,6 +365,14 @@ def narrow_bfloat16(builder, value):
     return builder.bitcast(pairs, ir.VectorType(I16, count))
 
 
+def halves_below_zero(builder, value):
+    """-1 where lanes of 16 bits are negative, else 0: one instruction for two (prmt, 9.7.9.7)."""
+    pairs = builder.bitcast(value, ir.VectorType(I32, value.type.count // 2))
+    text = f"prmt.b32 $0, $1, 0, {0xBB99};"
+    masks = _by_lanes(builder, [pairs], lambda one: asm(builder, text, "=r,r", one, I32))
+    return builder.bitcast(masks, value.type)
+
+
 def _float32(name, text, constraints, count, doc):
     """An intrinsic of `count` float32 numbers, or vectors of them, that is one instruction."""
 

@@ -34,6 +34,7 @@ from .memory import (  # noqa: F401  (this file is where kernels take them from)
     vload_aligned,
     vload_first,
     vpick,
+    vput,
     vstore,
     vstore_aligned,
     vstore_first,

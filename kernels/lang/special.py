@@ -158,7 +158,17 @@ def _zeta_f32_gpu(x, y):
     return convert(_zeta_wide(convert(x, F64), convert(y, F64)), F32) if reduce_or(x != 2.0) else gpu.trigamma(y)
 
 
+def _trigamma(x):
+    return _zeta_wide(select(x == x, 2.0, x), x)
+
+
+def _trigamma_f32_gpu(x):
+    return gpu.trigamma(x)
+
+
 zeta = wide(_zeta, "zeta", 2, float32=_zeta_f32_gpu if isa.is_gpu() else None)
+# On its own, as the registers of other sums than of squares (238 with 16-bit floats) leave room for few threads.
+trigamma = wide(_trigamma, "trigamma", float32=_trigamma_f32_gpu if isa.is_gpu() else None)
 
 
 @jit.inline

@@ -1,11 +1,13 @@
-"""Vectors of unsigned integers that begin anywhere, in words of 32 bits."""
+"""Vectors of integers in words of 32 bits: those that begin anywhere, and halves of words."""
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..build import isa
 from .memory import element_bytes, gep, vector_load
+from .ptx import halves_below_zero
 from .vector import I32, I64, Pointer, Vector, literal_of, memory_type
 
 
@@ -43,3 +45,21 @@ def vload_words(typingctx, p, index, lanes):
         return builder.bitcast(out, ir.VectorType(memory_type(p.dtype), count))
 
     return Vector(p.dtype, count)(p, index, lanes), codegen
+
+
+@intrinsic
+def below_zero(typingctx, v):
+    """-1 where lanes of int16 are negative, else 0.
+
+    On GPUs, compilers would make a comparison and a selection for each lane of what says the same in LLVM.
+    """
+    if not isinstance(v, Vector) or v.dtype != types.int16:
+        return None
+
+    def codegen(context, builder, sig, args):
+        (value,) = args
+        if isa.is_gpu() and v.lanes % 2 == 0:
+            return halves_below_zero(builder, value)
+        return builder.ashr(value, ir.Constant(value.type, [15] * v.lanes))
+
+    return v(v), codegen

@@ -419,9 +419,10 @@ def vander(f, x, N=None, increasing=False):
         raise ValueError(f"`N` of `vander` must not be negative, got {count}")
     kind = x.dtype if x.dtype.differentiable else "int64"
     column = x.to(dtype=kind).unsqueeze(1)
-    ones = column.new_ones(x.numel_, min(count, 1))
-    y = ones if count < 2 else f.cat([ones, f.cumprod(column.expand(x.numel_, count - 1), 1)], 1)
-    return y if increasing else f.flip(y, 1)
+    if count < 2:
+        return column.new_ones(x.numel_, count)
+    sides = (1, 0) if increasing else (0, 1)
+    return f.cumprod(f.pad(column.expand(x.numel_, count - 1), sides, value=1), 1, reverse=not increasing)
 
 
 @composite(
@@ -456,12 +457,16 @@ def unravel_index(f, indices, shape):
     check(f, indices, "indices")
     indices = indices.to(dtype="int64")
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    if indices.numel_ and not 0 <= f.amin(indices).item() <= f.amax(indices).item() < math.prod(shape):
-        raise ValueError(f"`indices` of `unravel_index` must be from 0 to {math.prod(shape) - 1} for {shape}")
+    if indices.numel_:
+        low, high = f.aminmax(indices)
+        if not 0 <= low.item() <= high.item() < math.prod(shape):
+            raise ValueError(f"`indices` of `unravel_index` must be from 0 to {math.prod(shape) - 1} for {shape}")
     found, rest = [], indices
-    for size in reversed(shape):
+    for size in shape[:0:-1]:
         found.append(f.remainder(rest, size))
         rest = f.floor_divide(rest, size)
+    if shape:  # what is left is below the first size
+        found.append(f.rearrange(rest) if rest is indices else rest)
     return tuple(reversed(found))
 
 

@@ -1,4 +1,4 @@
-"""Convolutions (cross-correlations, as in PyTorch) of 1 and 2 dims, and their derivatives.
+"""Convolutions (cross-correlations, as in PyTorch) of 1 and 2 dims, few channels of 3, and their derivatives.
 
 A convolution of 1 dim is one of images of height 1. The gradients of the input and of the weight are rows of their
 own, whose derivatives are convolutions again, so gradients of any order are fast.
@@ -71,7 +71,7 @@ def _check_pair(call, first, second):
 
 
 def _convolve(call, input, weight, bias, stride, padding, dilation, groups, dims):
-    """The body of `conv1d` and `conv2d`."""
+    """The body of `conv1d`, `conv2d` and `conv_volumes`."""
     name = call.op.name
     _check_pair(call, ("input", input), ("weight", weight))
     if len(weight.shape_) != dims + 2 or len(input.shape_) not in (dims + 1, dims + 2):
@@ -158,9 +158,20 @@ def conv1d(call, input, weight, bias=None, stride=1, padding=0, dilation=1, grou
     return _convolve(call, input, weight, bias, stride, padding, dilation, groups, 1)
 
 
+def _volumes_samples(rng):
+    yield _place(rng, (2, 3, 4, 5, 6), (4, 3, 2, 3, 3), (4,), padding=1)
+    yield _place(rng, (4, 5, 4, 6), (6, 2, 3, 2, 1), stride=(2, 1, 2), padding=(1, 0, 1), dilation=(2, 1, 1), groups=2)
+
+
+@op(ref=_conv_ref, samples=_volumes_samples, tolerance=_TOLERANCE, amp="lower")
+def conv_volumes(call, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    """`conv3d` element by element, in one launch: what it is written with on GPUs where channels are few."""
+    return _convolve(call, input, weight, bias, stride, padding, dilation, groups, 3)
+
+
 @op(tolerance=_TOLERANCE, amp="lower")
 def conv_input_backward(call, grad, weight, input_shape, stride=1, padding=0, dilation=1, groups=1):
-    """The gradient of the input, of `input_shape`, from that of the result of a convolution of 1 or 2 dims.
+    """The gradient of the input, of `input_shape`, from that of the result of a convolution of 1 to 3 dims.
 
     A transposed convolution: `grad` [N, M, *], `weight` [M, C / groups, *]; options as of the convolution.
     """
@@ -194,9 +205,11 @@ def conv_weight_backward(call, grad, input, weight_shape, stride=1, padding=0, d
 def _backward(call, gradient, grad, x_shape, w_shape, stride, padding, dilation, groups):
     """The problem of a gradient of a convolution whose result has the shape of `grad`."""
     dims = len(w_shape) - 2
-    if dims not in (1, 2) or len(x_shape) not in (dims + 1, dims + 2):
+    most = 3 if gradient == "input" else 2
+    if not 0 < dims <= most or len(x_shape) not in (dims + 1, dims + 2):
         raise ValueError(
-            f"`{call.op.name}` needs an input of 3 or 4 dims and a weight of as many, got {x_shape} and {w_shape}"
+            f"`{call.op.name}` needs an input of 3 to {most + 2} dims and a weight of as many, got {x_shape} and "
+            f"{w_shape}"
         )
     single = len(x_shape) == dims + 1
     x_shape = (1, *x_shape) if single else x_shape
@@ -210,22 +223,54 @@ def _backward(call, gradient, grad, x_shape, w_shape, stride, padding, dilation,
 # ---- derivatives -------------------------------------------------------------------------------
 
 
+def _weight_rule(f, g, input, weight, *options):
+    """The gradient of a weight; of volumes by the planes that each layer of results meets."""
+    if weight.ndim < 5:
+        return f.conv_weight_backward(g, input, weight.shape, *options)
+    stride, padding, dilation, groups = (_each(option) for option in options)
+    if padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:])]
+        input = f.pad(input, [side for t in totals[::-1] for side in (t // 2, t - t // 2)])
+    elif padding != "valid":
+        input = f.pad(input, [p for p in padding[::-1] for _ in (0, 1)])
+    g, input = (x if x.ndim == 5 else x.unsqueeze(0) for x in (g, input))
+    planes = planes_of(f, input, weight.shape[2], g.shape[2], stride[0], dilation[0])
+    g = g.transpose(1, 2).flatten(0, 1)
+    flat = (weight.shape[0], weight.shape[1] * weight.shape[2], *weight.shape[3:])
+    dw = f.conv_weight_backward(g, planes, flat, stride[1:], 0, dilation[1:], groups[0])
+    return dw.reshape(weight.shape)
+
+
+def _each(option):
+    """An option of three dims as a tuple."""
+    return option if isinstance(option, str) else (option,) * 3 if np.ndim(option) == 0 else tuple(option)
+
+
+def planes_of(f, input, taps, layers, stride, dilation):
+    """[N layers, C taps, H, W]: the planes of an input [N, C, D, H, W] that each layer of results meets."""
+    reach = (layers - 1) * stride + 1
+    rows = [input[:, :, k * dilation : k * dilation + reach : stride].transpose(1, 2) for k in range(taps)]
+    n, c, _, h, w = input.shape
+    return f.stack(rows, 3).reshape(n * layers, c * taps, h, w)
+
+
 def _conv_rule(f, g, input, weight, stride, padding, dilation, groups, need):
     options = stride, padding, dilation, groups
     dims = [d for d in range(g.ndim) if d != g.ndim - weight.ndim + 1]
     return (
         f.conv_input_backward(g, weight, input.shape, *options) if "input" in need else None,
-        f.conv_weight_backward(g, input, weight.shape, *options) if "weight" in need else None,
+        _weight_rule(f, g, input, weight, *options) if "weight" in need else None,
         f.sum(g, dims) if "bias" in need else None,
     )
 
 
 conv1d.grad("input", "weight", "bias")(_conv_rule)
 conv2d.grad("input", "weight", "bias")(_conv_rule)
+conv_volumes.grad("input", "weight", "bias")(_conv_rule)
 
 
 def _convolution(f, input, weight, *options):
-    return (f.conv1d if weight.ndim == 3 else f.conv2d)(input, weight, None, *options)
+    return (f.conv1d, f.conv2d, f.conv_volumes)[weight.ndim - 3](input, weight, None, *options)
 
 
 @conv_input_backward.grad("grad", "weight")
@@ -233,7 +278,7 @@ def _(f, g, grad, weight, stride, padding, dilation, groups, need):
     options = stride, padding, dilation, groups
     return (
         _convolution(f, g, weight, *options) if "grad" in need else None,
-        f.conv_weight_backward(grad, g, weight.shape, *options) if "weight" in need else None,
+        _weight_rule(f, grad, g, weight, *options) if "weight" in need else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Convolutions that are written with those of 1 and 2 dims: of volumes, and transposed ones.
 
-The taps along the depth of a volume become channels, so that one product of 2 dims does all of the work.
+The taps along the depth of a volume become channels, so that one product of 2 dims does all of the work. On GPUs copies
+into planes would take most of the time where channels are few: there volumes are summed up as they lie.
 """
 
 import math
@@ -10,7 +11,7 @@ import numpy as np
 from ..table.composite import composite
 from ._layout import check
 from ._window import integers
-from .conv import _TOLERANCE, _conv_ref, _place
+from .conv import _TOLERANCE, _conv_ref, _place, planes_of
 
 # ---- volumes ---------------------------------------------------------------------------------------
 
@@ -23,6 +24,15 @@ def _ranks(f, input, weight, dims):
             f"`{f.op.name}` needs an input of {dims + 1} or {dims + 2} dims and a weight of {dims + 2}, got "
             f"{input.shape_} and {weight.shape_}"
         )
+
+
+def _as_they_lie(input, outputs):
+    """Whether a convolution of volumes with so many channels of results in a group makes no planes of them.
+
+    Sums of one launch take some 18 multiply-adds a picosecond of an H200, whatever the dtype; what planes and columns
+    move of memory, and the product's time, grow with the channels of the input alone.
+    """
+    return input.device.type != "cpu" and input.dtype.kind == "f" and outputs <= 16 * input.dtype.itemsize
 
 
 def _conv3d_samples(rng):
@@ -41,6 +51,8 @@ def conv3d(f, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=
     stride, dilation = integers(f, stride, "stride", 3, 1), integers(f, dilation, "dilation", 3, 1)
     if len(input.shape_) == 4:
         return f.conv3d(input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)
+    if _as_they_lie(input, weight.shape_[0] // max(1, integers(f, groups, "groups", 1, 1)[0])):
+        return f.conv_volumes(input, weight, bias, stride, padding, dilation, groups)
     taps = weight.shape_[2]
     if isinstance(padding, str):
         flat = padding
@@ -53,16 +65,14 @@ def conv3d(f, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=
         after = before
     if before or after:
         input = f.pad(input, (0, 0, 0, 0, before, after))
-    n, c, depth, h, w = input.shape_
+    n, depth = input.shape_[0], input.shape_[2]
     layers = (depth - dilation[0] * (taps - 1) - 1) // stride[0] + 1
     if layers < 1 or taps < 1:
         raise ValueError(
             f"`conv3d` needs an input, with its padding, as deep as the kernel with its dilation, got depth {depth}, "
             f"kernel {taps}, dilation {dilation[0]}"
         )
-    reach = (layers - 1) * stride[0] + 1
-    rows = [input[:, :, k * dilation[0] : k * dilation[0] + reach : stride[0]].transpose(1, 2) for k in range(taps)]
-    planes = f.stack(rows, 3).reshape(n * layers, c * taps, h, w)
+    planes = planes_of(f, input, taps, layers, stride[0], dilation[0])
     flat_weight = weight.reshape(weight.shape_[0], -1, *weight.shape_[3:])
     y = f.conv2d(planes, flat_weight, bias, stride[1:], flat, dilation[1:], groups)
     return f.rearrange(y.reshape(n, layers, *y.shape_[1:]).transpose(1, 2))
@@ -121,7 +131,7 @@ def _options(f, input, weight, bias, dims, stride, padding, output_padding, grou
 
 
 def _transpose(f, input, weight, bias, dims, *options):
-    """Of 1 and 2 dims: the gradient of the input of a convolution."""
+    """The gradient of the input of a convolution."""
     stride, padding, extra, groups, dilation, sizes = _options(f, input, weight, bias, dims, *options)
     lead = (*input.shape_[: -dims - 1], groups * weight.shape_[1])
     if all(e < s for e, s in zip(extra, stride)):
@@ -166,6 +176,8 @@ def conv_transpose3d(f, input, weight, bias=None, stride=1, padding=0, output_pa
     """As `conv_transpose2d`, of `input` [N, C, D, H, W] or [C, D, H, W] and `weight` [C, M / groups, KD, KH, KW]."""
     options = (stride, padding, output_padding, groups, dilation)
     stride, padding, extra, groups, dilation, sizes = _options(f, input, weight, bias, 3, *options)
+    if _as_they_lie(input, weight.shape_[1]):
+        return _transpose(f, input, weight, bias, 3, *options)
     lead, (c, depth, h, w) = input.shape_[:-4], input.shape_[-4:]
     n, (taps, *kernel) = math.prod(lead), weight.shape_[2:]
     planes = input.reshape(n, c, depth, h, w).transpose(1, 2).reshape(n * depth, c, h, w)

@@ -105,11 +105,16 @@ def nextafter(input, other):
 
 @nextafter.of_words
 def _(input, other, infinity):
-    size, target = input & 0x7FFF, other & 0x7FFF  # the number's place among those of its sign
-    grows = (target > size) & ((input ^ other) >= 0)
-    found = m.where(size == 0, (other & -0x8000) | 1, m.where(grows, input + 1, input - 1))
-    found = m.where((input == other) | ((size | target) == 0), other, found)
-    return m.where((size > infinity) | (target > infinity), 0x7FFF, found)
+    # By what GPUs have for two words at once: by comparisons it took 37 instructions an element.
+    left, right = m.below_zero(input), m.below_zero(other)
+    place = (input ^ (left & 0x7FFF)) + (left & 1)  # the number's place among all, that of both zeros being 0
+    target = (other ^ (right & 0x7FFF)) + (right & 1)
+    found = m.maximum(m.minimum(target, place + 1), place + -1)
+    size = input & 0x7FFF
+    sign = left ^ ((left ^ right) & m.below_zero(size + -1))  # of 0, that of `other`
+    found = ((found ^ sign) + (sign & 1)) | (sign & -0x8000)
+    missing = m.below_zero((m.maximum(size, other & 0x7FFF) ^ -1) + (infinity + 1))  # where one is NaN
+    return found ^ ((found ^ 0x7FFF) & missing)
 
 
 @nextafter.grad("input")

@@ -49,10 +49,25 @@ def digamma(input):
 
 @digamma.grad("input")
 def _(g, input):
-    return g * m.zeta(0.0 * input + 2.0, input)
+    return g * m.trigamma(input)
 
 
 alias(digamma, "psi")
+
+
+def _trigamma_ref(x):
+    return scipy_ref("polygamma")(1, x)
+
+
+@special(ref=_trigamma_ref, domain=(0.2, 8))
+def trigamma(input):
+    """Derivative of `digamma`: `polygamma(1, input)`; infinite at 0 and at negative integers."""
+    return m.trigamma(input)
+
+
+@trigamma.grad("input")
+def _(g, input):
+    return -2.0 * g * m.zeta(0.0 * input + 3.0, input)
 
 
 @special(ref=scipy_ref("zeta"), domain=(1.5, 6))
@@ -107,6 +122,8 @@ def polygamma(f, n: int, input):
         raise ValueError(f"`n` of `polygamma` must not be negative, got {n}")
     if n == 0:
         return f.digamma(input)
+    if n == 1:
+        return f.trigamma(input)
     wide = wider(input)
     factor = (1.0 if n % 2 else -1.0) * float(np.exp(m.lgamma(n + 1.0)))
     return narrowed_to(f.mul(f.zeta(n + 1.0, wide), factor), input)

@@ -11,6 +11,7 @@ from infinicore.kernels.build import jit, load, render
 from infinicore.kernels.cuda import policy
 from infinicore.kernels.cuda.conv import columns, direct
 from infinicore.kernels.cuda.plans import conv
+from infinicore.kernels.lang.simd import stack
 from infinicore.kernels.plan import Plan
 
 
@@ -22,6 +23,11 @@ def _first():
 @jit.inline
 def _alone():
     return 1
+
+
+@jit.inline
+def _nothing():
+    return
 
 
 @jit.inline
@@ -85,6 +91,7 @@ def plan_of(monkeypatch, planner, problem):
     """The plan of a problem for `run`."""
     for module, name, other in (
         (direct, "thread", _first), (direct, "threads", _alone), (direct, "block_sum", _itself),
+        (direct, "barrier", _nothing), (direct, "shared", stack), (conv, "THREADS", 1),
         (columns, "thread", _first), (columns, "threads", _alone),
         (conv, "product", lambda p: Plan((_Step(p, ((0, "a", 0), (1, "b", 0), (2, "c", 0))),))),
         (conv, "copy", lambda p: Plan((_Step(p, ((0, "x", 0), (1, "y", 0))),))),

@@ -61,11 +61,17 @@ def names(plan):
             convolution("weight", 32, 256, 64, (7, 7), 3, pad=1),  # 98 bytes a plane: all in one row
             ["columns.columns", "columns.columns", "gemm.wgmma.nt"],
         ),
-        (convolution(None, 32, 64, 64, (56, 56), 3, pad=1, groups=64), ["direct.planes"]),
-        (convolution("input", 32, 64, 64, (56, 56), 3, pad=1, groups=64), ["direct.planes"]),
-        (convolution("input", 32, 64, 64, (56, 56), 3, stride=2, groups=64), ["direct.planes"]),
+        (convolution(None, 32, 64, 64, (56, 56), 3, pad=1, groups=64), ["direct.each"]),
+        (convolution("input", 32, 64, 64, (56, 56), 3, pad=1, groups=64), ["direct.each"]),
+        (convolution("input", 32, 64, 64, (56, 56), 3, stride=2, groups=64), ["direct.sums"]),
         (convolution("weight", 32, 64, 64, (56, 56), 3, groups=64), ["direct.weight"]),
-        (convolution(None, 1, 3, 8, (12, 12), 3), ["direct.planes"]),
+        (convolution(None, 1, 3, 8, (12, 12), 3), ["direct.sums"]),
+        (
+            convolution(None, 1, 16, 16, (56, 56), 3, pad=1)._replace(
+                x=(16, 56, 56), y=(16, 56, 56), window=Window((3,) * 3, (1,) * 3, (1,) * 3, (1,) * 3)
+            ),
+            ["direct.sums"],
+        ),
     ],
 )
 def test_launches(problem, found):
@@ -169,7 +175,7 @@ _WHOLE = {
 def test_whole_plans_on_the_host(case, bounds, dtype, rng, monkeypatch):
     """All launches of a plan but products and copies, which are NumPy's here, read and write what they should."""
     n, c, m, groups, x, kernel, stride, padding, dilation = _WHOLE[case]
-    for name, value in ({} if case == "little" else {"_LITTLE": 0} | bounds).items():
+    for name, value in ({} if case == "little" else {"_LITTLE": 0, "_SOME": 0} | bounds).items():
         monkeypatch.setattr(plans, name, value)
     arrays = [rng.standard_normal(shape).astype(dtype) for shape in ((n, c, *x), (m, c // groups, *kernel), (m,))]
     y, g, (dx, dw, _) = float64_of(
@@ -186,6 +192,41 @@ def test_whole_plans_on_the_host(case, bounds, dtype, rng, monkeypatch):
         problem = Convolution(gradient, dtype, n, c, m, groups, x, y.shape[2:], window, gradient is None)
         found = np.full(expected.shape, np.nan, dtype)
         emulated.run(emulated.plan_of(monkeypatch, plans.plan, problem), **tensors, **{into: found})
+        assert np.abs(found - expected).max() <= _HOST[dtype] * np.abs(expected).max()
+
+
+# images, channels, results, groups, size, window, steps, padding, gaps
+_VOLUMES = {
+    "odd": (2, 3, 9, 1, (5, 6, 7), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
+    "steps": (2, 6, 4, 2, (7, 9, 8), (2, 3, 2), (2, 3, 2), (1, 0, 1), (1, 1, 1)),
+    "steps and gaps share a factor": (1, 2, 3, 1, (9, 12, 10), (3, 2, 3), (4, 6, 2), (2, 1, 0), (2, 4, 3)),
+    "each by itself": (2, 5, 5, 5, (4, 5, 6), (2, 2, 1), (1, 1, 1), (0, 1, 0), (1, 2, 1)),
+    "steps past the window": (2, 3, 2, 1, (9, 9, 9), (2, 1, 2), (3, 2, 4), (0, 0, 1), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("room", [None, 5 * 32])
+@pytest.mark.parametrize("case", _VOLUMES)
+def test_volumes_on_the_host(case, room, dtype, rng, monkeypatch):
+    """All weights at once, and a few (tap, channel) at a time."""
+    n, c, m, groups, x, kernel, stride, padding, dilation = _VOLUMES[case]
+    if room is not None:
+        monkeypatch.setattr(plans, "ROOM", room)
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in ((n, c, *x), (m, c // groups, *kernel), (m,))]
+    y, g, (dx, _, _) = float64_of(
+        lambda *t: F.conv3d(*t, stride=stride, padding=padding, dilation=dilation, groups=groups),
+        arrays, lambda shape: rng.standard_normal(shape).astype(dtype),
+    )  # fmt: skip
+    image, weight, bias = arrays
+    for gradient, expected, tensors in (
+        (None, y, {"x": image, "weight": weight, "bias": bias}),
+        ("input", dx, {"x": g, "weight": weight}),
+    ):
+        window = Window(kernel, stride, padding, dilation)
+        problem = Convolution(gradient, dtype, n, c, m, groups, x, y.shape[2:], window, gradient is None)
+        found = np.full(expected.shape, np.nan, dtype)
+        emulated.run(emulated.plan_of(monkeypatch, plans.plan, problem), **tensors, y=found)
         assert np.abs(found - expected).max() <= _HOST[dtype] * np.abs(expected).max()
 
 
@@ -216,6 +257,8 @@ _CONVOLUTIONS = {
     "each by itself, steps": ((2, 64, 33, 62), (128, 1, 3, 3), {"padding": 1, "groups": 64, "stride": 2}),
     "rows": ((2, 48, 301), (40, 48, 5), {"padding": 2}),
     "volumes": ((2, 16, 6, 9, 11), (24, 16, 3, 3, 3), {"padding": 1}),
+    "volumes of many channels": ((2, 16, 6, 9, 11), (160, 16, 3, 3, 3), {"padding": 1}),
+    "volumes, steps": ((2, 6, 9, 10, 35), (10, 3, 2, 3, 3), {"padding": (0, 1, 2), "stride": (2, 1, 3), "groups": 2}),
     "small": ((1, 3, 9, 9), (4, 3, 3, 3), {}),
 }
 

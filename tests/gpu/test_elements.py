@@ -233,3 +233,20 @@ def test_triangular_systems_of_many_columns(device, rng, upper):
         return ic.linalg.solve_triangular(a.to(dtype="float32"), b.to(dtype="float32"), upper=upper)
 
     equal(device, run, a, b, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_next_numbers_of_words(device, rng, dtype):
+    """Of all words, towards zeros, neighbours, ends and anything; views that begin anywhere go one by one."""
+    bits = np.arange(65536, dtype=np.uint16)
+    others = np.array([0, 0x8000, 1, 0x8001, 0x3F80, 0x7F80, 0xFF80, 0x7C00, 0xFC00, 0x7FFF, 0xFFFF], np.uint16)
+    others = np.stack([*(np.full_like(bits, x) for x in others), bits, bits ^ 1, bits ^ 0x8000, rng.permutation(bits)])
+
+    def words(bits):
+        return ic.from_numpy(bits.cpu().numpy().view(np.int16)).to(bits.device).view(ic.dtype(dtype))
+
+    def run(bits, others):
+        x, y = words(bits), words(others)
+        return [ic.nextafter(a, b).view(ic.int16) for a, b in ((x.expand(len(y), -1), y), (x[1:], y[2, :-1]))]
+
+    equal(device, run, bits, others)

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels.blocks.gemm import LOGITS
+from infinicore.kernels.cuda.plans import conv as convolutions
 from infinicore.kernels.cuda.plans import gemm as products
 from infinicore.kernels.cuda.plans import reduce as reductions
 from infinicore.kernels.cuda.plans import scan as plans
@@ -372,10 +373,29 @@ def test_places_of_extremes_in_parts(device, rng, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int32"])
 def test_sums_of_diagonals(device, rng, dtype):
-    """In parts of a few elements that lie far apart, the last one shorter; and too short for parts."""
+    """A block for all of it; in parts of few elements that lie far apart, the last one shorter; too short for them."""
     x = np.round(rng.standard_normal((301, 301)) * 9)
-    equal(device, lambda x: (ic.trace(x.to(dtype=dtype)), ic.trace(x.to(dtype=dtype)[:40])), x, tolerance=0.0)
-    assert any("-parts" in name and "sum-outer" in name for name in device.backend.kernels.used)
+    equal(device, lambda x: tuple(ic.trace(x.to(dtype=dtype)[:n]) for n in (301, 45, 9)), x, tolerance=0.0)
+    for kind in ("sum-apart", "sum-outer"):
+        assert any(name.startswith(kind) for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("shape", [(300, 301), (700, 2, 3), (9001, 1, 2)])
+def test_few_results_whose_elements_lie_apart(device, rng, dtype, shape):
+    """A block for each, whose threads have one element, some of them, or several in turns; states of several parts."""
+    x = np.round(rng.standard_normal(shape) * 9)
+    x[1, 1 % shape[1]] = np.nan if dtype in TOLERANCE else 3
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        found = x.diagonal() if len(shape) == 2 else x.transpose(0, 2)[::2, 0]
+        found = found[1:] if len(shape) == 2 else found
+        means = ic.var_mean(found, -1) if dtype in TOLERANCE else ()
+        return found.sum(-1), found.amax(-1), (found != 0).any(-1), *means
+
+    equal(device, run, x, tolerance=TOLERANCE.get(dtype, 0.0))
+    assert any("apart" in name for name in device.backend.kernels.used)
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "float16", "int32", "int64", "uint8", "bool"])
@@ -630,3 +650,26 @@ def test_functions_of_float32(device, rng, name):
     x = rng.uniform(0.05, 0.95, (3, 70)) * (1e9 if name == "sin" else 1.0)
     args = [np.floor(rng.uniform(0.6, 7, (3, 70)))] if name in ("legendre_polynomial_p", "floor_divide") else []
     equal(device, getattr(ic, name, None) or getattr(ic.special, name), x, *args, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype, groups", [("float32", 1), ("bfloat16", 2)])
+def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
+    """Of volumes and planes, their results and gradients of what they are of; weights that come in parts."""
+    monkeypatch.setattr(convolutions, "ROOM", 40 * 32)
+    x, w = rng.standard_normal((2, 4, 3, 6, 17)), rng.standard_normal((10, 4 // groups, 2, 3, 3))
+
+    def run(x, w):
+        y = F.conv3d(x, w, None, (1, 2, 1), (0, 1, 2), groups=groups)
+        turned = w[:4].transpose(0, 1).contiguous() if groups == 1 else w[:4]
+        z = F.conv_transpose3d(x, turned, None, 2, 1, groups=groups)
+        plane = F.conv2d(x[:, :, 0], w[:, :, 0], w[:, 0, 0, 0, 0], padding=1, groups=groups)
+        return y.sum() + (z * z).sum() + plane.sum(), y, z, plane
+
+    def with_gradient(x, w):
+        x, w = x.to(dtype=dtype).requires_grad_(True), w.to(dtype=dtype)
+        total, *found = run(x, w)
+        total.backward()
+        return (*(t.detach() for t in found), x.grad)
+
+    equal(device, with_gradient, x, w, tolerance=4 * TOLERANCE[dtype])
+    assert any("conv.direct.sums" in name for name in device.backend.kernels.used)

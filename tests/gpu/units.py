@@ -111,6 +111,12 @@ define i32 @sim_high_bytes(i32 %a) {
   %all = call i32 @sim_low_bytes(i32 %moved)
   ret i32 %all
 }
+define i32 @sim_halves_below(i32 %a) {
+  %halves = bitcast i32 %a to <2 x i16>
+  %signs = ashr <2 x i16> %halves, <i16 15, i16 15>
+  %all = bitcast <2 x i16> %signs to i32
+  ret i32 %all
+}
 define i32 @sim_masked(i32 %a, i32 %mask, i32 %base) {
   %some = and i32 %a, %mask
   %all = or i32 %some, %base
@@ -171,6 +177,7 @@ ASM = {
     "ld.shared.v2.u32": "sim_lds2", "ld.shared.v4.u32": "sim_lds4", "st.shared.v4.b32": "sim_sts4",
     "prmt.b32 $0, $1, $2, 0x5410": "sim_low_halves", "prmt.b32 $0, $1, $2, 0x7632": "sim_high_halves",
     f"prmt.b32 $0, $1, 0, {0x4140}": "sim_low_bytes", f"prmt.b32 $0, $1, 0, {0x4342}": "sim_high_bytes",
+    f"prmt.b32 $0, $1, 0, {0xBB99}": "sim_halves_below",
     f"lop3.b32 $0, $1, $2, $3, {0xEA}": "sim_masked", f"lop3.b32 $0, $1, $2, $3, {0xAE}": "sim_masked_not",
     "fma.rn.bf16x2": "sim_fma_bf16", "fma.rn.f16x2": "sim_fma_f16", "sub.f16x2": "sim_sub_f16",
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16": "sim_mma_bf16",

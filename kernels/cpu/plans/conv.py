@@ -1,6 +1,8 @@
 """Convolutions: phases and taps of both directions, register tiles, and the blocks of rows that fit a cache."""
 
-from ...blocks.conv import JOIN, PRODUCT, SUMS, WEIGHT
+import math
+
+from ...blocks.conv import JOIN, PRODUCT, SUMS, VOLUMES, WEIGHT
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.conv import Convolution
@@ -276,7 +278,44 @@ def _weight_dots(p, grid, item, threads):
     return Plan((sums, join), (("sums", parts * p.m * padded * item), ("scratch", scratch)))
 
 
+# ---- volumes -----------------------------------------------------------------------------------
+
+
+def _three(values, other=1):
+    """Numbers of depth, height and width."""
+    return (other,) * (3 - len(values)) + tuple(values)
+
+
+def turned(window):
+    """The window by which the gradient of an input meets that of the result, where steps are 1."""
+    return window._replace(padding=tuple(-p for p in window.padding), dilation=tuple(-d for d in window.dilation))
+
+
+def numbers_of(p):
+    """The fields of the block of VOLUMES, in three dims, of a convolution of any dims or the gradient of its input."""
+    c, m, taps, window = p.c // p.groups, p.m // p.groups, math.prod(p.window.kernel), p.window
+    found = {"inputs": c, "outputs": m, "groups": p.groups, "of_group": m * c * taps}
+    found |= {"of_output": c * taps, "of_input": taps}
+    size, out, step, apart = p.x, p.y, window.stride, (1,) * len(p.x)
+    if p.gradient == "input":
+        size, out, step, apart, window = out, size, apart, step, turned(window)
+        found |= {"inputs": m, "outputs": c, "of_output": taps, "of_input": c * taps}
+    fields = {"size": size, "out": out, "kernel": window.kernel, "stride": step, "gap": window.dilation, "apart": apart}
+    return found | {name: _three(values) for name, values in fields.items()} | {"pad": _three(window.padding, 0)}
+
+
+def volumes(p):
+    """One launch, an item of which is an element."""
+    numbers = numbers_of(p)
+    each = numbers["inputs"] * math.prod(p.window.kernel)
+    n = p.n * p.groups * numbers["outputs"] * math.prod(numbers["out"])
+    handle = kernel("conv.volumes.sums", T=p.dtype, A="float64" if p.dtype == "float64" else "float32")
+    return Plan((launch(handle, VOLUMES, n, _grain(each), {} if p.bias else {"bias": None}, **numbers),))
+
+
 def plan(p, threads):
+    if len(p.x) == 3:
+        return volumes(p)
     return (weight_sums if p.gradient == "weight" else product)(p, threads)
 
 

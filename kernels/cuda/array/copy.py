@@ -75,27 +75,46 @@ def strided(args, lo, hi, E):
     return 0
 
 
+@jit.inline
+def put_vector(args, index, E, step):
+    """Vector number `index` of rows of y, counted from the one that a row begins in, where there is one more for it."""
+    x, y, length = ptr(load(args, ROW_COPY.x), E), ptr(load(args, ROW_COPY.y), E), load(args, ROW_COPY.length)
+    vectors, lanes = load(args, ROW_COPY.vectors), row_width(y)
+    size = 16 // lanes
+    row = ratio(index, vectors) if (index | vectors) < SHORT else index // vectors
+    in_y, in_x = place(args, row, ROW_COPY.dims, load(args, ROW_COPY.ndim))
+    i, target, source = (index - row * vectors) * lanes, y + in_y, x + in_x
+    if vectors * lanes >= length + lanes - 1:
+        i -= address(target) % 16 // size
+    if i >= 0 and i + lanes <= length and address(target + i) & 15 == 0:
+        vstore_aligned(target, i, _of_row(source, i, lanes, step, vector(y, 0)))
+    else:
+        for k in range(max(i, 0), min(i + lanes, length)):
+            store(target, k, load(source, k * step))
+
+
 def _rows(step):
     @jit.inline
     def copy(args, lo, hi, E):
-        """Vectors [lo, hi) of rows of y, counted from the one that a row begins in, where there is one more for it."""
-        x, y, length = ptr(load(args, ROW_COPY.x), E), ptr(load(args, ROW_COPY.y), E), load(args, ROW_COPY.length)
-        vectors, lanes = load(args, ROW_COPY.vectors), row_width(y)
-        size = 16 // lanes
+        """Vectors [lo, hi) of rows of y."""
         for index in range(lo, hi):
-            row = ratio(index, vectors) if (index | vectors) < SHORT else index // vectors
-            in_y, in_x = place(args, row, ROW_COPY.dims, load(args, ROW_COPY.ndim))
-            i, target, source = (index - row * vectors) * lanes, y + in_y, x + in_x
-            if vectors * lanes >= length + lanes - 1:
-                i -= address(target) % 16 // size
-            if i >= 0 and i + lanes <= length and address(target + i) & 15 == 0:
-                vstore_aligned(target, i, _of_row(source, i, lanes, step, vector(y, 0)))
-            else:
-                for k in range(max(i, 0), min(i + lanes, length)):
-                    store(target, k, load(source, k * step))
+            put_vector(args, index, E, step)
         return 0
 
     return copy
+
+
+rows, reversed_rows = _rows(1), _rows(-1)
+
+
+@jit.inline
+def spread(args, lo, hi, E):
+    """Rows of y that each are one element of x: four vectors a thread, since blocks begin too slowly for one."""
+    for first in range(block() * (4 * threads()) + thread(), hi, blocks() * (4 * threads())):
+        for k in range(4):
+            if first + k * threads() < hi:
+                put_vector(args, first + k * threads(), E, 0)
+    return 0
 
 
 @by_type
@@ -111,9 +130,6 @@ def _of_row(x, i, lanes, step, like):
         return v if step > 0 else reverse(v)
 
     return implementation
-
-
-rows, spread, reversed_rows = _rows(1), _rows(0), _rows(-1)
 
 
 @jit.inline

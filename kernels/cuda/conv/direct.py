@@ -1,68 +1,186 @@
-"""Convolutions as their definition says, where groups are small or there is little to do.
+"""Convolutions as their definition says, where channels are few or there is little to do.
 
-A thread sums up neighbouring places of a plane of the result, or a block one element of the weight.
+A thread sums up some places of a few planes of the result, or of a plane that is made of one; or a block one element of
+the weight.
 """
 
 from numba import types
 
-from ...blocks.cuda import CONV_WEIGHT, PLANES
+from ...blocks.cuda import CONV_SUMS, CONV_WEIGHT
 from ...build import jit
-from ...lang.ptx import thread, threads
-from ...lang.simd import bitcast, fill, load, muladd, ptr, reduce_add, store, vpick
+from ...cpu.conv.pooling import three
+from ...lang.by_type import by_type
+from ...lang.mma import outer_product, some_lanes
+from ...lang.ptx import barrier, shared, thread, threads
+from ...lang.shuffle import repeated
+from ...lang.simd import bitcast, fill, load, muladd, ptr, ramp, reduce_add, store, vload_aligned, vpick, vput
 from ..block import block_sum, read, write
 from ..gemm.wgmma import ratio
-from .columns import places_from, within
+from .columns import first_tap, places_from, within
+from .sizes import ROOM
 
-I32, U32 = types.int32, types.uint32
-
-
-@jit.inline
-def step_of(x, size, S):
-    """(which of [0, size) places x are, if steps of S lead to them; whether they do)."""
-    if S == 1:
-        return x, within(x, size)
-    whole = bitcast(x, U32) // S
-    return bitcast(whole, I32), (whole * S == bitcast(x, U32)) & (whole < size)
+I32, U32, I64 = types.int32, types.uint32, types.int64
 
 
 @jit.inline
-def planes(args, lo, hi, T, A, N, S_H, S_W):
-    """N places of y [n, outputs, *] for each of [lo, hi), each the sum of the few planes of x of its group.
+def taps_of(args, d, u):
+    """What results u, u + apart, ... of dim d meet: (how many there are, taps, the first tap, where it is in x)."""
+    apart, kernel = load(args, CONV_SUMS.apart + d), load(args, CONV_SUMS.kernel + d)
+    if apart == 1:
+        return load(args, CONV_SUMS.out + d), kernel, I64(0), -load(args, CONV_SUMS.pad + d)
+    period = load(args, CONV_SUMS.period + d)
+    first, start = first_tap(u - load(args, CONV_SUMS.pad + d), -load(args, CONV_SUMS.gap + d), period, apart)
+    results = max(load(args, CONV_SUMS.out + d) - u + apart - 1, apart) // apart
+    return results, max(kernel - first + period - 1, 0) // period, first, start
 
-    S_H and S_W: how far apart the elements of x lie for a window (the gradient of an input that windows step over).
+
+@jit.inline
+def split(v, size):
+    """(quotients, remainders) of lanes that are not negative."""
+    whole = bitcast(bitcast(v, U32) // size, I32)
+    return whole, v - whole * size
+
+
+@by_type
+def of_output(sums, number, like):
+    """The sums of result number `number`, of as many places as `like` has lanes."""
+    places = like.lanes
+    if sums.lanes == places:
+        return lambda sums, number, like: sums
+    return lambda sums, number, like: some_lanes(sums, number, places)
+
+
+@jit.inline
+def bring_weight(args, memory, weight, taps, first, stop, outputs, M):
+    """The block's weights of (tap, channel) number `first` to `stop`: M outputs of each, zeros behind the last one."""
+    _, many_h, many_w, first_d, first_h, first_w = taps
+    inputs, kernel_h = load(args, CONV_SUMS.inputs), load(args, CONV_SUMS.kernel + 1)
+    kernel_w = load(args, CONV_SUMS.kernel + 2)
+    for k in range(thread(), (stop - first) * M, threads()):
+        one = ratio(k, M)
+        output = k - one * M
+        tap = ratio(first + one, inputs)
+        channel = first + one - tap * inputs
+        row = ratio(tap, many_w)
+        layer = ratio(row, many_h)
+        a = first_d + layer * load(args, CONV_SUMS.period)
+        b = first_h + (row - layer * many_h) * load(args, CONV_SUMS.period + 1)
+        c = first_w + (tap - row * many_w) * load(args, CONV_SUMS.period + 2)
+        at = output * load(args, CONV_SUMS.of_output) + channel * load(args, CONV_SUMS.of_input)
+        value = load(weight, at + (a * kernel_h + b) * kernel_w + c) if output < outputs else 0.0
+        store(memory, k, value)
+
+
+@jit.inline
+def sums(args, lo, hi, T, A, M, N, VOLUME):
+    """A tile of places of M planes of y: a thread has N of them, as far apart as a block has threads.
+
+    So neighbouring threads read neighbours; weights come from shared memory, for all places of a thread at once. Of the
+    gradient of an input that windows step over, the places of a tile are those which the same taps meet (a phase).
     """
-    x_h, x_w, y_h, y_w = (
-        load(args, PLANES.x_h), load(args, PLANES.x_w), load(args, PLANES.y_h), load(args, PLANES.y_w),
-    )  # fmt: skip
-    kernel_h, kernel_w = load(args, PLANES.kernel_h), load(args, PLANES.kernel_w)
-    gap_h, gap_w = load(args, PLANES.gap_h), load(args, PLANES.gap_w)
-    inputs, outputs, groups = load(args, PLANES.inputs), load(args, PLANES.outputs), load(args, PLANES.groups)
+    D, H, W = three(args, CONV_SUMS.size, VOLUME)
+    inputs, groups, bands = load(args, CONV_SUMS.inputs), load(args, CONV_SUMS.groups), load(args, CONV_SUMS.bands)
+    part = ratio(lo, load(args, CONV_SUMS.tiles))
+    tile = lo - part * load(args, CONV_SUMS.tiles)
+    rest = ratio(part, bands)
+    phase = ratio(rest, groups)
+    band, group = part - rest * bands, rest - phase * groups
+    upper = ratio(phase, load(args, CONV_SUMS.apart + 2))
+    u_w, u_d = phase - upper * load(args, CONV_SUMS.apart + 2), ratio(upper, load(args, CONV_SUMS.apart + 1))
+    u_h = upper - u_d * load(args, CONV_SUMS.apart + 1)
+    some_d, many_d, first_d, front = taps_of(args, 0, u_d) if VOLUME else (1, 1, 0, 0)
+    some_h, many_h, first_h, top = taps_of(args, 1, u_h)
+    some_w, many_w, first_w, left = taps_of(args, 2, u_w)
+    place = ramp(0, I32, N) * threads() + (tile * N * threads() + thread())
+    valid = place < load(args, CONV_SUMS.images) * some_d * some_h * some_w
+    above, column = split(place, some_w)
+    image, row = split(above, some_h)
+    layer = fill(0, I32, N)
+    if VOLUME:
+        image, layer = split(image, some_d)
+    in_y = ((layer * load(args, CONV_SUMS.apart) + u_d) * load(args, CONV_SUMS.out + 1)) + (
+        row * load(args, CONV_SUMS.apart + 1) + u_h
+    )
+    in_y = in_y * load(args, CONV_SUMS.out + 2) + column * load(args, CONV_SUMS.apart + 2) + u_w
+    layer = layer * load(args, CONV_SUMS.stride) + front if VOLUME else layer
+    row, column = row * load(args, CONV_SUMS.stride + 1) + top, column * load(args, CONV_SUMS.stride + 2) + left
+    in_x = image * (groups * inputs * D * H * W) + ((layer * H + row) * W + column)
+    leap_d = load(args, CONV_SUMS.leap) if VOLUME else 0
+    leap_h, leap_w = load(args, CONV_SUMS.leap + 1), load(args, CONV_SUMS.leap + 2)
+    x = ptr(load(args, CONV_SUMS.x), T) + group * inputs * D * H * W
+    outputs, channel = load(args, CONV_SUMS.outputs) - band * M, group * load(args, CONV_SUMS.outputs) + band * M
+    weight = ptr(load(args, CONV_SUMS.weight), T) + (
+        group * load(args, CONV_SUMS.of_group) + band * M * load(args, CONV_SUMS.of_output)
+    )
+    memory, zero = ptr(shared(ROOM), A), fill(0.0, A, N)
+    total = repeated(zero, M, 1)
+    volume, row_step, layer_step = D * H * W, leap_h * W, leap_d * H * W
+    pair, pairs, first, b, c = 0, many_d * many_h * many_w * inputs, 0, 0, 0
+    over, down, along, shift, start = 0, 0, 0, 0, 0  # where the tap is in x, beside the first one
+    while pair < pairs:
+        stop, at = min(pairs, pair + load(args, CONV_SUMS.chunk)), 0
+        barrier()
+        taps = many_d, many_h, many_w, first_d, first_h, first_w
+        bring_weight(args, memory, weight, taps, pair, stop, outputs, M)
+        barrier()
+        while pair < stop:
+            inside = valid & within(row + down, H) & within(column + along, W)
+            if VOLUME:
+                inside = inside & within(layer + over, D)
+            places, plane, last = in_x + (shift + along), x + first * volume, min(inputs, first + stop - pair)
+            for _ in range(first, last):
+                total = outer_product(total, vload_aligned(memory, at, M), vpick(plane, places, inside))
+                plane, at = plane + volume, at + M
+            pair += last - first
+            first = last
+            if last == inputs:  # the next tap; by quotients it took 100 instructions
+                first, c, along = 0, c + 1, along + leap_w
+                if c == many_w:
+                    b, c, down, along, shift = b + 1, 0, down + leap_h, 0, shift + row_step
+                    if b == many_h:
+                        b, down, over, start = 0, 0, over + leap_d, start + layer_step
+                        shift = start
+    size = load(args, CONV_SUMS.out + 1) * load(args, CONV_SUMS.out + 2)
+    size = load(args, CONV_SUMS.out) * size if VOLUME else size
+    in_y = in_y + image * (groups * load(args, CONV_SUMS.outputs) * size)
+    for m in range(M):
+        if m < outputs:
+            value = of_output(total, m, zero)
+            if load(args, CONV_SUMS.bias) != 0:
+                value = value + load(ptr(load(args, CONV_SUMS.bias), T), channel + m)
+            vput(ptr(load(args, CONV_SUMS.y), T) + (channel + m) * size, in_y, value, valid)
+    return 0
+
+
+@jit.inline
+def each(args, lo, hi, T, A, N, K_H, K_W, S_H, S_W, G_H, G_W):
+    """N neighbouring places of a row of y for each of [lo, hi), of planes that each are made of one plane of x.
+
+    Windows (K: elements, S: steps, G: gaps) are constants, so that loops are unrolled, and what neighbouring places
+    share is loaded once: 18 elements for four places of 3 x 3 in place of 36. `tiles` are the vectors of a row.
+    """
+    H, W = load(args, CONV_SUMS.size + 1), load(args, CONV_SUMS.size + 2)
+    OH, OW = load(args, CONV_SUMS.out + 1), load(args, CONV_SUMS.out + 2)
+    outputs, vectors = load(args, CONV_SUMS.outputs), load(args, CONV_SUMS.tiles)
+    channels = load(args, CONV_SUMS.groups) * outputs
     for index in range(lo, hi):
-        plane = index // load(args, PLANES.vectors)
-        first = (index - plane * load(args, PLANES.vectors)) * N
-        image = plane // (groups * outputs)
-        channel = plane - image * groups * outputs
-        group = ratio(channel, outputs)
-        x = ptr(load(args, PLANES.x), T) + (image * groups + group) * inputs * x_h * x_w
-        weight = ptr(load(args, PLANES.weight), T) + (
-            group * load(args, PLANES.of_group) + (channel - group * outputs) * load(args, PLANES.of_output)
-        )
-        i, j = places_from(first, y_w, N)
-        top = i * load(args, PLANES.stride_h) - load(args, PLANES.pad_h)
-        left = j * load(args, PLANES.stride_w) - load(args, PLANES.pad_w)
-        valid, total = i < y_h, fill(0.0, A, N)
-        for _ in range(inputs):
-            for a in range(kernel_h):
-                row, meets = step_of(top + a * gap_h, x_h, S_H)
-                meets, start = meets & valid, row * x_w
-                for b in range(kernel_w):
-                    column, inside = step_of(left + b * gap_w, x_w, S_W)
-                    value = vpick(x, start + column, meets & inside)
-                    total = muladd(value, load(weight, a * kernel_w + b), total)
-            x, weight = x + x_h * x_w, weight + load(args, PLANES.of_input)
-        if load(args, PLANES.bias) != 0:
-            total = total + load(ptr(load(args, PLANES.bias), T), channel)
-        write(ptr(load(args, PLANES.y), T) + plane * y_h * y_w, first, total, y_h * y_w - first)
+        line = ratio(index, vectors)
+        plane, first = ratio(line, OH), (index - line * vectors) * N
+        source = ratio(plane, outputs) if outputs > 1 else plane
+        channel = plane - ratio(plane, channels) * channels
+        x = ptr(load(args, CONV_SUMS.x), T) + source * H * W
+        weight = ptr(load(args, CONV_SUMS.weight), T) + channel * (K_H * K_W)
+        top = (line - plane * OH) * S_H - load(args, CONV_SUMS.pad + 1)
+        column, total = ramp(first, I32, N) * S_W - load(args, CONV_SUMS.pad + 2), fill(0.0, A, N)
+        for a in range(K_H):
+            row = top + a * G_H
+            width = W if 0 <= row < H else 0
+            for b in range(K_W):
+                at = column + b * G_W
+                total = muladd(vpick(x, row * W + at, within(at, width)), load(weight, a * K_W + b), total)
+        if load(args, CONV_SUMS.bias) != 0:
+            total = total + load(ptr(load(args, CONV_SUMS.bias), T), channel)
+        write(ptr(load(args, CONV_SUMS.y), T) + line * OW, first, total, OW - first)
     return 0
 
 

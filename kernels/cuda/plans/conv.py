@@ -10,25 +10,30 @@ definition (`cuda/conv/direct.py`): little work, groups of few channels.
 from math import gcd, prod
 
 from ...blocks import float_bits
-from ...blocks.cuda import BIAS, COLUMNS, CONV_WEIGHT, FOLDED, JOIN, PLANES
+from ...blocks.cuda import BIAS, COLUMNS, CONV_SUMS, CONV_WEIGHT, FOLDED, JOIN
 from ...build.load import kernel
+from ...cpu.plans.conv import numbers_of, turned
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.conv import Convolution
 from ...problems.gemm import Product
 from ...problems.window import Window
+from ..conv.sizes import ROOM, THREADS
 from .array import copy
 from .gemm import product
 
 # Of columns at a time: a workspace, which images share in turn.
 _BYTES = 256 << 20
 _LITTLE = 1 << 21  # multiply-adds that one launch does as they come
+_SOME = 1 << 27  # the same of float32 where windows step over an input: a product fills no GPU then, and sums follow it
 _FEW = 8  # channels of a group, of results or of a window's elements / 2, with which tiles of a product are wasted
 _PARTS = 32 << 20  # bytes of the gradients of the weight of each image, up to which these are joined
 _BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of float32 are cut
 # Neighbouring places that a thread takes. A warp's loads of one of them each lie so far apart: more are more lines of
 # the first-level cache for each.
 PLACES = {"bfloat16": 4, "float16": 4, "float32": 2, "float64": 2}
+_UNROLLED, _NEAR = 32, 4  # elements of a window whose loops are unrolled, and neighbouring places of a thread there
+_OUTPUTS = 1, 4, 8  # sums that a thread of `conv/direct.py` has of each of its places
 _ONE = Window((1, 1), (1, 1), (0, 0), (1, 1))
 
 
@@ -52,11 +57,6 @@ def _numbers(x, y, window):
     for name, (h, w) in fields.items():
         found |= {f"{name}_h": h, f"{name}_w": w}
     return found
-
-
-def _turned(window):
-    """The window by which the gradient of an input meets that of the result, where steps are 1."""
-    return window._replace(padding=tuple(-p for p in window.padding), dilation=tuple(-d for d in window.dilation))
 
 
 # ---- parts of plans ----------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _input(p):
         steps.add(copy(turn), {"x": ("weight", 0), "y": ("turned", 0)})
         steps.space("turned", groups * c * k * _bytes(p.dtype))
         left = "turned", c * k, k, 1
-    _by_images(p, steps, p.m, p.c, p.y, p.x, _turned(p.window), left)
+    _by_images(p, steps, p.m, p.c, p.y, p.x, turned(p.window), left)
     return steps.plan()
 
 
@@ -231,43 +231,76 @@ def _weight(p):
     return steps.plan()
 
 
-def _direct(p):
-    """One launch, as the definition says."""
-    c, m, numbers = p.c // p.groups, p.m // p.groups, _numbers(p.x, p.y, p.window)
-    taps, places = prod(p.window.kernel), PLACES[p.dtype]
-    types = {"T": p.dtype, "A": _sums(p.dtype), "N": places}
-    if p.gradient == "weight":
-        return Plan((launch(
-            kernel("conv.direct.weight", **types), CONV_WEIGHT, p.m * c * taps, 1, images=p.n, c=p.c, m=p.m,
-            groups=p.groups, vectors=-(-prod(p.y) // places), **numbers,
-        ),))  # fmt: skip
-    outputs, inputs, y, steps = m, c, p.y, {"of_group": m * c * taps, "of_output": c * taps, "of_input": taps}
-    apart = 1, 1
-    if p.gradient == "input":
-        outputs, inputs, y, apart = c, m, p.x, p.window.stride
-        steps |= {"of_output": taps, "of_input": c * taps}
-        numbers = _numbers(p.y, p.x, _turned(p.window)._replace(stride=(1, 1)))
-    vectors, handle = -(-prod(y) // places), kernel("conv.direct.planes", **types, S_H=apart[0], S_W=apart[1])
+def _direct_weight(p):
+    """The gradient of the weight in one launch, as the definition says."""
+    c, places = p.c // p.groups, PLACES[p.dtype]
+    handle = kernel("conv.direct.weight", T=p.dtype, A=_sums(p.dtype), N=places)
     return Plan((launch(
-        handle, PLANES, p.n * p.groups * outputs * vectors, 1, {} if p.bias else {"bias": None}, outputs=outputs,
-        inputs=inputs, groups=p.groups, vectors=vectors, **steps, **numbers,
+        handle, CONV_WEIGHT, p.m * c * prod(p.window.kernel), 1, images=p.n, c=p.c, m=p.m, groups=p.groups,
+        vectors=-(-prod(p.y) // places), **_numbers(p.x, p.y, p.window),
+    ),))  # fmt: skip
+
+
+def _direct(p):
+    """As the definition says, of any dims: a launch of as many images as numbers of 32 bits count."""
+    numbers, sums = numbers_of(p), _sums(p.dtype)
+    inputs, outputs, out, apart = (numbers[name] for name in ("inputs", "outputs", "out", "apart"))
+    vectors, lines = -(-out[2] // _NEAR), p.n * p.groups * outputs * out[1]
+    small = prod(numbers["kernel"]) <= _UNROLLED and lines * vectors < 1 << 31
+    bias = {} if p.bias else {"bias": None}
+    if len(p.x) == 2 and inputs == 1 and prod(apart) == 1 and small:
+        return _each(p, numbers, lines, vectors, bias)
+    shared = [gcd(*pair) for pair in zip(apart, numbers["gap"])]
+    numbers["period"] = [a // same for a, same in zip(apart, shared)]
+    numbers["leap"] = [gap // same for gap, same in zip(numbers["gap"], shared)]
+    rows = next((few for few in _OUTPUTS if outputs <= few), _OUTPUTS[-1])
+    bands, chunk = -(-outputs // rows), ROOM // rows // _bytes(sums)
+    parts, places = prod(apart) * p.groups * bands, prod(-(-n // a) for n, a in zip(out, apart))
+    planes, results = p.groups * inputs * prod(numbers["size"]), p.groups * outputs * prod(out)
+    most, launches = max(1, ((1 << 31) - 1) // max(planes, results)), []
+    for first in range(0, p.n, most):
+        images = min(most, p.n - first)
+        tiles = {n: -(-images * places // (THREADS * n)) for n in (4, 2, 1)}
+        each = next((n for n in tiles if parts * tiles[n] >= _BLOCKS), 1)
+        handle = kernel("conv.direct.sums", T=p.dtype, A=sums, M=rows, N=each, VOLUME=len(p.x) == 3)
+        at = {name: (name, first * size * _bytes(p.dtype)) for name, size in (("x", planes), ("y", results))} | bias
+        launches.append(launch(
+            handle, CONV_SUMS, parts * tiles[each], 1, at, images=images, bands=bands, tiles=tiles[each], chunk=chunk,
+            **numbers,
+        ))  # fmt: skip
+    return Plan(tuple(launches))
+
+
+def _each(p, numbers, lines, vectors, bias):
+    """The same of planes that each are made of one plane of x: so many lines of so many vectors."""
+    constants = {"T": p.dtype, "A": _sums(p.dtype), "N": _NEAR}
+    for letter, field in (("K", "kernel"), ("S", "stride"), ("G", "gap")):
+        constants |= {f"{letter}_H": numbers[field][1], f"{letter}_W": numbers[field][2]}
+    return Plan((launch(
+        kernel("conv.direct.each", **constants), CONV_SUMS, lines * vectors, 1, bias, images=p.n, bands=1,
+        tiles=vectors, chunk=0, period=(1, 1, 1), leap=(1, 1, 1), **numbers,
     ),))  # fmt: skip
 
 
 def plan(p):
+    if len(p.x) == 3:
+        return _direct(p)
     c, m = p.c // p.groups, p.m // p.groups
     rows, k = {None: (m, c), "input": (c, m), "weight": (m, c)}[p.gradient]
     k *= prod(p.window.kernel)
     work = p.n * p.m * prod(p.y) * c * prod(p.window.kernel)
     small = p.groups > 1 and (rows < _FEW or k < 2 * _FEW)
     far = 16 * p.c * prod(p.x) >= 1 << 31 or 16 * p.m * prod(p.y) >= 1 << 31  # places beside one another, in 32 bits
-    if work <= _LITTLE or small or far or (p.gradient == "weight" and p.dtype == "float64"):
+    if p.gradient == "weight" and (work <= _LITTLE or small or far or p.dtype == "float64"):
+        return _direct_weight(p)
+    stepped = p.gradient == "input" and p.window.stride != (1, 1)
+    if work <= _LITTLE or small or far or (stepped and p.dtype == "float32" and work <= _SOME):
         return _direct(p)
     if p.gradient is None:
         return _forward(p)
     if p.gradient == "weight":
         return _weight(p)
-    return _input(p) if p.window.stride == (1, 1) else _stepped_input(p)
+    return _stepped_input(p) if stepped else _input(p)
 
 
 PLANNERS = {Convolution: plan}

@@ -26,6 +26,7 @@ _SHORT = 256  # elements of a row that a few threads hold; of 768 to 1000 that r
 _WARP = 4096  # elements of a row that is a warp's
 _COLUMN = 32  # the same of a thread, which waits for its elements four at a time: 8192 in chunks of 512 took 53 us
 _APART, _SPREAD = 8, 1 << 15  # the same where so many elements are all: a diagonal of 8192 took 14 us, PyTorch 9
+_ALL = 256  # elements of a result from which on a block has them where results are few: one launch, not two
 _ROWS = 64  # the same of a block that has columns, eight rows at a time: from twice as many on it has them
 _BLOCKS = 1056  # of such blocks, eight for each of 132 multiprocessors
 _MODES = 1024  # elements of a sorted row that a warp looks through
@@ -146,6 +147,8 @@ def reduce(problem):
         "outer": (_COLUMN, 1, 128 * _ENOUGH),
     }[kind]  # fmt: skip
     if kind == "outer" and 2 * step <= length and length * results <= _SPREAD:
+        if reduced[0][0] == 1 and length >= _ALL and results <= _FEW_ROWS:
+            return Plan((*before, _fold(rule, types, "apart", kept, reduced, count, x)), scratch)
         step = _APART
     units = -(-results // each)
     if kept[0][0] > 1 or reduced[0][0] > 1 or units >= least or length < 2 * step:

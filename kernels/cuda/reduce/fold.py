@@ -5,6 +5,7 @@ elements are contiguous, its threads taking vectors in turn; lanes, threads and 
 `rows` is the same with a warp for each result, where a block would wait for its warps more than it works. Where
 elements lie in one row, `short` has those of a result in registers of a few threads, and `held` in those of a warp or a
 block, all at once or so many at a time.
+`apart`: a block of 32 warps folds one result, whose elements lie apart.
 `columns`: a warp folds 32 vectors of neighbouring results, and the warps of a block take rows in turn. `outer`: a
 thread folds one result.
 """
@@ -17,10 +18,11 @@ from ...lang.by_type import by_type
 from ...lang.memory import element_bytes
 from ...lang.pieces import inside_held, span_places, vgather_span, vload_held, vload_pieces, vload_span
 from ...lang.ptx import WARP, barrier, thread, threads
-from ...lang.simd import address, bitcast, load, ptr
+from ...lang.simd import address, bitcast, fill, load, ptr
 from ..apart import aligned
 
 WARPS = 8  # of a block
+AT_ONCE = 8  # elements of a thread
 BLOCK = 64  # elements of a thread before a partial state is set aside: the error of a sum grows with its square root
 F64 = types.float64
 
@@ -66,6 +68,27 @@ def inner(
         barrier()
     if thread() == 0:
         write(y, index, state, bitcast(load(args, FOLD.count), F64), load(args, FOLD.plane), 1)
+    return 0
+
+
+@jit.inline
+def apart(args, index, nothing, read, rest, join, lanes, exchange, memory, keep, kept, write, T, O):
+    """Result number `index`: eight elements of each thread are on their way at once, so that a few thousand are all."""
+    x, length, stride = elements_of(args, index, T), load(args, FOLD.length), load(args, FOLD.stride)
+    plane, state = load(args, FOLD.plane), nothing
+    for first in range(thread(), length, AT_ONCE * threads()):
+        for k in range(AT_ONCE):
+            i = first + k * threads()
+            v = read(x, min(i, length - 1) * stride, plane)
+            state = join(state, rest(v, fill(i, types.int64, 1) < length))
+    state, states = over_warp(lanes(state), join, exchange), memory()
+    if thread() % WARP == 0:
+        keep(states, thread() // WARP, state)
+    barrier()
+    state = over_warp(kept(states, thread() % WARP), join, exchange)  # a state of each of 32 warps
+    barrier()
+    if thread() == 0:
+        write(ptr(load(args, FOLD.y), O), index, state, bitcast(load(args, FOLD.count), F64), plane, 1)
     return 0
 
 
