@@ -81,7 +81,7 @@ OWN = {
     "norm.registers.backward": _HEAD_ROW,
     "norm.grad.join": _ROW,
     **{f"loss.classes.{name}": _ROW for name in ("cross_entropy", "cross_entropy_backward", "nll_backward")},
-    "loss.classes.reduction": _ROW._replace(threads=1024),
+    **{f"loss.classes.{name}": _ROW._replace(threads=1024) for name in ("reduction", "nll_of_all")},
     "reduce.radix.short": Shape(threads=256),
     **{
         f"reduce.{name}": _ROW._replace(threads=threads, shared=shared + threads // 32 * 4 * 257 + 2064, blocks=blocks)

@@ -673,3 +673,23 @@ def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
 
     equal(device, with_gradient, x, w, tolerance=4 * TOLERANCE[dtype])
     assert any("conv.direct.sums" in name for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_likelihoods_of_few_rows_are_one_launch(device, rng, dtype):
+    """With rows that count for nothing, weights, and more rows than threads; a class that is none is an error."""
+    x, target = rng.standard_normal((1100, 7)), rng.integers(0, 7, 1100)
+    target[[0, 5, 1099]] = -100
+
+    def run(x):
+        classes, weight = ic.from_numpy(target).to(x.device), x.abs()[0].to(dtype=dtype)
+        found = with_gradients(lambda x: F.nll_loss(x, classes, weight), dtype, 1)(x)
+        x = x.to(dtype=dtype)
+        return *found, F.nll_loss(x, classes), F.nll_loss(x[3:], classes[3:], weight, reduction="sum")
+
+    equal(device, run, x, tolerance=TOLERANCE[dtype])
+    used = device.backend.kernels.used
+    assert any("nll_of_all" in name for name in used) and not any("reduction" in name for name in used)
+    bad = ic.from_numpy(np.where(target < 0, 7, target)).to(device)
+    with pytest.raises(ValueError, match="7"):
+        F.nll_loss(ic.from_numpy(x).to(device, dtype=getattr(ic, dtype)), bad).item()

@@ -54,15 +54,37 @@ def reduction(args, lo, hi, T, C, I, CLASSES):
             c = I64(load(target, row))
             if c != ignored:
                 divisor += weight_of(weight, c, has_weight)
-    total, divisor = block_sum(total), block_sum(divisor)
-    if load(args, FORWARD.mean) != 0:
-        divisor = divisor if CLASSES else float(num_rows)
-        total = total / divisor
+    divisor = block_sum(divisor) if CLASSES else float(num_rows)
+    store_reduced(args, block_sum(total), divisor, T, C)
+    return 0
+
+
+@jit.inline
+def store_reduced(args, total, divisor, T, C):
+    """The result, of the sum of all losses."""
     if thread() == 0:
-        store(ptr(load(args, FORWARD.y), T), 0, total)
+        store(ptr(load(args, FORWARD.y), T), 0, total / divisor if load(args, FORWARD.mean) != 0 else total)
         if load(args, FORWARD.divisor) != 0:
             store(ptr(load(args, FORWARD.divisor), C), 0, divisor)
-    return 0
+
+
+@jit.inline
+def nll_of_all(args, lo, hi, T, C, I):
+    """The sum or mean of the losses of all rows."""
+    x, x_stride, size = ptr(load(args, FORWARD.x), T), load(args, FORWARD.stride), load(args, FORWARD.classes)
+    (weight, has_weight), ignored = class_weights(args, C), load(args, FORWARD.ignored)
+    target, total, divisor, code = ptr(load(args, FORWARD.target), I), 0.0, 0.0, 0
+    for row in range(thread(), load(args, FORWARD.rows), threads()):
+        c = I64(load(target, row))
+        if c != ignored:
+            if c < 0 or c >= size:
+                code = BAD_CLASS
+            else:
+                w = weight_of(weight, c, has_weight)
+                total -= F64(load(x, row * x_stride + c)) * w
+                divisor += w
+    store_reduced(args, block_sum(total), block_sum(divisor), T, C)
+    return code
 
 
 @jit.inline

@@ -25,7 +25,6 @@ from .gemm import product
 # Of columns at a time: a workspace, which images share in turn.
 _BYTES = 256 << 20
 _LITTLE = 1 << 21  # multiply-adds that one launch does as they come
-_SOME = 1 << 27  # the same of float32 where windows step over an input: a product fills no GPU then, and sums follow it
 _FEW = 8  # channels of a group, of results or of a window's elements / 2, with which tiles of a product are wasted
 _PARTS = 32 << 20  # bytes of the gradients of the weight of each image, up to which these are joined
 _BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of float32 are cut
@@ -293,14 +292,13 @@ def plan(p):
     far = 16 * p.c * prod(p.x) >= 1 << 31 or 16 * p.m * prod(p.y) >= 1 << 31  # places beside one another, in 32 bits
     if p.gradient == "weight" and (work <= _LITTLE or small or far or p.dtype == "float64"):
         return _direct_weight(p)
-    stepped = p.gradient == "input" and p.window.stride != (1, 1)
-    if work <= _LITTLE or small or far or (stepped and p.dtype == "float32" and work <= _SOME):
+    if work <= _LITTLE or small or far:
         return _direct(p)
     if p.gradient is None:
         return _forward(p)
     if p.gradient == "weight":
         return _weight(p)
-    return _stepped_input(p) if stepped else _input(p)
+    return _input(p) if p.window.stride == (1, 1) else _stepped_input(p)
 
 
 PLANNERS = {Convolution: plan}
