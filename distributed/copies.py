@@ -7,11 +7,10 @@ of a backward pass go on meanwhile.
 import contextlib
 import itertools
 
-from ..kernels.blocks.comm import SEND
 from ..kernels.blocks.cuda import JOINED_PART, MEETING
 from ..kernels.cuda.comm import sizes
 from .transport import slices
-from .windows import open_windows, sentences
+from .windows import gathered, open_windows, sentences
 
 _URGENT = -5  # the priority of lanes, for the driver to cut: blocks of a sum begin before those of a product that waits
 _LINE = 64  # bytes that chunks of a tensor are multiples of
@@ -72,12 +71,7 @@ class Copies:
 
     def all_gather(self, moves):
         """What every rank gives, by the `moves` of this one (as `Group.transfer`), to all."""
-        given, counts, places = 0, [0] * self.size, [0] * self.size
-        for kind, peer, address, nbytes in moves:
-            if kind == SEND:  # the same to each
-                given, counts[self.rank] = address, nbytes
-            else:
-                places[peer], counts[peer] = address, nbytes
+        given, counts, places = gathered(moves, self.rank, self.size)
         step = self._step(max(counts), self.part, sizes.SPLIT_BYTES // self.size)
         with self._behind_current() as lanes:
             for at in range(0, max(counts), step):

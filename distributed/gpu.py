@@ -4,14 +4,13 @@ import functools
 
 from .. import config
 from ..core import launch as core_launch
-from ..kernels.blocks.comm import SEND
 from ..kernels.blocks.cuda import PEERS
 from ..kernels.cuda import driver
 from ..kernels.cuda.comm import sizes
 from . import nccl, world
 from .copies import open_copies
 from .staging import Staged
-from .windows import open_windows, sentences
+from .windows import gathered, open_windows, sentences
 
 _FEW_BYTES = 256 << 10  # that a rank sends in words which say their round: 5.0 us where flags take 6.1 (two H200)
 _ONE_PHASE_BYTES = 256 << 10  # of all ranks together; above, with more than two, each rank reduces a part
@@ -179,12 +178,7 @@ class Peers:
     def all_gather(self, moves, keep):
         """What every rank gives, or one of them, by the `moves` of this one (as `Group.transfer`), to all."""
         self._enter()
-        given, counts, places = 0, [0] * self.size, [0] * self.size
-        for kind, peer, address, nbytes in moves:
-            if kind == SEND:  # the same to each
-                given, counts[self.rank] = address, nbytes
-            else:
-                places[peer], counts[peer] = address, nbytes
+        given, counts, places = gathered(moves, self.rank, self.size)
         for at in range(0, max(counts), sizes.MOST_BYTES):
             some = [min(sizes.MOST_BYTES, max(0, count - at)) for count in counts]
             self._gather(given + at, some, [place and place + at for place in places], keep)

@@ -1,5 +1,6 @@
 """Memory of GPUs of one host that all ranks of a group reach, and what its kernels find wrong with other ranks."""
 
+from ..kernels.blocks.comm import SEND
 from ..kernels.cuda.comm import sizes
 from .world import PeerError
 
@@ -18,6 +19,17 @@ def open_windows(group, backend, nbytes):
         except RuntimeError:
             reached = False
     return windows if all(group.comm.allgather(reached)) else None
+
+
+def gathered(moves, rank, size):
+    """(address of what this rank gives, bytes of each rank, where each belongs) of a gather, by `moves` of a group."""
+    given, counts, places = 0, [0] * size, [0] * size
+    for kind, peer, address, nbytes in moves:
+        if kind == SEND:  # the same to each
+            given, counts[rank] = address, nbytes
+        else:
+            places[peer], counts[peer] = address, nbytes
+    return given, counts, places
 
 
 def sentences(what, size, timeout):
