@@ -174,14 +174,15 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
          constants=(), int numbers=0, int64_t counter=-1, counted=()):
     """Let calls with these layouts, numbers and texts go straight to their launches.
 
-    Of each: (kernel, its argument block, owners, n, grain, errors); owners say whose address stands where: (place, number of an
-    operand, RESULT - k for the new result k, SCRATCH or NUMBER - k, offset in bytes). `results` is a new tensor, or a
-    tuple of such, of numbers of operands, and of views as (number, tensor). `names` are those of keywords, whose values come last in `args`, and "out"
-    where the caller gave it. `scratch` bytes of workspace. `saved`: for `recall`, what is kept for backward. `writes`:
-    (number of an operand, by how much its version grows). `constants` are tensors to keep. `numbers`: how numbers of the call lie in memory, if the
-    block points to them, or on GPUs has them; the key then has their types only. `counter`: where in the workspace (in
-    bytes) the launches leave an int64: how many rows the new results at the places `counted` have, or, without results,
-    whether the call is true: each launch leaves it there, and no launch follows one that left 0.
+    Of each: (kernel, its argument block, owners, n, grain, errors); owners say whose address stands where: (place,
+    number of an operand, RESULT - k for the new result k, SCRATCH or NUMBER - k, offset in bytes). `results` is a new
+    tensor, or a tuple of such, of numbers of operands, and of views as (number, tensor). `names` are those of keywords,
+    whose values come last in `args`, and "out" where the caller gave it. `scratch` bytes of workspace. `saved`: for
+    `recall`, what is kept for backward. `writes`: (number of an operand, by how much its version grows). `constants` are
+    tensors to keep. `numbers`: how numbers of the call lie in memory, if the block points to them, or on GPUs has them;
+    the key then has their types only. `counter`: where in the workspace (in bytes) the launches leave an int64: how many
+    rows the new results at the places `counted` have, or, without results, whether the call is true: each launch leaves
+    it there, and no launch follows one that left 0.
     """
     cdef Known known, last = None
     cdef Answer answer = Answer()
