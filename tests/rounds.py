@@ -11,12 +11,14 @@ from numba import types
 
 
 @jit.inline
-def _first():
+def first():
+    """The number of the one thread, or block."""
     return 0
 
 
 @jit.inline
-def _alone():
+def alone():
+    """How many there are."""
     return 1
 
 
@@ -34,7 +36,7 @@ def _store(at, value):
 def stand_in(replace):
     """Give the kernels what the CPU has in place of what GPUs have, by `replace(module, name, value)`."""
     for module, name, other in (
-        (copies, "thread", _first), (copies, "threads", _alone), (copies, "block", _first), (copies, "blocks", _alone),
+        (copies, "thread", first), (copies, "threads", alone), (copies, "block", first), (copies, "blocks", alone),
         (copies, "STEP", 1),
         (copies, "load_of_system", _load), (copies, "store_to_system", _store),
         (peers, "load_of_system", _load), (peers, "nanoseconds", now),

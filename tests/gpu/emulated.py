@@ -14,15 +14,7 @@ from infinicore.kernels.cuda.plans import conv
 from infinicore.kernels.lang.simd import stack
 from infinicore.kernels.plan import Plan
 
-
-@jit.inline
-def _first():
-    return 0
-
-
-@jit.inline
-def _alone():
-    return 1
+from ..rounds import alone, first
 
 
 @jit.inline
@@ -90,9 +82,9 @@ def _copied(p, x, y):
 def plan_of(monkeypatch, planner, problem):
     """The plan of a problem for `run`."""
     for module, name, other in (
-        (direct, "thread", _first), (direct, "threads", _alone), (direct, "block_sum", _itself),
+        (direct, "thread", first), (direct, "threads", alone), (direct, "block_sum", _itself),
         (direct, "barrier", _nothing), (direct, "shared", stack), (conv, "THREADS", 1),
-        (columns, "thread", _first), (columns, "threads", _alone),
+        (columns, "thread", first), (columns, "threads", alone),
         (conv, "product", lambda p: Plan((_Step(p, ((0, "a", 0), (1, "b", 0), (2, "c", 0))),))),
         (conv, "copy", lambda p: Plan((_Step(p, ((0, "x", 0), (1, "y", 0))),))),
     ):  # fmt: skip

@@ -19,15 +19,7 @@ from numba import types
 
 import infinicore as ic
 
-
-@jit.inline
-def _first():
-    return 0
-
-
-@jit.inline
-def _alone():
-    return 1
+from ..rounds import alone, first
 
 
 @jit.inline
@@ -61,10 +53,10 @@ def _look(at):
 def run(monkeypatch):
     """`run(types, calls)`: the codes of calls, (args of a rank, blocks) each, that run at the same time."""
     for module, name, other in (
-        (peers, "thread", _first), (peers, "threads", _alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
+        (peers, "thread", first), (peers, "threads", alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
         (peers, "load_of_system", _load), (peers, "store_to_system", _store), (peers, "nanoseconds", now),
         (peers, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "shared", stack),
-        (block, "thread", _first),
+        (block, "thread", first),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, other)
 
