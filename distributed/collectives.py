@@ -101,7 +101,8 @@ def _go(group, links, what, described, function, copies, async_op, result, queue
         compare(channel)
         run(channel)
 
-    if not async_op or queued == "here" or group.size == 1 or core_launch.recording() is not None:
+    recorded = core_launch.recording() is not None and queued != "beside"
+    if not async_op or queued == "here" or group.size == 1 or recorded:
         compared()
         return done(result) if async_op else result
     if queued == "beside":

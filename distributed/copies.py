@@ -21,7 +21,7 @@ class _Lane:
     """A stream, and the place of its rounds in the windows: what waits in one lane holds up no other one."""
 
     def __init__(self, backend, number):
-        self.stream, self.end, self.meetings = backend.side_stream(_URGENT), backend.event(), 0
+        self.stream, self.end = backend.side_stream(_URGENT), backend.event()
         self.flags = 8 * (sizes.MEETINGS + number * sizes.MOST_RANKS)
         self.places = sizes.COPIES_SLOTS + number * sizes.LANE_BYTES
 
@@ -37,7 +37,8 @@ class Copies:
         self.timeout, self.part = int(timeout * 1e9), sizes.part_bytes(size)
         self.others = [(rank + apart) % size for apart in range(1, size)]  # no two ranks copy to one at the same time
         self.lanes = itertools.cycle([_Lane(backend, number) for number in range(sizes.LANES)])
-        self.begin, self.carried = backend.event(), backend.event()
+        self.begin, self.carried, self.last = backend.event(), backend.event(), backend.event()
+        self.carries = False  # whether a round of this operation has been carried
         self.meeting = backend.kernel("comm.copies.meet", {"SIZE": size})
         self.errors = {
             code + sizes.WHAT * number: error
@@ -109,7 +110,10 @@ class Copies:
 
     @contextlib.contextmanager
     def _behind_current(self):
-        """The lanes, which wait for the current stream; which waits for those that were used."""
+        """The lanes, which wait for the current stream; which waits for those that were used.
+
+        Marks are of this operation alone, but for that behind the one before: a graph has none of outside.
+        """
         backend, used = self.backend, {}
 
         def lanes():
@@ -120,7 +124,9 @@ class Copies:
                 yield lane
 
         backend.enter()
-        before = backend.stream
+        before, self.carries = backend.stream, False
+        if not backend.captures:
+            self.before_replay()
         self.begin.record(before)
         try:
             yield lanes()
@@ -129,6 +135,16 @@ class Copies:
             for lane in used.values():
                 lane.end.record(lane.stream)
                 lane.end.wait(before)
+            if not backend.captures:
+                self.after_replay()
+
+    def before_replay(self):
+        """Let the current stream wait for what used the lanes before, in whichever stream."""
+        self.last.wait(self.backend.stream)
+
+    def after_replay(self):
+        """Mark that what the current stream has so far may have used the lanes."""
+        self.last.record(self.backend.stream)
 
     def _enter(self, lane):
         self.lane, self.backend.stream = lane, lane.stream
@@ -147,15 +163,16 @@ class Copies:
         Both at once would end at the same time, and leave NVLink idle while both lanes meet and add: 32 MB of two ranks
         would take 120 us, and so 90 (by the figures at `sizes.LANES`).
         """
-        self.carried.wait(self.lane.stream)
+        if self.carries:
+            self.carried.wait(self.lane.stream)
         for copy in copies:
             self._copy(*copy)
         self.carried.record(self.lane.stream)
+        self.carries = True
 
     def _meet(self, what):
-        self.lane.meetings += 1
         values, keep = MEETING(
-            k=self.lane.meetings, flags=self.lane.flags, what=sizes.WHAT * sizes.WHATS.index(what), rank=self.rank,
+            flags=self.lane.flags, what=sizes.WHAT * sizes.WHATS.index(what), rank=self.rank,
             own=self.windows[self.rank], timeout=self.timeout, windows=self.windows,
         )  # fmt: skip
         self.backend.launch(self.meeting, values, 1, 1, keep, self.errors)

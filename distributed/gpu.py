@@ -23,8 +23,8 @@ class GpuLinks(Staged):
 
     Where each rank has a GPU of its own, few elements on one host go through windows (`Peers`), all else by NCCL
     (`Nccl`), and where that is not installed, or lacks the dtype, by copy engines (`Copies`). What none of these does
-    goes through the host. A graph holds launches alone, so what is recorded goes through windows, in as many as it
-    takes.
+    goes through the host. Graphs hold all of these; what neither NCCL nor copies do goes through windows there, in as
+    many launches as it takes.
     """
 
     def __init__(self, group, device):
@@ -55,29 +55,41 @@ class GpuLinks(Staged):
 
     def records(self):
         self.prepare()
-        return self.peers is not None
+        return self.peers is not None or self.nccl is not None
 
     def check(self):
         if self.nccl is not None:
             self.nccl.check()
 
-    def _by_peers(self, what, nbytes):
-        few = nbytes <= sizes.MOST_BYTES or core_launch.recording() is not None
-        return self.peers is not None and what in ("all_reduce", "all_gather", "broadcast") and few
+    def before_replay(self):
+        if self.copies is not None:
+            self.copies.before_replay()
 
-    def _by_nccl(self, x=None, how=None):
-        return self.nccl is not None and (how is None or self.nccl.reduces(x.dtype, how))
+    def after_replay(self):
+        if self.copies is not None:
+            self.copies.after_replay()
+        if self.nccl is not None:
+            self.nccl.watch()
 
-    def _by_copies(self, what, nbytes, x=None, how=None):
-        """Whether copy engines carry it, as all ranks find alike; what they need is made when the first ones ask.
+    def _way(self, what, nbytes, x=None, how=None, beside=False):
+        """Who carries it, as all ranks find alike: "peers", "copies" or "nccl"; None: the host.
 
-        On two H200, 64 MB took them 276 us and NCCL 250, 256 MB 1,297 and 899: the host puts five pieces of work into
-        streams for each 16 MB, and a step of GPT-2 124M took 39.9 to 43.6 ms beside 40.0 to 40.4.
+        Copies leave the multiprocessors to the products of a backward pass, but are slower alone (two H200: 64 MB 276
+        us, NCCL 250; 256 MB 1,297 and 899), and where the host puts them into streams, it puts five pieces of work for
+        each 16 MB. So they take what runs `beside` others in a graph.
         """
-        if what not in sizes.WHATS or nbytes <= sizes.MOST_BYTES or core_launch.recording() is not None:
-            return False
-        if self._by_nccl(x, how) and not self._prefers_copies:
-            return False
+        few, recorded = nbytes <= sizes.MOST_BYTES, core_launch.recording() is not None or self.backend.captures
+        reached = self.peers is not None and what in ("all_reduce", "all_gather", "broadcast")
+        if few and reached:
+            return "peers"
+        to_nccl = self.nccl is not None and (how is None or self.nccl.reduces(x.dtype, how))
+        copied = self._prefers_copies or not to_nccl or (recorded and beside)
+        if not few and what in sizes.WHATS and copied and self._opened():
+            return "copies"
+        return "nccl" if to_nccl else "peers" if recorded and reached else None
+
+    def _opened(self):
+        """Whether there are `copies`; what they need is made when the first ones ask."""
         if self._copying:
             self._copying, self.copies = False, open_copies(self.group, self.backend)
         return self.copies is not None
@@ -85,20 +97,17 @@ class GpuLinks(Staged):
     def queues(self, what, x, how, nbytes=None):
         self.prepare()
         nbytes = x.numel_ * x.dtype.itemsize if nbytes is None else nbytes
-        if self._by_peers(what, nbytes):
-            return "here"
-        return "beside" if self._by_copies(what, nbytes, x, how) or self._by_nccl(x, how) else None
+        return {"peers": "here", None: None}.get(self._way(what, nbytes, x, how, True), "beside")
 
     def reduce(self, what, x, y, starts, how, channel, scatter=False):
         self.prepare()
-        nbytes = x.numel_ * x.dtype.itemsize
-        if self._by_peers(what, nbytes):
+        way = self._way(what, x.numel_ * x.dtype.itemsize, x, how, channel == 1)
+        if way == "peers":
             self.peers.all_reduce(x, how)
-        elif self._by_copies(what, nbytes, x, how):
-            self.copies.reduce(what, x, y, starts, how, scatter)
-        elif self._by_nccl(x, how):
-            self._refuse(what)
-            self.nccl.reduce(x, y, starts, how, channel, scatter)
+        elif way == "copies":
+            self.backend.act(lambda: self.copies.reduce(what, x, y, starts, how, scatter), self)
+        elif way == "nccl":
+            self.backend.act(lambda: self.nccl.reduce(x, y, starts, how, channel, scatter), self)
         else:
             super().reduce(what, x, y, starts, how, channel, scatter)
 
@@ -111,14 +120,14 @@ class GpuLinks(Staged):
     def transfer(self, what, moves, keep, channel, tag=1):
         self.prepare()
         most = max((nbytes for *_, nbytes in moves), default=0)
-        if self._by_peers(what, most):
+        way = self._way(what, most, beside=channel == 1)
+        if way == "peers":
             return self.peers.all_gather(moves, keep)
-        if self._by_copies(what, most):
-            return self.copies.all_gather(moves)
-        if self.nccl is None:
-            return super().transfer(what, moves, keep, channel, tag)
-        self._refuse(what)
-        return self.nccl.transfer(moves, channel)
+        if way == "copies":
+            return self.backend.act(lambda _=keep: self.copies.all_gather(moves), self)
+        if way == "nccl":
+            return self.backend.act(lambda _=keep: self.nccl.transfer(moves, channel), self)
+        return super().transfer(what, moves, keep, channel, tag)
 
 
 class Peers:

@@ -78,9 +78,9 @@ class Nccl:
             _open.add(self)
             _start_watch()
 
-    def _note(self):
+    def watch(self):
         """Let the thread watch for the end of what was put into the current stream, unless it watches something."""
-        if self.timeout is not None and self._mark is None:
+        if self.timeout is not None and self._mark is None and not self.backend.captures:
             mark, self._since = self.backend.event(), time.monotonic()
             mark.record(self.backend.stream)
             self._mark = mark
@@ -146,7 +146,7 @@ class Nccl:
                     at = x.address + starts[root] * item
                     functions.reduce(at, y.address if root == rank else 0, count, dtype, op, root, comm, stream)
             functions.group_end()
-        self._note()
+        self.watch()
 
     def transfer(self, moves, channel):
         """Messages of a collective, all at once."""
@@ -159,4 +159,4 @@ class Nccl:
                 act = functions.recv if kind == RECEIVE else functions.send
                 act(address, nbytes, _BYTES, peer, comm, stream)
         functions.group_end()
-        self._note()
+        self.watch()

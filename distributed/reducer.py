@@ -1,6 +1,7 @@
 """Gradients of a model averaged over ranks while backward still computes others: buckets, in the order of backward."""
 
 from ..core import launch as core_launch
+from ..core import node
 from ..dispatch import copy_into, empty, empty_beside
 from ..dtype import uint8
 from . import collectives as c
@@ -97,6 +98,8 @@ class Reducer:
                 "parameter take part in the loss"
             )
         self.finish_early()
+        if core_launch.recording() is not None:
+            self.rebuilt = True  # replays write to these places
         for bucket in self.buckets:
             bucket.reset()
         self.started = False
@@ -135,7 +138,7 @@ class Reducer:
             bucket.views[i].zero_()
         elif not self._is_view(i):
             copy_into(bucket.views[i], p.gradient)
-            if core_launch.recording() is None:
+            if _is_new(p):
                 p.gradient = bucket.views[i]
         bucket.missing.discard(i)
         while self.next < len(self.buckets) and not self.buckets[self.next].missing:
@@ -145,15 +148,15 @@ class Reducer:
             self.finish()
 
     def send(self, bucket):
-        """Start averaging a bucket."""
-        background = core_launch.recording() is None
+        """Start averaging a bucket; the last one of a graph, beside which nothing is computed, at once."""
+        beside = bucket is not self.buckets[-1] or core_launch.recording() is None
         if self.compression is None or bucket.flat.dtype.itemsize <= 2:
-            work = c.all_reduce(bucket.flat, "avg", self.group, async_op=background)
+            work = c.all_reduce(bucket.flat, "avg", self.group, async_op=beside)
         else:
             bucket.small = empty_beside(bucket.flat, bucket.flat.shape_, self.compression)
             bucket.small.copy_(bucket.flat)
-            work = c.all_reduce(bucket.small, "avg", self.group, async_op=background)
-        bucket.work = work if background else done(None)
+            work = c.all_reduce(bucket.small, "avg", self.group, async_op=beside)
+        bucket.work = work if beside else done(None)
 
     def finish(self):
         """Wait for all buckets; gradients are averages from here on."""
@@ -168,7 +171,7 @@ class Reducer:
                 p = self.parameters[i]
                 if taken is not None and not taken[i] and p.gradient is None:
                     continue  # no rank used it
-                if core_launch.recording() is None:
+                if _is_new(p):
                     p.gradient = bucket.views[i]
                 elif p.gradient is not None and not self._is_view(i):
                     copy_into(p.gradient, bucket.views[i])
@@ -201,6 +204,13 @@ class Reducer:
         seen += [i for i in range(len(self.parameters)) if i not in set(seen)]
         self.rebuilt = True
         self.cut(broadcast_object(seen, 0, self.group))
+
+
+def _is_new(p):
+    """Whether a parameter may get other memory for its gradient: in a recorded pass if it had none before."""
+    notes = node.state.notes
+    noted = notes is not None and notes.leaves.get(id(p))
+    return core_launch.recording() is None or bool(noted and noted[1] is None)
 
 
 def padded(p):

@@ -13,6 +13,7 @@ import collections
 import itertools
 import threading
 
+from ..core import launch as core_launch
 from ..core import memory
 from ..device import CPU
 from ..dispatch import refuse_recording
@@ -21,7 +22,7 @@ from ..kernels.blocks.comm import RECEIVE, SEND
 from ..tensor.tensor import Tensor
 from . import world
 from .transport import CHANNELS, Messages
-from .work import Arriving, Queued
+from .work import Arriving, Forked, Queued, in_side_stream
 
 CHUNK = 2 << 20  # bytes of a rank that are on their way at a time
 PART = 1 << 20  # of a message of a collective
@@ -265,10 +266,19 @@ class Staged:
 
     def put_beside(self, run, result):
         """Put what the host need not wait for into that stream; its `Work`."""
-        return Queued(self.backend, self._in_side_stream(self._begin_beside(), run), result, self.check)
+        begin = self._begin_beside()
+        if core_launch.recording() is not None:
+            return Forked(self.backend, self._sides, run, result, self)
+        return Queued(self.backend, self._in_side_stream(begin, run), result, self.check)
 
     def check(self):
         """Raise what has gone wrong with operations in streams."""
+
+    def before_replay(self):
+        """As of the owner of `Backend.act`."""
+
+    def after_replay(self):
+        """As of the owner of `Backend.act`."""
 
     def _begin_beside(self):
         """A mark behind what the current stream has."""
@@ -283,14 +293,10 @@ class Staged:
         """Do `run` behind a mark; the mark behind it."""
         backend = self.backend
         backend.enter()
-        before, backend.stream = backend.stream, self._sides
         end = backend.event()
         try:
-            begin.wait(self._sides)
-            run()
+            in_side_stream(backend, self._sides, begin, end, run)
         finally:
-            end.record(self._sides)
-            backend.stream = before
             self._hold(end, run)
         return end
 

@@ -73,6 +73,44 @@ class Queued(Work):
         return self._result
 
 
+class Forked(Work):
+    """The same in a graph that is being recorded: its stream `side` leaves the current one here, and joins whichever is
+    current where somebody waits.
+    """
+
+    def __init__(self, backend, side, run, result, owner):
+        self._backend, self._side, self._run, self._result = backend, side, run, result
+        self._end = None
+        backend.act(self._begin, owner)
+
+    def _begin(self):
+        """What a capture does again: with marks of its own, which nobody else can ask."""
+        backend = self._backend
+        begin, self._end = backend.event(), backend.event()
+        begin.record(backend.stream)
+        in_side_stream(backend, self._side, begin, self._end, self._run)
+
+    def is_completed(self):
+        """Never, while it is recorded."""
+        return False
+
+    def wait(self, timeout=None):
+        """Let the current stream wait until it has ended. Returns its result."""
+        self._backend.act(lambda: self._end.wait(self._backend.stream))
+        return self._result
+
+
+def in_side_stream(backend, side, begin, end, run):
+    """Do `run` in a stream, behind the mark `begin` of another one; `end` is the mark behind it."""
+    before, backend.stream = backend.stream, side
+    try:
+        begin.wait(side)
+        run()
+    finally:
+        end.record(side)
+        backend.stream = before
+
+
 class Arriving(Work):
     """Messages whose values go on to another device when they are waited for: `bring()` begins that."""
 

@@ -37,7 +37,7 @@ def stand_in(replace):
     """Give the kernels what the CPU has in place of what GPUs have, by `replace(module, name, value)`."""
     for module, name, other in (
         (copies, "thread", first), (copies, "threads", alone), (copies, "block", first), (copies, "blocks", alone),
-        (copies, "STEP", 1),
+        (copies, "STEP", 1), (copies, "warp_barrier", first),
         (copies, "load_of_system", _load), (copies, "store_to_system", _store),
         (peers, "load_of_system", _load), (peers, "nanoseconds", now),
     ):  # fmt: skip

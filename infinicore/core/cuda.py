@@ -1,12 +1,13 @@
 """What NVIDIA's GPUs do for the rest of the house: the `Backend` of a GPU."""
 
+import itertools
 import threading
 
 from ..kernels.build import load as cpu_load
 from ..kernels.cuda import driver, fuse, load, overlap, plans, policy, render
 from . import cuda_host, cuda_room, launch, memory
 from .backend import Backend
-from .graph import Graph
+from .graph import Graph, unrecorded
 
 
 class _Block:
@@ -57,6 +58,8 @@ class GpuArena(memory.Arena):
 
     def keep(self, block):
         """Let the recording have a block again. It is a new object: an object's finaliser runs only once."""
+        if driver is None:  # the interpreter goes down
+            return
         again = _Block(block.pool, block.address, block.size, block.stream, self)
         self._kept.setdefault(block.size, []).append(again)
 
@@ -192,11 +195,17 @@ def _follow(backend, stream, later):
     mark.wait(later)
 
 
+_ACT = 1  # stands for the kernel in a record of `Cuda.act`
+
+
 class CudaGraph(Graph):
     """Recorded launches as a CUDA graph: one call of the driver replays them all."""
 
     def __init__(self, records, arena, backend):
         self._backend, self._executable = backend, None
+        acts = [keep for kernel, _, _, _, keep, _ in records if kernel == _ACT]
+        self._acts = [act for act, _ in acts]
+        self._owners = list(dict.fromkeys(owner for _, owner in acts if owner is not None))
         super().__init__(records, arena)
 
     def _prepare(self):
@@ -222,8 +231,12 @@ class CudaGraph(Graph):
         backend = self._backend
         backend.enter()
         if self._executable is None:
-            self._executable = backend.capture(list(self.rows()))
+            self._executable = backend.capture(list(self.rows()), self._acts)
+        for owner in self._owners:
+            owner.before_replay()
         driver.launch_graph(self._executable, backend.stream)
+        for owner in self._owners:
+            owner.after_replay()
 
 
 class GpuBackend(Backend):
@@ -238,7 +251,7 @@ class GpuBackend(Backend):
 
     def launches(self, handle):
         """Whether it is one of this GPU's kernels."""
-        return self.kernels.has(handle)
+        return handle == _ACT or self.kernels.has(handle)
 
     def sized_kernel(self, name, types, unit_size):
         """The same; of kernels of rows the one whose threads hold rows of this size."""
@@ -284,7 +297,7 @@ class Cuda(GpuBackend):
         self.kernels = load.Kernels(self.gpu)
         self._errors = {}  # name of a kernel -> sentences
         self._pages = None  # of rooms
-        self._capturing = None  # the stream that graphs are made in
+        self._capturing, self._captor = None, None  # the stream that graphs are made in, and the thread that makes one
 
     @property
     def identity(self):
@@ -455,21 +468,50 @@ class Cuda(GpuBackend):
         for handle, sentences in errors:
             self._errors[self.kernels.name_of(handle)] = sentences
 
+    @property
+    def captures(self):
+        """Whether this thread makes a graph of what goes into the current stream, where no mark is ever passed."""
+        return self._captor == threading.get_ident()
+
+    def act(self, do, owner=None):
+        """Do what puts work of others into streams, or makes streams wait; a recording's graph has it, too.
+
+        What `do()` puts into the current stream when the graph is made, and into streams that follow it, is part of it.
+        """
+        launch.deed()
+        with unrecorded():
+            do()
+        records = launch.recording()
+        if records is not None:
+            records.append((_ACT, (), 1, 1, (do, owner), None))
+
     def graph(self, records, arena):
         """What replays recorded launches."""
         return CudaGraph(records, arena, self)
 
-    def capture(self, rows):
-        """The handle of an executable graph of launches: (kernel, address of its block, words of it, n)."""
+    def capture(self, rows, acts=()):
+        """The handle of an executable graph of launches: (kernel, address of its block, words of it, n).
+
+        `acts` are what rows of `act` stand for, one after the other.
+        """
         if self._capturing is None:
             self._capturing = driver.create_stream()
-        rows, kept = fuse.joined(rows, self.kernels, self._errors)
-        before, self.stream = self.stream, self._capturing
+        joined, blocks = [], []
+        for is_act, group in itertools.groupby(rows, lambda row: row[0] == _ACT):
+            part = list(group)
+            found, kept = (part, None) if is_act else fuse.joined(part, self.kernels, self._errors)
+            joined += found
+            blocks.append(kept)
+        beside, left = () if acts else overlap.beside(joined, self.kernels), iter(acts)
+        before, self.stream, self._captor = self.stream, self._capturing, threading.get_ident()
         try:
-            with driver.Capture(self._capturing, overlap.beside(rows, self.kernels)) as capture:
-                for kernel, args, count, n in rows:
-                    launch.call_foreign(kernel, args, count, n)
+            with driver.Capture(self._capturing, beside) as capture:
+                for kernel, args, count, n in joined:
+                    if kernel == _ACT:
+                        next(left)()
+                    else:
+                        launch.call_foreign(kernel, args, count, n)
         finally:
-            self.stream = before
-        del kept  # blocks of joined launches, which the capture has copied
+            self.stream, self._captor = before, None
+        del blocks  # of joined launches, which the capture has copied
         return capture.executable

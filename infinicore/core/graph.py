@@ -1,5 +1,6 @@
 """Recorded launches, replayed in one compiled loop without Python."""
 
+import contextlib
 import ctypes
 import sys
 
@@ -16,6 +17,19 @@ def raise_for(status, errors, name):
     if sentence is None:
         raise RuntimeError(f"kernel of `{name}` failed with code {status}")
     raise ValueError(sentence)
+
+
+@contextlib.contextmanager
+def unrecorded():
+    """Launches within are not part of the graph that is being recorded."""
+    records = launch.recording()
+    if records is not None:
+        launch.record_into(None)
+    try:
+        yield
+    finally:
+        if records is not None:
+            launch.record_into(records)
 
 
 class Graph:

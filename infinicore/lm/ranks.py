@@ -14,7 +14,6 @@ GPU, or GPUs do not reach one another, steps are computed one by one.
 """
 
 import atexit
-import contextlib
 import functools
 import itertools
 import signal
@@ -27,6 +26,7 @@ import infinicore
 
 from ..autograd import no_grad
 from ..core import launch as core_launch
+from ..core.graph import unrecorded
 from ..device import CPU
 from ..dispatch import copy_into, empty
 from ..distributed import collectives as c
@@ -128,7 +128,7 @@ class Ranks:
         """Tell the others of a cache that they have not seen, and of what is gone."""
         if cache in self.caches and not self._gone:
             return
-        with _unrecorded():
+        with unrecorded():
             while self._gone:
                 self._send_numbers(*self._gone.pop())
             if cache not in self.caches:
@@ -150,7 +150,7 @@ class Ranks:
         c.batch([c.P2P("send", x, peer) for peer in peers for x in tensors], self.steps)
 
     def _send_unrecorded(self, header):
-        with _unrecorded():
+        with unrecorded():
             self._send(header)
 
     def _spread(self, *tensors):
@@ -322,19 +322,6 @@ class _Unrecorded:
             self.logits, self.nbytes = logits, logits.nbytes
         else:
             copy_into(self.logits, logits)
-
-
-@contextlib.contextmanager
-def _unrecorded():
-    """Launches within are not part of the graph that is being recorded."""
-    records = core_launch.recording()
-    if records is not None:
-        core_launch.record_into(None)
-    try:
-        yield
-    finally:
-        if records is not None:
-            core_launch.record_into(records)
 
 
 def _header(kind):

@@ -109,10 +109,10 @@ SCAN = Block("x y indices? words? | rows size x_stride parts=1 columns=1 strips=
 # their order. Who waits for longer than `timeout` nanoseconds gives up. For a gather, behind the windows: how many
 # elements each rank gives, and where they go here (0: nowhere); `count` is this rank's number of them.
 PEERS = Block("x y | count piece rank own timeout windows*")
-# What copy engines carry (`copies.py`): meeting number `k`, whose flags are at byte `flags` of all windows; `what` is
+# What copy engines carry (`copies.py`): the next meeting, whose flags are at byte `flags` of all windows; `what` is
 # added to codes. Then the part of this rank: `count` elements of x and, from the address `given` in the window on,
 # `part` bytes apart, what the `others` have pushed there.
-MEETING = Block("| k flags what rank own timeout windows*")
+MEETING = Block("| flags what rank own timeout windows*")
 JOINED_PART = Block("x y | count others rank given part")
 
 # ---- sorting by digits: `kernels/cuda/reduce/radix.py`, of long rows `sweep.py` ----

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from infinicore.distributed import gpu, nccl, windows, world
 from infinicore.distributed.staging import Staged
+from infinicore.distributed.work import Forked
 from infinicore.distributed.world import PeerError
 from infinicore.kernels.blocks import comm as blocks
 from infinicore.kernels.cuda import driver
@@ -17,6 +18,7 @@ from infinicore.kernels.cuda.comm import sizes
 
 import infinicore as ic
 from infinicore.core import cuda_room
+from infinicore.core.backend import Backend
 from infinicore.device import Device, take_gpu
 
 
@@ -125,31 +127,106 @@ def test_the_way_of_small_and_large_sums(monkeypatch, host2, how, gpus, nodes, f
     assert asked == found
 
 
-def test_what_is_recorded_goes_through_windows_or_not_at_all(host2):
+def test_what_is_recorded_goes_through_windows_or_into_streams_or_not_at_all(host2, monkeypatch):
+    """Beside other work by copy engines, alone by NCCL, where there are both."""
     asked, device = [], host2.device()
     links = gpu.GpuLinks(types.SimpleNamespace(size=2, rank=0), device)
-    links._buffers, links.nccl = (), types.SimpleNamespace(reduces=lambda *_: True)
-    links.copies = types.SimpleNamespace()  # for what is not recorded
+    links._buffers = ()
     large, moves = ic.zeros(sizes.MOST_BYTES, device=device), [(blocks.SEND, 1, 64, 1 << 30)]
 
-    def all_three():
+    def noting(who):
+        return lambda *given, **_: asked.append((who, given[0] if isinstance(given[0], str) else "", len(given)))
+
+    peers = types.SimpleNamespace(all_reduce=noting("peers"), all_gather=noting("peers"))
+    copies = types.SimpleNamespace(reduce=noting("copies"), all_gather=noting("copies"))
+    to_nccl = types.SimpleNamespace(reduces=lambda *_: True, reduce=noting("nccl"), transfer=noting("nccl"))
+
+    def recorded(channel, what=None):
+        asked.clear()
         with contextlib.ExitStack() as stack:
             ic.start_graph_recording(device)
             stack.callback(ic.stop_graph_recording)
-            links.reduce("all_reduce", large, large, (), blocks.SUM, 0)
-            links.transfer("broadcast", moves, (), 0)
-            links.reduce("reduce_scatter", large, large, (), blocks.SUM, 0, True)
+            links.reduce("all_reduce", large, large, (), blocks.SUM, channel)
+            links.transfer("all_gather", moves, (), channel)
+            links.transfer("broadcast", moves, (), channel)
+            links.reduce("reduce_scatter", large, large, (), blocks.SUM, channel, True)
+        return [who for who, *_ in asked]
 
-    links.peers = types.SimpleNamespace(
-        all_reduce=lambda x, how: asked.append((x, how)), all_gather=lambda *given: asked.append(given)
-    )
+    links.peers = peers
     with pytest.raises(NotImplementedError, match=r"`reduce_scatter` of tensors on .* cannot be recorded"):
-        all_three()
-    assert asked == [(large, blocks.SUM), (moves, ())] and links.records()
-    links.peers = None
+        recorded(0)
+    assert [who for who, *_ in asked] == ["peers"] * 3 and links.records()
+    links.nccl = to_nccl
+    with pytest.raises(NotImplementedError, match="hold no work of others"):
+        recorded(0)
+    owners = []
+    monkeypatch.setattr(device.backend, "act", lambda do, owner: owners.append(owner) or do(), raising=False)
+    assert recorded(0) == recorded(1) == ["nccl"] * 4 and owners == [links] * 8
+    links.copies = copies
+    assert recorded(0) == ["nccl"] * 4
+    assert recorded(1) == ["copies", "copies", "nccl", "copies"]
+    monkeypatch.setattr(device.backend, "captures", True, raising=False)  # what acts ask for again
+    links.reduce("all_reduce", large, large, (), blocks.SUM, 1)
+    assert asked.pop() == ("copies", "all_reduce", 6)
+    monkeypatch.setattr(device.backend, "captures", False, raising=False)
+    links.reduce("all_reduce", large, large, (), blocks.SUM, 1)
+    assert asked.pop() == ("nccl", "", 6)
+    links._prefers_copies = True
+    assert recorded(0) == ["copies", "copies", "nccl", "copies"]
+    links.nccl = None
+    assert recorded(0) == ["copies", "copies", "peers", "copies"]
+    links.peers = links.copies = None
     with pytest.raises(NotImplementedError, match=r"`all_reduce` of tensors on .* cannot be recorded"):
-        all_three()
+        recorded(0)
     assert not links.records()
+
+
+def test_replays_begin_behind_what_used_the_lanes_before_and_are_watched(host2):
+    links, said = gpu.GpuLinks(types.SimpleNamespace(size=2, rank=0), host2.device()), []
+    links.before_replay()
+    links.after_replay()
+    links.copies = types.SimpleNamespace(
+        before_replay=lambda: said.append("before"), after_replay=lambda: said.append("after")
+    )
+    links.nccl = types.SimpleNamespace(watch=lambda: said.append("watch"))
+    links.before_replay()
+    links.after_replay()
+    assert said == ["before", "after", "watch"]
+
+
+class Stream(Backend):
+    """A backend whose streams note what is put into them; acts are kept to be done again, as a capture does."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.stream, self.notes, self.acts = 0, [], []
+
+    def event(self, timing=False):
+        mark = types.SimpleNamespace(number=len(self.notes))
+        mark.record = lambda stream: self.notes.append(("mark", mark.number, stream))
+        mark.wait = lambda stream: self.notes.append(("wait", mark.number, stream))
+        return mark
+
+    def act(self, do, owner=None):
+        do()
+        self.acts.append((do, owner))
+
+
+def test_recorded_work_in_a_stream_of_its_own_is_captured_as_it_was_recorded():
+    """With marks of its own each time: what a capture marks nobody may ask or wait for outside of it."""
+    backend = Stream(ic.device("cpu"))
+    work = Forked(backend, 7, lambda: backend.notes.append(("run", backend.stream)), "result", "owner")
+    assert not work.is_completed() and work.wait() == "result" and backend.stream == 0
+    first, backend.notes = backend.notes, []
+    backend.stream = 3  # in which the graph is made
+    for do, _ in list(backend.acts):
+        do()
+    assert [owner for _, owner in backend.acts] == ["owner", None]
+    (_, begin, _), _, _, (_, end, _), _ = first
+    for stream, notes in ((0, first), (3, backend.notes)):
+        assert notes == [
+            ("mark", begin, stream), ("wait", begin, 7), ("run", 7), ("mark", end, 7), ("wait", end, stream),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -264,7 +341,7 @@ class Functions:
 
 
 def made(rank=1, size=3):
-    backend = types.SimpleNamespace(stream=77, enter=lambda: None)
+    backend = types.SimpleNamespace(stream=77, enter=lambda: None, captures=False)
     group = types.SimpleNamespace(rank=rank, size=size)
     return nccl.Nccl(Functions(), ["first", "second"], group, backend)
 
@@ -363,7 +440,7 @@ class Mark:
 class Streams:
     """A backend of streams, and `staged`, which puts operations beside the current one."""
 
-    stream = "main"
+    stream, captures = "main", False
 
     def __init__(self):
         self.said, self.marks = [], []
@@ -470,6 +547,10 @@ def test_who_waits_for_nccl_without_end_ends_the_job(monkeypatch, capsys):
     streams.marks[0].passed = True
     one.look()
     x = ic.zeros(3)
+    streams.captures = True
+    one.reduce(x, x, (0, 1, 2, 3), blocks.SUM, 0, False)
+    assert len(streams.marks) == 1  # what a graph is made of has no mark that would ever be passed
+    streams.captures = False
     one.reduce(x, x, (0, 1, 2, 3), blocks.SUM, 0, False)
     assert len(streams.marks) == 2 and not ended
     time.sleep(0.06)

@@ -46,7 +46,7 @@ class Streams:
     """A backend of a rank, which keeps what each stream is to do, and does all at once when it is told so."""
 
     def __init__(self, rank):
-        self.stream, self.rank, self.queues, self.found = "main", rank, {"main": []}, []
+        self.stream, self.rank, self.queues, self.found, self.captures = "main", rank, {"main": []}, [], False
 
     def put(self, stream, do):
         self.queues[stream].append(do)

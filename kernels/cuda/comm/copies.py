@@ -23,8 +23,9 @@ its stream joins or copies.
 read: that join came before the last meeting of its round, which this rank has passed. What a join, or the copy of a
 gather, writes into its own place, others have pulled in earlier rounds: before they came to the first meeting of this
 round, which this rank has passed. So each lane needs one place for each rank, and two meetings a round. Lanes have
-places and flags of their own and know nothing of one another. Meetings are counted by the host; all ranks launch the
-same rounds in the same lanes.
+places and flags of their own and know nothing of one another. A rank counts its own meetings of
+a lane in its window, so a graph can hold rounds; all ranks launch the same ones in the same lanes, and what uses a lane
+begins behind what used it before (`distributed/copies.py`).
 
 **Products go on meanwhile.** A product of tiles has one block on each multiprocessor, from its beginning to its end,
 with 64,512 of 65,536 registers and all shared memory but 3 KB. A block that finds no room waits for the end of one,
@@ -40,7 +41,7 @@ from ...blocks.comm import AVG
 from ...blocks.cuda import JOINED_PART, MEETING
 from ...build import jit
 from ...cpu.comm.combine import divided, two
-from ...lang.ptx import block, blocks, load_of_system, store_to_system, thread, threads
+from ...lang.ptx import block, blocks, load_of_system, store_to_system, thread, threads, warp_barrier
 from ...lang.simd import load, ptr, vload_aligned, vstore_aligned
 from ..block import read, vector, width, write
 from .peers import wait
@@ -61,17 +62,16 @@ def window(args, r, SIZE):
 @jit.inline
 def meet(args, lo, hi, SIZE):
     """Tell all ranks that this one has come to a meeting, and wait for theirs; a thread of the warp for each."""
-    rank, own, k = load(args, MEETING.rank), load(args, MEETING.own), load(args, MEETING.k)
-    at, broken, code = load(args, MEETING.flags), own + 8 * COPIES_BROKEN, 0
+    rank, own, at = load(args, MEETING.rank), load(args, MEETING.own), load(args, MEETING.flags)
+    broken, code, k = own + 8 * COPIES_BROKEN, 0, load_of_system(own + at + 8 * rank) + 1
+    warp_barrier()  # all threads have the number before one of them counts on
     for peer in range(thread(), SIZE, STEP):
-        if peer != rank:
-            store_to_system(window(args, peer, SIZE) + at + 8 * rank, k)
+        store_to_system(window(args, peer, SIZE) + at + 8 * rank, k)
     if load_of_system(broken) != 0:
         return load(args, MEETING.what) + GAVE_UP
     for peer in range(thread(), SIZE, STEP):
-        if peer != rank:
-            missing = wait(own + at + 8 * peer, k, peer, broken, load(args, MEETING.timeout))
-            code = missing if missing != 0 else code
+        missing = wait(own + at + 8 * peer, k, peer, broken, load(args, MEETING.timeout))
+        code = missing if missing != 0 else code
     if code == 0:
         return 0
     for r in range(SIZE):  # let the others know that this rank takes part in nothing any more

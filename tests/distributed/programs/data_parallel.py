@@ -150,6 +150,28 @@ def kept():
         close(p.grad.numpy(), q.grad.numpy(), "three passes without zero_grad", 1e-4)
 
 
+def replayed():
+    """Recorded passes of two sizes, one after the other, whose gradients are kept for some steps; in the buckets."""
+    rng = np.random.default_rng(0)
+    own, reference = (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 9), nn.Linear(9, 3)) for _ in range(2))
+    model = dist.DistributedDataParallel(own, bucket_mb=1e-4, first_bucket_mb=1e-4)
+    reference.load_state_dict(own.state_dict())
+    passes = ic.recorded(lambda x: _backward(model(x).square().mean(), 1))
+    for step in range(16):
+        x = rng.standard_normal((N, 2 if step % 3 else 4, 5), dtype=np.float32)
+        passes(ic.from_numpy(x[R].copy()))
+        for rows in x:
+            (reference(ic.from_numpy(rows.copy())).square().mean() / N).backward()
+        for p, q in zip(own.parameters(), reference.parameters()):
+            close(p.grad.numpy(), q.grad.numpy(), f"gradients of replays, step {step}")
+        if N > 1:
+            memory = {m.storage.address for m in model.reducer.memory.values()}
+            assert {p.grad.storage.address for p in own.parameters()} == memory, "gradients are copied out of buckets"
+        if step % 5 == 4:
+            for m in (own, reference):
+                m.zero_grad()
+
+
 for config in (GPT2, LLAMA):
     for accumulate in (1, 3):
         language(config, accumulate, record=False)
@@ -159,4 +181,5 @@ linear()
 linear("bfloat16")
 joined()
 kept()
+replayed()
 print(f"rank {R} of {N}: done")
