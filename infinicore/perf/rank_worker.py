@@ -108,10 +108,16 @@ class Step:
         x, y = (ic.from_numpy(a.copy()).to(self.device) for a in (self.ids[:, :-1], self.ids[:, 1:]))
         lower = self.asked["dtype"] == "bfloat16"
 
-        def step():
+        def passes(x, y):
             with ic.autocast(self.device.type, ic.bfloat16) if lower else contextlib.nullcontext():
                 loss = model.loss(x, y)
             loss.backward()
+
+        if self.asked.get("recorded"):
+            passes = ic.recorded(passes)
+
+        def step():
+            passes(x, y)
             adam.step()
             adam.zero_grad()
 

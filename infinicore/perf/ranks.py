@@ -4,6 +4,7 @@ Collectives need all sides on all ranks, so the sides take turns within one job 
 do nothing.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -112,14 +113,15 @@ def _sums_on_gpus(quick):
 
 
 def _steps_on_gpus(quick):
-    """The same steps as on CPUs, in bfloat16 autocast, 16 sequences a GPU."""
+    """The same steps as on CPUs, in bfloat16 autocast, 16 sequences a GPU; passes by Python and replayed."""
     name, tokens, batch = ("tiny GPT-2", 8, 2) if quick else ("GPT-2 124M", 1024, 16)
-    for ranks in (1, 2):
+    for recorded, ranks in itertools.product((False, True), (1, 2)):
+        kind = f"data-parallel step{', recorded' if recorded else ''}, {name}"
+        options = {"tokens": tokens, "batch": batch, "quick": quick, "device": "cuda", "recorded": recorded}
         yield Case(
-            suite="distributed", name=f"data-parallel step, {name}, {_gpus(ranks)}", op="ddp_step", dtype="bfloat16",
+            suite="distributed", name=f"{kind}, {_gpus(ranks)}", op="ddp_step", dtype="bfloat16",
             unit="tokens/s", work=float(batch * tokens * ranks), peers=(), compared=False, threads=1,
-            options={"ranks": ranks, "tokens": tokens, "batch": batch, "quick": quick, "device": "cuda"}, rounds=5,
-            base=None if ranks == 1 else (f"data-parallel step, {name}, 1 GPU", "bfloat16"),
+            options=options | {"ranks": ranks}, rounds=5, base=None if ranks == 1 else (f"{kind}, 1 GPU", "bfloat16"),
         )  # fmt: skip
 
 
