@@ -6,12 +6,13 @@ from ...blocks.array import JOINED, PIECE
 from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.ptx import barrier, block, blocks, shared, thread, threads
+from ...lang.ptx import WARP, barrier, block, blocks, shared, thread, threads
 from ...lang.shuffle import reverse
 from ...lang.simd import (
     address,
     convert,
     fill,
+    lane,
     load,
     ptr,
     ramp,
@@ -24,12 +25,13 @@ from ...lang.simd import (
 from ...lang.words import vload_words
 from ..block import read, vector, write
 from ..block import width as row_width
-from ..gemm.wgmma import ratio
-from ..plans.array import TILE
+from ..gemm.wgmma import ratio, size_of
+from ..plans.array import ROW_BYTES, TILE
+from ..policy import ROW_THREADS
 
 U32, U64, I32, I64 = types.uint32, types.uint64, types.int32, types.int64
 SHORT = 1 << 32
-TILE_BYTES = 8 * TILE * (TILE + 1)
+TILE_BYTES = TILE * ROW_BYTES
 
 
 def _contiguous(lanes):
@@ -179,25 +181,113 @@ def _neighbours(x, i, inner, step, outer_step, like):
     return implementation
 
 
+def _spill(kind, last):
+    """The function that stores words up to number `last` of a vector, each to a row of its own."""
+    before = _spill(kind, last - 1) if last else None
+
+    @jit.inline
+    def spill(at, words):
+        if last:
+            before(at, words)
+        store(ptr(at + ROW_BYTES * last, kind), 0, lane(words, last))
+
+    return spill
+
+
+@by_type
+def spill(at, words):
+    """Store the words of a vector, each to a row of a tile of its own, from address `at` on."""
+    store_all = _spill(words.dtype, words.lanes - 1)
+    return lambda at, words: store_all(at, words)
+
+
+@by_type
+def sixteen(x, at):
+    """The elements of 16 bytes."""
+    count = 128 // x.dtype.bitwidth
+    return lambda x, at: vload_aligned(x, at, count)
+
+
+@by_type
+def packed(x, at, step):
+    """16 bytes of a column, and, of elements below 4 bytes, of those behind it, `step` apart: words of rows of y."""
+
+    def whole(x, at, step):
+        return sixteen(x, at)
+
+    def two(x, at, step):
+        return convert(sixteen(x, at), U32) | convert(sixteen(x, at + step), U32) << U32(16)
+
+    def four(x, at, step):
+        low = convert(sixteen(x, at), U32) | convert(sixteen(x, at + step), U32) << U32(8)
+        at += 2 * step
+        return low | (convert(sixteen(x, at), U32) | convert(sixteen(x, at + step), U32) << U32(8)) << U32(16)
+
+    return {8: four, 16: two}.get(x.dtype.bitwidth, whole)
+
+
+@jit.inline
+def within(line, at, size):
+    """Where byte `at` of a row of a tile lies: what a warp stores, or loads, at a time is in all banks."""
+    turn = line // (16 // size) * (2 if size == 1 else 1)
+    return line * ROW_BYTES + (((at >> 4) ^ (turn & 15)) << 4) + (at & 15)
+
+
+@jit.inline
+def turn_vectors(x, y, memory, down, along, x_stride, y_stride, E):
+    """A tile of y, `down` rows of `along` elements: by vectors of columns, which are rows of x, and of rows."""
+    size = size_of(x)
+    lanes, each, word = 16 // size, max(1, 4 // size), max(4, size)
+    beside = TILE // lanes
+    wide = min(8, beside)  # vectors of a column that neighbours of a warp bring
+    for u in range(thread(), ROW_BYTES // word * beside, ROW_THREADS):
+        group = u // WARP
+        i = group % (beside // wide) * wide + u % wide
+        p = group // (beside // wide) * (WARP // wide) + u % WARP // wide
+        if i * lanes < down and p * each < along:
+            words = packed(x, i * lanes + p * each * x_stride, x_stride)
+            spill(memory + within(i * lanes, p * word, size), words)
+    barrier()
+    for u in range(thread(), TILE * ROW_BYTES // 16, ROW_THREADS):
+        row, at = u // (ROW_BYTES // 16), u % (ROW_BYTES // 16) * lanes
+        if row < down and at < along:
+            v = sixteen(ptr(memory + within(row, at * size, size), E), 0)
+            vstore_aligned(y, row * y_stride + at, v)
+
+
+@jit.inline
+def turn_elements(x, y, memory, down, along, x_stride, y_stride, E):
+    """The same at any addresses."""
+    size = size_of(x)
+    for u in range(thread(), down * along, ROW_THREADS):
+        at = ratio(u, down)
+        row = u - at * down
+        store(ptr(memory + within(row, at * size, size), E), 0, load(x, row + at * x_stride))
+    barrier()
+    for u in range(thread(), down * along, ROW_THREADS):
+        row = ratio(u, along)
+        at = u - row * along
+        store(y, row * y_stride + at, load(ptr(memory + within(row, at * size, size), E), 0))
+
+
 @jit.inline
 def transpose(args, lo, hi, E):
-    """Tile number `lo`, through shared memory, by 8 rows of 32 threads; rows of 33 elements meet other banks."""
+    """Tile number `lo`, through shared memory."""
     tiles, across, ndim = load(args, TRANSPOSE.tiles), load(args, TRANSPOSE.across), load(args, TRANSPOSE.ndim)
-    rows, columns = load(args, TRANSPOSE.rows), load(args, TRANSPOSE.columns)
+    x_stride, y_stride = load(args, TRANSPOSE.x_stride), load(args, TRANSPOSE.y_stride)
     outer = lo // tiles
     tile = lo - outer * tiles
-    row, column = tile // across * TILE, tile % across * TILE
     in_y, in_x = place(args, outer, TRANSPOSE.dims, ndim)
-    x, y = ptr(load(args, TRANSPOSE.x), E) + in_x, ptr(load(args, TRANSPOSE.y), E) + in_y
-    memory = ptr(shared(TILE_BYTES), E)
-    i, j = thread() % TILE, thread() // TILE
-    for k in range(j, TILE, 8):
-        if row + i < rows and column + k < columns:
-            store(memory, i * (TILE + 1) + k, load(x, row + i + (column + k) * load(args, TRANSPOSE.x_stride)))
-    barrier()
-    for k in range(j, TILE, 8):
-        if row + k < rows and column + i < columns:
-            store(y, (row + k) * load(args, TRANSPOSE.y_stride) + column + i, load(memory, k * (TILE + 1) + i))
+    x, y, memory = ptr(load(args, TRANSPOSE.x), E) + in_x, ptr(load(args, TRANSPOSE.y), E) + in_y, shared(TILE_BYTES)
+    size = size_of(x)
+    side = ROW_BYTES // size
+    row, column = tile // across * TILE, tile % across * side
+    down, along = min(load(args, TRANSPOSE.rows) - row, TILE), min(load(args, TRANSPOSE.columns) - column, side)
+    x, y = x + row + column * x_stride, y + row * y_stride + column
+    if (address(x) | address(y) | x_stride * size | y_stride * size | down * size | along * size) & 15 == 0:
+        turn_vectors(x, y, memory, down, along, x_stride, y_stride, E)
+    else:
+        turn_elements(x, y, memory, down, along, x_stride, y_stride, E)
     barrier()
     return 0
 

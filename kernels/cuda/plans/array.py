@@ -12,7 +12,7 @@ from ..array.sizes import FIRSTS_EACH
 from ..array.sizes import THREADS as CHOOSING_THREADS
 from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
-TILE = 32
+TILE, ROW_BYTES = 64, 256  # rows of a tile, and the bytes of each
 _MANY = 16  # vectors of a row
 
 
@@ -37,7 +37,7 @@ def copy(problem):
             size, y_stride, _ = turned[0]
             others = [d for d in dims[:-1] if d is not turned[0]]
             length, _, x_stride = dims[-1]
-            tiles = -(-size // TILE), -(-length // TILE)
+            tiles = -(-size // TILE), -(-length * itemsize // ROW_BYTES)
             numbers = {"rows": size, "columns": length, "y_stride": y_stride, "x_stride": x_stride}
             record = launch(
                 kernel("array.copy.transpose", E=element), TRANSPOSE, prod(tiles) * prod(d[0] for d in others), 1,
