@@ -130,6 +130,7 @@ OWN = {
             "chosen.runs",
         )
     },
+    "array.chosen.alike": _ROW,
     "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=2),
     "array.copy.strided": Shape(threads=256),
     **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "reversed_rows")},

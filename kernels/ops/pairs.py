@@ -434,9 +434,9 @@ def equal(call, input, other):
     """Whether two tensors have the same shape and elements: a Python bool."""
     check(call, input, "input")
     check(call, other, "other")
-    if input.shape_ != other.shape_:
-        return False
-    if input.dtype is not other.dtype or not input.numel_ or not input.storage.backend.shares_memory:
+    if input.shape_ != other.shape_ or not input.numel_:
+        return input.shape_ == other.shape_
+    if input.dtype is not other.dtype:
         return bool(call.elementwise("eq", input, other).all())
     if input.strides_ == other.strides_ and not input.contiguous_:
         input, other = as_it_lies(call, input), as_it_lies(call, other)

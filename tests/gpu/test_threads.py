@@ -693,3 +693,24 @@ def test_likelihoods_of_few_rows_are_one_launch(device, rng, dtype):
     bad = ic.from_numpy(np.where(target < 0, 7, target)).to(device)
     with pytest.raises(ValueError, match="7"):
         F.nll_loss(ic.from_numpy(x).to(device, dtype=getattr(ic, dtype)), bad).item()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "uint8", "bool", "complex64"])
+def test_whether_two_are_equal(device, rng, dtype):
+    """Those that differ in the first element, the last one, one of the second chunk, a NaN, the layout, or nothing."""
+    x = ic.from_numpy(rng.integers(0, 2, 18_001).astype("f4")).to(dtype=dtype)
+    others = [x.clone() for _ in range(5)]
+    for other, i in zip(others[1:], (0, 1025, 17_500, 18_000)):
+        other[i] = not other[i].item()
+    here, there = x.to(device), [other.to(device) for other in others]
+    assert [ic.equal(here, other) for other in there] == [True, False, False, False, False]
+    assert ic.equal(here[1:], there[0][1:]) and ic.equal(
+        here[:18_000].reshape(100, 180).t(), there[0][:18_000].reshape(100, 180).t()
+    )
+    assert (
+        ic.equal(here[:3], there[4][:3]) and not ic.equal(here[:3], there[1][:3]) and ic.equal(here[:0], there[1][:0])
+    )
+    if dtype in TOLERANCE:
+        here[7] = there[0][7] = float("nan")
+        assert not ic.equal(here, there[0]) and not ic.equal(here, here)
+    assert any("chosen.alike" in name for name in device.backend.kernels.used)

@@ -2,12 +2,12 @@
 
 from numba import types
 
-from ...blocks.array import MASKED, RUNS, SELECTED
+from ...blocks.array import ALIKE, MASKED, RUNS, SELECTED
 from ...build import jit
 from ...cpu.array.chosen import TOO_FEW
 from ...lang.ptx import barrier, count_bits, shared, thread, threads
 from ...lang.shuffle import turned
-from ...lang.simd import address, fill, load, ptr, ramp, select, store, vload_aligned
+from ...lang.simd import address, fill, load, ptr, ramp, reduce_or, select, store, vload_aligned
 from ..block import across, block_sum, read, vector, width, write
 from .create import as_bits, counts_before, not_zero, place_tile
 from .sizes import LANES, TILE, TILE_BYTES
@@ -54,6 +54,25 @@ def scattered(args, chunk, hi, E):
         for k in range(thread(), total, threads()):
             store(y, first + I64(load(memory, k)), load(source, at + k))
         at, first = at + total, first + TILE
+    return 0
+
+
+@jit.inline
+def alike(args, chunk, hi, T):
+    """Whether two rows are equal: a chunk from `start` on, which begins at 0, with one chunk, and nothing known."""
+    x, y, flag = ptr(load(args, ALIKE.x), T), ptr(load(args, ALIKE.y), T), ptr(load(args, ALIKE.alike), I64)
+    step, lanes, like, equal = load(args, ALIKE.step), width(x), vector(x, 0), True
+    first = load(args, ALIKE.start) + chunk * step
+    stop = min(load(args, ALIKE.numel), first + step)
+    if load(args, ALIKE.start) == 0:
+        if thread() == 0:
+            store(flag, 0, 1)
+        barrier()
+    for i in range(first + thread() * lanes, stop, threads() * lanes):
+        if reduce_or(read(x, i, stop - i, like) != read(y, i, stop - i, like)):
+            equal = False
+    if not equal:
+        store(flag, 0, 0)
     return 0
 
 
