@@ -151,7 +151,10 @@ def gathered(args, lo, hi, E):
             whole = _quotient(rest, load(sizes, d))
             in_x += (rest - whole * load(sizes, d)) * load(sizes, 2 * ndim + d)
             rest = whole
-        vstore_aligned(y, lo, _neighbours(x + in_x, i, inner, step, outer_step, like))
+        if step == 1 and i + lanes <= inner:
+            vstore_aligned(y, lo, _of_row(x + in_x, 0, lanes, 1, like))
+        else:
+            vstore_aligned(y, lo, _neighbours(x + in_x, i, inner, step, outer_step, like))
     else:
         for index in range(lo, hi):
             _, in_x = place(args, index, STRIDED_COPY.dims, ndim)
