@@ -203,6 +203,7 @@ ROUNDED = {
     "grid_sampler_2d": "a gradient of the place, which is a difference",
     "histc": "elements at an edge, which PyTorch rounds to 16 bits",
     "logcumsumexp": "a gradient beside infinite sums",
+    "matrix_exp": "terms that are infinite in 16 bits, of which PyTorch makes NaN",
     "msort": "another one of equal elements",
     "nn.functional.grid_sample": "a gradient of the place, which is a difference",
     "nn.functional.scaled_dot_product_attention": "gradients that are made of the rounded result",
