@@ -130,7 +130,7 @@ OWN = {
             "chosen.runs",
         )
     },
-    "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=2),
+    "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=3),
     "array.copy.strided": Shape(threads=256),
     **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "reversed_rows")},
     "array.copy.spread": Shape("grid", threads=256, resident=1 << 20, share=1024),

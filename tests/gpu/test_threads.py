@@ -10,6 +10,7 @@ from infinicore.kernels.cuda.plans import conv as convolutions
 from infinicore.kernels.cuda.plans import gemm as products
 from infinicore.kernels.cuda.plans import reduce as reductions
 from infinicore.kernels.cuda.plans import scan as plans
+from infinicore.kernels.ops import order
 
 import infinicore as ic
 from infinicore.dispatch.launcher import Launcher
@@ -598,10 +599,11 @@ def test_modes_of_sorted_tiles(device, rng, monkeypatch):
     equal(device, lambda x: ic.mode(x.to(dtype="bfloat16"), 1), x)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("kinds", [1, 3, 100000])
-def test_first_of_runs(device, rng, dtype, kinds):
-    """In one launch: of a few long runs, of many short ones; NaN is a run of its own, -0 is 0."""
+def test_first_of_runs(device, rng, monkeypatch, dtype, kinds):
+    """In one launch: of a few long runs, of many short ones; NaN is a run of its own, -0 is 0. With a copy, without."""
+    monkeypatch.setattr(order, "KEPT", 0 if kinds == 3 else order.KEPT)
     x = np.sort(rng.integers(0, kinds, 17001)) * 1.0
     if dtype in TOLERANCE:
         x[20:25], x[:2], x[2:4] = np.nan, -0.0, 0.0
