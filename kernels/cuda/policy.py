@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from .array.sizes import THREADS as CHOOSING_THREADS
-from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
+from .attention.sizes import FEW_TILES, GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import JOIN_WARPS
 from .comm.sizes import THREADS as PEER_THREADS
 from .conv.sizes import THREADS as CONV_THREADS
@@ -254,15 +254,19 @@ OWN = {
         for size, stages in ((64, 4), (128, 2))
     },
     **{
-        f"attention.{file}.{name}_{tile.bits}_{tile.size}": Shape(
-            "block", threads=2 * tile.rows, shared=nbytes, fixed=True
-        )
+        f"attention.{file}.{name}_{tile.name}": Shape("block", threads=tile.threads, shared=nbytes, fixed=True)
         for tile in TILES
         for file, name, nbytes in (
             ("tiles", "attend", tile.forward_bytes),
             ("tiles_grad", "queries", tile.backward_bytes),
             ("tiles_grad", "keys", tile.backward_bytes),
         )
+    },
+    **{
+        f"attention.tiles.attend_{tile.name}": Shape(
+            "block", threads=tile.threads, shared=tile.forward_bytes, blocks=128 // tile.size, fixed=True
+        )
+        for tile in FEW_TILES
     },
     "attention.wgmma_grad.delta": _HEAD_ROW,
     **{

@@ -181,6 +181,24 @@ def times_rows(typingctx, sums, a, b, T, pitch):
 
 
 @intrinsic(prefer_literal=True)
+def store_apart(typingctx, at, values, step):
+    """Store float32 values at a shared address and every `step` bytes (a literal) behind it."""
+    apart = literal_of(step)
+    if apart is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        kind = ir.FunctionType(ir.VoidType(), [I32, F32])
+        for i, value in enumerate(_lanes(builder, args[1])):
+            statement = ir.InlineAsm(kind, "st.shared.f32 [$0], $1;", "r,f,~{memory}", side_effect=True)
+            builder.call(statement, [_at(builder, at, i * apart), value])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, values, step), codegen
+
+
+@intrinsic(prefer_literal=True)
 def flags(typingctx, word, lanes):
     """Bit number i of an int64, for each of so many lanes (a literal)."""
     count = literal_of(lanes)

@@ -677,6 +677,24 @@ def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
     assert any("conv.direct.sums" in name for name in device.backend.kernels.used)
 
 
+@pytest.mark.parametrize("size, causal, masked", [(64, True, False), (40, False, True), (100, True, False)])
+def test_attention_of_few_rows(device, rng, size, causal, masked):
+    """Of float32, where warps that have the same rows have different keys of a step; gradients by their log-sum-exp."""
+    q, k, v = (rng.standard_normal((1, heads, rows, size)) for heads, rows in ((2, 37), (1, 150), (1, 150)))
+    mask = rng.standard_normal((37, 150)) > 0.3 if masked else None
+    if causal:
+        k, v = k[:, :, :37], v[:, :, :37]
+
+    def run(q, k, v):
+        q, k, v = (x.to(dtype="float32") for x in (q, k, v))
+        return F.scaled_dot_product_attention(
+            q, k, v, mask if mask is None else ic.from_numpy(mask).to(q.device), is_causal=causal, enable_gqa=True
+        )
+
+    equal(device, with_gradients(run, "float32", 1) if masked else run, q, k, v, tolerance=1e-5)
+    assert any("_few" in name for name in device.backend.kernels.used), device.backend.kernels.used
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_likelihoods_of_few_rows_are_one_launch(device, rng, dtype):
     """With rows that count for nothing, weights, and more rows than threads; a class that is none is an error."""
