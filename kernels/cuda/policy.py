@@ -191,6 +191,14 @@ OWN = {
     },
     "conv.direct.sums": Shape("block", threads=CONV_THREADS, fixed=True, resident=1 << 20),
     "conv.direct.each": Shape(threads=256),
+    **{
+        f"conv.units.sums_{rows}_{places}": Shape(
+            "block", threads=CONV_THREADS, blocks=3 if rows * places == 16 else 4, fixed=True, resident=1 << 20
+        )
+        for rows in (1, 2, 4)
+        for places in (2, 4)
+    },
+    "conv.units.pack": Shape(threads=128),
     **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
     "conv.columns.bias": _HEAD_ROW,
     **{

@@ -677,6 +677,41 @@ def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
     assert any("conv.direct.sums" in name for name in device.backend.kernels.used)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("channels, results, groups", [(16, 8, 1), (11, 40, 1), (20, 18, 2)])
+def test_convolutions_on_matrix_units(device, rng, dtype, channels, results, groups, monkeypatch):
+    """Of volumes and planes of groups, and gradients of what they are of; what is outside of x counts for nothing."""
+    monkeypatch.setattr(convolutions, "_LITTLE", 0)
+    x = rng.standard_normal((2, channels, 2, 5, 6))
+    w = rng.standard_normal((results, channels // groups, 2, 3, 2))
+    bias = rng.standard_normal(results)
+
+    def run(x, w, bias):
+        x, w, bias = x.to(dtype=dtype).requires_grad_(True), w.to(dtype=dtype), bias.to(dtype=dtype)
+        y = F.conv3d(x, w, bias, (1, 2, 1), (0, 1, 2), (1, 1, 2), groups=groups)
+        z = F.conv3d(x, w, None, 1, 1, groups=groups)
+        z.sum().backward()
+        planes = [F.conv2d(x.detach()[:, :, 0], w[:, :, 0], bias, padding=1, groups=groups)] if groups > 1 else []
+        return y.detach(), z.detach(), x.grad, *planes
+
+    equal(device, run, x, w, bias, tolerance=4 * TOLERANCE["bfloat16"])
+    assert sum("conv.units.sums" in name for name in device.backend.kernels.used) == (3 if groups == 1 else 4)
+
+
+def test_convolutions_on_matrix_units_leave_out_what_is_not_there(device, rng):
+    """NaN behind the last channel, of the next group and of the next image, is none of the results'."""
+    x, w = rng.standard_normal((2, 22, 2, 4, 4)), rng.standard_normal((22, 11, 1, 3, 3))
+    x[0, 11:], x[1, 0] = np.nan, np.inf
+
+    def run(x, w):
+        return F.conv3d(x.to(dtype="bfloat16"), w.to(dtype="bfloat16"), padding=(0, 1, 1), groups=2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolutions, "_LITTLE", 0)
+        equal(device, run, x, w, tolerance=4 * TOLERANCE["bfloat16"])
+    assert any("conv.units.sums" in name for name in device.backend.kernels.used)
+
+
 @pytest.mark.parametrize("size, causal, masked", [(64, True, False), (40, False, True), (100, True, False)])
 def test_attention_of_few_rows(device, rng, size, causal, masked):
     """Of float32, where warps that have the same rows have different keys of a step; gradients by their log-sum-exp."""
