@@ -288,7 +288,8 @@ def _fits_units(p, work):
     channels = p.c // p.groups, p.m // p.groups
     stepped = p.gradient == "input" and prod(p.window.stride) > 1
     some = min(channels) >= _LEAST and (len(p.x) == 3 or (p.groups > 1 and max(channels) <= _MOST))
-    return p.gradient != "weight" and _bytes(p.dtype) == 2 and not stepped and work > _LITTLE and some
+    near = 16 * max(prod(p.x), prod(p.y)) < 1 << 31  # places of 16 planes, in 32 bits
+    return p.gradient != "weight" and _bytes(p.dtype) == 2 and not stepped and work > _LITTLE and some and near
 
 
 def _by_units(p):
