@@ -234,7 +234,13 @@ def kept_in_rows(place, key, seed, limit, tiles):
 @jit.inline
 def tile_of(args, index, rows):
     """(sequence, head, first row, first query token, query tokens, first key, keys, error) of a tile."""
-    heads, tiles = load(args, TILED.group) * load(args, TILED.kv_heads), load(args, TILED.tiles)
+    heads = load(args, TILED.group) * load(args, TILED.kv_heads)
+    tiles, lines = load(args, TILED.tiles), load(args, TILED.lines)
+    if lines != 0:  # all run at once: those of the second half, the shortest first, beside the longest ones
+        half = (tiles * lines + 1) // 2
+        index = index if index < half else tiles * lines - 1 - (index - half)
+        place = ratio(index, lines)
+        index = (index - place * lines) * tiles + place
     head = ratio(index, tiles)
     tile = tiles - 1 - (index - head * tiles)  # where prompts are causal, the longest ones first
     if load(args, TILED.starts) == 0:

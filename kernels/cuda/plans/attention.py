@@ -191,6 +191,8 @@ def _tiled(p, mask=None, dropout=0.0, lse=False, training=False):
     """One launch over tiles of query rows; `mask` as in a problem of training."""
     packed = p.starts is not None
     tile, tiles = _tile_of(p)
+    lines = p.heads * (1 if packed else p.num_seqs)
+    at_once = p.causal and not packed and tile.groups > 1 and tiles * lines <= 2 * elsewhere().multiprocessors
     at, numbers = numbers_of(p)
     mask_strides, mask_bytes = mask or ((0, 0, 0), 0)
     attend = kernel(
@@ -199,8 +201,8 @@ def _tiled(p, mask=None, dropout=0.0, lse=False, training=False):
     )  # fmt: skip
     later = {"later": ("seed",)} if training else {"seed": 0}
     one = launch(
-        attend, ATTENTION_TILES, tiles * p.heads * (1 if packed else p.num_seqs), 1, at, **numbers, **later, lse=0,
-        mask=0, mask_strides=mask_strides, dropout=dropout, tiles=tiles,
+        attend, ATTENTION_TILES, tiles * lines, 1, at, **numbers, **later, lse=0, mask=0, mask_strides=mask_strides,
+        dropout=dropout, tiles=tiles, lines=lines if at_once else 0,
     )  # fmt: skip
     places = [(ATTENTION_TILES.lse, "lse", 0)] * lse + [(ATTENTION_TILES.mask, "mask", 0)] * (mask is not None)
     return Plan((one._replace(places=(*one.places, *places)),))
