@@ -87,8 +87,9 @@ FLASH = Block(
     "| lse tiles pairs box gathered mask mask_strides:3=0 dropout:f64 seed pad:1=0 map_q:16 map_k:16 map_v:16",
     after=ATTENTION,
 )
-# On the matrix units of warps: `tiles` as above. `lse` and `mask`: 0, or addresses; strides as in GRAD.
-ATTENTION_TILES = Block("| lse mask mask_strides:3=0 dropout:f64 seed tiles", after=ATTENTION)
+# On the matrix units of warps: `tiles` as above; `lines`: 0, or how many heads of sequences there are, whose tiles all
+# run at once. `lse` and `mask`: 0, or addresses; strides as in GRAD.
+ATTENTION_TILES = Block("| lse mask mask_strides:3=0 dropout:f64 seed tiles lines=0", after=ATTENTION)
 # Few query rows: the keys of each are cut into `parts`, a block for each, whose warps have one of the `slots` each. The
 # workspace has sums [rows, slots, size] and, from element `stats` on, [rows, slots, 2]. `heads` are those of queries.
 DECODE = Block("| parts slots stats heads", after=ATTENTION)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from .array.sizes import THREADS as CHOOSING_THREADS
-from .attention.sizes import GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
+from .attention.sizes import FEW_TILES, GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import JOIN_WARPS
 from .comm.sizes import THREADS as PEER_THREADS
 from .conv.sizes import THREADS as CONV_THREADS
@@ -131,7 +131,7 @@ OWN = {
         )
     },
     "array.chosen.alike": _ROW,
-    "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=2),
+    "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=3),
     "array.copy.strided": Shape(threads=256),
     **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "reversed_rows")},
     "array.copy.spread": Shape("grid", threads=256, resident=1 << 20, share=1024),
@@ -192,6 +192,14 @@ OWN = {
     },
     "conv.direct.sums": Shape("block", threads=CONV_THREADS, fixed=True, resident=1 << 20),
     "conv.direct.each": Shape(threads=256),
+    **{
+        f"conv.units.sums_{rows}_{places}": Shape(
+            "block", threads=CONV_THREADS, blocks=3 if rows * places == 16 else 4, fixed=True, resident=1 << 20
+        )
+        for rows in (1, 2, 4)
+        for places in (2, 4)
+    },
+    "conv.units.pack": Shape(threads=128),
     **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
     "conv.columns.bias": _HEAD_ROW,
     **{
@@ -255,15 +263,19 @@ OWN = {
         for size, stages in ((64, 4), (128, 2))
     },
     **{
-        f"attention.{file}.{name}_{tile.bits}_{tile.size}": Shape(
-            "block", threads=2 * tile.rows, shared=nbytes, fixed=True
-        )
+        f"attention.{file}.{name}_{tile.name}": Shape("block", threads=tile.threads, shared=nbytes, fixed=True)
         for tile in TILES
         for file, name, nbytes in (
             ("tiles", "attend", tile.forward_bytes),
             ("tiles_grad", "queries", tile.backward_bytes),
             ("tiles_grad", "keys", tile.backward_bytes),
         )
+    },
+    **{
+        f"attention.tiles.attend_{tile.name}": Shape(
+            "block", threads=tile.threads, shared=tile.forward_bytes, blocks=128 // tile.size, fixed=True
+        )
+        for tile in FEW_TILES
     },
     "attention.wgmma_grad.delta": _HEAD_ROW,
     **{

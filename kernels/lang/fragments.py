@@ -180,6 +180,68 @@ def times_rows(typingctx, sums, a, b, T, pitch):
     return sums(sums, a, types.int64, T, pitch), codegen
 
 
+@intrinsic
+def pick_pairs(typingctx, p, step, indices, mask):
+    """16-bit elements at int32 `indices`, and `step` behind them in the upper halves, as words; 0 where the mask is
+    false: there element 0 is read, which must exist.
+    """
+
+    def codegen(context, builder, sig, args):
+        step, found = context.cast(builder, args[1], sig.args[1], types.int64), []
+        for index, wanted in zip(_lanes(builder, args[2]), _lanes(builder, args[3])):
+            index = builder.sext(builder.select(wanted, index, ir.Constant(I32, 0)), I64)
+            halves = []
+            for at in (index, builder.add(index, step)):
+                half = builder.load(gep(context, builder, args[0], p.dtype, at))
+                half.align = 2
+                halves.append(builder.zext(half, I32))
+            word = builder.or_(halves[0], builder.shl(halves[1], ir.Constant(I32, 16)))
+            found.append(builder.select(wanted, word, ir.Constant(I32, 0)))
+        return _vector(builder, found)
+
+    return Vector(types.uint32, indices.lanes)(p, step, indices, mask), codegen
+
+
+@intrinsic
+def multiply_columns(typingctx, sums, a, upper, lower, T):
+    """sums + a b for 16 of k, of 16-bit floats: four words of `a` for each 16 rows, two of b for each 8 columns.
+
+    Of k the thread has four, two in a word of `upper`, two of `lower`; which ones does not matter if `a` has the same.
+    Sums are those of all columns of the first 16 rows, then of the next ones.
+    """
+    kind = _KINDS[T.instance_type.name]
+
+    def codegen(context, builder, sig, args):
+        totals, left, above, below = (_lanes(builder, v) for v in args[:4])
+        for i in range(len(left) // 4):
+            for j, right in enumerate(zip(above, below)):
+                place = slice(4 * (i * len(above) + j), 4 * (i * len(above) + j) + 4)
+                totals[place] = _multiply(
+                    builder, totals[place], left[4 * i : 4 * i + 4], list(right), "m16n8k16", kind
+                )
+        return _vector(builder, totals)
+
+    return sums(sums, a, upper, lower, T), codegen
+
+
+@intrinsic(prefer_literal=True)
+def store_apart(typingctx, at, values, step):
+    """Store float32 values at a shared address and every `step` bytes (a literal) behind it."""
+    apart = literal_of(step)
+    if apart is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        kind = ir.FunctionType(ir.VoidType(), [I32, F32])
+        for i, value in enumerate(_lanes(builder, args[1])):
+            statement = ir.InlineAsm(kind, "st.shared.f32 [$0], $1;", "r,f,~{memory}", side_effect=True)
+            builder.call(statement, [_at(builder, at, i * apart), value])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, values, step), codegen
+
+
 @intrinsic(prefer_literal=True)
 def flags(typingctx, word, lanes):
     """Bit number i of an int64, for each of so many lanes (a literal)."""

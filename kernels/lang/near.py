@@ -107,10 +107,12 @@ def each_of(values, one, state):
 
 @by_type
 def sums_before(values, start):
-    """(for each number of a tuple the sum of `start` and those before, that of all)."""
-    steps = "".join(f"    s{k + 1} = s{k} + values[{k}]\n" for k in range(len(values)))
+    """(for each number of a tuple the sum of `start` and those before, that of all), in the type of `start`."""
+    steps = "".join(f"    s{k + 1} = KIND(s{k} + values[{k}])\n" for k in range(len(values)))
     sums = "".join(f"s{k}, " for k in range(len(values)))
-    return _function(f"def made(values, start):\n    s0 = start\n{steps}    return ({sums}), s{len(values)}")
+    return _function(
+        f"def made(values, start):\n    s0 = start\n{steps}    return ({sums}), s{len(values)}", KIND=start
+    )
 
 
 def _made(parameters, count, more):
@@ -119,7 +121,7 @@ def _made(parameters, count, more):
     return _function(f"def made({parameters}, one, state):\n    return ({results})")
 
 
-def _function(source):
-    scope = {"I64": types.int64}
+def _function(source, **more):
+    scope = {"I64": types.int64, **more}
     exec(source, scope)
     return scope["made"]

@@ -26,13 +26,15 @@ def _ranks(f, input, weight, dims):
         )
 
 
-def _as_they_lie(input, outputs):
+def _as_they_lie(input, outputs, inputs=0):
     """Whether a convolution of volumes with so many channels of results in a group makes no planes of them.
 
     Sums of one launch take some 18 multiply-adds a picosecond of an H200, whatever the dtype; what planes and columns
-    move of memory, and the product's time, grow with the channels of the input alone.
+    move of memory, and the product's time, grow with the channels of the input alone. Where `inputs` channels of 16-bit
+    floats are enough for the matrix units, they go there as they lie.
     """
-    return input.device.type != "cpu" and input.dtype.kind == "f" and outputs <= 16 * input.dtype.itemsize
+    most = 64 if inputs >= 8 and input.dtype.itemsize == 2 else 16 * input.dtype.itemsize
+    return input.device.type != "cpu" and input.dtype.kind == "f" and outputs <= most
 
 
 def _conv3d_samples(rng):
@@ -51,7 +53,8 @@ def conv3d(f, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=
     stride, dilation = integers(f, stride, "stride", 3, 1), integers(f, dilation, "dilation", 3, 1)
     if len(input.shape_) == 4:
         return f.conv3d(input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)
-    if _as_they_lie(input, weight.shape_[0] // max(1, integers(f, groups, "groups", 1, 1)[0])):
+    outputs = weight.shape_[0] // max(1, integers(f, groups, "groups", 1, 1)[0])
+    if _as_they_lie(input, outputs, weight.shape_[1]):
         return f.conv_volumes(input, weight, bias, stride, padding, dilation, groups)
     taps = weight.shape_[2]
     if isinstance(padding, str):

@@ -86,6 +86,7 @@ def plan_of(monkeypatch, planner, problem):
         (direct, "barrier", _nothing), (direct, "shared", stack), (conv, "THREADS", 1),
         (columns, "thread", first), (columns, "threads", alone),
         (conv, "product", lambda p: Plan((_Step(p, ((0, "a", 0), (1, "b", 0), (2, "c", 0))),))),
+        (conv, "_fits_units", lambda p, work: False),  # which are those of whole warps: `threads.py`
         (conv, "copy", lambda p: Plan((_Step(p, ((0, "x", 0), (1, "y", 0))),))),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, other)

@@ -50,7 +50,10 @@ def paged(block_size, columns=8):
         (paged(256), "wgmma.attend_64"),
         (paged(24), "tiles.attend_16_64"),  # steps of 128 keys are not whole blocks
         (paged(301, 1), "wgmma.attend_64"),  # which does not matter where all keys are in one
-        ({"dtype": "float32", "cache": "float32"}, "tiles.attend_32_64"),
+        ({"dtype": "float32", "cache": "float32"}, "tiles.attend_32_64_few"),
+        ({"dtype": "float32", "cache": "float32", "size_v": 128}, "tiles.attend_32_128_few"),
+        ({"dtype": "float32", "cache": "float32", "q_len": 2200}, "tiles.attend_32_64"),
+        ({"dtype": "float32", "cache": "float32", "size_qk": 200}, "tiles.attend_32_256"),
         ({"cache": "int8", "scales": ((600, 2, 1),) * 2}, "tiles.attend_16_64"),
         ({"slopes": 1}, "tiles.attend_16_64"),
         ({"scale": -0.5}, "tiles.attend_16_64"),
@@ -100,7 +103,7 @@ def test_both_passes_of_training():
         ({"dropout": 0.5}, "wgmma.attend_64", "wgmma_grad.*_64"),
         ({"mask": ((0, 0, 300), 4)}, "tiles.attend_16_64", "tiles_grad.*_16_64"),
         ({"size_qk": 200}, "tiles.attend_16_256", "tiles_grad.*_16_256"),
-        ({"dtype": "float32", "size_v": 128}, "tiles.attend_32_128", "tiles_grad.*_32_128"),
+        ({"dtype": "float32", "size_v": 128}, "tiles.attend_32_128_few", "tiles_grad.*_32_128"),
     ):
         other = forward._replace(**change)
         assert planned(other).launches[0].kernel == f"attention.{own}"

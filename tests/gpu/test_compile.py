@@ -244,7 +244,9 @@ def test_elements_by_index(name, types, instructions, arch, tmp_path):
         ("reduce.sweep.move", {"E": "uint64", "KIND": 1, "I": "int32", "K": 8, "FIRST": True, "LAST": False}),
         ("reduce.radix.rows_8192", {"E": "uint32", "KIND": 2, "BYTES": 4}),
         ("reduce.first.first", {"E": "uint32", "KIND": 2, "BYTES": 4, "FIRST": True, "LAST": True}),
-        ("array.firsts.first_of_runs", {"T": "bfloat16", "E": "uint16"}),
+        ("array.firsts.first_of_runs", {"T": "bfloat16", "E": "uint16", "K": 12}),
+        ("array.firsts.first_of_runs", {"T": "float32", "E": "uint32", "K": 12}),
+        ("array.firsts.first_of_runs", {"T": "float64", "E": "uint64", "K": 8}),
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -264,6 +266,31 @@ def test_sorts(name, types, arch, tmp_path):
         assert done.returncode == 0, done.stderr
         spilled = re.search(r"(\d+) bytes spill stores", done.stderr)
         assert int(spilled[1]) <= (0 if "first.first" not in name else 200), done.stderr
+
+
+@pytest.mark.parametrize(
+    "name, types, most",
+    [
+        *((f"conv.units.sums_{size}", {"T": "bfloat16", "VOLUME": True, "WHOLE": True}, 0) for size in ("1_4", "2_4")),
+        ("conv.units.sums_4_4", {"T": "float16", "VOLUME": False, "WHOLE": False}, 0),
+        ("attention.tiles.attend_32_64_few", dict.fromkeys(("T", "C"), "float32"), 64),
+    ],
+)
+def test_products_of_warps_stay_in_registers(name, types, most, tmp_path):
+    """Of several blocks of a multiprocessor, whose warps hide one another's waits."""
+    if "attend" in name:
+        types |= dict.fromkeys(("SCALED", "MASK", "DROPOUT"), 0)
+    label = "-".join([name, *map(str, types.values())])
+    _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", policy.shape(name, types))
+    assert "mma.sync.aligned.m16n8k" in ptx.decode()
+    if ptxas() is None:
+        pytest.skip("ptxas is not installed")
+    path = tmp_path / "kernel.ptx"
+    path.write_bytes(ptx)
+    command = [ptxas(), "-v", "-arch=sm_90a", "-o", "/dev/null", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    spilled = [int(found) for found in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+    assert done.returncode == 0 and spilled and max(spilled) <= most, done.stderr
 
 
 def test_names_of_kernels_that_graphs_join(tmp_path):

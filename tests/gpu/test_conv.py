@@ -70,7 +70,18 @@ def names(plan):
             convolution(None, 1, 16, 16, (56, 56), 3, pad=1)._replace(
                 x=(16, 56, 56), y=(16, 56, 56), window=Window((3,) * 3, (1,) * 3, (1,) * 3, (1,) * 3)
             ),
+            ["units.pack", "units.sums"],
+        ),
+        (
+            convolution(None, 1, 16, 16, (56, 56), 3, pad=1, dtype="float32")._replace(
+                x=(16, 56, 56), y=(16, 56, 56), window=Window((3,) * 3, (1,) * 3, (1,) * 3, (1,) * 3)
+            ),
             ["direct.sums"],
+        ),
+        (convolution(None, 32, 256, 256, (28, 28), 3, pad=1, groups=32), ["units.pack", "units.sums"]),
+        (
+            convolution("input", 32, 256, 256, (28, 28), 3, pad=1, stride=2, groups=32),
+            ["columns.columns", "gemm.wgmma.tn", "columns.fold"],
         ),
     ],
 )

@@ -10,6 +10,7 @@ from infinicore.kernels.cuda.plans import conv as convolutions
 from infinicore.kernels.cuda.plans import gemm as products
 from infinicore.kernels.cuda.plans import reduce as reductions
 from infinicore.kernels.cuda.plans import scan as plans
+from infinicore.kernels.ops import order
 
 import infinicore as ic
 from infinicore.dispatch.launcher import Launcher
@@ -598,10 +599,11 @@ def test_modes_of_sorted_tiles(device, rng, monkeypatch):
     equal(device, lambda x: ic.mode(x.to(dtype="bfloat16"), 1), x)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("kinds", [1, 3, 100000])
-def test_first_of_runs(device, rng, dtype, kinds):
-    """In one launch: of a few long runs, of many short ones; NaN is a run of its own, -0 is 0."""
+def test_first_of_runs(device, rng, monkeypatch, dtype, kinds):
+    """In one launch: of a few long runs, of many short ones; NaN is a run of its own, -0 is 0. With a copy, without."""
+    monkeypatch.setattr(order, "KEPT", 0 if kinds == 3 else order.KEPT)
     x = np.sort(rng.integers(0, kinds, 17001)) * 1.0
     if dtype in TOLERANCE:
         x[20:25], x[:2], x[2:4] = np.nan, -0.0, 0.0
@@ -673,6 +675,60 @@ def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
 
     equal(device, with_gradient, x, w, tolerance=4 * TOLERANCE[dtype])
     assert any("conv.direct.sums" in name for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("channels, results, groups", [(16, 8, 1), (11, 40, 1), (20, 18, 2)])
+def test_convolutions_on_matrix_units(device, rng, dtype, channels, results, groups, monkeypatch):
+    """Of volumes and planes of groups, and gradients of what they are of; what is outside of x counts for nothing."""
+    monkeypatch.setattr(convolutions, "_LITTLE", 0)
+    monkeypatch.setattr(convolutions, "_BLOCKS", 1 if dtype == "bfloat16" else 264)  # 32 places of a warp, or 16
+    x = rng.standard_normal((2, channels, 2, 5, 6))
+    w = rng.standard_normal((results, channels // groups, 2, 3, 2))
+    bias = rng.standard_normal(results)
+
+    def run(x, w, bias):
+        x, w, bias = x.to(dtype=dtype).requires_grad_(True), w.to(dtype=dtype), bias.to(dtype=dtype)
+        y = F.conv3d(x, w, bias, (1, 2, 1), (0, 1, 2), (1, 1, 2), groups=groups)
+        z = F.conv3d(x, w, None, 1, 1, groups=groups)
+        z.sum().backward()
+        planes = [F.conv2d(x.detach()[:, :, 0], w[:, :, 0], bias, padding=1, groups=groups)] if groups > 1 else []
+        return y.detach(), z.detach(), x.grad, *planes
+
+    equal(device, run, x, w, bias, tolerance=4 * TOLERANCE["bfloat16"])
+    assert sum("conv.units.sums" in name for name in device.backend.kernels.used) == (3 if groups == 1 else 4)
+
+
+def test_convolutions_on_matrix_units_leave_out_what_is_not_there(device, rng):
+    """NaN behind the last channel, of the next group and of the next image, is none of the results'."""
+    x, w = rng.standard_normal((2, 22, 2, 4, 4)), rng.standard_normal((22, 11, 1, 3, 3))
+    x[0, 11:], x[1, 0] = np.nan, np.inf
+
+    def run(x, w):
+        return F.conv3d(x.to(dtype="bfloat16"), w.to(dtype="bfloat16"), padding=(0, 1, 1), groups=2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolutions, "_LITTLE", 0)
+        equal(device, run, x, w, tolerance=4 * TOLERANCE["bfloat16"])
+    assert any("conv.units.sums" in name for name in device.backend.kernels.used)
+
+
+@pytest.mark.parametrize("size, causal, masked", [(64, True, False), (40, False, True), (100, True, False)])
+def test_attention_of_few_rows(device, rng, size, causal, masked):
+    """Of float32, where warps that have the same rows have different keys of a step; gradients by their log-sum-exp."""
+    q, k, v = (rng.standard_normal((1, heads, rows, size)) for heads, rows in ((2, 37), (1, 150), (1, 150)))
+    mask = rng.standard_normal((37, 150)) > 0.3 if masked else None
+    if causal:
+        k, v = k[:, :, :37], v[:, :, :37]
+
+    def run(q, k, v):
+        q, k, v = (x.to(dtype="float32") for x in (q, k, v))
+        return F.scaled_dot_product_attention(
+            q, k, v, mask if mask is None else ic.from_numpy(mask).to(q.device), is_causal=causal, enable_gqa=True
+        )
+
+    equal(device, with_gradients(run, "float32", 1) if masked else run, q, k, v, tolerance=1e-5)
+    assert any("_few" in name for name in device.backend.kernels.used), device.backend.kernels.used
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])

@@ -145,6 +145,12 @@ define i32 @sim_bfly(i32 %every, i32 %v, i32 %by, i32 %clamp) {
   %found = call i32 @exchange(i32 %v, i32 %source)
   ret i32 %found
 }
+define float @sim_bfly_float(i32 %every, float %v, i32 %by, i32 %clamp) {
+  %bits = bitcast float %v to i32
+  %found = call i32 @sim_bfly(i32 %every, i32 %bits, i32 %by, i32 %clamp)
+  %number = bitcast i32 %found to float
+  ret float %number
+}
 define i32 @sim_up(i32 %every, i32 %v, i32 %by, i32 %clamp) {
   %tid = call i32 @sim_tid()
   %lane = and i32 %tid, 31
@@ -225,7 +231,7 @@ _NAMES = {
     "llvm.nvvm.read.ptx.sreg.ctaid.x": "sim_ctaid", "llvm.nvvm.read.ptx.sreg.nctaid.x": "sim_nctaid",
     "llvm.nvvm.barrier.cta.sync.aligned.all": "sim_barrier", "llvm.nvvm.shfl.sync.bfly.i32": "sim_bfly",
     "llvm.nvvm.shfl.sync.up.i32": "sim_up", "llvm.nvvm.shfl.sync.idx.i32": "sim_idx",
-    "llvm.nvvm.vote.ballot.sync": "sim_ballot",
+    "llvm.nvvm.vote.ballot.sync": "sim_ballot", "llvm.nvvm.shfl.sync.bfly.f32": "sim_bfly_float",
 }  # fmt: skip
 _libc = ctypes.CDLL(None)
 _THIS = digest("".join(Path(file).read_text() for file in (__file__, units.__file__)), 6)  # of the translation
@@ -235,11 +241,24 @@ def _translated(text):
     """The module with functions of ours in place of what the host has not."""
     for name, own in _NAMES.items():
         text = text.replace(f"@{name}(", f"@{own}(")
-    text = re.sub(r' asm (?:sideeffect )?"([^"]*)", "[^"]*"\(', lambda m: f" @{_own(m[1])}(", text)
+    found = {}  # functions of `ld.shared` whose address has a number behind it
+
+    def call(match):
+        own, behind = _own(match[1]), re.search(r"\[\$\d\+(\d+)\]", match[1])
+        if own.startswith("sim_ld") and behind and int(behind[1]):
+            found[f"{own}_{behind[1]}"] = own, behind[1]
+            own = f"{own}_{behind[1]}"
+        return f" @{own}("
+
+    text = re.sub(r' asm (?:sideeffect )?"([^"]*)", "[^"]*"\(', call, text)
     text = re.sub(r"addrspace\([13]\) ?", "", re.sub(r"\baddrspacecast\b", "bitcast", text))
     dynamic = f"@dynamic_shared = external global [{units.BYTES} x i8], align 1024"
     text = re.sub(r"^@dynamic_shared = .*$", dynamic, text, flags=re.MULTILINE)
     of_asm = {name: re.search(rf"^define (.*@{name}\(.*\)).*{{$", _RUNTIME, re.MULTILINE)[1] for name in _ASM.values()}
+    for name, (own, behind) in found.items():
+        result = of_asm[own].partition(" @")[0]
+        text += f"\ndefine internal {result} @{name}(i32 %at) {{\n  %there = add i32 %at, {behind}\n"
+        text += f"  %v = call {result} @{own}(i32 %there)\n  ret {result} %v\n}}"
     return text + "".join(f"\ndeclare {kind}" for kind in of_asm.values())
 
 

@@ -87,6 +87,44 @@ define void @sim_sts4(i32 %at, i32 %a, i32 %b, i32 %c, i32 %d) noinline {
   store volatile <4 x i32> %w, ptr %p, align 4
   ret void
 }
+define float @sim_ldf(i32 %at) noinline {
+  %p = inttoptr i32 %at to ptr
+  %a = load volatile float, ptr %p
+  ret float %a
+}
+define {float, float} @sim_ldf2(i32 %at) noinline {
+  %p = inttoptr i32 %at to ptr
+  %v = load volatile <2 x float>, ptr %p, align 4
+  %a = extractelement <2 x float> %v, i32 0
+  %b = extractelement <2 x float> %v, i32 1
+  %s = insertvalue {float, float} undef, float %a, 0
+  %t = insertvalue {float, float} %s, float %b, 1
+  ret {float, float} %t
+}
+define void @sim_stf(i32 %at, float %a) noinline {
+  %p = inttoptr i32 %at to ptr
+  store volatile float %a, ptr %p
+  ret void
+}
+define void @sim_copy16(i32 %to, i64 %from, i32 %valid) noinline {
+  %none = icmp eq i32 %valid, 0
+  %q = inttoptr i64 %from to ptr
+  %p = inttoptr i32 %to to ptr
+  br i1 %none, label %zero, label %read
+zero:
+  store volatile <4 x i32> zeroinitializer, ptr %p, align 16
+  ret void
+read:
+  %v = load volatile <4 x i32>, ptr %q, align 16
+  store volatile <4 x i32> %v, ptr %p, align 16
+  ret void
+}
+define i32 @sim_tf32(float %x) {
+  %bits = bitcast float %x to i32
+  %more = add i32 %bits, 4096
+  %all = and i32 %more, -8192
+  ret i32 %all
+}
 define i32 @sim_low_halves(i32 %a, i32 %b) {
   %low = and i32 %a, 65535
   %high = shl i32 %b, 16
@@ -168,6 +206,40 @@ define {float, float, float, float} @sim_mma_NAME(PARAMETERS) {
   ret {float, float, float, float} %v
 }
 """
+
+
+def _mma_of_floats():
+    """The product of TF32, of which there are too many for Python: each thread adds up its four sums itself."""
+    lines, put = [], "%at{0} = getelementptr [8192 x i32], ptr @held, i64 0, i32 %n{0}"
+    lines += ["  %tid = call i32 @sim_tid()", "  %own = shl i32 %tid, 3"]
+    for k, (_, name) in enumerate(_WORDS[4:]):
+        lines += [f"  %n{k} = add i32 %own, {k}", f"  {put.format(k)}", f"  store volatile i32 {name}, ptr %at{k}"]
+    lines += ["  call void @sim_warp()", "  %group = and i32 %own, -32", "  %warp = and i32 %own, -256"]
+    lines += ["  %two = and i32 %own, 24", "  %columns = shl i32 %two, 3", "  %column = add i32 %columns, %warp"]
+    for k in range(8):  # row g of a: words of the threads 4 g + k % 4; column n of b: of 4 n + k % 4
+        places = {"a": ("group", 8 * (k % 4) + k // 4 * 2), "e": ("group", 8 * (k % 4) + k // 4 * 2 + 1)}
+        places |= {"b": ("column", 8 * (k % 4) + 4 + k // 4), "f": ("column", 32 + 8 * (k % 4) + 4 + k // 4)}
+        for name, (start, more) in places.items():
+            lines.append(f"  %n{name}{k} = add i32 %{start}, {more}")
+            lines.append(f"  {put.format(f'{name}{k}')}")
+            lines.append(f"  %v{name}{k} = load volatile float, ptr %at{name}{k}")
+    for i, (row, column) in enumerate(("ab", "af", "eb", "ef")):
+        total = f"%c{i}"
+        for k in range(8):
+            lines.append(f"  %p{i}{k} = fmul float %v{row}{k}, %v{column}{k}")
+            lines.append(f"  %s{i}{k} = fadd float {total}, %p{i}{k}")
+            total = f"%s{i}{k}"
+    lines.append("  call void @sim_warp()")
+    made = "undef"
+    for i in range(4):
+        lines.append(f"  %r{i} = insertvalue {{float, float, float, float}} {made}, float %s{i}7, {i}")
+        made = f"%r{i}"
+    head = "@held = global [8192 x i32] zeroinitializer\ndefine {float, float, float, float} @sim_mma_tf32(PARAMETERS)"
+    body = "\n".join(lines)
+    return f"{head} noinline {{\n{body}\n  ret {{float, float, float, float}} {made}\n}}\n"
+
+
+RUNTIME += _mma_of_floats()
 RUNTIME += "".join(_MMA.replace("NAME", name).replace("KIND", kind) for name, kind in (("bf16", "1"), ("f16", "0")))
 RUNTIME = RUNTIME.replace("STORES", _STORES).replace("PARAMETERS", ", ".join(map(" ".join, _WORDS)))
 ASM = {
@@ -182,6 +254,11 @@ ASM = {
     "fma.rn.bf16x2": "sim_fma_bf16", "fma.rn.f16x2": "sim_fma_f16", "sub.f16x2": "sim_sub_f16",
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16": "sim_mma_bf16",
     "mma.sync.aligned.m16n8k16.row.col.f32.f16": "sim_mma_f16",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32": "sim_mma_tf32",
+    "{\\0A.reg .pred no;\\0Asetp.eq.u32 no, $2, 0;\\0Acp.async.cg.shared.global [$0], [$1], 16": "sim_copy16",
+    "cp.async.commit_group": "sim_nothing", "cp.async.wait_group": "sim_nothing",
+    "ld.shared.f32": "sim_ldf", "ld.shared.v2.f32": "sim_ldf2", "st.shared.f32": "sim_stf",
+    "cvt.rna.tf32.f32": "sim_tf32",
 }  # fmt: skip
 
 _change = threading.Condition()

@@ -17,13 +17,25 @@ def grouped_bytes(size):
 
 
 class Tile(NamedTuple):
-    """A block has `rows` rows, 16 for a warp, and meets `step` others at a time; `part` columns of its sums (grad)."""
+    """A block has `rows` rows, 16 for a warp, and meets `step` others at a time; `part` columns of its sums (grad).
+
+    Of the forward pass `groups` warps may have the same rows, each a part of the keys of a step.
+    """
 
     bits: int  # of an element
     size: int  # of a head, at most
     rows: int
     step: int
     part: int
+    groups: int = 1
+
+    @property
+    def name(self):
+        return f"{self.bits}_{self.size}" + "_few" * (self.groups > 1)
+
+    @property
+    def threads(self):
+        return 2 * self.rows * self.groups
 
     @property
     def pitch(self):
@@ -57,13 +69,18 @@ TILES = tuple(
     )
 )  # fmt: skip
 
+# Where there are few rows for a GPU. 16 heads of 512 rows, causal, were 64 blocks of 128 rows: 80 us (H200), of which
+# the longest ones met 8 steps of 64 keys, two warps for each scheduler. By 32 rows they are 256 blocks, two in a
+# multiprocessor, and the longest meets as many products as two such steps.
+FEW_TILES = (Tile(32, 64, 32, 128, 64, 4), Tile(32, 128, 32, 128, 64, 4))
 
-def tile_for(dtype, size):
+
+def tile_for(dtype, size, tiles=TILES):
     """(name, tile) for heads of a size; (None, None) where there is none."""
     bits = {"bfloat16": 16, "float16": 16, "float32": 32}.get(dtype)
-    for tile in TILES:
+    for tile in tiles:
         if tile.bits == bits and size <= tile.size:
-            return f"{tile.bits}_{tile.size}", tile
+            return tile.name, tile
     return None, None
 
 

@@ -5,6 +5,9 @@ A block has up to 128 query rows of a head, a warp 16 of them. Queries lie in sh
 rows at a time, the next keys while the values before are multiplied. A warp's scores never leave its registers, where
 their weights become the left operand of the product with the values (Dao, FlashAttention-2, arXiv 2307.08691).
 
+Where rows are few, several warps have the same ones, each a part of the keys of a step (`Tile.groups`); in the end they
+join their sums in shared memory, and each has some columns of the result.
+
 Scores are in units of log2; sums are float32. int8 keys and values are multiplied as the integers that they are;
 scores take the factors of keys, weights those of values.
 """
@@ -17,9 +20,19 @@ from ...build import jit
 from ...cpu.attention.prefill import find_run, row_slope, sequence, visible
 from ...cpu.attention.tiles import offset_of
 from ...lang.by_type import by_type
-from ...lang.fragments import corner, corner_across, flags, operand, rows_times, store_16, store_two_rows, times_rows
+from ...lang.fragments import (
+    corner,
+    corner_across,
+    flags,
+    operand,
+    rows_times,
+    store_16,
+    store_apart,
+    store_two_rows,
+    times_rows,
+)
 from ...lang.lowp import StorageFloat
-from ...lang.mma import commit_copies, copy_16, wait_copies
+from ...lang.mma import commit_copies, copy_16, load_shared, wait_copies
 from ...lang.philox import philox
 from ...lang.ptx import barrier, dynamic_shared, from_lane, thread, threads
 from ...lang.simd import bitcast, convert, fill, lane, load, muladd, ptr, ramp, select, store, vabs, vmax, vpick
@@ -27,7 +40,7 @@ from ...lang.tiles import columns, exp2, load_columns, own_sum, pair, row_max, r
 from ...lang.vmath import log
 from ..block import read
 from ..gemm.wgmma import ratio
-from .sizes import TILES
+from .sizes import FEW_TILES, TILES
 
 INT32, I64, U8, U16, U64, F32, F64, BOOL = (
     types.int32,
@@ -221,7 +234,13 @@ def kept_in_rows(place, key, seed, limit, tiles):
 @jit.inline
 def tile_of(args, index, rows):
     """(sequence, head, first row, first query token, query tokens, first key, keys, error) of a tile."""
-    heads, tiles = load(args, TILED.group) * load(args, TILED.kv_heads), load(args, TILED.tiles)
+    heads = load(args, TILED.group) * load(args, TILED.kv_heads)
+    tiles, lines = load(args, TILED.tiles), load(args, TILED.lines)
+    if lines != 0:  # all run at once: those of the second half, the shortest first, beside the longest ones
+        half = (tiles * lines + 1) // 2
+        index = index if index < half else tiles * lines - 1 - (index - half)
+        place = ratio(index, lines)
+        index = (index - place * lines) * tiles + place
     head = ratio(index, tiles)
     tile = tiles - 1 - (index - head * tiles)  # where prompts are causal, the longest ones first
     if load(args, TILED.starts) == 0:
@@ -242,7 +261,9 @@ def tile_of(args, index, rows):
 def _attend(tile):
     """The kernel for tiles of these sizes."""
     rows, keys, size, pitch = tile.rows, tile.step, tile.size, tile.pitch
-    lanes, values = size // 2, keys // 2  # of a thread's sums, and scores
+    groups, warps, part = tile.groups, rows // 16, keys // tile.groups
+    lanes, values = size // 2, part // 2  # of a thread's sums, and scores
+    own_lanes = lanes // groups  # of its results
     key_place, value_place = rows * pitch, (rows + keys) * pitch
     factors = (rows + 2 * keys) * pitch
     chunk = min(size, 64)  # of k in one piece of code
@@ -257,19 +278,81 @@ def _attend(tile):
         return scores
 
     @jit.inline
+    def place_of_warp():
+        """(number of this warp's rows in the tile, of its keys in a step)."""
+        return (thread() >> 5) % warps, (thread() >> 5) // warps
+
+    @jit.inline
+    def seen_scores(seen, queries, place, scale, T):
+        """The scores of a warp's keys, if its rows see one of them."""
+        if seen:
+            return score(queries, place, T) * scale
+        return fill(0.0, F32, values)
+
+    @jit.inline
+    def with_values(seen, sums, weights, right, T):
+        """Sums and the weighted values of these keys."""
+        if seen:
+            return times_rows(sums, operand(weights, T), right, T, pitch)
+        return sums
+
+    @jit.inline
+    def joined(at, sums, top, total):
+        """The sums of this thread's columns, the largest scores and the sums of weights of all warps with its rows."""
+        sums_at, stats_at, own = at, at + groups * warps * 128 * lanes, thread() & 31
+        barrier()
+        store_apart(sums_at + (thread() >> 5) * (128 * lanes) + 4 * own, sums, 128)
+        store_apart(stats_at + (thread() >> 5) * 512 + 4 * own, top, 128)
+        store_apart(stats_at + (thread() >> 5) * 512 + 256 + 4 * own, total, 128)
+        barrier()
+        mine, group = place_of_warp()
+        highest = top
+        for other in range(groups):
+            highest = vmax(highest, load_shared(stats_at + (other * warps + mine) * 512 + 4 * own, F32, 1, 2, 128))
+        bottom = select(highest > F32(-INF), highest, F32(0))
+        found, weights = fill(0.0, F32, own_lanes), fill(0.0, F32, 2)
+        for other in range(groups):
+            warp = other * warps + mine
+            place = stats_at + warp * 512 + 4 * own
+            keep = exp2(load_shared(place, F32, 1, 2, 128) - bottom)
+            weights = muladd(load_shared(place + 256, F32, 1, 2, 128), keep, weights)
+            place = sums_at + warp * (128 * lanes) + group * (128 * own_lanes) + 4 * own
+            found = muladd(load_shared(place, F32, 1, own_lanes, 128), spread(keep, own_lanes), found)
+        return found, highest, weights
+
+    if groups == 1:
+
+        @jit.inline
+        def place_of_warp():
+            return thread() >> 5, 0
+
+        @jit.inline
+        def seen_scores(seen, queries, place, scale, T):
+            return score(queries, place, T) * scale
+
+        @jit.inline
+        def with_values(seen, sums, weights, right, T):
+            return times_rows(sums, operand(weights, T), right, T, pitch)
+
+        @jit.inline
+        def joined(at, sums, top, total):
+            return sums, top, total
+
+    @jit.inline
     def write(args, sums, top, total, seq, head, row, q_start, q_len, T):
         """Divide a thread's two rows by their sums of weights, store them, and the log-sum-exp if it is wanted."""
         inverse = select(total == F32(0), F32(0), fill(1.0, F32, 2) / total)
         inverse = inverse * F32(1.0 / (1.0 - bitcast(load(args, TILED.dropout), F64)))
         in_seq, token = (0, q_start + row) if load(args, TILED.starts) != 0 else (seq, row)
-        column = 2 * (thread() & 3)
+        _, group = place_of_warp()
+        column = 2 * (thread() & 3) + group * (2 * own_lanes)
         left = load(args, TILED.size_v) - column
         nbytes = element_bytes(T)
         at = load(args, TILED.out) + nbytes * (offset_of(args, TILED.out_strides, in_seq, token, head) + column)
         below = at + 8 * nbytes * load(args, TILED.out_strides + 1)
         counts = pair(left if row < q_len else I64(0), left if row + 8 < q_len else I64(0))
-        store_two_rows(sums * spread(inverse, lanes), pair(at, below), counts, T)
-        if load(args, TILED.lse) != 0 and thread() & 3 == 0:
+        store_two_rows(sums * spread(inverse, own_lanes), pair(at, below), counts, T)
+        if load(args, TILED.lse) != 0 and thread() & 3 == 0 and group == 0:
             lse = select(total == F32(0), F32(INF), log(total) * F32(LOG2E) + top)
             heads = load(args, TILED.group) * load(args, TILED.kv_heads)
             to = ptr(load(args, TILED.lse), F32) + (seq * heads + head) * q_len
@@ -286,7 +369,8 @@ def _attend(tile):
             return status
         kv_head, group = ratio(head, load(args, TILED.group)), load(args, TILED.group)
         size_qk, size_v, end = load(args, TILED.size_qk), load(args, TILED.size_v), kv_start + kv_len
-        first_row, own = row + (thread() >> 5) * 16, thread() & 31
+        own_rows, own_keys = place_of_warp()
+        first_row, own, shift = row + own_rows * 16, thread() & 31, own_keys * part
         my_row, column = first_row + (own >> 2), 2 * (own & 3)
         _, start, _ = visible(args, row, q_len, kv_len)
         _, _, stop = visible(args, min(row + rows, q_len) - 1, q_len, kv_len)
@@ -294,7 +378,7 @@ def _attend(tile):
         position, begin, limit = visible(args, my_row, q_len, kv_len)
         _, next_begin, next_limit = visible(args, my_row + 8, q_len, kv_len)
         _, _, least = visible(args, first_row, q_len, kv_len)
-        _, most, _ = visible(args, first_row + 15, q_len, kv_len)
+        _, most, last = visible(args, first_row + 15, q_len, kv_len)
         scale, slope = F32(bitcast(load(args, TILED.scale), F64) * LOG2E), F32(row_slope(args, head))
         sums, top, total = fill(0.0, F32, lanes), fill(-INF, F32, 2), fill(0.0, F32, 2)
 
@@ -302,7 +386,7 @@ def _attend(tile):
         nbytes = element_bytes(T)
         x = load(args, TILED.q) + nbytes * offset_of(args, TILED.q_strides, in_seq, token, head)
         bring_rows(x, nbytes * load(args, TILED.q_strides + 1), q_len - row, size_qk, base, rows, size, pitch, T, T)
-        queries = base + (thread() >> 5) * 16 * pitch + corner(T, pitch)
+        queries = base + own_rows * 16 * pitch + corner(T, pitch)
         place, heads = base + key_place, group * load(args, TILED.kv_heads)
         mask_row, mask_step = load(args, TILED.mask), load(args, TILED.mask_strides + 2)
         if MASK != 0:
@@ -342,9 +426,10 @@ def _attend(tile):
                     base + factors + 4 * keys, keys,
                 )  # fmt: skip
             commit_copies()
-            scores = score(queries, place + corner(T, pitch), T) * scale
+            seen = key + shift < last
+            scores = seen_scores(seen, queries, place + shift * pitch + corner(T, pitch), scale, T)
             if SCALED != 0:
-                scores = scores * load_columns(base + factors + 4 * column, values)
+                scores = scores * load_columns(base + factors + 4 * (shift + column), values)
             wait_copies(0)
             barrier()
             if key + keys < stop:
@@ -354,7 +439,7 @@ def _attend(tile):
                 )  # fmt: skip
             commit_copies()
             error |= wrong
-            at = columns(values) + INT32(key + column)
+            at = columns(values) + INT32(key + shift + column)
             if slope != 0:
                 apart = vabs(at - spread(pair(INT32(position), INT32(position + 8)), values))
                 scores = muladd(convert(apart, F32), -slope, scores)
@@ -378,16 +463,18 @@ def _attend(tile):
             if DROPOUT != 0:
                 probability = bitcast(load(args, TILED.dropout), F64)
                 bits = kept_in_rows(
-                    (seq * heads + head) * q_len + my_row, key, load(args, TILED.seed),
-                    U64(probability * 4294967296.0), keys // 8,
+                    (seq * heads + head) * q_len + my_row, key + shift, load(args, TILED.seed),
+                    U64(probability * 4294967296.0), part // 8,
                 )  # fmt: skip
                 weights = select(flags(bits, values), weights, F32(0))
             if SCALED != 0:
-                weights = weights * load_columns(base + factors + 4 * (keys + column), values)
+                weights = weights * load_columns(base + factors + 4 * (keys + shift + column), values)
             sums = sums * spread(keep, lanes)
-            sums = times_rows(sums, operand(weights, T), base + value_place + corner_across(T, pitch), T, pitch)
+            right = base + value_place + shift * pitch + corner_across(T, pitch)
+            sums = with_values(seen, sums, weights, right, T)
             key += keys
-        write(args, sums, top, row_sum(total), seq, head, my_row, q_start, q_len, T)
+        sums, top, total = joined(place, sums, top, row_sum(total))
+        write(args, sums, top, total, seq, head, my_row, q_start, q_len, T)
         wait_copies(0)
         barrier()
         return error
@@ -396,3 +483,4 @@ def _attend(tile):
 
 
 attend_16_64, attend_16_128, attend_16_256, attend_32_64, attend_32_128, attend_32_256 = map(_attend, TILES)
+attend_32_64_few, attend_32_128_few = map(_attend, FEW_TILES)

@@ -8,8 +8,8 @@ from ...build.load import kernel
 from ...cpu.plans.array import merged, run_types
 from ...plan import Plan, launch
 from ...problems.array import AddRows, BinCounts, Copy, Elements, FirstOfRuns, GatherRows, PutRows
-from ..array.sizes import FIRSTS_EACH
 from ..array.sizes import THREADS as CHOOSING_THREADS
+from ..array.sizes import firsts_each
 from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
 TILE, ROW_BYTES = 64, 256  # rows of a tile, and the bytes of each
@@ -67,9 +67,10 @@ def _columns(dims):
 def first_of_runs(problem):
     """A tile for each block, whose words begin as 0."""
     p, types = problem, run_types(problem.dtype)
-    tiles = -(-p.size // (CHOOSING_THREADS * FIRSTS_EACH))
+    each = firsts_each(int(types["E"][4:]) // 8)
+    tiles = -(-p.size // (CHOOSING_THREADS * each))
     zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, tiles, 1, {"y": ("words", 0)}, value=0)
-    one = launch(kernel("array.firsts.first_of_runs", **types), FIRSTS, tiles, 1, size=p.size)
+    one = launch(kernel("array.firsts.first_of_runs", **types, K=each), FIRSTS, tiles, 1, size=p.size)
     return Plan((zeros, one), (("words", 8 * tiles),))
 
 

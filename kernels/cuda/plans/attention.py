@@ -8,7 +8,16 @@ from ...build.load import elsewhere, kernel
 from ...cpu.plans.attention import numbers_of
 from ...plan import Plan, launch
 from ...problems.attention import Attention, AttentionBackward, AttentionForward
-from ..attention.sizes import GROUPED_KEYS, GROUPED_SIZES, OTHER_SHARED, grouped_bytes, most_shared, tile_for
+from ..attention.sizes import (
+    FEW_TILES,
+    GROUPED_KEYS,
+    GROUPED_SIZES,
+    OTHER_SHARED,
+    TILES,
+    grouped_bytes,
+    most_shared,
+    tile_for,
+)
 
 MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
@@ -166,21 +175,34 @@ def _fits_tiles(p, backward=False):
     return nbytes <= most_shared(elsewhere().arch) and p.cache in (p.dtype, "int8")
 
 
+def _tile_of(p):
+    """(the tile of a forward pass, how many of them a head has): a small one where large ones leave a GPU idle."""
+    size, found = max(p.size_qk, p.size_v), []
+    for tiles in (TILES, FEW_TILES):
+        _, tile = tile_for(p.dtype, size, tiles)
+        if tile is not None and tile.forward_bytes <= most_shared(elsewhere().arch):
+            packed = p.q_len // tile.rows + p.num_seqs + 1
+            found.append((tile, packed if p.starts is not None else -(-p.q_len // tile.rows)))
+    blocks = found[0][1] * p.heads * (1 if p.starts is not None else p.num_seqs)
+    return found[0] if blocks >= 2 * elsewhere().multiprocessors else found[-1]
+
+
 def _tiled(p, mask=None, dropout=0.0, lse=False, training=False):
     """One launch over tiles of query rows; `mask` as in a problem of training."""
-    name, tile = tile_for(p.dtype, max(p.size_qk, p.size_v))
     packed = p.starts is not None
-    tiles = p.q_len // tile.rows + p.num_seqs + 1 if packed else -(-p.q_len // tile.rows)
+    tile, tiles = _tile_of(p)
+    lines = p.heads * (1 if packed else p.num_seqs)
+    at_once = p.causal and not packed and tile.groups > 1 and tiles * lines <= 2 * elsewhere().multiprocessors
     at, numbers = numbers_of(p)
     mask_strides, mask_bytes = mask or ((0, 0, 0), 0)
     attend = kernel(
-        f"attention.tiles.attend_{name}", T=p.dtype, C=p.cache, SCALED=int(p.scales is not None), MASK=mask_bytes,
+        f"attention.tiles.attend_{tile.name}", T=p.dtype, C=p.cache, SCALED=int(p.scales is not None), MASK=mask_bytes,
         DROPOUT=int(dropout > 0),
     )  # fmt: skip
     later = {"later": ("seed",)} if training else {"seed": 0}
     one = launch(
-        attend, ATTENTION_TILES, tiles * p.heads * (1 if packed else p.num_seqs), 1, at, **numbers, **later, lse=0,
-        mask=0, mask_strides=mask_strides, dropout=dropout, tiles=tiles,
+        attend, ATTENTION_TILES, tiles * lines, 1, at, **numbers, **later, lse=0, mask=0, mask_strides=mask_strides,
+        dropout=dropout, tiles=tiles, lines=lines if at_once else 0,
     )  # fmt: skip
     places = [(ATTENTION_TILES.lse, "lse", 0)] * lse + [(ATTENTION_TILES.mask, "mask", 0)] * (mask is not None)
     return Plan((one._replace(places=(*one.places, *places)),))

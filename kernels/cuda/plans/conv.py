@@ -4,7 +4,8 @@ A convolution is the product of the weight [m, c taps] with columns [c taps, pla
 element with no padding need no columns. The gradient of an input is a convolution of that of the result with the weight
 turned around; where windows step over places, it is the product of the weight turned around with the gradient, whose
 columns are summed up. The gradient of the weight is a product along the places of all images. What is left goes by the
-definition (`cuda/conv/direct.py`): little work, groups of few channels.
+definition (`cuda/conv/direct.py`; of 16-bit floats on the matrix units of warps, `cuda/conv/units.py`): little work,
+groups of few channels, volumes.
 """
 
 from math import gcd, prod
@@ -18,7 +19,7 @@ from ...problems.array import Copy
 from ...problems.conv import Convolution
 from ...problems.gemm import Product
 from ...problems.window import Window
-from ..conv.sizes import ROOM, THREADS
+from ..conv.sizes import DEPTH, ROOM, THREADS
 from .array import copy
 from .gemm import product
 
@@ -33,6 +34,7 @@ _BLOCKS = 264  # two for each multiprocessor: into so many tiles long sums of fl
 PLACES = {"bfloat16": 4, "float16": 4, "float32": 2, "float64": 2}
 _UNROLLED, _NEAR = 32, 4  # elements of a window whose loops are unrolled, and neighbouring places of a thread there
 _OUTPUTS = 1, 4, 8  # sums that a thread of `conv/direct.py` has of each of its places
+_LEAST, _MOST = 8, 64  # channels of groups whose planes go by the definition on the matrix units; volumes: any more
 _ONE = Window((1, 1), (1, 1), (0, 0), (1, 1))
 
 
@@ -281,10 +283,47 @@ def _each(p, numbers, lines, vectors, bias):
     ),))  # fmt: skip
 
 
+def _fits_units(p, work):
+    """Whether the definition goes to the matrix units: windows that step over no results, channels enough for these."""
+    channels = p.c // p.groups, p.m // p.groups
+    stepped = p.gradient == "input" and prod(p.window.stride) > 1
+    some = min(channels) >= _LEAST and (len(p.x) == 3 or (p.groups > 1 and max(channels) <= _MOST))
+    near = 16 * max(prod(p.x), prod(p.y)) < 1 << 31  # places of 16 planes, in 32 bits
+    return p.gradient != "weight" and _bytes(p.dtype) == 2 and not stepped and work > _LITTLE and some and near
+
+
+def _by_units(p):
+    """The weights in the order of the matrix units, and a launch of as many images as numbers of 32 bits count."""
+    numbers = numbers_of(p) | {"period": (1, 1, 1), "leap": (1, 1, 1)}
+    inputs, outputs, out = (numbers[name] for name in ("inputs", "outputs", "out"))
+    rows = next((few for few in (1, 2, 4) if outputs <= 16 * few), 4)
+    bands, steps = -(-outputs // (16 * rows)), prod(p.window.kernel) * -(-inputs // DEPTH)
+    parts, planes, results = p.groups * bands, p.groups * inputs * prod(numbers["size"]), p.groups * outputs * prod(out)
+    most, words = max(1, ((1 << 31) - 1024) // max(planes, results)), parts * steps * 32 * rows
+    numbers |= {"bands": bands, "chunk": steps}
+    pack = kernel("conv.units.pack", R=rows)
+    at = {"x": None, "bias": None, "y": ("packed", 0)}
+    launches = [launch(pack, CONV_SUMS, words, 1, at, images=0, tiles=0, **numbers)]
+    for first in range(0, p.n, most):
+        images = min(most, p.n - first)
+        tiles = {n: -(-images * prod(out) // (THREADS // 32 * 8 * n)) for n in (4, 2)}
+        each = 4 if parts * tiles[4] >= _BLOCKS else 2
+        whole = {"VOLUME": len(p.x) == 3, "WHOLE": inputs % DEPTH == 0}
+        handle = kernel(f"conv.units.sums_{rows}_{each}", T=p.dtype, **whole)
+        at = {name: (name, first * size * _bytes(p.dtype)) for name, size in (("x", planes), ("y", results))}
+        at |= {"weight": ("packed", 0)} | ({} if p.bias else {"bias": None})
+        launches.append(launch(
+            handle, CONV_SUMS, parts * tiles[each], 1, at, images=images, tiles=tiles[each], **numbers
+        ))  # fmt: skip
+    return Plan(tuple(launches), (("packed", 16 * words),))
+
+
 def plan(p):
+    c, m = p.c // p.groups, p.m // p.groups
+    if _fits_units(p, p.n * p.m * prod(p.y) * c * prod(p.window.kernel)):
+        return _by_units(p)
     if len(p.x) == 3:
         return _direct(p)
-    c, m = p.c // p.groups, p.m // p.groups
     rows, k = {None: (m, c), "input": (c, m), "weight": (m, c)}[p.gradient]
     k *= prod(p.window.kernel)
     work = p.n * p.m * prod(p.y) * c * prod(p.window.kernel)
