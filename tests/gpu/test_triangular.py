@@ -99,3 +99,37 @@ def test_systems_of_bad_condition(device, rng, size):
     for x in next(both(device, solve(upper=False), a, b)):
         left, room = np.abs(a @ x - b), np.abs(a) @ np.abs(x) + np.abs(b)
         assert (left <= size * 2.0**-23 * room).all()
+
+
+@pytest.mark.parametrize(
+    "size, columns, dtype",
+    [(1, 1, "float32"), (20, 40, "float64"), (32, 3, "float32"), (261, 70, "float32"), (1500, 33, "float32"),
+     (3500, 2, "float64")],
+)  # fmt: skip
+def test_exchanged_rows(device, rng, size, columns, dtype):
+    """A warp's, all columns of a block at once, some of them, and too many rows for a block's memory."""
+    x, few = rng.standard_normal((2, size, columns)), max(1, size - 3)
+    last = np.stack([np.arange(few) + rng.integers(0, size - np.arange(few)) for _ in range(2)])
+    any_, again = rng.integers(0, size, (2, size)), np.broadcast_to(np.arange(size) // 2, (2, size))
+
+    def run(x, *pivots):
+        x, pivots = x.to(dtype=dtype), [(p + 1).to(dtype=ic.int32) for p in pivots]
+        return [ic.exchange_rows(x, p, back) for p in pivots for back in (False, True)]
+
+    equal(device, run, x, last, any_, again)
+    assert used(device, "linalg.factor.exchanged")
+
+
+def test_exchanged_rows_of_factors(device, rng):
+    lu, pivots = ic.linalg.lu_factor(ic.as_tensor(rng.standard_normal((2, 50, 50))))
+    lu, pivots, b = (np.asarray(x.numpy(), "f8") for x in (lu, pivots, ic.as_tensor(rng.standard_normal((2, 50, 6)))))
+    run = lambda lu, p, b: [ic.linalg.lu_solve(lu, p.to(dtype=ic.int32), b, adjoint=way) for way in (False, True)]
+    equal(device, run, lu, pivots, b, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("size", [5, 40])
+def test_pivots_that_do_not_exist(device, size):
+    pivots = ic.ones(size, dtype=ic.int32)
+    pivots[size - 1] = size + 1
+    with pytest.raises(ValueError, match="`pivots` of `exchange_rows` must be from 1 to"):
+        ic.exchange_rows(ic.zeros(size, 3).to(device), pivots.to(device))

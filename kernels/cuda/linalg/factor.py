@@ -1,4 +1,6 @@
-"""Triangular systems: a lane for a row, a warp for 32 of them, up to eight warps for the rows of some columns.
+"""Triangular systems and exchanged rows.
+
+Of triangular systems, a lane for a row, a warp for 32 of them, up to eight warps for the rows of some columns.
 
 Rows are numbered in the order in which they become known, so that from here on all systems are lower ones. A warp
 brings tiles of 32 x 32 of its rows to shared memory, while it waits for the elements before them, and subtracts what
@@ -8,7 +10,9 @@ rows one by one, behind tiles that all warps waited for twice, took 76 us for 25
 H200; this kernel is not measured yet). Systems of up to 32, 64 and 128 rows have 8, 4 and 2 in a block.
 """
 
-from ...blocks.linalg import TRIANGULAR
+from numba import types
+
+from ...blocks.linalg import EXCHANGED, OUT_OF_RANGE, STRIP, TRIANGULAR
 from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.memory import behind
@@ -39,8 +43,9 @@ from ...lang.simd import (
     vstore_first,
 )
 from ..block import width
-from .sizes import EACH, ROWS, TILE, WARPS
+from .sizes import EACH, EXCHANGE_SHARED, ROWS, TILE, WARPS
 
+I32 = types.int32
 MANY = 512 * WARPS  # warps' columns from which a warp has EACH: four blocks of a multiprocessor
 ALL = (1 << WARP) - 1
 
@@ -218,3 +223,130 @@ def solve_triangular(args, lo, hi, T):
     else:
         solve_one(args, lo, hi, T)
     return 0
+
+
+# ---- rows that are exchanged ---------------------------------------------------------------------------
+# A thread follows a row back through all exchanges, then rows move through shared memory. A team of (number of this
+# thread, threads, bytes of shared memory) has STRIP columns: a warp where lanes have a row each, else a block.
+
+
+@jit.inline
+def meet(team):
+    if team[1] == WARP:
+        warp_barrier()
+    else:
+        barrier()
+
+
+@jit.inline
+def before(row, k, other):
+    """Where a row was before rows k and `other` were exchanged."""
+    return other if row == k else (k if row == other else row)
+
+
+@jit.inline
+def follow(sources, staged, pivots, size, steps, back, team):
+    """Fill in where each row comes from; whether a pivot is wrong, which this thread has read."""
+    own, members, _ = team
+    wrong = False
+    for i in range(own, size, members):
+        store(sources, i, i)
+    for first in range(0, steps, members):
+        k = first + own if back else steps - 1 - first - own
+        other = load(pivots, k) - 1 if first + own < steps else k
+        if first + own < steps and (other < 0 or other >= size):
+            wrong, other = True, k
+        store(staged, own, other)
+        meet(team)
+        for i in range(own, size, members):
+            row, k, by = load(sources, i), I32(first if back else steps - 1 - first), I32(1 if back else -1)
+            for n in range(0, min(members, steps - first), 4):
+                others = vload_aligned(staged, n, 4)
+                row = before(row, k, lane(others, 0))
+                row = before(row, I32(k + by), lane(others, 1))
+                row = before(row, I32(k + 2 * by), lane(others, 2))
+                row = before(row, I32(k + 3 * by), lane(others, 3))
+                k = I32(k + 4 * by)
+            store(sources, i, row)
+        meet(team)
+    return wrong
+
+
+@jit.inline
+def move(x, sources, held, to, size, columns, width, team):
+    """Bring the rows of `width` columns of x to where they belong, as many columns at a time as there is room for."""
+    own, members, room = team
+    lanes = min(width, room // (size * bytes_of(x)))
+    at, row = own % WARP, own // WARP
+    for begin in range(0, width, lanes):
+        if at < min(lanes, width - begin):
+            for i in range(row, size, members // WARP):
+                source = x + (load(sources, i) * columns + begin + at)
+                copy_one(to + (i * lanes + at) * bytes_of(x), source, 1)
+        commit_copies()
+        wait_copies(0)
+        meet(team)
+        if at < min(lanes, width - begin):
+            for i in range(row, size, members // WARP):
+                store(x, i * columns + begin + at, load(held, i * lanes + at))
+        meet(team)
+
+
+@jit.inline
+def move_in_turn(x, pivots, size, columns, width, steps, back):
+    """The same for so many rows that shared memory does not hold one column: each exchange waits for those before."""
+    for i in range(steps):
+        k = steps - 1 - i if back else i
+        other = load(pivots, k) - 1
+        if thread() < width and 0 <= other < size and other != k:
+            one, two = load(x, k * columns + thread()), load(x, other * columns + thread())
+            store(x, k * columns + thread(), two)
+            store(x, other * columns + thread(), one)
+
+
+@jit.inline
+def exchange_unit(args, x, pivots, size, columns, begin, staged, to, team, T):
+    """The exchanged rows of STRIP columns from `begin` on, of which x is the first; whether a pivot is wrong."""
+    own, members, nbytes = team
+    steps, back, eye = load(args, EXCHANGED.steps), load(args, EXCHANGED.back) != 0, load(args, EXCHANGED.eye) != 0
+    width, line = min(STRIP, columns - begin), own % WARP
+    head = 4 * members + (4 * size + 15 & -16)
+    room = nbytes - head
+    if room < size * bytes_of(x):
+        wrong = False
+        for k in range(own, steps, members):
+            wrong |= load(pivots, k) < 1 or load(pivots, k) > size
+        if eye and line < width:
+            for i in range(own // WARP, size, members // WARP):
+                store(x, i * columns + line, T(1) if i == begin + line else T(0))
+        meet(team)
+        move_in_turn(x, pivots, size, columns, width, steps, back)
+        return wrong
+    sources, held = behind(staged, members), ptr(address(behind(staged, head // 4)), T)
+    wrong = follow(sources, staged, pivots, size, steps, back, team)
+    if not eye:
+        move(x, sources, held, to + head, size, columns, width, (own, members, room))
+    elif line < width:
+        for i in range(own // WARP, size, members // WARP):
+            store(x, i * columns + line, T(1) if load(sources, i) == begin + line else T(0))
+    return wrong
+
+
+@jit.inline
+def exchanged(args, lo, hi, T):
+    """All units of (matrix, STRIP columns) with the rows exchanged as elimination did, or undone."""
+    size, columns, steps = load(args, EXCHANGED.size), load(args, EXCHANGED.columns), load(args, EXCHANGED.steps)
+    strips, wrong = (columns + STRIP - 1) // STRIP, False
+    teams = WARPS if size <= WARP else 1
+    members, nbytes = WARPS * WARP // teams, EXCHANGE_SHARED // teams
+    own = thread() // members
+    team = thread() - own * members, members, nbytes
+    for unit in range(block() * teams + own, hi, blocks() * teams):
+        matrix = unit // strips
+        begin = (unit - matrix * strips) * STRIP
+        x = ptr(load(args, EXCHANGED.x), T) + (matrix * size * columns + begin)
+        pivots = ptr(load(args, EXCHANGED.pivots), I32) + matrix * steps
+        staged, to = behind(ptr(dynamic_memory(), I32), own * nbytes // 4), dynamic_shared() + own * nbytes
+        wrong |= exchange_unit(args, x, pivots, size, columns, begin, staged, to, team, T)
+        meet(team)
+    return OUT_OF_RANGE if wrong else 0
