@@ -514,6 +514,9 @@ def test_ranks_of_few_long_rows(device, rng, monkeypatch):
     monkeypatch.setattr(reductions, "_ALONE", 100)
     x, ranks = rng.standard_normal((2, 300)), rng.integers(0, 300, (2, 2))
     equal(device, lambda x, ranks: ic.ranked(x.to(dtype="float32"), ranks), x, ranks)
+    x[0, [2, 50, 299]], x[1] = np.nan, np.nan
+    medians = lambda x: [*ic.median(x, 1), *ic.nanmedian(x, 1), *ic.kthvalue(x, 297, 1), ic.median(x[0, 3:50])]
+    equal(device, lambda x: medians(x.to(dtype="float32")), x)
     assert any(name.startswith("reduce.select.pick") for name in device.backend.kernels.used)
     with pytest.raises(ValueError, match="`ranks` of `ranked` must be from 0 to 299"):
         ic.ranked(ic.zeros(2, 300, device=device), ic.as_tensor(ranks + 300, device=device))[0].cpu()
