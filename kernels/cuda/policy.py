@@ -147,6 +147,8 @@ OWN = {
             "scatter_multiply",
             "scatter_larger",
             "scatter_smaller",
+            "scatter_larger_four",
+            "scatter_smaller_four",
         )
     },
     "array.repeats.repeated": Shape("grid", threads=256, resident=8, share=256),

@@ -119,10 +119,17 @@ def test_reductions_of_elements_with_equal_indices(device, rng, reduce, dtype):
         yield ic.scatter_reduce(x, 1, index, src, reduce)
         yield ic.scatter_reduce(x, 1, index[:4, :20], src, reduce, include_self=False)
         yield ic.index_reduce(x, 0, rows, src[:4, :30], reduce)
+        for begin in (0, 1, 2):  # four neighbours together, and where they are in no word of memory
+            yield ic.index_reduce(x[:, :28], 0, rows, src.reshape(-1)[begin : begin + 112].reshape(4, 28), reduce)
+        flat = x.reshape(-1)[2:114].reshape(4, 28)
+        flat.index_reduce_(0, rows, src[:4, :28].contiguous(), reduce)
+        yield flat
 
     rows = np.array([1, 3, 1, 0])
     index = rng.integers(0, 25, (5, 90))
     equal(device, lambda *x: [*run(*x)], x, index, src, rows, tolerance=TOLERANCE.get(dtype, 0.0))
+    if dtype == "bfloat16" and reduce in ("amax", "amin"):
+        assert used(device, f"array.elements.scatter_{'larger' if reduce == 'amax' else 'smaller'}_four-")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])

@@ -33,6 +33,9 @@ def placed(name, types, bound, t_k, dims, wrap=0, at=None):
     pieces = moved and steps == [1, 0, 1] and not any(n % lanes for n in (length, t_k, *others)) and lanes > 1
     if pieces:
         dims, types = dims[:-1] or [[1, 0, 0, 0]], {"T": types["T"], "I": types["I"]}
+    extremes = name in ("scatter_larger", "scatter_smaller") and types["T"] in ("bfloat16", "float16")
+    if extremes and steps == [1, 0, 1] and not any(n % 4 for n in (length, t_k, *others)):
+        name, dims = f"{name}_four", [*dims[:-1], [length // 4, 4, 0, 4]]
     n = prod(d[0] for d in dims) * (length // lanes if pieces else 1)
     wide = n >= _SHORT or any(abs(step) >= _SHORT for d in dims for step in d)
     handle = kernel(f"array.elements.{name}{'_rows' * pieces}", **types, DIMS=len(dims), WIDE=wide)
