@@ -322,9 +322,12 @@ def test_means_of_even_cells(device, rng, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "float16"])
-@pytest.mark.parametrize("shape, cells", [((2, 3, 301), 4), ((3, 20, 23), (2, 3)), ((1, 2, 7, 9, 11), (2, 1, 2))])
+@pytest.mark.parametrize(
+    "shape, cells",
+    [((2, 3, 301), 4), ((5, 130), 4), ((2, 1100), 3), ((3, 20, 23), (2, 3)), ((1, 2, 7, 9, 11), (2, 1, 2))],
+)
 def test_maxima_of_long_cells(device, rng, shape, cells, dtype):
-    """A warp for each; equal elements, of which the first wins, and NaN."""
+    """Lanes of a warp for each; equal elements, of which the first wins, and NaN."""
     x, ndim = rng.integers(-5, 6, shape).astype("f8"), 1 if isinstance(cells, int) else len(cells)
     x[0].flat[::150] = np.nan
     x[-1] = rng.integers(-5, 6, shape[1:])
