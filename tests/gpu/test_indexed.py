@@ -86,6 +86,17 @@ def test_elements_and_slices_are_written(device, rng, dtype):
     assert used(device, "array.elements.scatter-")
 
 
+def test_many_rows_are_filled(device, rng, monkeypatch):
+    """By a row of the number; few of them element by element."""
+    x, index = rng.standard_normal((6, 64)), np.array([4, 0, -1])
+    run = lambda x, index: ic.index_fill(x.to(dtype="float32"), 0, index, 2.5)
+    equal(device, run, x, index)
+    assert used(device, "array.elements.scatter-") and not used(device, "array.elements.scatter_rows-")
+    monkeypatch.setattr(plans, "_FILLED", 1)
+    equal(device, run, np.concatenate([x, x]), index)
+    assert used(device, "array.create.repeated-", "array.elements.scatter_rows-")
+
+
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int64", "int32", "uint8", "int8", "bool"])
 def test_sums_of_elements_with_equal_indices(device, rng, dtype):
     x, index, src = rng.standard_normal((5, 40)), rng.integers(0, 40, (5, 300)), rng.standard_normal((5, 300))

@@ -16,6 +16,7 @@ _NARROW, _OUTER, _OF_EACH = 4, 32, 16  # rows of few elements, many of them, and
 _CHUNK = 64  # of `cuda/array/scatter.py`
 FEW = 1024  # indices that each block compares with its own
 _LEAST, _PIECE = 32, 4096  # elements of rows that are worth it, and of a block
+_FILLED = 1 << 16  # elements from which on 16 bytes at once are worth a second launch
 _WORDS = ("float32", "float64", "int32", "int64")  # that memory adds to by itself
 _SHORT = 1 << 31  # numbers below are of 32 bits
 
@@ -80,7 +81,8 @@ def put_rows(problem):
         return _added(p, p.t, p.v, "int64", 1, p.count, 1, p.v_strides)
     types, at, launches, scratch = {"T": p.t, "V": p.v, "I": "int64"}, None, (), ()
     v_outer, v_row, v_step = p.v_strides
-    if p.t == p.v and not (v_outer or v_row or v_step) and p.length % (16 // _bytes(p.t)) == 0:
+    many = p.outer * p.count * p.length >= _FILLED
+    if many and p.t == p.v and not (v_outer or v_row or v_step) and p.length % (16 // _bytes(p.t)) == 0:
         # One number becomes a row, so that rows are written 16 bytes at a time.
         one = kernel("array.create.repeated", E=f"uint{8 * _bytes(p.t)}")
         launches = (launch(one, COPY, p.length, 1, {"x": ("v", 0), "y": ("row", 0)}),)
