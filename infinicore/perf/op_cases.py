@@ -54,9 +54,9 @@ WITHOUT = {
         fft_ifft fft_ifft2 fft_ifftn fft_rfft fft_rfft2 fft_rfftn fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2
         fft_hfftn fft_ihfft fft_ihfft2 fft_ihfftn fft_fftshift fft_ifftshift""",
     "other names and parts of ops that have a case": """
-        native_batch_norm native_group_norm native_layer_norm ends ranked nonzero_static linalg_vander geqrf ormqr
-        linalg_householder_product linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve lu lu_unpack gradient
-        histogramdd bin_counts replace_nonfinite runs cross_rows conv_volumes""",
+        native_batch_norm native_group_norm native_layer_norm ends ranked at_rank nonzero_static linalg_vander geqrf
+        ormqr renorm_scale linalg_householder_product linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve lu
+        lu_unpack gradient histogramdd bin_counts replace_nonfinite runs cross_rows conv_volumes""",
 }
 
 

@@ -130,7 +130,7 @@ RADIX = Block(
 # whose `states` are two planes of [parts, outer, columns]. On the way back, x is the result and g its gradient.
 SOFTMAX_COLUMNS = Block("x y? g? states? | size columns outer stride g_stride=0 parts=1 step=0")
 # Elements by rank (`kernels/cuda/reduce/select.py`): `count` ranks of each row; the rest is that of SORT.
-SELECT = Block("source ranks values indices | size stride count infinity")
+SELECT = Block("source ranks? values indices | size stride count infinity rank=0")
 # Extremes and where they are (`kernels/cuda/reduce/position.py`): the dims of POSITION; each row of `length` is in
 # `parts` of `step` elements, whose extremes and their places, `found`, lie like results, of columns part by part.
 PLACES = Block("x values? indices found? | inner outer_stride inner_stride length stride results parts=1 step=0")

@@ -14,8 +14,8 @@ SCAN = Block("x y | size x_stride y_stride x_step y_step columns")
 EXTREMES = Block("x values indices | size columns")  # running ones along a dim of `size` of row-major tensors
 # `wanted` elements of each row; `infinity` has the bits of a float's, `mask` all ones for a descending order.
 SORT = Block("x values? indices workspace? | stride rows size wanted slots=1 room=0 infinity mask digits")
-# Of each sorted row of `size` elements, and where they were, the ones with `count` ranks.
-PICK = Block("ordered order ranks values indices | size count")
+# Of each sorted row of `size` elements, and where they were, the ones with `count` ranks, or with the same one of all.
+PICK = Block("ordered order ranks? values indices | size count infinity=0 rank=0")
 # Of sorted rows, and where their elements were, the most frequent one; rows in `parts` of `part` elements, and the best
 # of each part as a word.
 MODES = Block("ordered order values indices best? | size rows parts=1 part=0")

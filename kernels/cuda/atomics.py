@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from ..build import jit
 from ..lang.by_type import by_type
 from ..lang.memory import element_bytes, from_memory, gep, to_memory
-from ..lang.simd import address, bitcast, load, ptr
+from ..lang.simd import address, bitcast, lane, load, ptr
 from ..lang.vector import Pointer, compute_type, is_float
 
 U32, U64, I64 = types.uint32, types.uint64, types.int64
@@ -120,6 +120,26 @@ def update(p, index, v, join):
 
 
 @jit.inline
+def update_four(p, index, v, join):
+    """The same of four neighbours of 16 bits by one exchange of 64, where they lie in such a word."""
+    if address(p + index) & 7 != 0:
+        update(p, index, lane(v, 0), join)
+        update(p, index + 1, lane(v, 1), join)
+        update(p, index + 2, lane(v, 2), join)
+        update(p, index + 3, lane(v, 3), join)
+        return
+    words, going = ptr(address(p + index), U64), True
+    old = load(words, 0)
+    while going:
+        new = word_with(p, old, 0, join(element_in(p, old, 0), lane(v, 0)))
+        new = word_with(p, new, 16, join(element_in(p, old, 16), lane(v, 1)))
+        new = word_with(p, new, 32, join(element_in(p, old, 32), lane(v, 2)))
+        new = word_with(p, new, 48, join(element_in(p, old, 48), lane(v, 3)))
+        found = replace_word(words, 0, old, new) if new != old else old
+        going, old = found != old, found
+
+
+@jit.inline
 def _sum(a, b):
     return a + b
 
@@ -159,12 +179,12 @@ _raise_word, _lower_word = _extreme("max"), _extreme("min")
 
 
 @jit.inline
-def _larger_of(a, b):
+def larger_of(a, b):
     return b if b > a or b != b else a
 
 
 @jit.inline
-def _smaller_of(a, b):
+def smaller_of(a, b):
     return b if b < a or b != b else a
 
 
@@ -202,5 +222,5 @@ def _toward(join, upwards):
     return choose
 
 
-raise_to = by_type(_toward(_larger_of, True))
-lower_to = by_type(_toward(_smaller_of, False))
+raise_to = by_type(_toward(larger_of, True))
+lower_to = by_type(_toward(smaller_of, False))

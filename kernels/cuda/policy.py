@@ -8,6 +8,7 @@ from .comm.sizes import JOIN_WARPS
 from .comm.sizes import THREADS as PEER_THREADS
 from .conv.sizes import THREADS as CONV_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
+from .linalg.sizes import EXCHANGE_SHARED, SOLVE_SHARED
 from .reduce.sizes import SWEEP_SHARED, SWEEP_THREADS
 
 
@@ -107,7 +108,8 @@ OWN = {
         for way in ("max", "min")
         for kind in ("rows", "blocks", "chunks", "columns")
     },
-    "linalg.factor.solve_triangular": _ROW._replace(blocks=2),
+    "linalg.factor.solve_triangular": _ROWS._replace(shared=SOLVE_SHARED, blocks=2, resident=16),
+    "linalg.factor.exchanged": _ROWS._replace(shared=EXCHANGE_SHARED, blocks=3, resident=1 << 20),
     "loss.linear.rows": _ROW,
     "loss.linear.prepare": _ROW._replace(threads=1024),
     "loss.linear.total": _ROW._replace(threads=1024),
@@ -146,6 +148,8 @@ OWN = {
             "scatter_multiply",
             "scatter_larger",
             "scatter_smaller",
+            "scatter_larger_four",
+            "scatter_smaller_four",
         )
     },
     "array.repeats.repeated": Shape("grid", threads=256, resident=8, share=256),

@@ -9,9 +9,10 @@ from numba import types
 
 from ..build import jit
 from . import ptx
+from .libm import rare_pow
 from .simd import bitcast, convert, muladd, reduce_or, select, vabs, vfloor, vround
 
-F32, I32 = types.float32, types.int32
+F32, I32, U32 = types.float32, types.int32, types.uint32
 INF, NAN, LOG2E = float("inf"), float("nan"), 1.4426950408889634
 LOG2E_HI, LOG2E_LO = 1.4426950216293335, 1.925963033500e-08
 MAGIC, LARGE = 12582912.0, 65536.0  # 1.5 * 2^23; from LARGE on angles are not reduced by three parts of pi
@@ -65,6 +66,8 @@ LGAMMA_5 = (
     -3.108786359007354e-06, 2.092945942422375e-05, -0.0001500730577390641, 0.001179354265332222,
     -0.010729889385402203, 0.13722552359104156, 1.1308039426803589,
 )
+# log2(e) (2 artanh(u / 2) / u - 1) / u^2 over u^2 up to 0.118: 3e-10 of the logarithm
+POW = (0.0006645191460847855, 0.0032164508011192083, 0.018033839762210846, 0.12022458761930466)
 # fmt: on
 
 
@@ -125,6 +128,39 @@ def log1p(x):
     m = muladd(bitcast(0x40800000 - scale, F32), 0.25, -1.0) + bitcast(bitcast(x, I32) - scale, F32)
     y = muladd(polynomial(m, LOG1P) * m, m, m)
     return muladd(convert(scale, F32), 0.6931471805599453 * 2.0**-23, y)
+
+
+@jit.inline
+def pow(x, y):
+    """x ** y within 5 ulp: exp2(y log2(x)), whose logarithm has two parts.
+
+    That of NVIDIA's library has 106 instructions, and took 267 us where memory takes 190 (64 Mi; H200); this has 58, of
+    negative numbers 67. What is 0, less than normal, infinite or NaN, or has results from 2^126 on or as small, is left
+    to the library.
+    """
+    a = vabs(x)
+    bits = bitcast(a, I32)
+    scale = (bits - 0x3F3504F3) & -0x00800000
+    m, k = bitcast(bits - scale, F32), convert(scale, F32) * 2.0**-23  # a = 2^k m, m from 0.7 to 1.4
+    f, r = m - 1.0, ptx.reciprocal(m + 1.0)
+    u = (f + f) * r
+    v, high, left = u * u, u * LOG2E_HI, r * muladd(-u, f, 2.0 * (f - u))  # log(m) = 2 artanh((u + left) / 2)
+    low = muladd(u, LOG2E_LO, muladd(u, LOG2E_HI, -high))
+    low = muladd(u * v, polynomial(v, POW), muladd(left, LOG2E_HI, low))
+    whole = k + high
+    low = low + (high - (whole - k))
+    log = whole + low
+    low = low - (log - whole)
+    power = y * log
+    if reduce_or((bitcast(bits - 0x00800000, U32) >= 0x7F000000) | ~(vabs(power) < 126.0)):
+        return rare_pow(x, y)
+    z = ptx.exp2_small(power)
+    z = muladd(z * 0.6931471805599453, muladd(y, low, muladd(y, log, -power)), z)
+    negative, half = bitcast(x, I32) < 0, 0.5 * y
+    if reduce_or(negative):
+        z = select(negative & (half != vfloor(half)), -z, z)
+        z = select(negative & (y != vfloor(y)), NAN, z)
+    return z
 
 
 # ---- angles ----------------------------------------------------------------------------------------

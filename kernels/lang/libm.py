@@ -77,6 +77,7 @@ def _of_two(name, doc, rare=False):
 
 
 pow = _of_two("pow", "x ** y on every lane.")
+rare_pow = _of_two("pow", "The same for a way that few vectors go.", rare=True)
 fmod = _of_two("fmod", "x - n y on every lane, n the quotient without its fraction; exact.")
 rare_fmod = _of_two("fmod", "The same for a way that few vectors go.", rare=True)
 atan2 = _of_two("atan2", "The angle of the point (y, x) on every lane.")

@@ -103,6 +103,21 @@ def outer_product(typingctx, sums, column, row):
 
 
 @intrinsic
+def row_product(typingctx, row, matrix):
+    """The sums over i of row[i] * matrix[i * n + j], a multiply-add for each; `matrix` has n times as many lanes."""
+    n = matrix.lanes // row.lanes
+
+    def codegen(context, builder, sig, args):
+        left, right = (_lanes(builder, v) for v in args)
+        found = [builder.fmul(left[0], value) for value in right[:n]]
+        for i, value in enumerate(right[n:], n):
+            found[i % n] = call_llvm(builder, "llvm.fma", value.type, [left[i // n], value, found[i % n]])
+        return _vector(builder, found)
+
+    return Vector(row.dtype, n)(row, matrix), codegen
+
+
+@intrinsic
 def multiply_doubles(typingctx, sums, a, b):
     """sums + a b of a warp for 8 of k, in float64 on the matrix units of sm_90 (mma.m16n8k8, 9.7.13.4.10).
 

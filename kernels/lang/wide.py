@@ -246,8 +246,8 @@ def pow(x, y):
     """x ** y on every lane; integers modulo 2^bits."""
     if isinstance(x, Vector) and x == y:
         if x.dtype == F32:
-            if isa.is_gpu():  # that of NVIDIA's library is within 4 ulp and has a third of the instructions
-                return lambda x, y: libm_pow(x, y)
+            if isa.is_gpu():
+                return lambda x, y: gpu.pow(x, y)
             return lambda x, y: convert(_pow_of_float32(convert(x, F64), convert(y, F64)), F32)
         if x.dtype == F64 and isa.has_fma() and not isa.is_gpu():
             return lambda x, y: _signed_power(_pow_in_two(vabs(x), y), x, y)

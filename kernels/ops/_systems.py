@@ -1,6 +1,6 @@
 """Systems of equations by elimination: what solutions, inverses and determinants have in common."""
 
-from ..blocks.linalg import CHOLESKY, DETERMINANTS, EXCHANGED, LU, OUT_OF_RANGE, SINGULAR, STEPS, TRIANGULAR
+from ..blocks.linalg import CHOLESKY, DETERMINANTS, EXCHANGED, LU, OUT_OF_RANGE, SINGULAR, STEPS, STRIP, TRIANGULAR
 from ._layout import product
 from .copy import copy_into
 
@@ -45,9 +45,10 @@ def exchange(call, x, pivots, back=False, eye=False):
     if kind.kind == "c":  # rows of pairs
         columns, kind = 2 * columns, kind.real
     block = EXCHANGED(x=x, pivots=pivots, size=size, columns=columns, steps=steps, back=bool(back), eye=eye)
-    count = product(x.shape_[:-2]) if x.numel_ else 0
+    strips = -(-columns // STRIP)
+    count = product(x.shape_[:-2]) * strips if x.numel_ else 0
     errors = {OUT_OF_RANGE: f"`pivots` of `{call.op.name}` must be from 1 to {size}, the number of rows"}
-    call.launch("linalg.factor.exchanged", {"T": kind.name}, block, count, size * columns, errors)
+    call.launch("linalg.factor.exchanged", {"T": kind.name}, block, count, size * min(columns, STRIP), errors)
 
 
 def triangular(call, a, x, upper, unit):

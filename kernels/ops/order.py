@@ -9,7 +9,7 @@ import numpy as np
 from ..blocks import float_bits
 from ..blocks.array import RUNS, SEARCH
 from ..problems.array import BinCounts, FirstOfRuns
-from ..problems.reduce import Modes
+from ..problems.reduce import MEDIAN, NANMEDIAN, Modes
 from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
 from ._counted import CHUNK, FEW, counted
@@ -36,37 +36,15 @@ def check_axis(f, input, dim):
     return dim
 
 
-def _picked(f, input, dim, keepdim, rank):
-    """(values, indices) of sorted elements along `dim`: `rank(x)` has that of one for each row of x [..., N]."""
-    dim = check_axis(f, input, dim)
-    if not input.shape_:
-        return f.rearrange(input), numbers(f, 1, input).reshape(())
-    x = input.transpose(dim, -1)
-    ranks = rank(x.detach())
-    if isinstance(ranks, int):
-        ranks = x.new_full((*x.shape_[:-1], 1), ranks, dtype="int64")
-    values, indices = (f.rearrange(y.transpose(dim, -1)) for y in f.ranked(x, ranks))
-    return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
-
-
-def _median(f, input, dim, keepdim, ignores):
-    """The lower median; where there are NaN, that of the others, or (unless it `ignores` them) the first NaN."""
+def _median(f, input, dim, keepdim, rank):
+    """The lower median; where there are NaN, that of the others, or (unless these are ignored) the first NaN."""
     check(f, input, "input")
     if dim is None:
         if not input.numel_:
             return input.new_full((), math.nan if input.dtype.is_floating_point else np.iinfo(input.dtype.numpy).min)
-        return _median(f, input.reshape(-1), 0, False, ignores)[0]
-
-    def rank(x):
-        count = x.shape_[-1]
-        if not x.dtype.is_floating_point:
-            return (count - 1) // 2
-        kept = count - f.sum(f.ne(x, x), -1, True)
-        if ignores:
-            return f.maximum(f.floor_divide(f.sub(kept, 1), 2), 0)
-        return f.where(f.eq(kept, count), (count - 1) // 2, kept)
-
-    return _picked(f, input, dim, keepdim, rank)
+        return f.at_rank(input.reshape(-1), rank)[0]
+    values, indices = f.at_rank(input, rank, check_axis(f, input, dim), keepdim)
+    return values, indices
 
 
 def _odd_samples(rng):
@@ -86,13 +64,13 @@ def _median_ref(x, dim=None, keepdim=False):
 @composite(dtypes=NUMBERS, ref=_median_ref, samples=_odd_samples, fields=PAIR)
 def median(f, input, dim=None, keepdim=False):
     """The median of all elements, the lower one of two, or along `dim` (values, int64 indices); NaN if one is."""
-    return _median(f, input, dim, keepdim, False)
+    return _median(f, input, dim, keepdim, MEDIAN)
 
 
 @composite(dtypes=NUMBERS, ref=_median_ref, samples=_odd_samples, fields=PAIR)
 def nanmedian(f, input, dim=None, keepdim=False):
     """As `median`, of the elements that are not NaN; NaN where there are none."""
-    return _median(f, input, dim, keepdim, True)
+    return _median(f, input, dim, keepdim, NANMEDIAN)
 
 
 def _kth_samples(rng):
@@ -113,7 +91,8 @@ def kthvalue(f, input, k: int, dim=-1, keepdim: bool = False):
     k, size = operator.index(k), input.shape_[dim] if input.shape_ else 1
     if not 1 <= k <= size:
         raise ValueError(f"`k` of `kthvalue` must be from 1 to {size}, the size of dim {dim}, got {k}")
-    return _picked(f, input, dim, keepdim, lambda x: k - 1)
+    values, indices = f.at_rank(input, k - 1, dim, keepdim)
+    return values, indices
 
 
 def _mode_samples(rng):

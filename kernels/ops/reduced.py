@@ -7,7 +7,7 @@ import numpy as np
 from ..lang import scalar_math as m
 from ..problems.reduce import Ends
 from ..table.composite import composite
-from ..table.registry import ALL, ANY, INEXACT, op
+from ..table.registry import ALL, ANY, INEXACT, elementwise, op
 from ..table.rules import reduction_rule
 from ._layout import check
 from ._rules import SUM_TOLERANCE, need_elements, over, reduce_samples, reduced, reduction, restored
@@ -160,6 +160,17 @@ def dist(f, input, other, p: float = 2):
     return f.norm(f.sub(input, other), p)
 
 
+@elementwise(ref=lambda x, maxnorm: np.where(x > maxnorm, maxnorm / (x + 1e-7), 1.0), domain=(0.5, 1.9))
+def renorm_scale(input, maxnorm=1.2):
+    """What `renorm` multiplies slices of these norms by: maxnorm / (input + 1e-7) where input > maxnorm, else 1."""
+    return m.where(input > maxnorm, maxnorm / (input + 1e-7), 1.0)
+
+
+@renorm_scale.grad("input")
+def _(g, input, maxnorm):
+    return m.where(input > maxnorm, -g * maxnorm / ((input + 1e-7) * (input + 1e-7)), 0.0)
+
+
 def _renorm_ref(x, p, dim, maxnorm):
     axes = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
     norm = (np.abs(x) ** p).sum(axes, keepdims=True) ** (1 / p)
@@ -181,6 +192,4 @@ def renorm(f, input, p: float, dim, maxnorm: float):
             f"`renorm` takes at least 2 dims, a positive `p` and `maxnorm`, got {input.shape_}, {p}, {maxnorm}"
         )
     norm = f.norm(input, p, [d for d in range(ndim) if d != dim % ndim], True)
-    over_ = f.gt(norm, maxnorm)
-    scale = f.where(over_, f.div(maxnorm, f.add(f.where(over_, norm, 1.0), 1e-7)), 1.0)
-    return f.mul(input, scale)
+    return f.mul(input, f.renorm_scale(norm, maxnorm))

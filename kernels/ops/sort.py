@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..problems.reduce import Select, Sort
+from ..problems.reduce import MEDIAN, NANMEDIAN, Select, Sort
 from ..table.registry import ALL, op
 from ._layout import check, check_dim, rows
 from .copy import copy_into, row_major
@@ -185,3 +185,50 @@ def ranked(call, input, ranks):
 @ranked.grad("input")
 def _(f, g, where, input_shape):
     return f.gather_backward(g, -1, where, input_shape)
+
+
+def _at_rank_ref(input, rank, dim=-1, keepdim=False):
+    rank = {MEDIAN: (input.shape[dim] - 1) // 2, NANMEDIAN: (input.shape[dim] - 1) // 2}.get(rank, rank)
+    places = np.take(_order(input, dim, False), [rank], dim)
+    found = np.take_along_axis(input, places, dim), places
+    return found if keepdim else tuple(np.squeeze(x, dim) for x in found)
+
+
+def _at_rank_samples(rng):
+    yield (rng.permutation(21).reshape(3, 7) / 4.0, 2), {}
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, MEDIAN, 0, True), {}
+    yield (rng.permutation(24).reshape(4, 6) / 4.0, NANMEDIAN, 1), {}
+
+
+@op(dtypes=ALL, ref=_at_rank_ref, samples=_at_rank_samples, outputs=("out", "indices"), fields=("values", "indices"))
+def at_rank(call, input, rank: int, dim=-1, keepdim: bool = False):
+    """(values, int64 indices) of the elements with one rank, from 0 on, along `dim` as `sort` has it.
+
+    Rank -1 is that of `median`, -2 that of `nanmedian`. Raises ValueError for ranks that there are not, and IndexError
+    for a dim of size 0.
+    """
+    check(call, input, "input")
+    shape, dim = input.shape_, check_dim(dim, len(input.shape_))
+    size = shape[dim] if shape else 1
+    if not size:
+        raise IndexError(f"`dim` {dim} of `{call.op.name}` must have elements, got shape {shape}")
+    if not NANMEDIAN <= rank < size:
+        raise ValueError(f"`rank` of `{call.op.name}` must be from {NANMEDIAN} to {size - 1}, got {rank}")
+    if rank < 0 and not input.dtype.is_floating_point:
+        rank = (size - 1) // 2
+    result = tuple(1 if d == dim else n for d, n in enumerate(shape) if keepdim or d != dim)
+    values, indices = call.out(result, input.dtype), call.out(result, "int64", key="indices")
+    call.save(input_shape=shape, where=indices, axis=dim)
+    if values.numel_:
+        last = [*(d for d in range(len(shape)) if d != dim), dim]
+        x, count, size, stride = rows(input.permute(last) if shape else input.reshape(1), max(len(shape) - 1, 0))
+        call.run(Select(x.dtype.name, count, size, stride, 1, rank), x=x, values=values, indices=indices)
+    return values, indices
+
+
+@at_rank.grad("input")
+def _(f, g, keepdim, where, input_shape, axis):
+    if not input_shape:
+        return g
+    g, where = (g, where) if keepdim else (g.unsqueeze(axis), where.unsqueeze(axis))
+    return f.gather_backward(g, axis, where, input_shape)

@@ -91,14 +91,22 @@ class Sort(NamedTuple):
     values: bool
 
 
+# Ranks that follow from how many elements are numbers: the lower middle of all, or the first NaN; that of the numbers.
+MEDIAN, NANMEDIAN = -1, -2
+
+
 class Select(NamedTuple):
-    """The elements with `count` `ranks` in each of `rows` sorted rows of `size`: their `values` and `indices`."""
+    """The elements with `count` `ranks` in each of `rows` sorted rows of `size`: their `values` and `indices`.
+
+    Or, without that tensor, with the same `rank` in each, which may be MEDIAN or NANMEDIAN for floats.
+    """
 
     dtype: str
     rows: int
     size: int
     stride: int
     count: int
+    rank: int | None = None
 
 
 class Modes(NamedTuple):

@@ -44,6 +44,7 @@ STAND_INS = {
     "ptx": PTX, "muladd": _muladd, "bitcast": _bitcast, "convert": _convert, "select": _select, "vabs": np.abs,
     "vfloor": np.floor, "vround": np.rint, "vmin": np.minimum, "vmax": np.maximum, "vsqrt": np.sqrt,
     "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "fmod": np.fmod, "rare_fmod": np.fmod,
+    "rare_pow": lambda x, y: np.power(x.astype("f8"), y.astype("f8")).astype("f4"),
     "exp": np.exp, "_quotient": np.divide,
     "libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
     "rare_libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),

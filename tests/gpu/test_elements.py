@@ -210,31 +210,6 @@ def test_a_divisor_of_0_in_rows_that_are_no_vectors(device, rng):
         ic.floor_divide(x[:, 1:], y[:, 1:])
 
 
-@pytest.mark.parametrize("upper, unit", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("size, columns, dtype", [(1, 1, "float32"), (37, 5, "float64"), (133, 9, "float32")])
-def test_triangular_systems(device, rng, size, columns, dtype, upper, unit):
-    a = rng.standard_normal((2, size, size)) / size + 2 * np.eye(size)
-    b = rng.standard_normal((2, size, columns))
-
-    def run(a, b):
-        a, b = a.to(dtype=dtype), b.to(dtype=dtype)
-        return ic.linalg.solve_triangular(a, b, upper=upper, unitriangular=unit)
-
-    equal(device, run, a, b, tolerance=1e-5 if dtype == "float32" else 1e-13)
-    assert used(device, "linalg.factor.solve_triangular")
-
-
-@pytest.mark.parametrize("upper", [False, True])
-def test_triangular_systems_of_many_columns(device, rng, upper):
-    """Four for a warp."""
-    a, b = rng.standard_normal((70, 70)) / 70 + 2 * np.eye(70), rng.standard_normal((70, 513))
-
-    def run(a, b):
-        return ic.linalg.solve_triangular(a.to(dtype="float32"), b.to(dtype="float32"), upper=upper)
-
-    equal(device, run, a, b, tolerance=1e-5)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_next_numbers_of_words(device, rng, dtype):
     """Of all words, towards zeros, neighbours, ends and anything; views that begin anywhere go one by one."""

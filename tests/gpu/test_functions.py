@@ -149,6 +149,28 @@ def test_functions_of_float32(name, rng):
         assert np.all(np.signbit(got[x == 0]) == np.signbit(x[x == 0]))
 
 
+@pytest.mark.parametrize("kind", ["any", "normal", "whole", "positive", "large"])
+def test_powers_of_float32(kind, rng):
+    """Whichever way a vector goes; of positive numbers, results of all sizes."""
+    if kind == "any":
+        x, y = rng.integers(0, 1 << 32, (2, 80000), dtype=np.uint32).view(np.float32)
+    else:
+        x, y = rng.standard_normal((2, 80000)) * 4
+        y = np.round(y) if kind == "whole" else y
+        x = np.exp(rng.uniform(-80, 80, 80000)) if kind == "large" else np.abs(x) if kind == "positive" else x
+        y = rng.uniform(-87, 87, 80000) / np.abs(np.log(x)) if kind == "large" else y
+        x[:9], y[:9] = (0, -0.0, 1, -1, 1e-40, np.inf, -np.inf, np.nan, 1), (0, 3, np.inf, np.inf, 2, -1, 3, 0, np.nan)
+        x[9000:9800], y[9000:9800] = 1 + rng.uniform(-1e-6, 1e-6, 800), rng.uniform(-1e7, 1e7, 800)
+        x, y = x.astype(np.float32), y.astype(np.float32)
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.float64), y.astype(np.float64))
+        got, rounded = in_vectors(evaluated(gpu.pow), x, y), want.astype(np.float32)
+    here = np.isfinite(rounded)
+    np.testing.assert_array_equal(got[~here], rounded[~here])
+    apart = np.abs(got[here].astype(np.float64) - want[here]) / np.spacing(np.abs(rounded[here])).astype(np.float64)
+    assert apart.max() <= 3  # and 2 that an exponential of the hardware may be wrong
+
+
 def test_log_gamma_of_positive_float32(rng):
     """Where its polynomials meet, around its zeros, of all sizes; and the ends."""
     pieces = [rng.uniform(0, 12, 40000), np.exp(rng.uniform(-60, 80, 20000)), 1 + rng.standard_normal(8000) / 50]

@@ -86,6 +86,17 @@ def test_elements_and_slices_are_written(device, rng, dtype):
     assert used(device, "array.elements.scatter-")
 
 
+def test_many_rows_are_filled(device, rng, monkeypatch):
+    """By a row of the number; few of them element by element."""
+    x, index = rng.standard_normal((6, 64)), np.array([4, 0, -1])
+    run = lambda x, index: ic.index_fill(x.to(dtype="float32"), 0, index, 2.5)
+    equal(device, run, x, index)
+    assert used(device, "array.elements.scatter-") and not used(device, "array.elements.scatter_rows-")
+    monkeypatch.setattr(plans, "_FILLED", 1)
+    equal(device, run, np.concatenate([x, x]), index)
+    assert used(device, "array.create.repeated-", "array.elements.scatter_rows-")
+
+
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int64", "int32", "uint8", "int8", "bool"])
 def test_sums_of_elements_with_equal_indices(device, rng, dtype):
     x, index, src = rng.standard_normal((5, 40)), rng.integers(0, 40, (5, 300)), rng.standard_normal((5, 300))
@@ -119,10 +130,17 @@ def test_reductions_of_elements_with_equal_indices(device, rng, reduce, dtype):
         yield ic.scatter_reduce(x, 1, index, src, reduce)
         yield ic.scatter_reduce(x, 1, index[:4, :20], src, reduce, include_self=False)
         yield ic.index_reduce(x, 0, rows, src[:4, :30], reduce)
+        for begin in (0, 1, 2):  # four neighbours together, and where they are in no word of memory
+            yield ic.index_reduce(x[:, :28], 0, rows, src.reshape(-1)[begin : begin + 112].reshape(4, 28), reduce)
+        flat = x.reshape(-1)[2:114].reshape(4, 28)
+        flat.index_reduce_(0, rows, src[:4, :28].contiguous(), reduce)
+        yield flat
 
     rows = np.array([1, 3, 1, 0])
     index = rng.integers(0, 25, (5, 90))
     equal(device, lambda *x: [*run(*x)], x, index, src, rows, tolerance=TOLERANCE.get(dtype, 0.0))
+    if dtype == "bfloat16" and reduce in ("amax", "amin"):
+        assert used(device, f"array.elements.scatter_{'larger' if reduce == 'amax' else 'smaller'}_four-")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])

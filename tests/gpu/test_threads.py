@@ -323,9 +323,12 @@ def test_means_of_even_cells(device, rng, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "float16"])
-@pytest.mark.parametrize("shape, cells", [((2, 3, 301), 4), ((3, 20, 23), (2, 3)), ((1, 2, 7, 9, 11), (2, 1, 2))])
+@pytest.mark.parametrize(
+    "shape, cells",
+    [((2, 3, 301), 4), ((5, 130), 4), ((2, 1100), 3), ((3, 20, 23), (2, 3)), ((1, 2, 7, 9, 11), (2, 1, 2))],
+)
 def test_maxima_of_long_cells(device, rng, shape, cells, dtype):
-    """A warp for each; equal elements, of which the first wins, and NaN."""
+    """Lanes of a warp for each; equal elements, of which the first wins, and NaN."""
     x, ndim = rng.integers(-5, 6, shape).astype("f8"), 1 if isinstance(cells, int) else len(cells)
     x[0].flat[::150] = np.nan
     x[-1] = rng.integers(-5, 6, shape[1:])
@@ -515,6 +518,9 @@ def test_ranks_of_few_long_rows(device, rng, monkeypatch):
     monkeypatch.setattr(reductions, "_ALONE", 100)
     x, ranks = rng.standard_normal((2, 300)), rng.integers(0, 300, (2, 2))
     equal(device, lambda x, ranks: ic.ranked(x.to(dtype="float32"), ranks), x, ranks)
+    x[0, [2, 50, 299]], x[1] = np.nan, np.nan
+    medians = lambda x: [*ic.median(x, 1), *ic.nanmedian(x, 1), *ic.kthvalue(x, 297, 1), ic.median(x[0, 3:50])]
+    equal(device, lambda x: medians(x.to(dtype="float32")), x)
     assert any(name.startswith("reduce.select.pick") for name in device.backend.kernels.used)
     with pytest.raises(ValueError, match="`ranks` of `ranked` must be from 0 to 299"):
         ic.ranked(ic.zeros(2, 300, device=device), ic.as_tensor(ranks + 300, device=device))[0].cpu()

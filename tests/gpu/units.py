@@ -48,6 +48,28 @@ define void @sim_tile(i32 %to, i64 %map, i32 %i, i32 %j, i32 %k, i32 %l, i32 %at
 define void @sim_fetch(i64 %map) {
   ret void
 }
+define void @sim_copy4(i32 %to, i64 %from, i32 %valid) noinline {
+  %some = icmp ne i32 %valid, 0
+  %p = inttoptr i64 %from to ptr
+  %zero = alloca i64
+  store i64 0, ptr %zero
+  %source = select i1 %some, ptr %p, ptr %zero
+  %v = load volatile i32, ptr %source
+  %q = inttoptr i32 %to to ptr
+  store volatile i32 %v, ptr %q
+  ret void
+}
+define void @sim_copy8(i32 %to, i64 %from, i32 %valid) noinline {
+  %some = icmp ne i32 %valid, 0
+  %p = inttoptr i64 %from to ptr
+  %zero = alloca i64
+  store i64 0, ptr %zero
+  %source = select i1 %some, ptr %p, ptr %zero
+  %v = load volatile i64, ptr %source
+  %q = inttoptr i32 %to to ptr
+  store volatile i64 %v, ptr %q
+  ret void
+}
 define void @sim_nothing() {
   ret void
 }
@@ -242,7 +264,10 @@ def _mma_of_floats():
 RUNTIME += _mma_of_floats()
 RUNTIME += "".join(_MMA.replace("NAME", name).replace("KIND", kind) for name, kind in (("bf16", "1"), ("f16", "0")))
 RUNTIME = RUNTIME.replace("STORES", _STORES).replace("PARAMETERS", ", ".join(map(" ".join, _WORDS)))
+_COPY = "{\\0A.reg .pred no;\\0Asetp.eq.u32 no, $2, 0;\\0Acp.async.ca.shared.global [$0], [$1], "
 ASM = {
+    _COPY + "4": "sim_copy4", _COPY + "8": "sim_copy8", "cp.async.commit": "sim_nothing",
+    "cp.async.wait": "sim_nothing",
     "mbarrier.init": "sim_new", "{\\0A.reg .pred p;\\0AWAIT": "sim_wait", "mbarrier.arrive.expect_tx": "sim_expect",
     "mbarrier.arrive.shared": "sim_arrive", "cp.async.bulk.tensor.4d": "sim_tile", "prefetch.tensormap": "sim_fetch",
     "fence.": "sim_nothing", "griddepcontrol.wait": "sim_nothing", "ld.shared.u32": "sim_lds",

@@ -2,7 +2,7 @@
 
 from numba import types
 
-from ...blocks.linalg import CHOLESKY, DETERMINANTS, EXCHANGED, LU, OUT_OF_RANGE, SINGULAR, STEPS, TRIANGULAR
+from ...blocks.linalg import CHOLESKY, DETERMINANTS, EXCHANGED, LU, OUT_OF_RANGE, SINGULAR, STEPS, STRIP, TRIANGULAR
 from ...build import jit
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import (
@@ -294,24 +294,28 @@ def cholesky(args, lo, hi, T):
 
 @jit.inline
 def exchanged(args, lo, hi, T):
-    """Matrices [lo, hi) with the rows exchanged as elimination did, or undone; of `eye`, those of the identity."""
+    """Units [lo, hi) of (matrix, STRIP columns) with the rows exchanged as elimination did, or undone; of `eye`, those
+    of the identity."""
     size, columns, steps = load(args, EXCHANGED.size), load(args, EXCHANGED.columns), load(args, EXCHANGED.steps)
     eye, back = load(args, EXCHANGED.eye) != 0, load(args, EXCHANGED.back) != 0
-    for matrix in range(lo, hi):
-        x = ptr(load(args, EXCHANGED.x), T) + matrix * size * columns
+    strips = (columns + STRIP - 1) // STRIP
+    for unit in range(lo, hi):
+        matrix = unit // strips
+        begin = (unit - matrix * strips) * STRIP
+        width = min(STRIP, columns - begin)
+        x = ptr(load(args, EXCHANGED.x), T) + (matrix * size * columns + begin)
         pivots = ptr(load(args, EXCHANGED.pivots), I32) + matrix * steps
         if eye:
-            for i in range(size * columns):
-                store(x, i, 0)
             for i in range(size):
-                store(x, i * columns + i, 1)
+                for j in range(width):
+                    store(x, i * columns + j, 1 if i == begin + j else 0)
         for i in range(steps):
             k = steps - 1 - i if back else i
             other = load(pivots, k) - 1
             if other < 0 or other >= size:
                 return OUT_OF_RANGE
             if other != k:
-                exchange(x + k * columns, x + other * columns, columns)
+                exchange(x + k * columns, x + other * columns, width)
     return 0
 
 

@@ -220,11 +220,17 @@ def select(problem, threads):
     return picked(p, sort(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True), threads), size)
 
 
+def rank_of(p):
+    """(places, numbers) of the ranks of a `Select`."""
+    return ({}, {}) if p.rank is None else ({"ranks": None}, {"rank": p.rank})
+
+
 def picked(p, ordered, size):
     """The plan of a `Select` behind one that sorts."""
-    one = launch(
-        kernel("reduce.select.pick", E=f"uint{8 * size}"), PICK, p.rows * p.count, 4096, size=p.size, count=p.count
-    )
+    at, numbers = rank_of(p)
+    handle = kernel("reduce.select.pick", E=f"uint{8 * size}")
+    numbers |= {"infinity": _INFINITY.get(p.dtype, 0)}
+    one = launch(handle, PICK, p.rows * p.count, 4096, at, size=p.size, count=p.count, **numbers)
     return behind(ordered, p.rows * p.size, size, (one,))
 
 

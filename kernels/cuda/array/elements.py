@@ -8,9 +8,11 @@ from numba import types
 from ...blocks.cuda import PLACED
 from ...build import jit
 from ...cpu.array.scatter import OUT_OF_RANGE
+from ...lang.by_type import by_type
 from ...lang.ptx import block, blocks, thread, threads
-from ...lang.simd import load, ptr, store
-from ..atomics import add_to, lower_to, raise_to, update
+from ...lang.simd import fill, load, ptr, store
+from ...lang.vector import compute_type
+from ..atomics import add_to, larger_of, lower_to, raise_to, smaller_of, update, update_four
 from ..block import read, vector, width, write
 
 I32, I64, U32 = types.int32, types.int64, types.uint32
@@ -93,6 +95,12 @@ def of_v(t, t_at, v, v_at):
     return load(v, v_at)
 
 
+@by_type
+def four_of_v(t, t_at, v, v_at):
+    kind = compute_type(v.dtype)
+    return lambda t, t_at, v, v_at: read(v, v_at, 4, fill(0, kind, 4))
+
+
 @jit.inline
 def to_v(t, t_at, v, v_at, x):
     store(v, v_at, x)
@@ -141,6 +149,23 @@ def _kernel(take, put):
 gather, scatter = _kernel(of_t, to_v), _kernel(of_v, to_t)
 scatter_add, scatter_multiply = _kernel(of_v, added), _kernel(of_v, multiplied)
 scatter_larger, scatter_smaller = _kernel(of_v, larger), _kernel(of_v, smaller)
+
+
+def _kernel_of_four(join):
+    """The kernel that joins four neighbours of 16 bits at once: neighbours in a word would keep one another from it."""
+
+    @jit.inline
+    def put(t, t_at, v, v_at, x):
+        update_four(t, t_at, x, join)
+
+    @jit.inline
+    def kernel(args, lo, hi, T, V, I, DIMS, WIDE):
+        return elements(args, hi, four_of_v, put, T, V, I, DIMS, WIDE)
+
+    return kernel
+
+
+scatter_larger_four, scatter_smaller_four = _kernel_of_four(larger_of), _kernel_of_four(smaller_of)
 
 
 # ---- pieces of rows ------------------------------------------------------------------------------

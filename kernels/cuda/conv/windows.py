@@ -11,7 +11,7 @@ from numba import types
 from ...blocks.pooling import POOL
 from ...build import jit
 from ...cpu.conv.pooling import cell_of_depth, largest, share, tap_offset, tap_steps, three
-from ...lang.ptx import WARP, from_lane, thread, threads
+from ...lang.ptx import from_lane, thread, threads
 from ...lang.simd import bitcast, convert, fill, load, ptr, select, store, vmax, vmin, vpick
 from ..block import write
 from ..gemm.wgmma import ratio
@@ -97,32 +97,33 @@ def adaptive_max(args, lo, hi, T, I, VOLUME):
 
 
 @jit.inline
-def adaptive_max_long(args, lo, hi, T, I, VOLUME):
-    """The same, a result for a warp: its lanes take elements of a cell in turn, from row to row."""
+def adaptive_max_long(args, lo, hi, T, I, VOLUME, TEAM):
+    """The same, a result for TEAM lanes of a warp, which take elements of a cell in turn, from row to row."""
     D, H, W = three(args, POOL.size, VOLUME)
     OD, OH, OW = three(args, POOL.out, VOLUME)
     count = load(args, POOL.vectors)
-    unit = lo * (threads() // WARP) + thread() // WARP
+    unit = lo * (threads() // TEAM) + thread() // TEAM
     plane, o, i, j = place_of(min(unit, count - 1), (OD, OH, OW))
     f, f_past = share(o, OD, D) if VOLUME else (0, 1)
     (a, a_past), (b, b_past) = share(i, OH, H), share(j, OW, W)
     x, high, wide = ptr(load(args, POOL.x), T) + plane * D * H * W, a_past - a, b_past - b
-    size, first, lane = (f_past - f) * high * wide, (f * H + a) * W + b, I64(thread() % WARP)
-    best, where = load(x, first), first
-    for begin in range(lane, size, 4 * WARP):
+    size, first, lane = (f_past - f) * high * wide, (f * H + a) * W + b, I64(thread() % TEAM)
+    best, where = load(x, first), I32(first)
+    for begin in range(lane, size, 4 * TEAM):
         for k in range(4):  # on their way at once; what is behind the cell is its last element
-            at = min(begin + k * WARP, size - 1)
+            at = min(begin + k * TEAM, size - 1)
             row = ratio(at, wide)
-            layer = ratio(row, high)
-            place = first + (layer * H + (row - layer * high)) * W + (at - row * wide)
+            layer = ratio(row, high) if VOLUME else 0
+            place = I32(first + (layer * H + (row - layer * high)) * W + (at - row * wide))
             value = load(x, place)
             if value > best or (value != value and best == best):
                 best, where = value, place
     for apart in (1, 2, 4, 8, 16):
-        value, place = from_lane(best, apart), from_lane(where, apart)
-        same = value == best or (value != value and best != best)
-        if value > best or (value != value and best == best) or (same and place < where):
-            best, where = value, place
+        if apart < TEAM:
+            value, place = from_lane(best, apart), from_lane(where, apart)
+            same = value == best or (value != value and best != best)
+            if value > best or (value != value and best == best) or (same and place < where):
+                best, where = value, place
     if lane == 0 and unit < count:
         store(ptr(load(args, POOL.y), T), unit, best)
         store(ptr(load(args, POOL.chosen), I), unit, where)

@@ -16,6 +16,7 @@ _NARROW, _OUTER, _OF_EACH = 4, 32, 16  # rows of few elements, many of them, and
 _CHUNK = 64  # of `cuda/array/scatter.py`
 FEW = 1024  # indices that each block compares with its own
 _LEAST, _PIECE = 32, 4096  # elements of rows that are worth it, and of a block
+_FILLED = 1 << 16  # elements from which on 16 bytes at once are worth a second launch
 _WORDS = ("float32", "float64", "int32", "int64")  # that memory adds to by itself
 _SHORT = 1 << 31  # numbers below are of 32 bits
 
@@ -33,6 +34,9 @@ def placed(name, types, bound, t_k, dims, wrap=0, at=None):
     pieces = moved and steps == [1, 0, 1] and not any(n % lanes for n in (length, t_k, *others)) and lanes > 1
     if pieces:
         dims, types = dims[:-1] or [[1, 0, 0, 0]], {"T": types["T"], "I": types["I"]}
+    extremes = name in ("scatter_larger", "scatter_smaller") and types["T"] in ("bfloat16", "float16")
+    if extremes and steps == [1, 0, 1] and not any(n % 4 for n in (length, t_k, *others)):
+        name, dims = f"{name}_four", [*dims[:-1], [length // 4, 4, 0, 4]]
     n = prod(d[0] for d in dims) * (length // lanes if pieces else 1)
     wide = n >= _SHORT or any(abs(step) >= _SHORT for d in dims for step in d)
     handle = kernel(f"array.elements.{name}{'_rows' * pieces}", **types, DIMS=len(dims), WIDE=wide)
@@ -77,7 +81,8 @@ def put_rows(problem):
         return _added(p, p.t, p.v, "int64", 1, p.count, 1, p.v_strides)
     types, at, launches, scratch = {"T": p.t, "V": p.v, "I": "int64"}, None, (), ()
     v_outer, v_row, v_step = p.v_strides
-    if p.t == p.v and not (v_outer or v_row or v_step) and p.length % (16 // _bytes(p.t)) == 0:
+    many = p.outer * p.count * p.length >= _FILLED
+    if many and p.t == p.v and not (v_outer or v_row or v_step) and p.length % (16 // _bytes(p.t)) == 0:
         # One number becomes a row, so that rows are written 16 bytes at a time.
         one = kernel("array.create.repeated", E=f"uint{8 * _bytes(p.t)}")
         launches = (launch(one, COPY, p.length, 1, {"x": ("v", 0), "y": ("row", 0)}),)

@@ -11,7 +11,8 @@ from ...problems.window import Window
 
 _ASKED = 512  # positions of a plane that each of its elements is compared with; more are added up by a thread a plane
 _TAPS = 128  # of a window whose loops are unrolled; larger ones are for a thread a plane
-_LONG, _WARPS = 32, 8  # elements of a cell for whose maximum a warp is worth it; warps of its block
+_LONG, _THREADS = 32, 256  # elements of a cell for whose maximum lanes of a warp are worth it; threads of a block
+_OF_LANE = 8  # elements of such a lane: a warp for 64 elements, which told one another for longer, took 23 us, torch 18
 _PLACES = 4  # neighbours that a thread takes
 _KERNELS = {"max": "adaptive_max", "mean": "cell_means", "mean_backward": "cell_means_backward"}
 
@@ -49,7 +50,9 @@ def pool(p):
             types |= {f"{letter}_{d}": value for d, value in zip("DHW", numbers[field])}
     n = p.planes * vectors
     if name == "adaptive_max" and prod(p.x) >= _LONG * size:
-        name, vectors, n = "adaptive_max_long", n, -(-n // _WARPS)
+        team = min(32, 1 << (prod(p.x) // (_OF_LANE * size)).bit_length() - 1)
+        name, vectors, n = "adaptive_max_long", n, -(-n * team // _THREADS)
+        types["TEAM"] = team
     used = {"x": p.what != "positions", "chosen": p.places, "scratch": False}
     at = {field: None for field, wanted in used.items() if not wanted}
     one = launch(kernel(f"conv.windows.{name}", **types), POOL, n, 1, at, vectors=vectors, **numbers)

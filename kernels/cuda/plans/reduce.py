@@ -8,7 +8,7 @@ from ...blocks.reduce import FOLD, MODES
 from ...build.load import kernel, rendered
 from ...cpu.plans import reduce as cpu
 from ...cpu.plans.array import merged
-from ...cpu.plans.reduce import behind, mode_types, picked, sample_in, sort_keys, writing
+from ...cpu.plans.reduce import behind, mode_types, picked, rank_of, sample_in, sort_keys, writing
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.reduce import Ends, Modes, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
@@ -327,18 +327,9 @@ def select(problem):
         return picked(p, sort(whole), size)
     types, numbers = sort_keys(whole)
     handle = kernel("reduce.select.select", **types, BYTES=size)
-    at = {"source": ("x", 0)}
-    one = launch(
-        handle,
-        SELECT,
-        p.rows * p.count,
-        1,
-        at,
-        size=p.size,
-        stride=p.stride,
-        count=p.count,
-        infinity=numbers["infinity"],
-    )
+    at, ranks = rank_of(p)
+    at, ranks = at | {"source": ("x", 0)}, ranks | {"infinity": numbers["infinity"]}
+    one = launch(handle, SELECT, p.rows * p.count, 1, at, size=p.size, stride=p.stride, count=p.count, **ranks)
     return Plan((one,))
 
 

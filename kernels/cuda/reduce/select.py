@@ -10,12 +10,13 @@ from numba import types
 
 from ...blocks.cuda import SELECT
 from ...build import jit
+from ...cpu.reduce.select import median_rank
 from ...cpu.reduce.sort import key_of
 from ...lang.by_type import by_type
 from ...lang.pieces import vload_span
 from ...lang.ptx import WARP, atomic_count, barrier, count_bits, shared, thread, threads, voted
 from ...lang.simd import address, lane, load, ptr, store
-from ..block import block_running, warp_sum, width
+from ..block import block_running, block_sum, warp_sum, width
 from .scan import offset
 
 I32, I64, U64 = types.int32, types.int64, types.uint64
@@ -115,18 +116,29 @@ def place_of(x, size, ends, found, left, sums, E, KIND):
 
 
 @jit.inline
+def last_keys(x, size, ends, nbytes, E, KIND):
+    """How many elements of a row have the last key, which of floats are NaN."""
+    own, last = 0, (0, U64(1) << U64(8 * nbytes - 1) | ((U64(1) << U64(8 * nbytes - 1)) - U64(1)))
+    for i in range(thread(), size, 4 * threads()):  # four on their way at once
+        a, b = alike_at(x, i, size, ends, last, E, KIND), alike_at(x, i + threads(), size, ends, last, E, KIND)
+        far = i + 2 * threads()
+        c, d = alike_at(x, far, size, ends, last, E, KIND), alike_at(x, far + threads(), size, ends, last, E, KIND)
+        own += I64(a) + I64(b) + I64(c) + I64(d)
+    return block_sum(own)
+
+
+@jit.inline
 def select(args, lo, hi, E, KIND, BYTES):
     """Rank number `lo` of those of all rows; 1 where there is no such element."""
-    row, size, left = (
-        lo // load(args, SELECT.count),
-        load(args, SELECT.size),
-        load(ptr(load(args, SELECT.ranks), I64), lo),
-    )
-    if left < 0 or left >= size:
-        return 1
+    row, size, ranks = lo // load(args, SELECT.count), load(args, SELECT.size), load(args, SELECT.ranks)
     x = ptr(load(args, SELECT.source), E) + row * load(args, SELECT.stride)
     counts, chosen = ptr(shared(COUNTERS), I32), ptr(shared(96), I64)
     shift, prefix, equal, ends = 8 * BYTES, U64(0), size, (E(load(args, SELECT.infinity)), E(0))
+    left = load(ptr(ranks, I64), lo) if ranks != 0 else load(args, SELECT.rank)
+    if ranks == 0 and left < 0:
+        left = median_rank(left, size - last_keys(x, size, ends, BYTES, E, KIND), size)
+    if left < 0 or left >= size:
+        return 1
     while shift > 0 and equal > 1:
         shift -= 8
         clear(counts)
