@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels.blocks.gemm import LOGITS
+from infinicore.kernels.cuda.plans import array as arrays
 from infinicore.kernels.cuda.plans import conv as convolutions
 from infinicore.kernels.cuda.plans import gemm as products
 from infinicore.kernels.cuda.plans import reduce as reductions
@@ -610,6 +611,8 @@ def test_modes_of_sorted_tiles(device, rng, monkeypatch):
 def test_first_of_runs(device, rng, monkeypatch, dtype, kinds):
     """In one launch: of a few long runs, of many short ones; NaN is a run of its own, -0 is 0. With a copy, without."""
     monkeypatch.setattr(order, "KEPT", 0 if kinds == 3 else order.KEPT)
+    if kinds > 1:  # two tiles, or three, for each block; otherwise one
+        monkeypatch.setattr(arrays, "FIRSTS_BLOCKS", (2 if kinds == 3 else 1) / device.backend.kernels.multiprocessors)
     x = np.sort(rng.integers(0, kinds, 17001)) * 1.0
     if dtype in TOLERANCE:
         x[20:25], x[:2], x[2:4] = np.nan, -0.0, 0.0

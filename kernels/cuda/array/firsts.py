@@ -1,10 +1,11 @@
 """The first elements of runs of equal ones, in one launch that reads and writes each once; results have room for all.
 
 A warp has neighbouring elements, 32 at a time, and knows by a vote which of them differ from the one before, which is
-that of the thread below. What tiles before have found comes through memory: a word for each, of its own count, or of
-all up to it. The threads of a warp look at 128 of them at once, back to one that knows all: with 32 at once, no more
-than 32 tiles went on for each turn through memory, and 64 Mi elements of float32, 8,192 tiles, took 299 us (H200). What
-a tile has found waits in shared memory for its place: in registers, of 16 elements, two blocks had room, now three.
+that of the thread below. A block has as many tiles as others, one behind the other, and goes through them twice: it
+counts, learns what the blocks before it have found, and writes. When each tile was for a block of its own, 11,000 of
+them waited for one another: 64 Mi elements took 370 us of float32, and 303 of bfloat16, of whom 62 and 31 are reading
+(H200; PyTorch 250 and 233). What blocks have found comes through memory: a word for each, of its own count, or of all
+up to it, 128 of which a warp looks at at once. What a tile has found waits in shared memory for its place.
 """
 
 from numba import types
@@ -12,14 +13,14 @@ from numba import types
 from ...blocks.cuda import FIRSTS
 from ...build import jit
 from ...lang.near import each, each_of, load_far, load_near, store_far, store_near, sums_before
-from ...lang.ptx import WARP, barrier, count_bits, from_below, from_place, peek, post, shared, thread, voted
+from ...lang.ptx import WARP, barrier, count_bits, from_place, peek, post, shared, thread, voted, warp_barrier
 from ...lang.simd import load, ptr, store
 from ..block import warp_sum
 from .sizes import FIRSTS_BYTES, THREADS
 
 I32, I64, U32 = types.int32, types.int64, types.uint32
 WARPS = THREADS // WARP
-MEMORY = 8 * WARPS + 4 * WARPS  # bytes: where the runs of each warp go, and the counts of warps; then elements
+MEMORY = 8 + 2 * 4 * WARPS + 8  # bytes: where the runs of a block go, the counts of its warps; then elements
 SHARED = MEMORY + FIRSTS_BYTES
 OWN, ALL, BITS = 1, 2, 2  # what a word is: nothing yet, the count of a tile, that of all up to it; how many bits say it
 
@@ -103,38 +104,11 @@ def before_tile(words, tile):
 
 
 @jit.inline
-def places_of_warps(args, tile, last, begins, counts):
-    """From the counts of warps to where each writes; tell others of them. For one warp."""
-    words, lane = load(args, FIRSTS.words), thread() % WARP
-    own = load_near(counts, min(lane, WARPS - 1)) if lane < WARPS else I32(0)
-    upto = own
-    for apart in (1, 2, 4, 8, 16):
-        less = from_below(upto, apart)
-        if lane >= apart:
-            upto += less
-    whole, start = I64(from_place(upto, WARP - 1)), I64(0)
-    if tile > 0:
-        if lane == 0:
-            post(words + 8 * tile, whole << BITS | OWN)
-        start = before_tile(words, tile)
-    if lane == 0:
-        post(words + 8 * tile, (start + whole) << BITS | ALL)
-        if last:
-            store(ptr(load(args, FIRSTS.count), I64), 0, start + whole)
-    if lane < WARPS:
-        store_near(begins, lane, start + I64(upto - own))
-
-
-@jit.inline
-def first_of_runs(args, tile, hi, T, E, K):
-    """The first elements of the runs that begin in a tile of K elements for each thread, behind those of others; the
-    last tile tells how many.
-    """
-    size, lane, warp = load(args, FIRSTS.size), thread() % WARP, thread() // WARP
-    first = (tile * WARPS + warp) * (WARP * K) + lane
-    memory = shared(SHARED)
-    left, begins, counts = size - first, ptr(memory, I64), ptr(memory + 8 * WARPS, I32)
-    x, words_of_x = ptr(load(args, FIRSTS.x), T), ptr(load(args, FIRSTS.x), E)
+def begun_in(args, tile, T, E, K):
+    """(bits of elements of a tile with which runs begin, for each of K steps of the warp, and the elements or 0)."""
+    size, lane = load(args, FIRSTS.size), thread() % WARP
+    first = (tile * WARPS + thread() // WARP) * (WARP * K) + lane
+    left, x, words_of_x = size - first, ptr(load(args, FIRSTS.x), T), ptr(load(args, FIRSTS.x), E)
     if (tile + 1) * (THREADS * K) <= size:
         values, own = each(K, inside, words_of_x + first), each(K, inside, x + first)
     else:
@@ -146,16 +120,57 @@ def first_of_runs(args, tile, hi, T, E, K):
     bits = each_of((own, before, lowest), begun, (lane, I32(min(left, WARP * K))))
     if first == lane:
         bits = (U32(bits[0] | U32(1)),) + bits[1:]  # the first of all
-    places, total = sums_before(each_of(bits, how_many, 0), I32(0))
-    kept = ptr(memory + MEMORY, E) + warp * (WARP * K)
-    each_of((bits, places, values), keep_first, (kept, U32(1) << U32(lane)))
+    return bits, values
+
+
+@jit.inline
+def begins_of_block(args, number, total, memory):
+    """What the blocks before have found, for a block whose warps have found `total` each; tell others of it."""
+    words, begin, counts = load(args, FIRSTS.words), ptr(memory, I64), ptr(memory + 8, I32)
+    lane, warp = thread() % WARP, thread() // WARP
     if lane == 0:
         store_near(counts, warp, total)
     barrier()
     if warp == 0:
-        places_of_warps(args, tile, (tile + 1) * (THREADS * K) >= size, begins, counts)
+        whole, start = I64(warp_sum(load_near(counts, lane) if lane < WARPS else I32(0))), I64(0)
+        if number > 0:
+            if lane == 0:
+                post(words + 8 * number, whole << BITS | OWN)
+            start = before_tile(words, number)
+        if lane == 0:
+            post(words + 8 * number, (start + whole) << BITS | ALL)
+            if (number + 1) * load(args, FIRSTS.share) >= load(args, FIRSTS.tiles):
+                store(ptr(load(args, FIRSTS.count), I64), 0, start + whole)
+            store_near(begin, 0, start)
     barrier()
-    y, mine = ptr(load(args, FIRSTS.y), E) + load_near(begins, warp), load_near(counts, warp)
-    for k in range(lane, mine, WARP):
-        store_far(y, k, load_near(kept, k))
+    return load_near(begin, 0)
+
+
+@jit.inline
+def first_of_runs(args, number, hi, T, E, K):
+    """The first elements of the runs that begin in the tiles of a block, of K elements for each thread, behind those of
+    blocks before; the last block tells how many.
+    """
+    memory, lane, warp = shared(SHARED), thread() % WARP, thread() // WARP
+    first = number * load(args, FIRSTS.share)
+    stop, total = min(first + load(args, FIRSTS.share), load(args, FIRSTS.tiles)), I32(0)
+    for tile in range(first, stop):
+        bits, _ = begun_in(args, tile, T, E, K)
+        total += sums_before(each_of(bits, how_many, 0), I32(0))[1]
+    at = begins_of_block(args, number, total, memory)
+    kept = ptr(memory + MEMORY, E) + warp * (WARP * K)
+    for tile in range(first, stop):
+        bits, values = begun_in(args, tile, T, E, K)
+        places, mine = sums_before(each_of(bits, how_many, 0), I32(0))
+        counts = ptr(memory + 8 + 4 * WARPS * (tile & 1), I32)  # of two tiles in turn, so that one barrier is enough
+        each_of((bits, places, values), keep_first, (kept, U32(1) << U32(lane)))
+        if lane == 0:
+            store_near(counts, warp, mine)
+        barrier()
+        found = load_near(counts, lane) if lane < WARPS else I32(0)
+        y = ptr(load(args, FIRSTS.y), E) + (at + I64(warp_sum(found if lane < warp else I32(0))))
+        for k in range(lane, mine, WARP):
+            store_far(y, k, load_near(kept, k))
+        at += I64(warp_sum(found))
+        warp_barrier()
     return 0

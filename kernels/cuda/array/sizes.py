@@ -5,6 +5,7 @@ LANES = 16  # neighbours of a thread
 TILE = THREADS * LANES
 TILE_BYTES = 2 * TILE  # places within a tile
 FIRSTS_BYTES = 1 << 15  # of the largest tile in which a block looks for the first ones of runs
+FIRSTS_BLOCKS = 3  # of a multiprocessor
 
 
 def firsts_each(itemsize):

@@ -4,12 +4,12 @@ from math import prod
 
 from ...blocks.array import FILLED
 from ...blocks.cuda import COPY, FIRSTS, ROW_COPY, STRIDED_COPY, TRANSPOSE
-from ...build.load import kernel
+from ...build.load import elsewhere, kernel
 from ...cpu.plans.array import merged, run_types
 from ...plan import Plan, launch
 from ...problems.array import AddRows, BinCounts, Copy, Elements, FirstOfRuns, GatherRows, PutRows
+from ..array.sizes import FIRSTS_BLOCKS, firsts_each
 from ..array.sizes import THREADS as CHOOSING_THREADS
-from ..array.sizes import firsts_each
 from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
 TILE, ROW_BYTES = 64, 256  # rows of a tile, and the bytes of each
@@ -65,13 +65,16 @@ def _columns(dims):
 
 
 def first_of_runs(problem):
-    """A tile for each block, whose words begin as 0."""
+    """A share of the tiles for each block, whose words begin as 0; all blocks have room at the same time."""
     p, types = problem, run_types(problem.dtype)
     each = firsts_each(int(types["E"][4:]) // 8)
     tiles = -(-p.size // (CHOOSING_THREADS * each))
-    zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, tiles, 1, {"y": ("words", 0)}, value=0)
-    one = launch(kernel("array.firsts.first_of_runs", **types, K=each), FIRSTS, tiles, 1, size=p.size)
-    return Plan((zeros, one), (("words", 8 * tiles),))
+    share = -(-tiles // (FIRSTS_BLOCKS * elsewhere().multiprocessors))
+    blocks = -(-tiles // share)
+    zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, blocks, 1, {"y": ("words", 0)}, value=0)
+    numbers = {"size": p.size, "tiles": tiles, "share": share}
+    one = launch(kernel("array.firsts.first_of_runs", **types, K=each), FIRSTS, blocks, 1, **numbers)
+    return Plan((zeros, one), (("words", 8 * blocks),))
 
 
 PLANNERS = {
