@@ -137,7 +137,7 @@ def _replacements(device):
     core = "numba.cuda.core" if device == "cuda" else "numba.core"
     names = ("base", "event", "ir", "postproc", "compiler_machinery", "transforms", "targetconfig")
     base, event, ir, postproc, machinery, transforms, configs = (import_module(f"{core}.{name}") for name in names)
-    functions = import_module("numba.core.types.functions")
+    functions = import_module("numba.cuda.types.functions" if device == "cuda" else "numba.core.types.functions")
     found = [
         (functions.BaseFunction, "get_call_type", _remembered(functions.BaseFunction.get_call_type, configs)),
         (machinery.PassManager, "_runPass", _run_pass),
