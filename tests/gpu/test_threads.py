@@ -693,3 +693,18 @@ def test_likelihoods_of_few_rows_are_one_launch(device, rng, dtype):
     bad = ic.from_numpy(np.where(target < 0, 7, target)).to(device)
     with pytest.raises(ValueError, match="7"):
         F.nll_loss(ic.from_numpy(x).to(device, dtype=getattr(ic, dtype)), bad).item()
+
+
+def test_a_barrier_that_is_missing_is_seen():
+    """Threads go on in one direction in a block and in the other one in the next; who waits for nobody ends."""
+    from .looking_back import half_of_them_wait, neighbours, neighbours_at_once
+
+    right = (np.arange(64) + 1) % 64
+    for kernel, waits in ((neighbours, True), (neighbours_at_once, False)):
+        room, found = np.full((2, 64), -1), np.full((2, 64), -1)
+        block = np.array([room.ctypes.data, found.ctypes.data])
+        assert threads.Kernel(kernel._source, kernel.shape).run(block.ctypes.data, 2) == 0
+        few, many = sorted((found == right).sum(1))
+        assert few == many == 64 if waits else few < 3 and 60 < many < 64
+    with pytest.raises(AssertionError, match="threads wait for one another"):
+        threads.Kernel(half_of_them_wait._source, half_of_them_wait.shape).run(block.ctypes.data, 1)
