@@ -19,7 +19,7 @@ import platform
 import re
 import threading
 
-from . import disk, elf, isa
+from . import disk, elf, frontend, isa
 
 _FLAGS = {"error_model": "numpy", "boundscheck": False}
 _addresses = {}  # entry of the disk cache -> address
@@ -175,6 +175,8 @@ def _whole_programs():
     class Library(JITCodeLibrary):
         """A function and all that it calls, unknown to Numba's execution engine."""
 
+        _optimize_functions = frontend.optimise_functions
+
         def _optimize_final_module(self):
             pass
 
@@ -223,7 +225,7 @@ def _link(path, source):
         arguments = (rendered.BLOCK, types.int64, types.int64)
     else:  # the driver: plain integers
         arguments = (types.int64,) * kernel.__code__.co_argcount
-    with global_compiler_lock, _whole_programs():
+    with global_compiler_lock, _whole_programs(), frontend.lean():
         result = CFunc(kernel, (arguments, types.int64), {}, dict(_FLAGS), _compiler())._compile_uncached()
         result.library.finalize()
     return result.fndesc.llvm_cfunc_wrapper_name, result.library

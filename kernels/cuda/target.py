@@ -14,7 +14,7 @@ import re
 import threading
 from pathlib import Path
 
-from ..build import jit
+from ..build import frontend, jit
 
 HEAD = 4  # words before the block: n, one that is free, the address of the error word, and the launch's number
 MOST_WORDS = 512  # of a kernel's parameters: 4 KB
@@ -140,7 +140,8 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
 
     with _lock:
         rendered = jit._import_source(name, f"<{name}>", source)
-        texts = _front_end(rendered.kernel, rendered.BLOCK, arch)
+        with frontend.lean("cuda"):
+            texts = _front_end(rendered.kernel, rendered.BLOCK, arch)
         machine = _machine(arch)
         attributes = f'"nvvm.maxntid"="{threads}"' if threads else ""
         attributes += f' "nvvm.minctasm"="{blocks}"' if blocks else ""

@@ -779,3 +779,18 @@ def test_whether_two_are_equal(device, rng, dtype):
         here[7] = there[0][7] = float("nan")
         assert not ic.equal(here, there[0]) and not ic.equal(here, here)
     assert any("chosen.alike" in name for name in device.backend.kernels.used)
+
+
+def test_a_barrier_that_is_missing_is_seen():
+    """Threads go on in one direction in a block and in the other one in the next; who waits for nobody ends."""
+    from .looking_back import half_of_them_wait, neighbours, neighbours_at_once
+
+    right = (np.arange(64) + 1) % 64
+    for kernel, waits in ((neighbours, True), (neighbours_at_once, False)):
+        room, found = np.full((2, 64), -1), np.full((2, 64), -1)
+        block = np.array([room.ctypes.data, found.ctypes.data])
+        assert threads.Kernel(kernel._source, kernel.shape).run(block.ctypes.data, 2) == 0
+        few, many = sorted((found == right).sum(1))
+        assert few == many == 64 if waits else few < 3 and 60 < many < 64
+    with pytest.raises(AssertionError, match="threads wait for one another"):
+        threads.Kernel(half_of_them_wait._source, half_of_them_wait.shape).run(block.ctypes.data, 1)

@@ -6,7 +6,6 @@ Shared memory lies where 32 bits reach it. Copies are there at once; a product o
 import ctypes
 import itertools
 import mmap
-import threading
 
 import numpy as np
 
@@ -19,10 +18,10 @@ _shared = _whole[SHARED - _whole.ctypes.data :]
 
 RUNTIME = """
 declare void @py_new(i32, i32)
-declare void @py_wait(i32, i32)
+declare i32 @py_done(i32, i32)
 declare void @py_expect(i32, i32)
 declare void @py_tile(i32, i64, i32, i32, i32, i32, i32)
-declare void @py_mma(i32, i32, ptr)
+declare void @py_mma(i32, i32, ptr, i32)
 declare i32 @py_fma(i32, i32, i32, i32)
 
 define void @sim_new(i32 %at, i32 %count) {
@@ -30,19 +29,31 @@ define void @sim_new(i32 %at, i32 %count) {
   ret void
 }
 define void @sim_wait(i32 %at, i32 %parity) {
-  call void @py_wait(i32 %at, i32 %parity)
+entry:
+  br label %ask
+ask:
+  %done = call i32 @py_done(i32 %at, i32 %parity)
+  %over = icmp ne i32 %done, 0
+  br i1 %over, label %end, label %stay
+stay:
+  call void @stay_for_shared()
+  br label %ask
+end:
   ret void
 }
 define void @sim_expect(i32 %at, i32 %nbytes) {
   call void @py_expect(i32 %at, i32 %nbytes)
+  call void @tell()
   ret void
 }
 define void @sim_arrive(i32 %at) {
   call void @py_expect(i32 %at, i32 0)
+  call void @tell()
   ret void
 }
 define void @sim_tile(i32 %to, i64 %map, i32 %i, i32 %j, i32 %k, i32 %l, i32 %at) {
   call void @py_tile(i32 %to, i64 %map, i32 %i, i32 %j, i32 %k, i32 %l, i32 %at)
+  call void @tell()
   ret void
 }
 define void @sim_fetch(i64 %map) {
@@ -203,7 +214,10 @@ define i32 @sim_sub_f16(i32 %a, i32 %b) {
 define {float, float, float, float} @sim_mma(i32 %kind, PARAMETERS) noinline {
   %m = alloca [10 x i32], align 16
 STORES  %tid = call i32 @sim_tid()
-  call void @py_mma(i32 %tid, i32 %kind, ptr %m)
+  call void @py_mma(i32 %tid, i32 %kind, ptr %m, i32 0)
+  call void @sim_warp()
+  call void @py_mma(i32 %tid, i32 %kind, ptr %m, i32 1)
+  call void @sim_warp()
   %v = load <4 x float>, ptr %m
   %d0 = extractelement <4 x float> %v, i32 0
   %d1 = extractelement <4 x float> %v, i32 1
@@ -286,10 +300,9 @@ ASM = {
     "cvt.rna.tf32.f32": "sim_tf32",
 }  # fmt: skip
 
-_change = threading.Condition()
 _barriers = {}  # shared address -> [arrivals of a phase, those that are missing, bytes that are missing, phases so far]
 _maps, _numbers = {}, itertools.count(1)
-_warps = {}  # first thread -> (barrier of its threads, what they hold)
+_warps = {}  # first thread -> what its threads hold
 _size = {"int8": 1, "float16": 2, "bfloat16": 2}
 
 
@@ -301,22 +314,19 @@ def tensor_map(dtype, sizes, strides, box, swizzled=True):
 
 
 def _count(at, arrivals, nbytes):
-    with _change:
-        state = _barriers[at]
-        state[1] -= arrivals
-        state[2] += nbytes
-        if state[1] == state[2] == 0:
-            state[1], state[3] = state[0], state[3] + 1
-            _change.notify_all()
+    state = _barriers[at]
+    state[1] -= arrivals
+    state[2] += nbytes
+    if state[1] == state[2] == 0:
+        state[1], state[3] = state[0], state[3] + 1
 
 
 def _new(at, count):
     _barriers[at] = [count, count, 0, 0]
 
 
-def _wait(at, parity):
-    with _change:
-        assert _change.wait_for(lambda: _barriers[at][3] & 1 != parity, 60), "a barrier that nobody arrives at"
+def _done(at, parity):
+    return _barriers[at][3] & 1 != parity
 
 
 def _tile(to, tensor, *rest):
@@ -357,39 +367,44 @@ def _fma(bf16, a, b, c):
     return ctypes.c_int32(int(bits[0]) | int(bits[1]) << 16).value
 
 
-def _mma(tid, bf16, at):
+def _mma(tid, bf16, at, given):
+    """First each thread gives what it holds, the last one of them multiplies, and then each takes its part."""
     first, lane = tid & ~31, tid & 31
-    with _change:
-        meeting, held = _warps.setdefault(first, (threading.Barrier(32), np.zeros((32, 10), np.uint32)))
+    held, those = _warps.setdefault(first, (np.zeros((32, 10), np.uint32), set()))
     own = np.frombuffer((ctypes.c_uint32 * 10).from_address(at), np.uint32)
+    if given:
+        own[:4] = held[lane, :4]
+        return
     held[lane] = own
-    meeting.wait(60)
-    if lane == 0:
-        sums = np.zeros((16, 8))
-        a, b, row, two = np.zeros((16, 16)), np.zeros((16, 8)), np.arange(32) // 4, 2 * (np.arange(32) % 4)
-        for word, (down, right) in enumerate(((0, 0), (8, 0), (0, 8), (8, 8))):
-            values = _floats(held[:, 4 + word].copy(), bf16).reshape(32, 2)
-            a[row + down, two + right], a[row + down, two + right + 1] = values.T
-        for word in range(2):
-            values = _floats(held[:, 8 + word].copy(), bf16).reshape(32, 2)
-            b[two + 8 * word, row], b[two + 8 * word + 1, row] = values.T
-        c = held[:, :4].copy().view(np.float32)
-        for k, (down, right) in enumerate(((0, 0), (0, 1), (8, 0), (8, 1))):
-            sums[row + down, two + right] = c[:, k]
-        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not there
-            sums = (sums + a @ b).astype(np.float32)
-        for k, (down, right) in enumerate(((0, 0), (0, 1), (8, 0), (8, 1))):
-            held[:, k] = sums[row + down, two + right].view(np.uint32)
-    meeting.wait(60)
-    own[:4] = held[lane, :4]
-    meeting.wait(60)
+    those.add(lane)
+    if len(those) == 32:
+        those.clear()
+        _multiply(held, bf16)
+
+
+def _multiply(held, bf16):
+    sums = np.zeros((16, 8))
+    a, b, row, two = np.zeros((16, 16)), np.zeros((16, 8)), np.arange(32) // 4, 2 * (np.arange(32) % 4)
+    for word, (down, right) in enumerate(((0, 0), (8, 0), (0, 8), (8, 8))):
+        values = _floats(held[:, 4 + word].copy(), bf16).reshape(32, 2)
+        a[row + down, two + right], a[row + down, two + right + 1] = values.T
+    for word in range(2):
+        values = _floats(held[:, 8 + word].copy(), bf16).reshape(32, 2)
+        b[two + 8 * word, row], b[two + 8 * word + 1, row] = values.T
+    c = held[:, :4].copy().view(np.float32)
+    for k, (down, right) in enumerate(((0, 0), (0, 1), (8, 0), (8, 1))):
+        sums[row + down, two + right] = c[:, k]
+    with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not there
+        sums = (sums + a @ b).astype(np.float32)
+    for k, (down, right) in enumerate(((0, 0), (0, 1), (8, 0), (8, 1))):
+        held[:, k] = sums[row + down, two + right].view(np.uint32)
 
 
 _I32, _I64 = ctypes.c_int32, ctypes.c_int64
 _CALLS = {
-    "py_new": (_new, None, _I32, _I32), "py_wait": (_wait, None, _I32, _I32),
+    "py_new": (_new, None, _I32, _I32), "py_done": (_done, _I32, _I32, _I32),
     "py_expect": (lambda at, nbytes: _count(at, 1, nbytes), None, _I32, _I32),
-    "py_tile": (_tile, None, _I32, _I64, *[_I32] * 5), "py_mma": (_mma, None, _I32, _I32, _I64),
+    "py_tile": (_tile, None, _I32, _I64, *[_I32] * 5), "py_mma": (_mma, None, _I32, _I32, _I64, _I32),
     "py_fma": (_fma, _I32, *[_I32] * 4),
 }  # fmt: skip
 _kept = {name: ctypes.CFUNCTYPE(result, *kinds)(function) for name, (function, result, *kinds) in _CALLS.items()}

@@ -156,3 +156,38 @@ def test_an_unknown_instruction_set_is_refused(monkeypatch):
         [sys.executable, "-c", "import infinicore as ic; ic.ones(3) + 1"], capture_output=True, text=True
     )
     assert done.returncode != 0 and "`INFINICORE_ISA` must be one of" in done.stderr
+
+
+_COMPILED = """
+import contextlib, re, sys
+from infinicore.kernels import OPS
+from infinicore.kernels.build import frontend, jit, render
+if sys.argv[1] == "whole":
+    frontend.lean = contextlib.nullcontext
+softmax = render.stub("norm.softmax.softmax_narrow", {"T": "bfloat16"}, "cpu")
+for name, source in (("erf", render.elementwise(OPS["erf"], ["float32"], "float32", "float32")), ("softmax", softmax)):
+    lines = jit.assembly(name, source).splitlines()
+    print("\\n".join(line.split("\\t", 1)[1].split("#")[0].split("<")[0] for line in lines if "\\t" in line))
+"""
+
+
+def test_what_the_front_end_leaves_out_changes_no_instruction():
+    """`frontend.lean`: by two processes, as helpers are compiled once in each."""
+    command = [sys.executable, "-c", _COMPILED]
+    lean, whole = (
+        subprocess.run([*command, how], capture_output=True, text=True, check=True) for how in ("lean", "whole")
+    )
+    assert lean.stdout == whole.stdout and lean.stdout.count("\n") > 500
+
+
+def test_numba_is_as_it_was_after_a_kernel():
+    """Users compile with it, too: what stands in its place for a while is gone."""
+    from infinicore.kernels.build import frontend
+
+    kept = frontend._replacements("cpu")
+    before = [vars(where)[name] for where, name, _ in kept]
+    with frontend.lean():
+        assert [vars(where)[name] for where, name, _ in kept] == [other for *_, other in kept]
+    with pytest.raises(ValueError, match="kernel"), frontend.lean():
+        raise ValueError("kernel")
+    assert [vars(where)[name] for where, name, _ in kept] == before
